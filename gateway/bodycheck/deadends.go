@@ -8,11 +8,11 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// leastThreshold is above the rounding error of 0, the probability that llama.cpp gives a token that a grammar forbids.
-const leastThreshold = 1e-6
+// minThreshold is above the rounding error of 0, the probability that llama.cpp gives a token that a grammar forbids.
+const minThreshold = 1e-6
 
-// leastSpread keeps the lowest temperature of a range, which llama.cpp computes in 32-bit floats, away from 0.
-const leastSpread = 0.01
+// minSpread keeps the lowest temperature of a range, which llama.cpp computes in 32-bit floats, away from 0.
+const minSpread = 0.01
 
 // deadEnds refuses options that can leave a constrained answer without a possible next token. llama.cpp gives every unwanted
 // token a score of minus infinity. If a grammar allows only such tokens, the samplers choose any token, and llama.cpp aborts if
@@ -36,10 +36,10 @@ func (c *Check) deadEnds() *api.Error {
 	if number(drySlot, 0) > 0 {
 		return refuse("dry_multiplier", "'dry_multiplier' is not accepted together with a grammar, a schema or tools: its penalties grow without bounds.")
 	}
-	if number(excludeSlot, 0) > 0 && number(thresholdSlot, 1) < leastThreshold {
+	if number(excludeSlot, 0) > 0 && number(thresholdSlot, 1) < minThreshold {
 		return refuse("xtc_threshold", "Together with a grammar, a schema or tools 'xtc_threshold' must be at least 0.000001: below that, tokens that they forbid count as likely ones.")
 	}
-	if spread := number(spreadSlot, 0); spread > 0 && number(temperatureSlot, 0)-spread < leastSpread {
+	if spread := number(spreadSlot, 0); spread > 0 && number(temperatureSlot, 0)-spread < minSpread {
 		return refuse("dynatemp_range", "Together with a grammar, a schema or tools 'temperature' must be at least 0.01 above 'dynatemp_range'.")
 	}
 	if max(number(budgetSlot, -1), number(thinkingBudgetSlot, -1)) >= 0 || isType(c.values[thinkingSlot], "enabled") {

@@ -10,7 +10,7 @@ const (
 	real     = 1e9     // bounds factors and penalties
 	ring     = 1 << 17 // bounds what an engine allocates as many entries for
 	topMost  = 20      // probabilities for each token
-	mostRuns = 16      // answers to one request
+	maxRuns  = 16      // answers to one request
 	coldest  = 1e-10   // temperature above 0: scores are divided by it, and have to stay finite as floats of 32 bits
 )
 
@@ -28,7 +28,7 @@ var sampling = map[string]rule{
 	"mirostat": between(0, 2), "mirostat_tau": between(-real, real), "mirostat_eta": between(-real, real),
 	"adaptive_target": between(-real, real), "adaptive_decay": between(0, 0.99), "min_keep": between(0, ring),
 	"samplers": {kind: samplers}, "seed": between(-1<<63, 1<<64), "logit_bias": {kind: biases, slot: biasSlot}, "ignore_eos": {kind: boolean, slot: endlessSlot},
-	"stop": {kind: texts}, "n": between(1, mostRuns).in(runsSlot), "n_cmpl": between(1, mostRuns).in(runsTooSlot), "best_of": between(1, mostRuns),
+	"stop": {kind: texts}, "n": between(1, maxRuns).in(runsSlot), "n_cmpl": between(1, maxRuns).in(runsTooSlot), "best_of": between(1, maxRuns),
 	"n_probs": between(0, topMost), "logprobs": {kind: boolOrNum, high: topMost}, "top_logprobs": between(0, topMost),
 	"post_sampling_probs": {kind: boolean}, "max_tokens": between(-1, int32Max), "max_completion_tokens": between(-1, int32Max),
 	"n_predict": between(-1, int32Max), "n_keep": between(-1, int32Max), "n_discard": between(0, int32Max), "n_indent": between(0, ring),
@@ -103,7 +103,7 @@ var specs = map[string]*Spec{
 		"instructions": {kind: long}, "stream_format": {kind: text}, "stream": {kind: boolean}, "language": {kind: text}, "lang_code": {kind: text}, "user": {kind: text},
 	}),
 	"image_generations": spec(noContent, map[string]rule{
-		"model": {kind: text}, "prompt": {kind: imageText}, "negative_prompt": {kind: imageText}, "n": between(0, mostRuns), "size": {kind: imageSize}, "width": between(0, 16384),
+		"model": {kind: text}, "prompt": {kind: imageText}, "negative_prompt": {kind: imageText}, "n": between(0, maxRuns), "size": {kind: imageSize}, "width": between(0, 16384),
 		"height": between(0, 16384), "response_format": {kind: text}, "output_format": {kind: text}, "output_compression": between(0, 100),
 		"quality": {kind: text}, "style": {kind: text}, "background": {kind: text}, "moderation": {kind: text}, "user": {kind: text},
 		"steps": between(0, 1000), "cfg_scale": between(-real, real), "guidance": between(-real, real), "seed": between(-1<<63, 1<<64),

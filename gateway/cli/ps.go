@@ -75,7 +75,7 @@ type modelCopy struct {
 // devices are the copy's devices, with the GPUs that it uses where it was given some of them.
 func (m modelCopy) devices() string {
 	out := strings.Fields(m.Device)
-	if n := len(m.Plan.GPUs); n > 0 && n <= policy.MaxCards {
+	if n := len(m.Plan.GPUs); n > 0 && n <= policy.MaxGPUs {
 		out = slices.DeleteFunc(out, func(d string) bool { return d == policy.GPU.String() })
 		for _, card := range m.Plan.GPUs {
 			out = append(out, fmt.Sprintf("gpu:%d", card))

@@ -10,21 +10,21 @@ import (
 // llama.cpp keeps a stack for each way in which it can parse the text so far, and tries all ways to continue for each token of its
 // vocabulary. [cfg.check] does the same for a few texts that a grammar allows, and refuses the grammar if there are too many ways.
 const (
-	maxStacks    = 300     // side by side
-	maxPaths     = 1 << 19 // that pathLength symbols open
-	pathLength   = 16      // symbols, as many as a long token has
-	newStack     = 6       // transitions that a new stack costs as much as
-	maxWork      = 100_000 // transitions between stacks, some 10 ms; reading a document counts in the same unit
-	maxBegins    = 1 << 20 // steps from all rules to what they can begin with
-	maxSymbols   = 512     // of a walk
-	maxChosen    = 64      // of these, where several could follow
-	allChoices   = 48      // in vain, of all recursive rules together
-	mostChoices  = 4       // in vain, after which a walk ends
-	leastChoices = 2
-	deepChoices  = 8  // of a walk, that lead as deep as they can
-	forced       = 8  // symbols without a choice count as one choice
-	maxTops      = 32 // kinds of terminals that are looked at for the next symbol
-	maxSamples   = 8  // ranges of a terminal that are looked at
+	maxStacks   = 300     // side by side
+	maxPaths    = 1 << 19 // that pathLength symbols open
+	pathLength  = 16      // symbols, as many as a long token has
+	newStack    = 6       // transitions that a new stack costs as much as
+	maxWork     = 100_000 // transitions between stacks, some 10 ms; reading a document counts in the same unit
+	maxBegins   = 1 << 20 // steps from all rules to what they can begin with
+	maxSymbols  = 512     // of a walk
+	maxChosen   = 64      // of these, where several could follow
+	allChoices  = 48      // in vain, of all recursive rules together
+	maxVain     = 4       // in vain, after which a walk ends
+	minVain     = 2
+	deepChoices = 8  // of a walk, that lead as deep as they can
+	forced      = 8  // symbols without a choice count as one choice
+	maxTops     = 32 // kinds of terminals that are looked at for the next symbol
+	maxSamples  = 8  // ranges of a terminal that are looked at
 )
 
 var errWays = errors.New("it is ambiguous: after a few characters it can be read in too many ways; " +
@@ -62,16 +62,16 @@ func (g *cfg) check(paths bool, roots ...int32) (work int, err error) {
 	rules, nests := g.recursive()
 	w := ways{cfg: g, paths: paths, nests: nests, numbers: make(map[stack]int32, 1024), work: maxWork, random: rand.New(rand.NewPCG(1, 2))}
 	w.push(-1, -1)
-	patience := leastChoices
+	patience := minVain
 	if len(rules) > 0 {
-		patience = mostChoices
+		patience = maxVain
 	}
 	for _, rule := range roots {
 		if !w.walk(rule, widest, patience) || !w.walk(rule, deepest, patience) || !w.walk(rule, anyOne, patience) {
 			return 0, errWays
 		}
 	}
-	patience = min(max(allChoices/max(len(rules), 1), leastChoices), mostChoices)
+	patience = min(max(allChoices/max(len(rules), 1), minVain), maxVain)
 	for _, rule := range rules {
 		if w.work < maxWork/4 {
 			break // many rules, which by themselves are no sign of ambiguity

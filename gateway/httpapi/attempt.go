@@ -47,7 +47,7 @@ func (x *exchange) ready(until time.Time) (bool, error) {
 		if near == nil {
 			return true, nil
 		}
-		if err := x.begin(); err != nil {
+		if err := x.prepareSend(); err != nil {
 			return false, err
 		}
 		x.admission = near.Admit(x.s.cfg.Signer.Gateway(), &x.link, &x.req)
@@ -71,7 +71,7 @@ func (x *exchange) send() (*relay.Response, error) {
 		x.admission = nil
 		return t.Start()
 	}
-	if err := x.begin(); err != nil {
+	if err := x.prepareSend(); err != nil {
 		return nil, err
 	}
 	s := x.s
@@ -88,8 +88,8 @@ func (x *exchange) send() (*relay.Response, error) {
 	return nil, err
 }
 
-// begin counts the request at its endpoint and makes what is sent there, but for the signature.
-func (x *exchange) begin() error {
+// prepareSend counts the request at its endpoint and makes what is sent there, but for the signature.
+func (x *exchange) prepareSend() error {
 	if x.constrained {
 		x.suspect()
 	}

@@ -138,9 +138,9 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 	return nil
 }
 
-// mostReferred is how many stored responses one request may refer to the items of. Each has the items of the conversation before it,
+// maxReferred is how many stored responses one request may refer to the items of. Each has the items of the conversation before it,
 // so that most conversations need the last one.
-const mostReferred = 8
+const maxReferred = 8
 
 // items returns stored items of the request's key by id.
 func (c *call) items(ids []string) (map[string][]byte, error) {
@@ -150,8 +150,8 @@ func (c *call) items(ids []string) (map[string][]byte, error) {
 		if found[id] != nil {
 			continue
 		}
-		if reads++; reads > mostReferred {
-			return nil, api.Newf(api.InvalidType, "The items that 'input' refers to are of more than %d conversations; send the items themselves.", mostReferred).With("input")
+		if reads++; reads > maxReferred {
+			return nil, api.Newf(api.InvalidType, "The items that 'input' refers to are of more than %d conversations; send the items themselves.", maxReferred).With("input")
 		}
 		_, rest, _ := strings.Cut(id, "_")
 		last, err := c.stored("resp_" + rest[:min(len(rest), responseIDLength)])

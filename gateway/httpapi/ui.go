@@ -198,7 +198,7 @@ func (s *Server) pageStream(r *request) error {
 // newHub makes the producer of what pages show. It reads this gateway's memory only.
 func (s *Server) newHub() *ui.Hub {
 	return ui.NewHub(s.life, ui.HubConfig{
-		Most: maxViewers, MostOf: maxKeyViewers, Pace: pagePace, Every: pageEvery, Changed: s.cfg.Mirror.Changed, Build: s.buildPage,
+		MaxViewers: maxViewers, MaxPerKey: maxKeyViewers, Pace: pagePace, Every: pageEvery, Changed: s.cfg.Mirror.Changed, Build: s.buildPage,
 		Now: func() int64 {
 			snap := s.cfg.Mirror.Snapshot()
 			return snap.NowMS + time.Since(snap.Taken).Milliseconds()

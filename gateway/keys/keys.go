@@ -123,7 +123,7 @@ func (s *Set) readLocked() error {
 		if k.Account == nil {
 			k.Account = quota.New(l.limits)
 			if s.ledger != nil {
-				k.Account.Share(s.ledger, accountID(d))
+				k.Account.UseLedger(s.ledger, accountID(d))
 			}
 		} else {
 			k.Account.Change(l.limits)

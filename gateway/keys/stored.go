@@ -20,14 +20,14 @@ const Revoked = "revoked"
 // maxGrant bounds what a stored key may do, in bytes.
 const maxGrant = 1 << 10
 
-// Share has the limits of all keys hold over the gateways that share the ledger's store. Call it before the set is
+// UseLedger has the limits of all keys hold over the gateways that share the ledger's store. Call it before the set is
 // used.
-func (s *Set) Share(l *quota.Ledger) {
+func (s *Set) UseLedger(l *quota.Ledger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ledger = l
 	for d, k := range *s.keys.Load() {
-		k.Account.Share(l, accountID(d))
+		k.Account.UseLedger(l, accountID(d))
 	}
 }
 

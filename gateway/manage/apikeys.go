@@ -13,8 +13,8 @@ import (
 	"reveille/infra/state"
 )
 
-// mostKeys bounds the API keys in Redis, the revoked ones too.
-const mostKeys = 10_000
+// maxKeys bounds the API keys in Redis, the revoked ones too.
+const maxKeys = 10_000
 
 type keyList struct {
 	Keys []keys.Listed `json:"keys"`
@@ -57,8 +57,8 @@ func (s *Service) keysAdd(r *web.Request) error {
 		return models.StoreError(err)
 	case table[name] != "":
 		return api.New(api.OptionConflict, "The key exists, or was revoked.")
-	case len(table) >= mostKeys:
-		return api.Newf(api.OptionConflict, "The pool has %d API keys, revoked ones included, which is the most.", mostKeys)
+	case len(table) >= maxKeys:
+		return api.Newf(api.OptionConflict, "The pool has %d API keys, revoked ones included, which is the most.", maxKeys)
 	}
 	if err := s.dir.Tables.Set(context.Background(), state.APIKeys, name, grant); err != nil {
 		return err

@@ -32,7 +32,7 @@ func (s *Service) modelStatus(r *web.Request) error {
 		return err
 	}
 	snap, _ := s.dir.Fresh()
-	out := statusAnswer{Model: m.ID, State: s.dir.StateOf(m.ID), Host: known(holder(snap, m.ID))}
+	out := statusAnswer{Model: m.ID, State: s.dir.StateOf(m.ID), Host: known(anyHostOf(snap, m.ID))}
 	if out.State != "loaded" {
 		if st, loading := s.cfg.Gate.ProgressOf(m.ID); loading {
 			waited := st.Waited.Truncate(time.Millisecond).Seconds()
@@ -56,8 +56,8 @@ func known[T comparable](v T) *T {
 	return &v
 }
 
-// holder returns the host that holds a model, preferably one that serves it; "" if none does.
-func holder(snap *state.Snapshot, model string) string {
+// anyHostOf returns the host that holds a model, preferably one that serves it; "" if none does.
+func anyHostOf(snap *state.Snapshot, model string) string {
 	if copies := snap.Copies(model); len(copies) > 0 {
 		return copies[0].Host
 	}

@@ -90,9 +90,9 @@ func (h mpegHeader) follows(b []byte) bool {
 }
 
 const (
-	mostFreeForm = 2304 // bytes of a frame without a bit rate, as far as decoders look
-	mp3Ahead     = 2*mostFreeForm + 8
-	mp3Window    = 64 << 10
+	maxFreeForm = 2304 // bytes of a frame without a bit rate, as far as decoders look
+	mp3Ahead    = 2*maxFreeForm + 8
+	mp3Window   = 64 << 10
 )
 
 // mp3Meter is a writer that adds up how long the MPEG frames in a file can last at most, wherever a decoder begins: it takes a
@@ -153,8 +153,8 @@ func (m *mp3Meter) look(to int) {
 
 // chainsFreely reports whether b begins with frames without a bit rate: three at equal distances.
 func chainsFreely(h mpegHeader, b []byte) bool {
-	for k := mpegHeaderSize; k < min(mostFreeForm, len(b)); k++ {
-		next := bytes.IndexByte(b[k:min(mostFreeForm, len(b))], 0xFF)
+	for k := mpegHeaderSize; k < min(maxFreeForm, len(b)); k++ {
+		next := bytes.IndexByte(b[k:min(maxFreeForm, len(b))], 0xFF)
 		if next < 0 {
 			return false
 		}

@@ -16,7 +16,7 @@ const (
 	maxFLACSamples = 4 * maxSoundBytes // of a FLAC file, over its channels; twice as many as an ADPCM file may hold
 	samplesPerByte = 6554              // at most: a FLAC frame of 10 bytes may hold 65,535; packets of Vorbis and Opus hold less
 	maxTags        = 16                // ID3v2 tags before a sound
-	leastBytes     = 500               // of a FLAC file for a second: a frame of silence takes 10 bytes and may last for one
+	minBytes       = 500               // of a FLAC file for a second: a frame of silence takes 10 bytes and may last for one
 	chance         = 5                 // seconds of MPEG frames that other data may hold by chance
 	shortest       = 20                // of a second is the least that a sound lasts
 	maxTrim        = 2 * 4095          // samples that an MP3 file may tell decoders to leave out, and their own delay
@@ -208,8 +208,8 @@ func (c *Check) flac(param string, head []byte, size int) *api.Error {
 	if samples > uint64(size)*samplesPerByte {
 		return damagedSound(param, "FLAC")
 	}
-	if rate > 0 && samples/rate > uint64(60+size/leastBytes) {
-		return tooMuch(param, "A FLAC file must have at least %d bytes for each second, but for a minute.", leastBytes)
+	if rate > 0 && samples/rate > uint64(60+size/minBytes) {
+		return tooMuch(param, "A FLAC file must have at least %d bytes for each second, but for a minute.", minBytes)
 	}
 	if samples*channels > maxFLACSamples {
 		return tooMuch(param, "A FLAC file may have at most %d samples.", maxFLACSamples)

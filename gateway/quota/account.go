@@ -36,9 +36,9 @@ func New(l Limits) *Account {
 	return a
 }
 
-// Share has the account's limits hold for all gateways whose ledgers share a store; id names the account there. Call it
+// UseLedger has the account's limits hold for all gateways whose ledgers share a store; id names the account there. Call it
 // before the account is used.
-func (a *Account) Share(l *Ledger, id string) {
+func (a *Account) UseLedger(l *Ledger, id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.ledger, a.id = l, id
@@ -169,8 +169,8 @@ func (a *Account) End() {
 	}
 }
 
-// mostTokens bounds what one answer is charged.
-const mostTokens = 1e9
+// maxTokens bounds what one answer is charged.
+const maxTokens = 1e9
 
 // Used charges tokens that an answer has used. More than were left are owed: later requests are refused until they are
 // paid.
@@ -181,7 +181,7 @@ func (a *Account) Used(tokens int64) {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	tokens = min(tokens, mostTokens)
+	tokens = min(tokens, maxTokens)
 	if a.limits.Budget > 0 {
 		a.spent += tokens
 	}

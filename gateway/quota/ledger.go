@@ -16,7 +16,7 @@ const (
 	renewEvery  = 2 * time.Second        // of accounts with requests open and none new, and of the gateway's presence
 	releasedIn  = time.Second            // without use
 	aloneAfter  = 500 * time.Millisecond // without a settlement: a gateway counts by itself
-	mostClaims  = 256                    // of a settlement
+	maxClaims   = 256                    // of a settlement
 )
 
 // Store settles claims, like [state.Store].
@@ -93,7 +93,7 @@ func (l *Ledger) round(ctx context.Context, accounts []*Account, end bool) (stil
 		} else {
 			still = append(still, a)
 		}
-		if len(claims) == mostClaims || len(claims) > 0 && i == len(accounts)-1 {
+		if len(claims) == maxClaims || len(claims) > 0 && i == len(accounts)-1 {
 			grants, err := l.settle(ctx, end, claims)
 			for i, a := range of {
 				if err != nil {

@@ -27,7 +27,7 @@ func gateways(t *testing.T, n int, l Limits) (accounts []*Account, store *state.
 		store = s
 		ledger := NewLedger(s)
 		a := New(l)
-		a.Share(ledger, "ann")
+		a.UseLedger(ledger, "ann")
 		accounts = append(accounts, a)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -192,7 +192,7 @@ func TestWithoutRedis(t *testing.T) {
 	ledger := NewLedger(away{})
 	ledger.pool.Store(2)
 	a := New(Limits{Requests: Rate{1000, 10 * time.Second}})
-	a.Share(ledger, "ann")
+	a.UseLedger(ledger, "ann")
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { ledger.Run(ctx) })
@@ -248,7 +248,7 @@ func TestGatewaysShareABudget(t *testing.T) {
 		a.mu.Unlock()
 	}
 	later := New(Limits{Budget: 100})
-	later.Share(NewLedger(store), "ann")
+	later.UseLedger(NewLedger(store), "ann")
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { later.ledger.Run(ctx) })

@@ -24,8 +24,8 @@ type Limits struct {
 	Waiting  int   // concurrent requests that wait for a model to be loaded, at each gateway
 }
 
-// mostBudget is the largest number that Redis' scripts count exactly, rounded.
-const mostBudget = 1e15
+// maxBudget is the largest number that Redis' scripts count exactly, rounded.
+const maxBudget = 1e15
 
 // Rate is N per time, with a burst of N: each use becomes free again after its share of the time. The zero value is no
 // limit.
@@ -83,8 +83,8 @@ func (l *Limits) Set(word string) (err error) {
 	case "loads":
 		l.Loads, err = parseRate(value)
 	case "budget":
-		if l.Budget, err = strconv.ParseInt(value, 10, 64); err != nil || l.Budget < 1 || l.Budget > mostBudget {
-			err = fmt.Errorf("want a number from 1 to %d", int64(mostBudget))
+		if l.Budget, err = strconv.ParseInt(value, 10, 64); err != nil || l.Budget < 1 || l.Budget > maxBudget {
+			err = fmt.Errorf("want a number from 1 to %d", int64(maxBudget))
 		}
 	case "open":
 		l.Open, err = count(value)

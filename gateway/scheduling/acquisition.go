@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	staleTries  = 32                     // placements in a row that the store refuses as stale, or that find nothing to attach to, before a group gives up
-	stalePause  = 10 * time.Millisecond  // first pause between them; grows up to
-	staleMost   = 200 * time.Millisecond // this, before jitter
-	awayTries   = 2                      // calls to a store that does not answer: only the reply may have been lost
-	silentAfter = 10 * time.Second       // if the store is unavailable for longer, a wait that had a ticket ends
+	staleTries    = 32                     // placements in a row that the store refuses as stale, or that find nothing to attach to, before a group gives up
+	stalePause    = 10 * time.Millisecond  // first pause between them; grows up to
+	maxStalePause = 200 * time.Millisecond // this, before jitter
+	awayTries     = 2                      // calls to a store that does not answer: only the reply may have been lost
+	silentAfter   = 10 * time.Second       // if the store is unavailable for longer, a wait that had a ticket ends
 )
 
 // acquisition is the state machine of how a group gets its model: what it wants from the pool and how far it has got. Its methods are pure:
@@ -170,7 +170,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	// An explicit load cannot be attached to, but its host will have the model: no second copy elsewhere.
 	there := loadingHost(s, a.model)
 	if a.explicit {
-		there = holder(s, a.model)
+		there = hostOf(s, a.model)
 	}
 	switch r := a.tooLarge[there]; {
 	case a.explicit && r != nil: // the existing copy stays, and no second one is loaded beside it
@@ -221,9 +221,9 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	return "", refused(a.refusal(p.Refusal))
 }
 
-// holder returns the host that has the model or will have it first, or "". A load in progress takes precedence over a
+// hostOf returns the host that has the model or will have it first, or "". A load in progress takes precedence over a
 // copy that is being stopped, because the model may not return to that copy's host.
-func holder(s *state.Snapshot, model string) string {
+func hostOf(s *state.Snapshot, model string) string {
 	if copies := s.Copies(model); len(copies) > 0 {
 		return copies[0].Host
 	}
@@ -325,7 +325,7 @@ func (a *acquisition) again(now time.Time) nextAction {
 		}
 		return fail(unavailable(errors.New("the pool changes faster than a placement can be committed")))
 	}
-	return nextAction{do: place, at: now.Add(min(time.Duration(a.stale)*stalePause, staleMost))}
+	return nextAction{do: place, at: now.Add(min(time.Duration(a.stale)*stalePause, maxStalePause))}
 }
 
 // restart forgets the ticket and asks for another.
@@ -356,7 +356,7 @@ func (a *acquisition) onTicketState(now time.Time, s state.TicketStatus) nextAct
 		a.leaving = append(a.leaving, a.host)
 		a.blocked = failure(s.Record, a.explicit)
 		return a.restart(now)
-	case s.Record.State == state.TicketFailed && elsewhere(s.Record):
+	case s.Record.State == state.TicketFailed && hostFault(s.Record):
 		a.blocked = noCapacity(a.model, errors.New(s.Record.Message))
 		return a.restart(now)
 	case s.Record.State == state.TicketFailed && s.Record.Code == api.ModelTooLarge.Code() && shortage(s.Record) != nil:

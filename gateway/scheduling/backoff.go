@@ -6,9 +6,9 @@ import "time"
 // have no effect. Each further one opens a window that doubles from base up to most. It reads no clock. An unknown key
 // has zero times, which mean "now".
 type backoff struct {
-	base, most time.Duration
-	free       int
-	byKey      map[string]*failureWindow
+	base, max time.Duration
+	free      int
+	byKey     map[string]*failureWindow
 }
 
 type failureWindow struct {
@@ -32,9 +32,9 @@ func (t *backoff) fail(key, cause, why string, now time.Time) {
 	e.cause, e.why = cause, why
 	e.failures++
 	if n := e.failures - t.free; n > 0 {
-		d := t.most
+		d := t.max
 		if n < 16 { // beyond that, the shift exceeds any sensible limit
-			d = min(t.base<<(n-1), t.most)
+			d = min(t.base<<(n-1), t.max)
 		}
 		e.until = now.Add(d)
 	}

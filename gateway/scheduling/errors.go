@@ -17,8 +17,8 @@ func noCapacity(model string, cause error) *api.Error {
 	return api.Newf(api.NoCapacity, "No host could be started for the model '%s'; try again later.", model).WithCause(cause)
 }
 
-// elsewhere reports whether a ticket failed because of its host, so that another host may succeed.
-func elsewhere(r state.TicketRecord) bool {
+// hostFault reports whether a ticket failed because of its host, so that another host may succeed.
+func hostFault(r state.TicketRecord) bool {
 	return r.WakeError || interrupted(r) || slices.Contains([]string{api.Draining.Code(), api.HostUnreachable.Code()}, r.Code)
 }
 
@@ -31,7 +31,7 @@ func shortage(r state.TicketRecord) *policy.Refusal {
 	device, err := policy.ParseDevices(r.Fields["device"])
 	out := &policy.Refusal{
 		Code: policy.TooLarge, Model: r.Model, Device: device, Need: state.Number(r.Fields["need"]), Budget: state.Number(r.Fields["budget"]),
-		Others: state.Number(r.Fields["others"]), Parts: r.Fields["parts"], Cards: r.Fields["cards"],
+		Others: state.Number(r.Fields["others"]), Parts: r.Fields["parts"], GPUs: r.Fields["cards"],
 	}
 	if err != nil || out.Need <= 0 {
 		return nil
@@ -42,7 +42,7 @@ func shortage(r state.TicketRecord) *policy.Refusal {
 // loadFailed reports whether a ticket failed in a way that is likely to repeat and costs the host something, so that
 // repeats are spaced out. A missing file or a refusal costs nothing.
 func loadFailed(r state.TicketRecord) bool {
-	return r.State == state.TicketFailed && !elsewhere(r) &&
+	return r.State == state.TicketFailed && !hostFault(r) &&
 		slices.Contains([]string{api.ModelLoadError.Code(), api.LoadTimeout.Code(), api.EngineOutOfMemory.Code(), api.EngineCrashed.Code()}, r.Code)
 }
 

@@ -72,9 +72,9 @@ func New(c Config) *Gate {
 		renew: make(chan struct{}, 1), groups: map[string]*group{}, all: map[*group]struct{}{}, tickets: map[string]*group{},
 		watches: map[string]chan state.TicketRecord{}, wakes: map[string]*wakeLease{},
 		learned: estimates{load: map[string]time.Duration{}, wake: map[string]time.Duration{}},
-		failed:  backoff{base: 2 * time.Second, most: time.Minute, free: 1, byKey: map[string]*failureWindow{}},
+		failed:  backoff{base: 2 * time.Second, max: time.Minute, free: 1, byKey: map[string]*failureWindow{}},
 		failing: map[string]*catalog.Model{},
-		shunned: backoff{base: time.Second, most: 30 * time.Second, byKey: map[string]*failureWindow{}},
+		shunned: backoff{base: time.Second, max: 30 * time.Second, byKey: map[string]*failureWindow{}},
 	}
 	g.life, g.end = context.WithCancel(context.Background())
 	g.table.Store(&table{})
@@ -254,7 +254,7 @@ func (g *Gate) deliverLocked(s state.TicketStatus) {
 		delete(g.failing, r.Model)
 		g.shunned.pass(r.Host)
 	case r.State == state.TicketFailed && interrupted(r):
-	case r.State == state.TicketFailed && elsewhere(r):
+	case r.State == state.TicketFailed && hostFault(r):
 		// One failed wake ends all tickets of the host at once.
 		g.shunned.fail(r.Host, cmp.Or(r.Fields["ended_ms"], s.Ticket), "", now)
 	case loadFailed(r):

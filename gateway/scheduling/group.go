@@ -90,7 +90,7 @@ func (g *Gate) serve(gr *group) {
 				gr.wait(d)
 				continue
 			}
-			v = g.ask(gr)
+			v = g.placeAndAcquire(gr)
 		case finish:
 			var over bool
 			if v, over = g.finish(gr, v); over {
@@ -114,7 +114,7 @@ func (g *Gate) onEmpty(gr *group) (again, over bool) {
 		}
 		ticket, keep := gr.acquisition.ticket, gr.keep
 		if ticket == "" {
-			g.forgetLocked(gr)
+			g.removeGroupLocked(gr)
 			return false, true
 		}
 		g.dropTicketLocked(gr)
@@ -135,7 +135,7 @@ func (g *Gate) releaseTicket(ticket string, keep bool) {
 }
 
 // placeAndAcquire places the model and acquires a ticket once. It is the only caller of Store.Acquire for the group.
-func (g *Gate) ask(gr *group) nextAction {
+func (g *Gate) placeAndAcquire(gr *group) nextAction {
 	g.readSaved(gr)
 	s, host, v, err := g.place(gr)
 	if err != nil {
@@ -225,7 +225,7 @@ func (g *Gate) chooseOn(s *state.Snapshot, gr *group, read string) (host string,
 	defer g.mu.Unlock()
 	g.recovery.see(s, now)
 	if g.recovery.waiting(now) {
-		return "", &nextAction{do: place, at: now.Add(staleMost)}
+		return "", &nextAction{do: place, at: now.Add(maxStalePause)}
 	}
 	shunned, retry := g.shunned.open(now)
 	return gr.acquisition.chooseHost(s, g.catalog(), shunned, retry, read)
@@ -320,7 +320,7 @@ func (g *Gate) finish(gr *group, v nextAction) (next nextAction, over bool) {
 	info.Waiters, info.Stages = gr.waiters.Len(), gr.stages
 	g.finishAllLocked(gr, r, info, err)
 	g.dropTicketLocked(gr)
-	g.forgetLocked(gr)
+	g.removeGroupLocked(gr)
 	return nextAction{}, true
 }
 
@@ -337,8 +337,8 @@ func (g *Gate) dropTicketLocked(gr *group) {
 	gr.news = inbox{}
 }
 
-// forgetLocked removes a finished group from the gate.
-func (g *Gate) forgetLocked(gr *group) {
+// removeGroupLocked removes a finished group from the gate.
+func (g *Gate) removeGroupLocked(gr *group) {
 	delete(g.all, gr)
 	if !gr.acquisition.explicit {
 		delete(g.groups, gr.model)

@@ -22,7 +22,7 @@ const (
 // The wake continues when ctx ends. Errors are rows of the error table: unknown_url for an unknown host, no_capacity
 // for one that did not come up, state_unavailable; or ctx's.
 func (g *Gate) WakeHost(ctx context.Context, host string) error {
-	if err := g.known(host); err != nil {
+	if err := g.checkHost(host); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, g.cfg.Hold, api.Newf(api.QueueTimeout, "The host '%s' is not awake yet.", host))
@@ -62,7 +62,7 @@ func (g *Gate) WakeHost(ctx context.Context, host string) error {
 // once if the host is asleep. Errors are rows of the error table: unknown_url for an unknown host, model_busy (409) if
 // work arrived or the host is waking, state_unavailable, not_supported without a driver here; or ctx's.
 func (g *Gate) SleepHost(ctx context.Context, host string, force bool) error {
-	if err := g.known(host); err != nil {
+	if err := g.checkHost(host); err != nil {
 		return err
 	}
 	if g.cfg.Stopper == nil {
@@ -113,8 +113,8 @@ func (g *Gate) ForgetHost(ctx context.Context, host string) error {
 	return nil
 }
 
-// known returns an error for a host that neither the catalogue nor the pool names.
-func (g *Gate) known(host string) error {
+// checkHost returns an error for a host that neither the catalogue nor the pool names.
+func (g *Gate) checkHost(host string) error {
 	if _, ok := g.catalog().Host(host); !ok && g.mirror.Snapshot().Hosts[host] == nil {
 		return api.Newf(api.UnknownURL, "There is no host '%s'.", host)
 	}
@@ -137,7 +137,7 @@ func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err 
 		case errors.Is(err, state.ErrWanted):
 			return "", busy
 		case errors.Is(err, state.ErrStale):
-			if err := pause(ctx, jitter(staleMost)); err != nil {
+			if err := pause(ctx, jitter(maxStalePause)); err != nil {
 				return "", err
 			}
 		case err != nil:

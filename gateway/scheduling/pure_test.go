@@ -25,7 +25,7 @@ func (m mirrorOnly) RefreshHosts(context.Context, []string, ...string) (*state.S
 var t0 = time.Unix(1_700_000_000, 0)
 
 func TestTrips(t *testing.T) {
-	tr := backoff{base: 2 * time.Second, most: time.Minute, free: 1, byKey: map[string]*failureWindow{}}
+	tr := backoff{base: 2 * time.Second, max: time.Minute, free: 1, byKey: map[string]*failureWindow{}}
 	want := []time.Duration{0, 2, 4, 8, 16, 32, 60, 60}
 	for i, w := range want {
 		tr.fail("k", string(rune('a'+i)), "", t0)

@@ -32,13 +32,13 @@ var ErrFull = errors.New("too many viewers")
 
 // HubConfig configures a Hub. All fields are required.
 type HubConfig struct {
-	Most    int           // viewers at one time
-	MostOf  int           // viewers of one key at one time
-	Pace    time.Duration // least time between two looks at the pool
-	Every   time.Duration // longest time between them
-	Build   func() News
-	Changed func() <-chan struct{} // closed at the next change of the pool
-	Now     func() int64           // milliseconds on the pool's clock, sent with each message
+	MaxViewers int           // viewers at one time
+	MaxPerKey  int           // viewers of one key at one time
+	Pace       time.Duration // least time between two looks at the pool
+	Every      time.Duration // longest time between them
+	Build      func() News
+	Changed    func() <-chan struct{} // closed at the next change of the pool
+	Now        func() int64           // milliseconds on the pool's clock, sent with each message
 }
 
 // Hub shows the pool to any number of viewers up to its bounds. One goroutine looks at the pool, at most once in Pace, and
@@ -82,7 +82,7 @@ type Viewer struct {
 func (h *Hub) Join(key [sha256.Size]byte, manages bool) (*Viewer, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.viewers >= h.cfg.Most || key != [sha256.Size]byte{} && h.byKey[key] >= h.cfg.MostOf {
+	if h.viewers >= h.cfg.MaxViewers || key != [sha256.Size]byte{} && h.byKey[key] >= h.cfg.MaxPerKey {
 		return nil, ErrFull
 	}
 	h.viewers++

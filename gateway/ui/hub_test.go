@@ -15,7 +15,7 @@ import (
 // hubOf makes a hub whose pool never says that it changes, and counts the looks at it.
 func hubOf(ctx context.Context, looks *atomic.Int64, changed func() <-chan struct{}) *Hub {
 	return NewHub(ctx, HubConfig{
-		Most: 10, MostOf: 3, Pace: 500 * time.Millisecond, Every: time.Second, Changed: changed, Now: func() int64 { return 7 },
+		MaxViewers: 10, MaxPerKey: 3, Pace: 500 * time.Millisecond, Every: time.Second, Changed: changed, Now: func() int64 { return 7 },
 		Build: func() (n News) {
 			n[FeedPool], n[FeedModels], n[FeedNotes] = fmt.Appendf(nil, `{"look":%d}`, looks.Add(1)), []byte("[]"), []byte(`{"secret":1}`)
 			return n

@@ -192,8 +192,8 @@ func devicesOf(h policy.Host) []Device {
 		if !h.Devices.Has(d) {
 			continue
 		}
-		if d == policy.GPU && len(h.Cards) > 1 {
-			out = append(out, cardsOf(h)...)
+		if d == policy.GPU && len(h.GPUMemory) > 1 {
+			out = append(out, gpusOf(h)...)
 			continue
 		}
 		dev := Device{Name: d.String(), Budget: h.Budget[d]}
@@ -207,13 +207,13 @@ func devicesOf(h policy.Host) []Device {
 	return out
 }
 
-// cardsOf lists single GPUs. A model without a choice of GPUs counts on all of them by their size.
-func cardsOf(h policy.Host) []Device {
+// gpusOf lists single GPUs. A model without a choice of GPUs counts on all of them by their size.
+func gpusOf(h policy.Host) []Device {
 	out := []Device{}
-	for _, card := range slices.Sorted(maps.Keys(h.Cards)) {
-		dev := Device{Name: fmt.Sprintf("gpu:%d", card), Budget: h.Cards[card]}
+	for _, gpu := range slices.Sorted(maps.Keys(h.GPUMemory)) {
+		dev := Device{Name: fmt.Sprintf("gpu:%d", gpu), Budget: h.GPUMemory[gpu]}
 		for i := range h.Residents {
-			dev.Used += h.Residents[i].OnCard(card, h.Cards)
+			dev.Used += h.Residents[i].OnGPU(gpu, h.GPUMemory)
 		}
 		out = append(out, dev)
 	}

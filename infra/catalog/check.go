@@ -244,8 +244,8 @@ func (c *checker) gpus(p yamlPath, m *Model, rec *recipe.Recipe) {
 		c.add(at, "", "the model uses no gpu, but %s", m.Devices)
 	case rec.GPUs.Split == "":
 		c.add(at, "", "recipe %s cannot be told which gpus to use", m.Recipe)
-	case m.GPUs > policy.MaxCards:
-		c.add(p.child("gpus"), "", "%d gpus: want at most %d", m.GPUs, policy.MaxCards)
+	case m.GPUs > policy.MaxGPUs:
+		c.add(p.child("gpus"), "", "%d gpus: want at most %d", m.GPUs, policy.MaxGPUs)
 	case m.GPUs > 1 && rec.GPUs.Split == recipe.SplitNone:
 		c.add(p.child("gpus"), "", "recipe %s uses one gpu", m.Recipe)
 	case len(m.Cards) > 0 && m.GPUs > len(m.Cards):

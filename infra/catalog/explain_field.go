@@ -32,7 +32,7 @@ func ExplainField(w io.Writer, name string) error {
 		last := path[len(path)-1]
 		plain := strings.Join(slices.DeleteFunc(slices.Clone(path), func(s string) bool { return s == anyName }), ".")
 		if full := strings.Join(path, "."); name != last && name != plain && name != full {
-			if a, b := letters(last), letters(name); last != anyName && (shared(a, b) >= leastShared || len(b) >= leastShared && strings.Contains(a, b)) && !slices.Contains(similar, last) {
+			if a, b := letters(last), letters(name); last != anyName && (shared(a, b) >= minShared || len(b) >= minShared && strings.Contains(a, b)) && !slices.Contains(similar, last) {
 				similar = append(similar, last)
 			}
 			return

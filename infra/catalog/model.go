@@ -110,10 +110,10 @@ func (m *Model) StableID() string {
 func (m *Model) Signature() uint64 { return xxh3.HashStringSeed(m.StableID(), signatureSeed) }
 
 // Choice returns which GPUs of a host the model asks for.
-func (m *Model) Choice() policy.GPUs {
-	g := policy.GPUs{Min: m.GPUs, Max: m.GPUs}
+func (m *Model) Choice() policy.GPUChoice {
+	g := policy.GPUChoice{Min: m.GPUs, Max: m.GPUs}
 	for _, card := range m.Cards {
-		if card >= 0 && card < policy.MaxCards {
+		if card >= 0 && card < policy.MaxGPUs {
 			g.Only |= 1 << card
 		}
 	}

@@ -215,7 +215,7 @@ func (r *reader) devices(dst *policy.Devices, cards *[]int) func(ast.Node, yamlP
 func cardIndex(name string) (int, bool) {
 	text, ok := strings.CutPrefix(name, "gpu:")
 	n, err := strconv.ParseUint(text, 10, 8)
-	return int(n), ok && err == nil && n < policy.MaxCards
+	return int(n), ok && err == nil && n < policy.MaxGPUs
 }
 
 // options reads a mapping to scalars. The checker decides which of them a recipe accepts.

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	maxSimilar  = 3 // names
-	leastShared = 3 // letters and digits
+	maxSimilar = 3 // names
+	minShared  = 3 // letters and digits
 )
 
 // Similar returns the ids of up to three models that a client who asked for an unknown name may have meant, the
@@ -31,7 +31,7 @@ func (c *Catalog) Similar(name string) []string {
 			}
 			best = max(best, score)
 		}
-		if best >= leastShared {
+		if best >= minShared {
 			all = append(all, candidate{m.ID, best})
 		}
 	}

@@ -46,7 +46,7 @@ func readNeed(h *state.HostRecord, model, digest string, now int64) Need {
 		return Need{}
 	}
 	var n needJSON
-	if json.Unmarshal([]byte(text), &n) != nil || n.Bytes < 0 || n.Bytes > maxCard || n.Of != digest || n.Until != 0 && n.Until < now {
+	if json.Unmarshal([]byte(text), &n) != nil || n.Bytes < 0 || n.Bytes > maxGPU || n.Of != digest || n.Until != 0 && n.Until < now {
 		return Need{}
 	}
 	out := Need(n.plainNeed)
@@ -55,40 +55,40 @@ func readNeed(h *state.HostRecord, model, digest string, now int64) Need {
 }
 
 // FormatMemory writes bytes by device and by single GPU: "cpu=25769803776 gpu=21474836480 gpu:0=21474836480".
-func FormatMemory(by map[policy.Devices]int64, cards policy.Cards) string {
+func FormatMemory(by map[policy.Devices]int64, gpus policy.GPUMemory) string {
 	var out []string
 	for _, d := range []policy.Devices{policy.CPU, policy.GPU, policy.NPU} {
 		if n := by[d]; n > 0 {
 			out = append(out, fmt.Sprintf("%s=%d", d, n))
 		}
 	}
-	for _, card := range slices.Sorted(maps.Keys(cards)) {
-		out = append(out, fmt.Sprintf("gpu:%d=%d", card, cards[card]))
+	for _, gpu := range slices.Sorted(maps.Keys(gpus)) {
+		out = append(out, fmt.Sprintf("gpu:%d=%d", gpu, gpus[gpu]))
 	}
 	return strings.Join(out, " ")
 }
 
-// ParseCards reads the bytes of single GPUs from FormatMemory's output, nil for none. It skips invalid parts.
-func ParseCards(text string) policy.Cards {
-	var out policy.Cards
+// ParseGPUMemory reads the bytes of single GPUs from FormatMemory's output, nil for none. It skips invalid parts.
+func ParseGPUMemory(text string) policy.GPUMemory {
+	var out policy.GPUMemory
 	for f := range strings.FieldsSeq(text) {
 		name, value, _ := strings.Cut(f, "=")
-		index, isCard := strings.CutPrefix(name, "gpu:")
-		card, err := strconv.ParseUint(index, 10, 8)
+		index, isGPU := strings.CutPrefix(name, "gpu:")
+		gpu, err := strconv.ParseUint(index, 10, 8)
 		n, bad := strconv.ParseInt(value, 10, 64)
-		if !isCard || err != nil || bad != nil || card >= policy.MaxCards || n < 0 || n > maxCard {
+		if !isGPU || err != nil || bad != nil || gpu >= policy.MaxGPUs || n < 0 || n > maxGPU {
 			continue
 		}
 		if out == nil {
-			out = policy.Cards{}
+			out = policy.GPUMemory{}
 		}
-		out[int(card)] = n
+		out[int(gpu)] = n
 	}
 	return out
 }
 
-// maxCard bounds the size read for one GPU, so that sums cannot overflow.
-const maxCard = 1 << 50
+// maxGPU bounds the size read for one GPU, so that sums cannot overflow.
+const maxGPU = 1 << 50
 
 // parseMemory reads FormatMemory's output. It skips invalid parts: those devices have no limit.
 func parseMemory(text string) map[policy.Devices]int64 {

@@ -60,9 +60,9 @@ func On(m *catalog.Model, rc *recipe.Recipe, opts recipe.Options) *catalog.Model
 
 // GPUs returns which of a host's GPUs the load may use. api is how the host's runner tells engines which GPUs to use,
 // "" if it cannot.
-func (l Load) GPUs(rc *recipe.Recipe, api string) policy.GPUs {
+func (l Load) GPUs(rc *recipe.Recipe, api string) policy.GPUChoice {
 	if !l.Model.Devices.Has(policy.GPU) {
-		return policy.GPUs{}
+		return policy.GPUChoice{}
 	}
 	return rc.ChooseGPUs(l.Model.Choice(), api, l.Options)
 }
@@ -71,7 +71,7 @@ func (l Load) GPUs(rc *recipe.Recipe, api string) policy.GPUs {
 func (l Load) Digest() string {
 	m := l.Model
 	of := []string{m.ID, string(m.Type), m.Checkpoint, m.SHA256, m.MMProj, m.Recipe, m.Devices.String(), l.Options.Canonical()}
-	if g := m.Choice(); g != (policy.GPUs{}) {
+	if g := m.Choice(); g != (policy.GPUChoice{}) {
 		of = append(of, fmt.Sprint(g.Max, g.Only))
 	}
 	text, _ := json.Marshal(of) // strings always marshal

@@ -121,7 +121,7 @@ func memoryOf(h *catalog.Host) map[policy.Devices]int64 {
 func (v View) host(s *state.Snapshot, rec *state.HostRecord, known *catalog.Host) policy.Host {
 	h := policy.Host{
 		Name: rec.Name, State: rec.State, Labels: rec.Labels, Limits: policy.Uniform(1),
-		Budget: parseMemory(rec.Fields["memory_budget"]), Cards: ParseCards(rec.Fields["memory_budget"]), Active: stamp(rec.ActiveMS),
+		Budget: parseMemory(rec.Fields["memory_budget"]), GPUMemory: ParseGPUMemory(rec.Fields["memory_budget"]), Active: stamp(rec.ActiveMS),
 		// A generation is a token given at registration, and tokens are never behind the clock in microseconds.
 		UpSince: stamp(int64(rec.Generation / 1000)),
 	}
@@ -168,7 +168,7 @@ func (v View) resident(m *state.ModelRecord) policy.Resident {
 	d, _ := policy.ParseDevices(m.Device)
 	r := policy.Resident{
 		ID: m.ID, Type: policy.Type(m.Type), Devices: d, State: m.State, Pinned: m.Pinned,
-		InFlight: m.InFlight, Closed: m.ID == v.Refused, Used: stamp(m.UsedMS), Memory: m.Memory, Cards: ParseCards(m.Fields["cards"]),
+		InFlight: m.InFlight, Closed: m.ID == v.Refused, Used: stamp(m.UsedMS), Memory: m.Memory, GPUMemory: ParseGPUMemory(m.Fields["cards"]),
 	}
 	if m.Retired != "" && m.InFlight > 0 { // as its runner sees it: not a slot that is about to be free
 		r.State, r.Closed = policy.ModelLoaded, true
@@ -277,7 +277,7 @@ func memoryNeed(s *state.Snapshot, on *state.HostRecord, rc *recipe.Recipe, l Lo
 			continue
 		}
 		budget := parseMemory(h.Fields["memory_budget"])[n.Device]
-		if g, cards := l.GPUs(rc, h.Fields["gpu_api"]), ParseCards(h.Fields["memory_budget"]); n.Device == policy.GPU && g.Max > 0 && cards != nil {
+		if g, cards := l.GPUs(rc, h.Fields["gpu_api"]), ParseGPUMemory(h.Fields["memory_budget"]); n.Device == policy.GPU && g.Max > 0 && cards != nil {
 			_, budget = g.Largest(cards)
 		}
 		if (n.Fixed || budget > 0 && n.Bytes > budget) && (least == 0 || n.Bytes < least) {

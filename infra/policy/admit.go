@@ -17,13 +17,13 @@ const (
 
 // Admission is what must happen on a host before a model can be loaded.
 type Admission struct {
-	Decision Decision
-	Evict    []string // idle victims to stop before the load, in order; only with Load
-	Close    []string // busy victims that take no new request from now on; only with Wait
-	WaitFor  []string // busy or stopping models whose slot or memory is needed; only with Wait
-	Refusal  *Refusal // only with Refuse
-	Cards    Cards    // what the model takes of each GPU to load it on; nil: of all of them together
-	Reason   Reason
+	Decision  Decision
+	Evict     []string  // idle victims to stop before the load, in order; only with Load
+	Close     []string  // busy victims that take no new request from now on; only with Wait
+	WaitFor   []string  // busy or stopping models whose slot or memory is needed; only with Wait
+	Refusal   *Refusal  // only with Refuse
+	GPUMemory GPUMemory // what the model takes of each GPU to load it on; nil: of all of them together
+	Reason    Reason
 }
 
 // admission decides what must happen on h before a load whose victims findVictims chose. h.Residents must be the

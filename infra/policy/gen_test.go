@@ -121,6 +121,6 @@ type admitted struct {
 func admit(h Host, want Model, waited, fairAfter time.Duration) admitted {
 	victims, cards, refusal := findVictims(&h, &want)
 	a := admitted{admission(victims, refusal, waited >= fairAfter), closedExcept(&h, victims)}
-	a.Cards = cards
+	a.GPUMemory = cards
 	return a
 }

@@ -56,7 +56,7 @@ func Next(h Host, now time.Time, fairAfter time.Duration) Step {
 	)
 	for i := range h.Queue {
 		t := &h.Queue[i]
-		victims, cards, refusal := findVictims(&h, &t.Model)
+		victims, gpus, refusal := findVictims(&h, &t.Model)
 		if refusal != nil {
 			if s.Ticket == "" {
 				s.Ticket, s.Admission = t.ID, admission(nil, refusal, false)
@@ -65,9 +65,9 @@ func Next(h Host, now time.Time, fairAfter time.Duration) Step {
 		}
 		waited := waitedFor(t, now)
 		a := admission(victims, nil, waited >= fairAfter)
-		a.Cards = cards
+		a.GPUMemory = gpus
 		w := Waiting{Ticket: t.ID, For: a.WaitFor, Reason: a.Reason}
-		blocker := blockedBy(&h, ahead, t, victims, cards)
+		blocker := blockedBy(&h, ahead, t, victims, gpus)
 		switch {
 		case blocker != "":
 			w.Behind, w.Reason = blocker, Reason{Code: Behind, Detail: "waits behind " + blocker}
@@ -108,7 +108,7 @@ func Next(h Host, now time.Time, fairAfter time.Duration) Step {
 }
 
 // blockedBy returns the first of the tickets ahead that loading t first would harm, "" if none.
-func blockedBy(h *Host, ahead []earlier, t *Ticket, victims []Resident, cards Cards) string {
+func blockedBy(h *Host, ahead []earlier, t *Ticket, victims []Resident, gpus GPUMemory) string {
 	if len(ahead) == 0 {
 		return ""
 	}
@@ -117,7 +117,7 @@ func blockedBy(h *Host, ahead []earlier, t *Ticket, victims []Resident, cards Ca
 			return e.ticket.ID
 		}
 	}
-	next := after(h, &t.Model, victims, cards)
+	next := after(h, &t.Model, victims, gpus)
 	for _, e := range ahead {
 		need, _, refusal := findVictims(&next, &e.ticket.Model)
 		if refusal != nil || len(need) > len(e.victims) || holds(need, t.Model.ID) {

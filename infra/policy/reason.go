@@ -72,7 +72,7 @@ type Refusal struct {
 	Held   int64    // bytes of Budget that pinned models hold
 	HeldBy []string // pinned models in the way, by name
 	Parts  string   // what Need consists of, in words; "" if unknown
-	Cards  string   // the GPUs concerned, such as "gpu:0, gpu:1"; for NoDevice those, or the number, that the host lacks; "" for a whole kind
+	GPUs   string   // the GPUs concerned, such as "gpu:0, gpu:1"; for NoDevice those, or the number, that the host lacks; "" for a whole kind
 
 	// Sizes lists, for TooLarge, what each host lacks, each distinct shortage once. Only Place sets it.
 	Sizes []Shortage
@@ -85,21 +85,21 @@ type Shortage struct {
 	Device       Devices
 	Need, Budget int64
 	Others       int64
-	Cards        string
+	GPUs         string
 	Parts        string
 }
 
 func (r *Refusal) shortage() Shortage {
-	return Shortage{r.Device, r.Need, r.Budget, r.Others, r.Cards, r.Parts}
+	return Shortage{r.Device, r.Need, r.Budget, r.Others, r.GPUs, r.Parts}
 }
 
 // compare orders shortages by device, then the largest budget first.
 func (s Shortage) compare(o Shortage) int {
-	return cmp.Or(cmp.Compare(s.Device, o.Device), cmp.Compare(o.Budget, s.Budget), cmp.Compare(s.Need, o.Need), cmp.Compare(s.Others, o.Others), cmp.Compare(s.Cards, o.Cards), cmp.Compare(s.Parts, o.Parts))
+	return cmp.Or(cmp.Compare(s.Device, o.Device), cmp.Compare(o.Budget, s.Budget), cmp.Compare(s.Need, o.Need), cmp.Compare(s.Others, o.Others), cmp.Compare(s.GPUs, o.GPUs), cmp.Compare(s.Parts, o.Parts))
 }
 
 func (s Shortage) String() string {
-	return fmt.Sprintf("needs %d bytes of %s memory, a host has %d%s%s%s", s.Need, s.Device, s.Budget, on(s.Cards), beside(s.Others), made(s.Parts))
+	return fmt.Sprintf("needs %d bytes of %s memory, a host has %d%s%s%s", s.Need, s.Device, s.Budget, on(s.GPUs), beside(s.Others), made(s.Parts))
 }
 
 // made says what a need consists of.
@@ -119,11 +119,11 @@ func beside(others int64) string {
 }
 
 // on names the GPUs that an amount refers to.
-func on(cards string) string {
-	if cards == "" {
+func on(gpus string) string {
+	if gpus == "" {
 		return ""
 	}
-	return " on " + cards
+	return " on " + gpus
 }
 
 // A HostRefusal is one host's part in a Refusal of the whole pool.
@@ -143,12 +143,12 @@ func (r *Refusal) Error() string {
 			}
 			return "model " + r.Model + " fits no host: it " + strings.Join(texts, "; it ")
 		}
-		return fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has%s%s%s", r.Model, r.Need, r.Device, r.Budget, on(r.Cards), beside(r.Others), made(r.Parts))
+		return fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has%s%s%s", r.Model, r.Need, r.Device, r.Budget, on(r.GPUs), beside(r.Others), made(r.Parts))
 	case SlotsPinned:
 		by := strings.Join(r.HeldBy, ", ")
 		switch {
 		case r.Need > 0:
-			return fmt.Sprintf("model %s needs %d bytes of %s memory, but %d of %d%s%s are held by pinned models: %s%s", r.Model, r.Need, r.Device, r.Held, r.Budget, on(r.Cards), beside(r.Others), by, made(r.Parts))
+			return fmt.Sprintf("model %s needs %d bytes of %s memory, but %d of %d%s%s are held by pinned models: %s%s", r.Model, r.Need, r.Device, r.Held, r.Budget, on(r.GPUs), beside(r.Others), by, made(r.Parts))
 		case r.Device != 0:
 			return fmt.Sprintf("no %s place for %s model %s: held by pinned models: %s", r.Device, r.Type, r.Model, by)
 		}
@@ -158,7 +158,7 @@ func (r *Refusal) Error() string {
 	case NoSlot:
 		return fmt.Sprintf("no slot for models of type %s", r.Type)
 	case NoDevice:
-		return fmt.Sprintf("model %s needs device %s", r.Model, cmp.Or(r.Cards, r.Device.String()))
+		return fmt.Sprintf("model %s needs device %s", r.Model, cmp.Or(r.GPUs, r.Device.String()))
 	case NoHost:
 		if len(r.Hosts) > 0 && !slices.ContainsFunc(r.Hosts, func(h HostRefusal) bool { return h.Reason.Code != NoDevice }) {
 			return fmt.Sprintf("no host can take it: %s", r.Hosts[0].Reason.Detail)

@@ -32,7 +32,7 @@ type Model struct {
 	Pinned  bool
 	Memory  int64         // bytes it needs on its device, 0 if unknown (then it counts as nothing)
 	Parts   string        // what Memory consists of, in words; "" if unknown
-	GPUs    GPUs          // which GPUs of a host with Cards it may use
+	GPUs    GPUChoice     // which GPUs of a host with Cards it may use
 	Hosts   []string      // names or labels in the order to try; empty: any host with the devices
 	Max     int           // most copies in the pool; values under 1 count as 1
 	Idle    time.Duration // how long it may be unused before it is unloaded; under 0 for ever, 0 the sweep's default
@@ -51,7 +51,7 @@ type Need struct {
 	Devices Devices
 	Memory  int64 // bytes on each of the devices, 0 if unknown
 	Parts   string
-	GPUs    GPUs
+	GPUs    GPUChoice
 }
 
 // on returns the model as it would be on a host.
@@ -64,19 +64,19 @@ func (m Model) on(host string) Model {
 
 // Resident is a model that holds a slot on a host: it is loading, loaded or draining.
 type Resident struct {
-	ID       string
-	Type     Type
-	Devices  Devices
-	State    ModelState
-	Pinned   bool
-	InFlight int       // requests the runner counts as open
-	Reserved bool      // loaded for a request that has not been served yet (rule 7)
-	Closed   bool      // takes no new request: a load waits for its slot (rule 4)
-	Used     time.Time // last use: start or end of a load or an inference
-	Memory   int64     // bytes
-	Cards    Cards     // of Memory on each GPU; nil: on all of the host's by their size
-	Idle     time.Duration
-	Value    float64 // what keeping it is worth, see Eviction.Value; 0 for all under LRU
+	ID        string
+	Type      Type
+	Devices   Devices
+	State     ModelState
+	Pinned    bool
+	InFlight  int       // requests the runner counts as open
+	Reserved  bool      // loaded for a request that has not been served yet (rule 7)
+	Closed    bool      // takes no new request: a load waits for its slot (rule 4)
+	Used      time.Time // last use: start or end of a load or an inference
+	Memory    int64     // bytes
+	GPUMemory GPUMemory // of Memory on each GPU; nil: on all of the host's by their size
+	Idle      time.Duration
+	Value     float64 // what keeping it is worth, see Eviction.Value; 0 for all under LRU
 }
 
 // Busy reports whether r must not be stopped now: it serves, is reserved for a request, or is loading.
@@ -100,7 +100,7 @@ type Host struct {
 	Devices   Devices           // 0 while unknown: then it may have any
 	Limits    Limits            // zero if the host never registered
 	Budget    map[Devices]int64 // bytes per single device; a device without an entry, or with one under 1, has no limit
-	Cards     Cards             // bytes of each GPU, whose sum is the GPU's Budget; nil: its GPUs count as one
+	GPUMemory GPUMemory         // bytes of each GPU, whose sum is the GPU's Budget; nil: its GPUs count as one
 	NPUSeats  map[Type]int      // empty: one NPU model on the host; else this many of each type
 	Residents []Resident
 	Queue     []Ticket // loads not begun, in order

@@ -15,9 +15,9 @@ type usage struct {
 	seated int
 	memory [len(deviceNames)]int64
 
-	cards Cards           // of the host, if want is loaded on only some of them; nil: its GPU memory counts by the kind's budget
-	set   []int           // those that want would be loaded on
-	held  [MaxCards]int64 // on each GPU of set
+	gpuMemory GPUMemory      // of the host, if want is loaded on only some of them; nil: its GPU memory counts by the kind's budget
+	set       []int          // those that want would be loaded on
+	held      [MaxGPUs]int64 // on each GPU of set
 }
 
 // newUsage returns the limits of h for want with nothing resident. It refuses what h could not take even when empty.
@@ -43,17 +43,17 @@ func newUsage(h *Host, want *Model) (usage, *Refusal) {
 			return refuse(NoNPUSeat)
 		}
 	}
-	if want.GPUs.Max > 0 && want.Devices.Has(GPU) && len(h.Cards) > 0 {
-		if r := want.GPUs.refuse(want, h.Cards); r != nil {
+	if want.GPUs.Max > 0 && want.Devices.Has(GPU) && len(h.GPUMemory) > 0 {
+		if r := want.GPUs.refuse(want, h.GPUMemory); r != nil {
 			return usage{}, r
 		}
-		t.cards = h.Cards
+		t.gpuMemory = h.GPUMemory
 	}
 	if want.Memory <= 0 {
 		return t, nil
 	}
 	for i, d := range deviceNames {
-		if !want.Devices.Has(d.bit) || h.Budget[d.bit] <= 0 || d.bit == GPU && t.cards != nil {
+		if !want.Devices.Has(d.bit) || h.Budget[d.bit] <= 0 || d.bit == GPU && t.gpuMemory != nil {
 			continue
 		}
 		t.budget[i] = h.Budget[d.bit]
@@ -83,8 +83,8 @@ func (t *usage) add(r *Resident, sign int) {
 			t.memory[i] += int64(sign) * r.Memory
 		}
 	}
-	for _, card := range t.set {
-		t.held[card] += int64(sign) * r.OnCard(card, t.cards)
+	for _, gpu := range t.set {
+		t.held[gpu] += int64(sign) * r.OnGPU(gpu, t.gpuMemory)
 	}
 }
 
@@ -109,10 +109,10 @@ func (t *usage) short() int {
 }
 
 // free returns what the residents added leave of want's GPUs.
-func (t *usage) free() Cards {
-	out := make(Cards, len(t.set))
-	for _, card := range t.set {
-		out[card] = t.cards[card] - t.held[card]
+func (t *usage) free() GPUMemory {
+	out := make(GPUMemory, len(t.set))
+	for _, gpu := range t.set {
+		out[gpu] = t.gpuMemory[gpu] - t.held[gpu]
 	}
 	return out
 }
@@ -143,12 +143,12 @@ func (t *usage) pinned(residents []Resident) *Refusal {
 		r.Budget, r.Held = t.budget[short], t.memory[short]
 		inWay = func(o *Resident) bool { return o.Devices.Has(r.Device) && o.Memory > 0 }
 		if r.Device == GPU && len(t.set) > 0 {
-			r.Cards, r.Budget, r.Held = cardNames(t.set), 0, 0
-			for _, card := range t.set {
-				r.Budget, r.Held = r.Budget+t.cards[card], r.Held+t.held[card]
+			r.GPUs, r.Budget, r.Held = gpuNames(t.set), 0, 0
+			for _, gpu := range t.set {
+				r.Budget, r.Held = r.Budget+t.gpuMemory[gpu], r.Held+t.held[gpu]
 			}
 			inWay = func(o *Resident) bool {
-				return slices.ContainsFunc(t.set, func(card int) bool { return o.OnCard(card, t.cards) > 0 })
+				return slices.ContainsFunc(t.set, func(gpu int) bool { return o.OnGPU(gpu, t.gpuMemory) > 0 })
 			}
 		}
 	}
@@ -180,13 +180,13 @@ func fixed(r *Resident, want *Model) bool {
 //
 // Cost: sorting the residents, once for each set of GPUs considered. Without victims and without a choice of GPUs, it
 // sorts and allocates nothing.
-func findVictims(h *Host, want *Model) ([]Resident, Cards, *Refusal) {
+func findVictims(h *Host, want *Model) ([]Resident, GPUMemory, *Refusal) {
 	t, refusal := newUsage(h, want)
 	switch {
 	case refusal != nil:
 		return nil, nil, refusal
-	case t.cards != nil:
-		return chooseCards(h, t)
+	case t.gpuMemory != nil:
+		return chooseGPUs(h, t)
 	}
 	victims, refusal := t.victims(h)
 	return victims, nil, refusal
@@ -235,7 +235,7 @@ func (t usage) victims(h *Host) ([]Resident, *Refusal) {
 
 // after returns h as it will be once want has replaced the victims and is loaded for a request. It serves to look
 // ahead.
-func after(h *Host, want *Model, victims []Resident, cards Cards) Host {
+func after(h *Host, want *Model, victims []Resident, gpus GPUMemory) Host {
 	next := *h
 	next.Residents = make([]Resident, 0, len(h.Residents)+1)
 	for _, r := range h.Residents {
@@ -245,7 +245,7 @@ func after(h *Host, want *Model, victims []Resident, cards Cards) Host {
 	}
 	next.Residents = append(next.Residents, Resident{
 		ID: want.ID, Type: want.Type, Devices: want.Devices, State: ModelLoading,
-		Pinned: want.Pinned, Reserved: true, Memory: want.Memory, Idle: want.Idle, Cards: cards,
+		Pinned: want.Pinned, Reserved: true, Memory: want.Memory, Idle: want.Idle, GPUMemory: gpus,
 	})
 	return next
 }

@@ -49,12 +49,12 @@ func (r *Recipe) restricts(api string, opts Options) bool {
 
 // ChooseGPUs is which GPUs of a host a model with options in force may use: wanted, the model's own choice, where the engine
 // can be restricted, else all of them together, which is the zero value.
-func (r *Recipe) ChooseGPUs(wanted policy.GPUs, api string, opts Options) policy.GPUs {
+func (r *Recipe) ChooseGPUs(wanted policy.GPUChoice, api string, opts Options) policy.GPUChoice {
 	if !r.restricts(api, opts) {
-		return policy.GPUs{}
+		return policy.GPUChoice{}
 	}
 	if wanted.Max <= 0 {
-		wanted.Max = policy.MaxCards
+		wanted.Max = policy.MaxGPUs
 	}
 	if r.GPUs.Split == SplitNone {
 		wanted.Max = 1

@@ -81,7 +81,7 @@ type parsed struct {
 	labels  []string
 	limits  policy.Limits
 	budget  map[policy.Devices]int64 // over the default
-	cards   policy.Cards             // the same, of single GPUs
+	cards   policy.GPUMemory         // the same, of single GPUs
 	seats   map[policy.Type]int
 	options recipe.Options
 
@@ -261,15 +261,15 @@ func dialable(addr string) error {
 }
 
 // budget reads "cpu=24GiB gpu=20GiB", or with single GPUs "cpu=24GiB gpu:0=20GiB". Of both for GPUs, the last one counts.
-func budget(text string) (map[policy.Devices]int64, policy.Cards, error) {
-	out, cards := map[policy.Devices]int64{}, policy.Cards{}
+func budget(text string) (map[policy.Devices]int64, policy.GPUMemory, error) {
+	out, cards := map[policy.Devices]int64{}, policy.GPUMemory{}
 	for name, value := range pairs(text) {
 		n, err := catalog.ParseSize(value)
 		if err != nil || n <= 0 {
 			return nil, nil, fmt.Errorf("--memory-budget %q: %q is not a size above 0, such as 20GiB", text, value)
 		}
 		if index, ok := strings.CutPrefix(name, "gpu:"); ok {
-			if card, err := strconv.ParseUint(index, 10, 8); err == nil && card < policy.MaxCards {
+			if card, err := strconv.ParseUint(index, 10, 8); err == nil && card < policy.MaxGPUs {
 				cards[int(card)] = n
 				delete(out, policy.GPU)
 				continue

@@ -32,7 +32,7 @@ func detect(ctx context.Context, s HostSettings, p parsed, log *slog.Logger) hos
 	}
 	budget := found.Budget(has)
 	maps.Copy(budget, p.budget)
-	cards := found.Cards(has)
+	cards := found.GPUMemory(has)
 	if p.budget[policy.GPU] > 0 {
 		cards = nil
 	}

@@ -605,7 +605,7 @@ func TestOutOfMemory(t *testing.T) {
 			if !errors.As(err, &own) || own.Status != 503 || own.Code != rpc.CodeEngineOutOfMemory || !strings.Contains(own.Message, "failed to allocate") {
 				t.Fatal(err)
 			}
-			if n := len(e.calls); n != mostTries || len(e.calls[n-1]) != 4 {
+			if n := len(e.calls); n != maxTries || len(e.calls[n-1]) != 4 {
 				t.Errorf("%d calls, the last of %d", n, len(e.calls[n-1]))
 			}
 		}
@@ -657,7 +657,7 @@ func TestMemoryIsRemembered(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const rounds = 20
 		e := &fake{limits: Limits{NBatch: rapid.IntRange(128, 2048).Draw(rt, "n_batch")}.WithDefaults()}
-		e.oom = rapid.IntRange(leastTokens, e.limits.NBatch).Draw(rt, "memory")
+		e.oom = rapid.IntRange(minTokens, e.limits.NBatch).Draw(rt, "memory")
 		b, err := New(context.Background(), Config{Limits: e.limits, Engine: e})
 		if err != nil {
 			rt.Fatal(err)

@@ -6,10 +6,10 @@ import (
 )
 
 const (
-	// leastTokens is the size below which a batch is not halved any more.
-	leastTokens = 64
-	// mostTries bounds the calls for one sequence. From the default n_batch of 2048 the sixth has leastTokens.
-	mostTries = 6
+	// minTokens is the size below which a batch is not halved any more.
+	minTokens = 64
+	// maxTries bounds the calls for one sequence. From the default n_batch of 2048 the sixth has leastTokens.
+	maxTries = 6
 )
 
 // saysMemory reports whether to search an answer of this status for those words. Text Embeddings Inference answers 424 to
@@ -28,15 +28,15 @@ func (b *Batcher) outOfMemory(status int, answer []byte, items []Item, try int) 
 
 // divisible reports whether items that ran out of memory at a try can be sent in smaller calls.
 func divisible(items []Item, try int) bool {
-	return try < mostTries && len(items) > 1 && sum(items) > leastTokens
+	return try < maxTries && len(items) > 1 && sum(items) > minTokens
 }
 
 // smaller returns the most tokens per call after a call of tokens tokens failed at a try: half, or less if halving would
 // not reach leastTokens by the last try.
 func smaller(tokens, try int) int {
 	all := float64(tokens)
-	step := math.Pow(all/leastTokens, 1/float64(mostTries-try))
-	return max(leastTokens, int(math.Round(all/max(2, step))))
+	step := math.Pow(all/minTokens, 1/float64(maxTries-try))
+	return max(minTokens, int(math.Round(all/max(2, step))))
 }
 
 // run returns how many leading items have at most tokens tokens in total; a first item above that counts alone.
@@ -96,5 +96,5 @@ func (s *shortage) exhausted(items []Item) {
 		s.unclear++
 		return
 	}
-	s.learn(sum(items), leastTokens)
+	s.learn(sum(items), minTokens)
 }

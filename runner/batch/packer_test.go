@@ -349,7 +349,7 @@ func TestLimits(t *testing.T) {
 // before.
 func TestSmaller(t *testing.T) {
 	ladder := func(tokens int) (sizes []int) {
-		for try := 1; try < mostTries && tokens > leastTokens; try++ {
+		for try := 1; try < maxTries && tokens > minTokens; try++ {
 			tokens = smaller(tokens, try)
 			sizes = append(sizes, tokens)
 		}
@@ -359,13 +359,13 @@ func TestSmaller(t *testing.T) {
 		t.Errorf("from %d: %s, want %s", DefaultNBatch, got, want)
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		tokens := rapid.IntRange(leastTokens+1, 1<<20).Draw(t, "tokens")
+		tokens := rapid.IntRange(minTokens+1, 1<<20).Draw(t, "tokens")
 		sizes := ladder(tokens)
-		if last := sizes[len(sizes)-1]; last != leastTokens {
+		if last := sizes[len(sizes)-1]; last != minTokens {
 			t.Fatalf("from %d: %v ends at %d", tokens, sizes, last)
 		}
 		for _, n := range sizes {
-			if 2*n > tokens+1 && n > leastTokens {
+			if 2*n > tokens+1 && n > minTokens {
 				t.Fatalf("%d after %d", n, tokens)
 			}
 			tokens = n
@@ -404,9 +404,9 @@ func TestRun(t *testing.T) {
 // Full batches follow one another, and those that are too large are cut as the queue cuts them.
 func TestCeiling(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		nBatch := rapid.IntRange(leastTokens, 1<<16).Draw(t, "n_batch")
+		nBatch := rapid.IntRange(minTokens, 1<<16).Draw(t, "n_batch")
 		c := newCeiling(nBatch)
-		text := rapid.SampledFrom([]int{1, 25, leastTokens}).Draw(t, "tokens of a text")
+		text := rapid.SampledFrom([]int{1, 25, minTokens}).Draw(t, "tokens of a text")
 		// failures plays full batches and returns how many were too large.
 		failures := func(memory, batches int) (n int) {
 			for range batches {
@@ -418,20 +418,20 @@ func TestCeiling(t *testing.T) {
 				n++
 				var s shortage
 				for try := 1; size > memory; try++ {
-					if try == mostTries {
+					if try == maxTries {
 						t.Fatalf("%d is not reached from %d", memory, c.now)
 					}
 					s.learn(size, smaller(size, try))
 					size = s.learned / text * text
 				}
 				c.outOfMemory(s.failed, s.learned)
-				if c.now > nBatch || c.now < leastTokens {
+				if c.now > nBatch || c.now < minTokens {
 					t.Fatalf("ceiling %d of %d", c.now, nBatch)
 				}
 			}
 			return n
 		}
-		memory := rapid.IntRange(leastTokens, nBatch).Draw(t, "memory")
+		memory := rapid.IntRange(minTokens, nBatch).Draw(t, "memory")
 		if n := failures(memory, raiseAfter); n > 1 {
 			t.Fatalf("memory %d: %d of the first %d batches failed", memory, n, raiseAfter)
 		}
@@ -446,7 +446,7 @@ func TestCeiling(t *testing.T) {
 			t.Fatalf("ceiling %d after %d batches with memory for %d", c.now, long, memory)
 		}
 		// Less memory costs a failure or two, and then the same applies. When memory is free again, all of it is used.
-		less := rapid.IntRange(leastTokens, memory).Draw(t, "less memory")
+		less := rapid.IntRange(minTokens, memory).Draw(t, "less memory")
 		if n := failures(less, raiseAfter); n > 3 {
 			t.Fatalf("memory %d after %d: %d failures", less, memory, n)
 		}

@@ -2,9 +2,9 @@ package devices
 
 import "reveille/infra/policy"
 
-// leastMargin is the least part of a GPU's own memory to leave free: a driver and an engine's context take up to half
+// minMargin is the least part of a GPU's own memory to leave free: a driver and an engine's context take up to half
 // of it.
-const leastMargin = 1 << 30
+const minMargin = 1 << 30
 
 // Totals returns the bytes of memory of the processor and of the GPUs that engines use, where known. For GPUs it is
 // their sum, because llama-server splits a model over all of them.
@@ -40,7 +40,7 @@ func (f Found) Budget(has policy.Devices) map[policy.Devices]int64 {
 // own returns what models may take of a GPU's own memory.
 func (d *Device) own() int64 {
 	own := d.Total - d.Shared
-	return max(own-max(own/10, leastMargin), 0)
+	return max(own-max(own/10, minMargin), 0)
 }
 
 // used returns the processor and the GPUs whose memory is known and counts: all that have their own memory, or else the

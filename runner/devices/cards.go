@@ -72,15 +72,15 @@ func (f Found) gpus() []Device {
 	return slices.DeleteFunc(f.used(), func(d Device) bool { return d.Kind != gpu })
 }
 
-// Cards returns the budgets of the GPUs, which add up to that of [Found.Budget]; nil if engines cannot be told which
+// GPUMemory returns the budgets of the GPUs, which add up to that of [Found.Budget]; nil if engines cannot be told which
 // GPUs to use.
-func (f Found) Cards(has policy.Devices) policy.Cards {
+func (f Found) GPUMemory(has policy.Devices) policy.GPUMemory {
 	if f.API() == "" || !has.Has(policy.GPU) {
 		return nil
 	}
-	out := policy.Cards{}
+	out := policy.GPUMemory{}
 	for _, d := range f.gpus() {
-		if d.Index >= policy.MaxCards {
+		if d.Index >= policy.MaxGPUs {
 			return nil
 		}
 		if out[d.Index] = d.own(); d.Shared > 0 { // then it is the only one
@@ -90,9 +90,9 @@ func (f Found) Cards(has policy.Devices) policy.Cards {
 	return out
 }
 
-// CardTotals returns the memory of each GPU in bytes.
-func (f Found) CardTotals() policy.Cards {
-	out := policy.Cards{}
+// GPUTotals returns the memory of each GPU in bytes.
+func (f Found) GPUTotals() policy.GPUMemory {
+	out := policy.GPUMemory{}
 	for _, d := range f.gpus() {
 		out[d.Index] = d.Total
 	}
@@ -101,7 +101,7 @@ func (f Found) CardTotals() policy.Cards {
 
 // Select returns how to start an engine on some of the GPUs: environment variables, or names for llama-server's
 // --device. It returns neither if these are all GPUs that count.
-func (f Found) Select(cards policy.Cards) (env map[string]string, names string) {
+func (f Found) Select(cards policy.GPUMemory) (env map[string]string, names string) {
 	var entries []string
 	var chosen Device
 	all := f.gpus()

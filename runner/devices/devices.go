@@ -114,7 +114,7 @@ func (c *Config) gpus(ctx context.Context) (a answer) {
 	} else if a.devices = found; len(found) > 0 {
 		return a
 	}
-	for _, card := range c.amdCards() {
+	for _, card := range c.amdGPUs() {
 		if card.Shared == 0 || integrated {
 			a.devices = append(a.devices, card)
 		}

@@ -27,7 +27,7 @@ func (c *Config) llamaServer(ctx context.Context) ([]Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	cards := c.amdCards()
+	cards := c.amdGPUs()
 	for i := range listed {
 		listed[i].Shared = c.shared(&listed[i], cards)
 		c.visible(&listed[i])

@@ -65,9 +65,9 @@ var drmCard = regexp.MustCompile(`/card[0-9]+/device/`) // a card's connectors h
 // models have more.
 const largestCarveout = 2 << 30
 
-// amdCards returns the GPUs of the driver amdgpu by its files in /sys. One with hardly any memory set aside is part of
+// amdGPUs returns the GPUs of the driver amdgpu by its files in /sys. One with hardly any memory set aside is part of
 // a processor: it takes what it needs from the main memory (GTT).
-func (c *Config) amdCards() (out []Device) {
+func (c *Config) amdGPUs() (out []Device) {
 	found, _ := fs.Glob(c.Files, "sys/class/drm/card*/device/mem_info_vram_total")
 	for _, file := range found[:min(len(found), maxDevices)] {
 		dir := path.Dir(file)

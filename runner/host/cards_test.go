@@ -32,7 +32,7 @@ recipes:
 
 // startOnGPUs starts a host with n GPUs of 24 bytes and no limit of models.
 func startOnGPUs(t *testing.T, n int, change ...func(*host.Hardware)) *bench {
-	has := host.Hardware{Devices: policy.CPU | policy.GPU, Budget: map[policy.Devices]int64{policy.GPU: 24 * int64(n)}, Cards: policy.Cards{}}
+	has := host.Hardware{Devices: policy.CPU | policy.GPU, Budget: map[policy.Devices]int64{policy.GPU: 24 * int64(n)}, Cards: policy.GPUMemory{}}
 	for i := range n {
 		has.Cards[i] = 24
 		has.Found.Devices = append(has.Found.Devices, devices.Device{Kind: "gpu", Index: i, Total: 27, API: devices.CUDA, Visible: fmt.Sprint(i)})
@@ -98,7 +98,7 @@ func TestRefusalsNameGPUs(t *testing.T) {
 	s, err := b.store.Snapshot(t.Context())
 	b.must(err)
 	f := s.Hosts["h"].Fields
-	if f["memory_budget"] != "gpu=48 gpu:0=24 gpu:1=24" || f["gpu_api"] != "cuda" || !maps.Equal(placement.ParseCards(f["memory_budget"]), policy.Cards{0: 24, 1: 24}) {
+	if f["memory_budget"] != "gpu=48 gpu:0=24 gpu:1=24" || f["gpu_api"] != "cuda" || !maps.Equal(placement.ParseGPUMemory(f["memory_budget"]), policy.GPUMemory{0: 24, 1: 24}) {
 		t.Errorf("%q by %q", f["memory_budget"], f["gpu_api"])
 	}
 }

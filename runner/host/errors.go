@@ -69,7 +69,7 @@ func refusal(r policy.Refusal, p *plan.Plan) state.Outcome {
 	switch r.Code {
 	case policy.TooLarge:
 		out.Fields["code"] = rpc.CodeModelTooLarge
-		out.Fields["device"], out.Fields["parts"], out.Fields["cards"] = r.Device.String(), r.Parts, r.Cards
+		out.Fields["device"], out.Fields["parts"], out.Fields["cards"] = r.Device.String(), r.Parts, r.GPUs
 		out.Fields["need"], out.Fields["budget"] = strconv.FormatInt(r.Need, 10), strconv.FormatInt(r.Budget, 10)
 		out.Fields["others"] = strconv.FormatInt(r.Others, 10)
 	case policy.SlotsPinned:

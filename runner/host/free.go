@@ -41,7 +41,7 @@ func (h *Host) readFree(ctx context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ours := map[policy.Devices]int64{}
-	cards := policy.Cards{}
+	gpus := policy.GPUMemory{}
 	for r, n := range held {
 		if n <= 0 {
 			n = r.memory
@@ -51,13 +51,13 @@ func (h *Host) readFree(ctx context.Context) {
 				ours[d] += n
 			}
 		}
-		for card := range h.hardware.Cards {
+		for gpu := range h.hardware.Cards {
 			one := r.view()
 			one.Memory = n
-			cards[card] += one.OnCard(card, h.hardware.Cards)
+			gpus[gpu] += one.OnGPU(gpu, h.hardware.Cards)
 		}
 	}
-	now := h.hardware.beside(found, ours, cards, h.cfg.Margin)
+	now := h.hardware.beside(found, ours, gpus, h.cfg.Margin)
 	h.present, h.freeNext = &now, time.Now().Add(next)
 }
 
@@ -71,12 +71,12 @@ func (h *Host) presentLocked() Hardware {
 
 // beside returns the hardware with budgets of at most what is free or held by engines, less margin. held is by kind of device,
 // heldOn by GPU. Devices whose free memory was not found keep their budgets.
-func (has Hardware) beside(found devices.Found, held map[policy.Devices]int64, heldOn policy.Cards, margin int64) Hardware {
+func (has Hardware) beside(found devices.Found, held map[policy.Devices]int64, heldOn policy.GPUMemory, margin int64) Hardware {
 	out := has
 	out.Budget = map[policy.Devices]int64{}
 	room := map[policy.Devices]int64{}
 	known := map[policy.Devices]bool{policy.CPU: true, policy.GPU: true}
-	cards := policy.Cards{}
+	gpus := policy.GPUMemory{}
 	main := int64(0)
 	for _, d := range found.Devices {
 		kind, err := policy.ParseDevices(d.Kind)
@@ -93,7 +93,7 @@ func (has Hardware) beside(found devices.Found, held map[policy.Devices]int64, h
 		if d.Total > 0 {
 			known[kind] = known[kind] && free > 0
 			room[kind] += free
-			cards[d.Index] = free
+			gpus[d.Index] = free
 		}
 	}
 	for d, budget := range has.Budget {
@@ -105,13 +105,13 @@ func (has Hardware) beside(found devices.Found, held map[policy.Devices]int64, h
 	if has.Cards == nil {
 		return out
 	}
-	out.Cards, out.Budget[policy.GPU] = policy.Cards{}, 0
-	for card, budget := range has.Cards {
-		out.Cards[card] = budget
-		if free := cards[card]; free > 0 && known[policy.GPU] {
-			out.Cards[card] = min(budget, max(free+heldOn[card]-margin, 1))
+	out.Cards, out.Budget[policy.GPU] = policy.GPUMemory{}, 0
+	for gpu, budget := range has.Cards {
+		out.Cards[gpu] = budget
+		if free := gpus[gpu]; free > 0 && known[policy.GPU] {
+			out.Cards[gpu] = min(budget, max(free+heldOn[gpu]-margin, 1))
 		}
-		out.Budget[policy.GPU] += out.Cards[card]
+		out.Budget[policy.GPU] += out.Cards[gpu]
 	}
 	return out
 }

@@ -14,7 +14,7 @@ func TestBudgetsBesideOthers(t *testing.T) {
 	gpu := func(i int, free, shared int64) devices.Device {
 		return devices.Device{Kind: "gpu", Index: i, Total: 100, Free: free, Shared: shared}
 	}
-	both := Hardware{Budget: map[policy.Devices]int64{policy.CPU: 160, policy.GPU: 180, policy.NPU: 7}, Cards: policy.Cards{0: 90, 1: 90}}
+	both := Hardware{Budget: map[policy.Devices]int64{policy.CPU: 160, policy.GPU: 180, policy.NPU: 7}, Cards: policy.GPUMemory{0: 90, 1: 90}}
 	sum := Hardware{Budget: map[policy.Devices]int64{policy.CPU: 160, policy.GPU: 180}}
 	for _, test := range []struct {
 		name  string
@@ -22,19 +22,19 @@ func TestBudgetsBesideOthers(t *testing.T) {
 		found []devices.Device
 		cpu   int64
 		gpu   int64
-		cards policy.Cards
+		cards policy.GPUMemory
 	}{
-		{"nobody else", both, []devices.Device{cpu(180), gpu(0, 60, 0), gpu(1, 95, 0)}, 160, 180, policy.Cards{0: 90, 1: 90}},
-		{"a desktop and a game", both, []devices.Device{cpu(100), gpu(0, 60, 0), gpu(1, 20, 0)}, 105, 105, policy.Cards{0: 90, 1: 15}},
-		{"all is taken", both, []devices.Device{cpu(1), gpu(0, 1, 0), gpu(1, 1, 0)}, 6, 32, policy.Cards{0: 31, 1: 1}},
+		{"nobody else", both, []devices.Device{cpu(180), gpu(0, 60, 0), gpu(1, 95, 0)}, 160, 180, policy.GPUMemory{0: 90, 1: 90}},
+		{"a desktop and a game", both, []devices.Device{cpu(100), gpu(0, 60, 0), gpu(1, 20, 0)}, 105, 105, policy.GPUMemory{0: 90, 1: 15}},
+		{"all is taken", both, []devices.Device{cpu(1), gpu(0, 1, 0), gpu(1, 1, 0)}, 6, 32, policy.GPUMemory{0: 31, 1: 1}},
 		{"as one", sum, []devices.Device{cpu(180), gpu(0, 60, 0), gpu(1, 20, 0)}, 160, 110, nil},
-		{"GPUs not found", both, []devices.Device{cpu(180)}, 160, 180, policy.Cards{0: 90, 1: 90}},
-		{"one GPU unknown", both, []devices.Device{cpu(180), gpu(0, 60, 0), gpu(1, 0, 0)}, 160, 180, policy.Cards{0: 90, 1: 90}},
-		{"main memory lent", Hardware{Budget: map[policy.Devices]int64{policy.CPU: 160, policy.GPU: 90}, Cards: policy.Cards{0: 90}}, []devices.Device{cpu(50), gpu(0, 99, 100)}, 55, 80, policy.Cards{0: 80}},
-		{"nothing found", both, nil, 160, 180, policy.Cards{0: 90, 1: 90}},
+		{"GPUs not found", both, []devices.Device{cpu(180)}, 160, 180, policy.GPUMemory{0: 90, 1: 90}},
+		{"one GPU unknown", both, []devices.Device{cpu(180), gpu(0, 60, 0), gpu(1, 0, 0)}, 160, 180, policy.GPUMemory{0: 90, 1: 90}},
+		{"main memory lent", Hardware{Budget: map[policy.Devices]int64{policy.CPU: 160, policy.GPU: 90}, Cards: policy.GPUMemory{0: 90}}, []devices.Device{cpu(50), gpu(0, 99, 100)}, 55, 80, policy.GPUMemory{0: 80}},
+		{"nothing found", both, nil, 160, 180, policy.GPUMemory{0: 90, 1: 90}},
 	} {
 		held := map[policy.Devices]int64{policy.CPU: 10, policy.GPU: 35}
-		out := test.has.beside(devices.Found{Devices: test.found}, held, policy.Cards{0: 35}, 5)
+		out := test.has.beside(devices.Found{Devices: test.found}, held, policy.GPUMemory{0: 35}, 5)
 		if out.Budget[policy.CPU] != test.cpu || out.Budget[policy.GPU] != test.gpu || !maps.Equal(out.Cards, test.cards) || out.Budget[policy.NPU] != test.has.Budget[policy.NPU] {
 			t.Errorf("%s: %v %v, want %d, %d, %v", test.name, out.Budget, out.Cards, test.cpu, test.gpu, test.cards)
 		}

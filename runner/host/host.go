@@ -67,7 +67,7 @@ type Hardware struct {
 	Devices policy.Devices
 	Budget  map[policy.Devices]int64 // bytes per kind of device; no entry: no limit
 	Totals  map[policy.Devices]int64 // bytes that the devices of a kind have, where known
-	Cards   policy.Cards             // Budget of each GPU; nil where they count as one, for example because --memory-budget sets the sum
+	Cards   policy.GPUMemory         // Budget of each GPU; nil where they count as one, for example because --memory-budget sets the sum
 	Found   devices.Found            // each device, and what was not found
 }
 

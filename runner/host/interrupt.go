@@ -13,8 +13,8 @@ import (
 // ErrInterrupted is the cause of requests cut because the host's machine is taken away.
 var ErrInterrupted = errors.New("the host's machine is taken away")
 
-// elsewhere is the outcome of a load on such a host: another host may succeed.
-var elsewhere = &Error{Code: rpc.CodeHostInterrupted, Message: "The model's host is being taken away; try again.", Final: true, Cause: ErrInterrupted}
+// errInterruptedLoad is the outcome of a load on such a host: another host may succeed.
+var errInterruptedLoad = &Error{Code: rpc.CodeHostInterrupted, Message: "The model's host is being taken away; try again.", Final: true, Cause: ErrInterrupted}
 
 // notice says that the host's machine is being taken away.
 type notice struct {
@@ -72,7 +72,7 @@ func (h *Host) turnAway(ctx, back context.Context) {
 				switch {
 				case t.State != state.TicketQueued || h.isInProgress(t.ID):
 				case t.Kind == "load":
-					h.finishNow(back, t, failure(elsewhere))
+					h.finishNow(back, t, failure(errInterruptedLoad))
 				case len(copies) == 0:
 					h.finishNow(back, t, state.Outcome{Fields: map[string]string{}})
 				case t.Force:

@@ -34,11 +34,11 @@ type load struct {
 // From then on a request for a victim queues behind this load.
 func (h *Host) claimLocked(q queuedLoad, s policy.Step) *load {
 	l := &load{ticket: q.ticket, spec: q.spec, overtakes: s.Overtakes, began: time.Now()}
-	l.spec.cards = s.Admission.Cards
-	if l.spec.cards != nil {
-		l.spec.plan.GPUs = slices.Sorted(maps.Keys(l.spec.cards))
+	l.spec.gpuMemory = s.Admission.GPUMemory
+	if l.spec.gpuMemory != nil {
+		l.spec.plan.GPUs = slices.Sorted(maps.Keys(l.spec.gpuMemory))
 	}
-	l.told = h.tellLocked(l.spec.cards)
+	l.told = h.tellLocked(l.spec.gpuMemory)
 	for _, id := range s.Admission.Evict {
 		l.victims = append(l.victims, h.residents[id])
 	}
@@ -49,7 +49,7 @@ func (h *Host) claimLocked(q queuedLoad, s policy.Step) *load {
 }
 
 // tellLocked returns how to tell an engine which GPUs a load takes; nil: it uses any.
-func (h *Host) tellLocked(cards policy.Cards) engine.GPUs {
+func (h *Host) tellLocked(cards policy.GPUMemory) engine.GPUs {
 	if cards == nil {
 		return engine.GPUs{}
 	}
@@ -186,7 +186,7 @@ func (h *Host) attempt(ctx context.Context, l *load, r *resident) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stats.Loads++
-	r.engine, r.took, r.loaded = e, time.Since(began), time.Now()
+	r.engine, r.loadTime, r.loaded = e, time.Since(began), time.Now()
 	h.measureLocked(r, took)
 	r.reserveLocked(l.ticket) // not evicted before its waiters are known
 	r.state = policy.ModelLoaded
@@ -239,7 +239,7 @@ func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 	e := ending{ticket: l.ticket.ID, reserve: r, explicit: l.ticket.Options != ""}
 	stops := h.life.Err() != nil
 	if err != nil && errors.Is(context.Cause(h.life), ErrInterrupted) {
-		err, stops = elsewhere, false // its successor may take long to start: waiters ask another host
+		err, stops = errInterruptedLoad, false // its successor may take long to start: waiters ask another host
 	}
 	h.mu.Lock()
 	if err == nil && r.stopping && h.life.Err() == nil {

@@ -160,7 +160,7 @@ func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e loadSpec) bo
 	if p := pinAsked(t); p != nil {
 		r.pinned, r.loadPin, r.dirty = *p, p, true
 	}
-	took := r.took
+	took := r.loadTime
 	h.mu.Unlock()
 	out := state.Outcome{Fields: map[string]string{"load_ms": strconv.FormatInt(took.Milliseconds(), 10), "cold": "0"}}
 	h.finish(ctx, ending{ticket: t.ID, out: out, reserve: r, explicit: t.Options != ""})
@@ -213,11 +213,11 @@ func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time
 func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
 	has := h.presentLocked()
 	v := policy.Host{
-		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: has.Devices, Limits: h.settings.limits, Budget: has.Budget, Cards: has.Cards, NPUSeats: h.seatsLocked(),
+		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: has.Devices, Limits: h.settings.limits, Budget: has.Budget, GPUMemory: has.Cards, NPUSeats: h.seatsLocked(),
 	}
 	for _, r := range h.residents {
 		one := r.view()
-		one.Value = h.cfg.Evict.Value(r.took, h.cfg.Price, time.Since(r.used))
+		one.Value = h.cfg.Evict.Value(r.loadTime, h.cfg.Price, time.Since(r.used))
 		v.Residents = append(v.Residents, one)
 	}
 	if h.loading != nil {

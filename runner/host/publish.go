@@ -111,8 +111,8 @@ func (h *Host) recordLocked(r *resident) state.ModelPut {
 	if raw, err := json.Marshal(r.plan); err == nil {
 		f["plan"] = string(raw)
 	}
-	if r.cards != nil {
-		f["cards"] = placement.FormatMemory(nil, r.cards)
+	if r.gpuMemory != nil {
+		f["cards"] = placement.FormatMemory(nil, r.gpuMemory)
 	}
 	if r.closed {
 		f["state"] = string(policy.ModelDraining)
@@ -131,7 +131,7 @@ func (h *Host) recordLocked(r *resident) state.ModelPut {
 		f["backend_url"] = r.engine.BaseURL() + "/v1"
 		f["cmd"] = r.engine.Command()
 		f["loaded_ms"] = strconv.FormatInt(r.loaded.UnixMilli(), 10)
-		f["load_ms"] = strconv.FormatInt(r.took.Milliseconds(), 10)
+		f["load_ms"] = strconv.FormatInt(r.loadTime.Milliseconds(), 10)
 	}
 	return state.ModelPut{ID: r.key, Fields: f}
 }

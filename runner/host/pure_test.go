@@ -126,7 +126,7 @@ func TestVictimBySetting(t *testing.T) {
 	now := time.Now()
 	loaded := func(id string, took, unused time.Duration) *resident {
 		return &resident{
-			id: id, key: id, state: policy.ModelLoaded, took: took, used: now.Add(-unused),
+			id: id, key: id, state: policy.ModelLoaded, loadTime: took, used: now.Add(-unused),
 			model: &catalog.Model{ID: id, Type: policy.LLM, Devices: policy.CPU},
 		}
 	}
@@ -153,7 +153,7 @@ func TestVictimBySetting(t *testing.T) {
 		}
 		for _, r := range v.Residents {
 			of := h.residents[r.ID]
-			most := c.evict.Value(of.took, 3, now.Sub(of.used)) // the view was taken a moment earlier
+			most := c.evict.Value(of.loadTime, 3, now.Sub(of.used)) // the view was taken a moment earlier
 			if r.Value > most || (c.evict == policy.Cost) != (r.Value > 0) {
 				t.Errorf("%s: %s is worth %v, want at most %v", c.name, r.ID, r.Value, most)
 			}

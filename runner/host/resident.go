@@ -14,14 +14,14 @@ import (
 
 // resident is a model that holds a slot: loading, loaded, or being stopped. Host.mu guards every field that changes.
 type resident struct {
-	id      string // of its model
-	recipe  *recipe.Recipe
-	options recipe.Options
-	plan    plan.Plan
-	memory  int64
-	cards   policy.Cards     // of memory on each GPU; nil: on all of the host's
-	catalog *catalog.Catalog // from which it was loaded
-	gone    chan struct{}    // closed when the process has ended and the slot is free
+	id        string // of its model
+	recipe    *recipe.Recipe
+	options   recipe.Options
+	plan      plan.Plan
+	memory    int64
+	gpuMemory policy.GPUMemory // of memory on each GPU; nil: on all of the host's
+	catalog   *catalog.Catalog // from which it was loaded
+	gone      chan struct{}    // closed when the process has ended and the slot is free
 
 	key          string // among the host's residents and in Redis: id, or another key once retired
 	model        *catalog.Model
@@ -36,7 +36,7 @@ type resident struct {
 	engine       Engine // nil while loading
 	used         time.Time
 	loaded       time.Time
-	took         time.Duration // of the load
+	loadTime     time.Duration // of the load
 	ticket       string        // of the last load that it satisfied
 
 	open         map[*Ref]struct{}
@@ -64,7 +64,7 @@ func (r *resident) serves() bool {
 func (r *resident) view() policy.Resident {
 	v := policy.Resident{
 		ID: r.key, Type: r.model.Type, Devices: r.model.Devices, State: r.state, Pinned: r.pinned, InFlight: len(r.open),
-		Reserved: r.reservations.any(), Closed: r.closed, Used: r.used, Memory: r.memory, Cards: r.cards,
+		Reserved: r.reservations.any(), Closed: r.closed, Used: r.used, Memory: r.memory, GPUMemory: r.gpuMemory,
 	}
 	switch {
 	case r.closedByLoad:

@@ -23,17 +23,17 @@ const quarantine = 10 * time.Minute
 
 // loadSpec is a ticket's model and everything needed to load it.
 type loadSpec struct {
-	model   *catalog.Model // on the devices that its options select
-	catalog *catalog.Catalog
-	recipe  *recipe.Recipe
-	options recipe.Options // effective
-	digest  string         // of what is loaded, so that a changed entry does not inherit what was learned
-	plan    plan.Plan
-	gpus    policy.GPUs  // GPUs that it may use
-	cards   policy.Cards // what it takes of each GPU, once decided; nil: of all together
-	memory  int64
-	pinned  bool
-	loadPin *bool // the load's own pin setting, nil for none
+	model     *catalog.Model // on the devices that its options select
+	catalog   *catalog.Catalog
+	recipe    *recipe.Recipe
+	options   recipe.Options // effective
+	digest    string         // of what is loaded, so that a changed entry does not inherit what was learned
+	plan      plan.Plan
+	gpus      policy.GPUChoice // GPUs that it may use
+	gpuMemory policy.GPUMemory // what it takes of each GPU, once decided; nil: of all together
+	memory    int64
+	pinned    bool
+	loadPin   *bool // the load's own pin setting, nil for none
 }
 
 // specFor reads a ticket: its model, recipe and effective options (request > saved > catalogue > run-time settings >
@@ -82,7 +82,7 @@ func (h *Host) sources(m *catalog.Model, set settings) placement.Sources {
 // planFor computes a load's plan, and which GPUs it may use. Its share of a device depends on the host's settings and
 // on the catalogue: the smallest budget of its devices, less what other models need, divided by the number of language
 // models that may be loaded at once. If single GPUs can be chosen, the plan is for the fewest that hold it.
-func (h *Host) planFor(ctx context.Context, e loadSpec, set settings) (plan.Plan, policy.GPUs, error) {
+func (h *Host) planFor(ctx context.Context, e loadSpec, set settings) (plan.Plan, policy.GPUChoice, error) {
 	var share plan.Share
 	var unknown []string
 	if e.model.Type == policy.LLM {
@@ -114,12 +114,12 @@ func (h *Host) planFor(ctx context.Context, e loadSpec, set settings) (plan.Plan
 // planOnGPUs plans for the fewest GPUs whose budgets hold the load, and returns how many it needs at least. A load
 // whose need is unknown gets all GPUs unless its entry says otherwise. share is that of all GPUs together, and left what other
 // programs leave of each.
-func (h *Host) planOnGPUs(ctx context.Context, e loadSpec, share plan.Share, has Hardware, left policy.Cards) (p plan.Plan, gpus policy.GPUs, err error) {
+func (h *Host) planOnGPUs(ctx context.Context, e loadSpec, share plan.Share, has Hardware, left policy.GPUMemory) (p plan.Plan, gpus policy.GPUChoice, err error) {
 	if has.Cards != nil {
 		gpus = placement.Load{Model: e.model, Options: e.options}.GPUs(e.recipe, has.Found.API())
 	}
 	wanted := e.model.Choice()
-	totals := has.Found.CardTotals()
+	totals := has.Found.GPUTotals()
 	for n := range gpus.Counts(has.Cards) {
 		some := gpus
 		some.Min, some.Max = n, n
@@ -136,8 +136,8 @@ func (h *Host) planOnGPUs(ctx context.Context, e loadSpec, share plan.Share, has
 		if p, err = h.plan(ctx, e, n, part, has); err != nil {
 			return p, gpus, err
 		}
-		if p.Need == 0 && wanted == (policy.GPUs{}) {
-			gpus = policy.GPUs{}
+		if p.Need == 0 && wanted == (policy.GPUChoice{}) {
+			gpus = policy.GPUChoice{}
 			break
 		}
 		if gpus.Min = n; p.Need <= budget {
@@ -151,7 +151,7 @@ func (h *Host) planOnGPUs(ctx context.Context, e loadSpec, share plan.Share, has
 		return p, gpus, nil
 	}
 	p, err = h.plan(ctx, e, 0, share, has)
-	if wanted != (policy.GPUs{}) && e.model.Devices.Has(policy.GPU) && gpus.Max == 0 {
+	if wanted != (policy.GPUChoice{}) && e.model.Devices.Has(policy.GPU) && gpus.Max == 0 {
 		p.Warnings = append(p.Warnings, "the choice of GPUs is not heeded: "+e.recipe.Name+" cannot be told of single GPUs on this host")
 	}
 	return p, gpus, err
@@ -241,7 +241,7 @@ func (h *Host) learnedLocked() map[string]string {
 // newResident makes the resident that takes the new model's slot.
 func (e loadSpec) newResident(ticket string) *resident {
 	return &resident{
-		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.memory, cards: e.cards, catalog: e.catalog, gone: make(chan struct{}),
+		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.memory, gpuMemory: e.gpuMemory, catalog: e.catalog, gone: make(chan struct{}),
 		model: e.model, checked: e.catalog, state: policy.ModelLoading, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Ref]struct{}{}, dirty: true,
 	}
 }

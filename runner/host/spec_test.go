@@ -59,7 +59,7 @@ models:
   v9: {type: llm, recipe: vllm, checkpoint: o/r, gpus: 9}
   pinned: {type: llm, recipe: llamacpp, device: "gpu:1", checkpoint: "hf://o/r/a.gguf"}
 `
-	has := Hardware{Devices: policy.CPU | policy.GPU, Budget: map[policy.Devices]int64{policy.GPU: 8000}, Totals: map[policy.Devices]int64{policy.GPU: 8800}, Cards: policy.Cards{}}
+	has := Hardware{Devices: policy.CPU | policy.GPU, Budget: map[policy.Devices]int64{policy.GPU: 8000}, Totals: map[policy.Devices]int64{policy.GPU: 8800}, Cards: policy.GPUMemory{}}
 	for i := range 8 {
 		has.Cards[i] = 1000
 		has.Found.Devices = append(has.Found.Devices, devices.Device{Kind: "gpu", Index: i, Total: 1100, API: devices.CUDA, Visible: strconv.Itoa(i)})
@@ -67,20 +67,20 @@ models:
 	for _, test := range []struct {
 		model string
 		need  int64
-		gpus  policy.GPUs
+		gpus  policy.GPUChoice
 		share plan.Share
 	}{
-		{"l", 800, policy.GPUs{Min: 1, Max: policy.MaxCards}, plan.Share{Budget: 1000, Total: 1100, Paged: 1}},
-		{"l", 1001, policy.GPUs{Min: 2, Max: policy.MaxCards}, plan.Share{Budget: 2000, Total: 2200, Paged: 1}},
-		{"l", 7500, policy.GPUs{Min: 8, Max: policy.MaxCards}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
-		{"l", 9000, policy.GPUs{Min: 8, Max: policy.MaxCards}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
-		{"l", 0, policy.GPUs{}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
-		{"own", 800, policy.GPUs{}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
-		{"cpu", 800, policy.GPUs{}, plan.Share{Paged: 4}},
-		{"v", 2500, policy.GPUs{Min: 4, Max: 4, Even: true}, plan.Share{Budget: 4000, Total: 4400, Paged: 2}},
-		{"v3", 10, policy.GPUs{Min: 3, Max: 3, Even: true}, plan.Share{Budget: 3000, Total: 3300, Paged: 2}},
-		{"v9", 10, policy.GPUs{Min: 9, Max: 9, Even: true}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}}, // which is refused
-		{"pinned", 0, policy.GPUs{Min: 1, Max: policy.MaxCards, Only: 2}, plan.Share{Budget: 1000, Total: 1100, Paged: 1}},
+		{"l", 800, policy.GPUChoice{Min: 1, Max: policy.MaxGPUs}, plan.Share{Budget: 1000, Total: 1100, Paged: 1}},
+		{"l", 1001, policy.GPUChoice{Min: 2, Max: policy.MaxGPUs}, plan.Share{Budget: 2000, Total: 2200, Paged: 1}},
+		{"l", 7500, policy.GPUChoice{Min: 8, Max: policy.MaxGPUs}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
+		{"l", 9000, policy.GPUChoice{Min: 8, Max: policy.MaxGPUs}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
+		{"l", 0, policy.GPUChoice{}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
+		{"own", 800, policy.GPUChoice{}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
+		{"cpu", 800, policy.GPUChoice{}, plan.Share{Paged: 4}},
+		{"v", 2500, policy.GPUChoice{Min: 4, Max: 4, Even: true}, plan.Share{Budget: 4000, Total: 4400, Paged: 2}},
+		{"v3", 10, policy.GPUChoice{Min: 3, Max: 3, Even: true}, plan.Share{Budget: 3000, Total: 3300, Paged: 2}},
+		{"v9", 10, policy.GPUChoice{Min: 9, Max: 9, Even: true}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}}, // which is refused
+		{"pinned", 0, policy.GPUChoice{Min: 1, Max: policy.MaxGPUs, Only: 2}, plan.Share{Budget: 1000, Total: 1100, Paged: 1}},
 	} {
 		h, p := planning(t, Config{Limits: policy.Uniform(4), Hardware: has}, models)
 		p.need[test.model] = test.need
@@ -91,7 +91,7 @@ models:
 	}
 	has.Cards = nil
 	h, _ := planning(t, Config{Limits: policy.Uniform(4), Hardware: has}, models)
-	if e := entryOf(t, h, "pinned"); len(e.plan.Warnings) != 1 || !strings.Contains(e.plan.Warnings[0], "not heeded") || e.gpus != (policy.GPUs{}) {
+	if e := entryOf(t, h, "pinned"); len(e.plan.Warnings) != 1 || !strings.Contains(e.plan.Warnings[0], "not heeded") || e.gpus != (policy.GPUChoice{}) {
 		t.Errorf("a choice that cannot be told: %q, %+v", e.plan.Warnings, e.gpus)
 	}
 }

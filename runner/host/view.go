@@ -25,20 +25,20 @@ type View struct {
 
 // ModelView is a model that holds a slot.
 type ModelView struct {
-	ID       string            `json:"id"`
-	Type     string            `json:"type"`
-	State    policy.ModelState `json:"state"`
-	Closed   bool              `json:"closed"`
-	Pinned   bool              `json:"pinned"`
-	Retired  bool              `json:"retired,omitempty"` // its entry changed: it only finishes its open requests
-	InFlight int               `json:"in_flight"`
-	Reserved int               `json:"reserved"`
-	PID      int               `json:"pid"`
-	Used     time.Time         `json:"used"`
-	Memory   int64             `json:"memory"`
-	Cards    policy.Cards      `json:"cards,omitempty"` // of Memory on each GPU, where GPUs are chosen
-	Plan     plan.Plan         `json:"plan"`
-	Command  string            `json:"cmd"`
+	ID        string            `json:"id"`
+	Type      string            `json:"type"`
+	State     policy.ModelState `json:"state"`
+	Closed    bool              `json:"closed"`
+	Pinned    bool              `json:"pinned"`
+	Retired   bool              `json:"retired,omitempty"` // its entry changed: it only finishes its open requests
+	InFlight  int               `json:"in_flight"`
+	Reserved  int               `json:"reserved"`
+	PID       int               `json:"pid"`
+	Used      time.Time         `json:"used"`
+	Memory    int64             `json:"memory"`
+	GPUMemory policy.GPUMemory  `json:"cards,omitempty"` // of Memory on each GPU, where GPUs are chosen
+	Plan      plan.Plan         `json:"plan"`
+	Command   string            `json:"cmd"`
 }
 
 // View describes the host now, models by name.
@@ -56,7 +56,7 @@ func (h *Host) View() View {
 	for _, r := range h.residents {
 		m := ModelView{
 			ID: r.id, Type: string(r.model.Type), State: r.state, Closed: r.closed, Retired: r.retired(), Pinned: r.pinned, InFlight: len(r.open), Reserved: r.reservations.count(),
-			Used: r.used, Memory: r.memory, Cards: r.cards, Plan: r.plan,
+			Used: r.used, Memory: r.memory, GPUMemory: r.gpuMemory, Plan: r.plan,
 		}
 		if r.engine != nil {
 			m.PID, m.Command = r.engine.PID(), r.engine.Command()

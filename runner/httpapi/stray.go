@@ -61,7 +61,7 @@ func (w *watchdog) probeLoop(model string, e host.Engine, path string, limit tim
 // awaitEnd gives an engine that refused a connection a moment to end.
 func (w *watchdog) awaitEnd(e host.Engine, err error) {
 	if !errors.Is(err, errProbe) {
-		w.sleep(e, leastProbe)
+		w.sleep(e, minProbe)
 	}
 }
 

@@ -20,9 +20,9 @@ const (
 	badWithin = time.Minute // within this time
 	sameReply = time.Second // bad answers so close together come from one batch and count once
 
-	leastProbe = 2 * time.Second  // a probe may take this long, or as long as a first byte
-	maxProbe   = 1 << 20          // bytes of its answer
-	killLimit  = 30 * time.Second // for an engine to be gone
+	minProbe  = 2 * time.Second  // a probe may take this long, or as long as a first byte
+	maxProbe  = 1 << 20          // bytes of its answer
+	killLimit = 30 * time.Second // for an engine to be gone
 )
 
 // watchdog finds engines that run but do not serve. It restarts an engine that sends bad answers, once its open requests are
@@ -49,7 +49,7 @@ type watchdog struct {
 
 func newWatchdog(h *host.Host, log *slog.Logger, m *meters, firstByte time.Duration) *watchdog {
 	w := &watchdog{
-		host: h, log: log, m: m, limit: max(firstByte, leastProbe),
+		host: h, log: log, m: m, limit: max(firstByte, minProbe),
 		bad: map[host.Engine][]time.Time{}, probing: map[host.Engine]struct{}{},
 		loads: map[host.Engine]load{}, watched: map[host.Engine]struct{}{}, checks: map[host.Engine]chan struct{}{},
 	}

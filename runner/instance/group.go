@@ -29,13 +29,13 @@ type Group struct {
 
 const (
 	firstPause = time.Second // between two tries, doubled with each up to …
-	mostPause  = 15 * time.Second
+	maxPause   = 15 * time.Second
 )
 
 // Complete tells the group to wait for this machine at a lifecycle hook no longer. It tries until the group has heard it
 // or ctx ends, whose error then comes with the last failure. A group that does not wait (any more) is as good.
 func (g *Group) Complete(ctx context.Context, hook string) error {
-	for pause := firstPause; ; pause = min(2*pause, mostPause) {
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		err := g.complete(ctx, hook)
 		switch {
 		case err == nil:

@@ -18,7 +18,7 @@ import (
 
 const (
 	callLimit = 2 * time.Second // of one call; the service is on the machine's own link
-	mostBytes = 16 << 10        // of an answer
+	maxBytes  = 16 << 10        // of an answer
 )
 
 // Metadata is the instance metadata service, version 2. It is safe for concurrent use. Close it.
@@ -66,6 +66,6 @@ func (m *Metadata) read(ctx context.Context, path string) (string, error) {
 		return "", err
 	}
 	defer out.Content.Close()
-	body, err := io.ReadAll(io.LimitReader(out.Content, mostBytes))
+	body, err := io.ReadAll(io.LimitReader(out.Content, maxBytes))
 	return strings.TrimSpace(string(body)), err
 }

@@ -214,7 +214,7 @@ func TestGPUsOfAnEngine(t *testing.T) {
 		Run: func(context.Context, string, ...string) ([]byte, error) { return []byte(list), nil },
 	})
 	r := recipe.Shipped()["standin"]
-	for want, cards := range map[string]policy.Cards{"5": {1: 0}, "3,6": {0: 0, 2: 0}, "3,5,6": {0: 0, 1: 0, 2: 0}} {
+	for want, cards := range map[string]policy.GPUMemory{"5": {1: 0}, "3,6": {0: 0, 2: 0}, "3,5,6": {0: 0, 1: 0, 2: 0}} {
 		g := engine.GPUs{Count: len(cards)}
 		g.Env, g.Names = found.Select(cards)
 		e, err := newLauncher(t).Start(t.Context(), &catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.GPU}, &r, nil, plan.Plan{}, g)

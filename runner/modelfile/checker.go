@@ -14,8 +14,8 @@ type Checker struct {
 }
 
 const (
-	// mostSound bounds the memory; what is forgotten is read again.
-	mostSound = 1024
+	// maxSound bounds the memory; what is forgotten is read again.
+	maxSound = 1024
 	// mtimeGrain is how old a file's date must be for a later change to show in it, on the coarsest file systems in use.
 	mtimeGrain = 2 * time.Second
 )
@@ -40,7 +40,7 @@ func (c *Checker) Check(path string) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sound == nil || len(c.sound) >= mostSound {
+	if c.sound == nil || len(c.sound) >= maxSound {
 		c.sound = map[string]os.FileInfo{}
 	}
 	c.sound[path] = info

@@ -96,7 +96,7 @@ func (r *Reader) Read(path string, info os.FileInfo) Facts {
 	now.facts, _ = Read(path)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.known == nil || len(r.known) >= mostSound {
+	if r.known == nil || len(r.known) >= maxSound {
 		r.known = map[string]knownFacts{}
 	}
 	r.known[path] = now

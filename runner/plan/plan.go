@@ -19,7 +19,7 @@ const (
 
 const (
 	defaultContext  = 8192     // tokens of a paged model, if neither an option nor a budget sets it
-	leastContext    = 4096     // tokens of a paged model, even if its share is too small
+	minContext      = 4096     // tokens of a paged model, even if its share is too small
 	defaultParallel = 4        // sequences of a paged model
 	plainParallel   = 64       // sequences of a plain model
 	defaultBatch    = 2048     // tokens
@@ -427,7 +427,7 @@ func (p *Plan) fill(m *Meta, o *Options, whole int) {
 	if lo == most/contextStep {
 		p.Context, p.Reason = most, "all the context that the model can use here"
 	}
-	if least := min(leastContext, most); p.Context < least {
+	if least := min(minContext, most); p.Context < least {
 		p.Context, p.Reason = least, fmt.Sprintf("the least useful context: the share of %d bytes holds less", p.Share)
 	}
 }

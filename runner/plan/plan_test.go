@@ -77,7 +77,7 @@ func TestMake(t *testing.T) {
 			}
 		}},
 		{"too small a share", llama8b, Options{Type: policy.LLM, Devices: policy.GPU, Engine: "vllm", Context: -1, Fraction: true}, ShareOf(24*gib, 2, 0, 0), func(t *testing.T, p Plan) {
-			if p.Context != leastContext || len(p.Warnings) != 1 || !strings.Contains(p.Warnings[0], "more than its share") {
+			if p.Context != minContext || len(p.Warnings) != 1 || !strings.Contains(p.Warnings[0], "more than its share") {
 				t.Errorf("%+v", p)
 			}
 		}},
@@ -212,7 +212,7 @@ func TestPlansAreSane(t *testing.T) {
 		if p.Need < 0 || p.KVBytes < 0 || p.Context < 0 || p.NUBatch > p.NBatch || p.Physical >= p.NBatch+p.Parallel || p.Kind == Plain && p.KVBytes != 0 {
 			t.Fatalf("%+v", p)
 		}
-		if p.Kind == Paged && o.Context <= 0 && o.Context != wholeContext && p.Share > 0 && p.Need > p.Share && p.Context > leastContext {
+		if p.Kind == Paged && o.Context <= 0 && o.Context != wholeContext && p.Share > 0 && p.Need > p.Share && p.Context > minContext {
 			t.Fatalf("over its share: %+v", p)
 		}
 		if p.Divided && m.Format != "" && p.Longest*p.Parallel > p.Context {

@@ -21,8 +21,8 @@ type remembered struct {
 	err  error
 }
 
-// mostRemembered bounds the cache; dropped entries are read again.
-const mostRemembered = 1024
+// maxRemembered bounds the cache; dropped entries are read again.
+const maxRemembered = 1024
 
 // Read is the function Read with a cache.
 func (r *Reader) Read(checkpoint string) (Meta, error) {
@@ -42,7 +42,7 @@ func (r *Reader) Read(checkpoint string) (Meta, error) {
 		return was.meta, was.err
 	}
 	now.meta, now.err = Read(checkpoint)
-	if r.known == nil || len(r.known) >= mostRemembered {
+	if r.known == nil || len(r.known) >= maxRemembered {
 		r.known = map[string]remembered{}
 	}
 	r.known[checkpoint] = now

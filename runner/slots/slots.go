@@ -228,8 +228,8 @@ func (t *Table) Restored(i int, tenant Tenant, p Prompt) {
 }
 
 const (
-	leastStep = 128 // bytes
-	mostMarks = 64
+	minStep  = 128 // bytes
+	maxMarks = 64
 )
 
 // Prompt tells how far the beginnings of two request bodies are equal, without keeping them. Its size is fixed, so that it
@@ -237,13 +237,13 @@ const (
 type Prompt struct {
 	Length int64
 	Step   int64
-	Marks  [mostMarks]uint64 // hashes of the first Step, 2*Step, … bytes
+	Marks  [maxMarks]uint64 // hashes of the first Step, 2*Step, … bytes
 }
 
 // PromptOf reads a body.
 func PromptOf(body []byte) Prompt {
-	p := Prompt{Length: int64(len(body)), Step: leastStep}
-	for p.Step*mostMarks < p.Length {
+	p := Prompt{Length: int64(len(body)), Step: minStep}
+	for p.Step*maxMarks < p.Length {
 		p.Step *= 2
 	}
 	h := xxh3.New()
@@ -256,7 +256,7 @@ func PromptOf(body []byte) Prompt {
 
 // mark returns the hash of the first n bytes, if there is one.
 func (p *Prompt) mark(n int64) (hash uint64, ok bool) {
-	if p.Step <= 0 || n <= 0 || n > p.Length || n%p.Step != 0 || n/p.Step > mostMarks {
+	if p.Step <= 0 || n <= 0 || n > p.Length || n%p.Step != 0 || n/p.Step > maxMarks {
 		return 0, false
 	}
 	return p.Marks[n/p.Step-1], true

@@ -116,7 +116,7 @@ func TestPromptsInCommon(t *testing.T) {
 	text := []byte(strings.Repeat("0123456789abcdef", 4096))
 	for _, lengths := range [][2]int{{0, 0}, {10, 20}, {500, 500}, {500, 3000}, {8000, 8300}, {9000, 60000}} {
 		a, b := PromptOf(text[:lengths[0]]), PromptOf(text[:lengths[1]])
-		least := lengths[0] - lengths[1]/32 - leastStep
+		least := lengths[0] - lengths[1]/32 - minStep
 		if n := a.common(&b); n != b.common(&a) || n < int64(least) || n > int64(lengths[0]) {
 			t.Errorf("%v: %d bytes in common", lengths, n)
 		}

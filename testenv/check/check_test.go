@@ -211,24 +211,24 @@ func TestGPUs(t *testing.T) {
 	w := world
 	w.Models = map[string]Model{"a": {Type: policy.LLM, Memory: 20}, "b": {Type: policy.LLM, Memory: 20}}
 	w.Limits, w.Budgets = map[string]policy.Limits{"h": policy.Uniform(-1)}, map[string]int64{"h": 48}
-	w.Cards = map[string]policy.Cards{"h": {0: 24, 1: 24}}
-	spawn := func(model string, pid int, cards policy.Cards) []Event {
+	w.Cards = map[string]policy.GPUMemory{"h": {0: 24, 1: 24}}
+	spawn := func(model string, pid int, cards policy.GPUMemory) []Event {
 		return []Event{
 			at(1, Event{Kind: Ask, Request: model, Model: model, For: time.Minute, Text: "background"}),
 			at(2, Event{Kind: Spawn, Host: "h", Model: model, PID: pid, Cards: cards, View: &View{}}), at(2, Event{Kind: Ready, PID: pid}),
 		}
 	}
-	first := append([]Event{{Kind: HostUp, Host: "h"}}, spawn("a", 1, policy.Cards{0: 20})...)
+	first := append([]Event{{Kind: HostUp, Host: "h"}}, spawn("a", 1, policy.GPUMemory{0: 20})...)
 	for _, c := range []struct {
 		name   string
-		cards  policy.Cards
+		cards  policy.GPUMemory
 		broken bool
 	}{
-		{"the other GPU", policy.Cards{1: 20}, false},
-		{"both", policy.Cards{0: 4, 1: 16}, false},
-		{"the same GPU", policy.Cards{0: 20}, true},
-		{"too much of one", policy.Cards{0: 5, 1: 15}, true},
-		{"too little", policy.Cards{1: 10}, true},
+		{"the other GPU", policy.GPUMemory{1: 20}, false},
+		{"both", policy.GPUMemory{0: 4, 1: 16}, false},
+		{"the same GPU", policy.GPUMemory{0: 20}, true},
+		{"too much of one", policy.GPUMemory{0: 5, 1: 15}, true},
+		{"too little", policy.GPUMemory{1: 10}, true},
 		{"none", nil, true},
 	} {
 		broken := false

@@ -34,7 +34,7 @@ type Checker struct {
 type engine struct {
 	host, model string
 	pid         int
-	cards       policy.Cards // what it takes of GPUs
+	cards       policy.GPUMemory // what it takes of GPUs
 	ticket      string
 	state       engineState
 	closed      bool // was seen shut at some time

@@ -57,7 +57,7 @@ type Event struct {
 	Request string
 	Ticket  string
 	PID     int
-	Cards   policy.Cards // bytes on GPUs
+	Cards   policy.GPUMemory // bytes on GPUs
 	Value   uint64
 	For     time.Duration
 	Text    string
@@ -135,10 +135,10 @@ type Model struct {
 // World is what does not change in a history.
 type World struct {
 	Models    map[string]Model
-	Limits    map[string]policy.Limits // by host
-	Budgets   map[string]int64         // bytes for models by host, 0 no limit
-	Cards     map[string]policy.Cards  // bytes of its GPUs by host, which are together its budget; none where GPUs are not chosen
-	Reserve   time.Duration            // how long a model waits for the requests it was loaded for
+	Limits    map[string]policy.Limits    // by host
+	Budgets   map[string]int64            // bytes for models by host, 0 no limit
+	Cards     map[string]policy.GPUMemory // bytes of its GPUs by host, which are together its budget; none where GPUs are not chosen
+	Reserve   time.Duration               // how long a model waits for the requests it was loaded for
 	FairAfter time.Duration
 	Lease     time.Duration // of a waiting gateway
 

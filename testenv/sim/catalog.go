@@ -74,14 +74,14 @@ func onGPUs(hosts []HostSpec) bool {
 }
 
 // cardsOf are the GPUs of a host in bytes, and what found them; nil for none.
-func cardsOf(h HostSpec) (cards policy.Cards, detected []devices.Device) {
+func cardsOf(h HostSpec) (cards policy.GPUMemory, detected []devices.Device) {
 	for i, text := range strings.FieldsFunc(h.GPUs, func(r rune) bool { return r == ',' }) {
 		n, err := strconv.ParseInt(text, 10, 16)
 		if err != nil {
 			panic(err) // Parse has read it
 		}
 		if cards == nil {
-			cards = policy.Cards{}
+			cards = policy.GPUMemory{}
 		}
 		cards[i] = n << 30
 		detected = append(detected, devices.Device{Kind: "gpu", Index: i, Total: n << 30, API: devices.CUDA, Visible: strconv.Itoa(i)})

@@ -69,10 +69,10 @@ func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe,
 	e.mu.Unlock()
 	view := e.core.View()
 	ticket, mark := view.Ticket, ""
-	var cards policy.Cards
+	var cards policy.GPUMemory
 	for _, one := range view.Models {
 		if one.ID == m.ID && !one.Retired {
-			cards = one.Cards
+			cards = one.GPUMemory
 		}
 	}
 	if e.w.redis.HGet(prefix+"ticket:"+ticket, "options") != "" {

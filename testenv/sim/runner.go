@@ -23,7 +23,7 @@ type runner struct {
 	addr    string
 	limits  policy.Limits
 	budget  map[policy.Devices]int64
-	cards   policy.Cards
+	cards   policy.GPUMemory
 	found   devices.Found
 	strange bool // the catalogue does not name it
 	machine machine

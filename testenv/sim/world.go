@@ -76,7 +76,7 @@ func newWorld(s Scenario) (*world, error) {
 		scenario: s, catalog: cat, edits: map[string]int{}, redis: miniredis.NewMiniRedis(), began: time.Now(), orders: &orders{fail: map[[2]string][]error{}},
 		serials: map[string]int{}, parts: map[[2]int]bool{},
 	}
-	cards := map[string]policy.Cards{}
+	cards := map[string]policy.GPUMemory{}
 	limits, budgets, named := map[string]policy.Limits{}, map[string]int64{}, map[string]bool{}
 	for i, h := range s.Hosts {
 		if limits[hostName(i+1)], err = policy.ParseLimits(h.Limits); err != nil {

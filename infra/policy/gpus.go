@@ -9,42 +9,42 @@ import (
 	"strings"
 )
 
-// MaxCards bounds the GPUs of a host that can be chosen one by one: their indexes are below it.
-const MaxCards = 16
+// MaxGPUs bounds the GPUs of a host that can be chosen one by one: their indexes are below it.
+const MaxGPUs = 16
 
-// Cards are bytes of GPU memory by the index of the GPU.
-type Cards map[int]int64
+// GPUMemory are bytes of GPU memory by the index of the GPU.
+type GPUMemory map[int]int64
 
 // Names lists the GPUs as "gpu:0, gpu:1".
-func (c Cards) Names() string { return cardNames(slices.Sorted(maps.Keys(c))) }
+func (c GPUMemory) Names() string { return gpuNames(slices.Sorted(maps.Keys(c))) }
 
-func (c Cards) sum() (sum int64) {
+func (c GPUMemory) sum() (sum int64) {
 	for _, n := range c {
 		sum += n
 	}
 	return sum
 }
 
-func cardNames(set []int) string {
+func gpuNames(set []int) string {
 	out := make([]string, len(set))
-	for i, card := range set {
-		out[i] = fmt.Sprintf("gpu:%d", card)
+	for i, gpu := range set {
+		out[i] = fmt.Sprintf("gpu:%d", gpu)
 	}
 	return strings.Join(out, ", ")
 }
 
-// GPUs says on how many and which GPUs of a host a model is loaded. The zero value means all of them, for engines that
+// GPUChoice says on how many and which GPUs of a host a model is loaded. The zero value means all of them, for engines that
 // cannot be told which to use.
-type GPUs struct {
+type GPUChoice struct {
 	Min, Max int    // how many; Max 0 means no choice
 	Only     uint16 // the GPUs to choose from, a bit for each index; 0 means any
 	Even     bool   // the engine takes the same amount of each GPU, and the number of GPUs doubles from Min on; otherwise it takes of each in proportion to its free memory
 }
 
 // Counts yields the numbers of GPUs to try, the smallest first.
-func (g GPUs) Counts(cards Cards) iter.Seq[int] {
+func (g GPUChoice) Counts(gpus GPUMemory) iter.Seq[int] {
 	return func(yield func(int) bool) {
-		most := min(g.Max, len(g.allowed(cards)))
+		most := min(g.Max, len(g.allowed(gpus)))
 		for n := max(g.Min, 1); n <= most && yield(n); {
 			if g.Even {
 				n *= 2
@@ -57,11 +57,11 @@ func (g GPUs) Counts(cards Cards) iter.Seq[int] {
 
 // Largest returns the GPUs that together offer the most memory to a model, and how much that is. It returns none if the
 // model may use none.
-func (g GPUs) Largest(cards Cards) (set []int, bytes int64) {
-	all := g.allowed(cards)
-	slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(cards[b], cards[a]) })
-	for n := range g.Counts(cards) {
-		if room := g.room(all[:n], cards); room > bytes {
+func (g GPUChoice) Largest(gpus GPUMemory) (set []int, bytes int64) {
+	all := g.allowed(gpus)
+	slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(gpus[b], gpus[a]) })
+	for n := range g.Counts(gpus) {
+		if room := g.room(all[:n], gpus); room > bytes {
 			set, bytes = all[:n], room
 		}
 	}
@@ -69,11 +69,11 @@ func (g GPUs) Largest(cards Cards) (set []int, bytes int64) {
 }
 
 // allowed returns the indexes of the GPUs to choose from, in order.
-func (g GPUs) allowed(cards Cards) []int {
+func (g GPUChoice) allowed(gpus GPUMemory) []int {
 	var out []int
-	for card, n := range cards {
-		if n > 0 && card >= 0 && card < MaxCards && (g.Only == 0 || g.Only>>card&1 == 1) {
-			out = append(out, card)
+	for gpu, n := range gpus {
+		if n > 0 && gpu >= 0 && gpu < MaxGPUs && (g.Only == 0 || g.Only>>gpu&1 == 1) {
+			out = append(out, gpu)
 		}
 	}
 	slices.Sort(out)
@@ -81,10 +81,10 @@ func (g GPUs) allowed(cards Cards) []int {
 }
 
 // room returns how much a model can take of a set of GPUs with the given free memory.
-func (g GPUs) room(set []int, free Cards) int64 {
+func (g GPUChoice) room(set []int, free GPUMemory) int64 {
 	var sum, least int64
-	for i, card := range set {
-		n := max(free[card], 0)
+	for i, gpu := range set {
+		n := max(free[gpu], 0)
 		if sum += n; i == 0 || n < least {
 			least = n
 		}
@@ -96,17 +96,17 @@ func (g GPUs) room(set []int, free Cards) int64 {
 }
 
 // split returns how much a model takes of each GPU of a set that has room for it.
-func (g GPUs) split(need int64, set []int, free Cards) Cards {
-	out := Cards{}
+func (g GPUChoice) split(need int64, set []int, free GPUMemory) GPUMemory {
+	out := GPUMemory{}
 	sum := g.room(set, free)
-	for _, card := range set {
+	for _, gpu := range set {
 		switch {
 		case g.Even:
-			out[card] = (need + int64(len(set)) - 1) / int64(len(set))
+			out[gpu] = (need + int64(len(set)) - 1) / int64(len(set))
 		case sum > 0:
-			out[card] = part(need, free[card], sum)
+			out[gpu] = part(need, free[gpu], sum)
 		default:
-			out[card] = 0
+			out[gpu] = 0
 		}
 	}
 	return out
@@ -121,53 +121,53 @@ func part(n, of, whole int64) int64 {
 }
 
 // refuse returns why no GPUs of a host can take a model even if all are free, or nil if some can.
-func (g GPUs) refuse(want *Model, cards Cards) *Refusal {
+func (g GPUChoice) refuse(want *Model, gpus GPUMemory) *Refusal {
 	r := &Refusal{Code: NoDevice, Model: want.ID, Type: want.Type, Device: GPU}
-	if all := g.allowed(cards); len(all) == 0 || len(all) < g.Min {
-		r.Cards = fmt.Sprintf("%d gpus", max(g.Min, 1))
+	if all := g.allowed(gpus); len(all) == 0 || len(all) < g.Min {
+		r.GPUs = fmt.Sprintf("%d gpus", max(g.Min, 1))
 		if g.Only != 0 {
 			var only []int
-			for card := range MaxCards {
-				if g.Only>>card&1 == 1 {
-					only = append(only, card)
+			for gpu := range MaxGPUs {
+				if g.Only>>gpu&1 == 1 {
+					only = append(only, gpu)
 				}
 			}
-			r.Cards = cardNames(only)
+			r.GPUs = gpuNames(only)
 		}
 		return r
 	}
-	set, most := g.Largest(cards)
+	set, most := g.Largest(gpus)
 	if want.Memory <= most {
 		return nil
 	}
-	r.Code, r.Need, r.Budget, r.Cards, r.Parts = TooLarge, want.Memory, most, cardNames(set), want.Parts
+	r.Code, r.Need, r.Budget, r.GPUs, r.Parts = TooLarge, want.Memory, most, gpuNames(set), want.Parts
 	return r
 }
 
-// OnCard returns how much of a GPU's memory r holds. A model on all GPUs holds a part of each by its size.
-func (r *Resident) OnCard(card int, cards Cards) int64 {
-	if r.Cards != nil || !r.Devices.Has(GPU) {
-		return r.Cards[card]
+// OnGPU returns how much of a GPU's memory r holds. A model on all GPUs holds a part of each by its size.
+func (r *Resident) OnGPU(gpu int, gpus GPUMemory) int64 {
+	if r.GPUMemory != nil || !r.Devices.Has(GPU) {
+		return r.GPUMemory[gpu]
 	}
-	return part(r.Memory, cards[card], cards.sum())
+	return part(r.Memory, gpus[gpu], gpus.sum())
 }
 
 // choice is a set of GPUs for a model and the victims on them.
 type choice struct {
 	set     []int
 	victims []Resident
-	free    Cards // of the host's GPUs, once the victims are gone
-	room    int64 // left in the set
+	free    GPUMemory // of the host's GPUs, once the victims are gone
+	room    int64     // left in the set
 }
 
-// chooseCards chooses GPUs of h for want, and returns the victims and how much want takes of each GPU. It prefers, in
+// chooseGPUs chooses GPUs of h for want, and returns the victims and how much want takes of each GPU. It prefers, in
 // this order: no victims, no busy victims, few GPUs, cheap victims as [findVictims] orders them, little room left over.
-func chooseCards(h *Host, t usage) ([]Resident, Cards, *Refusal) {
+func chooseGPUs(h *Host, t usage) ([]Resident, GPUMemory, *Refusal) {
 	g := t.want.GPUs
 	var best *choice
 	var refused *Refusal
-	for set := range cardSets(h, t.want) {
-		if g.room(set, h.Cards) < t.want.Memory {
+	for set := range gpuSets(h, t.want) {
+		if g.room(set, h.GPUMemory) < t.want.Memory {
 			continue
 		}
 		one := t
@@ -179,7 +179,7 @@ func chooseCards(h *Host, t usage) ([]Resident, Cards, *Refusal) {
 			}
 			continue
 		}
-		c := choice{set: set, victims: victims, free: freeCards(h, func(r *Resident) bool { return !holds(victims, r.ID) })}
+		c := choice{set: set, victims: victims, free: freeGPUMemory(h, func(r *Resident) bool { return !holds(victims, r.ID) })}
 		c.room = g.room(set, c.free) - t.want.Memory
 		if best == nil || c.compare(best, t.want.Memory <= 0) < 0 {
 			best = &c
@@ -216,45 +216,45 @@ func compareVictims(a, b []Resident) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// freeCards returns the memory of h's GPUs that the staying residents leave free, below 0 if they hold more than there
+// freeGPUMemory returns the memory of h's GPUs that the staying residents leave free, below 0 if they hold more than there
 // is.
-func freeCards(h *Host, stays func(*Resident) bool) Cards {
-	free := maps.Clone(h.Cards)
+func freeGPUMemory(h *Host, stays func(*Resident) bool) GPUMemory {
+	free := maps.Clone(h.GPUMemory)
 	for i := range h.Residents {
 		if r := &h.Residents[i]; stays(r) {
-			for card := range free {
-				free[card] -= r.OnCard(card, h.Cards)
+			for gpu := range free {
+				free[gpu] -= r.OnGPU(gpu, h.GPUMemory)
 			}
 		}
 	}
 	return free
 }
 
-// cardSets yields the sets of GPUs to consider. For one GPU these are all single GPUs. For more, they are neighbours in
+// gpuSets yields the sets of GPUs to consider. For one GPU these are all single GPUs. For more, they are neighbours in
 // three orders: by free memory and unused time; the same with the memory that pinned models leave, which includes the
 // set with the most of it; and by size, which includes a set that the model fits if any does.
-func cardSets(h *Host, want *Model) iter.Seq[[]int] {
-	all := want.GPUs.allowed(h.Cards)
+func gpuSets(h *Host, want *Model) iter.Seq[[]int] {
+	all := want.GPUs.allowed(h.GPUMemory)
 	used := map[int]Resident{} // the last model used on each
 	for _, r := range h.Residents {
-		for _, card := range all {
-			if last, there := used[card]; r.OnCard(card, h.Cards) > 0 && (!there || byEvictionOrder(last, r) < 0) {
-				used[card] = r
+		for _, gpu := range all {
+			if last, there := used[gpu]; r.OnGPU(gpu, h.GPUMemory) > 0 && (!there || byEvictionOrder(last, r) < 0) {
+				used[gpu] = r
 			}
 		}
 	}
-	ordered := func(free Cards) []int {
+	ordered := func(free GPUMemory) []int {
 		return slices.SortedStableFunc(slices.Values(all), func(a, b int) int {
 			return cmp.Or(cmp.Compare(free[a], free[b]), byEvictionOrder(used[a], used[b]))
 		})
 	}
 	orders := [...][]int{
-		ordered(freeCards(h, func(*Resident) bool { return true })),
-		ordered(freeCards(h, func(r *Resident) bool { return fixed(r, want) })),
-		ordered(h.Cards),
+		ordered(freeGPUMemory(h, func(*Resident) bool { return true })),
+		ordered(freeGPUMemory(h, func(r *Resident) bool { return fixed(r, want) })),
+		ordered(h.GPUMemory),
 	}
 	return func(yield func([]int) bool) {
-		for n := range want.GPUs.Counts(h.Cards) {
+		for n := range want.GPUs.Counts(h.GPUMemory) {
 			for _, order := range orders {
 				for set := range slices.Values(windows(order, n)) {
 					if !yield(set) {

@@ -1,0 +1,204 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// equalCards returns n GPUs of the given size.
+func equalCards(n int, bytes int64) GPUMemory {
+	out := GPUMemory{}
+	for i := range n {
+		out[i] = bytes
+	}
+	return out
+}
+
+func TestCardsOfALoad(t *testing.T) {
+	any8, two := GPUChoice{Max: 8}, GPUChoice{Min: 2, Max: 2}
+	on := func(id string, age int, cards GPUMemory) Resident {
+		return Resident{ID: id, Type: LLM, Devices: GPU, State: ModelLoaded, Used: epoch.Add(-time.Duration(age) * time.Minute), Memory: cards.sum(), GPUMemory: cards}
+	}
+	busy := func(r Resident) Resident { r.InFlight = 1; return r }
+	pinned := func(r Resident) Resident { r.Pinned = true; return r }
+	for name, test := range map[string]struct {
+		cards     GPUMemory
+		residents []Resident
+		memory    int64
+		gpus      GPUChoice
+		want      GPUMemory
+		victims   string
+		refusal   string // part of the sentence
+	}{
+		"one card":                       {equalCards(1, 24), nil, 20, any8, GPUMemory{0: 20}, "", ""},
+		"too large for one card":         {equalCards(1, 24), nil, 25, any8, nil, "", "more than the 24 a host has on gpu:0"},
+		"the first of two":               {equalCards(2, 24), nil, 20, any8, GPUMemory{0: 20}, "", ""},
+		"best fit":                       {GPUMemory{0: 48, 1: 24}, nil, 20, any8, GPUMemory{1: 20}, "", ""},
+		"beside another":                 {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{1: 4})}, 20, any8, GPUMemory{1: 20}, "", ""},
+		"on the other":                   {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{0: 20})}, 20, any8, GPUMemory{1: 20}, "", ""},
+		"more cards rather than evict":   {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{0: 14}), on("b", 2, GPUMemory{1: 14})}, 20, any8, GPUMemory{0: 10, 1: 10}, "", ""},
+		"the longest unused goes":        {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{0: 20}), on("b", 2, GPUMemory{1: 20})}, 20, any8, GPUMemory{1: 20}, "b", ""},
+		"not the busy one":               {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{0: 20}), busy(on("b", 2, GPUMemory{1: 20}))}, 20, any8, GPUMemory{0: 20}, "a", ""},
+		"not the pinned one":             {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{0: 20}), pinned(on("b", 2, GPUMemory{1: 20}))}, 20, any8, GPUMemory{0: 20}, "a", ""},
+		"its total is no card":           {equalCards(2, 24), []Resident{pinned(on("a", 1, GPUMemory{0: 14})), pinned(on("b", 2, GPUMemory{1: 14}))}, 20, GPUChoice{Max: 1}, nil, "", "14 of 24 on gpu:1 are held by pinned models: b"},
+		"both":                           {equalCards(2, 24), nil, 40, any8, GPUMemory{0: 20, 1: 20}, "", ""},
+		"both by their size":             {GPUMemory{0: 24, 1: 8}, nil, 28, any8, GPUMemory{0: 21, 1: 7}, "", ""},
+		"both, and no more":              {equalCards(2, 24), nil, 49, any8, nil, "", "more than the 48 a host has on gpu:0, gpu:1"},
+		"one at most":                    {equalCards(2, 24), nil, 40, GPUChoice{Max: 1}, nil, "", "more than the 24 a host has on gpu:0"},
+		"two at least":                   {equalCards(8, 24), nil, 10, two, GPUMemory{0: 5, 1: 5}, "", ""},
+		"two of one":                     {equalCards(1, 24), nil, 10, two, nil, "", "model m needs device 2 gpus"},
+		"that card alone":                {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{1: 20})}, 20, GPUChoice{Max: 1, Only: 2}, GPUMemory{1: 20}, "a", ""},
+		"a card that the host lacks":     {equalCards(2, 24), nil, 20, GPUChoice{Max: 1, Only: 4}, nil, "", "model m needs device gpu:2"},
+		"an unknown need":                {GPUMemory{0: 24, 1: 48}, nil, 0, GPUChoice{Max: 1}, GPUMemory{1: 0}, "", ""},
+		"four of eight, evenly":          {equalCards(8, 24), nil, 60, GPUChoice{Max: 8, Even: true}, GPUMemory{0: 15, 1: 15, 2: 15, 3: 15}, "", ""},
+		"evenly by the smallest":         {GPUMemory{0: 24, 1: 8}, nil, 28, GPUChoice{Max: 2, Even: true}, nil, "", "more than the 24 a host has on gpu:0"},
+		"the free ones of eight":         {equalCards(8, 24), []Resident{on("a", 1, GPUMemory{0: 20, 1: 20, 4: 20, 5: 20})}, 40, any8, GPUMemory{2: 20, 3: 20}, "", ""},
+		"the oldest pair of eight":       {equalCards(8, 24), []Resident{on("a", 1, GPUMemory{0: 24, 1: 24}), on("b", 3, GPUMemory{2: 24, 3: 24}), on("c", 2, GPUMemory{4: 24, 5: 24}), on("d", 1, GPUMemory{6: 24, 7: 24})}, 40, any8, GPUMemory{2: 20, 3: 20}, "b", ""},
+		"beside a model on all":          {equalCards(2, 24), []Resident{{ID: "a", Type: LLM, Devices: GPU, State: ModelLoaded, Memory: 20, Used: epoch}}, 14, any8, GPUMemory{0: 14}, "", ""},
+		"an engine on all":               {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{0: 24})}, 20, GPUChoice{}, nil, "", ""},
+		"an engine on all, by the total": {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{0: 24})}, 30, GPUChoice{}, nil, "a", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := Host{Name: "h", Devices: CPU | GPU, Limits: Uniform(-1), GPUMemory: test.cards, Budget: map[Devices]int64{GPU: test.cards.sum()}, Residents: test.residents}
+			m := Model{ID: "m", Type: LLM, Devices: GPU, Memory: test.memory, GPUs: test.gpus}
+			victims, cards, refusal := findVictims(&h, &m)
+			switch {
+			case test.refusal != "":
+				if refusal == nil || !strings.Contains(refusal.Error(), test.refusal) {
+					t.Errorf("refusal %v, want %q", refusal, test.refusal)
+				}
+			case refusal != nil:
+				t.Error(refusal)
+			case !maps.Equal(cards, test.want) || (cards == nil) != (test.want == nil) || strings.Join(names(victims), " ") != test.victims:
+				t.Errorf("on %v for %v, want %v for %q", cards, names(victims), test.want, test.victims)
+			}
+		})
+	}
+}
+
+// Whatever a host holds, no GPU is given more than it has, no load is refused for which some set of GPUs has room
+// beside the pinned models, and nothing is evicted if some set has room already.
+func TestCardsAgainstEverySet(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := Host{Name: "h", Devices: GPU, Limits: Uniform(-1), GPUMemory: GPUMemory{}}
+		n := rapid.IntRange(1, 5).Draw(t, "cards")
+		for i := range n {
+			h.GPUMemory[i] = rapid.Int64Range(1, 30).Draw(t, "bytes")
+		}
+		for i := range rapid.IntRange(0, 5).Draw(t, "residents") {
+			r := genResident(fmt.Sprintf("r%d", i)).Draw(t, "resident")
+			if r.Devices, r.GPUMemory = GPU, nil; rapid.Bool().Draw(t, "on some") {
+				r.GPUMemory = GPUMemory{rapid.IntRange(0, n-1).Draw(t, "card"): r.Memory}
+			}
+			h.Residents = append(h.Residents, r)
+		}
+		g := GPUChoice{Min: rapid.IntRange(0, 2).Draw(t, "min"), Even: rapid.Bool().Draw(t, "even"), Only: uint16(rapid.IntRange(0, 1<<n-1).Draw(t, "only"))}
+		g.Max = max(g.Min, rapid.IntRange(1, n).Draw(t, "max"))
+		want := Model{ID: "want", Type: LLM, Devices: GPU, Memory: rapid.Int64Range(0, 60).Draw(t, "need"), GPUs: g}
+
+		fitsBeside := func(stays func(*Resident) bool) bool {
+			free := freeGPUMemory(&h, stays)
+			for mask := 1; mask < 1<<n; mask++ {
+				var set []int
+				for card := range n {
+					if mask>>card&1 == 1 {
+						set = append(set, card)
+					}
+				}
+				all := g.Only == 0 || mask&^int(g.Only) == 0
+				if all && slices.Contains(slices.Collect(g.Counts(h.GPUMemory)), bits.OnesCount(uint(mask))) && g.room(set, free) >= want.Memory {
+					return true
+				}
+			}
+			return false
+		}
+		victims, cards, refusal := findVictims(&h, &want)
+		if can := fitsBeside(func(r *Resident) bool { return fixed(r, &want) }); can != (refusal == nil) {
+			t.Fatalf("fits %v, refusal %v", can, refusal)
+		}
+		if refusal != nil {
+			return
+		}
+		if len(victims) > 0 && fitsBeside(func(*Resident) bool { return true }) {
+			t.Fatalf("%v go without need", names(victims))
+		}
+		free := freeGPUMemory(&h, func(r *Resident) bool { return !holds(victims, r.ID) })
+		for card, bytes := range cards {
+			if bytes > max(free[card], 0) {
+				t.Fatalf("gpu:%d gets %d of %d", card, bytes, free[card])
+			}
+		}
+		if sum := cards.sum(); sum < want.Memory-int64(len(cards)) || len(cards) < max(g.Min, 1) || len(cards) > g.Max {
+			t.Fatalf("%v for %d", cards, want.Memory)
+		}
+	})
+}
+
+// A queue on GPUs: no GPU ever holds more than it has, and every ticket is loaded or refused once requests end.
+func TestQueueOnCards(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := Host{Name: "h", State: Ready, Devices: GPU, Limits: Uniform(rapid.SampledFrom([]int{-1, 2, 3}).Draw(t, "limit")), GPUMemory: GPUMemory{}, Budget: map[Devices]int64{}}
+		for i := range rapid.IntRange(1, 4).Draw(t, "cards") {
+			h.GPUMemory[i] = rapid.Int64Range(5, 30).Draw(t, "bytes")
+			h.Budget[GPU] += h.GPUMemory[i]
+		}
+		for i := range rapid.IntRange(1, 8).Draw(t, "tickets") {
+			g := GPUChoice{Min: rapid.IntRange(0, 2).Draw(t, "min"), Max: rapid.IntRange(2, 4).Draw(t, "max"), Even: rapid.Bool().Draw(t, "even")}
+			if rapid.IntRange(0, 5).Draw(t, "unrestricted") == 0 {
+				g = GPUChoice{}
+			}
+			h.Queue = append(h.Queue, Ticket{ID: fmt.Sprint("t", i), Model: Model{
+				ID: fmt.Sprint("m", i), Type: genType().Draw(t, "type"), Devices: GPU, Memory: rapid.Int64Range(0, 40).Draw(t, "need"), GPUs: g,
+			}})
+		}
+		now := epoch
+		for step := 0; len(h.Queue) > 0; step++ {
+			if step > 200 {
+				t.Fatalf("no progress: %+v", h)
+			}
+			now = now.Add(time.Second)
+			s := Next(h, now, 3*time.Second)
+			for _, w := range s.Waits {
+				for i := range h.Queue {
+					if w.Heads && h.Queue[i].ID == w.Ticket && h.Queue[i].Since.IsZero() {
+						h.Queue[i].Since = now
+					}
+				}
+			}
+			for i := range h.Residents {
+				r := &h.Residents[i]
+				r.Closed = r.Closed && !slices.Contains(s.Reopen, r.ID) || slices.Contains(s.Close, r.ID)
+			}
+			at := slices.IndexFunc(h.Queue, func(k Ticket) bool { return k.ID == s.Ticket })
+			if at >= 0 && s.Admission.Decision == Load {
+				m := h.Queue[at].Model
+				h.Residents = slices.DeleteFunc(h.Residents, func(r Resident) bool { return slices.Contains(s.Admission.Evict, r.ID) })
+				h.Residents = append(h.Residents, Resident{ID: m.ID, Type: m.Type, Devices: GPU, State: ModelLoaded, InFlight: 1, Used: now, Memory: m.Memory, GPUMemory: s.Admission.GPUMemory})
+				if (s.Admission.GPUMemory == nil) != (m.GPUs.Max == 0) {
+					t.Fatalf("%s of %+v on %v", m.ID, m.GPUs, s.Admission.GPUMemory)
+				}
+			}
+			if at >= 0 {
+				h.Queue = slices.Delete(h.Queue, at, at+1)
+			}
+			spread := slices.ContainsFunc(h.Residents, func(r Resident) bool { return r.GPUMemory == nil }) // then only the sum is known
+			for card, free := range freeGPUMemory(&h, func(*Resident) bool { return true }) {
+				if free < 0 && !spread {
+					t.Fatalf("gpu:%d holds %d too much: %+v", card, -free, h.Residents)
+				}
+			}
+			for i := range h.Residents {
+				if r := &h.Residents[i]; r.Closed || rapid.IntRange(0, 3).Draw(t, "ends") == 0 {
+					r.InFlight = 0
+				}
+			}
+		}
+	})
+}
