@@ -190,7 +190,7 @@ func (c *Check) look(s *Spec, model func() Model) error {
 		v := c.values[promptedSlot]
 		unprompted := v.Kind == jsonscan.Bool && !v.Bool()
 		if (unprompted || c.begun() != nil) && (several(c.values[runsSlot]) || several(c.values[runsTooSlot])) {
-			return api.New(api.UnsupportedParameter, "Several answers are not given where an answer is to go on, or without a generation prompt: if the messages make no text, some engines never answer.").With("n")
+			return api.New(api.UnsupportedParameter, "'n' must be 1 where a request continues an answer or has no generation prompt.").With("n")
 		}
 		if p.last && (p.ended || unprompted) && model().Llama {
 			return api.New(api.UnsupportedParameter, "Behind pictures and sounds there must be a text, or the beginning of an answer: some engines end over a prompt that ends with one.").With("messages")
@@ -258,7 +258,7 @@ const documentMark = "{document}"
 func tooMuchToRank(query, documents jsonscan.Value) *api.Error {
 	n, times := documents.Len(), 1+bytes.Count(query.Bytes(), []byte(documentMark))
 	if n*len(query.Raw)+times*len(documents.Raw) > maxRanked {
-		return api.Newf(api.InvalidType, "The query, once for each of the %d documents, and the documents, once more for each %s in the query, have more than %d MiB; send fewer.", n, documentMark, maxRanked>>20).With("documents")
+		return api.Newf(api.InvalidType, "The rerank request is too large: engines read the query once for each of the %d documents, and may read %d MiB in all. Send fewer or shorter documents.", n, maxRanked>>20).With("documents")
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func (c *Check) deadEnds() *api.Error {
 		return absent
 	}
 	refuse := func(param, message string) *api.Error {
-		return api.New(api.UnsupportedParameter, message+" An engine would have no token to go on with.").With(param)
+		return api.New(api.UnsupportedParameter, message+" The generation could get stuck.").With(param)
 	}
 	if bans(c.values[biasSlot]) {
 		return refuse("logit_bias", "A token may not be banned by 'false' where a grammar, a schema or tools constrain the answer; use a bias such as -100.")

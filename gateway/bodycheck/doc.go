@@ -1,4 +1,4 @@
-// Package bodycheck decides what of a request's body may reach an engine.
+// Package bodycheck decides which parts of a request's body may reach an engine.
 //
 // [ForRoute] returns the rules of a route and [ForPath] those of an engine's path. A body is read once: the caller calls
 // [Check.See] for each top-level member and, when the model is known, [Check.Finish], which looks into the few members that

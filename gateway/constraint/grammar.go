@@ -32,7 +32,7 @@ func checkGrammar(text string) error {
 
 func newGrammar() *gbnf { return &gbnf{rules: map[string]*gbnfRule{}, names: map[string]elem{}} }
 
-// gbnf is what of a grammar decides how much it costs.
+// gbnf holds the parts of a grammar that determine its cost.
 type gbnf struct {
 	cfg
 	names map[string]elem
@@ -71,8 +71,7 @@ func gbnfName(text string) int {
 	return len(text)
 }
 
-// item is a part of a rule that a quantifier may follow, or a rule or a group
-// that is open.
+// item is a part of a rule that a quantifier may follow, or a rule or group that is still being read.
 type item struct {
 	copies int            // inside it
 	uses   map[string]int // inside it

@@ -6,12 +6,12 @@ import "errors"
 // the grammar on every token of their vocabulary.
 const (
 	maxConstraint  = 256 << 10 // bytes of all tools, of a schema, of a grammar
-	maxLevels      = 100       // of nesting of a schema
+	maxLevels      = 100       // levels of nesting in a schema
 	maxNodes       = 4000      // objects and lists of a schema
 	maxVisits      = 20_000    // of a schema and of what it refers to, by an engine that turns it into a grammar
 	maxAlike       = 1000      // names of a schema that become one in a grammar; an engine compares all of them
-	maxTypes       = 8         // of a list of types
-	maxProperties  = 200       // of an object
+	maxTypes       = 8         // types in a list
+	maxProperties  = 200       // properties of an object
 	maxChoices     = 500       // values of an enum, alternatives of a schema
 	maxName        = 256       // bytes of a property's name
 	maxPlace       = 2048      // bytes of all names that lead to a part of a schema
@@ -20,12 +20,12 @@ const (
 	classWork      = 300       // for a Unicode class of a pattern
 	maxElems       = 1 << 17   // elements of a schema's skeleton
 	maxPattern     = 1024      // bytes of a pattern
-	maxPatternDeep = 16        // groups inside one another
+	maxPatternDeep = 16        // nested groups of a pattern
 	maxRepeats     = 512       // copies that counted repetitions inside one another make
 	maxCopies      = 16 << 10  // copies that all counted repetitions and lengths of a document make
 	maxQuantifiers = 128       // quantifiers of a grammar, or of all patterns of a document
-	maxRules       = 1000      // of a grammar
-	maxGroups      = 64        // inside one another
+	maxRules       = 1000      // rules of a grammar
+	maxGroups      = 64        // nested groups
 	maxBranches    = 256       // alternatives of a rule
 	maxClass       = 512       // bytes of a character class
 	maxLiterals    = 64 << 10  // bytes of all literals and character classes of a grammar

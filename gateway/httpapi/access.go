@@ -99,8 +99,9 @@ func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.Hit, source api
 	return key, nil
 }
 
-// keyOf finds a request's key: the one that it presents, else that of the page's session. Browsers add Basic credentials by themselves, so it ignores these if a page of another
-// origin could have sent the request: one marked as such, or an unmarked GET that changes something.
+// keyOf returns the key that a request presents, else that of the page's session. Browsers send Basic credentials by
+// themselves, so these do not count if another site's page may have sent the request: one marked as foreign, or an unmarked
+// GET that changes something.
 func (s *Server) keyOf(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) keys.Key {
 	authorization := h.Peek("Authorization")
 	if keys.IsBasic(authorization) && (source.Foreign() || hit.Acts() && source.Unmarked()) {

@@ -55,8 +55,8 @@ func (x *exchange) ready(until time.Time) (bool, error) {
 	return x.admission.Wait(until), nil
 }
 
-// near returns the endpoint's runner if it is in this process. What it would do with a WebSocket, or an answer that is passed
-// through unchanged, needs a connection.
+// near returns the endpoint's runner if it is in this process. WebSockets and
+// answers that pass through unchanged need a connection, so they never go this way.
 func (x *exchange) near() Runner {
 	if x.s.cfg.Near == nil || x.raw || x.upgrade {
 		return nil

@@ -31,7 +31,8 @@ func (s *Server) embeddings(r *request) error {
 	return x.start()
 }
 
-// embeddingForm reads the form that the request wants its embeddings in, and leaves in its body what the engine does.
+// embeddingForm reads how the request wants its embeddings encoded, and removes from the body what the engine must not see
+// of that.
 func (c *call) embeddingForm() (form embedding.Form, err error) {
 	form, c.body, err = embedding.ReadForm(c.body, c.model)
 	return form, err

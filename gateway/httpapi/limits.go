@@ -13,8 +13,9 @@ import (
 	"reveille/infra/relay"
 )
 
-// received leaves a large body unread if the head alone gets the request refused, so that the refusal need not wait for
-// the body. A small one costs less than these checks, which the request passes again. If the client sent Expect: 100-continue, it reads nothing before expected.
+// received decides from the head alone whether to skip a large body: a request that would be refused anyway need not wait
+// for it. Small bodies are always read, which is cheaper than checking twice. With Expect: 100-continue, no body is read
+// before expected has answered.
 func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if n := h.ContentLength(); relay.Skippable(n) && len(h.Peek("Expect")) == 0 {
 		source := sourceOf(h)

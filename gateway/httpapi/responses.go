@@ -138,7 +138,7 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 	return nil
 }
 
-// maxReferred is how many stored responses one request may refer to the items of. Each has the items of the conversation before it,
+// maxReferred is the number of stored responses whose items one request may refer to. Each has the items of the conversation before it,
 // so that most conversations need the last one.
 const maxReferred = 8
 

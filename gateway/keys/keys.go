@@ -251,8 +251,8 @@ func (s *Set) AddLocal(key string) error {
 // HasLocal reports whether AddLocal was called.
 func (s *Set) HasLocal() bool { return s.local != "" }
 
-// Configured reports whether an operator has configured keys. Without any, everything is open that cannot run or read
-// anything on the hosts.
+// Configured reports whether an operator has configured keys. Without any, every route is open that cannot run programs
+// or read files on the hosts.
 func (s *Set) Configured() bool { return s.path != "" || s.admin != "" }
 
 // Find returns a key; an unknown one has no scopes.

@@ -13,8 +13,8 @@ import (
 	"reveille/gateway/quota"
 )
 
-// Revoked is what Redis has of a key that was revoked. Gateways that have read it take the key no more, even if
-// somebody puts an older record back.
+// Revoked marks a revoked key in Redis. A gateway that has read it never accepts the key again, even if somebody puts an
+// older record back.
 const Revoked = "revoked"
 
 // maxGrant bounds what a stored key may do, in bytes.
@@ -104,7 +104,8 @@ func List(table map[string]string) []Listed {
 // idDigits is the length of a key's id.
 const idDigits = 12
 
-// Named finds the entries of a table that an id, a digest's beginning of at least eight digits, or a name means.
+// Matching returns the entries of a table with the given name, or whose digest begins with the given id of at least eight
+// digits.
 func Named(table map[string]string, id string) (names []string) {
 	for _, l := range List(table) {
 		if l.Revoked {

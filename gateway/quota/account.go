@@ -17,8 +17,8 @@ type Account struct {
 	tokens   bucket
 	loads    bucket
 	open     int
-	spent    int64 // tokens of the budget that were used, as far as this gateway knows
-	reported int64 // of these, those that the pool had heard of when the account was last settled
+	spent    int64 // tokens of the budget used by all gateways, as last heard, and by this one since
+	reported int64 // the part of spent that the pool knew after the last settlement
 
 	// With a ledger:
 	ledger  *Ledger
@@ -78,11 +78,11 @@ func (a *Account) Change(l Limits) {
 // buckets are in the order of a settlement.
 func (a *Account) buckets() [3]*bucket { return [...]*bucket{&a.requests, &a.tokens, &a.loads} }
 
-// rounding is more than settlements round off.
+// rounding absorbs the rounding errors of settlements.
 const rounding = 1e-3
 
-// takeLocked takes n from a bucket that has at least least, or returns how long until it may. A refusal takes nothing.
-func (a *Account) takeLocked(b *bucket, n, least float64, now time.Time) time.Duration {
+// takeLocked takes n from b if it has at least atLeast. Otherwise it takes nothing and returns how long until it does.
+func (a *Account) takeLocked(b *bucket, n, atLeast float64, now time.Time) time.Duration {
 	if b.rate.N == 0 {
 		return 0
 	}
@@ -92,10 +92,13 @@ func (a *Account) takeLocked(b *bucket, n, least float64, now time.Time) time.Du
 		b.refill(now, 1)
 	case a.settled.IsZero():
 		pool = b.pool(now)
-		floor = -max(min(float64(b.rate.N/a.ledger.gateways()), pool), min(pool, 1)) // the gateway's share; what the pool does not have is owed
+		// Before the first settlement a gateway may owe the pool its share, at most what the pool is thought to have, and one
+		// at least if that is there.
+		share := float64(b.rate.N / a.ledger.gateways())
+		floor = -max(min(share, pool), min(pool, 1))
 	}
-	if b.level-least < floor-rounding {
-		return b.until(min(least-b.level-pool, least))
+	if b.level-atLeast < floor-rounding {
+		return b.until(min(atLeast-b.level-pool, atLeast))
 	}
 	b.level -= n
 	return 0
@@ -127,7 +130,7 @@ func (a *Account) openLocked() int {
 		return most
 	case a.settled.IsZero():
 		if g := a.ledger.gateways(); g > 1 {
-			return max(most/(20*g), 1) // others may have all
+			return max(most/(20*g), 1) // other gateways may already have the whole limit open
 		}
 		return most
 	default:

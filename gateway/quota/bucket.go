@@ -9,12 +9,12 @@ import (
 type bucket struct {
 	rate  Rate
 	level float64   // negative: used more than there was
-	at    time.Time // of level, for the share that grows at this gateway
-	left  float64   // of the pool besides, when it was last settled
+	at    time.Time // when level was last refilled or settled
+	left  float64   // what the pool had at the last settlement, besides what gateways hold
 	known bool      // it was settled
 }
 
-// refill adds what has become free at this gateway if it counts by itself; gateways share the rate.
+// refill lets the bucket grow by this gateway's share of the rate, for a gateway that counts alone.
 func (b *bucket) refill(now time.Time, gateways int) {
 	if b.rate.N > 0 && now.After(b.at) {
 		most := float64(b.rate.N) / float64(gateways)
@@ -25,7 +25,8 @@ func (b *bucket) refill(now time.Time, gateways int) {
 	b.at = now
 }
 
-// pool returns what the pool has besides, as far as this gateway knows: all of the rate if it was never settled.
+// pool returns what the pool has now besides what gateways hold, as far as this gateway knows: all of the rate before the first
+// settlement.
 func (b *bucket) pool(now time.Time) float64 {
 	if !b.known {
 		return float64(b.rate.N)

@@ -13,7 +13,7 @@ import (
 const (
 	settleEvery = 100 * time.Millisecond
 	settlePause = 2 * time.Millisecond   // between settlements that requests ask for
-	renewEvery  = 2 * time.Second        // of accounts with requests open and none new, and of the gateway's presence
+	renewEvery  = 2 * time.Second        // between settlements of an account with open but no new requests, and between reports of an idle gateway
 	releasedIn  = time.Second            // without use
 	aloneAfter  = 500 * time.Millisecond // without a settlement: a gateway counts by itself
 	maxClaims   = 256                    // of a settlement
@@ -24,8 +24,8 @@ type Store interface {
 	SettleQuota(ctx context.Context, gateway string, end bool, claims []state.QuotaClaim) (grants []state.QuotaGrant, gateways int, err error)
 }
 
-// Ledger shares accounts with the pool's other gateways. Of what a key has left, each gateway that uses it holds one
-// part, and one part stays for another gateway. Run it in one goroutine. It is safe for concurrent use.
+// Ledger shares accounts with the pool's other gateways. What a key has left is divided equally among the
+// gateways that use it, with one share kept in the pool for a gateway that starts to. Run it in one goroutine. It is safe for concurrent use.
 type Ledger struct {
 	store   Store
 	gateway string
@@ -129,7 +129,7 @@ func (a *Account) claim(now time.Time, end bool) (c state.QuotaClaim, due bool) 
 	if unused && !c.Idle && now.Sub(a.settled) < renewEvery {
 		return c, false
 	}
-	if a.limits.Open > 0 && !c.Idle { // half of what is not used may be taken back, and is not used until the answer
+	if a.limits.Open > 0 && !c.Idle { // the pool may take back half of the unused openings, so they are not used before it answers
 		if spare := a.openLocked() - a.open; spare > 0 && !a.settled.IsZero() {
 			a.mayOpen = a.open + (spare+1)/2
 		}

@@ -27,8 +27,7 @@ type Limits struct {
 // maxBudget is the largest number that Redis' scripts count exactly, rounded.
 const maxBudget = 1e15
 
-// Rate is N per time, with a burst of N: each use becomes free again after its share of the time. The zero value is no
-// limit.
+// Rate is a bucket of N that refills evenly over Per. The zero value means no limit.
 type Rate struct {
 	N   int
 	Per time.Duration

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	staleTries    = 32                     // placements in a row that the store refuses as stale, or that find nothing to attach to, before a group gives up
+	staleTries    = 32                     // a group gives up after so many placements in a row that were stale or found nothing to attach to
 	stalePause    = 10 * time.Millisecond  // first pause between them; grows up to
 	maxStalePause = 200 * time.Millisecond // this, before jitter
 	awayTries     = 2                      // calls to a store that does not answer: only the reply may have been lost

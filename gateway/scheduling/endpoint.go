@@ -114,10 +114,10 @@ func (g *Gate) flow(r Endpoint, model string) *flow {
 // flow counts the requests of this gateway to a model on a host: open ones and ended ones.
 type flow struct{ open, ended atomic.Int64 }
 
-// flows counts this gateway's requests by host and model. A flow is kept, so that callers may keep pointers to it. Only
-// above maxFlows flows are idle ones dropped whose copies are gone.
+// Above maxFlows, idle flows whose copies are gone are dropped.
 const maxFlows = 4096
 
+// flows counts this gateway's requests by host and model. They are kept because callers keep pointers to them.
 type flows struct {
 	mu sync.Mutex
 	m  map[state.CopyID]*flow

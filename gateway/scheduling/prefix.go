@@ -6,8 +6,8 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// What of a body decides which copy it goes to: the first turn, of which at most this many messages, and this many bytes
-// of each.
+// Limits of the part of a body that chooses its copy: at most prefixMessages messages of the first turn, and prefixBytes of
+// each.
 const (
 	prefixMessages = 8
 	prefixBytes    = 16 << 10
@@ -83,10 +83,9 @@ func isText(part []byte) bool {
 	return text
 }
 
-// EndpointFor is [Gate.Endpoint] for a request with a JSON body: of several copies it is the one that every gateway of the
-// pool chooses for requests with this beginning, and that has computed it, or encoded its media, if there was one before, unless that copy has
-// more than 1.25 times the mean of the open requests. Then it is the next one in the beginning's own order
-// (consistent hashing with bounded loads).
+// EndpointFor is [Gate.Endpoint] for a request with a JSON body. Requests with the same beginning go to the same copy from
+// every gateway, so it has probably computed the beginning or encoded its media. If that copy has more than 1.25 times the
+// mean of the open requests, the next one in the beginning's own order is chosen (consistent hashing with bounded loads).
 func (g *Gate) EndpointFor(model string, body []byte) (r Endpoint, ok bool) {
 	list := g.current().copies[model]
 	if len(list) > 1 {

@@ -11,7 +11,7 @@ type Eviction string
 // The ways to choose.
 const (
 	LRU  Eviction = "lru"  // the least recently used model is evicted
-	Cost Eviction = "cost" // the model is evicted that is cheapest to bring back, by reload seconds × host price, and least likely needed
+	Cost Eviction = "cost" // the model is evicted that is cheapest to reload (reload seconds × host price) and least likely to be needed
 )
 
 // ParseEviction reads the setting; "" is LRU.

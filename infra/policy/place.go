@@ -48,8 +48,9 @@ type candidate struct {
 // prefers the one with the fewest queued loads, then the one whose victims serve the fewest requests. It breaks ties by
 // the model's own list of hosts (its entries are names or labels), then by the value of the victims (Eviction.Value;
 // all the same under LRU), then by how long the victims have been unused. Then it prefers a waking host to one asleep,
-// then the one with the most tokens of saved conversations (Model.Saved), and then the first by name. With Snapshot.Spread, it instead takes the one of the first hosts by name that a hash of
-// both names prefers, which is always the same one for a model.
+// then the one with the most tokens of saved conversations (Model.Saved), and then the first by name.
+// With Snapshot.Spread above 1, it chooses among the first Spread hosts by name with a hash of host and model, so that a
+// model keeps its host.
 //
 // Only hosts whose devices and memory can hold the model count. Each host is judged by what the model takes there
 // (Model.On). A host whose runner has refused the model (Model.Refused) is out.

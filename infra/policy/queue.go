@@ -43,8 +43,8 @@ type earlier struct {
 // would have to evict it, and none has been overtaken MaxOvertaken times. Nothing starts while a load is in progress. A
 // ticket that can never be served is refused, whatever its position and whatever is loading.
 //
-// A ticket that waits for models, and not behind another ticket, heads its wait (Heads). From fairAfter after its Since
-// on, its busy victims are closed (rule 4). A closed model that no such ticket waits for is reopened, also if the
+// A ticket that waits for models rather than behind another ticket heads its wait (Heads). Once it has done so for
+// fairAfter, its busy victims are closed (rule 4). A closed model that no such ticket waits for is reopened, also if the
 // ticket was dropped.
 //
 // A ticket for a resident model is a reload. The caller must first remove tickets that the resident copy satisfies.

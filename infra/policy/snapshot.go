@@ -117,7 +117,7 @@ type Snapshot struct {
 	Now   time.Time // the state store's clock when the snapshot was taken
 	Hosts []Host
 
-	// Spread is how many equally good hosts, the first by name, models choose among: gateways that decide at once would
-	// otherwise all choose the first. 0 and 1: the first.
+	// Spread is the number of equally good hosts, the first by name, that a hash chooses among, so that gateways that decide
+	// at the same time do not all choose the first. 0 counts as 1.
 	Spread int
 }

@@ -2,7 +2,7 @@ package policy
 
 import "slices"
 
-// usage counts how much of what a newcomer needs the staying residents would hold: slots of its type, the NPU or seats
+// usage counts what the residents that stay hold of the resources that a new model needs: slots of its type, the NPU or seats
 // on it, and memory of its devices.
 type usage struct {
 	want    *Model

@@ -5,14 +5,14 @@
 // relays the engine's answer, or refuses with status 421 and a reason, which states that no engine saw the request, so
 // that sending it elsewhere is safe.
 //
-// A signature is HMAC-SHA256 under the pool's runner secret over the method, the path, the host, the model, the scope, the gateway,
+// A signature is HMAC-SHA256 under the pool's runner secret over the method, the path, the host, the model, the cache tenant, the gateway,
 // a counter, the time and the length of the body, so a runner checks it before it reads a byte of body. The body's bytes
 // are not covered: their integrity is the transport's (loopback or a private network). Runners accept a time within ± 30 s of their own and each counter of
 // a gateway once, remembered in a sliding window as in RFC 4303 section 3.4.3, so memory grows with gateways, not with
 // requests. A runner that has just started takes no call that was signed before, since its predecessor may have.
 //
-// The headers of a ticket, a tenant, a stream, a request id and a content type are outside the signature: they change no more than a
-// place in a queue, a limit, a log line, and what the gateway's own client could say.
+// The headers of a ticket, a tenant, a stream, a request id and a content type are outside the signature: a forger
+// could change only the order of a queue, a limit, a log line, and what a client may say anyway.
 package rpc
 
 import "path/filepath"

@@ -10,7 +10,7 @@ import (
 // QuotaRates is how many rates an API key's account has: requests, tokens and loads, in this order.
 const QuotaRates = 3
 
-// A QuotaClaim is what one gateway says of an API key's account.
+// A QuotaClaim reports one gateway's use of an account and what it still holds.
 type QuotaClaim struct {
 	Account string // valid in a key's name
 	Idle    bool   // the gateway gives back all that it holds
@@ -37,8 +37,8 @@ type QuotaGrant struct {
 }
 
 // SettleQuota settles a gateway's accounts, and returns a grant for each claim, in the same order, and how many gateways
-// the pool has. A gateway counts for ten seconds after its last settlement, or until one with end. Redis keeps no signed
-// record of quotas: who writes there may change what keys may use, within the limits of each call.
+// the pool has. A gateway counts for ten seconds after its last settlement, or until one with end. Quotas in
+// Redis are not signed, so whoever can write there can change them; one settlement can grant at most a full limit.
 func (s *Store) SettleQuota(ctx context.Context, gateway string, end bool, claims []QuotaClaim) (grants []QuotaGrant, gateways int, err error) {
 	args := make([]any, 0, 2+len(claims)*(5+3*QuotaRates))
 	args = append(args, gateway, end)

@@ -14,8 +14,7 @@ import (
 	"reveille/runner/filestate"
 )
 
-// What of a file's content is read to identify it: all of it up to wholeFile bytes, else that many and sampleSize bytes of
-// every sampleStep. Reading all of a large model would take longer than its load.
+// A file is identified by its first wholeFile bytes, and by sampleSize bytes of every sampleStep of a larger one. Reading all of a large model would take longer than its load.
 const (
 	wholeFile   = 64 << 20
 	sampleStep  = 4 << 20

@@ -27,7 +27,7 @@ const (
 
 var errFetch = errors.New("a conversation is not fetched")
 
-// Pool is how a host's conversations are known to the pool's other hosts, and theirs to it.
+// Pool announces this host's conversations to the pool and finds those of other hosts.
 type Pool struct {
 	Host   string // this one's name
 	State  *state.Store

@@ -10,13 +10,13 @@ import (
 // strikes is how many conversations must go on without their restored state before a model's are no longer saved.
 const strikes = 2
 
-// reuse follows what requests make of the restored conversations of an engine, until two requests run at once: then it
-// cannot tell whose the tokens are. Its methods are safe for concurrent use.
+// reuse learns whether requests use the restored conversations of an engine. Once two run at the same time it stops, because
+// it cannot tell which of them used the tokens. Its methods are safe for concurrent use.
 type reuse struct {
 	mu      sync.Mutex
 	running int
 	fresh   map[int]*entry // restored and not yet used, by slot
-	idle    map[int]*entry // of which the next request used nothing, by slot
+	idle    map[int]*entry // that their slot's next request did not use
 }
 
 func (r *reuse) restored(slot int, c *entry) {
@@ -28,7 +28,7 @@ func (r *reuse) restored(slot int, c *entry) {
 	r.fresh[slot] = c
 }
 
-// unused returns the conversation that was restored into a slot and of which the slot's next request used nothing.
+// unused returns the conversation that was restored into a slot and that the slot's next request did not use.
 func (r *reuse) unused(slot int) *entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()

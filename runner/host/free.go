@@ -8,8 +8,8 @@ import (
 	"reveille/runner/devices"
 )
 
-// How long free memory counts as just read: freeFresh, or slowFresh if reading it took longer than slowRead, as with a
-// driver that hangs.
+// Free memory is read again after freeFresh, or after slowFresh if reading it took longer than slowRead, as with a driver that
+// hangs.
 const (
 	freeFresh = time.Second
 	slowRead  = 3 * time.Second
@@ -116,8 +116,8 @@ func (has Hardware) beside(found devices.Found, held map[policy.Devices]int64, h
 	return out
 }
 
-// othersHold returns what other programs and the margin take of the budget that a refusal names, 0 if they take nothing
-// or the load would not fit without them either.
+// othersHold returns how much of the budget that a refusal names other programs hold, the margin included. It returns 0 if
+// the load would not fit even without them.
 func (h *Host) othersHold(r *policy.Refusal) int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()

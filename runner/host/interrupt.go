@@ -90,8 +90,8 @@ func (h *Host) turnAway(ctx, back context.Context) {
 	}
 }
 
-// interruptLimit limits how long the open requests of a model being unloaded may run: limit, or for a limit above 0 on
-// an interrupted host the time that it has left. The cause of the context's end is why they are cut.
+// interruptLimit returns the context within which the open requests of a model being unloaded may finish. It ends after limit
+// or, on an interrupted host, with the time that the machine has left. A limit of 0 cuts at once. Its cause says why they are cut.
 func (h *Host) interruptLimit(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	h.mu.Lock()
 	grace := h.grace

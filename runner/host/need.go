@@ -31,7 +31,8 @@ type knownNeed struct {
 	read time.Time
 }
 
-// plan plans a load on n GPUs, 0 if it is not told of single ones, with the need that was measured for such a load. A
+// plan returns the plan of a load on n GPUs, with the memory that such a load was measured to need. n is 0 for an engine that
+// cannot be told which GPUs to use. A
 // need above the budget, or above what other programs leave, leads to a smaller context where that is automatic. Otherwise a load that fits by its estimate
 // is refused only for a while, and only if its engine ran out of memory.
 func (h *Host) plan(ctx context.Context, e loadSpec, n int, share plan.Share, has Hardware) (plan.Plan, error) {
@@ -77,7 +78,7 @@ func (h *Host) measuredPlan(ctx context.Context, e loadSpec, n int, share plan.S
 	return p, nil
 }
 
-// needKey identifies what loads take together: the plan, the devices and the names of the GPUs.
+// needKey identifies loads that take the same memory: by plan, devices and names of GPUs.
 func needKey(signature string, d policy.Devices, gpus int, has Hardware) string {
 	var names []string
 	for _, one := range has.Found.Devices {
@@ -131,8 +132,8 @@ func measured(e Engine) int64 {
 	return 0
 }
 
-// measureLocked records what a loaded engine took, and reports whether that is new. What is more than its resident
-// counts is counted from now on.
+// measureLocked records what a loaded engine took, and reports whether that is new. If that
+// is more than planned, the model counts with it from now on.
 func (h *Host) measureLocked(r *resident, took int64) bool {
 	p := &r.plan
 	if took <= p.Measured || p.Measured > 0 && !differ(took, p.Measured) {
@@ -157,8 +158,8 @@ func (h *Host) measure(ctx context.Context, r *resident) {
 	}
 }
 
-// nextNeedLocked returns the need of the next load like that of a loaded model. On a processor an earlier engine may
-// have served larger requests.
+// nextNeedLocked returns what the next load like that of a loaded model is expected to need. On a processor that never falls,
+// because an earlier engine may have served larger requests.
 func (h *Host) nextNeedLocked(r *resident) (next, was state.Need) {
 	was = h.needs[r.plan.Key].Need
 	next.Bytes = r.plan.Took(r.plan.Measured, r.model.Devices)

@@ -20,8 +20,8 @@ func (x *exchange) queue() *batch.Batcher {
 	return nil
 }
 
-// embed answers a request through its model's queue: with the reply, or where that is nil with what it wrote to w. It returns
-// false, and has written nothing, for a request that is to be relayed unchanged.
+// embed answers a request through its model's queue. If it succeeds, the answer is in w and r is nil; otherwise r is the error.
+// It returns false, and has written nothing, for a request that is to be relayed unchanged.
 func (x *exchange) embed(q *batch.Batcher, w io.Writer) (r *reply, served bool) {
 	life, cancel := x.life()
 	defer cancel(nil)

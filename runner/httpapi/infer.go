@@ -242,8 +242,8 @@ func (x *exchange) send() (*relay.Response, error) {
 	return e.Client().Start(&x.call, req)
 }
 
-// check checks the head of an answer, or passes the error on that came instead, and tells what is known of it in fields of
-// infra/rpc.
+// check returns err, or else checks the head of resp. It adds what the encoder cache and the restored conversation gave to
+// more, in fields of infra/rpc.
 func (x *exchange) check(resp *relay.Response, err error, more fields) error {
 	if hits, misses, exact := x.media.End(); exact && hits+misses > 0 {
 		more.Set(rpc.HeaderMedia, "hit="+strconv.FormatInt(hits, 10)+", miss="+strconv.FormatInt(misses, 10))

@@ -7,7 +7,7 @@ import (
 	"reveille/runner/mmcache"
 )
 
-// mediaMarks are texts of which every request with media contains at least one.
+// Every request with media contains at least one of mediaMarks.
 var mediaMarks = [...][]byte{[]byte("image"), []byte("audio"), []byte("multimodal_data")}
 
 // holdsMedia reports whether a body may contain images or audio.

@@ -28,7 +28,7 @@ func failure(status int, code, message string) *reply {
 	return &reply{status, rpc.HeaderCode, code, "application/json", errorBody(code, message)}
 }
 
-// send makes the reply the answer of ctx. Without a reply that is what was written to its body, an answer of a queue.
+// send makes the reply the answer of ctx. A nil reply sends what the embedding queue has already written to the body.
 func (r *reply) send(ctx *fasthttp.RequestCtx) {
 	if r == nil {
 		ctx.SetContentType(vectors)
@@ -42,7 +42,7 @@ func (r *reply) send(ctx *fasthttp.RequestCtx) {
 	ctx.SetBody(r.body)
 }
 
-// answer makes the reply what resp answers.
+// answer turns resp into this reply.
 func (r *reply) answer(resp *relay.Response) *relay.Response {
 	resp.Answer(r.status, r.kind, r.body)
 	if r.name != "" {
