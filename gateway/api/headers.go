@@ -14,7 +14,7 @@ const (
 	HeaderLoadMS       = "x-load-ms"
 	HeaderQueueLength  = "x-queue-length"
 	HeaderEvicted      = "x-evicted"
-	HeaderRunner       = "x-runner"
+	HeaderHost         = "x-runner"
 	HeaderMediaCache   = "x-media-cache"
 	HeaderCacheTokens  = "x-cache-tokens"
 	HeaderServerTiming = "Server-Timing"
@@ -34,7 +34,7 @@ const (
 // exposed is what Access-Control-Expose-Headers lists: all of ours.
 const exposed = HeaderRequestID + ", " + HeaderRequestIDAlt + ", " + HeaderRetryAfter + ", " + HeaderRetryAfterMS + ", " +
 	HeaderShouldRetry + ", " + HeaderModel + ", " + HeaderModelState + ", " + HeaderColdStart + ", " + HeaderQueueMS + ", " +
-	HeaderLoadMS + ", " + HeaderQueueLength + ", " + HeaderEvicted + ", " + HeaderRunner + ", " + HeaderMediaCache + ", " +
+	HeaderLoadMS + ", " + HeaderQueueLength + ", " + HeaderEvicted + ", " + HeaderHost + ", " + HeaderMediaCache + ", " +
 	HeaderCacheTokens + ", " + HeaderServerTiming + ", " + HeaderLimitRequests + ", " + HeaderRemainingRequests + ", " + HeaderResetRequests + ", " +
 	HeaderLimitTokens + ", " + HeaderRemainingTokens + ", " + HeaderResetTokens
 

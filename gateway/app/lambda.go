@@ -134,7 +134,7 @@ func (g *lambdaGateway) reread(ctx context.Context) {
 		g.log.Error("could not read settings from AWS; keeping the previous ones", "error", err)
 	}
 	if changed {
-		g.keys.Look(g.log)
+		g.keys.Reload(g.log)
 		g.watcher.Reload()
 	}
 }

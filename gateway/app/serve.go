@@ -39,7 +39,7 @@ type ServeSettings struct {
 	runnerSocket func(host string) string
 
 	// near, if not nil, finds runners of this process; see [httpapi.Config].
-	near func(host, addr string) httpapi.Runner
+	near func(host, addr string) httpapi.LocalRunner
 
 	// ring, if not nil, has what the logger logs.
 	ring *logring.Ring

@@ -56,14 +56,14 @@ func (c *KeyAdd) grant(now time.Time) string {
 // Run makes a key here and has the gateway keep its digest. The key is printed once, and nobody can read it later.
 func (c *KeyAdd) Run(ctx context.Context, out io.Writer) error {
 	key := keys.New()
-	var added keys.Listed
+	var added keys.Entry
 	if err := c.call(ctx, "POST", "/internal/keys", map[string]string{"digest": keys.Digest(key), "grant": c.grant(time.Now())}, &added); err != nil {
 		return err
 	}
 	if c.JSON {
 		return print(out, struct {
 			Key string `json:"key"`
-			keys.Listed
+			keys.Entry
 		}{key, added})
 	}
 	_, err := fmt.Fprintf(out, "%s\nid %s: %s\n", key, added.ID, added.Grant)
@@ -78,7 +78,7 @@ type KeyList struct {
 // Run lists the keys in Redis.
 func (c *KeyList) Run(ctx context.Context, out io.Writer) error {
 	var got struct {
-		Keys []keys.Listed `json:"keys"`
+		Keys []keys.Entry `json:"keys"`
 	}
 	if err := c.call(ctx, "GET", "/internal/keys", nil, &got); err != nil {
 		return err
@@ -109,7 +109,7 @@ type KeyRevoke struct {
 
 // Run revokes a key.
 func (c *KeyRevoke) Run(ctx context.Context, out io.Writer) error {
-	var revoked keys.Listed
+	var revoked keys.Entry
 	if err := c.call(ctx, "DELETE", "/internal/keys/"+url.PathEscape(c.ID), nil, &revoked); err != nil {
 		return err
 	}

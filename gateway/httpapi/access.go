@@ -93,7 +93,7 @@ func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.Hit, source api
 	if e := hit.Err(); e != nil {
 		return keys.Key{}, e
 	}
-	if !free && !metrics && s.cfg.Memory.Step() >= pressure.Shed {
+	if !free && !metrics && s.cfg.Memory.Level() >= pressure.Shed {
 		return keys.Key{}, api.New(api.Overloaded, "This gateway's memory is full; try again.")
 	}
 	return key, nil
@@ -107,7 +107,7 @@ func (s *Server) keyOf(h *fasthttp.RequestHeader, hit api.Hit, source api.Source
 	if keys.IsBasic(authorization) && (source.Foreign() || hit.Acts() && source.Unmarked()) {
 		authorization = nil
 	}
-	key := keys.From(authorization, h.Peek("x-api-key"))
+	key := keys.FromHeaders(authorization, h.Peek("x-api-key"))
 	if key == nil && !source.Foreign() {
 		if k, session := s.sessionOf(h); session.Proves(h.Peek(ui.HeaderToken)) {
 			return k

@@ -31,8 +31,8 @@ type attempt struct {
 	scratch     [320]byte // the values of its fields
 }
 
-// Runner takes requests of gateways in its own process without HTTP, see [relay.Admission]. The request must not be one for a WebSocket.
-type Runner interface {
+// LocalRunner takes requests of gateways in its own process without HTTP, see [relay.Admission]. The request must not be one for a WebSocket.
+type LocalRunner interface {
 	Admit(gateway string, from *relay.Call, req *relay.Request) relay.Admission
 }
 
@@ -43,7 +43,7 @@ func (x *exchange) ready(until time.Time) (bool, error) {
 		return in, err
 	}
 	if x.admission == nil {
-		near := x.near()
+		near := x.localRunner()
 		if near == nil {
 			return true, nil
 		}
@@ -55,13 +55,13 @@ func (x *exchange) ready(until time.Time) (bool, error) {
 	return x.admission.Wait(until), nil
 }
 
-// near returns the endpoint's runner if it is in this process. WebSockets and
+// localRunner returns the endpoint's runner if it is in this process. WebSockets and
 // answers that pass through unchanged need a connection, so they never go this way.
-func (x *exchange) near() Runner {
-	if x.s.cfg.Near == nil || x.raw || x.upgrade {
+func (x *exchange) localRunner() LocalRunner {
+	if x.s.cfg.LocalRunner == nil || x.raw || x.upgrade {
 		return nil
 	}
-	return x.s.cfg.Near(x.endpoint.Host, x.endpoint.Addr)
+	return x.s.cfg.LocalRunner(x.endpoint.Host, x.endpoint.Addr)
 }
 
 // send sends the request to its endpoint, after ready. A runner that could not be reached has not seen the request, so the
@@ -93,7 +93,7 @@ func (x *exchange) prepareSend() error {
 	if x.constrained {
 		x.suspect()
 	}
-	if err := x.barred(); err != nil { // changed meanwhile
+	if err := x.checkBarred(); err != nil { // changed meanwhile
 		return err
 	}
 	x.countOpen()
@@ -216,11 +216,11 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 	if err != nil {
 		body = nil
 	}
-	return toldError(resp, body, x.endpoint.Host)
+	return clientError(resp, body, x.endpoint.Host)
 }
 
-// toldError returns the client's error for an error answer from a runner or its engine.
-func toldError(resp *relay.Response, body []byte, host string) *api.Error {
+// clientError returns the client's error for an error answer from a runner or its engine.
+func clientError(resp *relay.Response, body []byte, host string) *api.Error {
 	e := api.NormalizeError(resp.Status(), body, host)
 	if k, ok := api.KindOf(string(resp.Header(rpc.HeaderCode)), resp.Status()); ok {
 		return api.New(k, e.Message)

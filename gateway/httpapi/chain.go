@@ -80,7 +80,7 @@ func fillRandom(b []byte) {
 // chain runs the checks in order and the route's handler.
 func (r *request) chain() error {
 	h := &r.Ctx.Request.Header
-	if r.s.cfg.Memory.Step() >= pressure.CloseConns {
+	if r.s.cfg.Memory.Level() >= pressure.CloseConns {
 		r.Ctx.SetConnectionClose()
 	}
 	smuggled := relay.SmugglingCheck(r.Ctx) // closes the connection, whatever the answer

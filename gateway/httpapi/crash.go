@@ -9,8 +9,8 @@ import (
 	"reveille/infra/relay"
 )
 
-// barred returns an error for a constrained request of a key whose constrained requests crashed engines.
-func (x *exchange) barred() error {
+// checkBarred returns an error for a constrained request of a key whose constrained requests crashed engines.
+func (x *exchange) checkBarred() error {
 	if !x.constrained {
 		return nil
 	}
@@ -24,7 +24,7 @@ func (x *exchange) barred() error {
 // been the cause: it is never repeated.
 func (x *exchange) crashed(e *api.Error) error {
 	if x.constrained {
-		x.s.blame(x.suspected)
+		x.s.recordCrash(x.suspected)
 		return e
 	}
 	if x.repeated || x.wait.policy == "fail" || x.s.draining.Load() {
@@ -36,14 +36,14 @@ func (x *exchange) crashed(e *api.Error) error {
 	return x.again(e)
 }
 
-// blame records that an engine crashed with a constrained request. Each crash counts once, however often it is reported.
-func (s *Server) blame(p *suspect) {
+// recordCrash records that an engine crashed with a constrained request. Each crash counts once, however often it is reported.
+func (s *Server) recordCrash(p *suspect) {
 	if p == nil {
 		return
 	}
 	if _, barred := s.crashes.Note(p.engine, p.sent, time.Now(), s.suspects.keys(p.at)); barred {
 		s.log.Warn("engines crashed under constrained requests of one key, refusing more of them", "request", p.request, "engine", p.engine, "for", quota.CrashWindow)
-		s.suspects.lookAgain()
+		s.suspects.recheck()
 	}
 }
 

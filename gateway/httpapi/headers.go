@@ -25,7 +25,7 @@ func (x *exchange) modelHeaders() {
 		load = min(time.Duration(x.info.LoadMS)*time.Millisecond, waited)
 	}
 	if host != "" {
-		h.Set(api.HeaderRunner, host)
+		h.Set(api.HeaderHost, host)
 	}
 	var buf [96]byte
 	ms := func(b []byte, d time.Duration) []byte { return strconv.AppendInt(b, d.Milliseconds(), 10) }

@@ -82,7 +82,7 @@ func (x *exchange) start() (err error) {
 	if s.draining.Load() {
 		return api.GoingAway()
 	}
-	if err := x.barred(); err != nil {
+	if err := x.checkBarred(); err != nil {
 		return x.limited(err)
 	}
 	if err := x.Account.Begin(); err != nil {
@@ -240,7 +240,7 @@ func (x *exchange) abandon(cause error) {
 		w.Leave(false)
 	}
 	if x.constrained {
-		x.s.suspects.lookAgain()
+		x.s.suspects.recheck()
 	}
 }
 
@@ -260,7 +260,7 @@ func (x *exchange) finish(err error) {
 		w.Leave(false)
 	}
 	x.uncountOpen()
-	x.unsuspect(clientGone(err))
+	x.clearSuspect(clientGone(err))
 	if x.open {
 		x.s.dir.Uses.Stream(x.model.ID, -1)
 	}
@@ -291,7 +291,7 @@ func (x *exchange) finishTap(err error) {
 	defer func() { x.Account.Used(used) }()
 	switch {
 	case err == nil:
-		if a := x.note(); a.Told {
+		if a := x.note(); a.Reported {
 			used = a.Input + a.Output
 			x.observed.used(a.Input, a.Output, a.Cached)
 		}

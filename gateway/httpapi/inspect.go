@@ -30,7 +30,7 @@ func inspect(path string) handler {
 		}
 		h := &r.Ctx.Response.Header
 		h.Set(api.HeaderModel, m.ID)
-		h.Set(api.HeaderRunner, copies[0].Host)
+		h.Set(api.HeaderHost, copies[0].Host)
 		var call relay.Call
 		watch := s.watcher.Arm(r.Ctx.Conn(), func() { call.Cancel(relay.ErrGone) })
 		defer watch.Stop()
@@ -47,7 +47,7 @@ func inspect(path string) handler {
 			return api.New(api.RunnerFailed, "The model's host broke off before the answer was complete.").WithCause(err)
 		}
 		if resp.Status() >= 400 {
-			return toldError(resp, body, copies[0].Host)
+			return clientError(resp, body, copies[0].Host)
 		}
 		r.Send(resp.Status(), "application/json; charset=utf-8", body)
 		return nil

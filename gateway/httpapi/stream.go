@@ -74,7 +74,7 @@ func (x *exchange) breakEvent(err error) []byte {
 	x.s.m.streamErrors.Inc()
 	e := x.asError(err)
 	if x.constrained && errors.Is(e, api.EngineCrashed) {
-		x.s.blame(x.suspected)
+		x.s.recordCrash(x.suspected)
 	}
 	return x.Hit.Dialect.StreamError(e, x.ID)
 }

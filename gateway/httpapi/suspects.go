@@ -53,7 +53,7 @@ type suspectList struct {
 // suspect records that the exchange's constrained request is sent to its endpoint. A key that may have caused a crash first
 // waits until the engine holds no constrained request of a rival, so that another crash tells them apart.
 func (x *exchange) suspect() {
-	x.unsuspect(false)
+	x.clearSuspect(false)
 	l := &x.s.suspects
 	p := &suspect{engine: engineName(x.endpoint, x.model.ID), account: x.Account, request: x.ID}
 	l.mu.Lock()
@@ -137,8 +137,8 @@ func (x *exchange) hasRivalLocked(p *suspect) bool {
 	return false
 }
 
-// lookAgain makes the waiting requests check whether they may continue.
-func (l *suspectList) lookAgain() {
+// recheck makes the waiting requests check whether they may continue.
+func (l *suspectList) recheck() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.changedLocked()
@@ -151,8 +151,8 @@ func (l *suspectList) changedLocked() {
 	}
 }
 
-// unsuspect records that the engine has finished the request, or that its client left earlier.
-func (x *exchange) unsuspect(clientLeft bool) {
+// clearSuspect records that the engine has finished the request, or that its client left earlier.
+func (x *exchange) clearSuspect(clientLeft bool) {
 	p := x.suspected
 	if p == nil {
 		return
@@ -219,7 +219,7 @@ func (s *Server) watchSuspects(e *suspects) {
 		}
 		for _, p := range left {
 			if p.sent.Before(crashed) {
-				s.blame(p)
+				s.recordCrash(p)
 			}
 		}
 		s.suspects.checked(e)

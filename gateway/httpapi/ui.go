@@ -79,7 +79,7 @@ func (s *Server) session(r *request) error {
 		return err
 	}
 	key, session := s.sessionOf(&r.Ctx.Request.Header)
-	return r.tellSession(key, session)
+	return r.sendSession(key, session)
 }
 
 // login is POST /ui/session: it changes a key for a cookie.
@@ -101,7 +101,7 @@ func (s *Server) login(r *request) error {
 	}
 	value, session := s.cfg.Sessions.Begin(key.Digest, time.Now())
 	r.setCookie(value, int(ui.SessionFor.Seconds()))
-	return r.tellSession(key, session)
+	return r.sendSession(key, session)
 }
 
 // logout is DELETE /ui/session: the browser forgets the cookie.
@@ -110,7 +110,7 @@ func (s *Server) logout(r *request) error {
 		return err
 	}
 	r.setCookie("", -1)
-	return r.tellSession(keys.Key{}, ui.Session{})
+	return r.sendSession(keys.Key{}, ui.Session{})
 }
 
 // ownPage refuses pages of other origins, also those that may use the gateway: sessions are the page's own.
@@ -138,7 +138,7 @@ func (r *request) setCookie(value string, age int) {
 	r.Ctx.Response.Header.SetCookie(c)
 }
 
-func (r *request) tellSession(key keys.Key, session ui.Session) error {
+func (r *request) sendSession(key keys.Key, session ui.Session) error {
 	r.setHeaders(pageHeaders)
 	r.Ctx.Response.Header.Set("Cache-Control", "no-store")
 	keyed, there := r.s.cfg.Keys.Configured(), key.Scopes != 0

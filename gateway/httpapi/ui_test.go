@@ -57,7 +57,7 @@ func pageStage(t *testing.T) (s *stage, change func(text string)) {
 		t.Fatal(err)
 	}
 	s = newStage(t, func(s *stage, c *Config) { c.Keys = set })
-	return s, func(text string) { write(text); set.Look(s.server.log) }
+	return s, func(text string) { write(text); set.Reload(s.server.log) }
 }
 
 // enter begins a session and returns the heads of its requests: the cookie, the token.

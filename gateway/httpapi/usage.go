@@ -109,7 +109,7 @@ func (x *exchange) note() state.Answer {
 	a, tap := state.Answer{Host: x.endpoint.Host, Model: x.model.ID}, x.tap
 	if tap.kept != nil {
 		var u usage
-		if u, a.Told = readUsage(tap.kept.head, tap.kept.tail); a.Told {
+		if u, a.Reported = readUsage(tap.kept.head, tap.kept.tail); a.Reported {
 			a.Input, a.Output, a.Cached, a.PerSecond = u.Input, u.Output, u.Cached, u.PerSecond
 			a.FirstToken = tap.firstByte(x.Began)
 		}

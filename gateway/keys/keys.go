@@ -285,12 +285,12 @@ func (s *Set) Watch(ctx context.Context, interval time.Duration, log *slog.Logge
 			return
 		case <-tick.C:
 		}
-		s.Look(log)
+		s.Reload(log)
 	}
 }
 
-// Look reads the file again if it has changed. If the file cannot be read, the keys stay as they are.
-func (s *Set) Look(log *slog.Logger) {
+// Reload reads the file again if it has changed. If the file cannot be read, the keys stay as they are.
+func (s *Set) Reload(log *slog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	data, err := os.ReadFile(s.path)
@@ -304,9 +304,9 @@ func (s *Set) Look(log *slog.Logger) {
 	log.Info("api keys reloaded", "keys", len(*s.keys.Load()))
 }
 
-// From returns the key of a request: `Authorization: Bearer KEY`, `x-api-key: KEY`, or HTTP Basic with the key as
+// FromHeaders returns the key of a request: `Authorization: Bearer KEY`, `x-api-key: KEY`, or HTTP Basic with the key as
 // password. It returns nil if there is none.
-func From(authorization, apiKey []byte) []byte {
+func FromHeaders(authorization, apiKey []byte) []byte {
 	if len(apiKey) > 0 {
 		return apiKey
 	}

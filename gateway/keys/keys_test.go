@@ -68,7 +68,7 @@ func TestLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, path, "low infer requests=1/h waiting=3\n")
-	s.Look(slog.New(slog.DiscardHandler))
+	s.Reload(slog.New(slog.DiscardHandler))
 	again := s.Find([]byte("low")).Account
 	if again != low || again.Begin() == nil || again.BeginWait() != nil {
 		t.Error("an account was replaced or reset when the file was read again")
@@ -115,12 +115,12 @@ func TestWatchWithdrawsAKey(t *testing.T) {
 	<-done
 }
 
-func TestFrom(t *testing.T) {
+func TestFromHeaders(t *testing.T) {
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("user:k"))
 	for _, c := range []struct{ auth, api, want string }{
 		{"Bearer k", "", "k"}, {"bearer  k ", "", "k"}, {"", "k", "k"}, {"Bearer x", "k", "k"}, {basic, "", "k"}, {"Basic !", "", ""}, {"k", "", ""}, {"", "", ""},
 	} {
-		if got := string(From([]byte(c.auth), []byte(c.api))); got != c.want {
+		if got := string(FromHeaders([]byte(c.auth), []byte(c.api))); got != c.want {
 			t.Errorf("From(%q, %q) = %q, want %q", c.auth, c.api, got, c.want)
 		}
 	}

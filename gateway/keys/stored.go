@@ -74,8 +74,8 @@ func CheckStored(name, text string) error {
 	return err
 }
 
-// A Listed is a key in Redis for people.
-type Listed struct {
+// An Entry is a key in Redis for people.
+type Entry struct {
 	ID      string `json:"id"` // beginning of its digest
 	Name    string `json:"name"`
 	Grant   string `json:"grant"` // as in a line of the keys file
@@ -84,20 +84,20 @@ type Listed struct {
 }
 
 // List returns the keys of a table of Redis, by name.
-func List(table map[string]string) []Listed {
-	out := []Listed{}
+func List(table map[string]string) []Entry {
+	out := []Entry{}
 	for _, name := range slices.Sorted(maps.Keys(table)) {
 		if _, err := parseDigest(name); err != nil {
 			continue
 		}
-		l := Listed{ID: name[:idDigits], Revoked: table[name] == Revoked}
+		l := Entry{ID: name[:idDigits], Revoked: table[name] == Revoked}
 		if g, err := parseGrant(strings.Fields(table[name]), quota.Limits{}); err == nil {
 			l.Name, l.Grant = g.name, table[name]
 			l.Expired = !g.expires.IsZero() && !time.Now().Before(g.expires)
 		}
 		out = append(out, l)
 	}
-	slices.SortStableFunc(out, func(a, b Listed) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(out, func(a, b Entry) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 
@@ -106,7 +106,7 @@ const idDigits = 12
 
 // Matching returns the entries of a table with the given name, or whose digest begins with the given id of at least eight
 // digits.
-func Named(table map[string]string, id string) (names []string) {
+func Matching(table map[string]string, id string) (names []string) {
 	for _, l := range List(table) {
 		if l.Revoked {
 			continue

@@ -83,7 +83,7 @@ func TestListAndNamed(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	for id, want := range map[string]int{"Ann B": 1, "Cy": 2, hexOf("a")[:12]: 1, strings.ToUpper(hexOf("c")): 1, hexOf("a")[:7]: 0, hexOf("b")[:12]: 0, "": 0, "short": 0} {
-		if got := Named(table, id); len(got) != want {
+		if got := Matching(table, id); len(got) != want {
 			t.Errorf("%s: %v, want %d", id, got, want)
 		}
 	}

@@ -16,7 +16,7 @@ func Answers() api.Answers {
 		"register": api.SchemaOf[registerAnswer](), "model_status": api.SchemaOf[statusAnswer](),
 		"options_get": api.SchemaOf[optionsAnswer](), "options_set": api.SchemaOf[optionsAnswer](), "options_delete": api.SchemaOf[optionsAnswer](),
 		"config_set": api.SchemaOf[configSetAnswer](), "aliases": api.SchemaOf[aliasList](), "alias_get": api.SchemaOf[alias](), "alias_set": api.SchemaOf[alias](),
-		"alias_set_one": api.SchemaOf[alias](), "keys_list": api.SchemaOf[keyList](), "keys_add": api.SchemaOf[keys.Listed](), "keys_revoke": api.SchemaOf[keys.Listed](),
+		"alias_set_one": api.SchemaOf[alias](), "keys_list": api.SchemaOf[keyList](), "keys_add": api.SchemaOf[keys.Entry](), "keys_revoke": api.SchemaOf[keys.Entry](),
 		"host_wake": api.SchemaOf[hostAnswer](), "host_forget": api.SchemaOf[hostAnswer](), "host_sleep": api.SchemaOf[hostAnswer](),
 		"conversations": api.SchemaOf[conversationList](), "conversations_forget": api.SchemaOf[forgottenAnswer](), "conversations_forget_all": api.SchemaOf[forgottenAnswer](),
 		"models": anyOf(api.SchemaOf[modelList](), api.SchemaOf[anthropicList]()), "model": anyOf(api.SchemaOf[modelItem](), api.SchemaOf[anthropicModel]()),

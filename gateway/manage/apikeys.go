@@ -17,7 +17,7 @@ import (
 const maxKeys = 10_000
 
 type keyList struct {
-	Keys []keys.Listed `json:"keys"`
+	Keys []keys.Entry `json:"keys"`
 }
 
 // keysList is GET /internal/keys: the API keys in Redis, without the keys themselves, which nobody knows.
@@ -72,7 +72,7 @@ func (s *Service) keysRevoke(r *web.Request) error {
 	if err != nil {
 		return models.StoreError(err)
 	}
-	names := keys.Named(table, r.Hit.ID)
+	names := keys.Matching(table, r.Hit.ID)
 	if len(names) != 1 {
 		return api.Newf(api.InvalidType, "%d API keys in Redis have this id or name; want one.", len(names)).With("id")
 	}

@@ -66,7 +66,7 @@ const (
 // conversations is GET /internal/conversations: what each host keeps of the models' conversations.
 func (s *Service) conversations(r *web.Request) error {
 	out := conversationList{Conversations: []keptConversations{}, Unreached: []string{}}
-	err := s.everyHost(r, "GET", rpc.PathKept, func(host string, body []byte, err error) {
+	err := s.everyHost(r, "GET", rpc.PathSavedConversations, func(host string, body []byte, err error) {
 		var list []keptConversations
 		if err == nil {
 			err = json.Unmarshal(body, &list)
@@ -101,7 +101,7 @@ func (s *Service) conversationsForget(r *web.Request) error {
 	case err != nil:
 		return models.StoreError(err)
 	}
-	path := rpc.PathKept + "?at=" + strconv.FormatUint(at, 10)
+	path := rpc.PathSavedConversations + "?at=" + strconv.FormatUint(at, 10)
 	if model != "" {
 		path += "&model=" + url.QueryEscape(model)
 	}

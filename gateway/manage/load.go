@@ -113,7 +113,7 @@ func (s *Service) loadHeaders(r *web.Request, model, was string, endpoint schedu
 	h.Set(api.HeaderModel, model)
 	h.Set(api.HeaderModelState, was)
 	if endpoint.Host != "" {
-		h.Set(api.HeaderRunner, endpoint.Host)
+		h.Set(api.HeaderHost, endpoint.Host)
 	}
 	if info.Cold {
 		h.Set(api.HeaderColdStart, "1")

@@ -64,7 +64,7 @@ func checkContext(raw json.RawMessage) string {
 		return "want a whole number of tokens, or -1 for automatic"
 	}
 	llamacpp := recipe.Shipped()[recipe.LlamaCpp]
-	if oe, ok := errors.AsType[*recipe.OptionError](recipe.CheckOptions(&llamacpp, recipe.Options{"ctx_size": n}, recipe.Outside)); ok {
+	if oe, ok := errors.AsType[*recipe.OptionError](recipe.CheckOptions(&llamacpp, recipe.Options{"ctx_size": n}, recipe.Client)); ok {
 		return oe.Reason
 	}
 	return ""
@@ -98,7 +98,7 @@ func (s *Service) checkEngine(name string, raw json.RawMessage) string {
 			if _, has := rc.Options[option]; !has || v == nil || *v == "" {
 				continue
 			}
-			if oe, ok := errors.AsType[*recipe.OptionError](recipe.CheckOptions(&rc, recipe.Options{option: *v}, recipe.Outside)); ok {
+			if oe, ok := errors.AsType[*recipe.OptionError](recipe.CheckOptions(&rc, recipe.Options{option: *v}, recipe.Client)); ok {
 				return part + ": " + oe.Reason
 			}
 		}

@@ -61,7 +61,7 @@ func (d *Directory) OptionsOf(m *catalog.Model, body map[string]json.RawMessage)
 			raw[name] = v
 		}
 	}
-	opts, err := rc.ParseOptions(raw, recipe.Outside)
+	opts, err := rc.ParseOptions(raw, recipe.Client)
 	if err != nil {
 		return nil, optionError(err, rc.Options)
 	}

@@ -25,7 +25,7 @@ func New(limit int64, used func() int64) *Gauge {
 	return g
 }
 
-// every is the time between two looks: a fraction of what it takes to fill the room between the steps with requests.
+// every is the time between two looks: a fraction of what it takes to fill the room between the levels with requests.
 const every = 250 * time.Millisecond
 
 // Run looks again and again until ctx ends. Without it, what New saw stands.
@@ -48,12 +48,12 @@ func (g *Gauge) Run(ctx context.Context) {
 // Look takes one sample.
 func (g *Gauge) Look() { g.used.Store(g.read()) }
 
-// Step is the step of the last sample.
-func (g *Gauge) Step() Step {
+// Level returns the level of the last sample.
+func (g *Gauge) Level() Level {
 	if g == nil {
 		return Normal
 	}
-	return stepAt(g.used.Load(), g.limit)
+	return levelAt(g.used.Load(), g.limit)
 }
 
 // Bytes are the bytes in use by the last sample, and the limit, 0 for none.

@@ -17,12 +17,12 @@ func TestStepAt(t *testing.T) {
 	const gib = 1 << 30
 	for _, c := range []struct {
 		used, limit int64
-		want        Step
+		want        Level
 	}{
 		{0, 0, Normal}, {1 << 62, 0, Normal}, {0, gib, Normal}, {919, 1000, Normal}, {920, 1000, CloseConns}, {949, 1000, CloseConns}, {950, 1000, Shed}, {2000, 1000, Shed},
 		{gib * 91 / 100, gib, Normal}, {gib * 93 / 100, gib, CloseConns}, {gib * 96 / 100, gib, Shed}, {1<<62 - 1, 1 << 62, Shed},
 	} {
-		if got := stepAt(c.used, c.limit); got != c.want {
+		if got := levelAt(c.used, c.limit); got != c.want {
 			t.Errorf("%d of %d: %d, want %d", c.used, c.limit, got, c.want)
 		}
 	}
@@ -35,10 +35,10 @@ func TestGauge(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go g.Run(ctx)
-		for n, want := range map[int64]Step{930: CloseConns, 960: Shed, 100: Normal} {
+		for n, want := range map[int64]Level{930: CloseConns, 960: Shed, 100: Normal} {
 			used.Store(n)
 			time.Sleep(time.Second)
-			if got := g.Step(); got != want {
+			if got := g.Level(); got != want {
 				t.Errorf("at %d: %d, want %d", n, got, want)
 			}
 			if u, limit := g.Bytes(); u != n || limit != 1000 {
@@ -48,8 +48,8 @@ func TestGauge(t *testing.T) {
 	})
 	none := New(0, nil)
 	none.Run(t.Context()) // nothing to look for: it returns
-	if none.Step() != Normal || (*Gauge)(nil).Step() != Normal {
-		t.Error("a step without a limit")
+	if none.Level() != Normal || (*Gauge)(nil).Level() != Normal {
+		t.Error("a level without a limit")
 	}
 }
 

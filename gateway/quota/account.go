@@ -21,12 +21,12 @@ type Account struct {
 	reported int64 // the part of spent that the pool knew after the last settlement
 
 	// With a ledger:
-	ledger  *Ledger
-	id      string
-	listed  bool      // the ledger settles it
-	settled time.Time // last time, zero if it holds nothing
-	used    time.Time // last time
-	mayOpen int       // requests at this gateway
+	ledger   *Ledger
+	id       string
+	enrolled bool      // the ledger settles it
+	settled  time.Time // last time, zero if it holds nothing
+	used     time.Time // last time
+	mayOpen  int       // requests at this gateway
 }
 
 // New creates an account that this gateway alone counts.
@@ -46,7 +46,7 @@ func (a *Account) UseLedger(l *Ledger, id string) {
 		l.needed.Store(true)
 	}
 	for _, b := range a.buckets() {
-		b.level = 0
+		b.held = 0
 	}
 }
 
@@ -66,7 +66,7 @@ func (a *Account) Change(l Limits) {
 			a.settled = time.Time{}
 		}
 		if b.change(r, now); a.ledger != nil && a.settled.IsZero() {
-			b.level = 0
+			b.held = 0
 		}
 	}
 	a.limits = l
@@ -86,37 +86,37 @@ func (a *Account) takeLocked(b *bucket, n, atLeast float64, now time.Time) time.
 	if b.rate.N == 0 {
 		return 0
 	}
-	floor, pool := 0.0, b.left
+	floor, pool := 0.0, b.poolLeft
 	switch {
 	case a.ledger == nil:
 		b.refill(now, 1)
 	case a.settled.IsZero():
-		pool = b.pool(now)
+		pool = b.poolNow(now)
 		// Before the first settlement a gateway may owe the pool its share, at most what the pool is thought to have, and one
 		// at least if that is there.
 		share := float64(b.rate.N / a.ledger.gateways())
 		floor = -max(min(share, pool), min(pool, 1))
 	}
-	if b.level-atLeast < floor-rounding {
-		return b.until(min(atLeast-b.level-pool, atLeast))
+	if b.held-atLeast < floor-rounding {
+		return b.until(min(atLeast-b.held-pool, atLeast))
 	}
-	b.level -= n
+	b.held -= n
 	return 0
 }
 
-// useLocked has the ledger settle the account, at once if little is left.
-func (a *Account) useLocked(now time.Time) {
+// requestSettlementLocked has the ledger settle the account, at once if little is left.
+func (a *Account) requestSettlementLocked(now time.Time) {
 	if !a.sharedLocked() {
 		return
 	}
 	a.used = now
-	if !a.listed {
-		a.listed = true
-		a.ledger.list(a)
+	if !a.enrolled {
+		a.enrolled = true
+		a.ledger.enroll(a)
 	}
 	soon := a.settled.IsZero() || a.limits.Open > 0 && a.open >= a.mayOpen && now.Sub(a.settled) > settleEvery/4
 	for _, b := range a.buckets() {
-		soon = soon || b.left >= 1 && b.level < b.left/2
+		soon = soon || b.poolLeft >= 1 && b.held < b.poolLeft/2
 	}
 	if soon {
 		a.ledger.settleSoon()
@@ -146,7 +146,7 @@ func (a *Account) Begin() error {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	defer a.useLocked(now)
+	defer a.requestSettlementLocked(now)
 	if most := a.openLocked(); most > 0 && a.open >= most || most == 0 && a.limits.Open > 0 {
 		return api.Newf(api.RateLimitExceeded, "This key has %d requests open, which is its limit.", a.limits.Open)
 	}
@@ -192,9 +192,9 @@ func (a *Account) Used(tokens int64) {
 		if a.ledger == nil {
 			a.tokens.refill(now, 1)
 		}
-		a.tokens.level -= float64(tokens)
+		a.tokens.held -= float64(tokens)
 	}
-	a.useLocked(now)
+	a.requestSettlementLocked(now)
 }
 
 // BeginWait counts a request that waits for a model to be loaded, or refuses it with queue_full. After success, the caller
@@ -229,7 +229,7 @@ func (a *Account) Load() error {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	defer a.useLocked(now)
+	defer a.requestSettlementLocked(now)
 	if after := a.takeLocked(&a.loads, 1, 1, now); after > 0 {
 		return api.Newf(api.RateLimitExceeded, "The requests of this key have begun its %s loads; models that are loaded can be used.", a.limits.Loads).After(after)
 	}
@@ -246,7 +246,7 @@ func (a *Account) States() (requests, tokens State) {
 	of := func(b *bucket) State {
 		if a.ledger != nil && a.settled.IsZero() { // not known yet: as after a first use of a full one
 			full := *b
-			full.left = float64(b.rate.N)
+			full.poolLeft = float64(b.rate.N)
 			return full.state()
 		}
 		return b.state()

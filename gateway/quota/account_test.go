@@ -112,7 +112,7 @@ func TestRefusalsTogether(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if left := a.requests.level; left < 0 {
+	if left := a.requests.held; left < 0 {
 		t.Errorf("%v left", left)
 	}
 }

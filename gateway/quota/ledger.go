@@ -27,15 +27,15 @@ type Store interface {
 // Ledger shares accounts with the pool's other gateways. What a key has left is divided equally among the
 // gateways that use it, with one share kept in the pool for a gateway that starts to. Run it in one goroutine. It is safe for concurrent use.
 type Ledger struct {
-	store   Store
-	gateway string
-	soon    chan struct{} // capacity 1
-	pool    atomic.Int64  // gateways in it, as last heard
-	needed  atomic.Bool   // an account has a limit to share
-	told    time.Time     // last settlement; Run's
+	store       Store
+	gateway     string
+	soon        chan struct{} // capacity 1
+	pool        atomic.Int64  // gateways in it, as last heard
+	needed      atomic.Bool   // an account has a limit to share
+	lastSettled time.Time     // last settlement; Run's
 
-	mu     sync.Mutex
-	listed []*Account // added since the last round
+	mu       sync.Mutex
+	enrolled []*Account // added since the last round
 }
 
 // NewLedger makes a ledger.
@@ -46,9 +46,9 @@ func NewLedger(store Store) *Ledger {
 // gateways returns how many the pool has, at least 1.
 func (l *Ledger) gateways() int { return max(int(l.pool.Load()), 1) }
 
-func (l *Ledger) list(a *Account) {
+func (l *Ledger) enroll(a *Account) {
 	l.mu.Lock()
-	l.listed = append(l.listed, a)
+	l.enrolled = append(l.enrolled, a)
 	l.mu.Unlock()
 }
 
@@ -74,7 +74,7 @@ func (l *Ledger) Run(ctx context.Context) {
 			return
 		case <-tick.C:
 		case <-l.soon:
-			time.Sleep(settlePause - time.Since(l.told))
+			time.Sleep(settlePause - time.Since(l.lastSettled))
 		}
 	}
 }
@@ -82,7 +82,7 @@ func (l *Ledger) Run(ctx context.Context) {
 // round settles the accounts that need it, and returns those that are still in use.
 func (l *Ledger) round(ctx context.Context, accounts []*Account, end bool) (still []*Account) {
 	l.mu.Lock()
-	accounts, l.listed = append(accounts, l.listed...), nil
+	accounts, l.enrolled = append(accounts, l.enrolled...), nil
 	l.mu.Unlock()
 	now := time.Now()
 	var claims []state.QuotaClaim
@@ -106,7 +106,7 @@ func (l *Ledger) round(ctx context.Context, accounts []*Account, end bool) (stil
 			claims, of = claims[:0], of[:0]
 		}
 	}
-	if l.needed.Load() && (end || now.Sub(l.told) >= renewEvery) {
+	if l.needed.Load() && (end || now.Sub(l.lastSettled) >= renewEvery) {
 		_, _ = l.settle(ctx, end, nil) // the next round tries again
 	}
 	return still
@@ -114,7 +114,7 @@ func (l *Ledger) round(ctx context.Context, accounts []*Account, end bool) (stil
 
 func (l *Ledger) settle(ctx context.Context, end bool, claims []state.QuotaClaim) ([]state.QuotaGrant, error) {
 	grants, gateways, err := l.store.SettleQuota(ctx, l.gateway, end, claims)
-	if l.told = time.Now(); err == nil {
+	if l.lastSettled = time.Now(); err == nil {
 		l.pool.Store(int64(gateways))
 	}
 	return grants, err
@@ -137,7 +137,7 @@ func (a *Account) claim(now time.Time, end bool) (c state.QuotaClaim, due bool) 
 	}
 	c.Budget, c.Spent = a.limits.Budget > 0, a.spent-a.reported
 	for i, b := range a.buckets() {
-		c.Rates[i].Limit, c.Rates[i].Per, c.Rates[i].Held = float64(b.rate.N), b.rate.Per, b.level
+		c.Rates[i].Limit, c.Rates[i].Per, c.Rates[i].Held = float64(b.rate.N), b.rate.Per, b.held
 	}
 	return c, true
 }
@@ -148,8 +148,8 @@ func (a *Account) grant(c *state.QuotaClaim, g *state.QuotaGrant, now time.Time)
 	defer a.mu.Unlock()
 	for i, b := range a.buckets() {
 		if float64(b.rate.N) == c.Rates[i].Limit && b.rate.Per == c.Rates[i].Per { // else it has changed meanwhile
-			b.level += g.Rates[i].Got
-			b.left, b.at, b.known = g.Rates[i].Left, now, true
+			b.held += g.Rates[i].Got
+			b.poolLeft, b.updated, b.settled = g.Rates[i].Left, now, true
 		}
 	}
 	if c.Budget {
@@ -158,9 +158,9 @@ func (a *Account) grant(c *state.QuotaClaim, g *state.QuotaGrant, now time.Time)
 	}
 	a.mayOpen, a.settled = g.Open, now
 	if c.Idle && a.used.Before(now) {
-		a.settled, a.listed = time.Time{}, false
+		a.settled, a.enrolled = time.Time{}, false
 	}
-	return a.listed
+	return a.enrolled
 }
 
 // alone lets the account grow by this gateway's share, since the others cannot be asked.
@@ -169,7 +169,7 @@ func (a *Account) alone(now time.Time) {
 	defer a.mu.Unlock()
 	if a.settled.IsZero() {
 		for _, b := range a.buckets() {
-			b.level, b.at = b.level+float64(b.rate.N)/float64(a.ledger.gateways()), now
+			b.held, b.updated = b.held+float64(b.rate.N)/float64(a.ledger.gateways()), now
 		}
 		a.settled = now
 		a.mayOpen = max(a.limits.Open/a.ledger.gateways(), 1)

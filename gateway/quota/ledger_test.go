@@ -217,7 +217,7 @@ func TestPausesDoNotRenew(t *testing.T) {
 	a := accounts[0]
 	pause := func() {
 		t.Helper()
-		await(t, func() bool { a.mu.Lock(); defer a.mu.Unlock(); return !a.listed })
+		await(t, func() bool { a.mu.Lock(); defer a.mu.Unlock(); return !a.enrolled })
 	}
 	n := 0
 	for range 5 {

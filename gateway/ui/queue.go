@@ -43,7 +43,7 @@ func (src Source) queue(rec *state.HostRecord, h policy.Host) []Ticket {
 }
 
 // why says what a ticket waits for.
-func why(rec *state.HostRecord, t state.TicketRecord, step policy.Step, models map[string]string) string {
+func why(rec *state.HostRecord, t state.TicketRecord, step policy.QueueDecision, models map[string]string) string {
 	switch {
 	case t.State == state.TicketLoading && t.Kind == "load":
 		return "its engine is starting"

@@ -188,9 +188,9 @@ func (c *checker) fits(m *Model, rec recipe.Recipe, p yamlPath) {
 	if m.Conversations == SharePerKey && (m.Type != policy.LLM || rec.Family() != recipe.LlamaCpp) {
 		c.add(p.child("conversations"), "", "only models of type llm on llamacpp keep conversations apart by key")
 	}
-	from := recipe.Owner
+	from := recipe.Operator
 	if m.Registered {
-		from = recipe.Outside
+		from = recipe.Client
 		if !rec.Registrable() {
 			c.add(p.child("recipe"), "its entry under recipes says `registration: allow` otherwise", "recipe %s takes no registered models", m.Recipe)
 		}

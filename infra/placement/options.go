@@ -107,7 +107,7 @@ func runtimeOptions(flags recipe.Options, table map[string]string, r *recipe.Rec
 	}
 	out := flags.Clone()
 	for name, v := range asked {
-		one, err := r.ParseOptions(map[string]any{name: v}, recipe.Outside)
+		one, err := r.ParseOptions(map[string]any{name: v}, recipe.Client)
 		if err != nil || one[name] == "" {
 			continue
 		}

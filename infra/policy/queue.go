@@ -8,10 +8,10 @@ import (
 // MaxOvertaken is how many later loads may overtake a ticket that waits for a busy victim (rule 5).
 const MaxOvertaken = 8
 
-// Step is what a host's queue does next. The caller first applies Close and Reopen, then starts or refuses Ticket. It
+// QueueDecision is what a host's queue does next. The caller first applies Close and Reopen, then starts or refuses Ticket. It
 // asks again after every event on the host (a request ends, a process exits, a ticket arrives or is dropped, a load
 // ends) and at Again.
-type Step struct {
+type QueueDecision struct {
 	Ticket    string    // the ticket to start or to refuse now; "" if none
 	Admission Admission // of Ticket: Load or Refuse. Its Close is empty; use the step's
 	Overtakes []string  // tickets that Ticket overtakes: each one's Overtaken grows by one
@@ -48,9 +48,9 @@ type earlier struct {
 // ticket was dropped.
 //
 // A ticket for a resident model is a reload. The caller must first remove tickets that the resident copy satisfies.
-func Next(h Host, now time.Time, fairAfter time.Duration) Step {
+func Next(h Host, now time.Time, fairAfter time.Duration) QueueDecision {
 	var (
-		s       Step
+		s       QueueDecision
 		ahead   []earlier
 		claimed []Resident // victims of the ticket that starts and of those that head their wait
 	)

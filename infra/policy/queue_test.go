@@ -22,44 +22,44 @@ func TestNext(t *testing.T) {
 	tests := []struct {
 		name string
 		host Host
-		want Step
+		want QueueDecision
 	}{
-		{"empty queue", host([]Resident{busy}), Step{}},
+		{"empty queue", host([]Resident{busy}), QueueDecision{}},
 		{
 			"head starts",
 			host([]Resident{idle}, Ticket{ID: "t", Model: llm("a")}),
-			Step{Ticket: "t", Admission: Admission{Decision: Load, Evict: []string{"idle"}, Reason: Reason{IdleVictim, "stops idle"}}},
+			QueueDecision{Ticket: "t", Admission: Admission{Decision: Load, Evict: []string{"idle"}, Reason: Reason{IdleVictim, "stops idle"}}},
 		},
 		{
 			"one load at a time",
 			loading(host(nil, Ticket{ID: "t", Model: llm("a")}), "e", Embedding),
-			Step{Waits: []Waiting{{Ticket: "t", Reason: Reason{OneLoad, "waits for the load of e"}}}},
+			QueueDecision{Waits: []Waiting{{Ticket: "t", Reason: Reason{OneLoad, "waits for the load of e"}}}},
 		},
 		{
 			"victims are closed while another load is under way",
 			loading(host([]Resident{busy}, Ticket{ID: "t", Model: llm("a"), Since: epoch.Add(-fair)}), "e", Embedding),
-			Step{Close: []string{"busy"}, Waits: []Waiting{{
+			QueueDecision{Close: []string{"busy"}, Waits: []Waiting{{
 				Ticket: "t", Heads: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
 			}}},
 		},
 		{
 			"since in the future counts as now",
 			host([]Resident{busy}, Ticket{ID: "t", Model: llm("a"), Since: epoch.Add(time.Hour)}),
-			Step{Again: epoch.Add(fair), Waits: []Waiting{{
+			QueueDecision{Again: epoch.Add(fair), Waits: []Waiting{{
 				Ticket: "t", Heads: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
 			}}},
 		},
 		{
 			"a stopping victim needs no timer",
 			host([]Resident{{ID: "going", Type: LLM, State: ModelDraining}}, Ticket{ID: "t", Model: llm("a")}),
-			Step{Waits: []Waiting{{
+			QueueDecision{Waits: []Waiting{{
 				Ticket: "t", Heads: true, For: []string{"going"}, Reason: Reason{Stopping, "waits for going"},
 			}}},
 		},
 		{
 			"a reload waits for its own copy only",
 			host([]Resident{busy}, Ticket{ID: "t", Model: llm("busy")}),
-			Step{Again: epoch.Add(fair), Waits: []Waiting{{
+			QueueDecision{Again: epoch.Add(fair), Waits: []Waiting{{
 				Ticket: "t", Heads: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
 			}}},
 		},
@@ -76,7 +76,7 @@ func TestNext(t *testing.T) {
 					{ID: "t2", Model: Model{ID: "other", Type: Image, Devices: GPU, Memory: 8}},
 				},
 			},
-			Step{Again: epoch.Add(fair), Waits: []Waiting{
+			QueueDecision{Again: epoch.Add(fair), Waits: []Waiting{
 				{Ticket: "t1", Heads: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"}},
 				{Ticket: "t2", Behind: "t1", Reason: Reason{Behind, "waits behind t1"}},
 			}},

@@ -106,7 +106,7 @@ func (r *Recipe) flagIn(args, flags []string) string {
 	return ""
 }
 
-// refusedIn returns why arguments may not come from [Outside], or "" if they may. Each must be a flag of AllowedArgs in
+// refusedIn returns why arguments may not come from [Client], or "" if they may. Each must be a flag of AllowedArgs in
 // one of its spellings. If the flag takes a value, an allowed one must follow, as the next argument or joined by "=".
 func (r *Recipe) refusedIn(args []string) (reason string) {
 	for i := 0; i < len(args); i++ {
@@ -185,7 +185,7 @@ func (s OptionSpec) refusedText(text string) string {
 
 // CheckEffective checks effective options one last time, just before they become a command line, whoever merged them.
 // owner holds the layers from the models file and the runner's flags, whose values are accepted as they stand.
-// Everything else must be allowed from [Outside]. Mistakes are reported as by [Recipe.ParseOptions].
+// Everything else must be allowed from [Client]. Mistakes are reported as by [Recipe.ParseOptions].
 func (r *Recipe) CheckEffective(opts Options, owner ...Options) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(opts)) {
@@ -193,10 +193,10 @@ func (r *Recipe) CheckEffective(opts Options, owner ...Options) error {
 		if !known || opts[name] == nil {
 			continue
 		}
-		from := Outside
+		from := Client
 		if spec.Kind == KindArgs || spec.Default != nil && opts[name] == spec.Default ||
 			slices.ContainsFunc(owner, func(o Options) bool { return o[name] == opts[name] }) {
-			from = Owner
+			from = Operator
 		}
 		_, reason := spec.normalise(opts[name], r, from)
 		if text, ok := opts[name].(string); reason == "" && ok && spec.Kind == KindArgs {

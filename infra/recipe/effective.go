@@ -13,7 +13,7 @@ type Layers struct {
 	Request   Options // for this load; a nil value skips the saved one
 	Saved     Options // stored for the model
 	Catalogue Options // models.yaml
-	Runner    Options // flags and environment; options of other recipes are ignored
+	Runner    Options // run-time settings over flags and environment; options of other recipes are ignored
 }
 
 // Effective merges the layers by priority and returns every option that has a value. A nil in the request skips the

@@ -31,11 +31,11 @@ type Origin bool
 
 // Origins.
 const (
-	// Owner is the operator: the models file, and the runner's flags and environment.
-	Owner Origin = true
-	// Outside is everyone else: requests, registered models, and everything in Redis, including saved options and
+	// Operator wrote the models file, and the runner's flags and environment.
+	Operator Origin = true
+	// Client wrote everything else: requests, registered models, and everything in Redis, including saved options and
 	// settings. It may only tune: numbers, switches and words from fixed lists.
-	Outside Origin = false
+	Client Origin = false
 )
 
 // MergeArgs is an option of every recipe that has an option of kind args. A layer that sets it to true appends its
@@ -126,7 +126,7 @@ func CheckOptions(r *Recipe, opts Options, from Origin) error {
 // ParseOptions checks options against the recipe and their origin, and returns them normalised. It reports all mistakes
 // at once, in the order of the names, each as an [*OptionError]. It keeps a nil value.
 //
-// From [Outside], options of kind args may hold only [Recipe.AllowedArgs], without positional words, and options of
+// From [Client], options of kind args may hold only [Recipe.AllowedArgs], without positional words, and options of
 // kind string only one of their listed values.
 func (r *Recipe) ParseOptions(in map[string]any, from Origin) (Options, error) {
 	out := make(Options, len(in))
@@ -191,7 +191,7 @@ func (s OptionSpec) normalise(v any, r *Recipe, from Origin) (out any, reason st
 			return nil, "want a text"
 		case len(s.Values) > 0 && !slices.Contains(s.Values, t):
 			return nil, "want one of " + strings.Join(s.Values, ", ")
-		case len(s.Values) == 0 && from == Outside:
+		case len(s.Values) == 0 && from == Client:
 			return nil, "can only be set by the models file"
 		case strings.HasPrefix(t, "-"):
 			return nil, "begins with a hyphen"
@@ -211,7 +211,7 @@ func (s OptionSpec) normalise(v any, r *Recipe, from Origin) (out any, reason st
 		if flag := r.reservedIn(args); flag != "" {
 			return nil, fmt.Sprintf("argument %s is reserved", flag)
 		}
-		if from == Outside {
+		if from == Client {
 			if reason := r.refusedIn(args); reason != "" {
 				return nil, reason
 			}

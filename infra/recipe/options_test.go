@@ -56,7 +56,7 @@ func TestParseOptions(t *testing.T) {
 		{"unknown", "llamacpp", "ctx-size", 1, nil, "no such option"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := shipped(t, tt.recipe).ParseOptions(map[string]any{tt.option: tt.in}, Outside)
+			got, err := shipped(t, tt.recipe).ParseOptions(map[string]any{tt.option: tt.in}, Client)
 			if tt.want != nil {
 				if err != nil || got[tt.option] != tt.want {
 					t.Errorf("got %#v, %v; want %#v", got[tt.option], err, tt.want)
@@ -72,14 +72,14 @@ func TestParseOptions(t *testing.T) {
 }
 
 func TestNullIsKept(t *testing.T) {
-	got, err := shipped(t, "llamacpp").ParseOptions(map[string]any{"ctx_size": nil}, Outside)
+	got, err := shipped(t, "llamacpp").ParseOptions(map[string]any{"ctx_size": nil}, Client)
 	if v, ok := got["ctx_size"]; err != nil || !ok || v != nil {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
 
 func TestAllOptionMistakesAtOnce(t *testing.T) {
-	err := CheckOptions(shipped(t, "llamacpp"), Options{"ctx_size": -5, "n_batch": "x", "steps": 1, "n_ubatch": 512}, Outside)
+	err := CheckOptions(shipped(t, "llamacpp"), Options{"ctx_size": -5, "n_batch": "x", "steps": 1, "n_ubatch": 512}, Client)
 	for _, want := range []string{"option ctx_size:", "option n_batch:", "option steps:"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("err = %v, want %q in it", err, want)
@@ -93,20 +93,20 @@ func TestReservedArgs(t *testing.T) {
 	for _, flag := range strings.Fields("-m --model --port --host --ctx-size -c -ngl --jinja --mmproj --embeddings " +
 		"--reranking --api-key --alias --ctx_size --api_key --hf-repo --rpc") {
 		for _, text := range []string{flag + " x", flag + "=x", "-np 4 " + flag, `"` + flag + `"`, `\` + flag} {
-			if err := CheckOptions(llama, Options{"llamacpp_args": text}, Owner); err == nil {
+			if err := CheckOptions(llama, Options{"llamacpp_args": text}, Operator); err == nil {
 				t.Errorf("%q was accepted", text)
 			}
 		}
 	}
 	for _, text := range []string{"", "-np 4", "-cb", "--cache-reuse 256", "-fa on", "--chat-template chatml", "-mg 0", "-- x", "-"} {
-		if err := CheckOptions(llama, Options{"llamacpp_args": text}, Owner); err != nil {
+		if err := CheckOptions(llama, Options{"llamacpp_args": text}, Operator); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	if err := CheckOptions(shipped(t, "vllm"), Options{"vllm_args": "--max-model 9"}, Owner); err == nil {
+	if err := CheckOptions(shipped(t, "vllm"), Options{"vllm_args": "--max-model 9"}, Operator); err == nil {
 		t.Error("an abbreviation that the engine completes was accepted")
 	}
-	err := CheckOptions(llama, Options{"llamacpp_args": "--api-key=verysecret"}, Owner)
+	err := CheckOptions(llama, Options{"llamacpp_args": "--api-key=verysecret"}, Operator)
 	if err == nil || strings.Contains(err.Error(), "verysecret") {
 		t.Errorf("err = %v: it must not repeat the value", err)
 	}
@@ -212,7 +212,7 @@ func TestOptionsRoundTrip(t *testing.T) {
 		add("cfg_scale", rapid.Float64Range(0, 100).Draw(t, "cfg_scale"))
 		add("width", rapid.IntRange(64, 8192).Draw(t, "width"))
 		add("sdcpp_args", rapid.StringMatching(`[a-z<>& ]{0,20}`).Draw(t, "args"))
-		opts, err := r.ParseOptions(in, Owner)
+		opts, err := r.ParseOptions(in, Operator)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,7 +221,7 @@ func TestOptionsRoundTrip(t *testing.T) {
 		if err := json.Unmarshal([]byte(eff.Canonical()), &stored); err != nil {
 			t.Fatal(err)
 		}
-		again, err := r.ParseOptions(stored, Owner)
+		again, err := r.ParseOptions(stored, Operator)
 		if err != nil || !again.Equal(eff) {
 			t.Fatalf("came back as %s, %v; want %s", again.Canonical(), err, eff.Canonical())
 		}
@@ -343,7 +343,7 @@ func TestAllowedArgs(t *testing.T) {
 		{"standin", "args", "--need-file /etc/shadow", "models file"},
 		{"standin", "args", "--load-time 1", "duration"},
 	} {
-		err := CheckOptions(shipped(t, tt.recipe), Options{tt.option: tt.text}, Outside)
+		err := CheckOptions(shipped(t, tt.recipe), Options{tt.option: tt.text}, Client)
 		if tt.reason == "" && err != nil || tt.reason != "" && (err == nil || !strings.Contains(err.Error(), tt.reason)) {
 			t.Errorf("%s %q: %v, want %q", tt.recipe, tt.text, err, tt.reason)
 		}
@@ -378,7 +378,7 @@ func TestAllowedArgs(t *testing.T) {
 		}
 		for _, flag := range strings.Fields(flags) {
 			for _, text := range []string{flag, flag + " x", flag + "=x", flag + " 1", "'" + flag + "'", `\` + flag, strings.ReplaceAll(flag, "-", "_"), "--" + strings.ReplaceAll(strings.TrimLeft(flag, "-"), "-", "_") + " 1"} {
-				if err := CheckOptions(r, Options{option: text}, Outside); err == nil && !strings.HasPrefix(text, "--t ") && !strings.HasPrefix(text, "--r ") {
+				if err := CheckOptions(r, Options{option: text}, Client); err == nil && !strings.HasPrefix(text, "--t ") && !strings.HasPrefix(text, "--r ") {
 					t.Errorf("%s: %q was accepted", name, text)
 				}
 			}
@@ -415,7 +415,7 @@ func TestNumbersAreBounded(t *testing.T) {
 				continue
 			}
 			var oe *OptionError
-			err := CheckOptions(&r, Options{name: int64(1<<63 - 1)}, Owner)
+			err := CheckOptions(&r, Options{name: int64(1<<63 - 1)}, Operator)
 			if want := "want " + number(*spec.Min) + " to " + number(*spec.Max); !errors.As(err, &oe) || !strings.HasPrefix(oe.Reason, want) {
 				t.Errorf("recipe %s: option %s: %v, want %q", id, name, err, want)
 			}

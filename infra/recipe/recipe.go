@@ -68,7 +68,7 @@ type Recipe struct {
 	Options map[string]OptionSpec `json:"options,omitempty"`
 	// ReservedArgs are flags that the runner sets itself. No option of kind args may hold them, whoever sets it.
 	ReservedArgs []string `json:"reserved_args,omitempty" yaml:"-"`
-	// AllowedArgs are the only flags that options of kind args may hold if they come from [Outside]. The key lists the
+	// AllowedArgs are the only flags that options of kind args may hold if they come from [Client]. The key lists the
 	// spellings of a flag, separated by spaces. The value says what may follow the flag: a number in a range, one of a
 	// list of words, or, for [KindBool], nothing. A recipe that sets the field replaces the whole inherited map.
 	AllowedArgs map[string]OptionSpec `json:"allowed_args,omitempty"`

@@ -308,7 +308,7 @@ func TestExpand(t *testing.T) {
 
 func TestOptionErrorType(t *testing.T) {
 	r := Shipped()["sd-cpp"]
-	err := CheckOptions(&r, Options{"steps": "many", "ctx_size": int64(1)}, Outside)
+	err := CheckOptions(&r, Options{"steps": "many", "ctx_size": int64(1)}, Client)
 	var oe *OptionError
 	if !errors.As(err, &oe) || oe.Name != "ctx_size" {
 		t.Errorf("err = %v, want an OptionError, the first for ctx_size", err)

@@ -19,7 +19,7 @@ func (r *Response) next(due time.Time) ([]byte, error) {
 		case phaseEnded:
 			return nil, io.EOF
 		case phaseFailed:
-			return nil, r.told
+			return nil, r.reported
 		case phaseClosed:
 			return nil, net.ErrClosed
 		case phasePending:
@@ -121,10 +121,10 @@ func (r *Response) HoldJSON(limit, most int) error {
 	}
 	if r.phase == phaseEnded {
 		r.vet(r.rest)
-		return r.told
+		return r.reported
 	}
 	if r.Buffered(); r.phase != phaseBody {
-		return r.told // most bodies came with their heads, so nothing is copied
+		return r.reported // most bodies came with their heads, so nothing is copied
 	}
 	held := make([]byte, 0, min(limit, max(r.Size(), smallBuffer)))
 	for len(held) < limit {

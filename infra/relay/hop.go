@@ -41,7 +41,7 @@ func (r *Response) Answer(status int, kind string, body []byte) {
 	r.header.SetContentType(kind)
 	r.header.SetContentLength(len(body))
 	r.phase, r.reuse, r.isJSON, r.jsonEvents = phaseEnded, false, false, false
-	r.rest, r.err, r.told = body, nil, nil
+	r.rest, r.err, r.reported = body, nil, nil
 }
 
 // Set sets a header field of the answer.

@@ -47,24 +47,24 @@ type Response struct {
 	call   *Call
 	header fasthttp.ResponseHeader
 
-	phase   phase
-	framing framing
-	isHead  bool // the request was HEAD
-	upgrade bool // the request asked for another protocol
-	reuse   bool // the connection may serve another request
-	wasSent bool
-	got     bool
-	interim int
-	scanned int   // head bytes already searched for its end
-	left    int64 // bytes left of a body with a Content-Length
-	chunks  chunkDecoder
-	isJSON  bool     // check that the body is JSON
-	limit   int64    // if it is: body bytes that may still arrive, plus one; 0 means no bound
-	json    jsonText // check of the body decoded so far
-	rest    []byte   // decoded bytes not yet returned
-	err     error    // in phaseFailed
-	told    error    // the same as the reader gets it
-	headed  bool     // Hop.Head has returned
+	phase    phase
+	framing  framing
+	isHead   bool // the request was HEAD
+	upgrade  bool // the request asked for another protocol
+	reuse    bool // the connection may serve another request
+	wasSent  bool
+	got      bool
+	interim  int
+	scanned  int   // head bytes already searched for its end
+	left     int64 // bytes left of a body with a Content-Length
+	chunks   chunkDecoder
+	isJSON   bool     // check that the body is JSON
+	limit    int64    // if it is: body bytes that may still arrive, plus one; 0 means no bound
+	json     jsonText // check of the body decoded so far
+	rest     []byte   // decoded bytes not yet returned
+	err      error    // in phaseFailed
+	reported error    // the same as the reader gets it
+	headed   bool     // Hop.Head has returned
 
 	jsonEvents bool  // see RequireJSONEvents
 	down       error // error of writing to the client
@@ -97,7 +97,7 @@ func (r *Response) begin(client *Client, call *Call, req *Request) {
 	r.interim, r.scanned, r.left = 0, 0, 0
 	r.chunks = chunkDecoder{}
 	r.isJSON, r.limit, r.json = false, 0, jsonText{}
-	r.rest, r.err, r.told, r.down = nil, nil, nil, nil
+	r.rest, r.err, r.reported, r.down = nil, nil, nil, nil
 	r.headed, r.jsonEvents = false, false
 	r.headDue, r.silentDue = time.Time{}, time.Time{}
 	r.first, r.silence, r.probe = req.FirstByte, req.Silence, req.Probe
@@ -172,7 +172,7 @@ func (r *Response) await(until time.Time) error {
 	if r.phase == phaseClosed {
 		return net.ErrClosed
 	}
-	return r.told
+	return r.reported
 }
 
 // takeHead takes a complete head from the unread bytes, if there is one, and skips interim heads.
@@ -232,10 +232,10 @@ func (r *Response) fail(kind, cause error) error {
 	}
 	r.phase = phaseFailed
 	r.err = &Error{Kind: kind, Cause: cause, Sent: r.wasSent, Got: r.got}
-	if r.told = r.err; r.headed {
-		r.told = r.Hop.Broke(r, r.err)
+	if r.reported = r.err; r.headed {
+		r.reported = r.Hop.Broke(r, r.err)
 	}
-	return r.told
+	return r.reported
 }
 
 // Reject ends an exchange whose answer is wrong. It returns an ErrBadReply with the cause, and so does every further

@@ -51,7 +51,7 @@ const (
 // PathHost answers the runner's view of itself as JSON (GET); PathLog the runner's own log as text, PathLogs/<model> an
 // engine's; with ?follow=1 they go on, and with &no-history=1 they begin with the next line. PathCheck/<model>
 // (GET) has the runner check that the model's engine still computes, and end it if it does not; the answer is a [Check].
-// PathKept lists the saved conversations by model as JSON (GET), or forgets those of ?model, or all, from before ?at (DELETE); the
+// PathSavedConversations lists the saved conversations by model as JSON (GET), or forgets those of ?model, or all, from before ?at (DELETE); the
 // answer is a [Forgotten].
 const (
 	PathHost  = "/runner/host"
@@ -60,10 +60,10 @@ const (
 	PathCheck = "/runner/check/"
 	// PathConversations/<identity> (GET) lists a host's saved conversations with an identity as JSON, and
 	// PathConversations/<identity>/<name>?offset=N answers the next ConversationsPart bytes of one.
-	PathConversations = "/runner/conversations/"
-	PathKept          = "/runner/conversations"
-	PathHealth        = "/runner/health"
-	PathMetrics       = "/metrics"
+	PathConversations      = "/runner/conversations/"
+	PathSavedConversations = "/runner/conversations"
+	PathHealth             = "/runner/health"
+	PathMetrics            = "/metrics"
 )
 
 // ConversationsPart is the most bytes of a saved conversation in one answer.

@@ -57,7 +57,7 @@ func (t *UsageReporter) Touch(host, model string) {
 // Answer is a complete answer of a model on a host, with what the engine told of it.
 type Answer struct {
 	Host, Model           string
-	Told                  bool // the engine told how many tokens it took; else the rest is zero
+	Reported              bool // the engine told how many tokens it took; else the rest is zero
 	Input, Output, Cached int64
 	PerSecond             float64       // tokens; ignored if not finite
 	FirstToken            time.Duration // from the request to the answer's first byte
@@ -70,7 +70,7 @@ func (t *UsageReporter) Answered(a Answer) {
 	b := t.noted
 	b.served[CopyID{a.Host, a.Model}]++
 	b.counters["request_count_total"]++
-	if !a.Told {
+	if !a.Reported {
 		return
 	}
 	b.tokens("input_tokens", "input_tokens_total", a.Input)

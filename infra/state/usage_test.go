@@ -69,7 +69,7 @@ func TestUsageReporterKeepsWhatFailed(t *testing.T) {
 	must(t, s.Ping(ctx))
 	toucher := state.NewUsageReporter(s)
 	answered := func(output int64, perSecond float64) {
-		toucher.Answered(state.Answer{Host: "h", Model: "m", Told: true, Output: output, PerSecond: perSecond})
+		toucher.Answered(state.Answer{Host: "h", Model: "m", Reported: true, Output: output, PerSecond: perSecond})
 	}
 	answered(1, 2.5)
 	answered(0, math.NaN())

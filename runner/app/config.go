@@ -214,7 +214,7 @@ func (s HostSettings) options() (recipe.Options, error) {
 		raw["llamacpp_backend"] = s.LlamacppBackend
 	}
 	llamacpp := recipe.Shipped()[recipe.LlamaCpp]
-	parsed, err := llamacpp.ParseOptions(raw, recipe.Owner)
+	parsed, err := llamacpp.ParseOptions(raw, recipe.Operator)
 	if err != nil {
 		return nil, err
 	}

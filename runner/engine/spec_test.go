@@ -61,7 +61,7 @@ func TestArgv(t *testing.T) {
 			if s.Checkpoint == "" {
 				s.Checkpoint = "/models/m.gguf"
 			}
-			owner, err := s.Recipe.ParseOptions(tt.owner, recipe.Owner)
+			owner, err := s.Recipe.ParseOptions(tt.owner, recipe.Operator)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -168,7 +168,7 @@ func TestArgvHoldsNothingElse(t *testing.T) {
 			rapid.StringMatching(`-?[0-9]{1,4}(\.[0-9])?`), rapid.StringMatching("[ -~\u2013\n\x00]{0,12}"),
 			rapid.SampledFrom([]string{"on", "auto", "f16", "--", "-", "attacker/repo", "/etc/passwd", "http://x"}))
 		text := strings.Join(rapid.SliceOfN(word, 0, 6).Draw(t, "words"), " ")
-		request, err := r.ParseOptions(map[string]any{option: text}, recipe.Outside)
+		request, err := r.ParseOptions(map[string]any{option: text}, recipe.Client)
 		if option == "" || err != nil {
 			s.Options = recipe.Options{option: text} // nor does it pass when nobody asked before
 			if argv, err := Argv(s); option != "" && err == nil {

@@ -212,7 +212,7 @@ func (h *Host) registerLocked(ctx context.Context) error {
 		h.noteLocked(h.store.SetHostState(ctx, h.cfg.Name, h.generation, string(policy.Draining)))
 	}
 	for len(h.unsent) > 0 {
-		if err := h.sendLocked(ctx, h.unsent[0]); err != nil {
+		if err := h.publishOutcomeLocked(ctx, h.unsent[0]); err != nil {
 			h.noteLocked(err)
 			return err
 		}

@@ -67,7 +67,7 @@ func BenchmarkCatalogEdit(b *testing.B) {
 		h.mu.Lock()
 		h.catalog = catalogs[edit%2]
 		h.mu.Unlock()
-		h.dismissOutdated(context.Background())
+		h.retireOutdated(context.Background())
 	}
 	close(stop)
 	b.ReportMetric(float64(slices.Max(<-waits)), "wait-ns")

@@ -119,14 +119,14 @@ type Host struct {
 	endOver context.CancelFunc      // called by drain at its very end
 	notice  notice
 
-	redisMu    sync.Mutex // held over every write that carries the generation; taken before mu
-	generation uint64     // guarded by redisMu; 0 until registered
-	stale      bool       // guarded by redisMu: Redis lacks something, register again
-	fenced     bool       // guarded by redisMu: Redis refused the generation
-	silent     bool       // guarded by redisMu: the final state was written
-	registered time.Time  // guarded by redisMu: time just before the last registration
-	written    time.Time  // guarded by redisMu: time just before the last write of a model's record
-	unsent     []ending   // guarded by redisMu: outcomes not yet written to Redis
+	redisMu    sync.Mutex      // held over every write that carries the generation; taken before mu
+	generation uint64          // guarded by redisMu; 0 until registered
+	stale      bool            // guarded by redisMu: Redis lacks something, register again
+	fenced     bool            // guarded by redisMu: Redis refused the generation
+	silent     bool            // guarded by redisMu: the final state was written
+	registered time.Time       // guarded by redisMu: time just before the last registration
+	written    time.Time       // guarded by redisMu: time just before the last write of a model's record
+	unsent     []ticketOutcome // guarded by redisMu: outcomes not yet written to Redis
 
 	unsure atomic.Bool // Redis showed something older than a recent write: the next beat checks whether that lasts
 

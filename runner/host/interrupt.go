@@ -72,9 +72,9 @@ func (h *Host) turnAway(ctx, back context.Context) {
 				switch {
 				case t.State != state.TicketQueued || h.isInProgress(t.ID):
 				case t.Kind == "load":
-					h.finishNow(back, t, failure(errInterruptedLoad))
+					h.reportNow(back, t, failure(errInterruptedLoad))
 				case len(copies) == 0:
-					h.finishNow(back, t, state.Outcome{Fields: map[string]string{}})
+					h.reportNow(back, t, state.Outcome{Fields: map[string]string{}})
 				case t.Force:
 					for _, r := range copies {
 						h.cutAll(r, ErrCut)

@@ -32,7 +32,7 @@ type load struct {
 
 // claimLocked makes this the host's current load and closes its victims, in the same critical section that chose them.
 // From then on a request for a victim queues behind this load.
-func (h *Host) claimLocked(q queuedLoad, s policy.Step) *load {
+func (h *Host) claimLocked(q queuedLoad, s policy.QueueDecision) *load {
 	l := &load{ticket: q.ticket, spec: q.spec, overtakes: s.Overtakes, began: time.Now()}
 	l.spec.gpuMemory = s.Admission.GPUMemory
 	if l.spec.gpuMemory != nil {
@@ -95,7 +95,7 @@ func (h *Host) runLoad(ctx context.Context, l *load) {
 	h.mu.Unlock()
 	m := l.spec.model
 	h.log.Info("load begins", "model", m.ID, "ticket", l.ticket.ID, "evicts", ids(l.victims))
-	err := h.displace(l, l.victims, "evicted for "+m.ID)
+	err := h.evictAll(l, l.victims, "evicted for "+m.ID)
 	var r *resident
 	if err == nil {
 		r = l.spec.newResident(l.ticket.ID)
@@ -103,14 +103,14 @@ func (h *Host) runLoad(ctx context.Context, l *load) {
 		h.residents[r.key] = r
 		h.mu.Unlock()
 		h.publishDirty(ctx)
-		if err = h.attempts(ctx, l, r); err != nil {
+		if err = h.startWithRetry(ctx, l, r); err != nil {
 			h.mu.Lock()
 			r.reason = "load failed"
 			h.mu.Unlock()
-			h.forget(ctx, r)
+			h.freeSlot(ctx, r)
 		}
 	}
-	h.conclude(ctx, l, r, err)
+	h.endLoad(ctx, l, r, err)
 }
 
 // abandon drops a load that could not begin in Redis because nobody wants its ticket any more or Redis is unavailable.
@@ -128,9 +128,9 @@ func (h *Host) abandon(ctx context.Context, l *load, err error) {
 	h.publishDirty(ctx)
 }
 
-// displace stops the given models, which the load holds, one after the other, and waits for each process to end. It
+// evictAll stops the given models, which the load holds, one after the other, and waits for each process to end. It
 // waits for busy ones for at most Config.ClearTimeout.
-func (h *Host) displace(l *load, list []*resident, reason string) error {
+func (h *Host) evictAll(l *load, list []*resident, reason string) error {
 	ctx, cancel := context.WithTimeout(h.life, h.cfg.ClearTimeout)
 	defer cancel()
 	for _, r := range list {
@@ -148,9 +148,9 @@ func (h *Host) displace(l *load, list []*resident, reason string) error {
 	return nil
 }
 
-// attempts starts the engine; if that fails, it clears the host and tries once more (rule 6).
-func (h *Host) attempts(ctx context.Context, l *load, r *resident) error {
-	err := h.attempt(ctx, l, r)
+// startWithRetry starts the engine; if that fails, it clears the host and tries once more (rule 6).
+func (h *Host) startWithRetry(ctx context.Context, l *load, r *resident) error {
+	err := h.startEngine(ctx, l, r)
 	if err == nil {
 		h.endQuarantine(l.spec)
 		return nil
@@ -162,14 +162,14 @@ func (h *Host) attempts(ctx context.Context, l *load, r *resident) error {
 	if err := h.clear(ctx, l, r); err != nil {
 		return err
 	}
-	if err = h.attempt(ctx, l, r); err != nil && h.life.Err() == nil {
+	if err = h.startEngine(ctx, l, r); err != nil && h.life.Err() == nil {
 		h.setQuarantine(l.spec, err)
 	}
 	return err
 }
 
-// attempt starts the engine once.
-func (h *Host) attempt(ctx context.Context, l *load, r *resident) error {
+// startEngine starts the engine once.
+func (h *Host) startEngine(ctx context.Context, l *load, r *resident) error {
 	began := time.Now()
 	e, err := h.cfg.Engines.Start(h.life, l.spec.model, l.spec.recipe, l.spec.options, l.spec.plan, l.told)
 	if err != nil {
@@ -208,12 +208,12 @@ func (h *Host) clear(ctx context.Context, l *load, failed *resident) error {
 	h.mu.Unlock()
 	h.publishDirty(ctx)
 	reason := "cleared for " + failed.id
-	if err := h.displace(l, idles, reason); err != nil {
+	if err := h.evictAll(l, idles, reason); err != nil {
 		return err
 	}
 	h.holdWhenIdle(l, busies)
 	h.publishDirty(ctx)
-	return h.displace(l, busies, reason)
+	return h.evictAll(l, busies, reason)
 }
 
 // holdWhenIdle closes busy models when all are idle, at the latest after Config.FairAfter. Until then they take new
@@ -234,9 +234,9 @@ func (h *Host) holdWhenIdle(l *load, list []*resident) {
 	}
 }
 
-// conclude publishes the outcome of the load.
-func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
-	e := ending{ticket: l.ticket.ID, reserve: r, explicit: l.ticket.Options != ""}
+// endLoad publishes the outcome of the load.
+func (h *Host) endLoad(ctx context.Context, l *load, r *resident, err error) {
+	e := ticketOutcome{ticket: l.ticket.ID, reserve: r, explicit: l.ticket.Options != ""}
 	stops := h.life.Err() != nil
 	if err != nil && errors.Is(context.Cause(h.life), ErrInterrupted) {
 		err, stops = errInterruptedLoad, false // its successor may take long to start: waiters ask another host
@@ -272,7 +272,7 @@ func (h *Host) conclude(ctx context.Context, l *load, r *resident, err error) {
 		e.out.Fields["evicted"] = strings.Join(l.evicted, ",")
 	}
 	if err == nil || !stops { // otherwise the runner stops, and the ticket goes back to the queue for its successor
-		h.finish(ctx, e)
+		h.reportOutcome(ctx, e)
 	}
 	if err == nil {
 		h.keepNeed(ctx, r)

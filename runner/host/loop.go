@@ -20,7 +20,7 @@ func (h *Host) loop(ctx, back context.Context) {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		changed := h.mirror.Changed()
-		again := h.step(back)
+		again := h.lookAtQueue(back)
 		wait := time.Second // in case events were lost
 		if !again.IsZero() {
 			wait = min(wait, max(time.Until(again), time.Millisecond))
@@ -35,15 +35,15 @@ func (h *Host) loop(ctx, back context.Context) {
 	}
 }
 
-// step looks at the queue once: it answers what it can at once and starts the next load. It returns the time when the
+// lookAtQueue looks at the queue once: it answers what it can at once and starts the next load. It returns the time when the
 // outcome would change without an event.
-func (h *Host) step(ctx context.Context) time.Time {
+func (h *Host) lookAtQueue(ctx context.Context) time.Time {
 	snap := h.mirror.Snapshot()
 	me := snap.Hosts[h.cfg.Name]
 	if me == nil || resting(me) || h.gen() == 0 || h.refreshSettings(ctx) != nil || h.refreshCatalog(ctx, snap.Catalog) != nil {
 		return time.Time{}
 	}
-	h.dismissOutdated(ctx)
+	h.retireOutdated(ctx)
 	h.publishDirty(ctx)
 	h.compareRecords(me.Models, snap.Taken)
 	h.prune(me.Queue, snap.Taken)
@@ -115,12 +115,12 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 			continue
 		}
 		if err != nil {
-			h.finishNow(ctx, t, failure(err))
+			h.reportNow(ctx, t, failure(err))
 			continue
 		}
 		if t.PullOnly {
 			if h.ensureWeights(ctx, t, e.model) {
-				h.finishNow(ctx, t, state.Outcome{Fields: map[string]string{}})
+				h.reportNow(ctx, t, state.Outcome{Fields: map[string]string{}})
 			}
 			continue
 		}
@@ -163,7 +163,7 @@ func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e loadSpec) bo
 	took := r.loadTime
 	h.mu.Unlock()
 	out := state.Outcome{Fields: map[string]string{"load_ms": strconv.FormatInt(took.Milliseconds(), 10), "cold": "0"}}
-	h.finish(ctx, ending{ticket: t.ID, out: out, reserve: r, explicit: t.Options != ""})
+	h.reportOutcome(ctx, ticketOutcome{ticket: t.ID, out: out, reserve: r, explicit: t.Options != ""})
 	return true
 }
 
@@ -203,7 +203,7 @@ func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time
 			if r.Code == policy.TooLarge {
 				out.Learned = h.learn(loads[at].spec, r.Device)
 			}
-			h.finishNow(ctx, loads[at].ticket, out)
+			h.reportNow(ctx, loads[at].ticket, out)
 		}
 		loads = slices.Delete(loads, at, at+1)
 	}

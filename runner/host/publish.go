@@ -14,8 +14,8 @@ import (
 	"reveille/infra/state"
 )
 
-// ending is a ticket's outcome.
-type ending struct {
+// ticketOutcome is a ticket's outcome.
+type ticketOutcome struct {
 	ticket  string
 	out     state.Outcome
 	reserve *resident // the model to reserve for the ticket's waiters, nil for none
@@ -182,12 +182,12 @@ func (h *Host) takeDirtyLocked() (models []state.ModelPut, npu string) {
 	return models, h.npuLocked()
 }
 
-// finish reports a ticket's outcome to Redis, now or with the next registration.
-func (h *Host) finish(ctx context.Context, e ending) {
+// reportOutcome reports a ticket's outcome to Redis, now or with the next registration.
+func (h *Host) reportOutcome(ctx context.Context, e ticketOutcome) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	if !h.stale {
-		err := h.sendLocked(ctx, e)
+		err := h.publishOutcomeLocked(ctx, e)
 		if err == nil {
 			return
 		}
@@ -196,9 +196,9 @@ func (h *Host) finish(ctx context.Context, e ending) {
 	h.unsent = append(h.unsent, e)
 }
 
-// sendLocked publishes a ticket's outcome together with the records that changed, and reserves the model for the
+// publishOutcomeLocked publishes a ticket's outcome together with the records that changed, and reserves the model for the
 // remaining waiters. redisMu is held.
-func (h *Host) sendLocked(ctx context.Context, e ending) error {
+func (h *Host) publishOutcomeLocked(ctx context.Context, e ticketOutcome) error {
 	e.out.Models, e.out.NPU = h.takeDirtyLocked()
 	waiting, err := h.store.Finish(ctx, h.cfg.Name, h.generation, e.ticket, e.out)
 	if err != nil && !errors.Is(err, state.ErrGone) {
@@ -214,8 +214,8 @@ func (h *Host) sendLocked(ctx context.Context, e ending) error {
 	return nil
 }
 
-// finishNow ends a ticket that needs no work.
-func (h *Host) finishNow(ctx context.Context, t state.TicketRecord, out state.Outcome) {
+// reportNow ends a ticket that needs no work.
+func (h *Host) reportNow(ctx context.Context, t state.TicketRecord, out state.Outcome) {
 	h.markInProgress(t.ID)
-	h.finish(ctx, ending{ticket: t.ID, out: out})
+	h.reportOutcome(ctx, ticketOutcome{ticket: t.ID, out: out})
 }

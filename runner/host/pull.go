@@ -96,7 +96,7 @@ func (h *Host) endPull(ctx context.Context, p *pull, err error) {
 	}
 	h.log.Error("pull failed", "model", p.model.ID, "error", err)
 	for _, id := range tickets {
-		h.finish(ctx, ending{ticket: id, out: failure(err)})
+		h.reportOutcome(ctx, ticketOutcome{ticket: id, out: failure(err)})
 	}
 }
 

@@ -53,21 +53,21 @@ func TestReservations(t *testing.T) {
 		t.Error("the zero value has a reservation")
 	}
 	d.end(g) // no reservation yet
-	d.answer("t", []string{"g"}, now)
+	d.resolve("t", []string{"g"}, now)
 	if d.any() {
 		t.Error("a reservation for a ticket that was given up")
 	}
-	d.ask("t")
-	d.ask("u")
+	d.reserveUnresolved("t")
+	d.reserveUnresolved("u")
 	if !d.has(g) || !d.has(h) || d.has(reservation{"", "g"}) || d.has(reservation{"v", "g"}) {
 		t.Error("while it is asked, the model is reserved for everybody who names the ticket, and nobody else")
 	}
-	d.use(g, 1, now) // arrived before the answer
-	d.answer("u", nil, now)
+	d.arrive(g, 1, now) // arrived before the answer
+	d.resolve("u", nil, now)
 	if !d.has(h) {
 		t.Error("the answer for one ticket ended another's")
 	}
-	d.answer("t", []string{"g", "h"}, now.Add(time.Second))
+	d.resolve("t", []string{"g", "h"}, now.Add(time.Second))
 	if d.has(g) || !d.has(h) {
 		t.Error("the reservation of who came has ended, that of who did not has not")
 	}
@@ -81,29 +81,29 @@ func TestReservations(t *testing.T) {
 	}
 
 	// Several requests of one gateway waited.
-	d.ask("w")
-	d.use(reservation{"w", "g"}, 2, now)
-	d.use(reservation{"w", "h"}, 2, now)
-	d.use(reservation{"w", "h"}, 2, now)
-	d.answer("w", []string{"f", "g", "h"}, now.Add(time.Hour))
+	d.reserveUnresolved("w")
+	d.arrive(reservation{"w", "g"}, 2, now)
+	d.arrive(reservation{"w", "h"}, 2, now)
+	d.arrive(reservation{"w", "h"}, 2, now)
+	d.resolve("w", []string{"f", "g", "h"}, now.Add(time.Hour))
 	f, g, h := reservation{"w", "f"}, reservation{"w", "g"}, reservation{"w", "h"}
 	if !d.has(f) || !d.has(g) || d.has(h) {
 		t.Errorf("one of two requests of g and both of h came: %v", d.due)
 	}
-	if until := d.use(f, 3, now); until != now.Add(arriveWithin) || !d.has(f) {
+	if until := d.arrive(f, 3, now); until != now.Add(arriveWithin) || !d.has(f) {
 		t.Errorf("after the first of three the reservation expires at %v", until)
 	}
-	if until := d.use(f, 3, now.Add(time.Minute)); !until.IsZero() || !d.has(f) {
+	if until := d.arrive(f, 3, now.Add(time.Minute)); !until.IsZero() || !d.has(f) {
 		t.Errorf("after the second of three it expires at %v", until)
 	}
-	d.use(f, 3, now)
-	d.use(g, 2, now)
+	d.arrive(f, 3, now)
+	d.arrive(g, 2, now)
 	if d.any() {
 		t.Errorf("all came: %v", d.due)
 	}
-	d.ask("x")
+	d.reserveUnresolved("x")
 	d.end(reservation{"x", "g"})
-	d.answer("x", []string{"g"}, now.Add(time.Hour))
+	d.resolve("x", []string{"g"}, now.Add(time.Hour))
 	if d.any() {
 		t.Error("a reservation for a gateway that left")
 	}

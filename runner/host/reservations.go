@@ -36,36 +36,36 @@ func (p pending) arrived(waiters int, now time.Time) pending {
 // reservations are those of one model. Host.mu guards them. The zero value has none.
 type reservations struct {
 	due map[reservation]pending
-	// asking holds the tickets whose outcome is being written to Redis, with the gateways that have already presented
+	// unresolved holds the tickets whose outcome is being written to Redis, with the gateways that have already presented
 	// them. Until Redis returns the waiters, any gateway that presents such a ticket is admitted.
-	asking map[string]map[string]pending
+	unresolved map[string]map[string]pending
 }
 
-func (d *reservations) any() bool { return len(d.due) > 0 || len(d.asking) > 0 }
+func (d *reservations) any() bool { return len(d.due) > 0 || len(d.unresolved) > 0 }
 
-func (d *reservations) count() int { return len(d.due) + len(d.asking) }
+func (d *reservations) count() int { return len(d.due) + len(d.unresolved) }
 
 func (d *reservations) has(x reservation) bool {
 	if _, ok := d.due[x]; ok {
 		return true
 	}
-	_, ok := d.asking[x.ticket]
+	_, ok := d.unresolved[x.ticket]
 	return ok
 }
 
-// ask keeps the model for a ticket until its waiters are known.
-func (d *reservations) ask(ticket string) {
-	if d.asking == nil {
-		d.asking = map[string]map[string]pending{}
+// reserveUnresolved keeps the model for a ticket until its waiters are known.
+func (d *reservations) reserveUnresolved(ticket string) {
+	if d.unresolved == nil {
+		d.unresolved = map[string]map[string]pending{}
 	}
-	if d.asking[ticket] == nil {
-		d.asking[ticket] = map[string]pending{}
+	if d.unresolved[ticket] == nil {
+		d.unresolved[ticket] = map[string]pending{}
 	}
 }
 
-// use counts one of the requests that waited at a reservation's gateway. It returns when the reservation now expires,
+// arrive counts one of the requests that waited at a reservation's gateway. It returns when the reservation now expires,
 // or the zero time if that did not change.
-func (d *reservations) use(x reservation, waiters int, now time.Time) (expires time.Time) {
+func (d *reservations) arrive(x reservation, waiters int, now time.Time) (expires time.Time) {
 	if was, ok := d.due[x]; ok {
 		p := was.arrived(waiters, now)
 		if p.requests == 0 {
@@ -77,7 +77,7 @@ func (d *reservations) use(x reservation, waiters int, now time.Time) (expires t
 			expires = p.until
 		}
 	}
-	if came := d.asking[x.ticket]; came != nil {
+	if came := d.unresolved[x.ticket]; came != nil {
 		if p, ok := came[x.gateway]; !ok || p.requests > 0 {
 			came[x.gateway] = p.arrived(waiters, now)
 		}
@@ -88,18 +88,18 @@ func (d *reservations) use(x reservation, waiters int, now time.Time) (expires t
 // end ends a reservation, even if requests are still expected.
 func (d *reservations) end(x reservation) {
 	delete(d.due, x)
-	if came := d.asking[x.ticket]; came != nil {
+	if came := d.unresolved[x.ticket]; came != nil {
 		came[x.gateway] = pending{}
 	}
 }
 
-// answer reserves the model, until the given time, for the waiters that Redis returned and that have not arrived yet.
-func (d *reservations) answer(ticket string, waiting []string, until time.Time) {
-	came, asked := d.asking[ticket]
+// resolve reserves the model, until the given time, for the waiters that Redis returned and that have not arrived yet.
+func (d *reservations) resolve(ticket string, waiting []string, until time.Time) {
+	came, asked := d.unresolved[ticket]
 	if !asked {
 		return // given up meanwhile
 	}
-	delete(d.asking, ticket)
+	delete(d.unresolved, ticket)
 	for _, g := range waiting {
 		p, here := came[g]
 		if !here {
@@ -127,7 +127,7 @@ func (d *reservations) expire(now time.Time) {
 func (h *Host) reserveFor(r *resident, ticket string, waiting []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r.reservations.answer(ticket, waiting, time.Now().Add(h.cfg.Reserve))
+	r.reservations.resolve(ticket, waiting, time.Now().Add(h.cfg.Reserve))
 	if len(r.reservations.due) > 0 {
 		h.expireAfter(r, arriveWithin)
 		h.expireAfter(r, h.cfg.Reserve)
@@ -161,6 +161,6 @@ func (r *resident) reserveLocked(t state.TicketRecord) {
 	r.ticket, r.dirty = t.ID, true
 	r.used = policy.Use(r.used, time.Now())
 	if t.Options == "" {
-		r.reservations.ask(t.ID)
+		r.reservations.reserveUnresolved(t.ID)
 	}
 }

@@ -116,7 +116,7 @@ func (h *Host) admit(model string, d reservation, waiters int, cut func(error), 
 	r.open[ref] = struct{}{}
 	ref.useLocked()
 	now := time.Now()
-	if until := r.reservations.use(d, waiters, now); !until.IsZero() {
+	if until := r.reservations.arrive(d, waiters, now); !until.IsZero() {
 		h.expireAfter(r, until.Sub(now))
 	}
 	return ref, ""

@@ -118,10 +118,10 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 	return nil
 }
 
-// dismissOutdated retires models whose entry is gone or changed in a way that needs another engine. The others get
+// retireOutdated retires models whose entry is gone or changed in a way that needs another engine. The others get
 // their new entry. It checks a loading model once it is loaded and has served its waiters. It also retires models whose
 // conversations are forgotten.
-func (h *Host) dismissOutdated(ctx context.Context) {
+func (h *Host) retireOutdated(ctx context.Context) {
 	outdated := h.compareEntries()
 	var gone []*resident
 	h.mu.Lock()

@@ -36,7 +36,7 @@ func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
 	}
 	switch {
 	case len(copies) == 0:
-		h.finishNow(ctx, t, failure(&Error{Code: rpc.CodeModelNotLoaded, Message: "model " + t.Model + " is not loaded"}))
+		h.reportNow(ctx, t, failure(&Error{Code: rpc.CodeModelNotLoaded, Message: "model " + t.Model + " is not loaded"}))
 	case st == policy.ModelLoading:
 	default:
 		h.markInProgress(t.ID)
@@ -60,7 +60,7 @@ func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit tim
 	for _, r := range copies {
 		if t != nil && r.state == policy.ModelLoaded && !r.idleFor(t.Fields["only_idle_ms"]) {
 			h.mu.Unlock()
-			h.finish(ctx, ending{ticket: t.ID, out: failure(&Error{Code: rpc.CodeModelBusy, Message: "model " + r.id + " is in use"})})
+			h.reportOutcome(ctx, ticketOutcome{ticket: t.ID, out: failure(&Error{Code: rpc.CodeModelBusy, Message: "model " + r.id + " is in use"})})
 			return
 		}
 		r.state, r.closed, r.dirty = policy.ModelDraining, true, true
@@ -84,16 +84,16 @@ func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit tim
 			out = failure(&Error{Code: rpc.CodeEngineCrashed, Message: "model " + copies[0].id + " does not stop"})
 		}
 		if t != nil {
-			h.finish(ctx, ending{ticket: t.ID, out: out})
+			h.reportOutcome(ctx, ticketOutcome{ticket: t.ID, out: out})
 		}
 		h.notify()
 	})
 }
 
-// Discard unloads an engine that can no longer be trusted. The next request for its model loads it again. Discard
+// UnloadSuspect unloads an engine that can no longer be trusted. The next request for its model loads it again. UnloadSuspect
 // ignores an engine that is no longer the model's or is already being stopped. It returns when the model takes no new
 // request, and does not wait for the unload.
-func (h *Host) Discard(model string, e Engine, reason string) {
+func (h *Host) UnloadSuspect(model string, e Engine, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := h.residents[model]
@@ -173,7 +173,7 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 		h.log.Error("engine died", "model", r.id, "error", e.Err())
 		h.raise(ctx, p, r.recipe, e.Err())
 	}
-	h.forget(ctx, r)
+	h.freeSlot(ctx, r)
 }
 
 // crashMemory is how long the host remembers that an engine crashed.
@@ -200,8 +200,8 @@ func (h *Host) Crashed(model string) time.Time {
 	return h.crashed[model]
 }
 
-// forget frees the slot of a model whose process is gone, once. It deletes the record before a new copy can have one.
-func (h *Host) forget(ctx context.Context, r *resident) {
+// freeSlot frees the slot of a model whose process is gone, once. It deletes the record before a new copy can have one.
+func (h *Host) freeSlot(ctx context.Context, r *resident) {
 	h.redisMu.Lock()
 	h.mu.Lock()
 	delete(h.residents, r.key)

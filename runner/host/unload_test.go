@@ -27,12 +27,12 @@ func TestUnloadLetsRequestsEnd(t *testing.T) {
 
 // A retired engine takes no new request, ends when its open ones are done, and makes room for another engine of its
 // model, at once if one is requested meanwhile.
-func TestDiscard(t *testing.T) {
+func TestUnloadSuspect(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Minute })
 	b.ready(b.load("a"))
 	leave, old := b.busy("a"), b.host.EngineOf("a")
 	for range 2 {
-		b.host.Discard("a", old, "talks nonsense")
+		b.host.UnloadSuspect("a", old, "talks nonsense")
 		if _, refused := b.enter("a", ""); refused != rpc.RefusedNotLoaded {
 			t.Errorf("retired model: %q", refused)
 		}
@@ -45,8 +45,8 @@ func TestDiscard(t *testing.T) {
 	leave()
 	b.ready(waiting)
 	b.holds("a")
-	b.host.Discard("a", old, "talks nonsense") // the slot is another engine's now
-	b.host.Discard("b", old, "talks nonsense")
+	b.host.UnloadSuspect("a", old, "talks nonsense") // the slot is another engine's now
+	b.host.UnloadSuspect("b", old, "talks nonsense")
 	b.busy("a")()
 	if n := b.engines.starts("a"); n != 2 {
 		t.Errorf("%d starts, want 2", n)

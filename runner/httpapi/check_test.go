@@ -94,7 +94,7 @@ func TestCheckAfterTheEnd(t *testing.T) {
 		t.Error("a model that was never loaded crashed")
 	}
 	b.load("text")
-	b.host.Discard("text", b.host.EngineOf("text"), "a test")
+	b.host.UnloadSuspect("text", b.host.EngineOf("text"), "a test")
 	b.until("the engine is gone", func() bool { return len(b.host.View().Models) == 0 })
 	if b.checked("text") {
 		t.Error("a model that was unloaded crashed")

@@ -184,7 +184,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		s.logs(ctx, path[len(rpc.PathLogs):])
 	case strings.HasPrefix(path, rpc.PathConversations):
 		s.conversations(ctx, path[len(rpc.PathConversations):])
-	case path == rpc.PathKept:
+	case path == rpc.PathSavedConversations:
 		s.kept(ctx)
 	case strings.HasPrefix(path, rpc.PathCheck):
 		s.check(ctx, path[len(rpc.PathCheck):])

@@ -74,7 +74,7 @@ func (w *watchdog) observe(p *host.Ref, err error) {
 		if w.badReply(p.Engine, time.Now(), own != nil) {
 			w.log.Error("engine sends invalid answers, restarting it", "model", p.Model.ID, "error", err)
 			w.m.nonsense.Inc()
-			w.host.Discard(p.Model.ID, p.Engine, "engine talks nonsense")
+			w.host.UnloadSuspect(p.Model.ID, p.Engine, "engine talks nonsense")
 		}
 	case errors.Is(err, relay.ErrTimeout):
 		w.suspect(p)

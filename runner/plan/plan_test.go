@@ -280,7 +280,7 @@ func TestGolden(t *testing.T) {
 // command returns the plan of a load with the owner's options, and its command line.
 func command(t *testing.T, r recipe.Recipe, m Meta, typ policy.Type, d policy.Devices, owner map[string]any, s Share, media bool) (argv []string, p Plan) {
 	t.Helper()
-	given, err := r.ParseOptions(owner, recipe.Owner)
+	given, err := r.ParseOptions(owner, recipe.Operator)
 	if err != nil {
 		t.Fatal(err)
 	}

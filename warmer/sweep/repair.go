@@ -29,8 +29,8 @@ func (r *run) repair(ctx context.Context) error {
 	return nil
 }
 
-// isMended reports whether a repair is settled: it was made, or turned out not to be needed.
-func isMended(err error) bool {
+// isSettled reports whether a repair is settled: it was made, or turned out not to be needed.
+func isSettled(err error) bool {
 	return err == nil || errors.Is(err, state.ErrGone) || errors.Is(err, state.ErrNotOwner)
 }
 
@@ -48,7 +48,7 @@ func (r *run) mended(a Action, err error) error {
 	if err == nil {
 		r.note(a)
 	}
-	if isMended(err) {
+	if isSettled(err) {
 		return nil
 	}
 	return err

@@ -120,7 +120,7 @@ func (r *run) confirm(ctx context.Context, naps []pendingSleep) ([]pendingSleep,
 		switch {
 		case err == nil:
 			r.note(Action{Kind: Sleep, Host: n.host, Reason: "the runner did not confirm", Result: CalledOff})
-		case !isMended(err):
+		case !isSettled(err):
 			return nil, err
 		}
 	}
@@ -187,7 +187,7 @@ func (r *run) stopOne(ctx context.Context, n pendingSleep) (Action, error) {
 	case errors.Is(err, state.ErrWanted):
 		a.Result, a.Reason = CalledOff, "work came"
 		return a, nil
-	case isMended(err) && err != nil:
+	case isSettled(err) && err != nil:
 		return Action{}, nil
 	case err != nil:
 		return Action{}, err
@@ -199,7 +199,7 @@ func (r *run) stopOne(ctx context.Context, n pendingSleep) (Action, error) {
 			a.Result = Unfinished
 		}
 	}
-	if isMended(err) {
+	if isSettled(err) {
 		err = nil
 	}
 	return a, err

@@ -12,9 +12,9 @@ import (
 	"reveille/infra/rpc"
 )
 
-// direct is an exchange with a gateway of this process: the gateway's connection goroutine does what that of infer does, and
+// localExchange is an exchange with a gateway of this process: the gateway's connection goroutine does what that of infer does, and
 // reads the engine's answer itself. It implements relay.Admission, and relay.Hop once the request was sent.
-type direct struct {
+type localExchange struct {
 	exchange
 	from   *relay.Call   // the gateway's; cancels the exchange
 	linked bool          // from does
@@ -26,7 +26,7 @@ type direct struct {
 // it holds must stay as they are until the admission has been started or dropped; from ends the exchange.
 func (s *Server) Admit(gateway string, from *relay.Call, req *relay.Request) relay.Admission {
 	target, _, _ := bytes.Cut(req.Path, []byte("?"))
-	x := &direct{from: from, exchange: exchange{s: s, began: time.Now(), ask: ask{
+	x := &localExchange{from: from, exchange: exchange{s: s, began: time.Now(), ask: ask{
 		gateway: gateway, method: req.Method, path: string(target), target: req.Path, body: req.Body,
 		field: func(name string) []byte {
 			for i := range req.Fields {
@@ -45,7 +45,7 @@ func (s *Server) Admit(gateway string, from *relay.Call, req *relay.Request) rel
 }
 
 // Wait implements relay.Admission.
-func (x *direct) Wait(until time.Time) bool {
+func (x *localExchange) Wait(until time.Time) bool {
 	if x.ready == nil {
 		if !x.linked || x.reply != nil || x.queue() != nil {
 			return true
@@ -81,7 +81,7 @@ func (x *direct) awaited() (r *reply) {
 }
 
 // Start implements relay.Admission.
-func (x *direct) Start() (resp *relay.Response, err error) {
+func (x *localExchange) Start() (resp *relay.Response, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			resp, err = x.panicked(p).answer(relay.NewAnswer(0, "", nil)), nil
@@ -114,14 +114,14 @@ func (x *direct) Start() (resp *relay.Response, err error) {
 }
 
 // panicked ends the exchange after a panic.
-func (x *direct) panicked(p any) *reply {
+func (x *localExchange) panicked(p any) *reply {
 	r := x.s.panicked(p)
 	x.end(errUnanswered)
 	return r
 }
 
 // Drop implements relay.Admission.
-func (x *direct) Drop() {
+func (x *localExchange) Drop() {
 	x.cancel(relay.ErrGone)
 	if x.ready != nil {
 		<-x.ready
@@ -130,21 +130,21 @@ func (x *direct) Drop() {
 }
 
 // end ends the exchange, if it was admitted.
-func (x *direct) end(err error) {
+func (x *localExchange) end(err error) {
 	x.unlink()
 	if x.ref != nil {
 		x.finish(err)
 	}
 }
 
-func (x *direct) unlink() {
+func (x *localExchange) unlink() {
 	if x.linked {
 		x.from.Unlink()
 	}
 }
 
 // Head implements relay.Hop: it does what infer does before it passes an answer on.
-func (x *direct) Head(resp *relay.Response, err error) (out error) {
+func (x *localExchange) Head(resp *relay.Response, err error) (out error) {
 	defer func() {
 		if p := recover(); p != nil {
 			x.panicked(p).answer(resp)
@@ -166,7 +166,7 @@ func (x *direct) Head(resp *relay.Response, err error) (out error) {
 }
 
 // Broke implements relay.Hop. In a stream of events the error is what lastEvent would say.
-func (x *direct) Broke(resp *relay.Response, err error) error {
+func (x *localExchange) Broke(resp *relay.Response, err error) error {
 	if x.from.Cause() != nil || !resp.IsEvents() || resp.Status() != fasthttp.StatusOK {
 		return err
 	}
@@ -175,7 +175,7 @@ func (x *direct) Broke(resp *relay.Response, err error) error {
 }
 
 // End implements relay.Hop.
-func (x *direct) End(err error) {
+func (x *localExchange) End(err error) {
 	if errors.Is(err, net.ErrClosed) { // the gateway did not read to the end
 		err = relay.ErrGone
 	}
