@@ -14,7 +14,7 @@
 //  5. [httpapi.request.parse] reads it once: [httpapi.call.parseJSON] goes through the members ([jsonscan.Members.Next]),
 //     each by the rules of the route ([bodycheck.Check.See]); [api.Route.Check] looks at those that the gateway needs,
 //     [bodycheck.Check.Finish] at what depends on the model.
-//  6. [models.Directory.Resolve] finds the model's entry ([catalog.Catalog.Resolve]); [httpapi.call.prepare] writes its
+//  6. [models.Directory.Resolve] finds the model's entry ([catalog.Catalog.Resolve]); [httpapi.call.canonicalName] writes its
 //     canonical name into the body where the client used another one.
 //  7. [httpapi.exchange.start] counts the request against its key ([quota.Account.Begin]), watches for the client's leaving
 //     ([relay.Watcher.Arm]) and asks the mirror of the pool for a copy of the model ([scheduling.Gate.EndpointFor]).
