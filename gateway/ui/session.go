@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
 	"crypto/rand"
@@ -11,6 +10,8 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"time"
+
+	"reveille/infra/state"
 )
 
 // SessionFor is how long a session lasts.
@@ -44,15 +45,7 @@ const (
 
 // NewSessions derives the sealing key from the pool's secret.
 func NewSessions(secret []byte, pool string) (*Sessions, error) {
-	key, err := hkdf.Key(sha256.New, secret, nil, "reveille page session v1", 32)
-	if err != nil {
-		return nil, err
-	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return nil, err
-	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
+	aead, err := state.NewCipher(secret, "reveille page session v1")
 	if err != nil {
 		return nil, err
 	}

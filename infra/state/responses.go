@@ -103,15 +103,8 @@ type sealer struct {
 
 func newSealer(secret []byte, pool string) (*sealer, error) {
 	s := &sealer{pool: pool}
-	key, err := hkdf.Key(sha256.New, secret, nil, "reveille responses v1", 32)
-	if err != nil {
-		return nil, err
-	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return nil, err
-	}
-	if s.aead, err = cipher.NewGCMWithRandomNonce(block); err != nil {
+	var err error
+	if s.aead, err = NewCipher(secret, "reveille responses v1"); err != nil {
 		return nil, err
 	}
 	if s.pack, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2), zstd.WithEncoderCRC(false)); err != nil {
@@ -119,6 +112,19 @@ func newSealer(secret []byte, pool string) (*sealer, error) {
 	}
 	s.plain, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(MaxResponse))
 	return s, err
+}
+
+// NewCipher returns AES-256-GCM under a key that is derived from the runner secret and a label, which each use has of its own.
+func NewCipher(secret []byte, label string) (cipher.AEAD, error) {
+	key, err := hkdf.Key(sha256.New, secret, nil, label, 32)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
 }
 
 func (s *sealer) seal(value []byte, tenant, id string) []byte {

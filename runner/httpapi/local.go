@@ -71,7 +71,7 @@ func (x *localExchange) Wait(until time.Time) bool {
 }
 
 // awaited is await, and survives a panic: a program of many requests must not end by one.
-func (x *direct) awaited() (r *reply) {
+func (x *localExchange) awaited() (r *reply) {
 	defer func() {
 		if p := recover(); p != nil {
 			r = x.panicked(p)
