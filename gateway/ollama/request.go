@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -297,13 +298,7 @@ func resultOf(m Message, open []completion.Call) (id string, rest []completion.C
 	if m.ToolCallID != "" || len(open) == 0 {
 		return m.ToolCallID, open
 	}
-	at := 0
-	for i, c := range open {
-		if c.Function.Name == m.ToolName {
-			at = i
-			break
-		}
-	}
+	at := max(0, slices.IndexFunc(open, func(c completion.Call) bool { return c.Function.Name == m.ToolName }))
 	return open[at].ID, append(open[:at:at], open[at+1:]...)
 }
 
