@@ -89,13 +89,18 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 		}
 		before = last.Items
 	}
-	references := q.References()
+	references, err := q.References()
+	if err != nil {
+		return err
+	}
 	if len(references) > 0 {
 		found, err := c.items(references)
 		if err != nil {
 			return err
 		}
-		q.Resolve(found)
+		if err := q.Resolve(found, c.holdItems); err != nil {
+			return err
+		}
 	}
 	continues := q.Previous != "" || len(references) > 0
 	if !continues && (!q.Wanted || f.ID == "") {
@@ -106,7 +111,7 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 		if !continues {
 			return nil // too large to be stored; its answer says so
 		}
-		return api.Newf(api.RequestTooLarge, "The conversation has more than %d MiB.", state.MaxResponse>>20).With("input")
+		return errTooLong()
 	}
 	keeps := q.Wanted && f.ID != ""
 	more := 0
@@ -136,6 +141,18 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 		}
 	}
 	return nil
+}
+
+// holdItems counts n bytes of a conversation, which must be small enough to be stored, besides the request's body.
+func (c *call) holdItems(n int) error {
+	if n > state.MaxResponse {
+		return errTooLong()
+	}
+	return c.bodyError(c.taken.Add(n))
+}
+
+func errTooLong() error {
+	return api.Newf(api.RequestTooLarge, "The conversation has more than %d MiB.", state.MaxResponse>>20).With("input")
 }
 
 // maxReferred is the number of stored responses whose items one request may refer to. Each has the items of the conversation before it,

@@ -7,10 +7,12 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"reveille/gateway/api"
 	"reveille/infra/state"
 	"reveille/testenv"
 	"reveille/testenv/kit"
@@ -254,6 +256,29 @@ func TestDeletedWhileContinued(t *testing.T) {
 	}
 	if r := s.ask("POST", "/v1/responses", `{"model":"chat","input":"more","previous_response_id":"`+id+`"}`); r.status != 200 {
 		t.Errorf("the conversation goes on: %d %s", r.status, r.text)
+	}
+}
+
+// References that would make a conversation too large are refused before it is made: their number before Redis is asked, the size
+// before anything is copied.
+func TestReferencesAmplify(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) { c.Responses = time.Hour }).warm("chat").serve(repeats(t))
+	first := s.ask("POST", "/v1/responses", `{"model":"chat","input":"`+strings.Repeat("many words ", 1<<20/11)+`"}`)
+	id := first.json["output"].([]any)[0].(map[string]any)["id"].(string)
+	body := func(n int) string {
+		return `{"model":"chat","input":[` + strings.Repeat(`{"type":"item_reference","id":"`+id+`"},`, n) + `{"role":"user","content":"and?"}]}`
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r := s.ask("POST", "/v1/responses", body(500))
+	runtime.ReadMemStats(&after)
+	if more := (after.TotalAlloc - before.TotalAlloc) >> 20; r.status != 413 || r.param() != "input" || more > 200 {
+		t.Errorf("%d %.200s; %d MiB allocated", r.status, r.text, more)
+	}
+	s.redis.SetError("READONLY away")
+	defer s.redis.SetError("")
+	if r := s.ask("POST", "/v1/responses", body(api.MaxItems+1)); r.status != 400 || r.param() != "input" {
+		t.Errorf("%d %.200s", r.status, r.text)
 	}
 }
 

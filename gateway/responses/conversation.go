@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 
+	"reveille/gateway/api"
 	"reveille/infra/jsonscan"
 )
 
@@ -29,30 +30,43 @@ func StoreOf(body []byte) (Store, error) {
 
 var storeMembers = set("previous_response_id", "store", "input")
 
-// References returns the ids of the items that the input refers to.
-func (s Store) References() (ids []string) {
+// References returns the ids of the items that the input refers to, at most api.MaxItems.
+func (s Store) References() (ids []string, err error) {
 	s.eachItem(func(_ jsonscan.Value, reference string) {
-		if reference != "" {
+		switch {
+		case reference == "":
+		case len(ids) == api.MaxItems:
+			err = refuse("'input' has more than %d items.", api.MaxItems)
+		default:
 			ids = append(ids, reference)
 		}
 	})
-	return ids
+	return ids, err
 }
 
-// Resolve puts items in place of the references to them. Each must be there.
-func (s *Store) Resolve(items map[string][]byte) {
-	out := []byte{'['}
+// Resolve puts items in place of the references to them. Each must be there. An item may be referred to often: hold is called
+// with the size of the result before anything is copied, and may refuse it.
+func (s *Store) Resolve(items map[string][]byte, hold func(size int) error) error {
+	stored := func(item jsonscan.Value, reference string) []byte {
+		if reference != "" {
+			return items[reference]
+		}
+		return item.Raw
+	}
+	size := len("[]")
+	s.eachItem(func(item jsonscan.Value, reference string) { size += len(stored(item, reference)) + len(",") })
+	if err := hold(size); err != nil {
+		return err
+	}
+	out := append(make([]byte, 0, size), '[')
 	s.eachItem(func(item jsonscan.Value, reference string) {
 		if len(out) > 1 {
 			out = append(out, ',')
 		}
-		if reference != "" {
-			out = append(out, items[reference]...)
-		} else {
-			out = append(out, item.Raw...)
-		}
+		out = append(out, stored(item, reference)...)
 	})
 	s.input.Raw = append(out, ']')
+	return nil
 }
 
 // eachItem calls fn with each item of the input, and the id that it refers to if it is a reference.

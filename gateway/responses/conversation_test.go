@@ -2,8 +2,12 @@ package responses
 
 import (
 	"encoding/json"
+	"errors"
+	"strings"
 	"testing"
 	"time"
+
+	"reveille/gateway/api"
 )
 
 func TestItems(t *testing.T) {
@@ -23,6 +27,39 @@ func TestItems(t *testing.T) {
 		if got := string(q.Items([]byte(c.before))); got != c.want {
 			t.Errorf("%s after %s: %s, want %s", c.input, c.before, got, c.want)
 		}
+	}
+}
+
+// References to one item, each a few bytes, do not make a large conversation before its size is allowed, nor are there more of them
+// than items.
+func TestReferences(t *testing.T) {
+	of := func(n int) Store {
+		q, err := StoreOf([]byte(`{"input":[` + strings.Repeat(`{"type":"item_reference","id":"msg_A"},`, n) + `"last"]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return q
+	}
+	q := of(2)
+	items := map[string][]byte{"msg_A": []byte(`"first"`)}
+	if err := q.Resolve(items, func(int) error { return nil }); err != nil || string(q.input.Raw) != `["first","first","last"]` {
+		t.Errorf("%s %v", q.input.Raw, err)
+	}
+
+	q = of(2000)
+	items["msg_A"] = make([]byte, 1<<20)
+	refused := errors.New("refused")
+	held := 0
+	err := q.Resolve(items, func(size int) error { held = size; return refused })
+	if !errors.Is(err, refused) || held < 2000<<20 || len(q.input.Raw) > 1<<20 {
+		t.Errorf("%v: %d bytes were to be held, %d bytes of input", err, held, len(q.input.Raw))
+	}
+
+	if ids, err := of(api.MaxItems).References(); err != nil || len(ids) != api.MaxItems {
+		t.Errorf("%d references: %v", len(ids), err)
+	}
+	if ids, err := of(api.MaxItems + 1).References(); !errors.Is(err, api.InvalidType) || len(ids) > api.MaxItems {
+		t.Errorf("%d references: %v", len(ids), err)
 	}
 }
 
