@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"crypto/rand"
 	"sync"
 	"time"
 
@@ -23,6 +24,9 @@ type Account struct {
 	// With a ledger:
 	ledger   *Ledger
 	id       string
+	counter  string    // names this Account to the store
+	claims   int64     // number of the last one
+	booked   int64     // number of the last one whose answer arrived
 	enrolled bool      // the ledger settles it
 	settled  time.Time // last time, zero if it holds nothing
 	used     time.Time // last time
@@ -41,7 +45,7 @@ func New(l Limits) *Account {
 func (a *Account) UseLedger(l *Ledger, id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.ledger, a.id = l, id
+	a.ledger, a.id, a.counter = l, id, rand.Text()
 	if a.sharedLocked() {
 		l.needed.Store(true)
 	}

@@ -136,6 +136,8 @@ func (a *Account) claim(now time.Time, end bool) (c state.QuotaClaim, due bool) 
 		c.Open = max(a.openLocked(), a.open)
 	}
 	c.Budget, c.Spent = a.limits.Budget > 0, a.spent-a.reported
+	a.claims++
+	c.Counter, c.Number, c.Booked = a.counter, a.claims, a.booked
 	for i, b := range a.buckets() {
 		c.Rates[i].Limit, c.Rates[i].Per, c.Rates[i].Held = float64(b.rate.N), b.rate.Per, b.held
 	}
@@ -156,7 +158,7 @@ func (a *Account) grant(c *state.QuotaClaim, g *state.QuotaGrant, now time.Time)
 		a.spent += g.Spent - a.reported - c.Spent // what others have used, and what was used here meanwhile
 		a.reported = g.Spent
 	}
-	a.mayOpen, a.settled = g.Open, now
+	a.mayOpen, a.settled, a.booked = g.Open, now, c.Number
 	if c.Idle && a.used.Before(now) {
 		a.settled, a.enrolled = time.Time{}, false
 	}

@@ -260,3 +260,81 @@ func TestGatewaysShareABudget(t *testing.T) {
 	cancel()
 	wg.Wait()
 }
+
+// A settlement whose answer is lost is made again, and counts once: of a budget, of what is owed, and of what was granted. One that
+// arrives after a later one changes nothing.
+func TestLostAnswers(t *testing.T) {
+	t.Parallel()
+	_, store := gateways(t, 1, Limits{})
+	settle := func(c state.QuotaClaim) state.QuotaGrant {
+		t.Helper()
+		grants, _, err := store.SettleQuota(t.Context(), "g", false, []state.QuotaClaim{c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return grants[0]
+	}
+	claim := func(number, booked, spent int64, held float64) state.QuotaClaim {
+		c := state.QuotaClaim{Account: "bob", Budget: true, Spent: spent, Counter: "c", Number: number, Booked: booked}
+		c.Rates[1].Limit, c.Rates[1].Per, c.Rates[1].Held = 1000, 1000*time.Hour, held
+		return c
+	}
+	late := claim(2, 0, 100, -100)
+	settle(claim(1, 0, 100, -100)) // used 100 that it did not hold
+	for n := int64(3); n < 20; n++ {
+		settle(claim(n, 0, 100, -100))
+	}
+	g := settle(claim(20, 0, 150, -150))
+	settle(late)
+	if all := -150 + g.Rates[1].Got + g.Rates[1].Left; g.Spent != 150 || all < 849 || all > 851 {
+		t.Errorf("150 tokens of 1000 counted %d times as %d, and %.0f are left", 20, g.Spent, all)
+	}
+	held := -150 + g.Rates[1].Got
+	for n := int64(21); n < 40; n++ {
+		settle(claim(n, 20, 0, held))
+		c := claim(n, 20, 0, held) // another gateway settles meanwhile
+		c.Counter, c.Idle, c.Rates[1].Held = "d", true, 0
+		settle(c)
+	}
+	g = settle(claim(40, 20, 50, held-50))
+	if all := held - 50 + g.Rates[1].Got + g.Rates[1].Left; g.Spent != 200 || all < 799 || all > 801 {
+		t.Errorf("200 tokens of 1000 counted as %d, and %.0f are left", g.Spent, all)
+	}
+	if g = settle(claim(41, 40, 10, 0)); g.Spent != 210 {
+		t.Errorf("after an answer that arrived, 10 tokens more: %d", g.Spent)
+	}
+}
+
+// lossy loses answers of a store that has settled.
+type lossy struct {
+	Store
+	lost atomic.Int64
+}
+
+func (l *lossy) SettleQuota(ctx context.Context, gateway string, end bool, claims []state.QuotaClaim) ([]state.QuotaGrant, int, error) {
+	grants, n, err := l.Store.SettleQuota(ctx, gateway, end, claims)
+	if len(claims) > 0 && l.lost.Add(-1) >= 0 {
+		return nil, 0, errors.New("timeout")
+	}
+	return grants, n, err
+}
+
+// A gateway that gets no answers from a slow Redis charges a key once, and neither takes nor gives it more of its rates.
+func TestSlowRedisChargesOnce(t *testing.T) {
+	t.Parallel()
+	const used, lost = 100, 10
+	_, store := gateways(t, 1, Limits{})
+	l := &lossy{Store: store}
+	l.lost.Store(lost)
+	a := New(Limits{Budget: 1000, Tokens: Rate{1000, 1000 * time.Hour}})
+	a.Share(NewLedger(l), "cy")
+	a.Used(used)
+	a.settled = time.Now() // else it adds its share at first
+	var accounts []*Account
+	for range lost + 1 {
+		accounts = a.ledger.round(t.Context(), accounts, false)
+	}
+	if left := a.tokens.level + a.tokens.left; a.spent != used || a.reported != used || left < 1000-used-1 || left > 1000-used+1 {
+		t.Errorf("%d tokens used once count as %d and %d, and %.0f are left", used, a.spent, a.reported, left)
+	}
+}

@@ -60,7 +60,10 @@
 //	                                                                          period at<n> (ms) of requests (1), tokens (2) and
 //	                                                                                 loads (3); spent: tokens of the budget, for 10 years;
 //	                                                                                 g:<gateway>: ms of its last word and
-//	                                                                                 open requests that it may have
+//	                                                                                 open requests that it may have;
+//	                                                                                 o:<counter>: the last claim of a
+//	                                                                                 gateway's account and what it was
+//	                                                                                 given, for an hour
 //	rv:{pool}:gateways         sorted set  quota                              10 s   gateways that share quotas, by last word in ms
 //	rv:{pool}:need:<key>       string      PutNeed                            30 d   MAC and JSON of what a load took of its
 //	                                                                                 devices' memory; the key is a digest of its

@@ -20,9 +20,15 @@ type QuotaClaim struct {
 		Held  float64 // by this gateway; negative: it has used more than it held
 	}
 	Budget    bool  // the account has a budget of tokens
-	Spent     int64 // tokens of the budget that were used at this gateway since its last claim
+	Spent     int64 // tokens of the budget that were used at this gateway since the answer to claim Booked
 	Open      int   // requests that are open at this gateway, or may be before the answer
 	OpenLimit int   // in the pool, 0 for none
+
+	// Counter names the account in one life of the gateway, "" if answers need not be remembered. Number is above those of its
+	// claims before; Booked is that of the last one whose answer arrived, 0 for none. What the claim says of Held and Spent follows
+	// from that answer: what the claims after it were given is added to it, as if their answers had arrived.
+	Counter        string
+	Number, Booked int64
 }
 
 // A QuotaGrant is the answer to a claim.
@@ -40,7 +46,7 @@ type QuotaGrant struct {
 // the pool has. A gateway counts for ten seconds after its last settlement, or until one with end. Quotas in
 // Redis are not signed, so whoever can write there can change them; one settlement can grant at most a full limit.
 func (s *Store) SettleQuota(ctx context.Context, gateway string, end bool, claims []QuotaClaim) (grants []QuotaGrant, gateways int, err error) {
-	args := make([]any, 0, 2+len(claims)*(5+3*QuotaRates))
+	args := make([]any, 0, 2+len(claims)*(8+3*QuotaRates))
 	args = append(args, gateway, end)
 	for _, c := range claims {
 		args = append(args, c.Account, c.Idle, c.OpenLimit, c.Open)
@@ -51,7 +57,7 @@ func (s *Store) SettleQuota(ctx context.Context, gateway string, end bool, claim
 		for _, r := range c.Rates {
 			args = append(args, r.Limit, r.Per.Milliseconds(), strconv.FormatFloat(r.Held, 'f', 6, 64))
 		}
-		args = append(args, spent)
+		args = append(args, spent, c.Counter, c.Number, c.Booked)
 	}
 	out, err := s.eval(ctx, s.scripts.quota, args...)
 	if err != nil {
