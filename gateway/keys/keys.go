@@ -78,8 +78,9 @@ type Set struct {
 	each  quota.Limits
 	keys  atomic.Pointer[map[digest]Key]
 
-	mu      sync.Mutex       // held while reading the file
+	mu      sync.Mutex       // held while keys change
 	seen    string           // the text last read
+	file    map[digest]grant // the file's keys when it was last valid
 	stored  map[digest]grant // kept in Redis; a key of the file or the flags comes first
 	revoked map[digest]bool  // once seen, they stay revoked
 	ledger  *quota.Ledger    // of limits that hold over gateways; nil: this gateway counts alone
@@ -94,19 +95,29 @@ func Open(path, admin string, each quota.Limits) (*Set, error) {
 	return s, s.readLocked()
 }
 
+// readLocked reads the file. If it is not valid, its keys stay as they were.
 func (s *Set) readLocked() error {
-	read := map[digest]grant{}
-	maps.Copy(read, s.stored)
 	if s.path != "" {
 		data, err := os.ReadFile(s.path)
 		if err != nil {
 			return fmt.Errorf("api keys: %w", err)
 		}
 		s.seen = string(data)
-		if err := parse(data, s.each, read); err != nil {
+		file := map[digest]grant{}
+		if err := parse(data, s.each, file); err != nil {
 			return fmt.Errorf("api keys %s: %w", s.path, err)
 		}
+		s.file = file
 	}
+	s.mergeLocked()
+	return nil
+}
+
+// mergeLocked makes the keys of those of Redis, of the file and of the flags.
+func (s *Set) mergeLocked() {
+	read := map[digest]grant{}
+	maps.Copy(read, s.stored)
+	maps.Copy(read, s.file)
 	if s.admin != "" {
 		read[sha256.Sum256([]byte(s.admin))] = grant{scopes: Infer | Manage, high: true, limits: s.each}
 	}
@@ -131,7 +142,6 @@ func (s *Set) readLocked() error {
 		keys[d] = k
 	}
 	s.keys.Store(&keys)
-	return nil
 }
 
 // grant is what a key may do.

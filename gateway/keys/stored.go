@@ -59,7 +59,8 @@ func (s *Set) SetStored(table map[string]string) error {
 		stored[d] = g
 	}
 	s.stored = stored
-	return errors.Join(append(errs, s.readLocked())...)
+	s.mergeLocked()
+	return errors.Join(errs...)
 }
 
 // CheckStored checks an entry before it is stored: the digest of a key and what it may do.

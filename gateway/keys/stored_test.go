@@ -3,6 +3,8 @@ package keys
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -46,6 +48,37 @@ func TestStored(t *testing.T) {
 	}
 	if err := s.SetStored(nil); err != nil || scopes("a") != 0 || scopes("file") != Manage {
 		t.Error("an empty table:", err)
+	}
+}
+
+// A file that cannot be read or is not valid, as while somebody writes it, holds up nothing that Redis says: keys that are revoked
+// there end, and those of the file stay.
+func TestStoredBesideABrokenFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	write(t, path, "file manage\n")
+	s, err := Open(path, "", quota.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scopes := func(key string) Scopes { return s.Find([]byte(key)).Scopes }
+	for _, spoil := range []func(){
+		func() { write(t, path, "file infer\nann infer requests=many\n") },
+		func() { s.Look(slog.New(slog.DiscardHandler)) },
+		func() {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		s.revoked = nil
+		if err := s.SetStored(map[string]string{hexOf("stolen"): "infer"}); err != nil || scopes("stolen") != Infer {
+			t.Fatal("a stored key does not count:", err)
+		}
+		spoil()
+		err := s.SetStored(map[string]string{hexOf("stolen"): Revoked, hexOf("new"): "infer"})
+		if err != nil || scopes("stolen") != 0 || scopes("new") != Infer || scopes("file") != Manage || scopes("ann") != 0 {
+			t.Errorf("%v: stolen %v, new %v, file %v, ann %v", err, scopes("stolen"), scopes("new"), scopes("file"), scopes("ann"))
+		}
 	}
 }
 
