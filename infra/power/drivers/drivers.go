@@ -3,6 +3,7 @@ package drivers
 
 import (
 	"context"
+	"net/http"
 	"sync"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -106,6 +107,8 @@ func (c *cluster) find() (kubernetes.Cluster, error) {
 	if err != nil {
 		return kubernetes.Cluster{}, err
 	}
+	// Its token goes with every request, also to another server that a redirect names.
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	c.found = &kubernetes.Cluster{URL: server.String(), Namespace: namespace, Client: client}
 	return *c.found, nil
 }
