@@ -11,24 +11,30 @@ import (
 	"reveille/infra/term"
 )
 
+// part is a character of a path's part.
+const part = `[\p{L}\p{M}\p{N}_.@+%~-]`
+
 // Patterns that reveal where an engine runs.
 var (
 	// stackLines are frames as C++, Go and JavaScript print them.
 	stackLines = regexp.MustCompile(`(?m)^\s*(?:#\d+\s+0x[0-9a-f]+.*|\s+at \S+ ?\(.*|goroutine \d+ \[.*)\n?`)
 
-	urls = regexp.MustCompile(`\b(?:https?|tcp|unix|wss?|redis|grpc)://[^\s"'<>)]+`)
-
-	// addresses are IP addresses, bracketed IPv6 with a port, and names with a
+	// addresses are IP addresses, bracketed IPv6 with a port, bare IPv6 of the ranges that hosts have, and names with a
 	// port: dotted ones, localhost, and those with a hyphen or a digit in
 	// front of the port, as hosts are called.
 	addresses = regexp.MustCompile(`\b(?:\d{1,3}\.){3}\d{1,3}\b(?::\d{1,5})?|` +
-		`\[[0-9a-fA-F:.]*:[0-9a-fA-F:.]*\](?::\d{1,5})?|` +
+		`\[[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(?:%[\w.-]+)?\](?::\d{1,5})?|` +
+		`\b(?:[23][0-9a-fA-F]{3}|[fF][c-fC-F][0-9a-fA-F]{2})(?:(?::[0-9a-fA-F]{1,4})*::[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,5})*|(?::[0-9a-fA-F]{1,4}){5,}(?::\d{1,5})?)\b(?:%[\w.-]+)?|` +
 		`\blocalhost\b(?::\d{1,5})?|` +
 		`\b[A-Za-z0-9](?:[A-Za-z0-9-]*\.)+[A-Za-z]{2,}:\d{1,5}\b|` +
 		`\b[A-Za-z0-9]+(?:-[A-Za-z0-9]+)+:\d{2,5}\b|\b[A-Za-z]+\d+:\d{4,5}\b`)
 
-	// paths are absolute ones; the first group is the text before.
-	paths = regexp.MustCompile(`(^|[\s"'` + "`" + `(\[=:,])((?:~?/[\w.@+%~-]+)+/?|[A-Za-z]:\\[^\s"']+)`)
+	// peers are other names with a port, which words such as tokens:8192 look like, where a connection is spoken of.
+	peers = regexp.MustCompile(`(?i)(\b(?:connect|connect(?:ing|ed|ion) (?:to|with)|connect to|dial|tcp|udp|host|resolve|lookup|reach) ["']?)[a-z]+:\d{2,5}\b`)
+
+	// paths are absolute ones, of UNC too; the first group is the text before. One word with a space goes on if a file's name ends it.
+	paths = regexp.MustCompile(`(^|[^\p{L}\p{N}_.#)\]}$%@+~*/\\-])` +
+		`((?:~?/` + part + `+)+(?: ` + part + `+(?:/` + part + `+)*/` + part + `*\.[A-Za-z0-9]+)?/?|(?:[A-Za-z]:\\|\\\\[\p{L}\p{N}])[^\s"']+)`)
 
 	// sources are places in source files.
 	sources = regexp.MustCompile(`\b[\w./-]+\.(?:cpp|cc|cu|c|h|hpp|py|go|rs|js):\d+(?::\d+)?`)
@@ -53,8 +59,11 @@ func Answer(message string, hide ...string) string {
 	for _, word := range hide {
 		message = hideWord(message, word)
 	}
-	message = urls.ReplaceAllString(message, "[address]")
+	if strings.Contains(message, "://") {
+		message = anyURL.ReplaceAllString(message, "[address]")
+	}
 	message = addresses.ReplaceAllString(message, "[address]")
+	message = peers.ReplaceAllString(message, "$1[address]")
 	message = paths.ReplaceAllStringFunc(message, redactPath)
 	message = sources.ReplaceAllString(message, "[file]")
 	message = strings.Map(func(r rune) rune {
@@ -70,7 +79,7 @@ func Answer(message string, hide ...string) string {
 var anyPath = regexp.MustCompile(`(?:[A-Za-z]:)?[\p{L}\p{N}_.~@+%-]*(?:[/\\]+[\p{L}\p{N}_.~@+%-]+)+[/\\]*`)
 
 // anyURL matches URLs of every scheme.
-var anyURL = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>()]+`)
+var anyURL = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>)]+`)
 
 // Failure redacts why a load failed, as one line. Of a path, the last part stays: it tells which file was wrong.
 func Failure(message string) string {
@@ -104,7 +113,7 @@ func hideWord(message, word string) string {
 		before, _ := utf8.DecodeLastRuneInString(message[:from+at])
 		after, _ := utf8.DecodeRuneInString(rest[end:])
 		b.WriteString(rest[:at])
-		if part(before) || part(after) {
+		if inWord(before) || inWord(after) {
 			b.WriteString(word)
 		} else {
 			b.WriteString("[host]")
@@ -114,14 +123,14 @@ func hideWord(message, word string) string {
 	return message
 }
 
-// part reports whether r can continue a word.
-func part(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' }
+// inWord reports whether r can continue a word.
+func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' }
 
 // redactPath replaces a match of paths unless it is a path of this API or one
 // word behind a slash that no file is called like.
 func redactPath(match string) string {
 	at := strings.IndexAny(match, `/~\`)
-	if match[at] == '\\' {
+	if at >= 2 && match[at] == '\\' && match[at-1] == ':' {
 		at -= 2 // the drive
 	}
 	path := match[at:]

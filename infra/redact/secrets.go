@@ -12,7 +12,9 @@ const hidden = "[secret]"
 // Patterns of secrets in text. The first group stays.
 var secrets = []*regexp.Regexp{
 	// user and password of a URL
-	regexp.MustCompile(`(\b[A-Za-z][A-Za-z0-9+.-]*://)[^\s/@"'<>]+@`),
+	regexp.MustCompile(`(\b[A-Za-z][A-Za-z0-9+.-]*://)(?:[^\s/@"'<>]+|[^\s/@:"'<>[]*:\d*[^\s\d/@"'<>][^\s@"'<>]*)@`),
+	// the signature of a link to Azure's storage
+	regexp.MustCompile(`([?&]sig=)[^\s"'&<>]+`),
 	// name=value, name: value and "name":"value"
 	regexp.MustCompile(`(?i)(\b[\w.-]*(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key(?:[_-]?id)?|credentials?|signature|authorization|cookie)\\?["']?\s*[=:]\s*)` +
 		`(?:(?:bearer|basic)\s+)?(?:\\?"(?:[^"\\]|\\[^"])*\\?"|'[^']*'|[^\s"'&,;)}\]]+)`),

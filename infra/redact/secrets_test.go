@@ -6,6 +6,9 @@ func TestSecrets(t *testing.T) {
 	for line, want := range map[string]string{
 		`msg="no Redis" url=redis://:hunter22@10.0.0.1:6379/0`:             `msg="no Redis" url=redis://[secret]@10.0.0.1:6379/0`,
 		`url=rediss://user:pa%40ss@redis.example.com`:                      `url=rediss://[secret]@redis.example.com`,
+		`url=redis://user:p/w@h:6379/0`:                                    `url=redis://[secret]@h:6379/0`,
+		`GET http://[::1]:8080/a@b and http://h:8080/a@b`:                  `GET http://[::1]:8080/a@b and http://h:8080/a@b`,
+		`GET https://a.blob/x?sv=1&sig=ab%3D&se=2 sig=15`:                  `GET https://a.blob/x?sv=1&sig=[secret]&se=2 sig=15`,
 		`password=hunter22 host=here`:                                      `password=[secret] host=here`,
 		`msg="x" REVEILLE_RUNNER_SECRET=abc,next=1`:                        `msg="x" REVEILLE_RUNNER_SECRET=[secret],next=1`,
 		`error="Authorization: Bearer abc.def-ghi sent"`:                   `error="Authorization: [secret] sent"`,
