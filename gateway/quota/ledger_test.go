@@ -327,7 +327,7 @@ func TestSlowRedisChargesOnce(t *testing.T) {
 	l := &lossy{Store: store}
 	l.lost.Store(lost)
 	a := New(Limits{Budget: 1000, Tokens: Rate{1000, 1000 * time.Hour}})
-	a.Share(NewLedger(l), "cy")
+	a.UseLedger(NewLedger(l), "cy")
 	a.Used(used)
 	a.settled = time.Now() // else it adds its share at first
 	var accounts []*Account

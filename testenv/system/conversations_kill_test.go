@@ -74,13 +74,6 @@ func TestConversationsSurviveKills(t *testing.T) {
 			s.Kill()
 			<-swapped
 			s = testenv.Start(t, testenv.Spec{Models: models, StateDir: s.StateDir})
-			ask("talker", texts[0])
-			say(t, s, "other", message{"user", "Hello."}) // saves
-			s.Kill()
-			s = testenv.Start(t, testenv.Spec{Models: models, StateDir: s.StateDir})
-			if a := say(t, s, "talker", message{"user", texts[0]}); a.Timings.Cached < 400 {
-				t.Errorf("%d tokens of what was saved before the kill came from the cache", a.Timings.Cached)
-			}
 		}
 		files, err := filepath.Glob(filepath.Join(s.StateDir, "conversations-local", "*"))
 		if err != nil {
