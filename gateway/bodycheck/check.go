@@ -68,6 +68,8 @@ type Check struct {
 	AnyObject bool
 	// TextBytes is set by Finish: the bytes of an engine's body without its media and constraints, for each of its prompts.
 	TextBytes int
+	// AllText is the same for all of its prompts together.
+	AllText int
 }
 
 // See checks a top-level member. Of several members with one name, Finish uses the last, as engines do, but each must keep
@@ -174,6 +176,7 @@ func (c *Check) countText(size int) {
 	for _, s := range [...]slot{toolsSlot, formatSlot, schemaSlot, grammarSlot, outputSlot} { // bounded by maxConstraint each
 		c.TextBytes -= len(c.values[s].Raw)
 	}
+	c.AllText = c.TextBytes
 	if v := c.values[promptSlot]; isMany(v) {
 		c.TextBytes /= max(v.Len(), 1)
 	}

@@ -20,6 +20,7 @@ import (
 type attempt struct {
 	link        relay.Call
 	admission   relay.Admission // by a runner of this process, from prepareSend until send
+	prompt      int64           // its tokens, estimated, once an engine may have the request
 	counted     bool            // the endpoint counts one of our requests
 	signedAgain bool            // signed again after a runner rejected a signature
 	repeated    bool            // repeated after its engine crashed
@@ -68,7 +69,7 @@ func (x *exchange) localRunner() LocalRunner {
 // request waits again.
 func (x *exchange) send() (*relay.Response, error) {
 	if t := x.admission; t != nil {
-		x.admission = nil
+		x.admission, x.prompt = nil, int64(x.text/4)
 		return t.Start()
 	}
 	if err := x.prepareSend(); err != nil {
@@ -77,6 +78,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	s := x.s
 	sign := s.cfg.Signer.Sign(rpc.Call{Method: x.req.Method, Path: string(x.path), Host: x.endpoint.Host, Model: x.model.ID, CacheTenant: x.cacheTenant, Length: len(x.body)})
 	x.req.Add(rpc.HeaderAuth, []byte(sign))
+	x.prompt = int64(x.text / 4)
 	resp, err := s.dir.Client(x.endpoint.Host, x.endpoint.Addr).Start(&x.link, &x.req)
 	if err == nil {
 		return resp, nil

@@ -270,6 +270,8 @@ func (x *exchange) finish(err error) {
 	if x.tap != nil {
 		first = x.tap.firstByte(x.Began)
 		x.finishTap(err)
+	} else if clientGone(err) {
+		x.Account.Used(x.prompt)
 	}
 	if err == nil {
 		x.s.history.Answered(time.Now(), first, x.cold)
@@ -285,9 +287,9 @@ func (x *exchange) finish(err error) {
 }
 
 // finishTap records the usage that the answer reported, or logs how the answer broke off. An answer without a report is
-// charged a token for each of its events.
+// charged a token for each of its events, and an estimate of the prompt.
 func (x *exchange) finishTap(err error) {
-	used := x.tap.events
+	used := x.tap.events + x.prompt
 	defer func() { x.Account.Used(used) }()
 	switch {
 	case err == nil:
@@ -298,6 +300,7 @@ func (x *exchange) finishTap(err error) {
 	case clientGone(err):
 		x.s.log.Debug("client left during the answer", "request", x.ID, "model", x.model.ID)
 	default:
+		used = x.tap.events
 		x.s.m.broken.Inc()
 		x.s.log.Warn("engine answer was cut off", "request", x.ID, "model", x.model.ID, "error", err)
 	}

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -205,5 +206,57 @@ func TestTenants(t *testing.T) {
 	}
 	if got := tenants(newStage(t).warm("chat"), "X-Reveille-Tenant: me"); len(got) != 1 || got[0] != "" {
 		t.Errorf("without keys: %q", got)
+	}
+}
+
+// A client that leaves before the engine reports what it used pays for its prompt, and so does one whose answer has no report.
+func TestLeavingIsNotFree(t *testing.T) {
+	const event = "data: {\"choices\":[{\"delta\":{\"content\":\"all of it\"}}]}\n\n"
+	for name, c := range map[string]struct {
+		path, body, begun string
+		ends              bool
+	}{
+		"before the answer": {path: chatPath, body: chatBody},
+		"before the stream": {path: chatPath, body: chatLive},
+		"during the stream": {path: chatPath, body: chatLive, begun: event},
+		"without a report":  {path: chatPath, body: chatLive, begun: event + "data: [DONE]\n\n", ends: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := keyed(t, "budget=500").warm("chat")
+			got := make(chan struct{}, 1)
+			s.serve(func(w http.ResponseWriter, r *http.Request) {
+				if c.begun != "" {
+					w.Header().Set("Content-Type", "text/event-stream")
+					_, _ = w.Write([]byte(c.begun))
+					w.(http.Flusher).Flush()
+				}
+				got <- struct{}{}
+				if !c.ends {
+					<-r.Context().Done()
+				}
+			})
+			ctx, leave := context.WithCancel(t.Context())
+			gone := make(chan struct{})
+			go func() {
+				defer close(gone)
+				body := strings.Replace(c.body, "hi", strings.Repeat("many words ", 200), 1)
+				req, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.addr+c.path, strings.NewReader(body))
+				req.Header.Set("Authorization", "Bearer ann")
+				if resp, err := s.http.Do(req); err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+				}
+			}()
+			<-got
+			if c.ends {
+				<-gone
+			}
+			leave()
+			<-gone
+			s.settled()
+			if r := s.ask("POST", chatPath, chatBody, ann); r.code() != "insufficient_quota" {
+				t.Errorf("%d %s", r.status, r.text)
+			}
+		})
 	}
 }

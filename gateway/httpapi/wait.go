@@ -137,6 +137,7 @@ const (
 // over, or at once for HEAD, which may start no load.
 func (x *exchange) again(why *api.Error) error {
 	x.uncountOpen()
+	x.prompt = 0
 	if x.Hit.Head {
 		return why
 	}

@@ -63,7 +63,7 @@ func TestStoredBesideABrokenFile(t *testing.T) {
 	scopes := func(key string) Scopes { return s.Find([]byte(key)).Scopes }
 	for _, spoil := range []func(){
 		func() { write(t, path, "file infer\nann infer requests=many\n") },
-		func() { s.Look(slog.New(slog.DiscardHandler)) },
+		func() { s.Reload(slog.New(slog.DiscardHandler)) },
 		func() {
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
