@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -275,4 +276,14 @@ func plainCode(code string) string {
 		}
 	}
 	return code
+}
+
+// IsPage reports whether an answer's content type is that of a web page, as from a web server or proxy. No engine sends one.
+func IsPage(contentType []byte) bool {
+	media, _, _ := bytes.Cut(contentType, []byte(";"))
+	switch strings.ToLower(string(bytes.TrimSpace(media))) {
+	case "text/html", "application/xhtml+xml", "image/svg+xml":
+		return true
+	}
+	return false
 }

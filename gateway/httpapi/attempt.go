@@ -1,11 +1,9 @@
 package httpapi
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"reveille/gateway/api"
@@ -207,7 +205,7 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 		return x.crashed(api.New(api.EngineCrashed, "The engine ended before its answer was complete."))
 	case x.raw && status < 500, x.upgrade && status < 500: // an engine's 5xx may quote its own code
 		return nil
-	case status < 300 && isPage(resp):
+	case status < 300 && api.IsPage(resp.ContentType()):
 		return api.NotUnderstood().WithCause(fmt.Errorf("content type %.100q", resp.ContentType()))
 	case status < 300:
 		return nil
@@ -228,16 +226,6 @@ func clientError(resp *relay.Response, body []byte, host string) *api.Error {
 		return api.New(k, e.Message)
 	}
 	return e
-}
-
-// isPage reports whether an answer is a web page, as from a web server or proxy. No engine sends one.
-func isPage(resp *relay.Response) bool {
-	media, _, _ := bytes.Cut(resp.ContentType(), []byte(";"))
-	switch strings.ToLower(string(bytes.TrimSpace(media))) {
-	case "text/html", "application/xhtml+xml", "image/svg+xml":
-		return true
-	}
-	return false
 }
 
 func (x *exchange) refusal(resp *relay.Response) error {

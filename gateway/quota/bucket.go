@@ -9,7 +9,7 @@ import (
 type bucket struct {
 	rate     Rate
 	held     float64   // negative: used more than there was
-	updated  time.Time // when level was last refilled or settled
+	updated  time.Time // when held was last refilled or settled
 	poolLeft float64   // what the pool had at the last settlement, besides what gateways hold
 	settled  bool      // it was settled
 }

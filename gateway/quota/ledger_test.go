@@ -334,7 +334,7 @@ func TestSlowRedisChargesOnce(t *testing.T) {
 	for range lost + 1 {
 		accounts = a.ledger.round(t.Context(), accounts, false)
 	}
-	if left := a.tokens.held + a.tokens.left; a.spent != used || a.reported != used || left < 1000-used-1 || left > 1000-used+1 {
+	if left := a.tokens.held + a.tokens.poolLeft; a.spent != used || a.reported != used || left < 1000-used-1 || left > 1000-used+1 {
 		t.Errorf("%d tokens used once count as %d and %d, and %.0f are left", used, a.spent, a.reported, left)
 	}
 }
