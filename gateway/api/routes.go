@@ -80,8 +80,8 @@ var routes = compiled([]Route{
 	{Name: "keys_revoke", Method: "DELETE", Path: "/internal/keys/{id}", Mount: both, Dialect: Lemonade, Scope: ScopeAdmin},
 	{Name: "host_wake", Method: "POST", Path: "/internal/hosts/{id}/wake", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
 	{Name: "host_forget", Method: "POST", Path: "/internal/hosts/{id}/forget", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
-	{Name: "conversations", Method: "GET", Path: "/internal/conversations", Mount: both, Dialect: Lemonade, Scope: ScopeManage},
-	{Name: "conversations_forget_all", Method: "DELETE", Path: "/internal/conversations", Mount: both, Dialect: Lemonade, Scope: ScopeManage},
+	{Name: "conversations", Method: "GET", Path: "/internal/conversations", Mount: both, Dialect: Lemonade, Scope: ScopeManage, WholePool: true},
+	{Name: "conversations_forget_all", Method: "DELETE", Path: "/internal/conversations", Mount: both, Dialect: Lemonade, Scope: ScopeManage, WholePool: true},
 	{Name: "conversations_forget", Method: "DELETE", Path: "/internal/conversations/{id}", Mount: both, Dialect: Lemonade, Scope: ScopeManage},
 	{Name: "host_sleep", Method: "POST", Path: "/internal/hosts/{id}/sleep", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
 

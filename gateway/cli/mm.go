@@ -52,7 +52,7 @@ func (c *MM) Run(ctx context.Context, out io.Writer) error {
 	defer rdb.Close()
 	usage, err := mmstats.List(ctx, rdb)
 	if err != nil {
-		return err
+		return c.Explain(err)
 	}
 	users, err := signatures(ctx, o)
 	if err != nil {

@@ -90,8 +90,11 @@ func (s *Service) conversations(r *web.Request) error {
 func (s *Service) conversationsForget(r *web.Request) error {
 	model := r.Hit.ID
 	if model != "" {
-		if m, err := s.dir.Named(&r.Key, model); err == nil { // one that is gone from the catalogue may have left some
+		switch m, err := s.dir.Named(&r.Key, model); {
+		case err == nil:
 			model = m.ID
+		case !errors.Is(err, api.ModelNotFound) || r.Key.Limited(): // one that is gone from the catalogue may have left some
+			return err
 		}
 	}
 	at, err := s.cfg.Store.ForgetConversations(context.Background(), model)

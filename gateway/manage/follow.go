@@ -36,7 +36,7 @@ func (s *Service) logsStream(r *web.Request) error {
 	r.Ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
 		defer watch.Stop()
 		defer cancel()
-		f := &follower{s: s, id: id, only: only, history: history, lines: make(chan []byte, 64), ended: make(chan broken), open: map[string]uint64{}}
+		f := &follower{s: s, id: id, only: only, history: history, lines: make(chan []byte, 64), ended: make(chan broken), open: map[string]string{}}
 		f.run(ctx, w)
 	})
 	return nil
@@ -51,13 +51,13 @@ type follower struct {
 	lines   chan []byte
 	ended   chan broken // the logs that broke off
 	work    sync.WaitGroup
-	open    map[string]uint64 // the lives of the sources that are followed, to notice a new process
+	open    map[string]string // the lives of the sources that are followed, to notice a new process
 }
 
 // broken is a source whose log broke off.
 type broken struct {
 	name string
-	life uint64
+	life string
 	read bool // some of it was read, so its history is not repeated
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/valyala/fasthttp"
@@ -28,7 +29,7 @@ type logSource struct {
 	name string            // gateway, "runner HOST" or "MODEL on HOST"
 	host *state.HostRecord // where it is read, nil for this gateway
 	path string            // of it at the runner
-	life uint64            // another one with each process
+	life string            // another one with each process
 }
 
 // logSources lists this gateway, the runners that are awake, and the engines of loaded models, in this order.
@@ -36,11 +37,11 @@ func logSources(snap *state.Snapshot) []logSource {
 	out := []logSource{{name: gatewayLog}}
 	for _, name := range slices.Sorted(maps.Keys(snap.Hosts)) {
 		if h := snap.Hosts[name]; h.State == policy.Ready || h.State == policy.Draining {
-			out = append(out, logSource{"runner " + name, h, rpc.PathLog, h.Generation})
+			out = append(out, logSource{"runner " + name, h, rpc.PathLog, h.Fields["boot"]})
 		}
 	}
 	for _, m := range everyLoaded(snap) {
-		out = append(out, logSource{m.ID + " on " + m.Host, snap.Hosts[m.Host], rpc.PathLogs + m.ID, uint64(m.PID)})
+		out = append(out, logSource{m.ID + " on " + m.Host, snap.Hosts[m.Host], rpc.PathLogs + m.ID, strconv.Itoa(m.PID)})
 	}
 	return out
 }

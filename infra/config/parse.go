@@ -213,7 +213,7 @@ func fillArguments(positional []field, args []string) error {
 // quotes.
 func joinLimits(args []string) []string {
 	const flag = "--max-loaded-models"
-	var out []string
+	out := []string{} // cobra takes nil for the program's own arguments
 	for i := 0; i < len(args); i++ {
 		out = append(out, args[i])
 		if args[i] != flag {

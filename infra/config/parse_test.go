@@ -1,7 +1,9 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -91,5 +93,32 @@ func TestCommandLine(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: %s, want %s", line, got, want)
 		}
+	}
+}
+
+// An error of a Redis that nobody named says how to name one.
+func TestExplain(t *testing.T) {
+	refused := errors.New("connection refused")
+	if err := (NearRedis{StateDir: t.TempDir()}).Explain(refused); !errors.Is(err, refused) || !strings.Contains(err.Error(), "--state-dir") {
+		t.Error(err)
+	}
+	for _, n := range []NearRedis{{RedisURL: "redis://h", StateDir: t.TempDir()}, {RedisURL: "redis://h"}} {
+		if err := n.Explain(refused); err != refused {
+			t.Error(err)
+		}
+	}
+	if err := (NearRedis{StateDir: t.TempDir()}).Explain(nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// A command line without words is not the program's own.
+func TestNoArguments(t *testing.T) {
+	args := os.Args
+	defer func() { os.Args = args }()
+	os.Args = []string{"runner", "report"}
+	var s struct{ Host string }
+	if _, err := Parse(&s, "runner report", "A test.", nil); err != nil {
+		t.Error(err)
 	}
 }

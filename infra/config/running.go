@@ -90,6 +90,14 @@ func (n NearRedis) Find() (Redis, error) {
 	return r, nil
 }
 
+// Explain adds to an error of the Redis that Find returned how to name another one, if it is neither given nor found.
+func (n NearRedis) Explain(err error) error {
+	if near, _ := ReadRunning(n.StateDir); err == nil || n.RedisURL != "" || near.Redis != "" {
+		return err
+	}
+	return fmt.Errorf("%w; %s is no state folder of a gateway run: name that with --state-dir, or the Redis with --redis-url", err, n.StateDir)
+}
+
 // Defaults of [Redis].
 const (
 	defaultRedis = "redis://127.0.0.1:6379/0"

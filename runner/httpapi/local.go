@@ -70,7 +70,7 @@ func (x *localExchange) Wait(until time.Time) bool {
 	}
 }
 
-// awaited is await, and survives a panic: a program of many requests must not end by one.
+// awaited is await that answers a panic, since the program has other requests.
 func (x *localExchange) awaited() (r *reply) {
 	defer func() {
 		if p := recover(); p != nil {
