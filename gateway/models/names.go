@@ -75,7 +75,7 @@ func (d *Directory) LastUsed(key *keys.Key, t policy.Type) string {
 	for _, host := range snap.Names() {
 		for _, m := range snap.Hosts[host].Models {
 			model, known := cat.Model(m.ID)
-			if !known || model.Type != t || m.State != policy.ModelLoaded || m.Retired != "" || !key.Allows(m.ID) {
+			if !known || model.Type != t || snap.Hosts[host].Loaded(m.ID) == nil || m.Retired != "" || !key.Allows(m.ID) {
 				continue
 			}
 			if used, _ := d.Uses.LastOn(snap, m, host); used > at {

@@ -43,8 +43,8 @@ func (c *Command) Run(ctx context.Context, out io.Writer) error {
 // Parse fills settings, a pointer to a program's settings or to a struct of its commands, from the command line args
 // (without the program's name), the environment, and the defaults, in this order of precedence. A setting's variable is
 // EnvPrefix and its flag's name in upper snake case; an empty one counts as not set. Parse calls the settings' method
-// Validate if they have one. With --help, --version, --man or without a command, Parse prints what is asked for and ends the
-// program. Errors name the flag or the variable.
+// Validate if they have one. With --help, --version or --man, Parse prints what is asked for and ends the program. Errors name
+// the flag or the variable.
 //
 // These tags describe a field: help; default; enum, the values that it may have, and placeholder, the word for its value in
 // the help; name, if the flag's is not the field's in kebab case; short; arg for an argument, which may be optional; cmd for
@@ -156,8 +156,13 @@ func (p *parser) command(settings reflect.Value, name, help string) *cobra.Comma
 			p.runs(c, f.value)
 		}
 	}
-	if !group {
+	switch {
+	case !group:
 		p.runs(c, settings)
+	case c.RunE == nil:
+		c.RunE = func(c *cobra.Command, _ []string) error {
+			return fmt.Errorf("a command is missing; %s --help lists them", c.CommandPath())
+		}
 	}
 	return c
 }

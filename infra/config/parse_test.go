@@ -59,6 +59,7 @@ func TestCommandLine(t *testing.T) {
 		"sub m --list x --list=y,z --json=false": "{m [] 1m0s  <nil> low [x y z] false x}",
 		"sub m --list= --level high":             "{m [] 1m0s  <nil> high [] false x}",
 		"sub -- --idle":                          "{--idle [] 1m0s  <nil> low [a b] false x}",
+		"":                                       "a command is missing; test --help lists them",
 		"sub":                                    "<model> is missing",
 		"sub m --idle soon":                      "--idle: ",
 		"sub m --idle=":                          "--idle: needs a value",

@@ -30,7 +30,7 @@ var (
 		`\b[A-Za-z0-9]+(?:-[A-Za-z0-9]+)+:\d{2,5}\b|\b[A-Za-z]+\d+:\d{4,5}\b`)
 
 	// peers are other names with a port, which words such as tokens:8192 look like, where a connection is spoken of.
-	peers = regexp.MustCompile(`(?i)(\b(?:connect|connect(?:ing|ed|ion) (?:to|with)|connect to|dial|tcp|udp|host|resolve|lookup|reach) ["']?)[a-z]+:\d{2,5}\b`)
+	peers = regexp.MustCompile(`(?i)(\b(?:connect|connect(?:ing|ed|ion) (?:to|with)|connect to|dial|tcp|udp|host|resolve|lookup|reach) ["']?)[a-z][a-z0-9_]*:\d{2,5}\b`)
 
 	// paths are absolute ones, of UNC too; the first group is the text before. One word with a space goes on if a file's name ends it.
 	paths = regexp.MustCompile(`(^|[^\p{L}\p{N}_.#)\]}$%@+~*/\\-])` +

@@ -35,7 +35,7 @@ func TestAnswer(t *testing.T) {
 		{"file:///srv/x.gguf, s3://bucket/key and ssh://u@host/x", "[address] [address] and [address]"},
 		{"[fe80::1%eth0]:80, fe80::1%eth0 and fd00::1:8080 down", "[address], [address] and [address] down"},
 		{"2001:db8:0:0:0:0:0:1 is down", "[address] is down"},
-		{"connect to gpuhost:8080: refused; dial tcp gpuhost:80", "connect to [address]: refused; dial tcp [address]"},
+		{"connect to gpuhost:8080: refused; connect to gpu_a1:8080; dial tcp gpuhost:80", "connect to [address]: refused; connect to [address]; dial tcp [address]"},
 
 		// What must stay.
 		{"max_tokens:8192, tokens:8192 and line:1234", "max_tokens:8192, tokens:8192 and line:1234"},

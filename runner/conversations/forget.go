@@ -11,7 +11,7 @@ const forgetLimit = 5 * time.Second
 
 var errClosed = errors.New("the runner ends")
 
-// Forgetting is what comes of a call of Store.Forget.
+// Forgetting is the outcome of a call to Store.Forget.
 type Forgetting struct {
 	Conversations int // removed from the disk
 

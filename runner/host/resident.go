@@ -29,7 +29,7 @@ type resident struct {
 	state        policy.ModelState
 	closed       bool // takes no new request: a load waits for its slot, or it is being stopped
 	closedByLoad bool // closed by the load in progress, which alone opens it again
-	forget       bool // takes no request either: what it holds is forgotten, and it is unloaded as soon as it is loaded
+	forget       bool // takes no new request: what it holds is forgotten, and it is unloaded as soon as it is loaded
 	stopping     bool // takes no request at all, not even a reserved one: its engine is being stopped, or dead
 	pinned       bool
 	loadPin      *bool  // a load's pin setting, until this copy ends or a management call changes it; nil: none

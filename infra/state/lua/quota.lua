@@ -3,7 +3,7 @@
 -- KEYS[1] prefix
 -- ARGV[2] gateway  [3] 1 if the gateway ends  then per account: id, 1 if the gateway gives back all that it holds, most open requests (0: no limit), requests that are or may be open there until the answer, then for requests, tokens and loads: most per period (0: no limit), period in ms, what the gateway holds (negative: it owes), then the tokens of the budget that it has used since the answer that it booked last (-1: no budget), then the account's counter at the gateway, the claim's number, and that of the claim whose answer it booked last
 -- Returns how many gateways the pool has, then per account: for requests, tokens and loads what the gateway gets (negative: it gives back) and what is left; then the tokens of the budget used in all, how many requests may be open there, and how many gateways use the account.
--- o:<counter> remembers what the gateway was given since the answer that it booked last: number, requests, tokens, loads, budget, time. A claim whose answer was lost is so settled once.
+-- o:<counter> remembers what the gateway was given since the answer that it booked last: number, requests, tokens, loads, budget, time. So a claim whose answer was lost is settled once.
 -- Invariant: the tokens of a budget never sink; what gateways hold and what is left never rises but with time, up to the limit; the open requests allowed at all gateways together stay within the limit once those that are open are.
 local ACTIVE, GONE, REMEMBERED, BUDGET = 3000, 10000, 3600000, 10 * 365 * 86400000
 local function finite(text, otherwise)
