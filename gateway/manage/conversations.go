@@ -138,7 +138,7 @@ func (s *Service) conversationsForget(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, out)
 }
 
-// everyHost makes a call to each host that is awake, one after the other, and has take look at what came of it. It fails only if the
+// everyHost makes a call to each host that is awake, one after the other, and passes the outcome to take. It fails only if the
 // client left.
 func (s *Service) everyHost(r *web.Request, method, path string, take func(host string, body []byte, err error)) error {
 	snap, _ := s.dir.Fresh()

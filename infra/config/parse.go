@@ -48,7 +48,7 @@ func (c *Command) Run(ctx context.Context, out io.Writer) error {
 //
 // These tags describe a field: help; default; enum, the values that it may have, and placeholder, the word for its value in
 // the help; name, if the flag's is not the field's in kebab case; short; arg for an argument, which may be optional; cmd for
-// a command or a group of commands, of which the one with a default runs if none is named; required.
+// a command or a group of commands, where the one with a default runs if none is named; required.
 func Parse(settings any, name, description string, args []string, vars ...Vars) (*Command, error) {
 	p := parser{vars: vars}
 	cobra.EnableCommandSorting = false // the order of the struct

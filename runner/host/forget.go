@@ -8,7 +8,7 @@ import (
 	"reveille/infra/policy"
 )
 
-// Forgotten is what came of a call of ForgetConversations.
+// Forgotten is the outcome of a call to ForgetConversations.
 type Forgotten struct {
 	Copies int // of models, which are unloaded
 	Open   int // their open requests, which finish first
@@ -19,7 +19,7 @@ type Forgotten struct {
 // ForgetConversations has nothing that was computed of a model's conversations before a time of the pool
 // (state.ForgetConversations) used again, "" for all language models. An engine may hold more than its slots, so each copy is unloaded
 // without being saved: it takes no new request from now on, and its open ones finish as those of a retired copy. A call
-// with the same or an earlier time returns what came of the first.
+// with the same or an earlier time returns the outcome of the first.
 func (h *Host) ForgetConversations(model string, at uint64) Forgotten {
 	if h.cfg.Forget != nil {
 		h.cfg.Forget(model, at) // first: what is prepared from now on holds nothing

@@ -149,7 +149,7 @@ type Host struct {
 	learned        map[string]string    // fields of the host in Redis: memory needs learned from loads
 	needs          map[string]knownNeed // measured needs by key, as last read or written
 	quarantine     map[string]time.Time // loads that failed twice, by quarantineKey: they do not clear the host again
-	forgotten      map[string]Forgotten // by model, "" for all: what came of the last time
+	forgotten      map[string]Forgotten // by model, "" for all: the last outcome
 	draining       bool
 	grace          context.Context // nil until interrupted: the time left to open requests
 	active         bool            // a request was open since the last beat
