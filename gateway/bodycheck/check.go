@@ -192,7 +192,7 @@ func (c *Check) look(s *Spec, model func() Model) error {
 		}
 		v := c.values[promptedSlot]
 		unprompted := v.Kind == jsonscan.Bool && !v.Bool()
-		if (unprompted || c.begun() != nil) && (several(c.values[runsSlot]) || several(c.values[runsTooSlot])) {
+		if (several(c.values[runsSlot]) || several(c.values[runsTooSlot])) && (unprompted || c.begun() != nil) {
 			return api.New(api.UnsupportedParameter, "'n' must be 1 where a request continues an answer or has no generation prompt.").With("n")
 		}
 		if p.last && (p.ended || unprompted) && model().Llama {

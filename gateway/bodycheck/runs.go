@@ -2,8 +2,6 @@ package bodycheck
 
 import (
 	"bytes"
-	"encoding/binary"
-	"math/bits"
 	"strconv"
 	"strings"
 	"unicode"
@@ -119,7 +117,7 @@ type run struct {
 // nests continues with b and reports whether the number of open brackets stays within its limit.
 func (r *run) nests(b []byte) bool {
 	for {
-		n := indexNesting(b)
+		n := jsonscan.IndexBracket(b)
 		if n < 0 {
 			return true
 		}
@@ -140,45 +138,6 @@ func (r *run) nests(b []byte) bool {
 		}
 		b = b[min(n+size, len(b)):]
 	}
-}
-
-// indexNesting returns the index of the first [ ] { } or \ in b, or -1. Without the bit that tells small letters from
-// capitals, these and | are three bytes in a row, so eight bytes can be tested at a time.
-func indexNesting(b []byte) int {
-	const each, high = 0x0101010101010101, 0x8080808080808080
-	i := 0
-	for ; ; i += 8 {
-		for i > 0 && i+32 <= len(b) && lateIn(b[i:i+32]) == 0 {
-			i += 32
-		}
-		if i+8 > len(b) {
-			break
-		}
-		word := binary.LittleEndian.Uint64(b[i:])
-		folded := word &^ (0x20 * each) &^ high
-		// An addition sets a byte's high bit if the byte is at least '[', or at least one above ']'.
-		found := (folded + (0x80-'[')*each) &^ (folded + (0x80-']'-1)*each) &^ word & high
-		for ; found != 0; found &= found - 1 {
-			if at := i + bits.TrailingZeros64(found)/8; b[at] != '|' {
-				return at
-			}
-		}
-	}
-	for ; i < len(b); i++ {
-		if c := b[i] &^ 0x20; '[' <= c && c <= ']' && b[i] != '|' {
-			return i
-		}
-	}
-	return -1
-}
-
-// lateIn returns 0 if none of 32 bytes is in ASCII's rows of [ ] { } and \, which have few other characters besides letters.
-func lateIn(b []byte) uint64 {
-	const each = 0x0101010101010101
-	late := func(word uint64) uint64 { return (word&(0x5F*each) + (0x80-'[')*each) &^ word }
-	_ = b[31]
-	return (late(binary.LittleEndian.Uint64(b)) | late(binary.LittleEndian.Uint64(b[8:])) |
-		late(binary.LittleEndian.Uint64(b[16:])) | late(binary.LittleEndian.Uint64(b[24:]))) & (0x80 * each)
 }
 
 // jump is how many bytes skip searches for a change of kind.

@@ -176,20 +176,6 @@ func TestRunsReadWhole(t *testing.T) {
 }
 
 // FuzzRuns: no text brings the reading of runs out of bounds.
-func TestIndexNesting(t *testing.T) {
-	for at := range 20 {
-		for c := range 256 {
-			for _, rest := range []byte{'a', 'Z', '^', 'z', '~', '|', 0, 0x7f, 0xdb, 0xfb, 0xff} {
-				b := bytes.Repeat([]byte{rest}, 20)
-				b[at] = byte(c)
-				if got, want := indexNesting(b), bytes.IndexFunc(b, func(r rune) bool { return strings.ContainsRune(`[]{}\`, r) }); got != want {
-					t.Fatalf("%q: %d, want %d", b, got, want)
-				}
-			}
-		}
-	}
-}
-
 func FuzzRuns(f *testing.F) {
 	f.Add([]byte(`a\u00`), uint16(300))
 	f.Fuzz(func(_ *testing.T, b []byte, times uint16) {

@@ -32,6 +32,12 @@ func special(w uint64) uint64 {
 // was passed on the way.
 func SkipPlain(b []byte, i int) (end int, wide bool) {
 	var seen uint64
+	if hasBlocks && len(b)-i >= blocks {
+		n, w := plainBlocks(b[i:])
+		if i += n; w {
+			seen = highs
+		}
+	}
 	for ; i+32 <= len(b); i += 32 {
 		p := b[i : i+32 : i+32]
 		w0 := binary.LittleEndian.Uint64(p[0:8])
