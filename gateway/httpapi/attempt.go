@@ -23,6 +23,8 @@ type attempt struct {
 	signedAgain bool            // signed again after a runner rejected a signature
 	repeated    bool            // repeated after its engine crashed
 	suspected   *suspect        // a constrained request that an engine may hold
+	waits       bool            // Await follows with until, see relay.Request
+	until       time.Time
 
 	req         relay.Request
 	cacheTenant string // the tenant whose encoder cache and conversations it uses; empty if all tenants share them
@@ -108,7 +110,7 @@ func (x *exchange) prepareSend() error {
 	}
 	x.cacheTenant = cacheTenant
 	// FirstByte and Silence are the last resort against a runner that hangs; its own limits take effect first.
-	x.req = relay.Request{Method: method, Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte}
+	x.req = relay.Request{Method: method, Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte, Waits: x.waits, Until: x.until}
 	values := x.scratch[:0]
 	add := func(name, value string) {
 		n := len(values)

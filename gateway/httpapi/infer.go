@@ -156,6 +156,7 @@ func (x *exchange) reach() (*relay.Stream, error) {
 	if x.stream {
 		commit = x.Began.Add(x.s.cfg.CommitAfter)
 	}
+	x.waits, x.until = true, commit
 	for {
 		ready, err := x.ready(commit)
 		if err != nil {

@@ -71,7 +71,7 @@ func New(cfg Config) *Client {
 // Do sends the request and waits for the head of the answer. call may be nil if nobody needs to cancel. On success the
 // caller must Close the response; on error there is none. Errors are *Error or ErrBadRequest.
 func (c *Client) Do(call *Call, req *Request) (*Response, error) {
-	r, err := c.Start(call, req)
+	r, err := c.start(call, req, true, time.Time{})
 	if err != nil {
 		return nil, err
 	}
@@ -105,29 +105,46 @@ func (c *Client) Fetch(ctx context.Context, req *Request, key string, dst []byte
 	return resp.Status(), dst, err
 }
 
-// Start sends the request and returns without waiting for the answer. The caller must then call Await, and finally
-// Close.
+// Start sends the request and returns without waiting for the answer, unless [Request.Waits]. The caller must then call Await,
+// and finally Close.
 func (c *Client) Start(call *Call, req *Request) (*Response, error) {
-	buf := takeBuffer(false)
-	defer giveBuffer(buf)
-	head, ok := req.appendHead((*buf)[:0], c.cfg.Host, c.cfg.Single)
+	return c.start(call, req, req.Waits, req.Until)
+}
+
+func (c *Client) start(call *Call, req *Request, waits bool, until time.Time) (*Response, error) {
+	out := outgoing{buf: takeBuffer(false)}
+	defer out.drop()
+	head, ok := req.appendHead((*out.buf)[:0], c.cfg.Host, c.cfg.Single)
 	if !ok {
 		return nil, ErrBadRequest
 	}
+	asks := rawReads && waits && len(req.Body) <= cap(head)-len(head)
+	if asks {
+		out.text = append(head, req.Body...)
+	}
 	for {
-		cn, reused, err := c.take(call)
+		cn, reused, err := c.take(call, !asks)
 		if err != nil {
 			return nil, err
 		}
 		r := &cn.resp
 		r.begin(c, call, req)
-		n, err := cn.write(head, req.Body, c.cfg.WriteTimeout)
-		if err == nil {
+		var n int64
+		if asks && cn.raw != nil {
 			r.sent(req.FirstByte)
+			n, err = cn.ask(&out, reused, earlier(until, r.headDue), c.cfg.WriteTimeout)
+			r.got = cn.hi > 0
+		} else if n, err = cn.write(head, req.Body, c.cfg.WriteTimeout); err == nil {
+			r.sent(req.FirstByte)
+		}
+		if err == nil {
+			if r.got {
+				r.heard()
+			}
 			return r, nil
 		}
 		if n == 0 && reused && call.Cause() == nil {
-			// The upstream closed the idle connection after the check, and the socket accepted nothing.
+			// The upstream closed the idle connection, and the socket accepted nothing.
 			_ = r.Close()
 			continue
 		}
@@ -139,8 +156,8 @@ func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 	}
 }
 
-// take checks out a connection and binds call to it.
-func (c *Client) take(call *Call) (cn *conn, reused bool, err error) {
+// take checks out a connection and binds call to it. look says that ask does not look whether an idle one is closed.
+func (c *Client) take(call *Call, look bool) (cn *conn, reused bool, err error) {
 	if cause := call.Cause(); cause != nil {
 		return nil, false, &Error{Kind: ErrCancelled, Cause: cause}
 	}
@@ -155,7 +172,7 @@ func (c *Client) take(call *Call) (cn *conn, reused bool, err error) {
 		c.idle[len(c.idle)-1] = nil
 		c.idle = c.idle[:len(c.idle)-1]
 		c.mu.Unlock()
-		if time.Since(cn.idleSince) < c.cfg.IdleTimeout && !cn.isStale() { // the reaper may be late
+		if time.Since(cn.idleSince) < c.cfg.IdleTimeout && (!look || !cn.isStale()) { // the reaper may be late
 			break
 		}
 		_ = cn.nc.Close()

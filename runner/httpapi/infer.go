@@ -28,6 +28,8 @@ type ask struct {
 	body           []byte
 	field          func(name string) []byte // of infra/rpc, and those of the client that are passed on
 	handshake      *fasthttp.RequestHeader  // nil unless it asks for a WebSocket
+	waits          bool                     // see relay.Request
+	until          time.Time
 }
 
 // exchange is one admitted request and its response. finish ends it exactly once, wherever the answer breaks off: it releases
@@ -144,7 +146,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	defer body.Drop()
 	h := &ctx.Request.Header
 	x := &exchange{s: s, began: time.Now(), ask: ask{
-		model: model, gateway: gateway, method: string(ctx.Method()), path: string(ctx.Path()), target: ctx.RequestURI(), body: ctx.PostBody(), field: h.Peek,
+		model: model, gateway: gateway, method: string(ctx.Method()), path: string(ctx.Path()), target: ctx.RequestURI(), body: ctx.PostBody(), field: h.Peek, waits: true,
 	}}
 	if relay.AsksWebSocket(h) {
 		x.handshake = h
@@ -278,7 +280,7 @@ func (x *exchange) engineRequest() *relay.Request {
 	req := &relay.Request{
 		Method: x.method, Path: x.target, Body: x.text,
 		FirstByte: firstByteLimit(s.cfg.FirstByte, len(x.body), len(x.field(rpc.HeaderStream)) > 0), Silence: LongAnswer * s.cfg.FirstByte,
-		Fields: make([]relay.Field, 0, 5),
+		Fields: make([]relay.Field, 0, 5), Waits: x.waits, Until: x.until,
 	}
 	if token := x.media.Token(); token != nil {
 		req.Add(mmcache.HeaderToken, token)
