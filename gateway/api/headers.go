@@ -1,5 +1,7 @@
 package api
 
+import "net/textproto"
+
 // The headers of an answer that are ours, and those we read.
 const (
 	HeaderRequestID    = "x-request-id"
@@ -30,6 +32,20 @@ const (
 	HeaderColdWait    = "x-cold-wait"    // asked: block, fail or fallback
 	HeaderWaitTimeout = "x-wait-timeout" // asked: seconds
 )
+
+// Names of headers that every answer of a model has, as they are sent: setting them changes no letters.
+var (
+	SentRequestID    = sentAs(HeaderRequestID)
+	SentRequestIDAlt = sentAs(HeaderRequestIDAlt)
+	SentModel        = sentAs(HeaderModel)
+	SentModelState   = sentAs(HeaderModelState)
+	SentHost         = sentAs(HeaderHost)
+	SentQueueMS      = sentAs(HeaderQueueMS)
+	SentLoadMS       = sentAs(HeaderLoadMS)
+	SentServerTiming = sentAs(HeaderServerTiming)
+)
+
+func sentAs(name string) []byte { return []byte(textproto.CanonicalMIMEHeaderKey(name)) }
 
 // exposed is what Access-Control-Expose-Headers lists: all of ours.
 const exposed = HeaderRequestID + ", " + HeaderRequestIDAlt + ", " + HeaderRetryAfter + ", " + HeaderRetryAfterMS + ", " +

@@ -23,8 +23,7 @@ type attempt struct {
 	signedAgain bool            // signed again after a runner rejected a signature
 	repeated    bool            // repeated after its engine crashed
 	suspected   *suspect        // a constrained request that an engine may hold
-	waits       bool            // Await follows with until, see relay.Request
-	until       time.Time
+	until       time.Time       // when a stream must be committed
 
 	req         relay.Request
 	cacheTenant string // the tenant whose encoder cache and conversations it uses; empty if all tenants share them
@@ -76,8 +75,8 @@ func (x *exchange) send() (*relay.Response, error) {
 		return nil, err
 	}
 	s := x.s
-	sign := s.cfg.Signer.Sign(rpc.Call{Method: x.req.Method, Path: string(x.path), Host: x.endpoint.Host, Model: x.model.ID, CacheTenant: x.cacheTenant, Length: len(x.body)})
-	x.req.Add(rpc.HeaderAuth, []byte(sign))
+	call := rpc.Call{Method: x.req.Method, Path: string(x.path), Host: x.endpoint.Host, Model: x.model.ID, CacheTenant: x.cacheTenant, Length: len(x.body)}
+	x.req.Add(rpc.HeaderAuth, []byte(s.cfg.Signer.Sign(call)))
 	x.prompt = int64(x.text / 4)
 	resp, err := s.dir.Client(x.endpoint.Host, x.endpoint.Addr).Start(&x.link, &x.req)
 	if err == nil {
@@ -100,7 +99,6 @@ func (x *exchange) prepareSend() error {
 	}
 	x.countOpen()
 	s, h := x.s, &x.Ctx.Request.Header
-	method := methodOf(h.Method())
 	tenant, cacheTenant := "", ""
 	if s.cfg.Keys.Configured() {
 		tenant = s.tenant(&x.Key)
@@ -110,7 +108,7 @@ func (x *exchange) prepareSend() error {
 	}
 	x.cacheTenant = cacheTenant
 	// FirstByte and Silence are the last resort against a runner that hangs; its own limits take effect first.
-	x.req = relay.Request{Method: method, Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte, Waits: x.waits, Until: x.until}
+	x.req = relay.Request{Method: methodOf(h.Method()), Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte, Waits: !x.handed, Until: x.until}
 	values := x.scratch[:0]
 	add := func(name, value string) {
 		n := len(values)

@@ -41,8 +41,8 @@ func (s *Server) newRequest(ctx *fasthttp.RequestCtx) *request {
 	r.Hit = match(&ctx.Request.Header)
 	r.observed = s.observe(r)
 	h := &ctx.Response.Header
-	h.Set(api.HeaderRequestID, r.ID)
-	h.Set(api.HeaderRequestIDAlt, r.ID)
+	h.SetCanonical(api.SentRequestID, []byte(r.ID))
+	h.SetCanonical(api.SentRequestIDAlt, []byte(r.ID))
 	return r
 }
 

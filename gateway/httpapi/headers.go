@@ -13,8 +13,8 @@ import (
 // is sent.
 func (x *exchange) modelHeaders() {
 	h := &x.Ctx.Response.Header
-	h.Set(api.HeaderModel, x.model.ID)
-	h.Set(api.HeaderModelState, x.state)
+	h.SetCanonical(api.SentModel, []byte(x.model.ID))
+	h.SetCanonical(api.SentModelState, []byte(x.state))
 	host, waited, load := x.endpoint.Host, x.info.Waited, time.Duration(0)
 	if w := x.waiter.Load(); w != nil { // a stream that begins before its model is ready
 		st := w.Progress()
@@ -25,16 +25,16 @@ func (x *exchange) modelHeaders() {
 		load = min(time.Duration(x.info.LoadMS)*time.Millisecond, waited)
 	}
 	if host != "" {
-		h.Set(api.HeaderHost, host)
+		h.SetCanonical(api.SentHost, []byte(host))
 	}
 	var buf [96]byte
 	ms := func(b []byte, d time.Duration) []byte { return strconv.AppendInt(b, d.Milliseconds(), 10) }
-	h.SetBytesV(api.HeaderQueueMS, ms(buf[:0], waited-load))
-	h.SetBytesV(api.HeaderLoadMS, ms(buf[:0], load))
+	h.SetCanonical(api.SentQueueMS, ms(buf[:0], waited-load))
+	h.SetCanonical(api.SentLoadMS, ms(buf[:0], load))
 	b := ms(append(buf[:0], "queue;dur="...), waited-load)
 	b = ms(append(b, ", load;dur="...), load)
 	b = ms(append(b, ", ttft;dur="...), time.Since(x.Began))
-	h.SetBytesV(api.HeaderServerTiming, b)
+	h.SetCanonical(api.SentServerTiming, b)
 	if x.cold {
 		h.Set(api.HeaderColdStart, "1")
 		x.queueHeader()

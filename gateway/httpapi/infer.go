@@ -35,7 +35,8 @@ type exchange struct {
 
 // response is the answer being sent to the client.
 type response struct {
-	tap    *tap
+	tap    *tap // nil, or tapped
+	tapped tap
 	unread *relay.Response // that a panic would leave open, nil for none
 	handed bool            // the body stream finishes the exchange
 	open   bool            // counted among the streams of the model
@@ -156,7 +157,7 @@ func (x *exchange) reach() (*relay.Stream, error) {
 	if x.stream {
 		commit = x.Began.Add(x.s.cfg.CommitAfter)
 	}
-	x.waits, x.until = true, commit
+	x.until = commit
 	for {
 		ready, err := x.ready(commit)
 		if err != nil {

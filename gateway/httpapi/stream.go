@@ -11,7 +11,6 @@ import (
 // events makes the stream that carries the rest of the exchange: over the answer if there is one, otherwise over the
 // rest of the wait, with comments for the client.
 func (x *exchange) events(resp *relay.Response) *relay.Stream {
-	x.waits = false
 	return relay.NewStream(relay.StreamConfig{
 		Response: resp,
 		Ready:    x.ready,

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/valyala/fasthttp"
-
 	"reveille/infra/relay"
 )
 
@@ -31,6 +29,7 @@ type tap struct {
 	x     *exchange
 	first time.Time
 	kept  *excerpt // nil before the first byte and after release
+	tee   teeTail  // of WriteTo
 
 	events int64 // of a stream, about
 	bytes  int64 // that were passed on
@@ -44,12 +43,11 @@ type excerpt struct {
 
 var excerpts = sync.Pool{New: func() any { return new(excerpt) }}
 
-var _ fasthttp.BodyWriterTo = (*tap)(nil)
-
 // sendBody makes a stream the body of the answer, through a tap. The stream's end finishes the exchange. If the first
 // bytes are still to come, the head is sent at once.
 func (x *exchange) sendBody(from source, size int) {
-	x.tap = &tap{source: from, x: x}
+	x.tapped = tap{source: from, x: x}
+	x.tap = &x.tapped
 	if x.into != nil {
 		x.Ctx.Response.SetBodyStream(&translation{tap: x.tap, to: x.into}, size)
 	} else {
@@ -75,7 +73,8 @@ func (t *tap) Read(p []byte) (n int, err error) {
 // WriteTo passes the whole body through.
 func (t *tap) WriteTo(w io.Writer) (n int64, err error) {
 	defer t.recover(&err)
-	return t.source.WriteTo(teeTail{t, w})
+	t.tee = teeTail{t, w}
+	return t.source.WriteTo(&t.tee)
 }
 
 // recover turns a panic of the stream into its end: it cuts the client's body, and the close finishes the exchange.

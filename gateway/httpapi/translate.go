@@ -28,7 +28,7 @@ func (x *exchange) sendTranslated(resp *relay.Response, translate func(engine []
 	case err != nil:
 		return err
 	}
-	x.tap = &tap{}
+	x.tap = &x.tapped
 	x.tap.keep(engine) // for the statistics
 	x.modelHeaders()
 	return x.Reply(fasthttp.StatusOK, json.RawMessage(answer))

@@ -40,12 +40,15 @@ func (r *Response) Answer(status int, kind string, body []byte) {
 	r.header.SetStatusCode(status)
 	r.header.SetContentType(kind)
 	r.header.SetContentLength(len(body))
-	r.phase, r.reuse, r.isJSON, r.jsonEvents = phaseEnded, false, false, false
+	r.phase, r.reuse, r.isJSON, r.jsonEvents, r.bare = phaseEnded, false, false, false, false
 	r.rest, r.err, r.reported = body, nil, nil
 }
 
 // Set sets a header field of the answer.
-func (r *Response) Set(name, value string) { r.header.Set(name, value) }
+func (r *Response) Set(name, value string) {
+	r.bare = false
+	r.header.Set(name, value)
+}
 
 // Bare removes all header fields but those that SendTo passes on: the status, the content type and the length.
 func (r *Response) Bare() {
@@ -59,6 +62,7 @@ func (r *Response) Bare() {
 	if len(kind) > 0 {
 		r.header.SetContentTypeBytes(kind)
 	}
+	r.bare = true
 }
 
 // RequireJSONEvents says that the events of the body hold JSON, or [DONE]. For a [Stream] anything else is an ErrBadReply, or an

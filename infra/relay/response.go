@@ -65,6 +65,7 @@ type Response struct {
 	err      error    // in phaseFailed
 	reported error    // the same as the reader gets it
 	headed   bool     // Hop.Head has returned
+	bare     bool     // it has no fields but Content-Type
 
 	jsonEvents bool  // see RequireJSONEvents
 	down       error // error of writing to the client
@@ -98,7 +99,7 @@ func (r *Response) begin(client *Client, call *Call, req *Request) {
 	r.chunks = chunkDecoder{}
 	r.isJSON, r.limit, r.json = false, 0, jsonText{}
 	r.rest, r.err, r.reported, r.down = nil, nil, nil, nil
-	r.headed, r.jsonEvents = false, false
+	r.headed, r.bare, r.jsonEvents = false, false, false
 	r.headDue, r.silentDue = time.Time{}, time.Time{}
 	r.first, r.silence, r.probe = req.FirstByte, req.Silence, req.Probe
 	r.c.big = false
@@ -263,7 +264,12 @@ func (r *Response) IsEvents() bool {
 
 // Header returns the first value of a header field, or nil without one. It does not allocate if name is spelled like
 // "Retry-After". The value is valid until Close.
-func (r *Response) Header(name string) []byte { return r.header.Peek(name) }
+func (r *Response) Header(name string) []byte {
+	if r.bare && name != fasthttp.HeaderContentType {
+		return nil
+	}
+	return r.header.Peek(name)
+}
 
 // Size returns the length of the body in bytes, or -1 if it is not known in advance. For HEAD it is the announced
 // length.

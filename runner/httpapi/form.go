@@ -29,9 +29,9 @@ const (
 // formOf returns the form of an engine's route.
 func formOf(path string) form {
 	path, _, _ = strings.Cut(path, "?")
-	for _, version := range [...]string{"/v1/", "/v2/"} {
-		if rest, ok := strings.CutPrefix(path, version); ok {
-			path = "/" + rest
+	for _, version := range [...]string{"/v1", "/v2"} {
+		if rest, ok := strings.CutPrefix(path, version); ok && strings.HasPrefix(rest, "/") {
+			path = rest
 		}
 	}
 	switch path {

@@ -48,6 +48,9 @@ type exchange struct {
 	talks       *conversations.Engine                   // that it uses, nil for none
 	media       *mmcache.Request                        // of its engine's encoder cache, nil for none
 	load        load                                    // the input that it gave the engine
+	req         relay.Request                           // to the engine
+	reqFields   [6]relay.Field
+	bearer      [80]byte // the value of one of them
 	began       time.Time
 	spans       spans
 	once        sync.Once
@@ -263,6 +266,9 @@ func (x *exchange) check(resp *relay.Response, err error, more fields) error {
 	if good >= jsonForm && resp.IsEvents() {
 		resp.RequireJSONEvents()
 	}
+	if x.talks == nil {
+		return nil
+	}
 	life, cancel := x.life()
 	defer cancel(nil)
 	if n := x.talks.Reused(life); n > 0 {
@@ -276,11 +282,11 @@ type fields interface{ Set(name, value string) }
 
 // engineRequest returns the request to the engine: method, path and content type as received, with the engine's own key.
 func (x *exchange) engineRequest() *relay.Request {
-	s := x.s
-	req := &relay.Request{
+	s, req := x.s, &x.req
+	*req = relay.Request{
 		Method: x.method, Path: x.target, Body: x.text,
 		FirstByte: firstByteLimit(s.cfg.FirstByte, len(x.body), len(x.field(rpc.HeaderStream)) > 0), Silence: LongAnswer * s.cfg.FirstByte,
-		Fields: make([]relay.Field, 0, 5), Waits: x.waits, Until: x.until,
+		Fields: x.reqFields[:0], Waits: x.waits, Until: x.until,
 	}
 	if token := x.media.Token(); token != nil {
 		req.Add(mmcache.HeaderToken, token)
@@ -294,7 +300,7 @@ func (x *exchange) engineRequest() *relay.Request {
 		req.AddWebSocket(x.handshake)
 	}
 	if key := x.ref.Engine.APIKey(); key != "" {
-		req.Add("Authorization", []byte("Bearer "+key))
+		req.Add("Authorization", append(append(x.bearer[:0], "Bearer "...), key...))
 	}
 	return req
 }

@@ -68,10 +68,15 @@ func (w *watchdog) close() {
 
 // observe processes the end of an exchange with an engine. It does not block.
 func (w *watchdog) observe(p *host.Ref, err error) {
-	var own *batch.Error
+	if err == nil {
+		return
+	}
+	own, batched := errors.AsType[*batch.Error](err)
+	bad := errors.Is(err, relay.ErrBadReply)
+	batched = batched && !bad && own.Code == rpc.CodeBadEngineReply
 	switch {
-	case errors.Is(err, relay.ErrBadReply), errors.As(err, &own) && own.Code == rpc.CodeBadEngineReply:
-		if w.badReply(p.Engine, time.Now(), own != nil) {
+	case bad, batched:
+		if w.badReply(p.Engine, time.Now(), batched) {
 			w.log.Error("engine sends invalid answers, restarting it", "model", p.Model.ID, "error", err)
 			w.m.nonsense.Inc()
 			w.host.UnloadSuspect(p.Model.ID, p.Engine, "engine talks nonsense")
