@@ -15,7 +15,7 @@
 // after unescaping, so "mod\u0065l" is model.
 //
 // Strings are most of a large body (a base64 image is one string), so they are
-// skipped eight bytes at a step; a document without escapes costs about one
+// skipped eight bytes at a step, or 64 in amd64's AVX2; a document without escapes costs about one
 // pass over memory and no allocation. Everything here is a pure function of
 // its arguments and safe for concurrent use.
 package jsonscan

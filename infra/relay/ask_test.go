@@ -2,9 +2,11 @@ package relay
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -93,5 +95,56 @@ func TestCancelWhileStartWaits(t *testing.T) {
 	}
 	if s := c.Stats(); s.Active != 0 || s.Idle != 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestStartSendsTheRest: a socket with room for a part of a small request gets the rest later.
+func TestStartSendsTheRest(t *testing.T) {
+	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	bodies := make(chan string, 3)
+	go func() {
+		nc, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer nc.Close()
+		for br := bufio.NewReader(nc); ; {
+			time.Sleep(20 * time.Millisecond) // so that the socket is full before anything is read
+			head, body := readRequest(br)
+			if head == "" {
+				return
+			}
+			bodies <- body
+			_, _ = io.WriteString(nc, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+		}
+	}()
+	c := New(Config{Addr: "x", Dial: func(ctx context.Context) (net.Conn, error) {
+		nc, err := new(net.Dialer).DialContext(ctx, "unix", ln.Addr().String())
+		if err == nil {
+			err = nc.(*net.UnixConn).SetWriteBuffer(1)
+		}
+		return nc, err
+	}})
+	defer c.Close()
+	body := strings.Repeat("x", 15<<10)
+	for i := range 3 {
+		r, err := c.Do(nil, &Request{Method: "POST", Path: []byte("/"), Body: []byte(body)})
+		if err != nil {
+			t.Fatal(i, err)
+		}
+		if r.c.taken >= len(body) {
+			t.Errorf("%d: the socket took all at once", i)
+		}
+		if got := <-bodies; got != body {
+			t.Errorf("%d: %d bytes, want %d", i, len(got), len(body))
+		}
+		if b, err := io.ReadAll(r); string(b) != "ok" || err != nil {
+			t.Fatal(i, string(b), err)
+		}
+		_ = r.Close()
 	}
 }
