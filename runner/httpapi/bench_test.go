@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,7 +104,7 @@ type fake struct {
 	media   *mmcache.Attachment
 	slots   *slots.Table
 	loop    string
-	pid     int
+	pid     atomic.Int64
 }
 
 func (f *fake) Permits() *fairqueue.Queue  { return f.permits }
@@ -111,7 +112,7 @@ func (f *fake) Media() *mmcache.Attachment { return f.media }
 func (f *fake) Slots() *slots.Table        { return f.slots }
 func (f *fake) LoopPath() string           { return f.loop }
 
-func (f *fake) PID() int              { return f.pid }
+func (f *fake) PID() int              { return int(f.pid.Load()) }
 func (f *fake) BaseURL() string       { return "http://" + f.ln.Addr().String() }
 func (f *fake) APIKey() string        { return "engine-key" }
 func (f *fake) Command() string       { return "fake" }

@@ -81,9 +81,10 @@ func TestStrayThread(t *testing.T) {
 			f := b.engines.fakes[0]
 			f.loop = "/slots"
 			if c.computes {
-				f.pid = spin(t)
+				pid := spin(t)
+				f.pid.Store(int64(pid))
 				if c.share > 0 {
-					hold(t, f.pid, c.share)
+					hold(t, pid, c.share)
 				}
 			}
 			b.engines.handle = func(conn net.Conn, r *http.Request) {
