@@ -27,6 +27,7 @@ type exchange struct {
 	after   func()                                 // called after a complete answer; nil: nothing
 	load    func(*exchange) error                  // queues the load of a model that is on no host; nil leaves it to the gate
 
+	place int          // among the open exchanges
 	watch *relay.Watch // for the client leaving
 	routing
 	attempt
@@ -91,7 +92,7 @@ func (x *exchange) start() (err error) {
 	}
 	x.Account.SetHeaders(&x.Ctx.Response.Header)
 	s.inflight.add(x)
-	x.watch = s.watcher.Arm(x.Ctx.Conn(), x.left)
+	x.watch = s.watcher.Arm(x.Ctx.Conn(), func() { x.abandon(relay.ErrGone) })
 	defer func() {
 		if !x.handed { // a panic ends here too
 			if x.unread != nil {
@@ -231,9 +232,6 @@ func (x *exchange) deliver(resp *relay.Response) error {
 
 // relayed lists the headers of an engine's answer, besides its type and length, that are passed on to the client.
 var relayed = [...]string{"Content-Encoding", "Content-Disposition", "Location"}
-
-// left is called by the watcher when the client has left.
-func (x *exchange) left() { x.abandon(relay.ErrGone) }
 
 // abandon ends the exchange from another goroutine, whatever it waits for.
 func (x *exchange) abandon(cause error) {
