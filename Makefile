@@ -26,6 +26,7 @@ FIRST             ?= 1
 STEPS             ?= 200
 MINUTES           ?= 20
 DAYS              ?= 20
+CASES             ?= 100000
 HOSTS             ?= 10,100,1000
 DIST              ?= dist
 DIST_ARCHES       ?= arm64 amd64
@@ -55,7 +56,7 @@ RUN_FLAGS = --models $(MODELS) \
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
 		awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
-	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run, test, fleet, bench-peers), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), HOSTS (fleet), MINUTES (soak), PARTS and those of its parts (night)'
+	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run, test, fleet, bench-peers), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), CASES (fuzz-hops), HOSTS (fleet), MINUTES (soak), PARTS and those of its parts (night)'
 
 .PHONY: run
 run: need-go need-python fetch build ## Start everything on this machine; Ctrl-C ends it
@@ -128,6 +129,10 @@ fuzz: need-go ## Run each fuzz target for FUZZTIME, even if one fails
 .PHONY: fuzz-wire
 fuzz-wire: need-go ## Send a running gateway mutated requests for FUZZTIME
 	go test ./testenv/attack -run '^TestWire$$' -count=1 -timeout 0 -v -args -fuzz-wire=$(FUZZTIME) | grep -vE ' +time='
+
+.PHONY: fuzz-hops
+fuzz-hops: need-go need-redis ## Compare CASES answers through gateway and runner with the engine's own, byte for byte, with random pieces, stalls and closes
+	go test ./testenv/hops -run '^TestBothHops$$' -count=1 -timeout 0 -v -args -cases=$(CASES) | grep -vE ' +time='
 
 .PHONY: clients
 clients: need-go need-python ## Send a running gateway the requests of schemathesis to every boundary of /openapi.json (minutes)
