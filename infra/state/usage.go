@@ -10,8 +10,12 @@ import (
 	"time"
 )
 
-// flushEvery bounds how long a use stays in memory before it is sent to Redis.
-const flushEvery = 100 * time.Millisecond
+// How long a use stays in memory before it is sent to Redis: flushSoon after a pause, flushEvery while others come before
+// and after it, so that Redis has two writes a second of a busy gateway, and a lone use is known at once.
+const (
+	flushSoon  = 100 * time.Millisecond
+	flushEvery = 500 * time.Millisecond
+)
 
 // UsageReporter batches uses of models and counters and sends them in the background, so that no request waits for
 // Redis. All methods are safe for concurrent use. Touch, Answered and Count never block on I/O; run Run in one
@@ -100,10 +104,11 @@ func (t *UsageReporter) Count(name string, n float64) {
 	t.mu.Unlock()
 }
 
-// Run sends what was recorded every 100 ms until ctx ends, then once more.
+// Run sends what was recorded until ctx ends, then once more.
 func (t *UsageReporter) Run(ctx context.Context) {
-	tick := time.NewTicker(flushEvery)
+	tick := time.NewTicker(flushSoon)
 	defer tick.Stop()
+	var sent time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -111,8 +116,13 @@ func (t *UsageReporter) Run(ctx context.Context) {
 			defer cancel()
 			_ = t.Flush(last)
 			return
-		case <-tick.C:
-			_ = t.Flush(ctx) // kept for the next; the breaker logs
+		case now := <-tick.C:
+			if now.Sub(sent) < flushEvery-flushSoon/2 { // ticks come early and late
+				continue
+			}
+			if n, _ := t.flush(ctx); n > 0 { // what failed is kept for the next; the breaker logs
+				sent = now
+			}
 		}
 	}
 }
@@ -120,24 +130,32 @@ func (t *UsageReporter) Run(ctx context.Context) {
 // Flush sends what was recorded so far. What Redis did not accept is kept for the next Flush. If an outcome stays
 // unknown for more than a minute, the same counts may count twice.
 func (t *UsageReporter) Flush(ctx context.Context) error {
+	_, err := t.flush(ctx)
+	return err
+}
+
+// flush is Flush. It returns how many operations Redis has accepted.
+func (t *UsageReporter) flush(ctx context.Context) (sent int, err error) {
 	t.sending.Lock()
 	defer t.sending.Unlock()
-	for range 2 { // at most what is left over and what was recorded since
-		if t.unsent == nil {
+	for again := true; again; { // what is left over, if anything is, and what was recorded since
+		again = t.unsent != nil
+		if !again {
 			t.unsent = t.take()
 		}
 		if t.unsent == nil {
-			return nil
+			return sent, nil
 		}
 		if err := t.send(ctx, t.unsent); err != nil {
 			if !errors.Is(err, ErrUnavailable) {
 				t.unsent = nil // Redis will never accept this
 			}
-			return err
+			return sent, err
 		}
 		t.unsent = nil
+		sent++
 	}
-	return nil
+	return sent, nil
 }
 
 // take returns what was recorded since the last take, or nil if nothing was.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -56,6 +57,42 @@ func TestTouch(t *testing.T) {
 		must(t, err)
 		equal(t, "LRU of its former type", strings.Join(left, ","), "b")
 	})
+}
+
+// TestUseIsOneOperation checks what a busy gateway costs Redis: one script for all uses and answers since the last.
+func TestUseIsOneOperation(t *testing.T) {
+	b := newBench(t, testenv.Redis(t))
+	s := b.patient()
+	register(t, s, "h", map[string]string{"m": "llm"})
+	toucher := state.NewUsageReporter(s)
+	commands := func() map[string]string {
+		info, err := b.rdb.InfoMap(ctx, "commandstats").Result()
+		must(t, err)
+		return info["Commandstats"]
+	}
+	must(t, b.rdb.ConfigResetStat(ctx).Err())
+	for range 1000 {
+		toucher.Touch("h", "m")
+		toucher.Answered(state.Answer{Host: "h", Model: "m", Reported: true, Input: 1, Output: 1, PerSecond: 1})
+	}
+	must(t, toucher.Flush(ctx))
+	must(t, toucher.Flush(ctx))
+	scripts, inner := 0, 0
+	for name, stat := range commands() {
+		calls, _, _ := strings.Cut(strings.TrimPrefix(stat, "calls="), ",")
+		n, err := strconv.Atoi(calls)
+		must(t, err)
+		switch {
+		case name == "cmdstat_evalsha":
+			scripts += n
+		case !strings.HasPrefix(name, "cmdstat_config"):
+			inner += n
+		}
+	}
+	equal(t, "scripts", scripts, 1)
+	if inner > 15 {
+		t.Errorf("%d commands of a script, want 15 at most: %v", inner, commands())
+	}
 }
 
 // TestUsageReporterKeepsWhatFailed checks that nothing is lost while Redis is away, and that a batch whose answer was

@@ -21,6 +21,6 @@ for i = 0, n - 1 do
   end
 end
 local first = 5 + 3 * n
-for i = first, first + 2 * sets - 1, 2 do redis.call('HSET', P .. 'stats', ARGV[i], ARGV[i + 1]) end
+if sets > 0 then redis.call('HSET', P .. 'stats', unpack(ARGV, first, first + 2 * sets - 1)) end
 for i = first + 2 * sets, #ARGV, 2 do redis.call('HINCRBYFLOAT', P .. 'stats', ARGV[i], ARGV[i + 1]) end
 return done
