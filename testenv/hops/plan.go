@@ -89,10 +89,13 @@ func PlanOf(seed uint64) Plan {
 		p.Body = fmt.Appendf(nil, `{"id":"chatcmpl-%d","object":"chat.completion","created":1,"model":"one","choices":[{"index":0,"message":{"role":"assistant","content":"%s"},"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5}}`, seed, text(r, size(r)))
 	}
 	p.Closes, p.Says = r.IntN(12) == 0, r.IntN(2) == 0
-	p.Wire = p.frame(r, kind)
+	wire, bounded := p.frame(r, kind)
+	p.Wire = wire
 	switch r.IntN(16) {
 	case 0: // breaks off
-		p.Whole, p.Closes, p.Resets = false, true, r.IntN(3) == 0
+		// Of a body that only the connection's end bounds, nothing but a reset tells that it is not all: what ends early is
+		// nonsense, of which runners take two a minute before they restart an engine.
+		p.Whole, p.Closes, p.Resets = false, true, r.IntN(3) == 0 || !bounded
 	case 1:
 		p.Whole, p.Hangs = false, true
 	}
@@ -118,8 +121,8 @@ func events(r *rand.Rand) []byte {
 	return b.Bytes()
 }
 
-// frame writes the head and the body with a length, in chunks, or until the connection's end.
-func (p *Plan) frame(r *rand.Rand, kind string) []byte {
+// frame writes the head and the body with a length, in chunks, or until the connection's end, which is not bounded.
+func (p *Plan) frame(r *rand.Rand, kind string) (wire []byte, bounded bool) {
 	var b bytes.Buffer
 	for range r.IntN(8) / 6 {
 		b.WriteString("HTTP/1.1 100 Continue\r\n\r\n")
@@ -152,7 +155,7 @@ func (p *Plan) frame(r *rand.Rand, kind string) []byte {
 		fmt.Fprintf(&b, "%s: chunked\r\n\r\n", name("Transfer-Encoding"))
 		Chunks(&b, r, p.Body)
 	}
-	return b.Bytes()
+	return b.Bytes(), framing != 0
 }
 
 // Chunks writes a body in chunks of random sizes, some with extensions, and their end.

@@ -46,9 +46,13 @@ type sample struct {
 	firstBytes []float64
 }
 
-// client keeps one connection busy.
+// client keeps one connection busy, or one after the other to a server that closes them: llama-server does after 100
+// requests.
 type client struct {
+	addr           string
+	mu             sync.Mutex // of conn
 	conn           net.Conn
+	last           bool // the server has said that it closes conn
 	request, buf   []byte
 	pause          time.Duration
 	took, first    []float64 // of the window, in µs
@@ -68,19 +72,17 @@ func drive(ctx context.Context, r *running, w work, conns int, window time.Durat
 	clients := make([]*client, conns)
 	request := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", w.path, r.addr, len(w.body), w.body)
 	for i := range clients {
-		conn, err := net.Dial("tcp", r.addr)
-		if err != nil {
+		clients[i] = &client{addr: r.addr, request: request, buf: make([]byte, 64<<10), pause: w.pause}
+		if err := clients[i].dial(); err != nil {
 			return sample{}, err
 		}
-		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(time.Minute))
-		clients[i] = &client{conn: conn, request: request, buf: make([]byte, 64<<10), pause: w.pause}
+		defer clients[i].close()
 	}
 	var warm, all sync.WaitGroup
 	errs := make(chan error, conns)
 	cut := func() {
 		for _, c := range clients {
-			_ = c.conn.SetDeadline(time.Unix(1, 0))
+			c.cut()
 		}
 	}
 	defer context.AfterFunc(ctx, cut)()
@@ -161,9 +163,43 @@ func allTime(ours []int) time.Duration {
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
+// dial makes the connection, in place of one that has ended.
+func (c *client) dial() error {
+	conn, err := net.Dial("tcp", c.addr)
+	if err != nil {
+		return err
+	}
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	c.close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conn, c.last = conn, false
+	return nil
+}
+
+func (c *client) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != nil {
+		c.conn.Close()
+	}
+}
+
+// cut ends what the client waits for.
+func (c *client) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.conn.SetDeadline(time.Unix(1, 0))
+}
+
 // ask sends the request once and takes its answer in.
 func (c *client) ask(phase *atomic.Int32) error {
 	began := time.Now()
+	if c.last {
+		if err := c.dial(); err != nil {
+			return err
+		}
+	}
 	if _, err := c.conn.Write(c.request); err != nil {
 		return err
 	}
@@ -185,6 +221,7 @@ func (c *client) ask(phase *atomic.Int32) error {
 		switch {
 		case head == 0:
 			head, whole = MessageLength(c.buf[:n])
+			c.last = bytes.Contains(c.buf[:head], lastAnswer)
 		case whole == 0 && LastChunk(c.buf[:n]):
 			whole = n
 		}
@@ -233,9 +270,10 @@ func (c *client) look(part []byte, now time.Time) {
 }
 
 var (
-	ok        = []byte("HTTP/1.1 200 ")
-	eventHead = []byte("text/event-stream")
-	doneEvent = []byte("data: [DONE]\n\n")
+	ok         = []byte("HTTP/1.1 200 ")
+	lastAnswer = []byte("\r\nConnection: close\r\n")
+	eventHead  = []byte("text/event-stream")
+	doneEvent  = []byte("data: [DONE]\n\n")
 )
 
 // good reports whether an answer is one, and whole.
