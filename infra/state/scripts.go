@@ -26,19 +26,35 @@ type script struct {
 	usePlain      atomic.Bool
 }
 
-// newScript builds the script of an operation from base, the named libraries and its file. With the library changes it
-// publishes the operation's events last.
+// newScript builds the script of an operation from what it needs of base and the named libraries, and its file. With the
+// library changes it publishes the operation's events last.
 func newScript(name string, libs ...string) *script {
-	var body strings.Builder
+	var shared strings.Builder
 	for _, lib := range append([]string{"base"}, libs...) {
-		body.WriteString(luaSource("lib/"+lib) + "\n")
+		shared.WriteString(luaSource("lib/"+lib) + "\n")
 	}
-	body.WriteString("local function operation()\n" + strings.TrimPrefix(luaSource(name), shebang) + "\nend\nlocal reply = operation()\n")
+	body := "local function operation()\n" + strings.TrimPrefix(luaSource(name), shebang) + "\nend\nlocal reply = operation()\n"
 	if slices.Contains(libs, "changes") {
-		body.WriteString("flush()\n")
+		body += "flush()\n"
 	}
-	body.WriteString("return bounded(reply)\n")
-	return &script{modern: redis.NewScript(shebang + body.String()), plain: redis.NewScript(body.String())}
+	body = withShared(shared.String(), body+"return bounded(reply)\n")
+	return &script{modern: redis.NewScript(shebang + body), plain: redis.NewScript(body)}
+}
+
+// withShared puts the parts of a library that a body needs in front of it. A function that nothing behind it names is left
+// out: Redis builds all functions of a script in each call, and that of `gateway run` keeps 12 KB for each.
+func withShared(library, body string) string {
+	for at := len(library); at > 0; {
+		at = max(strings.LastIndex(library[:at], "\nlocal ")+1, 0)
+		part := library[at:]
+		library = library[:at]
+		rest, isFunction := strings.CutPrefix(part, "local function ")
+		name, _, _ := strings.Cut(rest, "(")
+		if !isFunction || strings.Contains(body, name) {
+			body = part + body
+		}
+	}
+	return body
 }
 
 func luaSource(name string) string {

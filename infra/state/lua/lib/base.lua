@@ -1,4 +1,4 @@
--- Code shared by every script in this folder. Go puts it in front of each; it is not an operation. Redis builds its
+-- Code shared by the scripts in this folder. Go puts what a script needs of it in front; it is not an operation. Redis builds its
 -- functions again in each call, and a thousand hosts beat each second, so what a beat does not need is elsewhere.
 -- KEYS[1] is the pool's prefix, `rv:{pool}:`. Every key that a script touches starts with it, so all share one cluster slot.
 -- ARGV[1] is the time in ms since the epoch, or 0 to use Redis' own clock (always, outside simulations).
