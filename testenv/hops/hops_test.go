@@ -255,6 +255,19 @@ const eventStream = "text/event-stream"
 // comment is what a gateway sends while an engine is silent for long or loads, as on a machine that is too busy.
 var comment = regexp.MustCompile(`(?m)^: [^\n]*\n\n`)
 
+// before returns what came before the event with which the gateway told the client that its stream has broken off, if it did.
+func before(p hops.Plan, got answer) (body []byte, told bool) {
+	at := bytes.LastIndex(got.body, []byte("data: {\"error\":"))
+	if got.kind != eventStream || at < 0 {
+		return got.body, false
+	}
+	body = got.body[:at]
+	for !bytes.HasPrefix(p.Body, body) && bytes.HasSuffix(body, []byte("\n")) {
+		body = body[:len(body)-1] // what ended the event that was cut
+	}
+	return body, true
+}
+
 // judge compares what came through hops with what the engine answers.
 func judge(p hops.Plan, own, got answer, n *counts) error {
 	if got.kind == eventStream {
@@ -267,7 +280,7 @@ func judge(p hops.Plan, own, got answer, n *counts) error {
 		return errors.New("the engine's own answer is wrong")
 	case own.left:
 		n.left.Add(1)
-		if got.status == http.StatusOK && got.err != nil && !bytes.HasPrefix(p.Body, got.body) {
+		if body, _ := before(p, got); got.status == http.StatusOK && got.err != nil && !bytes.HasPrefix(p.Body, body) {
 			return errors.New("other bytes came before the client left")
 		}
 		return nil
@@ -288,19 +301,8 @@ func judge(p hops.Plan, own, got answer, n *counts) error {
 		return nil
 	}
 	n.cut.Add(1)
-	body := got.body
-	if got.err == nil && got.kind == eventStream {
-		at := bytes.LastIndex(body, []byte("data: {\"error\":"))
-		if at < 0 && own.err != nil {
-			return errors.New("a cut stream looks whole")
-		}
-		if at >= 0 {
-			body = body[:at]
-		}
-		for !bytes.HasPrefix(p.Body, body) && bytes.HasSuffix(body, []byte("\n")) {
-			body = body[:len(body)-1] // what ended the event that was cut
-		}
-	} else if got.err == nil && own.err != nil {
+	body, told := before(p, got)
+	if got.err == nil && own.err != nil && !told {
 		return errors.New("a cut answer looks whole")
 	}
 	if !bytes.HasPrefix(p.Body, body) {
