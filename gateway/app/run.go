@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -105,7 +106,10 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 				return err
 			}
 			defer near.remove(h.Name)
-			return runner.Run(ctx, settings, runnerLog, func(addr string, srv *runnerapi.Server) { near.add(h.Name, addr, srv) })
+			return runner.Run(ctx, settings, runnerLog, func(addr string, srv *runnerapi.Server) {
+				near.add(h.Name, addr, srv)
+				go debug.FreeOSMemory() // what the start took
+			})
 		},
 		Log: log, Grace: s.DrainTimeout + 15*time.Second,
 		OnExit: func(host string, _ error) { keep.again(back, host) },

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"sync"
 
 	"github.com/goccy/go-yaml"
 
@@ -22,15 +23,20 @@ type Set map[string]Recipe
 
 // Shipped returns the recipes embedded in the program. The caller owns the set.
 func Shipped() Set {
-	over, err := Parse(shippedYAML)
-	if err == nil {
-		var s Set
-		if s, err = (Set{}).With(over); err == nil {
-			return s
-		}
+	s, err := (Set{}).With(parsed())
+	if err != nil {
+		panic("recipe: shipped recipes: " + err.Error())
 	}
-	panic("recipe: shipped recipes: " + err.Error())
+	return s
 }
+
+var parsed = sync.OnceValue(func() map[string]Recipe {
+	over, err := Parse(shippedYAML)
+	if err != nil {
+		panic("recipe: shipped recipes: " + err.Error())
+	}
+	return over
+})
 
 // Parse reads a mapping of recipe names to recipes, or to the fields that differ from the recipe of that name. It
 // refuses unknown fields with their line number. The recipes it returns are not complete yet: see [Set.With].

@@ -36,7 +36,7 @@ func Sources() map[string]string {
 }
 
 // Plain reports whether the store found a server that does not know `#!lua`.
-func (s *Store) Plain() bool { return s.scripts.snapshot.usePlain.Load() }
+func (s *Store) Plain() bool { return s.plain.Load() }
 
 // Breaker is a breaker by itself.
 type Breaker struct{ guarded }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -23,7 +24,6 @@ const shebang = "#!lua\n"
 // (miniredis, Redis 6) get the script without it.
 type script struct {
 	modern, plain *redis.Script
-	usePlain      atomic.Bool
 }
 
 // newScript builds the script of an operation from what it needs of base and the named libraries, and its file. With the
@@ -37,8 +37,8 @@ func newScript(name string, libs ...string) *script {
 	if slices.Contains(libs, "changes") {
 		body += "flush()\n"
 	}
-	body = withShared(shared.String(), body+"return bounded(reply)\n")
-	return &script{modern: redis.NewScript(shebang + body), plain: redis.NewScript(body)}
+	text := shebang + withShared(shared.String(), body+"return bounded(reply)\n")
+	return &script{modern: redis.NewScript(text), plain: redis.NewScript(text[len(shebang):])}
 }
 
 // withShared puts the parts of a library that a body needs in front of it. A function that nothing behind it names is left
@@ -65,14 +65,15 @@ func luaSource(name string) string {
 	return string(src)
 }
 
-// run calls the script by its digest, and sends its text only to a server that does not have it (NOSCRIPT).
-func (s *script) run(ctx context.Context, c redis.Scripter, prefix string, args ...any) *redis.Cmd {
-	if !s.usePlain.Load() {
+// run calls the script by its digest, and sends its text only to a server that does not have it (NOSCRIPT). plain is set once
+// the server does not know `#!lua`.
+func (s *script) run(ctx context.Context, c redis.Scripter, plain *atomic.Bool, prefix string, args ...any) *redis.Cmd {
+	if !plain.Load() {
 		cmd := s.modern.Run(ctx, c, []string{prefix}, args...)
 		if !unknownShebang(cmd.Err()) {
 			return cmd
 		}
-		s.usePlain.Store(true)
+		plain.Store(true)
 	}
 	return s.plain.Run(ctx, c, []string{prefix}, args...)
 }
@@ -95,12 +96,13 @@ type scripts struct {
 	responsePut, needPut, convPut, quota         *script
 }
 
-func newScripts() scripts {
+// allScripts are those of all stores of the process.
+var allScripts = sync.OnceValue(func() *scripts {
 	models := []string{"changes", "models"}
 	tickets := append(models, "tickets")
 	hosts := append(tickets, "hosts")
 	sleeping := append(hosts, "sleeping")
-	return scripts{
+	return &scripts{
 		boot:     newScript("boot", "changes"),
 		register: newScript("register", hosts...), beat: newScript("beat"), hostState: newScript("host_state", hosts...),
 		forget: newScript("forget", hosts...), repair: newScript("repair", hosts...),
@@ -114,4 +116,4 @@ func newScripts() scripts {
 		snapshot: newScript("snapshot", "changes", "signed"), record: newScript("record", "signed"), catalogPut: newScript("catalog_put", "changes"),
 		responsePut: newScript("response_put"), needPut: newScript("need_put", "index"), convPut: newScript("conv_put", "index"), quota: newScript("quota"),
 	}
-}
+})

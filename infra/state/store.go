@@ -38,7 +38,8 @@ type Options struct {
 type Store struct {
 	rdb     redis.UniversalClient
 	keys    keys
-	scripts scripts
+	scripts *scripts
+	plain   atomic.Bool // see script.run
 	signer  *signer
 	sealer  *sealer
 	large   *largeValues
@@ -63,7 +64,7 @@ func Open(o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		rdb: newClient(uo), keys: newKeys(o.Pool), scripts: newScripts(), breaker: guarded{log: o.Log},
+		rdb: newClient(uo), keys: newKeys(o.Pool), scripts: allScripts(), breaker: guarded{log: o.Log},
 		timeout: uo.ReadTimeout, now: o.Now, log: o.Log, large: newLargeValues(),
 	}
 	s.signer = newSigner(o.Secret, o.Pool, o.Unverified, s.reportRefused)
@@ -108,10 +109,10 @@ func (s *Store) eval(ctx context.Context, sc *script, args ...any) (any, error) 
 	var out any
 	err := s.guard(ctx, func(ctx context.Context) error {
 		var err error
-		out, err = sc.run(ctx, s.rdb, s.keys.prefix, args...).Result()
+		out, err = sc.run(ctx, s.rdb, &s.plain, s.keys.prefix, args...).Result()
 		if redis.HasErrorPrefix(err, "READONLY") {
 			// A demoted primary refused before any effect, and its connection was dropped: ask its successor.
-			out, err = sc.run(ctx, s.rdb, s.keys.prefix, args...).Result()
+			out, err = sc.run(ctx, s.rdb, &s.plain, s.keys.prefix, args...).Result()
 		}
 		return err
 	})
