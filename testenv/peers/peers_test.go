@@ -69,7 +69,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestPeers(t *testing.T) {
-	r := &report{samples: map[key][]sample{}, idle: map[string]float64{}, after: map[string]float64{}, stream: map[string]float64{}, fewest: nan, help: nan}
+	r := &report{samples: map[key][]sample{}, idle: map[string]float64{}, after: map[string]float64{}, stream: map[string]float64{}, missing: map[string]string{}, fewest: nan, help: nan}
 	short := *windows == 0
 	here := contenders
 	if names := strings.Split(*contested, ","); short {
@@ -93,6 +93,9 @@ func TestPeers(t *testing.T) {
 		r.order = append(r.order, c.name)
 	}
 	t.Run("windows", func(t *testing.T) { measure(t, r, here, engine, end, short) })
+	if slices.Contains(r.order, one) && !short && ctx.Err() == nil {
+		t.Run("cold", func(t *testing.T) { r.cold = cold(t, *windows) })
+	}
 	text := r.markdown()
 	fmt.Fprintf(os.Stderr, "\n%s", text)
 	for _, c := range here {
@@ -135,6 +138,7 @@ func rest(t *testing.T, r *report, c contender, engine string) (there bool) {
 		if err != nil {
 			why, _, _ := strings.Cut(err.Error(), "\n")
 			say("%s is left out: %s", c.name, why)
+			r.missing[c.name] = why
 			r.notes = append(r.notes, fmt.Sprintf("%s is left out: %s.", c.name, why))
 			return
 		}

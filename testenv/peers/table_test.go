@@ -30,6 +30,8 @@ type report struct {
 	stream  map[string]float64 // KB for each idle stream
 	fewest  float64            // answers of the client that got fewest, by those of the one that got most: see starved
 	help    float64            // ms of gateway --help
+	cold    coldTimes
+	missing map[string]string // contenders that cannot be had: why
 	notes   []string
 }
 
@@ -74,6 +76,11 @@ func (r *report) added(work string, conns int, figure func(sample) float64, a, b
 	return (r.of(key{a, work, conns}, figure) - base) / (r.of(key{b, work, conns}, figure) - base)
 }
 
+// ratio compares gateway run with another way.
+func (coldTimes) ratio(ms map[string][]float64, way string) float64 {
+	return median(ms[byGateway]) / median(ms[way])
+}
+
 // value is a figure of a map, NaN where it is missing.
 func value(m map[string]float64, name string) float64 {
 	if v, ok := m[name]; ok {
@@ -88,32 +95,36 @@ type aim struct {
 	least bool // the limit is the least; otherwise it is the most
 	limit float64
 	value func(*report) float64
+	needs string // a contender that the value compares with
 }
 
 var aims = []aim{
-	{"`gateway run`, 1 KB, 128 connections: requests a second / nginx", true, 0.75, func(r *report) float64 { return r.ratio(kb, 128, rate, one, nginx) }},
-	{"the same / llama-swap", true, 9, func(r *report) float64 { return r.ratio(kb, 128, rate, one, llamaSwap) }},
-	{"the same: CPU / nginx", false, 1.6, func(r *report) float64 { return r.ratio(kb, 128, cpu, one, nginx) }},
-	{"gateway and runner, 1 KB, 128 connections: CPU / bare relay", false, 3, func(r *report) float64 { return r.ratio(kb, 128, cpu, both, relay) }},
-	{"the same: requests a second / llama-swap", true, 6, func(r *report) float64 { return r.ratio(kb, 128, rate, both, llamaSwap) }},
-	{"gateway and runner, 1 MB, 1 connection: CPU / bare fasthttp", false, 2.5, func(r *report) float64 { return r.ratio(mb, 1, cpu, both, fast) }},
-	{"the same: added p50 / bare fasthttp", false, 2, func(r *report) float64 { return r.added(mb, 1, p50, both, fast) }},
-	{"gateway and runner, stream, 128 connections: CPU / nginx", false, 2.2, func(r *report) float64 { return r.ratio(streams, 128, cpu, both, nginx) }},
-	{"gateway and runner, paced streams: added first byte / two bare relays", false, 1.25, func(r *report) float64 { return r.added(paced, pacedConns, first, both, relays) }},
+	{"`gateway run`, 1 KB, 128 connections: requests a second / nginx", true, 0.75, func(r *report) float64 { return r.ratio(kb, 128, rate, one, nginx) }, ""},
+	{"the same / llama-swap", true, 9, func(r *report) float64 { return r.ratio(kb, 128, rate, one, llamaSwap) }, llamaSwap},
+	{"the same: CPU / nginx", false, 1.6, func(r *report) float64 { return r.ratio(kb, 128, cpu, one, nginx) }, ""},
+	{"gateway and runner, 1 KB, 128 connections: CPU / bare relay", false, 3, func(r *report) float64 { return r.ratio(kb, 128, cpu, both, relay) }, ""},
+	{"the same: requests a second / llama-swap", true, 6, func(r *report) float64 { return r.ratio(kb, 128, rate, both, llamaSwap) }, llamaSwap},
+	{"gateway and runner, 1 MB, 1 connection: CPU / bare fasthttp", false, 2.5, func(r *report) float64 { return r.ratio(mb, 1, cpu, both, fast) }, ""},
+	{"the same: added p50 / bare fasthttp", false, 2, func(r *report) float64 { return r.added(mb, 1, p50, both, fast) }, ""},
+	{"gateway and runner, stream, 128 connections: CPU / nginx", false, 2.2, func(r *report) float64 { return r.ratio(streams, 128, cpu, both, nginx) }, ""},
+	{"gateway and runner, paced streams: added first byte / two bare relays", false, 1.25, func(r *report) float64 { return r.added(paced, pacedConns, first, both, relays) }, ""},
 	{"the same: share of held back events, over that of two bare relays", false, 0.001, func(r *report) float64 {
 		return max(0, r.of(key{both, paced, pacedConns}, late)-r.of(key{relays, paced, pacedConns}, late))
-	}},
-	{"`gateway run`, 1 KB, 1 connection: added p50 / bare fasthttp", false, 1.3, func(r *report) float64 { return r.added(kb, 1, p50, one, fast) }},
-	{"embeddings, 1 client: answers a second / plain llama-server", true, 0.97, func(r *report) float64 { return r.ratio(embeddings, 1, rate, one, plain) }},
-	{"the same, 8 clients", true, 0.97, func(r *report) float64 { return r.ratio(embeddings, 8, rate, one, plain) }},
-	{"the same, 64 clients", true, 1.05, func(r *report) float64 { return r.ratio(embeddings, 64, rate, one, plain) }},
-	{"64 clients through the gateway: fewest / most answers of one", true, 0.75, func(r *report) float64 { return r.fewest }},
-	{"gateway and runner: KB for each idle stream", false, 18, func(r *report) float64 { return value(r.stream, both) }},
-	{"gateway and runner, 1 KB, 128 connections: Redis commands a second", false, 100, func(r *report) float64 { return r.of(key{both, kb, 128}, commands) }},
-	{"`gateway run`: MB at the start", false, 45, func(r *report) float64 { return value(r.idle, one) }},
-	{"`gateway run`: MB after the load", false, 80, func(r *report) float64 { return value(r.after, one) }},
-	{"`gateway --help`: ms", false, 30, func(r *report) float64 { return r.help }},
-	{"swap and cold start / by hand: see `make bench BENCH='Cold\\|Swap' PKG=./testenv/load`", false, 0.65, func(*report) float64 { return nan }},
+	}, ""},
+	{"`gateway run`, 1 KB, 1 connection: added p50 / bare fasthttp", false, 1.3, func(r *report) float64 { return r.added(kb, 1, p50, one, fast) }, ""},
+	{"embeddings, 1 client: answers a second / plain llama-server", true, 0.97, func(r *report) float64 { return r.ratio(embeddings, 1, rate, one, plain) }, ""},
+	{"the same, 8 clients", true, 0.97, func(r *report) float64 { return r.ratio(embeddings, 8, rate, one, plain) }, ""},
+	{"the same, 64 clients", true, 1.05, func(r *report) float64 { return r.ratio(embeddings, 64, rate, one, plain) }, ""},
+	{"64 clients through the gateway: fewest / most answers of one", true, 0.75, func(r *report) float64 { return r.fewest }, ""},
+	{"gateway and runner: KB for each idle stream", false, 18, func(r *report) float64 { return value(r.stream, both) }, ""},
+	{"gateway and runner, 1 KB, 128 connections: Redis commands a second", false, 100, func(r *report) float64 { return r.of(key{both, kb, 128}, commands) }, ""},
+	{"`gateway run`: MB at the start", false, 45, func(r *report) float64 { return value(r.idle, one) }, ""},
+	{"`gateway run`: MB after the load", false, 80, func(r *report) float64 { return value(r.after, one) }, ""},
+	{"`gateway --help`: ms", false, 30, func(r *report) float64 { return r.help }, ""},
+	{"cold start / spawn and answer " + byDefaults, false, 0.65, func(r *report) float64 { return r.cold.ratio(r.cold.start, byDefaults) }, ""},
+	{"the same / " + bySame, false, 1.02, func(r *report) float64 { return r.cold.ratio(r.cold.start, bySame) }, ""},
+	{"swap / stop, spawn and answer " + byDefaults, false, 0.65, func(r *report) float64 { return r.cold.ratio(r.cold.swap, byDefaults) }, ""},
+	{"the same / " + bySame, false, 1.02, func(r *report) float64 { return r.cold.ratio(r.cold.swap, bySame) }, ""},
 }
 
 // outcome says whether a value reaches the aim.
@@ -137,7 +148,11 @@ func (r *report) markdown() []byte {
 			sign = "≥"
 		}
 		v := a.value(r)
-		fmt.Fprintf(&b, "| %s | %s %g | %s | %s |\n", a.name, sign, a.limit, number(v), a.outcome(v))
+		outcome := a.outcome(v)
+		if why := r.missing[a.needs]; why != "" {
+			outcome += ": " + why
+		}
+		fmt.Fprintf(&b, "| %s | %s %g | %s | %s |\n", a.name, sign, a.limit, number(v), outcome)
 	}
 	for _, w := range r.works {
 		var conns []string
@@ -167,6 +182,12 @@ func (r *report) markdown() []byte {
 	for _, name := range r.order {
 		if name != direct && name != plain {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, number(value(r.idle, name)), number(value(r.after, name)), number(value(r.stream, name)))
+		}
+	}
+	if len(r.cold.start) > 0 {
+		b.WriteString("\n| real llama-server, gemma 270M, one token: ms | cold start | swap |\n|---|---|---|\n")
+		for _, way := range coldWays {
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", way, number(median(r.cold.start[way])), number(median(r.cold.swap[way])))
 		}
 	}
 	fmt.Fprintf(&b, "\nThe load generator itself takes %s µs of CPU for each request of 1 KB and %s µs for each stream, at 128 connections.\n",
