@@ -75,7 +75,7 @@ func firstByte(addr, model string) error {
 		if check := ctx.Err(); check != nil || time.Now().After(end) {
 			return errors.Join(err, check)
 		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond) // asking takes time of the engine that loads
 	}
 }
 
