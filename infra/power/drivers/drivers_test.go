@@ -1,6 +1,7 @@
 package drivers
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"reveille/infra/catalog"
+	"reveille/infra/power"
 )
 
 // The token of the Kubernetes API stays with its server: a redirect is an error, and wakes nothing.
@@ -19,9 +21,15 @@ func TestKubernetesRedirect(t *testing.T) {
 		fmt.Fprint(w, `{"kind":"Scale"}`)
 	}))
 	defer other.Close()
-	asked := ""
+	asked, watched, on := "", "", ""
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked = r.Header.Get("Authorization")
+		switch asked = r.Header.Get("Authorization"); {
+		case r.URL.Query().Get("watch") != "":
+			watched = asked
+		case on != "":
+			fmt.Fprint(w, on)
+			return
+		}
 		http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
 	}))
 	defer server.Close()
@@ -32,8 +40,12 @@ func TestKubernetesRedirect(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("KUBECONFIG", path)
-	err := Remote()[catalog.DriverKubernetes].Wake(t.Context(), catalog.Host{Name: "h", Workload: "statefulset/h"})
-	if err == nil || asked != "Bearer canary" || followed != "" {
+	d, host := Remote()[catalog.DriverKubernetes], catalog.Host{Name: "h", Workload: "statefulset/h"}
+	if err := d.Wake(t.Context(), host); err == nil || asked != "Bearer canary" || followed != "" {
 		t.Errorf("%v: the server was asked with %q, the other: %s", err, asked, followed)
+	}
+	on = `{"kind":"Scale","spec":{"replicas":1}}`
+	if err := d.(power.Waiter).WaitOff(t.Context(), host); !errors.Is(err, power.ErrFailed) || watched != "Bearer canary" || followed != "" {
+		t.Errorf("%v: the server was asked with %q for a watch, the other: %s", err, watched, followed)
 	}
 }
