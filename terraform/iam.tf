@@ -8,6 +8,7 @@ locals {
     warmer  = data.aws_iam_policy_document.warmer.json
   }
 
+  # https://docs.aws.amazon.com/autoscaling/ec2/userguide/tag-security.html
   group_arns    = ["${local.arn}:autoscaling:${local.region}:${local.account}:autoScalingGroup:*:autoScalingGroupName/${local.prefix}-*"]
   instance_arns = ["${local.arn}:ec2:${local.region}:${local.account}:instance/*"]
 }
@@ -75,6 +76,12 @@ data "aws_iam_policy_document" "wake" {
     sid       = "WakeGroups"
     actions   = ["autoscaling:SetDesiredCapacity"]
     resources = local.group_arns
+
+    condition { # not those of a stack whose prefix begins with this one's
+      test     = "StringEquals"
+      variable = "autoscaling:ResourceTag/Project"
+      values   = [local.prefix]
+    }
   }
   statement {
     sid       = "WakeInstances"
@@ -99,6 +106,12 @@ data "aws_iam_policy_document" "sleep" {
     sid       = "SleepGroups"
     actions   = ["autoscaling:TerminateInstanceInAutoScalingGroup"]
     resources = local.group_arns
+
+    condition { # not those of a stack whose prefix begins with this one's
+      test     = "StringEquals"
+      variable = "autoscaling:ResourceTag/Project"
+      values   = [local.prefix]
+    }
   }
   statement {
     sid       = "SleepInstances"
@@ -250,5 +263,11 @@ data "aws_iam_policy_document" "runner" {
     sid       = "Lifecycle"
     actions   = ["autoscaling:CompleteLifecycleAction"]
     resources = local.group_arns
+
+    condition { # not those of a stack whose prefix begins with this one's
+      test     = "StringEquals"
+      variable = "autoscaling:ResourceTag/Project"
+      values   = [local.prefix]
+    }
   }
 }

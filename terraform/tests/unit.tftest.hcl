@@ -80,6 +80,14 @@ run "defaults" {
     ])
     error_message = "Hosts alone are started and stopped, not the gateway."
   }
+  assert {
+    condition = alltrue([
+      for s in concat(data.aws_iam_policy_document.wake.statement, data.aws_iam_policy_document.sleep.statement, data.aws_iam_policy_document.runner.statement) :
+      { for c in s.condition : c.variable => join(" ", c.values) } == { "autoscaling:ResourceTag/Project" = "reveille-dev" }
+      if anytrue([for a in s.actions : startswith(a, "autoscaling:")])
+    ])
+    error_message = "Groups of this stack alone are changed, not of one whose prefix begins with this one's."
+  }
 }
 
 run "values" {

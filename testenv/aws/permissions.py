@@ -91,7 +91,8 @@ class Call:
         if not name:  # the group of a member
             name = next((g.name for g in groups.values() for s in g.instance_states if s.instance_id == args.get("InstanceId")), "?")
         listed = groups[name].tags if name in groups else []
-        return self.arn(f"autoScalingGroup:0:autoScalingGroupName/{name}"), tags([(t.get("Key") or t["key"], t.get("Value") or t.get("value")) for t in listed])
+        own = tags([(t.get("Key") or t["key"], t.get("Value") or t.get("value")) for t in listed])
+        return self.arn(f"autoScalingGroup:0:autoScalingGroupName/{name}"), own | {k.replace("aws:", "autoscaling:"): v for k, v in own.items()}
 
     def secret(self, name):
         for s in secretsmanager_backends[ACCOUNT][self.region].secrets.values():

@@ -73,7 +73,7 @@ func TestHostBoots(t *testing.T) {
 	c.PutObject(bucket, "engines/gpu/tools/engine", "#!/bin/sh\n")
 	c.PutSecret("runner-secret", secret)
 
-	i := c.launch(group)
+	i := c.launch(group, deployment)
 	address := loopback()
 	m := c.machine("host", address, aws.Administrator, identity(i, address))
 	m.metadata.Set("tags/instance/Host", "gpu-1")
@@ -152,8 +152,8 @@ func TestHostBoots(t *testing.T) {
 	m.off()
 }
 
-// launch makes a group with the runner's hook and a machine in it, which waits.
-func (c *cloud) launch(group string) types.Instance {
+// launch makes a group of a project, with the runner's hook and a machine in it, which waits.
+func (c *cloud) launch(group, project string) types.Instance {
 	c.t.Helper()
 	name, image, version, zero, one := "host", aws.Image, "$Latest", int32(0), int32(1)
 	_, err := c.hosts.CreateLaunchTemplate(c.t.Context(), &ec2.CreateLaunchTemplateInput{
@@ -166,11 +166,27 @@ func (c *cloud) launch(group string) types.Instance {
 			LifecycleHookSpecificationList: []asgtypes.LifecycleHookSpecification{
 				{LifecycleHookName: sdk.String("runner-ready"), LifecycleTransition: sdk.String("autoscaling:EC2_INSTANCE_LAUNCHING")},
 			},
-			Tags: []asgtypes.Tag{{Key: sdk.String("Host"), Value: &group, PropagateAtLaunch: sdk.Bool(true)}},
+			Tags: []asgtypes.Tag{
+				{Key: sdk.String("Host"), Value: &group, PropagateAtLaunch: sdk.Bool(true)},
+				{Key: sdk.String("Project"), Value: &project, PropagateAtLaunch: sdk.Bool(true)},
+			},
 		})
 	}
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	return c.running(group)
+}
+
+// abandon deletes a group that launch made, and its machine.
+func (c *cloud) abandon(group string) {
+	c.t.Helper()
+	_, err := c.groups.DeleteAutoScalingGroup(c.t.Context(), &autoscaling.DeleteAutoScalingGroupInput{AutoScalingGroupName: &group, ForceDelete: sdk.Bool(true)})
+	if err == nil {
+		_, err = c.hosts.DeleteLaunchTemplate(c.t.Context(), &ec2.DeleteLaunchTemplateInput{LaunchTemplateName: sdk.String("host")})
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	kit.Within(c.t, patience, group+" is gone", func() bool { return c.instance("Host", group) == nil })
 }

@@ -62,6 +62,13 @@ func (c caller) shrink(member string) error {
 	return err
 }
 
+func (c caller) complete(group, member string) error {
+	_, err := c.groups.CompleteLifecycleAction(c.ctx, &autoscaling.CompleteLifecycleActionInput{
+		AutoScalingGroupName: &group, InstanceId: &member, LifecycleHookName: sdk.String("runner-ready"), LifecycleActionResult: sdk.String("CONTINUE"),
+	})
+	return err
+}
+
 func (c caller) activities(group string) error {
 	_, err := c.groups.DescribeScalingActivities(c.ctx, &autoscaling.DescribeScalingActivitiesInput{AutoScalingGroupName: &group})
 	return err
@@ -135,7 +142,16 @@ func (s *story) rolesHold(bucket string) {
 	_, err = gateway.hosts.DescribeInstances(s.t.Context(), &ec2.DescribeInstancesInput{})
 	may("gateway looks at instances", err)
 
+	// A stack beside this one, whose prefix begins with this one's.
+	beside := deployment + "-b-npu-1"
+	member := *s.cloud.launch(beside, deployment+"-b").InstanceId
+
 	for what, err := range map[string]error{
+		"gateway changes a group beside":      gateway.resize(beside, 0),
+		"gateway ends a host beside":          gateway.shrink(member),
+		"warmer changes a group beside":       warmer.resize(beside, 0),
+		"warmer ends a host beside":           warmer.shrink(member),
+		"runner completes a launch beside":    runner.complete(beside, member),
 		"gateway stops itself":                gateway.stop(gatewayID),
 		"gateway terminates a host":           gateway.terminate(gpuID),
 		"gateway writes the catalogue":        gateway.put(bucket, "config/models.yaml"),
@@ -165,6 +181,10 @@ func (s *story) rolesHold(bucket string) {
 			s.t.Errorf("%s: %v, want a refusal", what, err)
 		}
 	}
+	if got := s.cloud.lifecycle(beside); got != "Pending:Wait" {
+		s.t.Errorf("the group of the stack beside has hosts in state %q", got)
+	}
+	s.cloud.abandon(beside)
 	if i := s.cloud.instance("Name", deployment+"-gateway"); i.State.Name != types.InstanceStateNameRunning {
 		s.t.Errorf("the gateway's instance is %s", i.State.Name)
 	}
