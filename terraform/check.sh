@@ -64,6 +64,6 @@ step 'variables, README, calls'
 (cd .. && go test ./testenv/stack -count 1 -run '^(TestReadmeTables|TestWrongValues|TestCalls)$')
 if [ "${1:-}" != --no-apply ]; then
   step 'the stack on the emulator'
-  (cd .. && go test ./testenv/stack -count 1 -timeout 60m -run '^(TestMinimal|TestStack)$' -stack -v | grep --line-buffered -vE '^(=== |testing:)')
+  (cd .. && go test ./testenv/stack -count 1 -timeout 60m -run '^(TestGiven|TestMinimal|TestStack)$' -stack -v | grep --line-buffered -vE '^(=== |testing:)')
 fi
 step 'done'

@@ -1,7 +1,8 @@
 """Machines that take their time, refuse what does not suit their state, and may be sold out.
 
 moto starts and stops instances in no time, starts those that are stopping or terminated, lets a group grow past its
-maximum, tells of no scaling activity, and cannot launch from a template's second version if that has user data.
+maximum, tells of no scaling activity, cannot launch from a template's second version if that has user data, and gives what
+it launches from a template a disk beside those of the template.
 """
 import copy
 import threading
@@ -134,3 +135,10 @@ def templates():
         make(self, template, number, data, description)
 
     LaunchTemplateVersion.__init__ = with_user_data
+    default_disk = Instance.setup_defaults
+
+    def disk(self):
+        if not getattr(self, "template_disks", None):
+            default_disk(self)
+
+    Instance.setup_defaults = disk

@@ -2,7 +2,7 @@
 
 moto knows neither the resources nor the conditions of policies in full. Here a call is allowed if a statement of the role's
 policies names its action and its resource and all conditions hold, no statement denies it, and the permissions boundary, if
-there is one, allows it too. What a policy says in a way that is not known here fails the call loudly. A call with the key
+there is one, allows it too. What a customer's key of KMS encrypts takes a right to the key besides. What a policy says in a way that is not known here fails the call loudly. A call with the key
 "test" is an administrator's: that of tests and of Terraform.
 """
 import fnmatch
@@ -16,6 +16,7 @@ from moto.awslambda.models import lambda_backends
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instances import Instance
 from moto.iam.models import iam_backends
+from moto.s3.models import s3_backends
 from moto.secretsmanager.models import secretsmanager_backends
 from moto.sts.models import sts_backends
 from werkzeug.wrappers import Response
@@ -35,7 +36,8 @@ def install():
     def with_profile(self, ec2_backend, *args, **kwargs):
         init(self, ec2_backend, *args, **kwargs)
         template = kwargs.get("launch_template")
-        self.template_profile = ec2_backend._get_template_from_args(template).data.get("IamInstanceProfile") if template else None
+        data = ec2_backend._get_template_from_args(template).data if template else {}
+        self.template_profile, self.template_disks = data.get("IamInstanceProfile"), data.get("BlockDeviceMappings")
 
     Instance.__init__ = with_profile
 
@@ -46,6 +48,7 @@ class Call:
     def __init__(self, request, body, service, region):
         self.service, self.region = service, region
         self.resources = [("*", {})]
+        self.keys = []  # in the same form, with the action first
         if service == "s3":
             self.s3(request)
             return
@@ -60,10 +63,14 @@ class Call:
             ids = [v for k, v in sorted(args.items()) if k.startswith("InstanceId.")]
             if ids and not name.startswith("Describe"):
                 self.resources = [self.instance(i) for i in ids]
+            if name == "StartInstances":
+                self.disks(ids)
         elif service == "autoscaling" and not name.startswith("Describe"):
             self.resources = [self.group(args)]
         elif service == "secretsmanager" and "SecretId" in args:
             self.resources = [self.secret(args["SecretId"])]
+            if name == "GetSecretValue":
+                self.decrypted(self.found_secret(args["SecretId"]))
 
     def s3(self, request):
         bucket, _, key = unquote(request.path).lstrip("/").partition("/")
@@ -72,6 +79,9 @@ class Call:
         if key:
             version = "Version" if "versionId" in request.args else ""
             self.action, self.resources = f"s3:{verb}Object{version}", [(f"{arn}/{key}", {})]
+            held = s3_backends[ACCOUNT][PARTITION].buckets.get(bucket)
+            if verb == "Get" and request.method != "HEAD":
+                self.decrypted(held.keys.get(key) if held else None)
         elif verb == "Get" and (request.method == "HEAD" or "list-type" in request.args or not request.args.keys() - {"prefix", "delimiter"}):
             asked = {"s3:prefix": request.args["prefix"]} if "prefix" in request.args else {}
             self.action, self.resources = "s3:ListBucket", [(arn, asked)]
@@ -95,10 +105,24 @@ class Call:
         return self.arn(f"autoScalingGroup:0:autoScalingGroupName/{name}"), own | {k.replace("aws:", "autoscaling:"): v for k, v in own.items()}
 
     def secret(self, name):
-        for s in secretsmanager_backends[ACCOUNT][self.region].secrets.values():
-            if name in (s.name, s.arn):
-                return s.arn, {}
-        return self.arn(f"secret:{name}"), {}
+        found = self.found_secret(name)
+        return found.arn if found else self.arn(f"secret:{name}"), {}
+
+    def found_secret(self, name):
+        return next((s for s in secretsmanager_backends[ACCOUNT][self.region].secrets.values() if name in (s.name, s.arn)), None)
+
+    def decrypted(self, thing):
+        """A secret or an object is read with the caller's right to the key."""
+        key = getattr(thing, "kms_key_id", None) or ""
+        if key.startswith("arn:"):  # not of AWS's own, which everybody in the account may use
+            self.keys.append(("kms:Decrypt", key, {}))
+
+    def disks(self, instances):
+        """EC2 gets a grant on the key of each disk that it attaches, by the caller's right."""
+        backend = ec2_backends[ACCOUNT][self.region]
+        for disk in backend.volumes.values():
+            if disk.kms_key_id not in (None, backend.default_kms_key_id) and disk.attachment and disk.attachment.instance.id in instances:
+                self.keys.append(("kms:CreateGrant", disk.kms_key_id, {"kms:GrantIsForAWSResource": "true"}))
 
 
 def tags(pairs):
@@ -188,9 +212,9 @@ class Permissions:
         if role is None:
             return refusal(service, "InvalidClientTokenId", "The security token included in the request is invalid."), None
         call = Call(request, body, service, region)
-        for resource, context in call.resources:
-            if not self.allowed(role, call.action, resource, context):
-                words = f"{role.arn} is not authorized to perform: {call.action} on resource: {resource}"
+        for action, resource, context in [(call.action, *r) for r in call.resources] + call.keys:
+            if not self.allowed(role, action, resource, context):
+                words = f"{role.arn} is not authorized to perform: {action} on resource: {resource}"
                 code = {"ec2": "UnauthorizedOperation", "secretsmanager": "AccessDeniedException"}.get(service, "AccessDenied")
                 print("permissions:", words, file=sys.stderr, flush=True)
                 return refusal(service, code, words), role

@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/smithy-go"
 )
 
@@ -23,6 +24,8 @@ const (
 		 "Condition":{"StringEquals":{"aws:ResourceTag/Project":"p"},"Null":{"aws:ResourceTag/Host":"false"}}},
 		{"Sid":"Read","Effect":"Allow","Action":["s3:GetObject"],"Resource":["arn:aws:s3:::bucket/models/*"]},
 		{"Sid":"Secret","Effect":"Deny","Action":"s3:*","Resource":"arn:aws:s3:::*/models/secret"},
+		{"Sid":"Secrets","Effect":"Allow","Action":"secretsmanager:GetSecretValue","Resource":"*"},
+		{"Sid":"Key","Effect":"Allow","Action":"kms:Decrypt","Resource":"arn:aws:kms:us-east-1:123456789012:key/ours"},
 		{"Sid":"List","Effect":"Allow","Action":"s3:ListBucket","Resource":"arn:aws:s3:::bucket","Condition":{"StringLike":{"s3:prefix":["models/*"]}}}]}`
 )
 
@@ -90,6 +93,16 @@ func TestRoles(t *testing.T) {
 		_, err := objects.ListObjectsV2(t.Context(), &s3.ListObjectsV2Input{Bucket: sdk.String("bucket"), Prefix: prefix})
 		return err
 	}
+	secrets := secretsmanager.NewFromConfig(config)
+	secret := func(key string) error {
+		t.Helper()
+		in := &secretsmanager.CreateSecretInput{Name: sdk.String("of " + key), SecretString: sdk.String("x"), KmsKeyId: sdk.String(key)}
+		if _, err := secretsmanager.NewFromConfig(e.Config()).CreateSecret(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+		_, err := secrets.GetSecretValue(t.Context(), &secretsmanager.GetSecretValueInput{SecretId: in.Name})
+		return err
+	}
 	_, looks := machines.DescribeInstances(t.Context(), &ec2.DescribeInstancesInput{})
 	unknown := e.ConfigAs(Role{AccessKeyID: "AKIA0000000000000000", SecretAccessKey: "x"})
 	_, stranger := ec2.NewFromConfig(unknown).DescribeInstances(t.Context(), &ec2.DescribeInstancesInput{})
@@ -107,6 +120,8 @@ func TestRoles(t *testing.T) {
 		{"an object", get("models/a"), ""},
 		{"an object that is denied", get("models/secret"), "AccessDenied"},
 		{"an object that is not there, to one who may not list", get("models/none"), "AccessDenied"},
+		{"a secret that a key encrypts", secret("arn:aws:kms:us-east-1:123456789012:key/ours"), ""},
+		{"a secret that another key encrypts", secret("arn:aws:kms:us-east-1:123456789012:key/other"), "AccessDeniedException"},
 		{"a prefix", list(sdk.String("models/")), ""},
 		{"another prefix", list(sdk.String("config/")), "AccessDenied"},
 		{"no prefix", list(nil), "AccessDenied"},
@@ -115,7 +130,10 @@ func TestRoles(t *testing.T) {
 			t.Errorf("%s: %q (%v), want %q", c.what, got, c.err, c.code)
 		}
 	}
-	want := []Grant{{"r", "List", "s3:ListBucket"}, {"r", "Read", "s3:GetObject"}, {"r", "Stop", "ec2:StopInstances"}}
+	want := []Grant{
+		{"r", "Key", "kms:Decrypt"}, {"r", "List", "s3:ListBucket"}, {"r", "Read", "s3:GetObject"}, {"r", "Secrets", "secretsmanager:GetSecretValue"},
+		{"r", "Stop", "ec2:StopInstances"},
+	}
 	if got := e.Grants(); !slices.Equal(got, want) {
 		t.Errorf("grants %v, want %v", got, want)
 	}

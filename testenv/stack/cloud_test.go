@@ -163,9 +163,9 @@ func (c *cloud) left() []string {
 }
 
 // python runs a script of testdata on the emulator and the deployment.
-func (c *cloud) python(script string) string {
+func (c *cloud) python(script string, args ...string) string {
 	c.t.Helper()
-	cmd := exec.CommandContext(c.t.Context(), testenv.Python(c.t), "-B", filepath.Join("testdata", script), c.URL, deployment)
+	cmd := exec.CommandContext(c.t.Context(), testenv.Python(c.t), append([]string{"-B", filepath.Join("testdata", script), c.URL, deployment}, args...)...)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	out, err := cmd.Output()

@@ -27,10 +27,10 @@ type caller struct {
 	secrets *secretsmanager.Client
 }
 
-func (s *story) as(role aws.Role) caller {
-	config := s.cloud.ConfigAs(role)
+func (c *cloud) as(role aws.Role) caller {
+	config := c.ConfigAs(role)
 	return caller{
-		s.t.Context(), ec2.NewFromConfig(config), autoscaling.NewFromConfig(config),
+		c.t.Context(), ec2.NewFromConfig(config), autoscaling.NewFromConfig(config),
 		s3.NewFromConfig(config, func(o *s3.Options) { o.UsePathStyle = true }), secretsmanager.NewFromConfig(config),
 	}
 }
@@ -94,8 +94,10 @@ func (c caller) list(bucket string, prefix *string) error {
 	return err
 }
 
-func (c caller) secret(name string) error {
-	_, err := c.secrets.GetSecretValue(c.ctx, &secretsmanager.GetSecretValueInput{SecretId: sdk.String(deployment + "/" + name)})
+func (c caller) secret(name string) error { return c.secretAt(deployment + "/" + name) }
+
+func (c caller) secretAt(id string) error {
+	_, err := c.secrets.GetSecretValue(c.ctx, &secretsmanager.GetSecretValueInput{SecretId: &id})
 	return err
 }
 
@@ -109,8 +111,8 @@ func denied(err error) bool {
 func (s *story) rolesHold(bucket string) {
 	s.t.Helper()
 	gatewayID, gpuID := *s.cloud.instance("Name", deployment+"-gateway").InstanceId, *s.cloud.instance("Host", "gpu-1").InstanceId
-	gateway, runner := s.as(s.cloud.InstanceRole(gatewayID)), s.as(s.cloud.InstanceRole(gpuID))
-	warmer := s.as(s.cloud.FunctionRole(deployment + "-warmer"))
+	gateway, runner := s.cloud.as(s.cloud.InstanceRole(gatewayID)), s.cloud.as(s.cloud.InstanceRole(gpuID))
+	warmer := s.cloud.as(s.cloud.FunctionRole(deployment + "-warmer"))
 	group := deployment + "-npu-1"
 
 	may := func(what string, err error) {
@@ -122,7 +124,7 @@ func (s *story) rolesHold(bucket string) {
 	s.cloud.PutSecret(deployment+"/redis", "{}")
 	may("warmer reads the password of Redis", warmer.secret("redis"))
 	may("runner reads the password of Redis", runner.secret("redis"))
-	_, err := s.as(aws.Administrator).secrets.DeleteSecret(s.t.Context(), &secretsmanager.DeleteSecretInput{
+	_, err := s.cloud.as(aws.Administrator).secrets.DeleteSecret(s.t.Context(), &secretsmanager.DeleteSecretInput{
 		SecretId: sdk.String(deployment + "/redis"), ForceDeleteWithoutRecovery: sdk.Bool(true),
 	})
 	may("administrator deletes it", err)
