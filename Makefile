@@ -222,6 +222,10 @@ image-check: need-redis fetch image ## Start what the images hold, and nothing e
 chart-check: need-go ## Lint and render the chart with helm, and decode what comes out strictly (minutes the first time)
 	go test ./testenv/install -run '^TestChart' -count=1 -timeout 20m -args -helm='go run $(HELM)'
 
+.PHONY: kube-check
+kube-check: need-go ## Hold the Kubernetes driver against a real API server, built from its Go modules (a quarter of an hour the first time)
+	go test ./infra/power/kubernetes -run '^TestCluster$$' -count=1 -timeout 60m -v -args -cluster=$(CURDIR)/.cache/kube | grep -vE '^=== '
+
 .PHONY: observe
 observe: need-redis need-prometheus fetch ## Have a real Prometheus scrape a real pool, evaluate the dashboard's queries, and try each alert rule
 	go test ./testenv/install -run '^Test(AlertRules|Prometheus|Metrics)$$' -count=1 -v -args -observe | grep -vE '^=== '

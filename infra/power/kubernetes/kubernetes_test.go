@@ -31,15 +31,15 @@ const (
 
 var host = catalog.Host{Name: "gpu-1", Driver: catalog.DriverKubernetes, Workload: "statefulset/gpu-1"}
 
-// api stands in for an API server with one StatefulSet, because no package brings a real one. As the controller does,
-// it makes and removes the pod some time after the change.
+// api stands in for an API server with one StatefulSet; TestCluster has a real one, which takes minutes to build. As the
+// controller does, it makes and removes the pod some time after the change.
 type api struct {
 	mu     sync.Mutex
 	wanted int
 	exist  int
 	ending bool // the pod that exists
 	starts int
-	looks  int // gets of the scale
+	looks  int                                           // gets of the scale
 	answer func(http.ResponseWriter, *http.Request) bool // in place of the usual answer, if it returns true
 }
 
