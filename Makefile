@@ -235,7 +235,7 @@ dist-check: need-go need-python ## Build dist twice, from two folders, and compa
 	@terraform/dist_check.sh
 
 .PHONY: tf-check
-tf-check: ## Check the Terraform stack: format, validity, messages, plans with a mocked provider
+tf-check: ## Check the Terraform stack: format, validity, messages, plans with a mocked provider, the minimal example on an AWS emulator
 	@terraform/check.sh --no-apply
 
 .PHONY: tf-apply-check

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What `make tf-check` does. `check.sh --no-apply` leaves the emulator out.
+# What `make tf-check` does. `check.sh --no-apply` applies no more than examples/minimal on the emulator.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -62,7 +62,10 @@ terraform test -no-color >"$scratch/test" 2>&1 || { cat "$scratch/test"; exit 1;
 tail -n 1 "$scratch/test"
 step 'variables, README, calls'
 (cd .. && go test ./testenv/stack -count 1 -run '^(TestReadmeTables|TestWrongValues|TestCalls)$')
-if [ "${1:-}" != --no-apply ]; then
+if [ "${1:-}" = --no-apply ]; then
+  step 'the minimal example on the emulator'
+  (cd .. && go test ./testenv/stack -count 1 -timeout 20m -run '^TestMinimal$' -minimal)
+else
   step 'the stack on the emulator'
   (cd .. && go test ./testenv/stack -count 1 -timeout 60m -run '^(TestGiven|TestMinimal|TestStack)$' -stack -v | grep --line-buffered -vE '^(=== |testing:)')
 fi
