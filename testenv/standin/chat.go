@@ -11,6 +11,7 @@ import (
 // generateRequest holds the fields of chat and completion requests that matter here.
 type generateRequest struct {
 	Messages            json.RawMessage `json:"messages"`
+	Tools               json.RawMessage `json:"tools"`
 	Prompt              json.RawMessage `json:"prompt"`
 	Stream              bool            `json:"stream"`
 	MaxTokens           *int            `json:"max_tokens"`
@@ -41,7 +42,14 @@ func (c *call) chat() {
 		c.fail(http.StatusBadRequest, "invalid_request_error", "'messages' is required")
 		return
 	}
-	c.answer(q, string(q.Messages), chatForm)
+	n, finish := q.length(c.s.cfg.Tokens)
+	tokens, f := words(string(q.Messages), n), chatForm
+	if d, ok := readDictated(messages, q.Tools); ok {
+		if tokens, finish = []string{d.text}, "stop"; d.tool != "" {
+			f, finish = callForm(d.tool), "tool_calls"
+		}
+	}
+	c.answer(q, string(q.Messages), f, tokens, finish)
 }
 
 // complete is POST /v1/completions.
@@ -58,7 +66,8 @@ func (c *call) complete() {
 		c.fail(http.StatusBadRequest, "invalid_request_error", "'prompt' is required")
 		return
 	}
-	c.answer(q, text, textForm)
+	n, finish := q.length(c.s.cfg.Tokens)
+	c.answer(q, text, textForm, words(text, n), finish)
 }
 
 // form is how one of the two dialects wraps generated text.
@@ -90,10 +99,9 @@ var textForm = form{
 	last:  func() map[string]any { return map[string]any{"text": ""} },
 }
 
-// answer generates from prompt, as a stream or in one piece.
-func (c *call) answer(q generateRequest, prompt string, f form) {
-	n, finish := q.length(c.s.cfg.Tokens)
-	in := countTokens(prompt)
+// answer generates tokens from prompt, as a stream or in one piece.
+func (c *call) answer(q generateRequest, prompt string, f form, tokens []string, finish string) {
+	n, in := len(tokens), countTokens(prompt)
 	if !c.admit(in) {
 		return
 	}
@@ -103,7 +111,6 @@ func (c *call) answer(q generateRequest, prompt string, f form) {
 		"model":   c.s.cfg.Alias,
 	}
 	usage := map[string]any{"prompt_tokens": in, "completion_tokens": n, "total_tokens": in + n}
-	tokens := words(prompt, n)
 	if q.Stream {
 		c.streamAnswer(q, f, base, usage, tokens, finish)
 		return

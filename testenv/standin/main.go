@@ -5,7 +5,7 @@
 // embeddings, rerank, audio, images) and can be told by flags to misbehave the way
 // engines do: load slowly, fail to load, hang, die in the middle of an answer, ignore
 // SIGTERM, answer garbage, run out of memory. Its answers are a pure function of the
-// request, so two processes asked the same say the same; they carry no meaning.
+// request, so two processes asked the same say the same; they carry no meaning, unless a message dictates them (dictated.go).
 package main
 
 import (

@@ -36,6 +36,8 @@ func (s *server) routes() []route {
 	return []route{
 		{"chat/completions", "llm", (*call).chat},
 		{"completions", "llm", (*call).complete},
+		{"messages", "llm", (*call).messages},
+		{"messages/count_tokens", "llm", (*call).countMessages},
 		{"embeddings", "embedding", (*call).embed},
 		{"rerank", "reranking", (*call).rerank},
 		{"audio/transcriptions", "audio", (*call).transcribe},

@@ -1,25 +1,29 @@
 package main
 
-import "net/http"
+import (
+	"fmt"
+	"net/http"
+)
 
 // stream writes server-sent events. It exists once the first event is sent.
 type stream struct {
-	c    *call
-	sent int
+	c     *call
+	sent  int
+	named bool // each event is named by its type, as Anthropic's are
 }
 
 // send writes one event and reports whether the stream goes on. The faults of a stream
 // come after its first event, when a client has committed to the answer.
-func (st *stream) send(v any) bool {
-	return st.event(marshal(v))
+func (st *stream) send(v map[string]any) bool {
+	return st.event(v["type"], marshal(v))
 }
 
 // done writes the end marker.
 func (st *stream) done() {
-	st.event([]byte("[DONE]"))
+	st.event(nil, []byte("[DONE]"))
 }
 
-func (st *stream) event(data []byte) bool {
+func (st *stream) event(name any, data []byte) bool {
 	if st.sent == 0 {
 		if st.c.s.cfg.Garbage == "content-type" {
 			st.c.replyGarbage()
@@ -31,6 +35,9 @@ func (st *stream) event(data []byte) bool {
 		st.c.w.WriteHeader(http.StatusOK)
 	}
 	line := append([]byte("data: "), data...)
+	if st.named {
+		line = append(fmt.Appendf(nil, "event: %v\n", name), line...)
+	}
 	if !st.raw(append(line, '\n', '\n')) {
 		return false
 	}
