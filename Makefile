@@ -135,7 +135,9 @@ fuzz-hops: need-go need-redis ## Compare CASES answers through gateway and runne
 	go test ./testenv/hops -run '^TestBothHops$$' -count=1 -timeout 0 -v -args -cases=$(CASES) | grep -vE ' +time='
 
 .PHONY: clients
-clients: need-go need-python ## Send a running gateway the requests of schemathesis to every boundary of /openapi.json (minutes)
+clients: need-go need-python ## Try clients of others, installed into .cache/clients, and schemathesis at every boundary of /openapi.json (minutes, 2 GB)
+	@command -v npm >/dev/null || { echo 'npm is not installed; get it with: apt-get install npm'; exit 1; }
+	go test ./testenv/clients -count=1 -timeout 30m -v -args -try | grep -vE ' +time='
 	go test ./testenv/attack -run '^TestOpenAPI$$' -count=1 -timeout 0 -v -args -all-requests | grep -vE ' +time='
 
 .PHONY: night
