@@ -4,9 +4,7 @@ package accesslog
 
 import (
 	"context"
-	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
@@ -14,32 +12,35 @@ import (
 )
 
 // Log is an access log. It is safe for concurrent use. A nil Log writes nothing.
-type Log struct{ handler slog.Handler }
-
-// New writes to w, one Write a line.
-func New(w io.Writer) *Log {
-	return &Log{slog.NewJSONHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.LevelKey || a.Key == slog.MessageKey {
-			return slog.Attr{}
-		}
-		return a
-	}})}
+type Log struct {
+	handler slog.Handler
+	file    *file
 }
 
 // Open appends to a file, which only its owner may read, or writes to standard output for "-". "" is no log. Call end once
 // nothing writes any more.
-func Open(file string) (log *Log, end func(), err error) {
-	switch file {
-	case "":
+func Open(name string) (log *Log, end func(), err error) {
+	if name == "" {
 		return nil, func() {}, nil
-	case "-":
-		return New(os.Stdout), func() {}, nil
 	}
-	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := open(name)
 	if err != nil {
 		return nil, nil, err
 	}
-	return New(f), func() { _ = f.Close() }, nil
+	return &Log{file: f, handler: slog.NewJSONHandler(f, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.LevelKey || a.Key == slog.MessageKey {
+			return slog.Attr{}
+		}
+		return a
+	}})}, f.close, nil
+}
+
+// Dropped counts the lines that were not written: what they are written to was full or did not take them in time.
+func (l *Log) Dropped() int64 {
+	if l == nil {
+		return 0
+	}
+	return l.file.dropped.Load()
 }
 
 // Entry is what a line says. Zero fields are left out, but for the first six.
@@ -75,7 +76,7 @@ const (
 	maxAgent = 200
 )
 
-// Write writes a line.
+// Write writes a line, without waiting for the file.
 func (l *Log) Write(e *Entry) {
 	if l == nil {
 		return
@@ -119,7 +120,7 @@ func (l *Log) Write(e *Entry) {
 		number("tokens_out", e.TokensOut)
 		number("tokens_cached", e.TokensFromCache)
 	}
-	_ = l.handler.Handle(context.Background(), r) // a full disk must not fail requests
+	_ = l.handler.Handle(context.Background(), r) // Log's file fails no write
 }
 
 func cut(s string, most int) string { return strings.ToValidUTF8(term.Clip(s, most), "\uFFFD") }

@@ -1,10 +1,12 @@
 package accesslog
 
 import (
+	"bufio"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -49,6 +51,86 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// A reader that has stopped holds up nobody: lines that find no room are counted, and those that waited come once it reads on.
+func TestStopped(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(pipe, os.O_RDWR, 0) // as writer too, so that opening it waits for nobody
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	l, end, err := Open(pipe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const wrote = 3 * queued // a pipe holds 64 KB
+	for range wrote {
+		l.Write(&Entry{Request: "r-1"})
+	}
+	dropped := l.Dropped()
+	if dropped < queued || dropped > 2*queued {
+		t.Errorf("%d of %d lines were dropped, want those without room in the queue of %d", dropped, wrote, queued)
+	}
+	kept := make(chan int)
+	go func() {
+		n := 0
+		for lines := bufio.NewScanner(reader); n < wrote-int(dropped) && lines.Scan(); n++ {
+		}
+		kept <- n
+	}()
+	select {
+	case n := <-kept:
+		if n != wrote-int(dropped) {
+			t.Errorf("%d lines came, want %d", n, wrote-int(dropped))
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the lines that waited did not come")
+	}
+	end()
+}
+
+// A file that is renamed or removed, as rotation does it, is opened anew.
+func TestRotated(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "access.log")
+	l, end, err := Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holds := func(file, request string) bool {
+		text, err := os.ReadFile(file)
+		return err == nil && strings.Contains(string(text), request)
+	}
+	await := func(file, request string) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); !holds(file, request); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s has no line of %s", filepath.Base(file), request)
+			}
+		}
+	}
+	l.Write(&Entry{Request: "r-1"})
+	await(file, "r-1")
+	if err := os.Rename(file, file+".1"); err != nil {
+		t.Fatal(err)
+	}
+	l.Write(&Entry{Request: "r-2"})
+	await(file, "r-2")
+	if holds(file, "r-1") || holds(file+".1", "r-2") {
+		t.Error("lines are in the wrong file")
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	l.Write(&Entry{Request: "r-3"})
+	end()
+	if !holds(file, "r-3") || l.Dropped() != 0 {
+		t.Errorf("after its removal the file does not have the last line; %d were dropped", l.Dropped())
+	}
+}
+
 func TestOff(t *testing.T) {
 	l, end, err := Open("")
 	if l != nil || err != nil {
@@ -56,6 +138,9 @@ func TestOff(t *testing.T) {
 	}
 	l.Write(&Entry{})
 	end()
+	if l.Dropped() != 0 {
+		t.Error("a log that writes nothing drops lines")
+	}
 	if _, _, err := Open(filepath.Join(t.TempDir(), "no", "folder")); err == nil {
 		t.Error("a file in no folder is opened")
 	}

@@ -25,6 +25,7 @@ func Help(family string) string {
 
 // help is the text of infra/docs/metrics.md.
 var help = map[string]string{
+	"reveille_gateway_access_log_dropped_total":           "lines of the access log that were not written",
 	"reveille_gateway_answers_total":                      "answers by route and status",
 	"reveille_gateway_answers_broken_total":               "answers that ended before they were complete",
 	"reveille_gateway_body_fields_dropped_total":          "unknown request fields that were not passed on",
