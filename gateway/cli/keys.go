@@ -25,7 +25,7 @@ type KeyAdd struct {
 	Budget   int64         `help:"Tokens in all, of prompts and answers, until it is refused." placeholder:"NUMBER"`
 	Open     int           `help:"Requests at one time." placeholder:"NUMBER"`
 	Waiting  int           `help:"Requests that wait for models, at each gateway." placeholder:"NUMBER"`
-	High     bool          `help:"Let it send x-priority: high."`
+	Priority string        `help:"Its priority: high lets it send x-priority: high, low gives it no other." placeholder:"PRIORITY"`
 	For      time.Duration `help:"Time until it expires, such as 720h." placeholder:"DURATION"`
 }
 
@@ -44,9 +44,7 @@ func (c *KeyAdd) grant(now time.Time) string {
 	add("budget", fmt.Sprint(c.Budget))
 	add("open", fmt.Sprint(c.Open))
 	add("waiting", fmt.Sprint(c.Waiting))
-	if c.High {
-		add("priority", "high")
-	}
+	add("priority", c.Priority)
 	if c.For > 0 {
 		add("expires", now.Add(c.For).UTC().Format(time.RFC3339))
 	}

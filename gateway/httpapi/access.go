@@ -63,7 +63,7 @@ func sourceOf(h *fasthttp.RequestHeader) api.Source {
 func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) (keys.Key, *api.Error) {
 	metrics := hit.Route != nil && hit.Route.Name == "metrics"
 	free := hit.Route != nil && hit.Route.Scope == api.ScopeFree || metrics && s.cfg.FreeMetrics
-	key := keys.Key{Scopes: keys.Infer | keys.Manage, High: true}
+	key := keys.Key{Scopes: keys.Infer | keys.Manage, Ceiling: "high"}
 	switch {
 	case free:
 	case s.cfg.Keys.Configured():

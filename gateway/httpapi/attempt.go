@@ -140,8 +140,8 @@ func (x *exchange) prepareSend() error {
 	if v := h.Peek("Accept"); len(v) > 0 {
 		x.req.Add("Accept", v)
 	}
-	if v := h.Peek(rpc.HeaderPriority); string(v) == "low" || string(v) == "high" && x.Key.High {
-		x.req.Add(rpc.HeaderPriority, v)
+	if v := x.Key.Priority(h.Peek(rpc.HeaderPriority)); v != "" {
+		x.req.Add(rpc.HeaderPriority, []byte(v))
 	}
 	if x.upgrade {
 		x.req.AddWebSocket(h)

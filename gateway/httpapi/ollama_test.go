@@ -269,9 +269,9 @@ func TestOllamaKeepAliveNeedsManage(t *testing.T) {
 	p.want(409, p.post("/v1/load", `{"model_name":"one"}`))
 }
 
-// Only a key that may use the priority high gets it.
+// Only a key that may use the priority high gets it, and one held to low has no other.
 func TestPriority(t *testing.T) {
-	set := keyFile(t, "plain infer\nhasty infer priority=high\n")
+	set := keyFile(t, "plain infer\nhasty infer priority=high\nslow infer priority=low\n")
 	s := newStage(t, func(_ *stage, c *Config) { c.Keys = set }).warm("vec", "chat")
 	got := make(chan string, 1)
 	s.serve(func(w http.ResponseWriter, r *http.Request) {
@@ -281,6 +281,7 @@ func TestPriority(t *testing.T) {
 	})
 	for _, c := range []struct{ key, priority, want string }{
 		{"plain", "high", ""}, {"plain", "HIGH", ""}, {"plain", "low", "low"}, {"plain", "normal", ""}, {"hasty", "high", "high"}, {"hasty", "higher", ""}, {"hasty", "low", "low"},
+		{"slow", "high", "low"}, {"slow", "normal", "low"}, {"slow", "low", "low"},
 	} {
 		for path, body := range map[string]string{"/v1/embeddings": `{"model":"vec","input":"a"}`, "/api/embed": `{"model":"vec","input":"a"}`, chatPath: chatBody} {
 			if r := s.ask("POST", path, body, "Authorization: Bearer "+c.key, "x-priority: "+c.priority); r.status != 200 {

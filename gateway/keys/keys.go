@@ -3,7 +3,7 @@
 //
 // The key file has one key per line: the key, or sha256: and the 64 hex digits of its digest; then its scopes, infer
 // and manage, separated by commas (default infer); then limits such as requests=60/m (package quota), priority=high
-// if the key may use that, models=PATTERN,… if it may use these alone, and expires=DATE; then a name for people. Blank
+// if the key may use that or priority=low if it has no other, models=PATTERN,… if it may use these alone, and expires=DATE; then a name for people. Blank
 // lines and lines that start with # are ignored. The file is read again when it changes. Redis has the digest and what
 // follows the key in a line: see [Set.SetStored].
 package keys
@@ -46,10 +46,24 @@ type digest [sha256.Size]byte
 type Key struct {
 	Digest  [sha256.Size]byte // of its text
 	Scopes  Scopes
-	High    bool           // may use the priority high
 	Account *quota.Account // kept as long as the key, however often the file is read
+	Ceiling string         // of its priority: high, low, or "" for normal
 	models  []string       // patterns; empty: all
 	expires time.Time      // zero: never
+}
+
+// Priority returns the priority of a request that asks for one: high, low, or "" for normal.
+func (k *Key) Priority(asked []byte) string {
+	switch string(asked) {
+	case "high":
+		return k.Ceiling
+	case "low":
+		return "low"
+	}
+	if k.Ceiling == "low" {
+		return "low"
+	}
+	return ""
 }
 
 // Limited reports whether the key may use some models only.
@@ -119,10 +133,10 @@ func (s *Set) mergeLocked() {
 	maps.Copy(read, s.stored)
 	maps.Copy(read, s.file)
 	if s.admin != "" {
-		read[sha256.Sum256([]byte(s.admin))] = grant{scopes: Infer | Manage, high: true, limits: s.each}
+		read[sha256.Sum256([]byte(s.admin))] = grant{scopes: Infer | Manage, ceiling: "high", limits: s.each}
 	}
 	if s.local != "" {
-		read[sha256.Sum256([]byte(s.local))] = grant{scopes: Infer | Manage, high: true}
+		read[sha256.Sum256([]byte(s.local))] = grant{scopes: Infer | Manage, ceiling: "high"}
 	}
 	var old map[digest]Key
 	if p := s.keys.Load(); p != nil {
@@ -130,7 +144,7 @@ func (s *Set) mergeLocked() {
 	}
 	keys := make(map[digest]Key, len(read))
 	for d, l := range read {
-		k := Key{d, l.scopes, l.high, old[d].Account, l.models, l.expires}
+		k := Key{d, l.scopes, old[d].Account, l.ceiling, l.models, l.expires}
 		if k.Account == nil {
 			k.Account = quota.New(l.limits)
 			if s.ledger != nil {
@@ -147,7 +161,7 @@ func (s *Set) mergeLocked() {
 // grant is what a key may do.
 type grant struct {
 	scopes  Scopes
-	high    bool
+	ceiling string
 	limits  quota.Limits
 	models  []string
 	expires time.Time
@@ -217,8 +231,8 @@ func parseGrant(words []string, each quota.Limits) (grant, error) {
 		of, value, _ := strings.Cut(word, "=")
 		switch of {
 		case "priority":
-			if g.high = value == "high"; !g.high {
-				errs = append(errs, errors.New("priority: want priority=high or nothing"))
+			if g.ceiling = value; value != "high" && value != "low" {
+				errs = append(errs, errors.New("priority: want priority=high, priority=low or nothing"))
 			}
 		case "models":
 			g.models = strings.Split(value, ",")

@@ -120,7 +120,7 @@ func TestListAndNamed(t *testing.T) {
 			t.Errorf("%s: %v, want %d", id, got, want)
 		}
 	}
-	for _, bad := range []string{"nonsense", "infer models=[", "infer models=", "infer expires=soon", "infer tokens=5", "infer priority=low", strings.Repeat("x ", 1000)} {
+	for _, bad := range []string{"nonsense", "infer models=[", "infer models=", "infer expires=soon", "infer tokens=5", "infer priority=normal", strings.Repeat("x ", 1000)} {
 		if CheckStored(hexOf("a"), bad) == nil {
 			t.Errorf("%.20s may be stored", bad)
 		}

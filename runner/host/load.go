@@ -100,6 +100,7 @@ func (h *Host) runLoad(ctx context.Context, l *load) {
 	if err == nil {
 		r = l.spec.newResident(l.ticket.ID)
 		h.mu.Lock()
+		delete(h.crashedPins, r.id)
 		h.residents[r.key] = r
 		h.mu.Unlock()
 		h.publishDirty(ctx)

@@ -32,7 +32,7 @@ type resident struct {
 	forget       bool // takes no new request: what it holds is forgotten, and it is unloaded as soon as it is loaded
 	stopping     bool // takes no request at all, not even a reserved one: its engine is being stopped, or dead
 	pinned       bool
-	loadPin      *bool  // a load's pin setting, until this copy ends or a management call changes it; nil: none
+	loadPin      *bool  // a load's pin setting, until this copy is unloaded or a management call changes it; nil: none
 	engine       Engine // nil while loading
 	used         time.Time
 	loaded       time.Time

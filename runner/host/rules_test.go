@@ -260,6 +260,33 @@ func TestPinnedModelStays(t *testing.T) {
 	b.failed(b.load("b"), "slots_pinned_error")
 }
 
+// A load's own pin outlives a crash of its engine, but neither an unload nor a management call.
+func TestPinOutlivesCrash(t *testing.T) {
+	b := start(t)
+	pinned := func() string {
+		return b.ask(state.Want{Model: "a", Explicit: true, Fields: map[string]string{"pinned": "1"}})
+	}
+	crash := func() {
+		b.engines.of("a").die()
+		b.until("its slot is free", func() bool { return len(b.host.View().Models) == 0 })
+	}
+	b.ready(pinned())
+	for range 2 {
+		crash()
+		b.ready(b.load("a"))
+		b.failed(b.load("b"), "slots_pinned_error")
+	}
+	b.outcome(b.unload("a"))
+	b.ready(b.load("a"))
+	b.ready(b.load("b")) // evicts
+
+	b.ready(pinned())
+	crash()
+	b.must(b.store.Set(t.Context(), state.Pins, "a", "0"))
+	b.ready(b.load("a"))
+	b.ready(b.load("b"))
+}
+
 // Rule 9: victims are evicted until the memory suffices.
 func TestMemoryBudget(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.Budget = map[policy.Devices]int64{policy.CPU: 25} })

@@ -45,6 +45,9 @@ func (h *Host) specFor(ctx context.Context, t state.TicketRecord) (loadSpec, err
 	if r := h.residents[t.Model]; loadPin == nil && t.Options != "" && r != nil && r.state == policy.ModelLoaded {
 		loadPin = r.loadPin // a reload with other options keeps the pin
 	}
+	if loadPin == nil {
+		loadPin = h.crashedPins[t.Model]
+	}
 	pinned := false
 	m, ok := cat.Model(t.Model)
 	if ok {

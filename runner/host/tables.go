@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"reveille/infra/catalog"
@@ -44,6 +45,7 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 	}
 	h.mu.Lock()
 	was := h.settings.limits
+	maps.DeleteFunc(h.crashedPins, func(model string, _ *bool) bool { return h.settings.pins[model] != pins[model] })
 	for _, r := range h.residents {
 		if h.settings.pins[r.id] != pins[r.id] { // the call is newer than the load
 			r.dirty, r.loadPin = r.dirty || r.loadPin != nil, nil

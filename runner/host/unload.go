@@ -163,6 +163,9 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 		r.state, r.closed, r.reason = policy.ModelDraining, true, "engine died"
 		h.stats.Crashes++
 		h.noteCrashLocked(r.id, time.Now())
+		if r.loadPin != nil {
+			h.crashedPins[r.id] = r.loadPin
+		}
 	}
 	r.stopping = true
 	r.reservations = reservations{} // it serves nobody any more; its waiters request another load
