@@ -1,10 +1,14 @@
 package page
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 
@@ -45,13 +49,34 @@ func TestPlaygroundWithRealEngine(t *testing.T) {
 	say("What is this?", true, 1)
 	b.pictures("playground-picture")
 	say("And what colour?", false, 2)
-	b.is(`/ [1-9][0-9]* cached/.test([...document.querySelectorAll('.turn.assistant .stats')].at(-1).textContent)`)
+	b.is(`/ [1-9][0-9]* cached.* media cache hit=1, miss=0/.test([...document.querySelectorAll('.turn.assistant .stats')].at(-1).textContent)`)
+	b.runs("gemma-3-270m-vision", "")
 
+	choose("minilm-l6-v2-twin")
+	b.press("#play-go")
+	b.reads("3 vectors of 384")
 	choose("minilm-l6-v2")
 	b.press("#play-go")
 	b.reads("3 vectors of 384")
 	b.is(`(() => { const c = (r, k) => Number(document.querySelectorAll('.matrix tbody tr')[r].querySelectorAll('td')[k].textContent); return c(0, 0) > 0.99 && c(0, 1) > c(0, 2) })()`)
+	b.is("document.querySelector('#play-out .stats').textContent.includes(' evicted minilm-l6-v2-twin ')")
+	b.runs("minilm-l6-v2", "[[")
 	choose("minilm-reranker")
 	b.press("#play-go")
 	b.reads("3 documents")
+	b.runs("minilm-reranker", "relevance_score")
+}
+
+// runs runs what the playground gives as Python: it must name the model, end well, and print a text.
+func (b *tab) runs(model, prints string) {
+	b.t.Helper()
+	b.press("#play-python")
+	code := value[string](b, "document.querySelector('#code-text').textContent")
+	b.press("#code-close")
+	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, testenv.Python(b.t), "-c", code).CombinedOutput()
+	if err != nil || !strings.Contains(code, model) || len(out) == 0 || !strings.Contains(string(out), prints) {
+		b.t.Errorf("%v: %s\nof\n%s", err, out, code)
+	}
 }
