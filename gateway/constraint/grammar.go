@@ -23,7 +23,7 @@ func checkGrammar(text string) error {
 	}
 	for name := range g.rules {
 		if g.weight(name) > maxRepeats {
-			return errors.New("its counted repetitions make too many copies")
+			return errTooManyCopies
 		}
 	}
 	_, err := g.check(true, g.name("root").rule)
@@ -51,7 +51,7 @@ type gbnfRule struct {
 	copies   int
 	uses     map[string]int
 	branches int
-	state    int // of weight: 0 not begun, 1 under way, 2 done
+	state    int // of weight: 0 not begun, 1 in progress, 2 done
 	weight   int
 }
 
@@ -99,159 +99,226 @@ func (i *item) add(o item, times int) {
 // clamp keeps products from growing beyond what any limit needs.
 func clamp(n int) int { return min(n, math.MaxInt32) }
 
+// read adds the rules of a grammar.
 func (g *gbnf) read(text string) error {
-	stack := []item{{copies: 1}} // the rule and the groups that are open
-	last, has := item{}, false   // what a quantifier would follow
-	settle := func(times int) {
-		if has {
-			stack[len(stack)-1].add(last, times)
-		}
-		last, has = item{}, false
-	}
-	finish := func() {
-		settle(1)
-		if g.cur != nil {
-			g.cur.copies, g.cur.uses = stack[0].copies, stack[0].uses
-			g.define(g.cur.named, stack[0].alternatives()...)
+	r := gbnfReader{gbnf: g, rest: text, open: []item{{copies: 1}}}
+	for r.rest != "" {
+		if err := r.next(); err != nil {
+			return err
 		}
 	}
-	for i := 0; i < len(text); {
-		rest := text[i:]
-		switch c := text[i]; c {
-		case ' ', '\t', '\r', '\n':
-			i++
-		case '#':
-			n := strings.IndexAny(rest, "\r\n")
-			if n < 0 {
-				n = len(rest)
-			}
-			i += n
-		case '"', '[', '<':
-			settle(1)
-			n, err := gbnfAtom(rest, map[byte]byte{'"': '"', '[': ']', '<': '>'}[c])
-			if err != nil {
-				return err
-			}
-			if c == '[' && n > maxClass {
-				return errors.New("a character class is too long")
-			}
-			if g.literals += n; g.literals > maxLiterals {
-				return errors.New("its literals and character classes are too long, taken together")
-			}
-			if c == '<' && !thinkToken.MatchString(rest[:n]) {
-				return errors.New("only the tokens around thinking may be named; write the text of others as a literal")
-			}
-			last, has = item{copies: 1, parts: g.atom(rest[:n])}, true
-			if g.blocked {
-				return errors.New("it has a character, or a class of characters, that no text can hold")
-			}
-			i += n
-		case '!': // Such a token may end within a character, and what follows in the grammar then fits no token.
-			return errors.New("'!' before a token is not accepted; use a character class")
-		case '.':
-			settle(1)
-			last, has = item{copies: 1, parts: g.atom(".")}, true
-			i++
-		case '(':
-			settle(1)
-			if len(stack) > maxGroups {
-				return errors.New("groups nest too deep")
-			}
-			stack = append(stack, item{copies: 1})
-			i++
-		case ')':
-			settle(1)
-			if len(stack) == 1 {
-				return errors.New("a parenthesis closes nothing")
-			}
-			last, has = stack[len(stack)-1], true
-			last.parts, last.before = []elem{g.group(last.alternatives()...)}, nil
-			stack = stack[:len(stack)-1]
-			i++
-		case '|':
-			settle(1)
-			top := &stack[len(stack)-1]
-			top.parts, top.before = nil, top.alternatives()
-			if g.cur != nil {
-				if g.cur.branches++; g.cur.branches > maxBranches {
-					return errors.New("a rule has too many alternatives")
-				}
-			}
-			i++
-		case '*', '+', '?':
-			if !has {
-				return errors.New("a quantifier stands behind nothing")
-			}
-			if err := g.spent.add(cost{quantifiers: 1}); err != nil {
-				return err
-			}
-			low, high := 0, -1
-			if c == '+' {
-				low = 1
-			} else if c == '?' {
-				high = 1
-			}
-			last.parts = g.repeat(last.parts, low, high)
-			i++
-		case '{':
-			m := gbnfCount.FindStringSubmatch(rest)
-			if m == nil || !has {
-				return errors.New("a repetition is malformed")
-			}
-			low, _ := strconv.Atoi(m[1])
-			high := low
-			if m[2] != "" && m[3] != "" {
-				high, _ = strconv.Atoi(m[3])
-			}
-			if high < low {
-				return errors.New("a repetition's maximum is below its minimum")
-			}
-			if err := g.spent.add(cost{quantifiers: 1, copies: clamp(high * max(len(last.parts), 1))}); err != nil {
-				return err
-			}
-			repeated := item{}
-			repeated.add(last, max(high, 1))
-			repeated.copies = max(repeated.copies, high)
-			if repeated.copies > maxRepeats {
-				return errors.New("its counted repetitions make too many copies")
-			}
-			if m[2] != "" && m[3] == "" {
-				high = -1
-			}
-			repeated.parts = g.repeat(last.parts, low, high)
-			last = repeated
-			i += len(m[0])
-		default:
-			name := rest[:gbnfName(rest)]
-			if name == "" {
-				return errors.New("it has a character that begins nothing")
-			}
-			i += len(name)
-			if after, ok := strings.CutPrefix(strings.TrimLeft(text[i:], " \t\r\n"), "::="); ok {
-				finish()
-				if len(stack) > 1 {
-					return errors.New("a parenthesis is not closed")
-				}
-				if len(g.rules) == maxRules {
-					return errors.New("it has too many rules")
-				}
-				stack = []item{{copies: 1}}
-				g.cur = &gbnfRule{named: g.name(name)}
-				g.rules[name] = g.cur
-				i = len(text) - len(after)
-				continue
-			}
-			settle(1)
-			if len(g.names) > maxRules {
-				return errors.New("it has too many rules")
-			}
-			last, has = item{copies: 1, uses: map[string]int{name: 1}, parts: []elem{g.name(name)}}, true
+	if len(r.open) > 1 {
+		return errOpenGroup
+	}
+	r.endRule()
+	return nil
+}
+
+var (
+	errOpenGroup     = errors.New("a parenthesis is not closed")
+	errTooManyRules  = errors.New("it has too many rules")
+	errTooManyCopies = errors.New("its counted repetitions make too many copies")
+)
+
+// gbnfReader reads a grammar from its beginning to its end.
+type gbnfReader struct {
+	*gbnf
+	rest string // still to be read
+	open []item // the rule and its groups that are not closed
+	last item   // what a quantifier would follow
+	has  bool   // there is such an item
+}
+
+// next reads one part of a grammar.
+func (r *gbnfReader) next() error {
+	switch c := r.rest[0]; c {
+	case ' ', '\t', '\r', '\n':
+		r.skip(1)
+	case '#':
+		n := strings.IndexAny(r.rest, "\r\n")
+		if n < 0 {
+			n = len(r.rest)
+		}
+		r.skip(n)
+	case '"':
+		return r.terminals('"')
+	case '[':
+		return r.terminals(']')
+	case '<':
+		return r.terminals('>')
+	case '!': // Such a token may end within a character, and what follows in the grammar then fits no token.
+		return errors.New("'!' before a token is not accepted; use a character class")
+	case '.':
+		r.endItem()
+		r.last, r.has = item{copies: 1, parts: r.atom(".")}, true
+		r.skip(1)
+	case '(':
+		r.endItem()
+		if len(r.open) > maxGroups {
+			return errors.New("groups nest too deep")
+		}
+		r.open = append(r.open, item{copies: 1})
+		r.skip(1)
+	case ')':
+		return r.endGroup()
+	case '|':
+		return r.alternative()
+	case '*':
+		return r.quantifier(0, -1)
+	case '+':
+		return r.quantifier(1, -1)
+	case '?':
+		return r.quantifier(0, 1)
+	case '{':
+		return r.repetition()
+	default:
+		return r.named()
+	}
+	return nil
+}
+
+func (r *gbnfReader) skip(n int) { r.rest = r.rest[n:] }
+
+// endItem adds the last item to what is open: no quantifier follows it.
+func (r *gbnfReader) endItem() {
+	if r.has {
+		r.open[len(r.open)-1].add(r.last, 1)
+	}
+	r.last, r.has = item{}, false
+}
+
+// endRule defines the rule that was read.
+func (r *gbnfReader) endRule() {
+	r.endItem()
+	if r.cur != nil {
+		r.cur.copies, r.cur.uses = r.open[0].copies, r.open[0].uses
+		r.define(r.cur.named, r.open[0].alternatives()...)
+	}
+}
+
+// terminals reads a literal, a character class or a token.
+func (r *gbnfReader) terminals(closing byte) error {
+	r.endItem()
+	n, err := gbnfAtom(r.rest, closing)
+	if err != nil {
+		return err
+	}
+	text := r.rest[:n]
+	if closing == ']' && n > maxClass {
+		return errors.New("a character class is too long")
+	}
+	if r.literals += n; r.literals > maxLiterals {
+		return errors.New("its literals and character classes are too long, taken together")
+	}
+	if closing == '>' && !thinkToken.MatchString(text) {
+		return errors.New("only the tokens around thinking may be named; write the text of others as a literal")
+	}
+	r.last, r.has = item{copies: 1, parts: r.atom(text)}, true
+	if r.blocked {
+		return errors.New("it has a character, or a class of characters, that no text can hold")
+	}
+	r.skip(n)
+	return nil
+}
+
+// endGroup closes a group, which a quantifier may follow.
+func (r *gbnfReader) endGroup() error {
+	r.endItem()
+	if len(r.open) == 1 {
+		return errors.New("a parenthesis closes nothing")
+	}
+	r.last, r.has = r.open[len(r.open)-1], true
+	r.last.parts, r.last.before = []elem{r.group(r.last.alternatives()...)}, nil
+	r.open = r.open[:len(r.open)-1]
+	r.skip(1)
+	return nil
+}
+
+// alternative begins the next alternative of what is open.
+func (r *gbnfReader) alternative() error {
+	r.endItem()
+	top := &r.open[len(r.open)-1]
+	top.parts, top.before = nil, top.alternatives()
+	if r.cur != nil {
+		if r.cur.branches++; r.cur.branches > maxBranches {
+			return errors.New("a rule has too many alternatives")
 		}
 	}
-	if len(stack) > 1 {
-		return errors.New("a parenthesis is not closed")
+	r.skip(1)
+	return nil
+}
+
+// quantifier repeats the last item; high is -1 for no limit.
+func (r *gbnfReader) quantifier(low, high int) error {
+	if !r.has {
+		return errors.New("a quantifier stands behind nothing")
 	}
-	finish()
+	if err := r.spent.add(cost{quantifiers: 1}); err != nil {
+		return err
+	}
+	r.last.parts = r.repeat(r.last.parts, low, high)
+	r.skip(1)
+	return nil
+}
+
+// repetition reads a counted repetition of the last item, such as {2,5}.
+func (r *gbnfReader) repetition() error {
+	m := gbnfCount.FindStringSubmatch(r.rest)
+	if m == nil || !r.has {
+		return errors.New("a repetition is malformed")
+	}
+	low, _ := strconv.Atoi(m[1])
+	high := low
+	if m[2] != "" && m[3] != "" {
+		high, _ = strconv.Atoi(m[3])
+	}
+	if high < low {
+		return errors.New("a repetition's maximum is below its minimum")
+	}
+	if err := r.spent.add(cost{quantifiers: 1, copies: clamp(high * max(len(r.last.parts), 1))}); err != nil {
+		return err
+	}
+	repeated := item{}
+	repeated.add(r.last, max(high, 1))
+	repeated.copies = max(repeated.copies, high)
+	if repeated.copies > maxRepeats {
+		return errTooManyCopies
+	}
+	if m[2] != "" && m[3] == "" {
+		high = -1
+	}
+	repeated.parts = r.repeat(r.last.parts, low, high)
+	r.last = repeated
+	r.skip(len(m[0]))
+	return nil
+}
+
+// named reads a name: of the rule that begins, or of one that is used.
+func (r *gbnfReader) named() error {
+	name := r.rest[:gbnfName(r.rest)]
+	if name == "" {
+		return errors.New("it has a character that begins nothing")
+	}
+	r.skip(len(name))
+	if after, ok := strings.CutPrefix(strings.TrimLeft(r.rest, " \t\r\n"), "::="); ok {
+		r.endRule()
+		if len(r.open) > 1 {
+			return errOpenGroup
+		}
+		if len(r.rules) == maxRules {
+			return errTooManyRules
+		}
+		r.open = []item{{copies: 1}}
+		r.cur = &gbnfRule{named: r.name(name)}
+		r.rules[name] = r.cur
+		r.rest = after
+		return nil
+	}
+	r.endItem()
+	if len(r.names) > maxRules {
+		return errTooManyRules
+	}
+	r.last, r.has = item{copies: 1, uses: map[string]int{name: 1}, parts: []elem{r.name(name)}}, true
 	return nil
 }
 
