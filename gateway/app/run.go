@@ -54,43 +54,19 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	if err := s.checkHost(); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(s.StateDir, 0o700); err != nil {
-		return fmt.Errorf("state folder: %w", err)
-	}
-	unlock, err := runner.Lock(filepath.Join(s.StateDir, "gateway.lock"))
-	if errors.Is(err, runner.ErrRunning) {
-		near, _ := config.ReadRunning(s.StateDir)
-		return fmt.Errorf("state folder %s: another gateway run uses it (%s); stop it first, or give this one another --state-dir", s.StateDir, cmp.Or(near.URL, "it is starting"))
-	}
+	unlock, err := s.lockState()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if s.RunnerSecret == "" {
-		if s.RunnerSecret, err = keptSecret(s.StateDir, "runner-secret"); err != nil {
-			return err
-		}
+	if err := s.keepSecrets(); err != nil {
+		return err
 	}
-	if !s.keyed() {
-		if s.localKey, err = keptSecret(s.StateDir, cli.AdminKeyFile); err != nil {
-			return err
-		}
+	embedded, closeRedis, err := s.embedRedis()
+	if err != nil {
+		return err
 	}
-	embedded := ""
-	if s.RedisURL == "" {
-		password, err := keptSecret(s.StateDir, config.RedisPassword)
-		if err != nil {
-			return err
-		}
-		redis, err := startRedis(s.RedisListen, password)
-		if err != nil {
-			return fmt.Errorf("embedded Redis: %w (choose another --redis-listen, or name a Redis with --redis-url)", err)
-		}
-		defer redis.Close()
-		embedded = redis.Addr()
-		// An engine that loads may keep every core of this machine busy, and the embedded Redis waiting with it.
-		s.RedisURL = "redis://:" + password + "@" + embedded + "/0?read_timeout=1s"
-	}
+	defer closeRedis()
 	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, FairAfter: s.FairAfter, Evict: s.Evict, complete: s.withLocalHost}
 	serve.ring = logring.New(0)
 	runnerLog := log // each runner keeps its own
@@ -146,6 +122,50 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		return nil
 	}
 	return err
+}
+
+// lockState makes the state folder, for this process alone until unlock.
+func (s *RunSettings) lockState() (unlock func(), err error) {
+	if err := os.MkdirAll(s.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("state folder: %w", err)
+	}
+	unlock, err = runner.Lock(filepath.Join(s.StateDir, "gateway.lock"))
+	if errors.Is(err, runner.ErrRunning) {
+		other, _ := config.ReadRunning(s.StateDir)
+		return nil, fmt.Errorf("state folder %s: another gateway run uses it (%s); stop it first, or give this one another --state-dir", s.StateDir, cmp.Or(other.URL, "it is starting"))
+	}
+	return unlock, err
+}
+
+// keepSecrets reads the secrets that no flag sets from the state folder, and makes those that are missing.
+func (s *RunSettings) keepSecrets() (err error) {
+	if s.RunnerSecret == "" {
+		if s.RunnerSecret, err = keptSecret(s.StateDir, "runner-secret"); err != nil {
+			return err
+		}
+	}
+	if !s.keyed() {
+		s.localKey, err = keptSecret(s.StateDir, cli.AdminKeyFile)
+	}
+	return err
+}
+
+// embedRedis starts the embedded Redis unless a flag names another one. It returns its address, "" if there is none.
+func (s *RunSettings) embedRedis() (addr string, closeRedis func(), err error) {
+	if s.RedisURL != "" {
+		return "", func() {}, nil
+	}
+	password, err := keptSecret(s.StateDir, config.RedisPassword)
+	if err != nil {
+		return "", nil, err
+	}
+	redis, err := startRedis(s.RedisListen, password)
+	if err != nil {
+		return "", nil, fmt.Errorf("embedded Redis: %w (choose another --redis-listen, or name a Redis with --redis-url)", err)
+	}
+	// An engine that loads may keep every core of this machine busy, and the embedded Redis waiting with it.
+	s.RedisURL = "redis://:" + password + "@" + redis.Addr() + "/0?read_timeout=1s"
+	return redis.Addr(), redis.Close, nil
 }
 
 // withLocalHost makes this machine the only host where the models file names none.
