@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	powerPoll   = 200 * time.Millisecond // between reads of a host that is to wake or to sleep
+	powerPoll   = 200 * time.Millisecond // between reads of a host that is to wake
 	commitTries = 20                     // decisions to sleep that may become stale
 	confirmFor  = 10 * time.Second       // longest wait for a runner to confirm, within the lease taken by the commit
 	stopFor     = 2 * time.Minute        // longest that a driver may take to turn a host off
@@ -144,24 +144,25 @@ func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err 
 			return "", unavailable(err)
 		}
 	}
-	for end := time.Now().Add(confirmFor); time.Now().Before(end); {
+	sleeps := map[string]string{host: token}
+	_, err = power.AwaitSleep(ctx, g.store, g.id, sleeps, confirmFor, func(ctx context.Context) (*state.Snapshot, error) {
 		s, err := g.mirror.RefreshHosts(ctx, []string{host})
-		if err == nil {
-			switch h := s.Hosts[host]; {
-			case h == nil || h.Fields["sleep_token"] != token:
-				return "", busy
-			case h.State == policy.Asleep:
-				return token, nil
-			}
+		if err != nil {
+			g.log.Debug("host not read", "host", host, "error", err)
+			return nil, nil // until confirmFor is over
 		}
-		if pause(ctx, powerPoll) != nil {
-			break
+		return s, nil
+	}, func(string, string) {})
+	if err != nil {
+		if errors.Is(g.store.CancelSleep(context.WithoutCancel(ctx), host, g.id, token), state.ErrGone) {
+			return token, nil // it confirmed at the last moment
 		}
+		return "", busy
 	}
-	if err := g.store.CancelSleep(context.WithoutCancel(ctx), host, g.id, token); errors.Is(err, state.ErrGone) {
-		return token, nil // it confirmed at the last moment
+	if sleeps[host] == "" {
+		return "", busy
 	}
-	return "", busy
+	return token, nil
 }
 
 // turnOff turns off the machine of a host whose runner has confirmed. A sweep completes what it does not.

@@ -14,9 +14,8 @@ import (
 )
 
 const (
-	confirmPoll = 200 * time.Millisecond // pause between checks whether runners have confirmed
-	stopsAtOnce = 8                      // number of concurrent driver calls
-	handBackFor = 2 * time.Second        // for all hosts together
+	stopsAtOnce = 8               // number of concurrent driver calls
+	handBackFor = 2 * time.Second // for all hosts together
 )
 
 // pendingSleep is a host going to sleep.
@@ -88,56 +87,17 @@ func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 // including those whose machine an earlier sweep did not turn off. A host whose runner does not confirm becomes ready
 // again.
 func (r *run) confirm(ctx context.Context, naps []pendingSleep) ([]pendingSleep, error) {
-	pending := map[string]pendingSleep{}
+	mine, tokens := map[string]pendingSleep{}, map[string]string{}
 	for _, n := range naps {
-		pending[n.host] = n
+		mine[n.host], tokens[n.host] = n, n.token
 	}
-	for end := time.Now().Add(r.Confirm); ; {
-		s, err := r.store.Snapshot(ctx)
-		if err != nil {
-			return nil, err
-		}
-		for _, host := range slices.Sorted(maps.Keys(pending)) {
-			if h := s.Hosts[host]; h == nil || h.Fields["sleep_token"] != pending[host].token || h.State != policy.Draining && h.State != policy.Asleep {
-				r.note(Action{Kind: Sleep, Host: host, Reason: "work came", Result: CalledOff})
-				delete(pending, host)
-			}
-		}
-		if !anyDraining(s, pending) {
-			return r.sleeping(s, pending), nil
-		}
-		if time.Now().After(end) {
-			break
-		}
-		select {
-		case <-time.After(confirmPoll):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-	for _, n := range pending {
-		err := r.store.CancelSleep(ctx, n.host, r.ID, n.token)
-		switch {
-		case err == nil:
-			r.note(Action{Kind: Sleep, Host: n.host, Reason: "the runner did not confirm", Result: CalledOff})
-		case !isSettled(err):
-			return nil, err
-		}
-	}
-	s, err := r.store.Snapshot(ctx)
+	s, err := power.AwaitSleep(ctx, r.store, r.ID, tokens, r.Confirm, r.store.Snapshot, func(host, reason string) {
+		r.note(Action{Kind: Sleep, Host: host, Reason: reason, Result: CalledOff})
+	})
 	if err != nil {
 		return nil, err
 	}
-	return r.sleeping(s, pending), nil
-}
-
-func anyDraining(s *state.Snapshot, pending map[string]pendingSleep) bool {
-	for host := range pending {
-		if s.Hosts[host].State == policy.Draining {
-			return true
-		}
-	}
-	return false
+	return r.sleeping(s, mine), nil
 }
 
 // sleeping lists the hosts that are asleep and whose machine must still be turned off.

@@ -42,8 +42,8 @@ type Store interface {
 	FailWake(ctx context.Context, host, token, code, message string) error
 	EndOverdueWake(ctx context.Context, host, token, code, message string) error
 	CommitSleep(ctx context.Context, host, sweep string, revision uint64, activeMS string) (token string, err error)
-	CancelSleep(ctx context.Context, host, sweep, token string) error
 	BeginStop(ctx context.Context, host, sweep, token string) error
+	power.SleepStore
 	power.StopStore
 	MarkLost(ctx context.Context, host string) error
 	EndStranded(ctx context.Context, host string, limit time.Duration) error
