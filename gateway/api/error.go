@@ -13,7 +13,7 @@ import (
 	"reveille/infra/term"
 )
 
-// Error is what a client is told went wrong. Message is for the client: no
+// Error is an error that a client gets. Message is for the client: no
 // path, host name or text of another tenant may be in it. Cause is for the log
 // and never sent.
 type Error struct {
@@ -112,7 +112,7 @@ func NoModel() *Error {
 	return New(MissingRequiredParameter, "No model specified. Name one in 'model'.").With("model")
 }
 
-// UnknownModel is the answer to a name that no model has; similar are ids of models that may be meant.
+// UnknownModel is the answer to a name that no model has; similar are ids that the client may have meant.
 func UnknownModel(name string, similar ...string) *Error {
 	text := fmt.Sprintf("The model '%s' does not exist.", term.Clip(name, 200))
 	if len(similar) > 0 {

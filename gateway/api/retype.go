@@ -125,7 +125,7 @@ type fault struct {
 	say string
 }
 
-// message is what a client is told of the fault, which an engine words as given.
+// message is the text about the fault for clients; given is the engine's own text.
 func (f fault) message(words string) string {
 	if !strings.HasSuffix(f.say, ":") {
 		return f.say

@@ -139,7 +139,7 @@ func (g *lambdaGateway) reread(ctx context.Context) {
 	}
 }
 
-// Flush implements lambda.Gateway: tickets are left, wakes asked for and uses told.
+// Flush implements lambda.Gateway: it releases tickets, requests wakes and reports uses.
 func (g *lambdaGateway) Flush() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()

@@ -108,7 +108,7 @@ func (m *models) notify() {
 	}
 }
 
-// onEvent hears the pool's events: a change of the registered models, and reconnections, after which Redis may be empty.
+// onEvent processes the pool's events: a change of the registered models, and reconnections, after which Redis may be empty.
 func (m *models) onEvent(e state.Event) {
 	if e.Kind == "sync" || e.Kind == "settings" && e.State == string(state.Registered) {
 		m.notify()

@@ -72,7 +72,7 @@ func (c *Unpin) Run(ctx context.Context, out io.Writer) error {
 	return c.report(ctx, out, "/v1/internal/pin", map[string]any{"model_name": c.Name, "pinned": false}, nil)
 }
 
-// report makes a management call and prints its outcome, and until then what look tells of its progress; nil: nothing.
+// report makes a management call and prints its outcome, and until then the progress that look returns; nil prints none.
 func (r Remote) report(ctx context.Context, out io.Writer, path string, body any, look func(context.Context) string) error {
 	var answer map[string]any
 	end := r.progress(ctx, out, look)

@@ -40,14 +40,14 @@ func (s *Server) observe(r *request) *observed {
 	return o
 }
 
-// failed notes the error that the client is told.
+// failed records the error that the client gets.
 func (o *observed) failed(e *api.Error) {
 	if o != nil {
 		o.entry.Code = e.Code
 	}
 }
 
-// streams says that the answer's stream ends the request.
+// streams records that the answer's stream ends the request.
 func (o *observed) streams() {
 	if o != nil {
 		o.late = true
@@ -104,7 +104,7 @@ func (o *observed) sends(x *exchange, dst []byte) []byte {
 	return o.relay.AppendContext(dst)
 }
 
-// finished notes how an exchange went.
+// finished records how an exchange ended.
 func (o *observed) finished(x *exchange, first time.Duration, err error) {
 	if o == nil {
 		return
@@ -136,7 +136,7 @@ func (o *observed) finished(x *exchange, first time.Duration, err error) {
 	}
 }
 
-// used notes what an answer says that it took.
+// used records the tokens that an answer reports.
 func (o *observed) used(input, output, cached int64) {
 	if o != nil {
 		o.entry.TokensIn, o.entry.TokensOut, o.entry.TokensFromCache = input, output, cached

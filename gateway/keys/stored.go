@@ -34,7 +34,7 @@ func (s *Set) UseLedger(l *quota.Ledger) {
 func accountID(d digest) string { return hex.EncodeToString(d[:16]) }
 
 // SetStored replaces the keys that are kept in Redis: hex digest → what the key may do, or [Revoked]. It returns an error
-// that tells of the entries that are not valid, which grant nothing.
+// that lists the invalid entries, which grant nothing.
 func (s *Set) SetStored(table map[string]string) error {
 	stored := make(map[digest]grant, len(table))
 	var errs []error

@@ -95,7 +95,7 @@ type exchange struct {
 	conn *clientConn
 	cut  *time.Timer // nil: no end of time is known
 	once sync.Once
-	err  error // of the body, told by the Read after the last bytes
+	err  error // of the body, returned by the Read after the last bytes
 }
 
 // Read gives out the next bytes of the answer. Its last error comes when the gateway has done all that belongs to the

@@ -164,7 +164,7 @@ func (r *Request) choice(c object) error {
 	return nil
 }
 
-// token is one of an answer, as llama-server tells of it.
+// token is a token of an answer as llama-server reports it.
 type token struct {
 	Token   string  `json:"token"`
 	Logprob float64 `json:"logprob"`

@@ -57,7 +57,7 @@ type loadedModel struct {
 	Runner     string          `json:"runner"`
 	Expires    *float64        `json:"idle_expires_at"` // Unix seconds; null: it stays, or this gateway does not know
 	LoadMS     int64           `json:"load_ms"`
-	Command    []string        `json:"launch_command"` // of the engine: program and arguments; empty if its runner told none
+	Command    []string        `json:"launch_command"` // of the engine: program and arguments; empty if its runner reported none
 	Plan       json.RawMessage `json:"plan,omitempty"` // how its runner planned the load
 }
 

@@ -62,7 +62,7 @@ type pulling struct {
 	cancel context.CancelCauseFunc
 
 	buf         []byte
-	told        time.Time // time of the last message
+	told        time.Time // when the last message was sent
 	last, total int64     // bytes in the last message
 	over        bool
 }

@@ -55,7 +55,7 @@ func checkGIF(r *bufio.Reader) error {
 	}
 }
 
-// skipTable skips the table of colours that flags tell of.
+// skipTable skips the table of colours that flags announce.
 func skipTable(r *bufio.Reader, flags byte) error {
 	if flags&0x80 == 0 {
 		return nil

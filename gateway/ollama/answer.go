@@ -8,7 +8,7 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// A Form is the format of an answer.
+// A ResponseWriter writes answers in Ollama's format.
 type ResponseWriter struct {
 	Model    string // as the client called it
 	Generate bool   // of /api/generate, else of /api/chat

@@ -3,7 +3,7 @@ package pressure
 // Level is how much a gateway gives up.
 type Level int32
 
-// The levels, each of which includes the one before.
+// The levels. Each includes the one before.
 const (
 	Normal     Level = iota // nothing
 	CloseConns              // connections are closed after their answer
@@ -16,7 +16,7 @@ const (
 	refusalAt = 95
 )
 
-// levelAt returns the level for so many bytes used of a limit; 0 is no limit.
+// levelAt returns the level when used bytes of a limit are in use; a limit of 0 means none.
 func levelAt(used, limit int64) Level {
 	switch {
 	case limit <= 0 || used < limit/100*noKeepAt:

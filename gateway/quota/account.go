@@ -18,19 +18,19 @@ type Account struct {
 	tokens   bucket
 	loads    bucket
 	open     int
-	spent    int64 // tokens of the budget used by all gateways, as last heard, and by this one since
+	spent    int64 // tokens of the budget used by all gateways, as of the last settlement, and by this one since
 	reported int64 // the part of spent that the pool knew after the last settlement
 
 	// With a ledger:
 	ledger   *Ledger
 	id       string
-	counter  string    // names this Account to the store
-	claims   int64     // number of the last one
-	booked   int64     // number of the last one whose answer arrived
+	counter  string    // names this Account in the store
+	claims   int64     // number of the last claim made
+	booked   int64     // number of the last claim that was answered
 	enrolled bool      // the ledger settles it
-	settled  time.Time // last time, zero if it holds nothing
-	used     time.Time // last time
-	mayOpen  int       // requests at this gateway
+	settled  time.Time // when it was last settled; zero if it holds nothing
+	used     time.Time // when it was last used
+	mayOpen  int       // requests that may be open at this gateway
 }
 
 // New creates an account that this gateway alone counts.

@@ -13,7 +13,7 @@ import (
 const (
 	settleEvery = 100 * time.Millisecond
 	settlePause = 2 * time.Millisecond   // between settlements that requests ask for
-	renewEvery  = 2 * time.Second        // between settlements of an account with open but no new requests, and between reports of an idle gateway
+	renewEvery  = 2 * time.Second        // between settlements of an account whose requests are all old, and between reports of an idle gateway
 	releasedIn  = time.Second            // without use
 	aloneAfter  = 500 * time.Millisecond // without a settlement: a gateway counts by itself
 	maxClaims   = 256                    // of a settlement
@@ -30,9 +30,9 @@ type Ledger struct {
 	store       Store
 	gateway     string
 	soon        chan struct{} // capacity 1
-	pool        atomic.Int64  // gateways in it, as last heard
+	pool        atomic.Int64  // gateways in it, as of the last settlement
 	needed      atomic.Bool   // an account has a limit to share
-	lastSettled time.Time     // last settlement; Run's
+	lastSettled time.Time     // of any account; belongs to Run
 
 	mu       sync.Mutex
 	enrolled []*Account // added since the last round

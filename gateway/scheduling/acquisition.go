@@ -48,7 +48,7 @@ type acquisition struct {
 	state        state.TicketState // TicketQueued or TicketLoading
 	position     int
 	loadingSince time.Time // when state first was TicketLoading, zero before
-	heard        time.Time // last time the store reported the ticket
+	heard        time.Time // when the store last reported the ticket
 
 	blocked *api.Error // why no host can be tried now, for waiters that time out meanwhile
 	leaving []string   // hosts that reported that their machine is being taken away

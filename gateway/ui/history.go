@@ -77,7 +77,7 @@ func (h *History) Answered(now time.Time, first time.Duration, cold bool) {
 	}
 }
 
-// Heard takes over what an event of the pool says.
+// Heard records an event of the pool.
 func (h *History) Heard(now time.Time, e state.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

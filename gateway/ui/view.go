@@ -33,7 +33,7 @@ type Pool struct {
 type Host struct {
 	Name    string   `json:"name"`
 	State   string   `json:"state"`
-	Since   int64    `json:"since,omitempty"` // when it began to wake, or was last heard of if it is lost
+	Since   int64    `json:"since,omitempty"` // when it began to wake, or the last sign of life of a lost host
 	Pending bool     `json:"pending,omitempty"`
 	Boot    string   `json:"boot,omitempty"` // booting or failed
 	Price   float64  `json:"price,omitempty"`

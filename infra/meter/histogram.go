@@ -55,7 +55,7 @@ func NewHistogram(set *metrics.Set, name string, bounds []float64) *Histogram {
 	return h
 }
 
-// upTo is how many values the buckets have up to one.
+// upTo returns how many values are in the buckets up to and including this one.
 func (h *Histogram) upTo(bucket int) float64 {
 	n := uint64(0)
 	for i := range bucket + 1 {

@@ -80,7 +80,7 @@ type StopStore interface {
 
 // TurnOff turns off a host's machine. owner must have begun the stop (state.Store.BeginStop). TurnOff renews the host's
 // power lease while sleep runs, for at most limit, and then releases the lease; a later sweep continues an unfinished
-// stop. failure is the error of sleep. told is the store's error when releasing the lease, which may have passed to
+// stop. failure is the error of sleep. told is the store's error when the lease was released; it may have passed to
 // another owner.
 func TurnOff(ctx context.Context, store StopStore, host, owner, token string, limit time.Duration, sleep func(ctx context.Context, host string) error) (failure, told error) {
 	failure = WithLease(ctx, limit,

@@ -44,7 +44,7 @@ import (
 // ErrRunning: a runner of this host name already uses the state folder.
 var ErrRunning = errors.New("another runner of this host is running; stop it first, or give this one another --host or --state-dir")
 
-// Run runs a runner until ctx ends, then drains it. ready, if not nil, hears the address and the server once requests are accepted.
+// Run runs a runner until ctx ends, then drains it. ready, if not nil, is called with the address and the server once requests are accepted.
 // A second runner of the same host is refused with ErrRunning before it touches anything. Redis may be away: Run keeps
 // trying to register. On a machine that is taken away the host drains before ctx ends. Order of the end: no new requests,
 // open ones end or are cut, engines are stopped, the host is written asleep, the listener closes.

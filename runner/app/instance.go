@@ -65,21 +65,21 @@ func (m *cloudMachine) client(ctx context.Context) (instance.API, error) {
 	return autoscaling.NewFromConfig(cfg, func(o *autoscaling.Options) { o.RetryMaxAttempts = 1 }), err // the group repeats by itself
 }
 
-// onRegister hears that the host is registered. It may be called any number of times.
+// onRegister is called when the host is registered. It may be called any number of times.
 func (m *cloudMachine) onRegister() {
 	if m != nil {
 		m.once.Do(func() { close(m.registered) })
 	}
 }
 
-// run runs the host until ctx ends. Where the machine is taken away before that, the host drains, the machine's group hears
-// that it may go, and run goes on doing nothing until ctx ends: a runner that ended would be started again.
+// run runs the host until ctx ends. Where the machine is taken away before that, the host drains, run tells the machine's
+// group that it may go, and then waits until ctx ends: a runner that ended would be started again.
 func (m *cloudMachine) run(ctx context.Context, h *host.Host) error {
 	if m == nil {
 		return h.Run(ctx)
 	}
 	live, end := context.WithCancel(ctx)
-	noticed := make(chan struct{}) // closed before the host is told
+	noticed := make(chan struct{}) // closed before the host is interrupted
 	var watching sync.WaitGroup
 	watching.Go(func() { m.completeLaunch(live) })
 	watching.Go(func() {

@@ -30,7 +30,7 @@ func sleepCommand(text string) ([]string, error) {
 	return argv, nil
 }
 
-// run watches the pool until ctx ends, and with it a command under way; without a command it does nothing. A command that fails is logged; the sweep notices
+// run watches the pool until ctx ends, and with it a command in progress; without a command it does nothing. A command that fails is logged; the sweep notices
 // that the machine is still on, and its next stop runs the command again.
 func (s *sleeper) run(ctx context.Context) {
 	if len(s.argv) == 0 {

@@ -140,7 +140,7 @@ func unusable(scratch, embedding []byte) ([]byte, bool) {
 	return scratch, false
 }
 
-// finite reports whether a JSON value is a list of at least one number, all of which fit in a float32.
+// finite reports whether a JSON value is a list of at least one number, each of which fits in a float32.
 func finite(list []byte) bool {
 	s := scanner{b: list}
 	if s.take('[') != nil {

@@ -9,7 +9,7 @@ const (
 
 // A ceiling is the most tokens that are packed into one engine call. It starts at n_batch. When a call runs out of
 // memory, it remembers the size that worked, so that later batches need not find it again. It is always between
-// leastTokens and n_batch.
+// minTokens and n_batch.
 //
 //   - Calls of failed tokens ran out of memory and were cut to calls of cut tokens, which worked: the ceiling becomes cut.
 //     If a call of at least cut and less than failed tokens had worked before, or full batches under such a ceiling, the

@@ -38,7 +38,7 @@
 //   - If an engine refuses a call of several requests with 4xx or 500, each half of them is sent again, and so on, so
 //     that only the request at fault is refused, with the engine's own answer. That takes about 2·log2(n) calls for one
 //     of n. 401, 403, 408, 429 and statuses that describe the engine, such as 503, are the answer to all of them.
-//   - When the engine ends, requests of which nothing was sent fail with ErrUnsent and can be made elsewhere. Others
+//   - When the engine ends, requests that were not sent at all fail with ErrUnsent and can be made elsewhere. Others
 //     fail with ErrCut or the error of their call.
 //
 // # Measured

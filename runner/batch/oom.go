@@ -8,11 +8,11 @@ import (
 const (
 	// minTokens is the size below which a batch is not halved any more.
 	minTokens = 64
-	// maxTries bounds the calls for one sequence. From the default n_batch of 2048 the sixth has leastTokens.
+	// maxTries bounds the calls for one sequence. From the default n_batch of 2048 the sixth has minTokens.
 	maxTries = 6
 )
 
-// saysMemory reports whether to search an answer of this status for those words. Text Embeddings Inference answers 424 to
+// saysMemory reports whether an answer with this status may say that memory ran out. Text Embeddings Inference answers 424 to
 // every failure of its backend.
 func saysMemory(status int) bool { return status >= 500 || status == 424 }
 
@@ -32,7 +32,7 @@ func divisible(items []Item, try int) bool {
 }
 
 // smaller returns the most tokens per call after a call of tokens tokens failed at a try: half, or less if halving would
-// not reach leastTokens by the last try.
+// not reach minTokens by the last try.
 func smaller(tokens, try int) int {
 	all := float64(tokens)
 	step := math.Pow(all/minTokens, 1/float64(maxTries-try))

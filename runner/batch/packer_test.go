@@ -345,7 +345,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSmaller checks that from any size the last try has leastTokens, and that no try has more than half of what failed
+// TestSmaller checks that from any size the last try has minTokens, and that no try has more than half of what failed
 // before.
 func TestSmaller(t *testing.T) {
 	ladder := func(tokens int) (sizes []int) {

@@ -178,7 +178,7 @@ func (b *Batcher) isolate(x *batchRun, from, to, try int) {
 	}
 }
 
-// half returns the number of items in the first half of the requests, of which there are at least two.
+// half returns the number of items in the first half of the requests. There must be at least two requests.
 func half(items []Item) int {
 	var starts []int // of every request but the first
 	for i := 1; i < len(items); i++ {

@@ -25,7 +25,7 @@ import (
 const (
 	askLimit   = 500 * time.Millisecond // of a question to the engine
 	stepLimit  = 2 * time.Second        // of saving, and of restoring, all conversations of an engine
-	leastWorth = 10                     // a conversation is saved and restored if computing it takes so many times longer
+	leastWorth = 10                     // a conversation is saved and restored if computing it takes this many times longer
 	leastSaved = 64                     // tokens of a conversation that is worth a file
 	maxSlots   = 256
 	maxAnswer  = 4 << 20 // bytes of an engine's answer
@@ -371,7 +371,7 @@ func (e *Engine) Save(ctx context.Context) {
 	e.store.keep(e.sig, e.model, id, out)
 }
 
-// look returns the slots worth a thought, the last used first, and the seconds that the engine takes to compute a token
+// look returns the slots that may be worth saving, the last used first, and the seconds that the engine takes to compute a token
 // of a prompt.
 func (e *Engine) look(ctx context.Context) (slots []slotState, perToken float64, err error) {
 	text, err := e.ask(ctx, "GET", "/slots", nil, askLimit)

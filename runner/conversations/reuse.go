@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// strikes is how many conversations must go on without their restored state before a model's are no longer saved.
+// strikes is how many restored conversations must go unused before a model's are no longer saved.
 const strikes = 2
 
 // reuse learns whether requests use the restored conversations of an engine. Once two run at the same time it stops, because
@@ -111,7 +111,7 @@ func (s *slotState) cached() int {
 	return n
 }
 
-// useless counts conversations of a plan that went on without their restored state.
+// useless counts the restored conversations of a plan that went unused.
 type useless struct {
 	strikes int
 	last    time.Time
@@ -143,7 +143,7 @@ func (s *Store) used(plan string) {
 	delete(s.useless, plan)
 }
 
-// strikeLocked notes that a conversation went on without its restored state.
+// strikeLocked records that a restored conversation went unused.
 func (s *Store) strikeLocked(plan string) {
 	s.m.unused.Inc()
 	s.useless[plan] = useless{s.useless[plan].strikes + 1, time.Now()}

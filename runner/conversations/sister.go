@@ -82,7 +82,7 @@ func (s *sister) get(ctx context.Context, path string, dst []byte, limit int) ([
 	}
 }
 
-// plainName reports whether a name stands in a path as it is.
+// plainName reports whether a name may be used in a path unescaped.
 func plainName(name string) bool {
 	for _, c := range []byte(name) {
 		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.') {

@@ -18,7 +18,7 @@ func (f Found) Totals() map[policy.Devices]int64 {
 }
 
 // Budget returns how many bytes models may take by default: 80 % of the main memory, and of each GPU's own memory all
-// but the larger of 10 % and leastMargin, summed up, because llama-server splits a model over all GPUs. The rest is for
+// but the larger of 10 % and minMargin, summed up, because llama-server splits a model over all GPUs. The rest is for
 // drivers and other programs. A GPU that uses the main memory gets up to four fifths of the processor's 80 %, and the
 // processor gets what it leaves, so that both together stay within it. Kinds of device that the host must not use count
 // as absent.

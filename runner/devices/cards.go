@@ -55,7 +55,7 @@ func (c *Config) visible(d *Device) {
 	d.Visible = strings.TrimSpace(list[n])
 }
 
-// API returns how engines are told which of the GPUs whose memory counts to use, "" if they cannot be told.
+// API returns the API by which engines choose among the GPUs whose memory counts, "" if they cannot choose.
 func (f Found) API() string {
 	api := ""
 	for i, d := range f.gpus() {

@@ -29,8 +29,8 @@ var (
 	ErrNoProgram = errors.New("engine program not found")
 	// ErrStopped: the process was stopped on request before it was ready.
 	ErrStopped = errors.New("engine was stopped")
-	// ErrStuck: the process did not end although it was killed, as when a device driver holds it. Its owner keeps
-	// waiting: [Process.Done] stays open until it is gone.
+	// ErrStuck: the process did not end although it was killed, for example because a device driver blocks it. Its owner
+	// keeps waiting: [Process.Done] stays open until the process is gone.
 	ErrStuck = errors.New("engine does not end")
 	// ErrClosed: the [Spawner] was closed.
 	ErrClosed = errors.New("engine spawner is closed")
@@ -59,7 +59,7 @@ func (e *LoadError) Unwrap() []error {
 	return []error{e.Kind, e.Exit}
 }
 
-// An ExitError is an engine that ended unasked, whether it was loading or serving.
+// An ExitError is an engine that ended by itself, while it loaded or served.
 type ExitError struct {
 	Code   int            // exit status; -1 when a signal ended it
 	Signal syscall.Signal // 0 unless a signal ended it

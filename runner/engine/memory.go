@@ -11,10 +11,10 @@ import (
 // prints them from verbosity 4 on.
 var bufferLine = regexp.MustCompile(`(\w+): +(\w+) +(model|KV|RS|output|compute) buffer size *= *(\d{1,9}\.\d{1,6}) MiB`)
 
-// maxReserved bounds how many reserved buffers are told apart.
+// maxReserved bounds how many reserved buffers are counted one by one.
 const maxReserved = 64
 
-// buffers adds up the buffers that an engine's log tells of. It is safe for concurrent use.
+// buffers adds up the buffers that an engine's log reports. It is safe for concurrent use.
 type buffers struct {
 	mu       sync.Mutex
 	kept     [2]int64                     // model and cache, by place
@@ -32,7 +32,7 @@ const (
 	onDevice
 )
 
-// line adds what a line tells.
+// line adds what a line of the log reports.
 func (b *buffers) line(text string) {
 	m := bufferLine.FindStringSubmatch(text)
 	if m == nil {
@@ -62,7 +62,7 @@ func (b *buffers) line(text string) {
 	b.reserved[key] = reservedBuffer{place, n}
 }
 
-// sum returns the bytes in main memory and on devices, 0 for what the log did not tell.
+// sum returns the bytes in main memory and on devices, 0 for what the log did not report.
 func (b *buffers) sum() (main, device int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,7 +82,7 @@ func (p *Process) Memory() (main, device int64) {
 }
 
 // Held returns how many bytes become free when the engine ends: of main memory what is not the copy of a file, and what the
-// log told of devices' own memory; 0 if unknown.
+// log reported of devices' own memory; 0 if unknown.
 func (p *Process) Held() (main, device int64) {
 	_, device = p.buffers.sum()
 	return statusBytes(p.pid, "RssAnon", "RssShmem"), device

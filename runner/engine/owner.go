@@ -58,13 +58,13 @@ func (p *Process) own(output *os.File) {
 	close(p.done)
 }
 
-// Why the owner ended a process; these never leave the package.
+// Why a process ended. These errors stay inside the package.
 var (
 	errAsked = errors.New("asked to stop")
 	errEnded = errors.New("ended by itself")
 )
 
-// load waits for the load to end one way or another: nil when the engine is ready.
+// load waits until the engine is ready, and returns nil, or until the load has failed.
 func (p *Process) load(ended <-chan struct{}, reader *reader) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	probed := make(chan struct{})
@@ -111,8 +111,8 @@ func (p *Process) load(ended <-chan struct{}, reader *reader) error {
 	}
 }
 
-// becomeReady marks the load complete, unless the process is dead already: a good answer must then have come from
-// someone else's server.
+// becomeReady marks the load complete, unless the process is dead already: then the good answer came from another
+// process's server.
 func (p *Process) becomeReady(ended <-chan struct{}) error {
 	select {
 	case <-ended:
@@ -126,8 +126,8 @@ func (p *Process) becomeReady(ended <-chan struct{}) error {
 	return nil
 }
 
-// end returns when the leader is dead. It asks first, kills after the grace or on request, and says when even that has
-// no effect; then it goes on waiting, since a process that lives still holds its memory.
+// end ends the process and returns when its leader is dead. It sends SIGTERM, then SIGKILL after the grace or on request. If
+// that has no effect either, it reports so and keeps waiting, because a living process holds its memory.
 func (p *Process) end(ended <-chan struct{}) {
 	select {
 	case <-ended:
@@ -158,7 +158,7 @@ func (p *Process) end(ended <-chan struct{}) {
 	<-ended
 }
 
-// awaitGroup waits for the killed rest of the group to be gone.
+// awaitGroup waits until the rest of the group, which was killed, is gone.
 func (p *Process) awaitGroup() {
 	for deadline := time.Now().Add(groupWait); groupAlive(p.pid); time.Sleep(firstPoll) {
 		if time.Now().After(deadline) {
@@ -191,7 +191,7 @@ func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Ca
 	if wasReady {
 		return exit
 	}
-	// Memory that runs out and a refusal may end in a crash; other causes are believed only of an engine that left in order.
+	// An engine may crash when memory runs out or when it refuses its arguments. Other causes count only if it exited by itself.
 	switch {
 	case cause == recipe.CauseOutOfMemory:
 		return &LoadError{Kind: ErrOutOfMemory, Exit: exit}
@@ -220,8 +220,7 @@ func refusedArgument(tail []string) string {
 	return "its log says why"
 }
 
-// A reader drains an engine's output into the log for as long as the engine lives, and looks for what the recipe
-// knows. After done is closed its other fields may be read.
+// A reader copies an engine's output into the log for as long as the engine lives, and matches the recipe's patterns. After done is closed its other fields may be read.
 type reader struct {
 	p     *Process
 	ready chan struct{} // closed when a line matched Ready.Log
@@ -254,8 +253,8 @@ func (r *reader) run(output *os.File) {
 	}
 }
 
-// progress reports whether output is a sign of life. Bytes count, not lines: progress dots come without an end of line.
-// What an engine says of being asked for its health does not, for it is we who ask, as long as it loads.
+// progress reports whether output shows progress. Bytes count, not lines: progress dots come without an end of line.
+// Lines about the health path do not count, because the runner itself polls it during a load.
 func (r *reader) progress(output []byte) bool {
 	path := []byte(r.p.spec.Recipe.HealthPath)
 	for line := range bytes.FieldsFuncSeq(output, func(c rune) bool { return c == '\n' || c == '\r' }) {
@@ -266,7 +265,7 @@ func (r *reader) progress(output []byte) bool {
 	return false
 }
 
-// causeRank orders causes by how much they explain: an engine that runs out of memory says other things as well.
+// causeRank orders causes: an engine that runs out of memory often reports other causes as well.
 var causeRank = map[recipe.Cause]int{
 	recipe.CauseUnsupported: 1, recipe.CauseFileNotFound: 2, recipe.CauseRefused: 3, recipe.CauseOutOfMemory: 4,
 }

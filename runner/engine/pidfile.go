@@ -17,7 +17,7 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// markName is the variable by which processes of an engine are known again, whatever became of their leader.
+// markName is the environment variable that identifies the processes of an engine even when their leader is gone.
 const markName = "REVEILLE_ENGINE"
 
 func newMark() string { return markName + "=" + randomHex(16) }
@@ -37,7 +37,7 @@ type pidFileContent struct {
 	Engines []pidRecord `json:"engines"`
 }
 
-// folderID names a folder of this machine, wherever it is moved.
+// folderID identifies a folder of this machine even after it was moved.
 func folderID(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -50,9 +50,9 @@ func folderID(path string) string {
 	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
-// A PIDFile is the file in which a runner notes its engines, so that after a kill its next start finds what they left
-// behind: an engine itself dies with the runner, but not what the engine had started. One runner at a time may use a
-// file. A nil PIDFile notes nothing. Safe for concurrent use.
+// A PIDFile records a runner's engines. If the runner is killed, its next start finds what they left behind: an engine
+// dies with the runner, but not the processes that the engine started. Only one runner at a time may use a file. A nil
+// PIDFile records nothing. It is safe for concurrent use.
 type PIDFile struct {
 	path string
 
@@ -80,11 +80,10 @@ func OpenPIDFile(path string) (*PIDFile, error) {
 	return l, nil
 }
 
-// KillLeftovers kills what is left of the engines that an earlier runner noted, and forgets them. It returns the pids
-// that it killed, and an error when some are alive still when ctx ends. To be called before the first [Start].
+// KillLeftovers kills what is left of the engines that an earlier runner recorded, and forgets them. It returns the pids
+// that it killed, and an error if some are still alive when ctx ends. Call it before the first [Start].
 //
-// A process is killed only if it is certainly meant: the noted leader with the noted start time, or a member of its
-// group that carries its mark.
+// It kills only the recorded leader with the recorded start time, and members of its group that carry its mark.
 func (l *PIDFile) KillLeftovers(ctx context.Context) ([]int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,17 +108,17 @@ func (l *PIDFile) KillLeftovers(ctx context.Context) ([]int, error) {
 	return killed, l.saveLocked()
 }
 
-// alive lists the live processes that are certainly of this entry.
+// alive lists the live processes of the engine, leader and group.
 func (e pidRecord) alive() []int {
 	return slices.DeleteFunc(groupMembers(e.PID), func(pid int) bool {
 		return (pid != e.PID || !e.leads()) && !hasEnv(pid, e.Mark)
 	})
 }
 
-// leads reports whether the process that the entry names is alive.
+// leads reports whether the recorded process is alive.
 func (e pidRecord) leads() bool { return e.Start != 0 && startTicks(e.PID) == e.Start }
 
-// add notes a process. A file that cannot be written is logged, not an error: it is the second of two nets.
+// add records a process. A failure to write the file is only logged: engines also die with the runner.
 func (l *PIDFile) add(e pidRecord, log *slog.Logger) {
 	l.change(log, func(list []pidRecord) []pidRecord { return append(list, e) })
 }

@@ -27,7 +27,7 @@ func hasEnv(int, string) bool { return false }
 func bootID() string { return "" }
 
 // await blocks until the child has ended. Without waitid it is reaped here already, so that a signal to its group in
-// the short time until the owner hears of it could meet a group of the same number; Linux has no such window.
+// the short time until the owner notices could meet a group of the same number; Linux has no such window.
 func await(cmd *exec.Cmd) { _ = cmd.Wait() }
 
 // reap returns the ended child's status.

@@ -194,7 +194,7 @@ func checkFiles(s Spec) error {
 	return nil
 }
 
-// checkContent looks whether the model's files can be what they are meant to be.
+// checkContent checks that the model's files are what their names say.
 func checkContent(s Spec, files *modelfile.Checker) error {
 	if files == nil {
 		files = new(modelfile.Checker)

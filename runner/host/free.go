@@ -8,8 +8,8 @@ import (
 	"reveille/runner/devices"
 )
 
-// Free memory is read again after freeFresh, or after slowFresh if reading it took longer than slowRead, as with a driver that
-// hangs.
+// Free memory is read again after freeFresh, or after slowFresh if reading it took longer than slowRead, for example because a
+// driver hangs.
 const (
 	freeFresh = time.Second
 	slowRead  = 3 * time.Second

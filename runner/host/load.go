@@ -27,7 +27,7 @@ type load struct {
 	closed    []*resident // guarded by Host.mu: victims, and models closed to clear the host
 	began     time.Time
 	evicted   []string
-	raised    bool // its engine ran out of memory, which spec heeds
+	raised    bool // its engine ran out of memory, and spec has the raised need
 }
 
 // claimLocked makes this the host's current load and closes its victims, in the same critical section that chose them.

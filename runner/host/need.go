@@ -31,10 +31,10 @@ type knownNeed struct {
 	read time.Time
 }
 
-// plan returns the plan of a load on n GPUs, with the memory that such a load was measured to need. n is 0 for an engine that
-// cannot be told which GPUs to use. A
-// need above the budget, or above what other programs leave, leads to a smaller context where that is automatic. Otherwise a load that fits by its estimate
-// is refused only for a while, and only if its engine ran out of memory.
+// plan returns the plan of a load on n GPUs, with the memory that such a load was measured to need. n is 0 for an engine whose
+// GPUs cannot be chosen. A need above the budget, or above what other programs leave, leads to a smaller context where the
+// context is automatic. Otherwise a load that fits by its estimate is refused only for a while, and only if its engine ran out
+// of memory.
 func (h *Host) plan(ctx context.Context, e loadSpec, n int, share plan.Share, has Hardware) (plan.Plan, error) {
 	p, err := h.measuredPlan(ctx, e, n, share, has)
 	if err != nil || e.model.Memory > 0 || share.Left <= 0 || p.Need <= share.Left {
@@ -132,8 +132,8 @@ func measured(e Engine) int64 {
 	return 0
 }
 
-// measureLocked records what a loaded engine took, and reports whether that is new. If that
-// is more than planned, the model counts with it from now on.
+// measureLocked records what a loaded engine took, and reports whether that is new. If it is more than planned, it is what the
+// model counts from now on.
 func (h *Host) measureLocked(r *resident, took int64) bool {
 	p := &r.plan
 	if took <= p.Measured || p.Measured > 0 && !differ(took, p.Measured) {
@@ -158,7 +158,7 @@ func (h *Host) measure(ctx context.Context, r *resident) {
 	}
 }
 
-// nextNeedLocked returns what the next load like that of a loaded model is expected to need. On a processor that never falls,
+// nextNeedLocked returns what the next load like that of a loaded model is expected to need. On a CPU it never falls,
 // because an earlier engine may have served larger requests.
 func (h *Host) nextNeedLocked(r *resident) (next, was state.Need) {
 	was = h.needs[r.plan.Key].Need

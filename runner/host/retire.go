@@ -7,10 +7,10 @@ import (
 	"reveille/infra/policy"
 )
 
-// retire closes a copy whose catalogue entry changed, or whose conversations are forgotten.
-// Its open requests may finish, within Config.RetireTimeout, beside the model's next copy. So that both can be resident, the
-// old copy gets the key "<model>~<pid>", which no model can have. A copy
-// without open requests is stopped at once. A reserved one stays as it is, to be retired later.
+// retire closes a copy whose catalogue entry changed or whose conversations are forgotten. Its open requests may finish, within
+// Config.RetireTimeout, while the model's next copy already serves. So that both can be resident, the old copy gets the key
+// "<model>~<pid>", which no model can have. A copy without open requests is stopped at once. A reserved one stays as it is,
+// to be retired later.
 func (h *Host) retire(ctx context.Context, r *resident, why string) {
 	h.redisMu.Lock()
 	h.mu.Lock()

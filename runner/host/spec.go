@@ -160,7 +160,7 @@ func (h *Host) planOnGPUs(ctx context.Context, e loadSpec, share plan.Share, has
 	return p, gpus, err
 }
 
-// plainBeside returns the memory needs of the models of other types that may be loaded beside e, each planned as its
+// plainBeside returns the memory needs of the models of other types that may be loaded together with e, each planned as its
 // own load would be, and the models whose need is unknown, which count as 0.
 func (h *Host) plainBeside(e loadSpec, set settings) (needs map[policy.Type][]int64, unknown []string) {
 	needs = map[policy.Type][]int64{}

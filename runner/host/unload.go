@@ -26,7 +26,7 @@ func (h *Host) drainTimeout(force bool) time.Duration {
 }
 
 // answerUnload handles an unload ticket. It refuses the ticket at once when there is nothing to unload, leaves it in
-// the queue while the model is loading, and otherwise carries it out beside the queue. Retired copies of the model are
+// the queue while the model is loading, and otherwise carries it out without waiting for the queue. Retired copies of the model are
 // unloaded too, unless the ticket is for an idle model.
 func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
 	_, st := h.residentOf(t.Model)
@@ -51,7 +51,7 @@ func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
 	}
 }
 
-// startUnload unloads copies of models beside the queue: open requests may finish, for at most limit, and are then cut.
+// startUnload unloads copies of models without waiting for the queue: open requests may finish, for at most limit, and are then cut.
 // t, if not nil, gets the outcome once all copies are gone. A ticket with only_idle_ms unloads only a model that has
 // been idle that long. None of the copies may be loading. Several calls may unload one copy at once: the shortest limit
 // counts.

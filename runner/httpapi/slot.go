@@ -18,7 +18,7 @@ func (x *exchange) table() *slots.Table {
 }
 
 // acquireSlot waits for a slot of the engine that holds no conversation of another key, if the model keeps them apart,
-// and has the engine told to use it. A reply means that there is none.
+// and makes the engine use it. A reply means that there is none.
 func (x *exchange) acquireSlot() *reply {
 	x.text = x.body
 	table := x.table()

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	badMost   = 3           // restart an engine after so many bad answers
+	badMost   = 3           // bad answers after which an engine is restarted
 	badWithin = time.Minute // within this time
 	sameReply = time.Second // bad answers so close together come from one batch and count once
 

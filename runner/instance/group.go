@@ -32,7 +32,7 @@ const (
 	maxPause   = 15 * time.Second
 )
 
-// Complete tells the group to wait for this machine at a lifecycle hook no longer. It tries until the group has heard it
+// Complete tells the group to wait for this machine at a lifecycle hook no longer. It tries until the group has received it
 // or ctx ends, whose error then comes with the last failure. A group that does not wait (any more) is as good.
 func (g *Group) Complete(ctx context.Context, hook string) error {
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
@@ -76,7 +76,7 @@ func (g *Group) complete(ctx context.Context, hook string) error {
 }
 
 // notAwaited reports whether AWS refused because nothing waits at the hook: the machine was never held back, the hook's
-// time ran out, or an earlier try was heard and its answer lost.
+// time ran out, or an earlier try arrived and its answer was lost.
 func notAwaited(err error) bool {
 	e, ok := errors.AsType[smithy.APIError](err)
 	return ok && e.ErrorCode() == "ValidationError" && strings.Contains(strings.ToLower(e.ErrorMessage()), "no active lifecycle action")

@@ -57,7 +57,7 @@ type put struct {
 	e   *Entry
 }
 
-// sizeClasses is the number of read sizes told apart: below 1 MiB, 2 MiB, 4 MiB and so on.
+// sizeClasses is the number of classes of read sizes: below 1 MiB, 2 MiB, 4 MiB and so on.
 const sizeClasses = 8
 
 func sizeClass(bytes int64) int { return min(bits.Len64(uint64(bytes)>>20), sizeClasses-1) }

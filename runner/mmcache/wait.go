@@ -37,7 +37,7 @@ func (c *encodeCost) observe(e *Entry) {
 	c.bits.Store(math.Float64bits(rate))
 }
 
-// of returns the time to encode so many bytes of floats, or 0 before the first measurement.
+// of returns the time to encode that many bytes of floats, or 0 before the first measurement.
 func (c *encodeCost) of(bytes int64) time.Duration {
 	return time.Duration(math.Float64frombits(c.bits.Load()) * float64(bytes))
 }

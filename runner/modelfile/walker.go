@@ -30,7 +30,7 @@ func (w *walker) fail(reason string) {
 	}
 }
 
-// advance reports that the file goes on for n bytes, and counts them as read.
+// advance reports whether the file has n more bytes, and counts them as read.
 func (w *walker) advance(n uint64) bool {
 	if n > w.size-w.at {
 		w.fail("it is cut off in its header")

@@ -110,7 +110,7 @@ func (c *Cache) deal(ctx context.Context, targets []*target, to chan<- span) {
 	}
 }
 
-// read writes one range. What breaks off goes on where it stopped.
+// read writes one range. After an interruption it continues where it stopped.
 func (c *Cache) read(ctx context.Context, p *pull, s span) error {
 	select {
 	case c.ranges <- struct{}{}:

@@ -22,7 +22,7 @@ type pull struct {
 	done   chan struct{} // closed after err is set
 	err    error
 	got    atomic.Int64 // bytes on disk
-	size   atomic.Int64 // bytes in all, 0 until the source has told
+	size   atomic.Int64 // bytes in all, 0 until the source reports it
 
 	wanted    int   // guarded by Cache.mu: callers that wait; nobody joins at 0
 	reserved  int64 // guarded by Cache.mu: bytes of the bound

@@ -32,11 +32,11 @@ func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File,
 	return weights.File{Name: path.Base(at.Path), Size: found.size, Digest: digest(found.etag), Open: f.open}, nil
 }
 
-// told is the hub's answer about a file.
+// told is what the hub says about a file.
 type told struct {
 	size   int64
 	etag   string   // "" none
-	commit string   // "" not told
+	commit string   // "" if unknown
 	direct *url.URL // where its bytes are
 }
 
