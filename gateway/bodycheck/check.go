@@ -72,8 +72,8 @@ type Check struct {
 	AllText int
 }
 
-// See checks a top-level member. Of several members with one name, Finish uses the last, as engines do, but each must keep
-// the rules.
+// See checks a top-level member. If a name occurs several times, Finish uses the last member, as engines do, but each must
+// follow the rules.
 func (c *Check) See(s *Spec, name []byte, m *jsonscan.Members) {
 	r, known := s.rules[string(name)]
 	if !known {

@@ -29,8 +29,8 @@ type pull struct {
 	unwritten int64 // guarded by Cache.mu: bytes that the file system does not count yet
 }
 
-// Pull brings the weights of some locations into the cache; those that are there already cost nothing. It returns when all
-// are there, one has failed, or ctx ends. Errors are [*Error], or the end of ctx.
+// Pull fetches the weights of some locations into the cache, unless they are there already. It returns when all are there, one
+// has failed, or ctx ends. Errors are [*Error], or ctx's cause.
 func (c *Cache) Pull(ctx context.Context, locations ...Location) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -46,7 +46,7 @@ func (c *Cache) Pull(ctx context.Context, locations ...Location) error {
 	return context.Cause(ctx)
 }
 
-// pullOne joins the pull of a location, or begins it. The last to leave ends it and sees it end.
+// pullOne joins the pull of a location, or begins it. The last caller to leave cancels the pull and waits for its end.
 func (c *Cache) pullOne(ctx context.Context, at Location) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (c *Cache) joinLocked(at Location) *pull {
 	return p
 }
 
-// pullingLocked is the pull of a location that has waiting callers, nil for none.
+// pullingLocked returns the pull of a location that has waiting callers, nil for none.
 func (c *Cache) pullingLocked(at Location) *pull {
 	for p := range c.pulls {
 		if p.at == at && p.wanted > 0 {
@@ -117,8 +117,8 @@ func (c *Cache) pullingLocked(at Location) *pull {
 	return nil
 }
 
-// Progress is how many bytes of some locations are on the host, of how many; of a location whose source has not told its size
-// yet neither is known, and it counts as nothing.
+// Progress returns how many bytes of some locations are on the host, and their size. A location whose source has not reported
+// its size yet counts as 0 in both.
 func (c *Cache) Progress(locations ...Location) (got, size int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +132,7 @@ func (c *Cache) Progress(locations ...Location) (got, size int64) {
 	return got, size
 }
 
-// findTime bounds one try to learn what a location stands for.
+// findTime bounds one try to list the files of a location.
 const findTime = 5 * time.Minute
 
 // run fetches a location into a folder of its own and makes that the entry.
@@ -181,7 +181,7 @@ func (c *Cache) run(ctx context.Context, p *pull) error {
 	return c.commit(e, scratch)
 }
 
-// seal writes the manifest of a folder whose files are complete, and makes all its names durable.
+// seal writes the manifest of a folder whose files are complete, and syncs all its names to disk.
 func seal(folder *os.Root, p *pull, what found) (*cachedWeights, error) {
 	e := &cachedWeights{id: p.id, bytes: what.size(), manifest: manifest{Location: p.at.String(), Path: what.path}, used: time.Now()}
 	dirs := []string{"."}
@@ -207,7 +207,7 @@ func seal(folder *os.Root, p *pull, what found) (*cachedWeights, error) {
 	return e, nil
 }
 
-// commit makes a complete folder the entry, in the place of one that was damaged or had another checksum.
+// commit makes a complete folder the entry. It replaces one that was damaged or had another checksum.
 func (c *Cache) commit(e *cachedWeights, scratch string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -238,7 +238,7 @@ func (c *Cache) scratchLocked(id string) string {
 	return fmt.Sprintf("%s/%s-%d", pullingName, id, c.serial)
 }
 
-// syncName makes a file's bytes, or a folder's names, durable.
+// syncName syncs a file's bytes, or a folder's names, to disk.
 func syncName(root *os.Root, name string) error {
 	f, err := root.Open(name)
 	if err != nil {
