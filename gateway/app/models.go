@@ -38,10 +38,10 @@ func newModels(file *catalog.Catalog, store *state.Store, allow catalog.Register
 	return m
 }
 
-// withheld says why a registered model is not in force, "" if it is or if there is no such model.
+// withheld returns why a registered model is not in force, "" if it is or if there is no such model.
 func (m *models) withheld(id string) string { return (*m.left.Load())[id] }
 
-// get is the catalogue in force; never nil.
+// get returns the catalogue in force; never nil.
 func (m *models) get() *catalog.Catalog { return m.current.Load() }
 
 // setFile takes over a new file.

@@ -9,7 +9,7 @@ import (
 // nearby are the runners of this process by host. It is safe for concurrent use.
 type nearby struct{ byHost sync.Map }
 
-// nearRunner is a runner and the address that it has registered.
+// nearRunner is a runner and the address that it has registered with.
 type nearRunner struct {
 	addr   string
 	runner httpapi.LocalRunner

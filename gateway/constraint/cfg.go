@@ -8,7 +8,7 @@ import (
 // span is a range of code points, both ends included.
 type span struct{ low, high rune }
 
-// tidy orders spans and joins those that touch, or returns what lies between.
+// tidy sorts spans and joins those that touch. With not set, it returns the complement.
 func tidy(spans []span, not bool) (out []span) {
 	slices.SortFunc(spans, func(a, b span) int { return int(a.low - b.low) })
 	joined := spans[:0]
@@ -71,15 +71,14 @@ func (g *cfg) define(rule elem, alternatives ...[]elem) {
 	g.rules[rule.rule] = starts
 }
 
-// group returns what stands for one of several alternatives.
+// group returns an element that stands for one of several alternatives.
 func (g *cfg) group(alternatives ...[]elem) elem {
 	r := g.rule()
 	g.define(r, alternatives...)
 	return r
 }
 
-// terminal returns a terminal of the symbols that spans gives, which is called
-// once for each text.
+// terminal returns a terminal of the symbols that spans returns. spans is called once for each text.
 func (g *cfg) terminal(text string, spans func() []span) elem {
 	set, ok := g.known[text]
 	if !ok {
@@ -128,8 +127,8 @@ func (g *cfg) each(rule int32, fn func(i int32)) {
 	}
 }
 
-// recursive returns the rules that contain themselves, and the elements, by
-// place, of those that do so other than at their end, so that stacks grow.
+// recursive returns the rules that contain themselves, and, by index, the elements of those that do so before their end, so
+// that stacks grow.
 func (g *cfg) recursive() (rules []int32, nests []bool) {
 	nests = make([]bool, len(g.elems))
 	index := make([]int32, len(g.rules)) // in the order in which they are found, from 1
@@ -189,7 +188,7 @@ func (g *cfg) recursive() (rules []int32, nests []bool) {
 	return rules, nests
 }
 
-// nullable returns by rule whether it matches the empty text.
+// nullable reports for each rule whether it matches the empty text.
 func (g *cfg) nullable() []bool {
 	type alternative struct {
 		rule int32

@@ -22,9 +22,8 @@ type Schemas struct {
 // longText finds lengths of at least 10000, which engines refuse: Claude Code has one of 524288.
 var longText = regexp.MustCompile(`"maxLength"\s*:\s*\d{5,}`)
 
-// Check checks all schemas in v, however deep they are. It overwrites bounds of numbers that engines
-// reject with the largest that they accept and, where Lenient, renames lengths of texts that they reject, so that engines
-// ignore them. Its error is an
+// Check checks all schemas in v, however deep they are. It overwrites bounds of numbers that engines reject with the largest that
+// they accept. If Lenient is set, it renames lengths of texts that they reject, so that engines ignore them. Its error is an
 // [*api.Error].
 func (s Schemas) Check(v jsonscan.Value) error {
 	if e := tooLarge(s.Param, v); e != nil {

@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// checkGrammar bounds a grammar in GBNF before an engine reads it. It does not
-// replace the engine's parser: what that refuses may pass here.
+// checkGrammar bounds a grammar in GBNF before an engine reads it. It accepts some grammars that the engine's parser
+// refuses.
 func checkGrammar(text string) error {
 	g := newGrammar()
 	if strings.IndexByte(text, 0) >= 0 {
@@ -79,7 +79,7 @@ type item struct {
 	before [][]elem       // the alternatives before
 }
 
-// alternatives are those of what was open.
+// alternatives returns all alternatives of a rule or group.
 func (i *item) alternatives() [][]elem { return append(i.before, i.parts) }
 
 func (i *item) add(o item, times int) {
@@ -322,7 +322,7 @@ func (r *gbnfReader) named() error {
 	return nil
 }
 
-// name returns what stands for the rule of a name.
+// name returns the element for the rule with a name.
 func (g *gbnf) name(name string) elem {
 	r, ok := g.names[name]
 	if !ok {
@@ -354,8 +354,8 @@ func (g *gbnf) atom(text string) (parts []elem) {
 	return []elem{g.terminal(".", func() []span { return []span{{0, unicode.MaxRune}} })}
 }
 
-// legible is terminal for what has to stand for at least one character besides NUL. Where an engine has no character to go on
-// with, it takes any token, and ends if that is one that ends the answer.
+// legible is terminal for symbols that must include at least one character besides NUL. An engine that has no character to continue
+// with takes any token, and crashes if that token ends the answer.
 func (g *gbnf) legible(text string, spans func() []span) elem {
 	e := g.terminal(text, spans)
 	readable := func(s span) bool { return max(s.low, 1) <= min(s.high, unicode.MaxRune) }
@@ -447,8 +447,8 @@ func gbnfAtom(text string, closing byte) (int, error) {
 	return 0, errors.New("a literal or a class is not closed")
 }
 
-// weight is how many copies a rule's counted repetitions make, those of the
-// rules that it names included. A rule inside itself counts once.
+// weight returns how many copies a rule's counted repetitions make, including those of the rules that it names. A rule inside
+// itself counts once.
 func (g *gbnf) weight(name string) int {
 	r := g.rules[name]
 	if r == nil || r.state == 1 {

@@ -32,7 +32,7 @@ const (
 	maxBound       = 1e15      // of a number: llama.cpp's converter does not end on those of more digits
 )
 
-// cost sums what an engine handles one by one.
+// cost is how much of each kind an engine handles one by one.
 type cost struct {
 	quantifiers int // an engine tracks all ways of repeating or leaving out the part side by side
 	copies      int // of what is repeated
@@ -42,7 +42,7 @@ type cost struct {
 // errWork means that a check would take too long.
 var errWork = errors.New("it has too many parts or repetitions, or names that are too long, taken together")
 
-// add adds to a document's cost and refuses more than engines survive.
+// add adds to a document's cost, and returns an error above what engines survive.
 func (c *cost) add(more cost) error {
 	c.quantifiers += more.quantifiers
 	c.copies = clamp(c.copies + clamp(more.copies))

@@ -14,11 +14,9 @@ var (
 	hexEscape  = regexp.MustCompile(`^\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})`)
 )
 
-// checkPattern accepts what llama.cpp's converter of patterns survives: it
-// reads ^…$ byte by byte, loops at a bracket that closes nothing, and reaches
-// for what stands before a quantifier without looking whether there is
-// something. lenient accepts as well what the converter only refuses itself, or
-// passes over.
+// checkPattern accepts the patterns that llama.cpp's converter survives. The converter reads ^…$ byte by byte, loops at a closing
+// bracket without an opening one, and reads what stands before a quantifier even if there is nothing. lenient also accepts
+// patterns that the converter refuses or ignores.
 func checkPattern(p string, lenient bool) (cost, error) {
 	if len(p) > maxPattern {
 		return cost{}, errors.New("it is too long")
@@ -104,8 +102,7 @@ func asGrammar(p string) string {
 	return string(b)
 }
 
-// cutLookaround takes out lookarounds as the converter does: up to the
-// parenthesis that closes them, classes not looked at.
+// cutLookaround removes lookarounds as the converter does: up to the closing parenthesis, without regard to classes.
 func cutLookaround(p string) string {
 	var b strings.Builder
 	for i := 0; i < len(p); {

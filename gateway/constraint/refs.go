@@ -7,7 +7,7 @@ import (
 
 var unescaped = strings.NewReplacer("~1", "/", "~0", "~")
 
-// maxCopied bounds what the references of a document lead to: llama.cpp writes that out once for each spelling of a reference.
+// maxCopied bounds the schemas that references lead to: llama.cpp writes each out once for each spelling of a reference.
 const maxCopied = maxConstraint
 
 // maxPassed bounds the bytes that are passed on the way to what references lead to. llama.cpp copies the whole schema for each
@@ -33,7 +33,8 @@ func (k *skeleton) resolve(ref string) string {
 	return place
 }
 
-// lookUp tries the forms of a reference. A number has one form here and any in an engine; with others it leads astray.
+// lookUp returns the place that a reference leads to, in one of its two forms. It knows only one form of a number where an engine
+// knows several, so a reference that it cannot follow may still lead somewhere in an engine (astray).
 func (k *skeleton) lookUp(ref string) string {
 	if place, ok := k.schemaAt(ref); ok {
 		return place
@@ -48,9 +49,8 @@ func (k *skeleton) lookUp(ref string) string {
 	return ref
 }
 
-// dangles reports whether a reference that leads to no schema leads nowhere for
-// an engine as well: to a definition that is missing. Others may lead to what is
-// no schema by its place, or by a number that wraps around.
+// dangles reports whether a reference that leads to no schema here leads to none in an engine either, because its definition is
+// missing. Other references may lead an engine to something that is not a schema, or to an index that wraps around.
 func (k *skeleton) dangles(ref string) bool {
 	end := strings.LastIndexByte(ref, '/')
 	if end < 0 || ref[0] == '/' {

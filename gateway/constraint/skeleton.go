@@ -9,8 +9,8 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// shape is what of a schema decides in how many ways a text can be read. The
-// shapes of its properties, items and alternatives stand at their own places.
+// shape is the part of a schema that decides in how many ways a text can be parsed. Properties, items and alternatives have shapes
+// of their own.
 type shape struct {
 	size     int    // bytes
 	ref      string // the place that it refers to
@@ -21,7 +21,7 @@ type shape struct {
 	open     bool          // additionalProperties is true
 }
 
-// note takes in the member of a schema that a walk stands before.
+// note records the next member of a schema that is being walked.
 func (s *shape) note(name string, w jsonscan.Walk) {
 	switch name {
 	case "type":
@@ -43,8 +43,8 @@ func (s *shape) note(name string, w jsonscan.Walk) {
 	}
 }
 
-// textsOf returns a string, or the strings of a list before anything that
-// nests: reading that at each level would take time that grows with the square.
+// textsOf returns a string, or the strings of a list up to the first array or object: reading those at each level would take
+// quadratic time.
 func textsOf(w jsonscan.Walk) (list []string) {
 	switch w.Kind() {
 	case jsonscan.String:
@@ -108,7 +108,7 @@ const (
 	partWork = 5 // that makes a part of the skeleton
 )
 
-// pay charges a step and reports whether there was work left for it.
+// pay charges a step, and reports whether the limit of work allows it.
 func (k *skeleton) pay(step, bytes int) bool {
 	k.work += step + bytes/16
 	return !k.full()
@@ -162,7 +162,7 @@ func (k *skeleton) at(place string) elem {
 	return r
 }
 
-// full reports that the skeleton grew beyond its limits, which refuses the schema.
+// full reports whether the skeleton has reached its limits; the schema is then refused.
 func (k *skeleton) full() bool {
 	k.large = k.large || len(k.elems) > maxElems || k.work > maxWork || k.copied > maxCopied || k.passed > maxPassed || k.visits > maxVisits
 	return k.large

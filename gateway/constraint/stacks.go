@@ -106,7 +106,7 @@ func (w *ways) push(at, below int32) int32 {
 	return n
 }
 
-// settle returns the stacks with a terminal on top that a stack stands for.
+// settle expands the rules on top of a stack and returns the stacks that then have a terminal on top.
 func (w *ways) settle(n int32) []int32 {
 	w.look++
 	out := make([]int32, 0, 4)
@@ -134,7 +134,7 @@ func (w *ways) settle(n int32) []int32 {
 	return out
 }
 
-// rest returns what remains of a stack behind the part on its top.
+// rest returns the stack without the part on its top.
 func (w *ways) rest(s stack) int32 {
 	if w.elems[s.at].last {
 		return s.below
@@ -161,7 +161,7 @@ const (
 )
 
 // walk reads symbols from a rule on while the stacks become more, and reports
-// whether they stay within limits. It ends after so many choices in vain.
+// whether they stay within limits. It stops after too many choices without a result.
 func (w *ways) walk(rule int32, by aim, patience int) bool {
 	w.elems = append(w.elems, elem{rule: rule, last: true})
 	now := w.settle(w.push(int32(len(w.elems)-1), 0))
@@ -251,7 +251,7 @@ func holds(spans []span, c rune) bool {
 	return ok
 }
 
-// reading is what reading a symbol leads to.
+// reading is the result of reading a symbol.
 type reading struct {
 	stacks []int32
 	count  []int

@@ -59,7 +59,7 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Cause}
 }
 
-// failed makes the error of a location's pull out of what went wrong. The end of a wait stays what it is.
+// failed turns err into the error of a location's pull. The error of an ended context stays as it is.
 func failed(at Location, err error) error {
 	var e *Error
 	switch {

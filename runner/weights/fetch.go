@@ -160,7 +160,7 @@ func (c *Cache) readOnce(ctx context.Context, s span, got *atomic.Int64) (at int
 	return at, nil
 }
 
-// because prefers the cause of a context's end over the error that it made.
+// because returns the cause of ctx's end if it has ended, else err.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
