@@ -315,7 +315,7 @@ func (s *schemaCheck) types(w *jsonscan.Walk, at string) bool {
 		text := w.Kind() == jsonscan.String
 		v := w.Raw()
 		if !text || seen[v.String()] || len(seen) == maxTypes {
-			return s.fail("a list of types has something else than the names of types, or one twice")
+			return s.fail("a list of types has something other than names of types, or one twice")
 		}
 		seen[v.String()] = true
 		return true

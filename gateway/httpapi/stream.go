@@ -37,7 +37,7 @@ func (x *exchange) checkStreamResponse(resp *relay.Response) error {
 }
 
 func errNoStream() error {
-	return api.New(api.BadEngineReply, "The model answered with something else than a stream.")
+	return api.New(api.BadEngineReply, "The model answered with something other than a stream.")
 }
 
 // sendStream commits: it sends status 200 and the headers of an event stream, then the stream's content.
