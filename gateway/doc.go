@@ -21,7 +21,7 @@
 //  8. [httpapi.exchange.send] counts the request at that copy ([scheduling.Gate.Begin]), notes the use,
 //     signs ([rpc.Signer.Sign]) and sends it over a kept connection ([relay.Client.Start]). A runner in this process admits
 //     it instead, and the engine's answer is what follows.
-//  9. [httpapi.exchange.reach] waits for the head of the answer ([relay.Response.Await]) and [httpapi.exchange.checkResponse] decides
+//  9. [httpapi.exchange.attemptUntilAnswered] waits for the head of the answer ([relay.Response.Await]) and [httpapi.exchange.checkResponse] decides
 //     what it is.
 //  10. [httpapi.exchange.deliver] sets the answer: a stream ([httpapi.exchange.sendStream]) or a body
 //     ([httpapi.exchange.sendBody]).

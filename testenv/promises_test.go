@@ -30,7 +30,7 @@ func TestPromisedTimes(t *testing.T) {
 		}
 		return d
 	}
-	var front gateway.Front
+	var front gateway.GatewayFlags
 	var host runner.Settings
 	for _, c := range []struct {
 		fault     int

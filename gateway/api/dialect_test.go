@@ -7,7 +7,7 @@ import (
 )
 
 func TestBodies(t *testing.T) {
-	e := New(ModelNotFound, `no "x" <here>`).With("model")
+	e := New(ModelNotFound, `no "x" <here>`).WithParam("model")
 	tests := []struct {
 		d    Dialect
 		e    *Error

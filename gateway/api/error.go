@@ -48,8 +48,8 @@ func Newf(k Kind, format string, args ...any) *Error {
 	return New(k, fmt.Sprintf(format, args...))
 }
 
-// With names the request field at fault and returns e.
-func (e *Error) With(param string) *Error {
+// WithParam names the request field at fault and returns e.
+func (e *Error) WithParam(param string) *Error {
 	e.Param = param
 	return e
 }
@@ -60,9 +60,9 @@ func (e *Error) WithCause(cause error) *Error {
 	return e
 }
 
-// After replaces the retry advice and returns e. Zero or less keeps the
+// WithRetryAfter replaces the retry advice and returns e. Zero or less keeps the
 // table's.
-func (e *Error) After(d time.Duration) *Error {
+func (e *Error) WithRetryAfter(d time.Duration) *Error {
 	if d > 0 {
 		e.RetryAfter = d
 	}
@@ -109,7 +109,7 @@ func NotUnderstood() *Error {
 
 // NoModel is the answer to a request without a model's name.
 func NoModel() *Error {
-	return New(MissingRequiredParameter, "No model specified. Name one in 'model'.").With("model")
+	return New(MissingRequiredParameter, "No model specified. Name one in 'model'.").WithParam("model")
 }
 
 // UnknownModel is the answer to a name that no model has; similar are ids that the client may have meant.
@@ -118,7 +118,7 @@ func UnknownModel(name string, similar ...string) *Error {
 	if len(similar) > 0 {
 		text += fmt.Sprintf(" Did you mean '%s'?", strings.Join(similar, "' or '"))
 	}
-	return New(ModelNotFound, text).With("model")
+	return New(ModelNotFound, text).WithParam("model")
 }
 
 // notAllowed is the answer to a known path with the wrong method; allow is the

@@ -45,10 +45,10 @@ func TestConstructors(t *testing.T) {
 	if e := Unauthorized(); e.Status != 401 || e.Headers[0].Name != "WWW-Authenticate" {
 		t.Errorf("Unauthorized = %+v", e)
 	}
-	if e := New(NoCapacity, "").After(0); e.RetryAfter != time.Minute {
+	if e := New(NoCapacity, "").WithRetryAfter(0); e.RetryAfter != time.Minute {
 		t.Errorf("After(0) changed the advice to %v", e.RetryAfter)
 	}
-	if e := New(QueueFull, "").After(7 * time.Second); e.RetryAfter != 7*time.Second {
+	if e := New(QueueFull, "").WithRetryAfter(7 * time.Second); e.RetryAfter != 7*time.Second {
 		t.Errorf("After(7s) = %v", e.RetryAfter)
 	}
 }

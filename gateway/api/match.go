@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Hit is what a method and a path lead to. Exactly one of these holds: Route
+// RouteMatch is what a method and a path lead to. Exactly one of these holds: Route
 // is set; Allow is set, for a known path with the wrong method (405); neither
 // is, for an unknown path (404).
-type Hit struct {
+type RouteMatch struct {
 	Route   *Route
 	Dialect Dialect // of the path, known or not
 	Head    bool    // answer like GET, without a body
@@ -21,7 +21,7 @@ type Hit struct {
 }
 
 // Err returns the refusal of a hit without a route, nil for one with a route.
-func (h Hit) Err() *Error {
+func (h RouteMatch) Err() *Error {
 	switch {
 	case h.Route != nil:
 		return nil
@@ -59,12 +59,12 @@ func likely(path string) string {
 
 // Acts reports whether the route changes what is loaded even by GET, which a
 // page's picture or link can cause. HEAD never changes anything.
-func (h Hit) Acts() bool { return h.Route != nil && h.Route.Acts }
+func (h RouteMatch) Acts() bool { return h.Route != nil && h.Route.Acts }
 
 // Match finds the route of a request. path is the path as the client sent it,
 // still %-coded and without the query. The hit may hold parts of path. For a
 // path without %-codes Match does not allocate.
-func Match(method, path string) Hit {
+func Match(method, path string) RouteMatch {
 	rest, mount := cutPrefix(path)
 	tree := &bareTree
 	if mount == Prefixed {
@@ -93,7 +93,7 @@ func Match(method, path string) Hit {
 		}
 		return t.hit(method, id, raw)
 	}
-	return Hit{Dialect: unknownDialect(trimmed, mount), Path: path}
+	return RouteMatch{Dialect: unknownDialect(trimmed, mount), Path: path}
 }
 
 // SplitUpstream divides the tail of an upstream path into a model's name and
@@ -155,8 +155,8 @@ type node struct {
 	allow               string
 }
 
-func (n *node) hit(method, id, raw string) Hit {
-	h := Hit{Route: n.any, Dialect: n.dialect, ID: id, Tail: raw}
+func (n *node) hit(method, id, raw string) RouteMatch {
+	h := RouteMatch{Route: n.any, Dialect: n.dialect, ID: id, Tail: raw}
 	switch method {
 	case "POST":
 		h.Route = cmp.Or(n.post, n.any)

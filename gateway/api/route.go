@@ -207,15 +207,15 @@ func (f Field) check(v jsonscan.Value) *Error {
 		}
 		return nil
 	case f.Refused:
-		return Newf(UnsupportedParameter, "'%s' is not supported here.", f.Name).With(f.Name)
+		return Newf(UnsupportedParameter, "'%s' is not supported here.", f.Name).WithParam(f.Name)
 	case !f.Types.Has(v.Kind):
 		return wrongType(f.Name, f.Types, v.Kind)
 	case f.Needed && v.Empty():
 		return missing(f.Name, true)
 	case f.Max > 0 && v.Kind == jsonscan.Array && v.Len() > f.Max && v.First() != jsonscan.Number:
-		return Newf(InvalidType, "'%s' has %d items; at most %d are accepted.", f.Name, v.Len(), f.Max).With(f.Name)
+		return Newf(InvalidType, "'%s' has %d items; at most %d are accepted.", f.Name, v.Len(), f.Max).WithParam(f.Name)
 	case f.Min1 && v.Kind == jsonscan.Number && !atLeastOne(v.Raw):
-		return Newf(InvalidType, "'%s' must be at least 1.", f.Name).With(f.Name)
+		return Newf(InvalidType, "'%s' must be at least 1.", f.Name).WithParam(f.Name)
 	}
 	return nil
 }
@@ -225,7 +225,7 @@ func missing(field string, present bool) *Error {
 	if present {
 		text = "'%s' must not be empty."
 	}
-	return Newf(MissingRequiredParameter, text, field).With(field)
+	return Newf(MissingRequiredParameter, text, field).WithParam(field)
 }
 
 func wrongType(field string, want JSONTypes, got jsonscan.Kind) *Error {
@@ -239,7 +239,7 @@ func wrongType(field string, want JSONTypes, got jsonscan.Kind) *Error {
 		}
 		text += k.String()
 	}
-	return Newf(InvalidType, "'%s' must be a JSON %s, not %s.", field, text, got).With(field)
+	return Newf(InvalidType, "'%s' must be a JSON %s, not %s.", field, text, got).WithParam(field)
 }
 
 // atLeastOne reports whether a JSON number is 1 or more.

@@ -17,7 +17,7 @@ func TestRunPassesLabelsAndHost(t *testing.T) {
 	if err := os.WriteFile(file, []byte("hosts:\n  a: {driver: local, devices: cpu}\n  b: {driver: local, devices: cpu}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := RunSettings{Front: Front{Models: file}, HostSettings: runner.HostSettings{Host: "a", Labels: "fast, big", MemoryBudget: "cpu=1GiB gpu=1GiB"}}
+	s := RunSettings{GatewayFlags: GatewayFlags{Models: file}, HostSettings: runner.HostSettings{Host: "a", Labels: "fast, big", MemoryBudget: "cpu=1GiB gpu=1GiB"}}
 	if err := s.checkHost(); err != nil {
 		t.Error(err)
 	}
@@ -54,7 +54,7 @@ func TestLocalHostHasTheLabels(t *testing.T) {
 	if err := os.WriteFile(file, []byte("models:\n  m: {recipe: standin, type: llm, device: cpu, hosts: [fast]}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := RunSettings{Front: Front{Models: file}, HostSettings: runner.HostSettings{Labels: "slow fast"}}
+	s := RunSettings{GatewayFlags: GatewayFlags{Models: file}, HostSettings: runner.HostSettings{Labels: "slow fast"}}
 	c, err := s.catalog()
 	if err != nil || len(c.Hosts) != 1 || c.Hosts[0].Name != "local" {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 func TestServeLambdaRefusesBadSettings(t *testing.T) {
 	t.Setenv("AWS_REGION", "us-east-1")
 	t.Setenv("TMPDIR", t.TempDir())
-	s := LambdaSettings{ServeSettings: ServeSettings{Front: frontDefaults()}}
+	s := LambdaSettings{ServeSettings: ServeSettings{GatewayFlags: frontDefaults()}}
 	s.Models = filepath.Join(t.TempDir(), "none.yaml")
 	if err := ServeLambda(t.Context(), s, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, errNoKeys) {
 		t.Error("open to everybody:", err)

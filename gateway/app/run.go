@@ -39,7 +39,7 @@ type RunSettings struct {
 	RedisListen string `help:"Address at which the embedded Redis answers redis-cli." default:"127.0.0.1:6380"`
 	Pool        string `help:"Name of the deployment; all its keys carry it as {NAME}." default:"main"`
 	config.Log  `embed:""`
-	Front
+	GatewayFlags
 	runner.HostSettings
 	warmer.Sweep
 	Evict string `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
@@ -67,12 +67,12 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		return err
 	}
 	defer closeRedis()
-	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Front: s.Front, FairAfter: s.FairAfter, Evict: s.Evict, complete: s.withLocalHost}
+	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, GatewayFlags: s.GatewayFlags, FairAfter: s.FairAfter, Evict: s.Evict, complete: s.withLocalHost}
 	serve.ring = logring.New(0)
 	runnerLog := log // each runner keeps its own
 	log = serve.keepLog(log, serve.ring)
 	back, stop := context.WithCancel(ctx)
-	var near nearby
+	var near localRunners
 	var hosts *local.Driver
 	keep := newKeeper(func(ctx context.Context, host string) error { return s.wakeLocal(ctx, hosts, host) }, log)
 	hosts = local.New(local.Config{
@@ -96,7 +96,7 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 
 	all := Drivers(drivers.Remote())
 	all[catalog.DriverLocal] = hosts
-	sweeper, err := warmer.New(warmer.Settings{NearRedis: config.NearRedis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Sweep: s.Sweep, RunnerSecret: s.RunnerSecret}, warmer.Deps{Drivers: all, Log: log})
+	sweeper, err := warmer.New(warmer.Settings{RedisFinder: config.RedisFinder{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Sweep: s.Sweep, RunnerSecret: s.RunnerSecret}, warmer.Deps{Drivers: all, Log: log})
 	if err != nil {
 		stop()
 		return err
@@ -108,7 +108,7 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	defer stop()
 	forget := func() {}
 	err = Serve(ctx, serve, all, log, func(addr string) {
-		if remove, err := (config.Running{URL: "http://" + addr, Pool: s.Pool, Redis: embedded}).Note(s.StateDir); err != nil {
+		if remove, err := (config.Running{URL: "http://" + addr, Pool: s.Pool, Redis: embedded}).Write(s.StateDir); err != nil {
 			log.Warn("commands will not find this gateway by its state folder", "error", err)
 		} else {
 			forget = remove

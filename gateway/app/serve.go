@@ -31,7 +31,7 @@ import (
 type ServeSettings struct {
 	config.Redis
 	config.Log `embed:""`
-	Front
+	GatewayFlags
 	FairAfter time.Duration `help:"A model that may have several copies gets another while more requests wait for a copy than it serves in this time; and on a host, how long a busy model that must make room still takes new requests." default:"2s"`
 	Evict     string        `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
 
@@ -58,7 +58,7 @@ func (s ServeSettings) completed(c *catalog.Catalog) (*catalog.Catalog, error) {
 
 // parse checks the settings, logs the warnings of the models file, and reports all mistakes in one go.
 func (s ServeSettings) parse(log *slog.Logger) (parsed, error) {
-	p, err := s.Front.parse()
+	p, err := s.GatewayFlags.parse()
 	errs := []error{err}
 	p.secret, err = config.Secret(s.RunnerSecret)
 	errs = append(errs, err)

@@ -46,7 +46,7 @@ func start(t *testing.T, redis *miniredis.Miniredis, model string) *gateway {
 	t.Helper()
 	g := &gateway{t: t, file: filepath.Join(t.TempDir(), "models.yaml"), ended: make(chan error, 1)}
 	g.write(model)
-	s := ServeSettings{Redis: config.Redis{RedisURL: "redis://" + redis.Addr(), Pool: "main"}, Front: frontDefaults()}
+	s := ServeSettings{Redis: config.Redis{RedisURL: "redis://" + redis.Addr(), Pool: "main"}, GatewayFlags: frontDefaults()}
 	s.Models, s.RunnerSecret = g.file, testSecret
 	ctx, stop := context.WithCancel(context.Background())
 	g.stop = stop
@@ -182,7 +182,7 @@ func TestEnd(t *testing.T) {
 }
 
 func TestServeRefusesBadSettings(t *testing.T) {
-	s := ServeSettings{Front: frontDefaults()}
+	s := ServeSettings{GatewayFlags: frontDefaults()}
 	s.Models, s.Hold, s.FairAfter = "no-such-file", 0, -1
 	err := Serve(t.Context(), s, nil, slog.New(slog.DiscardHandler), nil)
 	for _, want := range []string{"--hold", "--runner-secret", "--fair-after", "no-such-file"} {

@@ -20,8 +20,8 @@ import (
 	"reveille/infra/trace"
 )
 
-// Front are the flags of the gateway itself.
-type Front struct {
+// GatewayFlags are the flags of the gateway itself.
+type GatewayFlags struct {
 	Addr            string        `help:"Address that clients reach the gateway at." default:"127.0.0.1:8080"`
 	Models          string        `help:"The models file." default:"models.yaml"`
 	APIKeysFile     string        `name:"api-keys-file" help:"File of API keys, one a line with its scopes (infer, manage); without any key only loopback addresses are served." placeholder:"FILE"`
@@ -55,7 +55,7 @@ type Front struct {
 const maxStored = 30 * 24 * time.Hour
 
 // keyed reports whether the operator gave API keys.
-func (f Front) keyed() bool { return f.APIKeysFile != "" || f.AdminKey != "" }
+func (f GatewayFlags) keyed() bool { return f.APIKeysFile != "" || f.AdminKey != "" }
 
 // parsed are the settings of a gateway, checked.
 type parsed struct {
@@ -74,7 +74,7 @@ type parsed struct {
 	ring     *logring.Ring // of the log
 }
 
-func (f Front) parse() (parsed, error) {
+func (f GatewayFlags) parse() (parsed, error) {
 	var p parsed
 	var errs []error
 	var err error

@@ -9,8 +9,8 @@ import (
 )
 
 // front is what the flags' defaults are.
-func frontDefaults() Front {
-	return Front{
+func frontDefaults() GatewayFlags {
+	return GatewayFlags{
 		Addr: "127.0.0.1:0", Hold: time.Minute, CommitAfter: 5 * time.Second, Keepalive: 5 * time.Second, ShutdownTimeout: 5 * time.Second,
 		MaxBody: "64MiB", Intake: config.Intake{MaxHeld: "1GiB", ReadTimeout: 30 * time.Second, MinRate: "64KiB"},
 	}
@@ -21,26 +21,26 @@ func TestSettings(t *testing.T) {
 	if err != nil || p.maxBody != 64<<20 || p.intake.MaxHeld != 1<<30 || p.keys.Configured() {
 		t.Fatalf("%+v %v", p, err)
 	}
-	for want, change := range map[string]func(*Front){
-		"--max-body":              func(f *Front) { f.MaxBody = "0" },
-		"--max-body: bad size":    func(f *Front) { f.MaxBody = "many" },
-		"--max-body: 9TB is out":  func(f *Front) { f.MaxBody = "9TB" },
-		"--max-held":              func(f *Front) { f.MaxHeld = "-1" },
-		"--read-timeout":          func(f *Front) { f.ReadTimeout = -time.Second },
-		"--min-rate: bad size":    func(f *Front) { f.MinRate = "fast" },
-		"--max-conns-per-address": func(f *Front) { f.MaxConnsPerAddress = -1 },
-		"--proxies: \"10.0.0.1\"": func(f *Front) { f.Proxies = []string{"10.0.0.1"} },
-		"--memory-limit":          func(f *Front) { f.MemoryLimit = "most" },
-		"--hold":                  func(f *Front) { f.Hold = 0 },
-		"--hold-whole":            func(f *Front) { f.HoldWhole = -1 },
-		"--keepalive":             func(f *Front) { f.Keepalive = -time.Second },
-		"--max-conns":             func(f *Front) { f.MaxConns = -1 },
-		"api keys":                func(f *Front) { f.APIKeysFile = "no-such-file" },
-		"only loopback":           func(f *Front) { f.Addr = ":8080" },
-		"want host:port":          func(f *Front) { f.Addr = "8080" },
-		"every web page":          func(f *Front) { f.CORSOrigins = []string{"https://a.test", "*"} },
-		"origin \"null\"":         func(f *Front) { f.CORSOrigins = []string{"null"} },
-		"host \"*\"":              func(f *Front) { f.AllowedHosts = []string{"*"} },
+	for want, change := range map[string]func(*GatewayFlags){
+		"--max-body":              func(f *GatewayFlags) { f.MaxBody = "0" },
+		"--max-body: bad size":    func(f *GatewayFlags) { f.MaxBody = "many" },
+		"--max-body: 9TB is out":  func(f *GatewayFlags) { f.MaxBody = "9TB" },
+		"--max-held":              func(f *GatewayFlags) { f.MaxHeld = "-1" },
+		"--read-timeout":          func(f *GatewayFlags) { f.ReadTimeout = -time.Second },
+		"--min-rate: bad size":    func(f *GatewayFlags) { f.MinRate = "fast" },
+		"--max-conns-per-address": func(f *GatewayFlags) { f.MaxConnsPerAddress = -1 },
+		"--proxies: \"10.0.0.1\"": func(f *GatewayFlags) { f.Proxies = []string{"10.0.0.1"} },
+		"--memory-limit":          func(f *GatewayFlags) { f.MemoryLimit = "most" },
+		"--hold":                  func(f *GatewayFlags) { f.Hold = 0 },
+		"--hold-whole":            func(f *GatewayFlags) { f.HoldWhole = -1 },
+		"--keepalive":             func(f *GatewayFlags) { f.Keepalive = -time.Second },
+		"--max-conns":             func(f *GatewayFlags) { f.MaxConns = -1 },
+		"api keys":                func(f *GatewayFlags) { f.APIKeysFile = "no-such-file" },
+		"only loopback":           func(f *GatewayFlags) { f.Addr = ":8080" },
+		"want host:port":          func(f *GatewayFlags) { f.Addr = "8080" },
+		"every web page":          func(f *GatewayFlags) { f.CORSOrigins = []string{"https://a.test", "*"} },
+		"origin \"null\"":         func(f *GatewayFlags) { f.CORSOrigins = []string{"null"} },
+		"host \"*\"":              func(f *GatewayFlags) { f.AllowedHosts = []string{"*"} },
 	} {
 		f := frontDefaults()
 		change(&f)

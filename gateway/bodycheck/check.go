@@ -9,11 +9,11 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// slot identifies a value that Finish looks into.
-type slot uint8
+// valueID identifies a value that Finish looks into.
+type valueID uint8
 
 const (
-	noSlot slot = iota
+	noSlot valueID = iota
 	messagesSlot
 	systemSlot
 	embedSlot
@@ -42,7 +42,7 @@ const (
 	variablesSlot
 	runsSlot
 	runsTooSlot
-	slots
+	valueCount
 )
 
 // field is a member to be blanked in the body.
@@ -53,7 +53,7 @@ type field struct {
 
 // Check checks one body. The zero value is ready for use.
 type Check struct {
-	values  [slots]jsonscan.Value
+	values  [valueCount]jsonscan.Value
 	dropped []field
 	err     *api.Error
 
@@ -93,8 +93,8 @@ func (c *Check) See(s *Spec, name []byte, m *jsonscan.Members) {
 		return
 	}
 	v := m.Value()
-	if r.slot != noSlot {
-		c.values[r.slot] = v
+	if r.keptAs != noSlot {
+		c.values[r.keptAs] = v
 	}
 	if e := r.check(name, v); e != nil && c.err == nil {
 		c.err = e
@@ -141,13 +141,13 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, e
 	if c.err != nil {
 		return 0, c.err
 	}
-	if err := c.look(s, model); err != nil {
+	if err := c.checkParts(s, model); err != nil {
 		return 0, err
 	}
 	if e := tooManyPrompts(c.values[promptSlot], len(body)); e != nil {
 		return 0, e
 	}
-	for _, s := range [...]slot{documentsSlot, textsSlot} {
+	for _, s := range [...]valueID{documentsSlot, textsSlot} {
 		if e := tooMuchToRank(c.values[querySlot], c.values[s]); e != nil {
 			return 0, e
 		}
@@ -173,7 +173,7 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, e
 // countText sets TextBytes for a body of size bytes.
 func (c *Check) countText(size int) {
 	c.TextBytes = size - base64.StdEncoding.EncodedLen(c.mediaBytes)
-	for _, s := range [...]slot{toolsSlot, formatSlot, schemaSlot, grammarSlot, outputSlot} { // bounded by maxConstraint each
+	for _, s := range [...]valueID{toolsSlot, formatSlot, schemaSlot, grammarSlot, outputSlot} { // bounded by maxConstraint each
 		c.TextBytes -= len(c.values[s].Raw)
 	}
 	c.AllText = c.TextBytes
@@ -182,8 +182,8 @@ func (c *Check) countText(size int) {
 	}
 }
 
-// look checks the content, the tools and the constraints.
-func (c *Check) look(s *Spec, model func() Model) error {
+// checkParts checks the content, the tools and the constraints.
+func (c *Check) checkParts(s *Spec, model func() Model) error {
 	p := parts{dialect: s.dialect}
 	if v := c.values[messagesSlot]; v.Set() {
 		p.begin("messages", v)
@@ -193,10 +193,10 @@ func (c *Check) look(s *Spec, model func() Model) error {
 		v := c.values[promptedSlot]
 		unprompted := v.Kind == jsonscan.Bool && !v.Bool()
 		if (several(c.values[runsSlot]) || several(c.values[runsTooSlot])) && (unprompted || c.begun() != nil) {
-			return api.New(api.UnsupportedParameter, "'n' must be 1 where a request continues an answer or has no generation prompt.").With("n")
+			return api.New(api.UnsupportedParameter, "'n' must be 1 where a request continues an answer or has no generation prompt.").WithParam("n")
 		}
 		if p.last && (p.ended || unprompted) && model().Llama {
-			return api.New(api.UnsupportedParameter, "Behind pictures and sounds there must be a text, or the beginning of an answer: some engines end over a prompt that ends with one.").With("messages")
+			return api.New(api.UnsupportedParameter, "Behind pictures and sounds there must be a text, or the beginning of an answer: some engines end over a prompt that ends with one.").WithParam("messages")
 		}
 	}
 	if v := c.values[systemSlot]; v.Kind == jsonscan.Array {
@@ -213,7 +213,7 @@ func (c *Check) look(s *Spec, model func() Model) error {
 	c.mediaBytes = p.media.Bytes()
 	if v := c.values[embedSlot]; pictured(v) {
 		if m := model(); !m.Llama || !m.Sees {
-			return api.New(api.UnsupportedParameter, "This model embeds texts and tokens only.").With("input")
+			return api.New(api.UnsupportedParameter, "This model embeds texts and tokens only.").WithParam("input")
 		}
 		p.begin("input", v)
 		if e := p.inputs(v); e != nil {
@@ -241,10 +241,10 @@ func tooManyPrompts(v jsonscan.Value, size int) *api.Error {
 	}
 	n := v.Len()
 	if n > maxPrompts {
-		return api.Newf(api.InvalidType, "'prompt' has %d prompts; at most %d are accepted.", n, maxPrompts).With("prompt")
+		return api.Newf(api.InvalidType, "'prompt' has %d prompts; at most %d are accepted.", n, maxPrompts).WithParam("prompt")
 	}
 	if n > 1 && n*(size-len(v.Raw)) > maxPromptsCopy {
-		return api.Newf(api.InvalidType, "The request's other fields are too large for %d prompts; send them one by one.", n).With("prompt")
+		return api.Newf(api.InvalidType, "The request's other fields are too large for %d prompts; send them one by one.", n).WithParam("prompt")
 	}
 	return nil
 }
@@ -261,7 +261,7 @@ const documentMark = "{document}"
 func tooMuchToRank(query, documents jsonscan.Value) *api.Error {
 	n, times := documents.Len(), 1+bytes.Count(query.Bytes(), []byte(documentMark))
 	if n*len(query.Raw)+times*len(documents.Raw) > maxRanked {
-		return api.Newf(api.InvalidType, "The rerank request is too large: engines read the query once for each of the %d documents, and may read %d MiB in all. Send fewer or shorter documents.", n, maxRanked>>20).With("documents")
+		return api.Newf(api.InvalidType, "The rerank request is too large: engines read the query once for each of the %d documents, and may read %d MiB in all. Send fewer or shorter documents.", n, maxRanked>>20).WithParam("documents")
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ func (c *Check) constraints(model func() Model) error {
 		}
 	}
 	for _, at := range [...]struct {
-		slot  slot
+		slot  valueID
 		param string
 	}{{formatSlot, "response_format"}, {schemaSlot, "json_schema"}, {outputSlot, "output_config"}} {
 		v := c.values[at.slot]

@@ -18,14 +18,14 @@ const minSpread = 0.01
 // token a score of minus infinity. If a grammar allows only such tokens, the samplers choose any token, and llama.cpp aborts if
 // it is one that ends the answer.
 func (c *Check) deadEnds() *api.Error {
-	number := func(s slot, absent float64) float64 {
+	number := func(s valueID, absent float64) float64 {
 		if f, err := strconv.ParseFloat(string(c.values[s].Raw), 64); err == nil {
 			return f
 		}
 		return absent
 	}
 	refuse := func(param, message string) *api.Error {
-		return api.New(api.UnsupportedParameter, message+" The generation could get stuck.").With(param)
+		return api.New(api.UnsupportedParameter, message+" The generation could get stuck.").WithParam(param)
 	}
 	if bans(c.values[biasSlot]) {
 		return refuse("logit_bias", "A token may not be banned by 'false' where a grammar, a schema or tools constrain the answer; use a bias such as -100.")
@@ -52,7 +52,7 @@ func (c *Check) deadEnds() *api.Error {
 	}
 	if (c.formatted || c.forced()) && tokenLike.Match(c.begun()) {
 		return api.New(api.UnsupportedParameter, "An answer that is to go on may not hold '<' or '[A' where a schema or a forced call of a tool constrains it: "+
-			"a token that ends answers would end the engine.").With("messages")
+			"a token that ends answers would end the engine.").WithParam("messages")
 	}
 	return nil
 }

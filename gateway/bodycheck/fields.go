@@ -19,24 +19,24 @@ const (
 // would undo an owner's --no-cache-prompt, which keeps keys from testing guesses of others' prompts.
 var sampling = map[string]rule{
 	"model": {kind: text}, "stream": {kind: boolean}, "stream_options": {kind: object, members: map[string]rule{"include_usage": {kind: boolean}}},
-	"temperature": {kind: number, low: -real, high: real, least: coldest, slot: temperatureSlot}, "top_p": between(-real, real), "top_k": between(-1, int32Max), "min_p": between(-real, real),
-	"top_n_sigma": between(-real, real), "xtc_probability": between(-real, real).in(excludeSlot), "xtc_threshold": between(-real, real).in(thresholdSlot),
-	"typical_p": between(0, real), "dynatemp_range": between(-real, real).in(spreadSlot), "dynatemp_exponent": between(0, 100),
+	"temperature": {kind: number, low: -real, high: real, least: coldest, keptAs: temperatureSlot}, "top_p": between(-real, real), "top_k": between(-1, int32Max), "min_p": between(-real, real),
+	"top_n_sigma": between(-real, real), "xtc_probability": between(-real, real).keepAs(excludeSlot), "xtc_threshold": between(-real, real).keepAs(thresholdSlot),
+	"typical_p": between(0, real), "dynatemp_range": between(-real, real).keepAs(spreadSlot), "dynatemp_exponent": between(0, 100),
 	"repeat_last_n": between(-1, ring), "repeat_penalty": between(0.01, real), "presence_penalty": between(-real, real),
-	"frequency_penalty": between(-real, real), "dry_multiplier": between(0, 100).in(drySlot), "dry_base": between(-100, 100),
+	"frequency_penalty": between(-real, real), "dry_multiplier": between(0, 100).keepAs(drySlot), "dry_base": between(-100, 100),
 	"dry_allowed_length": between(0, ring), "dry_penalty_last_n": between(-1, ring), "dry_sequence_breakers": {kind: few},
 	"mirostat": between(0, 2), "mirostat_tau": between(-real, real), "mirostat_eta": between(-real, real),
 	"adaptive_target": between(-real, real), "adaptive_decay": between(0, 0.99), "min_keep": between(0, ring),
-	"samplers": {kind: samplers}, "seed": between(-1<<63, 1<<64), "logit_bias": {kind: biases, slot: biasSlot}, "ignore_eos": {kind: boolean, slot: endlessSlot},
-	"stop": {kind: texts}, "n": between(1, maxRuns).in(runsSlot), "n_cmpl": between(1, maxRuns).in(runsTooSlot), "best_of": between(1, maxRuns),
+	"samplers": {kind: samplers}, "seed": between(-1<<63, 1<<64), "logit_bias": {kind: biases, keptAs: biasSlot}, "ignore_eos": {kind: boolean, keptAs: endlessSlot},
+	"stop": {kind: texts}, "n": between(1, maxRuns).keepAs(runsSlot), "n_cmpl": between(1, maxRuns).keepAs(runsTooSlot), "best_of": between(1, maxRuns),
 	"n_probs": between(0, topMost), "logprobs": {kind: boolOrNum, high: topMost}, "top_logprobs": between(0, topMost),
 	"post_sampling_probs": {kind: boolean}, "max_tokens": between(-1, int32Max), "max_completion_tokens": between(-1, int32Max),
 	"n_predict": between(-1, int32Max), "n_keep": between(-1, int32Max), "n_discard": between(0, int32Max), "n_indent": between(0, ring),
 	"t_max_predict_ms": between(-1, int32Max), "cache_prompt": {kind: boolean, drops: "true"}, "timings_per_token": {kind: boolean},
 	"return_progress": {kind: boolean}, "return_tokens": {kind: boolean}, "echo": {kind: boolean},
-	"reasoning_format": {kind: text}, "reasoning_budget_tokens": between(-1, int32Max).in(budgetSlot), "thinking_budget_tokens": between(-1, int32Max).in(thinkingBudgetSlot),
-	"grammar": {kind: grammar, slot: grammarSlot}, "json_schema": {kind: schema, slot: schemaSlot},
-	"response_format": {kind: schema, slot: formatSlot},
+	"reasoning_format": {kind: text}, "reasoning_budget_tokens": between(-1, int32Max).keepAs(budgetSlot), "thinking_budget_tokens": between(-1, int32Max).keepAs(thinkingBudgetSlot),
+	"grammar": {kind: grammar, keptAs: grammarSlot}, "json_schema": {kind: schema, keptAs: schemaSlot},
+	"response_format": {kind: schema, keptAs: formatSlot},
 	// For the provider's own use; engines ignore them.
 	"user": {kind: text}, "metadata": {kind: small}, "store": {kind: boolean}, "service_tier": {kind: text}, "safety_identifier": {kind: text},
 	"prompt_cache_key": {kind: text}, "prompt_cache_retention": {kind: text}, "verbosity": {kind: text}, "modalities": {kind: texts},
@@ -44,9 +44,9 @@ var sampling = map[string]rule{
 
 // chatting are the fields of routes that take a dialogue.
 var chatting = map[string]rule{
-	"messages": {kind: content, slot: messagesSlot}, "tools": {kind: tools, slot: toolsSlot}, "tool_choice": {kind: small, slot: choiceSlot},
+	"messages": {kind: content, keptAs: messagesSlot}, "tools": {kind: tools, keptAs: toolsSlot}, "tool_choice": {kind: small, keptAs: choiceSlot},
 	"parallel_tool_calls": {kind: boolean}, "reasoning_effort": {kind: text}, "reasoning": {kind: small}, "enable_thinking": {kind: boolean},
-	"chat_template_kwargs": {kind: object, slot: variablesSlot, members: map[string]rule{"enable_thinking": {kind: boolean}, "messages": {kind: elsewhere}, "tools": {kind: elsewhere}, "add_generation_prompt": {kind: elsewhere}}}, "add_generation_prompt": {kind: boolean, slot: promptedSlot}, "continue_final_message": {kind: anyScalar, slot: continuedSlot},
+	"chat_template_kwargs": {kind: object, keptAs: variablesSlot, members: map[string]rule{"enable_thinking": {kind: boolean}, "messages": {kind: elsewhere}, "tools": {kind: elsewhere}, "add_generation_prompt": {kind: elsewhere}}}, "add_generation_prompt": {kind: boolean, keptAs: promptedSlot}, "continue_final_message": {kind: anyScalar, keptAs: continuedSlot},
 }
 
 // dialect is the format of a route's content.
@@ -81,14 +81,14 @@ var specs = map[string]*Spec{
 	"messages":     anthropicSpec,
 	"count_tokens": anthropicSpec,
 	"embeddings": spec(noContent, map[string]rule{
-		"model": {kind: text}, "input": {kind: inputs, slot: embedSlot}, "content": {kind: prompts}, "encoding_format": {kind: text}, "dimensions": between(0, int32Max),
+		"model": {kind: text}, "input": {kind: inputs, keptAs: embedSlot}, "content": {kind: prompts}, "encoding_format": {kind: text}, "dimensions": between(0, int32Max),
 		"embd_normalize": between(-1, int32Max), "user": {kind: text}, "truncate": {kind: anyScalar}, "normalize": {kind: boolean},
 		"input_type": {kind: text}, "task": {kind: text}, "output_dimension": between(0, int32Max), "output_dtype": {kind: text},
 		"embedding_type": {kind: small}, "late_chunking": {kind: boolean}, "return_multivector": {kind: boolean}, "normalized": {kind: boolean},
 	}),
 	"tei_embed": translated, "cohere_embed": translated,
 	"rerank": spec(noContent, ranking, map[string]rule{
-		"texts": {kind: documents, slot: textsSlot}, "top_n": {kind: number, high: math.MaxFloat64}, "top_k": {kind: number, high: math.MaxFloat64},
+		"texts": {kind: documents, keptAs: textsSlot}, "top_n": {kind: number, high: math.MaxFloat64}, "top_k": {kind: number, high: math.MaxFloat64},
 		"return_documents": {kind: anyScalar}, "return_text": {kind: anyScalar}, "raw_scores": {kind: anyScalar}, "truncation": {kind: anyScalar},
 		"max_tokens_per_doc": {kind: anyScalar},
 	}),
@@ -114,19 +114,19 @@ var specs = map[string]*Spec{
 var chatSpec = spec(openAI, sampling, chatting)
 
 var completionsSpec = spec(noContent, sampling, map[string]rule{
-	"prompt": {kind: prompts, slot: promptSlot}, "suffix": {kind: long}, "input_prefix": {kind: long}, "input_suffix": {kind: long}, "input_extra": {kind: small},
+	"prompt": {kind: prompts, keptAs: promptSlot}, "suffix": {kind: long}, "input_prefix": {kind: long}, "input_suffix": {kind: long}, "input_extra": {kind: small},
 })
 
 var translated = &Spec{translated: true}
 
 var anthropicSpec = spec(anthropic, sampling, chatting, map[string]rule{
-	"system": {kind: content, slot: systemSlot}, "stop_sequences": {kind: texts}, "thinking": {kind: small, slot: thinkingSlot},
-	"output_config": {kind: schema, slot: outputSlot},
+	"system": {kind: content, keptAs: systemSlot}, "stop_sequences": {kind: texts}, "thinking": {kind: small, keptAs: thinkingSlot},
+	"output_config": {kind: schema, keptAs: outputSlot},
 })
 
 // ranking are the fields of rerank requests that engines receive.
 var ranking = map[string]rule{
-	"model": {kind: text}, "query": {kind: long, slot: querySlot}, "documents": {kind: documents, slot: documentsSlot}, "user": {kind: text},
+	"model": {kind: text}, "query": {kind: long, keptAs: querySlot}, "documents": {kind: documents, keptAs: documentsSlot}, "user": {kind: text},
 	"truncate": {kind: anyScalar},
 }
 

@@ -46,11 +46,11 @@ func (f *Form) See(name string, value []byte) error {
 		fields = pictureFields
 	}
 	if name == "" {
-		return api.New(api.InvalidRequest, "A part of the form has no name, or more than one.").With("form")
+		return api.New(api.InvalidRequest, "A part of the form has no name, or more than one.").WithParam("form")
 	}
 	r, known := fields[name]
 	if !known {
-		return api.Newf(api.UnsupportedParameter, "This route takes no form field %.64q.", name).With(strings.ToValidUTF8(name[:min(len(name), 64)], ""))
+		return api.Newf(api.UnsupportedParameter, "This route takes no form field %.64q.", name).WithParam(strings.ToValidUTF8(name[:min(len(name), 64)], ""))
 	}
 	if e := r.checkText([]byte(name), value); e != nil {
 		return e
@@ -75,7 +75,7 @@ func (f *Form) file(value []byte) error {
 // checkText is check for a field of a form, whose value is a text.
 func (r rule) checkText(name, value []byte) *api.Error {
 	if len(value) > smallBytes {
-		return api.Newf(api.InvalidType, "This field may have at most %d bytes.", smallBytes).With(string(name))
+		return api.Newf(api.InvalidType, "This field may have at most %d bytes.", smallBytes).WithParam(string(name))
 	}
 	var texts run
 	if e := texts.add(string(name), value); e != nil {

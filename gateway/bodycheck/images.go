@@ -11,7 +11,7 @@ import (
 // describes checks a description of a picture. sd-server reads a tag in it as settings, which may name files and have no bounds.
 func describes(name, value []byte) *api.Error {
 	if bytes.Contains(value, []byte("sd_cpp_extra_args")) {
-		return api.Newf(api.UnsupportedParameter, "'%s' holds settings of the engine, which are not accepted here.", name).With(string(name))
+		return api.Newf(api.UnsupportedParameter, "'%s' holds settings of the engine, which are not accepted here.", name).WithParam(string(name))
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func (p *parts) pictured(w *jsonscan.Walk) (e *api.Error) {
 		return members <= 2
 	})
 	if members != 2 || prompt.Kind != jsonscan.String || data.Kind != jsonscan.Array {
-		return api.New(api.UnsupportedParameter, "An input with pictures is an object with a text 'prompt_string' and a list 'multimodal_data' and nothing else.").With(p.param)
+		return api.New(api.UnsupportedParameter, "An input with pictures is an object with a text 'prompt_string' and a list 'multimodal_data' and nothing else.").WithParam(p.param)
 	}
 	if e := unbroken(p.param, prompt); e != nil {
 		return e
@@ -61,7 +61,7 @@ func (p *parts) pictured(w *jsonscan.Walk) (e *api.Error) {
 		return e
 	}
 	if n := bytes.Count(prompt.Bytes(), []byte(recipe.MediaMarker)); n != pictures || n == 0 {
-		return api.Newf(api.InvalidType, "A 'prompt_string' has %d times '%s' for %d pictures; each picture needs one where it stands.", n, recipe.MediaMarker, pictures).With(p.param)
+		return api.Newf(api.InvalidType, "A 'prompt_string' has %d times '%s' for %d pictures; each picture needs one where it stands.", n, recipe.MediaMarker, pictures).WithParam(p.param)
 	}
 	return nil
 }
@@ -72,7 +72,7 @@ func (p *parts) bareBase64(v jsonscan.Value) *api.Error {
 		return p.refuse("Media must be base64.")
 	}
 	if mime, ok := dataHead(v.TextReader()); ok || bytes.IndexByte(mime, ':') >= 0 {
-		return api.New(api.UnsupportedParameter, "A picture in 'multimodal_data' must be base64 and nothing before it; it is not fetched from elsewhere.").With(p.param)
+		return api.New(api.UnsupportedParameter, "A picture in 'multimodal_data' must be base64 and nothing before it; it is not fetched from elsewhere.").WithParam(p.param)
 	}
 	return p.media.Picture(p.param, v.TextReader(), len(v.Raw))
 }

@@ -19,7 +19,7 @@ func Ollama(body []byte) *api.Error {
 	pictures, options := 0, 0
 	images := func(v jsonscan.Value) *api.Error {
 		if pictures += length(v, media.MaxPictures); pictures > media.MaxPictures {
-			return api.Newf(api.InvalidType, "A request may have at most %d pictures.", media.MaxPictures).With("images")
+			return api.Newf(api.InvalidType, "A request may have at most %d pictures.", media.MaxPictures).WithParam("images")
 		}
 		return nil
 	}
@@ -35,7 +35,7 @@ func Ollama(body []byte) *api.Error {
 			e = images(v)
 		case is(name, "options"): // encoding/json joins several
 			if options += v.Len(); options > maxOptions {
-				e = api.Newf(api.InvalidType, "A request may have at most %d options.", maxOptions).With("options")
+				e = api.Newf(api.InvalidType, "A request may have at most %d options.", maxOptions).WithParam("options")
 			}
 		case is(name, "messages") && v.Kind == jsonscan.Array:
 			if e = p.count(v.Len(), 0); e == nil {

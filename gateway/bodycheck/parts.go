@@ -79,10 +79,10 @@ func (p *parts) count(turns, calls int) *api.Error {
 	p.turns += turns
 	p.calls += calls
 	if p.turns > maxMessages {
-		return api.Newf(api.InvalidType, "A request may have at most %d messages; results of tools count as such.", maxMessages).With(p.param)
+		return api.Newf(api.InvalidType, "A request may have at most %d messages; results of tools count as such.", maxMessages).WithParam(p.param)
 	}
 	if p.calls > maxCalls {
-		return api.Newf(api.InvalidType, "The messages of a request may hold at most %d tool calls.", maxCalls).With(p.param)
+		return api.Newf(api.InvalidType, "The messages of a request may hold at most %d tool calls.", maxCalls).WithParam(p.param)
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func (p *parts) eachMember(v jsonscan.Value, check func(w *jsonscan.Walk, name [
 	w := jsonscan.WalkOf(v.Raw)
 	w.Array(func() bool {
 		if w.Kind() != jsonscan.Object {
-			e = api.Newf(api.InvalidType, "Each item of '%s' must be an object.", p.param).With(p.param)
+			e = api.Newf(api.InvalidType, "Each item of '%s' must be an object.", p.param).WithParam(p.param)
 			return false
 		}
 		return w.Object(func(name []byte) bool {
@@ -126,7 +126,7 @@ func (p *parts) contents(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 	case jsonscan.Array:
 		return p.list(w, allowed)
 	}
-	return api.New(api.InvalidType, "A content must be a text or a list of parts.").With(p.param)
+	return api.New(api.InvalidType, "A content must be a text or a list of parts.").WithParam(p.param)
 }
 
 // part is a type of content part: the members that it may have, and the check of the one that holds media or parts.
@@ -197,7 +197,7 @@ func (p *parts) list(w *jsonscan.Walk, allowed map[string]part) (e *api.Error) {
 // part.
 func (p *parts) one(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 	if w.Kind() != jsonscan.Object {
-		return api.New(api.InvalidType, "A content part must be an object.").With(p.param)
+		return api.New(api.InvalidType, "A content part must be an object.").WithParam(p.param)
 	}
 	raw := w.Raw()
 	var form part
@@ -266,7 +266,7 @@ func (p *parts) one(w *jsonscan.Walk, allowed map[string]part) *api.Error {
 		return e == nil
 	})
 	if e == nil && form.member != "" && !held {
-		return api.Newf(api.MissingRequiredParameter, "A content part lacks its '%s'.", form.member).With(p.param)
+		return api.Newf(api.MissingRequiredParameter, "A content part lacks its '%s'.", form.member).WithParam(p.param)
 	}
 	return e
 }
@@ -280,16 +280,16 @@ func (p *parts) follows(v jsonscan.Value) {
 const maxMembers = 16
 
 func (p *parts) refuse(message string) *api.Error {
-	return api.New(api.UnsupportedParameter, message+" Content is text, images, audio or video, as data: or base64.").With(p.param)
+	return api.New(api.UnsupportedParameter, message+" Content is text, images, audio or video, as data: or base64.").WithParam(p.param)
 }
 
 func (p *parts) remote() *api.Error {
-	return api.New(api.RemoteMediaDisabled, "Media must be sent as a data: URL; fetching it from elsewhere is not allowed here.").With(p.param)
+	return api.New(api.RemoteMediaDisabled, "Media must be sent as a data: URL; fetching it from elsewhere is not allowed here.").WithParam(p.param)
 }
 
 func (p *parts) justText(w *jsonscan.Walk) *api.Error {
 	if k := w.Kind(); k != jsonscan.String && k != jsonscan.Null {
-		return api.New(api.InvalidType, "A content part's text must be a text.").With(p.param)
+		return api.New(api.InvalidType, "A content part's text must be a text.").WithParam(p.param)
 	}
 	v := w.Raw()
 	if !p.long || v.Kind != jsonscan.String {

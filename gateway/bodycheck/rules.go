@@ -66,16 +66,16 @@ type rule struct {
 	low, high float64 // of a number
 	bytes     int     // at most, as JSON; 0 is no bound of its own
 	least     float64 // of a number above 0
-	slot      slot    // where Finish finds the value
+	keptAs    valueID // where Finish finds the value
 	members   map[string]rule
 	drops     string // JSON of a value with which the field is blanked as if it were unknown; "" for none
 }
 
 func between(low, high float64) rule { return rule{kind: number, low: low, high: high} }
 
-// in keeps the value for Finish.
-func (r rule) in(s slot) rule {
-	r.slot = s
+// keepAs keeps the value for Finish.
+func (r rule) keepAs(s valueID) rule {
+	r.keptAs = s
 	return r
 }
 
@@ -84,7 +84,7 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 		return nil
 	}
 	if r.bytes > 0 && len(v.Raw) > r.bytes {
-		return api.Newf(api.InvalidType, "'%s' may have at most %d bytes.", name, r.bytes).With(string(name))
+		return api.Newf(api.InvalidType, "'%s' may have at most %d bytes.", name, r.bytes).WithParam(string(name))
 	}
 	if r.kind != content && !(r.kind == inputs && pictured(v)) { // these may hold media; Finish looks into them
 		if e := unbroken(string(name), v); e != nil {
@@ -97,7 +97,7 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 			return wrong(name, "a text, a number or a boolean")
 		}
 	case elsewhere:
-		return api.Newf(api.UnsupportedParameter, "'%s' would replace what the request holds in its own place, and is not accepted.", name).With(string(name))
+		return api.Newf(api.UnsupportedParameter, "'%s' would replace what the request holds in its own place, and is not accepted.", name).WithParam(string(name))
 	case boolean:
 		if v.Kind != jsonscan.Bool {
 			return wrong(name, "a boolean")
@@ -117,7 +117,7 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 			return wrong(name, "a text or a list of texts")
 		}
 		if v.Len() > maxTexts {
-			return api.Newf(api.InvalidType, "'%s' has %d items; at most %d are accepted.", name, v.Len(), maxTexts).With(string(name))
+			return api.Newf(api.InvalidType, "'%s' has %d items; at most %d are accepted.", name, v.Len(), maxTexts).WithParam(string(name))
 		}
 	case samplers:
 		if !areSamplers(v) {
@@ -153,7 +153,7 @@ func (r rule) check(name []byte, v jsonscan.Value) *api.Error {
 	switch r.kind {
 	case anyScalar, text, texts, biases, small, object, imageText, imageSize:
 		if len(v.Raw) > smallBytes || v.Depth() > smallDepth {
-			return api.Newf(api.InvalidType, "'%s' is too large; at most %d bytes and %d levels are accepted.", name, smallBytes, smallDepth).With(string(name))
+			return api.Newf(api.InvalidType, "'%s' is too large; at most %d bytes and %d levels are accepted.", name, smallBytes, smallDepth).WithParam(string(name))
 		}
 	}
 	switch r.kind {
@@ -239,7 +239,7 @@ func (r rule) checkTokens(name []byte, v jsonscan.Value) *api.Error {
 	case ok:
 		return nil
 	case v.HasObject():
-		return api.Newf(api.UnsupportedParameter, "'%s' must be %s.", name, want).With(string(name))
+		return api.Newf(api.UnsupportedParameter, "'%s' must be %s.", name, want).WithParam(string(name))
 	}
 	return wrong(name, want+"; tokens are whole numbers from 0 to 2147483647")
 }
@@ -314,19 +314,19 @@ func (r rule) inRange(name []byte, v jsonscan.Value) *api.Error {
 		return r.outside(name)
 	}
 	if f > 0 && f < r.least {
-		return api.Newf(api.InvalidType, "'%s' must not lie between 0 and %g.", name, r.least).With(string(name))
+		return api.Newf(api.InvalidType, "'%s' must not lie between 0 and %g.", name, r.least).WithParam(string(name))
 	}
 	return nil
 }
 
 func (r rule) outside(name []byte) *api.Error {
-	return api.Newf(api.InvalidType, "'%s' must be between %.10g and %.10g.", name, r.low, r.high).With(string(name))
+	return api.Newf(api.InvalidType, "'%s' must be between %.10g and %.10g.", name, r.low, r.high).WithParam(string(name))
 }
 
 func reaches(name []byte) *api.Error {
-	return api.Newf(api.UnsupportedParameter, "'%s' reaches into an engine that others share and is not accepted here.", name).With(string(name))
+	return api.Newf(api.UnsupportedParameter, "'%s' reaches into an engine that others share and is not accepted here.", name).WithParam(string(name))
 }
 
 func wrong(name []byte, want string) *api.Error {
-	return api.Newf(api.InvalidType, "'%s' must be %s.", name, want).With(string(name))
+	return api.Newf(api.InvalidType, "'%s' must be %s.", name, want).WithParam(string(name))
 }

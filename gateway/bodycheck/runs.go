@@ -248,13 +248,13 @@ func unbroken(param string, v jsonscan.Value) *api.Error {
 // add continues with b and refuses a run that is too long.
 func (r *run) add(param string, b []byte) *api.Error {
 	if !r.broken(b) {
-		return api.Newf(api.InvalidType, "'%s' has more than %d bytes in a row without white space and punctuation, which can crash a tokenizer; break them up.", param, maxUnbroken).With(param)
+		return api.Newf(api.InvalidType, "'%s' has more than %d bytes in a row without white space and punctuation, which can crash a tokenizer; break them up.", param, maxUnbroken).WithParam(param)
 	}
 	if !r.nests(b) {
-		return api.Newf(api.InvalidType, "'%s' opens more than %d brackets without closing them, which can crash a parser.", param, maxNesting).With(param)
+		return api.Newf(api.InvalidType, "'%s' opens more than %d brackets without closing them, which can crash a parser.", param, maxNesting).WithParam(param)
 	}
 	if r.read(b) {
 		return nil
 	}
-	return api.Newf(api.InvalidType, "'%s' has more than %d %s in a row, which can crash a tokenizer; shorten the run or break it up.", param, maxRun, kindNames[r.kind]).With(param)
+	return api.Newf(api.InvalidType, "'%s' has more than %d %s in a row, which can crash a tokenizer; shorten the run or break it up.", param, maxRun, kindNames[r.kind]).WithParam(param)
 }

@@ -38,7 +38,7 @@ func (p *parts) steep(v jsonscan.Value) *api.Error {
 		return !deep
 	}
 	if look(0); deep {
-		return api.Newf(api.InvalidType, "The arguments and the results of tools may have at most %d levels.", maxSteps).With(p.param)
+		return api.Newf(api.InvalidType, "The arguments and the results of tools may have at most %d levels.", maxSteps).WithParam(p.param)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 
 // MM is `gateway mm`: what the encoder cache holds in Redis, and how often it spared an encode.
 type MM struct {
-	config.NearRedis
+	config.RedisFinder
 	JSON bool `help:"Print it as JSON."`
 }
 

@@ -50,7 +50,7 @@ func TestMM(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	c := MM{NearRedis: config.NearRedis{RedisURL: url, Pool: "main"}}
+	c := MM{RedisFinder: config.RedisFinder{RedisURL: url, Pool: "main"}}
 	if err := c.Run(t.Context(), &out); err != nil {
 		t.Fatal(err)
 	}

@@ -26,11 +26,11 @@ func ReadEmbed(body []byte) (*EmbedRequest, error) {
 	}
 	q := EmbedRequest{Texts: bytes.Clone(v[0].Raw), Dimensions: v[1].Raw, kinds: []string{"float"}}
 	if v[2].Set() && (v[2].Len() > 2 || json.Unmarshal(v[2].Raw, &q.kinds) != nil || len(q.kinds) == 0) {
-		return nil, api.New(api.InvalidType, "'embedding_types' must be a list of one or two texts.").With("embedding_types")
+		return nil, api.New(api.InvalidType, "'embedding_types' must be a list of one or two texts.").WithParam("embedding_types")
 	}
 	for _, kind := range q.kinds {
 		if kind != "float" && kind != "base64" {
-			return nil, api.New(api.UnsupportedParameter, "'embedding_types' can only be float and base64.").With("embedding_types")
+			return nil, api.New(api.UnsupportedParameter, "'embedding_types' can only be float and base64.").WithParam("embedding_types")
 		}
 	}
 	return &q, nil

@@ -38,11 +38,11 @@ func Translate(body []byte, model string, stream bool) ([]byte, error) {
 	choice, known := toolChoices[toolChoice.String()]
 	switch {
 	case !known || toolChoice.Set() && toolChoice.Kind != jsonscan.String:
-		return nil, api.New(api.InvalidType, "'tool_choice' must be REQUIRED or NONE.").With("tool_choice")
+		return nil, api.New(api.InvalidType, "'tool_choice' must be REQUIRED or NONE.").WithParam("tool_choice")
 	case logprobs.Set() && logprobs.Kind != jsonscan.Bool:
-		return nil, api.New(api.InvalidType, "'logprobs' must be true or false.").With("logprobs")
+		return nil, api.New(api.InvalidType, "'logprobs' must be true or false.").WithParam("logprobs")
 	case logprobs.Bool():
-		return nil, api.New(api.UnsupportedParameter, "'logprobs' is not supported here.").With("logprobs")
+		return nil, api.New(api.UnsupportedParameter, "'logprobs' is not supported here.").WithParam("logprobs")
 	}
 	chat := append(make([]byte, 0, len(body)+len(body)/8+512), `{"model":`...)
 	chat = jsonscan.AppendQuote(chat, model)
@@ -81,7 +81,7 @@ func appendFormat(dst []byte, format jsonscan.Value) ([]byte, error) {
 	}
 	var v [3]jsonscan.Value
 	if format.Kind != jsonscan.Object || jsonscan.Scan(format.Raw, formatMembers, v[:]) != nil {
-		return nil, api.New(api.InvalidType, "'response_format' must be an object.").With("response_format")
+		return nil, api.New(api.InvalidType, "'response_format' must be an object.").WithParam("response_format")
 	}
 	schema := v[1]
 	if !schema.Set() {
@@ -91,7 +91,7 @@ func appendFormat(dst []byte, format jsonscan.Value) ([]byte, error) {
 	case kind == "text":
 		return dst, nil
 	case kind != "json_object":
-		return nil, api.New(api.InvalidType, "The type of 'response_format' must be text or json_object.").With("response_format")
+		return nil, api.New(api.InvalidType, "The type of 'response_format' must be text or json_object.").WithParam("response_format")
 	case !schema.Set():
 		return append(dst, `,"response_format":{"type":"json_object"}`...), nil
 	}
@@ -225,4 +225,4 @@ func appendContent(dst []byte, content jsonscan.Value) (_, thoughts []byte, err 
 	return append(dst, ']'), thoughts, nil
 }
 
-func refuse(message string) error { return api.New(api.InvalidType, message).With("messages") }
+func refuse(message string) error { return api.New(api.InvalidType, message).WithParam("messages") }

@@ -48,14 +48,14 @@ func Grammar(param string, v jsonscan.Value) error {
 		return e
 	}
 	if err := checkGrammar(v.String()); err != nil {
-		return api.Newf(api.InvalidType, "'%s' is not accepted: %v.", param, err).With(param)
+		return api.Newf(api.InvalidType, "'%s' is not accepted: %v.", param, err).WithParam(param)
 	}
 	return nil
 }
 
 func tooLarge(param string, v jsonscan.Value) *api.Error {
 	if len(v.Raw) > maxConstraint || v.Depth() > maxLevels {
-		return api.Newf(api.InvalidType, "'%s' is too large; at most %d bytes and %d levels are accepted.", param, maxConstraint, maxLevels).With(param)
+		return api.Newf(api.InvalidType, "'%s' is too large; at most %d bytes and %d levels are accepted.", param, maxConstraint, maxLevels).WithParam(param)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ const maxPassed = 256 << 20
 // those of the whole.
 func (k *skeleton) resolve(ref string) string {
 	place, known := k.leads[ref]
-	if !known && k.pay(lookWork, len(ref)) {
+	if !known && k.spend(lookWork, len(ref)) {
 		place = k.lookUp(ref)
 		k.leads[ref] = place
 		if base := k.bases[ref]; k.shapes[base] != nil {
@@ -39,7 +39,7 @@ func (k *skeleton) lookUp(ref string) string {
 	if place, ok := k.schemaAt(ref); ok {
 		return place
 	}
-	if strings.Contains(ref, "~") && k.pay(0, 2*len(ref)) {
+	if strings.Contains(ref, "~") && k.spend(0, 2*len(ref)) {
 		if place, ok := k.schemaAt(unescaped.Replace(ref)); ok {
 			return place
 		}
@@ -89,7 +89,7 @@ func (k *skeleton) schemaAt(place string) (string, bool) {
 // behind follows references.
 func (k *skeleton) behind(place string) string {
 	var passed []string
-	for k.pay(lookWork, len(place)) {
+	for k.spend(lookWork, len(place)) {
 		if end, known := k.ends[place]; known {
 			place = end
 			break

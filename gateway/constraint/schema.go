@@ -45,7 +45,7 @@ func (s *schemaCheck) document(v jsonscan.Value) error {
 		s.err = errCircle
 	}
 	if s.err != nil {
-		return api.Newf(api.InvalidType, "'%s' has a schema that is not accepted: %v.", s.Param, s.err).With(s.Param)
+		return api.Newf(api.InvalidType, "'%s' has a schema that is not accepted: %v.", s.Param, s.err).WithParam(s.Param)
 	}
 	return nil
 }
@@ -74,8 +74,8 @@ func (s *schemaCheck) fail(text string) bool {
 	return false
 }
 
-// pay charges a step of reading that handles some bytes of a place.
-func (s *schemaCheck) pay(step, bytes int) bool {
+// spend charges a step of reading that handles some bytes of a place.
+func (s *schemaCheck) spend(step, bytes int) bool {
 	if err := s.spent.add(cost{work: step + bytes/bytesOfWork}); err != nil {
 		return s.fail(err.Error())
 	}
@@ -86,7 +86,7 @@ func (s *schemaCheck) node(w *jsonscan.Walk, at string, kind nodeKind) bool {
 	if len(at) > maxPlace {
 		return s.fail("its names, inside one another, are too long")
 	}
-	if !s.pay(0, len(at)) {
+	if !s.spend(0, len(at)) {
 		return false
 	}
 	switch w.Kind() {
@@ -204,7 +204,7 @@ func (s *schemaCheck) schema(w *jsonscan.Walk, at string) bool {
 	s.shapes[at] = about
 	begin := w.Offset()
 	ok := w.Object(func(name []byte) bool {
-		if !s.pay(0, len(at)) {
+		if !s.spend(0, len(at)) {
 			return false
 		}
 		here := at + "/" + string(name)
@@ -294,7 +294,7 @@ func (s *schemaCheck) pattern(w *jsonscan.Walk) bool {
 		return len(v.Raw) <= maxPattern || s.fail("a pattern is too long")
 	}
 	text := v.String()
-	if !s.pay(len(text)/2+classWork*(strings.Count(text, `\p`)+strings.Count(text, `\P`)), 0) {
+	if !s.spend(len(text)/2+classWork*(strings.Count(text, `\p`)+strings.Count(text, `\P`)), 0) {
 		return false
 	}
 	spent, err := checkPattern(text, s.Lenient)
@@ -332,7 +332,7 @@ func (s *schemaCheck) reference(w *jsonscan.Walk, at string) bool {
 	if ref != "#" && !strings.HasPrefix(ref, "#/") {
 		return s.fail("a $ref does not begin with #/")
 	}
-	if !s.pay(1, 4*(len(s.base)+len(ref))) {
+	if !s.spend(1, 4*(len(s.base)+len(ref))) {
 		return false
 	}
 	place := s.base + ref[1:]
@@ -349,7 +349,7 @@ func (s *schemaCheck) alternatives(w *jsonscan.Walk, at, here string) bool {
 		return false
 	}
 	for i := range s.counts[here] {
-		if !s.pay(edgeWork, len(here)) {
+		if !s.spend(edgeWork, len(here)) {
 			return false
 		}
 		s.edges[at] = append(s.edges[at], here+"/"+strconv.Itoa(i))

@@ -108,8 +108,8 @@ const (
 	partWork = 5 // that makes a part of the skeleton
 )
 
-// pay charges a step, and reports whether the limit of work allows it.
-func (k *skeleton) pay(step, bytes int) bool {
+// spend charges a step, and reports whether the limit of work allows it.
+func (k *skeleton) spend(step, bytes int) bool {
 	k.work += step + bytes/16
 	return !k.full()
 }
@@ -155,7 +155,7 @@ func (k *skeleton) at(place string) elem {
 		if sh == nil {
 			sh = &shape{}
 		}
-		if k.pay(partWork, len(place)) {
+		if k.spend(partWork, len(place)) {
 			k.define(r, k.ways(place, sh)...)
 		}
 	}
@@ -177,7 +177,7 @@ func (k *skeleton) ways(place string, s *shape) (all [][]elem) {
 		if n, ok := k.counts[place+name]; ok {
 			var values []string // of alternatives that are no more than these
 			for i := range n {
-				if !k.pay(lookWork, len(place)) {
+				if !k.spend(lookWork, len(place)) {
 					break
 				}
 				one := place + name + "/" + strconv.Itoa(i)
@@ -198,7 +198,7 @@ func (k *skeleton) ways(place string, s *shape) (all [][]elem) {
 		types = []string{""}
 	}
 	for _, t := range types {
-		if !k.pay(lookWork, len(place)) {
+		if !k.spend(lookWork, len(place)) {
 			break
 		}
 		all = append(all, k.typed(place, s, t)...)
@@ -219,7 +219,7 @@ func (k *skeleton) typed(place string, s *shape, t string) [][]elem {
 			if n, ok := k.counts[place+name]; ok {
 				list := []elem{k.sign('[')}
 				for i := range n {
-					if !k.pay(lookWork, len(place)) {
+					if !k.spend(lookWork, len(place)) {
 						break
 					}
 					if i > 0 {
@@ -312,7 +312,7 @@ func (k *skeleton) weigh(place string) int {
 	}
 	sum := 1
 	s := k.shapes[place]
-	if s == nil || !k.pay(partWork, len(place)) {
+	if s == nil || !k.spend(partWork, len(place)) {
 		return sum
 	}
 	k.weighs[place] = visiting
@@ -345,7 +345,7 @@ type member struct {
 func (k *skeleton) fields(place string, s *shape) (list []member) {
 	add := func(place string, required func(name string) bool) {
 		for _, name := range k.names[place+"/properties"] {
-			if !k.pay(partWork, len(place)+len(name)) {
+			if !k.spend(partWork, len(place)+len(name)) {
 				break
 			}
 			list = append(list, member{name, place + "/properties/" + name, required(name)})
@@ -356,13 +356,13 @@ func (k *skeleton) fields(place string, s *shape) (list []member) {
 		return list
 	}
 	for i := range k.counts[place+"/allOf"] {
-		if !k.pay(lookWork, len(place)) {
+		if !k.spend(lookWork, len(place)) {
 			break
 		}
 		part := place + "/allOf/" + strconv.Itoa(i)
 		if n, ok := k.counts[part+"/anyOf"]; ok {
 			for j := range n {
-				if !k.pay(lookWork, len(part)) {
+				if !k.spend(lookWork, len(part)) {
 					break
 				}
 				add(k.behind(part+"/anyOf/"+strconv.Itoa(j)), func(string) bool { return false })

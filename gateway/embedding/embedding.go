@@ -22,18 +22,18 @@ func FromJina(body []byte) ([]byte, error) {
 	}
 	switch {
 	case v[1].Bool():
-		return nil, api.New(api.UnsupportedParameter, "Texts are embedded one by one; leave 'late_chunking' out.").With("late_chunking")
+		return nil, api.New(api.UnsupportedParameter, "Texts are embedded one by one; leave 'late_chunking' out.").WithParam("late_chunking")
 	case v[2].Bool():
-		return nil, api.New(api.UnsupportedParameter, "A text gets one embedding; leave 'return_multivector' out.").With("return_multivector")
+		return nil, api.New(api.UnsupportedParameter, "A text gets one embedding; leave 'return_multivector' out.").WithParam("return_multivector")
 	case v[3].Kind == jsonscan.Bool && !v[3].Bool():
-		return nil, api.New(api.UnsupportedParameter, "Embeddings are normalized; leave 'normalized' out.").With("normalized")
+		return nil, api.New(api.UnsupportedParameter, "Embeddings are normalized; leave 'normalized' out.").WithParam("normalized")
 	}
 	if !v[0].Set() {
 		return body, nil
 	}
 	kind := v[0].String()
 	if v[0].Kind != jsonscan.String || kind != "float" && kind != "base64" {
-		return nil, api.New(api.UnsupportedParameter, "'embedding_type' can only be float or base64.").With("embedding_type")
+		return nil, api.New(api.UnsupportedParameter, "'embedding_type' can only be float or base64.").WithParam("embedding_type")
 	}
 	body, err := jsonscan.Remove(body, "embedding_type")
 	if err == nil {
@@ -62,20 +62,20 @@ func ReadForm(body []byte, model *catalog.Model) (f Form, engine []byte, err err
 		v[0] = v[2] // Voyage's name
 	}
 	if v[3].Set() && v[3].String() != "float" {
-		return f, nil, api.New(api.UnsupportedParameter, "'output_dtype' can only be float.").With("output_dtype")
+		return f, nil, api.New(api.UnsupportedParameter, "'output_dtype' can only be float.").WithParam("output_dtype")
 	}
 	if s := v[1].String(); v[1].Set() && (v[1].Kind != jsonscan.String || s != "float" && s != "base64") {
-		return f, nil, api.New(api.InvalidType, "'encoding_format' must be float or base64.").With("encoding_format")
+		return f, nil, api.New(api.InvalidType, "'encoding_format' must be float or base64.").WithParam("encoding_format")
 	}
 	f.Base64 = v[1].String() == "base64"
 	if !v[0].Set() {
 		return f, body, nil
 	}
 	if !model.Dimensions {
-		return f, nil, api.Newf(api.UnsupportedParameter, "The model '%s' gives embeddings of its own length only; leave 'dimensions' out.", model.ID).With("dimensions")
+		return f, nil, api.Newf(api.UnsupportedParameter, "The model '%s' gives embeddings of its own length only; leave 'dimensions' out.", model.ID).WithParam("dimensions")
 	}
 	if v[0].Kind != jsonscan.Number || json.Unmarshal(v[0].Raw, &f.Dimensions) != nil || f.Dimensions < 1 {
-		return f, nil, api.New(api.InvalidType, "'dimensions' must be a whole number of at least 1.").With("dimensions")
+		return f, nil, api.New(api.InvalidType, "'dimensions' must be a whole number of at least 1.").WithParam("dimensions")
 	}
 	for _, key := range []string{"dimensions", "encoding_format", "output_dimension"} {
 		if body, err = jsonscan.Remove(body, key); err != nil {
@@ -103,7 +103,7 @@ func (f Form) Cut(answer []byte) ([]byte, error) {
 	out := make([]map[string]any, len(data))
 	for i, d := range data {
 		if f.Dimensions > len(d.Embedding) {
-			return nil, api.Newf(api.InvalidType, "'dimensions' is %d, but the model gives %d.", f.Dimensions, len(d.Embedding)).With("dimensions")
+			return nil, api.Newf(api.InvalidType, "'dimensions' is %d, but the model gives %d.", f.Dimensions, len(d.Embedding)).WithParam("dimensions")
 		}
 		var e any = cut(d.Embedding, f.Dimensions)
 		if f.Base64 {

@@ -60,7 +60,7 @@ func sourceOf(h *fasthttp.RequestHeader) api.Source {
 
 // authenticate returns the key of a request with these headers, or the error that refuses the request on this route. On a
 // gateway without keys every request gets a key with both scopes.
-func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) (keys.Key, *api.Error) {
+func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.RouteMatch, source api.Source) (keys.Key, *api.Error) {
 	metrics := hit.Route != nil && hit.Route.Name == "metrics"
 	free := hit.Route != nil && hit.Route.Scope == api.ScopeFree || metrics && s.cfg.FreeMetrics
 	key := keys.Key{Scopes: keys.Infer | keys.Manage, Ceiling: "high"}
@@ -102,7 +102,7 @@ func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.Hit, source api
 // keyOf returns the key that a request presents, else that of the page's session. Browsers send Basic credentials by
 // themselves, so these do not count if another site's page may have sent the request: one marked as foreign, or an unmarked
 // GET that changes something.
-func (s *Server) keyOf(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) keys.Key {
+func (s *Server) keyOf(h *fasthttp.RequestHeader, hit api.RouteMatch, source api.Source) keys.Key {
 	authorization := h.Peek("Authorization")
 	if keys.IsBasic(authorization) && (source.Foreign() || hit.Acts() && source.Unmarked()) {
 		authorization = nil
@@ -139,7 +139,7 @@ func presentsKey(h *fasthttp.RequestHeader) bool {
 
 // needsLocalAdmin refuses a request without the local admin key, on a gateway without keys, where the route could run programs
 // or read files on the hosts.
-func (s *Server) needsLocalAdmin(h *fasthttp.RequestHeader, hit api.Hit, source api.Source) *api.Error {
+func (s *Server) needsLocalAdmin(h *fasthttp.RequestHeader, hit api.RouteMatch, source api.Source) *api.Error {
 	switch {
 	case s.keyOf(h, hit, source).Scopes&keys.Manage != 0:
 		return nil
@@ -157,7 +157,7 @@ func (s *Server) localAdmin(r *web.Request) error {
 		return nil
 	}
 	h := &r.Ctx.Request.Header
-	if e := s.needsLocalAdmin(h, r.Hit, sourceOf(h)); e != nil {
+	if e := s.needsLocalAdmin(h, r.Match, sourceOf(h)); e != nil {
 		return e
 	}
 	return nil

@@ -36,21 +36,21 @@ type LocalRunner interface {
 	Admit(gateway string, from *relay.Call, req *relay.Request) relay.Admission
 }
 
-// ready waits until send can follow, at most until the given time: for an endpoint, and for the request's turn if the runner is
+// awaitTurn waits until send can follow, at most until the given time: for an endpoint, and for the request's turn if the runner is
 // in this process.
-func (x *exchange) ready(until time.Time) (bool, error) {
-	if in, err := x.acquireEndpoint(until); !in || err != nil {
-		return in, err
+func (x *exchange) awaitTurn(until time.Time) (bool, error) {
+	if have, err := x.acquireEndpoint(until); !have || err != nil {
+		return have, err
 	}
 	if x.admission == nil {
-		near := x.localRunner()
-		if near == nil {
+		local := x.localRunner()
+		if local == nil {
 			return true, nil
 		}
 		if err := x.prepareSend(); err != nil {
 			return false, err
 		}
-		x.admission = near.Admit(x.s.cfg.Signer.Gateway(), &x.link, &x.req)
+		x.admission = local.Admit(x.s.cfg.Signer.Gateway(), &x.link, &x.req)
 	}
 	return x.admission.Wait(until), nil
 }
@@ -84,7 +84,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	}
 	if re, ok := errors.AsType[*relay.Error](err); ok && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
 		s.log.Warn("runner not reached", "host", x.endpoint.Host, "request", x.ID, "error", err)
-		return nil, x.again(api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err))
+		return nil, x.retryAtGate(api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err))
 	}
 	return nil, err
 }
@@ -108,7 +108,7 @@ func (x *exchange) prepareSend() error {
 	}
 	x.cacheTenant = cacheTenant
 	// FirstByte and Silence are the last resort against a runner that hangs; its own limits take effect first.
-	x.req = relay.Request{Method: methodOf(h.Method()), Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte, Waits: !x.handed, Until: x.until}
+	x.req = relay.Request{Method: methodOf(h.Method()), Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte, Waits: !x.finishedByStream, Until: x.until}
 	values := x.scratch[:0]
 	add := func(name, value string) {
 		n := len(values)
@@ -132,7 +132,7 @@ func (x *exchange) prepareSend() error {
 			add(rpc.HeaderWaiters, strconv.Itoa(x.info.Waiters))
 		}
 	}
-	if x.Hit.Route.Body == api.BodyJSON {
+	if x.Match.Route.Body == api.BodyJSON {
 		x.req.Add("Content-Type", jsonType) // whatever the client sent
 	} else if v := h.ContentType(); len(v) > 0 {
 		x.req.Add("Content-Type", v)
@@ -147,7 +147,7 @@ func (x *exchange) prepareSend() error {
 		x.req.AddWebSocket(h)
 	}
 	if n := len(values); x.observed != nil {
-		if values = x.observed.sends(x, values); len(values) > n {
+		if values = x.observed.beginAttempt(x, values); len(values) > n {
 			x.req.Add(trace.Header, values[n:])
 		}
 	}
@@ -177,7 +177,7 @@ func (x *exchange) countOpen() {
 }
 
 func (x *exchange) touch() {
-	if !x.Hit.Head {
+	if !x.Match.Head {
 		x.s.dir.Touch(x.endpoint.Host, x.model.ID)
 	}
 }
@@ -242,7 +242,7 @@ func (x *exchange) refusal(resp *relay.Response) error {
 		return api.New(api.InternalError, "The model's host does not accept this gateway.").
 			WithCause(errors.New("runner " + x.endpoint.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))
 	case reason == rpc.RefusedHost:
-		return x.again(api.New(api.HostUnreachable, "The model's host could not be reached; try again."))
+		return x.retryAtGate(api.New(api.HostUnreachable, "The model's host could not be reached; try again."))
 	}
-	return x.again(api.Newf(api.ModelLoading, "The model '%s' is not ready yet; try again.", x.model.ID))
+	return x.retryAtGate(api.Newf(api.ModelLoading, "The model '%s' is not ready yet; try again.", x.model.ID))
 }

@@ -11,8 +11,8 @@ import (
 	"reveille/infra/recipe"
 )
 
-// vet applies the rules for engine bodies to a body that the gateway wrote itself, or that goes to an engine's own path.
-func (c *call) vet(spec *bodycheck.Spec) error {
+// checkBody applies the rules for engine bodies to a body that the gateway wrote itself, or that goes to an engine's own path.
+func (c *call) checkBody(spec *bodycheck.Spec) error {
 	var check bodycheck.Check
 	if err := check.Read(spec, c.body); err != nil {
 		return api.BadJSON(err)
@@ -22,13 +22,13 @@ func (c *call) vet(spec *bodycheck.Spec) error {
 
 // finishCheck ends the check of a body after all its members were seen.
 func (c *call) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec) error {
-	dropped, err := check.Finish(spec, c.body, c.engine)
+	dropped, err := check.Finish(spec, c.body, c.engineModel)
 	if err != nil {
 		return err
 	}
 	c.s.m.droppedFields.Add(dropped)
 	c.constrained, c.text = check.Constrained, check.AllText
-	if err := c.s.fits(c.model, check.TextBytes, c.context); err != nil {
+	if err := c.s.checkContext(c.model, check.TextBytes, c.context); err != nil {
 		return err
 	}
 	if check.AnyObject {
@@ -43,9 +43,9 @@ const (
 	longContext = 1 << 20  // tokens, for a model whose context is unknown
 )
 
-// fits refuses a text that cannot fit into a model's context, or into the context of a load that the request asks for.
+// checkContext refuses a text that cannot fit into a model's context, or into the context of a load that the request asks for.
 // Engines read all of the text before they notice, and templates and tokenizers may take time quadratic in its length.
-func (s *Server) fits(m *catalog.Model, text int, asked int64) error {
+func (s *Server) checkContext(m *catalog.Model, text int, asked int64) error {
 	if text <= freeText || m.Type != policy.LLM {
 		return nil
 	}
@@ -57,8 +57,8 @@ func (s *Server) fits(m *catalog.Model, text int, asked int64) error {
 	return nil
 }
 
-// engine describes the model for the check of a body.
-func (c *call) engine() bodycheck.Model {
+// engineModel describes the model for the check of a body.
+func (c *call) engineModel() bodycheck.Model {
 	r := c.s.cfg.Catalog().Recipes[c.model.Recipe]
 	return bodycheck.Model{Fields: r.Fields, Llama: r.Family() == recipe.LlamaCpp, Sees: c.model.MMProj != ""}
 }

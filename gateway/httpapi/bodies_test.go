@@ -10,17 +10,17 @@ func TestTextBeyondTheContext(t *testing.T) {
 	p := newPool(t, "")
 	for name, most := range map[string]int{"two": freeText + tokenText*512, "one": freeText + tokenText*longContext} {
 		m, _ := p.catalog().Model(name)
-		if err := p.server.fits(m, most, 0); err != nil {
+		if err := p.server.checkContext(m, most, 0); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := p.server.fits(m, most+1, 0); err == nil {
+		if err := p.server.checkContext(m, most+1, 0); err == nil {
 			t.Errorf("%s takes %d bytes of text", name, most+1)
 		}
 	}
-	if m, _ := p.catalog().Model("two"); p.server.fits(m, freeText+tokenText*4096, 4096) != nil {
+	if m, _ := p.catalog().Model("two"); p.server.checkContext(m, freeText+tokenText*4096, 4096) != nil {
 		t.Error("a request that asks for more does not get it")
 	}
-	if m, _ := p.catalog().Model("vec"); p.server.fits(m, 64<<20, 0) != nil {
+	if m, _ := p.catalog().Model("vec"); p.server.checkContext(m, 64<<20, 0) != nil {
 		t.Error("inputs to embed are not one text")
 	}
 	text := strings.Repeat("word ", 120_000)

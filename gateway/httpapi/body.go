@@ -11,9 +11,9 @@ import (
 // call is an inference request that passed the checks of its body.
 type call struct {
 	*request
-	model *catalog.Model
-	asked string // the model name that the client sent
-	body  []byte // what the engine receives
+	model          *catalog.Model
+	requestedModel string // the model name that the client sent
+	body           []byte // what the engine receives
 
 	engineStreams bool // the body asks the engine for a stream
 
@@ -26,7 +26,7 @@ type call struct {
 // parse checks the body of an inference request and finds its model.
 func (r *request) parse() (*call, error) {
 	c := &call{request: r, body: r.Ctx.PostBody()}
-	route := r.Hit.Route
+	route := r.Match.Route
 	spec := bodycheck.ForRoute(route.Name)
 	var check bodycheck.Check
 	var name string
@@ -45,9 +45,9 @@ func (r *request) parse() (*call, error) {
 	if c.model, err = r.s.dir.Resolve(&r.Key, name, route); err != nil {
 		return nil, err
 	}
-	c.asked = name
+	c.requestedModel = name
 	if route.Type != "" && c.model.Type != route.Type {
-		return nil, api.Newf(api.ModelTypeMismatch, "The model '%s' is of type %s; this route needs one of type %s.", c.model.ID, c.model.Type, route.Type).With("model")
+		return nil, api.Newf(api.ModelTypeMismatch, "The model '%s' is of type %s; this route needs one of type %s.", c.model.ID, c.model.Type, route.Type).WithParam("model")
 	}
 	if spec != nil {
 		return c, c.finishCheck(&check, spec)
@@ -57,7 +57,7 @@ func (r *request) parse() (*call, error) {
 
 // parseJSON reads a body once: it takes the members that the route table names and passes all others to the check.
 func (c *call) parseJSON(check *bodycheck.Check, spec *bodycheck.Spec) (name string, err error) {
-	route := c.Hit.Route
+	route := c.Match.Route
 	var values [api.MaxKeys]jsonscan.Value
 	m, err := jsonscan.Open(c.body)
 	if err != nil {
@@ -91,7 +91,7 @@ func (c *call) parseForm() (name string, err error) {
 	if !ok {
 		return "", api.New(api.UnsupportedMediaType, "This route takes multipart/form-data.")
 	}
-	route := c.Hit.Route
+	route := c.Match.Route
 	var parts [api.MaxKeys]jsonscan.Part
 	if err := jsonscan.Multipart(c.body, boundary, route.Keys(), parts[:]); err != nil {
 		return "", api.New(api.InvalidRequest, "Invalid multipart body.").WithCause(err)

@@ -21,7 +21,7 @@ type request struct {
 	web.Request
 	s        *Server
 	stream   bool // it asked for a stream, on a route that has streams
-	taken    relay.Body
+	buffered relay.Body
 	keepBody bool // the answer's stream still needs the body and releases it
 	observed *observed
 }
@@ -38,7 +38,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 func (s *Server) newRequest(ctx *fasthttp.RequestCtx) *request {
 	r := &request{s: s, Request: web.Request{Server: &s.web, Ctx: ctx, Began: time.Now()}}
 	r.ID = api.RequestID(string(ctx.Request.Header.Peek(api.HeaderRequestID)), fillRandom)
-	r.Hit = match(&ctx.Request.Header)
+	r.Match = match(&ctx.Request.Header)
 	r.observed = s.observe(r)
 	h := &ctx.Response.Header
 	h.SetCanonical(api.SentRequestID, []byte(r.ID))
@@ -47,7 +47,7 @@ func (s *Server) newRequest(ctx *fasthttp.RequestCtx) *request {
 }
 
 // match finds the route. The result does not alias h.
-func match(h *fasthttp.RequestHeader) api.Hit {
+func match(h *fasthttp.RequestHeader) api.RouteMatch {
 	_, path := splitTarget(h.RequestURI())
 	path, _, _ = bytes.Cut(path, []byte("?"))
 	return api.Match(methodOf(h.Method()), string(path))
@@ -101,7 +101,7 @@ func (r *request) chain() error {
 	if smuggled {
 		return api.New(api.InvalidRequest, "Content-Length and Transfer-Encoding must not be sent together.")
 	}
-	if r.Hit.Head {
+	if r.Match.Head {
 		r.Ctx.Response.SkipBody = true
 	}
 	if enc := h.Peek("Content-Encoding"); len(enc) > 0 && string(enc) != "identity" {
@@ -110,7 +110,7 @@ func (r *request) chain() error {
 	if err := r.readBody(); err != nil {
 		return err
 	}
-	return r.s.handlers[r.Hit.Route.Name](r.s, r)
+	return r.s.handlers[r.Match.Route.Name](r.s, r)
 }
 
 // authorize makes the checks that need no body: the request's origin, its key, and that the route exists. It sets the
@@ -123,7 +123,7 @@ func (r *request) authorize() error {
 		return e
 	}
 	r.setHeaders(headers)
-	if r.Key, e = r.s.authenticate(h, r.Hit, source); e != nil {
+	if r.Key, e = r.s.authenticate(h, r.Match, source); e != nil {
 		return e
 	}
 	r.Account = r.Key.Account
@@ -140,11 +140,11 @@ func (r *request) setHeaders(headers []api.Header) {
 // client or an engine.
 func (r *request) fail(err error) {
 	e := api.As(err)
-	r.observed.failed(e)
-	if e.Kind == api.SlotsPinnedConflict && r.Hit.Route.Inference { // of a load with its own options
+	r.observed.setError(e)
+	if e.Kind == api.SlotsPinnedConflict && r.Match.Route.Inference { // of a load with its own options
 		e = api.New(api.SlotsPinned, e.Message).WithCause(e.Cause)
 	}
-	d := r.Hit.Dialect
+	d := r.Match.Dialect
 	status := d.Status(e)
 	logAt, omitted := r.s.log.Debug, 0
 	if e.Status >= 500 && e.Status != fasthttp.StatusServiceUnavailable {
@@ -208,7 +208,7 @@ func (r *request) release() {
 		r.dropBody()
 	}
 	r.s.intake.Finish(r.Ctx)
-	if o := r.observed; o != nil && !o.late {
+	if o := r.observed; o != nil && !o.endsWithStream {
 		o.end(r)
 	}
 }

@@ -15,12 +15,12 @@ func (s *Server) cohereChat(r *request) error {
 	if c.body, err = cohere.Translate(c.body, c.model.ID, c.stream); err != nil {
 		return err
 	}
-	if err := c.vet(bodycheck.ForRoute("chat")); err != nil {
+	if err := c.checkBody(bodycheck.ForRoute("chat")); err != nil {
 		return err
 	}
 	x := &exchange{call: c, path: []byte(cohere.ChatPath)}
 	if c.stream {
-		x.into = cohere.NewStream(c.ID)
+		x.translator = cohere.NewStream(c.ID)
 	} else {
 		x.answer = func(x *exchange, resp *relay.Response) error {
 			return x.sendTranslated(resp, func(engine []byte) ([]byte, error) { return cohere.Answer(engine, c.ID) })

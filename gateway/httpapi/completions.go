@@ -15,7 +15,7 @@ func (s *Server) completions(r *request) error {
 		return err
 	}
 	x := &exchange{call: c, path: completionsPath}
-	if !c.engine().Llama {
+	if !c.engineModel().Llama {
 		return x.start()
 	}
 	q, err := legacy.Translate(c.body)
@@ -26,7 +26,7 @@ func (s *Server) completions(r *request) error {
 	switch c.body, x.path = q.Body, []byte(q.Path); {
 	case q.Plain:
 	case c.stream:
-		x.into = legacy.NewStream(q)
+		x.translator = legacy.NewStream(q)
 	default:
 		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, q.Answer) }
 	}

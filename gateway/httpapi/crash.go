@@ -32,8 +32,8 @@ func (x *exchange) crashed(e *api.Error) error {
 	}
 	x.s.log.Info("engine crashed, repeating a request", "request", x.ID, "model", x.model.ID, "host", x.endpoint.Host)
 	x.repeated = true
-	x.charged = true // the request is not charged for the load that replaces the engine
-	return x.again(e)
+	x.loadCharged = true // the request is not charged for the load that replaces the engine
+	return x.retryAtGate(e)
 }
 
 // recordCrash records that an engine crashed with a constrained request. Each crash counts once, however often it is reported.
@@ -41,14 +41,14 @@ func (s *Server) recordCrash(p *suspect) {
 	if p == nil {
 		return
 	}
-	if _, barred := s.crashes.Note(p.engine, p.sent, time.Now(), s.suspects.keys(p.at)); barred {
+	if _, barred := s.crashes.Record(p.engine, p.sent, time.Now(), s.suspects.keys(p.at)); barred {
 		s.log.Warn("engines crashed under constrained requests of one key, refusing more of them", "request", p.request, "engine", p.engine, "for", quota.CrashWindow)
 		s.suspects.recheck()
 	}
 }
 
-// repeats decides whether to repeat the request of a stream that broke off before its first event.
-func (x *exchange) repeats(err error) bool {
+// shouldRepeat decides whether to repeat the request of a stream that broke off before its first event.
+func (x *exchange) shouldRepeat(err error) bool {
 	e := x.asError(err)
 	return errors.Is(e, api.EngineCrashed) && errors.Is(x.crashed(e), relay.ErrAgain)
 }

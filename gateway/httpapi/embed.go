@@ -44,7 +44,7 @@ func (c *call) embedAs(q embeddingRequest, tell func(vectors []json.RawMessage, 
 // embed serves an embedding request of another dialect, whose body is in the engine's. tell turns the engine's answer into the
 // client's.
 func (x *exchange) embed(tell func(raw []byte) ([]byte, error)) error {
-	if err := x.vet(bodycheck.ForRoute("embeddings")); err != nil {
+	if err := x.checkBody(bodycheck.ForRoute("embeddings")); err != nil {
 		return err
 	}
 	form, err := x.embeddingForm()
@@ -74,7 +74,7 @@ func (s *Server) teiEmbed(r *request) error {
 		return api.BadJSON(err)
 	}
 	if v[2].Set() && !v[2].Bool() {
-		return api.New(api.UnsupportedParameter, "'normalize' can only be true here.").With("normalize")
+		return api.New(api.UnsupportedParameter, "'normalize' can only be true here.").WithParam("normalize")
 	}
 	return c.embedAs(embeddingRequest{Input: v[0].Raw, Dimensions: v[1].Raw}, func(vectors []json.RawMessage, _ int64) (any, error) { return vectors, nil })
 }
@@ -98,7 +98,7 @@ func (s *Server) teiInfo(r *request) error {
 	case policy.Reranking:
 		kind = "reranker"
 	default:
-		return api.Newf(api.ModelTypeMismatch, "The model '%s' is of type %s; this route needs one of type embedding or reranking.", m.ID, m.Type).With("model")
+		return api.Newf(api.ModelTypeMismatch, "The model '%s' is of type %s; this route needs one of type embedding or reranking.", m.ID, m.Type).WithParam("model")
 	}
 	longest, _ := s.dir.ContextOf(m, s.dir.WeightsOf(cat, m), s.dir.Effective(cat, m))
 	info := map[string]any{

@@ -66,15 +66,15 @@ var handlers = map[string]handler{
 	"ui_logout":  (*Server).logout,
 }
 
-// served returns the handlers, those of m included. Every route has one.
-func served(m *manage.Service) map[string]handler {
+// allHandlers returns the handlers, those of m included. Every route has one.
+func allHandlers(m *manage.Service) map[string]handler {
 	all := maps.Clone(handlers)
 	for name, handle := range m.Handlers() {
 		all[name] = func(_ *Server, r *request) error { return handle(&r.Request) }
 	}
 	for _, r := range api.Routes() {
 		if r.Unserved != "" {
-			all[r.Name] = notServed
+			all[r.Name] = notSupported
 		}
 		if all[r.Name] == nil {
 			panic("httpapi: there is no handler for the route " + r.Name)
@@ -83,6 +83,6 @@ func served(m *manage.Service) map[string]handler {
 	return all
 }
 
-func notServed(_ *Server, r *request) error {
-	return api.New(api.NotSupported, r.Hit.Route.Unserved)
+func notSupported(_ *Server, r *request) error {
+	return api.New(api.NotSupported, r.Match.Route.Unserved)
 }

@@ -48,9 +48,9 @@ func (x *exchange) queueHeader() {
 	x.Ctx.Response.Header.Set(api.HeaderQueueLength, strconv.Itoa(x.ahead))
 }
 
-// rename puts the name of the answering model into a JSON body.
-func (c *call) rename() error {
-	if c.Hit.Route.Body != api.BodyJSON {
+// setModelName puts the name of the answering model into a JSON body.
+func (c *call) setModelName() error {
+	if c.Match.Route.Body != api.BodyJSON {
 		return nil
 	}
 	body, err := jsonscan.SetString(c.body, "model", c.model.ID)

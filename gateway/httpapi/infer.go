@@ -19,13 +19,13 @@ import (
 // start calls it when the response is complete or there is none, otherwise closing the body stream does.
 type exchange struct {
 	*call
-	path    []byte                                 // at the engine
-	upgrade bool                                   // pass a WebSocket through
-	raw     bool                                   // pass method, headers and answer through unchanged
-	answer  func(*exchange, *relay.Response) error // delivers an answer that is not streamed; nil relays it
-	into    translator                             // turns a stream into another dialect's; nil relays it
-	after   func()                                 // called after a complete answer; nil: nothing
-	load    func(*exchange) error                  // queues the load of a model that is on no host; nil leaves it to the gate
+	path       []byte                                 // at the engine
+	upgrade    bool                                   // pass a WebSocket through
+	raw        bool                                   // pass method, headers and answer through unchanged
+	answer     func(*exchange, *relay.Response) error // delivers an answer that is not streamed; nil relays it
+	translator translator                             // turns a stream into another dialect's; nil relays it
+	onComplete func()                                 // called after a complete answer; nil: nothing
+	load       func(*exchange) error                  // queues the load of a model that is on no host; nil leaves it to the gate
 
 	place int          // among the open exchanges
 	watch *relay.Watch // for the client leaving
@@ -36,12 +36,12 @@ type exchange struct {
 
 // response is the answer being sent to the client.
 type response struct {
-	tap    *tap // nil, or tapped
-	tapped tap
-	unread *relay.Response // that a panic would leave open, nil for none
-	handed bool            // the body stream finishes the exchange
-	open   bool            // counted among the streams of the model
-	done   bool            // finish ran
+	tap              *tap // nil, or tapped
+	tapped           tap
+	unread           *relay.Response // that a panic would leave open, nil for none
+	finishedByStream bool            // the body stream finishes the exchange
+	open             bool            // counted among the streams of the model
+	done             bool            // finish ran
 }
 
 // infer serves an inference route on the engine's path.
@@ -61,11 +61,11 @@ func infer(path string) handler {
 
 // canonicalName puts the model's canonical name into the body, as the engine gets it.
 func (c *call) canonicalName() error {
-	if c.Hit.Route.Body != api.BodyJSON {
+	if c.Match.Route.Body != api.BodyJSON {
 		return nil
 	}
-	if c.asked != c.model.ID {
-		return c.rename()
+	if c.requestedModel != c.model.ID {
+		return c.setModelName()
 	}
 	return nil
 }
@@ -85,16 +85,16 @@ func (x *exchange) start() (err error) {
 		return api.GoingAway()
 	}
 	if err := x.checkBarred(); err != nil {
-		return x.limited(err)
+		return x.refuseByLimit(err)
 	}
 	if err := x.Account.Begin(); err != nil {
-		return x.limited(err)
+		return x.refuseByLimit(err)
 	}
 	x.Account.SetHeaders(&x.Ctx.Response.Header)
 	s.inflight.add(x)
 	x.watch = s.watcher.Arm(x.Ctx.Conn(), func() { x.abandon(relay.ErrGone) })
 	defer func() {
-		if !x.handed { // a panic ends here too
+		if !x.finishedByStream { // a panic ends here too
 			if x.unread != nil {
 				_ = x.unread.Close()
 			}
@@ -104,20 +104,20 @@ func (x *exchange) start() (err error) {
 
 	if x.endpoint, x.hasEndpoint = s.cfg.Gate.EndpointFor(x.model.ID, x.body); x.hasEndpoint {
 		x.state = "loaded"
-	} else if x.state = s.dir.StateOf(x.model.ID); x.Hit.Head {
+	} else if x.state = s.dir.StateOf(x.model.ID); x.Match.Head {
 		err = notLoaded(x.model.ID)
 	} else if x.load != nil && x.wait.policy == "block" && x.state == "unloaded" {
 		err = x.load(x)
 	} else {
 		err = x.coldPolicy()
 	}
-	var held *relay.Stream
+	var committed *relay.Stream
 	if err == nil {
-		held, err = x.reach()
+		committed, err = x.attemptUntilAnswered()
 	}
 	switch {
-	case err == nil && held != nil:
-		x.sendStream(held)
+	case err == nil && committed != nil:
+		x.sendStream(committed)
 		return nil
 	case err == nil:
 		return nil
@@ -137,8 +137,8 @@ func (x *exchange) start() (err error) {
 	return e
 }
 
-// limited sets the headers of a refusal by one of the key's limits.
-func (c *call) limited(err error) error {
+// refuseByLimit sets the headers of a refusal by one of the key's limits.
+func (c *call) refuseByLimit(err error) error {
 	h := &c.Ctx.Response.Header
 	h.Set(api.HeaderModel, c.model.ID)
 	h.Set(api.HeaderQueueLength, strconv.Itoa(c.s.cfg.Gate.Waiting()[c.model.ID]))
@@ -151,21 +151,21 @@ func clientGone(err error) bool {
 	return errors.Is(err, relay.ErrGone) || errors.Is(err, scheduling.ErrLeft)
 }
 
-// reach makes attempts until there is an answer, which it sets on the response, or until a stream must be committed
+// attemptUntilAnswered makes attempts until there is an answer, which it sets on the response, or until a stream must be committed
 // without one. It returns that stream.
-func (x *exchange) reach() (*relay.Stream, error) {
+func (x *exchange) attemptUntilAnswered() (*relay.Stream, error) {
 	commit := time.Time{}
 	if x.stream {
 		commit = x.Began.Add(x.s.cfg.CommitAfter)
 	}
 	x.until = commit
 	for {
-		ready, err := x.ready(commit)
+		ready, err := x.awaitTurn(commit)
 		if err != nil {
 			return nil, err
 		}
 		if !ready {
-			return x.events(nil), nil
+			return x.newStream(nil), nil
 		}
 		resp, err := x.send()
 		if err == nil {
@@ -173,7 +173,7 @@ func (x *exchange) reach() (*relay.Stream, error) {
 			err = resp.Await(commit)
 			if errors.Is(err, relay.ErrPending) {
 				x.unread = nil
-				return x.events(resp), nil
+				return x.newStream(resp), nil
 			}
 			if err == nil {
 				err = x.checkResponse(resp)
@@ -195,7 +195,7 @@ func (x *exchange) reach() (*relay.Stream, error) {
 // deliver sets an answer on the response.
 func (x *exchange) deliver(resp *relay.Response) error {
 	if x.upgrade {
-		return x.switched(resp)
+		return x.deliverWebSocket(resp)
 	}
 	if v := resp.Header(rpc.HeaderMedia); len(v) > 0 {
 		x.Ctx.Response.Header.SetBytesV(api.HeaderMediaCache, v)
@@ -209,10 +209,10 @@ func (x *exchange) deliver(resp *relay.Response) error {
 		return err
 	}
 	if !x.raw && resp.Status() == fasthttp.StatusOK && resp.IsEvents() {
-		x.sendStream(x.events(resp))
+		x.sendStream(x.newStream(resp))
 		return nil
 	}
-	if x.into != nil {
+	if x.translator != nil {
 		_ = resp.Close()
 		return errNoStream()
 	}
@@ -220,7 +220,7 @@ func (x *exchange) deliver(resp *relay.Response) error {
 	x.Answered(resp.Status())
 	x.Ctx.SetStatusCode(resp.Status())
 	x.Ctx.Response.Header.SetContentTypeBytes(resp.ContentType())
-	for _, name := range relayed {
+	for _, name := range relayedHeaders {
 		if v := resp.Header(name); len(v) > 0 {
 			x.Ctx.Response.Header.SetBytesV(name, v)
 		}
@@ -230,8 +230,8 @@ func (x *exchange) deliver(resp *relay.Response) error {
 	return nil
 }
 
-// relayed lists the headers of an engine's answer, besides its type and length, that are passed on to the client.
-var relayed = [...]string{"Content-Encoding", "Content-Disposition", "Location"}
+// relayedHeaders lists the headers of an engine's answer, besides its type and length, that are passed on to the client.
+var relayedHeaders = [...]string{"Content-Encoding", "Content-Disposition", "Location"}
 
 // abandon ends the exchange from another goroutine, whatever it waits for.
 func (x *exchange) abandon(cause error) {
@@ -271,17 +271,17 @@ func (x *exchange) finish(err error) {
 		first = x.tap.firstByte(x.Began)
 		x.finishTap(err)
 	} else if clientGone(err) {
-		x.Account.Used(x.prompt)
+		x.Account.Charge(x.prompt)
 	}
 	if err == nil {
 		x.s.history.Answered(time.Now(), first, x.cold)
 	}
-	x.observed.finished(x, first, err)
-	if x.after != nil && err == nil {
-		x.after()
+	x.observed.endExchange(x, first, err)
+	if x.onComplete != nil && err == nil {
+		x.onComplete()
 	}
 	x.body = nil
-	if x.handed {
+	if x.finishedByStream {
 		x.dropBody()
 	}
 }
@@ -290,12 +290,12 @@ func (x *exchange) finish(err error) {
 // charged a token for each of its events, and an estimate of the prompt.
 func (x *exchange) finishTap(err error) {
 	used := x.tap.events + x.prompt
-	defer func() { x.Account.Used(used) }()
+	defer func() { x.Account.Charge(used) }()
 	switch {
 	case err == nil:
-		if a := x.note(); a.Reported {
+		if a := x.recordAnswer(); a.Reported {
 			used = a.Input + a.Output
-			x.observed.used(a.Input, a.Output, a.Cached)
+			x.observed.setUsage(a.Input, a.Output, a.Cached)
 		}
 	case clientGone(err):
 		x.s.log.Debug("client left during the answer", "request", x.ID, "model", x.model.ID)
@@ -310,12 +310,12 @@ func (x *exchange) finishTap(err error) {
 // asError maps an error of the exchange to the client's error.
 func (x *exchange) asError(err error) *api.Error {
 	var e *api.Error
-	var told *relay.EventError
+	var eventErr *relay.EventError
 	switch {
 	case errors.As(err, &e):
 		return e
-	case errors.As(err, &told): // from the engine, or from the runner with a code of our own table
-		return api.NormalizeEvent(told.Data, x.endpoint.Host)
+	case errors.As(err, &eventErr): // from the engine, or from the runner with a code of our own table
+		return api.NormalizeEvent(eventErr.Data, x.endpoint.Host)
 	case errors.Is(err, relay.ErrTimeout):
 		return api.New(api.UpstreamTimeout, "The model did not answer in time.").WithCause(err)
 	case errors.Is(err, relay.ErrTooLarge):

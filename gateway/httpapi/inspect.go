@@ -19,7 +19,7 @@ func inspect(path string) handler {
 		m, err := s.dir.Named(&r.Key, cmp.Or(r.Query("model"), s.dir.LastUsed(&r.Key, policy.LLM)))
 		if err != nil {
 			if e := api.As(err); e.Kind == api.MissingRequiredParameter {
-				return api.New(api.MissingRequiredParameter, "No model specified. Name one in the query, as ?model=ID.").With("model")
+				return api.New(api.MissingRequiredParameter, "No model specified. Name one in the query, as ?model=ID.").WithParam("model")
 			}
 			return err
 		}
@@ -55,5 +55,5 @@ func inspect(path string) handler {
 }
 
 func notLoaded(model string) error {
-	return api.Newf(api.NotLoadedConflict, "The model '%s' is not loaded, and this route does not load it.", model).With("model")
+	return api.Newf(api.NotLoadedConflict, "The model '%s' is not loaded, and this route does not load it.", model).WithParam("model")
 }

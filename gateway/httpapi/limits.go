@@ -13,10 +13,10 @@ import (
 	"reveille/infra/relay"
 )
 
-// received decides from the head alone whether to skip a large body: a request that would be refused anyway need not wait
+// headerReceived decides from the head alone whether to skip a large body: a request that would be refused anyway need not wait
 // for it. Small bodies are always read, which is cheaper than checking twice. With Expect: 100-continue, no body is read
 // before expected has answered.
-func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if n := h.ContentLength(); relay.Skippable(n) && len(h.Peek("Expect")) == 0 {
 		source := sourceOf(h)
 		hit := match(h)
@@ -31,13 +31,13 @@ func (s *Server) received(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) 
 	return c
 }
 
-// expected answers a client that asks before it sends its body (Expect: 100-continue). It refuses a request that its
+// expectContinue answers a client that asks before it sends its body (Expect: 100-continue). It refuses a request that its
 // headers alone rule out.
-func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
+func (s *Server) expectContinue(ctx *fasthttp.RequestCtx) int {
 	r := s.newRequest(ctx)
 	err := r.authorize()
 	if err == nil {
-		err = r.bodyError(s.intake.Fits(ctx.Request.Header.ContentLength(), maxBody(r.Hit.Route)))
+		err = r.bodyError(s.intake.Fits(ctx.Request.Header.ContentLength(), maxBody(r.Match.Route)))
 	}
 	if err == nil {
 		return fasthttp.StatusContinue
@@ -52,7 +52,7 @@ func (r *request) bodyError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, relay.ErrBodyTooLarge):
-		most := min(r.s.cfg.MaxBody, cmp.Or(maxBody(r.Hit.Route), math.MaxInt))
+		most := min(r.s.cfg.MaxBody, cmp.Or(maxBody(r.Match.Route), math.MaxInt))
 		return api.Newf(api.RequestTooLarge, "The request body is larger than the limit of %d bytes.", most)
 	case errors.Is(err, relay.ErrBuffersFull):
 		return api.New(api.Overloaded, "Too many request bodies are buffered; try again.")
@@ -62,9 +62,9 @@ func (r *request) bodyError(err error) error {
 	return api.New(api.InvalidRequest, "The request's body ended early or is not well formed.").WithCause(err)
 }
 
-// unreadable answers a request whose head could not be read: too large, broken, or too slow. The connection ends with
+// badRequest answers a request whose head could not be read: too large, broken, or too slow. The connection ends with
 // the answer. The gateway keeps reading for a while, so that the answer reaches the client.
-func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
+func (s *Server) badRequest(ctx *fasthttp.RequestCtx, err error) {
 	r := s.newRequest(ctx)
 	relay.Linger(ctx.Conn())
 	refused := r.authorize() // also sets the headers that every answer to a page needs
@@ -87,11 +87,11 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 
 // readBody reads the body of an authorised request, if its route takes one.
 func (r *request) readBody() (err error) {
-	if r.Hit.Route.Body == api.BodyNone {
+	if r.Match.Route.Body == api.BodyNone {
 		r.s.intake.Finish(r.Ctx)
 		return nil
 	}
-	r.taken, err = r.s.intake.Read(r.Ctx, maxBody(r.Hit.Route))
+	r.buffered, err = r.s.intake.Read(r.Ctx, maxBody(r.Match.Route))
 	return r.bodyError(err)
 }
 
@@ -109,7 +109,7 @@ func maxBody(route *api.Route) int {
 
 // dropBody frees the body's memory and invalidates its bytes. It may be called more than once.
 func (r *request) dropBody() {
-	r.taken.Drop()
+	r.buffered.Drop()
 	r.keepBody = false
 }
 

@@ -20,7 +20,7 @@ func (s *Server) messages(r *request) error {
 	}
 	x := &exchange{call: c, path: messagesPath}
 	if c.stream {
-		x.into = new(messageEvents)
+		x.translator = new(messageEvents)
 	} else {
 		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, withMessageID) }
 	}

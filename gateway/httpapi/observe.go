@@ -14,11 +14,11 @@ import (
 // observed is what the access log and the trace say of a request; nil where neither is kept. It belongs to the request's
 // goroutine. Methods of nil do nothing.
 type observed struct {
-	entry accesslog.Entry
-	span  *trace.Span // of the request; nil like the others where it is not traced
-	hold  *trace.Span // while it waits at the gate
-	relay *trace.Span // while a runner has it
-	late  bool        // the answer's stream ends it, not the handler
+	entry          accesslog.Entry
+	span           *trace.Span // of the request; nil like the others where it is not traced
+	hold           *trace.Span // while it waits at the gate
+	relay          *trace.Span // while a runner has it
+	endsWithStream bool        // the answer's stream ends it, not the handler
 }
 
 // observe begins to observe a request whose route was found.
@@ -33,29 +33,29 @@ func (s *Server) observe(r *request) *observed {
 		Began: r.Began, Request: r.ID, Method: string(h.Method()), Path: string(path), Route: r.RouteName(), Client: r.Ctx.RemoteIP().String(),
 		UserAgent: string(h.UserAgent()), BytesIn: int64(max(0, h.ContentLength())),
 	}}
-	if route := r.Hit.Route; route != nil && route.Inference {
+	if route := r.Match.Route; route != nil && route.Inference {
 		o.span = s.cfg.Tracer.Begin(h.Peek(trace.Header), methodOf(h.Method())+" "+route.Path, r.Began)
 		o.entry.Trace = o.span.Trace()
 	}
 	return o
 }
 
-// failed records the error that the client gets.
-func (o *observed) failed(e *api.Error) {
+// setError records the error that the client gets.
+func (o *observed) setError(e *api.Error) {
 	if o != nil {
 		o.entry.Code = e.Code
 	}
 }
 
-// streams records that the answer's stream ends the request.
-func (o *observed) streams() {
+// setEndsWithStream records that the answer's stream ends the request.
+func (o *observed) setEndsWithStream() {
 	if o != nil {
-		o.late = true
+		o.endsWithStream = true
 	}
 }
 
-// waits begins a wait at the gate.
-func (o *observed) waits() {
+// beginWait begins a wait at the gate.
+func (o *observed) beginWait() {
 	if o != nil {
 		o.hold = o.span.Child(trace.Internal, "hold", time.Now())
 	}
@@ -64,8 +64,8 @@ func (o *observed) waits() {
 // stageSpans names the spans of the stages of a wait.
 var stageSpans = map[string]string{scheduling.StageQueued: "queue", scheduling.StageWaking: "wake", scheduling.StagePulling: "pull", scheduling.StageLoading: "load"}
 
-// waited ends the wait, with the stages that it went through.
-func (o *observed) waited(info scheduling.LoadInfo, err error) {
+// endWait ends the wait, with the stages that it went through.
+func (o *observed) endWait(info scheduling.LoadInfo, err error) {
 	if o == nil || o.hold == nil {
 		return
 	}
@@ -92,8 +92,8 @@ func (o *observed) waited(info scheduling.LoadInfo, err error) {
 	o.hold = nil
 }
 
-// sends begins a try at a runner, and appends the trace context that it gets.
-func (o *observed) sends(x *exchange, dst []byte) []byte {
+// beginAttempt begins a try at a runner, and appends the trace context that it gets.
+func (o *observed) beginAttempt(x *exchange, dst []byte) []byte {
 	if o == nil || o.span == nil {
 		return dst
 	}
@@ -104,8 +104,8 @@ func (o *observed) sends(x *exchange, dst []byte) []byte {
 	return o.relay.AppendContext(dst)
 }
 
-// finished records how an exchange ended.
-func (o *observed) finished(x *exchange, first time.Duration, err error) {
+// endExchange records how an exchange ended.
+func (o *observed) endExchange(x *exchange, first time.Duration, err error) {
 	if o == nil {
 		return
 	}
@@ -114,12 +114,12 @@ func (o *observed) finished(x *exchange, first time.Duration, err error) {
 	if x.info.Cold {
 		e.Load = time.Duration(x.info.LoadMS) * time.Millisecond
 	}
-	e.Broken = err != nil && o.late
-	if x.tap != nil && x.into == nil {
+	e.Broken = err != nil && o.endsWithStream
+	if x.tap != nil && x.translator == nil {
 		e.BytesOut = x.tap.bytes
 	}
 	if o.hold != nil { // it left
-		o.waited(x.info, err)
+		o.endWait(x.info, err)
 	}
 	if err != nil {
 		o.relay.Fail()
@@ -131,13 +131,13 @@ func (o *observed) finished(x *exchange, first time.Duration, err error) {
 	if e.Cold {
 		o.span.Text("reveille.cold", "true")
 	}
-	if o.late {
+	if o.endsWithStream {
 		o.end(x.request)
 	}
 }
 
-// used records the tokens that an answer reports.
-func (o *observed) used(input, output, cached int64) {
+// setUsage records the tokens that an answer reports.
+func (o *observed) setUsage(input, output, cached int64) {
 	if o != nil {
 		o.entry.TokensIn, o.entry.TokensOut, o.entry.TokensFromCache = input, output, cached
 		o.span.Number("gen_ai.usage.input_tokens", input)
@@ -153,7 +153,7 @@ func (o *observed) end(r *request) {
 	now, e := time.Now(), &o.entry
 	e.Duration = now.Sub(e.Began)
 	e.Status = r.Ctx.Response.StatusCode()
-	if !o.late && !r.Ctx.Response.IsBodyStream() {
+	if !o.endsWithStream && !r.Ctx.Response.IsBodyStream() {
 		e.BytesOut = int64(len(r.Ctx.Response.Body()))
 	}
 	if r.Account != nil {
@@ -164,7 +164,7 @@ func (o *observed) end(r *request) {
 		return
 	}
 	o.span.Text("http.request.method", e.Method)
-	o.span.Text("http.route", r.Hit.Route.Path)
+	o.span.Text("http.route", r.Match.Route.Path)
 	o.span.Text("reveille.request", e.Request)
 	o.span.Text("error.type", e.Code)
 	o.span.Number("http.response.status_code", int64(e.Status))

@@ -61,7 +61,7 @@ func (s *Server) ollamaChat(r *request) error {
 	if o.body, err = o.q.Chat(o.model.ID, o.stream); err != nil {
 		return err
 	}
-	if err := o.vet(bodycheck.ForRoute("chat")); err != nil {
+	if err := o.checkBody(bodycheck.ForRoute("chat")); err != nil {
 		return err
 	}
 	return o.serve(ollama.ChatPath, false)
@@ -84,7 +84,7 @@ func (s *Server) ollamaGenerate(r *request) error {
 	if path == ollama.CompletionPath {
 		route = "completions"
 	}
-	if err := o.vet(bodycheck.ForRoute(route)); err != nil {
+	if err := o.checkBody(bodycheck.ForRoute(route)); err != nil {
 		return err
 	}
 	return o.serve(path, true)
@@ -92,7 +92,7 @@ func (s *Server) ollamaGenerate(r *request) error {
 
 // form returns the format of the answer. x is the exchange that delivers it, nil for none.
 func (o *ollamaCall) form(generate bool, x *exchange) *ollama.ResponseWriter {
-	name := o.asked
+	name := o.requestedModel
 	if name == "" {
 		name = o.model.ID
 	}
@@ -109,10 +109,10 @@ func (o *ollamaCall) serve(path string, generate bool) error {
 	if err != nil {
 		return err
 	}
-	x := &exchange{call: o.call, path: []byte(path), after: o.after(), load: load}
+	x := &exchange{call: o.call, path: []byte(path), onComplete: o.after(), load: load}
 	f := o.form(generate, x)
 	if o.stream {
-		x.into = ollama.NewStream(f)
+		x.translator = ollama.NewStream(f)
 	} else {
 		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, f.Answer) }
 	}
@@ -153,7 +153,7 @@ func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.ResponseWrit
 	if err != nil {
 		return err
 	}
-	x := &exchange{call: o.call, after: o.after(), load: load}
+	x := &exchange{call: o.call, onComplete: o.after(), load: load}
 	f := o.form(false, x)
 	return x.embed(func(raw []byte) ([]byte, error) { return tell(f, raw) })
 }
@@ -181,7 +181,7 @@ func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
 		return api.GoingAway()
 	}
 	if err := o.Account.Begin(); err != nil {
-		return o.limited(err)
+		return o.refuseByLimit(err)
 	}
 	defer o.Account.End()
 	if _, warm := o.s.cfg.Gate.Endpoint(o.model.ID); !warm {
@@ -190,11 +190,11 @@ func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
 			return err
 		}
 		if err := o.Account.BeginWait(); err != nil {
-			return o.limited(err)
+			return o.refuseByLimit(err)
 		}
 		defer o.Account.EndWait()
 		if err := o.chargeLoad(); err != nil {
-			return o.limited(err)
+			return o.refuseByLimit(err)
 		}
 		ctx, stop := o.ClientContext()
 		defer stop()
@@ -234,7 +234,7 @@ func (o *ollamaCall) loadSized() (func(*exchange) error, error) {
 		return nil, err
 	}
 	return func(x *exchange) error {
-		if err := (loadCharge{x}).Load(); err != nil {
+		if err := (loadCharge{x}).CountLoad(); err != nil {
 			return err
 		}
 		ctx, stop := context.WithTimeout(o.s.life, min(x.wait.limit, queueLimit))

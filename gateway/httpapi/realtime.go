@@ -21,7 +21,7 @@ func (s *Server) realtime(r *request) error {
 		return api.New(api.InvalidRequest, "This path takes WebSockets only: a GET with 'Upgrade: websocket' and version 13.")
 	}
 	name := r.Query("model")
-	model, err := s.dir.Resolve(&r.Key, name, r.Hit.Route)
+	model, err := s.dir.Resolve(&r.Key, name, r.Match.Route)
 	if err != nil {
 		return err
 	}
@@ -29,20 +29,20 @@ func (s *Server) realtime(r *request) error {
 	if v := r.Query("intent"); v != "" {
 		query.Set("intent", v)
 	}
-	c := &call{request: r, model: model, asked: name}
+	c := &call{request: r, model: model, requestedModel: name}
 	return (&exchange{call: c, path: []byte("/v1/realtime?" + query.Encode()), upgrade: true}).start()
 }
 
-// switched answers with the WebSocket that the engine agreed to.
-func (x *exchange) switched(resp *relay.Response) error {
+// deliverWebSocket answers with the WebSocket that the engine agreed to.
+func (x *exchange) deliverWebSocket(resp *relay.Response) error {
 	if !resp.AcceptsWebSocket(&x.Ctx.Request.Header) {
 		status := resp.Status()
 		_ = resp.Close()
 		return api.Newf(api.NotSupported, "The engine of the model '%s' has no realtime API.", x.model.ID).WithCause(fmt.Errorf("status %d", status))
 	}
 	x.Answered(fasthttp.StatusSwitchingProtocols)
-	x.handed = true
-	x.observed.streams()
+	x.finishedByStream = true
+	x.observed.setEndsWithStream()
 	x.s.work.Add(1)
 	more := []relay.Field{{Name: api.HeaderRequestID, Value: []byte(x.ID)}, {Name: api.HeaderModel, Value: []byte(x.model.ID)}}
 	resp.SwitchTo(x.Ctx, more, webSocketIdle, func(err error) {

@@ -30,7 +30,7 @@ func (s *Server) responses(r *request) error {
 	}
 	x := &exchange{call: c, path: []byte(responses.ChatPath)}
 	if c.stream {
-		x.into = responses.NewStream(f)
+		x.translator = responses.NewStream(f)
 	} else {
 		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, f.Answer) }
 	}
@@ -61,7 +61,7 @@ func (r *request) asChat(f *responses.ResponseWriter) (*call, error) {
 	if c.body, f.Echo, err = responses.Translate(c.body, c.model.ID, c.stream); err != nil {
 		return nil, err
 	}
-	if err := c.vet(bodycheck.ForRoute("chat")); err != nil {
+	if err := c.checkBody(bodycheck.ForRoute("chat")); err != nil {
 		return nil, responses.Asked(err)
 	}
 	return c, nil
@@ -77,7 +77,7 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 	keep := c.s.cfg.Responses
 	if keep == 0 {
 		if q.Previous != "" {
-			return api.New(api.UnsupportedParameter, "'previous_response_id' is not supported: this gateway stores no responses (--store-responses); send the whole conversation in 'input'.").With("previous_response_id")
+			return api.New(api.UnsupportedParameter, "'previous_response_id' is not supported: this gateway stores no responses (--store-responses); send the whole conversation in 'input'.").WithParam("previous_response_id")
 		}
 		return nil
 	}
@@ -85,7 +85,7 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 	if f.Previous = q.Previous; q.Previous != "" {
 		last, err := c.stored(q.Previous)
 		if err != nil {
-			return api.As(err).With("previous_response_id")
+			return api.As(err).WithParam("previous_response_id")
 		}
 		before = last.Items
 	}
@@ -121,7 +121,7 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 	if keeps {
 		more += len(items)
 	}
-	if err := c.taken.Add(more); err != nil {
+	if err := c.buffered.Add(more); err != nil {
 		return c.bodyError(err)
 	}
 	if continues {
@@ -148,11 +148,11 @@ func (c *call) holdItems(n int) error {
 	if n > state.MaxResponse {
 		return errTooLong()
 	}
-	return c.bodyError(c.taken.Add(n))
+	return c.bodyError(c.buffered.Add(n))
 }
 
 func errTooLong() error {
-	return api.Newf(api.RequestTooLarge, "The conversation has more than %d MiB.", state.MaxResponse>>20).With("input")
+	return api.Newf(api.RequestTooLarge, "The conversation has more than %d MiB.", state.MaxResponse>>20).WithParam("input")
 }
 
 // maxReferred is the number of stored responses whose items one request may refer to. Each has the items of the conversation before it,
@@ -168,19 +168,19 @@ func (c *call) items(ids []string) (map[string][]byte, error) {
 			continue
 		}
 		if reads++; reads > maxReferred {
-			return nil, api.Newf(api.InvalidType, "The items that 'input' refers to are of more than %d conversations; send the items themselves.", maxReferred).With("input")
+			return nil, api.Newf(api.InvalidType, "The items that 'input' refers to are of more than %d conversations; send the items themselves.", maxReferred).WithParam("input")
 		}
 		_, rest, _ := strings.Cut(id, "_")
 		last, err := c.stored("resp_" + rest[:min(len(rest), responseIDLength)])
 		if err != nil {
-			return nil, api.As(err).With("input")
+			return nil, api.As(err).WithParam("input")
 		}
-		if err := c.taken.Add(len(last.Items)); err != nil {
+		if err := c.buffered.Add(len(last.Items)); err != nil {
 			return nil, c.bodyError(err)
 		}
 		maps.Copy(found, last.ByID())
 		if found[id] == nil {
-			return nil, api.New(api.ResponseNotFound, "There is no stored item with an id that 'input' refers to.").With("input")
+			return nil, api.New(api.ResponseNotFound, "There is no stored item with an id that 'input' refers to.").WithParam("input")
 		}
 	}
 	return found, nil
@@ -224,47 +224,47 @@ var responseIDLength = len(rand.Text())
 
 // responseItems serves GET /v1/responses/{id}/input_items.
 func (s *Server) responseItems(r *request) error {
-	stored, err := r.stored(r.Hit.ID)
+	stored, err := r.stored(r.Match.ID)
 	if err != nil {
 		return err
 	}
 	p := responses.Page{After: r.Query("after"), Limit: 20, Ascending: r.Query("order") == "asc"}
 	if text := r.Query("limit"); text != "" {
 		if p.Limit, err = strconv.Atoi(text); err != nil || p.Limit < 1 || p.Limit > 100 {
-			return api.New(api.InvalidType, "'limit' must be a number from 1 to 100.").With("limit")
+			return api.New(api.InvalidType, "'limit' must be a number from 1 to 100.").WithParam("limit")
 		}
 	}
-	list, found, err := stored.InputItems(r.Hit.ID, p)
+	list, found, err := stored.InputItems(r.Match.ID, p)
 	if err != nil {
 		return err
 	}
 	if !found {
-		return api.New(api.InvalidType, "'after' names no item of this response.").With("after")
+		return api.New(api.InvalidType, "'after' names no item of this response.").WithParam("after")
 	}
 	return r.Reply(200, json.RawMessage(list))
 }
 
 // responseGet serves GET /v1/responses/{id}.
 func (s *Server) responseGet(r *request) error {
-	stored, err := r.stored(r.Hit.ID)
+	stored, err := r.stored(r.Match.ID)
 	if err != nil {
 		return err
 	}
 	if r.Asks("stream") {
-		return api.New(api.UnsupportedParameter, "'stream' is not supported here.").With("stream")
+		return api.New(api.UnsupportedParameter, "'stream' is not supported here.").WithParam("stream")
 	}
 	return r.Reply(200, stored.Response)
 }
 
 // responseDelete serves DELETE /v1/responses/{id}.
 func (s *Server) responseDelete(r *request) error {
-	if _, err := r.stored(r.Hit.ID); err != nil {
+	if _, err := r.stored(r.Match.ID); err != nil {
 		return err
 	}
-	if err := s.cfg.Store.DropResponse(context.Background(), r.s.tenant(&r.Key), r.Hit.ID); err != nil {
+	if err := s.cfg.Store.DropResponse(context.Background(), r.s.tenant(&r.Key), r.Match.ID); err != nil {
 		return models.StoreError(err)
 	}
-	return r.Reply(200, deletedResponse{r.Hit.ID, "response", true})
+	return r.Reply(200, deletedResponse{r.Match.ID, "response", true})
 }
 
 type deletedResponse struct {

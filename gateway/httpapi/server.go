@@ -149,14 +149,14 @@ func New(cfg Config) *Server {
 		Models: s.dir, Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Catalog: cfg.Catalog, Keys: cfg.Keys, Overlay: cfg.Overlay, Register: cfg.Register,
 		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Ring: cfg.Ring, Life: s.life,
 	})
-	s.handlers = served(s.manage)
+	s.handlers = allHandlers(s.manage)
 	s.hub, s.history = s.newHub(), ui.NewHistory(time.Now())
 	s.set.NewGauge("reveille_gateway_access_log_dropped_total", func() float64 { return float64(cfg.AccessLog.Dropped()) })
 	s.set.NewGauge("reveille_gateway_requests_open", func() float64 { return float64(s.Open()) })
 	s.m = newMeters(s.set, cfg.Gate, cfg.Store, cfg.Mirror, cfg.Memory)
 	s.web = web.Server{Watcher: s.watcher, Answered: s.m.answer, LocalAdmin: s.localAdmin}
 	s.http = &fasthttp.Server{
-		Handler: s.handle, ErrorHandler: s.unreadable, HeaderReceived: s.received, ExpectHandler: s.expected,
+		Handler: s.handle, ErrorHandler: s.badRequest, HeaderReceived: s.headerReceived, ExpectHandler: s.expectContinue,
 		NoDefaultServerHeader: true, NoDefaultContentType: true, IdleTimeout: 60 * time.Second, ReadBufferSize: 16 << 10,
 		SecureErrorLogMessage: true, Logger: relay.HTTPLogger{Log: cfg.Log}, CloseOnShutdown: true,
 	}
@@ -208,6 +208,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // OnEvent processes an event of the pool; pass it the mirror's events. It never blocks.
 func (s *Server) OnEvent(e state.Event) {
-	s.history.Heard(time.Now(), e)
+	s.history.OnEvent(time.Now(), e)
 	s.dir.OnEvent(e)
 }

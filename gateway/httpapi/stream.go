@@ -8,17 +8,17 @@ import (
 	"reveille/infra/relay"
 )
 
-// events makes the stream that carries the rest of the exchange: over the answer if there is one, otherwise over the
+// newStream makes the stream that carries the rest of the exchange: over the answer if there is one, otherwise over the
 // rest of the wait, with comments for the client.
-func (x *exchange) events(resp *relay.Response) *relay.Stream {
+func (x *exchange) newStream(resp *relay.Response) *relay.Stream {
 	return relay.NewStream(relay.StreamConfig{
 		Response: resp,
-		Ready:    x.ready,
+		Ready:    x.awaitTurn,
 		Open:     x.send,
 		Check:    x.checkStreamResponse,
-		Repeat:   x.repeats,
+		Repeat:   x.shouldRepeat,
 		Loading:  x.comment,
-		Every:    x.s.cfg.Keepalive, Keepalive: x.s.cfg.Keepalive, Ping: x.Hit.Dialect.Ping(),
+		Every:    x.s.cfg.Keepalive, Keepalive: x.s.cfg.Keepalive, Ping: x.Match.Dialect.Ping(),
 		Errors:  true,
 		OnBreak: x.breakEvent,
 		OnEnd:   x.finish,
@@ -47,7 +47,7 @@ func (x *exchange) sendStream(st *relay.Stream) {
 	x.s.dir.Uses.Stream(x.model.ID, 1)
 	x.open = true
 	x.Ctx.SetStatusCode(200)
-	x.Ctx.SetContentType(x.Hit.Dialect.StreamType())
+	x.Ctx.SetContentType(x.Match.Dialect.StreamType())
 	x.setHeaders(streamHeaders)
 	x.keepBody = true // until the first event, because the request may be repeated before it
 	x.sendBody(st, -1)
@@ -76,5 +76,5 @@ func (x *exchange) breakEvent(err error) []byte {
 	if x.constrained && errors.Is(e, api.EngineCrashed) {
 		x.s.recordCrash(x.suspected)
 	}
-	return x.Hit.Dialect.StreamError(e, x.ID)
+	return x.Match.Dialect.StreamError(e, x.ID)
 }

@@ -48,13 +48,13 @@ var excerpts = sync.Pool{New: func() any { return new(excerpt) }}
 func (x *exchange) sendBody(from source, size int) {
 	x.tapped = tap{source: from, x: x}
 	x.tap = &x.tapped
-	if x.into != nil {
-		x.Ctx.Response.SetBodyStream(&translation{tap: x.tap, to: x.into}, size)
+	if x.translator != nil {
+		x.Ctx.Response.SetBodyStream(&translation{tap: x.tap, to: x.translator}, size)
 	} else {
 		x.Ctx.Response.SetBodyStream(x.tap, size)
 	}
-	x.handed = true
-	x.observed.streams()
+	x.finishedByStream = true
+	x.observed.setEndsWithStream()
 	resp, ok := from.(*relay.Response)
 	x.Ctx.Response.ImmediateHeaderFlush = ok && size < 0 && resp.Buffered() == 0
 }

@@ -41,12 +41,12 @@ var pageHeaders = []api.Header{
 func (s *Server) page(r *request) error { return r.file(ui.Page) }
 
 // pageFile is GET /ui/NAME.
-func (s *Server) pageFile(r *request) error { return r.file(r.Hit.ID) }
+func (s *Server) pageFile(r *request) error { return r.file(r.Match.ID) }
 
 func (r *request) file(name string) error {
 	f, ok := ui.Open(name)
 	if !ok {
-		return api.Hit{Path: "/ui/" + name}.Err()
+		return api.RouteMatch{Path: "/ui/" + name}.Err()
 	}
 	r.setHeaders(pageHeaders)
 	h := &r.Ctx.Response.Header
@@ -156,7 +156,7 @@ func (r *request) sendSession(key keys.Key, session ui.Session) error {
 func (s *Server) pageStream(r *request) error {
 	r.setHeaders(pageHeaders)
 	r.setHeaders(streamHeaders)
-	if r.Hit.Head {
+	if r.Match.Head {
 		r.Send(fasthttp.StatusOK, api.OpenAI.StreamType(), nil)
 		return nil
 	}
@@ -208,7 +208,7 @@ func (s *Server) newHub() *ui.Hub {
 
 func (s *Server) buildPage() (out ui.News) {
 	src := s.pageSource()
-	s.history.Saw(time.Now(), src.Snapshot)
+	s.history.OnSnapshot(time.Now(), src.Snapshot)
 	for feed, view := range map[ui.Feed]any{
 		ui.FeedPool: src.Pool(), ui.FeedModels: src.Models(), ui.FeedNotes: src.Notes(), ui.FeedHistory: s.history.Timeline(time.Now(), src.Catalog),
 	} {
@@ -239,7 +239,7 @@ func (s *Server) watchHosts() {
 		case <-s.life.Done():
 			return
 		case <-tick.C:
-			s.history.Saw(time.Now(), s.cfg.Mirror.Snapshot())
+			s.history.OnSnapshot(time.Now(), s.cfg.Mirror.Snapshot())
 		}
 	}
 }

@@ -15,9 +15,9 @@ import (
 // rest of the path unchanged. A path that ends with the name is redirected to the one with a slash, so that relative
 // links on an engine's own pages work. HEAD loads nothing.
 func (s *Server) upstream(r *request) error {
-	id, rest, found := api.SplitUpstream(r.Hit.Tail, s.dir.IsName)
+	id, rest, found := api.SplitUpstream(r.Match.Tail, s.dir.IsName)
 	if !found {
-		return s.dir.Unknown(r.Hit.ID)
+		return s.dir.Unknown(r.Match.ID)
 	}
 	model, err := s.dir.Named(&r.Key, id)
 	if err != nil {
@@ -34,7 +34,7 @@ func (s *Server) upstream(r *request) error {
 		r.Ctx.SetStatusCode(fasthttp.StatusTemporaryRedirect)
 		return nil
 	}
-	c := &call{request: r, model: model, asked: id, body: r.Ctx.PostBody()}
+	c := &call{request: r, model: model, requestedModel: id, body: r.Ctx.PostBody()}
 	if err := c.vetUpstream(rest); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (c *call) vetUpstream(path string) error {
 	case bodycheck.JSON:
 		var stream [1]jsonscan.Value
 		c.engineStreams = jsonscan.Scan(c.body, []string{"stream"}, stream[:]) == nil && stream[0].Bool()
-		return c.vet(spec)
+		return c.checkBody(spec)
 	case bodycheck.Files:
 		boundary, ok := jsonscan.Boundary(string(c.Ctx.Request.Header.ContentType()))
 		if !ok {

@@ -39,14 +39,14 @@ func usageIn(part []byte) (u usage, ok bool) {
 	hasUsage := lastObject(part, `"usage":`, usageKeys, us[:])
 	hasTimings := lastObject(part, `"timings":`, timingsKeys, ti[:])
 	if hasUsage {
-		u.Input, u.Output = whole(us[0])+whole(us[1]), whole(us[2])+whole(us[3])
+		u.Input, u.Output = nonNegative(us[0])+nonNegative(us[1]), nonNegative(us[2])+nonNegative(us[3])
 		if us[4].Kind == jsonscan.Object && jsonscan.Scan(us[4].Raw, detailKeys, de[:]) == nil {
-			u.Cached = whole(de[0])
+			u.Cached = nonNegative(de[0])
 		}
 	}
 	if hasTimings {
 		if !hasUsage {
-			u.Input, u.Output, u.Cached = whole(ti[1])+whole(ti[0]), whole(ti[2]), whole(ti[0])
+			u.Input, u.Output, u.Cached = nonNegative(ti[1])+nonNegative(ti[0]), nonNegative(ti[2]), nonNegative(ti[0])
 		}
 		if ti[3].Kind == jsonscan.Number {
 			u.PerSecond, _ = strconv.ParseFloat(string(ti[3].Raw), 64)
@@ -55,8 +55,8 @@ func usageIn(part []byte) (u usage, ok bool) {
 	return u, hasUsage || hasTimings
 }
 
-// whole parses a non-negative integer, and returns 0 for anything else.
-func whole(v jsonscan.Value) int64 {
+// nonNegative parses a non-negative integer, and returns 0 for anything else.
+func nonNegative(v jsonscan.Value) int64 {
 	if v.Kind != jsonscan.Number {
 		return 0
 	}
@@ -104,8 +104,8 @@ func object(b []byte) []byte {
 	return nil
 }
 
-// note adds the exchange's complete answer to the pool's statistics, and returns it.
-func (x *exchange) note() state.Answer {
+// recordAnswer adds the exchange's complete answer to the pool's statistics, and returns it.
+func (x *exchange) recordAnswer() state.Answer {
 	a, tap := state.Answer{Host: x.endpoint.Host, Model: x.model.ID}, x.tap
 	if tap.kept != nil {
 		var u usage

@@ -29,12 +29,12 @@ func waitPolicyOf(h *fasthttp.RequestHeader, hold time.Duration) (waitPolicy, er
 	case "fallback":
 		p.policy = "fallback"
 	default:
-		return p, api.Newf(api.InvalidType, "'%s' must be block, fail or fallback.", api.HeaderColdWait).With(api.HeaderColdWait)
+		return p, api.Newf(api.InvalidType, "'%s' must be block, fail or fallback.", api.HeaderColdWait).WithParam(api.HeaderColdWait)
 	}
 	if v := h.Peek(api.HeaderWaitTimeout); len(v) > 0 {
 		s, err := strconv.ParseFloat(string(v), 64)
 		if err != nil || !(s >= 0) {
-			return p, api.Newf(api.InvalidType, "'%s' must be a number of seconds.", api.HeaderWaitTimeout).With(api.HeaderWaitTimeout)
+			return p, api.Newf(api.InvalidType, "'%s' must be a number of seconds.", api.HeaderWaitTimeout).WithParam(api.HeaderWaitTimeout)
 		}
 		if s < hold.Seconds() {
 			p.limit = time.Duration(s * float64(time.Second))
@@ -51,11 +51,11 @@ type routing struct {
 	hasEndpoint bool // endpoint is the one to send to next
 	info        scheduling.LoadInfo
 	cold        bool   // it waited for a load
-	charged     bool   // the load that it caused was charged to its account
-	denied      bool   // its account had no load left
+	loadCharged bool   // the load that it caused was charged to its account
+	loadDenied  bool   // its account had no load left
 	state       string // of the model when the request arrived
 	ahead       int    // most requests ahead in the queue
-	refused     refusals
+	refusals    refusals
 }
 
 // coldPolicy applies x-cold-wait to a model that is not loaded: fail and fallback do not wait.
@@ -70,7 +70,7 @@ func (x *exchange) coldPolicy() error {
 				continue
 			}
 			x.model, x.state, x.endpoint, x.hasEndpoint = m, "loaded", endpoint, true
-			return x.rename()
+			return x.setModelName()
 		}
 	case "fail":
 		w, err := gate.Enter(scheduling.WaitRequest{Model: x.model.ID, Background: true, Account: loadCharge{x}})
@@ -92,12 +92,12 @@ func (t loadCharge) BeginWait() error { return t.x.Account.BeginWait() }
 
 func (t loadCharge) EndWait() { t.x.Account.EndWait() }
 
-func (t loadCharge) Load() error {
-	if t.x.charged {
+func (t loadCharge) CountLoad() error {
+	if t.x.loadCharged {
 		return nil
 	}
 	err := t.x.chargeLoad()
-	t.x.charged, t.x.denied = err == nil, err != nil
+	t.x.loadCharged, t.x.loadDenied = err == nil, err != nil
 	return err
 }
 
@@ -106,16 +106,16 @@ func (c *call) chargeLoad() error {
 	if c.s.dir.StateOf(c.model.ID) != "unloaded" {
 		return nil
 	}
-	return c.Account.Load()
+	return c.Account.CountLoad()
 }
 
 // recheckLoading checks again whether the model is loaded or loading, before a request is refused because its key has
 // no load left: the mirror may be behind.
 func (x *exchange) recheckLoading() bool {
-	x.denied = false
+	x.loadDenied = false
 	_, err := x.s.dir.Fresh()
-	x.charged = err == nil && x.s.dir.StateOf(x.model.ID) != "unloaded"
-	return x.charged
+	x.loadCharged = err == nil && x.s.dir.StateOf(x.model.ID) != "unloaded"
+	return x.loadCharged
 }
 
 // refusals counts the runners' refusals that sent the exchange back to the gate.
@@ -133,22 +133,22 @@ const (
 	maxPause   = 500 * time.Millisecond
 )
 
-// again sends the exchange back to the gate, because no engine saw the request. The client gets why when its time is
+// retryAtGate sends the exchange back to the gate, because no engine saw the request. The client gets why when its time is
 // over, or at once for HEAD, which may start no load.
-func (x *exchange) again(why *api.Error) error {
+func (x *exchange) retryAtGate(why *api.Error) error {
 	x.uncountOpen()
 	x.prompt = 0
-	if x.Hit.Head {
+	if x.Match.Head {
 		return why
 	}
 	x.hasEndpoint = false
 	x.info.Ticket = ""
-	x.refused.why = why
-	if !slices.Contains(x.refused.hosts, x.endpoint.Host) {
-		x.refused.hosts = append(x.refused.hosts, x.endpoint.Host)
+	x.refusals.why = why
+	if !slices.Contains(x.refusals.hosts, x.endpoint.Host) {
+		x.refusals.hosts = append(x.refusals.hosts, x.endpoint.Host)
 	}
-	if x.refused.n++; x.refused.n > 1 {
-		x.refused.pause = time.Now().Add(min(maxPause, firstPause<<min(x.refused.n-2, 10)))
+	if x.refusals.n++; x.refusals.n > 1 {
+		x.refusals.pause = time.Now().Add(min(maxPause, firstPause<<min(x.refusals.n-2, 10)))
 	}
 	return relay.ErrAgain
 }
@@ -165,13 +165,13 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 	w := x.waiter.Load()
 	if w == nil {
 		left := x.wait.limit - time.Since(x.Began)
-		if x.refused.why != nil && left <= 0 {
-			return false, x.refused.why
+		if x.refusals.why != nil && left <= 0 {
+			return false, x.refusals.why
 		}
 		var err error
-		ask := scheduling.WaitRequest{Model: x.model.ID, Refused: x.refused.hosts, Limit: max(left, time.Millisecond), Account: loadCharge{x}}
+		ask := scheduling.WaitRequest{Model: x.model.ID, Refused: x.refusals.hosts, Limit: max(left, time.Millisecond), Account: loadCharge{x}}
 		w, err = x.s.cfg.Gate.Enter(ask)
-		if x.denied && x.recheckLoading() {
+		if x.loadDenied && x.recheckLoading() {
 			w, err = x.s.cfg.Gate.Enter(ask)
 		}
 		if err != nil {
@@ -179,7 +179,7 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 			return false, err
 		}
 		x.cold, x.ahead = true, max(x.ahead, w.Ahead())
-		x.observed.waits()
+		x.observed.beginWait()
 		x.waiter.Store(w)
 		if x.link.Cause() != nil { // abandoned before it could see the waiter
 			w.Leave(false)
@@ -190,7 +190,7 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 	}
 	endpoint, info, err := w.Result()
 	x.waiter.Store(nil)
-	x.observed.waited(info, err)
+	x.observed.endWait(info, err)
 	waited := x.info.Waited + info.Waited
 	if err != nil {
 		x.info.Waited = waited
@@ -207,11 +207,11 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 
 // pause waits out the pause after a refusal. It returns false if until comes first.
 func (x *exchange) pause(until time.Time) (bool, error) {
-	d := time.Until(x.refused.pause)
+	d := time.Until(x.refusals.pause)
 	if d <= 0 {
 		return true, nil
 	}
-	in := until.IsZero() || !until.Before(x.refused.pause)
+	in := until.IsZero() || !until.Before(x.refusals.pause)
 	if !in {
 		d = max(0, time.Until(until))
 	}

@@ -151,7 +151,7 @@ func (s *Set) mergeLocked() {
 				k.Account.UseLedger(s.ledger, accountID(d))
 			}
 		} else {
-			k.Account.Change(l.limits)
+			k.Account.SetLimits(l.limits)
 		}
 		keys[d] = k
 	}

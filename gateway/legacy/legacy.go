@@ -55,24 +55,24 @@ func Translate(body []byte) (*Request, error) {
 		return r, nil
 	}
 	if n.Set() && json.Unmarshal(n.Raw, &r.each) != nil {
-		return nil, api.New(api.InvalidType, "'n' must be a whole number.").With("n")
+		return nil, api.New(api.InvalidType, "'n' must be a whole number.").WithParam("n")
 	}
 	if echo.Bool() {
 		if r.probs {
-			return nil, api.New(api.UnsupportedParameter, "The model's engine gives no log-probabilities of a prompt; leave 'echo' or 'logprobs' out.").With("echo")
+			return nil, api.New(api.UnsupportedParameter, "The model's engine gives no log-probabilities of a prompt; leave 'echo' or 'logprobs' out.").WithParam("echo")
 		}
 		var one string
 		switch {
 		case json.Unmarshal(prompt.Raw, &one) == nil:
 			r.prompts = []string{one}
 		case json.Unmarshal(prompt.Raw, &r.prompts) != nil:
-			return nil, api.New(api.UnsupportedParameter, "'echo' needs prompts that are texts.").With("echo")
+			return nil, api.New(api.UnsupportedParameter, "'echo' needs prompts that are texts.").WithParam("echo")
 		}
 	}
 	edits := []edit{}
 	if r.probs {
 		if json.Unmarshal(logprobs.Raw, &r.most) != nil {
-			return nil, api.New(api.InvalidType, "'logprobs' must be a whole number.").With("logprobs")
+			return nil, api.New(api.InvalidType, "'logprobs' must be a whole number.").WithParam("logprobs")
 		}
 		// The engine gives none for 0, where the chosen tokens' are meant.
 		asked, _ := json.Marshal(max(1, r.most))
@@ -83,7 +83,7 @@ func Translate(body []byte) (*Request, error) {
 	}
 	if fills {
 		if prompt.Kind != jsonscan.String || r.each != 1 {
-			return nil, api.New(api.UnsupportedParameter, "'suffix' needs one prompt that is a text, and one answer.").With("suffix")
+			return nil, api.New(api.UnsupportedParameter, "'suffix' needs one prompt that is a text, and one answer.").WithParam("suffix")
 		}
 		r.Path = InfillPath
 		edits = append(edits, edit{"input_prefix", prompt.Raw}, edit{"input_suffix", suffix.Raw}, edit{"prompt", nil}, edit{"suffix", nil})

@@ -42,11 +42,11 @@ func (s *Service) aliasGet(r *web.Request) error {
 	if err != nil {
 		return models.StoreError(err)
 	}
-	target, there := table[r.Hit.ID]
+	target, there := table[r.Match.ID]
 	if !there {
-		return unknownAlias(r.Hit.ID)
+		return unknownAlias(r.Match.ID)
 	}
-	return r.Reply(fasthttp.StatusOK, alias{r.Hit.ID, target})
+	return r.Reply(fasthttp.StatusOK, alias{r.Match.ID, target})
 }
 
 // aliasSet gives a model another name, which must not be in use. The name is in the path or in the body.
@@ -55,7 +55,7 @@ func (s *Service) aliasSet(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	name := r.Hit.ID
+	name := r.Match.ID
 	if name == "" {
 		if name, err = web.TextOf(m, "alias"); err != nil {
 			return err
@@ -78,10 +78,10 @@ func (s *Service) aliasSet(r *web.Request) error {
 // nameModel gives a model another name, which the request has in param.
 func (s *Service) nameModel(m *catalog.Model, name, param string) error {
 	if !catalog.ValidModelName(name) {
-		return api.Newf(api.InvalidType, "'%s' must be letters, digits and . _ - in at most two parts separated by a slash, with an optional tag.", param).With(param)
+		return api.Newf(api.InvalidType, "'%s' must be letters, digits and . _ - in at most two parts separated by a slash, with an optional tag.", param).WithParam(param)
 	}
 	if owner := s.dir.Owner(name); owner != "" {
-		return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already.", name, owner).With(param)
+		return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already.", name, owner).WithParam(param)
 	}
 	return s.dir.Tables.Set(context.Background(), state.Aliases, name, m.ID)
 }
@@ -92,15 +92,15 @@ func (s *Service) aliasDelete(r *web.Request) error {
 	if err != nil {
 		return models.StoreError(err)
 	}
-	if _, there := table[r.Hit.ID]; !there {
-		return unknownAlias(r.Hit.ID)
+	if _, there := table[r.Match.ID]; !there {
+		return unknownAlias(r.Match.ID)
 	}
-	if err := s.dir.Tables.Set(context.Background(), state.Aliases, r.Hit.ID, ""); err != nil {
+	if err := s.dir.Tables.Set(context.Background(), state.Aliases, r.Match.ID, ""); err != nil {
 		return err
 	}
-	return r.Reply(fasthttp.StatusOK, map[string]string{"status": "success", "message": "Alias removed", "alias": r.Hit.ID})
+	return r.Reply(fasthttp.StatusOK, map[string]string{"status": "success", "message": "Alias removed", "alias": r.Match.ID})
 }
 
 func unknownAlias(name string) error {
-	return api.Newf(api.ModelNotFound, "There is no alias '%.200s'.", name).With("alias")
+	return api.Newf(api.ModelNotFound, "There is no alias '%.200s'.", name).WithParam("alias")
 }

@@ -72,9 +72,9 @@ func (s *Service) keysRevoke(r *web.Request) error {
 	if err != nil {
 		return models.StoreError(err)
 	}
-	names := keys.Matching(table, r.Hit.ID)
+	names := keys.Matching(table, r.Match.ID)
 	if len(names) != 1 {
-		return api.Newf(api.InvalidType, "%d API keys in Redis have this id or name; want one.", len(names)).With("id")
+		return api.Newf(api.InvalidType, "%d API keys in Redis have this id or name; want one.", len(names)).WithParam("id")
 	}
 	if err := s.dir.Tables.Set(context.Background(), state.APIKeys, names[0], keys.Revoked); err != nil {
 		return err

@@ -57,10 +57,10 @@ type forgottenOn struct {
 
 // States of a host in forgottenOn.
 const (
-	forgotDone   = "done"
-	forgotPartly = "partly"
-	forgotAsleep = "asleep"
-	forgotLater  = "unreached"
+	forgotDone      = "done"
+	forgotPartly    = "partly"
+	forgotAsleep    = "asleep"
+	forgotUnreached = "unreached"
 )
 
 // conversations is GET /internal/conversations: what each host keeps of the models' conversations.
@@ -88,7 +88,7 @@ func (s *Service) conversations(r *web.Request) error {
 // conversationsForget is DELETE /internal/conversations/{id}, and DELETE /internal/conversations for all models. The pool remembers
 // it for hosts that are asleep or not reached; the others do it now.
 func (s *Service) conversationsForget(r *web.Request) error {
-	model := r.Hit.ID
+	model := r.Match.ID
 	if model != "" {
 		switch m, err := s.dir.Named(&r.Key, model); {
 		case err == nil:
@@ -119,14 +119,14 @@ func (s *Service) conversationsForget(r *web.Request) error {
 		case errors.Is(err, errAsleep):
 			one.State = forgotAsleep
 		case err != nil:
-			one.State = forgotLater
+			one.State = forgotUnreached
 		case did.Partly:
 			one.State = forgotPartly
 		}
 		if err != nil {
 			out.Unreached = append(out.Unreached, host)
 		}
-		if one.State == forgotLater || one.State == forgotPartly {
+		if one.State == forgotUnreached || one.State == forgotPartly {
 			out.Status = "incomplete"
 		}
 		out.Forgotten += did.Conversations

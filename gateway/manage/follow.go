@@ -17,7 +17,7 @@ import (
 // logsStream follows the logs of this gateway, the runners and the engines, including those that start later, or the one that
 // the query names, until the reader leaves. Each line begins with its source.
 func (s *Service) logsStream(r *web.Request) error {
-	if r.Hit.Head {
+	if r.Match.Head {
 		r.Send(fasthttp.StatusOK, web.TextPlain, nil)
 		return nil
 	}

@@ -39,8 +39,8 @@ func (s *Service) hostForget(r *web.Request) error {
 func (s *Service) operate(r *web.Request, outcome string, do func(ctx context.Context, host string) error) error {
 	ctx, stop := r.ClientContext()
 	defer stop()
-	if err := do(ctx, r.Hit.ID); err != nil {
+	if err := do(ctx, r.Match.ID); err != nil {
 		return r.UnlessLeft(err)
 	}
-	return r.Reply(fasthttp.StatusOK, hostAnswer{"success", outcome, r.Hit.ID})
+	return r.Reply(fasthttp.StatusOK, hostAnswer{"success", outcome, r.Match.ID})
 }

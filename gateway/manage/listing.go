@@ -61,7 +61,7 @@ func (s *Service) models(r *web.Request) error {
 
 // modelOne returns one model, found by any of its names.
 func (s *Service) modelOne(r *web.Request) error {
-	m, err := s.dir.Named(&r.Key, r.Hit.ID)
+	m, err := s.dir.Named(&r.Key, r.Match.ID)
 	if err != nil {
 		return err
 	}

@@ -121,7 +121,7 @@ func (s *Service) logs(r *web.Request) error {
 
 // logsStreamModel follows the log of one model's engine until that ends or the reader leaves.
 func (s *Service) logsStreamModel(r *web.Request) error {
-	m, err := s.dir.Named(&r.Key, r.Hit.ID)
+	m, err := s.dir.Named(&r.Key, r.Match.ID)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (s *Service) logsStreamModel(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	if r.Hit.Head || resp.Status() != fasthttp.StatusOK {
+	if r.Match.Head || resp.Status() != fasthttp.StatusOK {
 		status := resp.Status()
 		_ = resp.Close()
 		if status != fasthttp.StatusOK {

@@ -107,7 +107,7 @@ func (s *Service) Handlers() map[string]Handler {
 
 // named returns the model that a management call's body names.
 func (s *Service) named(r *web.Request, values []jsonscan.Value) (*catalog.Model, error) {
-	v := r.Hit.Route.ModelName(values)
+	v := r.Match.Route.ModelName(values)
 	if v.Empty() {
 		return nil, models.NoName()
 	}

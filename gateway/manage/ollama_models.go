@@ -102,8 +102,8 @@ func (s *Service) ollamaPS(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, list)
 }
 
-// farOff is the expiry time shown for a model that never expires: the dialect has no value for never.
-func farOff() time.Time { return time.Now().AddDate(100, 0, 0) }
+// neverExpires is the expiry time shown for a model that never expires: the dialect has no value for never.
+func neverExpires() time.Time { return time.Now().AddDate(100, 0, 0) }
 
 func (s *Service) ollamaLoaded(cat *catalog.Catalog, l loadedModel, rec *state.ModelRecord) ollamaLoaded {
 	m, listed := cat.Model(l.Name)
@@ -111,7 +111,7 @@ func (s *Service) ollamaLoaded(cat *catalog.Catalog, l loadedModel, rec *state.M
 		m = &catalog.Model{ID: l.Name, Checkpoint: l.Checkpoint, Recipe: l.Recipe}
 	}
 	w := s.dir.WeightsOf(cat, m)
-	out := ollamaLoaded{ollamaModel: ollamaModelOf(m, w, cmp.Or(rec.Memory, w.Bytes)), Expires: farOff().UTC()}
+	out := ollamaLoaded{ollamaModel: ollamaModelOf(m, w, cmp.Or(rec.Memory, w.Bytes)), Expires: neverExpires().UTC()}
 	if l.Expires != nil {
 		out.Expires = time.UnixMicro(int64(*l.Expires * 1e6)).UTC()
 	}
@@ -290,7 +290,7 @@ func (s *Service) ollamaNamed(r *web.Request) (*catalog.Model, []jsonscan.Value,
 	if err != nil {
 		return nil, nil, err
 	}
-	name := r.Hit.Route.ModelName(values)
+	name := r.Match.Route.ModelName(values)
 	if name.Empty() {
 		return nil, nil, api.NoModel()
 	}
@@ -304,7 +304,7 @@ func (s *Service) ollamaPull(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.answerPull(r, m, r.Hit.Route.Stream(values), &pullLines{r: r, digest: ollamaDigest(m)})
+	return s.answerPull(r, m, r.Match.Route.Stream(values), &pullLines{r: r, digest: ollamaDigest(m)})
 }
 
 // ollamaStep is a line of a streamed pull.
@@ -336,7 +336,7 @@ func (p *pullLines) further(b []byte, done, total int64) []byte {
 func (p *pullLines) unchanged(b []byte) []byte { return p.say(b, p.last) }
 
 func (p *pullLines) failed(b []byte, err error) []byte {
-	return append(b, p.r.Hit.Dialect.StreamError(api.As(err), p.r.ID)...)
+	return append(b, p.r.Match.Dialect.StreamError(api.As(err), p.r.ID)...)
 }
 
 func (p *pullLines) done(b []byte) []byte { return p.say(b, ollamaPulled) }
@@ -362,7 +362,7 @@ func (s *Service) ollamaDelete(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	if name := untagged(r.Hit.Route.ModelName(values).String()); s.dir.Owner(name) == "" {
+	if name := untagged(r.Match.Route.ModelName(values).String()); s.dir.Owner(name) == "" {
 		if _, there := s.dir.Tables.Of(state.Aliases)[name]; there {
 			if err := s.dir.Tables.Set(context.Background(), state.Aliases, name, ""); err != nil {
 				return err

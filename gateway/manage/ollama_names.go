@@ -45,7 +45,7 @@ func (s *Service) ollamaCreate(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	name := r.Hit.Route.ModelName(values)
+	name := r.Match.Route.ModelName(values)
 	if name.Empty() {
 		return api.NoModel()
 	}
@@ -55,7 +55,7 @@ func (s *Service) ollamaCreate(r *web.Request) error {
 	}
 	for _, own := range []string{"files", "adapters", "quantize", "template", "system", "messages", "parameters", "modelfile", "path"} {
 		if v := body[own]; meansSomething(v) {
-			return api.Newf(api.NotSupported, "A model with '%s' is not made here; describe it in the models file.", own).With(own)
+			return api.Newf(api.NotSupported, "A model with '%s' is not made here; describe it in the models file.", own).WithParam(own)
 		}
 	}
 	from, err := web.TextOf(body, "from")
@@ -74,7 +74,7 @@ func (s *Service) ollamaCreate(r *web.Request) error {
 		return err
 	}
 	media := "application/json"
-	if r.Hit.Route.Stream(values) {
+	if r.Match.Route.Stream(values) {
 		media, line = api.Ollama.StreamType(), append(line, '\n')
 	}
 	r.Send(fasthttp.StatusOK, media, line)

@@ -46,7 +46,7 @@ func (s *Service) replyOptions(r *web.Request, m *catalog.Model, saved recipe.Op
 
 // optionsGet returns a model's options.
 func (s *Service) optionsGet(r *web.Request) error {
-	m, err := s.dir.Named(&r.Key, r.Hit.ID)
+	m, err := s.dir.Named(&r.Key, r.Match.ID)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (s *Service) optionsSet(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	m, err := s.dir.Named(&r.Key, r.Hit.ID)
+	m, err := s.dir.Named(&r.Key, r.Match.ID)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (s *Service) optionsSet(r *web.Request) error {
 	}
 	for name := range body {
 		if _, option := given[name]; !option && string(body[name]) != "null" {
-			return api.Newf(api.UnsupportedParameter, "There is no option '%.64s' to save.", name).With(name)
+			return api.Newf(api.UnsupportedParameter, "There is no option '%.64s' to save.", name).WithParam(name)
 		}
 	}
 	if _, err := s.dir.Tables.Read(context.Background(), state.SavedOptions); err != nil {
@@ -97,7 +97,7 @@ func (s *Service) optionsSet(r *web.Request) error {
 
 // optionsDelete deletes a model's saved options.
 func (s *Service) optionsDelete(r *web.Request) error {
-	m, err := s.dir.Named(&r.Key, r.Hit.ID)
+	m, err := s.dir.Named(&r.Key, r.Match.ID)
 	if err != nil {
 		return err
 	}

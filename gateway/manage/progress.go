@@ -27,7 +27,7 @@ type statusAnswer struct {
 
 // modelStatus reports the progress of a model's load. It never starts one.
 func (s *Service) modelStatus(r *web.Request) error {
-	m, err := s.dir.Named(&r.Key, r.Hit.ID)
+	m, err := s.dir.Named(&r.Key, r.Match.ID)
 	if err != nil {
 		return err
 	}

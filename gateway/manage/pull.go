@@ -48,12 +48,12 @@ func (s *Service) pull(r *web.Request) error {
 	}
 	m, err := s.named(r, values)
 	if err != nil && api.As(err).Kind == api.ModelNotFound && described {
-		m, err = s.admit(r.Hit.Route.ModelName(values).String(), reg)
+		m, err = s.admit(r.Match.Route.ModelName(values).String(), reg)
 	}
 	if err != nil {
 		return err
 	}
-	return s.answerPull(r, m, r.Hit.Route.Stream(values), pullEvents{r, m})
+	return s.answerPull(r, m, r.Match.Route.Stream(values), pullEvents{r, m})
 }
 
 // answerPull answers when a model's weights are on a host, or at once with a stream that lasts until then.
@@ -123,7 +123,7 @@ func (p pullEvents) further(b []byte, done, total int64) []byte {
 func (pullEvents) unchanged(b []byte) []byte { return append(b, api.Ping...) }
 
 func (p pullEvents) failed(b []byte, err error) []byte {
-	return event(b, "error", json.RawMessage(p.r.Hit.Dialect.Body(api.As(err), p.r.ID)))
+	return event(b, "error", json.RawMessage(p.r.Match.Dialect.Body(api.As(err), p.r.ID)))
 }
 
 func (p pullEvents) done(b []byte) []byte { return event(b, "complete", p.answer()) }
@@ -158,7 +158,7 @@ func (s *Service) deleteModel(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	name := r.Hit.Route.ModelName(values)
+	name := r.Match.Route.ModelName(values)
 	if id, why := s.dir.Withheld(name.String()); why != "" {
 		if err := s.forget(id); err != nil {
 			return err
@@ -195,5 +195,5 @@ func deleteUnknown(err error, name jsonscan.Value) error {
 	if api.As(err).Kind != api.ModelNotFound {
 		return err
 	}
-	return api.Newf(api.DeleteUnknown, "The model '%.200s' does not exist.", name.String()).With("model_name")
+	return api.Newf(api.DeleteUnknown, "The model '%.200s' does not exist.", name.String()).WithParam("model_name")
 }

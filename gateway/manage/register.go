@@ -44,7 +44,7 @@ func (s *Service) register(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	name := r.Hit.Route.ModelName(values)
+	name := r.Match.Route.ModelName(values)
 	if name.Empty() {
 		return models.NoName()
 	}
@@ -67,7 +67,7 @@ func (s *Service) admit(name string, reg registration) (*catalog.Model, error) {
 	}
 	plain := strings.TrimPrefix(name, models.UserSpace)
 	if !catalog.ValidModelName(plain) {
-		return nil, api.New(api.InvalidType, "The model cannot be registered: its name must be letters, digits and . _ -, the first a letter or digit.").With("model_name")
+		return nil, api.New(api.InvalidType, "The model cannot be registered: its name must be letters, digits and . _ -, the first a letter or digit.").WithParam("model_name")
 	}
 	name = models.UserSpace + plain
 	m := catalog.Model{
@@ -75,14 +75,14 @@ func (s *Service) admit(name string, reg registration) (*catalog.Model, error) {
 		Checkpoint: cmp.Or(reg.Checkpoint, reg.Checkpoints["main"]), MMProj: cmp.Or(reg.MMProj, reg.Checkpoints["mmproj"]),
 	}
 	if m.Recipe == "" {
-		return nil, api.New(api.MissingRequiredParameter, "'recipe' is required.").With("recipe")
+		return nil, api.New(api.MissingRequiredParameter, "'recipe' is required.").WithParam("recipe")
 	}
 	var err error
 	if m.Devices, err = policy.ParseDevices(reg.Device); err != nil {
-		return nil, api.New(api.InvalidType, "'device' must be cpu, gpu, npu or several of them.").With("device")
+		return nil, api.New(api.InvalidType, "'device' must be cpu, gpu, npu or several of them.").WithParam("device")
 	}
 	if err := s.cfg.Register.Check(&m); err != nil {
-		return nil, api.Newf(api.InvalidType, "The model cannot be registered: %s.", err).With("checkpoint")
+		return nil, api.Newf(api.InvalidType, "The model cannot be registered: %s.", err).WithParam("checkpoint")
 	}
 	cat := s.cfg.Catalog()
 	if err := s.pickBackend(cat, &m); err != nil {
@@ -93,7 +93,7 @@ func (s *Service) admit(name string, reg registration) (*catalog.Model, error) {
 		return nil, models.StoreError(err)
 	}
 	if _, taken := cat.Model(m.ID); taken && mine == "" {
-		return nil, api.Newf(api.OptionConflict, "The model '%s' is one of the catalogue's own.", m.ID).With("model_name")
+		return nil, api.Newf(api.OptionConflict, "The model '%s' is one of the catalogue's own.", m.ID).WithParam("model_name")
 	}
 	if _, err := cat.With(m); err != nil {
 		return nil, refusedEntry(err)

@@ -121,7 +121,7 @@ func (s *Service) configSet(r *web.Request) error {
 	for _, name := range names {
 		check, known := runtimeSettings[name]
 		if !known {
-			return api.Newf(api.UnsupportedParameter, "There is no run-time setting '%.64s'.", name).With(name)
+			return api.Newf(api.UnsupportedParameter, "There is no run-time setting '%.64s'.", name).WithParam(name)
 		}
 		if string(m[name]) == "null" {
 			continue
@@ -131,7 +131,7 @@ func (s *Service) configSet(r *web.Request) error {
 			why = s.checkEngine(name, m[name])
 		}
 		if why != "" {
-			return api.Newf(api.InvalidType, "'%s': %s.", name, why).With(name)
+			return api.Newf(api.InvalidType, "'%s': %s.", name, why).WithParam(name)
 		}
 	}
 	for _, name := range names {

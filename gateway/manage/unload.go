@@ -31,7 +31,7 @@ func (s *Service) unload(r *web.Request) error {
 	}
 	ctx, stop := r.ClientContext()
 	defer stop()
-	name := r.Hit.Route.ModelName(values)
+	name := r.Match.Route.ModelName(values)
 	switch {
 	case !name.Set():
 		gone, err := s.dir.Unload(ctx, "", force)
@@ -40,7 +40,7 @@ func (s *Service) unload(r *web.Request) error {
 		}
 		return r.Reply(fasthttp.StatusOK, unloadAllAnswer{"success", "All models unloaded successfully", gone})
 	case name.Empty():
-		return api.New(api.MissingRequiredParameter, "'model_name' must not be empty; leave it out to unload all models.").With("model_name")
+		return api.New(api.MissingRequiredParameter, "'model_name' must not be empty; leave it out to unload all models.").WithParam("model_name")
 	}
 	model, err := s.dir.Named(&r.Key, name.String())
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *Service) unload(r *web.Request) error {
 // unloadAll is GET /unload: it unloads all models and answers in plain text. HEAD checks that the route exists and
 // unloads nothing.
 func (s *Service) unloadAll(r *web.Request) error {
-	if !r.Hit.Head {
+	if !r.Match.Head {
 		ctx, stop := r.ClientContext()
 		defer stop()
 		if _, err := s.dir.Unload(ctx, "", false); err != nil {
@@ -81,7 +81,7 @@ func (s *Service) apiUnloadAll(r *web.Request) error {
 
 // apiUnload is POST /api/models/unload/{id}.
 func (s *Service) apiUnload(r *web.Request) error {
-	model, err := s.dir.Named(&r.Key, r.Hit.ID)
+	model, err := s.dir.Named(&r.Key, r.Match.ID)
 	if err != nil {
 		return err
 	}

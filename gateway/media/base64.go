@@ -27,7 +27,7 @@ type base64Reader struct {
 // cause returns e, the error of a check that read from b, or the error for a line end if b stopped at one. nil stays nil.
 func (b *base64Reader) cause(param string, e *api.Error) *api.Error {
 	if e != nil && b.err == errLineEnd {
-		return api.New(api.InvalidType, "Base64 must have no line ends here: engines read it to the first one.").With(param)
+		return api.New(api.InvalidType, "Base64 must have no line ends here: engines read it to the first one.").WithParam(param)
 	}
 	return e
 }

@@ -86,7 +86,7 @@ func (c *Check) PictureFile(param string, r io.Reader, size int) *api.Error {
 	var seen bytes.Buffer
 	config, form, err := image.DecodeConfig(io.TeeReader(io.LimitReader(r, headBytes), &seen))
 	if err != nil || config.Width <= 0 || config.Height <= 0 {
-		return api.New(api.InvalidType, "A picture must be a PNG, JPEG, WebP, GIF or BMP file; this one is none or is damaged.").With(param)
+		return api.New(api.InvalidType, "A picture must be a PNG, JPEG, WebP, GIF or BMP file; this one is none or is damaged.").WithParam(param)
 	}
 	if config.Width > MaxPixels || config.Height > MaxPixels || config.Width*config.Height > MaxPixels {
 		return tooMuch(param, "A picture may have at most %d megapixels.", MaxPixels/1_000_000)
@@ -129,7 +129,7 @@ func (c *Check) content(param, form string, pixels int, r *bufio.Reader) *api.Er
 		}
 	}
 	if err != nil {
-		return api.New(api.InvalidType, "A PNG, JPEG or GIF file is damaged, or holds more data than its size needs.").With(param)
+		return api.New(api.InvalidType, "A PNG, JPEG or GIF file is damaged, or holds more data than its size needs.").WithParam(param)
 	}
 	return nil
 }
@@ -157,7 +157,7 @@ func (c *Check) soundFile(param string, r io.Reader, size int) *api.Error {
 		}
 		return c.mp3(param, b, size, maxMessageSeconds)
 	}
-	return api.New(api.InvalidType, "A sound must be a WAV or MP3 file; this one is neither or is damaged.").With(param)
+	return api.New(api.InvalidType, "A sound must be a WAV or MP3 file; this one is neither or is damaged.").WithParam(param)
 }
 
 // isSound reports whether a file of another format than MP3 begins here, as after tags that its decoder skips too.
@@ -183,7 +183,7 @@ func (c *Check) Upload(param string, r io.Reader, size int) *api.Error {
 	case is("RIFF") && len(head) >= 12 && string(head[8:12]) == "WAVE" && !tagged:
 		return c.wav(param, b, size, maxSoundSeconds)
 	case tagged && is("RIFF"), is("RIFX"), is("RF64"), is("riff"), is("FORM"): // WAV's relatives, with lengths in other places
-		return api.New(api.InvalidType, "AIFF, RF64, W64 and RIFX files are not accepted; send the sound as a WAV or FLAC file.").With(param)
+		return api.New(api.InvalidType, "AIFF, RF64, W64 and RIFX files are not accepted; send the sound as a WAV or FLAC file.").WithParam(param)
 	case is("fLaC"):
 		if len(head) < 42 {
 			return damagedSound(param, "FLAC")
@@ -214,11 +214,11 @@ func (c *Check) Video(param string, text *jsonscan.TextReader, encoded int) *api
 	case string(head[:3]) == "\x00\x00\x00" && string(head[4:8]) == "ftyp", bytes.HasPrefix(head[:], []byte{0x1A, 0x45, 0xDF, 0xA3}), string(head[:4]) == "RIFF" && string(head[8:]) == "AVI ":
 		return nil
 	}
-	return api.New(api.InvalidType, "A video must be an MP4, WebM, Matroska or AVI file; this one is none or is damaged.").With(param)
+	return api.New(api.InvalidType, "A video must be an MP4, WebM, Matroska or AVI file; this one is none or is damaged.").WithParam(param)
 }
 
 func tooMuch(param, message string, limit int) *api.Error {
-	return api.Newf(api.InvalidType, message, limit).With(param)
+	return api.Newf(api.InvalidType, message, limit).WithParam(param)
 }
 
 // ignoreEnd returns err, or nil if a file ends early: its content so far has been checked.

@@ -26,7 +26,7 @@ const (
 // resample, so a low rate turns few bytes into many samples. llama-server aborts on a sound of one sample.
 func (c *Check) seconds(param string, rate, samples uint64, most int) *api.Error {
 	if rate < 4000 || rate > 384_000 || samples == 0 {
-		return api.New(api.InvalidType, "A sound's header must tell its length and a sample rate between 4 and 384 kHz.").With(param)
+		return api.New(api.InvalidType, "A sound's header must tell its length and a sample rate between 4 and 384 kHz.").WithParam(param)
 	}
 	if samples < rate/shortest {
 		return tooMuch(param, "A sound must last at least %d milliseconds.", 1000/shortest)
@@ -42,7 +42,7 @@ func (c *Check) seconds(param string, rate, samples uint64, most int) *api.Error
 
 // damagedSound refuses a sound in a form.
 func damagedSound(param, form string) *api.Error {
-	return api.Newf(api.InvalidType, "This %s file is damaged, or announces more than it can hold.", form).With(param)
+	return api.Newf(api.InvalidType, "This %s file is damaged, or announces more than it can hold.", form).WithParam(param)
 }
 
 // skipTags skips the ID3v2 tags before a sound and reports whether there were any; ok is false if a tag is cut off.
@@ -114,7 +114,7 @@ func (c *Check) wavData(param string, b *bufio.Reader, f wavFormat, length int64
 	n, err := io.CopyN(&floats{bytes: f.floatBytes}, b, length)
 	switch {
 	case errors.Is(err, errLoud):
-		return api.Newf(api.InvalidType, "The samples of a WAV file of floats must be between -%d and %d.", maxSample, maxSample).With(param)
+		return api.Newf(api.InvalidType, "The samples of a WAV file of floats must be between -%d and %d.", maxSample, maxSample).WithParam(param)
 	case ignoreEnd(err) != nil:
 		return damagedSound(param, "WAV")
 	}
@@ -192,7 +192,7 @@ func readWAVFormat(param string, f []byte) (out wavFormat, e *api.Error) {
 	}
 	sized := format == integers && (bits == 8 || bits == 16 || bits == 24 || bits == 32) || format == floats && (bits == 32 || bits == 64)
 	if !sized || channels == 0 || channels > 8 || out.perFrame != channels*bits/8 {
-		return out, api.New(api.InvalidType, "A WAV file must have integers of 8 to 32 bits, or floats, on at most 8 channels.").With(param)
+		return out, api.New(api.InvalidType, "A WAV file must have integers of 8 to 32 bits, or floats, on at most 8 channels.").WithParam(param)
 	}
 	if format == floats {
 		out.floatBytes = int(bits / 8)

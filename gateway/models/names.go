@@ -28,7 +28,7 @@ func (d *Directory) Resolve(key *keys.Key, name string, route *api.Route) (*cata
 	if err != nil {
 		if many, ok := errors.AsType[*catalog.AmbiguousError](err); ok {
 			slices.Sort(many.Candidates)
-			return nil, api.Newf(api.ModelAmbiguous, "The name '%s' fits several models: %v.", many.Name, many.Candidates).With("model")
+			return nil, api.Newf(api.ModelAmbiguous, "The name '%s' fits several models: %v.", many.Name, many.Candidates).WithParam("model")
 		}
 		return nil, d.Unknown(name)
 	}
@@ -37,7 +37,7 @@ func (d *Directory) Resolve(key *keys.Key, name string, route *api.Route) (*cata
 		return nil, d.Unknown(name)
 	}
 	if !key.Allows(m.ID) {
-		return nil, api.Newf(api.InsufficientScope, "This key may not use the model '%s'.", m.ID).With("model")
+		return nil, api.Newf(api.InsufficientScope, "This key may not use the model '%s'.", m.ID).WithParam("model")
 	}
 	return m, nil
 }
@@ -45,7 +45,7 @@ func (d *Directory) Resolve(key *keys.Key, name string, route *api.Route) (*cata
 // Unknown is the error for a name that the catalogue does not have.
 func (d *Directory) Unknown(name string) *api.Error {
 	if id, why := d.Withheld(name); why != "" {
-		return api.Newf(api.ModelNotFound, "The model '%s' is registered but not served: %s.", id, why).With("model")
+		return api.Newf(api.ModelNotFound, "The model '%s' is registered but not served: %s.", id, why).WithParam("model")
 	}
 	return api.UnknownModel(name, d.names().Similar(name)...)
 }
@@ -149,5 +149,5 @@ func (d *Directory) AliasesOf(m *catalog.Model) []string {
 
 // NoName is the error for a management call that names no model.
 func NoName() *api.Error {
-	return api.New(api.MissingRequiredParameter, "No model specified. Name one in 'model_name'.").With("model_name")
+	return api.New(api.MissingRequiredParameter, "No model specified. Name one in 'model_name'.").WithParam("model_name")
 }

@@ -98,5 +98,5 @@ func optionError(err error, own map[string]recipe.OptionSpec) *api.Error {
 	if spec, has := own[oe.Name]; has && spec.Kind != recipe.KindArgs {
 		kind = api.InvalidType
 	}
-	return api.Newf(kind, "Option '%s': %s.", oe.Name, oe.Reason).With(oe.Name)
+	return api.Newf(kind, "Option '%s': %s.", oe.Name, oe.Reason).WithParam(oe.Name)
 }

@@ -69,13 +69,13 @@ func Parse(body []byte) (*Request, error) {
 	var q Request
 	if err := json.Unmarshal(body, &q); err != nil {
 		if wrong, is := errors.AsType[*json.UnmarshalTypeError](err); is {
-			return nil, api.Newf(api.InvalidType, "'%s' must not be of type %s.", wrong.Field, wrong.Value).With(wrong.Field)
+			return nil, api.Newf(api.InvalidType, "'%s' must not be of type %s.", wrong.Field, wrong.Value).WithParam(wrong.Field)
 		}
 		return nil, api.New(api.InvalidJSON, "Invalid JSON body.").WithCause(err)
 	}
 	for name, value := range map[string]string{"template": q.Template, "suffix": q.Suffix} {
 		if value != "" {
-			return nil, api.Newf(api.UnsupportedParameter, "'%s' is not supported: the model's own template is used.", name).With(name)
+			return nil, api.Newf(api.UnsupportedParameter, "'%s' is not supported: the model's own template is used.", name).WithParam(name)
 		}
 	}
 	return &q, nil
@@ -99,7 +99,7 @@ func (q *Request) KeepAlive() (d time.Duration, set bool, err error) {
 		seconds = min(seconds, math.MaxInt64/2e9)
 		d = time.Duration(seconds * float64(time.Second))
 	} else if d, err = time.ParseDuration(text); err != nil {
-		return 0, false, api.New(api.InvalidType, "'keep_alive' must be a number of seconds or a duration such as \"5m\".").With("keep_alive")
+		return 0, false, api.New(api.InvalidType, "'keep_alive' must be a number of seconds or a duration such as \"5m\".").WithParam("keep_alive")
 	}
 	if d < 0 {
 		d = forever
@@ -114,7 +114,7 @@ func (q *Request) Context() (tokens int64, err error) {
 		return 0, nil
 	}
 	if json.Unmarshal(raw, &tokens) != nil || tokens < 0 {
-		return 0, api.New(api.InvalidType, "'num_ctx' must be a whole number.").With("options.num_ctx")
+		return 0, api.New(api.InvalidType, "'num_ctx' must be a whole number.").WithParam("options.num_ctx")
 	}
 	return tokens, nil
 }
@@ -133,7 +133,7 @@ func (q *Request) Chat(model string, stream bool) ([]byte, error) {
 func (q *Request) Generate(model string, stream bool) (body []byte, path string, err error) {
 	if q.Raw {
 		if len(q.Images) > 0 {
-			return nil, "", api.New(api.UnsupportedParameter, "'images' cannot be used with 'raw'.").With("images")
+			return nil, "", api.New(api.UnsupportedParameter, "'images' cannot be used with 'raw'.").WithParam("images")
 		}
 		body, err = q.engine(model, stream, map[string]any{"prompt": q.Prompt})
 		return body, CompletionPath, err
@@ -176,7 +176,7 @@ func (q *Request) engine(model string, stream bool, body map[string]any) ([]byte
 	if raw := q.Options["num_predict"]; !absent(raw) {
 		var n int64
 		if json.Unmarshal(raw, &n) != nil {
-			return nil, api.New(api.InvalidType, "'num_predict' must be a whole number.").With("options.num_predict")
+			return nil, api.New(api.InvalidType, "'num_predict' must be a whole number.").WithParam("options.num_predict")
 		}
 		if n >= 0 { // -1 and -2 are no limit but the context
 			body["max_tokens"] = n
@@ -202,7 +202,7 @@ func (q *Request) format(body map[string]any) error {
 	case q.Format[0] == '{':
 		body["response_format"] = map[string]any{"type": "json_schema", "json_schema": map[string]any{"name": "format", "schema": q.Format}}
 	default:
-		return api.New(api.InvalidType, "'format' must be \"json\" or a JSON schema.").With("format")
+		return api.New(api.InvalidType, "'format' must be \"json\" or a JSON schema.").WithParam("format")
 	}
 	return nil
 }
@@ -220,7 +220,7 @@ func (q *Request) think(body map[string]any) error {
 	case json.Unmarshal(q.Think, &level) == nil:
 		body["chat_template_kwargs"] = map[string]any{"enable_thinking": true, "reasoning_effort": level}
 	default:
-		return api.New(api.InvalidType, "'think' must be true, false or a level.").With("think")
+		return api.New(api.InvalidType, "'think' must be true, false or a level.").WithParam("think")
 	}
 	return nil
 }
@@ -270,7 +270,7 @@ func engineMessages(in []Message) ([]openAIMessage, error) {
 			for i, image := range m.Images {
 				url, ok := imageURL(image)
 				if !ok {
-					return nil, api.Newf(api.InvalidType, "'images[%d]' must be a PNG, JPEG, WebP or GIF picture in base64.", i).With("images")
+					return nil, api.Newf(api.InvalidType, "'images[%d]' must be a PNG, JPEG, WebP or GIF picture in base64.", i).WithParam("images")
 				}
 				parts = append(parts, openAIPart{Type: "image_url", Image: map[string]string{"url": url}})
 			}

@@ -22,21 +22,21 @@ type Account struct {
 	reported int64 // the part of spent that the pool knew after the last settlement
 
 	// With a ledger:
-	ledger   *Ledger
-	id       string
-	counter  string    // names this Account in the store
-	claims   int64     // number of the last claim made
-	booked   int64     // number of the last claim that was answered
-	enrolled bool      // the ledger settles it
-	settled  time.Time // when it was last settled; zero if it holds nothing
-	used     time.Time // when it was last used
-	mayOpen  int       // requests that may be open at this gateway
+	ledger        *Ledger
+	id            string
+	counter       string    // names this Account in the store
+	lastClaim     int64     // number of the last claim made
+	lastBooked    int64     // number of the last claim that was answered
+	enrolled      bool      // the ledger settles it
+	settledAt     time.Time // when it was last settled; zero if it holds nothing
+	usedAt        time.Time // when it was last used
+	openAllowance int       // requests that may be open at this gateway
 }
 
 // New creates an account that this gateway alone counts.
 func New(l Limits) *Account {
 	a := &Account{}
-	a.Change(l)
+	a.SetLimits(l)
 	return a
 }
 
@@ -50,7 +50,7 @@ func (a *Account) UseLedger(l *Ledger, id string) {
 		l.needed.Store(true)
 	}
 	for _, b := range a.buckets() {
-		b.held = 0
+		b.available = 0
 	}
 }
 
@@ -59,18 +59,18 @@ func (a *Account) sharedLocked() bool {
 	return a.ledger != nil && (a.limits.Requests.N+a.limits.Tokens.N+a.limits.Loads.N+a.limits.Open > 0 || a.limits.Budget > 0)
 }
 
-// Change sets new limits. What is left of an unchanged rate stays.
-func (a *Account) Change(l Limits) {
+// SetLimits sets new limits. What is left of an unchanged rate stays.
+func (a *Account) SetLimits(l Limits) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
 	for i, r := range [...]Rate{l.Requests, l.Tokens, l.Loads} {
 		b := a.buckets()[i]
 		if r != b.rate && a.ledger != nil {
-			a.settled = time.Time{}
+			a.settledAt = time.Time{}
 		}
-		if b.change(r, now); a.ledger != nil && a.settled.IsZero() {
-			b.held = 0
+		if b.change(r, now); a.ledger != nil && a.settledAt.IsZero() {
+			b.available = 0
 		}
 	}
 	a.limits = l
@@ -94,17 +94,17 @@ func (a *Account) takeLocked(b *bucket, n, atLeast float64, now time.Time) time.
 	switch {
 	case a.ledger == nil:
 		b.refill(now, 1)
-	case a.settled.IsZero():
+	case a.settledAt.IsZero():
 		pool = b.poolNow(now)
 		// Before the first settlement a gateway may owe the pool its share, at most what the pool is thought to have, and one
 		// at least if that is there.
 		share := float64(b.rate.N / a.ledger.gateways())
 		floor = -max(min(share, pool), min(pool, 1))
 	}
-	if b.held-atLeast < floor-rounding {
-		return b.until(min(atLeast-b.held-pool, atLeast))
+	if b.available-atLeast < floor-rounding {
+		return b.until(min(atLeast-b.available-pool, atLeast))
 	}
-	b.held -= n
+	b.available -= n
 	return 0
 }
 
@@ -113,14 +113,14 @@ func (a *Account) requestSettlementLocked(now time.Time) {
 	if !a.sharedLocked() {
 		return
 	}
-	a.used = now
+	a.usedAt = now
 	if !a.enrolled {
 		a.enrolled = true
 		a.ledger.enroll(a)
 	}
-	soon := a.settled.IsZero() || a.limits.Open > 0 && a.open >= a.mayOpen && now.Sub(a.settled) > settleEvery/4
+	soon := a.settledAt.IsZero() || a.limits.Open > 0 && a.open >= a.openAllowance && now.Sub(a.settledAt) > settleEvery/4
 	for _, b := range a.buckets() {
-		soon = soon || b.poolLeft >= 1 && b.held < b.poolLeft/2
+		soon = soon || b.poolLeft >= 1 && b.available < b.poolLeft/2
 	}
 	if soon {
 		a.ledger.settleSoon()
@@ -132,13 +132,13 @@ func (a *Account) openLocked() int {
 	switch most := a.limits.Open; {
 	case most == 0 || a.ledger == nil:
 		return most
-	case a.settled.IsZero():
+	case a.settledAt.IsZero():
 		if g := a.ledger.gateways(); g > 1 {
 			return max(most/(20*g), 1) // other gateways may already have the whole limit open
 		}
 		return most
 	default:
-		return min(max(a.mayOpen, 0), most)
+		return min(max(a.openAllowance, 0), most)
 	}
 }
 
@@ -158,10 +158,10 @@ func (a *Account) Begin() error {
 		return api.Newf(api.InsufficientQuota, "This key has used its budget of %d tokens.", a.limits.Budget)
 	}
 	if after := a.takeLocked(&a.tokens, 0, 1, now); after > 0 {
-		return api.Newf(api.RateLimitExceeded, "This key has used its %s tokens.", a.limits.Tokens).After(after)
+		return api.Newf(api.RateLimitExceeded, "This key has used its %s tokens.", a.limits.Tokens).WithRetryAfter(after)
 	}
 	if after := a.takeLocked(&a.requests, 1, 1, now); after > 0 {
-		return api.Newf(api.RateLimitExceeded, "This key has made its %s requests.", a.limits.Requests).After(after)
+		return api.Newf(api.RateLimitExceeded, "This key has made its %s requests.", a.limits.Requests).WithRetryAfter(after)
 	}
 	a.open++
 	return nil
@@ -179,9 +179,9 @@ func (a *Account) End() {
 // maxTokens bounds what one answer is charged.
 const maxTokens = 1e9
 
-// Used charges tokens that an answer has used. More than were left are owed: later requests are refused until they are
+// Charge charges tokens that an answer has used. More than were left are owed: later requests are refused until they are
 // paid.
-func (a *Account) Used(tokens int64) {
+func (a *Account) Charge(tokens int64) {
 	if a == nil || tokens <= 0 {
 		return
 	}
@@ -196,7 +196,7 @@ func (a *Account) Used(tokens int64) {
 		if a.ledger == nil {
 			a.tokens.refill(now, 1)
 		}
-		a.tokens.held -= float64(tokens)
+		a.tokens.available -= float64(tokens)
 	}
 	a.requestSettlementLocked(now)
 }
@@ -225,8 +225,8 @@ func (a *Account) EndWait() {
 	}
 }
 
-// Load counts a load that a request starts, or refuses it with rate_limit_exceeded.
-func (a *Account) Load() error {
+// CountLoad counts a load that a request starts, or refuses it with rate_limit_exceeded.
+func (a *Account) CountLoad() error {
 	if a == nil {
 		return nil
 	}
@@ -235,7 +235,7 @@ func (a *Account) Load() error {
 	defer a.mu.Unlock()
 	defer a.requestSettlementLocked(now)
 	if after := a.takeLocked(&a.loads, 1, 1, now); after > 0 {
-		return api.Newf(api.RateLimitExceeded, "The requests of this key have begun its %s loads; models that are loaded can be used.", a.limits.Loads).After(after)
+		return api.Newf(api.RateLimitExceeded, "The requests of this key have begun its %s loads; models that are loaded can be used.", a.limits.Loads).WithRetryAfter(after)
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ func (a *Account) States() (requests, tokens State) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	of := func(b *bucket) State {
-		if a.ledger != nil && a.settled.IsZero() { // not known yet: as after a first use of a full one
+		if a.ledger != nil && a.settledAt.IsZero() { // not known yet: as after a first use of a full one
 			full := *b
 			full.poolLeft = float64(b.rate.N)
 			return full.state()

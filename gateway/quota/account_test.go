@@ -33,8 +33,8 @@ func TestRates(t *testing.T) {
 		fine(t, a.Begin())
 		refused(t, a.Begin(), api.RateLimitExceeded, 30*time.Second)
 		refused(t, a.Begin(), api.RateLimitExceeded, 30*time.Second) // a refusal costs nothing
-		fine(t, a.Load())
-		refused(t, a.Load(), api.RateLimitExceeded, time.Hour)
+		fine(t, a.CountLoad())
+		refused(t, a.CountLoad(), api.RateLimitExceeded, time.Hour)
 		time.Sleep(30 * time.Second)
 		fine(t, a.Begin())
 		refused(t, a.Begin(), api.RateLimitExceeded, 30*time.Second)
@@ -42,10 +42,10 @@ func TestRates(t *testing.T) {
 			t.Errorf("%d open, want 3", n)
 		}
 
-		a.Change(Limits{Requests: Rate{2, time.Minute}}) // the bucket stays empty
+		a.SetLimits(Limits{Requests: Rate{2, time.Minute}}) // the bucket stays empty
 		refused(t, a.Begin(), api.RateLimitExceeded, 30*time.Second)
-		fine(t, a.Load())
-		a.Change(Limits{Requests: Rate{3, time.Minute}})
+		fine(t, a.CountLoad())
+		a.SetLimits(Limits{Requests: Rate{3, time.Minute}})
 		fine(t, a.Begin())
 	})
 }
@@ -66,7 +66,7 @@ func TestCounts(t *testing.T) {
 func TestNoAccount(t *testing.T) {
 	for name, a := range map[string]*Account{"none": nil, "no limits": New(Limits{})} {
 		for range 100 {
-			if a.Begin() != nil || a.BeginWait() != nil || a.Load() != nil {
+			if a.Begin() != nil || a.BeginWait() != nil || a.CountLoad() != nil {
 				t.Fatal(name)
 			}
 		}
@@ -112,7 +112,7 @@ func TestRefusalsTogether(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if left := a.requests.held; left < 0 {
+	if left := a.requests.available; left < 0 {
 		t.Errorf("%v left", left)
 	}
 }

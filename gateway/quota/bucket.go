@@ -7,19 +7,19 @@ import (
 
 // bucket is what an account may use of one rate at this gateway. Its account guards it.
 type bucket struct {
-	rate     Rate
-	held     float64   // negative: used more than there was
-	updated  time.Time // when held was last refilled or settled
-	poolLeft float64   // what the pool had at the last settlement, besides what gateways hold
-	settled  bool      // it was settled
+	rate      Rate
+	available float64   // negative: used more than there was
+	updated   time.Time // when available was last refilled or settled
+	poolLeft  float64   // what the pool had at the last settlement, besides what gateways hold
+	known     bool      // it was settled
 }
 
 // refill lets the bucket grow by this gateway's share of the rate, for a gateway that counts alone.
 func (b *bucket) refill(now time.Time, gateways int) {
 	if b.rate.N > 0 && now.After(b.updated) {
 		most := float64(b.rate.N) / float64(gateways)
-		if b.held < most {
-			b.held = min(most, b.held+now.Sub(b.updated).Seconds()*most/b.rate.Per.Seconds())
+		if b.available < most {
+			b.available = min(most, b.available+now.Sub(b.updated).Seconds()*most/b.rate.Per.Seconds())
 		}
 	}
 	b.updated = now
@@ -28,7 +28,7 @@ func (b *bucket) refill(now time.Time, gateways int) {
 // poolNow returns what the pool has now besides what gateways hold, as far as this gateway knows: all of the rate before the first
 // settlement.
 func (b *bucket) poolNow(now time.Time) float64 {
-	if !b.settled {
+	if !b.known {
 		return float64(b.rate.N)
 	}
 	return min(b.poolLeft+now.Sub(b.updated).Seconds()*float64(b.rate.N)/b.rate.Per.Seconds(), float64(b.rate.N))
@@ -37,7 +37,7 @@ func (b *bucket) poolNow(now time.Time) float64 {
 // change sets another rate, with a full bucket; the same rate changes nothing.
 func (b *bucket) change(r Rate, now time.Time) {
 	if r != b.rate {
-		*b = bucket{rate: r, held: float64(r.N), updated: now}
+		*b = bucket{rate: r, available: float64(r.N), updated: now}
 	}
 }
 
@@ -58,9 +58,9 @@ func (b *bucket) state() State {
 	if b.rate.N == 0 {
 		return State{}
 	}
-	all := min(max(b.held+b.poolLeft, 0), float64(b.rate.N))
+	all := min(max(b.available+b.poolLeft, 0), float64(b.rate.N))
 	s := State{Limit: b.rate.N, Remaining: int(all)}
-	if missing := float64(b.rate.N) - (b.held + b.poolLeft); missing >= 1 {
+	if missing := float64(b.rate.N) - (b.available + b.poolLeft); missing >= 1 {
 		s.Reset = b.until(missing)
 	}
 	return s

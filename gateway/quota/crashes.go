@@ -32,9 +32,9 @@ type crash struct {
 	keys   []*Account // one of them caused it; only the barred one if there is one
 }
 
-// Note records that an engine died, unless a crash since the given request was sent is already recorded. keys are the
+// Record records that an engine died, unless a crash since the given request was sent is already recorded. keys are the
 // owners of the engine's constrained requests. Note returns the key that is barred for it, if any.
-func (c *Crashes) Note(engine string, sent, now time.Time, keys []*Account) (barred *Account, is bool) {
+func (c *Crashes) Record(engine string, sent, now time.Time, keys []*Account) (barred *Account, is bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forgetLocked(now)
@@ -115,5 +115,5 @@ func (c *Crashes) Check(key *Account, now time.Time) error {
 		return nil
 	}
 	return api.Newf(api.RateLimitExceeded, "Engines crashed twice under this key's requests with constrained output. "+
-		"For %d more seconds send requests without a grammar, a JSON schema or tools.", api.Seconds(left)).After(left)
+		"For %d more seconds send requests without a grammar, a JSON schema or tools.", api.Seconds(left)).WithRetryAfter(left)
 }

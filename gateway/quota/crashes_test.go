@@ -48,7 +48,7 @@ func TestCrashes(t *testing.T) {
 			for _, key := range one.keys {
 				keys = append(keys, accounts[key])
 			}
-			barred, is := k.Note(one.engine, at(one.sent), at(one.t), keys)
+			barred, is := k.Record(one.engine, at(one.sent), at(one.t), keys)
 			if is && k.Check(barred, at(one.t)) == nil {
 				t.Errorf("%s: Note reported a barred key that is not barred", name)
 			}
@@ -69,8 +69,8 @@ func TestRivals(t *testing.T) {
 	var k Crashes
 	start := time.Unix(1_700_000_000, 0)
 	after := func(minutes int) time.Time { return start.Add(time.Duration(minutes) * time.Minute) }
-	k.Note("h/m", start, after(0), []*Account{a, b})
-	k.Note("h/m", after(1), after(2), []*Account{c})
+	k.Record("h/m", start, after(0), []*Account{a, b})
+	k.Record("h/m", after(1), after(2), []*Account{c})
 	for _, one := range []struct {
 		key, want *Account
 		minutes   int
@@ -80,7 +80,7 @@ func TestRivals(t *testing.T) {
 			t.Errorf("after %d min: %d rivals, want %v", one.minutes, len(got), one.want != nil)
 		}
 	}
-	k.Note("h/m", after(3), after(4), []*Account{b})
+	k.Record("h/m", after(3), after(4), []*Account{b})
 	if len(k.Rivals(a, after(5))) > 0 || len(k.Rivals(b, after(5))) > 0 {
 		t.Error("keys are rivals although it is known who caused the crash")
 	}

@@ -133,7 +133,7 @@ func TestThreeGatewaysShareTokens(t *testing.T) {
 	n, took := hammer(accounts, 4*time.Second, func(a *Account) error {
 		err := request(a)
 		if err == nil {
-			a.Used(each)
+			a.Charge(each)
 		}
 		return err
 	})
@@ -143,7 +143,7 @@ func TestThreeGatewaysShareTokens(t *testing.T) {
 	}
 	t.Logf("%d tokens in %v, want %.0f", n*each, took, want)
 
-	accounts[0].Used(2 * burst)
+	accounts[0].Charge(2 * burst)
 	time.Sleep(5 * settleEvery)
 	for i, a := range accounts {
 		if request(a) == nil {
@@ -190,7 +190,7 @@ func TestThreeGatewaysShareOpenRequests(t *testing.T) {
 func TestWithoutRedis(t *testing.T) {
 	t.Parallel()
 	ledger := NewLedger(away{})
-	ledger.pool.Store(2)
+	ledger.poolGateways.Store(2)
 	a := New(Limits{Requests: Rate{1000, 10 * time.Second}})
 	a.UseLedger(ledger, "ann")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -237,7 +237,7 @@ func TestGatewaysShareABudget(t *testing.T) {
 		if err := request(a); err != nil {
 			t.Fatal(err)
 		}
-		a.Used(40)
+		a.Charge(40)
 	}
 	for i, a := range accounts {
 		await(t, func() bool { return errors.Is(request(a), api.InsufficientQuota) })
@@ -253,7 +253,7 @@ func TestGatewaysShareABudget(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { later.ledger.Run(ctx) })
 	await(t, func() bool { return errors.Is(request(later), api.InsufficientQuota) })
-	later.Change(Limits{Budget: 121}) // more was bought
+	later.SetLimits(Limits{Budget: 121}) // more was bought
 	if err := request(later); err != nil {
 		t.Error(err)
 	}
@@ -328,13 +328,13 @@ func TestSlowRedisChargesOnce(t *testing.T) {
 	l.lost.Store(lost)
 	a := New(Limits{Budget: 1000, Tokens: Rate{1000, 1000 * time.Hour}})
 	a.UseLedger(NewLedger(l), "cy")
-	a.Used(used)
-	a.settled = time.Now() // else it adds its share at first
+	a.Charge(used)
+	a.settledAt = time.Now() // else it adds its share at first
 	var accounts []*Account
 	for range lost + 1 {
-		accounts = a.ledger.round(t.Context(), accounts, false)
+		accounts = a.ledger.settleAll(t.Context(), accounts, false)
 	}
-	if left := a.tokens.held + a.tokens.poolLeft; a.spent != used || a.reported != used || left < 1000-used-1 || left > 1000-used+1 {
+	if left := a.tokens.available + a.tokens.poolLeft; a.spent != used || a.reported != used || left < 1000-used-1 || left > 1000-used+1 {
 		t.Errorf("%d tokens used once count as %d and %d, and %.0f are left", used, a.spent, a.reported, left)
 	}
 }

@@ -68,7 +68,7 @@ func Read(body []byte) (*Request, error) {
 	}
 	var documents []document
 	if json.Unmarshal(list.Raw, &documents) != nil {
-		return nil, api.New(api.InvalidType, "Each document must be a text or an object with a 'text'.").With(name)
+		return nil, api.New(api.InvalidType, "Each document must be a text or an object with a 'text'.").WithParam(name)
 	}
 	q.texts = make([]string, len(documents))
 	for i, d := range documents {
@@ -82,12 +82,12 @@ func Read(body []byte) (*Request, error) {
 		if q.topN, err = strconv.ParseFloat(string(top.Raw), 64); err != nil {
 			q.topN = 0 // too large to read means all
 		} else if q.topN != math.Trunc(q.topN) {
-			return nil, api.New(api.InvalidType, "'top_n' must be a whole number of at least 1.").With("top_n")
+			return nil, api.New(api.InvalidType, "'top_n' must be a whole number of at least 1.").WithParam("top_n")
 		}
 	}
 	for _, i := range [...]int{2, 5, 6, 7} {
 		if v[i].Set() && v[i].Kind != jsonscan.Bool {
-			return nil, api.Newf(api.InvalidType, "'%s' must be true or false.", keys[i]).With(keys[i])
+			return nil, api.Newf(api.InvalidType, "'%s' must be true or false.", keys[i]).WithParam(keys[i])
 		}
 	}
 	q.give, q.raw = v[2].Bool() || v[5].Bool(), v[6].Bool()
@@ -110,7 +110,7 @@ func (q *Request) checkLengths(limit jsonscan.Value) error {
 	}
 	for i, text := range q.texts {
 		if float64(len(text)) > most {
-			return api.Newf(api.UnsupportedParameter, "Document %d has %d bytes, so it may have more than %v tokens, and documents are not cut here; shorten it or leave '%s' out.", i, len(text), most, name).With(name)
+			return api.Newf(api.UnsupportedParameter, "Document %d has %d bytes, so it may have more than %v tokens, and documents are not cut here; shorten it or leave '%s' out.", i, len(text), most, name).WithParam(name)
 		}
 	}
 	return nil

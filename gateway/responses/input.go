@@ -202,5 +202,5 @@ func (d *dialogue) writeSystem() {
 func inner(text jsonscan.Value) []byte { return text.Raw[1 : len(text.Raw)-1] }
 
 func refuse(format string, args ...any) error {
-	return api.Newf(api.InvalidType, format, args...).With("input")
+	return api.Newf(api.InvalidType, format, args...).WithParam("input")
 }

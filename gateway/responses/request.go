@@ -99,7 +99,7 @@ func Translate(body []byte, model string, stream bool) (chat []byte, echo Echo, 
 	q := read(body, members)
 	for _, r := range refused {
 		if v := q[r.name]; v.Set() && (v.Kind != jsonscan.Bool || v.Bool()) {
-			return nil, nil, api.Newf(api.UnsupportedParameter, "'%s' is not supported: %s.", r.name, r.why).With(r.name)
+			return nil, nil, api.Newf(api.UnsupportedParameter, "'%s' is not supported: %s.", r.name, r.why).WithParam(r.name)
 		}
 	}
 	for _, e := range echoed {
@@ -160,7 +160,7 @@ func echoOf(q object) (Echo, error) {
 }
 
 func wrong(name string, kind jsonscan.Kind) error {
-	return api.Newf(api.InvalidType, "'%s' must be a JSON %s.", name, kind).With(name)
+	return api.Newf(api.InvalidType, "'%s' must be a JSON %s.", name, kind).WithParam(name)
 }
 
 // Asked names members of the request in an error about its chat. nil stays nil.

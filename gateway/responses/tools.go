@@ -68,7 +68,7 @@ func appendChoice(dst []byte, v jsonscan.Value, tools bool) ([]byte, error) {
 	case v.Kind == jsonscan.String && (choice == "auto" || choice == "none" || choice == "required" && tools):
 		return member(dst, "tool_choice", v), nil
 	}
-	return nil, api.New(api.UnsupportedParameter, "'tool_choice' must be auto, none, required or one of the functions in 'tools'.").With("tool_choice")
+	return nil, api.New(api.UnsupportedParameter, "'tool_choice' must be auto, none, required or one of the functions in 'tools'.").WithParam("tool_choice")
 }
 
 // appendFormat appends the form that an answer is to have.
@@ -93,7 +93,7 @@ func appendFormat(dst []byte, text jsonscan.Value) ([]byte, error) {
 		dst = append(dst, `,"response_format":{"type":"json_schema","json_schema":`...)
 		return append(appendObject(dst, format, "name", "description", "schema", "strict"), '}'), nil
 	}
-	return nil, api.New(api.UnsupportedParameter, "The type of 'text.format' must be text, json_object or json_schema.").With("text.format")
+	return nil, api.New(api.UnsupportedParameter, "The type of 'text.format' must be text, json_object or json_schema.").WithParam("text.format")
 }
 
 // appendObject appends an object of those named members that are set.
@@ -111,4 +111,4 @@ func appendObject(dst []byte, o object, names ...string) []byte {
 	return append(dst, '}')
 }
 
-func badTool(message string) error { return api.New(api.InvalidType, message).With("tools") }
+func badTool(message string) error { return api.New(api.InvalidType, message).WithParam("tools") }

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	staleTries    = 32                     // a group gives up after so many placements in a row that were stale or found nothing to attach to
+	maxStale      = 32                     // a group gives up after so many placements in a row that were stale or found nothing to attach to
 	stalePause    = 10 * time.Millisecond  // first pause between them; grows up to
 	maxStalePause = 200 * time.Millisecond // this, before jitter
-	awayTries     = 2                      // calls to a store that does not answer: only the reply may have been lost
-	silentAfter   = 10 * time.Second       // if the store is unavailable for longer, a wait that had a ticket ends
+	maxUnanswered = 2                      // calls to a store that does not answer: only the reply may have been lost
+	maxSilence    = 10 * time.Second       // if the store is unavailable for longer, a wait that had a ticket ends
 )
 
 // acquisition is the state machine of how a group gets its model: what it wants from the pool and how far it has got. Its methods are pure:
@@ -35,23 +35,23 @@ type acquisition struct {
 	cache    *placement.HostCache
 	id       string // unique in the pool, the stem of operation ids
 
-	refused []string // hosts that refused requests for a copy that the store may show as loaded; until the first ticket
-	round   int      // part of the operation id: a new intent is a new operation
-	stale   int      // placements refused in a row
-	away    int      // calls without an answer in a row
-	changed []string // hosts that changed during a placement on them; until the next ticket
-	moving  string   // ticket on a lost host that is to be replaced, "" if none
-	began   string   // host of a ticket that the store lost, "" if none; until the next ticket
+	refusedBy      []string // hosts that refused requests for a copy that the store may show as loaded; until the first ticket
+	round          int      // part of the operation id: a new intent is a new operation
+	stale          int      // placements refused in a row
+	unanswered     int      // calls without an answer in a row
+	changedHosts   []string // hosts that changed during a placement on them; until the next ticket
+	replacing      string   // ticket on a lost host that is to be replaced, "" if none
+	lostTicketHost string   // host of a ticket that the store lost, "" if none; until the next ticket
 
 	ticket       string
 	host         string
 	state        state.TicketState // TicketQueued or TicketLoading
 	position     int
 	loadingSince time.Time // when state first was TicketLoading, zero before
-	heard        time.Time // when the store last reported the ticket
+	lastReport   time.Time // when the store last reported the ticket
 
-	blocked *api.Error // why no host can be tried now, for waiters that time out meanwhile
-	leaving []string   // hosts that reported that their machine is being taken away
+	blocked          *api.Error // why no host can be tried now, for waiters that time out meanwhile
+	interruptedHosts []string   // hosts that reported that their machine is being taken away
 
 	tooLarge map[string]*policy.Refusal // by host: its runner reported that its memory can never hold this load
 	saved    map[string]int64           // policy.Model.Saved; nil until read
@@ -67,9 +67,9 @@ func (a *acquisition) wanted(s *state.Snapshot, v placement.View) policy.Model {
 type action int
 
 const (
-	rest   action = iota // wait for news
-	place                // place and acquire, not before at
-	finish               // the group has its outcome: err, or the copy on host
+	actionWait   action = iota // wait for news
+	actionPlace                // place and acquire, not before at
+	actionFinish               // the group has its outcome: err, or the copy on host
 )
 
 type nextAction struct {
@@ -82,9 +82,9 @@ type nextAction struct {
 	record state.TicketRecord
 }
 
-func fail(err *api.Error) nextAction { return nextAction{do: finish, err: err} }
+func fail(err *api.Error) nextAction { return nextAction{do: actionFinish, err: err} }
 
-func refused(err *api.Error) *nextAction {
+func refuseWith(err *api.Error) *nextAction {
 	v := fail(err)
 	return &v
 }
@@ -92,8 +92,8 @@ func refused(err *api.Error) *nextAction {
 // startFailed is the reason to avoid a shunned host.
 const startFailed = "failed to start a short while ago"
 
-// avoiding lists the shunned hosts for policy.Place; the caller may add to it.
-func avoiding(shunned []string) map[string]string {
+// avoidSet lists the shunned hosts for policy.Place; the caller may add to it.
+func avoidSet(shunned []string) map[string]string {
 	avoid := make(map[string]string, len(shunned)+1)
 	for _, h := range shunned {
 		avoid[h] = startFailed
@@ -101,10 +101,10 @@ func avoiding(shunned []string) map[string]string {
 	return avoid
 }
 
-// freeLooks and freeHosts bound the search for a free slot in a large pool: the number of looks and of hosts per look.
+// maxFreeSearches and hostsPerSearch bound the search for a free slot in a large pool: the number of looks and of hosts per look.
 const (
-	freeLooks = 4
-	freeHosts = 64
+	maxFreeSearches = 4
+	hostsPerSearch  = 64
 )
 
 // freeHost returns a host of a large pool with a free slot, or "" if it does not find one soon. No host is better than
@@ -128,11 +128,11 @@ func (a *acquisition) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 		return host
 	}
 	looks := 0
-	for names := range slices.Chunk(s.Names(), freeHosts) {
+	for names := range slices.Chunk(s.Names(), hostsPerSearch) {
 		if host := free(names); host != "" {
 			return host
 		}
-		if looks++; looks == freeLooks {
+		if looks++; looks == maxFreeSearches {
 			break
 		}
 	}
@@ -143,58 +143,58 @@ func (a *acquisition) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 // earlier choice that has been read since, or "". An empty host without an action means attach only.
 func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time, read string) (host string, out *nextAction) {
 	if _, ok := c.Model(a.model); !ok {
-		return "", refused(api.UnknownModel(a.model))
+		return "", refuseWith(api.UnknownModel(a.model))
 	}
-	if h := s.Hosts[a.host]; a.moving != "" && h != nil && (h.State == policy.Ready || h.State == policy.Draining) {
-		a.moving = "" // its host is back
-		return "", &nextAction{do: rest}
+	if h := s.Hosts[a.host]; a.replacing != "" && h != nil && (h.State == policy.Ready || h.State == policy.Draining) {
+		a.replacing = "" // its host is back
+		return "", &nextAction{do: actionWait}
 	}
-	avoid := avoiding(shunned)
-	for _, name := range a.leaving {
+	avoid := avoidSet(shunned)
+	for _, name := range a.interruptedHosts {
 		if h := s.Hosts[name]; h != nil && (h.State == policy.Draining || h.State == policy.Ready) {
 			avoid[name] = "being taken away"
 		}
 	}
-	if a.moving != "" {
+	if a.replacing != "" {
 		avoid[a.host] = "lost"
 	}
 	v := placement.View{Catalog: c, Evict: a.evict, Hosts: a.cache}
-	if len(a.refused) > 0 {
+	if len(a.refusedBy) > 0 {
 		for _, other := range s.Copies(a.model) {
-			if !slices.Contains(a.refused, other.Host) {
-				return "", &nextAction{do: finish, host: other.Host}
+			if !slices.Contains(a.refusedBy, other.Host) {
+				return "", &nextAction{do: actionFinish, host: other.Host}
 			}
 		}
 		v.Refused = a.model
 	}
 	// An explicit load cannot be attached to, but its host will have the model: no second copy elsewhere.
-	there := loadingHost(s, a.model)
+	existing := loadingHost(s, a.model)
 	if a.explicit {
-		there = hostOf(s, a.model)
+		existing = hostOf(s, a.model)
 	}
-	switch r := a.tooLarge[there]; {
+	switch r := a.tooLarge[existing]; {
 	case a.explicit && r != nil: // the existing copy stays, and no second one is loaded beside it
-		return "", refused(a.refusal(r))
-	case there != "" && avoid[there] == "" && r == nil:
-		return there, nil
+		return "", refuseWith(a.refusal(r))
+	case existing != "" && avoid[existing] == "" && r == nil:
+		return existing, nil
 	}
 	// The store came back with older data: the host may still carry out the ticket, and another host would load a
 	// second copy.
-	if h := s.Hosts[a.began]; h != nil && h.State == policy.Ready && avoid[a.began] == "" && a.tooLarge[a.began] == nil {
-		return a.began, nil
+	if h := s.Hosts[a.lostTicketHost]; h != nil && h.State == policy.Ready && avoid[a.lostTicketHost] == "" && a.tooLarge[a.lostTicketHost] == nil {
+		return a.lostTicketHost, nil
 	}
-	quiet := maps.Clone(avoid) // without hosts where others also place
-	for _, name := range a.changed {
-		quiet[name] = "changes too fast"
+	avoidBusy := maps.Clone(avoid) // without hosts where others also place
+	for _, name := range a.changedHosts {
+		avoidBusy[name] = "changes too fast"
 	}
-	if host := a.freeHost(s, v, quiet, read); host != "" {
+	if host := a.freeHost(s, v, avoidBusy, read); host != "" {
 		a.blocked = nil
 		return host, nil
 	}
 	pool, want := v.Pool(s), a.wanted(s, v)
 	p := policy.Place(pool, want, avoid)
-	if slices.Contains(a.changed, p.Host) {
-		if other := policy.Place(pool, want, quiet); other.Host != "" && other.Reason.Code == p.Reason.Code {
+	if slices.Contains(a.changedHosts, p.Host) {
+		if other := policy.Place(pool, want, avoidBusy); other.Host != "" && other.Reason.Code == p.Reason.Code {
 			p = other
 		}
 	}
@@ -205,20 +205,20 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	if hasCopy(p.Refusal) {
 		return "", nil
 	}
-	if a.moving != "" {
-		a.moving = "" // no host to move to after all
-		return "", &nextAction{do: rest}
+	if a.replacing != "" {
+		a.replacing = "" // no host to move to after all
+		return "", &nextAction{do: actionWait}
 	}
 	if slices.ContainsFunc(p.Refusal.Hosts, func(h policy.HostRefusal) bool { return h.Reason.Code == policy.Avoided }) {
 		if a.blocked == nil {
 			a.blocked = noCapacity(a.model, errors.New(p.Refusal.Explain()))
 		}
 		if retry.IsZero() { // a host that is being taken away does not come back in a moment
-			return "", refused(a.blocked)
+			return "", refuseWith(a.blocked)
 		}
-		return "", &nextAction{do: place, at: retry}
+		return "", &nextAction{do: actionPlace, at: retry}
 	}
-	return "", refused(a.refusal(p.Refusal))
+	return "", refuseWith(a.refusal(p.Refusal))
 }
 
 // hostOf returns the host that has the model or will have it first, or "". A load in progress takes precedence over a
@@ -274,7 +274,7 @@ func (a *acquisition) refusal(r *policy.Refusal) *api.Error {
 func (a *acquisition) want(gateway, host string, revision uint64, background bool) state.Want {
 	return state.Want{
 		Gateway: gateway, Model: a.model, Host: host, Revision: revision, Background: background,
-		Refused: len(a.refused) > 0, Explicit: a.explicit, Fields: a.fields, Operation: a.id + "-" + strconv.Itoa(a.round), Replaces: a.moving,
+		Refused: len(a.refusedBy) > 0, Explicit: a.explicit, Fields: a.fields, Operation: a.id + "-" + strconv.Itoa(a.round), Replaces: a.replacing,
 	}
 }
 
@@ -282,32 +282,32 @@ func (a *acquisition) want(gateway, host string, revision uint64, background boo
 func (a *acquisition) onAcquired(now time.Time, got state.Acquired, err error) nextAction {
 	switch {
 	case errors.Is(err, state.ErrStale):
-		return a.again(now)
-	case a.moving != "" && (err != nil || got.Status == "none"):
-		a.moving = "" // the old ticket is still valid, or the event of its end is coming
-		return nextAction{do: rest}
+		return a.retry(now)
+	case a.replacing != "" && (err != nil || got.Status == "none"):
+		a.replacing = "" // the old ticket is still valid, or the event of its end is coming
+		return nextAction{do: actionWait}
 	case err == nil && got.Status == "none":
-		return a.again(now)
+		return a.retry(now)
 	case errors.Is(err, state.ErrUnavailable):
-		if a.away++; a.away < awayTries {
-			return nextAction{do: place}
+		if a.unanswered++; a.unanswered < maxUnanswered {
+			return nextAction{do: actionPlace}
 		}
 		return fail(unavailable(err))
 	case err != nil:
 		return fail(api.As(err))
 	case got.Status == "loaded":
-		return nextAction{do: finish, host: got.Host, release: a.moving}
+		return nextAction{do: actionFinish, host: got.Host, release: a.replacing}
 	}
-	a.ticket, a.host, a.moving = got.Ticket, got.Host, ""
-	a.refused, a.stale, a.away, a.blocked, a.changed, a.began = nil, 0, 0, nil, nil, ""
+	a.ticket, a.host, a.replacing = got.Ticket, got.Host, ""
+	a.refusedBy, a.stale, a.unanswered, a.blocked, a.changedHosts, a.lostTicketHost = nil, 0, 0, nil, nil, ""
 	a.round++
 	a.loadingSince = time.Time{}
 	a.setTicketState(now, got.State, got.Position)
-	return nextAction{do: rest}
+	return nextAction{do: actionWait}
 }
 
 func (a *acquisition) setTicketState(now time.Time, st state.TicketState, position int) {
-	a.heard, a.state, a.position = now, st, position
+	a.lastReport, a.state, a.position = now, st, position
 	if st == state.TicketLoading && a.loadingSince.IsZero() {
 		a.loadingSince = now
 	}
@@ -316,33 +316,33 @@ func (a *acquisition) setTicketState(now time.Time, st state.TicketState, positi
 	}
 }
 
-// again asks again with a new snapshot, a little later each time.
-func (a *acquisition) again(now time.Time) nextAction {
-	if a.stale++; a.stale > staleTries {
-		if a.moving != "" {
-			a.moving, a.stale = "", 0
-			return nextAction{do: rest}
+// retry asks again with a new snapshot, a little later each time.
+func (a *acquisition) retry(now time.Time) nextAction {
+	if a.stale++; a.stale > maxStale {
+		if a.replacing != "" {
+			a.replacing, a.stale = "", 0
+			return nextAction{do: actionWait}
 		}
 		return fail(unavailable(errors.New("the pool changes faster than a placement can be committed")))
 	}
-	return nextAction{do: place, at: now.Add(min(time.Duration(a.stale)*stalePause, maxStalePause))}
+	return nextAction{do: actionPlace, at: now.Add(min(time.Duration(a.stale)*stalePause, maxStalePause))}
 }
 
 // restart forgets the ticket and asks for another.
 func (a *acquisition) restart(now time.Time) nextAction {
-	a.ticket, a.host, a.state, a.position, a.moving = "", "", "", 0, ""
+	a.ticket, a.host, a.state, a.position, a.replacing = "", "", "", 0, ""
 	a.round++
-	return a.again(now)
+	return a.retry(now)
 }
 
 // onTicketState processes the ticket's current state.
 func (a *acquisition) onTicketState(now time.Time, s state.TicketStatus) nextAction {
 	if s.Ticket != a.ticket {
-		return nextAction{do: rest} // a ticket that was given up meanwhile
+		return nextAction{do: actionWait} // a ticket that was given up meanwhile
 	}
 	switch {
 	case !s.Found:
-		a.began = a.host
+		a.lostTicketHost = a.host
 		return a.restart(now)
 	case s.Record.State == state.TicketDropped:
 		return a.restart(now)
@@ -351,9 +351,9 @@ func (a *acquisition) onTicketState(now time.Time, s state.TicketStatus) nextAct
 		if s.Record.Host != "" {
 			host = s.Record.Host
 		}
-		return nextAction{do: finish, host: host, record: s.Record}
+		return nextAction{do: actionFinish, host: host, record: s.Record}
 	case s.Record.State == state.TicketFailed && interrupted(s.Record):
-		a.leaving = append(a.leaving, a.host)
+		a.interruptedHosts = append(a.interruptedHosts, a.host)
 		a.blocked = failure(s.Record, a.explicit)
 		return a.restart(now)
 	case s.Record.State == state.TicketFailed && hostFault(s.Record):
@@ -368,27 +368,27 @@ func (a *acquisition) onTicketState(now time.Time, s state.TicketStatus) nextAct
 	case s.Record.State == state.TicketFailed:
 		return fail(failure(s.Record, a.explicit))
 	}
-	a.away = 0
+	a.unanswered = 0
 	a.setTicketState(now, s.Record.State, s.Position)
-	return nextAction{do: rest}
+	return nextAction{do: actionWait}
 }
 
 // onStoreError handles a failure to read the ticket's state.
 func (a *acquisition) onStoreError(now time.Time, err error) nextAction {
-	if a.ticket != "" && now.Sub(a.heard) > silentAfter {
+	if a.ticket != "" && now.Sub(a.lastReport) > maxSilence {
 		return fail(unavailable(err))
 	}
-	return nextAction{do: rest}
+	return nextAction{do: actionWait}
 }
 
 // onSnapshot processes a snapshot: a ticket whose host is lost moves to another host if there is one, and otherwise waits for
 // the host to come back.
 func (a *acquisition) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Catalog, shunned []string) nextAction {
 	h := s.Hosts[a.host]
-	if a.ticket == "" || a.moving != "" || h == nil || h.State != policy.Lost {
-		return nextAction{do: rest}
+	if a.ticket == "" || a.replacing != "" || h == nil || h.State != policy.Lost {
+		return nextAction{do: actionWait}
 	}
-	avoid := avoiding(shunned)
+	avoid := avoidSet(shunned)
 	avoid[a.host] = "lost"
 	v := placement.View{Catalog: c, Evict: a.evict, Hosts: a.cache}
 	p := policy.Place(v.Pool(s), a.wanted(s, v), avoid)
@@ -399,10 +399,10 @@ func (a *acquisition) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Ca
 		again.release = old
 		return again
 	case p.Host != "" && p.Reason.Code != policy.LostHost, p.Host == "" && hasCopy(p.Refusal):
-		a.moving = a.ticket
-		return nextAction{do: place}
+		a.replacing = a.ticket
+		return nextAction{do: actionPlace}
 	}
-	return nextAction{do: rest}
+	return nextAction{do: actionWait}
 }
 
 // hasCopy reports whether some host was ruled out because it has the model or a ticket for it.

@@ -26,9 +26,9 @@ func (g *Gate) idle() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, d := range g.wakes {
-		if !d.asked {
+		if !d.driverDone {
 			return false
 		}
 	}
-	return len(g.all) == 0
+	return len(g.allGroups) == 0
 }

@@ -40,11 +40,11 @@ func (t *backoff) fail(key, cause, why string, now time.Time) {
 	}
 }
 
-// pass forgets the failures of a key.
-func (t *backoff) pass(key string) { delete(t.byKey, key) }
+// succeed forgets the failures of a key.
+func (t *backoff) succeed(key string) { delete(t.byKey, key) }
 
-// left returns how long the key's window stays open, 0 if it is closed.
-func (t *backoff) left(key string, now time.Time) time.Duration {
+// remaining returns how long the key's window stays open, 0 if it is closed.
+func (t *backoff) remaining(key string, now time.Time) time.Duration {
 	if e := t.byKey[key]; e != nil {
 		return max(0, e.until.Sub(now))
 	}
@@ -59,8 +59,8 @@ func (t *backoff) why(key string) string {
 	return ""
 }
 
-// open lists the keys whose windows are open, and when the first of these ends (zero for none).
-func (t *backoff) open(now time.Time) (keys []string, first time.Time) {
+// waitingKeys lists the keys whose windows are open, and when the first of these ends (zero for none).
+func (t *backoff) waitingKeys(now time.Time) (keys []string, first time.Time) {
 	for k, e := range t.byKey {
 		if e.until.After(now) {
 			keys = append(keys, k)

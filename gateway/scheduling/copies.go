@@ -14,11 +14,11 @@ import (
 
 // copies tracks the copies of models that may have several. It belongs to one goroutine.
 type copies struct {
-	marks map[state.CopyID][]mark // newest last; once one is at least a window old, the first is
+	samples map[state.CopyID][]sample // newest last; once one is at least a window old, the first is
 }
 
-// mark is the number of requests that had ended at a moment.
-type mark struct {
+// sample is the number of requests that had ended at a moment.
+type sample struct {
 	at    time.Time
 	ended int64
 }
@@ -26,15 +26,15 @@ type mark struct {
 // served records how many requests to a copy have ended by now, and returns how many of them ended in the last window.
 // ok is false until the copy has been observed for a whole window, and again after it was gone for one.
 func (c *copies) served(at state.CopyID, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
-	list := c.marks[at]
+	list := c.samples[at]
 	if len(list) > 0 && now.Sub(list[len(list)-1].at) > 2*window {
 		list = nil
 	}
-	list = append(list, mark{now, ended})
+	list = append(list, sample{now, ended})
 	for len(list) > 1 && now.Sub(list[1].at) >= window {
 		list = list[1:]
 	}
-	c.marks[at] = list
+	c.samples[at] = list
 	return ended - list[0].ended, now.Sub(list[0].at) >= window
 }
 
@@ -53,14 +53,14 @@ func (g *Gate) addCopies(ctx context.Context) {
 func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalog, m *catalog.Model) {
 	queued, served := 0, 0
 	for i, r := range s.Copies(m.ID) { // the least loaded first
-		f := g.flows.of(r.Host, m.ID)
+		f := g.traffic.of(r.Host, m.ID)
 		ours := f.open.Load()
 		ended, known := g.copies.served(state.CopyID{Host: r.Host, Model: m.ID}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
 		if i > 0 || !known || ours == 0 { // not the least loaded, too early, or another gateway's to decide
 			continue
 		}
 		open := max(ours, int64(r.InFlight))
-		queued = int(open) - atOnce(r)
+		queued = int(open) - parallelism(r)
 		served = int(ended * open / ours) // assumes that the other gateways' requests fare like ours
 	}
 	if queued <= served {
@@ -77,12 +77,12 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	}
 	g.mu.Lock()
 	now := time.Now()
-	g.recovery.see(s, now)
-	hosts, _ := g.shunned.open(now)
-	held, operation := g.closed || g.recovery.waiting(now), g.operationLocked()
+	g.recovery.observe(s, now)
+	hosts, _ := g.hostBackoff.waitingKeys(now)
+	held, operation := g.closed || g.recovery.active(now), g.nextOperationLocked()
 	g.mu.Unlock()
-	p := policy.Place(pool, want, avoiding(hosts))
-	if held || !prompt(p) {
+	p := policy.Place(pool, want, avoidSet(hosts))
+	if held || !isImmediate(p) {
 		return
 	}
 	got, err := g.store.Acquire(ctx, state.Want{
@@ -103,8 +103,8 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	}
 }
 
-// prompt reports whether a placement waits for no busy model: a copy that waited would come too late to help.
-func prompt(p policy.Placement) bool {
+// isImmediate reports whether a placement waits for no busy model: a copy that waited would come too late to help.
+func isImmediate(p policy.Placement) bool {
 	switch p.Reason.Code {
 	case policy.FreeSlot, policy.IdleVictim, policy.Stopping, policy.AfterQueue, policy.WakeHost, policy.WakingHost:
 		return p.Host != ""
@@ -112,8 +112,8 @@ func prompt(p policy.Placement) bool {
 	return false
 }
 
-// atOnce returns how many requests a copy serves at the same time, 1 if its runner does not report it.
-func atOnce(r *state.ModelRecord) int {
+// parallelism returns how many requests a copy serves at the same time, 1 if its runner does not report it.
+func parallelism(r *state.ModelRecord) int {
 	var plan struct {
 		Parallel int `json:"parallel"`
 	}

@@ -82,7 +82,7 @@ func TestFurtherCopy(t *testing.T) {
 
 // served reports after a copy was observed for a whole window, and starts again after the copy was gone.
 func TestServed(t *testing.T) {
-	c := copies{marks: map[state.CopyID][]mark{}}
+	c := copies{samples: map[state.CopyID][]sample{}}
 	at, began := state.CopyID{Host: "a", Model: "m"}, time.Unix(1000, 0)
 	for _, tc := range []struct {
 		after time.Duration
@@ -106,7 +106,7 @@ func TestServed(t *testing.T) {
 
 func TestAtOnce(t *testing.T) {
 	for plan, want := range map[string]int{`{"parallel":4}`: 4, `{}`: 1, ``: 1, `nonsense`: 1} {
-		if got := atOnce(&state.ModelRecord{Fields: map[string]string{"plan": plan}}); got != want {
+		if got := parallelism(&state.ModelRecord{Fields: map[string]string{"plan": plan}}); got != want {
 			t.Errorf("plan %q: %d at once, want %d", plan, got, want)
 		}
 	}

@@ -17,11 +17,11 @@ type Endpoint struct {
 	Addr       string // host:port of the runner
 	Generation uint64 // of the runner's registration
 
-	flow *flow // of this gateway's requests to the model there
+	traffic *copyTraffic // of this gateway's requests to the model there
 }
 
-// table holds the endpoints of one snapshot by model. It never changes.
-type table struct {
+// endpointTable holds the endpoints of one snapshot by model. It never changes.
+type endpointTable struct {
 	from   *state.Snapshot
 	copies map[string][]loadedCopy
 }
@@ -33,8 +33,8 @@ type loadedCopy struct {
 }
 
 // buildTable indexes a snapshot. flowOf returns the counters of this gateway's requests to a model on a host.
-func buildTable(s *state.Snapshot, flowOf func(host, model string) *flow) *table {
-	t := &table{from: s, copies: make(map[string][]loadedCopy)}
+func buildTable(s *state.Snapshot, trafficOf func(host, model string) *copyTraffic) *endpointTable {
+	t := &endpointTable{from: s, copies: make(map[string][]loadedCopy)}
 	for _, h := range s.Hosts {
 		for id := range h.Models {
 			if _, done := t.copies[id]; done {
@@ -44,10 +44,10 @@ func buildTable(s *state.Snapshot, flowOf func(host, model string) *flow) *table
 			list := make([]loadedCopy, 0, len(records))
 			for _, m := range records {
 				host := s.Hosts[m.Host]
-				ours := flowOf(m.Host, id)
+				ours := trafficOf(m.Host, id)
 				list = append(list, loadedCopy{
 					name:     xxh3.HashString(m.Host),
-					endpoint: Endpoint{Host: m.Host, Addr: host.Addr, Generation: host.Generation, flow: ours},
+					endpoint: Endpoint{Host: m.Host, Addr: host.Addr, Generation: host.Generation, traffic: ours},
 					others:   max(0, int64(m.InFlight)-ours.open.Load()),
 				})
 			}
@@ -58,10 +58,10 @@ func buildTable(s *state.Snapshot, flowOf func(host, model string) *flow) *table
 }
 
 // open returns the open requests to the copy: this gateway's now, plus the others' at the time of the snapshot.
-func (c *loadedCopy) open() int64 { return c.others + c.endpoint.flow.open.Load() }
+func (c *loadedCopy) open() int64 { return c.others + c.endpoint.traffic.open.Load() }
 
-// pick returns the copy with the fewest open requests.
-func pick(list []loadedCopy) (Endpoint, bool) {
+// leastLoaded returns the copy with the fewest open requests.
+func leastLoaded(list []loadedCopy) (Endpoint, bool) {
 	if len(list) == 0 {
 		return Endpoint{}, false
 	}
@@ -76,72 +76,74 @@ func pick(list []loadedCopy) (Endpoint, bool) {
 
 // Endpoint returns the loaded copy of a model that has the fewest open requests; ok is false if there is none. It makes
 // no call and keeps working while the store is unavailable.
-func (g *Gate) Endpoint(model string) (r Endpoint, ok bool) { return pick(g.current().copies[model]) }
+func (g *Gate) Endpoint(model string) (r Endpoint, ok bool) {
+	return leastLoaded(g.currentTable().copies[model])
+}
 
-// current returns the table of the mirror's snapshot, or of the one before.
-func (g *Gate) current() *table {
+// currentTable returns the table of the mirror's snapshot, or of the one before.
+func (g *Gate) currentTable() *endpointTable {
 	t := g.table.Load()
-	if s := g.mirror.Snapshot(); t.from != s && g.building.TryLock() {
+	if s := g.mirror.Snapshot(); t.from != s && g.tableMu.TryLock() {
 		// One request builds the new table; others use the old one meanwhile rather than wait.
-		g.flows.prune(s)
-		t = buildTable(s, g.flows.of)
+		g.traffic.prune(s)
+		t = buildTable(s, g.traffic.of)
 		g.table.Store(t)
-		g.building.Unlock()
+		g.tableMu.Unlock()
 	}
 	return t
 }
 
 // Begin counts a request to the model as open. Every Begin needs one End with the same arguments.
-func (g *Gate) Begin(r Endpoint, model string) { g.flow(r, model).open.Add(1) }
+func (g *Gate) Begin(r Endpoint, model string) { g.trafficOf(r, model).open.Add(1) }
 
 // End reverses one Begin.
 func (g *Gate) End(r Endpoint, model string) {
-	f := g.flow(r, model)
+	f := g.trafficOf(r, model)
 	f.ended.Add(1)
 	f.open.Add(-1)
 }
 
 // InFlight returns how many requests of this gateway to the model on the host are open.
-func (g *Gate) InFlight(host, model string) int { return int(g.flows.of(host, model).open.Load()) }
+func (g *Gate) InFlight(host, model string) int { return int(g.traffic.of(host, model).open.Load()) }
 
-func (g *Gate) flow(r Endpoint, model string) *flow {
-	if r.flow != nil {
-		return r.flow
+func (g *Gate) trafficOf(r Endpoint, model string) *copyTraffic {
+	if r.traffic != nil {
+		return r.traffic
 	}
-	return g.flows.of(r.Host, model)
+	return g.traffic.of(r.Host, model)
 }
 
-// flow counts the requests of this gateway to a model on a host: open ones and ended ones.
-type flow struct{ open, ended atomic.Int64 }
+// copyTraffic counts the requests of this gateway to a model on a host: open ones and ended ones.
+type copyTraffic struct{ open, ended atomic.Int64 }
 
-// Above maxFlows, idle flows whose copies are gone are dropped.
-const maxFlows = 4096
+// Above maxTrafficEntries, idle entries whose copies are gone are dropped.
+const maxTrafficEntries = 4096
 
-// flows counts this gateway's requests by host and model. They are kept because callers keep pointers to them.
-type flows struct {
+// trafficByCopy counts this gateway's requests by host and model. They are kept because callers keep pointers to them.
+type trafficByCopy struct {
 	mu sync.Mutex
-	m  map[state.CopyID]*flow
+	m  map[state.CopyID]*copyTraffic
 }
 
-func (c *flows) of(host, model string) *flow {
+func (c *trafficByCopy) of(host, model string) *copyTraffic {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f := c.m[state.CopyID{Host: host, Model: model}]
 	if f == nil {
-		f = new(flow)
+		f = new(copyTraffic)
 		c.m[state.CopyID{Host: host, Model: model}] = f
 	}
 	return f
 }
 
 // prune drops unneeded flows if there are many.
-func (c *flows) prune(s *state.Snapshot) {
+func (c *trafficByCopy) prune(s *state.Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.m) <= maxFlows {
+	if len(c.m) <= maxTrafficEntries {
 		return
 	}
-	maps.DeleteFunc(c.m, func(p state.CopyID, f *flow) bool {
+	maps.DeleteFunc(c.m, func(p state.CopyID, f *copyTraffic) bool {
 		h := s.Hosts[p.Host]
 		return f.open.Load() == 0 && (h == nil || h.Models[p.Model] == nil)
 	})

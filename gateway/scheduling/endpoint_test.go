@@ -141,6 +141,6 @@ func BenchmarkBuildTable(b *testing.B) {
 	s := g.mirror.Snapshot()
 	b.ReportAllocs()
 	for b.Loop() {
-		buildTable(s, g.flows.of)
+		buildTable(s, g.traffic.of)
 	}
 }

@@ -35,10 +35,10 @@ type Gate struct {
 	id      string
 	log     *slog.Logger
 
-	table    atomic.Pointer[table]
-	building sync.Mutex // held by the one request that builds a table
-	flows    flows
-	copies   copies // belongs to Run
+	table   atomic.Pointer[endpointTable]
+	tableMu sync.Mutex // held by the one request that builds a table
+	traffic trafficByCopy
+	copies  copies // belongs to Run
 
 	life  context.Context // ends with Run: for calls and goroutines that outlive the request that caused them
 	end   context.CancelFunc
@@ -46,21 +46,21 @@ type Gate struct {
 	renew chan struct{}  // capacity 1: renew now
 	cache placement.HostCache
 
-	mu       sync.Mutex // never held over a call; guards the following fields and all groups and waiters
-	closed   bool
-	waiting  int    // waiters in all groups
-	serial   uint64 // of operations
-	groups   map[string]*group
-	all      map[*group]struct{}
-	tickets  map[string]*group // the group of each ticket
-	watches  map[string]chan state.TicketRecord
-	wakes    map[string]*wakeLease
-	learned  estimates
-	failed   backoff // failed loads, by model
-	failing  map[string]*catalog.Model
-	shunned  backoff // failed starts, by host
-	recovery recoveryHold
-	swaps    swaps
+	mu            sync.Mutex // never held over a call; guards the following fields and all groups and waiters
+	closed        bool
+	waiting       int    // waiters in all groups
+	serial        uint64 // of operations
+	groups        map[string]*group
+	allGroups     map[*group]struct{}
+	tickets       map[string]*group // the group of each ticket
+	watches       map[string]chan state.TicketRecord
+	wakes         map[string]*wakeLease
+	estimates     estimates
+	loadBackoff   backoff // failed loads, by model
+	failedEntries map[string]*catalog.Model
+	hostBackoff   backoff // failed starts, by host
+	recovery      recoveryHold
+	swaps         swaps
 }
 
 // New makes a gate. Run it, or Close it if it never runs.
@@ -68,16 +68,16 @@ func New(c Config) *Gate {
 	c = c.withDefaults()
 	g := &Gate{
 		store: c.Store, mirror: c.Mirror, waker: c.Waker, catalog: c.Catalog, cfg: c, id: c.Gateway, log: c.Log,
-		flows: flows{m: map[state.CopyID]*flow{}}, copies: copies{marks: map[state.CopyID][]mark{}},
-		renew: make(chan struct{}, 1), groups: map[string]*group{}, all: map[*group]struct{}{}, tickets: map[string]*group{},
+		traffic: trafficByCopy{m: map[state.CopyID]*copyTraffic{}}, copies: copies{samples: map[state.CopyID][]sample{}},
+		renew: make(chan struct{}, 1), groups: map[string]*group{}, allGroups: map[*group]struct{}{}, tickets: map[string]*group{},
 		watches: map[string]chan state.TicketRecord{}, wakes: map[string]*wakeLease{},
-		learned: estimates{load: map[string]time.Duration{}, wake: map[string]time.Duration{}},
-		failed:  backoff{base: 2 * time.Second, max: time.Minute, free: 1, byKey: map[string]*failureWindow{}},
-		failing: map[string]*catalog.Model{},
-		shunned: backoff{base: time.Second, max: 30 * time.Second, byKey: map[string]*failureWindow{}},
+		estimates:     estimates{load: map[string]time.Duration{}, wake: map[string]time.Duration{}},
+		loadBackoff:   backoff{base: 2 * time.Second, max: time.Minute, free: 1, byKey: map[string]*failureWindow{}},
+		failedEntries: map[string]*catalog.Model{},
+		hostBackoff:   backoff{base: time.Second, max: 30 * time.Second, byKey: map[string]*failureWindow{}},
 	}
 	g.life, g.end = context.WithCancel(context.Background())
-	g.table.Store(&table{})
+	g.table.Store(&endpointTable{})
 	return g
 }
 
@@ -99,12 +99,12 @@ func (g *Gate) Enter(a WaitRequest) (*Waiter, error) {
 			return nil, err
 		}
 	} else if gr.waiters.Len() >= g.cfg.MaxPerModel {
-		return nil, api.Newf(api.QueueFull, "Too many requests wait for the model '%s'.", a.Model).After(g.progressLocked(gr).ETA)
+		return nil, api.Newf(api.QueueFull, "Too many requests wait for the model '%s'.", a.Model).WithRetryAfter(g.progressLocked(gr).ETA)
 	}
 	if g.waiting >= g.cfg.MaxTotal {
 		e := api.New(api.Overloaded, "Too many requests wait for models to be loaded.")
 		if gr != nil {
-			e = e.After(g.progressLocked(gr).ETA)
+			e = e.WithRetryAfter(g.progressLocked(gr).ETA)
 		}
 		return nil, e
 	}
@@ -112,14 +112,14 @@ func (g *Gate) Enter(a WaitRequest) (*Waiter, error) {
 		return nil, err
 	}
 	if gr == nil {
-		gr = g.newGroupLocked(acquisition{model: a.Model, refused: a.Refused}, a.Background)
+		gr = g.newGroupLocked(acquisition{model: a.Model, refusedBy: a.Refused}, a.Background)
 	} else if gr.acquisition.ticket == "" {
-		gr.acquisition.refused = append(gr.acquisition.refused, a.Refused...)
+		gr.acquisition.refusedBy = append(gr.acquisition.refusedBy, a.Refused...)
 	}
 	if a.Background {
 		gr.keep = true
 		w := &Waiter{gate: g, group: gr, entered: time.Now(), done: make(chan struct{}), ahead: gr.waiters.Len(), finished: true}
-		w.err = loading(a.Model).After(g.progressLocked(gr).ETA)
+		w.err = loading(a.Model).WithRetryAfter(g.progressLocked(gr).ETA)
 		close(w.done)
 		return w, nil
 	}
@@ -141,13 +141,13 @@ func (g *Gate) admitLocked(a WaitRequest, gr *group) error {
 		if err := a.Account.BeginWait(); err != nil {
 			e := api.As(err)
 			if gr != nil {
-				e = e.After(g.progressLocked(gr).ETA)
+				e = e.WithRetryAfter(g.progressLocked(gr).ETA)
 			}
 			return e
 		}
 	}
 	if gr == nil {
-		if err := a.Account.Load(); err != nil {
+		if err := a.Account.CountLoad(); err != nil {
 			if !a.Background {
 				a.Account.EndWait()
 			}
@@ -158,24 +158,24 @@ func (g *Gate) admitLocked(a WaitRequest, gr *group) error {
 }
 
 func (g *Gate) newGroupLocked(a acquisition, start bool) *group {
-	a.id, a.evict, a.cache = g.operationLocked(), g.cfg.Evict, &g.cache
+	a.id, a.evict, a.cache = g.nextOperationLocked(), g.cfg.Evict, &g.cache
 	gr := &group{
-		model: a.model, bell: make(chan struct{}, 1), queued: make(chan struct{}), waiters: list.New(), acquisition: a,
+		model: a.model, wakeup: make(chan struct{}, 1), queued: make(chan struct{}), waiters: list.New(), acquisition: a,
 	}
 	if start {
-		gr.start = time.Now().Add(g.cfg.Hold)
+		gr.startUntil = time.Now().Add(g.cfg.Hold)
 	}
 	if !a.explicit {
 		g.groups[a.model] = gr
 	}
-	g.all[gr] = struct{}{}
+	g.allGroups[gr] = struct{}{}
 	g.work.Add(1)
 	go g.serve(gr)
 	return gr
 }
 
-// operationLocked returns the stem of a new operation id, unique in the pool.
-func (g *Gate) operationLocked() string {
+// nextOperationLocked returns the stem of a new operation id, unique in the pool.
+func (g *Gate) nextOperationLocked() string {
 	g.serial++
 	return g.id + "-" + strconv.FormatUint(g.serial, 10)
 }
@@ -190,16 +190,16 @@ func (g *Gate) joinLocked(gr *group, limit time.Duration) *Waiter {
 
 // backoffLocked refuses a model whose loads kept failing, until its window ends or its catalogue entry changes.
 func (g *Gate) backoffLocked(m *catalog.Model) error {
-	if old := g.failing[m.ID]; old != nil && old != m && !reflect.DeepEqual(old, m) {
-		g.failed.pass(m.ID)
-		delete(g.failing, m.ID)
+	if old := g.failedEntries[m.ID]; old != nil && old != m && !reflect.DeepEqual(old, m) {
+		g.loadBackoff.succeed(m.ID)
+		delete(g.failedEntries, m.ID)
 	}
-	if d := g.failed.left(m.ID, time.Now()); d > 0 {
+	if d := g.loadBackoff.remaining(m.ID, time.Now()); d > 0 {
 		text := fmt.Sprintf("Loading the model '%s' failed repeatedly; try again later.", m.ID)
-		if why := g.failed.why(m.ID); why != "" {
+		if why := g.loadBackoff.why(m.ID); why != "" {
 			text += " The last error: " + why
 		}
-		return api.New(api.ModelBackoff, text).After(d)
+		return api.New(api.ModelBackoff, text).WithRetryAfter(d)
 	}
 	return nil
 }
@@ -209,7 +209,7 @@ func (g *Gate) Waiting() map[string]int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	out := make(map[string]int, len(g.groups))
-	for gr := range g.all {
+	for gr := range g.allGroups {
 		if n := gr.waiters.Len(); n > 0 {
 			out[gr.model] += n
 		}
@@ -236,7 +236,7 @@ func (g *Gate) OnEvent(e state.Event) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if r.State == state.TicketReady && r.Evicted != "" { // counted once; renewals repeat it
-			g.swaps.note(time.Now())
+			g.swaps.record(time.Now())
 		}
 		g.deliverLocked(state.TicketStatus{Ticket: e.Ticket, Found: true, Record: r})
 	}
@@ -249,23 +249,23 @@ func (g *Gate) deliverLocked(s state.TicketStatus) {
 	switch {
 	case !s.Found || r.Kind == "unload":
 	case r.State == state.TicketReady:
-		smooth(g.learned.load, r.Model, time.Duration(r.LoadMS)*time.Millisecond)
-		g.failed.pass(r.Model)
-		delete(g.failing, r.Model)
-		g.shunned.pass(r.Host)
+		smooth(g.estimates.load, r.Model, time.Duration(r.LoadMS)*time.Millisecond)
+		g.loadBackoff.succeed(r.Model)
+		delete(g.failedEntries, r.Model)
+		g.hostBackoff.succeed(r.Host)
 	case r.State == state.TicketFailed && interrupted(r):
 	case r.State == state.TicketFailed && hostFault(r):
 		// One failed wake ends all tickets of the host at once.
-		g.shunned.fail(r.Host, cmp.Or(r.Fields["ended_ms"], s.Ticket), "", now)
+		g.hostBackoff.fail(r.Host, cmp.Or(r.Fields["ended_ms"], s.Ticket), "", now)
 	case loadFailed(r):
-		g.failed.fail(r.Model, s.Ticket, r.Message, now)
-		g.failing[r.Model], _ = g.catalog().Model(r.Model)
+		g.loadBackoff.fail(r.Model, s.Ticket, r.Message, now)
+		g.failedEntries[r.Model], _ = g.catalog().Model(r.Model)
 	}
 	if gr := g.tickets[s.Ticket]; gr != nil {
 		if s.Found && r.Model != gr.model {
 			s = state.TicketStatus{Ticket: s.Ticket} // lost: a store that lost writes has reused its number
 		}
-		gr.news.put(s)
+		gr.inbox.put(s)
 		gr.notify()
 	}
 	if w := g.watches[s.Ticket]; w != nil && (!s.Found || r.Done()) {
@@ -307,7 +307,7 @@ func (g *Gate) Run(ctx context.Context) {
 func (g *Gate) Close() {
 	g.mu.Lock()
 	g.closed = true
-	for gr := range g.all {
+	for gr := range g.allGroups {
 		g.finishAllLocked(gr, Endpoint{}, LoadInfo{}, api.GoingAway())
 		gr.notify()
 	}
@@ -320,7 +320,7 @@ func (g *Gate) Close() {
 func (g *Gate) renewAll(ctx context.Context) {
 	s := g.mirror.Snapshot()
 	g.mu.Lock()
-	g.recovery.see(s, time.Now())
+	g.recovery.observe(s, time.Now())
 	ids := make([]string, 0, len(g.tickets)+len(g.watches))
 	for id, gr := range g.tickets {
 		if gr.waiters.Len() > 0 {
@@ -345,7 +345,7 @@ func (g *Gate) renewAll(ctx context.Context) {
 		if err != nil {
 			for _, id := range part {
 				if gr := g.tickets[id]; gr != nil {
-					gr.news.err = err
+					gr.inbox.err = err
 					gr.notify()
 				}
 			}

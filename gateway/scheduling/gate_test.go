@@ -507,7 +507,7 @@ func TestUnload(t *testing.T) {
 		r.loaded("b", "m1", 0)
 		p.set(func() { p.mute = true })
 		out, err := r.Unload(t.Context(), "m0", true)
-		if err != nil || len(out) != 2 || out[0] != (Unloaded{Host: "a", Model: "m0"}) || out[1] != (Unloaded{Host: "b", Model: "m0"}) {
+		if err != nil || len(out) != 2 || out[0] != (UnloadResult{Host: "a", Model: "m0"}) || out[1] != (UnloadResult{Host: "b", Model: "m0"}) {
 			t.Fatalf("%v %v", out, err)
 		}
 		out, err = r.Unload(t.Context(), "", false)

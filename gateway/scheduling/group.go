@@ -14,22 +14,22 @@ import (
 	"reveille/infra/state"
 )
 
-// releaseLimit bounds a group's last call, which it makes even while its gate is closing.
-const releaseLimit = time.Second
+// releaseTimeout bounds a group's last call, which it makes even while its gate is closing.
+const releaseTimeout = time.Second
 
 // group is all requests of this gateway for one model, served by one goroutine (serve). Gate.mu guards the fields that
 // change.
 type group struct {
 	model  string
-	bell   chan struct{} // capacity 1: something changed
+	wakeup chan struct{} // capacity 1: something changed
 	queued chan struct{} // closed by serve at the first ticket
 
 	waiters     *list.List // of *Waiter, in order of arrival
 	keep        bool       // the load continues when all have left
-	start       time.Time  // until then the group lives even without waiters, to get a load started; zero: it does not
+	startUntil  time.Time  // until then the group lives even without waiters, to get a load started; zero: it does not
 	acquisition acquisition
 	stages      []StageChange
-	news        inbox
+	inbox       inbox
 }
 
 // inbox holds the newest state of a ticket until the group reads it. Guarded by Gate.mu.
@@ -48,7 +48,7 @@ func (b *inbox) put(s state.TicketStatus) {
 
 func (gr *group) notify() {
 	select {
-	case gr.bell <- struct{}{}:
+	case gr.wakeup <- struct{}{}:
 	default:
 	}
 }
@@ -56,13 +56,13 @@ func (gr *group) notify() {
 // wait returns when the group is notified, or after d if d is not negative.
 func (gr *group) wait(d time.Duration) {
 	if d < 0 {
-		<-gr.bell
+		<-gr.wakeup
 		return
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-gr.bell:
+	case <-gr.wakeup:
 	case <-t.C:
 	}
 }
@@ -70,7 +70,7 @@ func (gr *group) wait(d time.Duration) {
 // serve executes the acquisition's actions until the group has its outcome or nobody wants one.
 func (g *Gate) serve(gr *group) {
 	defer g.work.Done()
-	v := nextAction{do: place}
+	v := nextAction{do: actionPlace}
 	for {
 		if v.release != "" {
 			g.releaseTicket(v.release, false)
@@ -79,19 +79,19 @@ func (g *Gate) serve(gr *group) {
 		if again, over := g.onEmpty(gr); over {
 			return
 		} else if again {
-			v = nextAction{do: place}
+			v = nextAction{do: actionPlace}
 		}
 		switch v.do {
-		case rest:
+		case actionWait:
 			gr.wait(-1)
 			v = g.processInbox(gr)
-		case place:
+		case actionPlace:
 			if d := time.Until(v.at); d > 0 {
 				gr.wait(d)
 				continue
 			}
 			v = g.placeAndAcquire(gr)
-		case finish:
+		case actionFinish:
 			var over bool
 			if v, over = g.finish(gr, v); over {
 				return
@@ -106,10 +106,10 @@ func (g *Gate) onEmpty(gr *group) (again, over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for first := true; ; first = false {
-		if !gr.start.IsZero() && (gr.acquisition.ticket != "" || g.closed || time.Now().After(gr.start)) {
-			gr.start = time.Time{}
+		if !gr.startUntil.IsZero() && (gr.acquisition.ticket != "" || g.closed || time.Now().After(gr.startUntil)) {
+			gr.startUntil = time.Time{}
 		}
-		if gr.waiters.Len() > 0 || !gr.start.IsZero() {
+		if gr.waiters.Len() > 0 || !gr.startUntil.IsZero() {
 			return !first, false
 		}
 		ticket, keep := gr.acquisition.ticket, gr.keep
@@ -127,7 +127,7 @@ func (g *Gate) onEmpty(gr *group) (again, over bool) {
 
 // releaseTicket removes this gateway from a ticket's waiters. If the call fails, its lease on the ticket ends by itself.
 func (g *Gate) releaseTicket(ticket string, keep bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), releaseLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), releaseTimeout)
 	defer cancel()
 	if err := g.store.ReleaseTicket(ctx, g.id, ticket, keep); err != nil {
 		g.log.Debug("could not leave ticket", "ticket", ticket, "error", err)
@@ -139,7 +139,7 @@ func (g *Gate) placeAndAcquire(gr *group) nextAction {
 	g.readSaved(gr)
 	s, host, v, err := g.place(gr)
 	if err != nil {
-		return g.acquired(gr, state.Acquired{}, err)
+		return g.onAcquired(gr, state.Acquired{}, err)
 	}
 	if v != nil {
 		return *v
@@ -156,10 +156,10 @@ func (g *Gate) placeAndAcquire(gr *group) nextAction {
 	}
 	if errors.Is(err, state.ErrStale) {
 		g.mu.Lock()
-		gr.acquisition.changed = append(gr.acquisition.changed, host)
+		gr.acquisition.changedHosts = append(gr.acquisition.changedHosts, host)
 		g.mu.Unlock()
 	}
-	return g.acquired(gr, got, err)
+	return g.onAcquired(gr, got, err)
 }
 
 // readSaved has the acquisition prefer the hosts with saved conversations of the model, if there is a choice of hosts. It asks
@@ -194,7 +194,7 @@ const placeTries = 3
 // refuse or postpone, or when the choice keeps changing. It returns an action in place of a host.
 func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *nextAction, err error) {
 	if s = g.mirror.Snapshot(); s.Large() {
-		host, v = g.chooseOn(s, gr, "")
+		host, v = g.chooseHostIn(s, gr, "")
 		for range placeTries {
 			if v != nil || host == "" {
 				break
@@ -203,35 +203,35 @@ func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *nextAction, 
 				return nil, "", nil, err
 			}
 			read := host
-			if host, v = g.chooseOn(s, gr, read); host == read && v == nil {
+			if host, v = g.chooseHostIn(s, gr, read); host == read && v == nil {
 				return s, host, nil, nil
 			}
 		}
-		if v != nil && v.do != place && v.err == nil {
+		if v != nil && v.do != actionPlace && v.err == nil {
 			return s, host, v, nil
 		}
 	}
 	if s, err = g.mirror.Refresh(g.life); err != nil {
 		return nil, "", nil, err
 	}
-	host, v = g.chooseOn(s, gr, "")
+	host, v = g.chooseHostIn(s, gr, "")
 	return s, host, v, nil
 }
 
-// chooseOn makes the acquisition's choice on a snapshot in which host read was read for it; "" if none was.
-func (g *Gate) chooseOn(s *state.Snapshot, gr *group, read string) (host string, v *nextAction) {
+// chooseHostIn makes the acquisition's choice on a snapshot in which host read was read for it; "" if none was.
+func (g *Gate) chooseHostIn(s *state.Snapshot, gr *group, read string) (host string, v *nextAction) {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.recovery.see(s, now)
-	if g.recovery.waiting(now) {
-		return "", &nextAction{do: place, at: now.Add(maxStalePause)}
+	g.recovery.observe(s, now)
+	if g.recovery.active(now) {
+		return "", &nextAction{do: actionPlace, at: now.Add(maxStalePause)}
 	}
-	shunned, retry := g.shunned.open(now)
+	shunned, retry := g.hostBackoff.waitingKeys(now)
 	return gr.acquisition.chooseHost(s, g.catalog(), shunned, retry, read)
 }
 
-func (g *Gate) acquired(gr *group, got state.Acquired, err error) nextAction {
+func (g *Gate) onAcquired(gr *group, got state.Acquired, err error) nextAction {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -240,14 +240,14 @@ func (g *Gate) acquired(gr *group, got state.Acquired, err error) nextAction {
 	}
 	old := gr.acquisition.ticket
 	v := gr.acquisition.onAcquired(now, got, err)
-	if v.do == place && !v.at.IsZero() {
+	if v.do == actionPlace && !v.at.IsZero() {
 		v.at = now.Add(jitter(v.at.Sub(now)))
 	}
 	if t := gr.acquisition.ticket; t != old && t != "" {
 		delete(g.tickets, old)
 		g.tickets[t] = gr
-		if !gr.start.IsZero() {
-			gr.start, gr.keep = time.Time{}, true
+		if !gr.startUntil.IsZero() {
+			gr.startUntil, gr.keep = time.Time{}, true
 		}
 		select {
 		case <-gr.queued:
@@ -272,22 +272,22 @@ func (g *Gate) processInbox(gr *group) nextAction {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	ticket := gr.acquisition.ticket
-	v := nextAction{do: rest}
-	switch news := gr.news; {
+	v := nextAction{do: actionWait}
+	switch news := gr.inbox; {
 	case news.status != nil:
 		v = gr.acquisition.onTicketState(now, *news.status)
 	case news.err != nil:
 		v = gr.acquisition.onStoreError(now, news.err)
 	}
-	gr.news = inbox{}
-	if v.do == rest {
-		shunned, _ := g.shunned.open(now)
+	gr.inbox = inbox{}
+	if v.do == actionWait {
+		shunned, _ := g.hostBackoff.waitingKeys(now)
 		v = gr.acquisition.onSnapshot(now, snapshot, g.catalog(), shunned)
 	}
 	if gr.acquisition.ticket != ticket {
 		delete(g.tickets, ticket)
 	}
-	if v.do == rest {
+	if v.do == actionWait {
 		g.noteStageLocked(gr, now)
 	}
 	return v
@@ -332,14 +332,14 @@ func (g *Gate) finishAllLocked(gr *group, r Endpoint, info LoadInfo, err error) 
 
 func (g *Gate) dropTicketLocked(gr *group) {
 	delete(g.tickets, gr.acquisition.ticket)
-	gr.acquisition.ticket, gr.acquisition.host, gr.acquisition.state, gr.acquisition.moving = "", "", "", ""
+	gr.acquisition.ticket, gr.acquisition.host, gr.acquisition.state, gr.acquisition.replacing = "", "", "", ""
 	gr.acquisition.round++
-	gr.news = inbox{}
+	gr.inbox = inbox{}
 }
 
 // removeGroupLocked removes a finished group from the gate.
 func (g *Gate) removeGroupLocked(gr *group) {
-	delete(g.all, gr)
+	delete(g.allGroups, gr)
 	if !gr.acquisition.explicit {
 		delete(g.groups, gr.model)
 	}
@@ -356,5 +356,5 @@ func (g *Gate) endpointOn(host, model string) (Endpoint, bool) {
 		}
 		h = s.Hosts[host]
 	}
-	return Endpoint{Host: host, Addr: h.Addr, Generation: h.Generation, flow: g.flows.of(host, model)}, true
+	return Endpoint{Host: host, Addr: h.Addr, Generation: h.Generation, traffic: g.traffic.of(host, model)}, true
 }

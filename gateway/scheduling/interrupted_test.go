@@ -31,7 +31,7 @@ func TestInterruptedHost(t *testing.T) {
 		v := n.onTicketState(t0, state.TicketStatus{Ticket: "t1", Found: true, Record: state.TicketRecord{
 			ID: "t1", State: "failed", Host: "a", Code: "host_interrupted", Message: "going", Fields: map[string]string{},
 		}})
-		if v.do != place || n.ticket != "" {
+		if v.do != actionPlace || n.ticket != "" {
 			t.Fatalf("%+v", v)
 		}
 		return n
@@ -42,20 +42,20 @@ func TestInterruptedHost(t *testing.T) {
 	}
 	n = told()
 	_, v := n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "asleep")), c, []string{"b"}, t0.Add(time.Second), "")
-	if v == nil || v.do != place || !v.at.Equal(t0.Add(time.Second)) {
+	if v == nil || v.do != actionPlace || !v.at.Equal(t0.Add(time.Second)) {
 		t.Errorf("with another host that may come: %+v", v)
 	}
 	n = told()
-	n.leaving = append(n.leaving, "b") // the catalogue's other host
+	n.interruptedHosts = append(n.interruptedHosts, "b") // the catalogue's other host
 	_, v = n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "draining")), c, nil, time.Time{}, "")
-	if v == nil || v.do != finish || v.err == nil || v.err.Code != "host_interrupted" || v.err.Status != 503 || v.err.Message != "going" {
+	if v == nil || v.do != actionFinish || v.err == nil || v.err.Code != "host_interrupted" || v.err.Status != 503 || v.err.Message != "going" {
 		t.Errorf("with no other host: %+v", v)
 	}
 	if host, v := n.chooseHost(snapshotWith(emptyHost("a", "asleep"), emptyHost("b", "draining")), c, nil, time.Time{}, ""); host != "a" || v != nil {
 		t.Errorf("a machine that is gone can come again: %q, %+v", host, v)
 	}
-	if !slices.Contains(n.leaving, "a") {
-		t.Error(n.leaving)
+	if !slices.Contains(n.interruptedHosts, "a") {
+		t.Error(n.interruptedHosts)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestLostTicket(t *testing.T) {
 	c := testCatalog(t)
 	n := &acquisition{model: "m0", id: "op"}
 	n.onAcquired(t0, state.Acquired{Status: "created", Ticket: "t1", Host: "b", State: "queued"}, nil)
-	if v := n.onTicketState(t0, state.TicketStatus{Ticket: "t1"}); v.do != place {
+	if v := n.onTicketState(t0, state.TicketStatus{Ticket: "t1"}); v.do != actionPlace {
 		t.Fatalf("%+v", v)
 	}
 	both := snapshotWith(emptyHost("a", "ready"), emptyHost("b", "ready"))

@@ -43,7 +43,7 @@ func TestLargePoolSpreads(t *testing.T) {
 			t.Errorf("%s goes to %s and then to %s", n.model, host, again)
 		}
 		chosen[host] = true
-		n.changed = []string{host}
+		n.changedHosts = []string{host}
 		if other, _ := n.chooseHost(s, c, nil, time.Time{}, ""); other == host || other < "h070" || other > "h086" {
 			t.Errorf("%s goes to %s although %s changes too fast", n.model, other, host)
 		}

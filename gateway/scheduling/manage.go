@@ -84,8 +84,8 @@ func (g *Gate) loadExplicitly(ctx context.Context, model string, fields map[stri
 	return r, info, err
 }
 
-// Unloaded is the outcome of one unload.
-type Unloaded struct {
+// UnloadResult is the outcome of one unload.
+type UnloadResult struct {
 	Host  string
 	Model string
 	Err   error // nil: unloaded
@@ -94,12 +94,12 @@ type Unloaded struct {
 // Unload unloads a model, or all models if model is "", from every host that holds it, and waits until they are gone.
 // force cuts open requests. The results are ordered by host and model. The error is api.ModelNotLoaded for a model that
 // no host holds, state_unavailable, or ctx's. Queued unloads continue after an error.
-func (g *Gate) Unload(ctx context.Context, model string, force bool) ([]Unloaded, error) {
+func (g *Gate) Unload(ctx context.Context, model string, force bool) ([]UnloadResult, error) {
 	return g.unload(ctx, "", model, force)
 }
 
 // unload is Unload on one host, or on all if host is "".
-func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Unloaded, error) {
+func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]UnloadResult, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.cfg.Hold, api.New(api.QueueTimeout, "The models are not unloaded yet."))
 	defer cancel()
 	var s *state.Snapshot
@@ -115,7 +115,7 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	var out []Unloaded
+	var out []UnloadResult
 	var done []chan state.TicketRecord
 	for _, p := range loadedCopies(s, model) {
 		if host != "" && p.Host != host {
@@ -129,7 +129,7 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 			continue // already gone
 		}
 		defer g.unwatch(ticket)
-		out, done = append(out, Unloaded{Host: p.Host, Model: p.Model}), append(done, w)
+		out, done = append(out, UnloadResult{Host: p.Host, Model: p.Model}), append(done, w)
 	}
 	if len(out) == 0 && model != "" {
 		return nil, api.Newf(api.ModelNotLoaded, "The model '%s' is not loaded.", model)
@@ -170,7 +170,7 @@ func loadedCopies(s *state.Snapshot, model string) []state.CopyID {
 // queueUnload makes the ticket that unloads a model on a host; a nil channel means that the host no longer holds it.
 func (g *Gate) queueUnload(ctx context.Context, p state.CopyID, force bool) (ticket string, done chan state.TicketRecord, err error) {
 	g.mu.Lock()
-	n := acquisition{model: p.Model, explicit: true, id: g.operationLocked()}
+	n := acquisition{model: p.Model, explicit: true, id: g.nextOperationLocked()}
 	g.mu.Unlock()
 	if force {
 		n.fields = map[string]string{"force": "1"}
@@ -184,9 +184,9 @@ func (g *Gate) queueUnload(ctx context.Context, p state.CopyID, force bool) (tic
 		got, err := g.store.Acquire(ctx, want)
 		v := n.onAcquired(time.Now(), got, err)
 		switch v.do {
-		case rest:
+		case actionWait:
 			return n.ticket, g.watch(n.ticket), nil
-		case finish:
+		case actionFinish:
 			return "", nil, v.err
 		}
 		if err := pause(ctx, jitter(max(time.Until(v.at), time.Millisecond))); err != nil {

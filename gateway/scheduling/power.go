@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	powerPoll   = 200 * time.Millisecond // between reads of a host that is to wake
-	commitTries = 20                     // decisions to sleep that may become stale
-	confirmFor  = 10 * time.Second       // longest wait for a runner to confirm, within the lease taken by the commit
-	stopFor     = 2 * time.Minute        // longest that a driver may take to turn a host off
+	powerPoll      = 200 * time.Millisecond // between reads of a host that is to wake
+	commitTries    = 20                     // decisions to sleep that may become stale
+	confirmTimeout = 10 * time.Second       // longest wait for a runner to confirm, within the lease taken by the commit
+	stopTimeout    = 2 * time.Minute        // longest that a driver may take to turn a host off
 )
 
 // WakeHost wakes a host at an operator's request and returns when its runner has registered, or at once if it is awake.
@@ -145,11 +145,11 @@ func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err 
 		}
 	}
 	sleeps := map[string]string{host: token}
-	_, err = power.AwaitSleep(ctx, g.store, g.id, sleeps, confirmFor, func(ctx context.Context) (*state.Snapshot, error) {
+	_, err = power.AwaitSleep(ctx, g.store, g.id, sleeps, confirmTimeout, func(ctx context.Context) (*state.Snapshot, error) {
 		s, err := g.mirror.RefreshHosts(ctx, []string{host})
 		if err != nil {
 			g.log.Debug("host not read", "host", host, "error", err)
-			return nil, nil // until confirmFor is over
+			return nil, nil // until confirmTimeout is over
 		}
 		return s, nil
 	}, func(string, string) {})
@@ -175,7 +175,7 @@ func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 	case err != nil:
 		return unavailable(err)
 	}
-	failure, err := power.TurnOff(ctx, g.store, host, g.id, token, stopFor, g.cfg.Stopper.Sleep)
+	failure, err := power.TurnOff(ctx, g.store, host, g.id, token, stopTimeout, g.cfg.Stopper.Sleep)
 	if err != nil {
 		g.log.Debug("end of a stop", "host", host, "error", err)
 	}

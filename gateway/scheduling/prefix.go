@@ -87,20 +87,20 @@ func isText(part []byte) bool {
 // every gateway, so it has probably computed the beginning or encoded its media. If that copy has more than 1.25 times the
 // mean of the open requests, the next one in the beginning's own order is chosen (consistent hashing with bounded loads).
 func (g *Gate) EndpointFor(model string, body []byte) (r Endpoint, ok bool) {
-	list := g.current().copies[model]
+	list := g.currentTable().copies[model]
 	if len(list) > 1 {
 		if key := prefixOf(body); key != 0 {
-			if i := pickFor(list, key); i >= 0 {
+			if i := preferredCopy(list, key); i >= 0 {
 				return list[i].endpoint, true
 			}
 		}
 	}
-	return pick(list)
+	return leastLoaded(list)
 }
 
-// pickFor returns the copy that a beginning prefers among those with room for one more request, or -1 if other requests
+// preferredCopy returns the copy that a beginning prefers among those with room for one more request, or -1 if other requests
 // have taken the last room meanwhile.
-func pickFor(list []loadedCopy, key uint64) int {
+func preferredCopy(list []loadedCopy, key uint64) int {
 	sum := int64(1) // this request
 	for i := range list {
 		sum += list[i].open()

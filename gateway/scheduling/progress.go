@@ -39,7 +39,7 @@ const maxStages = 32
 
 // noteStageLocked keeps the changes of a group's stage.
 func (g *Gate) noteStageLocked(gr *group, now time.Time) {
-	st := progressOf(&gr.acquisition, g.mirror.Snapshot(), &g.learned, now).Stage
+	st := progressOf(&gr.acquisition, g.mirror.Snapshot(), &g.estimates, now).Stage
 	if n := len(gr.stages); n == 0 || gr.stages[n-1].Stage != st && n < maxStages {
 		gr.stages = append(gr.stages, StageChange{st, now})
 	}
@@ -61,13 +61,13 @@ func (g *Gate) ProgressOf(model string) (s Progress, ok bool) {
 	asked, waited := pending(snap, model, now)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if gr := g.groups[model]; gr != nil && (gr.waiters.Len() > 0 || !gr.start.IsZero()) {
-		s, ok = progressOf(&gr.acquisition, snap, &g.learned, now), true
+	if gr := g.groups[model]; gr != nil && (gr.waiters.Len() > 0 || !gr.startUntil.IsZero()) {
+		s, ok = progressOf(&gr.acquisition, snap, &g.estimates, now), true
 		if first := gr.waiters.Front(); first != nil {
 			waited = max(waited, now.Sub(first.Value.(*Waiter).entered))
 		}
 	} else if asked != nil {
-		s, ok = progressOf(asked, snap, &g.learned, now), true
+		s, ok = progressOf(asked, snap, &g.estimates, now), true
 	}
 	s.Waited = waited
 	return s, ok
@@ -103,11 +103,11 @@ func pending(s *state.Snapshot, model string, now time.Time) (*acquisition, time
 }
 
 func (g *Gate) progressLocked(gr *group) Progress {
-	return progressOf(&gr.acquisition, g.mirror.Snapshot(), &g.learned, time.Now())
+	return progressOf(&gr.acquisition, g.mirror.Snapshot(), &g.estimates, time.Now())
 }
 
-// heldUpByBusy reports whether a host is awake and loads nothing, which means that its queue waits for busy models.
-func (g *Gate) heldUpByBusy(host string) bool {
+// waitsForBusy reports whether a host is awake and loads nothing, which means that its queue waits for busy models.
+func (g *Gate) waitsForBusy(host string) bool {
 	h := g.mirror.Snapshot().Hosts[host]
 	return h != nil && h.State == policy.Ready && h.Loading == ""
 }

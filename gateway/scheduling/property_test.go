@@ -161,7 +161,7 @@ func play(t *testing.T, acts []act) string {
 	}
 	for i, g := range gates {
 		g.Gate.mu.Lock()
-		left := fmt.Sprint(g.waiting, len(g.groups), len(g.all), len(g.Gate.tickets), len(g.wakes))
+		left := fmt.Sprint(g.waiting, len(g.groups), len(g.allGroups), len(g.Gate.tickets), len(g.wakes))
 		g.Gate.mu.Unlock()
 		if left != "0 0 0 0 0" {
 			return fmt.Sprintf("gate %d keeps (waiters groups all tickets wakes) %s", i, left)

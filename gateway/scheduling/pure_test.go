@@ -30,7 +30,7 @@ func TestTrips(t *testing.T) {
 	for i, w := range want {
 		tr.fail("k", string(rune('a'+i)), "", t0)
 		tr.fail("k", string(rune('a'+i)), "", t0) // reported twice
-		if got := tr.left("k", t0); got != w*time.Second {
+		if got := tr.remaining("k", t0); got != w*time.Second {
 			t.Errorf("after %d failures: %v, want %v s", i+1, got, w)
 		}
 	}
@@ -39,15 +39,15 @@ func TestTrips(t *testing.T) {
 	}
 	tr.fail("j", "1", "", t0)
 	tr.fail("j", "2", "", t0)
-	keys, first := tr.open(t0)
+	keys, first := tr.waitingKeys(t0)
 	if len(keys) != 2 || !first.Equal(t0.Add(2*time.Second)) {
 		t.Errorf("open %v, first %v", keys, first)
 	}
-	if keys, first := tr.open(t0.Add(time.Hour)); keys != nil || !first.IsZero() {
+	if keys, first := tr.waitingKeys(t0.Add(time.Hour)); keys != nil || !first.IsZero() {
 		t.Errorf("an hour later: %v %v", keys, first)
 	}
-	tr.pass("k")
-	if tr.left("k", t0) != 0 {
+	tr.succeed("k")
+	if tr.remaining("k", t0) != 0 {
 		t.Error("a window after success")
 	}
 }
@@ -61,28 +61,28 @@ func TestRebuild(t *testing.T) {
 		return s
 	}
 	var r recoveryHold
-	r.see(&state.Snapshot{}, t0)
-	r.see(snap(""), t0)
-	if r.waiting(t0) {
+	r.observe(&state.Snapshot{}, t0)
+	r.observe(snap(""), t0)
+	if r.active(t0) {
 		t.Error("an empty pool has nothing to wait for")
 	}
-	r.see(snap("1", "a", "b"), t0)
-	if r.waiting(t0) {
+	r.observe(snap("1", "a", "b"), t0)
+	if r.active(t0) {
 		t.Error("the first epoch is no loss")
 	}
-	r.see(snap(""), t0)
-	if !r.waiting(t0) {
+	r.observe(snap(""), t0)
+	if !r.active(t0) {
 		t.Fatal("a lost epoch is not noticed")
 	}
-	r.see(snap("2", "a"), t0.Add(time.Second))
-	if !r.waiting(t0.Add(time.Second)) {
+	r.observe(snap("2", "a"), t0.Add(time.Second))
+	if !r.active(t0.Add(time.Second)) {
 		t.Error("b is missing")
 	}
-	if r.waiting(t0.Add(12 * time.Second)) {
+	if r.active(t0.Add(12 * time.Second)) {
 		t.Error("waits for ever")
 	}
-	r.see(snap("2", "a", "b"), t0.Add(2*time.Second))
-	if r.waiting(t0.Add(2 * time.Second)) {
+	r.observe(snap("2", "a", "b"), t0.Add(2*time.Second))
+	if r.active(t0.Add(2 * time.Second)) {
 		t.Error("all have reported")
 	}
 }
@@ -142,34 +142,34 @@ func TestNeed(t *testing.T) {
 		want action
 		code string
 	}{
-		"created": {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, queued, nil) }, rest, ""},
+		"created": {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, queued, nil) }, actionWait, ""},
 		"loaded": {&acquisition{}, func(n *acquisition) nextAction {
 			return n.onAcquired(t0, state.Acquired{Status: "loaded", Host: "a"}, nil)
-		}, finish, ""},
-		"none":              {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{Status: "none"}, nil) }, place, ""},
-		"stale":             {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrStale) }, place, ""},
-		"stale for ever":    {&acquisition{stale: staleTries}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrStale) }, finish, "state_unavailable"},
-		"away once":         {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, place, ""},
-		"away twice":        {&acquisition{away: 1}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, finish, "state_unavailable"},
-		"a broken script":   {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, errors.New("x")) }, finish, "internal_error"},
-		"away while moving": {&acquisition{moving: "t0", ticket: "t0", away: 1}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, rest, ""},
-		"another's news":    {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, state.TicketStatus{Ticket: "t0"}) }, rest, ""},
-		"gone":              {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, state.TicketStatus{Ticket: "t1"}) }, place, ""},
-		"dropped":           {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, statusOf("dropped", nil)) }, place, ""},
-		"loading":           {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, statusOf("loading", nil)) }, rest, ""},
-		"ready":             {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, statusOf("ready", nil)) }, finish, ""},
+		}, actionFinish, ""},
+		"none":              {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{Status: "none"}, nil) }, actionPlace, ""},
+		"stale":             {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrStale) }, actionPlace, ""},
+		"stale for ever":    {&acquisition{stale: maxStale}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrStale) }, actionFinish, "state_unavailable"},
+		"away once":         {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, actionPlace, ""},
+		"away twice":        {&acquisition{unanswered: 1}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, actionFinish, "state_unavailable"},
+		"a broken script":   {&acquisition{}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, errors.New("x")) }, actionFinish, "internal_error"},
+		"away while moving": {&acquisition{replacing: "t0", ticket: "t0", unanswered: 1}, func(n *acquisition) nextAction { return n.onAcquired(t0, state.Acquired{}, state.ErrUnavailable) }, actionWait, ""},
+		"another's news":    {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, state.TicketStatus{Ticket: "t0"}) }, actionWait, ""},
+		"gone":              {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, state.TicketStatus{Ticket: "t1"}) }, actionPlace, ""},
+		"dropped":           {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, statusOf("dropped", nil)) }, actionPlace, ""},
+		"loading":           {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, statusOf("loading", nil)) }, actionWait, ""},
+		"ready":             {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, statusOf("ready", nil)) }, actionFinish, ""},
 		"failed": {waiting(), func(n *acquisition) nextAction {
 			return n.onTicketState(t0, statusOf("failed", func(r *state.TicketRecord) { r.Code = "disk_full" }))
-		}, finish, "disk_full"},
+		}, actionFinish, "disk_full"},
 		"failed to wake": {waiting(), func(n *acquisition) nextAction {
 			return n.onTicketState(t0, statusOf("failed", func(r *state.TicketRecord) { r.WakeError = true }))
-		}, place, ""},
+		}, actionPlace, ""},
 		"the host goes away": {waiting(), func(n *acquisition) nextAction {
 			return n.onTicketState(t0, statusOf("failed", func(r *state.TicketRecord) { r.Code = "draining" }))
-		}, place, ""},
-		"silent for a while":    {waiting(), func(n *acquisition) nextAction { return n.onStoreError(t0.Add(9*time.Second), state.ErrUnavailable) }, rest, ""},
-		"silent for too long":   {waiting(), func(n *acquisition) nextAction { return n.onStoreError(t0.Add(11*time.Second), state.ErrUnavailable) }, finish, "state_unavailable"},
-		"silent, but no ticket": {&acquisition{}, func(n *acquisition) nextAction { return n.onStoreError(t0.Add(time.Hour), state.ErrUnavailable) }, rest, ""},
+		}, actionPlace, ""},
+		"silent for a while":    {waiting(), func(n *acquisition) nextAction { return n.onStoreError(t0.Add(9*time.Second), state.ErrUnavailable) }, actionWait, ""},
+		"silent for too long":   {waiting(), func(n *acquisition) nextAction { return n.onStoreError(t0.Add(11*time.Second), state.ErrUnavailable) }, actionFinish, "state_unavailable"},
+		"silent, but no ticket": {&acquisition{}, func(n *acquisition) nextAction { return n.onStoreError(t0.Add(time.Hour), state.ErrUnavailable) }, actionWait, ""},
 	} {
 		v := c.step(c.n)
 		code := ""
@@ -201,9 +201,9 @@ func TestSwaps(t *testing.T) {
 	} {
 		now := t0.Add(c.after)
 		for range c.notes {
-			s.note(now)
+			s.record(now)
 		}
-		if got := s.minute(now); got != c.want {
+		if got := s.lastMinute(now); got != c.want {
 			t.Errorf("%v after: %d in a minute, want %d", c.after, got, c.want)
 		}
 	}

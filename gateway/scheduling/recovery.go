@@ -19,8 +19,8 @@ type recoveryHold struct {
 	until   time.Time
 }
 
-// see processes a snapshot and ignores an empty one.
-func (r *recoveryHold) see(s *state.Snapshot, now time.Time) {
+// observe processes a snapshot and ignores an empty one.
+func (r *recoveryHold) observe(s *state.Snapshot, now time.Time) {
 	if s.Taken.IsZero() {
 		return
 	}
@@ -43,5 +43,5 @@ func (r *recoveryHold) see(s *state.Snapshot, now time.Time) {
 	}
 }
 
-// waiting reports whether to hold loads back.
-func (r *recoveryHold) waiting(now time.Time) bool { return len(r.missing) > 0 && now.Before(r.until) }
+// active reports whether to hold loads back.
+func (r *recoveryHold) active(now time.Time) bool { return len(r.missing) > 0 && now.Before(r.until) }

@@ -9,8 +9,8 @@ type swaps struct {
 	last   [60]int
 }
 
-// move drops the counts that are more than a minute older than now.
-func (s *swaps) move(now time.Time) {
+// advance drops the counts that are more than a minute older than now.
+func (s *swaps) advance(now time.Time) {
 	second := now.Unix()
 	for n := min(second-s.newest, int64(len(s.last))); n > 0; n-- {
 		s.last[(second-n+1)%int64(len(s.last))] = 0
@@ -18,14 +18,14 @@ func (s *swaps) move(now time.Time) {
 	s.newest = max(s.newest, second)
 }
 
-func (s *swaps) note(now time.Time) {
-	s.move(now)
+func (s *swaps) record(now time.Time) {
+	s.advance(now)
 	s.total++
 	s.last[s.newest%int64(len(s.last))]++
 }
 
-func (s *swaps) minute(now time.Time) (n int) {
-	s.move(now)
+func (s *swaps) lastMinute(now time.Time) (n int) {
+	s.advance(now)
 	for _, k := range s.last {
 		n += k
 	}
@@ -36,5 +36,5 @@ func (s *swaps) minute(now time.Time) (n int) {
 func (g *Gate) Swaps() (total uint64, lastMinute int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.swaps.total, g.swaps.minute(time.Now())
+	return g.swaps.total, g.swaps.lastMinute(time.Now())
 }

@@ -31,7 +31,7 @@ type Account interface {
 	BeginWait() error
 	EndWait()
 	// Load counts a load that the account starts, or returns why it may not.
-	Load() error
+	CountLoad() error
 }
 
 // LoadInfo describes how a waiter got its endpoint.
@@ -128,7 +128,7 @@ func (g *Gate) timeoutLocked(gr *group) error {
 	switch {
 	case gr.acquisition.ticket == "" && gr.acquisition.blocked != nil:
 		return gr.acquisition.blocked
-	case st.Stage == StageQueued && gr.acquisition.ticket != "" && g.heldUpByBusy(gr.acquisition.host):
+	case st.Stage == StageQueued && gr.acquisition.ticket != "" && g.waitsForBusy(gr.acquisition.host):
 		return api.Newf(api.ModelBusy, "The model '%s' waits for requests to other models to end.", gr.model)
 	}
 	e := loading(gr.model)
@@ -136,7 +136,7 @@ func (g *Gate) timeoutLocked(gr *group) error {
 		e = api.Newf(api.ModelLoading, "The model '%s' waits for its host to wake; try again.", gr.model)
 	}
 	if st.ETA > 0 {
-		return e.After(st.ETA)
+		return e.WithRetryAfter(st.ETA)
 	}
 	return e
 }

@@ -18,9 +18,9 @@ const (
 
 // wakeLease is a wake that this gateway performs. It belongs to no request: those that caused it may all be gone.
 type wakeLease struct {
-	token string
-	stop  context.CancelFunc
-	asked bool // the driver has answered; guarded by Gate.mu
+	token      string
+	stop       context.CancelFunc
+	driverDone bool // the driver has answered; guarded by Gate.mu
 }
 
 // wakeLocked starts to wake a host under its power lease. A newer token replaces an older one.
@@ -84,7 +84,7 @@ func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 			}
 			driver = nil
 			g.mu.Lock()
-			d.asked = true
+			d.driverDone = true
 			g.mu.Unlock()
 			continue
 		case <-poll.C:
@@ -97,8 +97,8 @@ func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 		case errors.Is(err, state.ErrAwake):
 			took := time.Since(began)
 			g.mu.Lock()
-			smooth(g.learned.wake, host, took)
-			g.shunned.pass(host)
+			smooth(g.estimates.wake, host, took)
+			g.hostBackoff.succeed(host)
 			g.mu.Unlock()
 			g.log.Info("host is awake", "host", host, "took", took)
 			return
@@ -122,7 +122,7 @@ func (g *Gate) wakeFailed(host, token string, end func(ctx context.Context, host
 		code = e.Code
 	}
 	g.log.Warn("host could not be woken", "host", host, "error", cause)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), releaseLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), releaseTimeout)
 	defer cancel()
 	if err := end(ctx, host, token, code, cause.Error()); err != nil {
 		g.log.Debug("report a failed wake", "host", host, "error", err)
@@ -131,7 +131,7 @@ func (g *Gate) wakeFailed(host, token string, end func(ctx context.Context, host
 
 // releaseWake returns a power lease because this gateway stops.
 func (g *Gate) releaseWake(host, token string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), releaseLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), releaseTimeout)
 	defer cancel()
 	if err := g.store.ReleaseWake(ctx, host, token); err != nil {
 		g.log.Debug("could not hand back the power lease", "host", host, "error", err)

@@ -77,8 +77,8 @@ func (h *History) Answered(now time.Time, first time.Duration, cold bool) {
 	}
 }
 
-// Heard records an event of the pool.
-func (h *History) Heard(now time.Time, e state.Event) {
+// OnEvent records an event of the pool.
+func (h *History) OnEvent(now time.Time, e state.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at := now.UnixMilli()
@@ -105,8 +105,8 @@ func (h *History) Heard(now time.Time, e state.Event) {
 	}
 }
 
-// Saw takes over the states of the hosts from a snapshot, since events may be lost.
-func (h *History) Saw(now time.Time, s *state.Snapshot) {
+// OnSnapshot takes over the states of the hosts from a snapshot, since events may be lost.
+func (h *History) OnSnapshot(now time.Time, s *state.Snapshot) {
 	if s.Taken.IsZero() {
 		return
 	}

@@ -14,14 +14,14 @@ func TestTimeline(t *testing.T) {
 	begin := time.Unix(1_800_000_000, 0)
 	h := NewHistory(begin)
 	host := func(after time.Duration, to string) {
-		h.Heard(begin.Add(after), state.Event{Kind: "host", Host: "far", State: to})
+		h.OnEvent(begin.Add(after), state.Event{Kind: "host", Host: "far", State: to})
 	}
 	host(0, "ready")
 	host(30*time.Minute, "asleep")
 	host(31*time.Minute, "asleep")
 	host(32*time.Minute, "forgotten")
 	ticket := func(after time.Duration, to string, fields map[string]string) {
-		h.Heard(begin.Add(after), state.Event{Kind: "ticket", Host: "far", Model: "a", State: to, Fields: fields})
+		h.OnEvent(begin.Add(after), state.Event{Kind: "ticket", Host: "far", Model: "a", State: to, Fields: fields})
 	}
 	ticket(time.Minute, "queued", map[string]string{"kind": "load"})
 	ticket(2*time.Minute, "ready", map[string]string{"kind": "load", "load_ms": "1500", "evicted": "b,c"})
@@ -61,8 +61,8 @@ func TestHistoryIsBounded(t *testing.T) {
 	h, now := NewHistory(time.Now()), time.Now()
 	for i := range 3 * maxTurns {
 		name := "host" + strconv.Itoa(i)
-		h.Heard(now, state.Event{Kind: "host", Host: name, State: "ready"})
-		h.Heard(now, state.Event{Kind: "ticket", Host: name, Model: "a", State: "failed", Fields: map[string]string{"kind": "load"}})
+		h.OnEvent(now, state.Event{Kind: "host", Host: name, State: "ready"})
+		h.OnEvent(now, state.Event{Kind: "ticket", Host: name, Model: "a", State: "failed", Fields: map[string]string{"kind": "load"}})
 	}
 	if len(h.turns) > maxTurns || len(h.marks) > maxMarks || len(h.last) > maxTurns {
 		t.Error(len(h.turns), len(h.marks), len(h.last))

@@ -35,7 +35,7 @@ const TextPlain = "text/plain; charset=utf-8"
 // Fields checks a JSON body and the fields that the route table names. An absent optional body counts as {}. The values
 // are in the order of the route's keys, followed by those of more.
 func (r *Request) Fields(more ...string) ([]jsonscan.Value, error) {
-	route, body := r.Hit.Route, r.Body()
+	route, body := r.Match.Route, r.Body()
 	keys := append(append(make([]string, 0, len(route.Keys())+len(more)), route.Keys()...), more...)
 	values := make([]jsonscan.Value, len(keys))
 	if err := jsonscan.Scan(body, keys, values); err != nil {
@@ -50,7 +50,7 @@ func (r *Request) Fields(more ...string) ([]jsonscan.Value, error) {
 // Body returns the request's JSON body, {} for an absent optional one.
 func (r *Request) Body() []byte {
 	body := r.Ctx.PostBody()
-	if r.Hit.Route.Body == api.BodyOptional && len(bytes.TrimSpace(body)) == 0 {
+	if r.Match.Route.Body == api.BodyOptional && len(bytes.TrimSpace(body)) == 0 {
 		return []byte("{}")
 	}
 	return body
@@ -76,7 +76,7 @@ func (r *Request) members() (map[string]json.RawMessage, error) {
 func TextOf(m map[string]json.RawMessage, name string) (string, error) {
 	var s *string
 	if raw := m[name]; raw != nil && json.Unmarshal(raw, &s) != nil {
-		return "", api.Newf(api.InvalidType, "'%s' must be a JSON string.", name).With(name)
+		return "", api.Newf(api.InvalidType, "'%s' must be a JSON string.", name).WithParam(name)
 	}
 	if s == nil {
 		return "", nil
@@ -88,7 +88,7 @@ func TextOf(m map[string]json.RawMessage, name string) (string, error) {
 func FlagOf(m map[string]json.RawMessage, name string) (*bool, error) {
 	var b *bool
 	if raw := m[name]; raw != nil && json.Unmarshal(raw, &b) != nil {
-		return nil, api.Newf(api.InvalidType, "'%s' must be true or false.", name).With(name)
+		return nil, api.Newf(api.InvalidType, "'%s' must be true or false.", name).WithParam(name)
 	}
 	return b, nil
 }

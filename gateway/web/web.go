@@ -22,9 +22,9 @@ type Server struct {
 // Request is one request on a route of the table. It belongs to the connection's goroutine.
 type Request struct {
 	*Server
-	Ctx *fasthttp.RequestCtx
-	ID  string
-	Hit api.Hit
+	Ctx   *fasthttp.RequestCtx
+	ID    string
+	Match api.RouteMatch
 
 	Key     keys.Key       // without configured keys, one with every scope and no account
 	Account *quota.Account // of its key; nil without keys
@@ -45,8 +45,8 @@ func (r *Request) NeedsLocalAdmin() error { return r.LocalAdmin(r) }
 func (r *Request) Manages() bool { return r.Key.Scopes&keys.Manage != 0 }
 
 func (r *Request) RouteName() string {
-	if r.Hit.Route == nil {
+	if r.Match.Route == nil {
 		return "other"
 	}
-	return r.Hit.Route.Name
+	return r.Match.Route.Name
 }

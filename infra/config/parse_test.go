@@ -100,15 +100,15 @@ func TestCommandLine(t *testing.T) {
 // An error of a Redis that nobody named says how to name one.
 func TestExplain(t *testing.T) {
 	refused := errors.New("connection refused")
-	if err := (NearRedis{StateDir: t.TempDir()}).Explain(refused); !errors.Is(err, refused) || !strings.Contains(err.Error(), "--state-dir") {
+	if err := (RedisFinder{StateDir: t.TempDir()}).Explain(refused); !errors.Is(err, refused) || !strings.Contains(err.Error(), "--state-dir") {
 		t.Error(err)
 	}
-	for _, n := range []NearRedis{{RedisURL: "redis://h", StateDir: t.TempDir()}, {RedisURL: "redis://h"}} {
+	for _, n := range []RedisFinder{{RedisURL: "redis://h", StateDir: t.TempDir()}, {RedisURL: "redis://h"}} {
 		if err := n.Explain(refused); err != refused {
 			t.Error(err)
 		}
 	}
-	if err := (NearRedis{StateDir: t.TempDir()}).Explain(nil); err != nil {
+	if err := (RedisFinder{StateDir: t.TempDir()}).Explain(nil); err != nil {
 		t.Error(err)
 	}
 }

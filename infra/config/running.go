@@ -39,8 +39,8 @@ func ReadRunning(stateDir string) (r Running, err error) {
 	return r, nil
 }
 
-// Note writes r into a state folder; remove takes it out again.
-func (r Running) Note(stateDir string) (remove func(), err error) {
+// Write writes r into a state folder; remove takes it out again.
+func (r Running) Write(stateDir string) (remove func(), err error) {
 	path := filepath.Join(stateDir, runningFile)
 	data, err := json.Marshal(r)
 	if err == nil {
@@ -52,8 +52,8 @@ func (r Running) Note(stateDir string) (remove func(), err error) {
 	return func() { _ = os.Remove(path) }, nil
 }
 
-// NearRedis is [Redis] for programs that find the one of a gateway run beside them.
-type NearRedis struct {
+// RedisFinder is [Redis] for programs that find the one of a gateway run beside them.
+type RedisFinder struct {
 	RedisURL    string `help:"Redis of the pool. Default: that of the gateway run with this --state-dir, else redis://127.0.0.1:6379/0." placeholder:"URL"`
 	RedisSecret string `help:"Secret of AWS Secrets Manager with the user and the password of Redis, in place of those of the URL." placeholder:"NAME"`
 	Pool        string `help:"Name of the deployment. Default: as the Redis." placeholder:"NAME"`
@@ -61,7 +61,7 @@ type NearRedis struct {
 }
 
 // Find fills in what was not given.
-func (n NearRedis) Find() (Redis, error) {
+func (n RedisFinder) Find() (Redis, error) {
 	r := Redis{n.RedisURL, n.RedisSecret, n.Pool}
 	if r.RedisURL == "" {
 		near, err := ReadRunning(n.StateDir)
@@ -91,7 +91,7 @@ func (n NearRedis) Find() (Redis, error) {
 }
 
 // Explain adds to an error of the Redis that Find returned how to name another one, if it is neither given nor found.
-func (n NearRedis) Explain(err error) error {
+func (n RedisFinder) Explain(err error) error {
 	if near, _ := ReadRunning(n.StateDir); err == nil || n.RedisURL != "" || near.Redis != "" {
 		return err
 	}

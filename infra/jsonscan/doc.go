@@ -8,7 +8,7 @@
 //
 // What counts as valid is what [encoding/json.Valid] accepts, narrowed five
 // ways: the document is one object, it is UTF-8 throughout, it nests at most
-// [MaxDepth] levels, no string holds half of a surrogate pair, and every number
+// [maxDepth] levels, no string holds half of a surrogate pair, and every number
 // fits a double. Engines fail at the last two. A byte order mark is refused: the bytes are passed on
 // unchanged and engines disagree about it. When a member is repeated the last
 // one wins, as in encoding/json and the engines' own parsers. Names compare

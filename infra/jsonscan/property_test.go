@@ -39,7 +39,7 @@ func reference(body []byte) bool {
 			depth--
 		}
 	}
-	return deepest <= MaxDepth
+	return deepest <= maxDepth
 }
 
 // halves are escapes of surrogates, allPairs proper pairs of them. The text has no escaped backslash.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// MaxDepth is how deep a document may nest; the outer object is level 1.
-const MaxDepth = 1000
+// maxDepth is how deep a document may nest; the outer object is level 1.
+const maxDepth = 1000
 
 // SyntaxError says why a body is not acceptable.
 type SyntaxError struct {

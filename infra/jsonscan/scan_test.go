@@ -26,7 +26,7 @@ func TestValid(t *testing.T) {
 		{name: "escapes", body: `{"a":"\"\\\/\b\f\n\r\tA\ud83d\ude00"}`},
 		{name: "UTF-8", body: `{"ключ":"值😀` + "\u007f\u2028" + `"}`},
 		{name: "empty name, repeated", body: `{"":1,"":2}`},
-		{name: "deepest", body: deep(MaxDepth-1, "[", "]")},
+		{name: "deepest", body: deep(maxDepth-1, "[", "]")},
 
 		{name: "empty", body: "", reason: "body is empty"},
 		{name: "only spaces", body: "  ", reason: "body is empty", offset: 2},
@@ -86,9 +86,9 @@ func TestValid(t *testing.T) {
 		{name: "name not UTF-8", body: "{\"\xff\":1}", reason: "string is not UTF-8", offset: 2},
 		{name: "wide byte outside", body: "{\"a\":1\xc2\xa0}", reason: "comma or } expected", offset: 6},
 		{name: "form feed", body: "{\f}", reason: "member name expected", offset: 1},
-		{name: "too deep", body: deep(MaxDepth, "[", "]"), reason: "nesting too deep", offset: 5 + MaxDepth - 1},
-		{name: "too deep by objects", body: deep(MaxDepth, `{"a":`, "}"), reason: "nesting too deep", offset: 5 + 5*(MaxDepth-1)},
-		{name: "bomb", body: `{"a":` + strings.Repeat("[", 1<<20), reason: "nesting too deep", offset: 5 + MaxDepth - 1},
+		{name: "too deep", body: deep(maxDepth, "[", "]"), reason: "nesting too deep", offset: 5 + maxDepth - 1},
+		{name: "too deep by objects", body: deep(maxDepth, `{"a":`, "}"), reason: "nesting too deep", offset: 5 + 5*(maxDepth-1)},
+		{name: "bomb", body: `{"a":` + strings.Repeat("[", 1<<20), reason: "nesting too deep", offset: 5 + maxDepth - 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

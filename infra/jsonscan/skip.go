@@ -24,7 +24,7 @@ type inside struct {
 }
 
 // nesting remembers for each open container whether it is an object.
-type nesting [(MaxDepth + 63) / 64]uint64
+type nesting [(maxDepth + 63) / 64]uint64
 
 func (n *nesting) push(depth int, object bool) {
 	bit := uint64(1) << (depth & 63)
@@ -49,7 +49,7 @@ func skipContainer(b []byte, i int) (end int, in inside, err error) {
 		}
 		c := b[i]
 		if c == '{' || c == '[' {
-			if 1+depth == MaxDepth {
+			if 1+depth == maxDepth {
 				return 0, in, fail(i, "nesting too deep")
 			}
 			open.push(depth, c == '{')

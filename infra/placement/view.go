@@ -154,7 +154,7 @@ func (v View) host(s *state.Snapshot, rec *state.HostRecord, known *catalog.Host
 	for _, t := range rec.Queue {
 		switch {
 		case t.Kind != "load", t.PullOnly:
-			h.Chores = append(h.Chores, t.Model)
+			h.OtherTickets = append(h.OtherTickets, t.Model)
 		case t.ID == rec.Loading:
 			h.Loading = t.Model
 		default:
@@ -204,7 +204,7 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 	if l, err := Resolve(m, rc, v.sources(s, nil, id, options, merge)); err == nil {
 		out.Devices, out.Memory = l.Model.Devices, memoryNeed(s, nil, rc, l)
 	}
-	ways := map[string]*way{} // by the options of a host's runner, which many hosts share
+	ways := map[string]*loadOnHost{} // by the options of a host's runner, which many hosts share
 	for name, rec := range v.records(s) {
 		flags := rec.Options
 		w := ways[flags]
@@ -213,7 +213,7 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 			if err != nil {
 				break // of the options themselves: the runner reports what is wrong with them
 			}
-			w = &way{load: l, digest: l.Digest(), least: memoryNeed(s, nil, rc, l)}
+			w = &loadOnHost{load: l, digest: l.Digest(), least: memoryNeed(s, nil, rc, l)}
 			ways[flags] = w
 		}
 		n := policy.Need{Devices: w.load.Model.Devices, Memory: w.least, GPUs: w.load.GPUs(rc, rec.Fields["gpu_api"])}
@@ -232,8 +232,8 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 	return out
 }
 
-// way is how hosts whose runners have the same options load a model.
-type way struct {
+// loadOnHost is how hosts whose runners have the same options load a model.
+type loadOnHost struct {
 	load   Load
 	digest string
 	least  int64 // bytes that it takes as far as is known without the host's own runner, 0 if unknown

@@ -81,7 +81,7 @@ func closable(r Resident) bool {
 func closedExcept(h *Host, victims []Resident) []string {
 	var out []Resident
 	for _, r := range h.Residents {
-		if r.Closed && r.State != ModelDraining && !holds(victims, r.ID) {
+		if r.Closed && r.State != ModelDraining && !contains(victims, r.ID) {
 			out = append(out, r)
 		}
 	}

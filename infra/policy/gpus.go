@@ -61,7 +61,7 @@ func (g GPUChoice) Largest(gpus GPUMemory) (set []int, bytes int64) {
 	all := g.allowed(gpus)
 	slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(gpus[b], gpus[a]) })
 	for n := range g.Counts(gpus) {
-		if room := g.room(all[:n], gpus); room > bytes {
+		if room := g.capacity(all[:n], gpus); room > bytes {
 			set, bytes = all[:n], room
 		}
 	}
@@ -80,8 +80,8 @@ func (g GPUChoice) allowed(gpus GPUMemory) []int {
 	return out
 }
 
-// room returns how much a model can take of a set of GPUs with the given free memory.
-func (g GPUChoice) room(set []int, free GPUMemory) int64 {
+// capacity returns how much a model can take of a set of GPUs with the given free memory.
+func (g GPUChoice) capacity(set []int, free GPUMemory) int64 {
 	var sum, least int64
 	for i, gpu := range set {
 		n := max(free[gpu], 0)
@@ -98,13 +98,13 @@ func (g GPUChoice) room(set []int, free GPUMemory) int64 {
 // split returns how much a model takes of each GPU of a set that has room for it.
 func (g GPUChoice) split(need int64, set []int, free GPUMemory) GPUMemory {
 	out := GPUMemory{}
-	sum := g.room(set, free)
+	sum := g.capacity(set, free)
 	for _, gpu := range set {
 		switch {
 		case g.Even:
 			out[gpu] = (need + int64(len(set)) - 1) / int64(len(set))
 		case sum > 0:
-			out[gpu] = part(need, free[gpu], sum)
+			out[gpu] = proportion(need, free[gpu], sum)
 		default:
 			out[gpu] = 0
 		}
@@ -112,8 +112,8 @@ func (g GPUChoice) split(need int64, set []int, free GPUMemory) GPUMemory {
 	return out
 }
 
-// part returns n * of / whole.
-func part(n, of, whole int64) int64 {
+// proportion returns n * of / whole.
+func proportion(n, of, whole int64) int64 {
 	if n <= 0 || of <= 0 || whole <= 0 {
 		return 0
 	}
@@ -149,7 +149,7 @@ func (r *Resident) OnGPU(gpu int, gpus GPUMemory) int64 {
 	if r.GPUMemory != nil || !r.Devices.Has(GPU) {
 		return r.GPUMemory[gpu]
 	}
-	return part(r.Memory, gpus[gpu], gpus.sum())
+	return proportion(r.Memory, gpus[gpu], gpus.sum())
 }
 
 // choice is a set of GPUs for a model and the victims on them.
@@ -167,7 +167,7 @@ func chooseGPUs(h *Host, t usage) ([]Resident, GPUMemory, *Refusal) {
 	var best *choice
 	var refused *Refusal
 	for set := range gpuSets(h, t.want) {
-		if g.room(set, h.GPUMemory) < t.want.Memory {
+		if g.capacity(set, h.GPUMemory) < t.want.Memory {
 			continue
 		}
 		one := t
@@ -179,8 +179,8 @@ func chooseGPUs(h *Host, t usage) ([]Resident, GPUMemory, *Refusal) {
 			}
 			continue
 		}
-		c := choice{set: set, victims: victims, free: freeGPUMemory(h, func(r *Resident) bool { return !holds(victims, r.ID) })}
-		c.room = g.room(set, c.free) - t.want.Memory
+		c := choice{set: set, victims: victims, free: freeGPUMemory(h, func(r *Resident) bool { return !contains(victims, r.ID) })}
+		c.room = g.capacity(set, c.free) - t.want.Memory
 		if best == nil || c.compare(best, t.want.Memory <= 0) < 0 {
 			best = &c
 		}

@@ -113,7 +113,7 @@ func TestCardsAgainstEverySet(t *testing.T) {
 					}
 				}
 				all := g.Only == 0 || mask&^int(g.Only) == 0
-				if all && slices.Contains(slices.Collect(g.Counts(h.GPUMemory)), bits.OnesCount(uint(mask))) && g.room(set, free) >= want.Memory {
+				if all && slices.Contains(slices.Collect(g.Counts(h.GPUMemory)), bits.OnesCount(uint(mask))) && g.capacity(set, free) >= want.Memory {
 					return true
 				}
 			}
@@ -129,7 +129,7 @@ func TestCardsAgainstEverySet(t *testing.T) {
 		if len(victims) > 0 && fitsBeside(func(*Resident) bool { return true }) {
 			t.Fatalf("%v go without need", names(victims))
 		}
-		free := freeGPUMemory(&h, func(r *Resident) bool { return !holds(victims, r.ID) })
+		free := freeGPUMemory(&h, func(r *Resident) bool { return !contains(victims, r.ID) })
 		for card, bytes := range cards {
 			if bytes > max(free[card], 0) {
 				t.Fatalf("gpu:%d gets %d of %d", card, bytes, free[card])

@@ -53,7 +53,7 @@ func Idle(s Snapshot, now time.Time, d Defaults) IdlePlan {
 		}
 		var idle []Resident
 		for _, r := range h.Residents {
-			if !wanted[r.ID] && unused(&r, now, d.Idle) {
+			if !wanted[r.ID] && isIdle(&r, now, d.Idle) {
 				idle = append(idle, r)
 			}
 		}
@@ -77,15 +77,15 @@ func ticketed(s Snapshot) map[string]bool {
 		for j := range s.Hosts[i].Queue {
 			set[s.Hosts[i].Queue[j].Model.ID] = true
 		}
-		for _, id := range s.Hosts[i].Chores {
+		for _, id := range s.Hosts[i].OtherTickets {
 			set[id] = true
 		}
 	}
 	return set
 }
 
-// unused reports whether r may be unloaded and has been unused for its idle time, or for byDefault if it sets none.
-func unused(r *Resident, now time.Time, byDefault time.Duration) bool {
+// isIdle reports whether r may be unloaded and has been unused for its idle time, or for byDefault if it sets none.
+func isIdle(r *Resident, now time.Time, byDefault time.Duration) bool {
 	if r.State != ModelLoaded || r.Busy() || r.Pinned || r.Closed {
 		return false
 	}
@@ -93,19 +93,19 @@ func unused(r *Resident, now time.Time, byDefault time.Duration) bool {
 	if idle == 0 {
 		idle = byDefault
 	}
-	return past(r.Used, now, idle)
+	return elapsed(r.Used, now, idle)
 }
 
 // sleepDue reports whether h has no reason to stay awake.
 func sleepDue(h *Host, now time.Time, d Defaults) bool {
-	return len(h.Residents) == 0 && len(h.Queue) == 0 && len(h.Chores) == 0 && h.Loading == "" && h.InFlight == 0 && h.Leases == 0 &&
+	return len(h.Residents) == 0 && len(h.Queue) == 0 && len(h.OtherTickets) == 0 && h.Loading == "" && h.InFlight == 0 && h.Leases == 0 &&
 		!h.UpSince.IsZero() &&
-		past(h.UpSince, now, max(0, d.HostMinUp)) &&
-		past(Use(h.UpSince, h.Active), now, d.HostIdle)
+		elapsed(h.UpSince, now, max(0, d.HostMinUp)) &&
+		elapsed(Use(h.UpSince, h.Active), now, d.HostIdle)
 }
 
-// past reports whether limit has passed since from. It is false for a negative limit or a zero from.
-func past(from, now time.Time, limit time.Duration) bool {
+// elapsed reports whether limit has passed since from. It is false for a negative limit or a zero from.
+func elapsed(from, now time.Time, limit time.Duration) bool {
 	return limit >= 0 && !from.IsZero() && now.Sub(from) >= limit
 }
 

@@ -64,17 +64,17 @@ type candidate struct {
 func Place(s Snapshot, want Model, avoid map[string]string) Placement {
 	var (
 		best    []candidate // equally good ones, the first by name
-		refused []answer
+		refused []hostAnswer
 	)
 	for i := range s.Hosts {
 		h := &s.Hosts[i]
-		order := listed(h, want.Hosts)
+		order := listPosition(h, want.Hosts)
 		if order < 0 {
 			continue
 		}
 		c := candidate{host: h, order: order, saved: want.Saved[h.Name]}
 		here := want.on(h.Name)
-		if v := c.judge(&here, avoid); v.reason.Code != "" {
+		if v := c.rankFor(&here, avoid); v.reason.Code != "" {
 			refused = append(refused, v)
 			continue
 		}
@@ -120,32 +120,32 @@ func preferred(all []candidate, model string) candidate {
 	return slices.MinFunc(all, func(a, b candidate) int { return cmp.Compare(hash(a), hash(b)) })
 }
 
-// listed returns h's position in a model's list of hosts, 0 for every host if the list is empty, -1 if h is not in it.
-func listed(h *Host, list []string) int {
+// listPosition returns h's position in a model's list of hosts, 0 for every host if the list is empty, -1 if h is not in it.
+func listPosition(h *Host, list []string) int {
 	if len(list) == 0 {
 		return 0
 	}
 	return slices.IndexFunc(list, func(e string) bool { return e == h.Name || slices.Contains(h.Labels, e) })
 }
 
-// answer is a host's refusal; the zero answer accepts.
-type answer struct {
+// hostAnswer is a host's refusal; the zero answer accepts.
+type hostAnswer struct {
 	host    string
 	reason  Reason
 	refusal *Refusal // the host's own, nil for hosts that were not asked
 }
 
-// judge sets c's rank and its tie-breakers, or returns why the host is ruled out.
-func (c *candidate) judge(want *Model, avoid map[string]string) answer {
+// rankFor sets c's rank and its tie-breakers, or returns why the host is ruled out.
+func (c *candidate) rankFor(want *Model, avoid map[string]string) hostAnswer {
 	h := *c.host
 	if why, ok := avoid[h.Name]; ok {
-		return answer{host: h.Name, reason: Reason{Code: Avoided, Detail: why}}
+		return hostAnswer{host: h.Name, reason: Reason{Code: Avoided, Detail: why}}
 	}
 	if why := copyOn(&h, want.ID); why != "" {
-		return answer{host: h.Name, reason: Reason{Code: HasCopy, Detail: why}}
+		return hostAnswer{host: h.Name, reason: Reason{Code: HasCopy, Detail: why}}
 	}
 	if r := want.Refused[h.Name]; r != nil {
-		return answer{host: h.Name, reason: r.Reason(), refusal: r}
+		return hostAnswer{host: h.Name, reason: r.Reason(), refusal: r}
 	}
 	if h.State != Ready {
 		// Its models will be gone when it is awake again; only the queue remains. The limits of a host that never
@@ -167,7 +167,7 @@ func (c *candidate) judge(want *Model, avoid map[string]string) answer {
 	}
 	victims, _, refusal := findVictims(&h, want)
 	if refusal != nil {
-		return answer{host: h.Name, reason: refusal.Reason(), refusal: refusal}
+		return hostAnswer{host: h.Name, reason: refusal.Reason(), refusal: refusal}
 	}
 	waits, going := false, false
 	for _, v := range victims {
@@ -195,7 +195,7 @@ func (c *candidate) judge(want *Model, avoid map[string]string) answer {
 	default:
 		c.rank = rankFree
 	}
-	return answer{}
+	return hostAnswer{}
 }
 
 // copyOn returns in which form h already has the model, "" if it has not.
@@ -267,10 +267,10 @@ func (c *candidate) reason() Reason {
 
 // refuse sums up the answers of all hosts. The most hopeful code wins: a host that was avoided may recover and pins may
 // be removed, so the model is too large, or without a seat, slot or device, only if no host gives a better answer.
-func refuse(want *Model, refused []answer) *Refusal {
-	slices.SortFunc(refused, func(a, b answer) int { return cmp.Compare(a.host, b.host) })
+func refuse(want *Model, refused []hostAnswer) *Refusal {
+	slices.SortFunc(refused, func(a, b hostAnswer) int { return cmp.Compare(a.host, b.host) })
 	r := &Refusal{Code: NoHost, Model: want.ID, Type: want.Type}
-	grade := func(v answer) int {
+	grade := func(v hostAnswer) int {
 		switch v.reason.Code {
 		case Avoided, HasCopy:
 			return 4

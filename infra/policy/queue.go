@@ -120,7 +120,7 @@ func blockedBy(h *Host, ahead []earlier, t *Ticket, victims []Resident, gpus GPU
 	next := after(h, &t.Model, victims, gpus)
 	for _, e := range ahead {
 		need, _, refusal := findVictims(&next, &e.ticket.Model)
-		if refusal != nil || len(need) > len(e.victims) || holds(need, t.Model.ID) {
+		if refusal != nil || len(need) > len(e.victims) || contains(need, t.Model.ID) {
 			return e.ticket.ID
 		}
 	}

@@ -94,22 +94,22 @@ type Ticket struct {
 
 // Host is one host of the pool.
 type Host struct {
-	Name      string
-	Labels    []string
-	State     HostState
-	Devices   Devices           // 0 while unknown: then it may have any
-	Limits    Limits            // zero if the host never registered
-	Budget    map[Devices]int64 // bytes per single device; a device without an entry, or with one under 1, has no limit
-	GPUMemory GPUMemory         // bytes of each GPU, whose sum is the GPU's Budget; nil: its GPUs count as one
-	NPUSeats  map[Type]int      // empty: one NPU model on the host; else this many of each type
-	Residents []Resident
-	Queue     []Ticket // loads not begun, in order
-	Chores    []string // models of tickets that are not loads: unloads and pulls of weights
-	Loading   string   // model whose load is in progress, "" if none
-	Active    time.Time
-	UpSince   time.Time
-	InFlight  int // open requests over all models
-	Leases    int // power leases and reservations that keep the host awake
+	Name         string
+	Labels       []string
+	State        HostState
+	Devices      Devices           // 0 while unknown: then it may have any
+	Limits       Limits            // zero if the host never registered
+	Budget       map[Devices]int64 // bytes per single device; a device without an entry, or with one under 1, has no limit
+	GPUMemory    GPUMemory         // bytes of each GPU, whose sum is the GPU's Budget; nil: its GPUs count as one
+	NPUSeats     map[Type]int      // empty: one NPU model on the host; else this many of each type
+	Residents    []Resident
+	Queue        []Ticket // loads not begun, in order
+	OtherTickets []string // models of tickets that are not loads: unloads and pulls of weights
+	Loading      string   // model whose load is in progress, "" if none
+	Active       time.Time
+	UpSince      time.Time
+	InFlight     int // open requests over all models
+	Leases       int // power leases and reservations that keep the host awake
 }
 
 // Snapshot is the pool at one time.

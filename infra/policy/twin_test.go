@@ -93,7 +93,7 @@ func TestRoomAgainstTwin(t *testing.T) {
 		}
 		mask := 0
 		for i, r := range rs {
-			if holds(got, r.ID) {
+			if contains(got, r.ID) {
 				mask |= 1 << i
 			}
 		}

@@ -97,7 +97,7 @@ func (t *usage) seatFits() bool { return t.seats < 0 || t.seated < t.seats }
 
 // short returns the index of the first device without enough memory, -1 if all have enough.
 func (t *usage) short() int {
-	if len(t.set) > 0 && t.want.Memory > 0 && t.want.GPUs.room(t.set, t.free()) < t.want.Memory {
+	if len(t.set) > 0 && t.want.Memory > 0 && t.want.GPUs.capacity(t.set, t.free()) < t.want.Memory {
 		return slices.IndexFunc(deviceNames[:], func(d deviceName) bool { return d.bit == GPU })
 	}
 	for i, b := range t.budget {
@@ -239,7 +239,7 @@ func after(h *Host, want *Model, victims []Resident, gpus GPUMemory) Host {
 	next := *h
 	next.Residents = make([]Resident, 0, len(h.Residents)+1)
 	for _, r := range h.Residents {
-		if !holds(victims, r.ID) {
+		if !contains(victims, r.ID) {
 			next.Residents = append(next.Residents, r)
 		}
 	}
@@ -250,7 +250,7 @@ func after(h *Host, want *Model, victims []Resident, gpus GPUMemory) Host {
 	return next
 }
 
-func holds(rs []Resident, id string) bool {
+func contains(rs []Resident, id string) bool {
 	return slices.ContainsFunc(rs, func(r Resident) bool { return r.ID == id })
 }
 

@@ -93,9 +93,9 @@ func plainLines(head []byte) bool {
 	return true
 }
 
-// saysClose looks for the option "close" in all Connection fields of a head. fasthttp recognises only the plain word,
+// wantsClose looks for the option "close" in all Connection fields of a head. fasthttp recognises only the plain word,
 // and lets a later field override it.
-func saysClose(head []byte) bool {
+func wantsClose(head []byte) bool {
 	for v := range fieldValues(head, "connection") {
 		for len(v) > 0 {
 			opt, rest, _ := bytes.Cut(v, []byte(","))

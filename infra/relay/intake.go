@@ -21,7 +21,7 @@ import (
 var (
 	ErrBodyTooLarge = fasthttp.ErrBodyTooLarge
 	ErrBodySlow     = errors.New("the body arrives too slowly")
-	ErrBodyBroken   = errors.New("the body ended early, or its chunks are malformed")
+	errBodyBroken   = errors.New("the body ended early, or its chunks are malformed")
 	ErrBuffersFull  = errors.New("too many request bytes are buffered")
 )
 
@@ -169,7 +169,7 @@ func (in *Intake) fill(b *Body, src io.Reader, size, most int) (n int, err error
 			if next := in.due(began, now, n); next.Sub(due) > in.cfg.ReadTimeout/16 {
 				due = next
 				if err := b.ctx.Conn().SetReadDeadline(due); err != nil {
-					return n, ErrBodyBroken
+					return n, errBodyBroken
 				}
 			}
 		}
@@ -184,7 +184,7 @@ func (in *Intake) fill(b *Body, src io.Reader, size, most int) (n int, err error
 		}
 	}
 	if size >= 0 && n != size {
-		return n, ErrBodyBroken
+		return n, errBodyBroken
 	}
 	return n, nil
 }
@@ -200,7 +200,7 @@ func (in *Intake) failure(err error, due time.Time) error {
 	if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() || !due.IsZero() && !time.Now().Before(due) {
 		return ErrBodySlow
 	}
-	return fmt.Errorf("%w: %w", ErrBodyBroken, err)
+	return fmt.Errorf("%w: %w", errBodyBroken, err)
 }
 
 const (
@@ -279,13 +279,13 @@ func (in *Intake) Finish(ctx *fasthttp.RequestCtx) {
 	if size == 0 && skipped(ctx) == 0 {
 		return
 	}
-	if size == 0 || size > drainBytes || ctx.Response.ConnectionClose() || !readOff(ctx, src, size) {
+	if size == 0 || size > drainBytes || ctx.Response.ConnectionClose() || !discardRest(ctx, src, size) {
 		cut(ctx)
 	}
 }
 
-// readOff reads the rest of a body within the drain limits and reports whether it reached the end.
-func readOff(ctx *fasthttp.RequestCtx, src io.Reader, size int) bool {
+// discardRest reads the rest of a body within the drain limits and reports whether it reached the end.
+func discardRest(ctx *fasthttp.RequestCtx, src io.Reader, size int) bool {
 	if ctx.Conn().SetReadDeadline(time.Now().Add(drainFor)) != nil {
 		return false
 	}

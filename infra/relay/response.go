@@ -195,7 +195,7 @@ func (r *Response) takeHead() error {
 		r.c.lo += n
 		r.scanned = 0
 		if status := r.header.StatusCode(); status >= 200 {
-			r.frame(status, saysClose(b[:n]))
+			r.frame(status, wantsClose(b[:n]))
 			return nil
 		} else if status == fasthttp.StatusSwitchingProtocols && r.upgrade {
 			r.phase, r.reuse = phaseEnded, false

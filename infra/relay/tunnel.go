@@ -11,8 +11,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// ErrIdle: a tunnel carried no byte in either direction for its idle time.
-var ErrIdle = errors.New("tunnel idle")
+// errIdle: a tunnel carried no byte in either direction for its idle time.
+var errIdle = errors.New("tunnel idle")
 
 const (
 	tunnelWrite = 30 * time.Second // for a side of a tunnel to take bytes
@@ -23,7 +23,7 @@ const (
 func (r *Response) Switched() bool { return r.Status() == fasthttp.StatusSwitchingProtocols }
 
 // Tunnel passes bytes between a client and an upstream that has Switched, in both directions as they come, until a side
-// closes. A closed side is no error. Other errors are ErrIdle, after idle without a byte in either direction, and a
+// closes. A closed side is no error. Other errors are errIdle, after idle without a byte in either direction, and a
 // cancelled call's. The caller must still Close the response, and close client.
 func (r *Response) Tunnel(client net.Conn, idle time.Duration) error {
 	t := &tunnel{idle: idle}
@@ -40,8 +40,8 @@ func (r *Response) Tunnel(client net.Conn, idle time.Duration) error {
 	if cause := r.call.Cause(); cause != nil && !errors.Is(cause, ErrGone) {
 		return &Error{Kind: ErrCancelled, Cause: cause, Sent: true, Got: true}
 	}
-	if errors.Is(err, ErrIdle) {
-		return ErrIdle
+	if errors.Is(err, errIdle) {
+		return errIdle
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func (t *tunnel) pass(to, from net.Conn) error {
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded) && !t.over.Load():
 			if time.Since(time.Unix(0, t.last.Load())) >= t.idle {
-				return ErrIdle
+				return errIdle
 			}
 		default:
 			return err

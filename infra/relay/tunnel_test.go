@@ -68,7 +68,7 @@ func TestTunnel(t *testing.T) {
 				t.Errorf("%q, %v", got, err)
 			}
 		}, nil},
-		"nobody says anything": {echo, 100 * time.Millisecond, func(_ *testing.T, c net.Conn, _ *Call) { _, _ = io.Copy(io.Discard, c) }, ErrIdle},
+		"nobody says anything": {echo, 100 * time.Millisecond, func(_ *testing.T, c net.Conn, _ *Call) { _, _ = io.Copy(io.Discard, c) }, errIdle},
 		"the call is cancelled": {echo, time.Minute, func(t *testing.T, c net.Conn, call *Call) {
 			call.Cancel(stop)
 			_, _ = io.Copy(io.Discard, c)

@@ -3,8 +3,8 @@ package batch
 const (
 	// raiseShare is the part of the ceiling that a raise adds.
 	raiseShare = 8
-	// raiseAfter and raiseAtMost bound the full batches that must work before a raise.
-	raiseAfter, raiseAtMost = 16, 1024
+	// raiseAfter and maxRaiseAfter bound the full batches that must work before a raise.
+	raiseAfter, maxRaiseAfter = 16, 1024
 )
 
 // A ceiling is the most tokens that are packed into one engine call. It starts at n_batch. When a call runs out of
@@ -21,27 +21,29 @@ const (
 // call and may end a fragile engine. One wasted call in 16 costs at most 6 %, and soon next to nothing if memory stays
 // short. From 64 back to 2048 takes 30 raises, that is 480 full batches.
 type ceiling struct {
-	nBatch int
-	now    int
-	proven int // largest call, or ceiling of full batches, that worked since the ceiling last fell
-	full   int // full batches that worked since the ceiling last changed
-	needed int // how many are needed before the next raise
+	nBatch     int
+	now        int
+	proven     int // largest call, or ceiling of full batches, that worked since the ceiling last fell
+	full       int // full batches that worked since the ceiling last changed
+	fullNeeded int // how many are needed before the next raise
 }
 
-func newCeiling(nBatch int) ceiling { return ceiling{nBatch: nBatch, now: nBatch, needed: raiseAfter} }
+func newCeiling(nBatch int) ceiling {
+	return ceiling{nBatch: nBatch, now: nBatch, fullNeeded: raiseAfter}
+}
 
-// worked records that a batch worked in one call; full says that the batch could not hold more.
-func (c *ceiling) worked(tokens int, full bool) {
+// succeeded records that a batch worked in one call; full says that the batch could not hold more.
+func (c *ceiling) succeeded(tokens int, full bool) {
 	if tokens > c.now { // one long sequence, or a batch from before the ceiling fell
 		return
 	}
 	if tokens > c.proven {
-		c.proven, c.needed = tokens, raiseAfter
+		c.proven, c.fullNeeded = tokens, raiseAfter
 	}
 	if !full || c.now == c.nBatch {
 		return
 	}
-	if c.full++; c.full >= c.needed {
+	if c.full++; c.full >= c.fullNeeded {
 		c.full, c.proven = 0, max(c.proven, c.now) // texts of these sizes could not fill it further
 		c.now = min(c.nBatch, c.now+max(1, c.now/raiseShare))
 	}
@@ -51,8 +53,8 @@ func (c *ceiling) worked(tokens int, full bool) {
 func (c *ceiling) outOfMemory(failed, cut int) {
 	c.full = 0
 	if cut <= c.proven && c.proven < failed {
-		c.now, c.needed = min(c.now, c.proven), min(2*c.needed, raiseAtMost)
+		c.now, c.fullNeeded = min(c.now, c.proven), min(2*c.fullNeeded, maxRaiseAfter)
 		return
 	}
-	c.now, c.proven, c.needed = min(c.now, cut), 0, raiseAfter
+	c.now, c.proven, c.fullNeeded = min(c.now, cut), 0, raiseAfter
 }

@@ -12,15 +12,15 @@ const (
 	maxTries = 6
 )
 
-// saysMemory reports whether an answer with this status may say that memory ran out. Text Embeddings Inference answers 424 to
+// mayBeMemory reports whether an answer with this status may say that memory ran out. Text Embeddings Inference answers 424 to
 // every failure of its backend.
-func saysMemory(status int) bool { return status >= 500 || status == 424 }
+func mayBeMemory(status int) bool { return status >= 500 || status == 424 }
 
 // outOfMemory reports whether an answer means that the engine ran out of memory for a call of items at a try. llama-server uses
 // one message for a graph that it could not allocate and for every other failed computation. It counts as out of memory while
 // a smaller call can be tried, and as any other failure after that.
 func (b *Batcher) outOfMemory(status int, answer []byte, items []Item, try int) bool {
-	if !saysMemory(status) {
+	if !mayBeMemory(status) {
 		return false
 	}
 	return b.cfg.OutOfMemory(string(answer)) || divisible(items, try) && bytes.Contains(answer, []byte(`"Compute error."`))
@@ -39,8 +39,8 @@ func smaller(tokens, try int) int {
 	return max(minTokens, int(math.Round(all/max(2, step))))
 }
 
-// run returns how many leading items have at most tokens tokens in total; a first item above that counts alone.
-func run(items []Item, tokens int) int {
+// leadingItems returns how many leading items have at most tokens tokens in total; a first item above that counts alone.
+func leadingItems(items []Item, tokens int) int {
 	total := 0
 	for i, it := range items {
 		if total += it.Tokens; i > 0 && total > tokens {

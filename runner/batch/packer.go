@@ -41,14 +41,14 @@ const (
 const (
 	// gatherShare bounds the wait for the clients of a shared batch to return, as a share of the batch's duration.
 	gatherShare = 8
-	// gatherMost bounds the same wait absolutely.
-	gatherMost = 5 * time.Millisecond
-	// gatherRest is how many batches skip that wait after a futile one.
-	gatherRest = 8
-	// passedOver is how many batches may skip a lower priority before its oldest request goes first.
-	passedOver = 8
-	// misses bounds the search for a sequence that fits into the rest of a batch.
-	misses = 64
+	// maxGather bounds the same wait absolutely.
+	maxGather = 5 * time.Millisecond
+	// gatherPause is how many batches skip that wait after a futile one.
+	gatherPause = 8
+	// maxSkips is how many batches may skip a lower priority before its oldest request goes first.
+	maxSkips = 8
+	// maxMisses bounds the search for a sequence that fits into the rest of a batch.
+	maxMisses = 64
 )
 
 // A Request is the packer's view of a request.
@@ -57,10 +57,10 @@ type Request struct {
 	Group    string // only requests of one group share an engine call
 	Tokens   []int  // of each sequence, each between 1 and Limits.NUBatch; packer keeps the slice
 
-	id    uint64
-	next  int           // first sequence still waiting
-	batch uint64        // last batch it had a sequence in
-	place *list.Element // in the queue of its priority
+	id      uint64
+	next    int           // first sequence still waiting
+	batch   uint64        // last batch it had a sequence in
+	element *list.Element // in the queue of its priority
 }
 
 // An Item is one sequence of a batch.
@@ -98,7 +98,7 @@ type Batch struct {
 //
 // Order: requests of one priority take turns, a sequence each, so that a request of ten thousand texts and one of a single text
 // are both in the next batch. A sequence that does not fit into a batch keeps its place. If the head of the queue does not fit
-// into the context, everything waits. Higher priorities go first, but a lower one goes first after passedOver batches without
+// into the context, everything waits. Higher priorities go first, but a lower one goes first after maxSkips batches without
 // any of its sequences.
 //
 // Time: an idle engine is used at once. While a batch is in flight another starts only when it would be full, so that batches
@@ -121,7 +121,7 @@ type packer struct {
 
 	gatherTill time.Time
 	gatherFor  int // requests to wait for
-	resting    int // batches left that skip the wait
+	skipGather int // batches left that skip the wait
 }
 
 // newPacker creates a packer; l must be valid. delay is how long the oldest request may wait for others while the
@@ -143,7 +143,7 @@ func (f *packer) Add(id uint64, r *Request, now time.Time) {
 	for _, n := range r.Tokens {
 		f.pending += n
 	}
-	r.place = f.queues[r.Priority].PushBack(r)
+	r.element = f.queues[r.Priority].PushBack(r)
 }
 
 // Remove removes a request's waiting sequences from the queue and returns their number.
@@ -156,7 +156,7 @@ func (f *packer) Remove(id uint64) int {
 	for _, t := range r.Tokens[r.next:] {
 		f.pending -= t
 	}
-	f.queues[r.Priority].Remove(r.place)
+	f.queues[r.Priority].Remove(r.element)
 	delete(f.byID, id)
 	return n
 }
@@ -165,18 +165,18 @@ func (f *packer) Remove(id uint64) int {
 func (f *packer) Done(b *Batch, now time.Time) {
 	f.inFlight -= b.Tokens
 	f.active--
-	if f.resting > 0 {
-		f.resting--
+	if f.skipGather > 0 {
+		f.skipGather--
 		return
 	}
 	if b.Requests > 1 && f.active == 0 {
 		f.gatherFor = b.Requests + len(f.byID)
-		f.gatherTill = now.Add(min(now.Sub(b.began)/gatherShare, gatherMost))
+		f.gatherTill = now.Add(min(now.Sub(b.began)/gatherShare, maxGather))
 	}
 }
 
-// Worked records that the engine computed a batch in one call.
-func (f *packer) Worked(b *Batch) { f.ceiling.worked(b.Tokens, b.Rule == RuleFull) }
+// Succeeded records that the engine computed a batch in one call.
+func (f *packer) Succeeded(b *Batch) { f.ceiling.succeeded(b.Tokens, b.Rule == RuleFull) }
 
 // OutOfMemory records that calls of failed tokens or more ran out of memory and were split into calls of at most cut tokens. Do
 // not report failures that a single sequence explains: they say nothing about other batches.
@@ -208,10 +208,10 @@ func (f *packer) Next(now time.Time) (b *Batch, again time.Time) {
 			return nil, till
 		}
 	}
-	if f.waits() {
+	if f.headWaits() {
 		return nil, time.Time{}
 	}
-	return f.form(now), time.Time{}
+	return f.formBatch(now), time.Time{}
 }
 
 // holdTill returns the time until which an idle engine stays unused.
@@ -225,7 +225,7 @@ func (f *packer) holdTill(now time.Time) time.Time {
 		case now.Before(f.gatherTill):
 			till = later(till, f.gatherTill)
 		case 2*len(f.byID) < f.gatherFor:
-			f.resting = gatherRest
+			f.skipGather = gatherPause
 		}
 	}
 	return till
@@ -238,23 +238,23 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// waits reports whether the head of the queue has to wait for room in the context.
-func (f *packer) waits() bool {
-	head := f.head(f.firstClass())
+// headWaits reports whether the head of the queue has to wait for room in the context.
+func (f *packer) headWaits() bool {
+	head := f.head(f.firstPriority())
 	return head.Tokens[head.next] > f.limits.Context-f.inFlight
 }
 
 func (f *packer) head(p Priority) *Request { return f.queues[p].Front().Value.(*Request) }
 
-// firstClass returns the priority whose head goes first: the highest one waiting, unless a lower one was skipped too
+// firstPriority returns the priority whose head goes first: the highest one waiting, unless a lower one was skipped too
 // often.
-func (f *packer) firstClass() Priority {
+func (f *packer) firstPriority() Priority {
 	first := priorities
 	for p := range priorities {
 		if f.queues[p].Len() == 0 {
 			continue
 		}
-		if f.skipped[p] >= passedOver {
+		if f.skipped[p] >= maxSkips {
 			return p
 		}
 		first = min(first, p)
@@ -262,19 +262,19 @@ func (f *packer) firstClass() Priority {
 	return first
 }
 
-// form packs a batch. REQUIRES: the queue is not empty and its head fits into the rest of the context.
-func (f *packer) form(now time.Time) *Batch {
+// formBatch packs a batch. REQUIRES: the queue is not empty and its head fits into the rest of the context.
+func (f *packer) formBatch(now time.Time) *Batch {
 	f.gatherTill = time.Time{}
 	f.lastID++
 	b := &Batch{ID: f.lastID, Pending: f.pending, InFlight: f.inFlight, Room: f.limits.Context - f.inFlight, began: now}
-	first := f.firstClass()
+	first := f.firstPriority()
 	head := f.head(first)
 	capacity := max(min(f.ceiling.now, b.Room), head.Tokens[head.next]) // a sequence longer than the ceiling goes alone
 	b.Group = head.Group
-	b.Items = make([]Item, 0, min(len(f.byID), misses))
+	b.Items = make([]Item, 0, min(len(f.byID), maxMisses))
 	p := packing{f: f, b: b, left: capacity}
 	var took [priorities]bool
-	took[first] = p.take(&f.queues[first], head.place) // the head, before a higher class fills the batch
+	took[first] = p.take(&f.queues[first], head.element) // the head, before a higher class fills the batch
 	for class := range priorities {
 		took[class] = p.roundRobin(&f.queues[class]) || took[class]
 	}
@@ -295,18 +295,18 @@ func (f *packer) form(now time.Time) *Batch {
 
 // packing is one batch in the making.
 type packing struct {
-	f        *packer
-	b        *Batch
-	left     int // tokens
-	requests int
-	foreign  bool // a sequence was left out because it is in another group
+	f          *packer
+	b          *Batch
+	left       int // tokens
+	requests   int
+	otherGroup bool // a sequence was left out because it is in another group
 }
 
 // roundRobin takes a sequence from each request of a queue in turn until nothing left fits. A request that did not fit
 // keeps its place ahead of those that did.
 func (p *packing) roundRobin(q *list.List) (took bool) {
 	var kept *list.Element // the last that did not fit
-	for missed := 0; p.left > 0 && missed < misses; {
+	for missed := 0; p.left > 0 && missed < maxMisses; {
 		e := q.Front()
 		if kept != nil {
 			e = kept.Next()
@@ -329,7 +329,7 @@ func (p *packing) roundRobin(q *list.List) (took bool) {
 func (p *packing) take(q *list.List, e *list.Element) bool {
 	r := e.Value.(*Request)
 	if r.Group != p.b.Group {
-		p.foreign = true
+		p.otherGroup = true
 		return false
 	}
 	n := r.Tokens[r.next]
@@ -357,7 +357,7 @@ func (p *packing) rule(capacity int) Rule {
 	switch {
 	case len(p.f.byID) == 0:
 		return RuleIdle
-	case p.foreign:
+	case p.otherGroup:
 		return RuleGroup
 	case capacity < p.f.ceiling.now:
 		return RuleRoom

@@ -50,7 +50,7 @@ func (m *machine) done(t *rapid.T) {
 	i := rapid.IntRange(0, len(m.flying)-1).Draw(t, "batch")
 	switch b := m.flying[i]; rapid.SampledFrom([]string{"worked", "worked", "memory", "failed"}).Draw(t, "outcome") {
 	case "worked":
-		m.packer.Worked(b)
+		m.packer.Succeeded(b)
 	case "memory":
 		if divisible(b.Items, 1) {
 			m.packer.OutOfMemory(b.Tokens, smaller(b.Tokens, 1))
@@ -286,7 +286,7 @@ func TestGathering(t *testing.T) {
 	f.Done(b, now)
 	add(1)
 	early, again := f.Next(now)
-	if want := now.Add(gatherMost); early != nil || !again.Equal(want) {
+	if want := now.Add(maxGather); early != nil || !again.Equal(want) {
 		t.Fatalf("after a shared batch: %+v, again %v, want %v", early, again, want)
 	}
 	add(9)
@@ -391,7 +391,7 @@ func TestRun(t *testing.T) {
 		}
 		var got []int
 		for len(items) > 0 {
-			n := run(items, tt.most)
+			n := leadingItems(items, tt.most)
 			got, items = append(got, n), items[n:]
 		}
 		if fmt.Sprint(got) != tt.want {
@@ -412,7 +412,7 @@ func TestCeiling(t *testing.T) {
 			for range batches {
 				size := c.now / text * text
 				if size <= memory {
-					c.worked(size, true)
+					c.succeeded(size, true)
 					continue
 				}
 				n++
@@ -436,10 +436,10 @@ func TestCeiling(t *testing.T) {
 			t.Fatalf("memory %d: %d of the first %d batches failed", memory, n, raiseAfter)
 		}
 		// Failed raises become rare: a few until the size is found, one for each doubling of the batches between them,
-		// then one every raiseAtMost batches.
+		// then one every maxRaiseAfter batches.
 		const long = 20_000
 		const found, doublings = 2, 7
-		if n := failures(memory, long); n > found+doublings+long/raiseAtMost {
+		if n := failures(memory, long); n > found+doublings+long/maxRaiseAfter {
 			t.Fatalf("memory %d: %d of %d batches failed", memory, n, long)
 		}
 		if memory < nBatch && c.now < memory*7/8-1 {
@@ -450,7 +450,7 @@ func TestCeiling(t *testing.T) {
 		if n := failures(less, raiseAfter); n > 3 {
 			t.Fatalf("memory %d after %d: %d failures", less, memory, n)
 		}
-		if n := failures(nBatch, 3*raiseAtMost+raiseAfter*raiseShare*16); n > 0 || c.now != nBatch {
+		if n := failures(nBatch, 3*maxRaiseAfter+raiseAfter*raiseShare*16); n > 0 || c.now != nBatch {
 			t.Fatalf("memory for all: %d failures, ceiling %d of %d", n, c.now, nBatch)
 		}
 	})

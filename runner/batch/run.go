@@ -94,7 +94,7 @@ func (b *Batcher) execute(x *batchRun) {
 	case x.short.failed > 0:
 		b.packer.OutOfMemory(x.short.failed, x.short.learned)
 	case x.whole:
-		b.packer.Worked(x.batch)
+		b.packer.Succeeded(x.batch)
 	}
 	now := time.Now()
 	b.packer.Done(x.batch, now)
@@ -131,7 +131,7 @@ func (b *Batcher) send(x *batchRun, from, to, try int) {
 	}
 	switch {
 	case !seen:
-		b.lose(x, items)
+		b.failUnsent(x, items)
 	case err != nil:
 		b.fail(items, err)
 	case status == 200:
@@ -170,7 +170,7 @@ func blamesRequest(status int) bool {
 // isolate sends items of several requests again, with half of the requests in each call, until only the requests at
 // fault fail.
 func (b *Batcher) isolate(x *batchRun, from, to, try int) {
-	middle := from + half(x.items[from:to])
+	middle := from + firstHalf(x.items[from:to])
 	for _, part := range [...][2]int{{from, middle}, {middle, to}} {
 		if b.wanted(x.items[part[0]:part[1]]) {
 			b.send(x, part[0], part[1], try)
@@ -178,8 +178,8 @@ func (b *Batcher) isolate(x *batchRun, from, to, try int) {
 	}
 }
 
-// half returns the number of items in the first half of the requests. There must be at least two requests.
-func half(items []Item) int {
+// firstHalf returns the number of items in the first half of the requests. There must be at least two requests.
+func firstHalf(items []Item) int {
 	var starts []int // of every request but the first
 	for i := 1; i < len(items); i++ {
 		if items[i].Request != items[i-1].Request {
@@ -207,7 +207,7 @@ func (b *Batcher) retry(x *batchRun, from, to, try int, reason []byte) {
 	unclear, cut := x.short.unclear, smaller(tokens, try)
 	x.short.cut(cut)
 	for from < to {
-		end := from + run(x.items[from:to], x.short.limit)
+		end := from + leadingItems(x.items[from:to], x.short.limit)
 		if part := x.items[from:end]; b.wanted(part) {
 			b.meters.retried(sum(part))
 			b.log.Debug("engine out of memory: smaller call", "tokens", sum(part), "sequences", len(part), "try", try+1)
@@ -228,8 +228,8 @@ func (b *Batcher) wanted(items []Item) bool {
 	return slices.ContainsFunc(items, func(it Item) bool { return b.jobs[it.Request] != nil })
 }
 
-// lose fails the jobs of items whose call did not reach the engine.
-func (b *Batcher) lose(x *batchRun, items []Item) {
+// failUnsent fails the jobs of items whose call did not reach the engine.
+func (b *Batcher) failUnsent(x *batchRun, items []Item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, it := range items {

@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	putLimit  = 5 * time.Minute  // of what is put into the bucket after a save, with the wait for its turn
-	lastPut   = 20 * time.Second // of the same once the store is being closed
-	maxObject = 5 << 30          // bytes that S3 takes in one piece
-	macName   = "reveille-mac"   // of the objects' metadata
+	putTimeout   = 5 * time.Minute  // of what is put into the bucket after a save, with the wait for its turn
+	closeTimeout = 20 * time.Second // of the same once the store is being closed
+	maxObject    = 5 << 30          // bytes that S3 takes in one piece
+	macName      = "reveille-mac"   // of the objects' metadata
 )
 
 // Bucket is a bucket of S3 in which the pool's hosts put saved conversations, for hosts that load a model while the one
@@ -42,17 +42,17 @@ type Bucket struct {
 // bucket is a Bucket in use by a store. Its methods do nothing on nil.
 type bucket struct {
 	Bucket
-	store *Store
-	key   [sha256.Size]byte
-	turn  chan struct{} // one put at a time: what waits for its turn may be replaced meanwhile
-	speed float64       // perByte; guarded by store.mu
+	store   *Store
+	key     [sha256.Size]byte
+	putSlot chan struct{} // one put at a time: what waits for its turn may be replaced meanwhile
+	speed   float64       // perByte; guarded by store.mu
 }
 
 func (s *Store) openBucket(b *Bucket) *bucket {
 	if b == nil {
 		return nil
 	}
-	out := &bucket{Bucket: *b, store: s, turn: make(chan struct{}, 1)}
+	out := &bucket{Bucket: *b, store: s, putSlot: make(chan struct{}, 1)}
 	m := hmac.New(sha256.New, b.Secret)
 	m.Write([]byte("reveille saved conversations v1"))
 	m.Sum(out.key[:0])
@@ -78,29 +78,31 @@ func listedAs(name string, size int64) (c Listed, ok bool) {
 	return c, objectName(&header{SavedMS: c.SavedMS, Tokens: c.Tokens, PromptMS: c.PromptMS, CRC: c.CRC, Forgotten: c.Forgotten}) == name
 }
 
-func (b *bucket) of(model string) string { return path.Join(b.Prefix, url.PathEscape(model)) + "/" }
-
-func (b *bucket) object(e *entry) *string {
-	return aws.String(b.of(e.model()) + hex.EncodeToString(e.Identity[:]) + "/" + objectName(&e.header))
+func (b *bucket) prefixOf(model string) string {
+	return path.Join(b.Prefix, url.PathEscape(model)) + "/"
 }
 
-// put puts what was just saved into the bucket, and removes the earlier states that it replaced. It takes at most putLimit.
+func (b *bucket) object(e *entry) *string {
+	return aws.String(b.prefixOf(e.model()) + hex.EncodeToString(e.Identity[:]) + "/" + objectName(&e.header))
+}
+
+// put puts what was just saved into the bucket, and removes the earlier states that it replaced. It takes at most putTimeout.
 func (b *bucket) put(saved, replaced []*entry) {
 	if b == nil || len(saved) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), putLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), putTimeout)
 	defer cancel()
 	defer context.AfterFunc(b.store.life, func() {
 		select {
-		case <-time.After(lastPut):
+		case <-time.After(closeTimeout):
 			cancel()
 		case <-ctx.Done():
 		}
 	})()
 	select {
-	case b.turn <- struct{}{}:
-		defer func() { <-b.turn }()
+	case b.putSlot <- struct{}{}:
+		defer func() { <-b.putSlot }()
 	case <-ctx.Done():
 	}
 	for _, e := range saved {
@@ -152,7 +154,7 @@ func (b *bucket) forget(ctx context.Context, model string, at uint64) error {
 	}
 	prefix := b.Prefix + "/"
 	if model != "" {
-		prefix = b.of(model)
+		prefix = b.prefixOf(model)
 	}
 	pages := s3.NewListObjectsV2Paginator(b.Client, &s3.ListObjectsV2Input{Bucket: &b.Name, Prefix: &prefix})
 	for pages.HasMorePages() {
@@ -196,7 +198,7 @@ type ofModel struct {
 func (b ofModel) perByte() *float64 { return &b.speed }
 
 func (b ofModel) list(ctx context.Context, id Signature) (list []Listed, err error) {
-	prefix := b.of(b.model) + hex.EncodeToString(id[:]) + "/"
+	prefix := b.prefixOf(b.model) + hex.EncodeToString(id[:]) + "/"
 	page, err := b.Client.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &b.Name, Prefix: &prefix, MaxKeys: aws.Int32(maxListed)})
 	if err != nil {
 		return nil, err
@@ -211,7 +213,7 @@ func (b ofModel) list(ctx context.Context, id Signature) (list []Listed, err err
 }
 
 func (b ofModel) open(ctx context.Context, id Signature, c Listed) (io.ReadCloser, error) {
-	key := b.of(b.model) + hex.EncodeToString(id[:]) + "/" + c.Name
+	key := b.prefixOf(b.model) + hex.EncodeToString(id[:]) + "/" + c.Name
 	out, err := b.Client.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Name, Key: &key})
 	if err != nil {
 		return nil, err
@@ -221,11 +223,11 @@ func (b ofModel) open(ctx context.Context, id Signature, c Listed) (io.ReadClose
 		return nil, errors.Join(fmt.Errorf("%w: %d bytes in place of %d", errFetch, aws.ToInt64(out.ContentLength), size), out.Body.Close())
 	}
 	mac := b.mac()
-	return &provedReader{Closer: out.Body, from: io.TeeReader(io.LimitReader(out.Body, size), mac), mac: mac, want: out.Metadata[macName]}, nil
+	return &macReader{Closer: out.Body, from: io.TeeReader(io.LimitReader(out.Body, size), mac), mac: mac, want: out.Metadata[macName]}, nil
 }
 
-// provedReader fails instead of ending if what it has read is not what the MAC is of.
-type provedReader struct {
+// macReader fails instead of ending if what it has read is not what the MAC is of.
+type macReader struct {
 	io.Closer
 	from io.Reader
 	mac  hash.Hash
@@ -233,7 +235,7 @@ type provedReader struct {
 }
 
 // Read implements [io.Reader].
-func (r *provedReader) Read(p []byte) (int, error) {
+func (r *macReader) Read(p []byte) (int, error) {
 	n, err := r.from.Read(p)
 	if errors.Is(err, io.EOF) && !hmac.Equal([]byte(r.want), []byte(hex.EncodeToString(r.mac.Sum(nil)))) {
 		err = fmt.Errorf("%w: the object is not signed by the pool's secret", errFetch)

@@ -20,7 +20,7 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"reveille/infra/state"
-	"reveille/runner/slots"
+	"reveille/runner/engineslots"
 	"reveille/runner/weights/s3"
 	"reveille/testenv"
 	"reveille/testenv/aws"
@@ -94,7 +94,7 @@ func TestBucket(t *testing.T) {
 func fetchFromBucket(t *testing.T, cfg sdk.Config) {
 	client := s3.Client(cfg)
 	url := "redis://" + testenv.Redis(t)
-	owner, prompt := slots.TenantOf("ann"), slots.PromptOf(bytes.Repeat([]byte("a"), 1000))
+	owner, prompt := engineslots.TenantOf("ann"), engineslots.PromptOf(bytes.Repeat([]byte("a"), 1000))
 	talk := count(1, 1000)
 	p := process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	made := 0
@@ -110,7 +110,7 @@ func fetchFromBucket(t *testing.T, cfg sdk.Config) {
 	a := openIn(t, url, "a", &Bucket{Client: client, Name: first, Prefix: "some/pool", Secret: secret})
 	saves := func(s *Store, p Process, bucket string, tokens []uint32) []stored {
 		t.Helper()
-		l, table := newLlama(t, 1), slots.New(1, nil)
+		l, table := newLlama(t, 1), engineslots.New(1, nil)
 		run(t, s, p, l, table, func(e *Engine) {
 			l.holding(0, tokens, 1)(e)
 			table.Restored(0, owner, prompt)
@@ -194,7 +194,7 @@ func fetchFromBucket(t *testing.T, cfg sdk.Config) {
 					}
 				}()
 			}
-			l, table := newLlama(t, 2), slots.New(2, nil)
+			l, table := newLlama(t, 2), engineslots.New(2, nil)
 			got := run(t, b, process(t, p.Checkpoint, c.flags...), l, table, func(*Engine) {})
 			if (len(got[0]) > 0) != c.want || c.want && !slices.Equal(got[0], talk) || len(got[1]) > 0 {
 				t.Errorf("restored %d and %d tokens", len(got[0]), len(got[1]))

@@ -21,7 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"reveille/infra/relay"
-	"reveille/runner/slots"
+	"reveille/runner/engineslots"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -143,7 +143,7 @@ func process(t *testing.T, model string, flags ...string) Process {
 }
 
 // run starts an engine, has it restore, use and save. table may be nil. It returns the slots as restored.
-func run(t *testing.T, s *Store, p Process, l *llama, table *slots.Table, use func(*Engine)) [][]uint32 {
+func run(t *testing.T, s *Store, p Process, l *llama, table *engineslots.Table, use func(*Engine)) [][]uint32 {
 	t.Helper()
 	e, err := s.Prepare(p)
 	if err != nil {
@@ -177,9 +177,9 @@ func (l *llama) holding(slot int, tokens []uint32, task int) func(*Engine) {
 func TestOwnersComeBack(t *testing.T) {
 	model := filepath.Join(t.TempDir(), "m.gguf")
 	s, p, l := open(t, t.TempDir(), 1<<20), process(t, model), newLlama(t, 3)
-	ann, ben := slots.TenantOf("ann"), slots.TenantOf("ben")
-	prompt := slots.PromptOf(bytes.Repeat([]byte("a"), 1000))
-	table := slots.New(3, nil)
+	ann, ben := engineslots.TenantOf("ann"), engineslots.TenantOf("ben")
+	prompt := engineslots.PromptOf(bytes.Repeat([]byte("a"), 1000))
+	table := engineslots.New(3, nil)
 	run(t, s, p, l, table, func(*Engine) {
 		for i := range 3 {
 			l.slots[i], l.task[i] = count(1, 100+i), 7+i
@@ -187,8 +187,8 @@ func TestOwnersComeBack(t *testing.T) {
 		table.Restored(0, ann, prompt)
 		table.Restored(1, ben, prompt)
 	})
-	l, table = newLlama(t, 3), slots.New(3, nil)
-	got := map[slots.Tenant]int{}
+	l, table = newLlama(t, 3), engineslots.New(3, nil)
+	got := map[engineslots.Tenant]int{}
 	run(t, s, p, l, table, func(*Engine) {
 		for i, tokens := range l.slots {
 			owner, p, known := table.Held(i)

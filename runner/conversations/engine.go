@@ -18,17 +18,17 @@ import (
 	"time"
 
 	"reveille/infra/relay"
+	"reveille/runner/engineslots"
 	"reveille/runner/filestate"
-	"reveille/runner/slots"
 )
 
 const (
-	askLimit   = 500 * time.Millisecond // of a question to the engine
-	stepLimit  = 2 * time.Second        // of saving, and of restoring, all conversations of an engine
-	leastWorth = 10                     // a conversation is saved and restored if computing it takes this many times longer
-	leastSaved = 64                     // tokens of a conversation that is worth a file
-	maxSlots   = 256
-	maxAnswer  = 4 << 20 // bytes of an engine's answer
+	askTimeout  = 500 * time.Millisecond // of a question to the engine
+	stepTimeout = 2 * time.Second        // of saving, and of restoring, all conversations of an engine
+	minGain     = 10                     // a conversation is saved and restored if computing it takes this many times longer
+	minTokens   = 64                     // tokens of a conversation that is worth a file
+	maxSlots    = 256
+	maxAnswer   = 4 << 20 // bytes of an engine's answer
 )
 
 // Env are variables of llama-server's environment. It counts what it computes, which Save needs. It also leaves idle
@@ -74,7 +74,7 @@ type Engine struct {
 	// For Restore and Save.
 	client *relay.Client
 	key    string
-	table  *slots.Table
+	table  *engineslots.Table
 }
 
 // stagedFile is a conversation that lies in the engine's folder.
@@ -162,7 +162,7 @@ func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 		})
 	}
 	e.store.mu.Unlock()
-	fetching, end := context.WithTimeout(ctx, stepLimit)
+	fetching, end := context.WithTimeout(ctx, stepTimeout)
 	e.endFetch = end
 	go func() {
 		var out []stagedFile
@@ -175,11 +175,11 @@ func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 		var sum time.Duration
 		for _, c := range newest {
 			cost := e.store.cost(int64(c.Bytes))
-			if len(out) == slots || sum+cost > stepLimit || ctx.Err() != nil {
+			if len(out) == slots || sum+cost > stepTimeout || ctx.Err() != nil {
 				break
 			}
-			if cost*leastWorth > c.worth() {
-				e.store.doubt()
+			if cost*minGain > c.worth() {
+				e.store.dropMeasurement()
 				continue
 			}
 			name := "restore-" + strconv.Itoa(len(out))
@@ -233,14 +233,14 @@ func (e *Engine) refuse(c *entry, err error) {
 // Restore gives the engine, which serves by now, the conversations that were staged: the last used first, each in a
 // slot of its own. A conversation that it refuses is removed. client, key and table are the engine's; a nil table
 // keeps no owners apart.
-func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, table *slots.Table) {
+func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, table *engineslots.Table) {
 	if e == nil {
 		return
 	}
 	e.client, e.key, e.table = client, key, table
-	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	defer time.AfterFunc(stepLimit/2, e.endFetch).Stop()
+	defer time.AfterFunc(stepTimeout/2, e.endFetch).Stop()
 	var files []stagedFile
 	select {
 	case files = <-e.staged:
@@ -263,7 +263,7 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 		var got struct {
 			Restored int `json:"n_restored"`
 		}
-		err := e.slot(ctx, slot, "restore", c.name, stepLimit, &got)
+		err := e.slot(ctx, slot, "restore", c.name, stepTimeout, &got)
 		if err == nil && got.Restored != int(c.Tokens) {
 			err = fmt.Errorf("%d of %d tokens were restored", got.Restored, c.Tokens)
 		}
@@ -306,7 +306,7 @@ type slotState struct {
 }
 
 // Save has the engine, which must be idle, save the conversations that it computed since its start, the last used first, if
-// that takes much less time than computing them anew would. It returns after at most stepLimit, or when ctx ends; what
+// that takes much less time than computing them anew would. It returns after at most stepTimeout, or when ctx ends; what
 // was saved by then is copied into the store later.
 func (e *Engine) Save(ctx context.Context) {
 	if e == nil || e.client == nil || !e.unchanged() {
@@ -316,9 +316,9 @@ func (e *Engine) Save(ctx context.Context) {
 		e.store.m.forgotten.Inc()
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	list, perToken, err := e.look(ctx)
+	list, perToken, err := e.listSlots(ctx)
 	if err != nil {
 		e.log.Warn("conversations are not saved", "error", err)
 		return
@@ -332,8 +332,8 @@ func (e *Engine) Save(ctx context.Context) {
 	var out []saved
 	perSize := e.perToken
 	for _, s := range list {
-		var owner slots.Tenant
-		var prompt slots.Prompt
+		var owner engineslots.Tenant
+		var prompt engineslots.Prompt
 		if e.table != nil {
 			var known bool
 			if owner, prompt, known = e.table.Held(s.ID); !known {
@@ -341,12 +341,12 @@ func (e *Engine) Save(ctx context.Context) {
 			}
 		}
 		worth := time.Duration(float64(s.Tokens) * perToken * float64(time.Second))
-		if e.store.cost(perSize*int64(s.Tokens))*leastWorth > worth {
-			e.store.doubt()
+		if e.store.cost(perSize*int64(s.Tokens))*minGain > worth {
+			e.store.dropMeasurement()
 			continue
 		}
 		began := time.Now()
-		f, err := e.saveSlot(ctx, root, s, min(worth, stepLimit))
+		f, err := e.saveSlot(ctx, root, s, min(worth, stepTimeout))
 		if err != nil {
 			e.store.m.unsaved.Inc()
 			e.store.measured(perSize*int64(s.Tokens), time.Since(began))
@@ -368,25 +368,25 @@ func (e *Engine) Save(ctx context.Context) {
 	if known := e.identity.Load(); known != nil {
 		id = *known
 	}
-	e.store.keep(e.sig, e.model, id, out)
+	e.store.storeAll(e.sig, e.model, id, out)
 }
 
-// look returns the slots that may be worth saving, the last used first, and the seconds that the engine takes to compute a token
+// listSlots returns the slots that may be worth saving, the last used first, and the seconds that the engine takes to compute a token
 // of a prompt.
-func (e *Engine) look(ctx context.Context) (slots []slotState, perToken float64, err error) {
-	text, err := e.ask(ctx, "GET", "/slots", nil, askLimit)
+func (e *Engine) listSlots(ctx context.Context) (slots []slotState, perToken float64, err error) {
+	text, err := e.ask(ctx, "GET", "/slots", nil, askTimeout)
 	if err == nil {
 		err = json.Unmarshal(text, &slots)
 	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("slots: %w", err)
 	}
-	slots = slices.DeleteFunc(slots[:min(len(slots), maxSlots)], func(s slotState) bool { return s.Busy || s.Task == nil || s.Tokens < leastSaved })
+	slots = slices.DeleteFunc(slots[:min(len(slots), maxSlots)], func(s slotState) bool { return s.Busy || s.Task == nil || s.Tokens < minTokens })
 	slices.SortFunc(slots, func(a, b slotState) int { return cmp.Compare(*b.Task, *a.Task) })
 	if len(slots) == 0 {
 		return nil, 0, nil
 	}
-	if text, err = e.ask(ctx, "GET", "/metrics", nil, askLimit); err != nil {
+	if text, err = e.ask(ctx, "GET", "/metrics", nil, askTimeout); err != nil {
 		return nil, 0, fmt.Errorf("metrics: %w", err)
 	}
 	tokens, seconds := metric(text, "llamacpp:prompt_tokens_total"), metric(text, "llamacpp:prompt_seconds_total")
@@ -419,7 +419,7 @@ func (e *Engine) saveSlot(ctx context.Context, root *os.Root, s slotState, limit
 	if err = e.slot(ctx, s.ID, "save", name, limit, &got); err != nil {
 		return saved{}, err
 	}
-	if got.Saved < leastSaved || got.Written < 4*int64(got.Saved) {
+	if got.Saved < minTokens || got.Written < 4*int64(got.Saved) {
 		return saved{}, fmt.Errorf("%d tokens in %d bytes were saved", got.Saved, got.Written)
 	}
 	file, err := openUntrusted(root, name)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// forgetLimit bounds how long removing objects from the bucket may take.
-const forgetLimit = 5 * time.Second
+// forgetTimeout bounds how long removing objects from the bucket may take.
+const forgetTimeout = 5 * time.Second
 
 var errClosed = errors.New("the runner ends")
 
@@ -39,11 +39,11 @@ func (s *Store) Forget(model string, at uint64) *Forgetting {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f := s.forgot[model]; f != nil && f.at >= at {
+	if f := s.forgettings[model]; f != nil && f.at >= at {
 		return f
 	}
 	f := &Forgetting{at: at, done: make(chan struct{})}
-	s.forgot[model] = f
+	s.forgettings[model] = f
 	for _, e := range s.entries {
 		if s.forgottenLocked(e) {
 			f.err = errors.Join(f.err, s.removeLocked(e))
@@ -57,7 +57,7 @@ func (s *Store) Forget(model string, at uint64) *Forgetting {
 	}
 	s.work.Go(func() {
 		defer close(f.done)
-		ctx, cancel := context.WithTimeout(s.life, forgetLimit)
+		ctx, cancel := context.WithTimeout(s.life, forgetTimeout)
 		defer cancel()
 		if err := s.bucket.forget(ctx, model, at); err != nil {
 			s.cfg.Log.Warn("forgotten conversations stay in the bucket", "model", model, "error", err)
@@ -76,7 +76,7 @@ func (s *Store) lastForget(model string) uint64 {
 }
 
 func (s *Store) lastForgetLocked(model string) (at uint64) {
-	for _, f := range []*Forgetting{s.forgot[model], s.forgot[""]} {
+	for _, f := range []*Forgetting{s.forgettings[model], s.forgettings[""]} {
 		if f != nil && time.Since(time.UnixMicro(int64(f.at))) < 2*s.cfg.TTL {
 			at = max(at, f.at)
 		}

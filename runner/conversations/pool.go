@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	maxSisters = 3         // hosts that are asked for a model's conversations
-	maxListed  = maxSlots  // conversations in an answer
-	maxList    = 256 << 10 // bytes of it
-	usualNet   = 1e-8      // seconds to fetch a byte, until it is measured
+	maxPeers         = 3         // hosts that are asked for a model's conversations
+	maxListed        = maxSlots  // conversations in an answer
+	maxList          = 256 << 10 // bytes of it
+	defaultFetchCost = 1e-8      // seconds to fetch a byte, until it is measured
 )
 
 var errFetch = errors.New("a conversation is not fetched")
@@ -180,7 +180,7 @@ func (e *Engine) fetchFromHosts(ctx context.Context, hosts map[string]state.Conv
 	if len(names) == 0 {
 		return left, 0
 	}
-	names = names[:min(len(names), maxSisters)]
+	names = names[:min(len(names), maxPeers)]
 	found, err := p.State.SnapshotOf(ctx, names, nil)
 	if err != nil {
 		return left, 0
@@ -188,7 +188,7 @@ func (e *Engine) fetchFromHosts(ctx context.Context, hosts map[string]state.Conv
 	for _, name := range names {
 		if h := found.Hosts[name]; h != nil && h.Addr != "" && (h.State == policy.Ready || h.State == policy.Draining) && left > 0 {
 			client := relay.New(relay.Config{Addr: h.Addr})
-			n, err := e.fetchFrom(ctx, &sister{store: e.store, host: name, client: client}, name, id, left)
+			n, err := e.fetchFrom(ctx, &peer{store: e.store, host: name, client: client}, name, id, left)
 			client.Close()
 			if left -= n; err == nil {
 				asked++
@@ -220,7 +220,7 @@ func (e *Engine) fetchFrom(ctx context.Context, from source, name string, id Sig
 		}
 		s.mu.Lock()
 		here := slices.ContainsFunc(s.newestLocked(e.sig), func(o *entry) bool { return o.Bytes == c.Bytes && o.Tokens == c.Tokens && o.CRC == c.CRC })
-		perByte := cmp.Or(*from.perByte(), usualNet)
+		perByte := cmp.Or(*from.perByte(), defaultFetchCost)
 		s.mu.Unlock()
 		takes := c.cost(perByte)
 		worth := time.Duration(min(c.PromptMS, 1e9) * float64(time.Millisecond))
@@ -261,7 +261,7 @@ func (e *Engine) fetchOne(ctx context.Context, from source, id Signature, c List
 	if h.Magic != magic || h.Identity != id || h.Bytes != c.Bytes || h.Tokens != c.Tokens || h.CRC != c.CRC || h.Forgotten != c.Forgotten {
 		return fmt.Errorf("%w: it is not the one that was listed", errFetch)
 	}
-	_, _, err = e.store.keepOne(e.sig, saved{
+	_, _, err = e.store.storeOne(e.sig, saved{
 		model: e.model,
 		from:  r, crc: h.CRC, bytes: int64(h.Bytes), tokens: int(h.Tokens), promptMS: h.PromptMS, owner: h.Tenant, prompt: h.Prompt,
 		identity: id, savedMS: min(h.SavedMS, time.Now().UnixMilli()), forgotten: h.Forgotten,

@@ -18,7 +18,7 @@ import (
 
 	"reveille/infra/rpc"
 	"reveille/infra/state"
-	"reveille/runner/slots"
+	"reveille/runner/engineslots"
 	"reveille/testenv"
 )
 
@@ -97,9 +97,9 @@ func TestFetch(t *testing.T) {
 	url := "redis://" + testenv.Redis(t)
 	a := openIn(t, url, "a", nil)
 	p := process(t, filepath.Join(t.TempDir(), "m.gguf"))
-	owner, prompt := slots.TenantOf("ann"), slots.PromptOf(bytes.Repeat([]byte("a"), 1000))
+	owner, prompt := engineslots.TenantOf("ann"), engineslots.PromptOf(bytes.Repeat([]byte("a"), 1000))
 	l := newLlama(t, 2)
-	table := slots.New(2, nil)
+	table := engineslots.New(2, nil)
 	long := count(1, 2<<20) // more than a part
 	run(t, a, p, l, table, func(*Engine) {
 		l.slots[0], l.task[0] = long, 1
@@ -165,7 +165,7 @@ func TestFetch(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			l, table := newLlama(t, 2), slots.New(2, nil)
+			l, table := newLlama(t, 2), engineslots.New(2, nil)
 			run(t, b, process(t, file, c.flags...), l, table, func(*Engine) {
 				got := 0
 				for i, tokens := range l.slots {

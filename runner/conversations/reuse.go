@@ -13,26 +13,26 @@ const strikes = 2
 // reuse learns whether requests use the restored conversations of an engine. Once two run at the same time it stops, because
 // it cannot tell which of them used the tokens. Its methods are safe for concurrent use.
 type reuse struct {
-	mu      sync.Mutex
-	running int
-	fresh   map[int]*entry // restored and not yet used, by slot
-	idle    map[int]*entry // that their slot's next request did not use
+	mu        sync.Mutex
+	running   int
+	unusedYet map[int]*entry // restored and not yet used, by slot
+	notUsed   map[int]*entry // that their slot's next request did not use
 }
 
 func (r *reuse) restored(slot int, c *entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.fresh == nil {
-		r.fresh = map[int]*entry{}
+	if r.unusedYet == nil {
+		r.unusedYet = map[int]*entry{}
 	}
-	r.fresh[slot] = c
+	r.unusedYet[slot] = c
 }
 
 // unused returns the conversation that was restored into a slot and that the slot's next request did not use.
 func (r *reuse) unused(slot int) *entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.idle[slot]
+	return r.notUsed[slot]
 }
 
 // Begin notes that a request is about to be sent. It must be followed by End when its answer is over.
@@ -43,7 +43,7 @@ func (e *Engine) Begin() {
 	e.reuse.mu.Lock()
 	defer e.reuse.mu.Unlock()
 	if e.reuse.running++; e.reuse.running > 1 {
-		e.reuse.fresh = nil
+		e.reuse.unusedYet = nil
 	}
 }
 
@@ -66,12 +66,12 @@ func (e *Engine) Reused(ctx context.Context) int {
 	}
 	r := &e.reuse
 	r.mu.Lock()
-	any := len(r.fresh) > 0
+	any := len(r.unusedYet) > 0
 	r.mu.Unlock()
 	if !any {
 		return 0
 	}
-	text, err := e.ask(ctx, "GET", "/slots", nil, askLimit)
+	text, err := e.ask(ctx, "GET", "/slots", nil, askTimeout)
 	var list []slotState
 	if err != nil || json.Unmarshal(text, &list) != nil {
 		return 0
@@ -84,17 +84,17 @@ func (e *Engine) Reused(ctx context.Context) int {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if last == nil || r.fresh[last.ID] == nil {
+	if last == nil || r.unusedYet[last.ID] == nil {
 		return 0
 	}
-	c := r.fresh[last.ID]
-	delete(r.fresh, last.ID)
+	c := r.unusedYet[last.ID]
+	delete(r.unusedYet, last.ID)
 	tokens := min(last.cached(), int(c.Tokens))
-	if tokens < leastSaved {
-		if r.idle == nil {
-			r.idle = map[int]*entry{}
+	if tokens < minTokens {
+		if r.notUsed == nil {
+			r.notUsed = map[int]*entry{}
 		}
-		r.idle[last.ID] = c
+		r.notUsed[last.ID] = c
 		return max(tokens, 0)
 	}
 	e.store.used(e.plan)

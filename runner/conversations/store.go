@@ -27,7 +27,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/shirou/gopsutil/v4/disk"
 
-	"reveille/runner/slots"
+	"reveille/runner/engineslots"
 )
 
 // DefaultTTL is how long a conversation is kept.
@@ -61,17 +61,17 @@ type Store struct {
 	contents    map[string]content // by path
 	hostPerByte float64            // seconds to fetch a byte from another host, smoothed; 0 before the first
 
-	closed  bool
-	entries map[string]*entry // by file name
-	total   int64             // their bytes
-	latest  int64             // SavedMS of the last, so that no two are equal
-	pending map[Signature]int // calls of keep in progress
-	life    context.Context   // of work besides keep
-	end     context.CancelFunc
-	kept    chan struct{} // closed and replaced when one ends
-	useless map[string]useless
-	forgot  map[string]*Forgetting // by model, "" of all
-	perByte []float64              // seconds to save or restore a byte, of the last few times
+	closed      bool
+	entries     map[string]*entry // by file name
+	total       int64             // their bytes
+	latest      int64             // SavedMS of the last, so that no two are equal
+	pending     map[Signature]int // calls of keep in progress
+	life        context.Context   // of work besides keep
+	end         context.CancelFunc
+	stored      chan struct{} // closed and replaced when one ends
+	useless     map[string]useless
+	forgettings map[string]*Forgetting // by model, "" of all
+	perByte     []float64              // seconds to save or restore a byte, of the last few times
 }
 
 // entry is one saved conversation.
@@ -105,10 +105,10 @@ type header struct {
 	CRC       uint32    // CRC-32C of the engine's data
 	SavedMS   int64     // since the epoch
 	Model     modelName
-	PromptMS  float64      // time to compute the tokens anew
-	Forgotten uint64       // the last Forget that its engine began after, in µs since the epoch
-	Tenant    slots.Tenant // zero: of all
-	Prompt    slots.Prompt
+	PromptMS  float64            // time to compute the tokens anew
+	Forgotten uint64             // the last Forget that its engine began after, in µs since the epoch
+	Tenant    engineslots.Tenant // zero: of all
+	Prompt    engineslots.Prompt
 }
 
 var (
@@ -127,7 +127,7 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("conversations: %w", err)
 	}
-	s := &Store{cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Signature]int{}, kept: make(chan struct{}), contents: map[string]content{}, useless: map[string]useless{}, forgot: map[string]*Forgetting{}}
+	s := &Store{cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Signature]int{}, stored: make(chan struct{}), contents: map[string]content{}, useless: map[string]useless{}, forgettings: map[string]*Forgetting{}}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.bucket = s.openBucket(cfg.Bucket)
 	if err := s.read(); err != nil {
@@ -147,7 +147,7 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close waits until what was saved is on disk, and at most lastPut until it is in the bucket.
+// Close waits until what was saved is on disk, and at most closeTimeout until it is in the bucket.
 func (s *Store) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -269,8 +269,8 @@ func (s *Store) measured(bytes int64, took time.Duration) {
 	s.perByte = append(s.perByte[max(len(s.perByte)-4, 0):], took.Seconds()/float64(bytes))
 }
 
-// doubt forgets the oldest measurement, so that a few slow ones do not keep conversations from being saved for good.
-func (s *Store) doubt() {
+// dropMeasurement forgets the oldest measurement, so that a few slow ones do not keep conversations from being saved for good.
+func (s *Store) dropMeasurement() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.perByte = s.perByte[min(1, len(s.perByte)):]
@@ -297,8 +297,8 @@ type saved struct {
 	bytes    int64
 	tokens   int
 	promptMS float64
-	owner    slots.Tenant
-	prompt   slots.Prompt
+	owner    engineslots.Tenant
+	prompt   engineslots.Prompt
 	model    string
 	plan     string
 	unused   *entry // restored before, into the same slot, without use
@@ -306,9 +306,9 @@ type saved struct {
 	forgotten uint64 // as in header
 }
 
-// keep copies files that an engine saved into the store, and closes them; then it puts them into the bucket. It returns at
+// storeAll copies files that an engine saved into the store, and closes them; then it puts them into the bucket. It returns at
 // once; [Store.await] waits for the copies.
-func (s *Store) keep(sig Signature, model string, id Signature, files []saved) {
+func (s *Store) storeAll(sig Signature, model string, id Signature, files []saved) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || len(files) == 0 {
@@ -320,7 +320,7 @@ func (s *Store) keep(sig Signature, model string, id Signature, files []saved) {
 		var kept, replaced []*entry
 		for _, f := range files {
 			f.identity = id
-			e, old, err := s.keepOne(sig, f)
+			e, old, err := s.storeOne(sig, f)
 			if errors.Is(err, errForgotten) {
 				s.m.forgotten.Inc()
 				continue
@@ -338,8 +338,8 @@ func (s *Store) keep(sig Signature, model string, id Signature, files []saved) {
 		if s.pending[sig]--; s.pending[sig] == 0 {
 			delete(s.pending, sig)
 		}
-		close(s.kept)
-		s.kept = make(chan struct{})
+		close(s.stored)
+		s.stored = make(chan struct{})
 		s.mu.Unlock()
 		s.publish(context.Background(), model, id) // the store of the pool's state bounds it
 		s.bucket.put(kept, replaced)
@@ -356,7 +356,7 @@ func closeAll(files []saved) {
 func (s *Store) await(ctx context.Context, sig Signature) {
 	for {
 		s.mu.Lock()
-		done, kept := s.pending[sig] == 0, s.kept
+		done, kept := s.pending[sig] == 0, s.stored
 		s.mu.Unlock()
 		if done {
 			return
@@ -369,9 +369,9 @@ func (s *Store) await(ctx context.Context, sig Signature) {
 	}
 }
 
-// keepOne copies one file. Earlier states of the same conversation, whose tokens this one begins with, are removed and
+// storeOne copies one file. Earlier states of the same conversation, whose tokens this one begins with, are removed and
 // returned. The copy is not synced: after a power failure the checksum tells what is missing.
-func (s *Store) keepOne(sig Signature, f saved) (e *entry, replaced []*entry, err error) {
+func (s *Store) storeOne(sig Signature, f saved) (e *entry, replaced []*entry, err error) {
 	size := headerSize + f.bytes
 	s.mu.Lock()
 	fits := s.makeRoomLocked(size)
@@ -419,7 +419,7 @@ func (s *Store) keepOne(sig Signature, f saved) (e *entry, replaced []*entry, er
 		return nil, nil, errors.Join(errForgotten, s.root.Remove(e.name))
 	}
 	for _, old := range s.newestLocked(sig) {
-		if old.Tenant == f.owner && s.begins(old, tokens) {
+		if old.Tenant == f.owner && s.isPrefix(old, tokens) {
 			if old == f.unused {
 				s.strikeLocked(f.plan)
 			}
@@ -469,8 +469,8 @@ func (s *Store) copyTo(w io.Writer, e *entry) error {
 	return err
 }
 
-// begins reports whether an entry's tokens are the first of tokens.
-func (s *Store) begins(e *entry, tokens []byte) bool {
+// isPrefix reports whether an entry's tokens are the first of tokens.
+func (s *Store) isPrefix(e *entry, tokens []byte) bool {
 	if int(e.Tokens)*4 > len(tokens) {
 		return false
 	}

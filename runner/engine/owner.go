@@ -17,8 +17,8 @@ import (
 	"reveille/infra/recipe"
 )
 
-// own is the goroutine that owns the process from spawn to end.
-func (p *Process) own(output *os.File) {
+// runOwner is the goroutine that owns the process from spawn to end.
+func (p *Process) runOwner(output *os.File) {
 	ended := make(chan struct{}) // closed when the leader is dead but not reaped
 	go func() {
 		defer close(ended)
@@ -32,9 +32,9 @@ func (p *Process) own(output *os.File) {
 		select {
 		case <-ended:
 		case <-p.stop:
-			failure = errAsked
+			failure = errStopRequested
 		case <-p.kill:
-			failure = errAsked
+			failure = errStopRequested
 		}
 	}
 	p.end(ended)
@@ -60,8 +60,8 @@ func (p *Process) own(output *os.File) {
 
 // Why a process ended. These errors stay inside the package.
 var (
-	errAsked = errors.New("asked to stop")
-	errEnded = errors.New("ended by itself")
+	errStopRequested = errors.New("asked to stop")
+	errExited        = errors.New("ended by itself")
 )
 
 // load waits until the engine is ready, and returns nil, or until the load has failed.
@@ -90,15 +90,15 @@ func (p *Process) load(ended <-chan struct{}, reader *reader) error {
 	for {
 		select {
 		case <-ended:
-			return errEnded
+			return errExited
 		case <-healthy:
-			return p.becomeReady(ended)
+			return p.markReady(ended)
 		case <-reader.ready:
-			return p.becomeReady(ended)
+			return p.markReady(ended)
 		case <-p.stop:
-			return errAsked
+			return errStopRequested
 		case <-p.kill:
-			return errAsked
+			return errStopRequested
 		case <-total.C:
 			return &LoadError{Kind: ErrLoadTimeout, Detail: fmt.Sprintf("not ready after %v", whole)}
 		case <-idle.C:
@@ -111,12 +111,12 @@ func (p *Process) load(ended <-chan struct{}, reader *reader) error {
 	}
 }
 
-// becomeReady marks the load complete, unless the process is dead already: then the good answer came from another
+// markReady marks the load complete, unless the process is dead already: then the good answer came from another
 // process's server.
-func (p *Process) becomeReady(ended <-chan struct{}) error {
+func (p *Process) markReady(ended <-chan struct{}) error {
 	select {
 	case <-ended:
-		return errEnded
+		return errExited
 	default:
 	}
 	p.readyAt = time.Now()
@@ -171,7 +171,7 @@ func (p *Process) awaitGroup() {
 // outcome turns the end of a process into the error that callers see.
 func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Cause) error {
 	_, wasReady := p.ReadyAt()
-	if failure == errAsked {
+	if failure == errStopRequested {
 		if wasReady {
 			return nil
 		}

@@ -71,7 +71,7 @@ func OpenPIDFile(path string) (*PIDFile, error) {
 	case err != nil:
 		return nil, fmt.Errorf("list of engine processes: %w", err)
 	default:
-		if f := &l.file; json.Unmarshal(data, f) != nil || f.Boot != bootID() || f.Folder != folder || f.Owner.leads() {
+		if f := &l.file; json.Unmarshal(data, f) != nil || f.Boot != bootID() || f.Folder != folder || f.Owner.isRunning() {
 			l.file = pidFileContent{}
 		}
 	}
@@ -111,12 +111,12 @@ func (l *PIDFile) KillLeftovers(ctx context.Context) ([]int, error) {
 // alive lists the live processes of the engine, leader and group.
 func (e pidRecord) alive() []int {
 	return slices.DeleteFunc(groupMembers(e.PID), func(pid int) bool {
-		return (pid != e.PID || !e.leads()) && !hasEnv(pid, e.Mark)
+		return (pid != e.PID || !e.isRunning()) && !hasEnv(pid, e.Mark)
 	})
 }
 
-// leads reports whether the recorded process is alive.
-func (e pidRecord) leads() bool { return e.Start != 0 && startTicks(e.PID) == e.Start }
+// isRunning reports whether the recorded process is alive.
+func (e pidRecord) isRunning() bool { return e.Start != 0 && startTicks(e.PID) == e.Start }
 
 // add records a process. A failure to write the file is only logged: engines also die with the runner.
 func (l *PIDFile) add(e pidRecord, log *slog.Logger) {

@@ -166,7 +166,7 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	p.ticks = startTicks(p.pid)
 	cfg.PIDFile.add(pidRecord{PID: p.pid, Start: p.ticks, Mark: mark}, cfg.Logger)
 	cfg.Logger.Info("engine started", "model", spec.Model, "recipe", spec.Recipe.Name, "pid", p.pid, "addr", spec.BaseURL())
-	go p.own(r)
+	go p.runOwner(r)
 	return p, nil
 }
 
@@ -200,18 +200,18 @@ func checkContent(s Spec, files *modelfile.Checker) error {
 		files = new(modelfile.Checker)
 	}
 	if s.Recipe.NeedsFile() {
-		if err := sound(files.Check(s.Checkpoint), s.Checkpoint); err != nil {
+		if err := describeFileError(files.Check(s.Checkpoint), s.Checkpoint); err != nil {
 			return err
 		}
 	}
 	if s.MMProj != "" {
-		return sound(files.Check(s.MMProj), s.MMProj)
+		return describeFileError(files.Check(s.MMProj), s.MMProj)
 	}
 	return nil
 }
 
-// sound puts what is wrong with a file into words for clients.
-func sound(err error, path string) error {
+// describeFileError puts what is wrong with a file into words for clients.
+func describeFileError(err error, path string) error {
 	if bad, ok := errors.AsType[*modelfile.Error](err); ok {
 		return &LoadError{Kind: ErrCorrupt, Detail: filepath.Base(path) + ": " + bad.Reason, Digest: bad.Digest}
 	}

@@ -25,7 +25,7 @@ func (h *Host) beatLoop(ctx context.Context) error {
 	maySkip := false
 	for due := true; ; {
 		changed := h.mirror.Changed()
-		if due || h.wanted() {
+		if due || h.isWaking() {
 			err := h.beat(ctx)
 			if errors.Is(err, ErrReplaced) {
 				h.log.Error("another runner has registered this host's name; stopping")
@@ -51,7 +51,7 @@ func (h *Host) beatLoop(ctx context.Context) error {
 func (h *Host) idle() bool {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	if h.stale || h.fenced || len(h.unsent) > 0 || h.unsure.Load() {
+	if h.stale || h.fenced || len(h.unsentOutcomes) > 0 || h.recheckMirror.Load() {
 		return false
 	}
 	h.mu.Lock()
@@ -71,7 +71,7 @@ func (h *Host) idle() bool {
 func (h *Host) beat(ctx context.Context) error {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	if h.silent {
+	if h.writesEnded {
 		return nil
 	}
 	for range 2 { // again if Redis has just turned out to lack the host
@@ -90,7 +90,7 @@ func (h *Host) beat(ctx context.Context) error {
 		switch {
 		case errors.Is(err, state.ErrUnknownHost), errors.Is(err, state.ErrFenced):
 			h.log.Warn("Redis does not take this host's beat, registering again", "reason", err)
-			h.noteLocked(err)
+			h.noteWriteErrorLocked(err)
 		default:
 			return err
 		}
@@ -102,7 +102,7 @@ func (h *Host) beat(ctx context.Context) error {
 // there, because a record with an earlier address is signed too. redisMu is held.
 func (h *Host) compareAddrLocked() {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
-	if h.stale || me == nil || resting(me) || me.Generation != h.generation || me.Fields["addr"] == h.cfg.Addr {
+	if h.stale || me == nil || isAsleepOrWaking(me) || me.Generation != h.generation || me.Fields["addr"] == h.cfg.Addr {
 		return
 	}
 	h.log.Warn("this host's record in Redis names another address, registering again")
@@ -127,7 +127,7 @@ func (h *Host) beatLocked(ctx context.Context) error {
 		return err
 	}
 	h.mirror.Expect(revision)
-	if h.unsure.Swap(false) {
+	if h.recheckMirror.Swap(false) {
 		h.mirror.ReadAgain()
 	}
 	return nil
@@ -189,7 +189,7 @@ func (h *Host) registerLocked(ctx context.Context) error {
 	h.mu.Unlock()
 	generation, _, err := h.store.Register(ctx, info)
 	if err != nil {
-		h.noteLocked(err)
+		h.noteWriteErrorLocked(err)
 		switch {
 		case errors.Is(err, state.ErrStopping):
 			h.log.Info("this machine is being turned off, the host is not registered")
@@ -209,14 +209,14 @@ func (h *Host) registerLocked(ctx context.Context) error {
 	}
 	h.log.Info("host registered", "generation", generation, "models", len(info.Models))
 	if draining {
-		h.noteLocked(h.store.SetHostState(ctx, h.cfg.Name, h.generation, string(policy.Draining)))
+		h.noteWriteErrorLocked(h.store.SetHostState(ctx, h.cfg.Name, h.generation, string(policy.Draining)))
 	}
-	for len(h.unsent) > 0 {
-		if err := h.publishOutcomeLocked(ctx, h.unsent[0]); err != nil {
-			h.noteLocked(err)
+	for len(h.unsentOutcomes) > 0 {
+		if err := h.publishOutcomeLocked(ctx, h.unsentOutcomes[0]); err != nil {
+			h.noteWriteErrorLocked(err)
 			return err
 		}
-		h.unsent = h.unsent[1:]
+		h.unsentOutcomes = h.unsentOutcomes[1:]
 	}
 	h.notify()
 	return nil

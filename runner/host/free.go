@@ -57,21 +57,21 @@ func (h *Host) readFree(ctx context.Context) {
 			gpus[gpu] += one.OnGPU(gpu, h.hardware.Cards)
 		}
 	}
-	now := h.hardware.beside(found, ours, gpus, h.cfg.Margin)
-	h.present, h.freeNext = &now, time.Now().Add(next)
+	now := h.hardware.limitToFree(found, ours, gpus, h.cfg.Margin)
+	h.available, h.freeNext = &now, time.Now().Add(next)
 }
 
-// presentLocked returns the hardware with the budgets that other programs leave.
-func (h *Host) presentLocked() Hardware {
-	if h.present == nil {
+// availableLocked returns the hardware with the budgets that other programs leave.
+func (h *Host) availableLocked() Hardware {
+	if h.available == nil {
 		return h.hardware
 	}
-	return *h.present
+	return *h.available
 }
 
-// beside returns the hardware with budgets of at most what is free or held by engines, less margin. held is by kind of device,
+// limitToFree returns the hardware with budgets of at most what is free or held by engines, less margin. held is by kind of device,
 // heldOn by GPU. Devices whose free memory was not found keep their budgets.
-func (has Hardware) beside(found devices.Found, held map[policy.Devices]int64, heldOn policy.GPUMemory, margin int64) Hardware {
+func (has Hardware) limitToFree(found devices.Found, held map[policy.Devices]int64, heldOn policy.GPUMemory, margin int64) Hardware {
 	out := has
 	out.Budget = map[policy.Devices]int64{}
 	room := map[policy.Devices]int64{}
@@ -116,23 +116,23 @@ func (has Hardware) beside(found devices.Found, held map[policy.Devices]int64, h
 	return out
 }
 
-// othersHold returns how much of the budget that a refusal names other programs hold, the margin included. It returns 0 if
+// heldByOthers returns how much of the budget that a refusal names other programs hold, the margin included. It returns 0 if
 // the load would not fit even without them.
-func (h *Host) othersHold(r *policy.Refusal) int64 {
+func (h *Host) heldByOthers(r *policy.Refusal) int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r.Need <= 0 || r.Budget <= 0 {
 		return 0
 	}
-	others := h.hardware.Budget[r.Device] - h.presentLocked().Budget[r.Device]
+	others := h.hardware.Budget[r.Device] - h.availableLocked().Budget[r.Device]
 	if others <= 0 || r.Need-r.Budget > others {
 		return 0
 	}
 	return others
 }
 
-// awaitsOthers reports whether a refused load waits a while for memory that other programs hold.
-func (h *Host) awaitsOthers(ticket string, r *policy.Refusal, now time.Time) bool {
+// waitsForOthers reports whether a refused load waits a while for memory that other programs hold.
+func (h *Host) waitsForOthers(ticket string, r *policy.Refusal, now time.Time) bool {
 	if r.Others == 0 {
 		return false
 	}

@@ -34,7 +34,7 @@ func TestBudgetsBesideOthers(t *testing.T) {
 		{"nothing found", both, nil, 160, 180, policy.GPUMemory{0: 90, 1: 90}},
 	} {
 		held := map[policy.Devices]int64{policy.CPU: 10, policy.GPU: 35}
-		out := test.has.beside(devices.Found{Devices: test.found}, held, policy.GPUMemory{0: 35}, 5)
+		out := test.has.limitToFree(devices.Found{Devices: test.found}, held, policy.GPUMemory{0: 35}, 5)
 		if out.Budget[policy.CPU] != test.cpu || out.Budget[policy.GPU] != test.gpu || !maps.Equal(out.Cards, test.cards) || out.Budget[policy.NPU] != test.has.Budget[policy.NPU] {
 			t.Errorf("%s: %v %v, want %d, %d, %v", test.name, out.Budget, out.Cards, test.cpu, test.gpu, test.cards)
 		}

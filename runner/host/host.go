@@ -115,47 +115,47 @@ type Host struct {
 	watches sync.WaitGroup          // one for each engine, until its process is gone
 	life    context.Context         // ends a load in progress when the host drains
 	endLife context.CancelCauseFunc // called by drain
-	over    context.Context         // ends the watches of engines that cannot be ended
-	endOver context.CancelFunc      // called by drain at its very end
+	givenUp context.Context         // ends the watches of engines that cannot be ended
+	giveUp  context.CancelFunc      // called by drain at its very end
 	notice  notice
 
-	redisMu    sync.Mutex      // held over every write that carries the generation; taken before mu
-	generation uint64          // guarded by redisMu; 0 until registered
-	stale      bool            // guarded by redisMu: Redis lacks something, register again
-	fenced     bool            // guarded by redisMu: Redis refused the generation
-	silent     bool            // guarded by redisMu: the final state was written
-	registered time.Time       // guarded by redisMu: time just before the last registration
-	written    time.Time       // guarded by redisMu: time just before the last write of a model's record
-	unsent     []ticketOutcome // guarded by redisMu: outcomes not yet written to Redis
+	redisMu        sync.Mutex      // held over every write that carries the generation; taken before mu
+	generation     uint64          // guarded by redisMu; 0 until registered
+	stale          bool            // guarded by redisMu: Redis lacks something, register again
+	fenced         bool            // guarded by redisMu: Redis refused the generation
+	writesEnded    bool            // guarded by redisMu: the final state was written
+	registered     time.Time       // guarded by redisMu: time just before the last registration
+	written        time.Time       // guarded by redisMu: time just before the last write of a model's record
+	unsentOutcomes []ticketOutcome // guarded by redisMu: outcomes not yet written to Redis
 
-	unsure atomic.Bool // Redis showed something older than a recent write: the next beat checks whether that lasts
+	recheckMirror atomic.Bool // Redis showed something older than a recent write: the next beat checks whether that lasts
 
-	mu             sync.Mutex // guards all below, and every resident
-	highest        uint64     // of the tickets worked on: a Redis that lost data must continue numbering after it
-	catalog        *catalog.Catalog
-	refusedCatalog string    // version that could not be parsed
-	lookedCatalog  string    // version that the pool announced at the last look
-	looked         time.Time // time of the last look
-	hardware       Hardware
-	present        *Hardware // hardware with the budgets that other programs left when it was last read, nil before
-	freeNext       time.Time // when to read it again
-	settings       settings
-	settingsChange uint64               // counts the change events received
-	residents      map[string]*resident // by resident.key
-	loading        *load
-	pulls          map[string]*pull     // in progress, by pullKey
-	waits          map[string]*wait     // tickets of the queue that wait, by id
-	inProgress     map[string]time.Time // tickets in progress here (zero), or the time when Redis accepted their outcome
-	learned        map[string]string    // fields of the host in Redis: memory needs learned from loads
-	needs          map[string]knownNeed // measured needs by key, as last read or written
-	quarantine     map[string]time.Time // loads that failed twice, by quarantineKey: they do not clear the host again
-	forgotten      map[string]Forgotten // by model, "" for all: the last outcome
-	draining       bool
-	grace          context.Context // nil until interrupted: the time left to open requests
-	active         bool            // a request was open since the last beat
-	stats          Stats
-	crashed        map[string]time.Time // by model: time of its engine's last crash, see Crashed
-	crashedPins    map[string]*bool     // by model: loadPin of an engine that crashed, for its next load
+	mu               sync.Mutex // guards all below, and every resident
+	highest          uint64     // of the tickets worked on: a Redis that lost data must continue numbering after it
+	catalog          *catalog.Catalog
+	refusedCatalog   string    // version that could not be parsed
+	checkedCatalog   string    // version that the pool announced at the last look
+	catalogCheckedAt time.Time // time of the last look
+	hardware         Hardware
+	available        *Hardware // hardware with the budgets that other programs left when it was last read, nil before
+	freeNext         time.Time // when to read it again
+	settings         settings
+	settingsChange   uint64               // counts the change events received
+	residents        map[string]*resident // by resident.key
+	loading          *load
+	pulls            map[string]*pull     // in progress, by pullKey
+	waits            map[string]*wait     // tickets of the queue that wait, by id
+	inProgress       map[string]time.Time // tickets in progress here (zero), or the time when Redis accepted their outcome
+	learned          map[string]string    // fields of the host in Redis: memory needs learned from loads
+	needs            map[string]knownNeed // measured needs by key, as last read or written
+	quarantine       map[string]time.Time // loads that failed twice, by quarantineKey: they do not clear the host again
+	forgotten        map[string]Forgotten // by model, "" for all: the last outcome
+	draining         bool
+	grace            context.Context // nil until interrupted: the time left to open requests
+	active           bool            // a request was open since the last beat
+	stats            Stats
+	crashed          map[string]time.Time // by model: time of its engine's last crash, see Crashed
+	crashedPins      map[string]*bool     // by model: loadPin of an engine that crashed, for its next load
 }
 
 // wait is the loop's state of a waiting ticket.
@@ -190,7 +190,7 @@ func New(cfg Config) *Host {
 	}
 	h.notice.given = make(chan struct{})
 	h.life, h.endLife = context.WithCancelCause(context.Background())
-	h.over, h.endOver = context.WithCancel(context.Background())
+	h.givenUp, h.giveUp = context.WithCancel(context.Background())
 	h.mirror = state.NewHostMirror(cfg.Store, cfg.Name, h.onEvent)
 	return h
 }

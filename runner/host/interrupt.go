@@ -38,15 +38,15 @@ func (h *Host) Interrupt(until time.Time) {
 // drainInterrupted does what an interrupted host does besides draining. It starts to refuse loads and sets grace, the
 // time left to open requests. The end of ctx shortens grace to Config.DrainTimeout, as for a runner that just stops.
 // The caller calls wait when the engines are gone; wait blocks for the rest of grace, or until ctx ends.
-func (h *Host) drainInterrupted(ctx, back context.Context) (wait func()) {
-	base, cut := context.WithCancelCause(back)
+func (h *Host) drainInterrupted(ctx, background context.Context) (wait func()) {
+	base, cut := context.WithCancelCause(background)
 	grace, end := context.WithDeadlineCause(base, h.notice.until, ErrInterrupted)
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(h.cfg.DrainTimeout, func() { cut(ErrCut) }) })
 	h.mu.Lock()
 	h.grace = grace
 	h.mu.Unlock()
 	var turning sync.WaitGroup
-	turning.Go(func() { h.turnAway(grace, back) })
+	turning.Go(func() { h.refuseLoads(grace, background) })
 	return func() {
 		select {
 		case <-grace.Done():
@@ -59,11 +59,11 @@ func (h *Host) drainInterrupted(ctx, back context.Context) (wait func()) {
 	}
 }
 
-// turnAway fails the loads that are queued here and those that arrive, until ctx ends. All models are unloaded anyway,
+// refuseLoads fails the loads that are queued here and those that arrive, until ctx ends. All models are unloaded anyway,
 // so an unload ticket succeeds when its model is gone. A forced one cuts the open requests.
-func (h *Host) turnAway(ctx, back context.Context) {
-	net := time.NewTicker(time.Second) // in case events were lost
-	defer net.Stop()
+func (h *Host) refuseLoads(ctx, background context.Context) {
+	tick := time.NewTicker(time.Second) // in case events were lost
+	defer tick.Stop()
 	for ctx.Err() == nil {
 		changed := h.mirror.Changed()
 		if me := h.mirror.Snapshot().Hosts[h.cfg.Name]; me != nil {
@@ -72,9 +72,9 @@ func (h *Host) turnAway(ctx, back context.Context) {
 				switch {
 				case t.State != state.TicketQueued || h.isInProgress(t.ID):
 				case t.Kind == "load":
-					h.reportNow(back, t, failure(errInterruptedLoad))
+					h.reportNow(background, t, failure(errInterruptedLoad))
 				case len(copies) == 0:
-					h.reportNow(back, t, state.Outcome{Fields: map[string]string{}})
+					h.reportNow(background, t, state.Outcome{Fields: map[string]string{}})
 				case t.Force:
 					for _, r := range copies {
 						h.cutAll(r, ErrCut)
@@ -85,7 +85,7 @@ func (h *Host) turnAway(ctx, back context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-changed:
-		case <-net.C:
+		case <-tick.C:
 		}
 	}
 }

@@ -18,16 +18,16 @@ import (
 
 // load is the one load in progress on the host.
 type load struct {
-	ticket    state.TicketRecord
-	spec      loadSpec
-	overtakes []string
-	told      engine.GPUs // which GPUs the engine must use
-	recorded  bool        // guarded by Host.mu: Redis shows it as the load in progress
-	victims   []*resident // to stop first
-	closed    []*resident // guarded by Host.mu: victims, and models closed to clear the host
-	began     time.Time
-	evicted   []string
-	raised    bool // its engine ran out of memory, and spec has the raised need
+	ticket     state.TicketRecord
+	spec       loadSpec
+	overtakes  []string
+	gpus       engine.GPUs // which GPUs the engine must use
+	recorded   bool        // guarded by Host.mu: Redis shows it as the load in progress
+	victims    []*resident // to stop first
+	closed     []*resident // guarded by Host.mu: victims, and models closed to clear the host
+	began      time.Time
+	evicted    []string
+	needRaised bool // its engine ran out of memory, and spec has the raised need
 }
 
 // claimLocked makes this the host's current load and closes its victims, in the same critical section that chose them.
@@ -38,18 +38,18 @@ func (h *Host) claimLocked(q queuedLoad, s policy.QueueDecision) *load {
 	if l.spec.gpuMemory != nil {
 		l.spec.plan.GPUs = slices.Sorted(maps.Keys(l.spec.gpuMemory))
 	}
-	l.told = h.tellLocked(l.spec.gpuMemory)
+	l.gpus = h.selectGPUsLocked(l.spec.gpuMemory)
 	for _, id := range s.Admission.Evict {
 		l.victims = append(l.victims, h.residents[id])
 	}
-	l.holdLocked(l.victims)
+	l.closeLocked(l.victims)
 	h.loading = l
 	h.inProgress[q.ticket.ID] = time.Time{}
 	return l
 }
 
-// tellLocked returns how to tell an engine which GPUs a load takes; nil: it uses any.
-func (h *Host) tellLocked(cards policy.GPUMemory) engine.GPUs {
+// selectGPUsLocked returns how to tell an engine which GPUs a load takes; nil: it uses any.
+func (h *Host) selectGPUsLocked(cards policy.GPUMemory) engine.GPUs {
 	if cards == nil {
 		return engine.GPUs{}
 	}
@@ -58,8 +58,8 @@ func (h *Host) tellLocked(cards policy.GPUMemory) engine.GPUs {
 	return g
 }
 
-// holdLocked closes models until the load ends or they are gone.
-func (l *load) holdLocked(list []*resident) {
+// closeLocked closes models until the load ends or they are gone.
+func (l *load) closeLocked(list []*resident) {
 	for _, r := range list {
 		r.closed, r.closedByLoad, r.dirty = true, true, true
 	}
@@ -172,11 +172,11 @@ func (h *Host) startWithRetry(ctx context.Context, l *load, r *resident) error {
 // startEngine starts the engine once.
 func (h *Host) startEngine(ctx context.Context, l *load, r *resident) error {
 	began := time.Now()
-	e, err := h.cfg.Engines.Start(h.life, l.spec.model, l.spec.recipe, l.spec.options, l.spec.plan, l.told)
+	e, err := h.cfg.Engines.Start(h.life, l.spec.model, l.spec.recipe, l.spec.options, l.spec.plan, l.gpus)
 	if err != nil {
-		if need := h.raise(ctx, l.spec.plan, l.spec.recipe, err); need > 0 {
+		if need := h.raiseNeed(ctx, l.spec.plan, l.spec.recipe, err); need > 0 {
 			l.spec.memory, l.spec.plan.Need, l.spec.plan.Ruled = need, need, plan.ByFailure
-			l.raised = true
+			l.needRaised = true
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -205,7 +205,7 @@ func (h *Host) clear(ctx context.Context, l *load, failed *resident) error {
 		list = append(list, h.residents[id])
 	}
 	idles, busies := list[:len(idle)], list[len(idle):]
-	l.holdLocked(idles)
+	l.closeLocked(idles)
 	h.mu.Unlock()
 	h.publishDirty(ctx)
 	reason := "cleared for " + failed.id
@@ -226,7 +226,7 @@ func (h *Host) holdWhenIdle(l *load, list []*resident) {
 		h.mu.Lock()
 		at := slices.IndexFunc(list, (*resident).busy)
 		if at < 0 || ctx.Err() != nil {
-			l.holdLocked(list)
+			l.closeLocked(list)
 			h.mu.Unlock()
 			return
 		}
@@ -264,7 +264,7 @@ func (h *Host) endLoad(ctx context.Context, l *load, r *resident, err error) {
 		h.log.Info("load done", "model", r.id, "ms", time.Since(l.began).Milliseconds(), "evicted", l.evicted)
 	} else {
 		e.out, e.reserve = failure(err), nil
-		if l.raised {
+		if l.needRaised {
 			e.out.Learned = h.learn(l.spec, l.spec.model.Devices)
 		}
 		h.log.Error("load failed", "model", l.spec.model.ID, "error", err)

@@ -15,12 +15,12 @@ import (
 const snapshotLag = 2 * time.Second
 
 // loop looks at the queue until ctx ends. A pass that has begun is not interrupted, because its calls use back.
-func (h *Host) loop(ctx, back context.Context) {
+func (h *Host) loop(ctx, background context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		changed := h.mirror.Changed()
-		again := h.lookAtQueue(back)
+		again := h.lookAtQueue(background)
 		wait := time.Second // in case events were lost
 		if !again.IsZero() {
 			wait = min(wait, max(time.Until(again), time.Millisecond))
@@ -40,7 +40,7 @@ func (h *Host) loop(ctx, back context.Context) {
 func (h *Host) lookAtQueue(ctx context.Context) time.Time {
 	snap := h.mirror.Snapshot()
 	me := snap.Hosts[h.cfg.Name]
-	if me == nil || resting(me) || h.gen() == 0 || h.refreshSettings(ctx) != nil || h.refreshCatalog(ctx, snap.Catalog) != nil {
+	if me == nil || isAsleepOrWaking(me) || h.writableGeneration() == 0 || h.refreshSettings(ctx) != nil || h.refreshCatalog(ctx, snap.Catalog) != nil {
 		return time.Time{}
 	}
 	h.retireOutdated(ctx)
@@ -50,8 +50,8 @@ func (h *Host) lookAtQueue(ctx context.Context) time.Time {
 	if len(me.Queue) > 0 {
 		h.readFree(ctx)
 	}
-	loads := h.answer(ctx, me.Queue, snap)
-	return h.next(ctx, loads, time.Now())
+	loads := h.answerTickets(ctx, me.Queue, snap)
+	return h.decideLoads(ctx, loads, time.Now())
 }
 
 // prune drops entries that are no longer needed. If Redis accepted a ticket's outcome and then lost it, a newer
@@ -80,9 +80,9 @@ func (h *Host) prune(queue []state.TicketRecord, seen time.Time) {
 	}
 }
 
-// unknownFor is how long a ticket for a model that is not in the catalogue waits for a newer one. A gateway that reads
+// waitForCatalog is how long a ticket for a model that is not in the catalogue waits for a newer one. A gateway that reads
 // a new models file asks for its models a moment before it has published the file.
-const unknownFor = 3 * time.Second
+const waitForCatalog = 3 * time.Second
 
 // queuedLoad is a load that needs a decision.
 type queuedLoad struct {
@@ -90,9 +90,9 @@ type queuedLoad struct {
 	spec   loadSpec
 }
 
-// answer handles tickets that need no slot: unloads, loads of models already loaded, and impossible loads. It returns
+// answerTickets handles tickets that need no slot: unloads, loads of models already loaded, and impossible loads. It returns
 // the others in order.
-func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *state.Snapshot) []queuedLoad {
+func (h *Host) answerTickets(ctx context.Context, queue []state.TicketRecord, snap *state.Snapshot) []queuedLoad {
 	seen := snap.Taken
 	now := snap.NowMS + time.Since(seen).Milliseconds()
 	var loads []queuedLoad
@@ -102,7 +102,7 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 			h.expectEnd(t.ID)
 			continue
 		case t.State == state.TicketLoading: // Redis believes that this host is carrying it out
-			h.disown(t.ID, seen)
+			h.returnTicket(t.ID, seen)
 			continue
 		case t.State != state.TicketQueued:
 			continue
@@ -111,7 +111,7 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 			continue
 		}
 		e, err := h.specFor(ctx, t)
-		if errors.Is(err, errUnknown) && now-t.Created < unknownFor.Milliseconds() {
+		if errors.Is(err, errUnknown) && now-t.Created < waitForCatalog.Milliseconds() {
 			continue
 		}
 		if err != nil {
@@ -125,7 +125,7 @@ func (h *Host) answer(ctx context.Context, queue []state.TicketRecord, snap *sta
 			continue
 		}
 		r, st := h.residentOf(t.Model)
-		if r != nil && st == policy.ModelLoading || h.satisfy(ctx, t, e) {
+		if r != nil && st == policy.ModelLoading || h.finishIfLoaded(ctx, t, e) {
 			continue // the outcome of that load decides, or already has
 		}
 		if !h.ensureWeights(ctx, t, e.model) {
@@ -146,9 +146,9 @@ func (h *Host) residentOf(model string) (*resident, policy.ModelState) {
 	return nil, ""
 }
 
-// satisfy ends a load ticket if its model is already loaded as requested. That counts as a use, and the model is
+// finishIfLoaded ends a load ticket if its model is already loaded as requested. That counts as a use, and the model is
 // reserved for the waiters. A request accepts the model with any options; an explicit load needs exactly its own.
-func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e loadSpec) bool {
+func (h *Host) finishIfLoaded(ctx context.Context, t state.TicketRecord, e loadSpec) bool {
 	h.mu.Lock()
 	r := h.residents[t.Model]
 	if r == nil || !r.serves() || t.Options != "" && !r.options.Equal(e.options) {
@@ -157,7 +157,7 @@ func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e loadSpec) bo
 	}
 	h.inProgress[t.ID] = time.Time{}
 	r.reserveLocked(t)
-	if p := pinAsked(t); p != nil {
+	if p := requestedPin(t); p != nil {
 		r.pinned, r.loadPin, r.dirty = *p, p, true
 	}
 	took := r.loadTime
@@ -167,8 +167,8 @@ func (h *Host) satisfy(ctx context.Context, t state.TicketRecord, e loadSpec) bo
 	return true
 }
 
-// next applies the policy to the remaining loads.
-func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time.Time {
+// decideLoads applies the policy to the remaining loads.
+func (h *Host) decideLoads(ctx context.Context, loads []queuedLoad, now time.Time) time.Time {
 	for {
 		h.mu.Lock()
 		step := policy.Next(h.viewLocked(loads), now, h.cfg.FairAfter)
@@ -196,7 +196,7 @@ func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time
 			h.work.Go(func() { h.runLoad(context.WithoutCancel(ctx), l) })
 		default:
 			r := *step.Admission.Refusal
-			if r.Others = h.othersHold(&r); h.awaitsOthers(step.Ticket, &r, now) {
+			if r.Others = h.heldByOthers(&r); h.waitsForOthers(step.Ticket, &r, now) {
 				break
 			}
 			out := refusal(r, &loads[at].spec.plan)
@@ -211,7 +211,7 @@ func (h *Host) next(ctx context.Context, loads []queuedLoad, now time.Time) time
 
 // viewLocked returns the host as the policy sees it.
 func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
-	has := h.presentLocked()
+	has := h.availableLocked()
 	v := policy.Host{
 		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: has.Devices, Limits: h.settings.limits, Budget: has.Budget, GPUMemory: has.Cards, NPUSeats: h.seatsLocked(),
 	}
@@ -270,7 +270,7 @@ func (h *Host) expectEnd(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.inProgress[ticket].IsZero() {
-		h.unsure.Store(true)
+		h.recheckMirror.Store(true)
 	}
 }
 

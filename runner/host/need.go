@@ -21,7 +21,7 @@ import (
 const (
 	needFresh     = time.Minute      // how long a need that was read from Redis is used
 	retryTooLarge = 10 * time.Minute // how long a load is refused because its engine ran out of memory
-	remeasure     = 10 * time.Second // between two looks at what loaded engines take
+	measureEvery  = 10 * time.Second // between two looks at what loaded engines take
 	maxKnownNeeds = 1000
 )
 
@@ -59,9 +59,9 @@ func (h *Host) measuredPlan(ctx context.Context, e loadSpec, n int, share plan.S
 		return p, nil
 	}
 	budget := share.Budget
-	if budget > 0 && need.Bytes > budget && share.Beyond == 0 {
+	if budget > 0 && need.Bytes > budget && share.AboveEstimate == 0 {
 		less := share
-		less.Beyond = max(need.Bytes-p.Estimate, 0)
+		less.AboveEstimate = max(need.Bytes-p.Estimate, 0)
 		if smaller, err := h.measuredPlan(ctx, e, n, less, has); err == nil && smaller.Context < p.Context {
 			return smaller, nil
 		}
@@ -187,7 +187,7 @@ func differ(a, b int64) bool { return max(a-b, b-a) > b/30 }
 
 // measureLoop measures the loaded engines that have been used, until ctx ends.
 func (h *Host) measureLoop(ctx context.Context) {
-	tick := time.NewTicker(remeasure)
+	tick := time.NewTicker(measureEvery)
 	defer tick.Stop()
 	for last := time.Now(); ; {
 		select {
@@ -211,9 +211,9 @@ func (h *Host) measureLoop(ctx context.Context) {
 	}
 }
 
-// raise notes that an engine ran out of memory: what it failed to get is added to its need, which at most doubles the
+// raiseNeed notes that an engine ran out of memory: what it failed to get is added to its need, which at most doubles the
 // estimate. It returns the new need, 0 after other failures.
-func (h *Host) raise(ctx context.Context, p plan.Plan, rc *recipe.Recipe, err error) int64 {
+func (h *Host) raiseNeed(ctx context.Context, p plan.Plan, rc *recipe.Recipe, err error) int64 {
 	exit, ended := errors.AsType[*engine.ExitError](err)
 	if !ended || p.Key == "" {
 		return 0

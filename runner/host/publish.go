@@ -23,8 +23,8 @@ type ticketOutcome struct {
 	explicit bool
 }
 
-// gen returns the generation to write with, 0 while nothing may be written.
-func (h *Host) gen() uint64 {
+// writableGeneration returns the generation to write with, 0 while nothing may be written.
+func (h *Host) writableGeneration() uint64 {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	if h.stale {
@@ -33,15 +33,15 @@ func (h *Host) gen() uint64 {
 	return h.generation
 }
 
-// noteWrite records that Redis may lack something, so that the next beat registers again.
-func (h *Host) noteWrite(err error) {
+// noteWriteError records that Redis may lack something, so that the next beat registers again.
+func (h *Host) noteWriteError(err error) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	h.noteLocked(err)
+	h.noteWriteErrorLocked(err)
 }
 
-// noteLocked is noteWrite for callers that hold redisMu.
-func (h *Host) noteLocked(err error) {
+// noteWriteErrorLocked is noteWriteError for callers that hold redisMu.
+func (h *Host) noteWriteErrorLocked(err error) {
 	if err == nil || endedTicket(err) {
 		return
 	}
@@ -57,13 +57,13 @@ func (h *Host) begin(ctx context.Context, ticket string) error {
 		return errStale
 	}
 	err := h.store.Begin(ctx, h.cfg.Name, h.generation, ticket)
-	h.noteLocked(err)
+	h.noteWriteErrorLocked(err)
 	return err
 }
 
-// disown makes Redis take back a ticket that it shows as loading here but that is not, because a failover lost its
+// returnTicket makes Redis take back a ticket that it shows as loading here but that is not, because a failover lost its
 // outcome.
-func (h *Host) disown(ticket string, seen time.Time) {
+func (h *Host) returnTicket(ticket string, seen time.Time) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	if h.stale {
@@ -73,7 +73,7 @@ func (h *Host) disown(ticket string, seen time.Time) {
 		h.log.Warn("Redis has a load in progress that this host does not, registering again", "ticket", ticket)
 		h.stale = true
 	} else {
-		h.unsure.Store(true)
+		h.recheckMirror.Store(true)
 	}
 }
 
@@ -94,7 +94,7 @@ func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.T
 	h.mu.Unlock()
 	switch sure := seen.After(h.written.Add(snapshotLag)); {
 	case !same && !sure:
-		h.unsure.Store(true)
+		h.recheckMirror.Store(true)
 	case !same:
 		h.log.Warn("Redis and this host disagree on the loaded models, registering again")
 		h.stale = true
@@ -162,7 +162,7 @@ func (h *Host) publishDirtyLocked(ctx context.Context) {
 	}
 	models, npu := h.takeDirtyLocked()
 	if len(models) > 0 {
-		h.noteLocked(h.store.PutModels(ctx, h.cfg.Name, h.generation, models, npu))
+		h.noteWriteErrorLocked(h.store.PutModels(ctx, h.cfg.Name, h.generation, models, npu))
 	}
 }
 
@@ -191,9 +191,9 @@ func (h *Host) reportOutcome(ctx context.Context, e ticketOutcome) {
 		if err == nil {
 			return
 		}
-		h.noteLocked(err)
+		h.noteWriteErrorLocked(err)
 	}
-	h.unsent = append(h.unsent, e)
+	h.unsentOutcomes = append(h.unsentOutcomes, e)
 }
 
 // publishOutcomeLocked publishes a ticket's outcome together with the records that changed, and reserves the model for the

@@ -77,9 +77,9 @@ func (d *reservations) arrive(x reservation, waiters int, now time.Time) (expire
 			expires = p.until
 		}
 	}
-	if came := d.unresolved[x.ticket]; came != nil {
-		if p, ok := came[x.gateway]; !ok || p.requests > 0 {
-			came[x.gateway] = p.arrived(waiters, now)
+	if arrivals := d.unresolved[x.ticket]; arrivals != nil {
+		if p, ok := arrivals[x.gateway]; !ok || p.requests > 0 {
+			arrivals[x.gateway] = p.arrived(waiters, now)
 		}
 	}
 	return expires
@@ -88,20 +88,20 @@ func (d *reservations) arrive(x reservation, waiters int, now time.Time) (expire
 // end ends a reservation, even if requests are still expected.
 func (d *reservations) end(x reservation) {
 	delete(d.due, x)
-	if came := d.unresolved[x.ticket]; came != nil {
-		came[x.gateway] = pending{}
+	if arrivals := d.unresolved[x.ticket]; arrivals != nil {
+		arrivals[x.gateway] = pending{}
 	}
 }
 
 // resolve reserves the model, until the given time, for the waiters that Redis returned and that have not arrived yet.
 func (d *reservations) resolve(ticket string, waiting []string, until time.Time) {
-	came, asked := d.unresolved[ticket]
+	arrivals, asked := d.unresolved[ticket]
 	if !asked {
 		return // given up meanwhile
 	}
 	delete(d.unresolved, ticket)
 	for _, g := range waiting {
-		p, here := came[g]
+		p, here := arrivals[g]
 		if !here {
 			p.until = until
 		} else if p.requests == 0 {

@@ -31,7 +31,7 @@ func (h *Host) retire(ctx context.Context, r *resident, why string) {
 	if aside {
 		h.publishDirtyLocked(ctx) // under the new key first, so that the process always has a record
 		if !h.stale {
-			h.noteLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.id, npu, why, false))
+			h.noteWriteErrorLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.id, npu, why, false))
 		}
 	}
 	h.redisMu.Unlock()

@@ -16,15 +16,15 @@ import (
 func (h *Host) Run(ctx context.Context) error {
 	live, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	back, endBack := context.WithCancel(context.WithoutCancel(ctx)) // for what continues until the last engine is gone
+	background, endBack := context.WithCancel(context.WithoutCancel(ctx)) // for what continues until the last engine is gone
 	var wg sync.WaitGroup
-	wg.Go(func() { h.mirror.Run(back) })
+	wg.Go(func() { h.mirror.Run(background) })
 	wg.Go(func() {
-		if err := h.beatLoop(back); err != nil {
+		if err := h.beatLoop(background); err != nil {
 			end(err)
 		}
 	})
-	wg.Go(func() { h.measureLoop(back) })
+	wg.Go(func() { h.measureLoop(background) })
 	wg.Go(func() {
 		select {
 		case <-h.notice.given:
@@ -32,17 +32,17 @@ func (h *Host) Run(ctx context.Context) error {
 		case <-live.Done():
 		}
 	})
-	h.loop(live, back)
+	h.loop(live, background)
 	cause := context.Cause(live)
 	replaced := errors.Is(cause, ErrReplaced)
-	sitOut := func() {}
+	waitOut := func() {}
 	if errors.Is(cause, ErrInterrupted) {
 		h.log.Warn("the host's machine is taken away", "cut", h.notice.until)
-		sitOut = h.drainInterrupted(ctx, back)
+		waitOut = h.drainInterrupted(ctx, background)
 	}
-	h.drain(back, cause)
-	sitOut()
-	h.writeState(back, replaced, policy.Asleep)
+	h.drain(background, cause)
+	waitOut()
+	h.writeState(background, replaced, policy.Asleep)
 	endBack()
 	wg.Wait()
 	if replaced {
@@ -74,7 +74,7 @@ func (h *Host) drain(ctx context.Context, cause error) {
 			h.log.Error("engine does not stop", "model", r.id, "error", err)
 		}
 	}
-	h.endOver()
+	h.giveUp()
 	h.watches.Wait()
 }
 
@@ -93,7 +93,7 @@ func (h *Host) residentsLocked() []*resident {
 func (h *Host) writeState(ctx context.Context, replaced bool, st policy.HostState) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	h.silent = replaced || st == policy.Asleep
+	h.writesEnded = replaced || st == policy.Asleep
 	if replaced || h.generation == 0 {
 		return
 	}

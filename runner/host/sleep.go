@@ -22,7 +22,7 @@ func (h *Host) confirmSleep(ctx context.Context) {
 	if holds {
 		return // Redis does not know of it: the sweep takes its drain back
 	}
-	switch err := h.store.ConfirmSleep(ctx, h.cfg.Name, h.gen(), me.Fields["sleep_token"]); {
+	switch err := h.store.ConfirmSleep(ctx, h.cfg.Name, h.writableGeneration(), me.Fields["sleep_token"]); {
 	case err == nil:
 		h.log.Info("host goes to sleep")
 	case errors.Is(err, state.ErrWanted):
@@ -30,20 +30,20 @@ func (h *Host) confirmSleep(ctx context.Context) {
 	case errors.Is(err, state.ErrUnavailable), errors.Is(err, state.ErrGone):
 		return
 	default:
-		h.noteWrite(err)
+		h.noteWriteError(err)
 	}
 	h.notify()
 }
 
-// wanted reports whether the mirror shows that the host is about to be woken. The next beat then registers again.
-func (h *Host) wanted() bool {
+// isWaking reports whether the mirror shows that the host is about to be woken. The next beat then registers again.
+func (h *Host) isWaking() bool {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
 	return me != nil && me.State == policy.Waking
 }
 
-// resting reports whether Redis holds the host asleep or about to be woken. Then nothing may begin before this runner
+// isAsleepOrWaking reports whether Redis holds the host asleep or about to be woken. Then nothing may begin before this runner
 // has registered again.
-func resting(me *state.HostRecord) bool {
+func isAsleepOrWaking(me *state.HostRecord) bool {
 	return me.State == policy.Asleep || me.State == policy.Waking
 }
 
@@ -51,11 +51,11 @@ func resting(me *state.HostRecord) bool {
 // held.
 func (h *Host) detectAgainLocked(ctx context.Context) {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
-	if h.cfg.Detect == nil || h.registered.IsZero() || me == nil || !resting(me) {
+	if h.cfg.Detect == nil || h.registered.IsZero() || me == nil || !isAsleepOrWaking(me) {
 		return
 	}
 	found := h.cfg.Detect(ctx)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.hardware, h.present = found, nil
+	h.hardware, h.available = found, nil
 }

@@ -41,7 +41,7 @@ type loadSpec struct {
 func (h *Host) specFor(ctx context.Context, t state.TicketRecord) (loadSpec, error) {
 	h.mu.Lock()
 	cat, set := h.catalog, h.settings
-	loadPin := pinAsked(t)
+	loadPin := requestedPin(t)
 	if r := h.residents[t.Model]; loadPin == nil && t.Options != "" && r != nil && r.state == policy.ModelLoaded {
 		loadPin = r.loadPin // a reload with other options keeps the pin
 	}
@@ -90,12 +90,12 @@ func (h *Host) planFor(ctx context.Context, e loadSpec, set settings) (plan.Plan
 	var unknown []string
 	if e.model.Type == policy.LLM {
 		var needs map[policy.Type][]int64
-		needs, unknown = h.plainBeside(e, set)
-		share = plan.ShareOf(0, set.limits.Of(policy.LLM), h.pagedBeside(e.model), plan.Beside(set.limits, needs))
+		needs, unknown = h.needsOfOthers(e, set)
+		share = plan.ShareOf(0, set.limits.Of(policy.LLM), h.pagedOthers(e.model), plan.NeedsOfOthers(set.limits, needs))
 	}
 	h.mu.Lock()
 	hardware := h.hardware
-	left := h.presentLocked()
+	left := h.availableLocked()
 	h.mu.Unlock()
 	for d, budget := range hardware.Budget {
 		if e.model.Devices.Overlaps(d) && (share.Budget == 0 || budget < share.Budget) {
@@ -160,9 +160,9 @@ func (h *Host) planOnGPUs(ctx context.Context, e loadSpec, share plan.Share, has
 	return p, gpus, err
 }
 
-// plainBeside returns the memory needs of the models of other types that may be loaded together with e, each planned as its
+// needsOfOthers returns the memory needs of the models of other types that may be loaded together with e, each planned as its
 // own load would be, and the models whose need is unknown, which count as 0.
-func (h *Host) plainBeside(e loadSpec, set settings) (needs map[policy.Type][]int64, unknown []string) {
+func (h *Host) needsOfOthers(e loadSpec, set settings) (needs map[policy.Type][]int64, unknown []string) {
 	needs = map[policy.Type][]int64{}
 	for _, m := range e.catalog.Models {
 		rc, ok := e.catalog.Recipes[m.Recipe]
@@ -194,8 +194,8 @@ func (h *Host) memoryOf(l placement.Load, rc *recipe.Recipe) int64 {
 	return p.Need
 }
 
-// pagedBeside counts the language models on the devices of m, m excluded.
-func (h *Host) pagedBeside(m *catalog.Model) (loaded int) {
+// pagedOthers counts the language models on the devices of m, m excluded.
+func (h *Host) pagedOthers(m *catalog.Model) (loaded int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for key, r := range h.residents {
@@ -206,8 +206,8 @@ func (h *Host) pagedBeside(m *catalog.Model) (loaded int) {
 	return loaded
 }
 
-// pinAsked returns a load's pin setting, or nil.
-func pinAsked(t state.TicketRecord) *bool {
+// requestedPin returns a load's pin setting, or nil.
+func requestedPin(t state.TicketRecord) *bool {
 	v, asked := t.Fields["pinned"]
 	if !asked {
 		return nil

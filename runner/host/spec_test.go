@@ -117,11 +117,11 @@ models:
 type contextPlanner struct{ Engines }
 
 func (contextPlanner) Plan(_ *catalog.Model, _ *recipe.Recipe, o recipe.Options, s plan.Share) (plan.Plan, error) {
-	p := plan.Plan{Context: int(s.Budget - 40 - s.Beyond)}
+	p := plan.Plan{Context: int(s.Budget - 40 - s.AboveEstimate)}
 	if n, ok := o["ctx_size"].(int64); ok && n > 0 {
 		p.Context = int(n)
 	}
-	p.Estimate = 40 + int64(p.Context) + s.Beyond
+	p.Estimate = 40 + int64(p.Context) + s.AboveEstimate
 	p.Need, p.Signature = p.Estimate, strconv.Itoa(p.Context)
 	return p, nil
 }

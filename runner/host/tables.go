@@ -63,7 +63,7 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 	}
 	h.mu.Unlock()
 	if changed {
-		h.noteWrite(errStale) // gateways place by the limits of the registration
+		h.noteWriteError(errStale) // gateways place by the limits of the registration
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (h *Host) pinnedLocked(m *catalog.Model, load *bool) bool {
 func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 	h.mu.Lock()
 	same := version == "" || version == h.catalog.Version || version == h.refusedCatalog ||
-		version == h.lookedCatalog && time.Since(h.looked) < h.cfg.Beat
+		version == h.checkedCatalog && time.Since(h.catalogCheckedAt) < h.cfg.Beat
 	h.mu.Unlock()
 	if same {
 		return nil
@@ -95,7 +95,7 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 		return err
 	}
 	h.mu.Lock()
-	h.lookedCatalog, h.looked = version, time.Now()
+	h.checkedCatalog, h.catalogCheckedAt = version, time.Now()
 	same = published == "" || published == h.catalog.Version // the store keeps the last valid one
 	h.mu.Unlock()
 	if same {

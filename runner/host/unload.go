@@ -115,8 +115,8 @@ func (r *resident) idleFor(ms string) bool {
 
 // unload waits for the open requests of a closed model and stops it.
 func (h *Host) unload(ctx context.Context, r *resident, limit time.Duration) error {
-	patience, cancel := h.interruptLimit(ctx, limit)
-	err := h.awaitIdle(patience, r)
+	limited, cancel := h.interruptLimit(ctx, limit)
+	err := h.awaitIdle(limited, r)
 	cancel()
 	if err != nil {
 		h.log.Warn("open requests are cut", "model", r.id, "limit", limit, "reason", err)
@@ -154,7 +154,7 @@ func (h *Host) stop(ctx context.Context, r *resident, reason string, eviction bo
 func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 	select {
 	case <-e.Done():
-	case <-h.over.Done(): // the runner ends; an engine that does not end is left alone
+	case <-h.givenUp.Done(): // the runner ends; an engine that does not end is left alone
 		return
 	}
 	h.mu.Lock()
@@ -174,7 +174,7 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 	h.mu.Unlock()
 	if crashed {
 		h.log.Error("engine died", "model", r.id, "error", e.Err())
-		h.raise(ctx, p, r.recipe, e.Err())
+		h.raiseNeed(ctx, p, r.recipe, e.Err())
 	}
 	h.freeSlot(ctx, r)
 }
@@ -217,7 +217,7 @@ func (h *Host) freeSlot(ctx context.Context, r *resident) {
 	h.log.Info("model unloaded", "model", r.id, "reason", reason)
 	h.written = time.Now()
 	if !h.stale {
-		h.noteLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.key, npu, reason, eviction))
+		h.noteWriteErrorLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.key, npu, reason, eviction))
 	}
 	h.redisMu.Unlock()
 	close(r.gone)

@@ -43,7 +43,7 @@ type ModelView struct {
 
 // View describes the host now, models by name.
 func (h *Host) View() View {
-	generation := h.gen()
+	generation := h.writableGeneration()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	v := View{

@@ -22,13 +22,13 @@ import (
 	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/runner/engine"
+	"reveille/runner/engineslots"
 	"reveille/runner/fairqueue"
 	"reveille/runner/host"
 	"reveille/runner/httpapi"
 	"reveille/runner/launch"
 	"reveille/runner/mmcache"
 	"reveille/runner/plan"
-	"reveille/runner/slots"
 	"reveille/testenv"
 	"reveille/testenv/kit"
 )
@@ -102,14 +102,14 @@ type fake struct {
 	conns   map[net.Conn]struct{}
 	permits *fairqueue.Queue
 	media   *mmcache.Attachment
-	slots   *slots.Table
+	slots   *engineslots.Table
 	loop    string
 	pid     atomic.Int64
 }
 
 func (f *fake) Permits() *fairqueue.Queue  { return f.permits }
 func (f *fake) Media() *mmcache.Attachment { return f.media }
-func (f *fake) Slots() *slots.Table        { return f.slots }
+func (f *fake) Slots() *engineslots.Table  { return f.slots }
 func (f *fake) LoopPath() string           { return f.loop }
 
 func (f *fake) PID() int              { return int(f.pid.Load()) }

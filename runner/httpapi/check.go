@@ -156,7 +156,7 @@ func (s *Server) check(ctx *fasthttp.RequestCtx, model string) {
 		return
 	}
 	for _, e := range s.cfg.Host.EnginesOf(model) {
-		s.dog.checkLoop(model, e)
+		s.watchdog.checkLoop(model, e)
 	}
 	answer := rpc.Check{}
 	if at := s.cfg.Host.Crashed(model); !at.IsZero() {

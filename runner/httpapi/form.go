@@ -46,8 +46,8 @@ func formOf(path string) form {
 	return anyForm
 }
 
-// vet checks an answer before any of it is passed on. A fault that shows only later ends the answer's body.
-func vet(method string, f form, resp *relay.Response) error {
+// checkHead checks an answer before any of it is passed on. A fault that shows only later ends the answer's body.
+func checkHead(method string, f form, resp *relay.Response) error {
 	if resp.Status() != fasthttp.StatusOK || method != fasthttp.MethodPost {
 		return nil
 	}

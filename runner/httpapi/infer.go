@@ -20,8 +20,8 @@ import (
 	"reveille/runner/mmcache"
 )
 
-// ask is a request of a gateway for a model's engine, over HTTP or from this process.
-type ask struct {
+// modelRequest is a request of a gateway for a model's engine, over HTTP or from this process.
+type modelRequest struct {
 	model, gateway string
 	method, path   string
 	target         []byte // path and query
@@ -35,25 +35,25 @@ type ask struct {
 // exchange is one admitted request and its response. finish ends it exactly once, wherever the answer breaks off: it releases
 // the engine and stops the watch.
 type exchange struct {
-	ask
-	s           *Server
-	ref         *host.Ref
-	watch       *relay.Watch
-	call        relay.Call
-	stop        atomic.Pointer[context.CancelCauseFunc] // ends its wait in a queue, nil outside one
-	permits     *fairqueue.Queue                        // the queue of its permit, nil for none
-	tenant      string                                  // the permit's holder
-	releaseSlot func()                                  // releases its slot, nil for none
-	text        []byte                                  // the body that the engine gets
-	talks       *conversations.Engine                   // that it uses, nil for none
-	media       *mmcache.Request                        // of its engine's encoder cache, nil for none
-	load        load                                    // the input that it gave the engine
-	req         relay.Request                           // to the engine
-	reqFields   [6]relay.Field
-	bearer      [80]byte // the value of one of them
-	began       time.Time
-	spans       spans
-	once        sync.Once
+	modelRequest
+	s             *Server
+	ref           *host.Ref
+	watch         *relay.Watch
+	call          relay.Call
+	stop          atomic.Pointer[context.CancelCauseFunc] // ends its wait in a queue, nil outside one
+	permits       *fairqueue.Queue                        // the queue of its permit, nil for none
+	tenant        string                                  // the permit's holder
+	releaseSlot   func()                                  // releases its slot, nil for none
+	text          []byte                                  // the body that the engine gets
+	conversations *conversations.Engine                   // that it uses, nil for none
+	media         *mmcache.Request                        // of its engine's encoder cache, nil for none
+	load          load                                    // the input that it gave the engine
+	req           relay.Request                           // to the engine
+	reqFields     [6]relay.Field
+	bearer        [80]byte // the value of one of them
+	began         time.Time
+	spans         spans
+	once          sync.Once
 }
 
 // spans are what a trace says of an exchange; nil ones where it is not traced.
@@ -116,7 +116,7 @@ var errUnanswered = errors.New("the handler ended without an answer")
 func (x *exchange) finish(err error) {
 	x.once.Do(func() {
 		x.watch.Stop()
-		x.talks.End()
+		x.conversations.End()
 		x.media.End()
 		if x.releaseSlot != nil {
 			x.releaseSlot()
@@ -124,8 +124,8 @@ func (x *exchange) finish(err error) {
 		if x.permits != nil {
 			x.permits.Release(x.tenant)
 		}
-		x.s.dog.ended(x.ref.Engine, x.load, err == nil)
-		x.s.dog.observe(x.ref, err) // before Release, so that whoever sees the request's end also sees its outcome
+		x.s.watchdog.ended(x.ref.Engine, x.load, err == nil)
+		x.s.watchdog.observe(x.ref, err) // before Release, so that whoever sees the request's end also sees its outcome
 		x.ref.Release()
 		x.spans.end(err)
 		x.s.m.open.Add(-1)
@@ -142,13 +142,13 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	if !ok {
 		return
 	}
-	body, ok := s.take(ctx)
+	body, ok := s.readBody(ctx)
 	if !ok {
 		return
 	}
 	defer body.Drop()
 	h := &ctx.Request.Header
-	x := &exchange{s: s, began: time.Now(), ask: ask{
+	x := &exchange{s: s, began: time.Now(), modelRequest: modelRequest{
 		model: model, gateway: gateway, method: string(ctx.Method()), path: string(ctx.Path()), target: ctx.RequestURI(), body: ctx.PostBody(), field: h.Peek, waits: true,
 	}}
 	if relay.AsksWebSocket(h) {
@@ -232,13 +232,13 @@ func (x *exchange) send() (*relay.Response, error) {
 	e := x.ref.Engine
 	if e, ok := e.(interface {
 		Conversations() *conversations.Engine
-	}); ok && !x.reads() && !slotless(x.path) {
-		x.talks = e.Conversations()
-		x.talks.Begin()
+	}); ok && !x.isReadOnly() && !slotless(x.path) {
+		x.conversations = e.Conversations()
+		x.conversations.Begin()
 	}
 	x.spans.waited(x.began)
 	x.load = loadOf(x.ref, x.body)
-	x.s.dog.began(x.model, e, x.load)
+	x.s.watchdog.began(x.model, e, x.load)
 	x.media = beginMedia(e, x.field(rpc.HeaderCacheTenant), x.body)
 	req := x.engineRequest()
 	if x.spans.engine != nil {
@@ -257,7 +257,7 @@ func (x *exchange) check(resp *relay.Response, err error, more fields) error {
 		return err
 	}
 	good := formOf(x.path)
-	if err := vet(x.method, good, resp); err != nil {
+	if err := checkHead(x.method, good, resp); err != nil {
 		return err
 	}
 	if resp.Status() != fasthttp.StatusOK {
@@ -266,12 +266,12 @@ func (x *exchange) check(resp *relay.Response, err error, more fields) error {
 	if good >= jsonForm && resp.IsEvents() {
 		resp.RequireJSONEvents()
 	}
-	if x.talks == nil {
+	if x.conversations == nil {
 		return nil
 	}
 	life, cancel := x.life()
 	defer cancel(nil)
-	if n := x.talks.Reused(life); n > 0 {
+	if n := x.conversations.Reused(life); n > 0 {
 		more.Set(rpc.HeaderCache, "restored="+strconv.Itoa(n))
 	}
 	return nil

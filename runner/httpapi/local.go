@@ -26,7 +26,7 @@ type localExchange struct {
 // it holds must stay as they are until the admission has been started or dropped; from ends the exchange.
 func (s *Server) Admit(gateway string, from *relay.Call, req *relay.Request) relay.Admission {
 	target, _, _ := bytes.Cut(req.Path, []byte("?"))
-	x := &localExchange{from: from, exchange: exchange{s: s, began: time.Now(), ask: ask{
+	x := &localExchange{from: from, exchange: exchange{s: s, began: time.Now(), modelRequest: modelRequest{
 		gateway: gateway, method: req.Method, path: string(target), target: req.Path, body: req.Body, waits: req.Waits, until: req.Until,
 		field: func(name string) []byte {
 			for i := range req.Fields {

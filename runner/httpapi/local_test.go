@@ -12,9 +12,9 @@ import (
 
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
+	"reveille/runner/engineslots"
 	"reveille/runner/fairqueue"
 	"reveille/runner/mmcache"
-	"reveille/runner/slots"
 )
 
 // direct is call from a gateway in the same process. It reads the answer as a gateway does.
@@ -173,8 +173,8 @@ func TestPanicInATurnIsAnswered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := start(t)
 			b.load("fake")
-			table := slots.New(1, func(context.Context, int) error { panic("erase") })
-			table.Restored(0, slots.TenantOf("another"), slots.Prompt{})
+			table := engineslots.New(1, func(context.Context, int) error { panic("erase") })
+			table.Restored(0, engineslots.TenantOf("another"), engineslots.Prompt{})
 			b.engines.fakes[0].slots = table
 			var link relay.Call
 			turn := b.server.Admit("g", &link, near("POST", chat, "fake", `{"prompt":"x"}`))

@@ -16,7 +16,7 @@ var errQueueTimeout = errors.New("the engine had no permit for the request in ti
 
 // permitsOf returns the queue that the request needs a permit of, nil for none.
 func (x *exchange) permitsOf() *fairqueue.Queue {
-	if e, ok := x.ref.Engine.(fairqueue.Limited); ok && !x.reads() {
+	if e, ok := x.ref.Engine.(fairqueue.Limited); ok && !x.isReadOnly() {
 		return e.Permits()
 	}
 	return nil
@@ -48,7 +48,7 @@ func (x *exchange) acquirePermit() *reply {
 		x.permits, x.tenant = permits, tenant
 		return nil
 	}
-	return x.unserved(context.Cause(life))
+	return x.finishUnsent(context.Cause(life))
 }
 
 // waiting counts an exchange that waits for its turn, until done. life ends with the exchange, or after the longest wait.
@@ -63,8 +63,8 @@ func (x *exchange) waiting() (life context.Context, done func()) {
 	}
 }
 
-// unserved ends an exchange that the engine never saw.
-func (x *exchange) unserved(err error) *reply {
+// finishUnsent ends an exchange that the engine never saw.
+func (x *exchange) finishUnsent(err error) *reply {
 	x.finish(err)
 	switch {
 	case errors.Is(err, errQueueTimeout):
@@ -75,8 +75,8 @@ func (x *exchange) unserved(err error) *reply {
 	return engineFailed(err)
 }
 
-// reads reports whether a request only reads the engine's state and so does not wait. All others compute: a template or
+// isReadOnly reports whether a request only reads the engine's state and so does not wait. All others compute: a template or
 // a tokenizer works on their bodies, if not the model; a WebSocket does for as long as it is open.
-func (x *exchange) reads() bool {
+func (x *exchange) isReadOnly() bool {
 	return (x.method == fasthttp.MethodGet || x.method == fasthttp.MethodHead) && x.handshake == nil
 }

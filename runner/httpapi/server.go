@@ -47,14 +47,14 @@ type Config struct {
 
 // Server answers gateways. Make it with New.
 type Server struct {
-	cfg     Config
-	verify  *rpc.Verifier
-	watcher *relay.Watcher
-	dog     *watchdog
-	intake  *relay.Intake
-	http    *fasthttp.Server
-	set     *metrics.Set
-	m       meters
+	cfg      Config
+	verify   *rpc.Verifier
+	watcher  *relay.Watcher
+	watchdog *watchdog
+	intake   *relay.Intake
+	http     *fasthttp.Server
+	set      *metrics.Set
+	m        meters
 }
 
 // New makes a server.
@@ -66,7 +66,7 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{cfg: cfg, verify: rpc.NewVerifier(cfg.Secret), watcher: relay.NewWatcher(0), intake: relay.NewIntake(cfg.Intake), set: cfg.Metrics}
 	s.m = newMeters(s.set, cfg.Host)
-	s.dog = newWatchdog(cfg.Host, cfg.Log, &s.m, cfg.FirstByte)
+	s.watchdog = newWatchdog(cfg.Host, cfg.Log, &s.m, cfg.FirstByte)
 	s.http = &fasthttp.Server{
 		Handler: s.guard, ErrorHandler: s.unreadable, Name: "reveille-runner", NoDefaultServerHeader: true, NoDefaultContentType: true,
 		IdleTimeout: 90 * time.Second, ReadBufferSize: 16 << 10, SecureErrorLogMessage: true, Logger: relay.HTTPLogger{Log: cfg.Log}, CloseOnShutdown: true,
@@ -91,7 +91,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.cfg.Ring.Close()
 	err := s.http.ShutdownWithContext(ctx)
 	s.watcher.Close()
-	s.dog.close()
+	s.watchdog.close()
 	return err
 }
 
@@ -130,8 +130,8 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	ctx.SetConnectionClose()
 }
 
-// take reads the body of a request whose head was accepted; otherwise it has answered.
-func (s *Server) take(ctx *fasthttp.RequestCtx) (body relay.Body, ok bool) {
+// readBody reads the body of a request whose head was accepted; otherwise it has answered.
+func (s *Server) readBody(ctx *fasthttp.RequestCtx) (body relay.Body, ok bool) {
 	body, err := s.intake.Read(ctx, 0)
 	switch {
 	case err == nil:

@@ -6,12 +6,12 @@ import (
 
 	"reveille/infra/jsonscan"
 	"reveille/infra/rpc"
-	"reveille/runner/slots"
+	"reveille/runner/engineslots"
 )
 
 // table returns the engine's slots if the request needs one of them, else nil.
-func (x *exchange) table() *slots.Table {
-	if e, apart := x.ref.Engine.(interface{ Slots() *slots.Table }); apart && !x.reads() && !slotless(x.path) {
+func (x *exchange) table() *engineslots.Table {
+	if e, apart := x.ref.Engine.(interface{ Slots() *engineslots.Table }); apart && !x.isReadOnly() && !slotless(x.path) {
 		return e.Slots()
 	}
 	return nil
@@ -26,13 +26,13 @@ func (x *exchange) acquireSlot() *reply {
 		return nil
 	}
 	steered := steerable(x.path, x.body)
-	var prompt slots.Prompt
+	var prompt engineslots.Prompt
 	if steered {
-		prompt = slots.PromptOf(x.body)
+		prompt = engineslots.PromptOf(x.body)
 	}
 	life, done := x.waiting()
 	defer done()
-	slot, err := table.Acquire(life, slots.TenantOf(string(x.field(rpc.HeaderCacheTenant))), prompt, !steered)
+	slot, err := table.Acquire(life, engineslots.TenantOf(string(x.field(rpc.HeaderCacheTenant))), prompt, !steered)
 	if err == nil {
 		x.releaseSlot = func() { table.Release(slot) }
 		if !steered {
@@ -42,7 +42,7 @@ func (x *exchange) acquireSlot() *reply {
 			return nil
 		}
 	}
-	return x.unserved(err)
+	return x.finishUnsent(err)
 }
 
 // slotless reports whether an engine's path (POST) computes nothing in a slot.

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	badMost   = 3           // bad answers after which an engine is restarted
+	maxBad    = 3           // bad answers after which an engine is restarted
 	badWithin = time.Minute // within this time
 	sameReply = time.Second // bad answers so close together come from one batch and count once
 
@@ -105,7 +105,7 @@ func (w *watchdog) badReply(e host.Engine, now time.Time, shared bool) bool {
 		times = times[1:]
 	}
 	w.bad[e] = times
-	if len(times) < badMost {
+	if len(times) < maxBad {
 		return false
 	}
 	delete(w.bad, e)

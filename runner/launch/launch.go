@@ -22,12 +22,12 @@ import (
 	"reveille/runner/batch"
 	"reveille/runner/conversations"
 	"reveille/runner/engine"
+	"reveille/runner/engineslots"
 	"reveille/runner/fairqueue"
 	"reveille/runner/host"
 	"reveille/runner/mmcache"
 	"reveille/runner/modelfile"
 	"reveille/runner/plan"
-	"reveille/runner/slots"
 	"reveille/runner/weights"
 )
 
@@ -288,8 +288,8 @@ type running struct {
 	permits *fairqueue.Queue    // bounds its concurrent requests
 	files   *files              // held while the engine runs
 	talks   *conversations.Engine
-	save    sync.Once    // of talks
-	slots   *slots.Table // nil: all keys share conversations
+	save    sync.Once          // of talks
+	slots   *engineslots.Table // nil: all keys share conversations
 }
 
 // Stop saves the engine's conversations and ends it, see [engine.Process.Stop].

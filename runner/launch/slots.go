@@ -11,8 +11,8 @@ import (
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/runner/engine"
+	"reveille/runner/engineslots"
 	"reveille/runner/host"
-	"reveille/runner/slots"
 )
 
 const (
@@ -47,7 +47,7 @@ func separate(spec *engine.Spec) error {
 }
 
 // slotTable returns the table of an engine that serves, whose n slots it erases once to see that it can.
-func slotTable(ctx context.Context, r *running, n int) (*slots.Table, error) {
+func slotTable(ctx context.Context, r *running, n int) (*engineslots.Table, error) {
 	wrong := func(cause error) error {
 		return &host.Error{Code: rpc.CodeModelLoadError, Message: "the engine cannot keep conversations apart by key", Final: true, Cause: cause}
 	}
@@ -83,8 +83,8 @@ func slotTable(ctx context.Context, r *running, n int) (*slots.Table, error) {
 			return nil, wrong(err)
 		}
 	}
-	return slots.New(n, erase), nil
+	return engineslots.New(n, erase), nil
 }
 
 // Slots returns the table that keeps conversations of keys apart, or nil if all share them.
-func (r *running) Slots() *slots.Table { return r.slots }
+func (r *running) Slots() *engineslots.Table { return r.slots }

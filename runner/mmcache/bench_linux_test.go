@@ -112,7 +112,7 @@ func split16(b []byte) []byte {
 
 // BenchmarkCodec measures a complete value, including its MAC.
 func BenchmarkCodec(b *testing.B) {
-	c, err := NewCodec([]byte("s"), 1<<26)
+	c, err := newCodec([]byte("s"), 1<<26)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -50,17 +50,17 @@ var (
 // macLabel separates the cache's key from other uses of the runner secret.
 const macLabel = "reveille encoder cache v1"
 
-// A Codec encodes entries as values for Redis and decodes them. It is safe for concurrent use.
-type Codec struct {
+// An entryCodec encodes entries as values for Redis and decodes them. It is safe for concurrent use.
+type entryCodec struct {
 	key [sha256.Size]byte
 	enc *zstd.Encoder
 	dec *zstd.Decoder
 }
 
-// NewCodec creates a codec whose MAC key is derived from the pool's runner secret. It refuses entries with more than
+// newCodec creates a codec whose MAC key is derived from the pool's runner secret. It refuses entries with more than
 // maxBytes of floats.
-func NewCodec(secret []byte, maxBytes int64) (*Codec, error) {
-	c := &Codec{}
+func newCodec(secret []byte, maxBytes int64) (*entryCodec, error) {
+	c := &entryCodec{}
 	m := hmac.New(sha256.New, secret)
 	_, _ = m.Write([]byte(macLabel))
 	m.Sum(c.key[:0])
@@ -72,9 +72,9 @@ func NewCodec(secret []byte, maxBytes int64) (*Codec, error) {
 	return c, err
 }
 
-func (c *Codec) mac(sig Sig, id Ident, body []byte) []byte {
+func (c *entryCodec) mac(sig Sig, id Ident, body []byte) []byte {
 	m := hmac.New(sha256.New, c.key[:])
-	_, _ = m.Write([]byte(RedisKey(sig, id.Key)))
+	_, _ = m.Write([]byte(redisKey(sig, id.Key)))
 	_, _ = m.Write([]byte{0})
 	_, _ = m.Write(id.Field[:])
 	_, _ = m.Write(body)
@@ -82,7 +82,7 @@ func (c *Codec) mac(sig Sig, id Ident, body []byte) []byte {
 }
 
 // Encode returns the value of an entry for an identity.
-func (c *Codec) Encode(sig Sig, id Ident, e *Entry) []byte {
+func (c *entryCodec) Encode(sig Sig, id Ident, e *Entry) []byte {
 	n := fixedHeader + 4*len(e.Tokens)
 	v := make([]byte, fixedHeader, n+len(e.Floats)+macSize)
 	v[0], v[1], v[2] = valueFormat, dtypeF32, packPlanes
@@ -99,7 +99,7 @@ func (c *Codec) Encode(sig Sig, id Ident, e *Entry) []byte {
 // Decode returns the entry in a value. The value must carry this pool's MAC for exactly this identity and have the
 // wanted layout. Decode reads no byte of the payload before it has checked the MAC, and allocates no more than the
 // layout requires.
-func (c *Codec) Decode(sig Sig, id Ident, want Layout, v []byte) (*Entry, error) {
+func (c *entryCodec) Decode(sig Sig, id Ident, want Layout, v []byte) (*Entry, error) {
 	if len(v) < fixedHeader+macSize {
 		return nil, errTruncated
 	}

@@ -89,7 +89,7 @@ func TestEngines(t *testing.T) {
 	same(t, "other host", b.mustAsk(p1), wantTiny)
 	b.counts("other host", 1, 0, &cb)
 
-	keys := rdb.Keys(t.Context(), RedisKey(Sig(tiny.Signature()), 0)[:20]+"*").Val()
+	keys := rdb.Keys(t.Context(), redisKey(Sig(tiny.Signature()), 0)[:20]+"*").Val()
 	if len(keys) != 3 {
 		t.Fatal(keys)
 	}
@@ -154,7 +154,7 @@ func TestAudio(t *testing.T) {
 	l.stop()
 
 	sig := Sig(ear.Signature())
-	key := RedisKey(sig, keyOf(sig, Media{Audio, testenv.SampleRate, 1}, samples))
+	key := redisKey(sig, keyOf(sig, Media{Audio, testenv.SampleRate, 1}, samples))
 	kit.Eventually(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:*:*").Val()) == 2 })
 	if n := rdb.HLen(t.Context(), key).Val(); n != 1 {
 		t.Errorf("%d entries under %s; there are %v", n, key, rdb.Keys(t.Context(), "mm:*:*").Val())

@@ -34,7 +34,7 @@ const (
 // reads; writes are asynchronous. It is safe for concurrent use.
 type l2 struct {
 	rdb      redis.UniversalClient
-	codec    *Codec
+	codec    *entryCodec
 	ttl      time.Duration
 	maxValue int64
 	log      *slog.Logger
@@ -62,7 +62,7 @@ const sizeClasses = 8
 
 func sizeClass(bytes int64) int { return min(bits.Len64(uint64(bytes)>>20), sizeClasses-1) }
 
-func newL2(c Config, codec *Codec, m *meters) *l2 {
+func newL2(c Config, codec *entryCodec, m *meters) *l2 {
 	s := &l2{
 		rdb: c.Redis, codec: codec, ttl: c.TTL, maxValue: c.MaxEntry + c.MaxEntry/64 + 1<<16, log: c.Log, m: m,
 		quota: poolQuota{rdb: c.Redis, ttl: c.TTL, quota: c.Quota}, writes: guarded{log: c.Log, what: "write to"},
@@ -89,7 +89,7 @@ func (s *l2) get(ctx context.Context, sig Sig, ids []Ident, layouts []Layout) []
 	pipe := s.rdb.Pipeline()
 	cmds := make([]*redis.Cmd, len(ids))
 	for i, id := range ids {
-		cmds[i] = pipe.Eval(ctx, luaGet, []string{RedisKey(sig, id.Key)}, hex.EncodeToString(id.Field[:]), s.maxValue)
+		cmds[i] = pipe.Eval(ctx, luaGet, []string{redisKey(sig, id.Key)}, hex.EncodeToString(id.Field[:]), s.maxValue)
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	var failure error
@@ -118,7 +118,7 @@ func (s *l2) decode(sig Sig, id Ident, want Layout, v []byte) *Entry {
 	e, err := s.codec.Decode(sig, id, want, v)
 	if err != nil {
 		s.refuse(id, reasonOf(err))
-		s.log.Debug("encoder cache refused an entry", "key", RedisKey(sig, id.Key), "reason", err)
+		s.log.Debug("encoder cache refused an entry", "key", redisKey(sig, id.Key), "reason", err)
 		return nil
 	}
 	return e
@@ -206,7 +206,7 @@ func (s *l2) write(ctx context.Context, batch []put) {
 			replace = 1
 		}
 		s.mu.Unlock()
-		cmds = append(cmds, pipe.Eval(ctx, luaPut, []string{RedisKey(p.sig, p.id.Key)},
+		cmds = append(cmds, pipe.Eval(ctx, luaPut, []string{redisKey(p.sig, p.id.Key)},
 			hex.EncodeToString(p.id.Field[:]), v, s.ttl.Milliseconds(), maxFields, replace))
 		values, puts = append(values, v), append(puts, p)
 	}
@@ -228,7 +228,7 @@ func (s *l2) write(ctx context.Context, batch []put) {
 			s.mu.Lock()
 			delete(s.refused, puts[i].id.Field)
 			s.mu.Unlock()
-			s.log.Debug("encoder cache entry shared", "key", RedisKey(puts[i].sig, puts[i].id.Key), "bytes", len(values[i]))
+			s.log.Debug("encoder cache entry shared", "key", redisKey(puts[i].sig, puts[i].id.Key), "bytes", len(values[i]))
 		}
 	}
 	if err := s.quota.add(ctx, stored); err != nil && failure == nil {

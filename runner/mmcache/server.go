@@ -86,7 +86,7 @@ var ErrClosed = errors.New("mmcache: server is closed")
 // New starts a server. Close ends its goroutines.
 func New(cfg Config) (*Server, error) {
 	cfg = cfg.withDefaults()
-	codec, err := NewCodec(cfg.Secret, cfg.MaxEntry)
+	codec, err := newCodec(cfg.Secret, cfg.MaxEntry)
 	if err != nil {
 		return nil, fmt.Errorf("mmcache: %w", err)
 	}

@@ -150,7 +150,7 @@ func hashTime(items []item) time.Duration {
 func (x *session) hit(a *answer, e *Entry, t tier) {
 	a.result, a.entry = resultHit, e
 	x.a.hit(t, e)
-	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.model, "key", RedisKey(x.a.namespace.Sig, a.ident.Key), "bytes", len(e.Floats))
+	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.model, "key", redisKey(x.a.namespace.Sig, a.ident.Key), "bytes", len(e.Floats))
 }
 
 func (x *session) miss(a *answer, v lookupResult) {
@@ -239,7 +239,7 @@ func (x *session) store(r *request) error {
 		s.l2.put(x.a.namespace.Sig, it.ident, e)
 	}
 	s.m.stores.Inc()
-	s.cfg.Log.Debug("encoder cache insert", "model", x.a.model, "key", RedisKey(x.a.namespace.Sig, it.ident.Key),
+	s.cfg.Log.Debug("encoder cache insert", "model", x.a.model, "key", redisKey(x.a.namespace.Sig, it.ident.Key),
 		"bytes", size, "encode", e.EncodeTime)
 	return nil
 }

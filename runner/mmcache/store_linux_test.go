@@ -29,9 +29,9 @@ func numbered(v float32) *Entry {
 	return e
 }
 
-func testCodec(t testing.TB) *Codec {
+func testCodec(t testing.TB) *entryCodec {
 	t.Helper()
-	c, err := NewCodec([]byte("secret"), 1<<20)
+	c, err := newCodec([]byte("secret"), 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestRedisFaults(t *testing.T) {
 	m, raw := Media{Image, 1, 1}, []byte{1, 2, 3}
 	v := numbered(1)
 	id := e.insert(t, m, raw, v)
-	name, f := RedisKey(9, id.Key), hex.EncodeToString(id.Field[:])
+	name, f := redisKey(9, id.Key), hex.EncodeToString(id.Field[:])
 	ctx := t.Context()
 	kit.Eventually(t, "the write", func() bool { return rdb.HExists(ctx, name, f).Val() })
 	good, err := rdb.HGet(ctx, name, f).Bytes()
@@ -162,7 +162,7 @@ func TestRedisFaults(t *testing.T) {
 	other.Tokens = []uint32{1, 2}
 	flipped := bytes.Clone(good)
 	flipped[len(flipped)/2] ^= 1
-	stranger, err := NewCodec([]byte("another secret"), 1<<20)
+	stranger, err := newCodec([]byte("another secret"), 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -184,7 +184,7 @@ func makeAs(m Meta, o Options, s Share) Plan {
 		m.Cache.K, m.Cache.V = m.Cache.K+m.Windowed.K, m.Cache.V+m.Windowed.V
 		m.Windowed, m.Window = Elements{}, 0
 	}
-	o.beyond = s.Beyond
+	o.beyond = s.AboveEstimate
 	p := Plan{WeightsBytes: m.Weights, Positions: m.Positions, Budget: s.Budget, Total: s.Total, Share: s.of(o.Memory)}
 	if m.Weights > 0 {
 		p.WeightsBytes += o.Projector
@@ -200,7 +200,7 @@ func makeAs(m Meta, o Options, s Share) Plan {
 			p.Context *= p.Parallel
 		}
 		p.Longest = 0
-		p.ComputeBytes = p.WeightsBytes/5 + s.Beyond
+		p.ComputeBytes = p.WeightsBytes/5 + s.AboveEstimate
 	case !m.kept():
 		p.plain(&m, &o, fmt.Sprintf("architecture %s keeps no KV cache", m.Arch))
 		p.Longest = 0 // batches do not bound the length of what it generates

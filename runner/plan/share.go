@@ -10,12 +10,12 @@ import (
 // that a model's plan is the same in every order of loads. Only without a slot limit does the number of loaded models
 // count.
 type Share struct {
-	Budget int64 // bytes of the device for models, 0 without a budget
-	Left   int64 // bytes of Budget that other programs leave now, 0 if unknown
-	Total  int64 // bytes that the device has, 0 if unknown
-	Paged  int   // models with a KV pool that may be loaded there at once, at least 1
-	Plain  int64 // bytes reserved for models without one that may be loaded beside them
-	Beyond int64 // bytes that an earlier engine of the model took beyond its estimate: they count as buffers
+	Budget        int64 // bytes of the device for models, 0 without a budget
+	Left          int64 // bytes of Budget that other programs leave now, 0 if unknown
+	Total         int64 // bytes that the device has, 0 if unknown
+	Paged         int   // models with a KV pool that may be loaded there at once, at least 1
+	Plain         int64 // bytes reserved for models without one that may be loaded beside them
+	AboveEstimate int64 // bytes that an earlier engine of the model took beyond its estimate: they count as buffers
 }
 
 // ShareOf divides a device. limit is how many paged models may be loaded at once, -1 for no limit. loaded is how many
@@ -39,9 +39,9 @@ func (s Share) of(memory int64) int64 {
 	return free / int64(max(s.Paged, 1))
 }
 
-// Beside sums the largest plain needs that can be loaded at once: for each type as many as its limit allows, or all
+// NeedsOfOthers sums the largest plain needs that can be loaded at once: for each type as many as its limit allows, or all
 // without a limit. needs are the needs of the catalogue's plain models by type.
-func Beside(limits policy.Limits, needs map[policy.Type][]int64) (sum int64) {
+func NeedsOfOthers(limits policy.Limits, needs map[policy.Type][]int64) (sum int64) {
 	for t, list := range needs {
 		for _, n := range largest(list, limits.Of(t)) {
 			sum += n

@@ -95,7 +95,7 @@ func Open(cfg Config) (*Cache, error) {
 	if c.root, err = os.OpenRoot(c.dir); err != nil {
 		return nil, fmt.Errorf("folder of weights: %w", err)
 	}
-	if err := c.possess(); err != nil {
+	if err := c.acquireLock(); err != nil {
 		c.release()
 		return nil, err
 	}
@@ -111,8 +111,8 @@ func Open(cfg Config) (*Cache, error) {
 	return c, nil
 }
 
-// possess takes the folder's lock, and then what is in it.
-func (c *Cache) possess() error {
+// acquireLock takes the folder's lock, and then what is in it.
+func (c *Cache) acquireLock() error {
 	var err error
 	if c.lock, err = c.root.OpenFile(lockName, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return fmt.Errorf("folder of weights: %w", err)

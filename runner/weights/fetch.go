@@ -72,11 +72,11 @@ func (c *Cache) create(folder *os.Root, files []File) ([]*target, error) {
 	targets := make([]*target, 0, len(files))
 	for _, file := range files {
 		if err := folder.MkdirAll(path.Dir(file.Name), 0o755); err != nil {
-			return targets, local(err)
+			return targets, localError(err)
 		}
 		f, err := folder.OpenFile(file.Name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644)
 		if err != nil {
-			return targets, local(err)
+			return targets, localError(err)
 		}
 		t := &target{File: file, f: f, got: make([]chan struct{}, (file.Size+c.cfg.Range-1)/c.cfg.Range)}
 		for i := range t.got {
@@ -84,7 +84,7 @@ func (c *Cache) create(folder *os.Root, files []File) ([]*target, error) {
 		}
 		targets = append(targets, t)
 		if err := c.disk.allocate(f, file.Size); err != nil {
-			return targets, local(err)
+			return targets, localError(err)
 		}
 	}
 	return targets, nil
@@ -136,7 +136,7 @@ func (c *Cache) readOnce(ctx context.Context, s span, got *atomic.Int64) (at int
 	at = s.from
 	body, err := s.target.Open(ctx, s.from, s.to-s.from)
 	if err != nil {
-		return at, because(ctx, err)
+		return at, causeOr(ctx, err)
 	}
 	defer body.Close()
 	buf := c.buffers.Get().(*[]byte)
@@ -145,7 +145,7 @@ func (c *Cache) readOnce(ctx context.Context, s span, got *atomic.Int64) (at int
 		n, err := body.Read((*buf)[:min(int64(len(*buf)), s.to-at)])
 		watch.Reset(c.cfg.Stall)
 		if _, werr := s.target.f.WriteAt((*buf)[:n], at); werr != nil {
-			return at, local(werr)
+			return at, localError(werr)
 		}
 		at += int64(n)
 		got.Add(int64(n))
@@ -154,14 +154,14 @@ func (c *Cache) readOnce(ctx context.Context, s span, got *atomic.Int64) (at int
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
-			return at, because(ctx, fmt.Errorf("%s broke off at byte %d of %d: %w", s.target.Name, at, s.target.Size, err))
+			return at, causeOr(ctx, fmt.Errorf("%s broke off at byte %d of %d: %w", s.target.Name, at, s.target.Size, err))
 		}
 	}
 	return at, nil
 }
 
-// because returns the cause of ctx's end if it has ended, else err.
-func because(ctx context.Context, err error) error {
+// causeOr returns the cause of ctx's end if it has ended, else err.
+func causeOr(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
@@ -210,7 +210,7 @@ func (c *Cache) verify(ctx context.Context, targets []*target) error {
 			}
 			s := c.span(t, n)
 			if _, err := io.CopyBuffer(sum, onlyReader{io.NewSectionReader(t.f, s.from, s.to-s.from)}, *buf); err != nil {
-				return local(err)
+				return localError(err)
 			}
 		}
 		if sum != nil {
@@ -219,7 +219,7 @@ func (c *Cache) verify(ctx context.Context, targets []*target) error {
 			}
 		}
 		if err := t.f.Sync(); err != nil {
-			return local(err)
+			return localError(err)
 		}
 	}
 	return nil

@@ -16,13 +16,13 @@ import (
 
 // pull is one location being fetched.
 type pull struct {
-	id     string
-	at     Location
-	cancel context.CancelFunc
-	done   chan struct{} // closed after err is set
-	err    error
-	got    atomic.Int64 // bytes on disk
-	size   atomic.Int64 // bytes in all, 0 until the source reports it
+	id       string
+	location Location
+	cancel   context.CancelFunc
+	done     chan struct{} // closed after err is set
+	err      error
+	got      atomic.Int64 // bytes on disk
+	size     atomic.Int64 // bytes in all, 0 until the source reports it
 
 	wanted    int   // guarded by Cache.mu: callers that wait; nobody joins at 0
 	reserved  int64 // guarded by Cache.mu: bytes of the bound
@@ -80,7 +80,7 @@ func (c *Cache) joinLocked(at Location) *pull {
 		return p
 	}
 	ctx, cancel := context.WithTimeout(c.life, c.cfg.Limit)
-	p := &pull{id: idOf(at), at: at, cancel: cancel, done: make(chan struct{}), wanted: 1}
+	p := &pull{id: idOf(at), location: at, cancel: cancel, done: make(chan struct{}), wanted: 1}
 	c.pulls[p] = struct{}{}
 	c.work.Go(func() {
 		defer cancel()
@@ -110,7 +110,7 @@ func (c *Cache) joinLocked(at Location) *pull {
 // pullingLocked returns the pull of a location that has waiting callers, nil for none.
 func (c *Cache) pullingLocked(at Location) *pull {
 	for p := range c.pulls {
-		if p.at == at && p.wanted > 0 {
+		if p.location == at && p.wanted > 0 {
 			return p
 		}
 	}
@@ -137,53 +137,53 @@ const findTime = 5 * time.Minute
 
 // run fetches a location into a folder of its own and makes that the entry.
 func (c *Cache) run(ctx context.Context, p *pull) error {
-	src := c.cfg.Sources[p.at.Scheme]
+	src := c.cfg.Sources[p.location.Scheme]
 	if src == nil {
-		return &Error{Kind: ErrUnclear, Note: "this runner fetches nothing from " + string(p.at.Scheme) + "://"}
+		return &Error{Kind: ErrUnclear, Note: "this runner fetches nothing from " + string(p.location.Scheme) + "://"}
 	}
 	var what found
 	err := c.persist(ctx, func() (moved bool, err error) {
 		ctx, cancel := context.WithTimeout(ctx, findTime)
 		defer cancel()
-		what, err = find(ctx, src, p.at)
+		what, err = find(ctx, src, p.location)
 		return false, err
 	})
 	if err != nil {
 		return err
 	}
-	if p.at.SHA256 != "" {
-		what.files[0].Digest = Digest{SHA256, p.at.SHA256}
+	if p.location.SHA256 != "" {
+		what.files[0].Digest = Digest{SHA256, p.location.SHA256}
 	}
 	p.size.Store(what.size())
 	if err := c.reserve(p, what.size()); err != nil {
 		return err
 	}
-	c.cfg.Log.Info("pull begins", "location", p.at.String(), "files", len(what.files), "bytes", what.size())
+	c.cfg.Log.Info("pull begins", "location", p.location.String(), "files", len(what.files), "bytes", what.size())
 	c.mu.Lock()
 	scratch := c.scratchLocked(p.id)
 	c.mu.Unlock()
 	defer func() { _ = c.root.RemoveAll(scratch) }()
 	if err := c.root.MkdirAll(scratch, 0o755); err != nil {
-		return local(err)
+		return localError(err)
 	}
 	folder, err := c.root.OpenRoot(scratch)
 	if err != nil {
-		return local(err)
+		return localError(err)
 	}
 	defer folder.Close()
 	if err := c.fetch(ctx, p, folder, what.files); err != nil {
 		return err
 	}
-	e, err := seal(folder, p, what)
+	e, err := writeManifest(folder, p, what)
 	if err != nil {
 		return err
 	}
 	return c.commit(e, scratch)
 }
 
-// seal writes the manifest of a folder whose files are complete, and syncs all its names to disk.
-func seal(folder *os.Root, p *pull, what found) (*cachedWeights, error) {
-	e := &cachedWeights{id: p.id, bytes: what.size(), manifest: manifest{Location: p.at.String(), Path: what.path}, used: time.Now()}
+// writeManifest writes the manifest of a folder whose files are complete, and syncs all its names to disk.
+func writeManifest(folder *os.Root, p *pull, what found) (*cachedWeights, error) {
+	e := &cachedWeights{id: p.id, bytes: what.size(), manifest: manifest{Location: p.location.String(), Path: what.path}, used: time.Now()}
 	dirs := []string{"."}
 	for _, f := range what.files {
 		e.Files = append(e.Files, record{f.Name, f.Size, f.Digest.String()})
@@ -196,12 +196,12 @@ func seal(folder *os.Root, p *pull, what found) (*cachedWeights, error) {
 		return nil, err
 	}
 	if err := folder.WriteFile(manifestName, raw, 0o644); err != nil {
-		return nil, local(err)
+		return nil, localError(err)
 	}
 	slices.Sort(dirs)
 	for _, name := range append(slices.Compact(dirs), manifestName) {
 		if err := syncName(folder, name); err != nil {
-			return nil, local(err)
+			return nil, localError(err)
 		}
 	}
 	return e, nil
@@ -217,17 +217,17 @@ func (c *Cache) commit(e *cachedWeights, scratch string) error {
 	}
 	if old != nil {
 		if err := c.removeLocked(old, "replaced"); err != nil {
-			return local(err)
+			return localError(err)
 		}
 	}
 	if err := c.root.Rename(scratch, e.id); err != nil {
-		return local(err)
+		return localError(err)
 	}
 	c.entries[e.id] = e
 	c.total += e.bytes
 	c.touchLocked(e)
 	if err := syncName(c.root, "."); err != nil {
-		return local(err)
+		return localError(err)
 	}
 	return nil
 }
@@ -248,8 +248,8 @@ func syncName(root *os.Root, name string) error {
 	return f.Sync()
 }
 
-// local is the error of a file operation of this host.
-func local(err error) error {
+// localError is the error of a file operation of this host.
+func localError(err error) error {
 	if isFull(err) {
 		return &Error{Kind: ErrFull, Cause: err}
 	}

@@ -30,7 +30,7 @@ func (c *Cache) reserve(p *pull, size int64) error {
 		if e == nil {
 			return full(size, max(0, size-lack))
 		}
-		if err := c.removeLocked(e, "room for "+p.at.String()); err != nil {
+		if err := c.removeLocked(e, "room for "+p.location.String()); err != nil {
 			return &Error{Kind: ErrFull, Cause: err}
 		}
 		if lack, err = c.lackLocked(size); err != nil {

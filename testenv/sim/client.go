@@ -226,7 +226,7 @@ func (c *client) barred() error {
 // crashed reports whether the request is to be sent once more, as its engine died (gateway/httpapi does the same).
 func (c *client) crashed(endpoint scheduling.Endpoint, sent time.Time, answered bool) bool {
 	if c.constrained {
-		c.life.crashes.Note(endpoint.Host+"/"+c.model, sent, time.Now(), noKeys)
+		c.life.crashes.Record(endpoint.Host+"/"+c.model, sent, time.Now(), noKeys)
 		return false
 	}
 	select {

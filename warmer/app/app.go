@@ -22,7 +22,7 @@ import (
 
 // Settings are a warmer's flags. They carry no values of their own until config.Parse has filled them in.
 type Settings struct {
-	config.NearRedis
+	config.RedisFinder
 	config.Log
 	Sweep
 	RunnerSecret string `help:"Secret shared by the pool's gateways and runners, with which the catalogue is signed. Without it models are unloaded and loaded, but no host is turned on or off; in AWS Lambda, EC2 instances and Auto Scaling groups are." placeholder:"TEXT"`

@@ -60,7 +60,7 @@ func TestTheTickerPutsAHostToSleep(t *testing.T) {
 
 	m, out := &machine{}, &kit.Buffer{}
 	w, err := app.New(app.Settings{
-		NearRedis: config.NearRedis{RedisURL: "redis://" + addr, Pool: "main"}, RunnerSecret: secret,
+		RedisFinder: config.RedisFinder{RedisURL: "redis://" + addr, Pool: "main"}, RunnerSecret: secret,
 		Sweep: app.Sweep{Idle: time.Minute, HostIdle: 10 * time.Millisecond, Every: 20 * time.Millisecond},
 	}, app.Deps{Drivers: map[catalog.Driver]power.Driver{catalog.DriverLocal: m}, Out: out, Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
@@ -95,7 +95,7 @@ func TestTheTickerPutsAHostToSleep(t *testing.T) {
 }
 
 func TestHandleReadsAnyScheduleEvent(t *testing.T) {
-	w, err := app.New(app.Settings{NearRedis: config.NearRedis{RedisURL: "redis://" + testenv.MiniRedis(t).Addr(), Pool: "main"}, RunnerSecret: secret}, app.Deps{Log: slog.New(slog.DiscardHandler)})
+	w, err := app.New(app.Settings{RedisFinder: config.RedisFinder{RedisURL: "redis://" + testenv.MiniRedis(t).Addr(), Pool: "main"}, RunnerSecret: secret}, app.Deps{Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	defer w.Close()
 	for event, bad := range map[string]bool{``: false, `{}`: false, `{"source":"aws.scheduler","detail-type":"x"}`: false, `[1`: true} {

@@ -20,8 +20,8 @@ func (r *run) repair(ctx context.Context) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
 		h := s.Hosts[name]
-		for _, mend := range []func(context.Context, *state.Snapshot, *state.HostRecord) error{r.lost, r.unwaited, r.unseen, r.stranded, r.unwoken, r.unconfirmed, r.departed} {
-			if err := mend(ctx, s, h); err != nil {
+		for _, fix := range []func(context.Context, *state.Snapshot, *state.HostRecord) error{r.markLost, r.dropUnwaited, r.endUnseen, r.endStranded, r.wakeAbandoned, r.cancelAbandonedSleep, r.forgetDeparted} {
+			if err := fix(ctx, s, h); err != nil {
 				return err
 			}
 		}
@@ -29,43 +29,43 @@ func (r *run) repair(ctx context.Context) error {
 	return nil
 }
 
-// isSettled reports whether a repair is settled: it was made, or turned out not to be needed.
-func isSettled(err error) bool {
+// isDone reports whether a repair is settled: it was made, or turned out not to be needed.
+func isDone(err error) bool {
 	return err == nil || errors.Is(err, state.ErrGone) || errors.Is(err, state.ErrNotOwner)
 }
 
-// mend makes a repair and records it; a dry run only records it.
-func (r *run) mend(a Action, fix func() error) error {
+// attempt makes a repair and records it; a dry run only records it.
+func (r *run) attempt(a Action, fix func() error) error {
 	if r.DryRun {
 		r.note(a)
 		return nil
 	}
-	return r.mended(a, fix())
+	return r.record(a, fix())
 }
 
-// mended records a repair that was made.
-func (r *run) mended(a Action, err error) error {
+// record records a repair that was made.
+func (r *run) record(a Action, err error) error {
 	if err == nil {
 		r.note(a)
 	}
-	if isSettled(err) {
+	if isDone(err) {
 		return nil
 	}
 	return err
 }
 
-// lost marks a silent host as lost.
-func (r *run) lost(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
+// markLost marks a silent host as lost.
+func (r *run) markLost(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	stored := policy.HostState(h.Fields["state"])
 	if h.State != policy.Lost || stored == h.State {
 		return nil
 	}
 	a := Action{Kind: Lost, Host: h.Name, Reason: "silent for " + age(s, h.SeenMS), Result: Done}
-	return r.mend(a, func() error { return r.store.MarkLost(ctx, h.Name) })
+	return r.attempt(a, func() error { return r.store.MarkLost(ctx, h.Name) })
 }
 
-// unwaited drops queued loads without waiters. A new load has its waiter from the start.
-func (r *run) unwaited(ctx context.Context, _ *state.Snapshot, h *state.HostRecord) error {
+// dropUnwaited drops queued loads without waiters. A new load has its waiter from the start.
+func (r *run) dropUnwaited(ctx context.Context, _ *state.Snapshot, h *state.HostRecord) error {
 	for _, t := range h.Queue {
 		if t.Kind != "load" || t.State != state.TicketQueued || t.Waiters > 0 || t.Fields["background"] == "1" {
 			continue
@@ -81,27 +81,27 @@ func (r *run) unwaited(ctx context.Context, _ *state.Snapshot, h *state.HostReco
 	return nil
 }
 
-// unseen marks the machine of a host that has long been lost as to be turned off, since it may still be running.
-func (r *run) unseen(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
+// endUnseen marks the machine of a host that has long been lost as to be turned off, since it may still be running.
+func (r *run) endUnseen(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	if h.Fields["state"] != string(policy.Lost) || len(h.Queue) > 0 || s.NowMS-h.SeenMS <= r.WakeLimit.Milliseconds() || !r.power.Can(h.Name) {
 		return nil
 	}
 	a := Action{Kind: Stranded, Host: h.Name, Reason: "lost for " + age(s, h.SeenMS) + " and not wanted", Result: Done}
-	return r.mend(a, func() error { return r.store.EndUnseen(ctx, h.Name, r.WakeLimit) })
+	return r.attempt(a, func() error { return r.store.EndUnseen(ctx, h.Name, r.WakeLimit) })
 }
 
-// stranded ends the wake of a host that did not register and is no longer wanted.
-func (r *run) stranded(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
+// endStranded ends the wake of a host that did not register and is no longer wanted.
+func (r *run) endStranded(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	began := state.Number(h.Fields["waking_ms"])
 	if h.State != policy.Waking || len(h.Queue) > 0 || s.NowMS-began <= r.WakeLimit.Milliseconds() {
 		return nil
 	}
 	a := Action{Kind: Stranded, Host: h.Name, Reason: "waking for " + age(s, began) + " and not wanted any more", Result: Done}
-	return r.mend(a, func() error { return r.store.EndStranded(ctx, h.Name, r.WakeLimit) })
+	return r.attempt(a, func() error { return r.store.EndStranded(ctx, h.Name, r.WakeLimit) })
 }
 
-// unwoken wakes a host that has queued loads if its power lease has expired.
-func (r *run) unwoken(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
+// wakeAbandoned wakes a host that has queued loads if its power lease has expired.
+func (r *run) wakeAbandoned(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	if h.State == policy.Ready || h.State == policy.Draining || !r.power.Can(h.Name) || !slices.ContainsFunc(h.Queue, wanted) {
 		return nil
 	}
@@ -114,7 +114,7 @@ func (r *run) unwoken(ctx context.Context, s *state.Snapshot, h *state.HostRecor
 	}
 	if began := state.Number(h.Fields["waking_ms"]); h.State == policy.Waking && s.NowMS-began > r.WakeLimit.Milliseconds() {
 		why := fmt.Sprintf("no word from the host within %v", r.WakeLimit)
-		return r.mended(Action{Kind: Stranded, Host: h.Name, Reason: why, Result: Done}, r.store.EndOverdueWake(ctx, h.Name, token, noCapacity, why))
+		return r.record(Action{Kind: Stranded, Host: h.Name, Reason: why, Result: Done}, r.store.EndOverdueWake(ctx, h.Name, token, noCapacity, why))
 	}
 	r.wakeHost(ctx, h.Name, token, "loads are queued and nobody woke it")
 	return nil
@@ -124,36 +124,36 @@ func wanted(t state.TicketRecord) bool {
 	return t.Kind == "load" && (t.Waiters > 0 || t.Fields["background"] == "1")
 }
 
-// departed forgets a host that left the catalogue, or a group's machine that is off, after a long time without a sign
+// forgetDeparted forgets a host that left the catalogue, or a group's machine that is off, after a long time without a sign
 // of life.
-func (r *run) departed(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
+func (r *run) forgetDeparted(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	asleep := h.State == policy.Asleep && !(h.PowerOffPending() && r.power.Can(h.Name))
 	heard := max(h.SeenMS, state.Number(h.Fields["waking_ms"]), state.Number(h.Fields["failed_ms"]))
 	if _, listed := r.catalog.Host(h.Name); listed || !asleep && h.State != policy.Lost || len(h.Queue) > 0 || s.NowMS-heard < r.ForgetAfter.Milliseconds() {
 		return nil
 	}
 	a := Action{Kind: Forget, Host: h.Name, Reason: "not in the catalogue and not heard of for " + age(s, heard), Result: Done}
-	err := r.mend(a, func() error { return r.store.Forget(ctx, h.Name, r.ForgetAfter) })
+	err := r.attempt(a, func() error { return r.store.Forget(ctx, h.Name, r.ForgetAfter) })
 	if errors.Is(err, state.ErrWanted) {
 		return nil
 	}
 	return err
 }
 
-// unconfirmed makes a host ready again if the sweep that began its drain is gone.
-func (r *run) unconfirmed(ctx context.Context, _ *state.Snapshot, h *state.HostRecord) error {
+// cancelAbandonedSleep makes a host ready again if the sweep that began its drain is gone.
+func (r *run) cancelAbandonedSleep(ctx context.Context, _ *state.Snapshot, h *state.HostRecord) error {
 	token := h.Fields["sleep_token"]
 	if h.State != policy.Draining || token == "" || r.DryRun {
 		return nil
 	}
-	return r.mended(Action{Kind: Recall, Host: h.Name, Reason: "its sleep was begun by a sweep that is gone", Result: Done}, r.store.CancelSleep(ctx, h.Name, r.ID, token))
+	return r.record(Action{Kind: Recall, Host: h.Name, Reason: "its sleep was begun by a sweep that is gone", Result: Done}, r.store.CancelSleep(ctx, h.Name, r.ID, token))
 }
 
 // orphanAfter is how long a machine may run before its runner must have registered. The first boot of a machine takes longest.
 const orphanAfter = 20 * time.Minute
 
-// orphans has machines turned off that run although their host is asleep or has never registered.
-func (r *run) orphans(ctx context.Context) error {
+// stopOrphans has machines turned off that run although their host is asleep or has never registered.
+func (r *run) stopOrphans(ctx context.Context) error {
 	if r.machines == nil {
 		return nil
 	}
@@ -175,7 +175,7 @@ func (r *run) orphans(ctx context.Context) error {
 			continue
 		}
 		a := Action{Kind: Orphan, Host: m.Host, Reason: "its machine has run for " + up.String() + " without a runner", Result: Done}
-		if err := r.mend(a, func() error { return r.store.EndOrphan(ctx, m.Host) }); err != nil {
+		if err := r.attempt(a, func() error { return r.store.EndOrphan(ctx, m.Host) }); err != nil {
 			return err
 		}
 	}

@@ -145,8 +145,8 @@ func span(seconds float64) string {
 	return (time.Duration(seconds) * time.Second).String()
 }
 
-// observe adds the traffic to the report.
-func (r *run) observe(ctx context.Context) error {
+// reportTraffic adds the traffic to the report.
+func (r *run) reportTraffic(ctx context.Context) error {
 	s, err := r.store.Snapshot(ctx)
 	if err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	stopsAtOnce = 8               // number of concurrent driver calls
-	handBackFor = 2 * time.Second // for all hosts together
+	maxStops       = 8               // number of concurrent driver calls
+	releaseTimeout = 2 * time.Second // for all hosts together
 )
 
 // pendingSleep is a host going to sleep.
@@ -23,29 +23,29 @@ type pendingSleep struct{ host, token, reason string }
 
 // sleep puts idle hosts to sleep and finishes what an earlier sweep began.
 func (r *run) sleep(ctx context.Context) error {
-	naps, err := r.commit(ctx)
+	pending, err := r.commit(ctx)
 	defer func() {
 		if ctx.Err() != nil {
-			r.handBack(ctx, naps)
+			r.releaseAll(ctx, pending)
 		}
 	}()
 	if err != nil || r.DryRun {
 		return err
 	}
-	asleep, err := r.confirm(ctx, naps)
+	asleep, err := r.confirm(ctx, pending)
 	if err != nil {
 		return err
 	}
 	return r.stop(ctx, asleep)
 }
 
-// handBack releases what an interrupted sweep holds. It cancels drains, and frees the power of hosts whose runner has
+// releaseAll releases what an interrupted sweep holds. It cancels drains, and frees the power of hosts whose runner has
 // confirmed, for anyone who wants them awake or turns their machine off next. Without it, the leases would only end
 // when they expire.
-func (r *run) handBack(ctx context.Context, naps []pendingSleep) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handBackFor)
+func (r *run) releaseAll(ctx context.Context, pending []pendingSleep) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	for _, n := range naps {
+	for _, n := range pending {
 		if r.store.CancelSleep(ctx, n.host, r.ID, n.token) != nil { // it is no longer draining
 			_ = r.store.ReleaseStop(ctx, n.host, r.ID, n.token) // an error means that the sleep is over
 		}
@@ -54,9 +54,9 @@ func (r *run) handBack(ctx context.Context, naps []pendingSleep) {
 
 // commit makes the idle hosts drain. A host that cannot be turned off or on from here stays up.
 func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
-	var naps []pendingSleep
+	var pending []pendingSleep
 	done := map[string]bool{}
-	err := r.decided(ctx, func(s *state.Snapshot) (bool, error) {
+	err := r.decideOneByOne(ctx, func(s *state.Snapshot) (bool, error) {
 		for _, p := range policy.Idle(r.view(s), r.now(s), r.Defaults).Sleep {
 			if done[p.Host] || !r.power.Can(p.Host) {
 				continue
@@ -75,20 +75,20 @@ func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 				return true, err
 			}
 			done[p.Host] = true
-			naps = append(naps, pendingSleep{p.Host, token, p.Reason.String()})
+			pending = append(pending, pendingSleep{p.Host, token, p.Reason.String()})
 			return true, nil // the commit has changed the pool: decide again
 		}
 		return false, nil
 	})
-	return naps, err
+	return pending, err
 }
 
 // confirm waits for the runners of draining hosts to report that nothing is open. It returns the hosts that are asleep,
 // including those whose machine an earlier sweep did not turn off. A host whose runner does not confirm becomes ready
 // again.
-func (r *run) confirm(ctx context.Context, naps []pendingSleep) ([]pendingSleep, error) {
+func (r *run) confirm(ctx context.Context, committed []pendingSleep) ([]pendingSleep, error) {
 	mine, tokens := map[string]pendingSleep{}, map[string]string{}
-	for _, n := range naps {
+	for _, n := range committed {
 		mine[n.host], tokens[n.host] = n, n.token
 	}
 	s, err := power.AwaitSleep(ctx, r.store, r.ID, tokens, r.Confirm, r.store.Snapshot, func(host, reason string) {
@@ -118,12 +118,12 @@ func (r *run) sleeping(s *state.Snapshot, mine map[string]pendingSleep) []pendin
 }
 
 // stop has the machines of sleeping hosts turned off, several concurrently.
-func (r *run) stop(ctx context.Context, naps []pendingSleep) error {
-	results := make([]Action, len(naps))
-	errs := make([]error, len(naps))
-	sem := make(chan struct{}, stopsAtOnce)
+func (r *run) stop(ctx context.Context, pending []pendingSleep) error {
+	results := make([]Action, len(pending))
+	errs := make([]error, len(pending))
+	sem := make(chan struct{}, maxStops)
 	var wg sync.WaitGroup
-	for i, n := range naps {
+	for i, n := range pending {
 		wg.Go(func() {
 			sem <- struct{}{}
 			defer func() { <-sem }()
@@ -147,7 +147,7 @@ func (r *run) stopOne(ctx context.Context, n pendingSleep) (Action, error) {
 	case errors.Is(err, state.ErrWanted):
 		a.Result, a.Reason = CalledOff, "work came"
 		return a, nil
-	case isSettled(err) && err != nil:
+	case isDone(err) && err != nil:
 		return Action{}, nil
 	case err != nil:
 		return Action{}, err
@@ -159,7 +159,7 @@ func (r *run) stopOne(ctx context.Context, n pendingSleep) (Action, error) {
 			a.Result = Unfinished
 		}
 	}
-	if isSettled(err) {
+	if isDone(err) {
 		err = nil
 	}
 	return a, err

@@ -103,13 +103,13 @@ const staleTries = 5
 // run is one sweep. It belongs to one goroutine; each step waits for the goroutines that it starts.
 type run struct {
 	Settings
-	store    Store
-	power    Power
-	machines func(context.Context) ([]power.Machine, error)
-	log      *slog.Logger
-	catalog  *catalog.Catalog
-	keep     map[string]time.Duration // idle times set at run time, by model
-	report   *Report
+	store     Store
+	power     Power
+	machines  func(context.Context) ([]power.Machine, error)
+	log       *slog.Logger
+	catalog   *catalog.Catalog
+	idleTimes map[string]time.Duration // idle times set at run time, by model
+	report    *Report
 }
 
 // Run makes one sweep. The report lists what was done (with DryRun, what would be done) and why. It is also valid with
@@ -120,7 +120,7 @@ func Run(ctx context.Context, d Deps, s Settings) (Report, error) {
 	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
 	r := &run{Settings: s, store: d.Store, machines: d.Machines, log: d.Log, report: &Report{Pool: s.Pool, DryRun: s.DryRun}}
 	err := r.prepare(ctx, d)
-	for _, step := range []func(context.Context) error{r.repair, r.orphans, r.unload, r.warm, r.sleep, r.observe} {
+	for _, step := range []func(context.Context) error{r.repair, r.stopOrphans, r.unload, r.warm, r.sleep, r.reportTraffic} {
 		if err == nil {
 			err = step(ctx)
 		}
@@ -145,7 +145,7 @@ func (r *run) prepare(ctx context.Context, d Deps) error {
 	if err != nil {
 		return fmt.Errorf("read idle times: %w", err)
 	}
-	r.keep = idleTimes(ttl)
+	r.idleTimes = idleTimes(ttl)
 	if r.DryRun {
 		return nil
 	}
@@ -155,9 +155,9 @@ func (r *run) prepare(ctx context.Context, d Deps) error {
 	return nil
 }
 
-// decided makes decisions and commits them one by one, each on a fresh snapshot. next decides and commits one, and
+// decideOneByOne makes decisions and commits them one by one, each on a fresh snapshot. next decides and commits one, and
 // reports whether there is more to do. After state.ErrStale it is called again.
-func (r *run) decided(ctx context.Context, next func(*state.Snapshot) (more bool, err error)) error {
+func (r *run) decideOneByOne(ctx context.Context, next func(*state.Snapshot) (more bool, err error)) error {
 	for stale := 0; ; {
 		s, err := r.store.Snapshot(ctx)
 		if err != nil {

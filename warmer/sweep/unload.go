@@ -13,7 +13,7 @@ import (
 // still idle by its own count.
 func (r *run) unload(ctx context.Context) error {
 	done := map[state.CopyID]bool{}
-	return r.decided(ctx, func(s *state.Snapshot) (bool, error) {
+	return r.decideOneByOne(ctx, func(s *state.Snapshot) (bool, error) {
 		for _, u := range policy.Idle(r.view(s), r.now(s), r.Defaults).Unload {
 			p := state.CopyID{Host: u.Host, Model: u.Model}
 			if done[p] {
@@ -45,7 +45,7 @@ func (r *run) idleTime(model string) time.Duration {
 	if m, ok := r.catalog.Model(model); ok {
 		catalogue = r.catalog.Policy(m).Idle
 	}
-	if idle := r.idle(model, catalogue); idle != 0 {
+	if idle := r.idleTimeOf(model, catalogue); idle != 0 {
 		return idle
 	}
 	return r.Idle

@@ -36,7 +36,7 @@ func (r *run) view(s *state.Snapshot) policy.Snapshot {
 	for i := range out.Hosts {
 		for j := range out.Hosts[i].Residents {
 			m := &out.Hosts[i].Residents[j]
-			m.Idle = r.idle(m.ID, m.Idle)
+			m.Idle = r.idleTimeOf(m.ID, m.Idle)
 			if warm[m.ID] {
 				m.Idle = -1
 			}
@@ -45,9 +45,9 @@ func (r *run) view(s *state.Snapshot) policy.Snapshot {
 	return out
 }
 
-// idle returns a model's idle time: the one set at run time, or else the catalogue's.
-func (r *run) idle(model string, catalogue time.Duration) time.Duration {
-	if keep, set := r.keep[model]; set {
+// idleTimeOf returns a model's idle time: the one set at run time, or else the catalogue's.
+func (r *run) idleTimeOf(model string, catalogue time.Duration) time.Duration {
+	if keep, set := r.idleTimes[model]; set {
 		return keep
 	}
 	return catalogue

@@ -11,8 +11,8 @@ import (
 	"reveille/infra/state"
 )
 
-// shun is how long scheduled loads avoid a host whose wake failed.
-const shun = 2 * time.Minute
+// shunAfterFailure is how long scheduled loads avoid a host whose wake failed.
+const shunAfterFailure = 2 * time.Minute
 
 // warmNow returns the models that the catalogue's warm list wants loaded at now.
 func (r *run) warmNow(now time.Time) map[string]bool {
@@ -28,15 +28,15 @@ func (r *run) warmNow(now time.Time) map[string]bool {
 // warm queues a background load of every model that is wanted now and neither loaded nor queued.
 func (r *run) warm(ctx context.Context) error {
 	done := map[string]bool{}
-	return r.decided(ctx, func(s *state.Snapshot) (bool, error) {
+	return r.decideOneByOne(ctx, func(s *state.Snapshot) (bool, error) {
 		wanted := r.warmNow(r.now(s))
 		view := r.view(s)
 		models := placement.View{Catalog: r.catalog}
 		for _, m := range r.catalog.Models {
-			if !wanted[m.ID] || done[m.ID] || there(s, m.ID) {
+			if !wanted[m.ID] || done[m.ID] || isLoadedOrQueued(s, m.ID) {
 				continue
 			}
-			p := policy.Place(view, models.Model(s, m.ID, "", false), r.unfit(s))
+			p := policy.Place(view, models.Model(s, m.ID, "", false), r.excludedHosts(s))
 			a := Action{Kind: Warm, Host: p.Host, Model: m.ID, Reason: p.Reason.String(), Result: Queued}
 			if p.Refusal != nil {
 				a.Result, a.Reason = Refused, p.Refusal.Explain()
@@ -62,8 +62,8 @@ func (r *run) warm(ctx context.Context) error {
 	})
 }
 
-// there reports whether the model is loaded, being loaded or queued on some host.
-func there(s *state.Snapshot, model string) bool {
+// isLoadedOrQueued reports whether the model is loaded, being loaded or queued on some host.
+func isLoadedOrQueued(s *state.Snapshot, model string) bool {
 	for _, h := range s.Hosts {
 		if m := h.Models[model]; m != nil && h.State == policy.Ready && (m.State == policy.ModelLoaded || m.State == policy.ModelLoading) {
 			return true
@@ -77,16 +77,16 @@ func there(s *state.Snapshot, model string) bool {
 	return false
 }
 
-// unfit returns the hosts that get no scheduled load, with the reason: those that would have to be woken by a driver
+// excludedHosts returns the hosts that get no scheduled load, with the reason: those that would have to be woken by a driver
 // that this process lacks, and those whose wake has just failed.
-func (r *run) unfit(s *state.Snapshot) map[string]string {
+func (r *run) excludedHosts(s *state.Snapshot) map[string]string {
 	out := map[string]string{}
 	note := func(name string, rec *state.HostRecord) {
 		switch {
 		case rec != nil && (rec.State == policy.Ready || rec.State == policy.Draining):
 		case !r.power.Can(name):
 			out[name] = "no driver for it in this process"
-		case rec != nil && s.NowMS-state.Number(rec.Fields["failed_ms"]) < shun.Milliseconds():
+		case rec != nil && s.NowMS-state.Number(rec.Fields["failed_ms"]) < shunAfterFailure.Milliseconds():
 			out[name] = "its wake has just failed"
 		}
 	}

@@ -19,7 +19,7 @@ if t.state == 'loading' then return 'begun' end
 if t.kind == 'load' then
   local other = redis.call('HGET', host, 'loading')
   if other and other ~= id then return 'busy' end
-  if t.background ~= '1' and live(id) == 0 then
+  if t.background ~= '1' and live_waiters(id) == 0 then
     close(id, 'dropped')
     changed(h)
     announce(id, t, 'dropped')

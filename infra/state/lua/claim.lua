@@ -10,7 +10,7 @@ local h = ARGV[2]
 local wanted = ARGV[5] == '1'
 for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do
   local f = redis.call('HMGET', P .. 'ticket:' .. id, 'kind', 'background')
-  if f[1] == 'load' and (f[2] == '1' or live(id) > 0) then
+  if f[1] == 'load' and (f[2] == '1' or live_waiters(id) > 0) then
     wanted = true
   elseif f[1] == 'load' then
     local t = close(id, 'dropped')

@@ -29,7 +29,7 @@ if not pending(t.state) then return {'gone'} end
 fields.kind, fields.model, fields.host = nil, nil, nil
 for k, v in pairs(fields) do redis.call('HSET', key, k, v) end
 for k, v in pairs(cjson.decode(ARGV[7])) do redis.call('HSET', P .. 'host:' .. h, k, v) end
-live(id)
+live_waiters(id)
 local out = redis.call('ZRANGE', P .. 'waiters:' .. id, 0, -1)
 close(id, ARGV[5])
 if t.kind == 'load' and ARGV[5] == 'ready' and fields.cold == '1' then redis.call('HINCRBY', P .. 'stats', 'cold_starts_total', 1) end

@@ -17,7 +17,7 @@ changed(h)
 if state == 'asleep' then
   forget_host(h)
   for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do
-    if redis.call('HGET', P .. 'ticket:' .. id, 'background') ~= '1' and live(id) == 0 then announce(id, close(id, 'dropped'), 'dropped') end
+    if redis.call('HGET', P .. 'ticket:' .. id, 'background') ~= '1' and live_waiters(id) == 0 then announce(id, close(id, 'dropped'), 'dropped') end
   end
 end
 publish({kind = 'host', host = h, state = state})

@@ -14,7 +14,7 @@ if ARGV[4] == '1' and pending(t.state) then
   redis.call('HSET', P .. 'ticket:' .. id, 'background', '1')
   t.background = '1'
 end
-if t.state == 'queued' and t.background ~= '1' and live(id) == 0 then
+if t.state == 'queued' and t.background ~= '1' and live_waiters(id) == 0 then
   close(id, 'dropped')
   changed(t.host)
   announce(id, t, 'dropped')

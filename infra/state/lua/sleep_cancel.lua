@@ -5,7 +5,7 @@
 -- Returns {'ok', token} | {'gone'} (this sleep is over, or confirmed) | {'lost'} (another holds the power lease).
 -- Invariant: a host that drained for this sleep is ready again.
 local h, sleep = ARGV[2], ARGV[4]
-local wrong = not_mine(h, ARGV[3], sleep, 'draining')
+local wrong = sleep_conflict(h, ARGV[3], sleep, 'draining')
 if wrong then return {wrong} end
-call_off(h, 'not confirmed')
+cancel_drain(h, 'not confirmed')
 return {'ok', sleep}

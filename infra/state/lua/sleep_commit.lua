@@ -13,5 +13,5 @@ if has_work(h) or held_by_other(h, who) then return {'wanted'} end
 local sleep = token(tonumber(redis.call('HGET', P .. 'wake:' .. h, 'token') or '0'))
 take_power(h, who, sleep, ARGV[4])
 redis.call('HSET', key, 'sleep_token', sleep)
-become(h, 'draining')
+set_host_state(h, 'draining')
 return {'ok', sleep}

@@ -12,9 +12,9 @@ if f[2] ~= sleep then return {'gone'} end
 if f[1] == 'asleep' then return {'ok', sleep} end -- the first answer was lost
 if f[1] ~= 'draining' then return {'gone'} end
 if has_work(h) then
-  call_off(h, 'wanted')
+  cancel_drain(h, 'wanted')
   return {'wanted'}
 end
 forget_host(h)
-become(h, 'asleep')
+set_host_state(h, 'asleep')
 return {'ok', sleep}

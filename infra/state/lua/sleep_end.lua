@@ -7,7 +7,7 @@
 -- Invariant: after 'done' nothing is left of the sleep; after the others another sweep continues it.
 local h, sleep, outcome = ARGV[2], ARGV[4], ARGV[5]
 local key = P .. 'host:' .. h
-local wrong = not_mine(h, ARGV[3], sleep, 'asleep')
+local wrong = sleep_conflict(h, ARGV[3], sleep, 'asleep')
 if wrong then return {wrong} end
 free_power(h, sleep)
 if outcome == 'leave' then

@@ -7,7 +7,7 @@
 -- Invariant: one sweep at a time turns a machine off, and nobody wakes it meanwhile. The field stop_ms tells the host's own
 -- runner that its machine is being turned off.
 local h, who, sleep = ARGV[2], ARGV[3], ARGV[4]
-local wrong = not_mine(h, who, sleep, 'asleep')
+local wrong = sleep_conflict(h, who, sleep, 'asleep')
 if wrong then return {wrong} end
 if ARGV[6] == 'begin' and has_work(h) then
   free_power(h, sleep) -- sleep_token stays: if nobody wakes the host after all, its machine must still be turned off

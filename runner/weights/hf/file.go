@@ -32,8 +32,8 @@ func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File,
 	return weights.File{Name: path.Base(at.Path), Size: found.size, Digest: digest(found.etag), Open: f.open}, nil
 }
 
-// told is what the hub says about a file.
-type told struct {
+// fileInfo is what the hub says about a file.
+type fileInfo struct {
 	size   int64
 	etag   string   // "" none
 	commit string   // "" if unknown
@@ -42,24 +42,24 @@ type told struct {
 
 // locate asks where a file is. Redirects within the hub, as of a repository that was renamed, are followed; one to another
 // origin is the answer.
-func (s *Source) locate(ctx context.Context, page *url.URL) (told, error) {
+func (s *Source) locate(ctx context.Context, page *url.URL) (fileInfo, error) {
 	at := page
 	for range maxHops {
 		resp, err := s.ask(ctx, http.MethodHead, at, "")
 		if err != nil {
-			return told{}, err
+			return fileInfo{}, err
 		}
 		_ = resp.Body.Close()
-		t := told{size: size(resp), etag: etag(resp), commit: commit(resp.Header.Get("X-Repo-Commit")), direct: at}
+		t := fileInfo{size: size(resp), etag: etag(resp), commit: commit(resp.Header.Get("X-Repo-Commit")), direct: at}
 		if resp.StatusCode == http.StatusOK {
 			return t, sized(t, at)
 		}
 		if !redirects(resp) {
-			return told{}, refused(resp)
+			return fileInfo{}, refused(resp)
 		}
 		next, err := s.next(resp)
 		if err != nil {
-			return told{}, err
+			return fileInfo{}, err
 		}
 		if s.ours(next) {
 			at = next
@@ -68,20 +68,20 @@ func (s *Source) locate(ctx context.Context, page *url.URL) (told, error) {
 		t.direct = next
 		if t.size < 0 { // from a mirror; the store knows the size
 			if resp, err = s.follow(ctx, http.MethodHead, next, ""); err != nil {
-				return told{}, err
+				return fileInfo{}, err
 			}
 			_ = resp.Body.Close()
 			if resp.StatusCode != http.StatusOK {
-				return told{}, refused(resp)
+				return fileInfo{}, refused(resp)
 			}
 			t.size = size(resp)
 		}
 		return t, sized(t, next)
 	}
-	return told{}, fmt.Errorf("HEAD %s: more than %d redirects", bare(page), maxHops)
+	return fileInfo{}, fmt.Errorf("HEAD %s: more than %d redirects", bare(page), maxHops)
 }
 
-func sized(t told, at *url.URL) error {
+func sized(t fileInfo, at *url.URL) error {
 	if t.size < 0 {
 		return fmt.Errorf("HEAD %s: the answer tells no size", bare(at))
 	}
@@ -138,7 +138,7 @@ type remote struct {
 	page   *url.URL
 
 	mu    sync.Mutex // guards all below; held while the hub is asked, so that one of many ranges asks
-	told  told
+	told  fileInfo
 	known bool
 }
 
@@ -158,7 +158,7 @@ func (r *remote) open(ctx context.Context, from, n int64) (io.ReadCloser, error)
 }
 
 // where is where the bytes are now; not at the location that was tried in vain, unless that is so again.
-func (r *remote) where(ctx context.Context, vain *url.URL) (told, error) {
+func (r *remote) where(ctx context.Context, vain *url.URL) (fileInfo, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.known && r.told.direct != vain {
@@ -166,18 +166,18 @@ func (r *remote) where(ctx context.Context, vain *url.URL) (told, error) {
 	}
 	t, err := r.source.locate(ctx, r.page)
 	if err != nil {
-		return told{}, err
+		return fileInfo{}, err
 	}
 	was, is := digest(r.told.etag), digest(t.etag)
 	if r.told.size != t.size || was != is && was != (weights.Digest{}) && is != (weights.Digest{}) {
-		return told{}, &weights.Error{Kind: weights.ErrChanged, Note: path.Base(r.page.Path)}
+		return fileInfo{}, &weights.Error{Kind: weights.ErrChanged, Note: path.Base(r.page.Path)}
 	}
 	r.told, r.known = t, true
 	return t, nil
 }
 
 // get reads a range of a file.
-func (s *Source) get(ctx context.Context, t told, from, n int64) (io.ReadCloser, error) {
+func (s *Source) get(ctx context.Context, t fileInfo, from, n int64) (io.ReadCloser, error) {
 	resp, err := s.follow(ctx, http.MethodGet, t.direct, fmt.Sprintf("bytes=%d-%d", from, from+n-1))
 	if err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ func (s *Source) List(ctx context.Context, at catalog.Checkpoint) ([]weights.Fil
 			if n.Type != "file" || !below {
 				continue
 			}
-			t := told{size: n.Size, etag: n.OID}
+			t := fileInfo{size: n.Size, etag: n.OID}
 			if n.LFS != nil {
 				t.size, t.etag = n.LFS.Size, n.LFS.OID
 			}

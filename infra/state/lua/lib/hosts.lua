@@ -11,18 +11,18 @@ local function forget_host(h)
   end
 end
 
--- presumed_lost reports whether a host did not beat for LOST_MS, and then for LOST_MS more after a caller noticed.
+-- is_presumed_lost reports whether a host did not beat for LOST_MS, and then for LOST_MS more after a caller noticed.
 -- Without the second wait, a Redis that was itself unreachable would declare every host lost on its return. beat clears
 -- the notice.
-local function presumed_lost(key, seen, noticed)
+local function is_presumed_lost(key, seen, noticed)
   if not overdue(seen) then return false end
   if not noticed then redis.call('HSET', key, 'lost_ms', num(NOW)) end
   return noticed and NOW - tonumber(noticed) > LOST_MS
 end
 
--- call_off cancels the sleep of a host that is draining for it, if its runner has not confirmed. The host is ready
+-- cancel_drain cancels the sleep of a host that is draining for it, if its runner has not confirmed. The host is ready
 -- again, as its runner has believed all along. It returns whether there was such a sleep.
-local function call_off(h, reason)
+local function cancel_drain(h, reason)
   local key, power = P .. 'host:' .. h, P .. 'wake:' .. h
   local f = redis.call('HMGET', key, 'state', 'sleep_token')
   if f[1] ~= 'draining' or not f[2] then return false end
@@ -42,8 +42,8 @@ local function wake_lease(h, gateway, lease_ms)
   local f = redis.call('HMGET', key, 'state', 'seen_ms', 'lost_ms')
   local state = f[1] or 'asleep'
   if awake(state) then
-    if not presumed_lost(key, f[2], f[3]) then
-      call_off(h, 'wanted')
+    if not is_presumed_lost(key, f[2], f[3]) then
+      cancel_drain(h, 'wanted')
       return ''
     end
     forget_host(h)

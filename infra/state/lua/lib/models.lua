@@ -1,7 +1,7 @@
 -- Functions on the records of models. Requires changes.
 
--- left removes a host from the copies of a model if it has neither a record nor a ticket of it any more.
-local function left(h, m)
+-- drop_copy_if_unused removes a host from the copies of a model if it has neither a record nor a ticket of it any more.
+local function drop_copy_if_unused(h, m)
   if redis.call('EXISTS', P .. 'model:' .. h .. ':' .. m) == 1 then return end
   for _, ids in ipairs({redis.call('LRANGE', P .. 'queue:' .. h, 0, -1), redis.call('SMEMBERS', P .. 'begun:' .. h)}) do
     for _, id in ipairs(ids) do
@@ -16,7 +16,7 @@ local function drop_model(h, m)
   local ty = redis.call('HGET', P .. 'model:' .. h .. ':' .. m, 'type')
   redis.call('DEL', P .. 'model:' .. h .. ':' .. m)
   redis.call('SREM', P .. 'models:' .. h, m)
-  left(h, m)
+  drop_copy_if_unused(h, m)
   if ty then redis.call('ZREM', P .. 'lru:' .. h .. ':' .. ty, m) end
 end
 

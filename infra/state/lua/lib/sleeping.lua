@@ -24,16 +24,16 @@ local function free_power(h, sleep)
   if redis.call('HGET', P .. 'wake:' .. h, 'token') == sleep then redis.call('DEL', P .. 'wake:' .. h) end
 end
 
--- become sets a host's state and publishes it.
-local function become(h, state)
+-- set_host_state sets a host's state and publishes it.
+local function set_host_state(h, state)
   redis.call('HSET', P .. 'host:' .. h, 'state', state)
   changed(h)
   publish({kind = 'host', host = h, state = state, reason = 'sleep'})
 end
 
--- not_mine returns why `who` may not continue a sleep that needs the host in this state: 'gone' (it is over) or 'lost'
+-- sleep_conflict returns why `who` may not continue a sleep that needs the host in this state: 'gone' (it is over) or 'lost'
 -- (another holds the power lease). It returns nil if `who` may.
-local function not_mine(h, who, sleep, state)
+local function sleep_conflict(h, who, sleep, state)
   local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'sleep_token')
   if f[2] ~= sleep then return 'gone' end
   if held_by_other(h, who) then return 'lost' end

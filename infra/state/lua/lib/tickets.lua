@@ -1,7 +1,7 @@
 -- Functions on tickets. Requires models.
 
--- live counts the waiters of a ticket with a current lease and removes the others.
-local function live(id)
+-- live_waiters counts the waiters of a ticket with a current lease and removes the others.
+local function live_waiters(id)
   redis.call('ZREMRANGEBYSCORE', P .. 'waiters:' .. id, '-inf', '(' .. num(NOW))
   return redis.call('ZCARD', P .. 'waiters:' .. id)
 end
@@ -19,7 +19,7 @@ local function close(id, state)
   redis.call('HSET', key, 'state', state, 'ended_ms', num(NOW))
   redis.call('PEXPIRE', key, 60000)
   redis.call('PEXPIRE', P .. 'waiters:' .. id, 60000)
-  left(t.host, t.model)
+  drop_copy_if_unused(t.host, t.model)
   return t
 end
 

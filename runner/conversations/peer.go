@@ -16,16 +16,16 @@ import (
 
 const maxName = 128 // bytes of a listed name
 
-// sister is another host's runner.
-type sister struct {
+// peer is another host's runner.
+type peer struct {
 	store  *Store
 	host   string
 	client *relay.Client
 }
 
-func (s *sister) perByte() *float64 { return &s.store.hostPerByte }
+func (s *peer) perByte() *float64 { return &s.store.hostPerByte }
 
-func (s *sister) list(ctx context.Context, id Signature) (list []Listed, err error) {
+func (s *peer) list(ctx context.Context, id Signature) (list []Listed, err error) {
 	text, err := s.get(ctx, rpc.PathConversations+hex.EncodeToString(id[:]), nil, maxList)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (s *sister) list(ctx context.Context, id Signature) (list []Listed, err err
 	return list, nil
 }
 
-func (s *sister) open(ctx context.Context, id Signature, c Listed) (io.ReadCloser, error) {
+func (s *peer) open(ctx context.Context, id Signature, c Listed) (io.ReadCloser, error) {
 	path := rpc.PathConversations + hex.EncodeToString(id[:]) + "/" + c.Name + "?offset="
 	return io.NopCloser(&partReader{get: func(offset int64, dst []byte) ([]byte, error) {
 		return s.get(ctx, path+strconv.FormatInt(offset, 10), dst, rpc.ConversationsPart)
@@ -50,12 +50,12 @@ func (s *sister) open(ctx context.Context, id Signature, c Listed) (io.ReadClose
 
 // get asks the runner, and appends its answer, of limit bytes at most, to dst. Only an answer to this call by a holder of
 // the secret counts.
-func (s *sister) get(ctx context.Context, path string, dst []byte, limit int) ([]byte, error) {
+func (s *peer) get(ctx context.Context, path string, dst []byte, limit int) ([]byte, error) {
 	for corrected := false; ; corrected = true {
 		var call relay.Call
 		stop := context.AfterFunc(ctx, func() { call.Cancel(context.Cause(ctx)) })
 		auth := s.store.cfg.Pool.Signer.Sign(rpc.Call{Method: "GET", Path: path, Host: s.host})
-		req := &relay.Request{Method: "GET", Path: []byte(path), FirstByte: askLimit, Silence: askLimit}
+		req := &relay.Request{Method: "GET", Path: []byte(path), FirstByte: askTimeout, Silence: askTimeout}
 		req.Add(rpc.HeaderAuth, []byte(auth))
 		resp, err := s.client.Do(&call, req)
 		if err != nil {

@@ -1,7 +1,7 @@
-// Package slots keeps the conversations of API keys apart in an engine of llama-server, which reuses the beginning of
+// Package engineslots keeps the conversations of API keys apart in an engine of llama-server, which reuses the beginning of
 // whatever a slot computed last. A request gets a slot that holds nothing of another key; see
 // infra/adr/0027-conversations-by-key.md.
-package slots
+package engineslots
 
 import (
 	"container/list"
