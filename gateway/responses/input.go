@@ -74,6 +74,9 @@ func (d *dialogue) item(i object) error {
 		d.out = append(append(append(d.out, `"tool_call_id":`...), id.Raw...), ',')
 		return d.content(i["output"])
 	case "item_reference":
+		if i["id"].String() == "" {
+			return refuse("An item of type 'item_reference' needs an 'id'.")
+		}
 		return refuse("Items of type 'item_reference' are not supported: this gateway stores no responses (--store-responses); send the items themselves, with 'store' false.")
 	}
 	return refuse("An item's type is not supported: use message, reasoning, function_call or function_call_output.")

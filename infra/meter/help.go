@@ -62,7 +62,7 @@ var help = map[string]string{
 	"reveille_runner_conversations_restored_total":        "conversations given to an engine that had just loaded",
 	"reveille_runner_conversations_restored_tokens_total": "tokens of restored conversations",
 	"reveille_runner_conversations_saved_seconds_total":   "engine's seconds that restored conversations save if they go on, as measured when they were saved, less the time to restore them",
-	"reveille_runner_conversations_refused_total":         "conversations that were not saved (engine_did_not_save, not_stored: no room or no disk) or were forgotten meanwhile (forgotten), or not restored (damaged, engine_did_not_restore), or restored without use (engine_did_not_reuse), and those that could not be fetched (not_fetched) or put into the bucket (not_in_bucket)",
+	"reveille_runner_conversations_refused_total":         "conversations that were not saved (engine_did_not_save, not_stored: no room or no disk) or were forgotten meanwhile (forgotten), or would take more than a tenth of the time to compute them (not_worth_it), or not restored (damaged, engine_did_not_restore), or restored without use (engine_did_not_reuse), and those that could not be fetched (not_fetched) or put into the bucket (not_in_bucket)",
 	"reveille_runner_conversations_fetched_total":         "conversations fetched from other hosts or the bucket",
 	"reveille_runner_conversations_bytes":                 "bytes of saved conversations on disk",
 	"reveille_runner_embedding_batches_total":             "embedding batches sent to engines",

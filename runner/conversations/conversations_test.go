@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -54,6 +55,7 @@ type llama struct {
 	task  []int // 0: served nobody
 	link  string
 	deny  bool // refuses to restore
+	mute  bool // restores, and does not answer
 	dies  bool // ends in the middle of saving
 
 	saving func()      // called before each save; may be nil
@@ -99,6 +101,9 @@ func newLlama(t *testing.T, slots int) *llama {
 			n := binary.LittleEndian.Uint32(text[8:])
 			l.slots[id] = make([]uint32, n)
 			_ = binary.Read(bytes.NewReader(text[12:]), binary.LittleEndian, l.slots[id])
+			if l.mute {
+				panic(http.ErrAbortHandler)
+			}
 			fmt.Fprintf(w, `{"n_restored":%d}`, n)
 			return
 		}
@@ -202,6 +207,37 @@ func TestOwnersComeBack(t *testing.T) {
 	})
 	if len(got) != 2 || got[ann] != 100 || got[ben] != 101 {
 		t.Errorf("owners and tokens are %v", got)
+	}
+}
+
+// A slot whose restore has no known end belongs to the conversation's owner: another gets it erased.
+func TestOwnerOfAnUncertainRestore(t *testing.T) {
+	s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 1)
+	ann, table := engineslots.TenantOf("ann"), engineslots.New(1, nil)
+	run(t, s, p, l, table, func(e *Engine) {
+		table.Restored(0, ann, engineslots.Prompt{})
+		l.holding(0, count(1, 100), 1)(e)
+	})
+	l, table = newLlama(t, 1), engineslots.New(1, nil)
+	l.mute = true
+	run(t, s, p, l, table, func(*Engine) {
+		if owner, _, known := table.Held(0); len(l.slots[0]) != 100 || !known || owner != ann {
+			t.Errorf("a slot with %d tokens of ann is of %v, %v", len(l.slots[0]), owner, known)
+		}
+	})
+}
+
+// A conversation that was restored is worth what computing it took, whatever its short new turns take.
+func TestWorthOfRestored(t *testing.T) {
+	s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 1)
+	run(t, s, p, l, nil, l.holding(0, count(1, 100), 1))
+	again := newLlama(t, 1)
+	again.speed = 100 * l.speed
+	run(t, s, p, again, nil, again.holding(0, count(1, 101), 1))
+	s.Close()
+	list := slices.Collect(maps.Values(s.entries))
+	if len(list) != 1 || list[0].worth() != time.Duration(101*l.speed*float64(time.Second)) {
+		t.Errorf("worth %v", list)
 	}
 }
 
@@ -396,8 +432,16 @@ func TestWorth(t *testing.T) {
 	if left := names(t, dir); len(left) != 0 {
 		t.Fatalf("%v was saved", left)
 	}
-	s.perByte = []float64{1e-9, 1e-9, 1} // one slow disk access does not count
+	var text bytes.Buffer
+	s.cfg.Metrics.WritePrometheus(&text)
+	if !bytes.Contains(text.Bytes(), []byte(`refused_total{reason="not_worth_it"} 1`)) {
+		t.Errorf("the metrics are %s", text.Bytes())
+	}
+	s.perByte = []float64{1} // one slow disk access does not count, not even the first
 	run(t, s, process(t, model), l, nil, l.holding(0, count(1, 100), 1))
+	if left := names(t, dir); len(left) != 1 {
+		t.Fatalf("%v was saved", left)
+	}
 	s.Close()
 	s, err := Open(Config{Dir: dir, Bytes: 1 << 20, TTL: time.Nanosecond, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -72,9 +72,10 @@ type Engine struct {
 	endFetch   context.CancelFunc
 
 	// For Restore and Save.
-	client *relay.Client
-	key    string
-	table  *engineslots.Table
+	client           *relay.Client
+	key              string
+	table            *engineslots.Table
+	restoredPerToken float64 // seconds, as measured when what was restored was computed; 0: nothing was
 }
 
 // stagedFile is a conversation that lies in the engine's folder.
@@ -179,6 +180,7 @@ func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 				break
 			}
 			if cost*minGain > c.worth() {
+				e.store.m.worthless.Inc()
 				e.store.dropMeasurement()
 				continue
 			}
@@ -263,6 +265,9 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 		var got struct {
 			Restored int `json:"n_restored"`
 		}
+		if table != nil { // before the engine is asked: it may restore the slot without answering in time
+			table.Restored(slot, c.Tenant, c.Prompt)
+		}
 		err := e.slot(ctx, slot, "restore", c.name, stepTimeout, &got)
 		if err == nil && got.Restored != int(c.Tokens) {
 			err = fmt.Errorf("%d of %d tokens were restored", got.Restored, c.Tokens)
@@ -275,10 +280,9 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 		if err != nil {
 			break
 		}
-		if e.store.m.restored.Inc(); table != nil {
-			table.Restored(slot, c.Tenant, c.Prompt)
-		}
+		e.store.m.restored.Inc()
 		tokens += got.Restored
+		e.restoredPerToken = max(e.restoredPerToken, c.PromptMS/1000/float64(c.Tokens))
 		e.reuse.restored(slot, c.entry)
 		e.store.m.seconds.Add(max(c.worth()-time.Since(began), 0).Seconds())
 	}
@@ -323,6 +327,9 @@ func (e *Engine) Save(ctx context.Context) {
 		e.log.Warn("conversations are not saved", "error", err)
 		return
 	}
+	if e.restoredPerToken > 0 { // the engine has only computed new turns since: short prompts take longer for each token
+		perToken = min(perToken, e.restoredPerToken)
+	}
 	root, err := os.OpenRoot(e.dir)
 	if err != nil {
 		e.log.Warn("conversations are not saved", "error", err)
@@ -342,6 +349,7 @@ func (e *Engine) Save(ctx context.Context) {
 		}
 		worth := time.Duration(float64(s.Tokens) * perToken * float64(time.Second))
 		if e.store.cost(perSize*int64(s.Tokens))*minGain > worth {
+			e.store.m.worthless.Inc()
 			e.store.dropMeasurement()
 			continue
 		}
@@ -372,8 +380,10 @@ func (e *Engine) Save(ctx context.Context) {
 }
 
 // listSlots returns the slots that may be worth saving, the last used first, and the seconds that the engine takes to compute a token
-// of a prompt.
+// of a prompt, within askTimeout.
 func (e *Engine) listSlots(ctx context.Context) (slots []slotState, perToken float64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
 	text, err := e.ask(ctx, "GET", "/slots", nil, askTimeout)
 	if err == nil {
 		err = json.Unmarshal(text, &slots)

@@ -7,7 +7,7 @@ type meters struct {
 	seconds                            *metrics.FloatCounter
 	unsaved, full, damaged, rejected   *metrics.Counter
 	fetched, unfetched, unused, notPut *metrics.Counter
-	forgotten                          *metrics.Counter
+	forgotten, worthless               *metrics.Counter
 }
 
 func newMeters(set *metrics.Set, s *Store) meters {
@@ -24,6 +24,7 @@ func newMeters(set *metrics.Set, s *Store) meters {
 		damaged: set.NewCounter(`reveille_runner_conversations_refused_total{reason="damaged"}`), rejected: set.NewCounter(`reveille_runner_conversations_refused_total{reason="engine_did_not_restore"}`),
 		notPut:    set.NewCounter(`reveille_runner_conversations_refused_total{reason="not_in_bucket"}`),
 		forgotten: set.NewCounter(`reveille_runner_conversations_refused_total{reason="forgotten"}`),
+		worthless: set.NewCounter(`reveille_runner_conversations_refused_total{reason="not_worth_it"}`),
 		unused:    set.NewCounter(`reveille_runner_conversations_refused_total{reason="engine_did_not_reuse"}`),
 	}
 }

@@ -7,14 +7,17 @@ import (
 	"time"
 )
 
-// strikes is how many restored conversations must go unused before a model's are no longer saved.
-const strikes = 2
+const (
+	strikes  = 2  // restored conversations that must go unused before a model's are no longer saved
+	maxAsked = 32 // requests whose slot is looked up, after which conversations that nobody used are left alone
+)
 
 // reuse learns whether requests use the restored conversations of an engine. Once two run at the same time it stops, because
 // it cannot tell which of them used the tokens. Its methods are safe for concurrent use.
 type reuse struct {
 	mu        sync.Mutex
 	running   int
+	asked     int            // how often the engine was asked since something was restored
 	unusedYet map[int]*entry // restored and not yet used, by slot
 	notUsed   map[int]*entry // that their slot's next request did not use
 }
@@ -59,7 +62,7 @@ func (e *Engine) End() {
 
 // Reused returns how many tokens of the prompt of the request that the engine begins to answer came from a restored
 // conversation, 0 if none did or it is not known. It asks the engine only while there are restored conversations
-// that no request has used.
+// that no request has used, and at most maxAsked times.
 func (e *Engine) Reused(ctx context.Context) int {
 	if e == nil {
 		return 0
@@ -67,6 +70,9 @@ func (e *Engine) Reused(ctx context.Context) int {
 	r := &e.reuse
 	r.mu.Lock()
 	any := len(r.unusedYet) > 0
+	if r.asked++; any && r.asked >= maxAsked {
+		r.unusedYet = nil
+	}
 	r.mu.Unlock()
 	if !any {
 		return 0

@@ -276,15 +276,18 @@ func (s *Store) dropMeasurement() {
 	s.perByte = s.perByte[min(1, len(s.perByte)):]
 }
 
-// cost estimates the time to save or restore bytes: the median of the last times.
+// cost estimates the time to save or restore bytes: the median of the last times. Until there are three, times of a usual disk stand in
+// for those that are missing, so that a single slow one decides nothing.
 func (s *Store) cost(bytes int64) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	perByte := 1e-9 // a usual disk, until this one is known
-	if n := len(s.perByte); n > 0 {
-		perByte = slices.Sorted(slices.Values(s.perByte))[n/2]
+	const usual = 1e-9
+	known := slices.Clone(s.perByte)
+	for len(known) < 3 {
+		known = append(known, usual)
 	}
-	return time.Duration(perByte * float64(bytes) * float64(time.Second))
+	slices.Sort(known)
+	return time.Duration(known[len(known)/2] * float64(bytes) * float64(time.Second))
 }
 
 // saved is a conversation that an engine just wrote, or another host gives.
