@@ -62,9 +62,11 @@ func TestPlaygroundWithRealEngine(t *testing.T) {
 	b.is("document.querySelector('#play-out .stats').textContent.includes(' evicted minilm-l6-v2-twin ')")
 	b.runs("minilm-l6-v2", "[[")
 	choose("minilm-reranker")
+	b.is("document.querySelector('#play-query').value = 'a true story'")
 	b.press("#play-go")
 	b.reads("3 documents")
 	b.runs("minilm-reranker", "relevance_score")
+	b.is("document.querySelector('#code-text').textContent.includes('\"a true story\"')")
 }
 
 // runs runs what the playground gives as Python: it must name the model, end well, and print a text.

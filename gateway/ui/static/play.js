@@ -235,7 +235,7 @@ function code(kind) {
     return `curl -sN ${url} \\\n  -H 'Content-Type: application/json'${key} \\\n  -d '${json.replaceAll('\'', '\'\\\'\'')}'`;
   }
   const client = `from openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key=${session.keyed ? 'os.environ["REVEILLE_KEY"]' : '"none"'})\n`;
-  const literal = (v) => JSON.stringify(v, null, 2).replaceAll(/\btrue\b/g, 'True');
+  const literal = (v) => JSON.stringify(v, null, 2).replaceAll(/"(?:[^"\\]|\\.)*"|\b(?:true|false|null)\b/g, (word) => ({ true: 'True', false: 'False', null: 'None' })[word] ?? word);
   const start = session.keyed ? `import os\n${client}` : client;
   if (path.endsWith('completions')) {
     const { stream_options: _, ...plain } = body;
