@@ -62,7 +62,7 @@ func TestPlaygroundWithRealEngine(t *testing.T) {
 	b.is("document.querySelector('#play-out .stats').textContent.includes(' evicted minilm-l6-v2-twin ')")
 	b.runs("minilm-l6-v2", "[[")
 	choose("minilm-reranker")
-	b.is("document.querySelector('#play-query').value = 'a true story'")
+	b.is("!!(document.querySelector('#play-query').value = 'a true story')")
 	b.press("#play-go")
 	b.reads("3 documents")
 	b.runs("minilm-reranker", "relevance_score")
