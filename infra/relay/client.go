@@ -118,9 +118,17 @@ func (c *Client) start(call *Call, req *Request, waits bool, until time.Time) (*
 	if !ok {
 		return nil, ErrBadRequest
 	}
-	asks := rawReads && waits && len(req.Body) <= cap(head)-len(head)
+	asks := rawReads && waits && req.Upload == nil && len(req.Body) <= cap(head)-len(head)
 	if asks {
 		out.text = append(head, req.Body...)
+	}
+	body := req.Body
+	if req.Upload != nil {
+		var err error
+		if body, err = req.Upload.next(); err != nil {
+			call.Cancel(err)
+			return nil, &Error{Kind: ErrCancelled, Cause: call.Cause()}
+		}
 	}
 	for {
 		cn, reused, err := c.take(call, !asks)
@@ -134,8 +142,15 @@ func (c *Client) start(call *Call, req *Request, waits bool, until time.Time) (*
 			r.sent(req.FirstByte)
 			n, err = cn.ask(&out, reused, earlier(until, r.headDue), c.cfg.WriteTimeout)
 			r.got = cn.hi > 0
-		} else if n, err = cn.write(head, req.Body, c.cfg.WriteTimeout); err == nil {
-			r.sent(req.FirstByte)
+		} else {
+			if n, err = cn.write(head, body, c.cfg.WriteTimeout); err == nil && req.Upload != nil {
+				var more int64
+				more, err = cn.upload(call, req.Upload, c.cfg.WriteTimeout)
+				n += more
+			}
+			if err == nil {
+				r.sent(req.FirstByte)
+			}
 		}
 		if err == nil {
 			if r.got {

@@ -21,7 +21,7 @@ import (
 var (
 	ErrBodyTooLarge = fasthttp.ErrBodyTooLarge
 	ErrBodySlow     = errors.New("the body arrives too slowly")
-	errBodyBroken   = errors.New("the body ended early, or its chunks are malformed")
+	ErrBodyBroken   = errors.New("the body ended early, or its chunks are malformed")
 	ErrBuffersFull  = errors.New("too many request bytes are buffered")
 )
 
@@ -154,39 +154,56 @@ func (in *Intake) fill(b *Body, src io.Reader, size, most int) (n int, err error
 	if err := in.Fits(size, most); err != nil {
 		return 0, err
 	}
-	var began, due time.Time // fasthttp's deadline for the head applies until the second read
-	for reads := 0; size < 0 || n < size; reads++ {
+	var p pace
+	for size < 0 || n < size {
 		if b.buf == nil || n == len(*b.buf) {
 			if err := in.grow(b, n, size, most); err != nil {
 				return n, err
 			}
 		}
-		if reads > 1 || size < 0 {
-			now := time.Now()
-			if began.IsZero() {
-				began = now
-			}
-			if next := in.due(began, now, n); next.Sub(due) > in.cfg.ReadTimeout/16 {
-				due = next
-				if err := b.ctx.Conn().SetReadDeadline(due); err != nil {
-					return n, errBodyBroken
-				}
-			}
-		}
-		m, err := src.Read((*b.buf)[n:])
+		m, err := in.read(&p, b.ctx, src, (*b.buf)[n:], n, size)
 		if n += m; err == io.EOF {
 			break
 		} else if err != nil {
-			return n, in.failure(err, due)
+			return n, err
 		}
 		if n > most {
 			return n, ErrBodyTooLarge
 		}
 	}
 	if size >= 0 && n != size {
-		return n, errBodyBroken
+		return n, ErrBodyBroken
 	}
 	return n, nil
+}
+
+// pace is how a body has arrived so far. fasthttp's deadline for the head applies until the second read of one with a
+// Content-Length.
+type pace struct {
+	reads      int
+	began, due time.Time
+}
+
+// read reads into buf what follows the first n bytes of a body of size bytes, or of chunks if size is negative. Errors other
+// than io.EOF are those of Read.
+func (in *Intake) read(p *pace, ctx *fasthttp.RequestCtx, src io.Reader, buf []byte, n, size int) (int, error) {
+	if p.reads++; p.reads > 2 || size < 0 {
+		now := time.Now()
+		if p.began.IsZero() {
+			p.began = now
+		}
+		if next := in.due(p.began, now, n); next.Sub(p.due) > in.cfg.ReadTimeout/16 {
+			p.due = next
+			if err := ctx.Conn().SetReadDeadline(p.due); err != nil {
+				return 0, ErrBodyBroken
+			}
+		}
+	}
+	m, err := src.Read(buf)
+	if err != nil && err != io.EOF {
+		err = in.failure(err, p.due)
+	}
+	return m, err
 }
 
 // due returns when the next bytes of a body must arrive, given n bytes since began.
@@ -200,7 +217,7 @@ func (in *Intake) failure(err error, due time.Time) error {
 	if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() || !due.IsZero() && !time.Now().Before(due) {
 		return ErrBodySlow
 	}
-	return fmt.Errorf("%w: %w", errBodyBroken, err)
+	return fmt.Errorf("%w: %w", ErrBodyBroken, err)
 }
 
 const (

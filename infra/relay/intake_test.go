@@ -35,7 +35,7 @@ func intakeServer(t *testing.T, cfg IntakeConfig) (*Intake, string) {
 			}
 			b, err := in.Read(ctx, 0)
 			defer b.Drop()
-			for kind, status := range map[error]int{ErrBodyTooLarge: 413, ErrBuffersFull: 503, ErrBodySlow: 408, errBodyBroken: 400} {
+			for kind, status := range map[error]int{ErrBodyTooLarge: 413, ErrBuffersFull: 503, ErrBodySlow: 408, ErrBodyBroken: 400} {
 				if errors.Is(err, kind) {
 					ctx.SetStatusCode(status)
 				}

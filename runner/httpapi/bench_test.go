@@ -54,6 +54,7 @@ models:
 type engines struct {
 	*launch.Launcher
 	handle func(c net.Conn, r *http.Request) // of the fake model; the connection is closed after it
+	body   func(io.Reader) error             // reads a request's body before handle, which an error prevents; nil discards it
 
 	mu    sync.Mutex
 	fakes []*fake
@@ -79,10 +80,16 @@ func (e *engines) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe,
 			f.mu.Unlock()
 			f.wg.Go(func() {
 				defer c.Close()
-				if req, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
-					_, _ = io.Copy(io.Discard, req.Body)
-					e.handle(c, req)
+				req, err := http.ReadRequest(bufio.NewReader(c))
+				if err != nil {
+					return
 				}
+				if e.body == nil {
+					_, _ = io.Copy(io.Discard, req.Body)
+				} else if e.body(req.Body) != nil {
+					return
+				}
+				e.handle(c, req)
 			})
 		}
 	})

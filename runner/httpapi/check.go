@@ -40,13 +40,13 @@ func (l load) iteration(firstByte time.Duration) time.Duration {
 	return min(firstByte/4+firstByte*time.Duration(l.bytes)/readBy, most)
 }
 
-// loadOf returns the input of one request, zero for an engine without a loop.
-func loadOf(p *host.Ref, body []byte) load {
-	if loopPath(p.Engine) == "" {
+// input returns the request's load, zero for an engine without a loop.
+func (x *exchange) input() load {
+	if loopPath(x.ref.Engine) == "" {
 		return load{}
 	}
-	l := load{bytes: len(body)}
-	if p.Model.MMProj != "" && holdsMedia(body) {
+	l := load{bytes: x.size}
+	if x.ref.Model.MMProj != "" && x.holdsMedia() {
 		l.media = 1
 	}
 	return l

@@ -26,6 +26,8 @@ type modelRequest struct {
 	method, path   string
 	target         []byte // path and query
 	body           []byte
+	size           int                      // of the body
+	upload         *relay.Upload            // the body, in place of body; nil unless it is sent on while it arrives
 	field          func(name string) []byte // of infra/rpc, and those of the client that are passed on
 	handshake      *fasthttp.RequestHeader  // nil unless it asks for a WebSocket
 	waits          bool                     // see relay.Request
@@ -142,15 +144,25 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	if !ok {
 		return
 	}
-	body, ok := s.readBody(ctx)
-	if !ok {
-		return
-	}
-	defer body.Drop()
 	h := &ctx.Request.Header
 	x := &exchange{s: s, began: time.Now(), modelRequest: modelRequest{
-		model: model, gateway: gateway, method: string(ctx.Method()), path: string(ctx.Path()), target: ctx.RequestURI(), body: ctx.PostBody(), field: h.Peek, waits: true,
+		model: model, gateway: gateway, method: string(ctx.Method()), path: string(ctx.Path()), target: ctx.RequestURI(), size: h.ContentLength(), field: h.Peek, waits: true,
 	}}
+	var body relay.Body
+	defer func() { body.Drop() }()
+	read := func() bool {
+		var refused *reply
+		if body, refused = s.readBody(ctx); refused != nil {
+			refused.send(ctx)
+			return false
+		}
+		x.body = ctx.PostBody()
+		return true
+	}
+	long := x.size >= longBody
+	if !long && !read() {
+		return
+	}
 	if relay.AsksWebSocket(h) {
 		x.handshake = h
 	}
@@ -165,6 +177,18 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		return
 	}
 	x.watch = s.watcher.Arm(ctx.Conn(), func() { x.cancel(relay.ErrGone) })
+	if long && x.passes() {
+		var err error
+		if x.upload, err = s.intake.Upload(ctx); err != nil {
+			x.finish(err)
+			unread(err).send(ctx)
+			return
+		}
+		defer x.upload.Drop()
+	} else if long && !read() {
+		x.finish(errUnanswered)
+		return
+	}
 	if q := x.queue(); q != nil {
 		if answer, served := x.embed(q, ctx.Response.BodyWriter()); served {
 			answer.send(ctx)
@@ -198,6 +222,15 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		resp.OnEnd = x.finish
 		resp.SendTo(ctx)
 	}
+}
+
+// longBody is the size in bytes from which a body is passed on while it arrives.
+const longBody = 256 << 10
+
+// passes reports whether the body may be passed on while it arrives: the runner needs nothing of it, and the request's turn at the
+// engine is now. The gateway has checked what is in it.
+func (x *exchange) passes() bool {
+	return x.queue() == nil && x.table() == nil && x.tryPermit()
 }
 
 // acquire admits the request to its model, or returns the refusal.
@@ -237,9 +270,9 @@ func (x *exchange) send() (*relay.Response, error) {
 		x.conversations.Begin()
 	}
 	x.spans.waited(x.began)
-	x.load = loadOf(x.ref, x.body)
+	x.load = x.input()
 	x.s.watchdog.began(x.model, e, x.load)
-	x.media = beginMedia(e, x.field(rpc.HeaderCacheTenant), x.body)
+	x.beginMedia()
 	req := x.engineRequest()
 	if x.spans.engine != nil {
 		req.Add(trace.Header, x.spans.engine.AppendContext(nil))
@@ -284,8 +317,8 @@ type fields interface{ Set(name, value string) }
 func (x *exchange) engineRequest() *relay.Request {
 	s, req := x.s, &x.req
 	*req = relay.Request{
-		Method: x.method, Path: x.target, Body: x.text,
-		FirstByte: firstByteLimit(s.cfg.FirstByte, len(x.body), len(x.field(rpc.HeaderStream)) > 0), Silence: LongAnswer * s.cfg.FirstByte,
+		Method: x.method, Path: x.target, Body: x.text, Upload: x.upload,
+		FirstByte: firstByteLimit(s.cfg.FirstByte, x.size, len(x.field(rpc.HeaderStream)) > 0), Silence: LongAnswer * s.cfg.FirstByte,
 		Fields: x.reqFields[:0], Waits: x.waits, Until: x.until,
 	}
 	if token := x.media.Token(); token != nil {
@@ -330,6 +363,9 @@ func engineFailed(err error) *reply {
 	}
 	if errors.Is(err, relay.ErrBadRequest) {
 		return failure(fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The request cannot be passed on as it is.")
+	}
+	if errors.Is(err, relay.ErrBodySlow) || errors.Is(err, relay.ErrBodyBroken) {
+		return unread(err)
 	}
 	return failure(describeError(err))
 }

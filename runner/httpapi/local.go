@@ -27,7 +27,7 @@ type localExchange struct {
 func (s *Server) Admit(gateway string, from *relay.Call, req *relay.Request) relay.Admission {
 	target, _, _ := bytes.Cut(req.Path, []byte("?"))
 	x := &localExchange{from: from, exchange: exchange{s: s, began: time.Now(), modelRequest: modelRequest{
-		gateway: gateway, method: req.Method, path: string(target), target: req.Path, body: req.Body, waits: req.Waits, until: req.Until,
+		gateway: gateway, method: req.Method, path: string(target), target: req.Path, body: req.Body, size: len(req.Body), waits: req.Waits, until: req.Until,
 		field: func(name string) []byte {
 			for i := range req.Fields {
 				if req.Fields[i].Name == name {

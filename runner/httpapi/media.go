@@ -3,28 +3,30 @@ package httpapi
 import (
 	"bytes"
 
-	"reveille/runner/host"
+	"reveille/infra/rpc"
 	"reveille/runner/mmcache"
 )
 
 // Every request with media contains at least one of mediaMarks.
 var mediaMarks = [...][]byte{[]byte("image"), []byte("audio"), []byte("multimodal_data")}
 
-// holdsMedia reports whether a body may contain images or audio.
-func holdsMedia(body []byte) bool {
+// holdsMedia reports whether the body may contain images or audio. One that is passed on unread may.
+func (x *exchange) holdsMedia() bool {
+	if x.upload != nil {
+		return true
+	}
 	for _, m := range mediaMarks {
-		if bytes.Contains(body, m) {
+		if bytes.Contains(x.body, m) {
 			return true
 		}
 	}
 	return false
 }
 
-// beginMedia announces a tenant's request to its engine's encoder cache. It returns nil if there is none.
-func beginMedia(e host.Engine, tenant, body []byte) *mmcache.Request {
-	cached, ok := e.(interface{ Media() *mmcache.Attachment })
-	if !ok || cached.Media() == nil {
-		return nil
+// beginMedia announces the request to its engine's encoder cache, if there is one.
+func (x *exchange) beginMedia() {
+	cached, ok := x.ref.Engine.(interface{ Media() *mmcache.Attachment })
+	if ok && cached.Media() != nil {
+		x.media = cached.Media().Begin(string(x.field(rpc.HeaderCacheTenant)), x.holdsMedia())
 	}
-	return cached.Media().Begin(string(tenant), holdsMedia(body))
 }

@@ -130,22 +130,26 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	ctx.SetConnectionClose()
 }
 
-// readBody reads the body of a request whose head was accepted; otherwise it has answered.
-func (s *Server) readBody(ctx *fasthttp.RequestCtx) (body relay.Body, ok bool) {
+// readBody reads the body of a request whose head was accepted, or returns the reply to one that cannot be read.
+func (s *Server) readBody(ctx *fasthttp.RequestCtx) (relay.Body, *reply) {
 	body, err := s.intake.Read(ctx, 0)
-	switch {
-	case err == nil:
-		return body, true
-	case errors.Is(err, relay.ErrBodyTooLarge):
-		s.fail(ctx, fasthttp.StatusRequestEntityTooLarge, rpc.CodeRequestTooLarge, "The request's body is too large.")
-	case errors.Is(err, relay.ErrBuffersFull):
-		s.fail(ctx, fasthttp.StatusServiceUnavailable, rpc.CodeOverloaded, "The model's host buffers too many request bodies; try again.")
-	case errors.Is(err, relay.ErrBodySlow):
-		s.fail(ctx, fasthttp.StatusRequestTimeout, rpc.CodeInvalidRequest, "The request did not come in time.")
-	default:
-		s.fail(ctx, fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The body is not as long as its Content-Length.")
+	if err != nil {
+		return body, unread(err)
 	}
-	return body, false
+	return body, nil
+}
+
+// unread is the reply to a request whose body could not be read.
+func unread(err error) *reply {
+	switch {
+	case errors.Is(err, relay.ErrBodyTooLarge):
+		return failure(fasthttp.StatusRequestEntityTooLarge, rpc.CodeRequestTooLarge, "The request's body is too large.")
+	case errors.Is(err, relay.ErrBuffersFull):
+		return failure(fasthttp.StatusServiceUnavailable, rpc.CodeOverloaded, "The model's host buffers too many request bodies; try again.")
+	case errors.Is(err, relay.ErrBodySlow):
+		return failure(fasthttp.StatusRequestTimeout, rpc.CodeInvalidRequest, "The request did not come in time.")
+	}
+	return failure(fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The body is not as long as its Content-Length.")
 }
 
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {

@@ -56,6 +56,8 @@ func size(r *rand.Rand) int {
 		return 16<<10 - 300 + r.IntN(600)
 	case 10:
 		return 0
+	case 11:
+		return 256<<10 - 300 + r.IntN(600)
 	}
 	return 1 + r.IntN(3000)
 }
