@@ -92,6 +92,44 @@ func TestStopped(t *testing.T) {
 	end()
 }
 
+// A pipe that nobody reads yet keeps nobody waiting: its reader gets the lines once it comes.
+func TestPipeWithoutReader(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan string, 1)
+	go func() {
+		defer close(lines)
+		l, end, err := Open(pipe)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer end()
+		l.Write(&Entry{Request: "r-1"})
+		reader, err := os.Open(pipe)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer reader.Close()
+		line, err := bufio.NewReader(reader).ReadString('\n')
+		if err != nil {
+			t.Error(err)
+		}
+		lines <- line
+	}()
+	select {
+	case line := <-lines:
+		if !strings.Contains(line, `"r-1"`) {
+			t.Errorf("the reader got %q", line)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("a pipe without a reader holds up who opens it")
+	}
+}
+
 // A file that is renamed or removed, as rotation does it, is opened anew.
 func TestRotated(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access.log")

@@ -2,8 +2,10 @@ package accesslog
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -36,8 +38,14 @@ func open(name string) (*file, error) {
 	return f, nil
 }
 
+// open opens the file by its name. A pipe that nobody reads yet is opened for both directions: for writing alone, open(2) waits for
+// a reader or fails.
 func (f *file) open() (*os.File, error) {
-	return os.OpenFile(f.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	opened, err := os.OpenFile(f.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o600)
+	if errors.Is(err, syscall.ENXIO) {
+		return os.OpenFile(f.name, os.O_RDWR, 0)
+	}
+	return opened, err
 }
 
 // Write queues a line.
