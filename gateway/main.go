@@ -18,19 +18,19 @@ import (
 // commands are the program's subcommands.
 type commands struct {
 	Run           runCmd           `cmd:"" help:"Run everything on this machine: gateway, embedded Redis, a local host, a warmer."`
-	Serve         serveCmd         `cmd:"" help:"Run the front alone, over a Redis and runners of their own."`
-	Lambda        lambdaCmd        `cmd:"" help:"Run the front as an AWS Lambda function behind a streaming function URL; chosen by itself there."`
+	Serve         serveCmd         `cmd:"" help:"Run the gateway alone, for a Redis and runners elsewhere."`
+	Lambda        lambdaCmd        `cmd:"" help:"Run the gateway as an AWS Lambda function behind a streaming function URL; the default there."`
 	Init          cli.Init         `cmd:"" help:"Look at this machine and write a models file."`
 	Check         cli.Check        `cmd:"" help:"Validate a models file and explain it."`
 	Schema        cli.Schema       `cmd:"" help:"Print the JSON Schema of models files, for editors."`
 	PS            cli.PS           `cmd:"" name:"ps" help:"List hosts, models and the queue of a running gateway."`
 	Top           cli.Top          `cmd:"" help:"Show hosts, models and the queue live, until q is pressed."`
 	Logs          cli.Logs         `cmd:"" help:"Print the logs of the gateway, its runners and the engines of loaded models."`
-	Health        cli.Health       `cmd:"" help:"Tell by the exit status whether a gateway serves and reads the pool's state, for health checks."`
+	Health        cli.Health       `cmd:"" help:"Exit with status 0 if a gateway serves and reads the pool's state, for health checks."`
 	Load          cli.Load         `cmd:"" help:"Load a model and wait until it is ready."`
 	Unload        cli.Unload       `cmd:"" help:"Unload a model, or all of them."`
 	Pin           cli.Pin          `cmd:"" help:"Keep a model from being chosen to make room."`
-	Unpin         cli.Unpin        `cmd:"" help:"Take a pin back."`
+	Unpin         cli.Unpin        `cmd:"" help:"Remove a pin."`
 	MM            cli.MM           `cmd:"" name:"mm" help:"List what the encoder cache holds in Redis, by model signature."`
 	Conversations conversationsCmd `cmd:"" help:"List the saved conversations, and forget them."`
 	Wake          cli.Wake         `cmd:"" help:"Wake a host and wait until it is awake."`

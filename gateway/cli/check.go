@@ -46,7 +46,7 @@ func (c *Check) Run(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(out, "\n%s is valid: %d models, %d hosts, %d warnings\n", c.File, len(cat.Models), len(cat.Hosts), len(warnings))
+	_, err = fmt.Fprintf(out, "\n%s is valid: %s, %s, %s\n", c.File, count(len(cat.Models), "model"), count(len(cat.Hosts), "host"), count(len(warnings), "warning"))
 	return err
 }
 

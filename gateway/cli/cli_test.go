@@ -191,7 +191,7 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := (&Check{File: file}).Run(t.Context(), &out); err != nil || !strings.Contains(out.String(), "warning: engine program not found: standin ") || !strings.Contains(out.String(), "--engines-dir") ||
-		!strings.HasSuffix(out.String(), "is valid: 1 models, 1 hosts, 1 warnings\n") {
+		!strings.HasSuffix(out.String(), "is valid: 1 model, 1 host, 1 warning\n") {
 		t.Errorf("%v %s", err, &out)
 	}
 	out.Reset()
@@ -199,7 +199,7 @@ func TestCheck(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(engines, "standin"), nil, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&Check{File: file, EnginesDir: []string{engines}}).Run(t.Context(), &out); err != nil || !strings.HasSuffix(out.String(), "is valid: 1 models, 1 hosts, 0 warnings\n") {
+	if err := (&Check{File: file, EnginesDir: []string{engines}}).Run(t.Context(), &out); err != nil || !strings.HasSuffix(out.String(), "is valid: 1 model, 1 host, 0 warnings\n") {
 		t.Errorf("%v %s", err, &out)
 	}
 	out.Reset()

@@ -99,6 +99,9 @@ func (r Remote) open(ctx context.Context, method, path string, body io.Reader) (
 	}
 	resp, err := client.Do(req)
 	if err != nil {
+		if failed, ok := errors.AsType[*url.Error](err); ok {
+			err = failed.Err // without the URL once more
+		}
 		return nil, fmt.Errorf("no gateway answers at %s: %w", r.base(), err)
 	}
 	if resp.StatusCode < 300 {

@@ -170,7 +170,7 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 	if err := w.Flush(); err != nil || h.Waiting == 0 {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "\n%d requests wait\n", h.Waiting)
+	_, err := fmt.Fprintf(out, "\n%s waiting\n", count(h.Waiting, "request"))
 	return err
 }
 

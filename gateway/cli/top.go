@@ -64,7 +64,10 @@ func (c *Top) Run(ctx context.Context, out io.Writer) error {
 	if errors.Is(err, tea.ErrProgramKilled) || errors.Is(err, tea.ErrInterrupted) {
 		return nil // a signal
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("without a terminal, use --json: %w", err)
+	}
+	return nil
 }
 
 // follow reads the page's stream and passes on the pool's views. It returns when the stream ends, with the reason.
@@ -158,12 +161,16 @@ func (s topScreen) View() tea.View {
 func (s topScreen) lines() []string {
 	var out strings.Builder
 	switch pool := s.last.View; {
+	case s.err != nil && s.last.At == 0:
+		return []string{term.Line(s.err.Error(), maxReason)}
+	case s.last.At == 0:
+		return []string{s.gateway + ": connecting"}
 	case s.err != nil:
 		fmt.Fprintf(&out, "%s: %s\n\n", s.gateway, term.Line(s.err.Error(), maxReason))
 	case pool.Stale:
 		fmt.Fprintf(&out, "%s: Redis does not answer: this is what was last known\n\n", s.gateway)
 	default:
-		fmt.Fprintf(&out, "%s: %d requests wait\n\n", s.gateway, pool.Waiting)
+		fmt.Fprintf(&out, "%s: %s waiting\n\n", s.gateway, count(pool.Waiting, "request"))
 	}
 	_ = s.last.table(&out) // a Builder takes everything
 	return strings.Split(strings.TrimRight(out.String(), "\n"), "\n")

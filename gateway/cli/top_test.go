@@ -28,8 +28,15 @@ func TestTop(t *testing.T) {
 	}))
 	defer gateway.Close()
 	c := Top{Remote{URL: gateway.URL, APIKey: "k"}}
-	var screen tea.Model = topScreen{gateway: gateway.URL}
+	var screen tea.Model = topScreen{gateway: "http://gw"}
 	screen, _ = screen.Update(tea.WindowSizeMsg{Width: 100, Height: 20})
+	if got, want := screen.View().Content, "http://gw: connecting\nq quits, arrows scroll"; got != want {
+		t.Errorf("before the first view it shows %q, want %q", got, want)
+	}
+	screen, _ = screen.Update(errors.New("no gateway answers"))
+	if got, want := screen.View().Content, "no gateway answers\nq quits, arrows scroll"; got != want {
+		t.Errorf("without a gateway it shows %q, want %q", got, want)
+	}
 	err := c.follow(t.Context(), func(e poolEvent) error { screen, _ = screen.Update(e); return nil })
 	if err == nil || !strings.Contains(err.Error(), "ended the stream") {
 		t.Error(err)

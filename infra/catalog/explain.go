@@ -16,7 +16,7 @@ import (
 // the defaults, the warm-ups and the given warnings. The error is w's.
 func (c *Catalog) Explain(w io.Writer, warnings Warnings) error {
 	out := &printer{w: w}
-	out.printf("catalogue %s: %d models, %d hosts, %d recipes, %d warm-ups\n", c.Version, len(c.Models), len(c.Hosts), len(c.Recipes), len(c.Warm))
+	out.printf("catalogue %s\n", c.Version)
 	if len(c.Models) > 0 {
 		rows := [][]string{{"MODEL", "TYPE", "RECIPE", "DEVICE", "HOSTS", "IDLE", "CHECKPOINT", "ALIASES", "OPTIONS", "NOTES"}}
 		for _, m := range c.Models {
@@ -81,7 +81,7 @@ func (c *Catalog) idleText(m *Model) string {
 	if d, ok := c.Idle(m); ok {
 		return d.String()
 	}
-	return "warmer's"
+	return "default"
 }
 
 func optionsText(m *Model) string {

@@ -20,7 +20,6 @@ func TestExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := strings.ReplaceAll(b.String(), c.Version, "VERSION") // changes with the shipped recipes
-	got = strings.Replace(got, strings.Fields(got[strings.Index(got, "hosts, "):])[1], "N", 1)
 	golden := filepath.Join("testdata", "explain.txt")
 	if *update {
 		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
