@@ -289,6 +289,9 @@ func (src Source) Models() []Entry {
 		}
 	}
 	for _, h := range src.Snapshot.Hosts {
+		if h.State == policy.Lost {
+			continue // what it held is not known to be there
+		}
 		for id, m := range h.Models {
 			if states[id] != "loaded" && m.Retired == "" {
 				states[id] = string(m.State)

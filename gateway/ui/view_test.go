@@ -139,4 +139,8 @@ func TestModelsAndNotes(t *testing.T) {
 	if src.Notes()["near"] != "no such instance" {
 		t.Error(src.Notes())
 	}
+	h.State = policy.Lost
+	if got := src.Models()[0]; got.State != "unloaded" {
+		t.Errorf("a model of a lost host: %+v", got)
+	}
 }

@@ -68,5 +68,6 @@ func TestHostStates(t *testing.T) {
 	b.is("/lost for \\d+ s/.test(document.querySelector('.card.lost .state')?.textContent)")
 	b.reads("long was loaded")
 	b.reads("models loaded 0")
+	b.reads("long Language unloaded")
 	b.pictures("pool-lost")
 }

@@ -82,7 +82,7 @@ const dialog = byId('login');
 
 function openLogin(why) {
   byId('login-why').textContent = typeof why === 'string' ? why
-    : session.keyed ? 'It stays in a cookie of this browser for twelve hours, sealed.' : 'The key of this machine is in the file admin-key of the gateway\'s state folder.';
+    : session.keyed ? 'This browser stays signed in for twelve hours, by a cookie that does not hold the key.' : 'The key of this machine is in the file admin-key of the gateway\'s state folder.';
   byId('login-error').textContent = '';
   byId('login-key').value = '';
   if (!dialog.open) dialog.showModal();

@@ -40,7 +40,7 @@ function mode() {
 
 const field = (id, label, el) => h('div', { class: 'field' }, h('label', { for: id }, label), el);
 const area = (id, rows, text) => Object.assign(h('textarea', { id, rows, spellcheck: 'false' }), { value: text });
-const buttons = (go) => h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary', id: 'play-go' }, go), h('button', { type: 'button', class: 'quiet', id: 'play-stop', hidden: true }, 'Stop'),
+const buttons = (go) => h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary', id: 'play-go', title: 'Ctrl+Enter' }, go), h('button', { type: 'button', class: 'quiet', id: 'play-stop', hidden: true }, 'Stop'),
   h('button', { type: 'button', class: 'quiet', id: 'play-clear' }, 'Clear'), h('span', { class: 'grow' }),
   h('span', { class: 'pair' }, h('button', { type: 'button', class: 'quiet', id: 'play-curl' }, 'Copy as curl'), h('button', { type: 'button', class: 'quiet', id: 'play-python' }, 'Copy as Python')));
 
@@ -51,16 +51,16 @@ function chatForm() {
     field('play-text', 'Message', area('play-text', 3, '')),
     h('div', { class: 'row fields' },
       field('play-picture', 'Picture', file),
-      field('play-max', 'Most tokens', Object.assign(h('input', { id: 'play-max', type: 'number', min: '1', max: '100000' }), { value: '256' })),
+      field('play-max', 'Max tokens', Object.assign(h('input', { id: 'play-max', type: 'number', min: '1', max: '100000' }), { value: '256' })),
       field('play-temp', 'Temperature', Object.assign(h('input', { id: 'play-temp', type: 'number', min: '0', max: '2', step: '0.1' }), { value: '0.7' }))),
     buttons('Send')];
 }
 
-const embedForm = () => [field('play-text', 'Texts, one a line', area('play-text', 6, 'a cat on a mat\na dog in a basket\nquarterly tax report')), buttons('Compare')];
+const embedForm = () => [field('play-text', 'Texts, one per line', area('play-text', 6, 'a cat on a mat\na dog in a basket\nquarterly tax report')), buttons('Compare')];
 
 const rankForm = () => [
   field('play-query', 'Query', Object.assign(h('input', { id: 'play-query', type: 'text' }), { value: 'pets' })),
-  field('play-text', 'Documents, one a line', area('play-text', 6, 'a cat on a mat\na dog in a basket\nquarterly tax report')), buttons('Rank')];
+  field('play-text', 'Documents, one per line', area('play-text', 6, 'a cat on a mat\na dog in a basket\nquarterly tax report')), buttons('Rank')];
 
 const dataURL = (file) => new Promise((ok, no) => {
   const r = new FileReader();
@@ -153,8 +153,8 @@ function figures(headers, began, first, usage, timings) {
 }
 
 /** What an answer's headers say of its way. */
-const told = (headers) => [['x-media-cache', 'media cache'], ['x-cache-tokens', 'conversation'], ['x-load-ms', 'load ms'], ['x-queue-ms', 'queue ms'], ['x-evicted', 'evicted'], ['x-runner', 'on']]
-  .map(([name, label]) => headers.get(name) && headers.get(name) !== '0' && `${label} ${headers.get(name)}`);
+const told = (headers) => [['x-media-cache', 'media cache'], ['x-cache-tokens', 'conversation'], ['x-queue-ms', 'queued', ' ms'], ['x-load-ms', 'loaded in', ' ms'], ['x-evicted', 'evicted'], ['x-runner', 'on']]
+  .map(([name, label, unit = '']) => headers.get(name) && headers.get(name) !== '0' && `${label} ${headers.get(name)}${unit}`);
 
 const cosine = (a, b) => {
   let ab = 0, aa = 0, bb = 0;

@@ -45,7 +45,7 @@ function slot(m, host, victim) {
     h('div', { class: 'who' },
       h('span', { class: 'model' }, m.id),
       m.pinned && h('span', { class: 'tag' }, 'pinned'),
-      !lost && m.id === victim && h('span', { class: 'tag out', title: 'The next load of this type stops it' }, m.busy ? 'next out, once idle' : 'next out'),
+      !lost && m.state === 'loaded' && m.id === victim && h('span', { class: 'tag out', title: 'The next load of this type stops it' }, m.busy ? 'next out, once idle' : 'next out'),
       h('span', { class: 'muted' }, lost ? 'was loaded' : doing(m), m.memory ? `, ${bytes(m.memory)}` : '')),
     !lost && !m.retired && m.state === 'loaded' && h('div', { class: 'acts' },
       action(m.pinned ? 'unpin' : 'pin', m.pinned ? 'Unpin' : 'Pin', { 'data-model': m.id, 'aria-label': `${m.pinned ? 'Unpin' : 'Pin'} ${m.id}` }),
@@ -125,8 +125,8 @@ function models() {
 }
 
 /** What is said in place of a view of the pool. */
-export const nothing = () => session.keyed && !session.key ? 'This gateway asks for an API key.'
-  : status.text === 'not for this key' ? 'This shows all models, and this key is limited to some: it may use the playground.' : 'Waiting for the pool …';
+export const nothing = () => session.keyed && !session.key ? 'This gateway needs an API key.'
+  : status.text === 'not for this key' ? 'This view shows all models, and this key is limited to some of them. It may use the playground.' : 'Waiting for the pool …';
 
 /** The view's elements. */
 export function poolView() {
