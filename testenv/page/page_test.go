@@ -79,13 +79,18 @@ func TestViews(t *testing.T) {
 	b.pictures("playground")
 	b.press("#play-curl")
 	b.is("document.querySelector('#code-text').textContent.startsWith('curl -sN " + s.URL + "/v1/chat/completions')")
+	b.is("JSON.parse(document.querySelector('#code-text').textContent.split(\"-d '\")[1].slice(0, -1)).messages.map(m => m.content).join() === 'Say <b>hello</b>'")
+	b.pictures("code")
 	b.press("#code-close")
 	b.press("#play-clear")
 	b.is("document.querySelector('#play-out').childElementCount === 0")
+	b.press("#play-go")
+	b.is("document.querySelector('#play-text:invalid') !== null && document.querySelector('#play-out').childElementCount === 0")
 
 	// Logs need the admin key.
 	b.press("nav a[href='#logs']")
 	b.reads("need the key of this machine")
+	b.pictures("logs-without-key")
 	b.press("main button[data-do=login]")
 	b.do(chromedp.SendKeys(chromedp.CSS("#login-key"), s.AdminKey()))
 	b.press("#login-form button[type=submit]")
@@ -213,4 +218,5 @@ func TestManyHosts(t *testing.T) {
 	b.do(chromedp.Reload())
 	b.reads("200 of 200")
 	b.is("document.querySelectorAll('.card.asleep').length === 20")
+	b.pictures("without-redis")
 }

@@ -39,7 +39,7 @@ function mode() {
 }
 
 const field = (id, label, el) => h('div', { class: 'field' }, h('label', { for: id }, label), el);
-const area = (id, rows, text) => Object.assign(h('textarea', { id, rows, spellcheck: 'false' }), { value: text });
+const area = (id, rows, text) => Object.assign(h('textarea', { id, rows, spellcheck: 'false', required: true }), { value: text });
 const buttons = (go) => h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary', id: 'play-go', title: 'Ctrl+Enter' }, go), h('button', { type: 'button', class: 'quiet', id: 'play-stop', hidden: true }, 'Stop'),
   h('button', { type: 'button', class: 'quiet', id: 'play-clear' }, 'Clear'), h('span', { class: 'grow' }),
   h('span', { class: 'pair' }, h('button', { type: 'button', class: 'quiet', id: 'play-curl' }, 'Copy as curl'), h('button', { type: 'button', class: 'quiet', id: 'play-python' }, 'Copy as Python')));
@@ -225,9 +225,10 @@ async function run(event) {
   }
 }
 
-/** Code that sends the same request; the key is named, never shown. */
+/** Code that sends the request that is written or, without one, the last that was sent; the key is named, never shown. */
 function code(kind) {
   const [path, body] = request();
+  if (state.messages.length && !byId('play-text').value && !state.picture) body.messages = state.messages.slice(0, -1);
   const url = location.origin + path;
   const json = JSON.stringify(body, null, 2);
   if (kind === 'curl') {
