@@ -1,8 +1,10 @@
 package catalog
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"github.com/goccy/go-yaml/ast"
@@ -13,8 +15,11 @@ import (
 // type [Problems].
 func Load(path string) (*Catalog, Warnings, error) {
 	data, err := readBounded(path)
-	if err != nil {
-		return nil, nil, fmt.Errorf("catalog: %w", err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil, fmt.Errorf("models file: %w; gateway init writes one", err)
+	case err != nil:
+		return nil, nil, fmt.Errorf("models file: %w", err)
 	}
 	return load(path, data)
 }

@@ -192,7 +192,7 @@ func TestLoadWarnsOfMissingFiles(t *testing.T) {
 	if len(warnings) != 1 || warnings[0].Line != 6 || warnings[0].Path != "models.b.checkpoint" || warnings[0].File != file {
 		t.Errorf("warnings:\n%s", warnings)
 	}
-	if _, _, err := Load(filepath.Join(dir, "no.yaml")); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := Load(filepath.Join(dir, "no.yaml")); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "gateway init") {
 		t.Errorf("missing file: %v", err)
 	}
 }
