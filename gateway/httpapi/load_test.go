@@ -135,7 +135,7 @@ func TestSavedOptions(t *testing.T) {
 		t.Errorf("run-time settings do not count: %s", r.text)
 	}
 	p.want(200, p.post("/v1/internal/set", `{"ctx_size":null}`))
-	for _, body := range []string{`{"nonsense":1}`, `{"pinned":true}`, `{"steps":3}`, `{"ctx_size":"8192"}`} {
+	for _, body := range []string{`{"nonsense":1}`, `{"pinned":true}`, `{"steps":3}`, `{"ctx_size":"8192"}`, `{"ctx_size":0}`} {
 		p.want(400, p.post("/v1/models/two/options", body))
 	}
 	r = p.want(200, p.post("/v1/models/two/options", `{"ctx_size":null,"args":"--tokens 3"}`))

@@ -124,7 +124,7 @@ func TestRuntimeSettings(t *testing.T) {
 			t.Errorf("%s: %d %s", body, r.status, r.text)
 		}
 	}
-	if r := p.post("/v1/internal/set", `{"ctx_size":16777217}`); r.status != 400 || !strings.Contains(r.text, "want 0 to 16777216, or -1 for automatic") {
+	if r := p.post("/v1/internal/set", `{"ctx_size":16777217}`); r.status != 400 || !strings.Contains(r.text, "want 1 to 16777216, or -1 for automatic") {
 		t.Errorf("%d %s", r.status, r.text)
 	}
 }

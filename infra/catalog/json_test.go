@@ -24,7 +24,7 @@ func anyCatalog(t *rapid.T) *Catalog {
 			b.WriteString("    options: {args: " + pick("args", `"--x <&>"`, `"é"`, `""`, "--y") + "}\n")
 		case 1:
 			b.WriteString("    recipe: llamacpp\n    checkpoint: " + pick("checkpoint", "a.gguf", "s3://b/k", "hf://o/r/f-Q4_0.gguf@v1", "s3://b/k\n    sha256: "+strings.Repeat("aB", 32)) + "\n")
-			fmt.Fprintf(&b, "    options: {ctx_size: %d}\n", rapid.IntRange(-1, 1<<20).Draw(t, "ctx"))
+			fmt.Fprintf(&b, "    options: {ctx_size: %d}\n", rapid.IntRange(1, 1<<20).Draw(t, "ctx"))
 		case 2:
 			b.WriteString("    recipe: own\n    device: cpu\n")
 		}

@@ -14,9 +14,7 @@ import (
 // argument overrides an option for the engine and therefore for the plan.
 func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, opts recipe.Options) Options {
 	o := Options{Type: t, Devices: d, Engine: r.Family(), Memory: memory, Tuned: tuned(r, opts)}
-	if o.Context = number(opts["ctx_size"]); opts["ctx_size"] == int64(0) {
-		o.Context = wholeContext
-	}
+	o.Context = number(opts["ctx_size"])
 	o.NBatch, o.NUBatch, o.Parallel = number(opts["n_batch"]), number(opts["n_ubatch"]), number(opts["n_parallel"])
 	o.CacheK, o.CacheV = text(opts["cache_type_k"]), text(opts["cache_type_v"])
 	o.ExactKV, o.Fraction = opts["kv_cache_bytes"] != nil, opts["gpu_memory_utilization"] != nil

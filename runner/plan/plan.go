@@ -37,7 +37,7 @@ type Options struct {
 	// Engine is the recipe's family, see recipe.Recipe.Family. It determines what the engine does on its own.
 	Engine string
 
-	Context  int // tokens; -1 automatic, wholeContext the model's own
+	Context  int // tokens; -1 automatic
 	NBatch   int
 	NUBatch  int
 	Parallel int
@@ -68,9 +68,6 @@ type Options struct {
 
 	beyond int64 // of the share
 }
-
-// wholeContext in Options.Context asks for all the positions a model has.
-const wholeContext = -2
 
 // Validate reports configured sizes that contradict each other: n_batch ≥ n_ubatch, and for a model that embeds
 // context ≥ n_batch.
@@ -218,8 +215,7 @@ func makeAs(m Meta, o Options, s Share) Plan {
 	if p.Need = p.Estimate; o.Memory > 0 {
 		p.Need, p.Ruled = o.Memory, ByMemory
 	}
-	asked := o.Context > 0 || o.Context == wholeContext && m.Positions > 0
-	p.Fixed = p.Estimate > 0 && !takesShare && (p.Kind == Plain || asked && (!p.Divided || o.Parallel > 0))
+	p.Fixed = p.Estimate > 0 && !takesShare && (p.Kind == Plain || o.Context > 0 && (!p.Divided || o.Parallel > 0))
 	p.HostLimit = p.limit(&m, &o)
 	p.Forgets = forgets(&m, &o)
 	return p
@@ -350,8 +346,6 @@ func (p *Plan) paged(m *Meta, o *Options) {
 	switch {
 	case o.Context > 0:
 		p.Context, p.Reason = o.Context, "context as asked for"
-	case o.Context == wholeContext && whole > 0:
-		p.Context, p.Reason = whole, "the model's own context"
 	case p.Share > 0:
 		p.fill(m, o, whole)
 	default:
@@ -381,7 +375,7 @@ func (p *Plan) paged(m *Meta, o *Options) {
 // the share. If the number of sequences is not configured, it is limited to as many as fit into the share with that
 // context or the usual one.
 func (p *Plan) divide(m *Meta, o *Options) {
-	filled := o.Context <= 0 && o.Context != wholeContext && p.Share > 0
+	filled := o.Context <= 0 && p.Share > 0
 	for whole := p.Context; ; p.Parallel-- {
 		enough := true
 		if filled {

@@ -204,7 +204,7 @@ func TestPlansAreSane(t *testing.T) {
 		}
 		o := Options{
 			Type: rapid.SampledFrom(policy.Types()).Draw(t, "type"), Engine: rapid.SampledFrom([]string{"llamacpp", "vllm"}).Draw(t, "engine"),
-			Devices: rapid.SampledFrom([]policy.Devices{policy.CPU, policy.GPU}).Draw(t, "device"), Context: rapid.SampledFrom([]int{-1, 0, wholeContext, 5000}).Draw(t, "context"),
+			Devices: rapid.SampledFrom([]policy.Devices{policy.CPU, policy.GPU}).Draw(t, "device"), Context: rapid.SampledFrom([]int{-1, 0, 5000}).Draw(t, "context"),
 			NBatch: rapid.IntRange(0, 9000).Draw(t, "n_batch"), NUBatch: rapid.IntRange(0, 9000).Draw(t, "n_ubatch"),
 			Parallel: rapid.IntRange(0, 9).Draw(t, "parallel"), Media: rapid.Bool().Draw(t, "media"), Projector: rapid.Int64Range(0, 1<<32).Draw(t, "projector"),
 		}
@@ -212,7 +212,7 @@ func TestPlansAreSane(t *testing.T) {
 		if p.Need < 0 || p.KVBytes < 0 || p.Context < 0 || p.NUBatch > p.NBatch || p.Physical >= p.NBatch+p.Parallel || p.Kind == Plain && p.KVBytes != 0 {
 			t.Fatalf("%+v", p)
 		}
-		if p.Kind == Paged && o.Context <= 0 && o.Context != wholeContext && p.Share > 0 && p.Need > p.Share && p.Context > minContext {
+		if p.Kind == Paged && o.Context <= 0 && p.Share > 0 && p.Need > p.Share && p.Context > minContext {
 			t.Fatalf("over its share: %+v", p)
 		}
 		if p.Divided && m.Format != "" && p.Longest*p.Parallel > p.Context {
@@ -246,7 +246,7 @@ func TestGolden(t *testing.T) {
 		{"llamacpp-gemma", "llamacpp", gemma, policy.LLM, policy.CPU, map[string]any{"ctx_size": 4096, "llamacpp_args": "-np 4"}, ShareOf(16*gib, 1, 0, 0)},
 		{"llamacpp-gemma-automatic", "llamacpp", gemma, policy.LLM, policy.GPU, nil, ShareOf(2*gib, 2, 0, 0)},
 		{"llamacpp-gemma-vision", "llamacpp", gemma, policy.LLM, policy.CPU, map[string]any{"ctx_size": 4096, "kv_unified": true}, ShareOf(16*gib, 1, 0, 0)},
-		{"llamacpp-gemma-q8", "llamacpp", gemma, policy.LLM, policy.GPU, map[string]any{"ctx_size": 0, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}, Share{}},
+		{"llamacpp-gemma-q8", "llamacpp", gemma, policy.LLM, policy.GPU, map[string]any{"ctx_size": 32_768, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}, Share{}},
 		{"llamacpp-minilm", "llamacpp", minilm, policy.Embedding, policy.CPU, nil, ShareOf(16*gib, 1, 0, 0)},
 		{"llamacpp-minilm-gpu", "llamacpp", minilm, policy.Embedding, policy.GPU, map[string]any{"n_batch": 4096}, Share{}},
 		{"llamacpp-reranker", "llamacpp", minilm, policy.Reranking, policy.CPU, nil, Share{}},
