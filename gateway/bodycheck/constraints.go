@@ -1,6 +1,7 @@
 package bodycheck
 
 import (
+	"reveille/gateway/api"
 	"reveille/gateway/constraint"
 	"reveille/infra/jsonscan"
 )
@@ -20,6 +21,10 @@ func (c *Check) constraints(model func() Model) error {
 		v := c.values[at.slot]
 		if !v.Set() || v.Kind != jsonscan.Object {
 			continue
+		}
+		if at.slot == outputSlot && model().Llama && hasFormat(v) {
+			return api.New(api.UnsupportedParameter, "llama-server does not constrain what it answers to messages. "+
+				"/v1/chat/completions, /v1/responses and /api/chat have answers by a schema.").WithParam("output_config.format")
 		}
 		if at.slot == schemaSlot || hasSchema(v) {
 			c.Constrained, c.shaped, c.formatted = true, true, true
@@ -41,6 +46,12 @@ func (c *Check) constraints(model func() Model) error {
 		}
 	}
 	return nil
+}
+
+// hasFormat reports whether the output_config of a message asks for more than a plain text. Without a format it may hold an effort.
+func hasFormat(config jsonscan.Value) bool {
+	var format [1]jsonscan.Value
+	return jsonscan.Scan(config.Raw, []string{"format"}, format[:]) == nil && format[0].Kind == jsonscan.Object && hasSchema(format[0])
 }
 
 // hasSchema reports whether a format is more than a plain text.

@@ -76,6 +76,23 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
+// llama-server passes over the format of a message, so an answer by a schema is refused rather than given without one.
+func TestMessageFormat(t *testing.T) {
+	const format = `{"type":"json_schema","schema":{"type":"object"}}`
+	for config, want := range map[string]string{
+		`{"format":` + format + `}`: "unsupported_parameter", `{"effort":"low","format":` + format + `}`: "unsupported_parameter",
+		`{"effort":"low"}`: "", `{"format":{"type":"text"}}`: "", `null`: "",
+	} {
+		body := []byte(`{"messages":[{}],"output_config":` + config + `}`)
+		if _, _, err := check("messages", body, llama); code(err) != want {
+			t.Errorf("%s: %v", config, err)
+		}
+		if _, _, err := check("messages", body, Model{}); err != nil {
+			t.Errorf("%s, another engine: %v", config, err)
+		}
+	}
+}
+
 func TestAnyObject(t *testing.T) {
 	for format, want := range map[string]bool{
 		`{"type":"json_object"}`: true, `{"type":"json\u005fobject"}`: true, `{"schema":{"type":"object"},"type":"json_object"}`: false,
