@@ -26,7 +26,7 @@ func (c *Check) constraints(model func() Model) error {
 			return api.New(api.UnsupportedParameter, "llama-server does not constrain what it answers to messages. "+
 				"/v1/chat/completions, /v1/responses and /api/chat have answers by a schema.").WithParam("output_config.format")
 		}
-		if at.slot == schemaSlot || hasSchema(v) {
+		if at.slot == schemaSlot || at.slot == formatSlot && hasSchema(v) || at.slot == outputSlot && hasFormat(v) {
 			c.Constrained, c.shaped, c.formatted = true, true, true
 		}
 		c.AnyObject = c.AnyObject || at.slot == formatSlot && model().Llama && wantsAnyObject(v)

@@ -87,8 +87,8 @@ func TestMessageFormat(t *testing.T) {
 		if _, _, err := check("messages", body, llama); code(err) != want {
 			t.Errorf("%s: %v", config, err)
 		}
-		if _, _, err := check("messages", body, Model{}); err != nil {
-			t.Errorf("%s, another engine: %v", config, err)
+		if c, _, err := check("messages", body, Model{}); err != nil || c.Constrained != (want != "") {
+			t.Errorf("%s, another engine: constrained %v, %v", config, c.Constrained, err)
 		}
 	}
 }
