@@ -1,7 +1,9 @@
 package api
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
 
 	"reveille/infra/jsonscan"
 	"reveille/infra/policy"
@@ -150,10 +152,10 @@ func (r *Route) Stream(values []jsonscan.Value) bool {
 // named at all is not checked here, for a default may be configured.
 func (r *Route) Check(values []jsonscan.Value) *Error {
 	if v := r.ModelName(values); v.Set() && v.Kind != jsonscan.String {
-		return wrongType(r.Model.Name, TypesOf(jsonscan.String), v.Kind)
+		return optional(r.Model.Name, TypesOf(jsonscan.String)).wrongType(v.Kind)
 	}
 	if v := values[KeyStream]; v.Set() && v.Kind != jsonscan.Bool {
-		return wrongType("stream", TypesOf(jsonscan.Bool), v.Kind)
+		return optional("stream", TypesOf(jsonscan.Bool)).wrongType(v.Kind)
 	}
 	i := r.firstField()
 	for _, f := range r.Fields {
@@ -186,7 +188,7 @@ func (r *Route) CheckForm(parts []jsonscan.Part) *Error {
 			i++
 		}
 		if f.Needed && p.Empty() {
-			return missing(f.Name, p.Present)
+			return f.missing(p.Present)
 		}
 	}
 	return nil
@@ -203,15 +205,15 @@ func (f Field) check(v jsonscan.Value) *Error {
 	switch {
 	case !v.Set():
 		if f.Needed {
-			return missing(f.Name, false)
+			return f.missing(false)
 		}
 		return nil
 	case f.Refused:
 		return Newf(UnsupportedParameter, "'%s' is not supported here.", f.Name).WithParam(f.Name)
 	case !f.Types.Has(v.Kind):
-		return wrongType(f.Name, f.Types, v.Kind)
+		return f.wrongType(v.Kind)
 	case f.Needed && v.Empty():
-		return missing(f.Name, true)
+		return f.missing(true)
 	case f.Max > 0 && v.Kind == jsonscan.Array && v.Len() > f.Max && v.First() != jsonscan.Number:
 		return Newf(InvalidType, "'%s' has %d items; at most %d are accepted.", f.Name, v.Len(), f.Max).WithParam(f.Name)
 	case f.Min1 && v.Kind == jsonscan.Number && !atLeastOne(v.Raw):
@@ -220,26 +222,34 @@ func (f Field) check(v jsonscan.Value) *Error {
 	return nil
 }
 
-func missing(field string, present bool) *Error {
-	text := "'%s' is required."
+func (f Field) missing(present bool) *Error {
+	text := f.asked() + "."
 	if present {
-		text = "'%s' must not be empty."
+		text = fmt.Sprintf("'%s' must not be empty.", f.Name)
 	}
-	return Newf(MissingRequiredParameter, text, field).WithParam(field)
+	return New(MissingRequiredParameter, text).WithParam(f.Name)
 }
 
-func wrongType(field string, want JSONTypes, got jsonscan.Kind) *Error {
-	text := ""
+func (f Field) wrongType(got jsonscan.Kind) *Error {
+	return Newf(InvalidType, "%s, not %s.", f.asked(), got).WithParam(f.Name)
+}
+
+// asked says what a field must be. Of a needed one it is Lemonade's sentence, which its clients look for.
+func (f Field) asked() string {
+	types := ""
 	for k := jsonscan.Null; k <= jsonscan.Object; k++ {
-		if !want.Has(k) {
-			continue
+		if f.Types.Has(k) {
+			types += " or " + k.String()
 		}
-		if text != "" {
-			text += " or "
-		}
-		text += k.String()
 	}
-	return Newf(InvalidType, "'%s' must be a JSON %s, not %s.", field, text, got).WithParam(field)
+	types = strings.TrimPrefix(types, " or ")
+	switch {
+	case !f.Needed:
+		return fmt.Sprintf("'%s' must be a JSON %s", f.Name, types)
+	case types == "":
+		return fmt.Sprintf("Parameter '%s' is required", f.Name)
+	}
+	return fmt.Sprintf("Parameter '%s' is required and must be a %s", f.Name, types)
 }
 
 // atLeastOne reports whether a JSON number is 1 or more.

@@ -164,8 +164,15 @@ func TestCheckForm(t *testing.T) {
 }
 
 func TestWrongTypeNamesWhatIsWanted(t *testing.T) {
-	_, _, e := check(t, "/v1/embeddings", `{"input":5}`)
-	if e == nil || e.Message != "'input' must be a JSON string or array, not number." {
-		t.Errorf("%v", e)
+	for _, tt := range []struct{ path, body, want string }{
+		{"/v1/embeddings", `{"input":5}`, "Parameter 'input' is required and must be a string or array, not number."},
+		{"/v1/embeddings", `{}`, "Parameter 'input' is required and must be a string or array."},
+		{"/v1/embeddings", `{"input":""}`, "'input' must not be empty."},
+		{"/v1/embeddings", `{"input":"a","stream":1}`, "'stream' must be a JSON boolean, not number."},
+		{"/v1/internal/pin", `{"pinned":"true"}`, "Parameter 'pinned' is required and must be a boolean, not string."},
+	} {
+		if _, _, e := check(t, tt.path, tt.body); e == nil || e.Message != tt.want {
+			t.Errorf("%s %s: %v", tt.path, tt.body, e)
+		}
 	}
 }

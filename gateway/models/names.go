@@ -149,5 +149,5 @@ func (d *Directory) AliasesOf(m *catalog.Model) []string {
 
 // NoName is the error for a management call that names no model.
 func NoName() *api.Error {
-	return api.New(api.MissingRequiredParameter, "No model specified. Name one in 'model_name'.").WithParam("model_name")
+	return api.New(api.MissingRequiredParameter, "No model specified. Parameter 'model' or 'model_name' is required.").WithParam("model_name")
 }
