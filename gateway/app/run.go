@@ -27,8 +27,10 @@ import (
 	"reveille/infra/power"
 	"reveille/infra/power/drivers"
 	"reveille/infra/power/local"
+	"reveille/infra/recipe"
 	"reveille/infra/rpc"
 	runner "reveille/runner/app"
+	"reveille/runner/engine"
 	runnerapi "reveille/runner/httpapi"
 	warmer "reveille/warmer/app"
 )
@@ -92,6 +94,10 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	})
 	defer hosts.Close()
 	serve.near = near.at
+	serve.installed = func(r *recipe.Recipe) bool {
+		_, err := engine.Finder{Dirs: s.EnginesDir}.Find(r, "")
+		return err == nil
+	}
 	serve.runnerSocket = func(host string) string { return rpc.SocketPath(s.StateDir, host) }
 
 	all := Drivers(drivers.Remote())

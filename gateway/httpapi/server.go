@@ -26,6 +26,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/logring"
 	"reveille/infra/policy"
+	"reveille/infra/recipe"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
@@ -49,9 +50,9 @@ type Config struct {
 	// Overlay applies the models registered at run time to the catalogue again; nil: nothing can be registered.
 	Overlay func(context.Context) error
 	// Withheld returns why a registered model is not served, "" if it is served or not registered; nil: all are served.
-	Withheld func(id string) string
-	// Register lists where the weights of models that clients register may be stored; empty: nowhere.
-	Register catalog.RegisterList
+	Withheld  func(id string) string
+	Register  catalog.RegisterList      // where the weights of models that clients register may be stored; empty: nowhere
+	Installed func(*recipe.Recipe) bool // whether an engine's program is on this machine; nil: looked for in PATH
 
 	Version      string
 	RunnerSocket func(host string) string            // where a host's runner also listens on this machine, "" if it does not; nil: none does
@@ -147,7 +148,7 @@ func New(cfg Config) *Server {
 	}
 	s.manage = manage.New(manage.Config{
 		Models: s.dir, Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Catalog: cfg.Catalog, Keys: cfg.Keys, Overlay: cfg.Overlay, Register: cfg.Register,
-		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Ring: cfg.Ring, Life: s.life,
+		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Ring: cfg.Ring, Life: s.life, Installed: cfg.Installed,
 	})
 	s.handlers = allHandlers(s.manage)
 	s.hub, s.history = s.newHub(), ui.NewHistory(time.Now())

@@ -13,10 +13,11 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
 	"reveille/infra/logring"
+	"reveille/infra/recipe"
 	"reveille/infra/state"
 )
 
-// Config configures a Service. All fields but Overlay and Register are required.
+// Config configures a Service. All fields but Overlay, Register and Installed are required.
 type Config struct {
 	Models  *models.Directory
 	Gate    *scheduling.Gate
@@ -29,6 +30,9 @@ type Config struct {
 	Overlay func(context.Context) error
 	// Register lists where the weights of models that clients register may be stored; empty: nowhere.
 	Register catalog.RegisterList
+
+	// Installed reports whether an engine's program is on this machine; nil: it is looked for in PATH.
+	Installed func(*recipe.Recipe) bool
 
 	Version   string
 	Keepalive time.Duration // between messages of a streamed pull
@@ -46,7 +50,12 @@ type Service struct {
 }
 
 // New makes a service.
-func New(cfg Config) *Service { return &Service{cfg: cfg, dir: cfg.Models, started: time.Now()} }
+func New(cfg Config) *Service {
+	if cfg.Installed == nil {
+		cfg.Installed = inPath
+	}
+	return &Service{cfg: cfg, dir: cfg.Models, started: time.Now()}
+}
 
 // Handler serves one route. An error is answered in the dialect of the path.
 type Handler func(*web.Request) error

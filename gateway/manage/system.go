@@ -81,7 +81,7 @@ func (s *Service) systemInfo(r *web.Request) error {
 		inUse[m.Recipe] = true
 	}
 	for name, rc := range cat.Recipes {
-		out.Recipes[name] = recipeReport(&rc, have, inUse[name])
+		out.Recipes[name] = recipeReport(&rc, have, inUse[name] || s.cfg.Installed(&rc))
 	}
 	if !r.Manages() {
 		redactRunners(out.Runners)
@@ -103,8 +103,7 @@ func poolDevices(snap *state.Snapshot, cat *catalog.Catalog) policy.Devices {
 }
 
 // recipeReport describes a recipe's backends. A recipe without a choice has a single backend, named after its devices.
-func recipeReport(rc *recipe.Recipe, have policy.Devices, running bool) recipeInfo {
-	found := running || program(rc.Program())
+func recipeReport(rc *recipe.Recipe, have policy.Devices, found bool) recipeInfo {
 	out := recipeInfo{Backends: map[string]backendInfo{}}
 	add := func(name string, needs policy.Devices) {
 		b := backendInfo{Devices: strings.Fields(needs.String()), State: "installed"}
@@ -135,11 +134,8 @@ func recipeReport(rc *recipe.Recipe, have policy.Devices, running bool) recipeIn
 	return out
 }
 
-// program reports whether an engine's program is available on this machine.
-func program(name string) bool {
-	if name == "" {
-		return false
-	}
-	_, err := exec.LookPath(name)
+// inPath reports whether a recipe's program is in PATH.
+func inPath(rc *recipe.Recipe) bool {
+	_, err := exec.LookPath(rc.Program())
 	return err == nil
 }
