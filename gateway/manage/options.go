@@ -32,7 +32,7 @@ func (s *Service) replyOptions(r *web.Request, m *catalog.Model, saved recipe.Op
 		text = saved.Canonical()
 	}
 	out := optionsAnswer{Name: m.ID, Recipe: m.Recipe, Saved: saved, Effective: s.dir.Next(cat, m, text), Defaults: s.dir.Next(cat, m, "")}
-	if n, _ := s.dir.ContextOf(m, s.dir.WeightsOf(cat, m), out.Effective); n > 0 {
+	if n := s.dir.NextContext(m, s.dir.WeightsOf(cat, m), out.Effective); n > 0 {
 		out.Context = &n
 	}
 	if !r.Manages() {

@@ -84,6 +84,16 @@ func (d *Directory) ContextOf(m *catalog.Model, w Weights, o recipe.Options) (no
 	return now, max(now, most)
 }
 
+// NextContext returns the context of a model's next load with options o, in tokens; 0 if unknown. The copy that is loaded may have
+// other options: it counts only where o leaves the context open.
+func (d *Directory) NextContext(m *catalog.Model, w Weights, o recipe.Options) int64 {
+	if n := contextAsked(o); n > 0 && m.Type == policy.LLM {
+		return n
+	}
+	now, _ := d.ContextOf(m, w, o)
+	return now
+}
+
 // contextAsked returns the context that options set, in tokens; 0 if they leave it open.
 func contextAsked(o recipe.Options) int64 {
 	n, _ := o["ctx_size"].(int64)
