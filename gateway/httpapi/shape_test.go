@@ -49,7 +49,7 @@ func (r reply) has(t *testing.T, members ...string) {
 const (
 	typesShape  = "{audio:number embedding:number image:number llm:number reranking:number transcription:number tts:number}"
 	loadedShape = "{backend_url:string checkpoint:string device:string idle_expires_at:number is_busy:bool is_streaming:bool last_use:number launch_command:[string] load_ms:number " +
-		"model_name:string pid:number pinned:bool recipe:string recipe_options:{args:string ctx_size:number} runner:string type:string}"
+		"model_name:string pid:number pinned:bool recipe:string recipe_options:{args:string ctx_size:number} runner:string status:string type:string}"
 	modelShape = "{aliases:[string] checkpoint:string created:number downloaded:bool id:string labels:[string] " +
 		"object:string owned_by:string recipe:string recipe_options:{ctx_size:number} size:number status:{value:string} type:string}"
 	runnersShape = "[{devices:string id:string state:string}]"
@@ -114,14 +114,17 @@ func TestHealthWhileStreaming(t *testing.T) {
 	}()
 	p.until("the stream shows", func() bool {
 		for _, m := range p.get("/v1/health").list("all_models_loaded") {
-			if m["is_busy"] == true && m["is_streaming"] == true {
+			if m["is_busy"] == true && m["is_streaming"] == true && m["status"] == "in_use" {
 				return true
 			}
 		}
 		return false
 	})
 	p.want(200, <-done)
-	p.until("it is idle", func() bool { m := p.only(); return m["is_busy"] == false && m["is_streaming"] == false })
+	p.until("it is idle", func() bool {
+		m := p.only()
+		return m["is_busy"] == false && m["is_streaming"] == false && m["status"] == "ready"
+	})
 }
 
 func TestHealthTellsOfLoads(t *testing.T) {

@@ -43,6 +43,7 @@ type telemetry struct {
 // loadedModel is a copy of a model that is ready to serve, or a retired one.
 type loadedModel struct {
 	Name       string          `json:"model_name"`
+	Status     string          `json:"status"` // ready or in_use, as Lemonade's
 	Checkpoint string          `json:"checkpoint"`
 	Recipe     string          `json:"recipe"`
 	LastUse    float64         `json:"last_use"` // Unix seconds
@@ -160,6 +161,9 @@ func (s *Service) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *sta
 	}
 	// A runner's count from its last heartbeat may include requests of ours that have ended since.
 	out.Busy = s.cfg.Gate.InFlight(h.Name, m.ID) > 0 || m.InFlight > 0 && !(own && used >= h.SeenMS*1000)
+	if out.Status = "ready"; out.Busy {
+		out.Status = "in_use"
+	}
 	if out.Options == nil {
 		out.Options = json.RawMessage("{}")
 	}
