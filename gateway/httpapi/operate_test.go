@@ -146,7 +146,8 @@ func TestRegister(t *testing.T) {
 	}
 	for _, body := range []string{`{"recipe":"standin"}`, `{"model_name":"user.x"}`, `{"model_name":"user.x","recipe":"nothing"}`,
 		`{"model_name":"user.x","recipe":"llamacpp"}`, `{"model_name":"user.x y","recipe":"standin","device":"cpu"}`,
-		`{"model_name":"user.x","recipe":"standin","device":"abacus"}`, `{"model_name":"user.x","recipe":"standin","labels":"x"}`} {
+		`{"model_name":"user.x","recipe":"standin","device":"abacus"}`, `{"model_name":"user.x","recipe":"standin","labels":"x"}`,
+		`{"model_name":"builtin.x","recipe":"standin","device":"cpu"}`, `{"model_name":"user.extra.x","recipe":"standin","device":"cpu"}`} {
 		if r := p.post("/v1/models/register", body); r.status != 400 {
 			t.Errorf("%s: %d %s", body, r.status, r.text)
 		}
@@ -163,6 +164,9 @@ func TestPullAndDelete(t *testing.T) {
 		t.Error(r.text)
 	}
 	p.want(404, p.post("/v1/pull", `{"model_name":"nobody"}`))
+	if r := p.want(400, p.post("/v1/pull", `{"model_name":"user.both","recipe":"collection.omni","components":["one","two"]}`)); r.json["error"].(map[string]any)["param"] != "recipe" {
+		t.Error(r.text)
+	}
 	if r := p.want(404, p.post("/v1/pull", `{"model_name":"gone"}`)); r.code() != "model_file_not_found" {
 		t.Error(r.text)
 	}

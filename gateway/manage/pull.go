@@ -40,7 +40,7 @@ func (s *Service) pull(r *web.Request) error {
 	if err := json.Unmarshal(r.Body(), &reg); err != nil {
 		return api.New(api.InvalidType, "A field of the registration has the wrong type.").WithCause(err)
 	}
-	described := reg.Checkpoint != "" || len(reg.Checkpoints) > 0
+	described := reg.Checkpoint != "" || len(reg.Checkpoints) > 0 || strings.HasPrefix(reg.Recipe, collectionRecipe)
 	if described {
 		if err := r.NeedsLocalAdmin(); err != nil {
 			return err

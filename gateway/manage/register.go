@@ -60,6 +60,9 @@ func (s *Service) register(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, registerAnswer{"success", name.String(), m.ID, s.item(r, cat, m)})
 }
 
+// collectionRecipe begins the recipes of Lemonade that name other models instead of weights.
+const collectionRecipe = "collection"
+
 // admit checks a registration, stores it, and applies it.
 func (s *Service) admit(name string, reg registration) (*catalog.Model, error) {
 	if s.cfg.Overlay == nil {
@@ -68,6 +71,14 @@ func (s *Service) admit(name string, reg registration) (*catalog.Model, error) {
 	plain := strings.TrimPrefix(name, models.UserSpace)
 	if !catalog.ValidModelName(plain) {
 		return nil, api.New(api.InvalidType, "The model cannot be registered: its name must be letters, digits and . _ -, the first a letter or digit.").WithParam("model_name")
+	}
+	for _, space := range []string{"builtin.", "extra."} {
+		if strings.HasPrefix(plain, space) { // it would be found by the name of another model
+			return nil, api.Newf(api.InvalidType, "The model cannot be registered: names that begin with '%s' are reserved.", space).WithParam("model_name")
+		}
+	}
+	if strings.HasPrefix(reg.Recipe, collectionRecipe) {
+		return nil, api.New(api.UnsupportedParameter, "Collections of models are not supported; register each of the models.").WithParam("recipe")
 	}
 	name = models.UserSpace + plain
 	m := catalog.Model{
