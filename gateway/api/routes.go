@@ -84,6 +84,11 @@ var routes = compiled([]Route{
 	{Name: "conversations_forget_all", Method: "DELETE", Path: "/internal/conversations", Mount: both, Dialect: Lemonade, Scope: ScopeManage, WholePool: true},
 	{Name: "conversations_forget", Method: "DELETE", Path: "/internal/conversations/{id}", Mount: both, Dialect: Lemonade, Scope: ScopeManage},
 	{Name: "host_sleep", Method: "POST", Path: "/internal/hosts/{id}/sleep", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
+	{Name: "install", Method: "POST", Path: "/install", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeManage, Unserved: "Engines are not installed from here: they are programs of the hosts, in their --engines-dir."},
+	{Name: "uninstall", Method: "POST", Path: "/uninstall", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeManage, Unserved: "Engines are not removed from here: they are programs of the hosts, in their --engines-dir."},
+	{Name: "registry_search", Method: "GET", Path: "/registry/search", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAnyKey, Unserved: "No hub is searched from here; name the model's file as hf://OWNER/REPO/FILE."},
+	{Name: "pull_variants", Method: "GET", Path: "/pull/variants", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAnyKey, Unserved: "No hub is searched from here; name the model's file as hf://OWNER/REPO/FILE."},
+	{Name: "routing_validate", Method: "POST", Path: "/routing/validate", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAnyKey, Unserved: "Requests go to the model that they name; there are no rules that choose one."},
 
 	// The page.
 	{Name: "ui", Method: "GET", Path: "/ui", Mount: Bare},
