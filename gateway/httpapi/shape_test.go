@@ -183,11 +183,16 @@ func TestModelsShape(t *testing.T) {
 
 func TestStatsShape(t *testing.T) {
 	p := newPool(t, "1")
-	p.want(200, p.chat("one"))
+	for n := range 5 { // the last request's figures are there once its client has the answer
+		p.want(200, p.chat("one"))
+		if s := p.get("/v1/stats"); s.json["request_count_total"] != float64(n+1) {
+			t.Errorf("after %d requests: %s", n+1, s.text)
+		}
+	}
 	p.want(200, p.chat("two"))
 	p.until("the sums are there", func() bool {
 		s := p.want(200, p.get("/v1/stats")).json
-		return s["request_count_total"] == 2.0 && s["cold_starts_total"] == 2.0 && s["evictions_total"] == 1.0
+		return s["request_count_total"] == 6.0 && s["cold_starts_total"] == 2.0 && s["evictions_total"] == 1.0
 	})
 	p.get("/v1/stats").has(t, "time_to_first_token=number", "tokens_per_second=number", "input_tokens=number", "output_tokens=number",
 		"prompt_tokens=number", "cache_tokens=number", "decode_token_times=[]", "request_count_total=number", "input_tokens_total=number",

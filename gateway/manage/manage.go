@@ -23,6 +23,7 @@ type Config struct {
 	Gate    *scheduling.Gate
 	Store   *state.Store
 	Mirror  *state.Mirror
+	Usage   *state.UsageReporter
 	Catalog func() *catalog.Catalog
 	Keys    *keys.Set
 

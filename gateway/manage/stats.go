@@ -22,6 +22,7 @@ var pooled = [...]string{
 func (s *Service) stats(r *web.Request) error {
 	ctx, cancel := context.WithTimeout(context.Background(), models.FreshWait)
 	defer cancel()
+	_ = s.cfg.Usage.Flush(ctx) // so that a client finds the request that it just made; what fails is sent later
 	counters, err := s.cfg.Store.Stats(ctx)
 	if err != nil {
 		return models.StoreError(err)
