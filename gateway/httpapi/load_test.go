@@ -124,7 +124,7 @@ func TestSavedOptions(t *testing.T) {
 		t.Errorf("null skips the saved value for one load only: %s", r.text)
 	}
 	r = p.want(200, p.post("/v1/models/two/options", `{"ctx_size":2048,"dry_run":true}`))
-	if part("effective")["ctx_size"] != 2048.0 || r.json["resolved_ctx_size"] != 2048.0 {
+	if part("effective")["ctx_size"] != 2048.0 || r.json["resolved_ctx_size"] != 2048.0 || part("saved")["ctx_size"] != 1024.0 {
 		t.Errorf("dry run: %s", r.text)
 	}
 	if r = p.want(200, p.get("/v1/models/two/options")); part("saved")["ctx_size"] != 1024.0 {

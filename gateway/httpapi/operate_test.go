@@ -111,6 +111,10 @@ func TestRuntimeSettings(t *testing.T) {
 	if r.json["ctx_size"] != 2048.0 || r.json["max_loaded_models"].(map[string]any)["llm"] != 3.0 || r.json["llamacpp"].(map[string]any)["args"] != "-np 2" {
 		t.Error(r.text)
 	}
+	p.want(200, p.post("/v1/internal/set", `{"llamacpp_args":"-np 3"}`)) // Lemonade's flat name
+	if r := p.get("/v1/internal/config").json["llamacpp"].(map[string]any); r["args"] != "-np 3" || r["backend"] != "cpu" {
+		t.Errorf("llamacpp: %v", r)
+	}
 	p.want(200, p.post("/internal/set", `{"ctx_size":null,"max_loaded_models":null}`))
 	p.until("the limits are those of the runner's flags", func() bool { // it must register again
 		r = p.get("/internal/config")

@@ -24,12 +24,12 @@ type optionsAnswer struct {
 	Context   *int64         `json:"resolved_ctx_size"`
 }
 
-// replyOptions answers with a model's options, if these are saved.
-func (s *Service) replyOptions(r *web.Request, m *catalog.Model, saved recipe.Options) error {
+// replyOptions answers with a model's options: those saved, and those in force if next were.
+func (s *Service) replyOptions(r *web.Request, m *catalog.Model, saved, next recipe.Options) error {
 	cat := s.cfg.Catalog()
 	text := ""
-	if len(saved) > 0 {
-		text = saved.Canonical()
+	if len(next) > 0 {
+		text = next.Canonical()
 	}
 	out := optionsAnswer{Name: m.ID, Recipe: m.Recipe, Saved: saved, Effective: s.dir.Next(cat, m, text), Defaults: s.dir.Next(cat, m, "")}
 	if n := s.dir.NextContext(m, s.dir.WeightsOf(cat, m), out.Effective); n > 0 {
@@ -54,7 +54,12 @@ func (s *Service) optionsGet(r *web.Request) error {
 		return models.StoreError(err)
 	}
 	_, _ = s.dir.Fresh()
-	return s.replyOptions(r, m, s.dir.Saved(m.ID))
+	return s.replySaved(r, m)
+}
+
+func (s *Service) replySaved(r *web.Request, m *catalog.Model) error {
+	saved := s.dir.Saved(m.ID)
+	return s.replyOptions(r, m, saved, saved)
 }
 
 // optionsSet saves options for a model's next loads. Others stay; null and, for arguments and texts, "" remove one. With
@@ -90,7 +95,7 @@ func (s *Service) optionsSet(r *web.Request) error {
 	maps.Copy(next, given)
 	maps.DeleteFunc(next, func(_ string, v any) bool { return v == nil || v == "" })
 	if dry != nil && *dry {
-		return s.replyOptions(r, m, next)
+		return s.replyOptions(r, m, s.dir.Saved(m.ID), next)
 	}
 	return s.saveOptions(r, m, next)
 }
@@ -112,5 +117,5 @@ func (s *Service) saveOptions(r *web.Request, m *catalog.Model, o recipe.Options
 	if err := s.dir.Tables.Set(context.Background(), state.SavedOptions, m.ID, text); err != nil {
 		return err
 	}
-	return s.replyOptions(r, m, s.dir.Saved(m.ID))
+	return s.replySaved(r, m)
 }

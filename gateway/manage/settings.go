@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/valyala/fasthttp"
 
@@ -106,6 +107,35 @@ func (s *Service) checkEngine(name string, raw json.RawMessage) string {
 	return ""
 }
 
+// unflatten puts Lemonade's flat names of an engine's settings, such as llamacpp_args, into the object of that engine. Its other
+// member stays as it is.
+func (s *Service) unflatten(m map[string]json.RawMessage) error {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		i := max(strings.LastIndexByte(name, '_'), 0)
+		engine, part := name[:i], name[min(i+1, len(name)):]
+		if _, known := runtimeSettings[engine]; !known || part != "args" && part != "backend" {
+			continue
+		}
+		if m[engine] == nil {
+			table, err := s.dir.Tables.Read(context.Background(), state.Runtime)
+			if err != nil {
+				return models.StoreError(err)
+			}
+			m[engine] = json.RawMessage(table[engine])
+		}
+		by := map[string]json.RawMessage{}
+		_ = json.Unmarshal(m[engine], &by) // what is no object is replaced
+		by[part] = m[name]
+		whole, err := json.Marshal(by)
+		if err != nil {
+			return err
+		}
+		m[engine] = whole
+		delete(m, name)
+	}
+	return nil
+}
+
 type configSetAnswer struct {
 	Status  string   `json:"status"`
 	Updated []string `json:"updated"`
@@ -115,6 +145,10 @@ type configSetAnswer struct {
 func (s *Service) configSet(r *web.Request) error {
 	m, err := r.Members()
 	if err != nil {
+		return err
+	}
+	given := slices.Sorted(maps.Keys(m))
+	if err := s.unflatten(m); err != nil {
 		return err
 	}
 	names := slices.Sorted(maps.Keys(m))
@@ -143,7 +177,7 @@ func (s *Service) configSet(r *web.Request) error {
 			return err
 		}
 	}
-	return r.Reply(fasthttp.StatusOK, configSetAnswer{"success", append([]string{}, names...)})
+	return r.Reply(fasthttp.StatusOK, configSetAnswer{"success", append([]string{}, given...)})
 }
 
 // configGet returns the run-time settings, and the limits in force if none are set. Only managers see engines' arguments.
