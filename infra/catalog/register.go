@@ -57,7 +57,11 @@ func (l RegisterList) Check(m *Model) error {
 			ok = slices.ContainsFunc(l, func(e string) bool { return matches(e, "s3://", c.Bucket+"/"+c.Path) })
 		}
 		if !ok {
-			return fmt.Errorf("the operator does not allow models from %q (--register-allow)", clip(text))
+			hint := ""
+			if c.Scheme == SchemePath && !filepath.IsAbs(c.Path) { // maybe org/repo:variant, as Lemonade's clients have it
+				hint = "; a file of Hugging Face is named hf://org/repo/file.gguf"
+			}
+			return fmt.Errorf("the operator does not allow models from %q (--register-allow)%s", clip(text), hint)
 		}
 	}
 	return nil

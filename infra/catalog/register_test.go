@@ -3,6 +3,7 @@ package catalog
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -104,6 +105,9 @@ func TestRegisterList(t *testing.T) {
 	}
 	if all, _ := ParseRegisterList([]string{"hf://"}); all.Check(&Model{Checkpoint: "hf://any/thing"}) != nil {
 		t.Error("hf:// does not cover the hub")
+	}
+	if err := list.Check(&Model{Checkpoint: "lab/tiny-GGUF:Q4_K_M"}); err == nil || !strings.Contains(err.Error(), "hf://org/repo/file.gguf") {
+		t.Errorf("Lemonade's name of a file is answered with %v", err)
 	}
 }
 
