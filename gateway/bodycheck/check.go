@@ -63,9 +63,8 @@ type Check struct {
 
 	// Constrained is set by Finish for a body that asks for constrained output.
 	Constrained bool
-	// AnyObject is set by Finish for a body for llama.cpp that asks for a JSON object without a schema. llama.cpp then
-	// constrains nothing: it needs a schema.
-	AnyObject bool
+	// Format is set by Finish to the response_format that the engine gets in place of the client's; nil leaves that one.
+	Format []byte
 	// TextBytes is set by Finish: the bytes of an engine's body without its media and constraints, for each of its prompts.
 	TextBytes int
 	// AllText is the same for all of its prompts together.

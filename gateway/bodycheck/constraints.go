@@ -1,6 +1,8 @@
 package bodycheck
 
 import (
+	"slices"
+
 	"reveille/gateway/api"
 	"reveille/gateway/constraint"
 	"reveille/infra/jsonscan"
@@ -29,7 +31,15 @@ func (c *Check) constraints(model func() Model) error {
 		if at.slot == schemaSlot || at.slot == formatSlot && hasSchema(v) || at.slot == outputSlot && hasFormat(v) {
 			c.Constrained, c.shaped, c.formatted = true, true, true
 		}
-		c.AnyObject = c.AnyObject || at.slot == formatSlot && model().Llama && wantsAnyObject(v)
+		if at.slot == formatSlot && model().Llama {
+			if c.Format = llamaFormat(v); c.Format != nil {
+				var as [1]jsonscan.Value
+				if err := jsonscan.Scan(slices.Concat([]byte(`{"":`), c.Format, []byte(`}`)), []string{""}, as[:]); err != nil {
+					return err
+				}
+				v = as[0]
+			}
+		}
 		if err := (constraint.Schemas{Param: at.param, Llama: model().Llama}).Check(v); err != nil {
 			return err
 		}
@@ -67,18 +77,27 @@ func hasSchema(v jsonscan.Value) bool {
 	return !plain
 }
 
-// wantsAnyObject reports whether a format is json_object without a schema.
-func wantsAnyObject(v jsonscan.Value) bool {
-	object, schema := false, false
+// llamaFormat returns what llama.cpp gets in place of a json_object without a schema, for which it would constrain nothing: the schema
+// that clients of Text Generation Inference give as value, or that of any object. It returns nil for other formats.
+func llamaFormat(v jsonscan.Value) []byte {
+	object, given := false, false
+	schema := []byte(`{"type":"object"}`)
 	w := jsonscan.WalkOf(v.Raw)
 	w.Object(func(name []byte) bool {
 		switch string(name) {
 		case "type":
 			object = oneOf(w.Raw(), []string{"json_object"})
 		case "schema":
-			schema = true
+			given = true
+		case "value":
+			if v := w.Raw(); v.Kind == jsonscan.Object {
+				schema = v.Raw
+			}
 		}
 		return true
 	})
-	return object && !schema
+	if !object || given {
+		return nil
+	}
+	return slices.Concat([]byte(`{"type":"json_object","schema":`), schema, []byte(`}`))
 }

@@ -93,17 +93,24 @@ func TestMessageFormat(t *testing.T) {
 	}
 }
 
-func TestAnyObject(t *testing.T) {
-	for format, want := range map[string]bool{
-		`{"type":"json_object"}`: true, `{"type":"json\u005fobject"}`: true, `{"schema":{"type":"object"},"type":"json_object"}`: false,
-		`{"type":"text"}`: false, `{"type":"json_object","type":"text"}`: false, `{"type":"json_schema","json_schema":{"schema":{}}}`: false, `null`: false,
+func TestFormatOfLlama(t *testing.T) {
+	const object = `{"type":"json_object","schema":{"type":"object"}}`
+	for format, want := range map[string]string{
+		`{"type":"json_object"}`: object, `{"type":"json\u005fobject"}`: object, `{"schema":{"type":"object"},"type":"json_object"}`: "",
+		`{"type":"json_object","value":{"type":"array"}}`: `{"type":"json_object","schema":{"type":"array"}}`, `{"type":"json_object","value":1}`: object,
+		`{"value":{"type":"array"},"schema":{"type":"object"},"type":"json_object"}`: "",
+		`{"type":"text"}`: "", `{"type":"json_object","type":"text"}`: "", `{"type":"json_schema","json_schema":{"schema":{}}}`: "", `null`: "",
 	} {
 		body := []byte(`{"messages":[{}],"response_format":` + format + `}`)
-		if c, _, err := check("chat", body, llama); err != nil || c.AnyObject != want {
-			t.Errorf("%s: %v, %v", format, c.AnyObject, err)
+		if c, _, err := check("chat", body, llama); err != nil || string(c.Format) != want {
+			t.Errorf("%s: %s, %v", format, c.Format, err)
 		}
-		if c, _, err := check("chat", body, Model{}); err != nil || c.AnyObject {
-			t.Errorf("%s, another engine: %v, %v", format, c.AnyObject, err)
+		if c, _, err := check("chat", body, Model{}); err != nil || c.Format != nil {
+			t.Errorf("%s, another engine: %s, %v", format, c.Format, err)
 		}
+	}
+	steep := `{"messages":[{}],"response_format":{"type":"json_object","value":{"type":"string","pattern":"((a{1,99}){1,99}){1,99}"}}}`
+	if _, _, err := check("chat", []byte(steep), llama); err == nil {
+		t.Error("a schema by another name is not checked")
 	}
 }

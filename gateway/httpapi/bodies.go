@@ -31,8 +31,8 @@ func (c *call) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec) error {
 	if err := c.s.checkContext(c.model, check.TextBytes, c.context); err != nil {
 		return err
 	}
-	if check.AnyObject {
-		c.body, err = jsonscan.Set(c.body, "response_format", []byte(`{"type":"json_object","schema":{"type":"object"}}`))
+	if check.Format != nil {
+		c.body, err = jsonscan.Set(c.body, "response_format", check.Format)
 	}
 	return err
 }
