@@ -7,8 +7,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// uploadPiece is how much of a body is read before it is sent on.
-const uploadPiece = 128 << 10
+// uploadPiece is the most of a body that is read before it is sent on. Smaller pieces cost more calls than the processor's cache saves.
+const uploadPiece = 512 << 10
 
 // Upload is a request's body that is sent on while it arrives, see [Request.Upload]. It holds a buffer of fixed size, however long
 // the body is, so nothing can be sent twice.

@@ -225,7 +225,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 }
 
 // longBody is the size in bytes from which a body is passed on while it arrives.
-const longBody = 256 << 10
+const longBody = 512 << 10
 
 // passes reports whether the body may be passed on while it arrives: the runner needs nothing of it, and the request's turn at the
 // engine is now. The gateway has checked what is in it.

@@ -57,7 +57,7 @@ func size(r *rand.Rand) int {
 	case 10:
 		return 0
 	case 11:
-		return 256<<10 - 300 + r.IntN(600)
+		return 512<<10 - 300 + r.IntN(600)
 	}
 	return 1 + r.IntN(3000)
 }
