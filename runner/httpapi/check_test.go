@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -137,5 +138,24 @@ func TestLoopIsWatched(t *testing.T) {
 	}
 	if !b.checked("text") {
 		t.Error("the engine was not ended")
+	}
+}
+
+// A request without a body gives the engine's loop nothing to do, so the loop is not checked for it.
+func TestLoopIsNotWatchedWithoutInput(t *testing.T) {
+	b := start(t, func(c *httpapi.Config) { c.FirstByte = 100 * time.Millisecond })
+	b.load("text")
+	b.engines.fakes[0].loop = "/slots"
+	var checks atomic.Int32
+	b.engines.handle = func(conn net.Conn, r *http.Request) {
+		if r.URL.Path == "/slots" {
+			checks.Add(1)
+		} else {
+			time.Sleep(300 * time.Millisecond) // in which a watched loop is checked
+		}
+		_, _ = io.WriteString(conn, sized("application/json", "[]"))
+	}
+	if a := b.call("GET", "/props", "text", ""); a.status != 200 || checks.Load() != 0 {
+		t.Errorf("%d checks, %+v", checks.Load(), a)
 	}
 }

@@ -146,7 +146,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	}
 	h := &ctx.Request.Header
 	x := &exchange{s: s, began: time.Now(), modelRequest: modelRequest{
-		model: model, gateway: gateway, method: string(ctx.Method()), path: string(ctx.Path()), target: ctx.RequestURI(), size: h.ContentLength(), field: h.Peek, waits: true,
+		model: model, gateway: gateway, method: string(ctx.Method()), path: string(ctx.Path()), target: ctx.RequestURI(), size: max(h.ContentLength(), 0), field: h.Peek, waits: true,
 	}}
 	var body relay.Body
 	defer func() { body.Drop() }()
