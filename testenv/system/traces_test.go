@@ -94,6 +94,7 @@ func TestTraces(t *testing.T) {
 	t.Cleanup(server.Close)
 	file := filepath.Join(t.TempDir(), "access.log")
 	w := start(t, catalogue{"m": "llm, " + calls.Options("--load-time 300ms"), "e": "embedding"}, "--traces="+server.URL, "--access-log="+file)
+	kit.Becomes(t, "host's state", "ready", func() string { return w.of("local", "state") }) // its start is not the wake
 	if a := w.manage("/internal/hosts/local/sleep", "{}"); a.status != http.StatusOK {
 		t.Fatal(a)
 	}
