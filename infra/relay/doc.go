@@ -3,9 +3,10 @@
 //
 // A Client sends a Request built from an allow-list of fields and returns a Response, which is also the body stream of
 // the client's answer. fasthttp's goroutine for the client reads it, without a pipe or a second goroutine. A Stream
-// does the same for event streams, and sends comments while a model loads or an engine is silent. A Call ends an
-// exchange from outside, a Watcher notices when a client leaves, a Listener bounds writes and connections, and
-// SmugglingCheck refuses requests with two framings.
+// does the same for event streams, and sends comments while a model loads or an engine is silent. An Intake reads
+// bodies of requests, and an Upload sends a long one on while it arrives. A Call ends an exchange from outside, a Watcher
+// notices when a client leaves, a Listener bounds writes and connections, and SmugglingCheck refuses requests with two
+// framings.
 //
 // Guarantees:
 //   - No byte of a request is sent twice. The only retry is on another connection, when an idle one took nothing.
