@@ -72,8 +72,8 @@ func (s *Service) admit(name string, reg registration) (*catalog.Model, error) {
 	if !catalog.ValidModelName(plain) {
 		return nil, api.New(api.InvalidType, "The model cannot be registered: its name must be letters, digits and . _ -, the first a letter or digit.").WithParam("model_name")
 	}
-	for _, space := range []string{"builtin.", "extra."} {
-		if strings.HasPrefix(plain, space) { // it would be found by the name of another model
+	for _, space := range catalog.Spaces {
+		if space != models.UserSpace && strings.HasPrefix(plain, space) { // it would be found by the name of another model
 			return nil, api.Newf(api.InvalidType, "The model cannot be registered: names that begin with '%s' are reserved.", space).WithParam("model_name")
 		}
 	}

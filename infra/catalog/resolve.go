@@ -142,6 +142,9 @@ func (c *Catalog) exact(name string) (id string, ok bool) {
 	return id, ok
 }
 
+// Spaces begin names that stand for those without them, and the other way round.
+var Spaces = [...]string{"user.", "extra.", "builtin."}
+
 // byPrefix is step 4. Each reading of the name goes through steps 1 to 3.
 func (c *Catalog) byPrefix(name string) []string {
 	var ids []string
@@ -153,7 +156,7 @@ func (c *Catalog) byPrefix(name string) []string {
 	if _, rest, ok := strings.Cut(name, "/"); ok {
 		try(rest)
 	}
-	for _, space := range [...]string{"user.", "extra.", "builtin."} {
+	for _, space := range Spaces {
 		if rest, ok := strings.CutPrefix(name, space); ok {
 			try(rest)
 		} else {

@@ -112,7 +112,7 @@ func (x *exchange) life() (life context.Context, cancel context.CancelCauseFunc)
 	return life, cancel
 }
 
-// errUnanswered ends an exchange whose handler panicked.
+// errUnanswered ends an exchange whose body could not be read, or whose handler panicked.
 var errUnanswered = errors.New("the handler ended without an answer")
 
 func (x *exchange) finish(err error) {
@@ -151,9 +151,9 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	var body relay.Body
 	defer func() { body.Drop() }()
 	read := func() bool {
-		var refused *reply
-		if body, refused = s.readBody(ctx); refused != nil {
-			refused.send(ctx)
+		var err error
+		if body, err = s.intake.Read(ctx, 0); err != nil {
+			unread(err).send(ctx)
 			return false
 		}
 		x.body = ctx.PostBody()
@@ -180,13 +180,11 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	if long && x.passes() {
 		var err error
 		if x.upload, err = s.intake.Upload(ctx); err != nil {
-			x.finish(err)
 			unread(err).send(ctx)
 			return
 		}
 		defer x.upload.Drop()
 	} else if long && !read() {
-		x.finish(errUnanswered)
 		return
 	}
 	if q := x.queue(); q != nil {

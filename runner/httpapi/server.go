@@ -130,15 +130,6 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	ctx.SetConnectionClose()
 }
 
-// readBody reads the body of a request whose head was accepted, or returns the reply to one that cannot be read.
-func (s *Server) readBody(ctx *fasthttp.RequestCtx) (relay.Body, *reply) {
-	body, err := s.intake.Read(ctx, 0)
-	if err != nil {
-		return body, unread(err)
-	}
-	return body, nil
-}
-
 // unread is the reply to a request whose body could not be read.
 func unread(err error) *reply {
 	switch {
