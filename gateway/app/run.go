@@ -48,7 +48,7 @@ type RunSettings struct {
 }
 
 // Run runs everything on one machine until ctx ends: an embedded Redis unless one is named, the gateway, a warmer, and a
-// runner for each host of the models file with the driver local, all in this process (infra/adr/0030-one-process.md).
+// runner for each host of the models file with the driver local, all in this process (infra/adr/0006-gateway-run.md).
 func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) error {
 	if err := s.HostSettings.Check(); err != nil {
 		return err

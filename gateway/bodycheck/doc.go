@@ -4,7 +4,7 @@
 // [Check.See] for each top-level member and, when the model is known, [Check.Finish], which looks into the few members that
 // hold content, schemas and grammars. Fields that no rule names are blanked, dangerous ones are refused. Content parts and
 // media (gateway/media), schemas and grammars (gateway/constraint) are limited to what engines are known to survive: see
-// infra/adr/0016-what-a-body-may-hold.md.
+// infra/adr/0016-what-reaches-an-engine.md.
 //
 // Errors are [*api.Error] for the client. They quote nothing of the body except names of fields.
 package bodycheck

@@ -2,7 +2,7 @@
 //
 // Engines turn a schema into a grammar and try the grammar on every token of their vocabulary. A document that is small to
 // send can therefore stop an engine for minutes, or end it. What passes here is bounded in size and depth, in what it makes
-// an engine copy, and in the number of ways in which a text can be read by it: see infra/adr/0016-what-a-body-may-hold.md.
+// an engine copy, and in the number of ways in which a text can be read by it: see infra/adr/0016-what-reaches-an-engine.md.
 //
 // A schema is checked in three steps. A schemaCheck walks it, bounds its parts and records a shape for each place. A skeleton turns
 // the shapes into a grammar, as llama.cpp's converter does. [cfg.check] then parses a few texts by that grammar, as llama.cpp does,

@@ -95,7 +95,7 @@
 // catalogue, the settings, the hosts' addresses, the needs and the saved conversations carry an HMAC-SHA256 under a key derived from the runner secret,
 // over the pool, the kind, the key and the content. In place of a record without a valid MAC, readers keep the last
 // valid one. The catalogue's serial rises, and no reader goes back to a lower one. See
-// infra/adr/0015-redis-is-not-trusted.md.
+// infra/adr/0015-redis-is-trusted.md.
 //
 // If Redis is unreachable, calls end within Options.Timeout with ErrUnavailable, and a breaker refuses calls at once
 // until it returns. If Redis is emptied, the next beat tells runners that they are unknown, and they register with

@@ -1,6 +1,6 @@
 // Package conversations keeps what llama-server computed for its conversations when its model is unloaded, and gives it
 // to the next process that loads the same model in the same way. The next turn of a chat then computes only what is new.
-// See infra/docs/conversations.md and infra/adr/0025-conversations-on-the-host.md.
+// See infra/docs/conversations.md and infra/adr/0025-conversations.md.
 package conversations
 
 import (

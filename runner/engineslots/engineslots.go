@@ -1,6 +1,6 @@
 // Package engineslots keeps the conversations of API keys apart in an engine of llama-server, which reuses the beginning of
 // whatever a slot computed last. A request gets a slot that holds nothing of another key; see
-// infra/adr/0027-conversations-by-key.md.
+// infra/adr/0025-conversations.md.
 package engineslots
 
 import (

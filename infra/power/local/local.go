@@ -1,5 +1,5 @@
 // Package local turns a host on and off whose runner lives in this process: a wake starts it, a sleep ends it. `gateway run`
-// uses it (infra/adr/0030-one-process.md).
+// uses it (infra/adr/0006-gateway-run.md).
 package local
 
 import (
