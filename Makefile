@@ -175,7 +175,7 @@ vuln: need-go ## Look for known vulnerabilities in what is called, where their d
 	else echo "$$out"; exit 1; fi
 
 .PHONY: dist
-dist: need-go need-python ## Build static programs for linux/arm64 and linux/amd64 and the Lambda zips, always the same bytes
+dist: need-go need-python ## Build static programs for linux/arm64 and linux/amd64 and the warmer's Lambda zip, always the same bytes
 	@mkdir -p $(DIST) && rm -f $(DIST)/SHA256SUMS $(DIST)/libreveille_mm_linux_*.so $(DIST)/*_oci.tar $(DIST)/reveille_*.tar.gz
 	@for arch in $(DIST_ARCHES); do for program in $(PROGRAMS); do \
 		echo "$(DIST)/$${program}_linux_$$arch"; \
@@ -192,8 +192,7 @@ dist: need-go need-python ## Build static programs for linux/arm64 and linux/amd
 			echo "dist: $$cc is not installed, so there is no $$lib: runners on linux/$$arch encode every medium (CC_$$arch=... names a compiler)"; \
 		fi; \
 	done
-	@for program in warmer gateway; do \
-		python3 -B terraform/pack.py "$(DIST)/$${program}_linux_$(firstword $(DIST_ARCHES))" "$(DIST)/$$program.zip"; done
+	@python3 -B terraform/pack.py "$(DIST)/warmer_linux_$(firstword $(DIST_ARCHES))" "$(DIST)/warmer.zip"
 	@$(sums)
 
 sums = cd $(DIST) && shopt -s nullglob && sha256sum *_linux_* *.zip *_oci.tar >SHA256SUMS

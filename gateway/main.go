@@ -19,7 +19,6 @@ import (
 type commands struct {
 	Run           runCmd           `cmd:"" help:"Run everything on this machine: gateway, embedded Redis, a local host, a warmer."`
 	Serve         serveCmd         `cmd:"" help:"Run the gateway alone, for a Redis and runners elsewhere."`
-	Lambda        lambdaCmd        `cmd:"" help:"Run the gateway as an AWS Lambda function behind a streaming function URL; the default there."`
 	Init          cli.Init         `cmd:"" help:"Look at this machine and write a models file."`
 	Check         cli.Check        `cmd:"" help:"Validate a models file and explain it."`
 	Schema        cli.Schema       `cmd:"" help:"Print the JSON Schema of models files, for editors."`
@@ -53,13 +52,6 @@ func (c *serveCmd) Run(ctx context.Context, _ io.Writer) error {
 	return app.Serve(ctx, c.ServeSettings, drivers.Remote(), logger(c.Log), nil)
 }
 
-type lambdaCmd struct{ app.LambdaSettings }
-
-// Run starts the front in Lambda.
-func (c *lambdaCmd) Run(ctx context.Context, _ io.Writer) error {
-	return app.ServeLambda(ctx, c.LambdaSettings, drivers.Remote(), logger(c.Log))
-}
-
 type keyCmd struct {
 	New    newKeyCmd     `cmd:"" default:"1" help:"Make a key and print it with its digest for the keys file."`
 	Add    cli.KeyAdd    `cmd:"" help:"Make a key that all gateways of the pool accept, and print it."`
@@ -90,9 +82,6 @@ func logger(l config.Log) *slog.Logger {
 
 func main() {
 	var c commands
-	if len(os.Args) == 1 && os.Getenv("AWS_LAMBDA_RUNTIME_API") != "" { // a function's program gets no arguments
-		os.Args = append(os.Args, "lambda")
-	}
 	command := config.MustParse(&c, "gateway", "Reveille: a scale-to-zero gateway for the models that you run yourself.",
 		config.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(false))
 	if err := command.Run(config.UntilSignal(), os.Stdout); err != nil {

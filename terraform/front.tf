@@ -1,4 +1,4 @@
-# TLS before a gateway instance. A gateway in Lambda has it from its function URL.
+# TLS before the gateway's instance.
 
 locals {
   # Seconds that CloudFront waits for the first byte of an answer, and between two. A request without stream that waits for a
@@ -7,17 +7,17 @@ locals {
   # https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/DownloadDistValuesOrigin.html
   origin_timeout     = 60 # at most 120
   origin_keepalive   = local.origin_timeout - 10
-  hold_whole_seconds = local.front == "cloudfront" ? min(var.hold_seconds, local.origin_timeout - 10) : var.hold_seconds
+  hold_whole_seconds = var.front == "cloudfront" ? min(var.hold_seconds, local.origin_timeout - 10) : var.hold_seconds
 }
 
 data "aws_ec2_managed_prefix_list" "cloudfront" {
-  count = local.front == "cloudfront" ? 1 : 0
+  count = var.front == "cloudfront" ? 1 : 0
 
   name = "com.amazonaws.global.cloudfront.origin-facing"
 }
 
 resource "aws_vpc_security_group_ingress_rule" "gateway_from_cloudfront" {
-  count = local.front == "cloudfront" ? 1 : 0
+  count = var.front == "cloudfront" ? 1 : 0
 
   security_group_id = aws_security_group.this["gateway"].id
   prefix_list_id    = data.aws_ec2_managed_prefix_list.cloudfront[0].id
@@ -32,11 +32,11 @@ resource "aws_vpc_security_group_ingress_rule" "gateway_from_cloudfront" {
 # use takes no other instance: a new gateway gets one of its own, and the distribution moves there.
 # https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/private-content-vpc-origins.html
 resource "aws_cloudfront_vpc_origin" "this" {
-  count = local.front == "cloudfront" ? 1 : 0
+  count = var.front == "cloudfront" ? 1 : 0
 
   vpc_origin_endpoint_config {
-    name                   = "${local.prefix}-${aws_instance.gateway[0].id}"
-    arn                    = aws_instance.gateway[0].arn
+    name                   = "${local.prefix}-${aws_instance.gateway.id}"
+    arn                    = aws_instance.gateway.arn
     http_port              = var.gateway_port
     https_port             = 443
     origin_protocol_policy = "http-only"
@@ -56,14 +56,14 @@ resource "aws_cloudfront_vpc_origin" "this" {
 
   lifecycle {
     create_before_destroy = true
-    replace_triggered_by  = [aws_instance.gateway[0].id]
+    replace_triggered_by  = [aws_instance.gateway.id]
   }
 
   depends_on = [aws_internet_gateway.this] # VPC origins need one, though nothing passes it
 }
 
 resource "aws_cloudfront_distribution" "this" {
-  count = local.front == "cloudfront" ? 1 : 0
+  count = var.front == "cloudfront" ? 1 : 0
 
   comment         = "${local.prefix} gateway"
   enabled         = true
@@ -73,7 +73,7 @@ resource "aws_cloudfront_distribution" "this" {
 
   origin {
     origin_id   = "gateway"
-    domain_name = aws_instance.gateway[0].private_dns
+    domain_name = aws_instance.gateway.private_dns
 
     vpc_origin_config {
       vpc_origin_id            = aws_cloudfront_vpc_origin.this[0].id
@@ -106,7 +106,7 @@ resource "aws_cloudfront_distribution" "this" {
 }
 
 resource "aws_security_group" "nlb" {
-  count = local.front == "nlb" ? 1 : 0
+  count = var.front == "nlb" ? 1 : 0
 
   name        = "${local.prefix}-nlb"
   description = "Load balancer"
@@ -116,7 +116,7 @@ resource "aws_security_group" "nlb" {
 }
 
 resource "aws_vpc_security_group_ingress_rule" "nlb" {
-  for_each = local.front == "nlb" ? toset(var.gateway_allowed_cidrs) : toset([])
+  for_each = var.front == "nlb" ? toset(var.gateway_allowed_cidrs) : toset([])
 
   security_group_id = aws_security_group.nlb[0].id
   cidr_ipv4         = each.value
@@ -128,7 +128,7 @@ resource "aws_vpc_security_group_ingress_rule" "nlb" {
 }
 
 resource "aws_vpc_security_group_egress_rule" "nlb" {
-  count = local.front == "nlb" ? 1 : 0
+  count = var.front == "nlb" ? 1 : 0
 
   security_group_id            = aws_security_group.nlb[0].id
   referenced_security_group_id = aws_security_group.this["gateway"].id
@@ -140,7 +140,7 @@ resource "aws_vpc_security_group_egress_rule" "nlb" {
 }
 
 resource "aws_vpc_security_group_ingress_rule" "gateway_from_nlb" {
-  count = local.front == "nlb" ? 1 : 0
+  count = var.front == "nlb" ? 1 : 0
 
   security_group_id            = aws_security_group.this["gateway"].id
   referenced_security_group_id = aws_security_group.nlb[0].id
@@ -152,7 +152,7 @@ resource "aws_vpc_security_group_ingress_rule" "gateway_from_nlb" {
 }
 
 resource "aws_lb" "this" {
-  count = local.front == "nlb" ? 1 : 0
+  count = var.front == "nlb" ? 1 : 0
 
   name               = local.prefix
   load_balancer_type = "network"
@@ -166,7 +166,7 @@ resource "aws_lb" "this" {
 }
 
 resource "aws_lb_target_group" "gateway" {
-  count = local.front == "nlb" ? 1 : 0
+  count = var.front == "nlb" ? 1 : 0
 
   name     = "${local.prefix}-gw"
   port     = var.gateway_port
@@ -183,14 +183,14 @@ resource "aws_lb_target_group" "gateway" {
 }
 
 resource "aws_lb_target_group_attachment" "gateway" {
-  count = local.front == "nlb" ? 1 : 0
+  count = var.front == "nlb" ? 1 : 0
 
   target_group_arn = aws_lb_target_group.gateway[0].arn
-  target_id        = aws_instance.gateway[0].id
+  target_id        = aws_instance.gateway.id
 }
 
 resource "aws_lb_listener" "tls" {
-  count = local.front == "nlb" ? 1 : 0
+  count = var.front == "nlb" ? 1 : 0
 
   load_balancer_arn = aws_lb.this[0].arn
   port              = 443
@@ -207,7 +207,7 @@ resource "aws_lb_listener" "tls" {
 }
 
 resource "aws_vpc_security_group_ingress_rule" "gateway_plain" {
-  for_each = local.front == "none" && !local.in_lambda ? toset(var.gateway_allowed_cidrs) : toset([])
+  for_each = var.front == "none" ? toset(var.gateway_allowed_cidrs) : toset([])
 
   security_group_id = aws_security_group.this["gateway"].id
   cidr_ipv4         = each.value

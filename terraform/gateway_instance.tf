@@ -1,13 +1,9 @@
 data "aws_ssm_parameter" "gateway_image" {
-  count = local.in_lambda ? 0 : 1
-
   name = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-arm64"
 }
 
 resource "aws_instance" "gateway" {
-  count = local.in_lambda ? 0 : 1
-
-  ami                         = data.aws_ssm_parameter.gateway_image[0].insecure_value
+  ami                         = data.aws_ssm_parameter.gateway_image.insecure_value
   instance_type               = var.gateway_instance_type
   subnet_id                   = local.public_subnet_ids[0]
   vpc_security_group_ids      = [aws_security_group.this["gateway"].id]
@@ -58,15 +54,15 @@ resource "aws_instance" "gateway" {
 }
 
 resource "aws_eip" "gateway" {
-  count = local.own_network && !local.in_lambda ? 1 : 0
+  count = local.own_network ? 1 : 0
 
   domain = "vpc"
   tags   = merge(local.tags, { Name = "${local.prefix}-gateway" })
 }
 
 resource "aws_eip_association" "gateway" {
-  count = local.own_network && !local.in_lambda ? 1 : 0
+  count = local.own_network ? 1 : 0
 
   allocation_id = aws_eip.gateway[0].id
-  instance_id   = aws_instance.gateway[0].id
+  instance_id   = aws_instance.gateway.id
 }

@@ -1,7 +1,4 @@
 locals {
-  instance_roles = local.in_lambda ? ["runner"] : ["gateway", "runner"]
-  lambda_roles   = local.in_lambda ? ["gateway", "warmer"] : ["warmer"]
-
   role_policies = {
     gateway = data.aws_iam_policy_document.gateway.json
     runner  = data.aws_iam_policy_document.runner.json
@@ -31,7 +28,7 @@ resource "aws_iam_role" "this" {
 
   name                 = "${local.prefix}-${each.key}-${local.region}" # roles are the account's, not the region's
   permissions_boundary = var.permissions_boundary
-  assume_role_policy   = data.aws_iam_policy_document.assume[contains(local.lambda_roles, each.key) ? "lambda" : "ec2"].json
+  assume_role_policy   = data.aws_iam_policy_document.assume[each.key == "warmer" ? "lambda" : "ec2"].json
 
   tags = local.tags
 }
@@ -45,7 +42,7 @@ resource "aws_iam_role_policy" "this" {
 }
 
 resource "aws_iam_instance_profile" "this" {
-  for_each = toset(local.instance_roles)
+  for_each = toset(["gateway", "runner"])
 
   name = "${local.prefix}-${each.key}-${local.region}"
   role = aws_iam_role.this[each.key].name
@@ -201,7 +198,7 @@ data "aws_iam_policy_document" "gateway" {
     data.aws_iam_policy_document.wake.json,
     data.aws_iam_policy_document.sleep.json, # gateway sleep
     data.aws_iam_policy_document.logs["gateway"].json,
-    local.in_lambda ? data.aws_iam_policy_document.lambda_in_vpc.json : data.aws_iam_policy_document.session.json,
+    data.aws_iam_policy_document.session.json,
   ], var.kms_key_arn == null ? [] : [data.aws_iam_policy_document.key.json, data.aws_iam_policy_document.key_of_disks.json])
 
   statement {

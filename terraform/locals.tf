@@ -5,7 +5,7 @@ locals {
   arn     = "arn:${data.aws_partition.current.partition}"
   zones   = slice(data.aws_availability_zones.available.names, 0, min(var.zones, length(data.aws_availability_zones.available.names)))
 
-  # EC2 has dual-stack endpoints in these regions (botocore 1.44.5, endpoints.json). Elsewhere Lambda functions reach it through
+  # EC2 has dual-stack endpoints in these regions (botocore 1.44.5, endpoints.json). Elsewhere the warmer's function reaches it through
   # interface endpoints. https://docs.aws.amazon.com/ec2/latest/devguide/ec2-endpoints.html
   dual_stack = local.ipv6 && contains([
     "af-south-1", "ap-east-1", "ap-northeast-1", "ap-northeast-2", "ap-south-1", "ap-southeast-1", "ap-southeast-2", "ca-central-1",
@@ -15,9 +15,7 @@ locals {
 
   dist = coalesce(var.dist_dir, "${path.module}/../dist")
 
-  in_lambda = var.gateway_mode == "lambda"
-  front     = local.in_lambda ? "none" : var.front # a function URL has TLS of its own
-  precious  = var.environment == "prod"            # secrets and models are not deleted with the rest
+  precious = var.environment == "prod" # secrets and models are not deleted with the rest
 
   # Policies know hosts by Project.
   tags = merge(var.tags, {

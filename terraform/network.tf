@@ -66,7 +66,7 @@ resource "aws_subnet" "public" {
   tags = merge(local.tags, { Name = "${local.prefix}-public-${count.index}" })
 }
 
-# Private: the cache and the Lambda functions. IPv6 leads out, nothing leads in, IPv4 does neither.
+# Private: the cache and the warmer's function. IPv6 leads out, nothing leads in, IPv4 does neither.
 resource "aws_subnet" "private" {
   count = local.own_network ? var.zones : 0
 
@@ -144,7 +144,7 @@ resource "aws_vpc_endpoint" "s3" {
 
 # Without dual-stack endpoints, the only way from a Lambda function in the VPC to AWS's APIs.
 resource "aws_vpc_endpoint" "api" {
-  for_each = local.dual_stack || !local.own_network ? toset([]) : toset(concat(["ec2", "autoscaling"], local.in_lambda || local.cache_auth || var.redis_secret_arn != null ? ["secretsmanager"] : []))
+  for_each = local.dual_stack || !local.own_network ? toset([]) : toset(concat(["ec2", "autoscaling"], local.cache_auth || var.redis_secret_arn != null ? ["secretsmanager"] : []))
 
   vpc_id              = aws_vpc.this[0].id
   service_name        = "com.amazonaws.${local.region}.${each.key}"

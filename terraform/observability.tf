@@ -1,6 +1,6 @@
 locals {
   log_groups = {
-    gateway = local.in_lambda ? "/aws/lambda/${local.prefix}-gateway" : "/${local.prefix}/gateway"
+    gateway = "/${local.prefix}/gateway"
     runner  = "/${local.prefix}/runner"
     warmer  = "/aws/lambda/${local.prefix}-warmer"
   }
@@ -15,7 +15,7 @@ locals {
   pool              = { Pool = local.prefix }
   warmer            = { FunctionName = "${local.prefix}-warmer" }
 
-  alarms = merge({
+  alarms = {
     failed-loads = {
       about     = "a model could not be loaded", namespace = local.counted_namespace, metric = "FailedLoads", dimensions = {}
       statistic = "Sum", period = 300, periods = 1, above = 0, missing = "notBreaching"
@@ -44,12 +44,11 @@ locals {
       about     = "the warmer does not run", namespace = "AWS/Lambda", metric = "Invocations", dimensions = local.warmer
       statistic = "Sum", period = 60 * var.warmer_minutes, periods = 5, above = null, missing = "breaching"
     }
-    }, local.in_lambda ? {} : {
     gateway-down = {
-      about     = "the gateway's instance fails its checks", namespace = "AWS/EC2", metric = "StatusCheckFailed", dimensions = { InstanceId = one(aws_instance.gateway[*].id) }
+      about     = "the gateway's instance fails its checks", namespace = "AWS/EC2", metric = "StatusCheckFailed", dimensions = { InstanceId = aws_instance.gateway.id }
       statistic = "Maximum", period = 60, periods = 3, above = 0, missing = "breaching"
     }
-  })
+  }
 
   graphs = [
     { title = "Hosts", stat = "Maximum", metrics = [[local.pool_namespace, "HostsReady", "Pool", local.prefix], [local.pool_namespace, "HostsRunning", "Pool", local.prefix], [local.pool_namespace, "Hosts", "Pool", local.prefix]] },

@@ -9,16 +9,15 @@ output "dashboard" {
 }
 
 output "gateway_instance_id" {
-  description = "EC2 instance of the gateway; null with gateway_mode = \"lambda\"."
-  value       = one(aws_instance.gateway[*].id)
+  description = "EC2 instance of the gateway."
+  value       = aws_instance.gateway.id
 }
 
 output "gateway_url" {
   description = "URL that clients speak to."
-  value = (local.in_lambda ? trimsuffix(one(aws_lambda_function_url.gateway[*].function_url), "/")
-    : local.front == "cloudfront" ? "https://${one(aws_cloudfront_distribution.this[*].domain_name)}"
-    : local.front == "nlb" ? "https://${one(aws_lb.this[*].dns_name)}"
-    : "http://${local.own_network ? one(aws_eip.gateway[*].public_ip) : one(aws_instance.gateway[*].private_ip)}:${var.gateway_port}"
+  value = (var.front == "cloudfront" ? "https://${one(aws_cloudfront_distribution.this[*].domain_name)}"
+    : var.front == "nlb" ? "https://${one(aws_lb.this[*].dns_name)}"
+    : "http://${local.own_network ? one(aws_eip.gateway[*].public_ip) : aws_instance.gateway.private_ip}:${var.gateway_port}"
   )
 }
 

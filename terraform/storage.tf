@@ -99,7 +99,7 @@ resource "aws_s3_bucket_policy" "models" {
 locals {
   # What instances fetch. The encoder cache's library is there only where make dist found a C compiler; hosts do without.
   library   = "libreveille_mm_linux_amd64.so"
-  artifacts = toset(concat(["SHA256SUMS", "runner_linux_amd64"], fileexists("${local.dist}/${local.library}") ? [local.library] : [], local.in_lambda ? [] : ["gateway_linux_arm64"]))
+  artifacts = toset(concat(["SHA256SUMS", "gateway_linux_arm64", "runner_linux_amd64"], fileexists("${local.dist}/${local.library}") ? [local.library] : []))
 }
 
 resource "aws_s3_object" "artifact" {

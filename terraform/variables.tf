@@ -82,7 +82,7 @@ variable "certificate_arn" {
   default     = null
 
   validation {
-    condition     = var.certificate_arn == null ? var.front != "nlb" || var.gateway_mode == "lambda" : can(regex("^arn:[a-z-]+:acm:", var.certificate_arn))
+    condition     = var.certificate_arn == null ? var.front != "nlb" : can(regex("^arn:[a-z-]+:acm:", var.certificate_arn))
     error_message = "certificate_arn must be the ARN of an ACM certificate in this region when front is \"nlb\"; without one use front = \"cloudfront\"."
   }
 }
@@ -105,7 +105,7 @@ variable "enable_bucket_tls_policy" {
 }
 
 variable "enable_ipv6" {
-  description = "Whether the network has IPv6 too, over which Lambda functions reach AWS's APIs free of charge; without it they need interface endpoints."
+  description = "Whether the network has IPv6 too, over which the warmer's function reaches AWS's APIs free of charge; without it it needs interface endpoints."
   type        = bool
   default     = true
 }
@@ -133,7 +133,7 @@ variable "exclude_zone_ids" {
 }
 
 variable "front" {
-  description = "What ends TLS before a gateway instance. cloudfront: CloudFront's own domain. nlb: a Network Load Balancer with certificate_arn. none: nothing, plain HTTP for networks of your own."
+  description = "What ends TLS before the gateway. cloudfront: CloudFront's own domain. nlb: a Network Load Balancer with certificate_arn. none: nothing, plain HTTP for networks of your own."
   type        = string
   default     = "cloudfront"
 
@@ -142,7 +142,7 @@ variable "front" {
     error_message = "front must be \"cloudfront\", \"nlb\" or \"none\"."
   }
   validation {
-    condition     = var.front != "none" || var.gateway_mode == "lambda" || !contains(var.gateway_allowed_cidrs, "0.0.0.0/0")
+    condition     = var.front != "none" || !contains(var.gateway_allowed_cidrs, "0.0.0.0/0")
     error_message = "front = \"none\" would send API keys over the internet in the clear: set gateway_allowed_cidrs to your own networks, or use \"cloudfront\" or \"nlb\"."
   }
 }
@@ -169,17 +169,6 @@ variable "gateway_instance_type" {
   }
 }
 
-variable "gateway_mode" {
-  description = "Where the gateway runs. instance: one small EC2 instance that is always on. lambda: a Lambda function behind a streaming URL."
-  type        = string
-  default     = "instance"
-
-  validation {
-    condition     = contains(["instance", "lambda"], var.gateway_mode)
-    error_message = "gateway_mode must be \"instance\" or \"lambda\"."
-  }
-}
-
 variable "gateway_port" {
   description = "TCP port that the gateway instance listens on."
   type        = number
@@ -199,10 +188,6 @@ variable "hold_seconds" {
   validation {
     condition     = var.hold_seconds >= 1 && var.hold_seconds <= 3600
     error_message = "hold_seconds must be from 1 to 3600."
-  }
-  validation {
-    condition     = var.gateway_mode != "lambda" || var.hold_seconds <= 840
-    error_message = "hold_seconds must be at most 840 with gateway_mode = \"lambda\": Lambda ends a request after 15 minutes."
   }
 }
 

@@ -20,7 +20,6 @@ import (
 
 // parts is what assemble connects.
 type parts struct {
-	addr    string // where it listens
 	store   *state.Store
 	models  *models
 	mirror  *state.Mirror

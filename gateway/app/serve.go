@@ -104,16 +104,6 @@ type Drivers map[catalog.Driver]power.Driver
 // Order of the end: unready, waiting requests are answered 503, the listener closes and open requests end within
 // --shutdown-timeout, touches are flushed, leases are handed back.
 func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logger, ready func(addr string)) error {
-	listen := func() (net.Listener, error) { return new(net.ListenConfig).Listen(ctx, "tcp", s.Addr) }
-	return serve(ctx, s, listen, drivers, log, func(p *parts) {
-		if ready != nil {
-			ready(p.addr)
-		}
-	})
-}
-
-// serve is Serve on a listener, which it closes.
-func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, error), drivers Drivers, log *slog.Logger, ready func(*parts)) error {
 	ring := s.ring
 	if ring == nil {
 		ring = logring.New(0)
@@ -124,7 +114,7 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 		return err
 	}
 	p.ring = ring
-	ln, err := listen()
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
 	if err != nil {
 		return err
 	}
@@ -142,7 +132,7 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 	}
 	defer store.Close()
 	g := assemble(s, p, store, drivers, access, log)
-	g.addr = ln.Addr().String()
+	addr := ln.Addr().String()
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
@@ -159,8 +149,10 @@ func serve(ctx context.Context, s ServeSettings, listen func() (net.Listener, er
 
 	served := make(chan error, 1)
 	go func() { served <- g.front.Serve(ln) }()
-	log.Info("gateway listens", "addr", g.addr, "models", len(p.file.Models))
-	ready(g)
+	log.Info("gateway listens", "addr", addr, "models", len(p.file.Models))
+	if ready != nil {
+		ready(addr)
+	}
 	select {
 	case err := <-served:
 		return fmt.Errorf("listener: %w", err)

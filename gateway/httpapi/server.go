@@ -180,10 +180,6 @@ func (s *Server) Drain() { s.draining.Store(true) }
 // Open returns the number of open inference requests.
 func (s *Server) Open() int { return s.inflight.count() }
 
-// Cut ends all open inference requests with a reason: streams with an error event, others with its status. New requests
-// are served.
-func (s *Server) Cut(why *api.Error) { s.inflight.cut(why) }
-
 // cutFor is how long cut requests may take to send their clients the reason.
 const cutFor = 2 * time.Second
 

@@ -18,9 +18,8 @@ const (
 
 // wakeLease is a wake that this gateway performs. It belongs to no request: those that caused it may all be gone.
 type wakeLease struct {
-	token      string
-	stop       context.CancelFunc
-	driverDone bool // the driver has answered; guarded by Gate.mu
+	token string
+	stop  context.CancelFunc
 }
 
 // wakeLocked starts to wake a host under its power lease. A newer token replaces an older one.
@@ -83,9 +82,6 @@ func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 				return
 			}
 			driver = nil
-			g.mu.Lock()
-			d.driverDone = true
-			g.mu.Unlock()
 			continue
 		case <-poll.C:
 		}

@@ -42,8 +42,7 @@ func TestConfigurationPage(t *testing.T) {
 		runner       bool
 	}{
 		{"All programs", "", &shared{}, false},
-		{"gateway serve", "Also of `gateway run` and `gateway lambda`.", &gateway.ServeSettings{}, false},
-		{"gateway lambda", "", &gateway.LambdaSettings{}, false},
+		{"gateway serve", "Also of `gateway run`.", &gateway.ServeSettings{}, false},
 		{"runner", "Also of `gateway run`, which passes them to the runners of its local hosts. A runner listens on 127.0.0.1:8090 by default and" +
 			" also has `--max-held`, `--read-timeout`, `--min-rate`, `--max-conns-per-address` (16384), `--proxies`, `--runner-secret`, `--fair-after` and `--evict`.", &runner.Settings{}, true},
 		{"warmer", "Also of `gateway run`, except `--once`, `--dry-run` and `--json`. A warmer also has `--runner-secret`.", &warmer.Settings{}, false},

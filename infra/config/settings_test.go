@@ -21,7 +21,7 @@ func parse(settings any, args ...string) (*config.Command, error) {
 // Each setting of each program takes its value from the variable that --help names.
 func TestEverySettingHasItsVariable(t *testing.T) {
 	for _, settings := range []any{
-		&gateway.RunSettings{}, &gateway.ServeSettings{}, &gateway.LambdaSettings{}, &runner.Settings{}, &warmer.Settings{},
+		&gateway.RunSettings{}, &gateway.ServeSettings{}, &runner.Settings{}, &warmer.Settings{},
 		&cli.Check{}, &cli.Health{}, &cli.Init{}, &cli.KeyAdd{}, &cli.Load{}, &cli.Logs{}, &cli.MM{}, &cli.PS{}, &cli.Top{}, &cli.Unload{}, &cli.Wake{},
 	} {
 		t.Run(strings.ReplaceAll(fmt.Sprintf("%T", settings), "*", ""), func(t *testing.T) {

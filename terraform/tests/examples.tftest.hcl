@@ -43,17 +43,6 @@ run "spot" {
   }
 }
 
-run "lambda" {
-  command = plan
-  module {
-    source = "./examples/lambda"
-  }
-  assert {
-    condition     = output.gateway_instance_id == null && length(output.hosts) == 1
-    error_message = "No instance but the host's."
-  }
-}
-
 run "vpc" {
   command = plan
   module {

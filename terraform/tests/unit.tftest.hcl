@@ -14,8 +14,8 @@ run "defaults" {
   command = plan
 
   assert {
-    condition     = length(aws_instance.gateway) == 1 && length(aws_lambda_function.gateway) == 0
-    error_message = "The gateway is one instance."
+    condition     = aws_instance.gateway.instance_type == "t4g.nano"
+    error_message = "The gateway is one small instance."
   }
   assert {
     condition     = length(aws_cloudfront_distribution.this) == 1 && length(aws_lb.this) == 0 && length(aws_vpc_security_group_ingress_rule.gateway_plain) == 0
@@ -47,7 +47,7 @@ run "defaults" {
   }
   assert {
     condition = alltrue([
-      for r in concat([aws_vpc.this[0], aws_s3_bucket.models, aws_lambda_function.warmer, aws_instance.gateway[0], aws_sns_topic.alarms, aws_cloudfront_distribution.this[0]], values(aws_iam_role.this)) :
+      for r in concat([aws_vpc.this[0], aws_s3_bucket.models, aws_lambda_function.warmer, aws_instance.gateway, aws_sns_topic.alarms, aws_cloudfront_distribution.this[0]], values(aws_iam_role.this)) :
       r.tags.Project == "reveille-dev" && r.tags.ManagedBy == "terraform"
     ])
     error_message = "Resources are tagged without the provider's default_tags."
@@ -69,7 +69,7 @@ run "defaults" {
     error_message = "No Local Zones, and none without the services."
   }
   assert {
-    condition     = aws_instance.gateway[0].metadata_options[0].http_put_response_hop_limit == 1
+    condition     = aws_instance.gateway.metadata_options[0].http_put_response_hop_limit == 1
     error_message = "Containers do not reach the gateway's role."
   }
   assert {
@@ -106,11 +106,11 @@ run "values" {
     error_message = "The catalogue has the hosts that were made."
   }
   assert {
-    condition     = strcontains(aws_instance.gateway[0].user_data, "REVEILLE_REDIS_URL=rediss://cache.example:6379/0?cluster=true\n")
+    condition     = strcontains(aws_instance.gateway.user_data, "REVEILLE_REDIS_URL=rediss://cache.example:6379/0?cluster=true\n")
     error_message = "The gateway speaks TLS and the Cluster protocol."
   }
   assert {
-    condition     = !strcontains(aws_instance.gateway[0].user_data, "a-key-for-the-tests")
+    condition     = !strcontains(aws_instance.gateway.user_data, "a-key-for-the-tests")
     error_message = "No key is in the user data."
   }
   assert {
@@ -126,7 +126,7 @@ run "timeouts_behind_cloudfront" {
 
   assert {
     condition = alltrue([for o in one(aws_cloudfront_distribution.this[0].origin).vpc_origin_config :
-      tonumber(regex("REVEILLE_HOLD_WHOLE=([0-9]+)s\n", aws_instance.gateway[0].user_data)[0]) + 10 <= o.origin_read_timeout
+      tonumber(regex("REVEILLE_HOLD_WHOLE=([0-9]+)s\n", aws_instance.gateway.user_data)[0]) + 10 <= o.origin_read_timeout
       && o.origin_read_timeout <= 60 && o.origin_keepalive_timeout < 60
     ])
     error_message = "A request without stream must hear model_loading before CloudFront's 504."
@@ -136,7 +136,7 @@ run "timeouts_behind_cloudfront" {
     error_message = "CloudFront reaches the gateway inside the VPC."
   }
   assert {
-    condition     = strcontains(aws_instance.gateway[0].user_data, "REVEILLE_HOLD=300s\n")
+    condition     = strcontains(aws_instance.gateway.user_data, "REVEILLE_HOLD=300s\n")
     error_message = "Streams wait for as long as hold_seconds says."
   }
 }
@@ -230,69 +230,8 @@ run "node_cache" {
     error_message = "Leases are never evicted."
   }
   assert {
-    condition     = output.redis_cli == "redis-cli --tls -h node.example -p 6379" && strcontains(aws_instance.gateway[0].user_data, "REVEILLE_REDIS_URL=rediss://node.example:6379/0\n")
+    condition     = output.redis_cli == "redis-cli --tls -h node.example -p 6379" && strcontains(aws_instance.gateway.user_data, "REVEILLE_REDIS_URL=rediss://node.example:6379/0\n")
     error_message = "A node is no Cluster."
-  }
-}
-
-run "gateway_in_lambda" {
-  command = apply # of mocks
-  variables {
-    gateway_mode = "lambda"
-    enable_ipv6  = false
-    hold_seconds = 840
-  }
-  assert {
-    condition     = aws_lambda_function_url.gateway[0].invoke_mode == "RESPONSE_STREAM" && length(aws_instance.gateway) == 0 && length(aws_eip.gateway) == 0
-    error_message = "The function URL streams and there is no instance."
-  }
-  assert {
-    condition     = aws_lambda_function_url.gateway[0].authorization_type == "NONE" && aws_lambda_permission.gateway_url[0].action == "lambda:InvokeFunction" && aws_lambda_permission.gateway_url[0].principal == "*"
-    error_message = "Everybody may invoke it by its URL: the gateway checks API keys."
-  }
-  assert {
-    condition     = length(aws_cloudfront_distribution.this) == 0 && output.gateway_url == "https://mock.lambda-url.us-east-1.on.aws"
-    error_message = "A function URL has TLS of its own."
-  }
-  assert {
-    condition     = contains(keys(aws_vpc_endpoint.api), "secretsmanager") && !contains(keys(aws_cloudwatch_metric_alarm.this), "gateway-down")
-    error_message = "The function reaches its secrets, and no instance is watched."
-  }
-  assert {
-    condition     = aws_lambda_function.gateway[0].runtime == "provided.al2023" && aws_lambda_function.gateway[0].timeout == 900
-    error_message = "The program is its own runtime and has all the time there is."
-  }
-  assert {
-    condition     = length(aws_lambda_function.gateway[0].vpc_config[0].subnet_ids) == 2 && length(aws_lambda_function.gateway[0].vpc_config[0].security_group_ids) == 1
-    error_message = "The function is in the private subnets, where Redis is."
-  }
-  assert {
-    condition = alltrue([for name, value in {
-      AWS_USE_DUALSTACK_ENDPOINT  = "false"
-      REVEILLE_API_KEYS_SECRET    = "reveille-dev/api-keys"
-      REVEILLE_HOLD               = "840s"
-      REVEILLE_LOG_FORMAT         = "json"
-      REVEILLE_MODELS             = "s3://reveille-dev-models-123456789012-us-east-1/config/models.yaml"
-      REVEILLE_POOL               = "reveille-dev"
-      REVEILLE_REDIS_URL          = "rediss://cache.example:6379/0?cluster=true"
-      REVEILLE_RUNNER_SECRET_NAME = "reveille-dev/runner-secret"
-    } : aws_lambda_function.gateway[0].environment[0].variables[name] == value])
-    error_message = "The function is told where everything is, and no secret."
-  }
-  assert {
-    condition     = !contains(keys(aws_iam_instance_profile.this), "gateway") && !contains(keys(aws_s3_object.artifact), "gateway_linux_arm64")
-    error_message = "Nothing of an instance is left."
-  }
-}
-
-run "gateway_in_lambda_over_ipv6" {
-  command = plan
-  variables {
-    gateway_mode = "lambda"
-  }
-  assert {
-    condition     = length(aws_vpc_endpoint.api) == 0 && aws_lambda_function.gateway[0].vpc_config[0].ipv6_allowed_for_dual_stack
-    error_message = "IPv6 needs no endpoint that costs."
   }
 }
 
@@ -351,7 +290,7 @@ run "network_of_others" {
     error_message = "Groups are in the VPC, and told to who must let them in."
   }
   assert {
-    condition     = aws_instance.gateway[0].subnet_id == "subnet-b" && join(" ", aws_lambda_function.warmer.vpc_config[0].subnet_ids) == "subnet-b subnet-c" && aws_lambda_function.warmer.environment[0].variables.AWS_USE_DUALSTACK_ENDPOINT == "false"
+    condition     = aws_instance.gateway.subnet_id == "subnet-b" && join(" ", aws_lambda_function.warmer.vpc_config[0].subnet_ids) == "subnet-b subnet-c" && aws_lambda_function.warmer.environment[0].variables.AWS_USE_DUALSTACK_ENDPOINT == "false"
     error_message = "Everything is in the subnets that were given."
   }
   assert {
@@ -364,7 +303,7 @@ run "network_of_others" {
   }
   assert {
     condition = (alltrue([for s in aws_secretsmanager_secret.this : s.kms_key_id == var.kms_key_arn]) && alltrue([for g in aws_cloudwatch_log_group.this : g.kms_key_id == var.kms_key_arn])
-      && aws_instance.gateway[0].root_block_device[0].kms_key_id == var.kms_key_arn
+      && aws_instance.gateway.root_block_device[0].kms_key_id == var.kms_key_arn
     && one(one(aws_s3_bucket_server_side_encryption_configuration.models.rule).apply_server_side_encryption_by_default).kms_master_key_id == var.kms_key_arn)
     error_message = "The key encrypts what is stored."
   }
@@ -538,7 +477,7 @@ run "redis_passwords" {
     error_message = "The secret has the new password."
   }
   assert {
-    condition     = aws_lambda_function.warmer.environment[0].variables.REVEILLE_REDIS_SECRET == aws_secretsmanager_secret_version.redis[0].secret_id && strcontains(aws_instance.gateway[0].user_data, "REVEILLE_REDIS_SECRET=") && !strcontains(aws_instance.gateway[0].user_data, "password-of-redis")
+    condition     = aws_lambda_function.warmer.environment[0].variables.REVEILLE_REDIS_SECRET == aws_secretsmanager_secret_version.redis[0].secret_id && strcontains(aws_instance.gateway.user_data, "REVEILLE_REDIS_SECRET=") && !strcontains(aws_instance.gateway.user_data, "password-of-redis")
     error_message = "Programs hear of the secret, not of the password."
   }
   assert {

@@ -1,17 +1,14 @@
 package lambda
 
 import (
-	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/http/httptest"
-	"slices"
+	"os"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -20,218 +17,121 @@ import (
 )
 
 const (
-	maxPayload = 6 << 20          // bytes of an event, and of an answer in one piece
+	maxPayload = 6 << 20          // bytes of an event, and of an answer
 	initLimit  = 60 * time.Second // longest until a new process asks for its first event
 )
 
-// ErrThrottled: every environment is busy and there may be no more of them.
-var ErrThrottled = errors.New("lambda: rate exceeded")
-
 // Spec is what a function runs.
 type Spec struct {
-	Name        string        // default "function"
-	Binary      string        // the program; it gets no arguments
-	Env         []string      // NAME=VALUE, over the test's environment
-	Timeout     time.Duration // of one invocation; default a minute
-	Concurrency int           // most environments at a time; default 10
+	Name    string        // of the function
+	Binary  string        // the program; it gets no arguments
+	Env     []string      // NAME=VALUE, over the test's environment
+	Timeout time.Duration // of one invocation; default a minute
 }
 
-// Function is a function that can be invoked. It is safe for concurrent use.
-type Function struct {
-	URL string // of the function URL, http://127.0.0.1:PORT
-
-	t    testing.TB
-	spec Spec
-
-	mu       sync.Mutex
-	all      []*environment // in the order of their start
-	failures []Failure
-}
-
-// Failure is an invocation that did not succeed, or an environment that ended.
-type Failure struct {
-	Type    string // as the runtime told it, or as the service calls it: Runtime.ExitError, Sandbox.Timedout
-	Message string
-}
-
-// Start makes a function. It starts no process before the first event; all end with the test.
-func Start(t testing.TB, spec Spec) *Function {
-	t.Helper()
-	if spec.Name == "" {
-		spec.Name = "function"
-	}
-	if spec.Timeout <= 0 {
-		spec.Timeout = time.Minute
-	}
-	if spec.Concurrency <= 0 {
-		spec.Concurrency = 10
-	}
-	f := &Function{t: t, spec: spec}
-	url := httptest.NewServer(front{f})
-	t.Cleanup(url.Close)
-	f.URL = url.URL
-	return f
-}
-
-// Environments is how many processes were started so far.
-func (f *Function) Environments() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.all)
-}
-
-// Busy is how many environments have an event whose answer has not ended.
-func (f *Function) Busy() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := 0
-	for _, e := range f.all {
-		if e.busy {
-			n++
-		}
-	}
-	return n
-}
-
-// Failures are what went wrong so far.
-func (f *Function) Failures() []Failure {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.failures)
-}
-
-// Log is what all environments have written.
-func (f *Function) Log() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var b strings.Builder
-	for _, e := range f.all {
-		b.WriteString(e.program.Log())
-	}
-	return b.String()
-}
-
-// Result is the answer to an event, in one piece.
+// Result is the answer to an event.
 type Result struct {
 	Payload []byte
 	Failed  bool // the payload is the function's error
 }
 
-// Invoke hands an event to the function and waits for its answer. The error tells of an event that the function did not
-// get or did not answer.
+// Function is a function with one environment. Its methods must not be called at the same time.
+type Function struct {
+	spec    Spec
+	program *testenv.Program
+	started chan struct{}
+	events  chan []byte // taken by the process when it asks for the next
+	answers chan Result
+	id      atomic.Int64 // of the invocation that was handed out last
+}
+
+// Start starts the function's process. It ends with the test.
+func Start(t testing.TB, spec Spec) *Function {
+	t.Helper()
+	if spec.Timeout <= 0 {
+		spec.Timeout = time.Minute
+	}
+	f := &Function{
+		spec: spec, started: make(chan struct{}), events: make(chan []byte), answers: make(chan Result, 1),
+	}
+	mux := http.NewServeMux()
+	const api = "/2018-06-01/runtime/"
+	mux.HandleFunc("GET "+api+"invocation/next", f.serveNext)
+	mux.HandleFunc("POST "+api+"invocation/{id}/response", func(w http.ResponseWriter, r *http.Request) { f.serveAnswer(w, r, false) })
+	mux.HandleFunc("POST "+api+"invocation/{id}/error", func(w http.ResponseWriter, r *http.Request) { f.serveAnswer(w, r, true) })
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close) // after the program's end, which is registered later
+	f.program = testenv.StartProgramEnv(t, append([]string{
+		"AWS_LAMBDA_RUNTIME_API=" + strings.TrimPrefix(server.URL, "http://"), "AWS_LAMBDA_FUNCTION_NAME=" + spec.Name,
+		"AWS_LAMBDA_FUNCTION_VERSION=$LATEST", "AWS_LAMBDA_FUNCTION_MEMORY_SIZE=512", "_HANDLER=bootstrap", "LAMBDA_TASK_ROOT=" + os.TempDir(),
+	}, spec.Env...), "lambda-"+spec.Name, spec.Binary)
+	close(f.started)
+	return f
+}
+
+// Log is what the process has written.
+func (f *Function) Log() string { return f.program.Log() }
+
+// get or did not answer in time; its process is killed then.
 func (f *Function) Invoke(event []byte) (Result, error) {
-	a, err := f.invoke(event)
-	if err != nil {
-		return Result{}, err
-	}
-	defer a.release()
-	payload, err := io.ReadAll(io.LimitReader(a.body, maxPayload+1))
-	if err != nil {
-		return Result{}, f.failed("Runtime.TruncatedResponse", err.Error())
-	}
-	if len(payload) > maxPayload {
-		return Result{}, f.failed("Function.ResponseSizeTooLarge", "")
-	}
-	if a.failed {
-		f.note(failureOf(payload))
-	}
-	return Result{Payload: payload, Failed: a.failed}, nil
-}
-
-// invoke hands an event to an environment and returns when that begins to answer. The caller reads the answer and
-// releases it.
-func (f *Function) invoke(event []byte) (*answer, error) {
 	if len(event) > maxPayload {
-		return nil, f.failed("RequestEntityTooLarge", "")
+		return Result{}, fmt.Errorf("lambda: an event of %d bytes", len(event))
 	}
-	e, err := f.take()
-	if err != nil {
-		return nil, err
-	}
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // never fails
-	in := &invocation{id: hex.EncodeToString(id[:]), event: event, answer: make(chan *answer, 1)}
-	select {
-	case e.next <- in:
-	case <-e.program.Exited():
-		return nil, f.failed("Runtime.ExitError", fmt.Sprint("the process ended: ", e.program.State()))
-	}
-	over := time.AfterFunc(f.spec.Timeout, func() {
-		_ = f.failed("Sandbox.Timedout", fmt.Sprintf("Task timed out after %v", f.spec.Timeout))
-		e.program.Kill()
-	})
-	select {
-	case a := <-in.answer:
-		context.AfterFunc(a.ended, func() { over.Stop() })
-		return a, nil
-	case <-e.program.Exited():
-		over.Stop()
-		return nil, f.failed("Runtime.ExitError", fmt.Sprint("the process ended: ", e.program.State()))
-	}
-}
-
-// take returns an environment that waits for an event, a new one if need be. One that has answered will wait for an event
-// in a moment: whoever read its answer and comes again finds it.
-func (f *Function) take() (*environment, error) {
-	for {
-		e, fresh, err := f.look()
-		if err != nil {
-			return nil, err
+	late := time.After(initLimit)
+	for handed := false; ; {
+		events := f.events
+		if handed {
+			events = nil
 		}
 		select {
-		case <-e.free:
-			return e, nil
-		case <-e.program.Exited():
-			if fresh {
-				return nil, f.failed("Runtime.ExitError", fmt.Sprint("the process ended: ", e.program.State()))
+		case events <- event:
+			handed, late = true, time.After(f.spec.Timeout)
+		case a := <-f.answers:
+			if len(a.Payload) > maxPayload {
+				return Result{}, fmt.Errorf("lambda: an answer of more than %d bytes", maxPayload)
 			}
-		case <-time.After(initLimit):
-			e.program.Signal(syscall.SIGKILL)
-			return nil, f.failed("Sandbox.Timedout", "no call for an event")
+			return a, nil
+		case <-f.program.Exited():
+			return Result{}, fmt.Errorf("lambda: the process ended: %v", f.program.State())
+		case <-late:
+			f.program.Kill()
+			return Result{}, fmt.Errorf("lambda: timed out (event handed out: %v)", handed)
 		}
 	}
 }
 
-// look returns an environment that is free or will be, or a fresh one.
-func (f *Function) look() (e *environment, fresh bool, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	alive := 0
-	for _, e := range slices.Backward(f.all) {
-		select {
-		case <-e.program.Exited():
-			continue
-		default:
-		}
-		if alive++; !e.busy {
-			e.busy = true
-			return e, false, nil
-		}
+// serveNext answers GET next: the process sleeps until there is an event for it.
+func (f *Function) serveNext(w http.ResponseWriter, r *http.Request) {
+	<-f.started
+	f.program.Signal(syscall.SIGSTOP)
+	var event []byte
+	select {
+	case event = <-f.events:
+	case <-r.Context().Done():
+		return
 	}
-	if alive >= f.spec.Concurrency {
-		return nil, false, ErrThrottled
+	id := f.id.Add(1)
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Lambda-Runtime-Aws-Request-Id", fmt.Sprint(id))
+	h.Set("Lambda-Runtime-Deadline-Ms", fmt.Sprint(time.Now().Add(f.spec.Timeout).UnixMilli()))
+	h.Set("Lambda-Runtime-Invoked-Function-Arn", "arn:aws:lambda:us-east-1:123456789012:function:"+f.spec.Name)
+	h.Set("Lambda-Runtime-Trace-Id", "Root=1-00000000-000000000000000000000000;Sampled=0")
+	f.program.Signal(syscall.SIGCONT)
+	_, _ = w.Write(event)
+}
+
+// serveAnswer takes the answer to the event that was handed out last.
+func (f *Function) serveAnswer(w http.ResponseWriter, r *http.Request, failed bool) {
+	payload, err := io.ReadAll(io.LimitReader(r.Body, maxPayload+1))
+	if err != nil || r.PathValue("id") != fmt.Sprint(f.id.Load()) || !json.Valid(payload) {
+		http.Error(w, `{"errorType":"InvalidRequestID"}`, http.StatusBadRequest)
+		return
 	}
-	e = startEnvironment(f)
-	f.all = append(f.all, e)
-	return e, true, nil
+	select {
+	case f.answers <- Result{Payload: payload, Failed: failed}:
+		w.WriteHeader(http.StatusAccepted)
+	default:
+		http.Error(w, `{"errorType":"InvalidRequestID"}`, http.StatusForbidden)
+	}
 }
-
-func (f *Function) note(x Failure) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.failures = append(f.failures, x)
-}
-
-func (f *Function) failed(kind, message string) error {
-	f.note(Failure{kind, message})
-	return fmt.Errorf("lambda: %s %s", kind, message)
-}
-
-// failureOf reads the error that a runtime reports.
-func failureOf(payload []byte) Failure {
-	var e struct{ ErrorType, ErrorMessage string }
-	_ = json.Unmarshal(payload, &e) // anything else is told without its words
-	return Failure{e.ErrorType, e.ErrorMessage}
-}
-
-var _ testenv.Program // environments are programs of testenv

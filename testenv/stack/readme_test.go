@@ -72,7 +72,7 @@ var setting = regexp.MustCompile(`\bREVEILLE_[A-Z_]+\b`)
 // TestSettingsAreFlags holds the settings that user data and Lambda functions get against the programs' own help.
 func TestSettingsAreFlags(t *testing.T) {
 	known := map[string]bool{}
-	for _, program := range [][]string{{"gateway", "serve"}, {"gateway", "lambda"}, {"runner"}, {"warmer"}} {
+	for _, program := range [][]string{{"gateway", "serve"}, {"runner"}, {"warmer"}} {
 		help, err := exec.CommandContext(t.Context(), testenv.Build(t, program[0]), append(program[1:], "--help")...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %v\n%s", program, err, help)

@@ -18,8 +18,7 @@ var (
 
 // TestStack applies the stack to an emulator and lives with it. First as examples/npu says: everything is made, and a
 // second plan changes nothing. Then the cache is a serverless one, which is a Redis Cluster with TLS here, and the
-// gateway's instance, hosts and warmer work as they were made. Then the gateway moves into Lambda and serves from there.
-// After destroy nothing is left. Each step goes on from the one before.
+// gateway's instance, hosts and warmer work as they were made. After destroy nothing is left. Each step goes on from the one before.
 func TestStack(t *testing.T) {
 	if !*whole {
 		t.Skip("run by make tf-apply-check")
@@ -28,7 +27,7 @@ func TestStack(t *testing.T) {
 	c := newCloud(t, aws.Spec{Settle: 100 * time.Millisecond, Serverless: cluster.Addrs[0]})
 	s := &story{
 		t: t, cloud: c, cluster: cluster, rdb: cluster.Client(t), port: testenv.FreePort(t),
-		dist: dist(t, "gateway_linux_arm64", "runner_linux_amd64", "gateway.zip", "warmer.zip"),
+		dist: dist(t, "gateway_linux_arm64", "runner_linux_amd64", "warmer.zip"),
 	}
 	tf := newTerraform(t, c.URL, "npu", map[string]any{
 		"dist_dir": s.dist, "models_file": filepath.Join(testenv.Root(t), "testenv", "stack", "testdata", "models.yaml"),
@@ -64,10 +63,7 @@ func TestStack(t *testing.T) {
 	s.rolesHold(bucket)
 	s.grantsUsed()
 
-	tf.set(map[string]any{"gateway_mode": "lambda"})
-	tf.change(0, "apply", "-auto-approve")
 	s.gateway.off()
-	s.streamsFromLambda()
 	tf.change(0, "destroy", "-auto-approve")
 	if rest := c.left(); len(rest) > 0 {
 		t.Errorf("destroy left: %q", rest)

@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
@@ -242,7 +241,7 @@ func (s *story) sweep() {
 		}
 		s.warmer = lambda.Start(s.t, lambda.Spec{
 			Name: "warmer", Binary: unpack(s.t, filepath.Join(s.dist, "warmer.zip"), made.Digest), Timeout: time.Duration(made.Seconds) * time.Second,
-			Env: made.env(s.cloud, "warmer", "SSL_CERT_FILE="+s.cluster.Authority), Concurrency: 1,
+			Env: made.env(s.cloud, "warmer", "SSL_CERT_FILE="+s.cluster.Authority),
 		})
 	}
 	r, err := s.warmer.Invoke([]byte(s.event))
@@ -271,79 +270,6 @@ func (s *story) stopped(host string) {
 	kit.Within(s.t, patience, host+" is stopped", func() bool {
 		return s.cloud.instance("Host", host).State.Name == types.InstanceStateNameStopped
 	})
-}
-
-// streamsFromLambda: the gateway in its function wakes the host again, which boots from its disk, and streams.
-func (s *story) streamsFromLambda() {
-	s.t.Helper()
-	if s.cloud.instance("Name", deployment+"-gateway") != nil {
-		s.t.Error("the gateway's instance is still there")
-	}
-	made, ok := s.cloud.functions()["gateway"]
-	if !ok || made.Seconds != 900 {
-		s.t.Fatalf("function: %+v", made)
-	}
-	f := lambda.Start(s.t, lambda.Spec{
-		Name: "gateway", Binary: unpack(s.t, filepath.Join(s.dist, "gateway.zip"), made.Digest), Timeout: time.Duration(made.Seconds) * time.Second,
-		Env: made.env(s.cloud, "gateway", "SSL_CERT_FILE="+s.cluster.Authority),
-	})
-	if got := s.status(f.URL+"/v1/models", ""); got != http.StatusUnauthorized {
-		s.t.Errorf("without a key: %d", got)
-	}
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
-	defer cancel()
-	type reply struct {
-		resp *http.Response
-		err  error
-	}
-	replies := make(chan reply, 1)
-	go func() {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.URL+"/v1/chat/completions", strings.NewReader(calls.ChatBody("chat", 3, true)))
-		if err != nil {
-			replies <- reply{err: err}
-			return
-		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Authorization", "Bearer "+apiKey)
-		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-		replies <- reply{resp, err}
-	}()
-	s.cloud.running("gpu-1")
-	s.gpu.boot()
-	r := <-replies
-	if r.err != nil || r.resp.StatusCode != http.StatusOK {
-		s.t.Fatalf("stream: %v, %v\n%s", r.resp, r.err, f.Log())
-	}
-	defer r.resp.Body.Close()
-	lines := bufio.NewReader(r.resp.Body)
-	next := func() string {
-		for {
-			e, err := calls.ReadEvent(lines)
-			if err != nil {
-				s.t.Fatalf("stream: %v\n%s", err, f.Log())
-			}
-			if !strings.HasPrefix(e, ":") {
-				return e
-			}
-		}
-	}
-	if e := next(); !strings.Contains(e, `"role":"assistant"`) {
-		s.t.Errorf("the stream begins with %s", e)
-	}
-	for range 3 { // no token is made before the one before it was received
-		s.step("gpu-1", "chat")
-		if e := next(); !strings.Contains(e, `"content":"`) {
-			s.t.Fatalf("event %s", e)
-		}
-	}
-	last := ""
-	for last != "data: [DONE]" {
-		last = next()
-	}
-	if got := f.Failures(); len(got) > 0 {
-		s.t.Errorf("failures: %v", got)
-	}
-	s.gpu.off()
 }
 
 // field reads a field of a record of the pool, "" when there is none.

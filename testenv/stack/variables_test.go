@@ -103,9 +103,7 @@ var refusals = [][]wrong{
 		{"runner_pools", map[string]any{"arm": pool(map[string]any{"instance_type": "g5g.xlarge"})}, "a gpu pool needs"},
 	},
 	{
-		{"gateway_mode", "lambda", ""},
 		{"vpc_id", "vpc-a", "go together: set both, or neither"},
-		{"hold_seconds", 841, `must be at most 840 with gateway_mode = "lambda"`},
 		{"gateway_allowed_cidrs", []string{}, "at least one"},
 	},
 	{
@@ -116,7 +114,6 @@ var refusals = [][]wrong{
 	},
 	{
 		{"api_keys", []string{"a-key-for-the-tests open=0 Ada"}, "needs at least one key"},
-		{"gateway_mode", "fargate", `must be "instance" or "lambda"`},
 		{"gateway_allowed_cidrs", []string{"here"}, "must be IPv4 networks such as 192.0.2.0/24, at least one"},
 	},
 }

@@ -63,10 +63,6 @@ mock_resource "aws_lambda_function" {
   defaults = { arn = "arn:aws:lambda:us-east-1:123456789012:function:mock" }
 }
 
-mock_resource "aws_lambda_function_url" {
-  defaults = { function_url = "https://mock.lambda-url.us-east-1.on.aws/" }
-}
-
 mock_resource "aws_sns_topic" {
   defaults = { arn = "arn:aws:sns:us-east-1:123456789012:mock" }
 }
