@@ -22,7 +22,7 @@ type attempt struct {
 	counted     bool            // the endpoint counts one of our requests
 	signedAgain bool            // signed again after a runner rejected a signature
 	repeated    bool            // repeated after its engine crashed
-	suspected   *suspect        // a constrained request that an engine may hold
+	sent        time.Time       // to the endpoint
 	until       time.Time       // when a stream must be committed
 
 	req         relay.Request
@@ -91,12 +91,10 @@ func (x *exchange) send() (*relay.Response, error) {
 
 // prepareSend counts the request at its endpoint and makes what is sent there, but for the signature.
 func (x *exchange) prepareSend() error {
-	if x.constrained {
-		x.suspect()
-	}
-	if err := x.checkBarred(); err != nil { // changed meanwhile
+	if err := x.s.crashes.Check(x.Account, x.model.ID, time.Now()); err != nil { // changed meanwhile
 		return err
 	}
+	x.sent = time.Now()
 	x.countOpen()
 	s, h := x.s, &x.Ctx.Request.Header
 	tenant, cacheTenant := "", ""

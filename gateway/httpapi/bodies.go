@@ -27,7 +27,7 @@ func (c *call) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec) error {
 		return err
 	}
 	c.s.m.droppedFields.Add(dropped)
-	c.constrained, c.text = check.Constrained, check.AllText
+	c.text = check.AllText
 	if err := c.s.checkContext(c.model, check.TextBytes, c.context); err != nil {
 		return err
 	}

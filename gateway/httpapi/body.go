@@ -19,8 +19,7 @@ type call struct {
 
 	context int64 // tokens of context that a load for the request asks for, 0 for none
 
-	constrained bool // the body constrains the output by a grammar, a schema or tools
-	text        int  // bytes of the body without media and constraints, 0 if unknown
+	text int // bytes of the body without media and constraints, 0 if unknown
 }
 
 // parse checks the body of an inference request and finds its model.

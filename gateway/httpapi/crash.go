@@ -5,28 +5,13 @@ import (
 	"time"
 
 	"reveille/gateway/api"
-	"reveille/gateway/quota"
 	"reveille/infra/relay"
 )
 
-// checkBarred returns an error for a constrained request of a key whose constrained requests crashed engines.
-func (x *exchange) checkBarred() error {
-	if !x.constrained {
-		return nil
-	}
-	return x.s.crashes.Check(x.Account, time.Now())
-}
-
-// crashed handles an engine that died with the request before the first byte of an answer. It returns relay.ErrAgain to repeat
-// the request, otherwise e for the client.
-//
-// The dead engine's work on the request is lost, so the request is repeated, once (invariant 23). A constrained request may have
-// been the cause: it is never repeated.
+// crashed handles an engine that died with the request before the first byte of an answer. The dead engine's work on the
+// request is lost, so the request is repeated, once: the error is then relay.ErrAgain, otherwise e for the client.
 func (x *exchange) crashed(e *api.Error) error {
-	if x.constrained {
-		x.s.recordCrash(x.suspected)
-		return e
-	}
+	x.recordCrash()
 	if x.repeated || x.wait.policy == "fail" || x.s.draining.Load() {
 		return e
 	}
@@ -36,15 +21,9 @@ func (x *exchange) crashed(e *api.Error) error {
 	return x.retryAtGate(e)
 }
 
-// recordCrash records that an engine crashed with a constrained request. Each crash counts once, however often it is reported.
-func (s *Server) recordCrash(p *suspect) {
-	if p == nil {
-		return
-	}
-	if _, barred := s.crashes.Record(p.engine, p.sent, time.Now(), s.suspects.keys(p.at)); barred {
-		s.log.Warn("engines crashed under constrained requests of one key, refusing more of them", "request", p.request, "engine", p.engine, "for", quota.CrashWindow)
-		s.suspects.recheck()
-	}
+// recordCrash counts a crash against the request's key, in case the key was alone at the engine.
+func (x *exchange) recordCrash() {
+	x.s.crashes.Record(x.endpoint.Host, x.model.ID, x.ID, x.Account, x.sent, time.Now())
 }
 
 // shouldRepeat decides whether to repeat the request of a stream that broke off before its first event.

@@ -84,7 +84,7 @@ func (x *exchange) start() (err error) {
 	if s.draining.Load() {
 		return api.GoingAway()
 	}
-	if err := x.checkBarred(); err != nil {
+	if err := s.crashes.Check(x.Account, x.model.ID, x.Began); err != nil {
 		return x.refuseByLimit(err)
 	}
 	if err := x.Account.Begin(); err != nil {
@@ -239,9 +239,6 @@ func (x *exchange) abandon(cause error) {
 	if w := x.waiter.Load(); w != nil {
 		w.Leave(false)
 	}
-	if x.constrained {
-		x.s.suspects.recheck()
-	}
 }
 
 // finish ends the exchange: the watch, the counts, the statistics. Only the first call counts.
@@ -260,7 +257,6 @@ func (x *exchange) finish(err error) {
 		w.Leave(false)
 	}
 	x.uncountOpen()
-	x.clearSuspect(clientGone(err))
 	if x.open {
 		x.s.dir.Uses.Stream(x.model.ID, -1)
 	}

@@ -62,7 +62,6 @@ type Config struct {
 	HoldWhole    time.Duration                       // the same for a request without a stream; default Hold
 	CommitAfter  time.Duration                       // a stream gets its status and the first comment after this time; default 5 s
 	Keepalive    time.Duration                       // between comments; default 5 s
-	CheckEvery   time.Duration                       // between checks of an engine that has constrained requests; default 15 s
 	FirstByte    time.Duration                       // longest that a runner may take for the head of an answer, and be silent in it; default 30 min
 	MaxBody      int                                 // bytes; default 64 MiB
 	MaxHeldBytes int64                               // bytes of all bodies that arrive, wait or are being sent; above, requests get overloaded; default 1 GiB
@@ -88,7 +87,6 @@ func (c Config) withDefaults() Config {
 	c.HoldWhole = min(cmp.Or(max(c.HoldWhole, 0), c.Hold), c.Hold)
 	c.CommitAfter = cmp.Or(max(c.CommitAfter, 0), 5*time.Second)
 	c.Keepalive = cmp.Or(max(c.Keepalive, 0), 5*time.Second)
-	c.CheckEvery = cmp.Or(max(c.CheckEvery, 0), 15*time.Second)
 	c.FirstByte = cmp.Or(max(c.FirstByte, 0), 30*time.Minute)
 	c.MaxBody = cmp.Or(max(c.MaxBody, 0), 64<<20)
 	c.MaxHeldBytes = cmp.Or(max(c.MaxHeldBytes, 0), 1<<30)
@@ -119,9 +117,8 @@ type Server struct {
 	hub        *ui.Hub
 	history    *ui.History
 
-	crashes  quota.Crashes
-	suspects suspectList
-	tenants  sync.Map // names of keys for runners, string by *quota.Account, see Server.tenant
+	crashes quota.Crashes
+	tenants sync.Map // names of keys for runners, string by *quota.Account, see Server.tenant
 
 	life context.Context // ends when Shutdown begins: for work that would not end by itself
 	end  context.CancelFunc

@@ -73,8 +73,8 @@ func (x *exchange) breakEvent(err error) []byte {
 	}
 	x.s.m.streamErrors.Inc()
 	e := x.asError(err)
-	if x.constrained && errors.Is(e, api.EngineCrashed) {
-		x.s.recordCrash(x.suspected)
+	if errors.Is(e, api.EngineCrashed) {
+		x.recordCrash()
 	}
 	return x.Match.Dialect.StreamError(e, x.ID)
 }

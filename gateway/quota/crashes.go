@@ -9,111 +9,65 @@ import (
 )
 
 const (
-	// CrashWindow is the time within which two crashes bar a key from constrained output, and how long the key stays
-	// barred.
-	CrashWindow = 10 * time.Minute
+	// crashWindow is the time within which two crashes count together, and how long they bar a key.
+	crashWindow = 10 * time.Minute
 
 	maxCrashes = 64 // crashes remembered
 )
 
-// Crashes records engines that died, or were killed because they hung, while they had constrained requests (grammar,
-// JSON schema, tools). If two crashes within [CrashWindow] have exactly one key in common, that key is barred from such
-// requests for [CrashWindow]. Requests without a key share the account nil. The zero value has recorded none. Methods
-// are safe for concurrent use.
+// Crashes refuses a key a model whose engine crashed twice within ten minutes, under two requests of this key, while no
+// other key had a request open there. The zero value has recorded none. Methods are safe for concurrent use.
 type Crashes struct {
 	mu     sync.Mutex
-	recent []crash // oldest first, at most maxCrashes
-	barred map[*Account]time.Time
+	recent []crash // oldest first
 }
 
 type crash struct {
-	engine string
-	at     time.Time
-	keys   []*Account // one of them caused it; only the barred one if there is one
+	host, model string
+	at          time.Time
+	request     string   // the first that reported it
+	key         *Account // of that request
+	shared      bool     // another key had a request open as well
 }
 
-// Record records that an engine died, unless a crash since the given request was sent is already recorded. keys are the
-// owners of the engine's constrained requests. Note returns the key that is barred for it, if any.
-func (c *Crashes) Record(engine string, sent, now time.Time, keys []*Account) (barred *Account, is bool) {
+// Record records that an engine crashed with a request that was sent to it at the given time. Each request that was open
+// reports the same crash.
+func (c *Crashes) Record(host, model, request string, key *Account, sent, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.forgetLocked(now)
-	for _, old := range c.recent {
-		if old.engine == engine && !sent.After(old.at) {
-			return nil, false
+	for i := range c.recent {
+		if old := &c.recent[i]; old.host == host && old.model == model && !sent.After(old.at) {
+			old.shared = old.shared || old.key != key
+			return
 		}
 	}
 	if len(c.recent) == maxCrashes {
 		c.recent = slices.Delete(c.recent, 0, 1)
 	}
-	c.recent = append(c.recent, crash{engine, now, slices.Clone(keys)})
-	for _, old := range slices.Backward(c.recent[:len(c.recent)-1]) {
-		if both := common(old.keys, keys); len(both) == 1 {
-			c.barLocked(both[0], now)
-			return both[0], true
-		}
-	}
-	return nil, false
+	c.recent = append(c.recent, crash{host: host, model: model, at: now, request: request, key: key})
 }
 
-// barLocked bars a key, and clears the other keys of the crashes that it explains.
-func (c *Crashes) barLocked(key *Account, now time.Time) {
-	if c.barred == nil {
-		c.barred = map[*Account]time.Time{}
-	}
-	c.barred[key] = now.Add(CrashWindow)
-	for i := range c.recent {
-		if slices.Contains(c.recent[i].keys, key) {
-			c.recent[i].keys = []*Account{key}
-		}
-	}
-}
-
-func (c *Crashes) forgetLocked(now time.Time) {
-	c.recent = slices.DeleteFunc(c.recent, func(old crash) bool { return now.Sub(old.at) >= CrashWindow })
-	for key, until := range c.barred {
-		if !now.Before(until) {
-			delete(c.barred, key)
-		}
-	}
-}
-
-// common returns the keys that a and b share.
-func common(a, b []*Account) (both []*Account) {
-	for _, key := range a {
-		if slices.Contains(b, key) {
-			both = append(both, key)
-		}
-	}
-	return both
-}
-
-// Rivals returns the other keys of the given key's crashes within the last [CrashWindow] whose cause is still
-// undecided.
-func (c *Crashes) Rivals(key *Account, now time.Time) (rivals []*Account) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, old := range c.recent {
-		if now.Sub(old.at) >= CrashWindow || !slices.Contains(old.keys, key) {
-			continue
-		}
-		for _, other := range old.keys {
-			if other != key && !slices.Contains(rivals, other) {
-				rivals = append(rivals, other)
-			}
-		}
-	}
-	return rivals
-}
-
-// Check refuses a constrained request of a barred key with rate_limit_exceeded.
-func (c *Crashes) Check(key *Account, now time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	left := c.barred[key].Sub(now)
-	if left <= 0 {
+// Check returns rate_limit_exceeded if the key is refused the model. Requests without a key never are.
+func (c *Crashes) Check(key *Account, model string, now time.Time) error {
+	if key == nil {
 		return nil
 	}
-	return api.Newf(api.RateLimitExceeded, "Engines crashed twice under this key's requests with constrained output. "+
-		"For %d more seconds send requests without a grammar, a JSON schema or tools.", api.Seconds(left)).WithRetryAfter(left)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var last crash
+	var until time.Time
+	for _, one := range c.recent {
+		if one.key != key || one.model != model || one.shared || one.request == last.request {
+			continue // a request that was repeated after its first crash says nothing about the key's other requests
+		}
+		if one.at.Sub(last.at) < crashWindow {
+			until = one.at.Add(crashWindow)
+		}
+		last = one
+	}
+	if left := until.Sub(now); left > 0 {
+		return api.Newf(api.RateLimitExceeded, "The engine of '%s' crashed twice with requests of this key alone. Try again in %d seconds.",
+			model, api.Seconds(left)).WithRetryAfter(left)
+	}
+	return nil
 }

@@ -17,7 +17,7 @@ var world = World{
 	Limits:  map[string]policy.Limits{"h": policy.Uniform(1), "two": policy.Uniform(2), "any": policy.Uniform(-1)},
 	Reserve: 5 * time.Second, FairAfter: 2 * time.Second, Lease: 15 * time.Second,
 	Catalogue: map[string]bool{"h": true, "two": true, "any": true, "off": true}, Sweep: 10 * time.Second,
-	WakeLimit: 20 * time.Second, ForgetAfter: 30 * time.Second, Barred: 10 * time.Minute,
+	WakeLimit: 20 * time.Second, ForgetAfter: 30 * time.Second,
 }
 
 // at makes events; s is in seconds.
@@ -28,10 +28,6 @@ func at(s float64, e Event) Event {
 
 func ask(s float64, id, model string) Event {
 	return at(s, Event{Kind: Ask, Request: id, Gateway: "g", Model: model, For: time.Minute})
-}
-
-func constrained(s float64, id, model string) Event {
-	return at(s, Event{Kind: Ask, Request: id, Gateway: "g", Model: model, For: time.Minute, Text: "constrained"})
 }
 
 func spawn(s float64, host, model string, pid int, ticket string, queue ...Ticket) Event {
@@ -143,9 +139,6 @@ func TestEachPromise(t *testing.T) {
 		{"repeated after a byte", 23, []Event{
 			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), by(4, Bytes, "r"), of(5, Died, 1), of(5, Exit, 1), by(5, End, "r"), by(5, Repeat, "r"),
 		}},
-		{"repeated although constrained", 23, []Event{
-			constrained(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), of(5, Died, 1), of(5, Exit, 1), by(5, End, "r"), by(5, Repeat, "r"),
-		}},
 		{"repeated twice", 23, []Event{
 			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), of(5, Died, 1), of(5, Exit, 1), by(5, End, "r"), by(5, Repeat, "r"),
 			spawn(6, "h", "a", 2, "2"), of(7, Ready, 2), enter(7, "r", 2, ""), of(8, Died, 2), of(8, Exit, 2), by(8, End, "r"), by(8, Repeat, "r"),
@@ -153,13 +146,6 @@ func TestEachPromise(t *testing.T) {
 		{"not repeated", 23, []Event{
 			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), of(5, Died, 1), of(5, Exit, 1), by(5, End, "r"),
 			at(5, Event{Kind: Outcome, Request: "r", Text: "engine_crashed"}),
-		}},
-		{"not barred", 23, []Event{
-			constrained(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), of(5, Died, 1), of(5, Exit, 1), by(5, End, "r"),
-			at(5, Event{Kind: Outcome, Request: "r", Text: "engine_crashed"}),
-			constrained(5, "s", "a"), spawn(6, "h", "a", 2, "2"), of(7, Ready, 2), enter(7, "s", 2, ""), of(8, Died, 2), of(8, Exit, 2), by(8, End, "s"),
-			at(8, Event{Kind: Outcome, Request: "s", Text: "engine_crashed"}),
-			constrained(8, "t", "a"), spawn(9, "h", "a", 3, "3"), of(10, Ready, 3), enter(10, "t", 3, ""),
 		}},
 		{"two engines", 23, []Event{
 			ask(0, "r", "a"), spawn(1, "any", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, ""), by(4, End, "r"), enter(5, "r", 1, ""),

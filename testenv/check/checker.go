@@ -23,9 +23,8 @@ type Checker struct {
 	sound    time.Duration    // the same, but for gateways that die, whose leases end by themselves
 	skewed   time.Duration    // until then leases may end late, as the clock of Redis jumped
 	failed   map[string]time.Duration
-	unwoken  time.Duration      // when a wake failed last
-	crashes  map[string][]crash // of engines under constrained requests, by gateway
-	still    time.Duration      // since when a request waits in a pool that does nothing; -1 not
+	unwoken  time.Duration // when a wake failed last
+	still    time.Duration // since when a request waits in a pool that does nothing; -1 not
 
 	judged    map[int]*tally
 	disturbed bool // something was wrong
@@ -60,7 +59,6 @@ type request struct {
 	deadline       time.Duration
 	background     bool
 	explicit       bool // a background load with a ticket of its own
-	constrained    bool
 	answered       bool // the first byte of its answer was sent
 	repeated       bool // its first engine died with it
 	pid            int  // engine it was let to, 0 none
@@ -119,7 +117,7 @@ type want struct {
 func New(w World) *Checker {
 	return &Checker{
 		world: w, engines: map[int]*engine{}, requests: map[string]*request{}, hosts: map[string]*hostLog{}, wants: map[string]*want{},
-		paid: map[grant]bool{}, failed: map[string]time.Duration{}, unwoken: -time.Hour, crashes: map[string][]crash{}, still: -1, judged: map[int]*tally{},
+		paid: map[grant]bool{}, failed: map[string]time.Duration{}, unwoken: -time.Hour, still: -1, judged: map[int]*tally{},
 	}
 }
 

@@ -1,42 +1,9 @@
 package check
 
-import "time"
-
-// sentWithin is how long a request that its gateway let pass may be on its way to an engine.
-const sentWithin = 100 * time.Millisecond
-
-// blamed notes an engine that died under a constrained request, once for each gateway.
-func (c *Checker) blamed(r *request) {
-	list := c.crashes[r.gateway]
-	if n := len(list); n == 0 || list[n-1].pid != r.pid {
-		c.crashes[r.gateway] = append(list, crash{r.pid, c.now.At})
-	}
-}
-
-// crash is the end of an engine under a constrained request.
-type crash struct {
-	pid int
-	at  time.Duration
-}
-
-// barred reports whether engines crashed twice, at least since ago and soon after each other, under constrained requests of
-// a gateway's clients, who are one key.
-func (c *Checker) barred(gateway string, since time.Duration) bool {
-	list := c.crashes[gateway]
-	for i, last := range list {
-		ago := c.now.At - last.at
-		if i > 0 && last.at-list[i-1].at < c.world.Barred && ago >= since && ago < c.world.Barred {
-			return true
-		}
-	}
-	return false
-}
-
-// repeats reports whether a request is to be sent once more: its first engine died with it before a byte of the answer, and
-// it is not constrained.
+// repeats reports whether a request is to be sent once more: its first engine died with it before a byte of the answer.
 func (c *Checker) repeats(r *request) bool {
 	en := c.engines[r.pid]
-	return en != nil && en.died && !r.repeated && !r.answered && !r.constrained
+	return en != nil && en.died && !r.repeated && !r.answered
 }
 
 // repeat looks at a request that its gateway is about to send once more.

@@ -24,7 +24,7 @@ const (
 	StopBegin  Kind = "stop-begin"  // PID, View with Residents: its runner begins to stop it
 	Exit       Kind = "exit"        // PID: the process is gone, however
 	Died       Kind = "died"        // PID: it ended by itself; an Exit follows
-	Ask        Kind = "ask"         // Request, Gateway, Model, For (longest wait): a request comes; Text "constrained" is not repeated, "background" waits not, "explicit" has a ticket of its own and an outcome "ok" once it was loaded
+	Ask        Kind = "ask"         // Request, Gateway, Model, For (longest wait): a request comes; Text "background" waits not, "explicit" has a ticket of its own and an outcome "ok" once it was loaded
 	Granted    Kind = "granted"     // Request, Host, Ticket: its gateway sends it there
 	Refused    Kind = "refused"     // Request, Host, Text: the runner did not take it
 	Enter      Kind = "enter"       // Request, PID, View with Loading: the runner let it to an engine
@@ -146,7 +146,6 @@ type World struct {
 	Sweep       time.Duration   // between two sweeps, 0 for none
 	WakeLimit   time.Duration   // after which a wake has failed, and a lost host is turned off
 	ForgetAfter time.Duration   // after which a host outside the catalogue is forgotten
-	Barred      time.Duration   // two crashes within it bar constrained requests for it
 }
 
 // Violation is a broken promise.

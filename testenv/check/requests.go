@@ -10,7 +10,7 @@ func (c *Checker) request(e Event) {
 	if e.Kind == Ask {
 		r := &request{
 			gateway: e.Gateway, model: e.Model, asked: e.At, deadline: e.At + e.For,
-			background: e.Text == "background" || e.Text == "explicit", explicit: e.Text == "explicit", constrained: e.Text == "constrained",
+			background: e.Text == "background" || e.Text == "explicit", explicit: e.Text == "explicit",
 		}
 		if c.requests[e.Request] != nil {
 			c.broken(13, "request %s came twice", e.Request)
@@ -114,9 +114,6 @@ func (c *Checker) enter(r *request, e Event) {
 	case en.state == spawning, en.state == stopping, en.state == gone && !en.died && c.host(en.host).up:
 		c.broken(7, "request %s reaches %s on %s, which does not serve", e.Request, en.model, en.host)
 	}
-	if r.constrained && c.barred(r.gateway, sentWithin) {
-		c.broken(23, "constrained request %s reaches process %d although two engines crashed under such requests of its key", e.Request, e.PID)
-	}
 	c.revived(en, e)
 	c.unwant(e.Request, r)
 	c.heldUp(en, r, e)
@@ -175,9 +172,6 @@ func (c *Checker) outcome(r *request, e Event) {
 	}
 	r.outcome = e.Text
 	c.unwant(e.Request, r)
-	if r.constrained && e.Text == "engine_crashed" {
-		c.blamed(r)
-	}
 	if slices.Contains(ofTime, e.Text) {
 		c.want(r.model).background++ // the load goes on
 	}
@@ -212,7 +206,6 @@ func (c *Checker) outcome(r *request, e Event) {
 	case slices.Contains(ofLoads, e.Text) && once && e.At-failed < 15*time.Minute:
 	case slices.Contains(ofTime, e.Text) && e.At >= r.deadline-50*time.Millisecond:
 	case e.Text == "no_capacity" && e.At-c.unwoken < noCapacityFor:
-	case e.Text == "rate_limit_exceeded" && r.constrained && c.barred(r.gateway, 0):
 	case e.Text == "slots_pinned" || e.Text == "slots_pinned_error":
 	default:
 		c.broken(13, "request %s for %s got %q, for which there is no cause", e.Request, r.model, e.Text)

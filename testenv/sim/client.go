@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"reveille/gateway/api"
-	"reveille/gateway/quota"
 	"reveille/gateway/scheduling"
 	"reveille/runner/host"
 	"reveille/testenv/check"
@@ -26,9 +25,7 @@ type client struct {
 	refused   int
 	refusedBy []string // hosts
 
-	constrained bool // by a grammar, a schema or tools
-	poison      bool // its engine dies of it
-	repeated    bool // after its engine died
+	repeated bool // after its engine died
 }
 
 // errLeft: the client went.
@@ -45,16 +42,12 @@ func (w *world) request(g *gateway, model string, s Step) {
 		return // nobody answers
 	}
 	c := &client{
-		w: w, life: life, id: id, model: model, limit: s.For, serve: s.Serve, began: time.Now(), constrained: s.Op != Request, poison: s.Op == Poison,
+		w: w, life: life, id: id, model: model, limit: s.For, serve: s.Serve, began: time.Now(),
 	}
 	if s.Leave > 0 {
 		c.leave = time.After(s.Leave)
 	}
-	kind := ""
-	if c.constrained {
-		kind = "constrained"
-	}
-	w.record(check.Event{Kind: check.Ask, Request: id, Gateway: life.id, Model: model, For: s.For, Text: kind})
+	w.record(check.Event{Kind: check.Ask, Request: id, Gateway: life.id, Model: model, For: s.For})
 	w.clients.Go(func() {
 		text := c.run()
 		w.record(check.Event{Kind: check.Outcome, Request: id, Text: text})
@@ -63,9 +56,6 @@ func (w *world) request(g *gateway, model string, s Step) {
 
 // run is the request from its arrival to its outcome.
 func (c *client) run() string {
-	if err := c.barred(); err != nil {
-		return code(err)
-	}
 	endpoint, warm := c.life.gate.Endpoint(c.model)
 	var load scheduling.LoadInfo
 	var why string
@@ -127,9 +117,6 @@ var errReset = errors.New("reset")
 
 // send sends the request to a runner; again when no engine saw it.
 func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (again bool, outcome string) {
-	if err := c.barred(); err != nil { // since it began to wait
-		return false, code(err)
-	}
 	gate := c.life.gate
 	c.w.record(check.Event{Kind: check.Granted, Request: c.id, Host: endpoint.Host, Ticket: load.Ticket})
 	gate.Begin(endpoint, c.model)
@@ -160,12 +147,11 @@ func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (a
 		return true, api.ModelLoading.Code()
 	}
 	c.w.record(check.Event{Kind: check.Enter, Request: c.id, PID: pass.Engine.PID(), View: c.w.loading(life)})
-	sent := time.Now()
 	outcome, answered := c.answer(pass, cut, conn)
 	c.w.record(check.Event{Kind: check.End, Request: c.id})
 	pass.Release()
 	if outcome == api.EngineCrashed.Code() {
-		return c.crashed(endpoint, sent, answered), outcome
+		return c.crashed(answered), outcome
 	}
 	return false, outcome
 }
@@ -180,19 +166,13 @@ func (c *client) answer(pass *host.Ref, cut <-chan struct{}, conn *call) (outcom
 	bytes, whole := time.NewTimer(first), time.NewTimer(c.serve)
 	defer bytes.Stop()
 	defer whole.Stop()
-	if c.poison {
-		bytes.Stop()
-	}
 	for {
 		select {
 		case <-bytes.C:
 			answered = true
 			c.w.record(check.Event{Kind: check.Bytes, Request: c.id})
 		case <-whole.C:
-			if !c.poison {
-				return "ok", true
-			}
-			pass.Engine.(*fake).die()
+			return "ok", true
 		case <-cut:
 			return "cut", answered
 		case <-pass.Engine.Done():
@@ -212,23 +192,8 @@ func (c *client) answer(pass *host.Ref, cut <-chan struct{}, conn *call) (outcom
 	}
 }
 
-// noKeys are the keys of requests to a pool without any: the one that has no account.
-var noKeys = []*quota.Account{nil}
-
-// barred refuses a constrained request after such requests crashed engines.
-func (c *client) barred() error {
-	if !c.constrained {
-		return nil
-	}
-	return c.life.crashes.Check(nil, time.Now())
-}
-
 // crashed reports whether the request is to be sent once more, as its engine died (gateway/httpapi does the same).
-func (c *client) crashed(endpoint scheduling.Endpoint, sent time.Time, answered bool) bool {
-	if c.constrained {
-		c.life.crashes.Record(endpoint.Host+"/"+c.model, sent, time.Now(), noKeys)
-		return false
-	}
+func (c *client) crashed(answered bool) bool {
 	select {
 	case <-c.life.drains:
 		return false

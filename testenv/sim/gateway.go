@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"reveille/gateway/quota"
 	"reveille/gateway/scheduling"
 	"reveille/infra/state"
 	"reveille/testenv/check"
@@ -34,7 +33,6 @@ type gateLife struct {
 	cancel  context.CancelFunc
 	dead    chan struct{} // closed when it died
 	drains  chan struct{} // closed when it stops in order
-	crashes quota.Crashes // under constrained requests; all clients are one key
 }
 
 func newGateway(w *world, n int) *gateway { return &gateway{w: w, n: n} }

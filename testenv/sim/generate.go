@@ -142,8 +142,6 @@ func (g *generator) step() Step {
 		return Step{Op: Fail, Host: g.host(), Model: g.model(), N: 1 + g.IntN(3)}
 	case n < 87:
 		return Step{Op: Missing, Host: g.host(), Model: g.model(), N: 1}
-	case n < 88:
-		return Step{Op: Poison, Gateway: g.gateway(), Model: g.model(), For: 30 * time.Second, Serve: g.upTo(time.Second)}
 	case n < 91:
 		return Step{Op: Sleep, Gateway: g.gateway(), Host: g.host(), N: g.IntN(2)}
 	case n < 92:
@@ -157,7 +155,7 @@ func (g *generator) step() Step {
 }
 
 func (g *generator) request() Step {
-	s := Step{Op: pick(g, Request, Request, Request, Request, Request, Request, Request, Request, Request, Grammar), Gateway: g.gateway(), Model: g.model(), For: pick(g, 60*time.Second, 60*time.Second, 30*time.Second, g.upTo(10*time.Second)), Serve: g.upTo(g.serve)}
+	s := Step{Op: Request, Gateway: g.gateway(), Model: g.model(), For: pick(g, 60*time.Second, 60*time.Second, 30*time.Second, g.upTo(10*time.Second)), Serve: g.upTo(g.serve)}
 	if s.Model == g.hot {
 		s.Serve = time.Second + g.upTo(2*time.Second)
 	}

@@ -21,8 +21,6 @@ const settle = 45 * time.Second
 var operations = map[Op]func(*world, Step){
 	Rest:    func(*world, Step) {},
 	Request: (*world).come,
-	Grammar: (*world).come,
-	Poison:  (*world).come,
 	Start: func(w *world, s Step) {
 		if l := w.gateway(s.Gateway).current(); l != nil {
 			model := modelNames[s.Model-1]

@@ -13,43 +13,41 @@ type Op string
 
 // The operations, with the arguments they read besides After. Gateways and hosts count from 1.
 const (
-	Request   Op = "request"     // Gateway, Model, N requests, For (longest wait), Serve, Leave (0: stays)
-	Grammar   Op = "constrained" // the same, with constrained output: not repeated when its engine dies
-	Poison    Op = "poison"      // the same, and its engine dies of it after Serve
-	Start     Op = "background"  // Gateway, Model: a load that nobody waits for
-	Unload    Op = "unload"      // Gateway, Model, N=1: by force
-	Idle      Op = "idle"        // Model, For: unload wherever it was not used for that long
-	Reload    Op = "reload"      // Gateway, Model, N: load with these options
-	Edit      Op = "edit"        // Model: its catalogue entry changes
-	Die       Op = "die"         // Host, Model: its engine dies
-	Fail      Op = "fail"        // Host, Model, N: so many next starts fail
-	Missing   Op = "missing"     // Host, Model, N: the same, file not found
-	Crash     Op = "crash"       // Host, For: its runner dies with all engines, and comes back
-	Stop      Op = "stop"        // Host, For: its runner stops in order, and comes back
-	GateCrash Op = "gate-crash"  // Gateway, For
-	GateStop  Op = "gate-stop"   // Gateway, For
-	Cut       Op = "cut"         // Gateway or Host, For: no way to Redis
-	Stall     Op = "stall"       // Gateway or Host, For: what is sent either way waits
-	Lose      Op = "lose"        // Gateway or Host, N replies of Redis, after Skip others
-	Slow      Op = "slow"        // Gateway, For (latency)
-	Garble    Op = "garble"      // Gateway or Host: events are lost, doubled and out of order
-	Part      Op = "part"        // Gateway, Host, For: no way from one to the other
-	Flush     Op = "flush"       // Redis loses everything
-	Remember  Op = "remember"    // what a replica has
-	Failover  Op = "failover"    // Redis as it was remembered; all connections end
-	Refuse    Op = "refuse"      // For: Redis is out of memory
-	Clock     Op = "clock"       // For: Redis' clock jumps
-	NoWake    Op = "no-wake"     // Host, N: so many wakes fail
-	Deaf      Op = "deaf"        // Host, N: so many boots bring no runner
-	Ignore    Op = "ignore"      // Host, N: so many sleeps are accepted and have no effect
-	Linger    Op = "linger"      // Host, For: its machine takes that much longer to go off, once
-	Sleep     Op = "sleep"       // Gateway, Host, N=1: by force; an operator puts it to sleep
-	Wake      Op = "wake"        // Gateway, Host: an operator wakes it
-	SweepEnd  Op = "sweep-end"   // N=1: without a word; the sweeps under way end
-	SweepLose Op = "sweep-lose"  // N replies of Redis, after Skip others: the warmer's
-	Depart    Op = "depart"      // Host, For: crash, 0: for good; of a host that the catalogue does not name
-	Mend      Op = "mend"        // all that is wrong is over
-	Rest      Op = "rest"        // nothing but After
+	Request   Op = "request"    // Gateway, Model, N requests, For (longest wait), Serve, Leave (0: stays)
+	Start     Op = "background" // Gateway, Model: a load that nobody waits for
+	Unload    Op = "unload"     // Gateway, Model, N=1: by force
+	Idle      Op = "idle"       // Model, For: unload wherever it was not used for that long
+	Reload    Op = "reload"     // Gateway, Model, N: load with these options
+	Edit      Op = "edit"       // Model: its catalogue entry changes
+	Die       Op = "die"        // Host, Model: its engine dies
+	Fail      Op = "fail"       // Host, Model, N: so many next starts fail
+	Missing   Op = "missing"    // Host, Model, N: the same, file not found
+	Crash     Op = "crash"      // Host, For: its runner dies with all engines, and comes back
+	Stop      Op = "stop"       // Host, For: its runner stops in order, and comes back
+	GateCrash Op = "gate-crash" // Gateway, For
+	GateStop  Op = "gate-stop"  // Gateway, For
+	Cut       Op = "cut"        // Gateway or Host, For: no way to Redis
+	Stall     Op = "stall"      // Gateway or Host, For: what is sent either way waits
+	Lose      Op = "lose"       // Gateway or Host, N replies of Redis, after Skip others
+	Slow      Op = "slow"       // Gateway, For (latency)
+	Garble    Op = "garble"     // Gateway or Host: events are lost, doubled and out of order
+	Part      Op = "part"       // Gateway, Host, For: no way from one to the other
+	Flush     Op = "flush"      // Redis loses everything
+	Remember  Op = "remember"   // what a replica has
+	Failover  Op = "failover"   // Redis as it was remembered; all connections end
+	Refuse    Op = "refuse"     // For: Redis is out of memory
+	Clock     Op = "clock"      // For: Redis' clock jumps
+	NoWake    Op = "no-wake"    // Host, N: so many wakes fail
+	Deaf      Op = "deaf"       // Host, N: so many boots bring no runner
+	Ignore    Op = "ignore"     // Host, N: so many sleeps are accepted and have no effect
+	Linger    Op = "linger"     // Host, For: its machine takes that much longer to go off, once
+	Sleep     Op = "sleep"      // Gateway, Host, N=1: by force; an operator puts it to sleep
+	Wake      Op = "wake"       // Gateway, Host: an operator wakes it
+	SweepEnd  Op = "sweep-end"  // N=1: without a word; the sweeps under way end
+	SweepLose Op = "sweep-lose" // N replies of Redis, after Skip others: the warmer's
+	Depart    Op = "depart"     // Host, For: crash, 0: for good; of a host that the catalogue does not name
+	Mend      Op = "mend"       // all that is wrong is over
+	Rest      Op = "rest"       // nothing but After
 )
 
 // Step is one step of a scenario; After is how long the pool then runs on by itself.

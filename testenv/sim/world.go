@@ -9,7 +9,6 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 
-	"reveille/gateway/quota"
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/state"
@@ -93,7 +92,7 @@ func newWorld(s Scenario) (*world, error) {
 	}
 	w.checker = check.New(check.World{
 		Models: checked(cat), Limits: limits, Budgets: budgets, Cards: cards, Reserve: reserve, FairAfter: fairAfter, Lease: state.WaiterLease, Catalogue: named,
-		Sweep: s.Sweep, WakeLimit: wakeLimit, ForgetAfter: forgetAfter, Barred: quota.CrashWindow,
+		Sweep: s.Sweep, WakeLimit: wakeLimit, ForgetAfter: forgetAfter,
 	})
 	w.warmer = &warmer{w: w, sweeps: map[int]context.CancelFunc{}}
 	w.redis.ClockTTL(true)
