@@ -57,10 +57,6 @@ func likely(path string) string {
 	return ""
 }
 
-// Acts reports whether the route changes what is loaded even by GET, which a
-// page's picture or link can cause. HEAD never changes anything.
-func (h RouteMatch) Acts() bool { return h.Route != nil && h.Route.Acts }
-
 // Match finds the route of a request. path is the path as the client sent it,
 // still %-coded and without the query. The hit may hold parts of path. For a
 // path without %-codes Match does not allocate.

@@ -81,7 +81,6 @@ type Route struct {
 	Inference bool    // runs a model, so it waits, counts and is relayed
 	CanStream bool    // the answer may be a stream of events or lines, which can be held open before it begins
 	Streams   bool    // an absent stream field means true
-	Acts      bool    // changes what is loaded, also by GET
 	WholePool bool    // shows all models: not for keys that are limited to some
 	Unserved  string  // why the route always answers 501, of a dialect that is served in part; "" when it is served
 	InQuery   bool    // the query may name the model where the body does not, as ?model=ID

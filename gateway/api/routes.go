@@ -161,10 +161,10 @@ var routes = compiled([]Route{
 
 	// Operator routes.
 	{Name: "running", Method: "GET", Path: "/running", Mount: both, Scope: ScopeAnyKey},
-	{Name: "unload_all", Method: "GET", Path: "/unload", Mount: both, Scope: ScopeManage, Acts: true},
+	{Name: "unload_all", Method: "GET", Path: "/unload", Mount: both, Scope: ScopeManage},
 	{Name: "api_unload_all", Method: "POST", Path: "/api/models/unload", Mount: Bare, Scope: ScopeManage},
 	{Name: "api_unload", Method: "POST", Path: "/api/models/unload/{id}", Mount: Bare, Scope: ScopeManage},
-	{Name: "upstream", Method: anyMethod, Path: "/upstream/{id}", Mount: Bare, Scope: ScopeAdmin, Body: BodyRaw, Inference: true, Acts: true},
+	{Name: "upstream", Method: anyMethod, Path: "/upstream/{id}", Mount: Bare, Scope: ScopeAdmin, Body: BodyRaw, Inference: true},
 	{Name: "logs", Method: "GET", Path: "/logs", Mount: both, Scope: ScopeAdmin, WholePool: true},
 	{Name: "logs_stream", Method: "GET", Path: "/logs/stream", Mount: both, Scope: ScopeAdmin, WholePool: true},
 	{Name: "logs_stream_model", Method: "GET", Path: "/logs/stream/{id}", Mount: both, Scope: ScopeAdmin, WholePool: true},

@@ -54,7 +54,6 @@ func sourceOf(h *fasthttp.RequestHeader) api.Source {
 			s.Referers = append(s.Referers, string(v))
 		}
 	}
-	s.Tool = api.IsTool(h.UserAgent(), h.Peek("Accept-Language"))
 	return s
 }
 
@@ -67,7 +66,7 @@ func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.RouteMatch, sou
 	switch {
 	case free:
 	case s.cfg.Keys.Configured():
-		if key = s.keyOf(h, hit, source); key.Scopes == 0 {
+		if key = s.keyOf(h, source); key.Scopes == 0 {
 			return keys.Key{}, api.Unauthorized()
 		}
 		if hit.Route == nil {
@@ -84,11 +83,9 @@ func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.RouteMatch, sou
 			return keys.Key{}, api.New(api.InsufficientScope, "This shows all models, and this key is limited to some of them.")
 		}
 	case hit.Route != nil && hit.Route.Scope == api.ScopeAdmin:
-		if e := s.needsLocalAdmin(h, hit, source); e != nil {
+		if e := s.needsLocalAdmin(h, source); e != nil {
 			return keys.Key{}, e
 		}
-	case hit.Acts() && source.Unmarked() && !presentsKey(h):
-		return keys.Key{}, api.UnmarkedPage()
 	}
 	if e := hit.Err(); e != nil {
 		return keys.Key{}, e
@@ -100,11 +97,10 @@ func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.RouteMatch, sou
 }
 
 // keyOf returns the key that a request presents, else that of the page's session. Browsers send Basic credentials by
-// themselves, so these do not count if another site's page may have sent the request: one marked as foreign, or an unmarked
-// GET that changes something.
-func (s *Server) keyOf(h *fasthttp.RequestHeader, hit api.RouteMatch, source api.Source) keys.Key {
+// themselves, so these do not count if a page of another origin sent the request.
+func (s *Server) keyOf(h *fasthttp.RequestHeader, source api.Source) keys.Key {
 	authorization := h.Peek("Authorization")
-	if keys.IsBasic(authorization) && (source.Foreign() || hit.Acts() && source.Unmarked()) {
+	if keys.IsBasic(authorization) && source.Foreign() {
 		authorization = nil
 	}
 	key := keys.FromHeaders(authorization, h.Peek("x-api-key"))
@@ -131,17 +127,11 @@ func (s *Server) sessionOf(h *fasthttp.RequestHeader) (keys.Key, ui.Session) {
 	return key, session
 }
 
-// presentsKey reports whether a request has a key, valid or not, in a header that pages cannot send without a preflight.
-func presentsKey(h *fasthttp.RequestHeader) bool {
-	authorization := h.Peek("Authorization")
-	return len(h.Peek("x-api-key")) > 0 || len(authorization) > 0 && !keys.IsBasic(authorization)
-}
-
 // needsLocalAdmin refuses a request without the local admin key, on a gateway without keys, where the route could run programs
 // or read files on the hosts.
-func (s *Server) needsLocalAdmin(h *fasthttp.RequestHeader, hit api.RouteMatch, source api.Source) *api.Error {
+func (s *Server) needsLocalAdmin(h *fasthttp.RequestHeader, source api.Source) *api.Error {
 	switch {
-	case s.keyOf(h, hit, source).Scopes&keys.Manage != 0:
+	case s.keyOf(h, source).Scopes&keys.Manage != 0:
 		return nil
 	case !s.cfg.Keys.HasLocal():
 		return api.New(api.InsufficientScope, "This route needs an API key with the scope 'manage', and this gateway has no keys: configure one with --api-keys-file or --admin-key.")
@@ -157,7 +147,7 @@ func (s *Server) localAdmin(r *web.Request) error {
 		return nil
 	}
 	h := &r.Ctx.Request.Header
-	if e := s.needsLocalAdmin(h, r.Match, sourceOf(h)); e != nil {
+	if e := s.needsLocalAdmin(h, sourceOf(h)); e != nil {
 		return e
 	}
 	return nil
