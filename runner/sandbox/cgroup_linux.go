@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,121 +25,86 @@ type cgroups struct {
 	unified      bool
 }
 
-// findCgroups looks for folders in which this process may create control groups. reason explains any that are missing.
-func findCgroups() (c cgroups, reason string) {
+// findCgroups looks for folders in which this process may create control groups.
+func findCgroups() (c cgroups) {
 	own, err := os.ReadFile("/proc/self/cgroup")
-	mounts, err2 := os.ReadFile("/proc/self/mountinfo")
-	if err := errors.Join(err, err2); err != nil {
-		return c, "no control groups"
+	if err != nil {
+		return c
 	}
-	if dir := cgroupDir(string(own), string(mounts), ""); dir != "" && has(dir, "cgroup.controllers", "memory") {
-		if reason := delegate(dir); reason != "" {
-			return c, reason
+	dir := cgroupDir(string(own), "")
+	if hasWord(dir, "cgroup.controllers", "memory") {
+		if delegate(dir) {
+			c = cgroups{memory: dir, unified: true}
 		}
-		c = cgroups{memory: dir, unified: true}
-		if has(dir, "cgroup.subtree_control", "pids") {
+		if c.unified && hasWord(dir, "cgroup.subtree_control", "pids") {
 			c.pids = dir
 		}
 	} else {
-		c.memory = writable(cgroupDir(string(own), string(mounts), "memory"))
-		c.pids = writable(cgroupDir(string(own), string(mounts), "pids"))
+		c = cgroups{memory: writable(cgroupDir(string(own), "memory")), pids: writable(cgroupDir(string(own), "pids"))}
 	}
 	for _, base := range []string{c.memory, c.pids} { // remove groups left by killed runners; those in use stay
 		if base == "" {
 			continue
 		}
-		old, _ := filepath.Glob(filepath.Join(globEscape(base), cgroupPrefix+"*"))
-		for _, dir := range old {
-			_ = os.Remove(dir)
+		for _, old := range glob(filepath.Join(globEscape(base), cgroupPrefix+"*")) {
+			_ = os.Remove(old)
 		}
 	}
-	return c, "the runner may not create control groups"
+	return c
 }
 
-// cgroupDir returns the folder of this process's own group: for a version 1 controller, or for version 2 if controller
-// is "". For a process that is in runnerGroup already, it is that group's parent.
-func cgroupDir(own, mounts, controller string) string {
-	var group string
+// root is where the hierarchies are mounted; by controller in version 1.
+const root = "/sys/fs/cgroup"
+
+// cgroupDir returns the folder of this process's own group by /proc/self/cgroup: for a version 1 controller, or for version
+// 2 if controller is "". For a process that is in runnerGroup already, it is that group's parent. In a container the mount
+// may show that group alone.
+func cgroupDir(own, controller string) string {
 	for line := range strings.Lines(own) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) == 3 && (controller == "" && f[0] == "0" && f[1] == "" || controller != "" && listed(f[1], ",", controller)) {
-			group = f[2]
-		}
-	}
-	for line := range strings.Lines(mounts) {
-		f := strings.Fields(line)
-		sep := 0
-		for i, w := range f {
-			if w == "-" {
-				sep = i
-			}
-		}
-		if group == "" || sep < 5 || len(f) < sep+4 {
+		if len(f) != 3 || !slices.Contains(strings.Split(f[1], ","), controller) {
 			continue
 		}
-		if controller == "" && f[sep+1] == "cgroup2" || controller != "" && f[sep+1] == "cgroup" && listed(f[sep+3], ",", controller) {
-			rel, err := filepath.Rel(f[3], group) // the mount may show only part of the hierarchy
-			if err != nil || strings.HasPrefix(rel, "..") {
-				rel = "."
-			}
-			return strings.TrimSuffix(filepath.Join(f[4], rel), "/"+runnerGroup)
+		base := filepath.Join(root, f[1])
+		dir := strings.TrimSuffix(filepath.Join(base, f[2]), "/"+runnerGroup)
+		if _, err := os.Stat(dir); err != nil {
+			return base
 		}
+		return dir
 	}
 	return ""
 }
 
-func listed(list, sep, word string) bool {
-	for w := range strings.SplitSeq(strings.TrimSpace(list), sep) {
-		if w == word {
-			return true
-		}
-	}
-	return false
-}
-
-func has(dir, file, controller string) bool {
-	b, _ := os.ReadFile(filepath.Join(dir, file))
-	return listed(string(b), " ", controller)
+// hasWord reports whether a file of a group lists a controller.
+func hasWord(dir, file, controller string) bool {
+	text, _ := os.ReadFile(filepath.Join(dir, file))
+	return slices.Contains(strings.Fields(string(text)), controller)
 }
 
 // delegate enables limits for groups below dir. A group that contains processes cannot do that, so the runner moves
 // itself into a child group if it is the only process there.
-func delegate(dir string) (reason string) {
-	if has(dir, "cgroup.subtree_control", "memory") && writable(dir) != "" {
-		return ""
+func delegate(dir string) bool {
+	if hasWord(dir, "cgroup.subtree_control", "memory") && writable(dir) != "" {
+		return true
 	}
 	enable := func() error { return write(dir, "cgroup.subtree_control", "+memory +pids") }
-	if err := enable(); err == nil {
-		return ""
-	} else if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
-		return "the runner's control group is not delegated to it (systemd: Delegate=yes)"
+	if enable() == nil {
+		return true
 	}
 	members, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	self := strconv.Itoa(os.Getpid())
-	if strings.TrimSpace(string(members)) != self {
-		return "other processes share the runner's control group (systemd: use a separate service with Delegate=yes)"
-	}
 	leaf := filepath.Join(dir, runnerGroup)
-	err := os.Mkdir(leaf, 0o755)
-	if err == nil || errors.Is(err, fs.ErrExist) {
-		err = write(leaf, "cgroup.procs", self)
+	if strings.TrimSpace(string(members)) != self {
+		return false
 	}
-	if err == nil {
-		err = enable()
-	}
-	if err != nil {
-		return "control group: " + cause(err)
-	}
-	return ""
+	_ = os.Mkdir(leaf, 0o755) // it may be there; otherwise the next step fails
+	return write(leaf, "cgroup.procs", self) == nil && enable() == nil
 }
 
 // writable returns dir if groups can be created in it, otherwise "".
 func writable(dir string) string {
-	if dir == "" {
-		return ""
-	}
 	probe := filepath.Join(dir, cgroupPrefix+"probe-"+rand.Text())
-	if os.Mkdir(probe, 0o755) != nil {
+	if dir == "" || os.Mkdir(probe, 0o755) != nil {
 		return ""
 	}
 	_ = os.Remove(probe)
@@ -147,14 +113,6 @@ func writable(dir string) string {
 
 func write(dir, file, text string) error {
 	return os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644)
-}
-
-// cause returns the text of an error without its path.
-func cause(err error) string {
-	if p, ok := errors.AsType[*fs.PathError](err); ok {
-		return p.Err.Error()
-	}
-	return err.Error()
 }
 
 // A group is the control group of one engine.

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,7 +24,7 @@ const (
 	umask = 0o077
 	// Engines run as account accountName if the machine has it, otherwise with user and group accountID.
 	accountName = "reveille-engine"
-	accountID   = 60978
+	accountID   = "60978"
 	// coreLimit turns core dumps off. Unlike 0 it also stops dumps that the kernel pipes to a program (core(5)).
 	coreLimit = 1
 	// stackLimit is the stack size of engine threads in bytes. llama.cpp's tokenizers recurse for each character of a
@@ -33,23 +35,21 @@ const (
 
 // A Sandbox starts confined engines. It is safe for concurrent use.
 type Sandbox struct {
-	cfg     Config
-	report  Report
-	abi     int // Landlock version; 0 for none
-	seccomp bool
-	groups  cgroups
-	uid     uint32 // of engines; 0 means the runner's own
-	gid     uint32
-	private []string
+	cfg      Config
+	report   Report
+	landlock bool
+	seccomp  bool
+	groups   cgroups
+	uid      uint32 // of engines; 0 means the runner's own
+	gid      uint32
+	private  []string
 }
 
 // New probes what this machine supports by trying it on a short-lived thread. It also turns core dumps off for this
 // process, whose memory holds keys, and raises its stack limit, which engines inherit. It fails if the user does not
 // exist or the runner cannot switch to it.
 func New(cfg Config) (*Sandbox, error) {
-	if cfg.Mode == "" {
-		cfg.Mode = Auto
-	}
+	cfg.Mode = cmp.Or(cfg.Mode, Auto)
 	s := &Sandbox{cfg: cfg}
 	if !slices.Contains([]string{Auto, Off, Strict}, cfg.Mode) {
 		return nil, fmt.Errorf("sandbox mode %q: want auto, off or strict", cfg.Mode)
@@ -68,18 +68,13 @@ func New(cfg Config) (*Sandbox, error) {
 			s.private = append(s.private, realPath(p))
 		}
 	}
-	missing := map[string]string{}
-	s.abi = landlockABI()
-	s.probe(missing)
-	var reason string
-	if s.groups, reason = findCgroups(); s.groups.memory == "" || cfg.Memory <= 0 {
-		missing[Memory] = reason
-		if s.groups.memory != "" {
-			missing[Memory] = "the machine's memory size is unknown: set a limit"
-		}
+	missing := s.probe()
+	s.groups = findCgroups()
+	if s.groups.memory == "" || cfg.Memory <= 0 {
+		missing[Memory] = "needs a control group that the runner may divide (systemd: Delegate=yes), and a limit"
 	}
 	if s.groups.pids == "" {
-		missing[Pids] = reason
+		missing[Pids] = "needs a control group that the runner may divide (systemd: Delegate=yes)"
 	}
 	var core unix.Rlimit
 	if unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: coreLimit, Max: coreLimit}) != nil &&
@@ -119,25 +114,15 @@ func (s *Sandbox) findUser() error {
 	if s.cfg.User == "" && s.cfg.Mode == Off {
 		return nil
 	}
-	name := s.cfg.User
-	if name == "" {
-		name = accountName
-	}
-	if u, err := user.Lookup(name); err == nil {
-		return s.setUser(u.Uid, u.Gid)
-	}
-	if s.cfg.User == "" {
-		s.uid, s.gid = accountID, accountID
-		return nil
-	}
-	uid, gid, ok := strings.Cut(name, ":")
+	uid, gid, ok := strings.Cut(s.cfg.User, ":")
 	if !ok {
 		gid = uid
 	}
-	return s.setUser(uid, gid)
-}
-
-func (s *Sandbox) setUser(uid, gid string) error {
+	if u, err := user.Lookup(cmp.Or(s.cfg.User, accountName)); err == nil {
+		uid, gid = u.Uid, u.Gid
+	} else if s.cfg.User == "" {
+		uid, gid = accountID, accountID
+	}
 	u, err1 := strconv.ParseUint(uid, 10, 31)
 	g, err2 := strconv.ParseUint(gid, 10, 31)
 	if errors.Join(err1, err2) != nil || u == 0 || g == 0 {
@@ -147,8 +132,9 @@ func (s *Sandbox) setUser(uid, gid string) error {
 	return nil
 }
 
-// probe tries an empty jail on a thread and records which measures failed.
-func (s *Sandbox) probe(missing map[string]string) {
+// probe tries an empty jail on a thread and returns which measures do not hold there, and why.
+func (s *Sandbox) probe() map[string]string {
+	missing := map[string]string{}
 	done := make(chan struct{})
 	onThread(func() {
 		defer close(done)
@@ -158,21 +144,13 @@ func (s *Sandbox) probe(missing map[string]string) {
 		if err := dropCapabilities(false); err != nil {
 			missing[Capabilities] = err.Error()
 		}
-		var none Jail
-		none.Port = 1
-		r, err := s.newRuleset(none)
-		if err == nil {
-			err = r.enforce()
-		}
-		if err != nil || r == nil {
-			s.abi = 0
-		}
+		s.landlock = s.restrict(Jail{Port: 1}) == nil
 		s.seccomp = seccomp(true, false) == nil
 		if fd, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
 			_ = unix.Close(fd)
 			missing[Files] = "needs Landlock (Linux 5.13)"
 		}
-		if s.abi < abiSignals {
+		if abi, err := ll.LandlockGetABIVersion(); err != nil || !s.landlock || abi < abiSignals {
 			missing[Signals] = "needs Landlock of Linux 6.12"
 		}
 		if !s.seccomp || unix.Unshare(unix.CLONE_NEWUTS) != unix.EPERM {
@@ -186,6 +164,7 @@ func (s *Sandbox) probe(missing map[string]string) {
 		}
 	})
 	<-done
+	return missing
 }
 
 // refused reports whether this thread may not create a socket, or connect with it.
@@ -227,15 +206,11 @@ func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release fu
 	}
 	limits := &group{}
 	if s.cfg.Mode != Off {
-		pids := j.Pids
-		if pids <= 0 {
-			pids = defaultPids
-		}
 		memory := s.cfg.Memory
 		if j.Memory > 0 {
 			memory = min(memory, j.Memory)
 		}
-		limits, err = s.groups.newGroup(memory, pids)
+		limits, err = s.groups.newGroup(memory, cmp.Or(max(j.Pids, 0), defaultPids))
 		if err := s.limited(err); err != nil {
 			limits.remove()
 			return func() {}, err
@@ -278,7 +253,7 @@ func (s *Sandbox) limited(err error) error {
 	case err == nil:
 		return nil
 	case s.cfg.Mode == Strict:
-		return fmt.Errorf("engine's control group: %s", cause(err))
+		return fmt.Errorf("engine's control group: %w", err)
 	}
 	s.cfg.Log.Warn("engine runs without its limits", "error", err)
 	return nil
@@ -312,16 +287,11 @@ func (s *Sandbox) confine(cmd *exec.Cmd, j Jail) error {
 	if s.uid != 0 && cmd.SysProcAttr.Credential == nil && j.OpenFiles {
 		s.cfg.Log.Warn("engine runs as root and can read every file, as its recipe needs open files: set --engine-user", "program", filepath.Base(j.Program))
 	}
-	r, err := s.newRuleset(j)
-	if err != nil {
-		return err
-	}
-	if r != nil {
-		defer r.close()
-	}
 	_ = dropCapabilities(readFiles) // New has reported that
-	if err := r.enforce(); err != nil {
-		return err
+	if s.landlock {
+		if err := s.restrict(j); err != nil {
+			return err
+		}
 	}
 	if s.seccomp {
 		return seccomp(j.Port != 0, j.OpenNet)

@@ -503,7 +503,7 @@ func TestKilledRunner(t *testing.T) {
 	}
 	var pid, uid int
 	_, err = fmt.Fscan(out, &pid, &uid)
-	if err != nil || (os.Getuid() == 0) != (uid == accountID) {
+	if err != nil || (os.Getuid() == 0) != (strconv.Itoa(uid) == accountID) {
 		t.Errorf("engine %d runs as user %d: %v", pid, uid, err)
 	}
 	_ = cmd.Process.Kill()
@@ -551,20 +551,14 @@ func BenchmarkStart(b *testing.B) {
 }
 
 func TestCgroupDir(t *testing.T) {
-	const mounts = `30 24 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
-31 24 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct
-32 24 0:28 /docker/c1 /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
-`
-	const own = "8:memory:/jobs/a\n7:cpu,cpuacct:/\n0::/docker/c1/x\n"
-	for controller, want := range map[string]string{
-		"memory": "/sys/fs/cgroup/memory/jobs/a", "cpuacct": "/sys/fs/cgroup/cpu", "": "/sys/fs/cgroup/unified/x", "pids": "",
-	} {
-		if got := cgroupDir(own, mounts, controller); got != want {
+	const own = "8:memory:/not/here\n7:cpu,cpuacct:/\n0::/x\n"
+	for controller, want := range map[string]string{"memory": "/sys/fs/cgroup/memory", "cpuacct": "/sys/fs/cgroup/cpu,cpuacct", "": "/sys/fs/cgroup", "pids": ""} {
+		if got := cgroupDir(own, controller); got != want {
 			t.Errorf("%q: %q, want %q", controller, got, want)
 		}
 	}
 	// A second sandbox in one process uses the same folder as the first, which moved the process.
-	if got := cgroupDir("0::/docker/c1/x/reveille-runner\n", mounts, ""); got != "/sys/fs/cgroup/unified/x" {
+	if got := cgroupDir("0::/"+runnerGroup+"\n", ""); got != root {
 		t.Errorf("for a process that was moved: %q", got)
 	}
 }

@@ -13,7 +13,7 @@ var (
 	ErrDenied = errors.New("access denied")
 	// ErrUnclear: what is there is not the files of one model, or cannot be files on this host.
 	ErrUnclear = errors.New("it does not name one model")
-	// ErrFull: neither the disk nor the cache's bound leaves room, nor would they without all entries that are idle.
+	// ErrFull: neither the disk nor the cache's limit has room, even without all idle entries.
 	ErrFull = errors.New("there is no room for it on the disk")
 	// ErrDigest: the received bytes do not match their checksum.
 	ErrDigest = errors.New("its bytes do not match their checksum")
@@ -63,6 +63,8 @@ func (e *Error) Unwrap() []error {
 func failed(at Location, err error) error {
 	var e *Error
 	switch {
+	case err == nil:
+		return nil
 	case errors.As(err, &e):
 		own := *e
 		own.Location = at.String()

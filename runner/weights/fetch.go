@@ -1,166 +1,214 @@
 package weights
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
-	"sync"
-	"sync/atomic"
+	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
-// target is a file of a pull that is being written.
-type target struct {
-	File
-	f   *os.File
-	got []chan struct{} // one a range, closed when all of it is written
-}
-
-// span is one range of a target.
-type span struct {
-	target   *target
-	n        int   // of its ranges
-	from, to int64 // offsets, to is behind it
-}
-
-// fetch writes files below a folder, several ranges at a time, and compares each with its checksum close behind the
-// ranges that have come. When it returns without an error, all bytes are durable.
+// fetch writes files below a folder and compares each with its checksum. When it returns without an error, all bytes are
+// durable and all sizes known.
 func (c *Cache) fetch(ctx context.Context, p *pull, folder *os.Root, files []File) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	targets, err := c.create(folder, files)
-	defer func() {
-		for _, t := range targets {
-			_ = t.f.Close() // synced before, or worth nothing
-		}
-	}()
+	progress, err := openProgress(folder, c.cfg.Range, files)
 	if err != nil {
-		return err
+		return localError(err)
+	}
+	defer progress.file.Close()
+	for i, f := range files {
+		for n := range c.ranges(&f) {
+			if from, to := c.bounds(&f, n); progress.done[span{i, n}] {
+				p.got.Add(to - from)
+			}
+		}
 	}
 	c.mu.Lock()
-	p.unwritten = 0 // what is allocated the file system counts by itself
+	p.reserved = p.got.Load()
 	c.mu.Unlock()
+	if err := c.reserve(p, p.size.Load()-p.got.Load()); err != nil {
+		return err
+	}
+	c.cfg.Log.Info("pull begins", "location", p.location.String(), "files", len(files), "bytes", p.size.Load(), "there", p.got.Load())
+	for i := range files {
+		if err := c.fetchFile(ctx, p, folder, progress, i, &files[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-	var work sync.WaitGroup
-	spans := make(chan span)
-	work.Go(func() { c.deal(ctx, targets, spans) })
-	for range c.cfg.Ranges {
-		work.Go(func() {
-			for s := range spans {
-				if err := c.read(ctx, p, s); err != nil {
-					stop(err)
-					return
-				}
-				close(s.target.got[s.n])
+// progress tells which ranges of a pull's files have arrived. A restart continues with it.
+type progress struct {
+	file *os.File
+	done map[span]bool // at the start
+}
+
+type span struct{ file, n int }
+
+// openProgress reads what an earlier pull of the same files has left in the folder. What belongs to other files is removed.
+func openProgress(folder *os.Root, step int64, files []File) (*progress, error) {
+	records := make([]record, len(files))
+	for i, f := range files {
+		records[i] = record{f.Name, f.Size, f.Digest.String()}
+	}
+	list, err := json.Marshal(records)
+	if err != nil {
+		return nil, err
+	}
+	header := fmt.Sprintf("%d %s\n", step, list)
+	raw, _ := folder.ReadFile(progressName)
+	rest, ok := strings.CutPrefix(string(raw[:bytes.LastIndexByte(raw, '\n')+1]), header)
+	if !ok {
+		old, err := fs.ReadDir(folder.FS(), ".")
+		for _, d := range old {
+			err = errors.Join(err, folder.RemoveAll(d.Name()))
+		}
+		if err = errors.Join(err, folder.WriteFile(progressName, []byte(header), 0o644)); err != nil {
+			return nil, err
+		}
+	}
+	p := &progress{done: map[span]bool{}}
+	for line := range strings.Lines(rest) {
+		var s span
+		if _, err := fmt.Sscanf(line, "%d %d", &s.file, &s.n); err == nil {
+			p.done[s] = true
+		}
+	}
+	p.file, err = folder.OpenFile(progressName, os.O_APPEND|os.O_WRONLY, 0)
+	return p, err
+}
+
+// ranges is how many ranges a file is read in.
+func (c *Cache) ranges(f *File) int {
+	if f.Size < 0 || f.NoRanges {
+		return 1
+	}
+	return int((f.Size + c.cfg.Range - 1) / c.cfg.Range)
+}
+
+// bounds returns the offsets of a file's n-th range; to is behind it, -1 if unknown.
+func (c *Cache) bounds(f *File, n int) (from, to int64) {
+	if f.Size < 0 || f.NoRanges {
+		return 0, f.Size
+	}
+	from = int64(n) * c.cfg.Range
+	return from, min(from+c.cfg.Range, f.Size)
+}
+
+// fetchFile writes a file, several ranges in parallel, while it sums those that have arrived.
+func (c *Cache) fetchFile(ctx context.Context, p *pull, folder *os.Root, progress *progress, i int, file *File) error {
+	if err := folder.MkdirAll(path.Dir(file.Name), 0o755); err != nil {
+		return localError(err)
+	}
+	f, err := folder.OpenFile(file.Name, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return localError(err)
+	}
+	defer f.Close() // synced before, or worth nothing
+	if err := f.Truncate(max(file.Size, 0)); err != nil {
+		return localError(err)
+	}
+	arrived := make([]chan struct{}, c.ranges(file))
+	for n := range arrived {
+		arrived[n] = make(chan struct{})
+	}
+	work, ctx := errgroup.WithContext(ctx)
+	work.SetLimit(1 + c.cfg.Ranges)
+	work.Go(func() error { return c.verify(ctx, file, f, arrived) })
+	for n := range arrived {
+		s := span{i, n}
+		if progress.done[s] {
+			close(arrived[n])
+			continue
+		}
+		work.Go(func() error {
+			if err := c.read(ctx, p, file, f, n); err != nil {
+				return err
 			}
+			if file.Digest != (Digest{}) { // without it, nothing shows that a range was lost with the page cache
+				_, _ = fmt.Fprintf(progress.file, "%d %d\n", s.file, s.n)
+			}
+			close(arrived[n])
+			return nil
 		})
 	}
-	work.Go(func() {
-		if err := c.verify(ctx, targets); err != nil {
-			stop(err)
-		}
-	})
-	work.Wait()
-	return context.Cause(ctx)
+	return work.Wait()
 }
 
-// create makes the files in their sizes. What it returns is open, also with an error.
-func (c *Cache) create(folder *os.Root, files []File) ([]*target, error) {
-	targets := make([]*target, 0, len(files))
-	for _, file := range files {
-		if err := folder.MkdirAll(path.Dir(file.Name), 0o755); err != nil {
-			return targets, localError(err)
-		}
-		f, err := folder.OpenFile(file.Name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644)
-		if err != nil {
-			return targets, localError(err)
-		}
-		t := &target{File: file, f: f, got: make([]chan struct{}, (file.Size+c.cfg.Range-1)/c.cfg.Range)}
-		for i := range t.got {
-			t.got[i] = make(chan struct{})
-		}
-		targets = append(targets, t)
-		if err := c.disk.allocate(f, file.Size); err != nil {
-			return targets, localError(err)
-		}
-	}
-	return targets, nil
-}
-
-// span is the n-th range of a target.
-func (c *Cache) span(t *target, n int) span {
-	from := int64(n) * c.cfg.Range
-	return span{t, n, from, min(from+c.cfg.Range, t.Size)}
-}
-
-// deal hands out all ranges in order, and closes the channel.
-func (c *Cache) deal(ctx context.Context, targets []*target, to chan<- span) {
-	defer close(to)
-	for _, t := range targets {
-		for n := range t.got {
-			select {
-			case to <- c.span(t, n):
-			case <-ctx.Done():
-				return
-			}
-		}
-	}
-}
-
-// read writes one range. After an interruption it continues where it stopped.
-func (c *Cache) read(ctx context.Context, p *pull, s span) error {
-	select {
-	case c.ranges <- struct{}{}:
-		defer func() { <-c.ranges }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+// read writes one range. After an interruption it continues where it stopped, if the source can.
+func (c *Cache) read(ctx context.Context, p *pull, file *File, f *os.File, n int) error {
+	from, to := c.bounds(file, n)
+	at := from
 	return c.persist(ctx, func() (moved bool, err error) {
-		from := s.from
-		s.from, err = c.readOnce(ctx, s, &p.got)
-		return s.from > from, err
+		if file.NoRanges {
+			p.got.Add(from - at)
+			at = from
+		}
+		begin := at
+		at, err = c.readOnce(ctx, p, file, f, begin, to)
+		if err == nil && to < 0 {
+			file.Size = at
+			p.size.Add(at)
+		}
+		return at > begin && !file.NoRanges, err
 	})
 }
 
-var errStalled = errors.New("nothing has come for too long")
+var errStalled = errors.New("no data for too long")
 
-// readOnce reads a range until its end or the first error, and returns how far it came. What it writes it adds to got.
-func (c *Cache) readOnce(ctx context.Context, s span, got *atomic.Int64) (at int64, err error) {
+// growth is the room that is reserved at a time for a file whose size the source does not say.
+const growth = 1 << 30
+
+// readOnce reads from one offset to another, or to the end of the file if that is -1. It returns how far it came.
+func (c *Cache) readOnce(ctx context.Context, p *pull, file *File, f *os.File, at, to int64) (end int64, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	watch := time.AfterFunc(c.cfg.Stall, func() { stop(errStalled) })
 	defer watch.Stop()
-	at = s.from
-	body, err := s.target.Open(ctx, s.from, s.to-s.from)
+	body, err := file.Open(ctx, at, max(to-at, -1))
 	if err != nil {
 		return at, causeOr(ctx, err)
 	}
 	defer body.Close()
-	buf := c.buffers.Get().(*[]byte)
-	defer c.buffers.Put(buf)
-	for at < s.to {
-		n, err := body.Read((*buf)[:min(int64(len(*buf)), s.to-at)])
+	buf := make([]byte, 256<<10)
+	reserved := at
+	for to < 0 || at < to {
+		if to >= 0 {
+			buf = buf[:min(int64(len(buf)), to-at)]
+		} else if at+int64(len(buf)) > reserved {
+			if err := c.reserve(p, growth); err != nil {
+				return at, err
+			}
+			reserved += growth
+		}
+		n, err := body.Read(buf)
 		watch.Reset(c.cfg.Stall)
-		if _, werr := s.target.f.WriteAt((*buf)[:n], at); werr != nil {
+		if _, werr := f.WriteAt(buf[:n], at); werr != nil {
 			return at, localError(werr)
 		}
 		at += int64(n)
-		got.Add(int64(n))
-		c.m.bytes.Add(n)
-		if err != nil && at < s.to {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return at, causeOr(ctx, fmt.Errorf("%s broke off at byte %d of %d: %w", s.target.Name, at, s.target.Size, err))
+		p.got.Add(int64(n))
+		c.pullBytes.Add(n)
+		if errors.Is(err, io.EOF) && to < 0 || at == to {
+			return at, nil
+		}
+		if err != nil {
+			return at, causeOr(ctx, fmt.Errorf("%s broke off at byte %d of %d: %w", file.Name, at, file.Size, err))
 		}
 	}
 	return at, nil
 }
 
-// causeOr returns the cause of ctx's end if it has ended, else err.
+// causeOr returns the cause of ctx's end if it has ended, otherwise err.
 func causeOr(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -193,37 +241,34 @@ func (c *Cache) persist(ctx context.Context, step func() (moved bool, err error)
 	}
 }
 
-// verify follows the ranges in order: it sums what is written, compares, and makes it durable.
-func (c *Cache) verify(ctx context.Context, targets []*target) error {
-	buf := c.buffers.Get().(*[]byte)
-	defer c.buffers.Put(buf)
-	for _, t := range targets {
-		sum := t.Digest.hash(t.Size)
-		for n, got := range t.got {
-			select {
-			case <-got:
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-			if sum == nil {
-				continue
-			}
-			s := c.span(t, n)
-			if _, err := io.CopyBuffer(sum, onlyReader{io.NewSectionReader(t.f, s.from, s.to-s.from)}, *buf); err != nil {
+// verify sums a file's ranges in order as they arrive, compares, and makes the file durable.
+func (c *Cache) verify(ctx context.Context, file *File, f *os.File, arrived []chan struct{}) error {
+	sum := file.Digest.hash(file.Size)
+	for n := range arrived {
+		select {
+		case <-arrived[n]:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if n == 0 {
+			sum = file.Digest.hash(file.Size) // the size may be known only now
+		}
+		if from, to := c.bounds(file, n); sum != nil {
+			if _, err := io.Copy(sum, io.NewSectionReader(f, from, to-from)); err != nil {
 				return localError(err)
 			}
 		}
-		if sum != nil {
-			if err := t.Digest.compare(t.Name, sum); err != nil {
-				return err
-			}
-		}
-		if err := t.f.Sync(); err != nil {
-			return localError(err)
+	}
+	// Copies of repositories without LFS have small files that only point to the weights.
+	const pointer = "version https://git-lfs.github.com/spec/"
+	head := make([]byte, len(pointer))
+	if n, _ := f.ReadAt(head, 0); file.Size < 1024 && string(head[:n]) == pointer {
+		return &Error{Kind: ErrUnclear, Note: file.Name + " is a Git LFS pointer, not the file itself"}
+	}
+	if sum != nil {
+		if err := file.Digest.compare(file.Name, sum); err != nil {
+			return err
 		}
 	}
-	return nil
+	return localError(f.Sync())
 }
-
-// onlyReader hides WriteTo, which would not use the buffer.
-type onlyReader struct{ io.Reader }

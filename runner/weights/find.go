@@ -26,7 +26,7 @@ type found struct {
 // size is the bytes of all files.
 func (f found) size() (n int64) {
 	for _, one := range f.files {
-		n += one.Size
+		n += max(one.Size, 0)
 	}
 	return n
 }
@@ -143,12 +143,10 @@ func valid(at Location, files []File) error {
 	}
 	for _, f := range files {
 		long := func(part string) bool { return len(part) > 255 }
-		if !filepath.IsLocal(f.Name) || f.Name == "." || path.Clean(f.Name) != f.Name || strings.ContainsRune(f.Name, '\\') || strings.ContainsFunc(f.Name, unicode.IsControl) ||
-			slices.ContainsFunc(strings.Split(f.Name, "/"), long) || f.Name == manifestName {
+		if !filepath.IsLocal(f.Name) || f.Name == "." || path.Clean(f.Name) != f.Name ||
+			strings.ContainsRune(f.Name, '\\') || strings.ContainsFunc(f.Name, unicode.IsControl) ||
+			slices.ContainsFunc(strings.Split(f.Name, "/"), long) || f.Name == manifestName || f.Name == progressName {
 			return unclear("%.300q can be no file here", f.Name)
-		}
-		if f.Size < 0 {
-			return unclear("%s has no size", f.Name)
 		}
 	}
 	return nil

@@ -135,7 +135,7 @@ func place(text string) weights.Location {
 }
 
 // noise is n bytes that depend on a seed alone.
-func noise(seed uint64, n int) []byte {
+func noise[N int | int64](seed uint64, n N) []byte {
 	r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})
 	out := make([]byte, n)
 	_, _ = r.Read(out)

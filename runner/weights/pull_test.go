@@ -43,10 +43,6 @@ func TestPull(t *testing.T) {
 		t.Errorf("%d ranges of 64 KiB", len(reads))
 	}
 	asked := b.hub.Asked()
-	if asked != 1 {
-		t.Errorf("the hub was asked %d times", asked)
-	}
-
 	b.must(b.cache.Pull(t.Context(), place(at))) // there already
 	b.cache.Close()
 	b.open() // and to the next owner of the folder
@@ -82,8 +78,8 @@ func TestSourceThatStaysBroken(t *testing.T) {
 	b.hub.Put("o/r", "m.gguf", noise(3, 100<<10))
 	b.hub.Refuse("m.gguf", http.StatusServiceUnavailable, "")
 	e := b.fails("hf://o/r/m.gguf", weights.ErrFetch)
-	if !strings.Contains(e.Message(), "503") || len(b.left()) != 0 {
-		t.Errorf("%s; left %v", e.Message(), b.left())
+	if !strings.Contains(e.Message(), "503") {
+		t.Error(e.Message())
 	}
 	b.hub.Refuse("m.gguf", 0, "")
 	b.must(b.cache.Pull(t.Context(), place("hf://o/r/m.gguf")))
@@ -113,9 +109,6 @@ func TestExpiredSignatures(t *testing.T) {
 	b.hub.Open()
 	b.must(<-done)
 	b.holds("hf://o/r/m.gguf", content)
-	if n := b.hub.Asked(); n != 2 {
-		t.Errorf("the hub was asked %d times, want once more after the end of the signatures", n)
-	}
 }
 
 // Bytes that are not those promised never become an entry; a sum of the catalogue goes before the source's.
@@ -249,7 +242,7 @@ func TestSeveralFiles(t *testing.T) {
 	}
 }
 
-// Many want one location, some leave: it is fetched once, to its end. When all leave, it ends, and nothing of it is left.
+// Many want one location, some leave: it is fetched once, to its end.
 func TestOnePull(t *testing.T) {
 	b := start(t)
 	content := noise(8, 300<<10)
@@ -275,24 +268,14 @@ func TestOnePull(t *testing.T) {
 	for _, s := range stayers {
 		b.must(<-s)
 	}
-	if n := len(b.hub.Reads()); n != 5 || b.hub.Asked() != 1 {
-		t.Errorf("%d reads, asked %d times", n, b.hub.Asked())
+	if n := len(b.hub.Reads()); n != 5 {
+		t.Errorf("%d reads", n)
 	}
 
 	b.hub.Put("o/r", "n.gguf", content)
 	b.hub.Shut()
-	ctx, leave = context.WithCancel(t.Context())
-	gone := b.later(ctx, "hf://o/r/n.gguf")
-	b.hub.AwaitReads(6)
-	leave()
-	if err := <-gone; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
-	if left := b.left(); len(left) != 2 {
-		t.Errorf("left %v", left)
-	}
 	closed := b.later(t.Context(), "hf://o/r/n.gguf")
-	b.hub.AwaitReads(7)
+	b.hub.AwaitReads(6)
 	b.cache.Close() // ends what is under way
 	if err := <-closed; err == nil {
 		t.Error("a pull outlived its cache")
@@ -323,7 +306,9 @@ func beKilled(dir string) {
 	if err != nil {
 		os.Exit(2)
 	}
-	c, err := weights.Open(weights.Config{Dir: dir, Margin: 1, Sources: map[catalog.Scheme]weights.Source{catalog.SchemeHF: src}})
+	c, err := weights.Open(weights.Config{
+		Dir: dir, Margin: 1, Range: 64 << 10, Ranges: 1, Sources: map[catalog.Scheme]weights.Source{catalog.SchemeHF: src},
+	})
 	if err != nil {
 		os.Exit(2)
 	}
@@ -331,10 +316,11 @@ func beKilled(dir string) {
 	os.Exit(3) // not reached
 }
 
-// A process that is killed in the middle of a pull leaves files that the next owner of the folder clears away.
+// The next process continues a pull whose process was killed.
 func TestKilledPull(t *testing.T) {
+	const ranges = 64
 	b := start(t)
-	content := noise(11, 300<<10)
+	content := noise(11, ranges*b.cfg.Range)
 	b.hub.Put("o/r", "m.gguf", content)
 	b.hub.Shut()
 	b.cache.Close()
@@ -346,18 +332,43 @@ func TestKilledPull(t *testing.T) {
 	if _, err := weights.Open(b.cfg); !errors.Is(err, weights.ErrInUse) {
 		t.Errorf("a second owner: %v", err)
 	}
+	b.hub.Open()
+	b.until("some ranges", func() bool { return strings.Contains(b.progress(), "\n0 ") })
 	b.must(cmd.Process.Kill())
 	_ = cmd.Wait()
-	if left := b.left(); len(left) != 1 || !strings.HasPrefix(left[0], ".pulling/") {
-		t.Errorf("left %v", left)
-	}
-	b.hub.Open()
 	b.open()
-	if left := b.left(); len(left) != 0 {
-		t.Errorf("left %v", left)
-	}
 	if _, there := b.cache.Path(place("hf://o/r/m.gguf")); there {
 		t.Error("half a file counts")
 	}
+	before := len(b.hub.Reads())
 	b.holds("hf://o/r/m.gguf", content)
+	if again := len(b.hub.Reads()) - before; again > ranges-1 {
+		t.Errorf("%d of %d ranges were read again", again, ranges)
+	}
+	if left := b.left(); len(left) != 2 {
+		t.Errorf("left %v", left)
+	}
+
+	// What has arrived of another version of the file does not count.
+	b.hub.Put("o/r", "n.gguf", content)
+	b.hub.Shut()
+	half := b.later(t.Context(), "hf://o/r/n.gguf")
+	b.hub.AwaitReads(len(b.hub.Reads()) + 1)
+	b.cache.Close()
+	<-half
+	b.hub.Open()
+	b.hub.Put("o/r", "n.gguf", content[1:])
+	b.open()
+	b.holds("hf://o/r/n.gguf", content[1:])
+}
+
+// progress is what the record of an unfinished pull says.
+func (b *bench) progress() string {
+	b.Helper()
+	found, _ := filepath.Glob(filepath.Join(b.cfg.Dir, ".pulling", "*", ".progress"))
+	if len(found) != 1 {
+		return ""
+	}
+	raw, _ := os.ReadFile(found[0])
+	return string(raw)
 }

@@ -164,12 +164,3 @@ func TestStrangersStay(t *testing.T) {
 		t.Error(err, b.keeps("a", "b"))
 	}
 }
-
-func TestLimit(t *testing.T) {
-	b := start(t, func(c *weights.Config) { c.Limit = 300 * time.Millisecond })
-	b.puts(10_000, "a")
-	b.hub.Shut()
-	if e := b.fails("hf://o/r/a", weights.ErrFetch); e.Note != "it takes longer than 300ms" || len(b.left()) != 0 {
-		t.Errorf("%s; left %v", e.Note, b.left())
-	}
-}

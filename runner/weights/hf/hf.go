@@ -1,18 +1,23 @@
-// Package hf finds weights in repositories of the Hugging Face hub, or of a mirror that speaks its protocol: a question
-// where a file is and what it is, which the hub answers with a redirect to its store; ranged reads of the store; and, for
-// whole repositories, a listing.
+// Package hf finds weights in repositories of the Hugging Face hub, or of a mirror that speaks its protocol: ranged reads
+// of a file's page, which redirects to a store, and listings of whole repositories.
 //
-// The token goes to the hub alone, never along a redirect to another origin, and is in no error; nor are the queries of
+// The token goes to the hub alone, never along a redirect to another origin. It is in no error, nor are the queries of
 // URLs, which hold the store's signatures.
 package hf
 
 import (
 	"context"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"path"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,8 +25,13 @@ import (
 	"reveille/runner/weights"
 )
 
-// defaultEndpoint is the public hub.
-const defaultEndpoint = "https://huggingface.co"
+const (
+	defaultEndpoint = "https://huggingface.co"
+	maxRedirects    = 6
+	maxPage         = 16 << 20 // bytes of one page of a listing
+	// Whether ranges can be read is found out only for larger files of a listing.
+	smallFile = 16 << 20
+)
 
 // Source is a hub. It is safe for concurrent use.
 type Source struct {
@@ -38,33 +48,44 @@ func New(endpoint, token string) (*Source, error) {
 		endpoint = defaultEndpoint
 	}
 	base, err := url.Parse(strings.TrimRight(endpoint, "/"))
-	if err != nil || base.Scheme != "https" && base.Scheme != "http" || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" {
+	if err != nil || base.Scheme != "https" && base.Scheme != "http" || base.Host == "" ||
+		base.User != nil || base.RawQuery != "" || base.Fragment != "" {
 		return nil, errors.New("want an http or https URL such as " + defaultEndpoint) // it may hold a password: not quoted
 	}
-	return &Source{base: base, token: token, client: &http.Client{
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
-			Proxy:               http.ProxyFromEnvironment,
-			DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
-			TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: 30 * time.Second,
-			MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, DisableCompression: true,
-			Protocols: http1(), // ranges read at a time want connections of their own
-		},
-	}}, nil
-}
-
-func http1() *http.Protocols {
-	var p http.Protocols
-	p.SetHTTP1(true)
-	return &p
+	s := &Source{base: base, token: token}
+	var http1 http.Protocols
+	http1.SetHTTP1(true) // parallel ranges want connections of their own
+	s.client = &http.Client{CheckRedirect: s.checkRedirect, Transport: &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: 30 * time.Second,
+		MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, DisableCompression: true,
+		Protocols: &http1,
+	}}
+	return s, nil
 }
 
 // Close closes idle connections.
 func (s *Source) Close() { s.client.CloseIdleConnections() }
 
+func (s *Source) checkRedirect(next *http.Request, before []*http.Request) error {
+	if len(before) > maxRedirects {
+		return fmt.Errorf("more than %d redirects", maxRedirects)
+	}
+	if next.URL.Scheme != "https" && before[0].URL.Scheme == "https" {
+		return &weights.Error{Kind: weights.ErrDenied, Note: "a redirect away from https"}
+	}
+	if !s.isHub(next.URL) { // the client would send it to other ports and to subdomains
+		next.Header.Del("Authorization")
+	}
+	return nil
+}
+
+func (s *Source) isHub(u *url.URL) bool { return u.Scheme == s.base.Scheme && u.Host == s.base.Host }
+
 // page is the hub's URL of a file.
 func (s *Source) page(at catalog.Checkpoint) *url.URL {
-	return s.base.JoinPath(at.Repo, "resolve", url.PathEscape(revision(at)), escaped(at.Path))
+	return s.base.JoinPath(at.Repo, "resolve", url.PathEscape(revision(at)), escapePath(at.Path))
 }
 
 func revision(at catalog.Checkpoint) string {
@@ -74,8 +95,8 @@ func revision(at catalog.Checkpoint) string {
 	return at.Revision
 }
 
-// escaped is a path whose parts are escaped one by one.
-func escaped(path string) string {
+// escapePath escapes the parts of a path one by one.
+func escapePath(path string) string {
 	parts := strings.Split(path, "/")
 	for i, part := range parts {
 		parts[i] = url.PathEscape(part)
@@ -83,74 +104,47 @@ func escaped(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// ours reports whether a URL is of the hub itself.
-func (s *Source) ours(u *url.URL) bool { return u.Scheme == s.base.Scheme && u.Host == s.base.Host }
-
-// ask makes a request, of a range unless that is "". The token goes with it to the hub only; redirects are answers.
-func (s *Source) ask(ctx context.Context, method string, at *url.URL, of string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, at.String(), nil)
+// get requests a URL, a range of it unless that is "", and follows redirects. Responses without success are errors.
+func (s *Source) get(ctx context.Context, at *url.URL, byteRange string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
 		return nil, err
 	}
-	if of != "" {
-		req.Header.Set("Range", of)
+	if byteRange != "" {
+		req.Header.Set("Range", byteRange)
 	}
 	req.Header.Set("User-Agent", "reveille")
 	req.Header.Set("Accept-Encoding", "identity")
-	if s.token != "" && s.ours(req.URL) {
+	if s.token != "" && s.isHub(at) {
 		req.Header.Set("Authorization", "Bearer "+s.token)
 	}
 	resp, err := s.client.Do(req)
-	var wrapped *url.Error
-	if errors.As(err, &wrapped) { // it quotes the whole URL
-		err = fmt.Errorf("%s %s: %w", req.Method, bare(req.URL), wrapped.Err)
+	var quoting *url.Error
+	if errors.As(err, &quoting) { // it quotes the whole URL
+		err = fmt.Errorf("GET %s: %w", withoutQuery(req.URL), quoting.Err)
 	}
-	return resp, err
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent {
+		return resp, nil
+	}
+	_ = resp.Body.Close()
+	return resp, statusError(resp)
 }
 
-// maxHops bounds the redirects of one request.
-const maxHops = 5
+// withoutQuery is a URL without what may be secret in it.
+func withoutQuery(u *url.URL) string { return u.Scheme + "://" + u.Host + u.EscapedPath() }
 
-// follow is ask that goes along redirects.
-func (s *Source) follow(ctx context.Context, method string, at *url.URL, of string) (*http.Response, error) {
-	for range maxHops {
-		resp, err := s.ask(ctx, method, at, of)
-		if err != nil || !redirects(resp) {
-			return resp, err
-		}
-		_ = resp.Body.Close()
-		if at, err = s.next(resp); err != nil {
-			return nil, err
-		}
-	}
-	return nil, fmt.Errorf("%s %s: more than %d redirects", method, bare(at), maxHops)
-}
-
-func redirects(resp *http.Response) bool { return resp.StatusCode >= 300 && resp.StatusCode <= 399 }
-
-// next is where a redirect leads. One away from https is refused.
-func (s *Source) next(resp *http.Response) (*url.URL, error) {
-	at := resp.Request.URL
-	next, err := at.Parse(resp.Header.Get("Location"))
-	if err != nil || resp.Header.Get("Location") == "" {
-		return nil, fmt.Errorf("%s %s: a redirect to nowhere", resp.Request.Method, bare(at))
-	}
-	if next.Scheme != "https" && (next.Scheme != "http" || at.Scheme == "https") {
-		return nil, &weights.Error{Kind: weights.ErrDenied, Note: "a redirect away from https", Cause: fmt.Errorf("%s %s: to %s", resp.Request.Method, bare(at), bare(next))}
-	}
-	return next, nil
-}
-
-// bare is a URL without what may be secret in it.
-func bare(u *url.URL) string { return u.Scheme + "://" + u.Host + u.EscapedPath() }
-
-// refused is the error of an answer with another status than was wanted.
-func refused(resp *http.Response) error {
+func statusError(resp *http.Response) error {
 	status := fmt.Sprintf("status %d", resp.StatusCode)
+	notWord := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
+	}
 	if code := resp.Header.Get("X-Error-Code"); code != "" && len(code) <= 64 && !strings.ContainsFunc(code, notWord) {
 		status += " " + code
 	}
-	cause := fmt.Errorf("%s %s: %s", resp.Request.Method, bare(resp.Request.URL), status)
+	cause := fmt.Errorf("GET %s: %s", withoutQuery(resp.Request.URL), status)
 	e := &weights.Error{Kind: weights.ErrFetch, Note: status, Cause: cause}
 	switch resp.StatusCode {
 	case http.StatusUnauthorized:
@@ -168,6 +162,171 @@ func refused(resp *http.Response) error {
 	return e
 }
 
-func notWord(r rune) bool {
-	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
+// Stat reads a file's first byte. Not every mirror answers HEAD, and the response shows whether ranges can be read.
+func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File, error) {
+	resp, err := s.get(ctx, s.page(at), "bytes=0-0")
+	f := weights.File{Name: path.Base(at.Path), Size: -1}
+	if resp == nil || err != nil && resp.StatusCode != http.StatusRequestedRangeNotSatisfiable {
+		return f, err
+	}
+	_ = resp.Body.Close()
+	switch _, size := contentRange(resp); resp.StatusCode {
+	case http.StatusPartialContent:
+		f.Size = size
+	case http.StatusOK:
+		f.Size, f.NoRanges = resp.ContentLength, true
+	default:
+		if size != 0 { // an empty file has no first byte
+			return f, err
+		}
+		f.Size = 0
+	}
+	etag := resp.Header.Get("Etag")
+	for r := resp; r != nil; r = r.Request.Response { // the hub says more about the file than its store
+		if n, err := strconv.ParseInt(r.Header.Get("X-Linked-Size"), 10, 64); err == nil && n >= 0 {
+			f.Size = n
+		}
+		if linked := r.Header.Get("X-Linked-Etag"); linked != "" {
+			etag = linked
+		}
+	}
+	f.Digest = digest(etag)
+	return s.file(at, f), nil
+}
+
+// contentRange reads the header Content-Range: bytes 0-9/100. Either is -1 if it is not said.
+func contentRange(resp *http.Response) (from, size int64) {
+	unit, rest, _ := strings.Cut(strings.TrimSpace(resp.Header.Get("Content-Range")), " ")
+	span, all, _ := strings.Cut(rest, "/")
+	first, _, _ := strings.Cut(span, "-")
+	from, err := strconv.ParseInt(strings.TrimSpace(first), 10, 64)
+	if err != nil || !strings.EqualFold(unit, "bytes") {
+		from = -1
+	}
+	if size, err = strconv.ParseInt(strings.TrimSpace(all), 10, 64); err != nil || size < 0 {
+		size = -1
+	}
+	return from, size
+}
+
+// digest is what an ETag is the checksum of: the hub names large files by SHA-256, small ones by Git.
+func digest(etag string) weights.Digest {
+	sum := strings.ToLower(strings.Trim(strings.TrimPrefix(etag, "W/"), `"`))
+	_, err := hex.DecodeString(sum)
+	switch {
+	case err == nil && len(sum) == 64:
+		return weights.Digest{Algorithm: weights.SHA256, Sum: sum}
+	case err == nil && len(sum) == 40:
+		return weights.Digest{Algorithm: weights.GitBlob, Sum: sum}
+	}
+	return weights.Digest{}
+}
+
+// file adds how the file is read: each range from the hub's page, since the store's signed URLs expire.
+func (s *Source) file(at catalog.Checkpoint, f weights.File) weights.File {
+	f.Open = func(ctx context.Context, from, n int64) (io.ReadCloser, error) {
+		byteRange := ""
+		if !f.NoRanges {
+			byteRange = fmt.Sprintf("bytes=%d-", from)
+			if n >= 0 {
+				byteRange += strconv.FormatInt(from+n-1, 10)
+			}
+		}
+		resp, err := s.get(ctx, s.page(at), byteRange)
+		if err != nil {
+			return nil, err
+		}
+		start, size := int64(0), resp.ContentLength
+		if resp.StatusCode == http.StatusPartialContent {
+			start, size = contentRange(resp)
+		} else if from > 0 && from < smallFile { // it reads no ranges after all
+			start, err = io.CopyN(io.Discard, resp.Body, from)
+		}
+		if err != nil {
+			_ = resp.Body.Close()
+			return nil, fmt.Errorf("GET %s: %w", withoutQuery(resp.Request.URL), err)
+		}
+		if start != from || size >= 0 && f.Size >= 0 && size != f.Size {
+			_ = resp.Body.Close()
+			cause := fmt.Errorf("GET %s: status %d, content range %.100q",
+				withoutQuery(resp.Request.URL), resp.StatusCode, resp.Header.Get("Content-Range"))
+			return nil, &weights.Error{Kind: weights.ErrChanged, Note: path.Base(at.Path), Cause: cause}
+		}
+		return resp.Body, nil
+	}
+	return f
+}
+
+// node is an entry of a repository's listing.
+type node struct {
+	Type string `json:"type"`
+	Path string `json:"path"`
+	OID  string `json:"oid"`
+	Size int64  `json:"size"`
+	LFS  *struct {
+		OID  string `json:"oid"`
+		Size int64  `json:"size"`
+	} `json:"lfs"`
+}
+
+// List asks the hub for the files of a folder, or of the whole repository.
+func (s *Source) List(ctx context.Context, at catalog.Checkpoint) ([]weights.File, error) {
+	prefix := ""
+	if at.Path != "" {
+		prefix = at.Path + "/"
+	}
+	next := s.base.JoinPath("api", "models", at.Repo, "tree", url.PathEscape(revision(at)), escapePath(at.Path))
+	next.RawQuery = "recursive=true"
+	var out []weights.File
+	for pages := 0; next != nil && len(out) <= weights.MaxFiles && pages <= weights.MaxFiles; pages++ {
+		nodes, following, err := s.listPage(ctx, next)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range nodes {
+			name, below := strings.CutPrefix(n.Path, prefix)
+			if n.Type != "file" || !below {
+				continue
+			}
+			file := at
+			file.Path = n.Path
+			f := weights.File{Size: n.Size, Digest: digest(n.OID)}
+			if n.LFS != nil {
+				f = weights.File{Size: n.LFS.Size, Digest: digest(n.LFS.OID)}
+			}
+			if f.Size > smallFile {
+				if f, err = s.Stat(ctx, file); err != nil {
+					return nil, err
+				}
+			}
+			f.Name = name
+			out = append(out, s.file(file, f))
+		}
+		next = following
+	}
+	slices.SortFunc(out, func(a, b weights.File) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// listPage reads one page of a listing and where the next one is, nil for none.
+func (s *Source) listPage(ctx context.Context, at *url.URL) ([]node, *url.URL, error) {
+	resp, err := s.get(ctx, at, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	var nodes []node
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxPage)).Decode(&nodes); err != nil {
+		return nil, nil, fmt.Errorf("GET %s: %w", withoutQuery(resp.Request.URL), err)
+	}
+	link := resp.Header.Get("Link") // <URL>; rel="next"
+	target, rel, _ := strings.Cut(link, ">")
+	if !strings.HasPrefix(target, "<") || !strings.Contains(rel, `rel="next"`) {
+		return nodes, nil, nil
+	}
+	next, err := at.Parse(target[1:])
+	if err != nil || !s.isHub(next) {
+		return nil, nil, fmt.Errorf("GET %s: its next page is elsewhere", withoutQuery(resp.Request.URL))
+	}
+	return nodes, next, nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -40,36 +41,95 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// A mirror that only passes files on, without telling sizes and sums of its own.
-func TestPlainMirror(t *testing.T) {
-	store := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Etag", `"store's own"`)
-		_, _ = io.WriteString(w, "0123456789"[:min(10, 10*len(r.Method)/3)]) // and no ranges
+// Mirrors that answer in their own ways. Each redirects to a store at another origin.
+func TestMirrors(t *testing.T) {
+	const content = "0123456789"
+	chunked := func(w http.ResponseWriter) { w.(http.Flusher).Flush() }
+	for name, c := range map[string]struct {
+		store  http.HandlerFunc
+		size   int64
+		ranges bool
+	}{
+		"without ranges": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, content) }, 10, false},
+		"without ranges and size": {func(w http.ResponseWriter, _ *http.Request) {
+			chunked(w)
+			_, _ = io.WriteString(w, content)
+		}, -1, false},
+		"ranges in other spellings": {func(w http.ResponseWriter, r *http.Request) {
+			var from, to int
+			_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &from, &to)
+			w.Header().Set("Accept-Ranges", "none")
+			w.Header().Set("Content-Range", fmt.Sprintf("Bytes  %d - %d / 10", from, to))
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = io.WriteString(w, content[from:to+1])
+		}, 10, true},
+		"ranges without size": {func(w http.ResponseWriter, r *http.Request) {
+			from, to := 0, 9
+			_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &from, &to)
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/*", from, to))
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = io.WriteString(w, content[from:to+1])
+		}, -1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodHead || r.Header.Get("Authorization") != "" {
+					w.WriteHeader(http.StatusMethodNotAllowed)
+					return
+				}
+				w.Header().Set("Etag", `"store's own"`)
+				c.store(w, r)
+			}))
+			defer store.Close()
+			mirror := httptest.NewServer(http.RedirectHandler(store.URL+"/x?secret", http.StatusFound))
+			defer mirror.Close()
+			s, err := New(mirror.URL, "TOKEN")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			f, err := s.Stat(t.Context(), catalog.ParseCheckpoint("hf://o/r/x"))
+			if err != nil || f.Size != c.size || f.NoRanges == c.ranges || f.Digest != (weights.Digest{}) {
+				t.Fatalf("%+v %v", f, err)
+			}
+			cache, err := weights.Open(weights.Config{
+				Dir: t.TempDir(), Margin: 1, Range: 3, Sources: map[catalog.Scheme]weights.Source{catalog.SchemeHF: s},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cache.Close()
+			hold, err := cache.Hold(t.Context(), weights.Location{Checkpoint: catalog.ParseCheckpoint("hf://o/r/x")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer hold.Release()
+			if raw, err := os.ReadFile(hold.Path); string(raw) != content || err != nil {
+				t.Errorf("%q %v", raw, err)
+			}
+		})
+	}
+}
+
+// A file that only points to the weights is named as such.
+func TestPointer(t *testing.T) {
+	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n")
 	}))
-	defer store.Close()
-	between := httptest.NewServer(http.RedirectHandler(store.URL+"/x?secret", http.StatusFound))
-	defer between.Close()
-	mirror := httptest.NewServer(http.RedirectHandler(between.URL+"/x?secret", http.StatusFound))
 	defer mirror.Close()
 	s, err := New(mirror.URL, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	f, err := s.Stat(t.Context(), catalog.ParseCheckpoint("hf://o/r/x"))
-	if err != nil || f.Size != 10 || f.Digest != (weights.Digest{}) {
-		t.Fatalf("%+v %v", f, err)
-	}
-	body, err := f.Open(t.Context(), 0, 10)
+	cache, err := weights.Open(weights.Config{Dir: t.TempDir(), Margin: 1, Sources: map[catalog.Scheme]weights.Source{catalog.SchemeHF: s}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if raw, err := io.ReadAll(body); string(raw) != "0123456789" || err != nil {
-		t.Errorf("%q %v", raw, err)
-	}
-	_ = body.Close()
-	if _, err := f.Open(t.Context(), 5, 5); !errors.Is(err, weights.ErrChanged) || strings.Contains(err.Error(), "secret") {
-		t.Errorf("a store without ranges: %v", err)
+	defer cache.Close()
+	err = cache.Pull(t.Context(), weights.Location{Checkpoint: catalog.ParseCheckpoint("hf://o/r/m.gguf")})
+	if err == nil || !strings.Contains(err.Error(), "m.gguf is a Git LFS pointer") {
+		t.Error(err)
 	}
 }
 
@@ -81,7 +141,6 @@ func TestStrangeHubs(t *testing.T) {
 		"turns round and round": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, http.StatusFound) }, false},
 		"sends nowhere":         {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusFound) }, false},
 		"leaves https":          {http.RedirectHandler("http://127.0.0.1:1/plain", http.StatusFound).ServeHTTP, true},
-		"tells no size":         {func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush() }, false},
 		"is busy":               {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }, false},
 		"is not logged in to":   {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, true},
 	} {

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"path"
-	"slices"
 	"strings"
 	"sync"
 
@@ -102,19 +101,17 @@ func (s *Source) List(ctx context.Context, at catalog.Checkpoint) ([]weights.Fil
 	}
 	prefix := at.Path + "/"
 	var out []weights.File
-	for in := (&awss3.ListObjectsV2Input{Bucket: &at.Bucket, Prefix: &prefix}); ; {
-		page, err := api.ListObjectsV2(ctx, in)
+	pages := awss3.NewListObjectsV2Paginator(api, &awss3.ListObjectsV2Input{Bucket: &at.Bucket, Prefix: &prefix})
+	for pages.HasMorePages() && len(out) <= weights.MaxFiles {
+		page, err := pages.NextPage(ctx)
 		if err != nil {
 			return nil, refused("LIST", at, err)
 		}
 		for _, o := range page.Contents {
 			object := at
 			object.Path = aws.ToString(o.Key)
-			if strings.HasSuffix(object.Path, "/") { // a folder's own object
+			if strings.HasSuffix(object.Path, "/") || len(out) > weights.MaxFiles { // "/": a folder's own object
 				continue
-			}
-			if len(out) > weights.MaxFiles {
-				break
 			}
 			f, err := s.Stat(ctx, object)
 			if err != nil {
@@ -123,13 +120,8 @@ func (s *Source) List(ctx context.Context, at catalog.Checkpoint) ([]weights.Fil
 			f.Name = strings.TrimPrefix(object.Path, prefix)
 			out = append(out, f)
 		}
-		if !aws.ToBool(page.IsTruncated) || len(out) > weights.MaxFiles {
-			break
-		}
-		in.ContinuationToken = page.NextContinuationToken
 	}
-	slices.SortFunc(out, func(a, b weights.File) int { return strings.Compare(a.Name, b.Name) })
-	return out, nil
+	return out, nil // S3 lists them in order
 }
 
 // digest is the strongest checksum of an object's bytes that S3 tells: those of the whole object, not of its parts; or its

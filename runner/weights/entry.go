@@ -1,0 +1,214 @@
+package weights
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"reveille/infra/catalog"
+)
+
+// entry is a location's weights in the cache. Cache.mu guards holds, used and wanted.
+type entry struct {
+	id    string // its folder
+	bytes int64
+	manifest
+
+	holds  int
+	used   time.Time
+	wanted time.Time // when a load last asked for it
+}
+
+// manifest is the content of .weights.json.
+type manifest struct {
+	Location string   `json:"place"`          // the name in files already written
+	Path     string   `json:"path,omitempty"` // of the file that engines are given, "" for the folder
+	Files    []record `json:"files"`
+}
+
+type record struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	Digest string `json:"digest,omitempty"` // as Digest.String
+}
+
+// idOf is the name of a location's folder: readable, and unique.
+func idOf(at Location) string {
+	sum := sha256.Sum256([]byte(at.String()))
+	readable := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '.', r == '_':
+			return r
+		}
+		return '-'
+	}, string(at.Scheme)+"-"+at.Repo+at.Bucket+"-"+path.Base("/"+at.Path))
+	return strings.TrimRight(readable[:min(len(readable), 100)], "-.") + "-" + hex.EncodeToString(sum[:6])
+}
+
+// scan reads the entries and the unfinished pulls that are there.
+func (c *Cache) scan() error {
+	_ = c.root.RemoveAll(removedName) // of a process that was killed while it removed an entry
+	dirs, err := fs.ReadDir(c.root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, d := range dirs {
+		if !d.IsDir() || strings.HasPrefix(d.Name(), ".") {
+			continue
+		}
+		e, err := c.readEntry(d.Name())
+		if err != nil {
+			c.cfg.Log.Warn("folder among the weights is left alone", "folder", d.Name(), "error", err)
+			continue
+		}
+		c.entries[e.id] = e
+		c.total += e.bytes
+	}
+	return nil
+}
+
+func (c *Cache) readEntry(id string) (*entry, error) {
+	raw, err := c.root.ReadFile(id + "/" + manifestName)
+	if err != nil {
+		return nil, err
+	}
+	e := &entry{id: id}
+	if err := json.Unmarshal(raw, &e.manifest); err != nil {
+		return nil, err
+	}
+	for _, f := range e.Files {
+		e.bytes += f.Size
+	}
+	info, err := c.root.Stat(id)
+	if err != nil {
+		return nil, err
+	}
+	e.used = info.ModTime()
+	return e, nil
+}
+
+// entryLocked returns the entry of a location if its files are all there in their sizes and have the requested checksum,
+// otherwise nil.
+func (c *Cache) entryLocked(at Location) *entry {
+	e := c.entries[idOf(at)]
+	if e == nil || e.Location != at.String() {
+		return nil
+	}
+	for _, f := range e.Files {
+		info, err := c.root.Stat(e.id + "/" + f.Name)
+		if err != nil || info.Size() != f.Size {
+			return nil
+		}
+	}
+	want := Digest{SHA256, at.SHA256}.String()
+	if at.SHA256 != "" && (len(e.Files) != 1 || e.Files[0].Digest != want) {
+		return nil
+	}
+	return e
+}
+
+// removeLocked removes an entry. It disappears at once and whole; an engine that has its files open keeps them.
+func (c *Cache) removeLocked(e *entry, why string) error {
+	if err := c.root.Rename(e.id, removedName); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	if c.entries[e.id] == e {
+		delete(c.entries, e.id)
+		c.total -= e.bytes
+	}
+	c.cfg.Log.Info("weights are removed", "location", e.Location, "bytes", e.bytes, "reason", why)
+	return c.root.RemoveAll(removedName)
+}
+
+// reserve makes room for more bytes of a pull and keeps it until the pull's end. If all idle entries would not make
+// enough, none is removed.
+func (c *Cache) reserve(p *pull, more int64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	shortfall, err := c.shortfallLocked(more)
+	if err != nil {
+		return err
+	}
+	if shortfall > 0 {
+		c.removePartialsLocked()
+		if shortfall, err = c.shortfallLocked(more); err != nil {
+			return err
+		}
+	}
+	var idle int64
+	for _, e := range c.entries {
+		if c.isIdleLocked(e) {
+			idle += e.bytes
+		}
+	}
+	if shortfall > idle {
+		return full(more, max(0, more-shortfall+idle))
+	}
+	for shortfall > 0 {
+		e := c.oldestLocked()
+		if e == nil {
+			return full(more, max(0, more-shortfall))
+		}
+		if err := c.removeLocked(e, "room for "+p.location.String()); err != nil {
+			return &Error{Kind: ErrFull, Cause: err}
+		}
+		if shortfall, err = c.shortfallLocked(more); err != nil {
+			return err
+		}
+	}
+	p.reserved += more
+	return nil
+}
+
+// full is the error of a pull of size bytes for which there is less room.
+func full(size, room int64) error {
+	note := fmt.Sprintf("it needs %s, there are %s", catalog.FormatSize(size), catalog.FormatSize(room))
+	return &Error{Kind: ErrFull, Note: note}
+}
+
+// shortfallLocked is how many bytes have to be removed before more may come; 0 or less for none.
+func (c *Cache) shortfallLocked(more int64) (int64, error) {
+	free, err := c.free(c.dir)
+	if err != nil {
+		return 0, &Error{Kind: ErrFull, Cause: err}
+	}
+	var reserved, unwritten int64
+	for _, p := range c.pulls {
+		reserved += p.reserved
+		unwritten += max(0, p.reserved-p.got.Load())
+	}
+	ofLimit := more - (c.cfg.Bytes - c.total - reserved)
+	ofDisk := more - (free - c.cfg.Margin - unwritten)
+	return max(ofLimit, ofDisk), nil
+}
+
+// isIdleLocked reports whether an entry is not held and not about to be.
+func (c *Cache) isIdleLocked(e *entry) bool {
+	return e.holds == 0 && time.Since(e.wanted) > c.cfg.Wanted
+}
+
+// oldestLocked is the least recently used idle entry, nil for none.
+func (c *Cache) oldestLocked() (out *entry) {
+	for _, e := range c.entries {
+		if c.isIdleLocked(e) && (out == nil || e.used.Before(out.used)) {
+			out = e
+		}
+	}
+	return out
+}
+
+// removePartialsLocked removes what pulls have left behind that did not end, except of those in progress.
+func (c *Cache) removePartialsLocked() {
+	left, _ := fs.ReadDir(c.root.FS(), pullingName)
+	for _, d := range left {
+		if c.pulls[d.Name()] == nil {
+			_ = c.root.RemoveAll(pullingName + "/" + d.Name())
+		}
+	}
+}
