@@ -12,7 +12,7 @@
 //     ([httpapi.Server.authenticate], [keys.Set.Find]).
 //  4. [httpapi.request.readBody] takes the body in as it arrives ([relay.Intake.Read]).
 //  5. [httpapi.request.parse] reads it once: [httpapi.call.parseJSON] goes through the members ([jsonscan.Members.Next]),
-//     each by the rules of the route ([bodycheck.Check.See]); [api.Route.Check] looks at those that the gateway needs,
+//     each by the rules of the route ([bodycheck.Check.Member]); [api.Route.Check] looks at those that the gateway needs,
 //     [bodycheck.Check.Finish] at what depends on the model.
 //  6. [models.Directory.Resolve] finds the model's entry ([catalog.Catalog.Resolve]); [httpapi.call.canonicalName] writes its
 //     canonical name into the body where the client used another one.

@@ -102,7 +102,6 @@ func TestRouteTable(t *testing.T) {
 		{"tei_embed_sparse", "POST", "/embed_sparse", Bare, OpenAI, "", reads, ""},
 		{"tei_info", "GET", "/info", Bare, OpenAI, "", reads, ""},
 		{"realtime", "GET", "/realtime", Prefixed, OpenAI, "", infer, ""},
-		{"cohere_chat", "POST", "/v2/chat", Bare, OpenAI, policy.LLM, infer, ""},
 		{"cohere_embed", "POST", "/v2/embed", Bare, OpenAI, policy.Embedding, infer, ""},
 		{"rerank", "POST", "/rerank", both, OpenAI, policy.Reranking, infer, ""},
 		{"rerank", "POST", "/reranking", both, OpenAI, policy.Reranking, infer, ""},

@@ -169,7 +169,7 @@ var requestFaults = []fault{
 	{ModelTypeMismatch, []string{"does not support completions"}, ""},
 	{ModelTypeMismatch, []string{"does not support chat"}, ""},
 	{ModelTypeMismatch, []string{"does not support infill"}, ""},
-	{UnsupportedParameter, []string{"infill is not supported"}, "This model has no tokens that mark a gap, so it cannot fill one between a text and a suffix."},
+	{UnsupportedParameter, []string{"infill is not supported"}, "This model has no tokens that mark a gap, so it cannot fill one."},
 	{ModelTypeMismatch, []string{"pooling type", "not oai compatible"}, ""},
 	{ModelTypeMismatch, []string{"model is not an embedding model"}, ""},
 	{ModelTypeMismatch, []string{"model is not a re-ranker"}, ""},

@@ -128,9 +128,6 @@ var routes = compiled([]Route{
 	{Name: "messages", Method: "POST", Path: "/messages", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true}, requiredMax("messages", list, MaxMessages)}},
 	{Name: "count_tokens", Method: "POST", Path: "/messages/count_tokens", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("messages", list, MaxMessages)}},
 
-	// Cohere's chats.
-	{Name: "cohere_chat", Method: "POST", Path: "/v2/chat", Mount: Bare, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{requiredMax("messages", list, MaxMessages), {Name: "documents", Refused: true}}},
-
 	// Embeddings of Text Embeddings Inference and of Cohere.
 	{Name: "tei_embed", Method: "POST", Path: "/embed", Mount: Bare, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("inputs", textOrList, MaxInputs), {Name: "prompt_name", Refused: true}}},
 	{Name: "tei_embed_sparse", Method: "POST", Path: "/embed_sparse", Mount: Bare, Scope: ScopeAnyKey, Unserved: "No engine here gives sparse embeddings; use /embed."},

@@ -1,266 +1,219 @@
+// Package bodycheck decides which parts of a request's body may reach an engine.
+//
+// [ForRoute] returns the rules of a route and [ForPath] those of an engine's path. They are an allow-list of top-level
+// members: an engine never sees one that could reach its files, addresses, slots or adapters. A body is read once: the
+// caller calls [Check.Member] for each top-level member and, when the model is known, [Check.Finish], which looks into
+// the few members that hold content, media, schemas and grammars. Unknown members and nulls are overwritten with blanks in
+// place, so that a body is neither decoded nor copied.
+//
+// What is checked is what could run programs, read files, fetch addresses or reach other users' data, and sizes. Types,
+// ranges and meaning are the engine's to check. A request that crashes an engine on purpose is contained by the sandbox,
+// the restart and the replay of the others' requests: see infra/docs/security.md.
+//
+// Errors are [*api.Error] for the client. They quote nothing of the body except names of fields.
 package bodycheck
 
 import (
 	"bytes"
-	"encoding/base64"
 	"slices"
 
 	"reveille/gateway/api"
 	"reveille/infra/jsonscan"
 )
 
-// valueID identifies a value that Finish looks into.
-type valueID uint8
+// Check checks one body. The zero value is ready for use.
+type Check struct {
+	values  [ruleCount]jsonscan.Value
+	dropped []field
+	err     error // the first one
 
-const (
-	noSlot valueID = iota
-	messagesSlot
-	systemSlot
-	embedSlot
-	promptSlot
-	querySlot
-	documentsSlot
-	textsSlot
-	toolsSlot
-	formatSlot
-	schemaSlot
-	grammarSlot
-	outputSlot
-	temperatureSlot
-	spreadSlot
-	drySlot
-	excludeSlot
-	endlessSlot
-	thresholdSlot
-	biasSlot
-	budgetSlot
-	thinkingBudgetSlot
-	thinkingSlot
-	choiceSlot
-	promptedSlot
-	continuedSlot
-	variablesSlot
-	runsSlot
-	runsTooSlot
-	valueCount
-)
+	// Format is set by Finish to the response_format that the engine gets in place of the client's; nil leaves that one.
+	Format []byte
+	// Text is set by Finish to the bytes of the body without its media.
+	Text int
+}
 
 // field is a member to be blanked in the body.
 type field struct {
-	name  string
-	place jsonscan.Span
+	name string // "" for one that is null
+	span jsonscan.Span
 }
 
-// Check checks one body. The zero value is ready for use.
-type Check struct {
-	values  [valueCount]jsonscan.Value
-	dropped []field
-	err     *api.Error
-
-	mediaBytes int  // decoded
-	shaped     bool // a grammar or a schema constrains the whole answer
-	formatted  bool // a schema does
-
-	// Constrained is set by Finish for a body that asks for constrained output.
-	Constrained bool
-	// Format is set by Finish to the response_format that the engine gets in place of the client's; nil leaves that one.
-	Format []byte
-	// TextBytes is set by Finish: the bytes of an engine's body without its media and constraints, for each of its prompts.
-	TextBytes int
-	// AllText is the same for all of its prompts together.
-	AllText int
-}
-
-// See checks a top-level member. If a name occurs several times, Finish uses the last member, as engines do, but each must
-// follow the rules.
-func (c *Check) See(s *Spec, name []byte, m *jsonscan.Members) {
-	r, known := s.rules[string(name)]
-	if !known {
-		v := m.Value()
-		if refused[string(name)] && v.Set() && c.err == nil {
-			c.err = reaches(name)
-		}
-		if s.translated {
-			return
-		}
-		if r, known := tokenFields[string(name)]; known && c.err == nil {
-			if e := r.check(name, v); e != nil {
-				c.err = e
-			}
-		}
-		c.drop(name, m)
-		return
-	}
-	v := m.Value()
-	if r.keptAs != noSlot {
-		c.values[r.keptAs] = v
-	}
-	if e := r.check(name, v); e != nil && c.err == nil {
-		c.err = e
-	}
-	if r.drops != "" && string(v.Raw) == r.drops {
-		c.drop(name, m)
-	}
-}
-
-// drop records a member for Finish to blank.
-func (c *Check) drop(name []byte, m *jsonscan.Members) {
-	if len(c.dropped) < maxDropped {
-		c.dropped = append(c.dropped, field{string(name), m.Span()})
-	} else if c.err == nil {
-		c.err = api.Newf(api.UnsupportedParameter, "The request has more than %d fields that are not known here.", maxDropped)
-	}
-}
-
-// maxDropped bounds how many fields of a body are blanked.
+// maxDropped bounds how many members of an object are blanked.
 const maxDropped = 256
 
 // Model describes the model to Finish.
 type Model struct {
-	Fields []string // further fields that its engine takes
-	Llama  bool     // its engine is of the llama.cpp family, which turns schemas into grammars in its own way
-	Sees   bool     // it has a projector, so that llama-server embeds pictures with it
+	Fields   []string // further top-level members that its engine takes
+	LlamaCpp bool     // its engine is of the llama.cpp family
+	Vision   bool     // it has a projector
 }
 
-// Read sees all members of a body. Its error is a [*jsonscan.SyntaxError].
+// Member checks the top-level member that m has come to.
+func (c *Check) Member(s *Spec, m *jsonscan.Members) {
+	name, v := m.Name(), m.Value()
+	r, known := s.rules[string(name)]
+	switch {
+	case !known:
+		if forbidden[string(name)] && v.Set() {
+			c.fail(api.Newf(api.UnsupportedParameter, "'%s' reaches into an engine that others share and is not accepted here.", name).WithParam(string(name)))
+		}
+		c.drop(field{string(name), m.Span()})
+	case !v.Set(), r == onlyFalse && v.Bool():
+		c.drop(field{"", m.Span()}) // null means absent, which not every engine knows
+	case r == asIs, r == onlyFalse:
+	case r == noObjects:
+		if holdsObject(v) {
+			c.fail(api.Newf(api.UnsupportedParameter, "'%s' must be texts or tokens.", name).WithParam(string(name)))
+		}
+	case r == imagePrompt:
+		c.fail(checkImagePrompt(string(name), v.Bytes()))
+	case c.values[r].Set():
+		c.fail(api.Newf(api.InvalidRequest, "'%s' is given twice.", name).WithParam(string(name)))
+	default:
+		c.values[r] = v
+	}
+}
+
+func (c *Check) fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+func (c *Check) drop(f field) {
+	if len(c.dropped) == maxDropped {
+		c.fail(api.Newf(api.UnsupportedParameter, "The request has more than %d members that are null or not known here.", maxDropped))
+		return
+	}
+	c.dropped = append(c.dropped, f)
+}
+
+// Read calls Member for all members of a body. Its error is a [*jsonscan.SyntaxError].
 func (c *Check) Read(s *Spec, body []byte) error {
 	m, err := jsonscan.Open(body)
 	if err != nil {
 		return err
 	}
 	for m.Next() {
-		c.See(s, m.Name(), &m)
+		c.Member(s, &m)
 	}
 	return m.Err()
 }
 
-// Finish checks what depends on several members or on the model, and blanks in body the fields that neither the rules nor the
-// model name; dropped counts them. body must be the one whose members were passed to See.
+// Finish checks what depends on the model, and blanks in body the members that neither the rules nor the model name; dropped
+// counts them. body must be the one whose members were passed to Member.
 func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, err error) {
 	if c.err != nil {
 		return 0, c.err
 	}
-	if err := c.checkParts(s, model); err != nil {
+	var content content
+	if v := c.values[messages]; v.Set() {
+		err = content.messages(v, s.parts)
+	}
+	if v := c.values[system]; v.Set() && err == nil {
+		w := jsonscan.WalkOf(v.Raw)
+		err = content.value("system", &w, systemParts)
+	}
+	if v := c.values[embeddingInput]; err == nil && holdsObject(v) {
+		if m := model(); !m.LlamaCpp || !m.Vision {
+			return 0, api.New(api.UnsupportedParameter, "This model embeds texts and tokens only.").WithParam("input")
+		}
+		err = content.embeddingInputs(v)
+	}
+	if err == nil {
+		err = c.constraints(model)
+	}
+	if err != nil {
 		return 0, err
 	}
-	if e := tooManyPrompts(c.values[promptSlot], len(body)); e != nil {
-		return 0, e
-	}
-	for _, s := range [...]valueID{documentsSlot, textsSlot} {
-		if e := tooMuchToRank(c.values[querySlot], c.values[s]); e != nil {
-			return 0, e
-		}
-	}
-	if !s.translated {
-		c.countText(len(body))
-	}
+	c.Text = len(body) - content.media.encoded
+	return c.blank(body, model), nil
+}
+
+// blank overwrites the dropped members, except those that the model takes.
+func (c *Check) blank(body []byte, model func() Model) (unknown int) {
 	if len(c.dropped) == 0 {
-		return 0, nil
+		return 0
 	}
 	fields := model().Fields
-	places := make([]jsonscan.Span, 0, len(c.dropped))
+	spans := make([]jsonscan.Span, 0, len(c.dropped))
 	for _, f := range c.dropped {
-		if slices.Contains(fields, f.name) {
+		if f.name != "" && slices.Contains(fields, f.name) {
 			continue
 		}
-		places = append(places, f.place)
+		spans = append(spans, f.span)
+		if f.name != "" {
+			unknown++
+		}
 	}
-	jsonscan.Blank(body, places)
-	return len(places), nil
+	jsonscan.Blank(body, spans)
+	return unknown
 }
 
-// countText sets TextBytes for a body of size bytes.
-func (c *Check) countText(size int) {
-	c.TextBytes = size - base64.StdEncoding.EncodedLen(c.mediaBytes)
-	for _, s := range [...]valueID{toolsSlot, formatSlot, schemaSlot, grammarSlot, outputSlot} { // bounded by maxConstraint each
-		c.TextBytes -= len(c.values[s].Raw)
+// filter calls keep for each member of the object v and blanks those for which it returns false.
+func filter(v jsonscan.Value, keep func(name []byte, v jsonscan.Value) (bool, error)) error {
+	m, err := jsonscan.Open(v.Raw)
+	if err != nil {
+		return err // never: v is part of a valid body
 	}
-	c.AllText = c.TextBytes
-	if v := c.values[promptSlot]; isMany(v) {
-		c.TextBytes /= max(v.Len(), 1)
+	var spans []jsonscan.Span
+	for m.Next() {
+		ok, err := keep(m.Name(), m.Value())
+		if err != nil {
+			return err
+		}
+		if ok {
+			continue
+		}
+		if len(spans) == maxDropped {
+			return api.Newf(api.UnsupportedParameter, "An object of the request has more than %d members that are not known here.", maxDropped)
+		}
+		spans = append(spans, m.Span())
 	}
+	jsonscan.Blank(v.Raw, spans)
+	return m.Err()
 }
 
-// checkParts checks the content, the tools and the constraints.
-func (c *Check) checkParts(s *Spec, model func() Model) error {
-	p := parts{dialect: s.dialect}
-	if v := c.values[messagesSlot]; v.Set() {
-		p.begin("messages", v)
-		if e := p.messages(v); e != nil {
-			return e
-		}
-		v := c.values[promptedSlot]
-		unprompted := v.Kind == jsonscan.Bool && !v.Bool()
-		if (several(c.values[runsSlot]) || several(c.values[runsTooSlot])) && (unprompted || c.begun() != nil) {
-			return api.New(api.UnsupportedParameter, "'n' must be 1 where a request continues an answer or has no generation prompt.").WithParam("n")
-		}
-		if p.last && (p.ended || unprompted) && model().Llama {
-			return api.New(api.UnsupportedParameter, "Behind pictures and sounds there must be a text, or the beginning of an answer: some engines end over a prompt that ends with one.").WithParam("messages")
-		}
+// holdsObject reports whether v is an object or a list with one, however deep.
+func holdsObject(v jsonscan.Value) bool {
+	if v.Kind != jsonscan.Array && v.Kind != jsonscan.Object {
+		return false
 	}
-	if v := c.values[systemSlot]; v.Kind == jsonscan.Array {
-		p.begin("system", v)
-		w := jsonscan.WalkOf(v.Raw)
-		if e := p.list(&w, systemParts); e != nil {
-			return e
+	w := jsonscan.WalkOf(v.Raw)
+	found := false
+	var look func() bool
+	look = func() bool {
+		switch w.Kind() {
+		case jsonscan.Object:
+			found = true
+		case jsonscan.Array:
+			w.Array(look)
+		default:
+			w.Raw()
 		}
-	} else if v.Set() && v.Kind != jsonscan.String {
-		return wrong([]byte("system"), "a text or a list of blocks")
-	} else if e := unbroken("system", v); e != nil {
-		return e
+		return !found
 	}
-	c.mediaBytes = p.media.Bytes()
-	if v := c.values[embedSlot]; pictured(v) {
-		if m := model(); !m.Llama || !m.Sees {
-			return api.New(api.UnsupportedParameter, "This model embeds texts and tokens only.").WithParam("input")
-		}
-		p.begin("input", v)
-		if e := p.inputs(v); e != nil {
-			return e
-		}
-	}
-	return c.constraints(model)
+	look()
+	return found
 }
 
-const (
-	maxPrompts     = 128
-	maxPromptsCopy = 1 << 20 // bytes that engines keep once for each prompt, together
-)
-
-// isMany reports whether v is a list of prompts, and not the tokens of one.
-func isMany(v jsonscan.Value) bool {
-	return isList(v, func(item jsonscan.Value) bool { return item.Kind != jsonscan.Number })
-}
-
-// tooManyPrompts bounds a list of prompts in a body of size bytes. An engine makes a task of each prompt, with a copy of all
-// other fields.
-func tooManyPrompts(v jsonscan.Value, size int) *api.Error {
-	if !isMany(v) {
-		return nil
-	}
-	n := v.Len()
-	if n > maxPrompts {
-		return api.Newf(api.InvalidType, "'prompt' has %d prompts; at most %d are accepted.", n, maxPrompts).WithParam("prompt")
-	}
-	if n > 1 && n*(size-len(v.Raw)) > maxPromptsCopy {
-		return api.Newf(api.InvalidType, "The request's other fields are too large for %d prompts; send them one by one.", n).WithParam("prompt")
+// checkImagePrompt refuses a tag that sd-server reads as settings, which may name files.
+func checkImagePrompt(name string, text []byte) error {
+	if bytes.Contains(text, []byte("sd_cpp_extra_args")) {
+		return api.Newf(api.UnsupportedParameter, "'%s' holds settings of the engine, which are not accepted here.", name).WithParam(name)
 	}
 	return nil
 }
 
-// maxRanked bounds what an engine reads for a rerank request, in bytes: the documents, each with a copy of the query.
-const maxRanked = 4 << 20
+// maxValues bounds the commas and braces of a body that is decoded. Plain text has one in 20 to 100 bytes, so a text of ten
+// megabytes passes.
+const maxValues = 500_000
 
-// documentMark is the placeholder for the document in the templates of rerankers. Engines insert the query first, so they
-// replace a mark in the query by the document as well.
-const documentMark = "{document}"
-
-// tooMuchToRank bounds a rerank request. An engine reads the query once for each document, and notices only afterwards that
-// the client has left.
-func tooMuchToRank(query, documents jsonscan.Value) *api.Error {
-	n, times := documents.Len(), 1+bytes.Count(query.Bytes(), []byte(documentMark))
-	if n*len(query.Raw)+times*len(documents.Raw) > maxRanked {
-		return api.Newf(api.InvalidType, "The rerank request is too large: engines read the query once for each of the %d documents, and may read %d MiB in all. Send fewer or shorter documents.", n, maxRanked>>20).WithParam("documents")
+// Decodable refuses a body of so many small values that decoding it would take many times its size.
+func Decodable(body []byte) error {
+	if bytes.Count(body, []byte("{"))+bytes.Count(body, []byte(",")) > maxValues {
+		return api.New(api.RequestTooLarge, "The request has too many values.")
 	}
 	return nil
 }

@@ -4,98 +4,63 @@ import (
 	"bytes"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 
 	"reveille/gateway/api"
-	"reveille/gateway/media"
+	"reveille/infra/jsonscan"
 )
 
 // fileFields are the fields of forms that hold files.
 var fileFields = []string{"file", "image", "image[]", "mask"}
 
-// soundFields and pictureFields are the other fields of forms. whisper.cpp takes more, some without bounds: with a small
-// temperature_inc it never stops collecting temperatures.
+// soundFields and imageFields are the other fields of forms that reach an engine.
 var (
-	soundFields = map[string]rule{
-		"model": {kind: text}, "language": {kind: text}, "prompt": {kind: text}, "response_format": {kind: text}, "temperature": between(0, 2),
-		"timestamp_granularities[]": {kind: text}, "timestamp_granularities": {kind: text}, "include[]": {kind: text}, "chunking_strategy": {kind: text},
-		"stream": {kind: boolean}, "user": {kind: text},
-	}
-	pictureFields = func() map[string]rule {
-		all := maps.Clone(specs["image_generations"].rules)
-		all["strength"], all["partial_images"], all["input_fidelity"] = between(0, 1), between(0, 3), rule{kind: text}
-		return all
+	soundFields = plain("model", "language", "prompt", "response_format", "temperature", "timestamp_granularities[]",
+		"timestamp_granularities", "include[]", "chunking_strategy", "stream", "user")
+	imageFields = func() map[string]rule {
+		set := plain("strength", "partial_images", "input_fidelity")
+		maps.Copy(set, imageSpec.rules)
+		return set
 	}()
 )
 
-// Form checks a form for audio models, or for image models, field by field.
-type Form struct {
-	Pictures bool
+// maxField bounds a field of a form that is no file, in bytes.
+const maxField = 64 << 10
 
-	media media.Check
-}
-
-// See checks a field; name is "" if it has none.
-func (f *Form) See(name string, value []byte) error {
-	if slices.Contains(fileFields, name) {
-		return f.file(value)
-	}
+// Form checks a form for audio models, or for image models, and returns it without the fields that are empty or that no rule
+// names; dropped counts the latter. It changes body.
+func Form(body []byte, boundary string, images bool) (form []byte, dropped int, err error) {
 	fields := soundFields
-	if f.Pictures {
-		fields = pictureFields
+	if images {
+		fields = imageFields
 	}
-	if name == "" {
-		return api.New(api.InvalidRequest, "A part of the form has no name, or more than one.").WithParam("form")
-	}
-	r, known := fields[name]
-	if !known {
-		return api.Newf(api.UnsupportedParameter, "This route takes no form field %.64q.", name).WithParam(strings.ToValidUTF8(name[:min(len(name), 64)], ""))
-	}
-	if e := r.checkText([]byte(name), value); e != nil {
-		return e
-	}
-	return nil
-}
-
-// file checks a file: a picture or a sound.
-func (f *Form) file(value []byte) error {
-	e := (*api.Error)(nil)
-	if f.Pictures {
-		e = f.media.PictureFile("image", bytes.NewReader(value), len(value))
-	} else {
-		e = f.media.Upload("file", bytes.NewReader(value), len(value))
-	}
-	if e != nil {
-		return e
-	}
-	return nil
-}
-
-// checkText is check for a field of a form, whose value is a text.
-func (r rule) checkText(name, value []byte) *api.Error {
-	if len(value) > smallBytes {
-		return api.Newf(api.InvalidType, "This field may have at most %d bytes.", smallBytes).WithParam(string(name))
-	}
-	var texts run
-	if e := texts.add(string(name), value); e != nil {
-		return e
-	}
-	switch r.kind {
-	case number:
-		n, err := strconv.ParseFloat(string(value), 64)
-		if err != nil || bytes.ContainsAny(value, "xX_") || // engines parse such numbers differently, or only up to there
-			!(n >= r.low && n <= r.high) { // NaN is in no range
-			return r.outside(name)
+	var media media
+	var drop []jsonscan.Part
+	scanErr := jsonscan.EachPart(body, boundary, func(name string, p jsonscan.Part) {
+		r, known := fields[name]
+		switch {
+		case err != nil:
+		case slices.Contains(fileFields, name) && images:
+			if err = media.addPicture(name, len(p.Value)); err == nil {
+				err = media.addPixels(name, bytes.NewReader(p.Value))
+			}
+		case slices.Contains(fileFields, name):
+			err = media.addSound(name, len(p.Value))
+		case !known:
+			drop = append(drop, p)
+			dropped++
+		case p.Empty():
+			drop = append(drop, p)
+		case len(p.Value) > maxField:
+			err = api.Newf(api.InvalidType, "This field may have at most %d bytes.", maxField).WithParam(name)
+		case r == imagePrompt:
+			err = checkImagePrompt(name, p.Value)
 		}
-	case boolean:
-		if _, err := strconv.ParseBool(string(value)); err != nil {
-			return wrong(name, "true or false")
-		}
-	case imageSize:
-		return size(name, value)
-	case imageText:
-		return describes(name, value)
+	})
+	if scanErr != nil {
+		return nil, 0, api.New(api.InvalidRequest, "Invalid multipart body.").WithCause(scanErr)
 	}
-	return nil
+	if err != nil {
+		return nil, 0, err
+	}
+	return jsonscan.RemoveParts(body, drop), dropped, nil
 }

@@ -6,23 +6,17 @@ import (
 	"strings"
 )
 
-// enginePaths are the paths of engines that run models, without a version
-// before them, and the rules of their bodies.
+// enginePaths are the paths of engines that run models, without a version before them, and the rules of their bodies.
 var enginePaths = map[string]*Spec{
-	"chat/completions": specs["chat"], "chat/completions/input_tokens": specs["chat"], "apply-template": specs["chat"],
-	"completion": specs["completions"], "completions": specs["completions"], "infill": specs["completions"],
-	"messages": specs["messages"], "messages/count_tokens": specs["messages"],
-	"embedding": specs["embeddings"], "embeddings": specs["embeddings"], "tokenize": specs["tokenize"], "detokenize": specs["detokenize"],
-	"rerank": engineRerank, "reranking": engineRerank, "audio/speech": specs["speech"], "images/generations": specs["image_generations"],
+	"chat/completions": chatSpec, "chat/completions/input_tokens": chatSpec, "apply-template": chatSpec,
+	"completion": completionsSpec, "completions": completionsSpec, "infill": completionsSpec,
+	"messages": messagesSpec, "messages/count_tokens": messagesSpec,
+	"embedding": embeddingsSpec, "embeddings": embeddingsSpec, "tokenize": tokenizeSpec, "detokenize": detokenizeSpec,
+	"rerank": engineRerankSpec, "reranking": engineRerankSpec, "audio/speech": speechSpec, "images/generations": imageSpec,
 }
 
-// engineRerank is for engines, which turn top_n into a count; the gateway's own route applies it by itself.
-var engineRerank = spec(noContent, ranking, map[string]rule{
-	"top_n": between(1, int32Max), "return_documents": {kind: anyScalar}, "max_tokens_per_doc": {kind: anyScalar},
-})
-
-// closedPaths are paths of engines whose bodies are in forms that are not
-// checked: they take what the paths above take, or more, or name files to open.
+// closedPaths are paths of engines whose bodies are in forms that are not checked: they take what the paths above take, or
+// more, or name files to open.
 var closedPaths = map[string]bool{
 	"invocations": true, "pooling": true, "classify": true, "score": true, "inference/v1/generate": true, "generate": true,
 	"chat/completions/batch": true, "responses": true, "responses/input_tokens": true, "responses/render": true, "messages/render": true, "generative_scoring": true, "cohere/v2/chat": true, "embed": true,
@@ -42,8 +36,7 @@ const (
 	Closed             // runs it with a body that cannot be checked, or opens files
 )
 
-// ForPath returns what an engine's path does, however the path is spelled, and
-// the rules of its body.
+// ForPath returns what an engine's path does, however the path is spelled, and the rules of its body.
 func ForPath(raw string) (Kind, *Spec) {
 	raw, _, _ = strings.Cut(raw, "?")
 	raw, _, _ = strings.Cut(raw, "#")

@@ -1,3 +1,4 @@
+// Package cohere translates between Cohere's embeddings (/v2/embed) and OpenAI's, which is what engines speak. It does no I/O.
 package cohere
 
 import (

@@ -74,7 +74,8 @@ func ReadForm(body []byte, model *catalog.Model) (f Form, engine []byte, err err
 	if !model.Dimensions {
 		return f, nil, api.Newf(api.UnsupportedParameter, "The model '%s' gives embeddings of its own length only; leave 'dimensions' out.", model.ID).WithParam("dimensions")
 	}
-	if v[0].Kind != jsonscan.Number || json.Unmarshal(v[0].Raw, &f.Dimensions) != nil || f.Dimensions < 1 {
+	n, ok := v[0].Int()
+	if f.Dimensions = int(n); !ok || f.Dimensions < 1 {
 		return f, nil, api.New(api.InvalidType, "'dimensions' must be a whole number of at least 1.").WithParam("dimensions")
 	}
 	for _, key := range []string{"dimensions", "encoding_format", "output_dimension"} {

@@ -19,7 +19,7 @@ type call struct {
 
 	context int64 // tokens of context that a load for the request asks for, 0 for none
 
-	text int // bytes of the body without media and constraints, 0 if unknown
+	text int // bytes of the body without media, 0 if unknown
 }
 
 // parse checks the body of an inference request and finds its model.
@@ -51,6 +51,9 @@ func (r *request) parse() (*call, error) {
 	if spec != nil {
 		return c, c.finishCheck(&check, spec)
 	}
+	if route.Body == api.BodyJSON {
+		return c, bodycheck.Decodable(c.body)
+	}
 	return c, nil
 }
 
@@ -71,7 +74,7 @@ func (c *call) parseJSON(check *bodycheck.Check, spec *bodycheck.Spec) (name str
 			}
 		}
 		if spec != nil {
-			check.See(spec, name, &m)
+			check.Member(spec, &m)
 		}
 	}
 	if m.Err() != nil {
@@ -98,8 +101,6 @@ func (c *call) parseForm() (name string, err error) {
 	if e := route.CheckForm(parts[:]); e != nil {
 		return "", e
 	}
-	if err := checkForm(c.body, boundary, route.Type == policy.Image); err != nil {
-		return "", err
-	}
-	return parts[api.KeyModel].String(), nil
+	name = parts[api.KeyModel].String() // checkForm moves the parts
+	return name, c.checkForm(boundary, route.Type == policy.Image)
 }

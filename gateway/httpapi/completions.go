@@ -5,7 +5,9 @@ import (
 	"reveille/infra/relay"
 )
 
-// completions serves text completions. It translates llama-server's where they differ from OpenAI's.
+var completionsPath = []byte("/v1/completions")
+
+// completions serves text completions. It translates llama-server's log-probabilities to OpenAI's.
 func (s *Server) completions(r *request) error {
 	c, err := r.parse()
 	if err != nil {
@@ -15,22 +17,21 @@ func (s *Server) completions(r *request) error {
 		return err
 	}
 	x := &exchange{call: c, path: completionsPath}
-	if !c.engineModel().Llama {
+	if !c.engineModel().LlamaCpp {
 		return x.start()
 	}
 	q, err := legacy.Translate(c.body)
 	if err != nil {
 		return err
 	}
-	q.ID, q.Model, q.Created = c.ID, c.model.ID, c.Began.Unix()
-	switch c.body, x.path = q.Body, []byte(q.Path); {
-	case q.Plain:
-	case c.stream:
+	if q == nil {
+		return x.start()
+	}
+	c.body = q.Body
+	if c.stream {
 		x.translator = legacy.NewStream(q)
-	default:
+	} else {
 		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, q.Answer) }
 	}
 	return x.start()
 }
-
-var completionsPath = []byte(legacy.Path)

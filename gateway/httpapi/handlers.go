@@ -40,7 +40,6 @@ var handlers = map[string]handler{
 	"ollama_embed":      (*Server).ollamaEmbed,
 	"ollama_embeddings": (*Server).ollamaEmbeddings,
 	"tei_embed":         (*Server).teiEmbed,
-	"cohere_chat":       (*Server).cohereChat,
 	"cohere_embed":      (*Server).cohereEmbed,
 
 	// Probes, listings, management and operator routes. Those that only read do not use a model and wake nothing.

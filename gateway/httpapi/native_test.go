@@ -34,7 +34,6 @@ func TestEnginePathsOfAModel(t *testing.T) {
 		{"/tokenize?model=nobody", `{"content":"a"}`, 404, "model_not_found"},
 		{"/tokenize?model=vec", `{"content":"a"}`, 400, "model_type_mismatch"},
 		{"/infill?model=llama", `{"input_prefix":"a","id_slot":1}`, 400, "unsupported_parameter"},
-		{"/infill?model=llama", `{"input_prefix":"a","samplers":["infill"]}`, 400, "invalid_type"},
 		{"/apply-template?model=llama", `{}`, 400, "missing_required_parameter"},
 		{"/apply-template?model=llama", `{"messages":[{"role":"user","content":"hi"}],"chat_template":"x"}`, 400, "unsupported_parameter"},
 		{"/v1/chat/completions?model=llama", `{"messages":[{"role":"user","content":"hi"}]}`, 400, "missing_required_parameter"},

@@ -31,9 +31,6 @@ func (r *request) ollamaCall() (*ollamaCall, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := bodycheck.Ollama(c.body); err != nil {
-		return nil, err
-	}
 	o := &ollamaCall{call: c}
 	if o.q, err = ollama.Parse(c.body); err != nil {
 		return nil, err

@@ -124,7 +124,6 @@ func TestOllamaErrors(t *testing.T) {
 		`{"model":"one","messages":[],"keep_alive":"x"}`:                                     400,
 		`{"model":"one","messages":[{"images":["?"]}]}`:                                      400,
 		`{"model":"one","messages":[{"role":"user"}],"options":{"num_ctx":"x"}}`:             400,
-		`{"model":"one","messages":[{"role":"user"}],"id_slot":1}`:                           400,
 		`{"model":"one","messages":[{"role":"user","content":["hi"]}],"options":{"seed":1}}`: 400,
 		`{"model"`: 400,
 	} {

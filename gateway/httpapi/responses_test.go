@@ -96,7 +96,6 @@ func TestResponsesErrors(t *testing.T) {
 		`"input":""`:                                 "input",
 		`"input":[{"role":"user"}]`:                  "input",
 		`"input":"a","previous_response_id":"r"`:     "previous_response_id",
-		`"input":"a","id_slot":1`:                    "id_slot",
 		`"input":"a","text":{"format":{"type":"x"}}`: "text.format",
 		`"input":[{"role":"user","content":[{"type":"input_image","image_url":"http://a"}]}]`: "input",
 		`"input":"a","stream":true,"tools":[{"type":"mcp"}]`:                                  "tools",
@@ -198,7 +197,6 @@ func client(t *testing.T, script string, args ...string) {
 func TestOfficialClients(t *testing.T) {
 	s := newStage(t).warm("chat").serve(scripted(t))
 	client(t, "responses.py", "http://"+s.addr)
-	client(t, "cohere_chat.py", "http://"+s.addr)
 }
 
 // repeats answers a chat with the messages it was sent, whole or as a stream.

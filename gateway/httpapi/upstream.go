@@ -58,7 +58,7 @@ func (c *call) vetUpstream(path string) error {
 		if !ok {
 			return api.New(api.UnsupportedMediaType, "This route takes multipart/form-data.")
 		}
-		return checkForm(c.body, boundary, c.model.Type == policy.Image)
+		return c.checkForm(boundary, c.model.Type == policy.Image)
 	case bodycheck.Closed:
 		return api.New(api.UnsupportedParameter, "This path of the engine is not open; use the gateway's own route.")
 	}

@@ -1,167 +1,71 @@
-// Package legacy adds to llama-server's text completions what OpenAI's have: log-probabilities in their own form, the prompt
-// before the answer (echo), and a suffix, for which llama-server has a path of its own. It does no I/O.
+// Package legacy gives llama-server's text completions the log-probabilities of OpenAI's: a number in the request, and lists by
+// token in the answer. It does no I/O.
 package legacy
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
+	"strconv"
+	"unicode/utf8"
 
 	"reveille/gateway/api"
 	"reveille/gateway/completion"
 	"reveille/infra/jsonscan"
 )
 
-// Paths of the engine.
-const (
-	Path       = "/v1/completions"
-	InfillPath = "/infill"
-)
-
-// Request is a request for a completion, translated.
+// Request is a request with log-probabilities, translated.
 type Request struct {
 	Body []byte // for the engine
-	Path string // at the engine
-	// Plain says that the engine's answer is the client's: the fields below do not matter.
-	Plain bool
 
-	ID      string // of the answer to a suffix, as Model and Created, set by the caller
-	Model   string
-	Created int64
-
-	prompts []string // before the answers; nil without echo
-	each    int      // answers to each prompt
-	probs   bool
-	most    int // alternatives of each token
-	offsets map[int]int
-	echoed  map[int]bool
+	alternatives int         // of each token
+	offsets      map[int]int // characters of each choice so far
 }
 
-var keys = []string{"prompt", "suffix", "echo", "logprobs", "n", "max_tokens", "n_cmpl"}
-
-// Translate reads a request whose fields were checked (gateway/bodycheck). body is changed in place.
+// Translate reads a request. It returns nil for one whose answer needs no translation.
 func Translate(body []byte) (*Request, error) {
-	var v [7]jsonscan.Value
-	if err := jsonscan.Scan(body, keys, v[:]); err != nil {
+	var v [3]jsonscan.Value
+	if err := jsonscan.Scan(body, []string{"logprobs", "echo", "suffix"}, v[:]); err != nil {
 		return nil, err
 	}
-	prompt, suffix, echo, logprobs, n, limit := v[0], v[1], v[2], v[3], v[4], v[5]
-	if !n.Set() {
-		n = v[6] // llama-server's name
+	logprobs, echo, suffix := v[0], v[1], v[2]
+	switch {
+	case echo.Bool():
+		return nil, api.New(api.UnsupportedParameter, "The model's engine does not repeat prompts; leave 'echo' out.").WithParam("echo")
+	case !suffix.Empty():
+		return nil, api.New(api.UnsupportedParameter, "The model's engine takes no suffix here; leave 'suffix' out.").WithParam("suffix")
+	case logprobs.Kind != jsonscan.Number:
+		return nil, nil
 	}
-	fills := suffix.Set() && !suffix.Empty()
-	r := &Request{Body: body, Path: Path, probs: logprobs.Kind == jsonscan.Number, each: 1, offsets: map[int]int{}, echoed: map[int]bool{}}
-	if r.Plain = !fills && !echo.Bool() && !r.probs; r.Plain {
-		return r, nil
+	n, ok := logprobs.Int()
+	if !ok || n < 0 {
+		return nil, api.New(api.InvalidType, "'logprobs' must be a whole number of at least 0.").WithParam("logprobs")
 	}
-	if n.Set() && json.Unmarshal(n.Raw, &r.each) != nil {
-		return nil, api.New(api.InvalidType, "'n' must be a whole number.").WithParam("n")
-	}
-	if echo.Bool() {
-		if r.probs {
-			return nil, api.New(api.UnsupportedParameter, "The model's engine gives no log-probabilities of a prompt; leave 'echo' or 'logprobs' out.").WithParam("echo")
-		}
-		var one string
-		switch {
-		case json.Unmarshal(prompt.Raw, &one) == nil:
-			r.prompts = []string{one}
-		case json.Unmarshal(prompt.Raw, &r.prompts) != nil:
-			return nil, api.New(api.UnsupportedParameter, "'echo' needs prompts that are texts.").WithParam("echo")
-		}
-	}
-	edits := []edit{}
-	if r.probs {
-		if json.Unmarshal(logprobs.Raw, &r.most) != nil {
-			return nil, api.New(api.InvalidType, "'logprobs' must be a whole number.").WithParam("logprobs")
-		}
-		// The engine gives none for 0, where the chosen tokens' are meant.
-		asked, _ := json.Marshal(max(1, r.most))
-		edits = append(edits, edit{"logprobs", asked})
-		if fills {
-			edits = append(edits, edit{"n_probs", asked})
-		}
-	}
-	if fills {
-		if prompt.Kind != jsonscan.String || r.each != 1 {
-			return nil, api.New(api.UnsupportedParameter, "'suffix' needs one prompt that is a text, and one answer.").WithParam("suffix")
-		}
-		r.Path = InfillPath
-		edits = append(edits, edit{"input_prefix", prompt.Raw}, edit{"input_suffix", suffix.Raw}, edit{"prompt", nil}, edit{"suffix", nil})
-		if limit.Set() {
-			edits = append(edits, edit{"n_predict", limit.Raw})
-		}
-	}
-	var err error
-	for _, e := range edits {
-		if r.Body, err = e.apply(r.Body); err != nil {
-			return nil, err
-		}
-	}
-	return r, nil
-}
-
-// An edit sets a member of a body, or removes it where value is nil.
-type edit struct {
-	key   string
-	value []byte
-}
-
-func (e edit) apply(body []byte) ([]byte, error) {
-	if e.value == nil {
-		return jsonscan.Remove(body, e.key)
-	}
-	return jsonscan.Set(body, e.key, append([]byte(nil), e.value...))
+	// The engine gives none for 0, where the chosen tokens' are meant.
+	body, err := jsonscan.Set(body, "logprobs", strconv.AppendInt(nil, max(1, n), 10))
+	return &Request{Body: body, alternatives: int(n), offsets: map[int]int{}}, err
 }
 
 type object = map[string]json.RawMessage
 
-// Answer is the client's answer for the engine's, which may be an event of a stream. Its error is [completion.ErrAnswer].
+// Answer returns the client's answer for the engine's, which may be an event of a stream. Its error is [completion.ErrAnswer].
 func (r *Request) Answer(engine []byte) ([]byte, error) {
 	var doc object
-	if err := json.Unmarshal(engine, &doc); err != nil || doc == nil {
-		return nil, errors.Join(completion.ErrAnswer, err)
-	}
-	if r.Path == InfillPath {
-		var err error
-		if doc, err = r.filled(engine); err != nil {
-			return nil, err
-		}
-	}
 	var choices []object
-	if json.Unmarshal(doc["choices"], &choices) != nil {
+	if json.Unmarshal(engine, &doc) != nil || json.Unmarshal(doc["choices"], &choices) != nil {
 		return nil, completion.ErrAnswer
 	}
 	for _, c := range choices {
-		if err := r.choice(c); err != nil {
-			return nil, errors.Join(completion.ErrAnswer, err)
+		var index int
+		var engine *struct {
+			Content []token `json:"content"`
 		}
+		if errors.Join(json.Unmarshal(c["index"], &index), json.Unmarshal(c["logprobs"], &engine)) != nil || engine == nil {
+			continue // the last event of a stream has none
+		}
+		c["logprobs"], _ = jsonscan.Marshal(r.logprobs(index, engine.Content))
 	}
-	doc["choices"] = raw(choices)
+	doc["choices"], _ = jsonscan.Marshal(choices)
 	return jsonscan.Marshal(doc)
-}
-
-// choice turns a choice of the engine into the client's.
-func (r *Request) choice(c object) error {
-	var index int
-	var text string
-	if err := errors.Join(json.Unmarshal(c["index"], &index), json.Unmarshal(c["text"], &text)); err != nil {
-		return err
-	}
-	if at := index / max(1, r.each); at >= 0 && at < len(r.prompts) && !r.echoed[index] {
-		r.echoed[index] = true
-		c["text"] = raw(r.prompts[at] + text)
-	}
-	if !r.probs {
-		return nil
-	}
-	var in *struct {
-		Content []token `json:"content"`
-	}
-	if p := c["logprobs"]; p == nil || json.Unmarshal(p, &in) != nil || in == nil {
-		return nil
-	}
-	c["logprobs"] = raw(r.logprobs(index, in.Content))
-	return nil
 }
 
 // token is a token of an answer as llama-server reports it.
@@ -181,14 +85,14 @@ type logprobs struct {
 
 func (r *Request) logprobs(index int, tokens []token) logprobs {
 	out := logprobs{Tokens: []string{}, Logprobs: []float64{}, Offsets: []int{}}
-	if r.most > 0 {
+	if r.alternatives > 0 {
 		out.Top = []map[string]float64{}
 	}
 	for _, t := range tokens {
 		out.Tokens, out.Logprobs = append(out.Tokens, t.Token), append(out.Logprobs, t.Logprob)
 		out.Offsets = append(out.Offsets, r.offsets[index])
-		r.offsets[index] += len([]rune(t.Token))
-		if r.most == 0 {
+		r.offsets[index] += utf8.RuneCountInString(t.Token)
+		if r.alternatives == 0 {
 			continue
 		}
 		top := map[string]float64{}
@@ -202,38 +106,31 @@ func (r *Request) logprobs(index int, tokens []token) logprobs {
 	return out
 }
 
-// filled is the completion for an answer to a suffix.
-func (r *Request) filled(engine []byte) (object, error) {
-	var in struct {
-		Content *string         `json:"content"`
-		Stop    bool            `json:"stop"`
-		Why     string          `json:"stop_type"`
-		Read    int             `json:"tokens_evaluated"`
-		Wrote   int             `json:"tokens_predicted"`
-		Timings json.RawMessage `json:"timings"`
-		Probs   []token         `json:"completion_probabilities"`
+// NewStream makes the stream of a request's answer.
+func NewStream(r *Request) *completion.Stream { return completion.NewStream(events{r}) }
+
+// events writes the client's events.
+type events struct{ *Request }
+
+// Comment passes a comment on.
+func (e events) Comment(dst, text []byte) []byte { return append(append(dst, text...), "\n\n"...) }
+
+// Event appends an event. One without an answer, as llama-server sends before those to several prompts, says nothing.
+func (e events) Event(dst []byte, c *completion.Completion) []byte {
+	text, err := e.Answer(c.Raw)
+	if err != nil {
+		return dst
 	}
-	if err := json.Unmarshal(engine, &in); err != nil || in.Content == nil {
-		return nil, errors.Join(completion.ErrAnswer, err)
-	}
-	choice := map[string]any{"index": 0, "text": *in.Content, "logprobs": nil, "finish_reason": nil}
-	if len(in.Probs) > 0 {
-		choice["logprobs"] = map[string]any{"content": in.Probs}
-	}
-	doc := object{"id": raw("cmpl-" + r.ID), "object": raw("text_completion"), "created": raw(r.Created), "model": raw(r.Model)}
-	if in.Stop {
-		choice["finish_reason"] = cmp.Or(map[string]string{"limit": "length"}[in.Why], "stop")
-		doc["usage"] = raw(map[string]int{"prompt_tokens": in.Read, "completion_tokens": in.Wrote, "total_tokens": in.Read + in.Wrote})
-		if in.Timings != nil {
-			doc["timings"] = in.Timings
-		}
-	}
-	doc["choices"] = raw([]any{choice})
-	return doc, nil
+	return api.AppendEvent(dst, "", text)
 }
 
-// raw is the JSON of a value that always has one.
-func raw(v any) json.RawMessage {
-	text, _ := jsonscan.Marshal(v)
-	return text
+// End appends the mark of a complete answer.
+func (e events) End(dst []byte) []byte { return api.AppendEvent(dst, "", []byte("[DONE]")) }
+
+// Fail appends an error.
+func (e events) Fail(dst, data []byte) []byte {
+	if data == nil {
+		data = api.OpenAI.Body(api.NotUnderstood(), "")
+	}
+	return api.AppendEvent(dst, "", data)
 }

@@ -29,7 +29,7 @@ func translate(body string, stream bool) (chat []byte, echo responses.Echo, err 
 	var check bodycheck.Check
 	spec := bodycheck.ForRoute("chat")
 	if err = check.Read(spec, chat); err == nil {
-		_, err = check.Finish(spec, chat, func() bodycheck.Model { return bodycheck.Model{Llama: true} })
+		_, err = check.Finish(spec, chat, func() bodycheck.Model { return bodycheck.Model{LlamaCpp: true} })
 	}
 	return chat, echo, err
 }
@@ -160,29 +160,25 @@ func TestRefused(t *testing.T) {
 		`"input":[{"type":"function_call_output","call_id":"c","output":5}]`:                            "input",
 		`"input":[{"type":"reasoning","summary":[{"type":"summary_text"}]}]`:                            "input",
 		`"input":[` + strings.Repeat(`{"role":"user","content":"x"},`, 4096) + `{}]`:                    "input",
-		`"instructions":5`:                         "instructions",
-		`"max_output_tokens":"5"`:                  "max_output_tokens",
-		`"max_output_tokens":-9`:                   "max_output_tokens",
-		`"temperature":"hot"`:                      "temperature",
-		`"metadata":[]`:                            "metadata",
-		`"metadata":{"a":` + deep + `}`:            "metadata",
-		`"text":5`:                                 "text",
-		`"text":{"format":5}`:                      "text.format",
-		`"text":{"format":{"type":"grammar"}}`:     "text.format",
-		`"text":{"format":{"type":"json_schema"}}`: "text.format.schema",
-		`"text":{"format":{"type":"json_schema","schema":{"type":"object","minItems":9,"maxItems":2}}}`: "text",
-		`"tools":{}`:                               "tools",
-		`"tools":[5]`:                              "tools",
-		`"tools":[{"type":"function"}]`:            "tools",
-		`"tools":[{"type":"mcp","server_url":""}]`: "tools",
-		`"tools":[{"type":"file_search"}]`:         "tools",
-		`"tools":[{"type":"function","name":"f","parameters":{"type":"string","pattern":"` + strings.Repeat("(a*)*", 300) + `"}}]`: "tools",
-		`"tool_choice":"required"`:                        "tool_choice",
-		`"tool_choice":"any"`:                             "tool_choice",
-		`"tool_choice":{"type":"function","name":"f"}`:    "tool_choice",
-		`"tool_choice":{"type":"web_search_preview"}`:     "tool_choice",
-		`"tool_choice":5`:                                 "tool_choice",
-		`"chat_template_kwargs":{"enable_thinking":"zz"}`: "chat_template_kwargs.enable_thinking",
+		`"instructions":5`:                     "instructions",
+		`"max_output_tokens":"5"`:              "max_output_tokens",
+		`"temperature":"hot"`:                  "temperature",
+		`"metadata":[]`:                        "metadata",
+		`"text":5`:                             "text",
+		`"text":{"format":5}`:                  "text.format",
+		`"text":{"format":{"type":"grammar"}}`: "text.format",
+		`"text":{"format":{"type":"json_schema","schema":{"$ref":"http://a"}}}`: "text",
+		`"text":{"format":{"type":"json_schema"}}`:                              "text.format.schema",
+		`"tools":{}`:                                   "tools",
+		`"tools":[5]`:                                  "tools",
+		`"tools":[{"type":"function"}]`:                "tools",
+		`"tools":[{"type":"mcp","server_url":""}]`:     "tools",
+		`"tools":[{"type":"file_search"}]`:             "tools",
+		`"tool_choice":"required"`:                     "tool_choice",
+		`"tool_choice":"any"`:                          "tool_choice",
+		`"tool_choice":{"type":"function","name":"f"}`: "tool_choice",
+		`"tool_choice":{"type":"web_search_preview"}`:  "tool_choice",
+		`"tool_choice":5`:                              "tool_choice",
 	} {
 		if !strings.Contains(body, `"input"`) {
 			body = `"input":"a",` + body

@@ -17,6 +17,8 @@ const (
 type Part struct {
 	Present bool
 	Value   []byte // the content inside the body; not a copy
+
+	from, to int // from the delimiter before it to the one behind it, without their line breaks
 }
 
 // Empty reports whether the field is missing or has no content.
@@ -57,6 +59,10 @@ func Multipart(body []byte, boundary string, names []string, out []Part) error {
 // a part without one is "".
 func EachPart(body []byte, boundary string, fn func(name string, p Part)) error {
 	delimiter := []byte("\r\n--" + boundary)
+	from := 0
+	if !bytes.HasPrefix(body, delimiter[2:]) {
+		from = bytes.Index(body, delimiter) + 2
+	}
 	pos, last, err := firstPart(body, delimiter)
 	for n := 0; !last; n++ {
 		if err != nil {
@@ -76,10 +82,27 @@ func EachPart(body []byte, boundary string, fn func(name string, p Part)) error 
 			return fail(len(body), "form part is not closed")
 		}
 		at += start - 2
-		fn(fieldName(head), Part{Present: true, Value: body[start:max(at, start)]})
+		fn(fieldName(head), Part{Present: true, Value: body[start:max(at, start)], from: from, to: at + 2})
+		from = at + 2
 		pos, last, err = delimiterEnd(body, at+len(delimiter))
 	}
 	return err
+}
+
+// RemoveParts returns a body without the given parts of it, which are in order. It changes body.
+func RemoveParts(body []byte, parts []Part) []byte {
+	if len(parts) == 0 {
+		return body
+	}
+	out := body[:parts[0].from]
+	for i, p := range parts {
+		end := len(body)
+		if i+1 < len(parts) {
+			end = parts[i+1].from
+		}
+		out = append(out, body[p.to:end]...)
+	}
+	return out
 }
 
 // firstPart skips the preamble and returns what [delimiterEnd] returns for the

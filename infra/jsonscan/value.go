@@ -3,6 +3,8 @@ package jsonscan
 import (
 	"bytes"
 	"fmt"
+	"math"
+	"strconv"
 )
 
 // Kind is the JSON type of a value.
@@ -102,6 +104,18 @@ func (v Value) First() Kind {
 
 // Bool returns the value of a boolean and false for every other kind.
 func (v Value) Bool() bool { return v.Kind == Bool && v.Raw[0] == 't' }
+
+// Int returns a whole number, also one that is written as a fraction or with an exponent. ok is false for any other value.
+func (v Value) Int() (n int64, ok bool) {
+	if v.Kind != Number {
+		return 0, false
+	}
+	if n, err := strconv.ParseInt(string(v.Raw), 10, 64); err == nil {
+		return n, true
+	}
+	f, err := strconv.ParseFloat(string(v.Raw), 64)
+	return int64(f), err == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53
+}
 
 // Bytes returns the text of a string, unescaped, and nil for every other kind.
 // Without escapes it is a part of the body and must not be changed or kept

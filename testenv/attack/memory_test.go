@@ -79,8 +79,8 @@ func post(path string, n int, headers ...string) string {
 	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n", path, n, strings.Join(append(headers, ""), "\r\n"))
 }
 
-// TestListsOfNothing: a body of empty tool calls in Ollama's form, of empty messages or parts in Cohere's, or of one field many times,
-// takes no more memory than any other of its size.
+// TestListsOfNothing: a body of empty tool calls in Ollama's form, of empty items in that of responses, or of one field many
+// times, takes no more memory than any other of its size.
 func TestListsOfNothing(t *testing.T) {
 	s := testenv.Start(t, testenv.Spec{Models: calls.Catalogue{"m": "llm", "r": "reranking"}.YAML(calls.LocalHost), Args: []string{withKeys(t)}})
 	chat := func(list string) calls.Answer {
@@ -91,18 +91,8 @@ func TestListsOfNothing(t *testing.T) {
 	}
 	before, most := rss(t, s.PID()), 12*6<<20
 	many := strings.Repeat("{},", 2_000_000) + "{}"
-	refused(t, "two million tool calls", chat(many), 400)
-	const cohere = `{"model":"m","messages":[{"role":"user","content":`
-	if a := call(t, "POST", s.URL+"/v2/chat", cohere+`[{"type":"text","text":"x"}]}]}`, bearer(inferKey)); !a.OK() {
-		t.Fatal(a)
-	}
-	refused(t, "two million parts", call(t, "POST", s.URL+"/v2/chat", cohere+"["+many+"]}]}", bearer(inferKey)), 400)
-	for _, name := range []string{"messages", "Messages"} {
-		a := call(t, "POST", s.URL+"/v2/chat", cohere+`"x"}],"`+name+`":[`+many+"]}", bearer(inferKey))
-		if name == "messages" {
-			refused(t, "two million messages", a, 400)
-		}
-	}
+	refused(t, "two million tool calls", chat(many), 413)
+	refused(t, "two million parts", call(t, "POST", s.URL+"/v1/responses", `{"model":"m","input":[{"role":"user","content":[`+many+`]}]}`, bearer(inferKey)), 413)
 	call(t, "POST", s.URL+"/rerank", `{"model":"r","query":"x",`+strings.Repeat(`"documents":["a"],`, 300)+`"documents":["`+strings.Repeat("a ", 1<<19)+`"]}`, bearer(inferKey))
 	if grown := memory(t, s.PID(), "VmHWM:") - before; grown > int64(most) {
 		t.Errorf("the gateway's memory grew by %d MiB", grown>>20)

@@ -30,7 +30,7 @@ var promised = map[string]string{
 	"any key": "ui_stream metrics openapi health options_get model_status stats system_info system_stats config_get aliases alias_get models model " +
 		"ollama_version ollama_tags ollama_ps ollama_show running tei_info tei_embed_sparse registry_search pull_variants routing_validate",
 	"infer": "realtime chat completions responses response response_items response_delete input_tokens embeddings transcriptions translations speech image_generations image_edits image_variations " +
-		"tokenize detokenize apply_template infill messages count_tokens rerank ollama_chat ollama_generate ollama_embed ollama_embeddings tei_embed cohere_embed cohere_chat",
+		"tokenize detokenize apply_template infill messages count_tokens rerank ollama_chat ollama_generate ollama_embed ollama_embeddings tei_embed cohere_embed",
 	"manage": "load unload unload_all api_unload_all api_unload pull pin host_wake host_forget host_sleep conversations conversations_forget conversations_forget_all props slots " +
 		"ollama_pull ollama_push ollama_blobs check_updates install uninstall",
 	"admin": "keys_list keys_add keys_revoke register delete options_set options_delete config_set alias_set alias_set_one alias_delete ollama_delete ollama_create ollama_copy " +

@@ -1,0 +1,268 @@
+package bodycheck
+
+import (
+	"bytes"
+
+	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
+)
+
+// content checks the content of one request and counts its media.
+type content struct {
+	param string // the parameter that is being checked
+	media media
+}
+
+// part is a type of content part.
+type part struct {
+	member string // that holds its content
+	needed bool
+	check  func(*content, jsonscan.Value) error // of that member; nil: engines fetch and decode nothing in it
+}
+
+// The parts by type.
+var (
+	openAIParts = map[string]part{
+		"text": {member: "text"}, "refusal": {member: "refusal"},
+		"image_url":   {"image_url", true, (*content).imageURL},
+		"input_audio": {"input_audio", true, func(c *content, v jsonscan.Value) error { return c.object(v, "data", c.sound) }},
+		"input_video": {"input_video", true, func(c *content, v jsonscan.Value) error { return c.object(v, "data", c.video) }},
+	}
+	systemParts = map[string]part{"text": {member: "text"}}
+	resultParts = map[string]part{
+		"text":     {member: "text"},
+		"image":    {"source", true, (*content).imageSource},
+		"document": {"source", true, (*content).textSource},
+	}
+	anthropicParts = map[string]part{
+		"text": resultParts["text"], "image": resultParts["image"], "document": resultParts["document"],
+		"tool_use": {member: "input"}, "thinking": {member: "thinking"}, "redacted_thinking": {member: "data"},
+		"tool_result": {member: "content", check: func(c *content, v jsonscan.Value) error {
+			w := jsonscan.WalkOf(v.Raw)
+			return c.value(c.param, &w, resultParts)
+		}},
+	}
+)
+
+// plainMembers are the other members of parts that are kept: engines fetch and decode nothing in them. vLLM's uuid is not
+// among them, since it names a picture of another request.
+var plainMembers = map[string]bool{
+	"annotations": true, "cache_control": true, "caller": true, "citations": true, "context": true, "detail": true, "id": true,
+	"index": true, "is_error": true, "logprobs": true, "name": true, "signature": true, "status": true, "title": true,
+	"tool_use_id": true,
+}
+
+// messages checks a dialogue in OpenAI's or Anthropic's format.
+func (c *content) messages(v jsonscan.Value, parts map[string]part) (err error) {
+	c.param = "messages"
+	if v.Kind != jsonscan.Array {
+		return c.invalid("'messages' must be a list.")
+	}
+	w := jsonscan.WalkOf(v.Raw)
+	w.Array(func() bool {
+		if w.Kind() != jsonscan.Object {
+			err = c.invalid("Each message must be an object.")
+			return false
+		}
+		return w.Object(func(name []byte) bool {
+			switch {
+			case string(name) == "content":
+				err = c.value("messages", &w, parts)
+			case isMediaName(name):
+				if v := w.Raw(); v.Kind > jsonscan.Number && len(v.Raw) > len(`""`) {
+					err = c.refuse("A message may hold media only in its content parts.")
+				}
+			}
+			return err == nil
+		})
+	})
+	return err
+}
+
+// value checks a content: a text, a list of parts, or none.
+func (c *content) value(param string, w *jsonscan.Walk, parts map[string]part) (err error) {
+	c.param = param
+	switch w.Kind() {
+	case jsonscan.String, jsonscan.Null:
+		w.Raw()
+		return nil
+	case jsonscan.Array:
+		w.Array(func() bool {
+			err = c.part(w.Raw(), parts)
+			return err == nil
+		})
+		return err
+	}
+	return c.invalid("A content must be a text or a list of parts.")
+}
+
+// part checks a part and blanks the members that its type does not have.
+func (c *content) part(v jsonscan.Value, parts map[string]part) error {
+	if v.Kind == jsonscan.String {
+		return nil
+	}
+	var kind [1]jsonscan.Value
+	if v.Kind != jsonscan.Object || jsonscan.Scan(v.Raw, []string{"type"}, kind[:]) != nil {
+		return c.invalid("A content part must be an object.")
+	}
+	p, known := parts[kind[0].String()]
+	if !known {
+		return c.refuse("A content part's type is not accepted here.")
+	}
+	found := false
+	err := filter(v, func(name []byte, v jsonscan.Value) (keep bool, err error) {
+		switch string(name) {
+		case "type": // parsers may differ in which one of several they take
+			if !bytes.Equal(v.Raw, kind[0].Raw) {
+				err = c.refuse("A content part has two types.")
+			}
+			return true, err
+		case p.member:
+			found = true
+			if p.check != nil && (p.needed || v.Set()) {
+				err = p.check(c, v)
+			}
+			return true, err
+		}
+		return plainMembers[string(name)], nil
+	})
+	if err == nil && p.needed && !found {
+		return c.missing(p.member)
+	}
+	return err
+}
+
+// object checks an object of media, whose member holds them, and blanks what else it has except their format.
+func (c *content) object(v jsonscan.Value, member string, check func(jsonscan.Value) error) error {
+	if v.Kind != jsonscan.Object {
+		return c.invalid("A part's media must be in an object with the member '" + member + "'.")
+	}
+	found := false
+	err := filter(v, func(name []byte, v jsonscan.Value) (bool, error) {
+		if string(name) == member {
+			found = true
+			return true, check(v)
+		}
+		return string(name) == "detail" || string(name) == "format", nil
+	})
+	if err == nil && !found {
+		return c.missing(member)
+	}
+	return err
+}
+
+// imageURL checks an image: an object with a data: URL. llama-server takes a text in its place for base64.
+func (c *content) imageURL(v jsonscan.Value) error {
+	if v.Kind != jsonscan.String {
+		return c.object(v, "url", c.image)
+	}
+	if err := c.image(v); err != nil {
+		return err
+	}
+	return c.refuse("'image_url' must be an object with a 'url'.")
+}
+
+// imageSource checks Anthropic's source of an image.
+func (c *content) imageSource(v jsonscan.Value) error { return c.source(v, "base64", c.bareImage) }
+
+// textSource checks the source of a document, which may only be text.
+func (c *content) textSource(v jsonscan.Value) error {
+	return c.source(v, "text", func(jsonscan.Value) error { return nil })
+}
+
+// source checks an object of the given type with its data, and blanks what else it has except the data's media type.
+func (c *content) source(v jsonscan.Value, kind string, check func(jsonscan.Value) error) error {
+	if v.Kind != jsonscan.Object {
+		return c.refuse("A source must be an object.")
+	}
+	found := false
+	err := filter(v, func(name []byte, v jsonscan.Value) (bool, error) {
+		switch string(name) {
+		case "type":
+			switch v.String() {
+			case kind:
+				return true, nil
+			case "url":
+				return true, c.remote()
+			}
+			return true, c.refuse("A source's type is not accepted here.")
+		case "data":
+			found = true
+			return true, check(v)
+		case "url":
+			return true, c.remote()
+		}
+		return string(name) == "media_type", nil
+	})
+	if err == nil && !found {
+		return c.missing("data")
+	}
+	return err
+}
+
+// embeddingInputs checks a list of texts, tokens, and objects with pictures: a prompt_string with a marker for each picture of
+// its multimodal_data.
+func (c *content) embeddingInputs(v jsonscan.Value) (err error) {
+	c.param = "input"
+	if v.Kind != jsonscan.Array {
+		return c.refuse("An input with pictures must be in a list.")
+	}
+	w := jsonscan.WalkOf(v.Raw)
+	w.Array(func() bool {
+		item := w.Raw()
+		switch {
+		case item.Kind == jsonscan.Object && member(item, "prompt_string").Kind == jsonscan.String && member(item, "multimodal_data").Kind == jsonscan.Array:
+			err = filter(item, func(name []byte, v jsonscan.Value) (bool, error) {
+				if string(name) == "multimodal_data" {
+					return true, c.bareImages(v)
+				}
+				return string(name) == "prompt_string", nil
+			})
+		case holdsObject(item):
+			err = c.refuse("An input with pictures is an object with a text 'prompt_string' and a list 'multimodal_data'.")
+		}
+		return err == nil
+	})
+	return err
+}
+
+// bareImages checks a list of images in base64.
+func (c *content) bareImages(v jsonscan.Value) (err error) {
+	if v.Kind != jsonscan.Array {
+		return c.invalid("'multimodal_data' must be a list.")
+	}
+	w := jsonscan.WalkOf(v.Raw)
+	w.Array(func() bool {
+		err = c.bareImage(w.Raw())
+		return err == nil
+	})
+	return err
+}
+
+// isMediaName reports whether engines look for media under a name.
+func isMediaName(name []byte) bool {
+	if bytes.HasSuffix(name, []byte("_url")) || bytes.HasPrefix(name, []byte("input_")) {
+		return true
+	}
+	switch string(name) {
+	case "images", "image", "videos", "video", "audios", "url", "source", "media", "multimodal_data", "file", "file_data":
+		return true
+	}
+	return false
+}
+
+func (c *content) invalid(message string) error {
+	return api.New(api.InvalidType, message).WithParam(c.param)
+}
+
+func (c *content) missing(member string) error {
+	return api.Newf(api.MissingRequiredParameter, "A content part lacks its '%s'.", member).WithParam(c.param)
+}
+
+func (c *content) refuse(message string) error {
+	return api.New(api.UnsupportedParameter, message+" Content is text, images, audio or video, as data: or base64.").WithParam(c.param)
+}
+
+func (c *content) remote() error {
+	return api.New(api.RemoteMediaDisabled, "Media must be sent as a data: URL; fetching it from elsewhere is not allowed here.").WithParam(c.param)
+}

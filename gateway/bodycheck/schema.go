@@ -1,0 +1,168 @@
+package bodycheck
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+
+	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
+)
+
+const (
+	maxSchema      = 256 << 10 // bytes of all tools, of a schema, of a grammar
+	maxSchemaDepth = 100
+	// llama.cpp takes no numeric bounds beyond maxBound, and no maxLength of more digits than maxLengthDigits.
+	maxBound        = 999_999_999_999_999
+	maxLengthDigits = 4
+)
+
+// constraints checks the members that constrain what a model may say.
+func (c *Check) constraints(model func() Model) error {
+	if v := c.values[tools]; !v.Empty() {
+		if err := dropNulls(v); err != nil {
+			return err
+		}
+		if err := checkSchemas("tools", v, model().LlamaCpp, true); err != nil {
+			return err
+		}
+	}
+	if len(c.values[grammar].Raw) > maxSchema {
+		return tooLarge("grammar")
+	}
+	if v := c.values[jsonSchema]; v.Set() {
+		if err := checkSchemas("json_schema", v, model().LlamaCpp, false); err != nil {
+			return err
+		}
+	}
+	if v := c.values[outputConfig]; isConstraint(member(v, "format")) {
+		if model().LlamaCpp {
+			return api.New(api.UnsupportedParameter, "llama-server does not constrain what it answers to messages. "+
+				"/v1/chat/completions, /v1/responses and /api/chat have answers by a schema.").WithParam("output_config.format")
+		}
+		if err := checkSchemas("output_config", v, false, false); err != nil {
+			return err
+		}
+	}
+	if v := c.values[responseFormat]; isConstraint(v) {
+		if err := checkSchemas("response_format", v, model().LlamaCpp, false); err != nil {
+			return err
+		}
+		if model().LlamaCpp {
+			c.Format = llamaFormat(v)
+		}
+	}
+	return nil
+}
+
+// member returns a member of an object.
+func member(v jsonscan.Value, name string) jsonscan.Value {
+	var found [1]jsonscan.Value
+	if v.Kind == jsonscan.Object {
+		_ = jsonscan.Scan(v.Raw, []string{name}, found[:]) // v is part of a valid body
+	}
+	return found[0]
+}
+
+// isConstraint reports whether a format is more than a plain text.
+func isConstraint(format jsonscan.Value) bool {
+	return format.Kind == jsonscan.Object && member(format, "type").String() != "text"
+}
+
+// llamaFormat returns what llama.cpp gets in place of a json_object without a schema, for which it would constrain nothing:
+// the schema that clients of Text Generation Inference give as value, or that of any object. It returns nil for other formats.
+func llamaFormat(v jsonscan.Value) []byte {
+	if member(v, "type").String() != "json_object" || member(v, "schema").Kind != jsonscan.Absent {
+		return nil
+	}
+	schema := []byte(`{"type":"object"}`)
+	if value := member(v, "value"); value.Kind == jsonscan.Object {
+		schema = value.Raw
+	}
+	return slices.Concat([]byte(`{"type":"json_object","schema":`), schema, []byte(`}`))
+}
+
+// dropNulls blanks nulls of tools and of their functions, such as a description: engines refuse what they might pass over.
+func dropNulls(tools jsonscan.Value) (err error) {
+	if tools.Kind != jsonscan.Array || !bytes.Contains(tools.Raw, []byte("null")) {
+		return nil
+	}
+	w := jsonscan.WalkOf(tools.Raw)
+	w.Array(func() bool {
+		tool := w.Raw()
+		if tool.Kind != jsonscan.Object {
+			return true
+		}
+		err = filter(tool, func(name []byte, v jsonscan.Value) (keep bool, err error) {
+			if string(name) == "function" && v.Kind == jsonscan.Object {
+				err = filter(v, func(_ []byte, v jsonscan.Value) (bool, error) { return v.Set(), nil })
+			}
+			return v.Set(), err
+		})
+		return err == nil
+	})
+	return err
+}
+
+// checkSchemas checks all schemas in v, however deep they are: their bytes, nesting, and that references are local. For
+// llama.cpp it lowers bounds of numbers that the engine rejects, as zod has them, to the largest that it accepts, and renames
+// such lengths of texts, as Claude Code has them, where an engine may ignore them.
+func checkSchemas(param string, v jsonscan.Value, llamaCpp, mayIgnore bool) (err error) {
+	if len(v.Raw) > maxSchema {
+		return tooLarge(param)
+	}
+	w := jsonscan.WalkOf(v.Raw)
+	var look func(depth int) bool
+	look = func(depth int) bool {
+		if depth > maxSchemaDepth {
+			err = tooLarge(param)
+			return false
+		}
+		switch w.Kind() {
+		case jsonscan.Array:
+			return w.Array(func() bool { return look(depth + 1) })
+		case jsonscan.Object:
+			return w.Object(func(name []byte) bool {
+				switch kind := w.Kind(); {
+				case kind == jsonscan.String && string(name) == "$ref":
+					if ref := w.Raw(); !bytes.HasPrefix(ref.Bytes(), []byte("#")) {
+						err = api.New(api.UnsupportedParameter, "A '$ref' must lead to a place in the same schema: it begins with '#'.").WithParam(param)
+					}
+				case kind == jsonscan.Number && llamaCpp:
+					relax(name, w.Raw().Raw, mayIgnore)
+				default:
+					return look(depth + 1)
+				}
+				return err == nil
+			})
+		}
+		w.Raw()
+		return true
+	}
+	look(0)
+	return err
+}
+
+// relax overwrites a keyword of a schema, or its number, that llama.cpp would reject.
+func relax(name, number []byte, mayIgnore bool) {
+	switch string(name) {
+	case "maxLength":
+		if mayIgnore && len(number) > maxLengthDigits {
+			copy(name, "x-maxText") // of the same length
+		}
+	case "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum":
+		bound := strconv.AppendInt(nil, maxBound, 10)
+		if number[0] == '-' {
+			bound = strconv.AppendInt(nil, -maxBound, 10)
+		}
+		f, err := strconv.ParseFloat(string(number), 64)
+		if (err != nil || f < -maxBound || f > maxBound) && len(number) >= len(bound) {
+			n := copy(number, bound)
+			copy(number[n:], bytes.Repeat([]byte(" "), len(number)-n))
+		}
+	}
+}
+
+func tooLarge(param string) error {
+	return api.Newf(api.InvalidType, "'%s' is too large; at most %d bytes and %d levels are accepted.", param, maxSchema, maxSchemaDepth).WithParam(param)
+}
