@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"io"
 	"math"
 	"strconv"
 )
@@ -15,176 +16,113 @@ var (
 	errValues = errors.New("the engine's answer holds a value that is not a finite number")
 )
 
-// readAnswer finds the embeddings in an engine's answer, unparsed and in the order of the inputs. The slices are parts
-// of body. It fails unless each of the len(out) indexes occurs exactly once.
-func readAnswer(body []byte, out [][]byte) error {
-	clear(out)
-	s := scanner{b: body}
-	if s.take('{') != nil {
-		return errAnswer
+// An embedding is one vector as an engine wrote it: JSON text, of base64 or a list of numbers.
+type embedding json.RawMessage
+
+// readAnswer returns the n embeddings of an engine's answer in the order of the inputs. It fails unless each index occurs
+// exactly once.
+func readAnswer(body []byte, n int) ([]embedding, error) {
+	var answer struct {
+		Data []struct {
+			Index     *int            `json:"index"`
+			Embedding json.RawMessage `json:"embedding"`
+		} `json:"data"`
 	}
-	found := 0
-	for first := true; ; first = false {
-		more, err := s.more(first, '}')
-		if err != nil {
-			return errAnswer
-		}
-		if !more {
-			break
-		}
-		key, err := s.key()
-		if err != nil {
-			return errAnswer
-		}
-		if string(key) != "data" {
-			if _, err := s.value(); err != nil {
-				return errAnswer
-			}
-			continue
-		}
-		if found, err = readData(&s, out); err != nil {
-			return err
-		}
+	if json.Unmarshal(body, &answer) != nil || len(answer.Data) != n {
+		return nil, errAnswer
 	}
-	if found != len(out) || !s.end() {
-		return errAnswer
+	out := make([]embedding, n)
+	for _, d := range answer.Data {
+		if d.Index == nil || *d.Index < 0 || *d.Index >= n || out[*d.Index] != nil || len(d.Embedding) == 0 {
+			return nil, errAnswer
+		}
+		out[*d.Index] = embedding(d.Embedding)
 	}
-	return nil
+	return out, nil
 }
 
-func readData(s *scanner, out [][]byte) (found int, err error) {
-	if s.take('[') != nil {
-		return 0, errAnswer
-	}
-	for first := true; ; first = false {
-		more, err := s.more(first, ']')
-		if err != nil {
-			return 0, errAnswer
-		}
-		if !more {
-			return found, nil
-		}
-		index, embedding, err := readItem(s)
-		if err != nil || index < 0 || index >= len(out) || out[index] != nil {
-			return 0, errAnswer
-		}
-		out[index] = embedding
-		found++
-	}
-}
-
-func readItem(s *scanner) (index int, embedding []byte, err error) {
-	index = -1
-	if err := s.take('{'); err != nil {
-		return 0, nil, err
-	}
-	for first := true; ; first = false {
-		more, err := s.more(first, '}')
-		if err != nil || !more {
-			if embedding == nil {
-				err = errAnswer
-			}
-			return index, embedding, err
-		}
-		key, err := s.key()
-		if err != nil {
-			return 0, nil, err
-		}
-		var value []byte
-		if s.peek() == '[' {
-			value = s.numbers()
-		}
-		if value == nil {
-			if value, err = s.value(); err != nil {
-				return 0, nil, err
-			}
-		}
-		switch string(key) {
-		case "index":
-			if index, err = strconv.Atoi(string(value)); err != nil {
-				return 0, nil, err
-			}
-		case "embedding":
-			embedding = value
-		}
-	}
-}
-
-// numbers returns a list that contains no other list. If the next value is not one, it returns nil and does not move.
-func (s *scanner) numbers() []byte {
-	n := bytes.IndexByte(s.b[s.i:], ']')
-	if n < 0 || bytes.IndexByte(s.b[s.i+1:s.i+n], '[') >= 0 || bytes.IndexByte(s.b[s.i:s.i+n], '"') >= 0 {
-		return nil
-	}
-	v := s.b[s.i : s.i+n+1]
-	s.i += n + 1
-	return v
-}
-
-// unusable reports whether an embedding, a JSON list of numbers or base64 text, is empty or has a value that is not
-// finite. Engines write null, NaN or Infinity for such values. scratch is reusable memory, which is returned.
-func unusable(scratch, embedding []byte) ([]byte, bool) {
-	if embedding[0] != '"' {
-		return scratch, !finite(embedding)
-	}
-	scratch, err := appendRaw(scratch[:0], embedding)
-	if err != nil || len(scratch) == 0 || len(scratch)%4 != 0 {
-		return scratch, true
-	}
-	for raw := scratch; len(raw) > 0; raw = raw[4:] {
-		const exponent = 0x7f800000
-		if binary.LittleEndian.Uint32(raw)&exponent == exponent {
-			return scratch, true
-		}
-	}
-	return scratch, false
-}
-
-// finite reports whether a JSON value is a list of at least one number, each of which fits in a float32.
-func finite(list []byte) bool {
-	s := scanner{b: list}
-	if s.take('[') != nil {
-		return false
-	}
-	for first := true; ; first = false {
-		more, err := s.more(first, ']')
-		if err != nil || !more {
-			return err == nil && !first
-		}
-		if !s.number() {
-			return false
-		}
-	}
-}
-
-// appendRaw decodes quoted base64 text.
-func appendRaw(dst, quoted []byte) ([]byte, error) {
-	return base64.StdEncoding.AppendDecode(dst, quoted[1:len(quoted)-1])
-}
-
-// appendBase64 writes an embedding, given as a list of finite numbers, as base64 of little-endian float32 values.
-func appendBase64(dst, embedding []byte) []byte {
+// values decodes an embedding. It fails if the embedding is empty or has a value that is not finite. Engines write null,
+// NaN or Infinity for such values.
+func (e embedding) values() ([]float32, error) {
 	var values []float32
-	_ = json.Unmarshal(embedding, &values) // cannot fail for a finite list
+	if e[0] != '"' {
+		// encoding/json reads null as no change.
+		if bytes.IndexByte(e, 'n') >= 0 || json.Unmarshal(e, &values) != nil || len(values) == 0 {
+			return nil, errValues
+		}
+		return values, nil
+	}
+	raw, err := base64.StdEncoding.AppendDecode(make([]byte, 0, len(e)), e[1:len(e)-1])
+	if err != nil || len(raw) == 0 || len(raw)%4 != 0 {
+		return nil, errValues
+	}
+	values = make([]float32, len(raw)/4)
+	for i := range values {
+		values[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+		if v := float64(values[i]); math.IsNaN(v) || math.IsInf(v, 0) {
+			return nil, errValues
+		}
+	}
+	return values, nil
+}
+
+// appendBase64 writes values as base64 text of little-endian float32.
+func appendBase64(dst []byte, values []float32) []byte {
 	raw := make([]byte, 0, 4*len(values))
 	for _, v := range values {
 		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
 	}
-	dst = append(dst, '"')
-	dst = base64.StdEncoding.AppendEncode(dst, raw)
+	dst = base64.StdEncoding.AppendEncode(append(dst, '"'), raw)
 	return append(dst, '"')
 }
 
-// appendNumbers writes little-endian float32 values as a list of numbers, each in the shortest form that reads back as
-// the same float32.
-func appendNumbers(dst, raw []byte) []byte {
+// appendNumbers writes values as a list of numbers, each in the shortest form that reads back as the same float32.
+func appendNumbers(dst []byte, values []float32) []byte {
 	dst = append(dst, '[')
-	for i := 0; i+4 <= len(raw); i += 4 {
+	for i, v := range values {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		v := math.Float32frombits(binary.LittleEndian.Uint32(raw[i:]))
 		dst = strconv.AppendFloat(dst, float64(v), 'g', -1, 32)
 	}
 	return append(dst, ']')
+}
+
+// flushSize is how many bytes of an answer are buffered before they are written.
+const flushSize = 32 << 10
+
+// writeAnswer writes the body of the answer to a request of sequences with these token counts.
+func (p *parsed) writeAnswer(w io.Writer, counts []int, results [][]float32) error {
+	total := 0
+	b := append(make([]byte, 0, flushSize), `{"object":"list","data":[`...)
+	for i, values := range results {
+		total += counts[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"object":"embedding","index":`...)
+		b = strconv.AppendInt(b, int64(i), 10)
+		b = append(b, `,"embedding":`...)
+		if p.base64 {
+			b = appendBase64(b, values)
+		} else {
+			b = appendNumbers(b, values)
+		}
+		if b = append(b, '}'); len(b) >= flushSize {
+			if _, err := w.Write(b); err != nil {
+				return err
+			}
+			b = b[:0]
+		}
+	}
+	b = append(b, ']')
+	if p.model != nil {
+		b = append(append(b, `,"model":`...), p.model...)
+	}
+	b = append(b, `,"usage":{"prompt_tokens":`...)
+	b = strconv.AppendInt(b, int64(total), 10)
+	b = append(b, `,"total_tokens":`...)
+	b = strconv.AppendInt(b, int64(total), 10)
+	_, err := w.Write(append(b, "}}"...))
+	return err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,9 +16,6 @@ import (
 	"reveille/infra/oom"
 )
 
-// idleRelease is how long a queue must be idle before it releases its buffers.
-const idleRelease = 30 * time.Second
-
 // Config of a Batcher. Engine is required.
 type Config struct {
 	Limits Limits        // zeroes mean the defaults
@@ -25,7 +23,7 @@ type Config struct {
 	Engine Engine
 	Model  string     // label of the metrics
 	Words  *WordPiece // counts tokens in process where it is exact; nil asks the engine
-	// OutOfMemory recognises an engine's error text; nil means oom.Says.
+	// OutOfMemory recognizes an engine's error text; nil means oom.Says.
 	OutOfMemory func(text string) bool
 	Meters      *Meters // nil means no metrics
 	Log         *slog.Logger
@@ -44,8 +42,6 @@ type Batcher struct {
 	counter *counter
 	meters  *meters
 	log     *slog.Logger
-	buffers buffers
-	spare   sync.Pool // of *job
 	runs    sync.WaitGroup
 
 	mu       sync.Mutex
@@ -54,9 +50,21 @@ type Batcher struct {
 	inFlight map[*batchRun]struct{}
 	lastID   uint64
 	wake     *time.Timer // calls the packer again
-	idle     *time.Timer // releases the buffers
-	shown    load        // this queue's share of the gauges
 	closed   bool
+}
+
+// job is one request being served. Batcher.mu guards it from enter until done is closed.
+type job struct {
+	parsed
+	id      uint64
+	entered time.Time
+	runs    int // runs that sent sequences of it
+	counts  []int
+	results [][]float32
+	left    int    // number of missing results
+	whole   []byte // the engine's answer to the request sent unchanged
+	err     error
+	done    chan struct{}
 }
 
 // New creates the queue of a running engine. It asks the engine how many special tokens its model adds; ctx bounds the
@@ -70,30 +78,22 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 	if cfg.OutOfMemory == nil {
 		cfg.OutOfMemory = oom.Says
 	}
-	if cfg.Meters == nil {
-		cfg.Meters = NewMeters(metrics.NewSet())
-	}
+	cfg.Meters = cmp.Or(cfg.Meters, NewMeters(metrics.NewSet()))
 	c, err := newCounter(ctx, cfg.Engine, cfg.Words)
 	if err != nil {
 		return nil, fmt.Errorf("the engine's tokenizer: %w", err)
 	}
 	b := &Batcher{
-		cfg: cfg, counter: c, meters: cfg.Meters.of(cfg.Model), log: cfg.Log, packer: newPacker(cfg.Limits, cfg.Delay), jobs: map[uint64]*job{}, inFlight: map[*batchRun]struct{}{},
+		cfg: cfg, counter: c, log: cfg.Log, packer: newPacker(cfg.Limits, cfg.Delay),
+		jobs: map[uint64]*job{}, inFlight: map[*batchRun]struct{}{},
 	}
-	b.shown = b.meters.show(load{}, loadOf(b.packer))
-	b.wake = newTimer(b.dispatch)
-	b.idle = newTimer(b.buffers.release)
+	b.wake = time.AfterFunc(time.Hour, b.dispatch)
+	b.wake.Stop()
+	b.meters = cfg.Meters.add(cfg.Model, b)
 	l := cfg.Limits
 	b.log.Info("embedding queue", "n_batch", l.NBatch, "n_ubatch", l.NUBatch, "context", l.Context, "n_seq_max", l.NSeqMax,
 		"positions", l.Positions, "batch_delay", cfg.Delay, "special_tokens", c.specials, "counts_in_process", c.words != nil)
 	return b, nil
-}
-
-// newTimer returns a stopped timer.
-func newTimer(f func()) *time.Timer {
-	t := time.AfterFunc(time.Hour, f)
-	t.Stop()
-	return t
 }
 
 // Close ends the queue. It cancels engine calls. Requests fail with ErrCut if a sequence of theirs was sent, otherwise
@@ -111,111 +111,78 @@ func (b *Batcher) Close() {
 	for id, j := range b.jobs {
 		b.failLocked(id, lost(j.runs > 0))
 	}
-	b.shown = b.meters.show(b.shown, load{})
 	b.mu.Unlock()
-	b.idle.Stop()
-	b.buffers.release()
+	b.cfg.Meters.remove(b)
 }
 
 // Serve answers one request by writing the body of a 200 answer to w. On error it has written nothing. The error is
 // ErrNotBatched, ErrUnsent, ErrCut, *Error, *EngineError, the cause of ctx, or the error of an Engine.Embed call that
 // reached the engine. When ctx ends, the request's sequences leave the queue, and an engine call that serves only this
-// request is cancelled.
+// request is canceled.
 func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
-	j := b.takeJob()
-	defer b.finish(j)
-	if !j.parse(c.Body) {
+	p, ok := parse(c.Body)
+	if !ok {
 		return ErrNotBatched
 	}
-	j.size(len(j.inputs))
-	if err := b.counter.count(ctx, j.inputs, j.counts); err != nil {
+	counts, err := b.counter.count(ctx, p.inputs)
+	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
 		b.log.Debug("the engine's tokenizer failed: the request is passed on", "error", err)
 		return ErrNotBatched
 	}
-	for i, n := range j.counts {
-		if longest := b.cfg.Limits.Longest(); n > longest {
-			return tooLong(i, n, longest)
-		}
+	longest := b.cfg.Limits.Longest()
+	if i := slices.IndexFunc(counts, func(n int) bool { return n > longest }); i >= 0 {
+		return tooLong(i, counts[i], longest)
 	}
-	own, err := b.enter(j, c.Priority)
-	if err != nil {
+	j := &job{parsed: p, counts: counts, results: make([][]float32, len(counts)), left: len(counts), done: make(chan struct{})}
+	if err := b.enter(j, c.Priority); err != nil {
 		return err
-	}
-	b.await(ctx, j, own)
-	if j.err != nil {
-		return j.err
-	}
-	return j.write(w)
-}
-
-// await waits until a job or ctx ends. own is the run of the job's own batch, if any; await executes it itself, to save
-// a lone request a goroutine switch.
-func (b *Batcher) await(ctx context.Context, j *job, own *batchRun) {
-	id := j.id
-	if own != nil {
-		stop := context.AfterFunc(ctx, func() { b.abandon(id, context.Cause(ctx)) })
-		b.execute(own)
-		stop()
-		<-j.done
-		return
 	}
 	select {
 	case <-j.done:
 	case <-ctx.Done():
-		b.abandon(id, context.Cause(ctx))
+		b.abandon(j.id, context.Cause(ctx))
 		<-j.done
 	}
+	switch {
+	case j.err != nil:
+		return j.err
+	case j.whole != nil:
+		_, err := w.Write(j.whole)
+		return err
+	}
+	return j.writeAnswer(w, j.counts, j.results)
 }
 
-// enter queues a job. If the job gets a batch of its own at once, enter returns its run, which the caller must execute.
-func (b *Batcher) enter(j *job, p Priority) (own *batchRun, err error) {
+// enter queues a job.
+func (b *Batcher) enter(j *job, p Priority) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return nil, ErrUnsent
+		return ErrUnsent
 	}
-	now := time.Now()
 	b.lastID++
-	j.id, j.entered = b.lastID, now
-	j.request = Request{Priority: p, Group: j.group(), Tokens: j.counts}
+	j.id, j.entered = b.lastID, time.Now()
 	b.jobs[j.id] = j
-	b.idle.Stop()
-	b.packer.Add(j.id, &j.request, now)
-	return b.dispatchLocked(now, j.id), nil
+	b.packer.Add(j.id, &Request{Priority: p, Group: j.group(), Tokens: j.counts}, j.entered)
+	b.dispatchLocked(j.entered)
+	return nil
 }
 
 // abandon ends a job whose client has left, unless it has already ended.
 func (b *Batcher) abandon(id uint64, cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.jobs[id] != nil {
-		b.failLocked(id, cause)
-		b.dispatchLocked(time.Now(), 0)
-	}
+	b.failLocked(id, cause)
+	b.dispatchLocked(time.Now())
 }
 
-func (b *Batcher) takeJob() *job {
-	if j, ok := b.spare.Get().(*job); ok {
-		return j
-	}
-	return &job{done: make(chan struct{}, 1)}
-}
+var errUnwanted = errors.New("nobody waits for the answer")
 
-// finish releases what a job holds. No run refers to the job any more.
-func (b *Batcher) finish(j *job) {
-	for _, a := range j.answers {
-		if a.refs.Add(-1) == 0 {
-			b.buffers.give(a.body)
-		}
-	}
-	j.reset()
-	b.spare.Put(j)
-}
-
-// failLocked ends a job with an error. Its sequences leave the queue, and runs that serve no other job are cancelled.
+// failLocked ends a job with an error, unless it has ended. Its sequences leave the queue, and runs that serve no other
+// job are canceled.
 func (b *Batcher) failLocked(id uint64, err error) {
 	j := b.jobs[id]
 	if j == nil {
@@ -225,62 +192,40 @@ func (b *Batcher) failLocked(id uint64, err error) {
 	j.err = err
 	b.endLocked(j)
 	for x := range b.inFlight {
-		if !b.wantedLocked(x) {
+		if !b.isWantedLocked(x.sequences) {
 			x.cancel(errUnwanted)
 		}
 	}
 }
 
-var errUnwanted = errors.New("nobody waits for the answer")
-
-// endLocked notifies a job's owner that the job has ended.
 func (b *Batcher) endLocked(j *job) {
 	delete(b.jobs, j.id)
-	j.done <- struct{}{}
+	close(j.done)
 }
 
-// wantedLocked reports whether any job still waits for a run.
-func (b *Batcher) wantedLocked(x *batchRun) bool {
-	for i := range x.items {
-		if b.jobs[x.items[i].Request] != nil {
-			return true
-		}
-	}
-	return false
+// isWantedLocked reports whether a job still waits for any of the sequences.
+func (b *Batcher) isWantedLocked(part []sequence) bool {
+	return slices.ContainsFunc(part, func(s sequence) bool { return b.jobs[s.Request] != nil })
 }
 
 // dispatch asks the packer again, at the time it named.
 func (b *Batcher) dispatch() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.dispatchLocked(time.Now(), 0)
+	b.dispatchLocked(time.Now())
 }
 
-// dispatchLocked starts the batches that are due. If one of them consists of exactly the request id, it returns that
-// batch's run instead, which the caller must execute.
-func (b *Batcher) dispatchLocked(now time.Time, id uint64) (own *batchRun) {
-	if b.closed {
-		return nil
-	}
-	for {
+// dispatchLocked starts the batches that are due.
+func (b *Batcher) dispatchLocked(now time.Time) {
+	for !b.closed {
 		batch, again := b.packer.Next(now)
 		if batch == nil {
 			if !again.IsZero() {
 				b.wake.Reset(again.Sub(now))
 			}
-			break
+			return
 		}
 		x := b.prepareLocked(batch, now)
-		b.runs.Add(1)
-		if x.verbatim != nil && x.items[0].Request == id {
-			own = x
-			continue
-		}
-		go b.execute(x)
+		b.runs.Go(func() { b.execute(x) })
 	}
-	b.shown = b.meters.show(b.shown, loadOf(b.packer))
-	if len(b.jobs) == 0 && len(b.inFlight) == 0 {
-		b.idle.Reset(idleRelease)
-	}
-	return own
 }

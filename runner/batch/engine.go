@@ -17,7 +17,7 @@ type Engine interface {
 	// means that there is no answer; a *relay.Error without Sent means that the call did not reach the engine.
 	Embed(ctx context.Context, body, dst []byte) (status int, answer []byte, err error)
 	// Tokens counts the tokens of a text, with or without the special ones that the model adds.
-	Tokens(ctx context.Context, text []byte, special bool) (int, error)
+	Tokens(ctx context.Context, text string, special bool) (int, error)
 }
 
 // unseen reports whether a call that failed with err did not reach the engine.
@@ -72,15 +72,15 @@ func (e *HTTP) Embed(ctx context.Context, body, dst []byte) (int, []byte, error)
 }
 
 // Tokens asks the engine's tokenizer.
-func (e *HTTP) Tokens(ctx context.Context, text []byte, special bool) (int, error) {
+func (e *HTTP) Tokens(ctx context.Context, text string, special bool) (int, error) {
 	var q any
 	switch e.Dialect {
 	case VLLM:
-		q = map[string]any{"model": e.Model, "prompt": string(text), "add_special_tokens": special}
+		q = map[string]any{"model": e.Model, "prompt": text, "add_special_tokens": special}
 	case TEI:
-		q = map[string]any{"inputs": string(text), "add_special_tokens": special}
+		q = map[string]any{"inputs": text, "add_special_tokens": special}
 	default:
-		q = map[string]any{"content": string(text), "add_special": special}
+		q = map[string]any{"content": text, "add_special": special}
 	}
 	body, err := json.Marshal(q)
 	if err != nil {

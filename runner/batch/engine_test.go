@@ -236,8 +236,8 @@ func TestRealModel(t *testing.T) {
 			if c := cosine(vector(t, one.Data[0].Embedding), vector(t, r.Data[0].Embedding)); !(c >= 0.9999) {
 				t.Errorf("%q: cosine %v", text, c)
 			}
-			counts := make([]int, 1)
-			if err := b.counter.count(t.Context(), []input{{text: []byte(text)}}, counts); err != nil || counts[0] != one.Usage.Prompt {
+			counts, err := b.counter.count(t.Context(), []input{{text: text}})
+			if err != nil || counts[0] != one.Usage.Prompt {
 				t.Errorf("%q: %d tokens, the model has %d, %v", text, counts[0], one.Usage.Prompt, err)
 			}
 		})
@@ -258,11 +258,11 @@ func TestRealModel(t *testing.T) {
 func TestWordPieceIsExact(t *testing.T) {
 	p, w := minilm(t), words(t)
 	check := func(t interface{ Errorf(string, ...any) }, text string) {
-		n, ok := w.Count([]byte(text))
+		n, ok := w.Count(text)
 		if !ok {
 			return
 		}
-		if want, err := p.Tokens(context.Background(), []byte(text), true); err != nil || n+2 != want {
+		if want, err := p.Tokens(context.Background(), text, true); err != nil || n+2 != want {
 			t.Errorf("%q: %d tokens, the engine says %d, %v", text, n+2, want, err)
 		}
 	}
@@ -271,10 +271,10 @@ func TestWordPieceIsExact(t *testing.T) {
 	} {
 		check(t, text)
 	}
-	if _, ok := w.Count([]byte("x [SEP] y")); ok {
+	if _, ok := w.Count("x [SEP] y"); ok {
 		t.Error("the name of a special token is counted as text")
 	}
-	if _, ok := w.Count([]byte("é")); ok {
+	if _, ok := w.Count("é"); ok {
 		t.Error("text beyond ASCII is counted")
 	}
 	pieces := rapid.OneOf(
@@ -373,7 +373,7 @@ func TestTokenizeRequests(t *testing.T) {
 	} {
 		dialect = d
 		for _, special := range []bool{false, true} {
-			n, err := (&HTTP{Client: client, Model: "m", Dialect: d}).Tokens(t.Context(), []byte("x"), special)
+			n, err := (&HTTP{Client: client, Model: "m", Dialect: d}).Tokens(t.Context(), "x", special)
 			if got := <-bodies; n != 2 || err != nil || got != fmt.Sprintf(want, special) {
 				t.Errorf("%s: %d tokens, %v, asked with %s", d, n, err, got)
 			}

@@ -3,8 +3,6 @@ package batch
 import (
 	"fmt"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 
@@ -16,7 +14,7 @@ import (
 type Meters struct {
 	set *metrics.Set
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards all below, also in models
 	models map[string]*meters
 }
 
@@ -30,62 +28,60 @@ type meters struct {
 	batches, sequences, oomRetries, oomFailures *metrics.Counter
 	tokens, fill, context, wait, oomTokens      *meter.Histogram
 
-	pending, inFlight, active, ceiling atomic.Int64 // totals of the model's queues
+	queues map[*Batcher]struct{}
 }
 
-// of returns the metrics of a model.
-func (m *Meters) of(model string) *meters {
+// add returns the metrics of a queue's model, whose gauges include the queue until remove.
+func (m *Meters) add(model string, b *Batcher) *meters {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if known := m.models[model]; known != nil {
-		return known
+	of := m.models[model]
+	if of == nil {
+		of = m.newMeters(model)
+		m.models[model] = of
 	}
-	name := func(s string) string { return fmt.Sprintf("%s{model=%q}", s, model) }
-	of := &meters{
-		batches:     m.set.NewCounter(name("reveille_runner_embedding_batches_total")),
-		sequences:   m.set.NewCounter(name("reveille_runner_embedding_sequences_total")),
-		tokens:      meter.NewHistogram(m.set, name("reveille_runner_embedding_batch_tokens"), meter.Tokens),
-		fill:        meter.NewHistogram(m.set, name("reveille_runner_embedding_n_batch_utilisation"), meter.Shares),
-		context:     meter.NewHistogram(m.set, name("reveille_runner_embedding_context_utilisation"), meter.Shares),
-		wait:        meter.NewHistogram(m.set, name("reveille_runner_embedding_queue_wait_seconds"), meter.Seconds),
-		oomRetries:  m.set.NewCounter(name("reveille_runner_embedding_oom_retries_total")),
-		oomFailures: m.set.NewCounter(name("reveille_runner_embedding_oom_failures_total")),
-		oomTokens:   meter.NewHistogram(m.set, name("reveille_runner_embedding_oom_retry_tokens"), meter.Tokens),
-	}
-	gauge := func(family string, v *atomic.Int64) {
-		m.set.NewGauge(name(family), func() float64 { return float64(v.Load()) })
-	}
-	gauge("reveille_runner_embedding_pending_tokens", &of.pending)
-	gauge("reveille_runner_embedding_in_flight_tokens", &of.inFlight)
-	gauge("reveille_runner_embedding_active_batches", &of.active)
-	gauge("reveille_runner_embedding_batch_ceiling_tokens", &of.ceiling)
-	m.models[model] = of
+	of.queues[b] = struct{}{}
 	return of
 }
 
-// load is one queue's share of the gauges.
-type load struct{ pending, inFlight, active, ceiling int }
-
-func loadOf(f *packer) load {
-	l := load{pending: f.Pending(), ceiling: f.Ceiling()}
-	l.inFlight, l.active = f.InFlight()
-	return l
+func (m *Meters) remove(b *Batcher) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(b.meters.queues, b)
 }
 
-// show moves the gauges from a queue's previous share to its current one.
-func (m *meters) show(was, now load) load {
-	for _, g := range [...]struct {
-		v       *atomic.Int64
-		was, is int
-	}{
-		{&m.pending, was.pending, now.pending}, {&m.inFlight, was.inFlight, now.inFlight}, {&m.active, was.active, now.active},
-		{&m.ceiling, was.ceiling, now.ceiling},
-	} {
-		if g.was != g.is {
-			g.v.Add(int64(g.is - g.was))
-		}
+func (m *Meters) newMeters(model string) *meters {
+	name := func(s string) string { return fmt.Sprintf("reveille_runner_embedding_%s{model=%q}", s, model) }
+	of := &meters{
+		batches:     m.set.NewCounter(name("batches_total")),
+		sequences:   m.set.NewCounter(name("sequences_total")),
+		tokens:      meter.NewHistogram(m.set, name("batch_tokens"), meter.Tokens),
+		fill:        meter.NewHistogram(m.set, name("n_batch_utilisation"), meter.Shares),
+		context:     meter.NewHistogram(m.set, name("context_utilisation"), meter.Shares),
+		wait:        meter.NewHistogram(m.set, name("queue_wait_seconds"), meter.Seconds),
+		oomRetries:  m.set.NewCounter(name("oom_retries_total")),
+		oomFailures: m.set.NewCounter(name("oom_failures_total")),
+		oomTokens:   meter.NewHistogram(m.set, name("oom_retry_tokens"), meter.Tokens),
+		queues:      map[*Batcher]struct{}{},
 	}
-	return now
+	gauge := func(family string, value func(f *packer) int) {
+		m.set.NewGauge(name(family), func() float64 {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			total := 0
+			for b := range of.queues {
+				b.mu.Lock()
+				total += value(b.packer)
+				b.mu.Unlock()
+			}
+			return float64(total)
+		})
+	}
+	gauge("pending_tokens", func(f *packer) int { return f.pending })
+	gauge("in_flight_tokens", func(f *packer) int { return f.inFlight })
+	gauge("active_batches", func(f *packer) int { return f.active })
+	gauge("batch_ceiling_tokens", func(f *packer) int { return f.ceiling.now })
+	return of
 }
 
 // formed counts a batch.
@@ -97,14 +93,8 @@ func (m *meters) formed(b *Batch, l Limits) {
 	m.context.Update(float64(b.InFlight+b.Tokens) / float64(l.Context))
 }
 
-// waited counts a request's time until its first batch.
-func (m *meters) waited(d time.Duration) { m.wait.Update(d.Seconds()) }
-
 // retried counts a smaller call made because a larger one failed.
 func (m *meters) retried(tokens int) {
 	m.oomRetries.Inc()
 	m.oomTokens.Update(float64(tokens))
 }
-
-// exhausted counts a call that was too large and could not be made smaller.
-func (m *meters) exhausted() { m.oomFailures.Inc() }

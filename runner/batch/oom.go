@@ -10,25 +10,89 @@ const (
 	minTokens = 64
 	// maxTries bounds the calls for one sequence. From the default n_batch of 2048 the sixth has minTokens.
 	maxTries = 6
+	// raiseShare is the part of the ceiling that a raise adds.
+	raiseShare = 8
+	// raiseAfter and maxRaiseAfter bound the full batches that must work before a raise.
+	raiseAfter, maxRaiseAfter = 16, 1024
 )
 
-// mayBeMemory reports whether an answer with this status may say that memory ran out. Text Embeddings Inference answers 424 to
-// every failure of its backend.
-func mayBeMemory(status int) bool { return status >= 500 || status == 424 }
-
-// outOfMemory reports whether an answer means that the engine ran out of memory for a call of items at a try. llama-server uses
-// one message for a graph that it could not allocate and for every other failed computation. It counts as out of memory while
-// a smaller call can be tried, and as any other failure after that.
-func (b *Batcher) outOfMemory(status int, answer []byte, items []Item, try int) bool {
-	if !mayBeMemory(status) {
-		return false
-	}
-	return b.cfg.OutOfMemory(string(answer)) || divisible(items, try) && bytes.Contains(answer, []byte(`"Compute error."`))
+// A ceiling is the most tokens that are packed into one engine call. It starts at n_batch. When a call runs out of
+// memory, it remembers the size that worked, so that later batches need not find it again. It is always between
+// minTokens and n_batch.
+//
+// After 16 full batches that worked it rises by an eighth, since memory may become free again. It rises slowly because a
+// failed raise wastes one call and may end a fragile engine: then it returns to the size that had worked, and the 16 are
+// doubled, up to 1024.
+type ceiling struct {
+	nBatch     int
+	now        int
+	proven     int // largest call, or ceiling of full batches, that worked since the ceiling last fell
+	full       int // full batches that worked since the ceiling last changed
+	fullNeeded int // how many are needed before the next raise
 }
 
-// divisible reports whether items that ran out of memory at a try can be sent in smaller calls.
-func divisible(items []Item, try int) bool {
-	return try < maxTries && len(items) > 1 && sum(items) > minTokens
+func newCeiling(nBatch int) ceiling {
+	return ceiling{nBatch: nBatch, now: nBatch, fullNeeded: raiseAfter}
+}
+
+// succeeded records that a batch worked in one call; full says that the batch could not hold more.
+func (c *ceiling) succeeded(tokens int, full bool) {
+	if tokens > c.now { // one long sequence, or a batch from before the ceiling fell
+		return
+	}
+	if tokens > c.proven {
+		c.proven, c.fullNeeded = tokens, raiseAfter
+	}
+	if !full || c.now == c.nBatch {
+		return
+	}
+	if c.full++; c.full >= c.fullNeeded {
+		c.full, c.proven = 0, max(c.proven, c.now) // texts of these sizes could not fill it further
+		c.now = min(c.nBatch, c.now+max(1, c.now/raiseShare))
+	}
+}
+
+// outOfMemory records that calls of failed tokens or more ran out of memory and were cut to calls of cut tokens, which
+// worked.
+func (c *ceiling) outOfMemory(failed, cut int) {
+	c.full = 0
+	if cut <= c.proven && c.proven < failed { // only a raise failed
+		c.now, c.fullNeeded = min(c.now, c.proven), min(2*c.fullNeeded, maxRaiseAfter)
+		return
+	}
+	c.now, c.proven, c.fullNeeded = min(c.now, cut), 0, raiseAfter
+}
+
+// shortage is what a run learned about the engine's memory.
+type shortage struct {
+	limit int // largest call to try from now on; 0: no limit yet
+	// unclear counts parts that say nothing about other batches: a single sequence was too large, or the call failed for
+	// another reason. Otherwise clients could keep everyone's batches small with sequences that never fit.
+	unclear int
+	// The smallest call that was too large without such a part, 0 for none, and the size that it was cut to.
+	failed, cut int
+}
+
+// learn records that a call of tokens tokens was too large and was replaced by calls of at most cut tokens.
+func (s *shortage) learn(tokens, cut int) {
+	if s.failed == 0 || tokens < s.failed {
+		s.failed, s.cut = tokens, cut
+	}
+}
+
+// outOfMemory reports whether an answer means that the engine ran out of memory for a call at a try. Text Embeddings
+// Inference answers 424 to every failure of its backend. llama-server uses one message for a graph that it could not
+// allocate and for every other failed computation: it counts as out of memory while a smaller call can be tried.
+func (b *Batcher) outOfMemory(status int, answer []byte, part []sequence, try int) bool {
+	if status < 500 && status != 424 {
+		return false
+	}
+	return b.cfg.OutOfMemory(string(answer)) || divisible(part, try) && bytes.Contains(answer, []byte(`"Compute error."`))
+}
+
+// divisible reports whether sequences that ran out of memory at a try can be sent in smaller calls.
+func divisible(part []sequence, try int) bool {
+	return try < maxTries && len(part) > 1 && sum(part) > minTokens
 }
 
 // smaller returns the most tokens per call after a call of tokens tokens failed at a try: half, or less if halving would
@@ -39,62 +103,20 @@ func smaller(tokens, try int) int {
 	return max(minTokens, int(math.Round(all/max(2, step))))
 }
 
-// leadingItems returns how many leading items have at most tokens tokens in total; a first item above that counts alone.
-func leadingItems(items []Item, tokens int) int {
+// leading returns how many leading sequences have at most tokens tokens in total, but at least one.
+func leading(part []sequence, tokens int) int {
 	total := 0
-	for i, it := range items {
-		if total += it.Tokens; i > 0 && total > tokens {
+	for i, s := range part {
+		if total += s.Tokens; i > 0 && total > tokens {
 			return i
 		}
 	}
-	return len(items)
+	return len(part)
 }
 
-func sum(items []Item) (tokens int) {
-	for _, it := range items {
-		tokens += it.Tokens
+func sum(part []sequence) (tokens int) {
+	for _, s := range part {
+		tokens += s.Tokens
 	}
 	return tokens
-}
-
-// excerpt returns the beginning of an engine's error text.
-func excerpt(text []byte) string {
-	const most = 200
-	if len(text) > most {
-		return string(text[:most]) + "…"
-	}
-	return string(text)
-}
-
-// shortage is what a batchRun learned about the engine's memory.
-type shortage struct {
-	limit int // largest call to try from now on; 0: no limit yet
-	// unclear counts parts that say nothing about other batches: a single sequence was too large, or the embedding failed for
-	// another reason. Otherwise clients could keep everyone's batches small with sequences that never fit.
-	unclear int
-	// The smallest call that was too large without such a part, 0 for none, and the size that it was cut to.
-	failed, learned int
-}
-
-// cut limits calls to tokens tokens from now on.
-func (s *shortage) cut(tokens int) {
-	if s.limit == 0 || tokens < s.limit {
-		s.limit = tokens
-	}
-}
-
-// learn records that a call of tokens tokens was too large and was replaced by calls of at most cut tokens.
-func (s *shortage) learn(tokens, cut int) {
-	if s.failed == 0 || tokens < s.failed {
-		s.failed, s.learned = tokens, cut
-	}
-}
-
-// exhausted records that items were too large and could not be split further.
-func (s *shortage) exhausted(items []Item) {
-	if len(items) == 1 {
-		s.unclear++
-		return
-	}
-	s.learn(sum(items), minTokens)
 }

@@ -37,9 +37,7 @@ func (m *machine) remove(t *rapid.T) {
 		return
 	}
 	id := rapid.SampledFrom(sortedIDs(m.queued)).Draw(t, "id")
-	if got, want := m.packer.Remove(id), len(m.queued[id])-m.next[id]; got != want {
-		t.Fatalf("Remove(%d) = %d, want %d", id, got, want)
-	}
+	m.packer.Remove(id)
 	delete(m.queued, id)
 }
 
@@ -50,13 +48,13 @@ func (m *machine) done(t *rapid.T) {
 	i := rapid.IntRange(0, len(m.flying)-1).Draw(t, "batch")
 	switch b := m.flying[i]; rapid.SampledFrom([]string{"worked", "worked", "memory", "failed"}).Draw(t, "outcome") {
 	case "worked":
-		m.packer.Succeeded(b)
+		m.packer.ceiling.succeeded(b.Tokens, b.Full)
 	case "memory":
-		if divisible(b.Items, 1) {
-			m.packer.OutOfMemory(b.Tokens, smaller(b.Tokens, 1))
+		if len(b.Items) > 1 && b.Tokens > minTokens {
+			m.packer.ceiling.outOfMemory(b.Tokens, smaller(b.Tokens, 1))
 		}
 	}
-	m.packer.Done(m.flying[i], m.now)
+	m.packer.Done(m.flying[i])
 	m.flying = slices.Delete(m.flying, i, i+1)
 }
 
@@ -70,13 +68,13 @@ func (m *machine) step(t *rapid.T) (formed bool, again time.Time) {
 	for _, f := range m.flying {
 		inFlight += f.Tokens
 	}
-	if b.InFlight != inFlight || b.Room != m.limits.Context-inFlight {
-		t.Fatalf("in flight %d, room %d; want %d, %d", b.InFlight, b.Room, inFlight, m.limits.Context-inFlight)
+	if b.InFlight != inFlight {
+		t.Fatalf("in flight %d, want %d", b.InFlight, inFlight)
 	}
-	if len(b.Items) == 0 || len(b.Items) > 1 && b.Tokens > m.packer.Ceiling() || b.Tokens > m.limits.NBatch || inFlight+b.Tokens > m.limits.Context {
+	if len(b.Items) == 0 || len(b.Items) > 1 && b.Tokens > m.packer.ceiling.now || b.Tokens > m.limits.NBatch || inFlight+b.Tokens > m.limits.Context {
 		t.Fatalf("batch of %d sequences, %d tokens beside %d", len(b.Items), b.Tokens, inFlight)
 	}
-	total, requests := 0, map[uint64]bool{}
+	total := 0
 	for _, it := range b.Items {
 		tokens, ok := m.queued[it.Request]
 		if !ok || m.next[it.Request] != it.Index || tokens[it.Index] != it.Tokens {
@@ -84,13 +82,12 @@ func (m *machine) step(t *rapid.T) (formed bool, again time.Time) {
 		}
 		m.next[it.Request]++
 		total += it.Tokens
-		requests[it.Request] = true
 		if m.next[it.Request] == len(tokens) {
 			delete(m.queued, it.Request)
 		}
 	}
-	if total != b.Tokens || len(requests) != b.Requests {
-		t.Fatalf("batch says %d tokens of %d requests, has %d of %d", b.Tokens, b.Requests, total, len(requests))
+	if total != b.Tokens {
+		t.Fatalf("batch says %d tokens, has %d", b.Tokens, total)
 	}
 	m.flying = append(m.flying, b)
 	if len(m.flying) > m.limits.active() {
@@ -104,7 +101,7 @@ func (m *machine) check(t *rapid.T) {
 	for id, tokens := range m.queued {
 		pending += sum1(tokens[m.next[id]:])
 	}
-	if got := m.packer.Pending(); got != pending || len(m.packer.byID) != len(m.queued) {
+	if got := m.packer.pending; got != pending || len(m.packer.byID) != len(m.queued) {
 		t.Fatalf("pending %d of %d requests, want %d of %d", got, len(m.packer.byID), pending, len(m.queued))
 	}
 }
@@ -120,7 +117,7 @@ func (m *machine) drain(t *rapid.T) {
 		case formed:
 		case len(m.flying) > 0:
 			m.now = m.now.Add(time.Millisecond)
-			m.packer.Done(m.flying[0], m.now)
+			m.packer.Done(m.flying[0])
 			m.flying = m.flying[1:]
 		case again.After(m.now):
 			m.now = again
@@ -188,11 +185,11 @@ func TestTenThousandAndOne(t *testing.T) {
 	if third, again := f.Next(now); third != nil || !again.IsZero() {
 		t.Fatalf("a third batch %+v, %v beyond the context", third, again)
 	}
-	if first.Tokens != 100 || second.Tokens != 100 || first.Rule != RuleFull {
+	if first.Tokens != 100 || second.Tokens != 100 || !first.Full {
 		t.Fatalf("batches %+v and %+v", first, second)
 	}
 	f.Add(2, &Request{Priority: Normal, Tokens: []int{10}}, now)
-	f.Done(first, now)
+	f.Done(first)
 	b, _ := f.Next(now)
 	if !slices.ContainsFunc(b.Items, func(it Item) bool { return it.Request == 2 }) {
 		t.Errorf("the single text is not in the next batch: %+v", b.Items)
@@ -204,7 +201,7 @@ func TestBatchesGrowByQueueing(t *testing.T) {
 	add := func(id uint64, n int) { f.Add(id, &Request{Priority: Normal, Tokens: []int{n}}, now) }
 	add(1, 10)
 	lone, _ := f.Next(now)
-	if lone == nil || lone.Rule != RuleIdle {
+	if lone == nil || lone.Full {
 		t.Fatalf("a lone request has to wait: %+v", lone)
 	}
 	for id := range uint64(5) {
@@ -220,27 +217,29 @@ func TestBatchesGrowByQueueing(t *testing.T) {
 	if b == nil || b.Tokens != 100 {
 		t.Fatalf("a full batch waits: %+v", b)
 	}
-	f.Done(lone, now)
-	f.Done(b, now)
-	if f.Pending() != 0 {
+	f.Done(lone)
+	f.Done(b)
+	if f.pending != 0 {
 		t.Error("tokens or batches are left")
 	}
 }
 
-// TestPriorities checks that higher priorities go first and lower ones are not starved.
+// TestPriorities checks that higher priorities go first and lower ones fill the rest.
 func TestPriorities(t *testing.T) {
-	f, now := newPacker(Limits{NBatch: 10, NUBatch: 10, Context: 10}, 0), time.Unix(0, 0)
-	f.Add(1, &Request{Priority: Low, Tokens: repeat(100, 10)}, now)
-	f.Add(2, &Request{Priority: Normal, Tokens: repeat(100, 10)}, now)
-	f.Add(3, &Request{Priority: High, Tokens: repeat(100, 10)}, now)
-	served := map[uint64]int{}
-	for range 60 {
+	f, now := newPacker(Limits{NBatch: 20, NUBatch: 10, Context: 20}, 0), time.Unix(0, 0)
+	f.Add(1, &Request{Priority: Low, Tokens: repeat(3, 10)}, now)
+	f.Add(2, &Request{Priority: Normal, Tokens: repeat(2, 10)}, now)
+	f.Add(3, &Request{Priority: High, Tokens: repeat(3, 10)}, now)
+	var served []uint64
+	for range 4 {
 		b, _ := f.Next(now)
-		served[b.Items[0].Request]++
-		f.Done(b, now)
+		for _, it := range b.Items {
+			served = append(served, it.Request)
+		}
+		f.Done(b)
 	}
-	if served[3] < 40 || served[2] == 0 || served[1] == 0 {
-		t.Errorf("served %v", served)
+	if want := []uint64{3, 3, 3, 2, 2, 1, 1, 1}; !slices.Equal(served, want) {
+		t.Errorf("served %v, want %v", served, want)
 	}
 }
 
@@ -256,60 +255,9 @@ func TestNoPassing(t *testing.T) {
 	if small, _ := f.Next(now); small != nil {
 		t.Fatalf("passed by %+v", small.Items)
 	}
-	f.Done(b, now)
+	f.Done(b)
 	if b, _ = f.Next(now); b == nil || b.Items[0].Request != 2 {
 		t.Errorf("batch %+v", b)
-	}
-}
-
-// TestGathering checks that the engine waits for clients of a shared batch, but not for a client that was alone, and
-// does not repeat a vain wait at once.
-func TestGathering(t *testing.T) {
-	f, now := newPacker(Limits{NBatch: 1000, NUBatch: 100, Context: 2000}, 0), time.Unix(100, 0)
-	id := uint64(0)
-	add := func(n int) {
-		for range n {
-			id++
-			f.Add(id, &Request{Priority: Normal, Tokens: []int{10}}, now)
-		}
-	}
-	add(1)
-	b, _ := f.Next(now)
-	add(10)
-	now = now.Add(80 * time.Millisecond)
-	f.Done(b, now)
-	b, _ = f.Next(now)
-	if b == nil || b.Requests != 10 {
-		t.Fatalf("after a batch of one: %+v", b)
-	}
-	now = now.Add(80 * time.Millisecond)
-	f.Done(b, now)
-	add(1)
-	early, again := f.Next(now)
-	if want := now.Add(maxGather); early != nil || !again.Equal(want) {
-		t.Fatalf("after a shared batch: %+v, again %v, want %v", early, again, want)
-	}
-	add(9)
-	if b, _ = f.Next(now); b == nil || b.Requests != 10 {
-		t.Fatalf("all are back: %+v", b)
-	}
-	now = now.Add(80 * time.Millisecond)
-	f.Done(b, now)
-	add(1)
-	_, again = f.Next(now)
-	now = again
-	if b, _ = f.Next(now); b == nil || b.Requests != 1 {
-		t.Fatalf("the wait never ends: %+v", b)
-	}
-	add(3)
-	f.Done(b, now.Add(time.Second))
-	if b, _ = f.Next(now.Add(time.Second)); b == nil {
-		t.Fatal("a wait after a batch of one")
-	}
-	f.Done(b, now.Add(2*time.Second))
-	add(1)
-	if b, _ = f.Next(now.Add(2 * time.Second)); b == nil {
-		t.Fatal("a wait although the last one was in vain")
 	}
 }
 
@@ -385,13 +333,13 @@ func TestRun(t *testing.T) {
 		{[]int{30, 30, 30}, 64, "[2 1]"},
 		{[]int{500}, 64, "[1]"},
 	} {
-		var items []Item
+		var items []sequence
 		for i, n := range tt.sizes {
-			items = append(items, Item{Index: i, Tokens: n})
+			items = append(items, sequence{Item: Item{Index: i, Tokens: n}})
 		}
 		var got []int
 		for len(items) > 0 {
-			n := leadingItems(items, tt.most)
+			n := leading(items, tt.most)
 			got, items = append(got, n), items[n:]
 		}
 		if fmt.Sprint(got) != tt.want {
@@ -422,9 +370,9 @@ func TestCeiling(t *testing.T) {
 						t.Fatalf("%d is not reached from %d", memory, c.now)
 					}
 					s.learn(size, smaller(size, try))
-					size = s.learned / text * text
+					size = s.cut / text * text
 				}
-				c.outOfMemory(s.failed, s.learned)
+				c.outOfMemory(s.failed, s.cut)
 				if c.now > nBatch || c.now < minTokens {
 					t.Fatalf("ceiling %d of %d", c.now, nBatch)
 				}
@@ -460,9 +408,9 @@ func TestCeiling(t *testing.T) {
 // is not starved.
 func TestCeilingBoundsBatches(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 1000, NUBatch: 1000, Context: 2000}, 0), time.Unix(0, 0)
-	f.OutOfMemory(1000, 100)
-	if f.Ceiling() != 100 {
-		t.Fatalf("ceiling %d", f.Ceiling())
+	f.ceiling.outOfMemory(1000, 100)
+	if f.ceiling.now != 100 {
+		t.Fatalf("ceiling %d", f.ceiling.now)
 	}
 	f.Add(1, &Request{Priority: Normal, Tokens: []int{40, 900, 40}}, now)
 	f.Add(2, &Request{Priority: Normal, Tokens: repeat(4, 40)}, now)
@@ -473,7 +421,7 @@ func TestCeilingBoundsBatches(t *testing.T) {
 			t.Fatalf("nothing goes: %v", sizes)
 		}
 		sizes = append(sizes, b.Tokens)
-		f.Done(b, now)
+		f.Done(b)
 	}
 	if got, want := fmt.Sprint(sizes), "[80 900 80 80]"; got != want {
 		t.Errorf("batches of %s, want %s", got, want)

@@ -1,9 +1,6 @@
 package batch
 
-import (
-	"bytes"
-	"strings"
-)
+import "strings"
 
 // WordPiece counts the tokens of plain ASCII texts as BERT's tokenizer would with its vocabulary. It is exact or says
 // that it cannot tell. It is immutable and so safe for concurrent use.
@@ -31,7 +28,7 @@ func NewWordPiece(tokens []string) *WordPiece {
 
 // Count returns the number of tokens in text, without those that the model adds. ok is false if text contains anything
 // but printable ASCII and common spaces, or the name of a special token.
-func (w *WordPiece) Count(text []byte) (n int, ok bool) {
+func (w *WordPiece) Count(text string) (n int, ok bool) {
 	if !w.plain(text) {
 		return 0, false
 	}
@@ -43,7 +40,7 @@ func (w *WordPiece) Count(text []byte) (n int, ok bool) {
 			word = word[:len(wordStart)]
 		}
 	}
-	for _, c := range text {
+	for _, c := range []byte(text) {
 		switch {
 		case c <= ' ':
 			flush()
@@ -62,8 +59,8 @@ func (w *WordPiece) Count(text []byte) (n int, ok bool) {
 }
 
 // plain reports whether Count is exact for text.
-func (w *WordPiece) plain(text []byte) bool {
-	for i, c := range text {
+func (w *WordPiece) plain(text string) bool {
+	for i, c := range []byte(text) {
 		if (c < ' ' && c != '\t' && c != '\n' && c != '\r') || c > '~' {
 			return false
 		}
@@ -71,8 +68,8 @@ func (w *WordPiece) plain(text []byte) bool {
 			continue
 		}
 		rest := text[i:min(len(text), i+w.longest)]
-		if end := bytes.IndexByte(rest, ']'); end > 0 {
-			if _, special := w.brackets[string(rest[:end+1])]; special {
+		if end := strings.IndexByte(rest, ']'); end > 0 {
+			if _, special := w.brackets[rest[:end+1]]; special {
 				return false
 			}
 		}
