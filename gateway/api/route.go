@@ -82,7 +82,6 @@ type Route struct {
 	CanStream bool    // the answer may be a stream of events or lines, which can be held open before it begins
 	Streams   bool    // an absent stream field means true
 	WholePool bool    // shows all models: not for keys that are limited to some
-	Unserved  string  // why the route always answers 501, of a dialect that is served in part; "" when it is served
 	InQuery   bool    // the query may name the model where the body does not, as ?model=ID
 	Model     Field   // where the model's name is; its Name is "" when it is not in the body
 	Fields    []Field // the others that are checked

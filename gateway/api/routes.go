@@ -63,10 +63,8 @@ var routes = compiled([]Route{
 	{Name: "options_get", Method: "GET", Path: "/models/{id}/options", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAnyKey},
 	{Name: "options_set", Method: "POST", Path: "/models/{id}/options", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON},
 	{Name: "options_delete", Method: "DELETE", Path: "/models/{id}/options", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAdmin},
-	{Name: "model_status", Method: "GET", Path: "/models/{id}/status", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAnyKey},
 	{Name: "stats", Method: "GET", Path: "/stats", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAnyKey, WholePool: true},
 	{Name: "system_info", Method: "GET", Path: "/system-info", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAnyKey},
-	{Name: "system_stats", Method: "GET", Path: "/system-stats", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAnyKey},
 	{Name: "pin", Method: "POST", Path: "/internal/pin", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyJSON, Model: modelNameField, Fields: []Field{required("pinned", TypesOf(jsonscan.Bool))}},
 	{Name: "config_set", Method: "POST", Path: "/internal/set", Mount: both, Dialect: Lemonade, Scope: ScopeAdmin, Body: BodyJSON},
 	{Name: "config_get", Method: "GET", Path: "/internal/config", Mount: both, Dialect: Lemonade, Scope: ScopeAnyKey, WholePool: true},
@@ -84,11 +82,6 @@ var routes = compiled([]Route{
 	{Name: "conversations_forget_all", Method: "DELETE", Path: "/internal/conversations", Mount: both, Dialect: Lemonade, Scope: ScopeManage, WholePool: true},
 	{Name: "conversations_forget", Method: "DELETE", Path: "/internal/conversations/{id}", Mount: both, Dialect: Lemonade, Scope: ScopeManage},
 	{Name: "host_sleep", Method: "POST", Path: "/internal/hosts/{id}/sleep", Mount: both, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
-	{Name: "install", Method: "POST", Path: "/install", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeManage, Unserved: "Engines are not installed from here: they are programs of the hosts, in their --engines-dir."},
-	{Name: "uninstall", Method: "POST", Path: "/uninstall", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeManage, Unserved: "Engines are not removed from here: they are programs of the hosts, in their --engines-dir."},
-	{Name: "registry_search", Method: "GET", Path: "/registry/search", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAnyKey, Unserved: "No hub is searched from here; name the model's file as hf://OWNER/REPO/FILE."},
-	{Name: "pull_variants", Method: "GET", Path: "/pull/variants", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAnyKey, Unserved: "No hub is searched from here; name the model's file as hf://OWNER/REPO/FILE."},
-	{Name: "routing_validate", Method: "POST", Path: "/routing/validate", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeAnyKey, Unserved: "Requests go to the model that they name; there are no rules that choose one."},
 
 	// The page.
 	{Name: "ui", Method: "GET", Path: "/ui", Mount: Bare},
@@ -100,7 +93,6 @@ var routes = compiled([]Route{
 
 	// OpenAI.
 	{Name: "models", Method: "GET", Path: "/models", Mount: both, Scope: ScopeAnyKey},
-	{Name: "check_updates", Method: "POST", Path: "/models/check-updates", Mount: Prefixed, Dialect: Lemonade, Scope: ScopeManage, Body: BodyOptional},
 	{Name: "model", Method: "GET", Path: "/models/{id}", Mount: Prefixed, Scope: ScopeAnyKey},
 	{Name: "chat", Method: "POST", Path: "/chat/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{requiredMax("messages", list, MaxMessages)}},
 	{Name: "completions", Method: "POST", Path: "/completions", Mount: Prefixed, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{required("prompt", textOrList)}},
@@ -122,7 +114,6 @@ var routes = compiled([]Route{
 	{Name: "tokenize", Method: "POST", Path: "/tokenize", Mount: both, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, InQuery: true, Model: modelField, Fields: []Field{required("content", text)}},
 	{Name: "detokenize", Method: "POST", Path: "/detokenize", Mount: both, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, InQuery: true, Model: modelField, Fields: []Field{required("tokens", list)}},
 	{Name: "apply_template", Method: "POST", Path: "/apply-template", Mount: both, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, InQuery: true, Model: modelField, Fields: []Field{requiredMax("messages", list, MaxMessages)}},
-	{Name: "infill", Method: "POST", Path: "/infill", Mount: both, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, InQuery: true, Model: modelField, Fields: []Field{optional("input_prefix", text), optional("input_suffix", text)}},
 
 	// Anthropic.
 	{Name: "messages", Method: "POST", Path: "/messages", Mount: Prefixed, Dialect: Anthropic, Type: policy.LLM, Scope: ScopeInfer, Body: BodyJSON, Inference: true, CanStream: true, Model: modelField, Fields: []Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true}, requiredMax("messages", list, MaxMessages)}},
@@ -130,7 +121,6 @@ var routes = compiled([]Route{
 
 	// Embeddings of Text Embeddings Inference and of Cohere.
 	{Name: "tei_embed", Method: "POST", Path: "/embed", Mount: Bare, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("inputs", textOrList, MaxInputs), {Name: "prompt_name", Refused: true}}},
-	{Name: "tei_embed_sparse", Method: "POST", Path: "/embed_sparse", Mount: Bare, Scope: ScopeAnyKey, Unserved: "No engine here gives sparse embeddings; use /embed."},
 	{Name: "tei_info", Method: "GET", Path: "/info", Mount: Bare, Scope: ScopeAnyKey},
 	{Name: "cohere_embed", Method: "POST", Path: "/v2/embed", Mount: Bare, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{requiredMax("texts", list, MaxInputs), {Name: "images", Refused: true}, {Name: "inputs", Refused: true}}},
 
@@ -151,22 +141,14 @@ var routes = compiled([]Route{
 	{Name: "ollama_embeddings", Method: "POST", Path: "/api/embeddings", Mount: Bare, Dialect: Ollama, Type: policy.Embedding, Scope: ScopeInfer, Body: BodyJSON, Inference: true, Model: modelField, Fields: []Field{optional("prompt", text)}},
 	{Name: "ollama_pull", Method: "POST", Path: "/api/pull", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Body: BodyJSON, Streams: true, Model: modelOrName},
 	{Name: "ollama_delete", Method: "DELETE", Path: "/api/delete", Mount: Bare, Dialect: Ollama, Scope: ScopeAdmin, Body: BodyJSON, Model: modelOrName},
-	{Name: "ollama_create", Method: "POST", Path: "/api/create", Mount: Bare, Dialect: Ollama, Scope: ScopeAdmin, Body: BodyJSON, Streams: true, Model: modelOrName},
-	{Name: "ollama_copy", Method: "POST", Path: "/api/copy", Mount: Bare, Dialect: Ollama, Scope: ScopeAdmin, Body: BodyJSON, Fields: []Field{required("source", text), required("destination", text)}},
-	{Name: "ollama_push", Method: "POST", Path: "/api/push", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Unserved: "Models are not published from here; their weights are files, or come from hf:// and s3://."},
-	{Name: "ollama_blobs", Method: "POST", Path: "/api/blobs/{id}", Mount: Bare, Dialect: Ollama, Scope: ScopeManage, Unserved: "Weights are not uploaded; give the model's checkpoint in the models file, or register it."},
 
 	// Operator routes.
 	{Name: "running", Method: "GET", Path: "/running", Mount: both, Scope: ScopeAnyKey},
 	{Name: "unload_all", Method: "GET", Path: "/unload", Mount: both, Scope: ScopeManage},
-	{Name: "api_unload_all", Method: "POST", Path: "/api/models/unload", Mount: Bare, Scope: ScopeManage},
-	{Name: "api_unload", Method: "POST", Path: "/api/models/unload/{id}", Mount: Bare, Scope: ScopeManage},
 	{Name: "upstream", Method: anyMethod, Path: "/upstream/{id}", Mount: Bare, Scope: ScopeAdmin, Body: BodyRaw, Inference: true},
 	{Name: "logs", Method: "GET", Path: "/logs", Mount: both, Scope: ScopeAdmin, WholePool: true},
 	{Name: "logs_stream", Method: "GET", Path: "/logs/stream", Mount: both, Scope: ScopeAdmin, WholePool: true},
 	{Name: "logs_stream_model", Method: "GET", Path: "/logs/stream/{id}", Mount: both, Scope: ScopeAdmin, WholePool: true},
-	{Name: "props", Method: "GET", Path: "/props", Mount: both, Scope: ScopeManage},
-	{Name: "slots", Method: "GET", Path: "/slots", Mount: both, Scope: ScopeManage},
 })
 
 func rerank(path string, mount Mount) Route {

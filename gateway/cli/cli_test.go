@@ -74,10 +74,10 @@ func TestManage(t *testing.T) {
 
 func TestProgressOfALoad(t *testing.T) {
 	for answer, want := range map[string]string{
-		`{"state":"queued","host":"h","position":2,"eta":40}`:                                          "queued on h, position 2, about 40 s more",
-		`{"state":"pulling","host":"h","bytes_done":12582912,"bytes_total":251658240,"position":null}`: "pulling on h, 12 MiB of 240 MiB",
-		`{"state":"waking","host":"h"}`:                                                                "waking on h",
-		`{}`:                                                                                           "",
+		`{"status":{"value":"queued","host":"h","position":2,"eta":40}}`:                          "queued on h, position 2, about 40 s more",
+		`{"status":{"value":"pulling","host":"h","bytes_done":12582912,"bytes_total":251658240}}`: "pulling on h, 12 MiB of 240 MiB",
+		`{"status":{"value":"waking","host":"h"}}`:                                                "waking on h",
+		`{}`: "",
 	} {
 		r, _ := gateway(t, 200, answer)
 		if got := r.modelState("m")(t.Context()); got != want {

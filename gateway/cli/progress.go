@@ -44,17 +44,20 @@ func (r Remote) progress(ctx context.Context, out io.Writer, look func(context.C
 // modelState looks how far a model's load is; "" when the gateway does not say.
 func (r Remote) modelState(name string) func(context.Context) string {
 	return func(ctx context.Context) string {
-		var s struct {
-			State    string
-			Host     string
-			Position int
-			ETA      float64
-			Done     int64 `json:"bytes_done"`
-			Total    int64 `json:"bytes_total"`
+		var m struct {
+			Status struct {
+				State    string `json:"value"`
+				Host     string
+				Position int
+				ETA      float64
+				Done     int64 `json:"bytes_done"`
+				Total    int64 `json:"bytes_total"`
+			}
 		}
-		if r.call(ctx, "GET", "/v1/models/"+url.PathEscape(name)+"/status", nil, &s) != nil || s.State == "" {
+		if r.call(ctx, "GET", "/v1/models/"+url.PathEscape(name), nil, &m) != nil || m.Status.State == "" {
 			return ""
 		}
+		s := m.Status
 		line := s.State
 		if s.Host != "" {
 			line += " on " + s.Host

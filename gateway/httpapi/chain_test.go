@@ -130,7 +130,6 @@ func TestKeepAlive(t *testing.T) {
 		{post("/v1/audio/transcriptions", "{}", "Content-Type: application/json"), 415, "unsupported_media_type"},
 		{post("/v1/audio/transcriptions", "--b\r\n", "Content-Type: multipart/form-data; boundary=b"), 400, "invalid_request"},
 		{post("/v1/audio/transcriptions", "--b\r\nContent-Disposition: form-data; name=\"model\"\n\nother\r\n\r\nm\r\n--b--", "Content-Type: multipart/form-data; boundary=b"), 400, "invalid_request"},
-		{post("/api/push", "{}"), 501, ""},
 		{post(chatPath, chatBody, "Content-Type: application/x-www-form-urlencoded"), 200, ""},
 		{post(chatPath, chatBody, "Content-Type: text/plain", "x-wait-timeout: Inf", "Content-Encoding: identity"), 200, ""},
 		{"POST " + chatPath + " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n", 7, chatBody[:7], len(chatBody)-7, chatBody[7:]), 200, ""},

@@ -86,9 +86,6 @@ func TestEmbedDialects(t *testing.T) {
 			t.Errorf("%s %s: %d %s", c.path, c.body, r.status, r.text)
 		}
 	}
-	if r := s.ask("POST", "/embed_sparse", `{"inputs":"a"}`); r.status != 501 || r.code() != "not_supported" {
-		t.Errorf("sparse: %d %s", r.status, r.text)
-	}
 	info := s.ask("GET", "/info", "")
 	if info.status != 200 || info.json["model_id"] != "vec" || shape(info.json["model_type"]) != "{embedding:{}}" || info.json["max_client_batch_size"] != 2048.0 || info.json["version"] == "" {
 		t.Errorf("info: %d %s", info.status, info.text)

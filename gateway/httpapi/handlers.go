@@ -34,7 +34,6 @@ var handlers = map[string]handler{
 	"tokenize":          infer("/tokenize"),
 	"detokenize":        infer("/detokenize"),
 	"apply_template":    infer("/apply-template"),
-	"infill":            infer("/infill"),
 	"ollama_chat":       (*Server).ollamaChat,
 	"ollama_generate":   (*Server).ollamaGenerate,
 	"ollama_embed":      (*Server).ollamaEmbed,
@@ -51,8 +50,6 @@ var handlers = map[string]handler{
 	"openapi":      (*Server).openapi,
 
 	"upstream": (*Server).upstream,
-	"props":    inspect("/props"),
-	"slots":    inspect("/slots"),
 
 	"tei_info": (*Server).teiInfo,
 
@@ -72,16 +69,9 @@ func allHandlers(m *manage.Service) map[string]handler {
 		all[name] = func(_ *Server, r *request) error { return handle(&r.Request) }
 	}
 	for _, r := range api.Routes() {
-		if r.Unserved != "" {
-			all[r.Name] = notSupported
-		}
 		if all[r.Name] == nil {
 			panic("httpapi: there is no handler for the route " + r.Name)
 		}
 	}
 	return all
-}
-
-func notSupported(_ *Server, r *request) error {
-	return api.New(api.NotSupported, r.Match.Route.Unserved)
 }

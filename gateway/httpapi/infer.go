@@ -146,6 +146,10 @@ func (c *call) refuseByLimit(err error) error {
 	return err
 }
 
+func notLoaded(model string) error {
+	return api.Newf(api.NotLoadedConflict, "The model '%s' is not loaded, and this route does not load it.", model).WithParam("model")
+}
+
 // clientGone reports whether an error means that the client left.
 func clientGone(err error) bool {
 	return errors.Is(err, relay.ErrGone) || errors.Is(err, scheduling.ErrLeft)

@@ -251,16 +251,11 @@ func TestUnload(t *testing.T) {
 	if loaded() != 2 {
 		t.Error("the listing that follows must be exact")
 	}
-	p.want(404, p.post("/api/models/unload/nobody", ""))
-	p.want(200, p.post("/api/models/unload/one", ""))
-	p.want(200, p.post("/api/models/unload/two", ""))
+	p.want(200, p.post("/v1/unload", `{"model":"two"}`))
 	if p.want(200, p.do("HEAD", "/unload", "")); loaded() != 1 {
 		t.Error("HEAD must unload nothing")
 	}
 	if r := p.want(200, p.get("/unload")); r.text != "OK" || loaded() != 0 {
 		t.Errorf("GET /unload: %s", r.text)
-	}
-	if r := p.want(200, p.post("/api/models/unload", "")); r.json["msg"] != "ok" {
-		t.Error(r.text)
 	}
 }

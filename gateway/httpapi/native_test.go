@@ -13,7 +13,6 @@ func TestEnginePathsOfAModel(t *testing.T) {
 		{"/v1/tokenize", `{"model":"llama","content":"a"}`, "/tokenize", `{"model":"llama","content":"a"}`},
 		{"/v0/detokenize?model=LLAMA", `{"tokens":[1]}`, "/detokenize", `{"model":"llama","tokens":[1]}`},
 		{"/apply-template?model=llama", `{"messages":[{"role":"user","content":"hi"}]}`, "/apply-template", `{"messages":[{"role":"user","content":"hi"}]}`},
-		{"/infill?model=llama", `{"input_prefix":"a","input_suffix":"b"}`, "/infill", `{"input_prefix":"a","input_suffix":"b"}`},
 		{"/tokenize", `{"content":"a"}`, "/tokenize", `{"model":"llama","content":"a"}`}, // of the loaded model
 		{"/tokenize?model=nobody", `{"model":"llama","content":"a"}`, "/tokenize", `{"model":"llama","content":"a"}`},
 	} {
@@ -33,7 +32,6 @@ func TestEnginePathsOfAModel(t *testing.T) {
 	}{
 		{"/tokenize?model=nobody", `{"content":"a"}`, 404, "model_not_found"},
 		{"/tokenize?model=vec", `{"content":"a"}`, 400, "model_type_mismatch"},
-		{"/infill?model=llama", `{"input_prefix":"a","id_slot":1}`, 400, "unsupported_parameter"},
 		{"/apply-template?model=llama", `{}`, 400, "missing_required_parameter"},
 		{"/apply-template?model=llama", `{"messages":[{"role":"user","content":"hi"}],"chat_template":"x"}`, 400, "unsupported_parameter"},
 		{"/v1/chat/completions?model=llama", `{"messages":[{"role":"user","content":"hi"}]}`, 400, "missing_required_parameter"},
@@ -41,12 +39,6 @@ func TestEnginePathsOfAModel(t *testing.T) {
 		if r := s.ask("POST", c.path, c.body); r.status != c.status || r.code() != c.code {
 			t.Errorf("%s %s: %d %s", c.path, c.body, r.status, r.text)
 		}
-	}
-	if r := s.ask("GET", "/slots?model=spare", ""); r.status != 409 {
-		t.Errorf("slots: %d %s", r.status, r.text)
-	}
-	if r := s.ask("GET", "/slots", ""); r.status != 200 || r.header.Get("x-model") != "llama" {
-		t.Errorf("slots of the loaded model: %d %s", r.status, r.text)
 	}
 	item := s.ask("GET", "/v1/models/llama", "")
 	for _, name := range []string{"context_length", "max_context_window"} {
@@ -59,9 +51,7 @@ func TestEnginePathsOfAModel(t *testing.T) {
 // Without a name there must be a loaded language model: none is loaded for such a request.
 func TestEnginePathsWithoutAModel(t *testing.T) {
 	s := newStage(t).warm("vec").serve(answering(`{"ok":true}`))
-	for _, r := range []reply{s.ask("POST", "/tokenize", `{"content":"a"}`), s.ask("GET", "/slots", "")} {
-		if r.status != 400 || r.code() != "missing_required_parameter" {
-			t.Errorf("%d %s", r.status, r.text)
-		}
+	if r := s.ask("POST", "/tokenize", `{"content":"a"}`); r.status != 400 || r.code() != "missing_required_parameter" {
+		t.Errorf("%d %s", r.status, r.text)
 	}
 }

@@ -84,14 +84,6 @@ func TestOllamaVersion(t *testing.T) {
 	p.want(200, p.do("HEAD", "/api/version", ""))
 }
 
-// Routes of the dialect that have no use here are known, but not served.
-func TestOllamaRoutesThatAreNotServed(t *testing.T) {
-	p := newPool(t, "")
-	for _, path := range []string{"/api/push", "/api/blobs/sha256:00"} {
-		p.errorLine(p.want(501, p.post(path, `{}`)))
-	}
-}
-
 // tagged returns a model's name as Ollama's clients expect it.
 func tagged(id string) string {
 	if strings.Contains(id, ":") {

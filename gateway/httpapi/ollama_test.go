@@ -132,9 +132,6 @@ func TestOllamaErrors(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", body, r.status, r.text, want)
 		}
 	}
-	if r := p.post("/api/create", `{"model":"x","from":"one","system":"Be brief."}`); r.status != http.StatusNotImplemented {
-		t.Errorf("create: %d %s", r.status, r.text)
-	}
 }
 
 // While a model loads, a stream reports it with empty words. A failure is then its last line.

@@ -85,7 +85,7 @@ func (r *request) runnerMetrics() *meter.Sum {
 			var call relay.Call
 			stop := time.AfterFunc(summedWait, func() { call.Cancel(relay.ErrTimeout) })
 			defer stop.Stop()
-			resp, err := r.s.dir.Ask(&call, h, rpc.PathMetrics, "", r.ID, models.AskWait)
+			resp, err := r.s.dir.Ask(&call, "GET", h, rpc.PathMetrics, r.ID, models.AskWait)
 			if err != nil {
 				return
 			}

@@ -46,15 +46,17 @@ func told(of func(name string) string) string {
 	return strings.Join(out, " ")
 }
 
-// status returns GET /models/{id}/status in one line.
+// status returns in one line what GET /models/{id} says of a load.
 func (s *stage) status(model string) string {
 	s.t.Helper()
-	r := s.ask("GET", "/v1/models/"+model+"/status", "")
-	if r.status != 200 || len(r.json) != 8 {
+	r := s.ask("GET", "/v1/models/"+model, "")
+	if r.status != 200 {
 		s.t.Fatalf("%d %s", r.status, r.text)
 	}
+	status := r.json["status"].(map[string]any)
+	status["model"], status["state"] = r.json["id"], status["value"]
 	return told(func(name string) string {
-		if v := r.json[name]; v != nil {
+		if v := status[name]; v != nil {
 			return fmt.Sprint(v)
 		}
 		return ""

@@ -113,7 +113,6 @@ type Server struct {
 	dir        *models.Directory
 	manage     *manage.Service
 	web        web.Server
-	document   func() []byte // of /openapi.json
 	hub        *ui.Hub
 	history    *ui.History
 
@@ -133,7 +132,6 @@ func New(cfg Config) *Server {
 
 		intake: relay.NewIntake(relay.IntakeConfig{MaxBody: cfg.MaxBody, MaxHeld: cfg.MaxHeldBytes, ReadTimeout: cfg.ReadTimeout, MinRate: cfg.MinRate}),
 	}
-	s.document = sync.OnceValue(func() []byte { return api.OpenAPI(cfg.Version, answerSchemas()) })
 	s.life, s.end = context.WithCancel(context.Background())
 	s.dir = models.New(models.Config{
 		Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Usage: cfg.Usage, Catalog: cfg.Catalog, Signer: cfg.Signer, Withheld: cfg.Withheld, RunnerSocket: cfg.RunnerSocket,

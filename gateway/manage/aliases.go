@@ -23,8 +23,8 @@ type aliasList struct {
 	Aliases []alias `json:"aliases"`
 }
 
-// aliases lists the names set at run time, in order. The listings of models show the catalogue's.
-func (s *Service) aliases(r *web.Request) error {
+// Aliases lists the names set at run time, in order. The listings of models show the catalogue's.
+func (s *Service) Aliases(r *web.Request) error {
 	table, err := s.dir.Tables.Read(context.Background(), state.Aliases)
 	if err != nil {
 		return models.StoreError(err)
@@ -36,21 +36,21 @@ func (s *Service) aliases(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, list)
 }
 
-// aliasGet returns one of them.
-func (s *Service) aliasGet(r *web.Request) error {
+// AliasGet returns one of them.
+func (s *Service) AliasGet(r *web.Request) error {
 	table, err := s.dir.Tables.Read(context.Background(), state.Aliases)
 	if err != nil {
 		return models.StoreError(err)
 	}
-	target, there := table[r.Match.ID]
-	if !there {
+	target, ok := table[r.Match.ID]
+	if !ok {
 		return unknownAlias(r.Match.ID)
 	}
 	return r.Reply(fasthttp.StatusOK, alias{r.Match.ID, target})
 }
 
-// aliasSet gives a model another name, which must not be in use. The name is in the path or in the body.
-func (s *Service) aliasSet(r *web.Request) error {
+// AliasSet gives a model another name, which must not be in use. The name is in the path or in the body.
+func (s *Service) AliasSet(r *web.Request) error {
 	m, err := r.Members()
 	if err != nil {
 		return err
@@ -69,25 +69,20 @@ func (s *Service) aliasSet(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.nameModel(model, name, "alias"); err != nil {
+	if !catalog.ValidModelName(name) {
+		return api.New(api.InvalidType, "'alias' must be letters, digits and . _ - in at most two parts separated by a slash, with an optional tag.").WithParam("alias")
+	}
+	if owner := s.dir.Owner(name); owner != "" {
+		return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already.", name, owner).WithParam("alias")
+	}
+	if err := s.dir.Tables.Set(context.Background(), state.Aliases, name, model.ID); err != nil {
 		return err
 	}
 	return r.Reply(fasthttp.StatusOK, alias{name, model.ID})
 }
 
-// nameModel gives a model another name, which the request has in param.
-func (s *Service) nameModel(m *catalog.Model, name, param string) error {
-	if !catalog.ValidModelName(name) {
-		return api.Newf(api.InvalidType, "'%s' must be letters, digits and . _ - in at most two parts separated by a slash, with an optional tag.", param).WithParam(param)
-	}
-	if owner := s.dir.Owner(name); owner != "" {
-		return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already.", name, owner).WithParam(param)
-	}
-	return s.dir.Tables.Set(context.Background(), state.Aliases, name, m.ID)
-}
-
-// aliasDelete removes a name.
-func (s *Service) aliasDelete(r *web.Request) error {
+// AliasDelete removes a name.
+func (s *Service) AliasDelete(r *web.Request) error {
 	table, err := s.dir.Tables.Read(context.Background(), state.Aliases)
 	if err != nil {
 		return models.StoreError(err)

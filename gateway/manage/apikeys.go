@@ -20,8 +20,8 @@ type keyList struct {
 	Keys []keys.Entry `json:"keys"`
 }
 
-// keysList is GET /internal/keys: the API keys in Redis, without the keys themselves, which nobody knows.
-func (s *Service) keysList(r *web.Request) error {
+// KeysList is GET /internal/keys: the API keys in Redis, without the keys themselves, which nobody knows.
+func (s *Service) KeysList(r *web.Request) error {
 	table, err := s.dir.Tables.Read(context.Background(), state.APIKeys)
 	if err != nil {
 		return models.StoreError(err)
@@ -29,9 +29,9 @@ func (s *Service) keysList(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, keyList{keys.List(table)})
 }
 
-// keysAdd is POST /internal/keys. The client makes the key and sends its digest, so that the key is known to its holder
+// KeysAdd is POST /internal/keys. The client makes the key and sends its digest, so that the key is known to its holder
 // alone.
-func (s *Service) keysAdd(r *web.Request) error {
+func (s *Service) KeysAdd(r *web.Request) error {
 	if !s.cfg.Keys.Configured() {
 		return api.New(api.OptionConflict, "This gateway serves without API keys: start it with --admin-key or --api-keys-file first.")
 	}
@@ -66,8 +66,8 @@ func (s *Service) keysAdd(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, keys.List(map[string]string{name: grant})[0])
 }
 
-// keysRevoke is DELETE /internal/keys/{id}. Every gateway refuses the key within seconds.
-func (s *Service) keysRevoke(r *web.Request) error {
+// KeysRevoke is DELETE /internal/keys/{id}. Every gateway refuses the key within seconds.
+func (s *Service) KeysRevoke(r *web.Request) error {
 	table, err := s.dir.Tables.Read(context.Background(), state.APIKeys)
 	if err != nil {
 		return models.StoreError(err)

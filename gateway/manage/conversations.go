@@ -63,8 +63,8 @@ const (
 	forgotUnreached = "unreached"
 )
 
-// conversations is GET /internal/conversations: what each host keeps of the models' conversations.
-func (s *Service) conversations(r *web.Request) error {
+// Conversations is GET /internal/conversations: what each host keeps of the models' conversations.
+func (s *Service) Conversations(r *web.Request) error {
 	out := conversationList{Conversations: []keptConversations{}, Unreached: []string{}}
 	err := s.everyHost(r, "GET", rpc.PathSavedConversations, func(host string, body []byte, err error) {
 		var list []keptConversations
@@ -85,9 +85,9 @@ func (s *Service) conversations(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, out)
 }
 
-// conversationsForget is DELETE /internal/conversations/{id}, and DELETE /internal/conversations for all models. The pool remembers
+// ConversationsForget is DELETE /internal/conversations/{id}, and DELETE /internal/conversations for all models. The pool remembers
 // it for hosts that are asleep or not reached; the others do it now.
-func (s *Service) conversationsForget(r *web.Request) error {
+func (s *Service) ConversationsForget(r *web.Request) error {
 	model := r.Match.ID
 	if model != "" {
 		switch m, err := s.dir.Named(&r.Key, model); {
@@ -149,7 +149,7 @@ func (s *Service) everyHost(r *web.Request, method, path string, take func(host 
 		err := errAsleep
 		var body []byte
 		if h := snap.Hosts[host]; h.Addr != "" && (h.State == policy.Ready || h.State == policy.Draining) {
-			body, err = s.answerOf(&call, method, h, path, r.ID)
+			body, err = s.answerOf(&call, method, h, path, r.ID, maxKept)
 		}
 		if errors.Is(err, relay.ErrGone) {
 			return err
@@ -159,20 +159,4 @@ func (s *Service) everyHost(r *web.Request, method, path string, take func(host 
 	return nil
 }
 
-var (
-	errAsleep  = errors.New("the host is not awake")
-	errRefused = errors.New("the host refused")
-)
-
-// answerOf makes a call to a host and returns its answer.
-func (s *Service) answerOf(call *relay.Call, method string, h *state.HostRecord, path, id string) ([]byte, error) {
-	resp, err := s.dir.Tell(call, method, h, path, "", id, models.AskWait)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Close()
-	if resp.Status() != fasthttp.StatusOK {
-		return nil, errRefused
-	}
-	return resp.AppendBody(nil, maxKept)
-}
+var errAsleep = errors.New("the host is not awake")

@@ -16,28 +16,23 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
-	"reveille/runner/devices"
 )
 
 // healthReport is the answer of GET /health.
 type healthReport struct {
-	Status     string         `json:"status"`
-	Version    string         `json:"version"`
-	Model      *string        `json:"model_loaded"`
-	Checkpoint *string        `json:"checkpoint_loaded"`
-	Loaded     []loadedModel  `json:"all_models_loaded"`
-	Max        map[string]int `json:"max_models"`
-	Pinned     map[string]int `json:"pinned_models"`
-	Telemetry  telemetry      `json:"telemetry"`
-	Retired    []loadedModel  `json:"models_retired"` // copies of outdated catalogue entries, which finish their requests
-	Loading    []loadingModel `json:"models_loading"`
-	Queue      int            `json:"queue_length"`
-	Runners    []runnerInfo   `json:"runners"`
-	Refused    []string       `json:"state_refused,omitempty"` // records in Redis without a valid signature, see state.Store.Refused
-}
-
-type telemetry struct {
-	Enabled bool `json:"enabled"`
+	Status     string          `json:"status"`
+	Version    string          `json:"version"`
+	Model      *string         `json:"model_loaded"`
+	Checkpoint *string         `json:"checkpoint_loaded"`
+	Loaded     []loadedModel   `json:"all_models_loaded"`
+	Max        map[string]int  `json:"max_models"`
+	Pinned     map[string]int  `json:"pinned_models"`
+	Telemetry  map[string]bool `json:"telemetry"`      // Lemonade's; there is none
+	Retired    []loadedModel   `json:"models_retired"` // copies of outdated catalogue entries, which finish their requests
+	Loading    []loadingModel  `json:"models_loading"`
+	Queue      int             `json:"queue_length"`
+	Runners    []runnerInfo    `json:"runners"`
+	Refused    []string        `json:"state_refused,omitempty"` // records in Redis without a valid signature, see state.Store.Refused
 }
 
 // loadedModel is a copy of a model that is ready to serve, or a retired one.
@@ -80,9 +75,9 @@ type runnerInfo struct {
 	Sandbox json.RawMessage `json:"sandbox,omitempty"`
 	// Found lists the devices that the host's runner found, and those it did not find. Absent for a host that has not
 	// registered.
-	Found           *devices.Found `json:"found,omitempty"`
-	PowerOffPending bool           `json:"power_off_pending,omitempty"` // asleep, but its machine may still be on
-	Boot            *bootInfo      `json:"boot,omitempty"`              // what its machine says of its start; absent once its runner is up
+	Found           json.RawMessage `json:"found,omitempty"`
+	PowerOffPending bool            `json:"power_off_pending,omitempty"` // asleep, but its machine may still be on
+	Boot            *bootInfo       `json:"boot,omitempty"`              // what its machine says of its start; absent once its runner is up
 }
 
 // bootInfo is how the start of a host's machine goes.
@@ -92,29 +87,30 @@ type bootInfo struct {
 	Since  float64 `json:"since"`            // Unix seconds
 }
 
-// maxFound bounds a runner's description of its devices, in bytes.
-const maxFound = 64 << 10
+// maxDescription bounds what a runner reports of its devices and its sandbox, in bytes.
+const maxDescription = 64 << 10
 
-// health reports what is loaded, what is being loaded, and what could be. While the pool's state is unavailable, it
-// answers from the mirror.
-func (s *Service) health(r *web.Request) error {
+// Health is GET /health: what is loaded, what is being loaded, and what could be. While the pool's state is unavailable,
+// it answers from the mirror.
+func (s *Service) Health(r *web.Request) error {
 	snap, _ := s.dir.Fresh() // /ready shows a missing store
 	cat := s.cfg.Catalog()
 	h := healthReport{
 		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(snap, cat), Retired: s.retired(snap, cat), Max: maxModels(snap),
-		Loading: s.loading(snap, cat), Runners: runnersOf(snap, cat),
+		Loading: s.loading(snap, cat), Runners: runnersOf(snap, cat), Telemetry: map[string]bool{"enabled": false},
 	}
 	if len(h.Loaded) > 0 {
 		h.Model, h.Checkpoint = &h.Loaded[0].Name, &h.Loaded[0].Checkpoint
 	}
 	h.Refused, _ = s.cfg.Store.Refused()
-	var pinned []string
-	for _, m := range h.Loaded {
-		if m.Pinned {
-			pinned = append(pinned, m.Type)
+	h.Pinned = byType(func(t policy.Type) (n int) {
+		for _, m := range h.Loaded {
+			if m.Pinned && m.Type == string(t) {
+				n++
+			}
 		}
-	}
-	h.Pinned = countTypes(pinned)
+		return n
+	})
 	for _, n := range s.cfg.Gate.Waiting() {
 		h.Queue += n
 	}
@@ -200,9 +196,7 @@ func maxModels(snap *state.Snapshot) map[string]int {
 	if len(limits) == 0 {
 		limits = append(limits, policy.Uniform(1))
 	}
-	out := map[string]int{}
-	for _, t := range policy.Types() {
-		n := 0
+	return byType(func(t policy.Type) (n int) {
 		for _, l := range limits {
 			if of := l.Of(t); of < 0 || n < 0 {
 				n = -1
@@ -210,20 +204,15 @@ func maxModels(snap *state.Snapshot) map[string]int {
 				n = max(n, of)
 			}
 		}
-		out[string(t)] = n
-	}
-	out["transcription"] = out[string(policy.Audio)]
-	return out
+		return n
+	})
 }
 
-// countTypes counts models by type. Every type is present.
-func countTypes(types []string) map[string]int {
+// byType counts something for every type, under Lemonade's names too.
+func byType(count func(policy.Type) int) map[string]int {
 	out := map[string]int{}
 	for _, t := range policy.Types() {
-		out[string(t)] = 0
-	}
-	for _, t := range types {
-		out[t]++
+		out[string(t)] = count(t)
 	}
 	out["transcription"] = out[string(policy.Audio)]
 	return out
@@ -269,13 +258,9 @@ func runnersOf(snap *state.Snapshot, cat *catalog.Catalog) []runnerInfo {
 			kinds = found[name].Devices
 		}
 		info := runnerInfo{ID: name, State: h.State, Devices: kinds, PowerOffPending: h.PowerOffPending()}
-		if box := []byte(h.Fields["sandbox"]); json.Valid(box) {
-			info.Sandbox = box
-		}
-		if text := h.Fields["found"]; text != "" && len(text) <= maxFound {
-			var has devices.Found
-			if json.Unmarshal([]byte(text), &has) == nil {
-				info.Found = &has
+		for field, into := range map[string]*json.RawMessage{"sandbox": &info.Sandbox, "found": &info.Found} {
+			if text := []byte(h.Fields[field]); len(text) <= maxDescription && json.Valid(text) {
+				*into = text
 			}
 		}
 		if b := h.Boot(); b.State != "" {
@@ -288,4 +273,109 @@ func runnersOf(snap *state.Snapshot, cat *catalog.Catalog) []runnerInfo {
 		out = append(out, found[name])
 	}
 	return out
+}
+
+type runningModel struct {
+	Model       string `json:"model"`
+	State       string `json:"state"` // starting, ready, stopping or stopped
+	Command     string `json:"cmd"`
+	Proxy       string `json:"proxy"`
+	TTL         int64  `json:"ttl"` // seconds without use until it is unloaded, 0 for never
+	Name        string `json:"name"`
+	Description string `json:"description"`
+}
+
+type runningList struct {
+	Running []runningModel `json:"running"`
+}
+
+// runningStates are this list's names for a model's states.
+var runningStates = map[policy.ModelState]string{policy.ModelLoading: "starting", policy.ModelLoaded: "ready", policy.ModelDraining: "stopping"}
+
+// Running is GET /running, in llama-swap's form: the models that have a process, or will have one soon, by host and name.
+func (s *Service) Running(r *web.Request) error {
+	snap, _ := s.dir.Fresh()
+	cat := s.cfg.Catalog()
+	list := runningList{Running: []runningModel{}}
+	for _, host := range slices.Sorted(maps.Keys(snap.Hosts)) {
+		h := snap.Hosts[host]
+		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
+			rec := h.Models[id]
+			if rec.Retired != "" {
+				continue
+			}
+			m := runningModel{Model: id, State: runningStates[rec.State], Command: rec.Command, Proxy: rec.BackendURL, Name: id}
+			if !r.Manages() {
+				m.Command, m.Proxy = "", ""
+			}
+			if m.State == "" {
+				m.State = "stopped"
+			}
+			if idle, known := s.dir.IdleTime(cat, id); known && idle > 0 && !s.dir.IsPinned(cat, rec) {
+				m.TTL = int64(idle.Seconds())
+			}
+			if entry, there := cat.Model(id); there {
+				m.Description = entry.Description
+			}
+			list.Running = append(list.Running, m)
+		}
+	}
+	return r.Reply(fasthttp.StatusOK, list)
+}
+
+// Answers to keys without manage leave out where something is stored on a host, how to reach it, and the command line
+// of its process. Members stay, with empty values, for clients that expect them.
+
+// redact removes from a report what only managers may see.
+func (h *healthReport) redact() {
+	for _, list := range [][]loadedModel{h.Loaded, h.Retired} {
+		for i := range list {
+			m := &list[i]
+			m.Checkpoint, m.BackendURL, m.PID, m.Plan, m.Command = redactCheckpoint(m.Checkpoint), "", 0, nil, []string{}
+			var o recipe.Options
+			_ = json.Unmarshal(m.Options, &o) // options that are not an object come out as an empty one
+			m.Options = json.RawMessage(redactOptions(o).Canonical())
+		}
+	}
+	if h.Checkpoint != nil { // the first one's: it was removed there
+		h.Checkpoint = &h.Loaded[0].Checkpoint
+	}
+	h.Refused = nil
+	redactRunners(h.Runners)
+}
+
+// redactRunners removes how engines are confined, which names paths and users, what devices their machines have, and how
+// these start.
+func redactRunners(runners []runnerInfo) {
+	for i := range runners {
+		runners[i].Sandbox, runners[i].Found, runners[i].Boot = nil, nil, nil
+	}
+}
+
+// redactCheckpoint returns a public repository's checkpoint unchanged, and only the last part of other locations.
+func redactCheckpoint(checkpoint string) string {
+	if catalog.ParseCheckpoint(checkpoint).Scheme == catalog.SchemeHF {
+		return checkpoint
+	}
+	return weightsName(checkpoint)
+}
+
+// redactOptions empties arguments and texts that may hold paths or addresses.
+func redactOptions(o recipe.Options) recipe.Options {
+	out := maps.Clone(o)
+	for name, v := range out {
+		if text, is := v.(string); is && (name == "args" || strings.HasSuffix(name, "_args") || strings.ContainsAny(text, `/\:`)) {
+			out[name] = ""
+		}
+	}
+	return out
+}
+
+// redactSetting is redactOptions for a run-time setting, which may be a number or an object.
+func redactSetting(value json.RawMessage) json.RawMessage {
+	var o recipe.Options
+	if json.Unmarshal(value, &o) != nil || o == nil {
+		return value
+	}
+	return json.RawMessage(redactOptions(o).Canonical())
 }

@@ -14,14 +14,14 @@ type hostAnswer struct {
 	Host    string `json:"host"`
 }
 
-// hostWake is POST /internal/hosts/{id}/wake. It answers when the host is awake.
-func (s *Service) hostWake(r *web.Request) error {
+// HostWake is POST /internal/hosts/{id}/wake. It answers when the host is awake.
+func (s *Service) HostWake(r *web.Request) error {
 	return s.operate(r, "Host is awake", s.cfg.Gate.WakeHost)
 }
 
-// hostSleep is POST /internal/hosts/{id}/sleep. It unloads the host's models and answers when the host is off. "force":
+// HostSleep is POST /internal/hosts/{id}/sleep. It unloads the host's models and answers when the host is off. "force":
 // true cuts open requests.
-func (s *Service) hostSleep(r *web.Request) error {
+func (s *Service) HostSleep(r *web.Request) error {
 	force, err := r.Force()
 	if err != nil {
 		return err
@@ -29,9 +29,9 @@ func (s *Service) hostSleep(r *web.Request) error {
 	return s.operate(r, "Host sleeps", func(ctx context.Context, host string) error { return s.cfg.Gate.SleepHost(ctx, host, force) })
 }
 
-// hostForget is POST /internal/hosts/{id}/forget. It removes from the pool a host that is not in the catalogue and is
+// HostForget is POST /internal/hosts/{id}/forget. It removes from the pool a host that is not in the catalogue and is
 // asleep or lost.
-func (s *Service) hostForget(r *web.Request) error {
+func (s *Service) HostForget(r *web.Request) error {
 	return s.operate(r, "Host is forgotten", s.cfg.Gate.ForgetHost)
 }
 

@@ -38,10 +38,10 @@ type loadRequest struct {
 	save    bool
 }
 
-// load loads a model, with the request's own options, and waits until it is ready; ?wait=false waits only until the
-// load is queued. Options are always passed, {} for none, so that the model is loaded with exactly the options in
+// Load loads a model, with the request's own options, and waits until it is ready; ?wait=false waits only until the
+// Load is queued. Options are always passed, {} for none, so that the model is loaded with exactly the options in
 // force. An inference request accepts the model as it is.
-func (s *Service) load(r *web.Request) error {
+func (s *Service) Load(r *web.Request) error {
 	q, err := s.loadRequest(r)
 	if err != nil {
 		return err

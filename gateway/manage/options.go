@@ -44,8 +44,8 @@ func (s *Service) replyOptions(r *web.Request, m *catalog.Model, saved, next rec
 	return r.Reply(fasthttp.StatusOK, out)
 }
 
-// optionsGet returns a model's options.
-func (s *Service) optionsGet(r *web.Request) error {
+// OptionsGet returns a model's options.
+func (s *Service) OptionsGet(r *web.Request) error {
 	m, err := s.dir.Named(&r.Key, r.Match.ID)
 	if err != nil {
 		return err
@@ -62,9 +62,9 @@ func (s *Service) replySaved(r *web.Request, m *catalog.Model) error {
 	return s.replyOptions(r, m, saved, saved)
 }
 
-// optionsSet saves options for a model's next loads. Others stay; null and, for arguments and texts, "" remove one. With
+// OptionsSet saves options for a model's next loads. Others stay; null and, for arguments and texts, "" remove one. With
 // dry_run, it answers as if they were saved.
-func (s *Service) optionsSet(r *web.Request) error {
+func (s *Service) OptionsSet(r *web.Request) error {
 	body, err := r.Members()
 	if err != nil {
 		return err
@@ -100,8 +100,8 @@ func (s *Service) optionsSet(r *web.Request) error {
 	return s.saveOptions(r, m, next)
 }
 
-// optionsDelete deletes a model's saved options.
-func (s *Service) optionsDelete(r *web.Request) error {
+// OptionsDelete deletes a model's saved options.
+func (s *Service) OptionsDelete(r *web.Request) error {
 	m, err := s.dir.Named(&r.Key, r.Match.ID)
 	if err != nil {
 		return err

@@ -18,9 +18,9 @@ type pinAnswer struct {
 	Pinned  bool   `json:"pinned"`
 }
 
-// pin pins or unpins a model until another call, whatever the catalogue says. It also overrides the pin of a load,
+// Pin pins or unpins a model until another call, whatever the catalogue says. It also overrides the pin of a load,
 // which otherwise lasts until that copy is unloaded.
-func (s *Service) pin(r *web.Request) error {
+func (s *Service) Pin(r *web.Request) error {
 	values, err := r.Fields()
 	if err != nil {
 		return err

@@ -38,8 +38,8 @@ type registerAnswer struct {
 	Model     modelItem `json:"model"`
 }
 
-// register adds a model to the catalogue, or changes a registered one.
-func (s *Service) register(r *web.Request) error {
+// Register adds a model to the catalogue, or changes a registered one.
+func (s *Service) Register(r *web.Request) error {
 	values, err := r.Fields()
 	if err != nil {
 		return err

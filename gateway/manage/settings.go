@@ -141,8 +141,8 @@ type configSetAnswer struct {
 	Updated []string `json:"updated"`
 }
 
-// configSet changes run-time settings; null removes one. If any value is invalid, nothing changes.
-func (s *Service) configSet(r *web.Request) error {
+// ConfigSet changes run-time settings; null removes one. If any value is invalid, nothing changes.
+func (s *Service) ConfigSet(r *web.Request) error {
 	m, err := r.Members()
 	if err != nil {
 		return err
@@ -180,8 +180,8 @@ func (s *Service) configSet(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, configSetAnswer{"success", append([]string{}, given...)})
 }
 
-// configGet returns the run-time settings, and the limits in force if none are set. Only managers see engines' arguments.
-func (s *Service) configGet(r *web.Request) error {
+// ConfigGet returns the run-time settings, and the limits in force if none are set. Only managers see engines' arguments.
+func (s *Service) ConfigGet(r *web.Request) error {
 	table, err := s.dir.Tables.Read(context.Background(), state.Runtime)
 	if err != nil {
 		return models.StoreError(err)

@@ -18,8 +18,8 @@ var pooled = [...]string{
 	"cold_starts_total", "evictions_total",
 }
 
-// stats returns the figures of the pool's last request, the pool's sums, and the encoder cache's counts for each model.
-func (s *Service) stats(r *web.Request) error {
+// Stats returns the figures of the pool's last request, the pool's sums, and the encoder cache's counts for each model.
+func (s *Service) Stats(r *web.Request) error {
 	ctx, cancel := context.WithTimeout(context.Background(), models.FreshWait)
 	defer cancel()
 	_ = s.cfg.Usage.Flush(ctx) // so that a client finds the request that it just made; what fails is sent later

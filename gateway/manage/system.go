@@ -1,12 +1,20 @@
 package manage
 
 import (
+	"bufio"
+	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
+	"github.com/shirou/gopsutil/v4/cpu"
+	"github.com/shirou/gopsutil/v4/host"
+	"github.com/shirou/gopsutil/v4/mem"
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/web"
@@ -16,26 +24,14 @@ import (
 	"reveille/infra/state"
 )
 
-// systemReport is the answer of GET /system-info: this machine, and what the pool's hosts can run.
+// systemReport is the response of GET /system-info: this machine, and what the pool's hosts can run.
 type systemReport struct {
 	OS        string                `json:"OS Version"`
 	Processor string                `json:"Processor"`
 	Memory    string                `json:"Physical Memory"`
-	Devices   deviceReport          `json:"devices"`
+	Devices   map[string]any        `json:"devices"`
 	Recipes   map[string]recipeInfo `json:"recipes"`
 	Runners   []runnerInfo          `json:"runners"`
-}
-
-type deviceReport struct {
-	CPU       cpuInfo  `json:"cpu"`
-	AMDGPU    []device `json:"amd_gpu"`
-	NvidiaGPU []device `json:"nvidia_gpu"`
-	AMDNPU    device   `json:"amd_npu"`
-
-	// Names that older clients know.
-	AMDiGPU device   `json:"amd_igpu"`
-	AMDdGPU []device `json:"amd_dgpu"`
-	NPU     device   `json:"npu"`
 }
 
 type cpuInfo struct {
@@ -62,19 +58,22 @@ type backendInfo struct {
 	Action  string   `json:"action"`
 }
 
-// systemInfo reports what the pool can run. It knows only that a host has a GPU, not which kind.
-func (s *Service) systemInfo(r *web.Request) error {
+// SystemInfo is GET /system-info, in Lemonade's form. It knows only that a host has a GPU, not which kind.
+func (s *Service) SystemInfo(r *web.Request) error {
 	snap, _ := s.dir.Fresh()
 	cat := s.cfg.Catalog()
 	have := poolDevices(snap, cat)
 	npu := device{Name: "NPU", Available: have.Has(policy.NPU)}
-	cpu := readCPU()
+	processor := readCPU()
 	out := systemReport{
-		OS: osVersion(), Processor: cpu.Name, Memory: memoryText(),
-		Devices: deviceReport{
-			CPU: cpu, AMDGPU: []device{}, NvidiaGPU: nvidia(), AMDNPU: npu, AMDiGPU: device{}, AMDdGPU: []device{}, NPU: npu,
+		OS: osVersion(), Processor: processor.Name, Memory: "unknown", Recipes: map[string]recipeInfo{}, Runners: runnersOf(snap, cat),
+		Devices: map[string]any{
+			"cpu": processor, "amd_gpu": []device{}, "nvidia_gpu": nvidia(), "amd_npu": npu,
+			"amd_igpu": device{}, "amd_dgpu": []device{}, "npu": npu, // names that older clients know
 		},
-		Recipes: map[string]recipeInfo{}, Runners: runnersOf(snap, cat),
+	}
+	if m, err := mem.VirtualMemory(); err == nil {
+		out.Memory = fmt.Sprintf("%.2f GB", float64(m.Total)/1e9)
 	}
 	inUse := map[string]bool{}
 	for _, m := range everyLoaded(snap) {
@@ -138,4 +137,42 @@ func recipeReport(rc *recipe.Recipe, have policy.Devices, found bool) recipeInfo
 func inPath(rc *recipe.Recipe) bool {
 	_, err := exec.LookPath(rc.Program())
 	return err == nil
+}
+
+func readCPU() cpuInfo {
+	out := cpuInfo{Name: runtime.GOARCH, Cores: runtime.NumCPU(), Threads: runtime.NumCPU(), Available: true}
+	if infos, err := cpu.Info(); err == nil && len(infos) > 0 && infos[0].ModelName != "" {
+		out.Name = infos[0].ModelName
+	}
+	if n, err := cpu.Counts(false); err == nil && n > 0 {
+		out.Cores = min(n, out.Threads)
+	}
+	return out
+}
+
+// osVersion is the system's name for people.
+func osVersion() string {
+	if name, _, version, err := host.PlatformInformation(); err == nil && name != "" {
+		return strings.TrimSpace(name + " " + version)
+	}
+	return runtime.GOOS + " " + runtime.GOARCH
+}
+
+// nvidia lists the GPUs that NVIDIA's Linux driver reports.
+func nvidia() []device {
+	out := []device{}
+	files, _ := filepath.Glob("/proc/driver/nvidia/gpus/*/information") // the pattern is valid
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			continue
+		}
+		for sc := bufio.NewScanner(f); sc.Scan(); {
+			if model, found := strings.CutPrefix(sc.Text(), "Model:"); found {
+				out = append(out, device{Name: strings.TrimSpace(model), Available: true})
+			}
+		}
+		_ = f.Close()
+	}
+	return out
 }

@@ -8,19 +8,14 @@ import (
 )
 
 type unloadAnswer struct {
-	Status  string `json:"status"`
-	Message string `json:"message"`
-	Name    string `json:"model_name"`
-}
-
-type unloadAllAnswer struct {
 	Status   string   `json:"status"`
 	Message  string   `json:"message"`
-	Unloaded []string `json:"unloaded"`
+	Name     string   `json:"model_name,omitempty"`
+	Unloaded []string `json:"unloaded,omitzero"` // of a call that names no model
 }
 
-// unload unloads the model that the body names, or all models if it names none. An invalid body unloads nothing.
-func (s *Service) unload(r *web.Request) error {
+// Unload unloads the model that the body names, or all models if it names none. An invalid body unloads nothing.
+func (s *Service) Unload(r *web.Request) error {
 	values, err := r.Fields()
 	if err != nil {
 		return err
@@ -38,7 +33,7 @@ func (s *Service) unload(r *web.Request) error {
 		if err != nil {
 			return r.UnlessLeft(err)
 		}
-		return r.Reply(fasthttp.StatusOK, unloadAllAnswer{"success", "All models unloaded successfully", gone})
+		return r.Reply(fasthttp.StatusOK, unloadAnswer{Status: "success", Message: "All models unloaded successfully", Unloaded: gone})
 	case name.Empty():
 		return api.New(api.MissingRequiredParameter, "'model_name' must not be empty; leave it out to unload all models.").WithParam("model_name")
 	}
@@ -50,12 +45,12 @@ func (s *Service) unload(r *web.Request) error {
 		return r.UnlessLeft(err)
 	}
 	r.Ctx.Response.Header.Set(api.HeaderModel, model.ID)
-	return r.Reply(fasthttp.StatusOK, unloadAnswer{"success", "Model unloaded successfully", model.ID})
+	return r.Reply(fasthttp.StatusOK, unloadAnswer{Status: "success", Message: "Model unloaded successfully", Name: model.ID})
 }
 
-// unloadAll is GET /unload: it unloads all models and answers in plain text. HEAD checks that the route exists and
+// UnloadAll is GET /unload, llama-swap's: it unloads all models and answers in plain text. HEAD checks that the route exists and
 // unloads nothing.
-func (s *Service) unloadAll(r *web.Request) error {
+func (s *Service) UnloadAll(r *web.Request) error {
 	if !r.Match.Head {
 		ctx, stop := r.ClientContext()
 		defer stop()
@@ -65,30 +60,4 @@ func (s *Service) unloadAll(r *web.Request) error {
 	}
 	r.Send(fasthttp.StatusOK, web.TextPlain, []byte("OK"))
 	return nil
-}
-
-var msgOK = map[string]string{"msg": "ok"}
-
-// apiUnloadAll is POST /api/models/unload.
-func (s *Service) apiUnloadAll(r *web.Request) error {
-	ctx, stop := r.ClientContext()
-	defer stop()
-	if _, err := s.dir.Unload(ctx, "", false); err != nil {
-		return r.UnlessLeft(err)
-	}
-	return r.Reply(fasthttp.StatusOK, msgOK)
-}
-
-// apiUnload is POST /api/models/unload/{id}.
-func (s *Service) apiUnload(r *web.Request) error {
-	model, err := s.dir.Named(&r.Key, r.Match.ID)
-	if err != nil {
-		return err
-	}
-	ctx, stop := r.ClientContext()
-	defer stop()
-	if err := s.dir.EnsureGone(ctx, model.ID); err != nil {
-		return r.UnlessLeft(err)
-	}
-	return r.Reply(fasthttp.StatusOK, msgOK)
 }

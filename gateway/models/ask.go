@@ -14,26 +14,16 @@ import (
 // AskWait bounds a call that a runner answers from memory.
 const AskWait = 10 * time.Second
 
-// Ask calls a runner with GET for the request with the given id, "" for none, and waits at most firstByte for the first byte of its
-// answer; 0 is no limit. With a model the call goes to the model's engine. The caller closes the response. An error is one for
-// the client.
-func (d *Directory) Ask(call *relay.Call, host *state.HostRecord, path, model, id string, firstByte time.Duration) (*relay.Response, error) {
-	return d.Tell(call, "GET", host, path, model, id, firstByte)
-}
-
-// Tell is Ask with another method.
-func (d *Directory) Tell(call *relay.Call, method string, host *state.HostRecord, path, model, id string, firstByte time.Duration) (*relay.Response, error) {
+// Ask calls a runner for the request with the given id, "" for none, and waits at most firstByte for the first byte of its
+// response; 0 is no limit. The caller closes the response. An error is one for the client.
+func (d *Directory) Ask(call *relay.Call, method string, host *state.HostRecord, path, id string, firstByte time.Duration) (*relay.Response, error) {
 	for corrected := false; ; corrected = true {
-		sign := d.cfg.Signer.Sign(rpc.Call{Method: method, Path: path, Host: host.Name, Model: model})
+		sign := d.cfg.Signer.Sign(rpc.Call{Method: method, Path: path, Host: host.Name})
 		req := &relay.Request{Method: method, Path: []byte(path), FirstByte: firstByte, Fields: []relay.Field{
 			{Name: rpc.HeaderAuth, Value: []byte(sign)},
 		}}
 		if id != "" {
 			req.Add(rpc.HeaderRequest, []byte(id))
-		}
-		if model != "" {
-			req.Add(rpc.HeaderModel, []byte(model))
-			req.Add(rpc.HeaderRead, []byte("1"))
 		}
 		resp, err := d.Client(host.Name, host.Addr).Do(call, req)
 		if errors.Is(err, relay.ErrCancelled) {
@@ -48,16 +38,10 @@ func (d *Directory) Tell(call *relay.Call, method string, host *state.HostRecord
 		reason := string(resp.Header(rpc.HeaderRefused))
 		runner, bad := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64)
 		_ = resp.Close()
-		switch {
-		case reason == rpc.RefusedNotLoaded, reason == rpc.RefusedDraining, reason == rpc.RefusedHost:
-			return nil, ErrNotThere
-		case reason == rpc.RefusedAuth && bad == nil && !corrected:
+		if reason == rpc.RefusedAuth && bad == nil && !corrected {
 			d.cfg.Signer.Correct(host.Name, runner)
 			continue
 		}
 		return nil, api.New(api.InternalError, "The model's host does not accept this gateway.").WithCause(errors.New("runner " + host.Name + " refused: " + reason))
 	}
 }
-
-// ErrNotThere means that the runner does not hold the model.
-var ErrNotThere = errors.New("the model is not loaded on the host")

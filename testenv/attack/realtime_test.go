@@ -85,7 +85,7 @@ func TestRealtime(t *testing.T) {
 		t.Error("the WebSocket is no open request")
 	}
 	waits := call(t, "POST", s.URL+"/v1/load?wait=false", `{"model_name":"other"}`, bearer(manageKey))
-	if a := call(t, "GET", s.URL+"/v1/models/other/status", "", bearer(inferKey)); waits.Status != 202 || strings.Contains(string(a.Body), `"loaded"`) {
+	if a := call(t, "GET", s.URL+"/v1/models/other", "", bearer(inferKey)); waits.Status != 202 || strings.Contains(string(a.Body), `"loaded"`) {
 		t.Errorf("%d %s", waits.Status, a.Body)
 	}
 	go func() { _ = ws.Write(ctx, websocket.MessageText, []byte("still here")) }()

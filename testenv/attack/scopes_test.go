@@ -27,13 +27,12 @@ import (
 var promised = map[string]string{
 	"everybody": "root live ready health_plain ui ui_file",
 	"own page":  "ui_session ui_login ui_logout", // everybody but pages of other origins, those that may use the gateway, too
-	"any key": "ui_stream metrics openapi health options_get model_status stats system_info system_stats config_get aliases alias_get models model " +
-		"ollama_version ollama_tags ollama_ps ollama_show running tei_info tei_embed_sparse registry_search pull_variants routing_validate",
+	"any key": "ui_stream metrics openapi health options_get stats system_info config_get aliases alias_get models model " +
+		"ollama_version ollama_tags ollama_ps ollama_show running tei_info",
 	"infer": "realtime chat completions responses response response_items response_delete input_tokens embeddings transcriptions translations speech image_generations image_edits image_variations " +
-		"tokenize detokenize apply_template infill messages count_tokens rerank ollama_chat ollama_generate ollama_embed ollama_embeddings tei_embed cohere_embed",
-	"manage": "load unload unload_all api_unload_all api_unload pull pin host_wake host_forget host_sleep conversations conversations_forget conversations_forget_all props slots " +
-		"ollama_pull ollama_push ollama_blobs check_updates install uninstall",
-	"admin": "keys_list keys_add keys_revoke register delete options_set options_delete config_set alias_set alias_set_one alias_delete ollama_delete ollama_create ollama_copy " +
+		"tokenize detokenize apply_template messages count_tokens rerank ollama_chat ollama_generate ollama_embed ollama_embeddings tei_embed cohere_embed",
+	"manage": "load unload unload_all pull pin host_wake host_forget host_sleep conversations conversations_forget conversations_forget_all ollama_pull",
+	"admin": "keys_list keys_add keys_revoke register delete options_set options_delete config_set alias_set alias_set_one alias_delete ollama_delete " +
 		"logs logs_stream logs_stream_model", // manage; without keys the local admin key
 	"both": "upstream", // it manages and infers
 }

@@ -65,20 +65,21 @@ func (w *world) later(path, body string) <-chan calls.Answer {
 	return out
 }
 
-// status is what GET /models/{id}/status tells.
+// status is what GET /models/{id} tells of a load.
 type status struct {
-	State string `json:"state"`
+	State string `json:"value"`
 	Done  *int64 `json:"bytes_done"`
 	Total *int64 `json:"bytes_total"`
 }
 
 func (w *world) status(model string) (s status) {
 	w.t.Helper()
-	a := calls.Get(w.t.Context(), w.client, w.URL+"/v1/models/"+model+"/status")
-	if err := json.Unmarshal(a.Body, &s); err != nil || a.Status != 200 {
+	a := calls.Get(w.t.Context(), w.client, w.URL+"/v1/models/"+model)
+	var m struct{ Status status }
+	if err := json.Unmarshal(a.Body, &m); err != nil || a.Status != 200 {
 		w.t.Fatalf("status of %s: %d %s", model, a.Status, a.Body)
 	}
-	return s
+	return m.Status
 }
 
 // pulling waits until clients can see how far a model's weights are.

@@ -85,13 +85,13 @@ func openai(t *testing.T, base string) {
 	}
 }
 
-// status reads GET /v1/models/m/status.
+// status reads how far the load of m is.
 func status(t *testing.T, c *http.Client, base string) map[string]any {
 	t.Helper()
-	a := calls.Get(t.Context(), c, base+"/v1/models/m/status")
-	var out map[string]any
+	a := calls.Get(t.Context(), c, base+"/v1/models/m")
+	var out struct{ Status map[string]any }
 	if err := json.Unmarshal(a.Body, &out); err != nil || a.Status != http.StatusOK {
 		t.Fatalf("status: %v, %v", a, err)
 	}
-	return out
+	return out.Status
 }

@@ -195,9 +195,6 @@ def paths_of_the_engine():
     same(http.post(BASE + "/detokenize" + named, json={"tokens": tokens}).json()["content"], "The sea is")
     prompt = http.post(BASE + "/apply-template", json={"model": LLM, "messages": [{"role": "user", "content": "hello"}]}).json()["prompt"]
     assert "hello" in prompt and prompt != "hello", prompt
-    r = http.post(BASE + "/infill" + named, json={"input_prefix": "a", "input_suffix": "b"})
-    same((r.status_code, r.json()["error"]["code"]), (400, "unsupported_parameter"))
-    assert isinstance(http.get(BASE + "/slots" + named).json(), list)
 
 
 @case

@@ -29,8 +29,8 @@ import (
 // they need. They refuse to work with an older one, or with something that is not a version.
 const ollamaLevel = "0.16.1"
 
-// ollamaVersion is GET /api/version.
-func (s *Service) ollamaVersion(r *web.Request) error {
+// OllamaVersion is GET /api/version.
+func (s *Service) OllamaVersion(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, map[string]string{"version": ollamaLevel})
 }
 
@@ -72,8 +72,8 @@ type ollamaList[T any] struct {
 	Models []T `json:"models"`
 }
 
-// ollamaTags is GET /api/tags: the models of GET /models.
-func (s *Service) ollamaTags(r *web.Request) error {
+// OllamaTags is GET /api/tags: the models of GET /models.
+func (s *Service) OllamaTags(r *web.Request) error {
 	_, _ = s.dir.Fresh() // states come from the mirror
 	list := ollamaList[ollamaTag]{Models: []ollamaTag{}}
 	cat := s.cfg.Catalog()
@@ -86,9 +86,9 @@ func (s *Service) ollamaTags(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, list)
 }
 
-// ollamaPS is GET /api/ps: the loaded models, the most recently used first. Of several copies it shows the one used
+// OllamaPS is GET /api/ps: the loaded models, the most recently used first. Of several copies it shows the one used
 // last.
-func (s *Service) ollamaPS(r *web.Request) error {
+func (s *Service) OllamaPS(r *web.Request) error {
 	snap, _ := s.dir.Fresh()
 	cat := s.cfg.Catalog()
 	list := ollamaList[ollamaLoaded]{Models: []ollamaLoaded{}}
@@ -102,16 +102,13 @@ func (s *Service) ollamaPS(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, list)
 }
 
-// neverExpires is the expiry time shown for a model that never expires: the dialect has no value for never.
-func neverExpires() time.Time { return time.Now().AddDate(100, 0, 0) }
-
 func (s *Service) ollamaLoaded(cat *catalog.Catalog, l loadedModel, rec *state.ModelRecord) ollamaLoaded {
 	m, listed := cat.Model(l.Name)
 	if !listed { // it has left the catalogue since
 		m = &catalog.Model{ID: l.Name, Checkpoint: l.Checkpoint, Recipe: l.Recipe}
 	}
 	w := s.dir.WeightsOf(cat, m)
-	out := ollamaLoaded{ollamaModel: ollamaModelOf(m, w, cmp.Or(rec.Memory, w.Bytes)), Expires: neverExpires().UTC()}
+	out := ollamaLoaded{ollamaModel: ollamaModelOf(m, w, cmp.Or(rec.Memory, w.Bytes)), Expires: time.Now().AddDate(100, 0, 0).UTC()} // the dialect has no value for never
 	if l.Expires != nil {
 		out.Expires = time.UnixMicro(int64(*l.Expires * 1e6)).UTC()
 	}
@@ -209,8 +206,8 @@ type ollamaShown struct {
 	Capabilities []string       `json:"capabilities"`
 }
 
-// ollamaShow is POST /api/show: one model under any of its names.
-func (s *Service) ollamaShow(r *web.Request) error {
+// OllamaShow is POST /api/show: one model under any of its names.
+func (s *Service) OllamaShow(r *web.Request) error {
 	m, _, err := s.ollamaNamed(r)
 	if err != nil {
 		return err
@@ -261,24 +258,23 @@ func ollamaInfo(m *catalog.Model, family string, context int64) map[string]any {
 // capabilities returns what a model can be used for, in the dialect's words. Its labels and its chat template give those that
 // depend on its training.
 func capabilities(m *catalog.Model, w models.Weights) []string {
-	switch m.Type {
-	case policy.Embedding:
+	if m.Type == policy.Embedding {
 		return []string{"embedding"}
-	case policy.LLM:
-	default:
+	}
+	if m.Type != policy.LLM {
 		return []string{}
 	}
-	labelled := func(names ...string) bool {
+	labeled := func(names ...string) bool {
 		return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(m.Labels, name) })
 	}
 	out := []string{"completion"}
-	if m.MMProj != "" || labelled("vision") {
+	if m.MMProj != "" || labeled("vision") {
 		out = append(out, "vision")
 	}
-	if w.Tools || labelled("tool-calling", "tools") {
+	if w.Tools || labeled("tool-calling", "tools") {
 		out = append(out, "tools")
 	}
-	if labelled("reasoning", "thinking") {
+	if labeled("reasoning", "thinking") {
 		out = append(out, "thinking")
 	}
 	return out
@@ -298,13 +294,13 @@ func (s *Service) ollamaNamed(r *web.Request) (*catalog.Model, []jsonscan.Value,
 	return m, values, err
 }
 
-// ollamaPull is POST /api/pull, for models in the catalogue.
-func (s *Service) ollamaPull(r *web.Request) error {
+// OllamaPull is POST /api/pull, for models in the catalog.
+func (s *Service) OllamaPull(r *web.Request) error {
 	m, values, err := s.ollamaNamed(r)
 	if err != nil {
 		return err
 	}
-	return s.answerPull(r, m, r.Match.Route.Stream(values), &pullLines{r: r, digest: ollamaDigest(m)})
+	return s.answerPull(r, m, r.Match.Route.Stream(values), linesOfPull(r, ollamaDigest(m)))
 }
 
 // ollamaStep is a line of a streamed pull.
@@ -315,63 +311,49 @@ type ollamaStep struct {
 	Done   int64  `json:"completed,omitempty"` // bytes
 }
 
-// pullLines is the format of the Ollama dialect, which repeats its last line when there is nothing new.
-type pullLines struct {
-	r      *web.Request
-	digest string
-	last   ollamaStep
-}
-
-func (*pullLines) media() string { return api.Ollama.StreamType() }
-
-func (p *pullLines) begun(b []byte) []byte { return p.say(b, ollamaStep{Status: "pulling manifest"}) }
-
-func (p *pullLines) further(b []byte, done, total int64) []byte {
-	if total == 0 {
-		return b
+// linesOfPull is the format of the Ollama dialect, which repeats its last line when there is nothing new.
+func linesOfPull(r *web.Request, digest string) pullForm {
+	line := func(b []byte, step ollamaStep) []byte {
+		text, _ := json.Marshal(step) // texts and numbers always marshal
+		return append(append(b, text...), '\n')
 	}
-	return p.say(b, ollamaStep{"pulling " + p.digest[:12], "sha256:" + p.digest, total, done})
-}
-
-func (p *pullLines) unchanged(b []byte) []byte { return p.say(b, p.last) }
-
-func (p *pullLines) failed(b []byte, err error) []byte {
-	return append(b, p.r.Match.Dialect.StreamError(api.As(err), p.r.ID)...)
-}
-
-func (p *pullLines) done(b []byte) []byte { return p.say(b, ollamaPulled) }
-
-func (*pullLines) answer() any { return ollamaPulled }
-
-// ollamaPulled is the last line, and the whole answer to a call that wants no stream.
-var ollamaPulled = ollamaStep{Status: "success"}
-
-// say appends a line.
-func (p *pullLines) say(b []byte, step ollamaStep) []byte {
-	p.last = step
-	text, err := json.Marshal(step)
-	if err != nil {
-		return b // texts and numbers always encode
+	begin, answer := ollamaStep{Status: "pulling manifest"}, ollamaStep{Status: "success"}
+	step := func(done, total int64) ollamaStep {
+		return ollamaStep{"pulling " + digest[:12], "sha256:" + digest, total, done}
 	}
-	return append(append(b, text...), '\n')
+	id, dialect := r.ID, r.Match.Dialect
+	return pullForm{
+		media: api.Ollama.StreamType(), begin: line(nil, begin),
+		progress: func(b []byte, done, total int64) []byte {
+			if total == 0 {
+				return b
+			}
+			return line(b, step(done, total))
+		},
+		keepalive: func(b []byte, done, total int64) []byte {
+			if total == 0 {
+				return line(b, begin)
+			}
+			return line(b, step(done, total))
+		},
+		fail: func(b []byte, err error) []byte { return append(b, dialect.StreamError(api.As(err), id)...) },
+		done: line(nil, answer), answer: answer,
+	}
 }
 
-// ollamaDelete is DELETE /api/delete, see remove. A name that was given at run time is removed alone.
-func (s *Service) ollamaDelete(r *web.Request) error {
+// OllamaDelete is DELETE /api/delete, see remove. A name that was given at run time is removed alone.
+func (s *Service) OllamaDelete(r *web.Request) error {
 	m, values, err := s.ollamaNamed(r)
 	if err != nil {
 		return err
 	}
-	if name := untagged(r.Match.Route.ModelName(values).String()); s.dir.Owner(name) == "" {
-		if _, there := s.dir.Tables.Of(state.Aliases)[name]; there {
-			if err := s.dir.Tables.Set(context.Background(), state.Aliases, name, ""); err != nil {
-				return err
-			}
-			r.Send(fasthttp.StatusOK, web.TextPlain, nil)
-			return nil
-		}
+	name := strings.TrimSuffix(r.Match.Route.ModelName(values).String(), ":latest") // which clients add to every name
+	if _, alias := s.dir.Tables.Of(state.Aliases)[name]; alias && s.dir.Owner(name) == "" {
+		err = s.dir.Tables.Set(context.Background(), state.Aliases, name, "")
+	} else {
+		err = s.remove(r, m)
 	}
-	if err := s.remove(r, m); err != nil {
+	if err != nil {
 		return r.UnlessLeft(err)
 	}
 	r.Send(fasthttp.StatusOK, web.TextPlain, nil)
