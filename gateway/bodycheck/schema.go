@@ -19,38 +19,29 @@ const (
 
 // constraints checks the members that constrain what a model may say.
 func (c *Check) constraints(model func() Model) error {
-	if v := c.values[tools]; !v.Empty() {
-		if err := dropNulls(v); err != nil {
-			return err
-		}
-		if err := checkSchemas("tools", v, model().LlamaCpp, true); err != nil {
-			return err
-		}
-	}
 	if len(c.values[grammar].Raw) > maxSchema {
 		return tooLarge("grammar")
 	}
-	if v := c.values[jsonSchema]; v.Set() {
-		if err := checkSchemas("json_schema", v, model().LlamaCpp, false); err != nil {
-			return err
+	if err := dropNulls(c.values[tools]); err != nil {
+		return err
+	}
+	for _, s := range [...]struct {
+		rule      rule
+		param     string
+		mayIgnore bool
+	}{{tools, "tools", true}, {jsonSchema, "json_schema", false}, {outputConfig, "output_config", false}, {responseFormat, "response_format", false}} {
+		if v := c.values[s.rule]; v.Set() {
+			if err := checkSchemas(s.param, v, model().LlamaCpp, s.mayIgnore); err != nil {
+				return err
+			}
 		}
 	}
-	if v := c.values[outputConfig]; isConstraint(member(v, "format")) {
-		if model().LlamaCpp {
-			return api.New(api.UnsupportedParameter, "llama-server does not constrain what it answers to messages. "+
-				"/v1/chat/completions, /v1/responses and /api/chat have answers by a schema.").WithParam("output_config.format")
-		}
-		if err := checkSchemas("output_config", v, false, false); err != nil {
-			return err
-		}
+	if v := c.values[outputConfig]; isConstraint(member(v, "format")) && model().LlamaCpp {
+		return api.New(api.UnsupportedParameter, "llama-server does not constrain what it answers to messages. "+
+			"/v1/chat/completions, /v1/responses and /api/chat have answers by a schema.").WithParam("output_config.format")
 	}
-	if v := c.values[responseFormat]; isConstraint(v) {
-		if err := checkSchemas("response_format", v, model().LlamaCpp, false); err != nil {
-			return err
-		}
-		if model().LlamaCpp {
-			c.Format = llamaFormat(v)
-		}
+	if v := c.values[responseFormat]; isConstraint(v) && model().LlamaCpp {
+		c.Format = llamaFormat(v)
 	}
 	return nil
 }

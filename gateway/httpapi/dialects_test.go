@@ -97,3 +97,13 @@ func TestEmbedDialects(t *testing.T) {
 		t.Errorf("info of nobody: %s", r.text)
 	}
 }
+
+// Jina's embedding_type is OpenAI's encoding_format.
+func TestJinaEmbeddingType(t *testing.T) {
+	s := newStage(t).warm("vec").serve(answering(`{"data":[]}`))
+	r := s.ask("POST", "/v1/embeddings", `{"model":"vec","input":"a","embedding_type":"base64","task":"text-matching","normalized":true,"late_chunking":false}`)
+	const want = `{"encoding_format":"base64","model":"vec","input":"a","task":"text-matching","normalized":true,"late_chunking":false}`
+	if got := s.got(); r.status != 200 || len(got) != 1 || string(got[0].body) != want {
+		t.Errorf("%d %s; the engine got %s", r.status, r.text, got[0].body)
+	}
+}

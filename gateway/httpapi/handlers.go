@@ -20,7 +20,7 @@ var handlers = map[string]handler{
 	"response_items":    (*Server).responseItems,
 	"response_delete":   (*Server).responseDelete,
 	"input_tokens":      (*Server).inputTokens,
-	"messages":          (*Server).messages,
+	"messages":          infer("/v1/messages"),
 	"count_tokens":      infer("/v1/messages/count_tokens"),
 	"embeddings":        (*Server).embeddings,
 	"rerank":            (*Server).rerank,

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -81,7 +80,7 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 		}
 		return nil
 	}
-	var before []byte
+	var before []json.RawMessage
 	if f.Previous = q.Previous; q.Previous != "" {
 		last, err := c.stored(q.Previous)
 		if err != nil {
@@ -131,7 +130,6 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 	}
 	if keeps {
 		tenant, id := c.s.tenant(&c.Key), f.ResponseID()
-		items = bytes.Clone(items) // the request's body is released before the answer ends
 		f.Keep = func(response, output []byte) bool {
 			err := c.s.cfg.Store.PutResponse(context.Background(), tenant, id, responses.NewStored(response, items, output), keep)
 			if err != nil {
@@ -160,8 +158,8 @@ func errTooLong() error {
 const maxReferred = 8
 
 // items returns stored items of the request's key by id.
-func (c *call) items(ids []string) (map[string][]byte, error) {
-	found := map[string][]byte{}
+func (c *call) items(ids []string) (map[string]json.RawMessage, error) {
+	found := map[string]json.RawMessage{}
 	reads := 0
 	for _, id := range slices.Backward(ids) {
 		if found[id] != nil {
@@ -175,7 +173,11 @@ func (c *call) items(ids []string) (map[string][]byte, error) {
 		if err != nil {
 			return nil, api.As(err).WithParam("input")
 		}
-		if err := c.buffered.Add(len(last.Items)); err != nil {
+		size := 0
+		for _, item := range last.Items {
+			size += len(item)
+		}
+		if err := c.buffered.Add(size); err != nil {
 			return nil, c.bodyError(err)
 		}
 		maps.Copy(found, last.ByID())
@@ -241,7 +243,7 @@ func (s *Server) responseItems(r *request) error {
 	if !found {
 		return api.New(api.InvalidType, "'after' names no item of this response.").WithParam("after")
 	}
-	return r.Reply(200, json.RawMessage(list))
+	return r.Reply(200, list)
 }
 
 // responseGet serves GET /v1/responses/{id}.

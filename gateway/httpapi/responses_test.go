@@ -66,7 +66,7 @@ func TestResponsesAreChats(t *testing.T) {
 	if r.status != 200 || r.header.Get("Content-Type") != "text/event-stream; charset=utf-8" || !strings.Contains(r.text, `"input_tokens":11`) {
 		t.Errorf("%d %v %s", r.status, r.header, r.text)
 	}
-	const want = `{"model":"chat","stream":true,"stream_options":{"include_usage":true},"max_tokens":7,"messages":[{"role":"system","content":"i"},{"role":"user","content":"hi"}],"response_format":{"type":"json_object"}}`
+	const want = `{"max_tokens":7,"messages":[{"role":"system","content":"i"},{"role":"user","content":"hi"}],"model":"chat","response_format":{"type":"json_object"},"stream":true,"stream_options":{"include_usage":true}}`
 	if got := s.got(); len(got) != 1 || got[0].path != chatPath || string(got[0].body) != want {
 		t.Errorf("%+v", got)
 	}
@@ -94,7 +94,7 @@ func TestResponsesErrors(t *testing.T) {
 	p := newPool(t, "")
 	for body, param := range map[string]string{
 		`"input":""`:                                 "input",
-		`"input":[{"role":"user"}]`:                  "input",
+		`"input":[{"role":"root"}]`:                  "input",
 		`"input":"a","previous_response_id":"r"`:     "previous_response_id",
 		`"input":"a","text":{"format":{"type":"x"}}`: "text.format",
 		`"input":[{"role":"user","content":[{"type":"input_image","image_url":"http://a"}]}]`: "input",

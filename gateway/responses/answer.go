@@ -177,7 +177,7 @@ func (s *state) response(is status) []byte {
 	if len(s.form.Echo) == 0 {
 		return text
 	}
-	return append(append(append(text[:len(text)-1], ','), s.form.Echo...), '}')
+	return append(append(text[:len(text)-1], ','), encode(s.form.Echo)[1:]...)
 }
 
 // encode writes v in one line, without a line end.

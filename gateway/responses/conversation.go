@@ -1,8 +1,8 @@
 package responses
 
 import (
-	"bytes"
 	"encoding/json"
+	"slices"
 
 	"reveille/gateway/api"
 	"reveille/infra/jsonscan"
@@ -12,122 +12,87 @@ import (
 type Store struct {
 	Previous string // id of the response that it continues, "" for none
 	Wanted   bool   // its answer may be stored; true unless the request says otherwise, as OpenAI has it
-	input    jsonscan.Value
+	input    json.RawMessage
+	items    []json.RawMessage // of the input, once References has read it
 }
 
 // StoreOf reads the part of a request, a valid JSON object, that concerns the storing of responses.
 func StoreOf(body []byte) (Store, error) {
-	q := read(body, storeMembers)
-	previous, store := q["previous_response_id"], q["store"]
+	var v [3]jsonscan.Value
+	if err := jsonscan.Scan(body, []string{"previous_response_id", "store", "input"}, v[:]); err != nil {
+		return Store{}, api.BadJSON(err)
+	}
+	previous, store, input := v[0], v[1], v[2]
 	if previous.Set() && previous.Kind != jsonscan.String {
-		return Store{}, wrong("previous_response_id", jsonscan.String)
+		return Store{}, api.New(api.InvalidType, "'previous_response_id' must be a text.").WithParam("previous_response_id")
 	}
 	if store.Set() && store.Kind != jsonscan.Bool {
-		return Store{}, wrong("store", jsonscan.Bool)
+		return Store{}, api.New(api.InvalidType, "'store' must be true or false.").WithParam("store")
 	}
-	return Store{Previous: previous.String(), Wanted: !store.Set() || store.Bool(), input: q["input"]}, nil
+	return Store{Previous: previous.String(), Wanted: !store.Set() || store.Bool(), input: input.Raw}, nil
 }
 
-var storeMembers = set("previous_response_id", "store", "input")
-
-// References returns the ids of the items that the input refers to, at most api.MaxItems.
-func (s Store) References() (ids []string, err error) {
-	s.eachItem(func(_ jsonscan.Value, reference string) {
-		switch {
-		case reference == "":
-		case len(ids) == api.MaxItems:
-			err = refuse("'input' has more than %d items.", api.MaxItems)
-		default:
-			ids = append(ids, reference)
+// References reads the input and returns the ids of the items that it refers to, at most api.MaxItems.
+func (s *Store) References() (ids []string, err error) {
+	if len(s.input) > 0 && s.input[0] == '"' {
+		s.items = []json.RawMessage{slices.Concat([]byte(`{"role":"user","content":`), s.input, []byte("}"))}
+	} else if json.Unmarshal(s.input, &s.items) != nil {
+		return nil, refuse("'input' must be a text or a list of items.")
+	}
+	for _, item := range s.items {
+		if id := referenceOf(item); id != "" {
+			ids = append(ids, id)
 		}
-	})
-	return ids, err
+	}
+	if len(ids) > api.MaxItems {
+		return nil, refuse("'input' has more than %d items.", api.MaxItems)
+	}
+	return ids, nil
 }
 
 // Resolve puts items in place of the references to them. Each must be there. An item may be referred to often: hold is called
-// with the size of the result before anything is copied, and may refuse it.
-func (s *Store) Resolve(items map[string][]byte, hold func(size int) error) error {
-	stored := func(item jsonscan.Value, reference string) []byte {
-		if reference != "" {
-			return items[reference]
+// with the size of the result, and may refuse it.
+func (s *Store) Resolve(items map[string]json.RawMessage, hold func(size int) error) error {
+	resolved, size := make([]json.RawMessage, len(s.items)), 0
+	for i, item := range s.items {
+		if id := referenceOf(item); id != "" {
+			item = items[id]
 		}
-		return item.Raw
+		resolved[i] = item
+		size += len(item) + len(",")
 	}
-	size := len("[]")
-	s.eachItem(func(item jsonscan.Value, reference string) { size += len(stored(item, reference)) + len(",") })
-	if err := hold(size); err != nil {
-		return err
-	}
-	out := append(make([]byte, 0, size), '[')
-	s.eachItem(func(item jsonscan.Value, reference string) {
-		if len(out) > 1 {
-			out = append(out, ',')
-		}
-		out = append(out, stored(item, reference)...)
-	})
-	s.input.Raw = append(out, ']')
-	return nil
+	s.items = resolved
+	return hold(size)
 }
 
-// eachItem calls fn with each item of the input, and the id that it refers to if it is a reference.
-func (s Store) eachItem(fn func(item jsonscan.Value, reference string)) {
-	if s.input.Kind == jsonscan.Array {
-		eachOf(s.input.Raw, func(item jsonscan.Value) {
-			reference := ""
-			if item.Kind == jsonscan.Object {
-				reference = referenceOf(read(item.Raw, referenceMembers))
-			}
-			fn(item, reference)
-		})
-	}
-}
-
-var referenceMembers = set("type", "role", "id")
-
-// referenceOf returns the id of a reference, "" for another item. Its type may be left out.
-func referenceOf(i object) string {
-	if i["type"].String() == "item_reference" || !i["type"].Set() && !i["role"].Set() {
-		return i["id"].String()
+// referenceOf returns the id of the item that a reference names, "" for another item. Its type may be left out.
+func referenceOf(item json.RawMessage) string {
+	var i struct{ Type, Role, ID string }
+	if json.Unmarshal(item, &i) == nil && (i.Type == "item_reference" || i.Type == "" && i.Role == "") {
+		return i.ID
 	}
 	return ""
 }
 
-// eachOf calls fn with each value of a valid JSON list.
-func eachOf(list []byte, fn func(v jsonscan.Value)) {
-	w := jsonscan.WalkOf(list)
-	w.Array(func() bool { fn(w.Raw()); return true })
-}
-
 // Items returns the items of a conversation, a JSON list, that continues with the request's input. before are the items before
 // it, nil for none.
-func (s Store) Items(before []byte) []byte {
-	input := s.input.Raw
-	if s.input.Kind == jsonscan.String {
-		input = append(append([]byte(`[{"role":"user","content":`), input...), "}]"...)
-	}
-	return join(before, input)
-}
-
-// join joins two JSON lists.
-func join(a, b []byte) []byte {
-	one, two := bytes.TrimSpace(a), bytes.TrimSpace(b)
-	switch {
-	case len(one) == 0 || len(bytes.TrimSpace(one[1:len(one)-1])) == 0:
-		return two
-	case len(two) == 0 || len(bytes.TrimSpace(two[1:len(two)-1])) == 0:
-		return one
-	}
-	out := append(make([]byte, 0, len(one)+len(two)), one[:len(one)-1]...)
-	return append(append(out, ','), two[1:]...)
+func (s Store) Items(before []json.RawMessage) []byte {
+	return encode(append(before[:len(before):len(before)], s.items...))
 }
 
 // Stored is a stored response.
 type Stored struct {
-	Response json.RawMessage `json:"response"`
-	Items    json.RawMessage `json:"items"` // of the whole conversation, the response's output included
+	Response json.RawMessage   `json:"response"`
+	Items    []json.RawMessage `json:"items"` // of the whole conversation, the response's output included
 }
 
-// NewStored returns the text of a stored response; items are the conversation before its output.
+// NewStored returns the text of a stored response; items, a JSON list, are the conversation before its output.
 func NewStored(response, items, output []byte) []byte {
-	return encode(Stored{response, join(items, output)})
+	s := Stored{Response: response}
+	var more []json.RawMessage
+	if json.Unmarshal(items, &s.Items) != nil || json.Unmarshal(output, &more) != nil {
+		return nil // never: both were made here
+	}
+	s.Items = append(s.Items, more...)
+	return encode(s)
 }

@@ -1,208 +1,258 @@
 package responses
 
 import (
+	"encoding/json"
+	"strings"
+
 	"reveille/gateway/api"
-	"reveille/infra/jsonscan"
 )
 
-// dialogue writes the messages of a chat from the items of a request.
+// inputItem is an item of a request's input.
+type inputItem struct {
+	Type      string  `json:"type"`
+	ID        string  `json:"id"`
+	Role      string  `json:"role"`
+	Content   content `json:"content"`
+	Summary   content `json:"summary"`
+	CallID    string  `json:"call_id"`
+	Name      string  `json:"name"`
+	Arguments string  `json:"arguments"`
+	Output    content `json:"output"`
+}
+
+// content is a list of parts, or a text, which is one part.
+type content []inputPart
+
+// inputPart is a part of a content.
+type inputPart struct {
+	Type       string          `json:"type"`
+	Text       *string         `json:"text"`
+	Refusal    *string         `json:"refusal"`
+	ImageURL   string          `json:"image_url"`
+	Detail     string          `json:"detail"`
+	InputAudio json.RawMessage `json:"input_audio"`
+}
+
+// UnmarshalJSON accepts both forms.
+func (c *content) UnmarshalJSON(b []byte) error {
+	if b[0] == '"' {
+		part := inputPart{Type: "input_text", Text: new(string)}
+		*c = content{part}
+		return json.Unmarshal(b, part.Text)
+	}
+	return json.Unmarshal(b, (*[]inputPart)(c))
+}
+
+// message is a message of a chat.
+type message struct {
+	Role       string     `json:"role"`
+	Reasoning  string     `json:"reasoning_content,omitempty"`
+	Content    any        `json:"content"` // a string or []chatPart
+	ToolCalls  []toolCall `json:"tool_calls,omitempty"`
+	ToolCallID string     `json:"tool_call_id,omitempty"`
+}
+
+type chatPart struct {
+	Type       string          `json:"type"`
+	Text       *string         `json:"text,omitempty"`
+	ImageURL   *imageURL       `json:"image_url,omitempty"`
+	InputAudio json.RawMessage `json:"input_audio,omitempty"`
+}
+
+type imageURL struct {
+	URL    string `json:"url"`
+	Detail string `json:"detail,omitempty"`
+}
+
+type toolCall struct {
+	ID       string       `json:"id"`
+	Type     string       `json:"type"`
+	Function functionCall `json:"function"`
+}
+
+type functionCall struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+// dialogue is made from the items of a request.
 type dialogue struct {
-	out    []byte
-	first  bool   // no message was written
-	system []byte // JSON text without quotes: instructions and the messages of the system before any other; nil once it was written
-
-	// The assistant's message that is being written: what a model said in one go is one message, but several items.
-	open, said, calls bool
+	messages []message
+	// What a model said in one go is one message, but several items: its reasoning, its text, its calls.
+	turn bool // the last message is such a turn of the assistant, which may go on
+	said bool // it has its text
 }
 
-// appendMessages appends the messages of a chat.
-func appendMessages(dst []byte, q object) ([]byte, error) {
-	d := dialogue{out: append(dst, `,"messages":[`...), first: true, system: []byte{}}
-	if v := q["instructions"]; v.Set() {
-		d.system = append(d.system, inner(v)...)
+// messagesOf returns the messages of a chat.
+func messagesOf(instructions, input json.RawMessage) ([]message, error) {
+	var d dialogue
+	var text string
+	if len(instructions) > 0 && json.Unmarshal(instructions, &text) != nil {
+		return nil, api.New(api.InvalidType, "'instructions' must be a text.").WithParam("instructions")
 	}
-	var err error
-	switch v := q["input"]; v.Kind {
-	case jsonscan.String:
-		d.begin("user")
-		d.out = append(append(append(d.out, `"content":`...), v.Raw...), '}')
-	case jsonscan.Array:
-		n := 0
-		w := jsonscan.WalkOf(v.Raw)
-		w.Array(func() bool {
-			if n++; n > api.MaxItems {
-				err = refuse("'input' has more than %d items.", api.MaxItems)
-			} else if w.Kind() != jsonscan.Object {
-				err = refuse("Each item of 'input' must be an object.")
-			} else {
-				err = d.item(read(w.Raw().Raw, itemMembers))
-			}
-			return err == nil
-		})
-	default:
-		err = refuse("'input' must be a text or a list of items.")
+	d.system(text)
+	if json.Unmarshal(input, &text) == nil {
+		return append(d.messages, message{Role: "user", Content: text}), nil
 	}
-	if err != nil {
-		return nil, err
+	var items []inputItem
+	if err := json.Unmarshal(input, &items); err != nil {
+		return nil, refuse("'input' must be a text or a list of items, whose content is a text or a list of parts.")
 	}
-	d.close()
-	d.writeSystem()
-	return append(d.out, ']'), nil
+	if len(items) > api.MaxItems {
+		return nil, refuse("'input' has more than %d items.", api.MaxItems)
+	}
+	for _, i := range items {
+		if err := d.item(i); err != nil {
+			return nil, err
+		}
+	}
+	return d.messages, nil
 }
 
-var itemMembers = set("type", "role", "content", "summary", "call_id", "name", "arguments", "output")
-
-// item takes in one item.
-func (d *dialogue) item(i object) error {
-	kind := i["type"].String()
-	if !i["type"].Set() && i["role"].Set() {
-		kind = "message"
+func (d *dialogue) item(i inputItem) (err error) {
+	if i.Type == "" && i.Role != "" {
+		i.Type = "message"
 	}
-	switch kind {
+	switch i.Type {
 	case "message":
 		return d.message(i)
-	case "reasoning":
-		return d.reasoning(i)
+	case "reasoning": // as far as it is there to be read
+		text, err := i.Content.text("\n")
+		if err == nil && text == "" {
+			text, err = i.Summary.text("\n")
+		}
+		if text != "" {
+			d.turn = false
+			d.assistant().Reasoning = text
+		}
+		return err
 	case "function_call":
-		return d.call(i)
+		if i.CallID == "" || i.Name == "" {
+			return refuse("An item of type 'function_call' needs the texts 'call_id', 'name' and 'arguments'.")
+		}
+		m := d.assistant()
+		m.ToolCalls = append(m.ToolCalls, toolCall{i.CallID, "function", functionCall{i.Name, i.Arguments}})
+		return nil
 	case "function_call_output":
-		id := i["call_id"]
-		if id.Kind != jsonscan.String {
+		if i.CallID == "" {
 			return refuse("An item of type 'function_call_output' needs a 'call_id'.")
 		}
-		d.begin("tool")
-		d.out = append(append(append(d.out, `"tool_call_id":`...), id.Raw...), ',')
-		return d.content(i["output"])
+		m := message{Role: "tool", ToolCallID: i.CallID}
+		m.Content, err = i.Output.chat()
+		d.add(m)
+		return err
 	case "item_reference":
-		if i["id"].String() == "" {
-			return refuse("An item of type 'item_reference' needs an 'id'.")
-		}
 		return refuse("Items of type 'item_reference' are not supported: this gateway stores no responses (--store-responses); send the items themselves, with 'store' false.")
 	}
 	return refuse("An item's type is not supported: use message, reasoning, function_call or function_call_output.")
 }
 
-func (d *dialogue) message(i object) (err error) {
-	switch role := i["role"].String(); role {
+func (d *dialogue) message(i inputItem) (err error) {
+	switch i.Role {
 	case "system", "developer":
-		if d.system != nil {
-			if len(d.system) > 0 {
-				d.system = append(d.system, `\n\n`...)
-			}
-			d.system, err = appendTexts(d.system, i["content"], `\n\n`)
-			return err
-		}
-		d.begin("system")
-		return d.content(i["content"])
+		text, err := i.Content.text("\n\n")
+		d.system(text)
+		return err
 	case "user":
-		d.begin("user")
-		return d.content(i["content"])
+		m := message{Role: "user"}
+		m.Content, err = i.Content.chat()
+		d.add(m)
+		return err
 	case "assistant":
-		if d.said || d.calls {
-			d.close()
+		if d.said || d.turn && len(d.assistant().ToolCalls) > 0 {
+			d.turn = false
 		}
-		d.answer()
+		m := d.assistant()
 		d.said = true
-		d.out = append(d.out, ',')
-		d.out, err = appendContent(d.out, i["content"])
+		m.Content, err = i.Content.chat()
 		return err
 	}
 	return refuse("A message's 'role' must be user, assistant, system or developer.")
 }
 
-// reasoning passes on what a model thought, as far as it is there to be read.
-func (d *dialogue) reasoning(i object) error {
-	var text []byte
-	for _, name := range [...]string{"content", "summary"} {
-		if v := i[name]; v.Set() && len(text) == 0 {
-			var err error
-			if text, err = appendTexts(nil, v, `\n`); err != nil {
-				return err
-			}
+// system adds a message of the system. Templates want it first, and only one, so those at the beginning are joined.
+func (d *dialogue) system(text string) {
+	switch {
+	case text == "":
+	case len(d.messages) == 1 && d.messages[0].Role == "system":
+		d.messages[0].Content = d.messages[0].Content.(string) + "\n\n" + text
+	default:
+		d.add(message{Role: "system", Content: text})
+	}
+}
+
+func (d *dialogue) add(m message) {
+	d.messages = append(d.messages, m)
+	d.turn, d.said = false, false
+}
+
+// assistant returns the message of the assistant's turn, which it begins where there is none.
+func (d *dialogue) assistant() *message {
+	if !d.turn {
+		d.add(message{Role: "assistant", Content: ""})
+		d.turn = true
+	}
+	return &d.messages[len(d.messages)-1]
+}
+
+// text returns a content of texts alone, with sep between them.
+func (c content) text(sep string) (string, error) {
+	texts := make([]string, 0, len(c))
+	for _, p := range c {
+		part, err := p.chat()
+		if err != nil {
+			return "", err
 		}
+		if part.Text == nil {
+			return "", refuse("The content of system and developer messages, and of reasoning, is text.")
+		}
+		texts = append(texts, *part.Text)
 	}
-	if len(text) == 0 {
-		return nil
-	}
-	d.close()
-	d.answer()
-	d.out = append(append(append(d.out, `,"reasoning_content":"`...), text...), '"')
-	return nil
+	return strings.Join(texts, sep), nil
 }
 
-func (d *dialogue) call(i object) error {
-	id, name, arguments := i["call_id"], i["name"], i["arguments"]
-	if id.Kind != jsonscan.String || name.Kind != jsonscan.String || arguments.Kind != jsonscan.String {
-		return refuse("An item of type 'function_call' needs the texts 'call_id', 'name' and 'arguments'.")
+// chat returns the content of a message of a chat: a list of parts, or a text if there is just one.
+func (c content) chat() (any, error) {
+	parts := make([]chatPart, 0, len(c))
+	for _, p := range c {
+		part, err := p.chat()
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, part)
 	}
-	d.answer()
-	if d.calls {
-		d.out = append(d.out, ',')
-	} else {
-		d.out = append(d.out, `,"tool_calls":[`...)
-		d.calls = true
+	switch {
+	case len(parts) == 0:
+		return "", nil
+	case len(parts) == 1 && parts[0].Text != nil:
+		return *parts[0].Text, nil
 	}
-	d.out = append(append(d.out, `{"id":`...), id.Raw...)
-	d.out = append(append(d.out, `,"type":"function","function":{"name":`...), name.Raw...)
-	d.out = append(append(append(d.out, `,"arguments":`...), arguments.Raw...), `}}`...)
-	return nil
+	return parts, nil
 }
 
-// content ends a message with its content.
-func (d *dialogue) content(v jsonscan.Value) (err error) {
-	d.out, err = appendContent(d.out, v)
-	d.out = append(d.out, '}')
-	return err
+func (p inputPart) chat() (chatPart, error) {
+	text := p.Text
+	switch p.Type {
+	case "refusal":
+		text = p.Refusal
+		fallthrough
+	case "input_text", "output_text", "text", "summary_text", "reasoning_text":
+		if text == nil {
+			return chatPart{}, refuse("A content part of type '%s' needs a text.", p.Type)
+		}
+		return chatPart{Type: "text", Text: text}, nil
+	case "input_image":
+		if p.ImageURL == "" {
+			return chatPart{}, refuse("An 'input_image' needs an 'image_url' that is a data: URL.")
+		}
+		return chatPart{Type: "image_url", ImageURL: &imageURL{p.ImageURL, p.Detail}}, nil
+	case "input_audio":
+		return chatPart{Type: "input_audio", InputAudio: p.InputAudio}, nil
+	case "input_file":
+		return chatPart{}, refuse("Files are not supported: send text, pictures or sounds.")
+	}
+	return chatPart{}, refuse("A content part's type is not supported: use input_text, output_text, refusal, input_image or input_audio.")
 }
-
-// begin begins a message after the one before it was ended.
-func (d *dialogue) begin(role string) {
-	d.close()
-	d.writeSystem()
-	if !d.first {
-		d.out = append(d.out, ',')
-	}
-	d.first = false
-	d.out = append(append(append(d.out, `{"role":"`...), role...), `",`...)
-}
-
-// answer begins the assistant's message where none is open.
-func (d *dialogue) answer() {
-	if d.open {
-		return
-	}
-	d.begin("assistant")
-	d.out = d.out[:len(d.out)-1]
-	d.open = true
-}
-
-// close ends the assistant's message.
-func (d *dialogue) close() {
-	if !d.open {
-		return
-	}
-	if d.calls {
-		d.out = append(d.out, ']')
-	}
-	if !d.said {
-		d.out = append(d.out, `,"content":""`...)
-	}
-	d.out = append(d.out, '}')
-	d.open, d.said, d.calls = false, false, false
-}
-
-// writeSystem writes the system's message. Templates want it first, and only one.
-func (d *dialogue) writeSystem() {
-	text := d.system
-	if d.system = nil; len(text) == 0 {
-		return
-	}
-	d.first = false
-	d.out = append(append(append(d.out, `{"role":"system","content":"`...), text...), `"}`...)
-}
-
-// inner is the content between the quotes of a text.
-func inner(text jsonscan.Value) []byte { return text.Raw[1 : len(text.Raw)-1] }
 
 func refuse(format string, args ...any) error {
 	return api.Newf(api.InvalidType, format, args...).WithParam("input")

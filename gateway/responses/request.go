@@ -3,7 +3,8 @@ package responses
 import (
 	"bytes"
 	"encoding/json"
-	"strconv"
+	"slices"
+	"strings"
 
 	"reveille/gateway/api"
 	"reveille/infra/jsonscan"
@@ -15,152 +16,181 @@ const (
 	InputTokensPath = "/v1/chat/completions/input_tokens"
 )
 
-// object holds members of an object by name; of several of one name the last counts.
-type object map[string]jsonscan.Value
+// Echo holds the members of a request that its answers repeat.
+type Echo map[string]json.RawMessage
 
-// read returns the members of a valid object that names name.
-func read(raw []byte, names map[string]bool) object {
-	o := object{}
-	w := jsonscan.WalkOf(raw)
-	w.Object(func(name []byte) bool {
-		if names[string(name)] {
-			o[string(name)] = w.Raw()
-		}
-		return true
-	})
-	return o
+// echoed are these members, with what answers have in place of one that is absent or too long to be repeated.
+var echoed = map[string]string{
+	"instructions": "null", "max_output_tokens": "null", "max_tool_calls": "null", "metadata": "{}", "parallel_tool_calls": "true",
+	"prompt_cache_key": "null", "reasoning": `{"effort":null,"summary":null}`, "safety_identifier": "null", "temperature": "null",
+	"text": `{"format":{"type":"text"}}`, "tool_choice": `"auto"`, "tools": "[]", "top_p": "null", "truncation": `"disabled"`, "user": "null",
 }
 
-func set(names ...string) map[string]bool {
-	m := make(map[string]bool, len(names))
-	for _, name := range names {
-		m[name] = true
-	}
-	return m
-}
-
-// echoed are the members that answers repeat, their kinds, and what answers have in place of an absent one.
-var echoed = []struct {
-	name   string
-	kind   jsonscan.Kind
-	absent string
-}{
-	{"instructions", jsonscan.String, "null"},
-	{"max_output_tokens", jsonscan.Number, "null"},
-	{"max_tool_calls", jsonscan.Number, "null"},
-	{"metadata", jsonscan.Object, "{}"},
-	{"parallel_tool_calls", jsonscan.Bool, "true"},
-	{"prompt_cache_key", jsonscan.String, "null"},
-	{"reasoning", jsonscan.Object, `{"effort":null,"summary":null}`},
-	{"safety_identifier", jsonscan.String, "null"},
-	{"temperature", jsonscan.Number, "null"},
-	{"text", jsonscan.Object, `{"format":{"type":"text"}}`},
-	{"tool_choice", jsonscan.Absent, `"auto"`}, // a text or an object
-	{"tools", jsonscan.Array, "[]"},
-	{"top_p", jsonscan.Number, "null"},
-	{"truncation", jsonscan.String, `"disabled"`},
-	{"user", jsonscan.String, "null"},
-}
-
-// same are the members that a chat has under the same name.
-var same = [...]string{
-	"temperature", "top_p", "top_k", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty", "repeat_penalty", "parallel_tool_calls",
-	"metadata", "chat_template_kwargs",
-}
-
-// refused are the members that ask for what is not done here, and the reason.
-var refused = [...]struct{ name, why string }{
-	{"conversation", "conversations are not stored; send the whole conversation in 'input'"},
-	{"prompt", "prompts are not stored; send the text in 'instructions' or 'input'"},
-	{"background", "responses are not made in the background; send the request without it"},
-}
-
-var members = func() map[string]bool {
-	names := set(same[:]...)
-	for _, e := range echoed {
-		names[e.name] = true
-	}
-	for _, r := range refused {
-		names[r.name] = true
-	}
-	names["input"] = true
-	return names
-}()
-
-// maxEcho is the longest member that answers repeat, in bytes: they do so three times in a stream. A longer one counts as absent.
+// maxEcho is the longest member that answers repeat, in bytes: they do so three times in a stream.
 const maxEcho = 64 << 10
 
-// Echo is the part of a request that its answers repeat: members of an object, as JSON in one line.
-type Echo []byte
+// passedOn are members of a chat by the name that they have in a request.
+var passedOn = map[string]string{
+	"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed", "stop": "stop",
+	"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty", "repeat_penalty": "repeat_penalty",
+	"parallel_tool_calls": "parallel_tool_calls", "metadata": "metadata", "chat_template_kwargs": "chat_template_kwargs",
+	"max_output_tokens": "max_tokens",
+}
 
-// Translate writes the chat that a request asks for. body is a valid JSON object, of which echo keeps nothing. An error is one
-// for the client.
-func Translate(body []byte, model string, stream bool) (chat []byte, echo Echo, err error) {
-	q := read(body, members)
-	for _, r := range refused {
-		if v := q[r.name]; v.Set() && (v.Kind != jsonscan.Bool || v.Bool()) {
-			return nil, nil, api.Newf(api.UnsupportedParameter, "'%s' is not supported: %s.", r.name, r.why).WithParam(r.name)
+// refused are members that ask for what is not done here.
+var refused = map[string]string{
+	"conversation": "conversations are not stored; send the whole conversation in 'input'",
+	"prompt":       "prompts are not stored; send the text in 'instructions' or 'input'",
+	"background":   "responses are not made in the background; send the request without it",
+}
+
+type chatTool struct {
+	Type     string   `json:"type"`
+	Function function `json:"function"`
+}
+
+type function struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Parameters  json.RawMessage `json:"parameters,omitempty"`
+	Strict      *bool           `json:"strict,omitempty"`
+}
+
+type responseFormat struct {
+	Type   string      `json:"type"`
+	Schema *jsonSchema `json:"json_schema,omitempty"`
+}
+
+type jsonSchema struct {
+	Name        string          `json:"name,omitempty"`
+	Description string          `json:"description,omitempty"`
+	Schema      json.RawMessage `json:"schema,omitempty"`
+	Strict      *bool           `json:"strict,omitempty"`
+}
+
+// Translate writes the chat that a request asks for. body is a valid JSON object. An error is one for the client.
+func Translate(body []byte, model string, stream bool) (engine []byte, echo Echo, err error) {
+	var q map[string]json.RawMessage
+	if err := json.Unmarshal(body, &q); err != nil {
+		return nil, nil, api.BadJSON(err)
+	}
+	for name, why := range refused {
+		if v := q[name]; !isAbsent(v) && string(v) != "false" {
+			return nil, nil, api.Newf(api.UnsupportedParameter, "'%s' is not supported: %s.", name, why).WithParam(name)
 		}
 	}
-	for _, e := range echoed {
-		if v := q[e.name]; v.Set() && v.Kind != e.kind && e.kind != jsonscan.Absent {
-			return nil, nil, wrong(e.name, e.kind)
-		}
-	}
-	chat = append(make([]byte, 0, len(body)+len(body)/8+512), `{"model":`...)
-	chat = jsonscan.AppendQuote(chat, model)
-	chat = append(chat, `,"stream":`...)
-	chat = strconv.AppendBool(chat, stream)
+	chat := map[string]any{"model": model, "stream": stream}
 	if stream {
-		chat = append(chat, `,"stream_options":{"include_usage":true}`...)
+		chat["stream_options"] = map[string]bool{"include_usage": true}
 	}
-	if v := q["max_output_tokens"]; v.Set() {
-		chat = append(append(chat, `,"max_tokens":`...), v.Raw...)
-	}
-	for _, name := range same {
-		if v := q[name]; v.Set() {
-			chat = member(chat, name, v)
+	for own, name := range passedOn {
+		if v := q[own]; !isAbsent(v) {
+			chat[name] = v
 		}
 	}
-	if chat, err = appendMessages(chat, q); err != nil {
+	if chat["messages"], err = messagesOf(q["instructions"], q["input"]); err != nil {
 		return nil, nil, err
 	}
-	if chat, err = appendTools(chat, q); err != nil {
+	tools, err := toolsOf(q["tools"])
+	if err != nil {
 		return nil, nil, err
 	}
-	if chat, err = appendFormat(chat, q["text"]); err != nil {
-		return nil, nil, err
+	if len(tools) > 0 {
+		chat["tools"] = tools
 	}
-	if echo, err = echoOf(q); err != nil {
+	if choice, err := choiceOf(q["tool_choice"], len(tools) > 0); err != nil {
 		return nil, nil, err
+	} else if choice != nil {
+		chat["tool_choice"] = choice
 	}
-	return append(chat, '}'), echo, nil
-}
-
-// member appends a member after another one; its name must need no escapes.
-func member(dst []byte, name string, v jsonscan.Value) []byte {
-	dst = append(append(append(dst, `,"`...), name...), `":`...)
-	return append(dst, v.Raw...)
-}
-
-func echoOf(q object) (Echo, error) {
-	var b bytes.Buffer
-	for i, e := range echoed {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(`"` + e.name + `":`)
-		if v := q[e.name]; !v.Set() || len(v.Raw) > maxEcho {
-			b.WriteString(e.absent)
-		} else if err := json.Compact(&b, v.Raw); err != nil {
-			return nil, api.New(api.InvalidJSON, "Invalid JSON body.").WithCause(err)
+	if format, err := formatOf(q["text"]); err != nil {
+		return nil, nil, err
+	} else if format != nil {
+		chat["response_format"] = format
+	}
+	echo = Echo{}
+	for name, absent := range echoed {
+		if echo[name] = q[name]; isAbsent(q[name]) || len(q[name]) > maxEcho {
+			echo[name] = json.RawMessage(absent)
 		}
 	}
-	return b.Bytes(), nil
+	engine, err = jsonscan.Marshal(chat)
+	return engine, echo, err
 }
 
-func wrong(name string, kind jsonscan.Kind) error {
-	return api.Newf(api.InvalidType, "'%s' must be a JSON %s.", name, kind).WithParam(name)
+// isAbsent reports whether a member is absent or null.
+func isAbsent(v json.RawMessage) bool { return len(v) == 0 || string(v) == "null" }
+
+// ignoredTools are types of tools that clients offer to every model, and that have no counterpart in a chat.
+var ignoredTools = []string{"local_shell", "shell", "apply_patch", "custom", "image_generation", "namespace", "tool_search"}
+
+// toolsOf returns the functions of the tools.
+func toolsOf(raw json.RawMessage) (tools []chatTool, err error) {
+	invalid := func(message string) error { return api.New(api.InvalidType, message).WithParam("tools") }
+	var list []struct {
+		Type string
+		function
+	}
+	if len(raw) > 0 && json.Unmarshal(raw, &list) != nil {
+		return nil, invalid("'tools' must be a list of objects with a 'type' and a 'name'.")
+	}
+	for _, t := range list {
+		switch {
+		case t.Type == "function" && t.Name != "":
+			tools = append(tools, chatTool{"function", t.function})
+		case t.Type == "function":
+			return nil, invalid("A tool of type 'function' needs a 'name'.")
+		case !slices.Contains(ignoredTools, t.Type) && !strings.HasPrefix(t.Type, "web_search"):
+			return nil, invalid("A tool's type is not supported: only functions are called.")
+		}
+	}
+	return tools, nil
+}
+
+// choiceOf returns which tool the model is to call, nil where it does not matter.
+func choiceOf(raw json.RawMessage, tools bool) (choice any, err error) {
+	if isAbsent(raw) {
+		return nil, nil
+	}
+	var text string
+	var object struct{ Type, Name string }
+	switch {
+	case json.Unmarshal(raw, &text) == nil && (text == "auto" || text == "none"):
+		if !tools {
+			return nil, nil
+		}
+		return text, nil
+	case text == "required" && tools:
+		return text, nil
+	case json.Unmarshal(raw, &object) == nil && object.Type == "function" && object.Name != "" && tools:
+		return chatTool{"function", function{Name: object.Name}}, nil
+	}
+	return nil, api.New(api.UnsupportedParameter, "'tool_choice' must be auto, none, required or one of the functions in 'tools'.").WithParam("tool_choice")
+}
+
+// formatOf returns the form that an answer is to have, nil for text.
+func formatOf(raw json.RawMessage) (*responseFormat, error) {
+	var text struct {
+		Format struct {
+			Type string
+			jsonSchema
+		}
+	}
+	if len(raw) > 0 && json.Unmarshal(raw, &text) != nil {
+		return nil, api.New(api.InvalidType, "'text' must be an object with an object 'format'.").WithParam("text")
+	}
+	switch text.Format.Type {
+	case "", "text":
+		return nil, nil
+	case "json_object":
+		return &responseFormat{Type: "json_object"}, nil
+	case "json_schema":
+		if schema := text.Format.Schema; len(schema) == 0 || schema[0] != '{' {
+			return nil, api.New(api.InvalidType, "'text.format.schema' must be a JSON object.").WithParam("text.format.schema")
+		}
+		return &responseFormat{"json_schema", &text.Format.jsonSchema}, nil
+	}
+	return nil, api.New(api.UnsupportedParameter, "The type of 'text.format' must be text, json_object or json_schema.").WithParam("text.format")
 }
 
 // Asked names members of the request in an error about its chat. nil stays nil.

@@ -18,7 +18,7 @@ import (
 var began = time.Unix(1000, 0)
 
 func writer() *responses.ResponseWriter {
-	return &responses.ResponseWriter{ID: "I", Model: "m", Began: began, Now: func() time.Time { return began.Add(3 * time.Second) }, Echo: responses.Echo(`"metadata":{}`)}
+	return &responses.ResponseWriter{ID: "I", Model: "m", Began: began, Now: func() time.Time { return began.Add(3 * time.Second) }, Echo: responses.Echo{"metadata": json.RawMessage("{}")}}
 }
 
 // told feeds a stream in pieces, of which cut gives the sizes, and returns what comes out.
