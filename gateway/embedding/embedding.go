@@ -1,4 +1,4 @@
-// Package embedding reads what embedding requests in the formats of OpenAI, Voyage and Jina say about the form of the
+// Package embedding reads what embedding requests in the formats of OpenAI, Voyage, Jina and Cohere say about the form of the
 // embeddings, and gives engines' embeddings that form. It does no I/O.
 package embedding
 
@@ -108,7 +108,7 @@ func (f Form) Cut(answer []byte) ([]byte, error) {
 		}
 		var e any = cut(d.Embedding, f.Dimensions)
 		if f.Base64 {
-			e = Base64(cut(d.Embedding, f.Dimensions))
+			e = encodeBase64(cut(d.Embedding, f.Dimensions))
 		}
 		out[i] = map[string]any{"object": "embedding", "index": d.Index, "embedding": e}
 	}
@@ -137,8 +137,8 @@ func cut(v []float32, n int) []float32 {
 	return out
 }
 
-// Base64 returns v as base64 of little-endian float32.
-func Base64(v []float32) string {
+// encodeBase64 returns v as base64 of little-endian float32.
+func encodeBase64(v []float32) string {
 	b := make([]byte, 0, 4*len(v))
 	for _, f := range v {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(f))

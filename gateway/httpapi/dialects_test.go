@@ -16,9 +16,9 @@ func TestRerankDialects(t *testing.T) {
 		{"/rerank", `{"model":"rank","query":"q","texts":["a","b"],"raw_scores":true,"return_text":true}`, `[{"index":1,"score":2,"text":"b"},{"index":0,"score":0,"text":"a"}]`, `{"documents":["a","b"],"model":"rank","query":"q"}`},
 		{"/rerank", `{"model":"norm","query":"q","texts":["a","b"]}`, `[{"index":1,"score":0.8807970779778823},{"index":0,"score":0.5}]`, ""},
 		{"/v1/rerank", `{"model":"rank","query":"q","documents":["a","b"],"top_k":1,"truncation":true}`,
-			`{"object":"list","data":[{"index":1,"relevance_score":2}],"model":"rank","usage":{"total_tokens":9}}`, sent},
+			`{"data":[{"index":1,"relevance_score":2}],"model":"rank","object":"list","usage":{"total_tokens":9}}`, sent},
 		{"/v1/rerank", `{"model":"rank","query":"q","documents":["a","b"],"top_k":null,"truncation":true,"return_documents":true}`,
-			`{"object":"list","data":[{"index":1,"relevance_score":2,"document":"b"},{"index":0,"relevance_score":0,"document":"a"}],"model":"rank","usage":{"total_tokens":9}}`, sent},
+			`{"data":[{"document":"b","index":1,"relevance_score":2},{"document":"a","index":0,"relevance_score":0}],"model":"rank","object":"list","usage":{"total_tokens":9}}`, sent},
 		{"/rerank", `{"model":"rank","query":"q","documents":["a","b"],"texts":["c"]}`, `"results":[{"index":1,"relevance_score":2}`, sent},
 		{"/v2/rerank", `{"model":"rank","query":"q","documents":["a","b"],"max_tokens_per_doc":1}`, `"results":[{"index":1,"relevance_score":2},{"index":0,"relevance_score":0}]`, sent},
 	} {
@@ -29,7 +29,7 @@ func TestRerankDialects(t *testing.T) {
 	}
 	for body, param := range map[string]string{
 		`{"model":"rank","query":"q","texts":[]}`:                                    "documents",
-		`{"model":"rank","query":"q","texts":["a",1]}`:                               "texts",
+		`{"model":"rank","query":"q","texts":["a",1]}`:                               "documents",
 		`{"model":"rank","query":"q","texts":["a"],"raw_scores":1}`:                  "raw_scores",
 		`{"model":"rank","query":"q","documents":["a"],"top_k":0}`:                   "top_n",
 		`{"model":"rank","query":"q","documents":["a"],"top_k":1.5}`:                 "top_n",

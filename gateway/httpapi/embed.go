@@ -5,8 +5,8 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/gateway/bodycheck"
-	"reveille/gateway/cohere"
 	"reveille/gateway/completion"
+	"reveille/gateway/embedding"
 	"reveille/infra/config"
 	"reveille/infra/jsonscan"
 	"reveille/infra/policy"
@@ -116,7 +116,7 @@ func (s *Server) cohereEmbed(r *request) error {
 	if err != nil {
 		return err
 	}
-	q, err := cohere.ReadEmbed(c.body)
+	q, err := embedding.ReadCohere(c.body)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func TestRerank(t *testing.T) {
 	for _, c := range []struct{ path, body, results string }{
 		{"/v1/rerank", `{"model":"rank","query":"q",` + docs + `}`, `[{"index":1,"relevance_score":1},{"index":2,"relevance_score":1},{"index":0,"relevance_score":-2.5}]`},
 		{"/rerank", `{"model":"rank","query":"q",` + docs + `,"top_n":1}`, `[{"index":1,"relevance_score":1}]`},
-		{"/v2/rerank", `{"model":"rank","query":"q",` + docs + `,"top_n":99,"return_documents":true}`, `[{"index":1,"relevance_score":1,"document":{"text":"b<"}},{"index":2,"relevance_score":1,"document":{"text":"c"}},{"index":0,"relevance_score":-2.5,"document":{"text":"a"}}]`},
+		{"/v2/rerank", `{"model":"rank","query":"q",` + docs + `,"top_n":99,"return_documents":true}`, `[{"document":{"text":"b<"},"index":1,"relevance_score":1},{"document":{"text":"c"},"index":2,"relevance_score":1},{"document":{"text":"a"},"index":0,"relevance_score":-2.5}]`},
 		{"/v1/reranker", `{"model":"rank","query":"q","Documents":[1],` + docs + `,"top_n":1e300,"return_documents":null}`, ""},
 	} {
 		r := s.ask("POST", c.path, c.body)

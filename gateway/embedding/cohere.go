@@ -1,5 +1,4 @@
-// Package cohere translates between Cohere's embeddings (/v2/embed) and OpenAI's, which is what engines speak. It does no I/O.
-package cohere
+package embedding
 
 import (
 	"bytes"
@@ -7,25 +6,24 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/gateway/completion"
-	"reveille/gateway/embedding"
 	"reveille/infra/jsonscan"
 )
 
-// EmbedRequest is what the gateway handles of a request to /v2/embed.
-type EmbedRequest struct {
+// CohereRequest is what the gateway handles of a request to /v2/embed.
+type CohereRequest struct {
 	Texts      json.RawMessage
 	Dimensions json.RawMessage // nil: the model's own
 
 	kinds []string // float, base64 or both
 }
 
-// ReadEmbed reads a request whose body the route has checked. Its errors are [api.Error].
-func ReadEmbed(body []byte) (*EmbedRequest, error) {
+// ReadCohere reads a request whose body the route has checked. Its errors are [api.Error].
+func ReadCohere(body []byte) (*CohereRequest, error) {
 	var v [3]jsonscan.Value
 	if err := jsonscan.Scan(body, []string{"texts", "output_dimension", "embedding_types"}, v[:]); err != nil {
 		return nil, api.BadJSON(err)
 	}
-	q := EmbedRequest{Texts: bytes.Clone(v[0].Raw), Dimensions: v[1].Raw, kinds: []string{"float"}}
+	q := CohereRequest{Texts: bytes.Clone(v[0].Raw), Dimensions: v[1].Raw, kinds: []string{"float"}}
 	if v[2].Set() && (v[2].Len() > 2 || json.Unmarshal(v[2].Raw, &q.kinds) != nil || len(q.kinds) == 0) {
 		return nil, api.New(api.InvalidType, "'embedding_types' must be a list of one or two texts.").WithParam("embedding_types")
 	}
@@ -39,8 +37,8 @@ func ReadEmbed(body []byte) (*EmbedRequest, error) {
 
 // Answer returns Cohere's answer of the embeddings, in the order of the texts. id is the request's. Its error is
 // [completion.ErrAnswer].
-func (q *EmbedRequest) Answer(id string, vectors []json.RawMessage, tokens int64) (Embeddings, error) {
-	out := Embeddings{ID: id, Embeddings: map[string]any{}, Texts: q.Texts}
+func (q *CohereRequest) Answer(id string, vectors []json.RawMessage, tokens int64) (CohereAnswer, error) {
+	out := CohereAnswer{ID: id, Embeddings: map[string]any{}, Texts: q.Texts}
 	for _, kind := range q.kinds {
 		if kind == "float" {
 			out.Embeddings[kind] = vectors
@@ -52,7 +50,7 @@ func (q *EmbedRequest) Answer(id string, vectors []json.RawMessage, tokens int64
 			if json.Unmarshal(raw, &vector) != nil {
 				return out, completion.ErrAnswer
 			}
-			packed[i] = embedding.Base64(vector)
+			packed[i] = encodeBase64(vector)
 		}
 		out.Embeddings[kind] = packed
 	}
@@ -60,8 +58,8 @@ func (q *EmbedRequest) Answer(id string, vectors []json.RawMessage, tokens int64
 	return out, nil
 }
 
-// Embeddings is the answer to an EmbedRequest.
-type Embeddings struct {
+// CohereAnswer is the answer to an CohereRequest.
+type CohereAnswer struct {
 	ID         string          `json:"id"`
 	Embeddings map[string]any  `json:"embeddings"` // by type
 	Texts      json.RawMessage `json:"texts"`
