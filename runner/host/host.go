@@ -143,13 +143,13 @@ type Host struct {
 	settingsChange   uint64               // counts the change events received
 	residents        map[string]*resident // by resident.key
 	loading          *load
-	pulls            map[string]*pull     // in progress, by pullKey
-	waits            map[string]*wait     // tickets of the queue that wait, by id
-	inProgress       map[string]time.Time // tickets in progress here (zero), or the time when Redis accepted their outcome
-	learned          map[string]string    // fields of the host in Redis: memory needs learned from loads
-	needs            map[string]knownNeed // measured needs by key, as last read or written
-	quarantine       map[string]time.Time // loads that failed twice, by quarantineKey: they do not clear the host again
-	forgotten        map[string]Forgotten // by model, "" for all: the last outcome
+	pulls            map[string]*pull        // in progress, by pullKey
+	waits            map[string]*wait        // tickets of the queue that wait, by id
+	inProgress       map[string]time.Time    // tickets in progress here (zero), or the time when Redis accepted their outcome
+	learned          map[string]string       // fields of the host in Redis: memory needs learned from loads
+	needs            map[string]measuredNeed // by plan.Plan.Key
+	quarantine       map[string]time.Time    // loads that failed twice, by quarantineKey: they do not clear the host again
+	forgotten        map[string]Forgotten    // by model, "" for all: the last outcome
 	draining         bool
 	grace            context.Context // nil until interrupted: the time left to open requests
 	active           bool            // a request was open since the last beat
@@ -186,7 +186,7 @@ func New(cfg Config) *Host {
 	h := &Host{
 		cfg: cfg, log: cfg.Log, store: cfg.Store, wake: make(chan struct{}, 1), generation: cfg.Generation, stale: true,
 		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, pulls: map[string]*pull{}, waits: map[string]*wait{}, inProgress: map[string]time.Time{},
-		quarantine: map[string]time.Time{}, crashed: map[string]time.Time{}, crashedPins: map[string]*bool{}, learned: map[string]string{}, forgotten: map[string]Forgotten{}, needs: map[string]knownNeed{}, settings: settings{limits: cfg.Limits}, hardware: cfg.Hardware,
+		quarantine: map[string]time.Time{}, crashed: map[string]time.Time{}, crashedPins: map[string]*bool{}, learned: map[string]string{}, forgotten: map[string]Forgotten{}, needs: map[string]measuredNeed{}, settings: settings{limits: cfg.Limits}, hardware: cfg.Hardware,
 	}
 	h.notice.given = make(chan struct{})
 	h.life, h.endLife = context.WithCancelCause(context.Background())

@@ -174,7 +174,7 @@ func (h *Host) startEngine(ctx context.Context, l *load, r *resident) error {
 	began := time.Now()
 	e, err := h.cfg.Engines.Start(h.life, l.spec.model, l.spec.recipe, l.spec.options, l.spec.plan, l.gpus)
 	if err != nil {
-		if need := h.raiseNeed(ctx, l.spec.plan, l.spec.recipe, err); need > 0 {
+		if need := h.raiseNeed(l.spec.plan, l.spec.recipe, err); need > 0 {
 			l.spec.memory, l.spec.plan.Need, l.spec.plan.Ruled = need, need, plan.ByFailure
 			l.needRaised = true
 		}
@@ -251,8 +251,8 @@ func (h *Host) endLoad(ctx context.Context, l *load, r *resident, err error) {
 		if l.spec.plan.Key != "" {
 			h.mu.Lock()
 			next, _ := h.nextNeedLocked(r)
-			l.spec.memory, l.spec.plan.Need, l.spec.plan.Ruled = next.Bytes, next.Bytes, plan.ByMeasure
-			if next.Bytes == l.spec.plan.Estimate {
+			l.spec.memory, l.spec.plan.Need, l.spec.plan.Ruled = next.bytes, next.bytes, plan.ByMeasure
+			if next.bytes == l.spec.plan.Estimate {
 				l.spec.plan.Ruled = plan.ByEstimate
 			}
 			h.mu.Unlock()
@@ -276,7 +276,7 @@ func (h *Host) endLoad(ctx context.Context, l *load, r *resident, err error) {
 		h.reportOutcome(ctx, e)
 	}
 	if err == nil {
-		h.keepNeed(ctx, r)
+		h.keepNeed(r)
 	}
 	h.mu.Lock()
 	h.endLoadLocked(l)

@@ -3,125 +3,97 @@ package host
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
 	"reveille/infra/oom"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
-	"reveille/infra/state"
 	"reveille/runner/engine"
 	"reveille/runner/plan"
 )
 
 const (
-	needFresh     = time.Minute      // how long a need that was read from Redis is used
 	retryTooLarge = 10 * time.Minute // how long a load is refused because its engine ran out of memory
 	measureEvery  = 10 * time.Second // between two looks at what loaded engines take
 	maxKnownNeeds = 1000
 )
 
-// knownNeed is what Redis holds for a key, or that it holds nothing.
-type knownNeed struct {
-	state.Need
-	read time.Time
+// A measuredNeed is the memory that a load took of its devices on this host.
+type measuredNeed struct {
+	bytes int64
+	// failed is when an engine last ran out of memory with less: bytes is then what it would have needed at least. Zero if
+	// bytes was measured.
+	failed time.Time
 }
 
 // plan returns the plan of a load on n GPUs, with the memory that such a load was measured to need. n is 0 for an engine whose
 // GPUs cannot be chosen. A need above the budget, or above what other programs leave, leads to a smaller context where the
 // context is automatic. Otherwise a load that fits by its estimate is refused only for a while, and only if its engine ran out
 // of memory.
-func (h *Host) plan(ctx context.Context, e loadSpec, n int, share plan.Share, has Hardware) (plan.Plan, error) {
-	p, err := h.measuredPlan(ctx, e, n, share, has)
+func (h *Host) plan(e loadSpec, n int, share plan.Share) (plan.Plan, error) {
+	p, err := h.measuredPlan(e, n, share)
 	if err != nil || e.model.Memory > 0 || share.Left <= 0 || p.Need <= share.Left {
 		return p, err
 	}
 	share.Budget = share.Left
-	if smaller, err := h.measuredPlan(ctx, e, n, share, has); err == nil && smaller.Context < p.Context {
+	if smaller, err := h.measuredPlan(e, n, share); err == nil && smaller.Context < p.Context {
 		return smaller, nil
 	}
 	return p, nil
 }
 
 // measuredPlan is plan without regard to what other programs hold.
-func (h *Host) measuredPlan(ctx context.Context, e loadSpec, n int, share plan.Share, has Hardware) (plan.Plan, error) {
+func (h *Host) measuredPlan(e loadSpec, n int, share plan.Share) (plan.Plan, error) {
 	p, err := h.cfg.Engines.Plan(e.model, e.recipe, e.options, share)
 	if err != nil || e.model.Memory > 0 {
 		return p, err
 	}
-	p.Key = needKey(cmp.Or(p.Signature, e.digest), e.model.Devices, n, has)
-	need := h.needOf(ctx, p.Key)
-	if need.Bytes == 0 {
+	p.Key = needKey(cmp.Or(p.Signature, e.digest), e.model.Devices, n)
+	need := h.needOf(p.Key)
+	if need.bytes == 0 {
 		return p, nil
 	}
 	budget := share.Budget
-	if budget > 0 && need.Bytes > budget && share.AboveEstimate == 0 {
+	if budget > 0 && need.bytes > budget && share.AboveEstimate == 0 {
 		less := share
-		less.AboveEstimate = max(need.Bytes-p.Estimate, 0)
-		if smaller, err := h.measuredPlan(ctx, e, n, less, has); err == nil && smaller.Context < p.Context {
+		less.AboveEstimate = max(need.bytes-p.Estimate, 0)
+		if smaller, err := h.measuredPlan(e, n, less); err == nil && smaller.Context < p.Context {
 			return smaller, nil
 		}
 	}
-	failed := need.FailedMS > 0
-	recent := failed && time.Since(time.UnixMilli(need.FailedMS)) < retryTooLarge
-	if p.Need <= budget && need.Bytes > budget && !recent {
-		need.Bytes, failed = budget, false
+	failed := !need.failed.IsZero()
+	recent := failed && time.Since(need.failed) < retryTooLarge
+	if p.Need <= budget && need.bytes > budget && !recent {
+		need.bytes, failed = budget, false
 	}
-	p.Need, p.Ruled = need.Bytes, plan.ByMeasure
+	p.Need, p.Ruled = need.bytes, plan.ByMeasure
 	if failed {
 		p.Ruled = plan.ByFailure
 	}
 	return p, nil
 }
 
-// needKey identifies loads that take the same memory: by plan, devices and names of GPUs.
-func needKey(signature string, d policy.Devices, gpus int, has Hardware) string {
-	var names []string
-	for _, one := range has.Found.Devices {
-		if kind, _ := policy.ParseDevices(one.Kind); kind != policy.CPU && d.Overlaps(kind) {
-			names = append(names, one.Name)
-		}
-	}
-	text, _ := json.Marshal([]any{signature, d.String(), gpus, names}) // strings and numbers always marshal
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:12])
+// needKey identifies loads that take the same memory on this host: by plan, devices and number of GPUs.
+func needKey(signature string, d policy.Devices, gpus int) string {
+	return fmt.Sprint(signature, " ", d, " ", gpus)
 }
 
-// needOf returns the need with a key, zero if there is none or Redis cannot be asked. It is asked once a minute at most.
-func (h *Host) needOf(ctx context.Context, key string) state.Need {
+func (h *Host) needOf(key string) measuredNeed {
 	h.mu.Lock()
-	known, ok := h.needs[key]
-	h.mu.Unlock()
-	if ok && time.Since(known.read) < needFresh {
-		return known.Need
-	}
-	n, err := h.store.Need(ctx, key)
-	if err != nil {
-		return known.Need
-	}
-	h.rememberNeed(key, n)
-	return n
+	defer h.mu.Unlock()
+	return h.needs[key]
 }
 
-func (h *Host) rememberNeed(key string, n state.Need) {
+func (h *Host) putNeed(key string, n measuredNeed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.needs) >= maxKnownNeeds {
 		clear(h.needs)
 	}
-	h.needs[key] = knownNeed{n, time.Now()}
-}
-
-// putNeed keeps a need, here and in Redis, where that succeeds.
-func (h *Host) putNeed(ctx context.Context, key string, n state.Need) {
-	h.rememberNeed(key, n)
-	if err := h.store.PutNeed(ctx, key, n); err != nil {
-		h.log.Warn("a measured need is not kept in Redis", "error", err)
-	}
+	h.needs[key] = n
 }
 
 // measured returns what an engine has taken so far, 0 if that is unknown.
@@ -148,38 +120,38 @@ func (h *Host) measureLocked(r *resident, took int64) bool {
 }
 
 // measure measures a loaded engine, and keeps its need for later loads if that is new.
-func (h *Host) measure(ctx context.Context, r *resident) {
+func (h *Host) measure(r *resident) {
 	took := measured(r.engine)
 	h.mu.Lock()
 	changed := h.measureLocked(r, took)
 	h.mu.Unlock()
 	if changed {
-		h.keepNeed(ctx, r)
+		h.keepNeed(r)
 	}
-}
-
-// nextNeedLocked returns what the next load like that of a loaded model is expected to need. On a CPU it never falls,
-// because an earlier engine may have served larger requests.
-func (h *Host) nextNeedLocked(r *resident) (next, was state.Need) {
-	was = h.needs[r.plan.Key].Need
-	next.Bytes = r.plan.Took(r.plan.Measured, r.model.Devices)
-	if was.FailedMS == 0 && r.model.Devices == policy.CPU {
-		next.Bytes = max(next.Bytes, was.Bytes)
-	}
-	return next, was
 }
 
 // keepNeed keeps the measured need of a loaded model for later loads, unless it is about the one that was known.
-func (h *Host) keepNeed(ctx context.Context, r *resident) {
+func (h *Host) keepNeed(r *resident) {
 	if r.plan.Key == "" {
 		return
 	}
 	h.mu.Lock()
 	next, was := h.nextNeedLocked(r)
 	h.mu.Unlock()
-	if next.Bytes > 0 && (was.FailedMS > 0 || differ(next.Bytes, cmp.Or(was.Bytes, r.plan.Estimate))) {
-		h.putNeed(ctx, r.plan.Key, next)
+	if next.bytes > 0 && (!was.failed.IsZero() || differ(next.bytes, cmp.Or(was.bytes, r.plan.Estimate))) {
+		h.putNeed(r.plan.Key, next)
 	}
+}
+
+// nextNeedLocked returns what the next load like that of a loaded model is expected to need. On a CPU it never falls,
+// because an earlier engine may have served larger requests.
+func (h *Host) nextNeedLocked(r *resident) (next, was measuredNeed) {
+	was = h.needs[r.plan.Key]
+	next.bytes = r.plan.Took(r.plan.Measured, r.model.Devices)
+	if was.failed.IsZero() && r.model.Devices == policy.CPU {
+		next.bytes = max(next.bytes, was.bytes)
+	}
+	return next, was
 }
 
 // differ reports whether a differs from b by more than a thirtieth.
@@ -206,14 +178,14 @@ func (h *Host) measureLoop(ctx context.Context) {
 		}
 		h.mu.Unlock()
 		for _, r := range list {
-			h.measure(ctx, r)
+			h.measure(r)
 		}
 	}
 }
 
 // raiseNeed notes that an engine ran out of memory: what it failed to get is added to its need, which at most doubles the
 // estimate. It returns the new need, 0 after other failures.
-func (h *Host) raiseNeed(ctx context.Context, p plan.Plan, rc *recipe.Recipe, err error) int64 {
+func (h *Host) raiseNeed(p plan.Plan, rc *recipe.Recipe, err error) int64 {
 	exit, ended := errors.AsType[*engine.ExitError](err)
 	if !ended || p.Key == "" {
 		return 0
@@ -231,6 +203,6 @@ func (h *Host) raiseNeed(ctx context.Context, p plan.Plan, rc *recipe.Recipe, er
 		return 0
 	}
 	h.log.Warn("engine ran out of memory: its model counts as larger", "estimated", p.Estimate, "before", p.Need, "need", need)
-	h.putNeed(ctx, p.Key, state.Need{Bytes: need, FailedMS: time.Now().UnixMilli()})
+	h.putNeed(p.Key, measuredNeed{need, time.Now()})
 	return need
 }

@@ -33,7 +33,7 @@ func startUnmeasured(t *testing.T, addr string) *bench {
 	return b
 }
 
-// What an engine took counts at once, and for the next loads, of other runners too. Less than the estimate does not count
+// What an engine took counts at once, and for the next loads. Less than the estimate does not count
 // on a processor, and a measured need above the budget does not refuse what fits by its estimate.
 func TestMeasuredNeeds(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {
@@ -47,29 +47,8 @@ func TestMeasuredNeeds(t *testing.T) {
 			t.Errorf("evicted %q for b of %d", r.Evicted, b.record("b").Memory)
 		}
 		b.engines.took["a"] = 0
-		restart := func() {
-			t.Helper()
-			b.must(b.end())
-			b.cfg.Boot += "+"
-			b.run()
-			b.ready(b.load("b"))
-		}
-		restart()
 		if r := b.ready(b.load("a")); r.Evicted != "b" || b.record("a").Memory != 70 {
-			t.Errorf("by another runner: evicted %q for a of %d", r.Evicted, b.record("a").Memory)
-		}
-
-		keys, err := b.rdb.Keys(t.Context(), "rv:{main}:need:*").Result()
-		b.must(err)
-		if len(keys) != 1 {
-			t.Fatalf("needs %q, want that of a alone", keys)
-		}
-		for _, forged := range []string{`{"bytes":1}`, strings.Repeat("f", 64) + ` {"bytes":1}`, ""} {
-			b.must(b.rdb.Set(t.Context(), keys[0], forged, 0).Err())
-			restart()
-			if r := b.ready(b.load("a")); r.Evicted != "" || b.record("a").Memory != 40 {
-				t.Errorf("forged as %q: evicted %q, %d bytes", forged, r.Evicted, b.record("a").Memory)
-			}
+			t.Errorf("again: evicted %q for a of %d", r.Evicted, b.record("a").Memory)
 		}
 		b.ready(b.unload("a"))
 		b.engines.took["a"] = 170
@@ -112,11 +91,6 @@ func TestNeedAfterOutOfMemory(t *testing.T) {
 	b.must(err)
 	if need := s.Hosts["h"].Fields["need:b"]; !strings.Contains(need, `"until":`) {
 		t.Errorf("gateways never ask again: %s", need)
-	}
-	keys, err := b.rdb.Keys(t.Context(), "rv:{main}:need:*").Result()
-	b.must(err)
-	if len(keys) != 2 {
-		t.Errorf("needs %q", keys)
 	}
 }
 

@@ -136,7 +136,7 @@ func (h *Host) planOnGPUs(ctx context.Context, e loadSpec, share plan.Share, has
 			part.Total += totals[card]
 		}
 		part.Paged = (share.Paged*n + len(has.Cards) - 1) / len(has.Cards) // the paged models on the same GPUs
-		if p, err = h.plan(ctx, e, n, part, has); err != nil {
+		if p, err = h.plan(e, n, part); err != nil {
 			return p, gpus, err
 		}
 		if p.Need == 0 && wanted == (policy.GPUChoice{}) {
@@ -153,7 +153,7 @@ func (h *Host) planOnGPUs(ctx context.Context, e loadSpec, share plan.Share, has
 	if p.Need > 0 { // too much for all of them
 		return p, gpus, nil
 	}
-	p, err = h.plan(ctx, e, 0, share, has)
+	p, err = h.plan(e, 0, share)
 	if wanted != (policy.GPUChoice{}) && e.model.Devices.Has(policy.GPU) && gpus.Max == 0 {
 		p.Warnings = append(p.Warnings, "the choice of GPUs is not heeded: "+e.recipe.Name+" cannot be told of single GPUs on this host")
 	}

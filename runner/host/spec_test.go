@@ -135,7 +135,7 @@ models:
   set: {type: llm, recipe: llamacpp, device: cpu, checkpoint: "hf://o/r/a.gguf", options: {ctx_size: 50}}
 `)
 	h.cfg.Engines = contextPlanner{}
-	know := func(tokens string, n state.Need) { h.rememberNeed(needKey(tokens, policy.CPU, 0, h.hardware), n) }
+	know := func(tokens string, n measuredNeed) { h.putNeed(needKey(tokens, policy.CPU, 0), n) }
 	check := func(what, model string, context int, need int64, ruled string) {
 		t.Helper()
 		if p := entryOf(t, h, model).plan; p.Context != context || p.Need != need || p.Ruled != ruled {
@@ -143,17 +143,17 @@ models:
 		}
 	}
 	check("nothing known", "auto", 60, 100, "")
-	know("60", state.Need{Bytes: 120, FailedMS: time.Now().UnixMilli()})
+	know("60", measuredNeed{120, time.Now()})
 	check("it ran out of memory", "auto", 40, 100, "")
-	know("40", state.Need{Bytes: 90})
+	know("40", measuredNeed{bytes: 90})
 	check("the smaller one was measured", "auto", 40, 90, plan.ByMeasure)
-	know("50", state.Need{Bytes: 95})
+	know("50", measuredNeed{bytes: 95})
 	check("measured", "set", 50, 95, plan.ByMeasure)
-	know("50", state.Need{Bytes: 130})
+	know("50", measuredNeed{bytes: 130})
 	check("measured above the budget", "set", 50, 100, plan.ByMeasure)
-	know("50", state.Need{Bytes: 130, FailedMS: time.Now().UnixMilli()})
+	know("50", measuredNeed{130, time.Now()})
 	check("just ran out of memory", "set", 50, 130, plan.ByFailure)
-	know("50", state.Need{Bytes: 130, FailedMS: time.Now().Add(-retryTooLarge).UnixMilli()})
+	know("50", measuredNeed{130, time.Now().Add(-retryTooLarge)})
 	check("ran out of memory long ago", "set", 50, 100, plan.ByMeasure)
 }
 

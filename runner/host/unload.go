@@ -138,7 +138,7 @@ func (h *Host) stop(ctx context.Context, r *resident, reason string, eviction bo
 	}
 	r.state, r.closed, r.dirty = policy.ModelDraining, true, true
 	h.mu.Unlock()
-	h.measure(ctx, r)
+	h.measure(r)
 	if err := r.engine.Stop(ctx); err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 	h.mu.Unlock()
 	if crashed {
 		h.log.Error("engine died", "model", r.id, "error", e.Err())
-		h.raiseNeed(ctx, p, r.recipe, e.Err())
+		h.raiseNeed(p, r.recipe, e.Err())
 	}
 	h.freeSlot(ctx, r)
 }
