@@ -68,7 +68,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	defer unlock()
 
 	// 1. What an earlier runner of this host left behind.
-	ledger, err := endLeftovers(ctx, filepath.Join(s.StateDir, "engines-"+p.name+".json"), log)
+	marker, err := endLeftovers(ctx, filepath.Join(s.StateDir, "engines-"+p.name), log)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	defer store.Close()
 
 	// 3. The host and its server. Redis need not be there yet: the host registers when it is.
-	return runHost(ctx, s, p, ledger, listeners, store, credentials, log, ready)
+	return runHost(ctx, s, p, marker, listeners, store, credentials, log, ready)
 }
 
 // parse checks the settings; all mistakes are reported in one go.
@@ -111,7 +111,7 @@ func (s Settings) parse(log *slog.Logger) (p parsed, err error) {
 }
 
 // runHost makes a host with all that its engines need, and its server on listeners, the first of which has its address, and runs them until ctx ends.
-func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, listeners []net.Listener, store *state.Store, credentials *state.Credentials, log *slog.Logger, ready func(addr string, srv *httpapi.Server)) error {
+func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, listeners []net.Listener, store *state.Store, credentials *state.Credentials, log *slog.Logger, ready func(addr string, srv *httpapi.Server)) error {
 	box, err := newSandbox(s.HostSettings, p, log)
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func runHost(ctx context.Context, s Settings, p parsed, ledger *engine.PIDFile, 
 	talks, endTalks := savedConversations(s, p, store, set, log)
 	defer endTalks()
 	launcher := &launch.Launcher{
-		Spawner: spawner, PIDFile: ledger, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
+		Spawner: spawner, Marker: marker, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
 		Meters: batch.NewMeters(set), Weights: cache, Options: p.options, CallTimeout: httpapi.LongAnswer * s.FirstByte,
 		FixedMemory: s.EngineMemory != "", Conversations: talks,
 	}
@@ -237,21 +237,21 @@ func serve(ctx context.Context, srv *httpapi.Server, listeners []net.Listener, p
 	return errors.Join(errs...)
 }
 
-// endLeftovers ends the engines that an earlier runner with the same ledger left behind.
-func endLeftovers(ctx context.Context, path string, log *slog.Logger) (ledger *engine.PIDFile, err error) {
-	if ledger, err = engine.OpenPIDFile(path); err != nil {
+// endLeftovers ends the engines that an earlier runner with the same file left behind.
+func endLeftovers(ctx context.Context, path string, log *slog.Logger) (marker *engine.Marker, err error) {
+	if marker, err = engine.OpenMarker(path); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	killed, err := ledger.KillLeftovers(ctx)
+	killed, err := marker.KillLeftovers(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("engines of an earlier runner: %w", err)
 	}
 	if len(killed) > 0 {
 		log.Warn("engines of an earlier runner were ended", "pids", killed)
 	}
-	return ledger, nil
+	return marker, nil
 }
 
 // fenceFile keeps the highest generation on disk, so that it rises even after Redis lost its data.

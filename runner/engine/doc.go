@@ -3,7 +3,7 @@
 //
 // Promises:
 //   - No engine outlives its runner. Engines are forked from one thread that lives as long as the runner and die with
-//     it by parent-death signal; what an engine itself had started is found by [PIDFile.KillLeftovers] at the next start.
+//     it by parent-death signal; what an engine itself had started is found by [Marker.KillLeftovers] at the next start.
 //   - Nothing of an engine is left when [Process.Done] is closed: its process was reaped and its process group is empty.
 //   - An engine's death is noticed at once, at any moment, and [Process.Err] has its exit status and the last lines of its log.
 //   - No engine is started on a model file that is missing, damaged or cut off.

@@ -118,7 +118,7 @@ func engineMain(args []string) int {
 
 // runnerMain starts one engine with a grandchild, prints the engine's pid and waits to be killed.
 func runnerMain() {
-	ledger, err := OpenPIDFile(os.Args[1])
+	marker, err := OpenMarker(os.Args[1])
 	if err != nil {
 		panic(err)
 	}
@@ -127,7 +127,7 @@ func runnerMain() {
 	if err != nil {
 		panic(err)
 	}
-	cfg := Config{Logger: log, Spawner: NewSpawner(box), PIDFile: ledger}
+	cfg := Config{Logger: log, Spawner: NewSpawner(box), Marker: marker}
 	spec := testSpec("-fork", os.Args[2])
 	spec.Recipe.Sandbox.Write = []string{filepath.Dir(os.Args[2])}
 	p, err := Start(context.Background(), spec, cfg)

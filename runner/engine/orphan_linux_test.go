@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bufio"
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,8 +17,8 @@ import (
 // A runner is killed with -9: its engine dies with it, and the next start clears away what the engine had started.
 func TestRunnerKilled(t *testing.T) {
 	dir := t.TempDir()
-	ledgerPath, pidFile := filepath.Join(dir, "engines.json"), filepath.Join(dir, "pid")
-	runner := exec.Command(os.Args[0], ledgerPath, pidFile)
+	markPath, pidFile := filepath.Join(dir, "engines"), filepath.Join(dir, "pid")
+	runner := exec.Command(os.Args[0], markPath, pidFile)
 	runner.Env = append(os.Environ(), "ENGINE_TEST_ROLE=runner")
 	runner.Stderr = os.Stderr
 	out, err := runner.StdoutPipe()
@@ -50,86 +49,59 @@ func TestRunnerKilled(t *testing.T) {
 	t.Logf("engine gone %v after the runner was killed", time.Since(killedAt))
 	_ = runner.Wait()
 
-	ledger, err := OpenPIDFile(ledgerPath)
+	marker, err := OpenMarker(markPath)
 	if err != nil {
 		t.Fatal(err)
 	}
-	killed, err := ledger.KillLeftovers(within(t))
+	killed, err := marker.KillLeftovers(within(t))
 	if err != nil || !slices.Equal(killed, []int{grandchild}) {
 		t.Errorf("KillLeftovers = %v, %v; want the grandchild %d", killed, err, grandchild)
 	}
 	if alive(grandchild) {
 		t.Error("grandchild alive")
 	}
-	if again, err := ledger.KillLeftovers(within(t)); err != nil || len(again) != 0 {
+	if again, err := marker.KillLeftovers(within(t)); err != nil || len(again) != 0 {
 		t.Errorf("a second time: %v, %v", again, err)
 	}
 }
 
-// Processes that only look like noted ones are left alone.
-func TestLedgerSparesStrangers(t *testing.T) {
+// Only processes with the runner's own mark are killed, and only if no other runner has it.
+func TestMarkerSparesOthers(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "engines")
+	first, err := OpenMarker(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	cfg := testConfig(t)
+	cfg.Marker = first
 	p := start(t, testSpec(), cfg)
 	if err := p.EnsureReady(within(t)); err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	here, own := folderID(dir), []pidRecord{{p.PID(), p.ticks, newMark()}}
-	for name, file := range map[string]pidFileContent{
-		"another start time and mark": {Boot: bootID(), Folder: here, Engines: []pidRecord{{p.PID(), p.ticks + 1, newMark()}}},
-		"another boot":                {Boot: "x", Folder: here, Engines: own},
-		"a copied folder":             {Boot: bootID(), Folder: folderID(t.TempDir()), Engines: own},
-		"a runner that is alive":      {Boot: bootID(), Folder: here, Owner: pidRecord{PID: os.Getpid(), Start: startTicks(os.Getpid())}, Engines: own},
-	} {
-		path := filepath.Join(dir, "engines.json")
-		data, _ := json.Marshal(file)
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		l, err := OpenPIDFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if killed, err := l.KillLeftovers(within(t)); err != nil || len(killed) > 0 {
-			t.Errorf("%s: killed %v, %v", name, killed, err)
-		}
+	content, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path+"-copy", content, 0o600)
 	}
-	if !alive(p.PID()) {
-		t.Error("a stranger was killed")
-	}
-}
-
-func TestLedgerFollowsProcesses(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "engines.json")
-	cfg := testConfig(t)
-	l, err := OpenPIDFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.PIDFile = l
-	noted := func() []pidRecord {
-		var f pidFileContent
-		data, err := os.ReadFile(path)
-		if err != nil || json.Unmarshal(data, &f) != nil {
-			t.Fatalf("ledger: %s, %v", data, err)
+	for _, other := range []string{path, path + "-copy", path + "-new"} {
+		m, err := OpenMarker(other)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return f.Engines
+		if killed, err := m.KillLeftovers(within(t)); err != nil || len(killed) > 0 || m.mark == first.mark {
+			t.Errorf("%s: killed %v, %v", other, killed, err)
+		}
 	}
-	p := start(t, testSpec(), cfg)
-	if got := noted(); len(got) != 1 || got[0].PID != p.PID() || got[0].Start != p.ticks {
-		t.Errorf("noted %+v", got)
+	if !alive(p.PID()) {
+		t.Error("another runner's engine was killed")
 	}
-	if err := p.Stop(within(t)); err != nil {
-		t.Fatal(err)
-	}
-	if got := noted(); len(got) != 0 {
-		t.Errorf("noted after the stop: %+v", got)
-	}
-	if err := os.WriteFile(path, []byte("{torn"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := OpenPIDFile(path); err != nil {
-		t.Errorf("a torn file: %v", err)
+	_ = first.file.Close()
+	again, err := OpenMarker(path)
+	if err != nil || again.mark != first.mark {
+		t.Errorf("the same file gives %q and %q, %v", first.mark, again.mark, err)
 	}
 }
 
@@ -139,9 +111,9 @@ func TestParseStat(t *testing.T) {
 		want       procStat
 		ok         bool
 	}{
-		{"plain", "12 (eng) S 1 12 12 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2", procStat{'S', 12, 98765}, true},
-		{"a name with spaces and brackets", "12 (a) Z (b) ) R 1 7 12 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 5 1", procStat{'R', 7, 5}, true},
-		{"short", "12 (eng) S 1 12", procStat{}, false},
+		{"plain", "12 (eng) S 1 12 12 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2", procStat{'S', 12}, true},
+		{"a name with spaces and brackets", "12 (a) Z (b) ) R 1 7 12 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 5 1", procStat{'R', 7}, true},
+		{"short", "12 (eng) S 1", procStat{}, false},
 		{"empty", "", procStat{}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -150,12 +122,4 @@ func TestParseStat(t *testing.T) {
 			}
 		})
 	}
-}
-
-func FuzzParseStat(f *testing.F) {
-	f.Add("12 (eng) S 1 12 12 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2")
-	f.Add(") S")
-	f.Fuzz(func(t *testing.T, line string) {
-		parseStat(line) // must not panic
-	})
 }

@@ -49,7 +49,6 @@ func (p *Process) runOwner(output *os.File) {
 	_ = output.Close()
 	p.release()
 	_ = os.RemoveAll(p.dir)
-	p.cfg.PIDFile.remove(p.pid, p.cfg.Logger)
 
 	p.err = p.outcome(failure, state, reader.cause)
 	p.state.Store(int32(Exited))

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"slices"
@@ -12,11 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// procStat is the part of /proc/<pid>/stat that distinguishes processes.
+// procStat is the part of /proc/<pid>/stat that matters here.
 type procStat struct {
-	state byte   // 'Z' and 'X' are dead
-	pgrp  int    // process group
-	start uint64 // start time in clock ticks since boot: with the pid, unique until the next boot
+	state byte // 'Z' and 'X' are dead
+	pgrp  int  // process group
 }
 
 func (s procStat) dead() bool { return s.state == 'Z' || s.state == 'X' }
@@ -30,41 +28,43 @@ func readStat(pid int) (procStat, bool) {
 }
 
 // parseStat reads a stat line. The command, in parentheses, may hold anything, so fields are counted from its end:
-// state is field 3, the process group field 5, the start time field 22.
+// state is field 3, the process group field 5.
 func parseStat(line string) (procStat, bool) {
 	f := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
-	if len(f) < 20 || len(f[0]) != 1 {
+	if len(f) < 3 || len(f[0]) != 1 {
 		return procStat{}, false
 	}
-	pgrp, err1 := strconv.Atoi(f[2])
-	start, err2 := strconv.ParseUint(f[19], 10, 64)
-	return procStat{f[0][0], pgrp, start}, err1 == nil && err2 == nil
-}
-
-// startTicks returns the start time of a live process, 0 when it is unknown.
-func startTicks(pid int) uint64 {
-	s, _ := readStat(pid)
-	if s.dead() {
-		return 0
-	}
-	return s.start
+	pgrp, err := strconv.Atoi(f[2])
+	return procStat{f[0][0], pgrp}, err == nil
 }
 
 // groupMembers lists the live processes of a group.
 func groupMembers(pgid int) []int {
+	return processes(func(_ int, s procStat) bool { return s.pgrp == pgid })
+}
+
+// marked lists the live processes that were started with the variable text kv.
+func marked(kv string) []int {
+	return processes(func(pid int, _ procStat) bool {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+		return err == nil && slices.Contains(strings.Split(string(b), "\x00"), kv)
+	})
+}
+
+// processes lists the live processes for which ok is true.
+func processes(ok func(pid int, s procStat) bool) (out []int) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
-	var out []int
 	for _, n := range names {
 		pid, err := strconv.Atoi(n)
 		if err != nil {
 			continue
 		}
-		if s, ok := readStat(pid); ok && s.pgrp == pgid && !s.dead() {
+		if s, known := readStat(pid); known && !s.dead() && ok(pid, s) {
 			out = append(out, pid)
 		}
 	}
@@ -78,12 +78,6 @@ func groupAlive(pgid int) bool {
 		return false
 	}
 	return len(groupMembers(pgid)) > 0
-}
-
-// hasEnv reports whether a process was started with the variable text kv.
-func hasEnv(pid int, kv string) bool {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	return err == nil && bytes.Contains(append([]byte{0}, b...), append(append([]byte{0}, kv...), 0))
 }
 
 // statusBytes sums up sizes of /proc/<pid>/status over the processes of a group. What they share counts for each.
@@ -102,12 +96,6 @@ func statusBytes(pgid int, names ...string) (sum int64) {
 		}
 	}
 	return sum
-}
-
-// bootID names this boot of the machine; start times of another one mean nothing.
-func bootID() string {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(b))
 }
 
 // await blocks until the child has ended and leaves it unreaped, so that its pid and its group's number stay its own

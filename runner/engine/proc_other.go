@@ -10,9 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startTicks is not known here.
-func startTicks(int) uint64 { return 0 }
-
 func groupMembers(int) []int { return nil }
 
 // statusBytes is not known here.
@@ -21,10 +18,8 @@ func statusBytes(int, ...string) int64 { return 0 }
 // groupAlive reports whether a process is in the group.
 func groupAlive(pgid int) bool { return syscall.Kill(-pgid, 0) != syscall.ESRCH }
 
-// hasEnv cannot be answered here; leftovers are then recognised by nothing and left alone.
-func hasEnv(int, string) bool { return false }
-
-func bootID() string { return "" }
+// marked: not known here; leftovers are left alone.
+func marked(string) []int { return nil }
 
 // await blocks until the child has ended. Without waitid it is reaped here already, so that a signal to its group in
 // the short time until the owner notices could meet a group of the same number; Linux has no such window.

@@ -49,7 +49,7 @@ func (s State) String() string {
 type Config struct {
 	Logger  *slog.Logger // gets an engine's lines at debug level
 	Spawner *Spawner
-	PIDFile *PIDFile           // remembers processes for the next start; may be nil
+	Marker  *Marker            // marks processes for the next start; may be nil
 	Environ []string           // the runner's environment, NAME=value
 	Files   *modelfile.Checker // remembers which model files are sound; when nil each start reads their headers
 	// SocketDir is where each engine gets its private folder, with the socket of one that listens on one; os.TempDir when
@@ -66,7 +66,6 @@ type Process struct {
 	cfg     Config
 	cmd     *exec.Cmd
 	pid     int
-	ticks   uint64
 	started time.Time
 	log     *logring.Ring
 	buffers buffers // by its log, while it loads
@@ -131,8 +130,10 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	if err != nil {
 		return nil, err
 	}
-	mark := newMark()
-	env = append(withLibraries(env, argv[0]), mark)
+	env = withLibraries(env, argv[0])
+	if cfg.Marker != nil {
+		env = append(env, cfg.Marker.mark)
+	}
 	jail := jail(spec, argv, env, dir)
 	if !jail.OpenFiles {
 		env = append(slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "TMPDIR=") }), "TMPDIR="+dir)
@@ -163,8 +164,6 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 		return nil, fmt.Errorf("start engine: %w", err)
 	}
 	p.pid = cmd.Process.Pid
-	p.ticks = startTicks(p.pid)
-	cfg.PIDFile.add(pidRecord{PID: p.pid, Start: p.ticks, Mark: mark}, cfg.Logger)
 	cfg.Logger.Info("engine started", "model", spec.Model, "recipe", spec.Recipe.Name, "pid", p.pid, "addr", spec.BaseURL())
 	go p.runOwner(r)
 	return p, nil

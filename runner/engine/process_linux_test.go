@@ -32,8 +32,8 @@ func TestLifeOfAnEngine(t *testing.T) {
 	if !ok || at.Sub(p.started) < 200*time.Millisecond {
 		t.Errorf("ready after %v", at.Sub(p.started))
 	}
-	if s, ok := readStat(p.PID()); !ok || s.start != p.ticks || s.pgrp != p.PID() {
-		t.Errorf("stat = %+v, want start %d and a group of its own, %d", s, p.ticks, p.PID())
+	if s, ok := readStat(p.PID()); !ok || s.pgrp != p.PID() {
+		t.Errorf("stat = %+v, want a group of its own, %d", s, p.PID())
 	}
 	if len(p.APIKey()) != 64 {
 		t.Errorf("key of %d characters", len(p.APIKey()))
@@ -360,7 +360,7 @@ func TestChildEnvironment(t *testing.T) {
 	if strings.Contains(env, "canary") || strings.Contains(env, "feedface") {
 		t.Errorf("a secret reached the engine or the log:\n%s", env)
 	}
-	for _, want := range []string{"HF_HOME=/hf\n", "TEST_KEY=[key]\n", "PATH=", markName + "="} {
+	for _, want := range []string{"HF_HOME=/hf\n", "TEST_KEY=[key]\n", "PATH="} {
 		if !strings.Contains(env, want) {
 			t.Errorf("%q is missing in\n%s", want, env)
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // A Spawner starts engines, each in a process group of its own and sandboxed as far as the machine can. On Linux an
-// engine is killed when this process ends; elsewhere that of a killed runner lives until [PIDFile.KillLeftovers] at the
+// engine is killed when this process ends; elsewhere that of a killed runner lives until [Marker.KillLeftovers] at the
 // next start. Safe for concurrent use.
 type Spawner struct {
 	box  *sandbox.Sandbox

@@ -34,7 +34,7 @@ import (
 // Launcher starts engines on this machine. It is safe for concurrent use.
 type Launcher struct {
 	Spawner     *engine.Spawner
-	PIDFile     *engine.PIDFile
+	Marker      *engine.Marker
 	Finder      engine.Finder
 	SocketDir   string
 	Log         *slog.Logger
@@ -98,7 +98,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	}
 	talks := l.remember(m, &spec, &pl)
 	p, err := engine.Start(ctx, spec, engine.Config{
-		Logger: l.Log, Spawner: l.Spawner, PIDFile: l.PIDFile, Environ: os.Environ(), SocketDir: l.SocketDir, Files: &l.files,
+		Logger: l.Log, Spawner: l.Spawner, Marker: l.Marker, Environ: os.Environ(), SocketDir: l.SocketDir, Files: &l.files,
 	})
 	if err != nil {
 		media.Detach()

@@ -35,12 +35,12 @@ func newLauncher(t *testing.T) *Launcher {
 	t.Helper()
 	spawner := engine.NewSpawner(nil)
 	t.Cleanup(spawner.Close)
-	ledger, err := engine.OpenPIDFile(filepath.Join(t.TempDir(), "engines.json"))
+	marker, err := engine.OpenMarker(filepath.Join(t.TempDir(), "engines"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &Launcher{
-		Spawner: spawner, PIDFile: ledger, Finder: engine.Finder{Paths: map[string]string{"standin": testenv.Standin(t)}},
+		Spawner: spawner, Marker: marker, Finder: engine.Finder{Paths: map[string]string{"standin": testenv.Standin(t)}},
 		SocketDir: t.TempDir(), Log: slog.New(slog.DiscardHandler),
 	}
 }
@@ -239,7 +239,7 @@ func TestCancelledStart(t *testing.T) {
 	if _, err := start(ctx, l, catalog.Model{}, "--load-time 1h --ignore-sigterm"); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	if killed, err := l.PIDFile.KillLeftovers(t.Context()); len(killed) > 0 || err != nil {
+	if killed, err := l.Marker.KillLeftovers(t.Context()); len(killed) > 0 || err != nil {
 		t.Errorf("left behind: %v %v", killed, err)
 	}
 }
