@@ -78,12 +78,33 @@ type Attachment struct {
 
 	hits, misses atomic.Int64
 	requests     requests
-	cost         encodeCost
 
 	mu     sync.Mutex
 	closed bool
 	open   map[*session]struct{}
-	wg     sync.WaitGroup // accept and sessions
+	named  map[Ident]int64 // what look-ups have answered, with the bytes of the outputs
+	wg     sync.WaitGroup  // accept and sessions
+}
+
+// maxNamed bounds the identities that are remembered; engines encode soon after a look-up.
+const maxNamed = 4096
+
+// remember notes the identity that a look-up answers, so that the engine can wait for it and store it.
+func (a *Attachment) remember(id Ident, l Layout) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.named) >= maxNamed {
+		clear(a.named)
+	}
+	a.named[id] = l.Bytes()
+}
+
+// knows reports whether a look-up of this engine has answered an identity for outputs of this size.
+func (a *Attachment) knows(id Ident, l Layout) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	bytes, ok := a.named[id]
+	return ok && bytes == l.Bytes()
 }
 
 const (
@@ -168,7 +189,8 @@ func (s *Server) listen(model string, sp Namespace, begin func(*Attachment)) (*A
 		return nil, fmt.Errorf("mmcache: %w", err)
 	}
 	a := &Attachment{
-		s: s, model: model, namespace: sp, path: path, ln: ln, open: map[*session]struct{}{},
+		s: s, model: model, namespace: sp, path: path, ln: ln,
+		open: map[*session]struct{}{}, named: map[Ident]int64{},
 		started: make(chan bool, 1), decided: make(chan struct{}),
 	}
 	a.ctx, a.cancel = context.WithCancel(s.ctx)

@@ -103,7 +103,7 @@ func TestEngines(t *testing.T) {
 	}
 	same(t, "corrupt entry", b.mustAsk(p1), wantTiny)
 	b.counts("corrupt entry", 0, 1, &cb)
-	if two.m.refused[reasonMAC].Get() != 1 {
+	if two.m.refused[reasonInvalid].Get() != 1 {
 		t.Error("the corrupt entry was not counted")
 	}
 	kit.Eventually(t, "the repair", func() bool { return two.m.redisWritten.Get() > 0 })
@@ -208,41 +208,6 @@ func TestEmbedding(t *testing.T) {
 		if !bytes.Equal(a, answers[0]) {
 			t.Errorf("embeddings differ: %.200s, %.200s", a, answers[0])
 		}
-	}
-}
-
-// TestLargeTower repeats the comparison at 896 pixels. It takes half a minute and runs only with MMCACHE_LONG_TESTS
-// set.
-func TestLargeTower(t *testing.T) {
-	if os.Getenv("MMCACHE_LONG_TESTS") == "" {
-		t.Skip("MMCACHE_LONG_TESTS is not set")
-	}
-	gemma, _ := visionModels(t)
-	gemma.MMProj = testenv.Models(t).GemmaVision896
-	var pictures [][]byte
-	for i := range 4 {
-		pictures = append(pictures, testenv.Picture(uint64(10+i), 900, 600))
-	}
-	off := startLlama(t, gemma, nil, "-np 1")
-	var want []answerTokens
-	for i := range pictures {
-		want = append(want, off.mustAsk(pictures[i:]...))
-	}
-	off.stop()
-	rdb := redisClient(t, testenv.Redis(t))
-	for host := range 2 {
-		l := startLlama(t, gemma, newServer(t, func(c *Config) { c.Redis = rdb }), "-np 1")
-		var c [2]int64
-		for i := range pictures {
-			same(t, "host "+string(rune('1'+host)), l.mustAsk(pictures[i:]...), want[i])
-			if i == 0 && host == 0 {
-				l.counts("new", 0, 4, &c)
-			} else {
-				l.counts("seen", int64(len(pictures)-i), 0, &c)
-			}
-		}
-		kit.Eventually(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:*:*").Val()) == 4 })
-		l.stop()
 	}
 }
 

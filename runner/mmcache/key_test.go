@@ -136,15 +136,12 @@ func TestIdentProperty(t *testing.T) {
 }
 
 func FuzzKey(f *testing.F) {
-	f.Add(uint64(1), uint64(2), byte(1), uint32(2), uint32(3), []byte("raw"))
-	f.Fuzz(func(t *testing.T, sig, other uint64, kind byte, a, b uint32, raw []byte) {
+	f.Add(uint64(1), byte(1), uint32(2), uint32(3), []byte("raw"))
+	f.Fuzz(func(t *testing.T, sig uint64, kind byte, a, b uint32, raw []byte) {
 		m := Media{Kind(kind), a, b}
 		k, _, err := hashMedia(Sig(sig), m, bytes.NewReader(raw), int64(len(raw)), make([]byte, 7))
 		if err != nil || k != keyOf(Sig(sig), m, raw) {
 			t.Fatalf("%x %v", k, err)
-		}
-		if sig != other && k == keyOf(Sig(other), m, raw) {
-			t.Fatal("two models, one key") // true for some input, which chance will not find
 		}
 	})
 }

@@ -5,10 +5,7 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
-	"math/bits"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,21 +31,18 @@ const (
 // reads; writes are asynchronous. It is safe for concurrent use.
 type l2 struct {
 	rdb      redis.UniversalClient
-	codec    *entryCodec
+	codec    entryCodec
 	ttl      time.Duration
 	maxValue int64
 	log      *slog.Logger
 	m        *meters
 	quota    poolQuota
-	reads    [sizeClasses]guarded // by size of the read: a late large one says nothing about small ones
+	reads    guarded
 	writes   guarded
 
 	queue  chan put
 	queued atomic.Int64  // bytes of floats in queue
 	done   chan struct{} // closed by run
-
-	mu      sync.Mutex
-	refused map[field]struct{} // values to replace: they were read and found invalid
 }
 
 type put struct {
@@ -57,33 +51,19 @@ type put struct {
 	e   *Entry
 }
 
-// sizeClasses is the number of classes of read sizes: below 1 MiB, 2 MiB, 4 MiB and so on.
-const sizeClasses = 8
-
-func sizeClass(bytes int64) int { return min(bits.Len64(uint64(bytes)>>20), sizeClasses-1) }
-
-func newL2(c Config, codec *entryCodec, m *meters) *l2 {
-	s := &l2{
-		rdb: c.Redis, codec: codec, ttl: c.TTL, maxValue: c.MaxEntry + c.MaxEntry/64 + 1<<16, log: c.Log, m: m,
-		quota: poolQuota{rdb: c.Redis, ttl: c.TTL, quota: c.Quota}, writes: guarded{log: c.Log, what: "write to"},
-		queue: make(chan put, queueLen), done: make(chan struct{}), refused: map[field]struct{}{},
+func newL2(c Config, codec entryCodec, m *meters) *l2 {
+	return &l2{
+		rdb: c.Redis, codec: codec, ttl: c.TTL, maxValue: c.MaxEntry + 4*maxChunks + fixedHeader + macSize, log: c.Log, m: m,
+		quota: poolQuota{rdb: c.Redis, ttl: c.TTL, quota: c.Quota},
+		reads: guarded{log: c.Log, what: "read from"}, writes: guarded{log: c.Log, what: "write to"},
+		queue: make(chan put, queueLen), done: make(chan struct{}),
 	}
-	for i := range s.reads {
-		s.reads[i] = guarded{log: c.Log, what: fmt.Sprintf("read outputs below %d MiB from", 1<<i)}
-	}
-	s.reads[sizeClasses-1].what = "read large outputs from"
-	return s
 }
 
 // get reads entries in one pipeline. Missing or refused entries are nil.
 func (s *l2) get(ctx context.Context, sig Sig, ids []Ident, layouts []Layout) []*Entry {
 	out := make([]*Entry, len(ids))
-	var size int64
-	for _, l := range layouts {
-		size += l.Bytes()
-	}
-	breaker := &s.reads[sizeClass(size)]
-	if len(ids) == 0 || !breaker.Allow() {
+	if len(ids) == 0 || !s.reads.Allow() {
 		return out
 	}
 	pipe := s.rdb.Pipeline()
@@ -100,14 +80,14 @@ func (s *l2) get(ctx context.Context, sig Sig, ids []Ident, layouts []Layout) []
 			s.m.redisRead.Add(len(v))
 			out[i] = s.decode(sig, ids[i], layouts[i], []byte(v))
 		case int64:
-			s.refuse(ids[i], reasonSize)
+			s.m.refused[reasonSize].Inc()
 		default:
 			if err != nil && !errors.Is(err, redis.Nil) {
 				failure = err
 			}
 		}
 	}
-	breaker.record(failure)
+	s.reads.record(failure)
 	if failure != nil {
 		s.m.redisErrors.Inc()
 	}
@@ -117,21 +97,10 @@ func (s *l2) get(ctx context.Context, sig Sig, ids []Ident, layouts []Layout) []
 func (s *l2) decode(sig Sig, id Ident, want Layout, v []byte) *Entry {
 	e, err := s.codec.Decode(sig, id, want, v)
 	if err != nil {
-		s.refuse(id, reasonOf(err))
-		s.log.Debug("encoder cache refused an entry", "key", redisKey(sig, id.Key), "reason", err)
-		return nil
+		s.m.refused[reasonInvalid].Inc()
+		s.log.Debug("encoder cache refused an entry", "key", redisKey(sig, id.Key), "error", err)
 	}
 	return e
-}
-
-func (s *l2) refuse(id Ident, r reason) {
-	s.m.refused[r].Inc()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.refused) >= 1024 {
-		clear(s.refused)
-	}
-	s.refused[id.Field] = struct{}{}
 }
 
 // put queues an entry to be written, or drops it if the queue is full.
@@ -200,14 +169,8 @@ func (s *l2) write(ctx context.Context, batch []put) {
 			}
 			continue
 		}
-		s.mu.Lock()
-		replace := 0
-		if _, ok := s.refused[p.id.Field]; ok {
-			replace = 1
-		}
-		s.mu.Unlock()
 		cmds = append(cmds, pipe.Eval(ctx, luaPut, []string{redisKey(p.sig, p.id.Key)},
-			hex.EncodeToString(p.id.Field[:]), v, s.ttl.Milliseconds(), maxFields, replace))
+			hex.EncodeToString(p.id.Field[:]), v, s.ttl.Milliseconds(), maxFields))
 		values, puts = append(values, v), append(puts, p)
 	}
 	if len(cmds) == 0 {
@@ -222,12 +185,9 @@ func (s *l2) write(ctx context.Context, batch []put) {
 			failure = err
 		case n < 0:
 			s.m.refused[reasonFields].Inc()
-		case n == 1:
+		default:
 			stored += int64(len(values[i]))
 			s.m.redisWritten.Add(len(values[i]))
-			s.mu.Lock()
-			delete(s.refused, puts[i].id.Field)
-			s.mu.Unlock()
 			s.log.Debug("encoder cache entry shared", "key", redisKey(puts[i].sig, puts[i].id.Key), "bytes", len(values[i]))
 		}
 	}

@@ -1,21 +1,13 @@
 package mmcache
 
-import (
-	"errors"
-
-	"github.com/VictoriaMetrics/metrics"
-)
+import "github.com/VictoriaMetrics/metrics"
 
 // A reason says why an entry was refused.
 type reason int
 
 const (
 	reasonSize     reason = iota // larger than any valid entry
-	reasonTrunc                  // shorter than any valid entry
-	reasonMAC                    // not made by this pool for this medium
-	reasonFormat                 // of another version
-	reasonShape                  // not the shape this model produces for this medium
-	reasonPacked                 // floats that do not unpack
+	reasonInvalid                // cut, changed, of another shape or pool
 	reasonFields                 // the key's hash is full
 	reasonQuota                  // the pool's share of Redis is full
 	reasonQueue                  // too many queued writes
@@ -26,21 +18,7 @@ const (
 
 // String returns the reason as a metric label.
 func (r reason) String() string {
-	return [...]string{"size", "truncated", "mac", "format", "shape", "corrupt", "fields", "quota", "queue", "identity", "protocol"}[r]
-}
-
-func reasonOf(err error) reason {
-	switch {
-	case errors.Is(err, errTruncated):
-		return reasonTrunc
-	case errors.Is(err, errMAC):
-		return reasonMAC
-	case errors.Is(err, errFormat):
-		return reasonFormat
-	case errors.Is(err, errShape):
-		return reasonShape
-	}
-	return reasonPacked
+	return [...]string{"size", "invalid", "fields", "quota", "queue", "identity", "protocol"}[r]
 }
 
 // A tier says where a hit was found.

@@ -3,11 +3,44 @@ package mmcache
 import (
 	"encoding/binary"
 	"io"
+	"net"
 	"os"
 	"syscall"
 	"testing"
 	"time"
 )
+
+// An engineEnd speaks the engine's side of the protocol in Go.
+type engineEnd struct {
+	c     *net.UnixConn
+	token token // of the request it serves
+}
+
+// identified completes an attachment's space.
+func identified(a *Attachment) {
+	a.known = true
+	close(a.decided)
+}
+
+func dialEngine(t testing.TB, s *Server, sp Namespace) *engineEnd {
+	t.Helper()
+	a, err := s.listen("m", sp, identified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Detach)
+	return a.dial(t)
+}
+
+func (a *Attachment) dial(t testing.TB) *engineEnd {
+	t.Helper()
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: a.path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return &engineEnd{c: c}
+}
 
 // rawRequest returns the bytes of a request for one medium.
 func rawRequest(o op, it item, waitMS uint32) []byte {

@@ -1,13 +1,10 @@
 package mmcache
 
 import (
-	"context"
 	"encoding/hex"
-	"log/slog"
 	"testing"
 	"time"
 
-	"reveille/infra/breaker"
 	"reveille/infra/catalog"
 	"reveille/testenv/kit"
 )
@@ -101,46 +98,4 @@ func TestTenants(t *testing.T) {
 	x.insert(t, m, raw, v)
 	other, _ := as(shared, "ben")
 	kit.Eventually(t, "a hit of another tenant", func() bool { return other.lookup(t, m, raw, v.Layout).result == resultHit })
-}
-
-// TestWait checks that the wait for Redis follows the size of the read, and that size adds no more than the encoder's
-// measured time.
-func TestWait(t *testing.T) {
-	a := &Attachment{s: newServer(t, func(c *Config) { c.LookupWait = 50 * time.Millisecond })}
-	const mib = 1 << 20
-	for _, c := range []struct {
-		what  string
-		bytes int64
-		want  time.Duration
-	}{{"small", mib / 2, 45 * time.Millisecond}, {"5 MiB", 5 * mib, 205 * time.Millisecond}, {"64 MiB", 64 * mib, 2093 * time.Millisecond}} {
-		if got := a.worth(c.bytes); got != c.want {
-			t.Errorf("%s: %v, want %v", c.what, got, c.want)
-		}
-	}
-	a.cost.observe(&Entry{Floats: make([]byte, mib), EncodeTime: 20 * time.Millisecond})
-	if got := a.worth(mib); got.Round(time.Millisecond) != 65*time.Millisecond {
-		t.Errorf("with an encoder that takes 20 ms: %v", got)
-	}
-	for range 50 {
-		a.cost.observe(&Entry{Floats: make([]byte, mib), EncodeTime: 4 * time.Second})
-	}
-	if got := a.worth(5 * mib); got != 205*time.Millisecond {
-		t.Errorf("with a slow encoder: %v", got)
-	}
-}
-
-// TestLateReads checks that late reads of large entries stop only reads of that size for a while.
-func TestLateReads(t *testing.T) {
-	s := newL2(Config{Log: slog.New(slog.DiscardHandler)}, nil, nil)
-	for range breaker.Failures {
-		s.reads[sizeClass(6<<20)].record(context.DeadlineExceeded)
-	}
-	for bytes, want := range map[int64]bool{1 << 10: true, 1 << 20: true, 3 << 20: true, 7 << 20: false, 9 << 20: true, 1 << 40: true} {
-		if got := s.reads[sizeClass(bytes)].Allow(); got != want {
-			t.Errorf("%d bytes: allowed %v", bytes, got)
-		}
-	}
-	if !s.writes.Allow() {
-		t.Error("writes stopped")
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -86,15 +85,11 @@ var ErrClosed = errors.New("mmcache: server is closed")
 // New starts a server. Close ends its goroutines.
 func New(cfg Config) (*Server, error) {
 	cfg = cfg.withDefaults()
-	codec, err := newCodec(cfg.Secret, cfg.MaxEntry)
-	if err != nil {
-		return nil, fmt.Errorf("mmcache: %w", err)
-	}
 	s := &Server{cfg: cfg, l1: newLRU(cfg.Bytes), attached: map[*Attachment]struct{}{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.m = newMeters(cfg.Metrics, s.l1)
 	if cfg.Redis != nil {
-		s.l2 = newL2(cfg, codec, s.m)
+		s.l2 = newL2(cfg, newCodec(cfg.Secret), s.m)
 		go s.l2.run(s.ctx)
 	}
 	return s, nil

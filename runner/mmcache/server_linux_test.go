@@ -107,8 +107,16 @@ func TestLead(t *testing.T) {
 		wg.Wait()
 	}
 
+	// What no look-up named is neither led nor stored.
+	forged := id
+	forged.Field[0]++
+	if got := leader.acquire(t, m, forged, v.Layout, 0); got.result != resultBusy {
+		t.Errorf("an identity that an engine made up: %d", got.result)
+	}
+	store(leader, forged)
+
 	// Nobody waits for a partial encode.
-	id.Field[0]++
+	id = leader.lookup(t, m, []byte{5}, v.Layout).ident
 	leader.send(t, opAcquire, item{media: m, layout: v.Layout, ident: id, partial: true}, 0, nil)
 	if got := leader.receive(t, v.Layout); got.result != resultMiss {
 		t.Fatal(got.result)

@@ -90,7 +90,7 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	if x.buf == nil {
 		x.buf = make([]byte, hashBuffer)
 	}
-	ctx, cancel := context.WithTimeout(x.ctx, (s.cfg.LookupWait+hashTime(r.items)+fetchTime(outputs(r.items)))*9/10) // the engine waits no longer
+	ctx, cancel := context.WithTimeout(x.ctx, s.cfg.lookupTime(r.items))
 	defer cancel()
 	answers := make([]answer, len(r.items))
 	space, known := x.a.identity(ctx)
@@ -110,6 +110,7 @@ func (x *session) lookup(r *request) ([]answer, error) {
 		}
 		id := space.Ident(k, it.media, sum, it.layout)
 		answers[i].ident = id
+		x.a.remember(id, it.layout)
 		if e := s.l1.get(id.Field); e != nil {
 			x.hit(&answers[i], e, tierMemory)
 			continue
@@ -122,29 +123,13 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	if s.l2 == nil || len(far) == 0 {
 		return answers, nil
 	}
-	var size int64
-	for _, l := range layouts {
-		size += l.Bytes()
-	}
-	ctx, cancel = context.WithTimeout(ctx, x.a.worth(size))
-	defer cancel()
 	for j, e := range s.l2.get(ctx, space.Sig, ids, layouts) {
 		if e != nil {
 			s.l1.put(ids[j].Field, e)
-			x.a.cost.observe(e)
 			x.hit(&answers[far[j]], e, tierRedis)
 		}
 	}
 	return answers, nil
-}
-
-// hashTime returns the time that the engine allows for hashing media: 4 ms per MiB.
-func hashTime(items []item) time.Duration {
-	var bytes uint64
-	for _, it := range items {
-		bytes += it.bytes
-	}
-	return time.Duration(bytes>>20) * 4 * time.Millisecond
 }
 
 func (x *session) hit(a *answer, e *Entry, t tier) {
@@ -169,7 +154,7 @@ func (x *session) acquire(r *request) []answer {
 	try := func(i int) {
 		it, a := r.items[i], &answers[i]
 		a.ident = it.ident
-		if it.ident == (Ident{}) { // its look-up found no identity
+		if !x.a.knows(it.ident, it.layout) { // its look-up found no identity, or there was none
 			x.miss(a, resultBusy)
 			return
 		}
@@ -221,7 +206,7 @@ func (x *session) store(r *request) error {
 	if r.file == nil || len(r.items) != 1 || int64(it.bytes) != size {
 		return errProtocol
 	}
-	if !s.encodings.has(it.ident.Field, x) {
+	if !s.encodings.has(it.ident.Field, x) || !x.a.knows(it.ident, it.layout) {
 		s.m.refused[reasonProtocol].Inc()
 		return nil
 	}
@@ -233,7 +218,6 @@ func (x *session) store(r *request) error {
 	if _, err := io.ReadFull(io.NewSectionReader(r.file, int64(it.offset), size), e.Floats); err != nil {
 		return fmt.Errorf("%w: %w", errProtocol, err)
 	}
-	x.a.cost.observe(e)
 	s.l1.put(it.ident.Field, e)
 	if s.l2 != nil {
 		s.l2.put(x.a.namespace.Sig, it.ident, e)
