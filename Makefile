@@ -5,13 +5,11 @@ DEADCODE    := golang.org/x/tools/cmd/deadcode@v0.36.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.6.0
 HELM        := helm.sh/helm/v4/cmd/helm@v4.3.1
 CYCLONEDX   := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
-CRANE       := github.com/google/go-containerregistry/cmd/crane@v0.22.1
 AXE         := 4.11.4
 BENCHSTAT   := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 # What may be overridden on the command line.
 ADDR              ?=
-REDIS_ADDR        ?=
 REDIS_URL         ?=
 MODELS            ?= testenv/local/models.yaml
 MAX_LOADED_MODELS ?=
@@ -40,7 +38,7 @@ SHELL       := /bin/bash
 .DEFAULT_GOAL := help
 
 PROGRAMS   := gateway runner warmer
-TAGS       := lambda.norpc
+TAGS       := lambda.norpc,grpcnotrace
 SOURCES    := $(PROGRAMS) infra testenv
 FETCH      := python3 -B testenv/local/fetch.py
 INTERPOSER := runner/mmcache/interpose
@@ -48,7 +46,6 @@ INTERPOSER := runner/mmcache/interpose
 # Flags of `gateway run` that were overridden, each only if it was.
 RUN_FLAGS = --models $(MODELS) \
 	$(if $(ADDR),--addr $(ADDR)) \
-	$(if $(REDIS_ADDR),--redis-listen $(REDIS_ADDR)) \
 	$(if $(REDIS_URL),--redis-url $(REDIS_URL)) \
 	$(if $(MAX_LOADED_MODELS),--max-loaded-models "$(MAX_LOADED_MODELS)")
 
@@ -56,7 +53,7 @@ RUN_FLAGS = --models $(MODELS) \
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
 		awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
-	@echo '  Overrides: ADDR REDIS_ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run, test, fleet, bench-peers), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), CASES (fuzz-hops), HOSTS (fleet), MINUTES (soak), PARTS and those of its parts (night)'
+	@echo '  Overrides: ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run, test, fleet, bench-peers), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), CASES (fuzz-hops), HOSTS (fleet), MINUTES (soak), PARTS and those of its parts (night)'
 
 .PHONY: run
 run: need-go need-python fetch build ## Start everything on this machine; Ctrl-C ends it
@@ -196,17 +193,10 @@ dist: need-go need-python ## Build static programs for linux/arm64 and linux/amd
 	@$(sums)
 
 sums = cd $(DIST) && shopt -s nullglob && sha256sum *_linux_* *.zip *_oci.tar >SHA256SUMS
-comma := ,
-empty :=
-image = go run ./infra/install/image --dist $(DIST) --arch $(subst $(empty) $(empty),$(comma),$(strip $(DIST_ARCHES))) --version $(or $(VERSION),dev)
 
 .PHONY: image
-image: dist ## Write the OCI images of gateway and runner to dist/, tagged VERSION; RUNNER_BASE=IMAGE builds the runner's on an engine's image
-	@if [ -n '$(RUNNER_BASE)' ]; then \
-		base=$$(mktemp -d); trap 'rm -rf "$$base"' EXIT; \
-		go run $(CRANE) pull --format=oci '$(RUNNER_BASE)' "$$base"; \
-		$(image) --base "$$base"; \
-	else $(image); fi
+image: dist need-buildah ## Write the OCI images of gateway and runner to dist/, tagged VERSION; RUNNER_BASE=IMAGE builds the runner's on an engine's image
+	@infra/install/image.sh $(DIST) $(or $(VERSION),dev) $(or $(RUNNER_BASE),scratch) $(DIST_ARCHES)
 	@$(sums)
 
 .PHONY: release
@@ -255,7 +245,7 @@ fetch-tests: need-python # the same, and the Python client of the system tests
 clean: ## Remove bin/ and test binaries; `rm -r .cache` also removes engine and models
 	rm -rf bin dist .cache/testbin .cache/bench.txt
 
-.PHONY: need-go need-python need-redis need-chromium need-prometheus
+.PHONY: need-go need-python need-redis need-chromium need-prometheus need-buildah
 need-go:
 	@command -v go >/dev/null || { echo 'Go is not installed; get it from https://go.dev/dl/ (1.26 or newer)'; exit 1; }
 
@@ -279,6 +269,9 @@ need-redis:
 
 need-prometheus:
 	@$(call installed,promtool,prometheus)
+
+need-buildah:
+	@$(call installed,buildah,buildah)
 
 # For the tests of the page: the browser in CI, elsewhere these tests are skipped without one; axe-core where there is npm.
 need-chromium:

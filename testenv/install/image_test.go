@@ -1,7 +1,6 @@
 package install
 
 import (
-	"archive/tar"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -19,10 +18,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"reveille/testenv"
 )
@@ -54,7 +49,7 @@ hosts:
 		"redis:6379", testenv.Redis(t), "runner:8090", "127.0.0.1:0", "0.0.0.0:8080", "127.0.0.1:0",
 		"${REVEILLE_RUNNER_SECRET:?}", secret, "./config:", config+":", "./models:", filepath.Dir(models.Gemma)+":",
 	)
-	gateway, runner := unpack(t, "gateway"), unpack(t, "runner")
+	gateway, runner := unpack(t, "gateway", runtime.GOARCH), unpack(t, "runner", runtime.GOARCH)
 
 	r := runner.start(t, "runner", c.Services["runner"], names, engines+":/opt/reveille/engines:ro", "/usr/lib:/usr/lib:ro", "/usr/lib64:/usr/lib64:ro")
 	r.Await(listens)
@@ -123,107 +118,64 @@ func TestImagesHaveEveryArchitecture(t *testing.T) {
 	}
 	for _, name := range []string{"gateway", "runner"} {
 		for _, arch := range []string{"amd64", "arm64"} {
-			img := find(t, name, arch)
-			file, err := img.ConfigFile()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if file.Config.User != "65532:65532" || file.OS != "linux" || file.Created.Unix() > 0 || !slices.Equal(file.Config.Entrypoint, []string{"/usr/local/bin/" + name}) {
-				t.Errorf("%s for %s: %+v", name, arch, file)
+			c := unpack(t, name, arch)
+			if c.config.User != "65532:65532" || !slices.Equal(c.config.Entrypoint, []string{"/usr/local/bin/" + name}) {
+				t.Errorf("%s for %s: %+v", name, arch, c.config)
 			}
 			built, err := os.ReadFile(filepath.Join(*dist, name+"_linux_"+arch))
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := mutate.Extract(img)
-			found := false
-			for files := tar.NewReader(r); ; {
-				h, err := files.Next()
-				if err == io.EOF {
-					break
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				if h.ModTime.Unix() != 0 {
-					t.Errorf("%s: %s is of %v", name, h.Name, h.ModTime)
-				}
-				if h.Name == "usr/local/bin/"+name {
-					text, err := io.ReadAll(files)
-					found = err == nil && bytes.Equal(text, built)
-				}
+			file := filepath.Join(c.root, "usr/local/bin", name)
+			packed, err := os.ReadFile(file)
+			if err != nil || !bytes.Equal(packed, built) {
+				t.Errorf("%s for %s does not have the program that was built: %v", name, arch, err)
 			}
-			_ = r.Close()
-			if !found {
-				t.Errorf("%s for %s has not the program that was built", name, arch)
+			if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o755 || info.ModTime().Unix() != 0 {
+				t.Errorf("%s for %s: %v, %v", name, arch, info, err)
 			}
 		}
 	}
 }
 
-// find is the image of an architecture in an archive of *dist.
-func find(t *testing.T, name, arch string) v1.Image {
-	t.Helper()
-	dir := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), "tar", "-xf", filepath.Join(*dist, name+"_oci.tar"), "-C", dir).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	index, err := layout.ImageIndexFromPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		manifest, err := index.IndexManifest()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := manifest.Manifests[0]; d.MediaType.IsIndex() {
-			if index, err = index.ImageIndex(d.Digest); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		}
-		for _, d := range manifest.Manifests {
-			if d.Platform.Architecture == arch {
-				img, err := index.Image(d.Digest)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return img
-			}
-		}
-		t.Fatalf("%s has no image for %s", name, arch)
-	}
-}
-
-// container is an image that was unpacked.
+// container is an unpacked image.
 type container struct {
 	root   string
-	config v1.Config
+	config imageConfig
 }
 
-// unpack unpacks this machine's image of an archive, with its files' owners and modes.
-func unpack(t *testing.T, name string) container {
+// imageConfig is the part of OCI's image configuration that a container engine would use here.
+type imageConfig struct {
+	User            string
+	Env             []string
+	Entrypoint, Cmd []string
+}
+
+// unpack unpacks an architecture's image of an archive with buildah, with its files' owners and modes.
+func unpack(t *testing.T, name, arch string) container {
 	t.Helper()
-	img := find(t, name, runtime.GOARCH)
-	file, err := img.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	root := t.TempDir()
-	for dir := root; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+	store := t.TempDir()
+	for dir := store; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil { // for the image's user
 			t.Fatal(err)
 		}
 	}
-	r := mutate.Extract(img)
-	defer r.Close()
-	cmd := exec.CommandContext(t.Context(), "tar", "-xp", "--same-owner", "-C", root)
-	cmd.Stdin = r
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	buildah := func(args ...string) []byte {
+		t.Helper()
+		args = append([]string{"--storage-driver", "vfs", "--root", store, "--runroot", store}, args...)
+		out, err := exec.Command("buildah", args...).Output()
+		if err != nil {
+			t.Fatalf("buildah %q: %v: %s", args, err, err.(*exec.ExitError).Stderr)
+		}
+		return bytes.TrimSpace(out)
 	}
-	return container{root, file.Config}
+	buildah("from", "--quiet", "--arch", arch, "--name", "c", "oci-archive:"+filepath.Join(*dist, name+"_oci.tar"))
+	t.Cleanup(func() { buildah("rm", "--all") })
+	var of struct{ OCIv1 struct{ Config imageConfig } }
+	if err := json.Unmarshal(buildah("inspect", "c"), &of); err != nil {
+		t.Fatal(err)
+	}
+	return container{string(buildah("mount", "c")), of.OCIv1.Config}
 }
 
 // run mounts what a container engine would and becomes the program: root, then SOURCE:TARGET:ro or TARGET for each mount until --,
