@@ -22,15 +22,14 @@ type commands struct {
 	Init          cli.Init         `cmd:"" help:"Look at this machine and write a models file."`
 	Check         cli.Check        `cmd:"" help:"Validate a models file and explain it."`
 	Schema        cli.Schema       `cmd:"" help:"Print the JSON Schema of models files, for editors."`
-	PS            cli.PS           `cmd:"" name:"ps" help:"List hosts, models and the queue of a running gateway."`
-	Top           cli.Top          `cmd:"" help:"Show hosts, models and the queue live, until q is pressed."`
+	PS            cli.PS           `cmd:"" help:"List hosts, models and the queue of a running gateway."`
 	Logs          cli.Logs         `cmd:"" help:"Print the logs of the gateway, its runners and the engines of loaded models."`
 	Health        cli.Health       `cmd:"" help:"Exit with status 0 if a gateway serves and reads the pool's state, for health checks."`
 	Load          cli.Load         `cmd:"" help:"Load a model and wait until it is ready."`
 	Unload        cli.Unload       `cmd:"" help:"Unload a model, or all of them."`
 	Pin           cli.Pin          `cmd:"" help:"Keep a model from being chosen to make room."`
 	Unpin         cli.Unpin        `cmd:"" help:"Remove a pin."`
-	MM            cli.MM           `cmd:"" name:"mm" help:"List what the encoder cache holds in Redis, by model signature."`
+	MM            cli.MM           `cmd:"" help:"List what the encoder cache holds in Redis, by model signature."`
 	Conversations conversationsCmd `cmd:"" help:"List the saved conversations, and forget them."`
 	Wake          cli.Wake         `cmd:"" help:"Wake a host and wait until it is awake."`
 	Sleep         cli.Sleep        `cmd:"" help:"Unload a host's models and put it to sleep."`
@@ -82,8 +81,8 @@ func logger(l config.Log) *slog.Logger {
 
 func main() {
 	var c commands
-	command := config.MustParse(&c, "gateway", "Reveille: a scale-to-zero gateway for the models that you run yourself.",
-		config.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(false))
+	c.Run.RunnerAddr = "127.0.0.1:0" // of runners in this process, which have no clients elsewhere
+	command := config.MustParse(&c, "gateway", "Reveille: a scale-to-zero gateway for the models that you run yourself.")
 	if err := command.Run(config.UntilSignal(), os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "gateway:", err)
 		os.Exit(1)

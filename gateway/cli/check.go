@@ -19,7 +19,7 @@ type Check struct {
 	File string `arg:"" optional:"" help:"The models file."`
 
 	EnginesDir []string `help:"Folders to look for engine programs in, besides this program's own and PATH."`
-	Explain    string   `help:"Say what a field of models files means, such as idle or hosts.memory; no file is read." placeholder:"FIELD"`
+	Explain    string   `help:"Say what a field of models files means, such as idle or hosts.memory; no file is read."`
 	Fit        bool     `help:"Say which models fit into this machine's memory, each alone, by the headers of their files."`
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -145,6 +147,34 @@ func TestPS(t *testing.T) {
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &out, want)
 	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A watch shows the pool again and again, and an error in its place when the gateway has gone.
+func TestPSWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		looks := 0
+		client.Transport = roundTrip(func(*http.Request) (*http.Response, error) {
+			if looks++; looks == 2 {
+				return nil, errors.New("connection refused")
+			}
+			body := io.NopCloser(strings.NewReader(`{"runners":[{"id":"here","state":"ready"}]}`))
+			return &http.Response{StatusCode: http.StatusOK, Body: body}, nil
+		})
+		defer func() { client.Transport = nil }()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		var out bytes.Buffer
+		if err := (&PS{Remote: Remote{URL: "http://gateway", Timeout: time.Minute}, Watch: true}).Run(ctx, &out); err != nil {
+			t.Fatal(err)
+		}
+		if got := out.String(); looks != 3 || strings.Count(got, "here  ready") != 2 || strings.Count(got, "refused") != 1 {
+			t.Errorf("after %d looks:\n%s", looks, got)
+		}
+	})
 }
 
 // A machine that boots, or failed to, is not trusted with what it says.

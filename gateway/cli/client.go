@@ -21,8 +21,8 @@ import (
 
 // Remote says which gateway a command talks to.
 type Remote struct {
-	URL      string        `help:"The gateway. Default: the gateway run with this --state-dir, else http://127.0.0.1:8080." placeholder:"URL"`
-	APIKey   string        `help:"Key with the scope manage. Without it, the admin key of gateway run is used at a loopback address." placeholder:"KEY"`
+	URL      string        `help:"The gateway. Default: the gateway run with this --state-dir, else http://127.0.0.1:8080."`
+	APIKey   string        `help:"Key with the scope manage. Without it, the admin key of gateway run is used at a loopback address."`
 	StateDir string        `help:"State folder of gateway run, where its admin key is." default:".reveille"`
 	Timeout  time.Duration `help:"Longest to wait for an answer." default:"10m"`
 	JSON     bool          `help:"Print the gateway's answer as JSON."`

@@ -18,7 +18,7 @@ const conversationsPath = "/v1/internal/conversations"
 
 // ConversationsList is `gateway conversations`.
 type ConversationsList struct {
-	Remote `embed:""`
+	Remote
 }
 
 // Run lists the saved conversations of each model and host.
@@ -56,8 +56,8 @@ func (c *ConversationsList) Run(ctx context.Context, out io.Writer) error {
 
 // ConversationsForget is `gateway conversations forget MODEL|all`.
 type ConversationsForget struct {
-	Remote `embed:""`
-	Model  string `arg:"" help:"The model, or all."`
+	Remote
+	Model string `arg:"" help:"The model, or all."`
 }
 
 // errNotForgotten: a host that is awake has not forgotten everything.

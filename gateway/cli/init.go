@@ -21,7 +21,7 @@ const schemaFile = "models.schema.json"
 
 // Init is `gateway init [FOLDER ...]`.
 type Init struct {
-	Folders []string `arg:"" optional:"" name:"folder" help:"Folders with GGUF files. Default: the usual ones, and Ollama's and LM Studio's stores."`
+	Folders []string `arg:"" optional:"" help:"Folders with GGUF files. Default: models, and those of LM Studio, llama.cpp and Hugging Face."`
 
 	File       string   `help:"File to write, with its schema beside it." default:"models.yaml"`
 	Stdout     bool     `help:"Print the file instead."`
@@ -34,23 +34,17 @@ func (c *Init) Run(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("%s exists: name another file with --file, or use --stdout", c.File)
 	}
 	var s setup.Scan
-	scan := func(look func(string) error, dirs []string) (errs []error) {
-		for _, dir := range dirs {
-			if err := look(dir); err != nil {
-				errs = append(errs, err)
-			}
-		}
-		return errs
-	}
-	if len(c.Folders) > 0 {
-		if err := errors.Join(scan(s.Folder, c.Folders)...); err != nil {
+	for _, dir := range c.Folders {
+		if err := s.Folder(dir); err != nil {
 			return err
 		}
-	} else {
+	}
+	if len(c.Folders) == 0 {
 		home, _ := os.UserHomeDir()
-		folders, ollama := setup.Usual(home, os.Getenv)
-		for _, err := range append(scan(s.Folder, folders), scan(s.Ollama, ollama)...) {
-			s.Skipped = append(s.Skipped, err.Error())
+		for _, dir := range setup.Usual(home, os.Getenv) {
+			if err := s.Folder(dir); err != nil {
+				s.Skipped = append(s.Skipped, err.Error())
+			}
 		}
 	}
 	machine := setup.Look(ctx, c.EnginesDir)

@@ -14,19 +14,19 @@ import (
 
 // KeyAdd is `gateway key add NAME`.
 type KeyAdd struct {
-	Remote `embed:""`
-	Name   string `arg:"" optional:"" help:"Name for people."`
+	Remote
+	Name string `arg:"" optional:"" help:"Name for people."`
 
 	Scopes   string        `help:"What the key may do: infer, manage, or infer,manage." default:"infer"`
-	Models   []string      `help:"The only models that it may use, by id; * stands for any text." placeholder:"PATTERN"`
-	Requests string        `help:"Requests per time, such as 60/m." placeholder:"RATE"`
-	Tokens   string        `help:"Tokens per time, of prompts and answers, such as 100000/m." placeholder:"RATE"`
-	Loads    string        `help:"Loads of models that its requests start, such as 20/h." placeholder:"RATE"`
-	Budget   int64         `help:"Tokens in all, of prompts and answers, until it is refused." placeholder:"NUMBER"`
-	Open     int           `help:"Requests at one time." placeholder:"NUMBER"`
-	Waiting  int           `help:"Requests that wait for models, at each gateway." placeholder:"NUMBER"`
-	Priority string        `help:"Its priority: high lets it send x-priority: high, low gives it no other." placeholder:"PRIORITY"`
-	For      time.Duration `help:"Time until it expires, such as 720h." placeholder:"DURATION"`
+	Models   []string      `help:"The only models that it may use, by id; * stands for any text."`
+	Requests string        `help:"Requests per time, such as 60/m."`
+	Tokens   string        `help:"Tokens per time, of prompts and answers, such as 100000/m."`
+	Loads    string        `help:"Loads of models that its requests start, such as 20/h."`
+	Budget   int64         `help:"Tokens in all, of prompts and answers, until it is refused."`
+	Open     int           `help:"Requests at one time."`
+	Waiting  int           `help:"Requests that wait for models, at each gateway."`
+	Priority string        `help:"Its priority: high lets it send x-priority: high, low gives it no other."`
+	For      time.Duration `help:"Time until it expires, such as 720h."`
 }
 
 // grant is what the key may do, as in a line of the keys file.
@@ -70,7 +70,7 @@ func (c *KeyAdd) Run(ctx context.Context, out io.Writer) error {
 
 // KeyList is `gateway key list`.
 type KeyList struct {
-	Remote `embed:""`
+	Remote
 }
 
 // Run lists the keys in Redis.
@@ -101,8 +101,8 @@ func (c *KeyList) Run(ctx context.Context, out io.Writer) error {
 
 // KeyRevoke is `gateway key revoke ID`.
 type KeyRevoke struct {
-	Remote `embed:""`
-	ID     string `arg:"" help:"The key's id, or its name if that is no other's."`
+	Remote
+	ID string `arg:"" help:"The key's id, or its name if that is no other's."`
 }
 
 // Run revokes a key.

@@ -11,8 +11,8 @@ import (
 type Load struct {
 	Remote
 	Name         string `arg:"" help:"The model."`
-	CtxSize      int    `help:"Context in tokens, -1 automatic; 0 leaves it." placeholder:"TOKENS"`
-	LlamacppArgs string `help:"More arguments for llama-server." placeholder:"ARGS"`
+	CtxSize      int    `help:"Context in tokens, -1 automatic; 0 leaves it."`
+	LlamacppArgs string `help:"More arguments for llama-server."`
 	SaveOptions  bool   `help:"Keep these options for later loads."`
 }
 

@@ -1,15 +1,19 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
+
+	xterm "golang.org/x/term"
 
 	"reveille/infra/policy"
 	"reveille/infra/term"
@@ -19,7 +23,8 @@ import (
 // PS is `gateway ps`.
 type PS struct {
 	Remote
-	Plan bool `help:"Show how each loaded model was planned instead."`
+	Plan  bool `help:"Show how each loaded model was planned instead."`
+	Watch bool `short:"w" help:"Show it again every two seconds, until Ctrl-C."`
 }
 
 // health is what ps reads of GET /v1/health.
@@ -103,8 +108,47 @@ type plan struct {
 	Widened  int64  `json:"widened"`
 }
 
-// Run prints hosts, models and the queue.
+// watchEvery is the pause between two looks of --watch.
+const watchEvery = 2 * time.Second
+
+// clearScreen moves a terminal's cursor to the top left corner and erases what follows.
+const clearScreen = "\x1b[H\x1b[2J"
+
+// Run prints hosts, models and the queue. With --watch it does so until ctx ends, in the same place if out is a terminal; after
+// the first time, an error is shown in place of the pool.
 func (c *PS) Run(ctx context.Context, out io.Writer) error {
+	if !c.Watch {
+		return c.show(ctx, out)
+	}
+	before := ""
+	if f, ok := out.(*os.File); ok && xterm.IsTerminal(int(f.Fd())) {
+		before = clearScreen
+	}
+	for first := true; ; first = false {
+		var page bytes.Buffer
+		err := c.show(ctx, &page)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			if first {
+				return err
+			}
+			fmt.Fprintln(term.Writer(&page), err)
+		}
+		if _, err := io.WriteString(out, before+page.String()); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watchEvery):
+		}
+	}
+}
+
+// show prints the pool once.
+func (c *PS) show(ctx context.Context, out io.Writer) error {
 	var raw json.RawMessage
 	if err := c.call(ctx, "GET", "/v1/health", nil, &raw); err != nil {
 		return err

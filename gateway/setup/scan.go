@@ -4,7 +4,6 @@ package setup
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,21 +22,19 @@ import (
 
 // Bounds of a scan.
 const (
-	maxEntries  = 100_000 // files and folders of one place
-	maxDepth    = 8       // folders below a place
-	maxModels   = 500
-	maxManifest = 1 << 20 // bytes
+	maxEntries = 100_000 // files and folders of one place
+	maxDepth   = 8       // folders below a place
+	maxModels  = 500
 )
 
 // A Model is a model file that was found.
 type Model struct {
-	Name    string // valid in a catalogue and unique in a scan
-	Path    string // absolute
-	MMProj  string // the projector beside it, "" for none
-	Type    policy.Type
-	Meta    plan.Meta
-	stem    string // name of its file in lower case, without what says that it is a GGUF file
-	aliases []string
+	Name   string // valid in a catalogue and unique in a scan
+	Path   string // absolute
+	MMProj string // the projector beside it, "" for none
+	Type   policy.Type
+	Meta   plan.Meta
+	stem   string // name of its file in lower case, without its extension and part
 }
 
 // A Scan collects what is found. The zero value is ready.
@@ -47,28 +44,23 @@ type Scan struct {
 	seen    map[string]bool
 }
 
-// Usual returns the folders in which programs of this user keep models, whether they exist or not, and Ollama's stores.
-func Usual(home string, env func(string) string) (folders, ollama []string) {
-	folders = []string{"models"}
+// Usual returns the folders in which programs of this user keep GGUF files, whether they exist or not.
+func Usual(home string, env func(string) string) []string {
+	folders := []string{"models"}
 	if home != "" {
-		for _, dir := range []string{"models", ".lmstudio/models", ".cache/lm-studio/models", ".cache/llama.cpp", ".cache/huggingface/hub"} {
+		for _, dir := range []string{"models", ".lmstudio/models", ".cache/llama.cpp", ".cache/huggingface/hub"} {
 			folders = append(folders, filepath.Join(home, dir))
 		}
-		ollama = append(ollama, filepath.Join(home, ".ollama/models"))
 	}
 	if hub := env("HF_HUB_CACHE"); hub != "" {
 		folders = append(folders, hub)
 	}
-	if dir := env("OLLAMA_MODELS"); dir != "" {
-		ollama = append(ollama, dir)
-	}
-	return folders, append(ollama, "/usr/share/ollama/.ollama/models")
+	return folders
 }
 
 var (
 	laterPart = regexp.MustCompile(`-(\d{5})-of-\d{5}$`)
 	quantized = regexp.MustCompile(`[-_.](f16|f32|bf16|q[0-9]_[0-9k](_[a-z0-9]+)?|iq[0-9]_[a-z]+)$`)
-	blob      = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )
 
 // Folder looks for GGUF files in a folder and below it. It enters no linked folder, and follows a link to a file only
@@ -178,89 +170,6 @@ func pair(models []Model, projectors map[string][]string) {
 	}
 }
 
-// Ollama looks for the models of an Ollama store, by its manifests. It reads no file outside the store.
-func (s *Scan) Ollama(dir string) error {
-	dir, root, err := open(dir)
-	if root == nil {
-		return err
-	}
-	defer root.Close()
-	entries := 0
-	err = fs.WalkDir(root.FS(), "manifests", func(name string, d fs.DirEntry, err error) error {
-		if entries++; entries > maxEntries || len(s.Models) >= maxModels {
-			return fs.SkipAll
-		}
-		parts := strings.Split(name, "/") // manifests/registry/namespace/model/tag
-		if err != nil || d.IsDir() || !d.Type().IsRegular() || len(parts) != 5 {
-			return nil
-		}
-		m, err := s.manifest(root, dir, name)
-		if err != nil {
-			s.skip(filepath.Join(dir, name), err)
-			return nil
-		}
-		if m.Path == "" {
-			return nil
-		}
-		model, tag := parts[3], parts[4]
-		if parts[2] != "library" && !strings.Contains(parts[1], "hf.co") {
-			model = parts[2] + "/" + model
-		}
-		if tag == "latest" {
-			m.aliases = []string{model + ":latest"}
-			s.add(m, model)
-		} else {
-			s.add(m, model+":"+tag)
-		}
-		return nil
-	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// manifest reads a manifest and the model that it names; one without a path was found before.
-func (s *Scan) manifest(root *os.Root, dir, name string) (Model, error) {
-	info, err := root.Stat(name)
-	if err != nil || info.Size() > maxManifest {
-		return Model{}, cmp.Or(err, errors.New("too large for a manifest"))
-	}
-	text, err := root.ReadFile(name)
-	if err != nil {
-		return Model{}, err
-	}
-	var of struct {
-		Layers []struct{ MediaType, Digest string }
-	}
-	if err := json.Unmarshal(text, &of); err != nil {
-		return Model{}, errors.New("not a manifest")
-	}
-	files := map[string]string{} // the first of each kind
-	for _, l := range of.Layers {
-		kind, is := strings.CutPrefix(l.MediaType, "application/vnd.ollama.image.")
-		if !is || kind != "model" && kind != "projector" || files[kind] != "" {
-			continue
-		}
-		if !blob.MatchString(l.Digest) {
-			return Model{}, errors.New("names a blob without a checksum")
-		}
-		file := "blobs/" + strings.Replace(l.Digest, ":", "-", 1)
-		if info, err := root.Stat(file); err != nil || !info.Mode().IsRegular() {
-			return Model{}, cmp.Or(err, errors.New("its blob is not a file"))
-		}
-		files[kind] = filepath.Join(dir, file)
-	}
-	if files["model"] == "" {
-		return Model{}, errors.New("names no model")
-	}
-	m, err := s.read(files["model"])
-	if m.Path != "" {
-		m.MMProj = files["projector"]
-	}
-	return m, err
-}
-
 // read reads a file's header. A file that was found before gives a model without a path.
 func (s *Scan) read(path string) (Model, error) {
 	real, err := filepath.EvalSymlinks(path)
@@ -300,14 +209,10 @@ func (s *Scan) add(m Model, name string) {
 		name = strings.TrimRight(strings.NewReplacer("/", "-", ":", "-").Replace(name), "._-")
 		name = cmp.Or(strings.TrimRight(name[:min(len(name), 60)], "._-"), "model")
 	}
-	used := func(name string) bool {
-		return slices.ContainsFunc(s.Models, func(o Model) bool { return o.Name == name || slices.Contains(o.aliases, name) })
-	}
 	m.Name = name
-	for n := 2; used(m.Name); n++ {
-		m.Name = fmt.Sprintf("%s-%d", strings.ReplaceAll(name, ":", "-"), n)
+	for n := 2; slices.ContainsFunc(s.Models, func(o Model) bool { return o.Name == m.Name }); n++ {
+		m.Name = fmt.Sprintf("%s-%d", name, n)
 	}
-	m.aliases = slices.DeleteFunc(m.aliases, func(a string) bool { return used(a) || !catalog.ValidModelName(a) })
 	s.Models = append(s.Models, m)
 }
 

@@ -2,10 +2,7 @@ package setup
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -141,45 +138,6 @@ func TestFolder(t *testing.T) {
 	}
 	if err := s.Folder(filepath.Join(dir, "absent")); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestOllama(t *testing.T) {
-	files := testenv.Models(t)
-	dir := t.TempDir()
-	blobs := map[string]string{}
-	for _, file := range []string{files.Gemma, files.MiniLM} {
-		sum := sha256.Sum256([]byte(file)) // of any text: nobody reads it
-		blobs[file] = "sha256:" + hex.EncodeToString(sum[:])
-		lay(t, dir, map[string]string{"blobs/" + strings.Replace(blobs[file], ":", "-", 1): file})
-	}
-	layer := func(digest string) string {
-		return fmt.Sprintf(`{"layers":[{"mediaType":"application/vnd.ollama.image.license","digest":"x"},{"mediaType":"application/vnd.ollama.image.model","digest":%q}]}`, digest)
-	}
-	for name, text := range map[string]string{
-		"registry.ollama.ai/library/gemma3/270m": layer(blobs[files.Gemma]), "registry.ollama.ai/me/minilm/latest": layer(blobs[files.MiniLM]),
-		"registry.ollama.ai/library/evil/latest": layer("sha256:../../../../etc/passwd"), "registry.ollama.ai/library/gone/latest": layer("sha256:" + strings.Repeat("0", 64)),
-		"registry.ollama.ai/library/text/latest": "no JSON", "registry.ollama.ai/library/none/latest": "{}", "short": layer(blobs[files.Gemma]),
-	} {
-		to := filepath.Join(dir, "manifests", name)
-		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(to, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var s Scan
-	if err := s.Ollama(dir); err != nil {
-		t.Fatal(err)
-	}
-	models, text := write(t, &s, Machine{Kinds: policy.CPU})
-	if len(models) != 2 || len(s.Skipped) != 4 || models["gemma3:270m"] == nil || models["gemma3:270m"].Type != policy.LLM ||
-		models["me/minilm"] == nil || models["me/minilm"].Type != policy.Embedding || models["me/minilm"].Aliases[0] != "me/minilm:latest" {
-		t.Errorf("%d left out:\n%s", len(s.Skipped), text)
-	}
-	if err := s.Ollama(t.TempDir()); err != nil {
-		t.Error("a folder without manifests:", err)
 	}
 }
 

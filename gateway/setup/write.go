@@ -113,9 +113,6 @@ func (s *Scan) Write(w io.Writer, m Machine, schema string) error {
 		if found.MMProj != "" {
 			fmt.Fprintf(&out, "    mmproj: %s # it takes images or audio\n", scalar(found.MMProj))
 		}
-		if len(found.aliases) > 0 {
-			fmt.Fprintf(&out, "    aliases: [%s]\n", scalar(found.aliases[0]))
-		}
 		fmt.Fprintf(&out, "    device: %s\n", f.Devices)
 		if !seen[found.Type] {
 			seen[found.Type] = true
