@@ -16,7 +16,7 @@ import (
 
 // meters are the gateway's metrics. Their labels come only from the route table and from statuses.
 type meters struct {
-	seconds      *meter.Histogram
+	seconds      *metrics.PrometheusHistogram
 	streamErrors *metrics.Counter
 	broken       *metrics.Counter
 	answers      *answers
@@ -40,7 +40,7 @@ func newMeters(set *metrics.Set, gate *scheduling.Gate, store *state.Store, mirr
 		return float64(n)
 	})
 	return meters{
-		seconds:      meter.NewHistogram(set, "reveille_gateway_request_seconds", meter.Seconds),
+		seconds:      set.NewPrometheusHistogramExt("reveille_gateway_request_seconds", meter.Seconds),
 		streamErrors: set.NewCounter("reveille_gateway_stream_errors_total"), broken: set.NewCounter("reveille_gateway_answers_broken_total"),
 		answers:       &answers{set: set},
 		droppedFields: set.NewCounter("reveille_gateway_body_fields_dropped_total"),

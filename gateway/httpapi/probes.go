@@ -55,11 +55,7 @@ func (s *Server) metrics(r *request) error {
 	if _, err := sums.WriteTo(&b); err != nil {
 		return err
 	}
-	var text bytes.Buffer
-	if err := meter.Expose(&text, b.Bytes()); err != nil {
-		return err
-	}
-	r.Send(fasthttp.StatusOK, "text/plain; version=0.0.4; charset=utf-8", text.Bytes())
+	r.Send(fasthttp.StatusOK, "text/plain; version=0.0.4; charset=utf-8", b.Bytes())
 	return nil
 }
 

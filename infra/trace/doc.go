@@ -1,5 +1,5 @@
-// Package trace records what requests spend their time on, and sends it to an OpenTelemetry collector: OTLP over HTTP, in its
-// JSON encoding. Trace contexts have W3C's form. ADR 3 says why it is not OpenTelemetry's SDK.
+// Package trace records what requests spend their time on, with OpenTelemetry's SDK, and sends it to a collector by OTLP over
+// HTTP. Trace contexts have W3C's form.
 //
 // A nil *Tracer records nothing, and so does a nil *Span, which it begins: with traces off, a request costs a comparison with
 // nil for each span.

@@ -1,41 +1,36 @@
 package trace
 
 import (
-	"encoding/binary"
-	"encoding/hex"
-	"math/rand/v2"
+	"context"
+	"fmt"
+	"strings"
 	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	otrace "go.opentelemetry.io/otel/trace"
 )
 
-// Kind is a span's role, with OTLP's numbers.
-type Kind int
+// Header is the name of W3C's header with the trace context of a request.
+const Header = "traceparent"
+
+// Kind is a span's role.
+type Kind = otrace.SpanKind
 
 // The kinds in use.
 const (
-	Internal Kind = 1
-	Server   Kind = 2 // answers a request
-	Client   Kind = 3 // makes one
+	Internal = otrace.SpanKindInternal
+	Server   = otrace.SpanKindServer // answers a request
+	Client   = otrace.SpanKindClient // makes one
 )
 
-// Span is an operation of a trace. It belongs to one goroutine at a time; End hands it over, and nothing of it may be called
-// after that. A nil Span does nothing.
+// Span is an operation of a trace. It belongs to one goroutine at a time, and nothing of it may be called after End. A nil Span
+// does nothing.
 type Span struct {
-	tracer *Tracer
-	own    Context
-	parent [8]byte // zero: none
-	name   string
-	kind   Kind
-	start  time.Time
-	end    time.Time
-	attrs  []attr
-	failed bool
-}
-
-type attr struct {
-	key    string
-	text   string
-	number int64
-	isText bool
+	spans otrace.Tracer
+	ctx   context.Context // with span
+	span  otrace.Span
 }
 
 // Begin begins a request's first span in this program: in the trace that the header names, else in a new one. A trace that its
@@ -44,14 +39,11 @@ func (t *Tracer) Begin(header []byte, name string, start time.Time) *Span {
 	if t == nil {
 		return nil
 	}
-	if _, ok := Parse(header); ok {
-		return t.Continue(header, name, start)
+	ctx, parent := parse(header)
+	if parent.IsValid() && !parent.IsSampled() {
+		return nil
 	}
-	s := &Span{tracer: t, name: name, kind: Server, start: start}
-	for _, id := range [][]byte{s.own.trace[:8], s.own.trace[8:], s.own.span[:]} {
-		binary.NativeEndian.PutUint64(id, nonZero())
-	}
-	return s
+	return begin(ctx, t.spans, Server, name, start)
 }
 
 // Continue is Begin for requests that belong to a trace or are not recorded.
@@ -59,13 +51,23 @@ func (t *Tracer) Continue(header []byte, name string, start time.Time) *Span {
 	if t == nil {
 		return nil
 	}
-	c, ok := Parse(header)
-	if !ok || c.quiet {
+	ctx, parent := parse(header)
+	if !parent.IsSampled() {
 		return nil
 	}
-	s := &Span{tracer: t, own: c, parent: c.span, name: name, kind: Server, start: start}
-	binary.NativeEndian.PutUint64(s.own.span[:], nonZero())
-	return s
+	return begin(ctx, t.spans, Server, name, start)
+}
+
+// parse reads the header's value.
+func parse(header []byte) (context.Context, otrace.SpanContext) {
+	carrier := propagation.MapCarrier{Header: string(header)}
+	ctx := propagation.TraceContext{}.Extract(context.Background(), carrier)
+	return ctx, otrace.SpanContextFromContext(ctx)
+}
+
+func begin(ctx context.Context, spans otrace.Tracer, kind Kind, name string, start time.Time) *Span {
+	ctx, span := spans.Start(ctx, name, otrace.WithSpanKind(kind), otrace.WithTimestamp(start))
+	return &Span{spans, ctx, span}
 }
 
 // Child begins a span below this one.
@@ -73,18 +75,7 @@ func (s *Span) Child(kind Kind, name string, start time.Time) *Span {
 	if s == nil {
 		return nil
 	}
-	c := &Span{tracer: s.tracer, own: s.own, parent: s.own.span, name: name, kind: kind, start: start}
-	binary.NativeEndian.PutUint64(c.own.span[:], nonZero())
-	return c
-}
-
-// nonZero returns random bits for an id, which names a span and protects nothing. Zero is no valid id.
-func nonZero() uint64 {
-	for {
-		if v := rand.Uint64(); v != 0 {
-			return v
-		}
-	}
+	return begin(s.ctx, s.spans, kind, name, start)
 }
 
 // AppendContext appends the value of the header for a request that this span makes; a nil Span appends nothing.
@@ -92,7 +83,8 @@ func (s *Span) AppendContext(dst []byte) []byte {
 	if s == nil {
 		return dst
 	}
-	return s.own.Append(dst)
+	c := s.span.SpanContext()
+	return fmt.Appendf(dst, "00-%s-%s-%s", c.TraceID(), c.SpanID(), c.TraceFlags())
 }
 
 // Trace returns the trace's id in hexadecimal digits, "" of a nil Span.
@@ -100,42 +92,33 @@ func (s *Span) Trace() string {
 	if s == nil {
 		return ""
 	}
-	return hex.EncodeToString(s.own.trace[:])
+	return s.span.SpanContext().TraceID().String()
 }
-
-// maxText bounds the text of an attribute, in bytes.
-const maxText = 256
 
 // Text adds an attribute, which a text of no length leaves out.
 func (s *Span) Text(key, value string) {
 	if s != nil && value != "" {
-		s.attrs = append(s.attrs, attr{key: key, text: value[:min(len(value), maxText)], isText: true})
+		s.span.SetAttributes(attribute.String(key, strings.ToValidUTF8(value, "\uFFFD")))
 	}
 }
 
 // Number adds an attribute.
 func (s *Span) Number(key string, value int64) {
 	if s != nil {
-		s.attrs = append(s.attrs, attr{key: key, number: value})
+		s.span.SetAttributes(attribute.Int64(key, value))
 	}
 }
 
 // Fail marks the span as failed.
 func (s *Span) Fail() {
 	if s != nil {
-		s.failed = true
+		s.span.SetStatus(codes.Error, "")
 	}
 }
 
 // End ends the span at a time. It never blocks: a span that the collector is too slow for is dropped.
 func (s *Span) End(at time.Time) {
-	if s == nil {
-		return
-	}
-	s.end = at
-	select {
-	case s.tracer.ended <- s:
-	default:
-		s.tracer.dropped.Add(1)
+	if s != nil {
+		s.span.End(otrace.WithTimestamp(at))
 	}
 }

@@ -26,7 +26,7 @@ func NewMeters(set *metrics.Set) *Meters {
 // meters are one model's metrics. They outlive its queues: counters continue when the model is loaded again.
 type meters struct {
 	batches, sequences, oomRetries, oomFailures *metrics.Counter
-	tokens, fill, context, wait, oomTokens      *meter.Histogram
+	tokens, fill, context, wait, oomTokens      *metrics.PrometheusHistogram
 
 	queues map[*Batcher]struct{}
 }
@@ -55,13 +55,13 @@ func (m *Meters) newMeters(model string) *meters {
 	of := &meters{
 		batches:     m.set.NewCounter(name("batches_total")),
 		sequences:   m.set.NewCounter(name("sequences_total")),
-		tokens:      meter.NewHistogram(m.set, name("batch_tokens"), meter.Tokens),
-		fill:        meter.NewHistogram(m.set, name("n_batch_utilisation"), meter.Shares),
-		context:     meter.NewHistogram(m.set, name("context_utilisation"), meter.Shares),
-		wait:        meter.NewHistogram(m.set, name("queue_wait_seconds"), meter.Seconds),
+		tokens:      m.set.NewPrometheusHistogramExt(name("batch_tokens"), meter.Tokens),
+		fill:        m.set.NewPrometheusHistogramExt(name("n_batch_utilisation"), meter.Shares),
+		context:     m.set.NewPrometheusHistogramExt(name("context_utilisation"), meter.Shares),
+		wait:        m.set.NewPrometheusHistogramExt(name("queue_wait_seconds"), meter.Seconds),
 		oomRetries:  m.set.NewCounter(name("oom_retries_total")),
 		oomFailures: m.set.NewCounter(name("oom_failures_total")),
-		oomTokens:   meter.NewHistogram(m.set, name("oom_retry_tokens"), meter.Tokens),
+		oomTokens:   m.set.NewPrometheusHistogramExt(name("oom_retry_tokens"), meter.Tokens),
 		queues:      map[*Batcher]struct{}{},
 	}
 	gauge := func(family string, value func(f *packer) int) {

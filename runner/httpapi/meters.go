@@ -12,7 +12,7 @@ type meters struct {
 	requests, refused, refusedAuth, broken *metrics.Counter
 	nonsense, silent                       *metrics.Counter // engines that the watchdog ended
 	open, waiting                          *metrics.Gauge
-	seconds                                *meter.Histogram
+	seconds                                *metrics.PrometheusHistogram
 }
 
 func newMeters(set *metrics.Set, h *host.Host) meters {
@@ -47,6 +47,6 @@ func newMeters(set *metrics.Set, h *host.Host) meters {
 		silent:      set.NewCounter(`reveille_runner_engine_restarts_total{reason="no_answer"}`),
 		open:        set.NewGauge("reveille_runner_requests_open", nil),
 		waiting:     set.NewGauge("reveille_runner_requests_waiting", nil),
-		seconds:     meter.NewHistogram(set, "reveille_runner_request_seconds", meter.Seconds),
+		seconds:     set.NewPrometheusHistogramExt("reveille_runner_request_seconds", meter.Seconds),
 	}
 }

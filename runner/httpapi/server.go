@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -18,7 +17,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/infra/logring"
-	"reveille/infra/meter"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/trace"
@@ -168,9 +166,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 			}
 		}
 		ctx.SetContentType("text/plain; version=0.0.4")
-		var b bytes.Buffer
-		s.set.WritePrometheus(&b)
-		_ = meter.Expose(ctx, b.Bytes()) // writing to a response does not fail
+		s.set.WritePrometheus(ctx)
 	case path == rpc.PathHost:
 		s.describe(ctx)
 	case path == rpc.PathLog:

@@ -13,7 +13,6 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"reveille/infra/catalog"
-	"reveille/infra/meter"
 	"reveille/runner/filelock"
 )
 
@@ -55,7 +54,7 @@ type Cache struct {
 
 	pullBytes    *metrics.Counter // written, also by pulls that fail later
 	pullFailures *metrics.Counter
-	pullSeconds  *meter.Histogram // of pulls that succeeded
+	pullSeconds  *metrics.PrometheusHistogram // of pulls that succeeded
 
 	mu      sync.Mutex // guards all below; held over the disk, never over a source
 	entries map[string]*entry
@@ -79,7 +78,7 @@ func Open(cfg Config) (*Cache, error) {
 		entries: map[string]*entry{}, pulls: map[string]*pull{},
 		pullBytes:    set.NewCounter("reveille_runner_pull_bytes_total"),
 		pullFailures: set.NewCounter("reveille_runner_pull_failures_total"),
-		pullSeconds:  meter.NewHistogram(set, "reveille_runner_pull_seconds", pullSeconds),
+		pullSeconds:  set.NewPrometheusHistogramExt("reveille_runner_pull_seconds", pullSeconds),
 	}
 	c.life, c.end = context.WithCancel(context.Background())
 	if err := c.open(); err != nil {

@@ -66,6 +66,7 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		for _, scope := range resource.ScopeSpans {
 			for _, s := range scope.Spans {
 				s.service = strings.TrimPrefix(service, "reveille-")
+				s.TraceID, s.SpanID, s.ParentSpanID = strings.ToLower(s.TraceID), strings.ToLower(s.SpanID), strings.ToLower(s.ParentSpanID)
 				c.spans = append(c.spans, s)
 			}
 		}
