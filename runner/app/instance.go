@@ -9,8 +9,8 @@ import (
 	"time"
 
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 
+	"reveille/infra/awsquery"
 	"reveille/runner/host"
 	"reveille/runner/instance"
 )
@@ -18,9 +18,9 @@ import (
 // InstanceSettings are the flags of a runner on a machine of a cloud.
 type InstanceSettings struct {
 	Instance      string `help:"Cloud of this machine, whose metadata service says when it is taken away: the host then drains. aws, or none." enum:"none,aws" default:"none"`
-	ScalingGroup  string `help:"Auto Scaling group of this machine, for the two hooks." placeholder:"NAME"`
-	LaunchHook    string `help:"Lifecycle hook at which the group waits until this host has registered." placeholder:"NAME"`
-	TerminateHook string `help:"Lifecycle hook at which the group waits until this host has drained." placeholder:"NAME"`
+	ScalingGroup  string `help:"Auto Scaling group of this machine, for the two hooks."`
+	LaunchHook    string `help:"Lifecycle hook at which the group waits until this host has registered."`
+	TerminateHook string `help:"Lifecycle hook at which the group waits until this host has drained."`
 }
 
 func (s InstanceSettings) parse() error {
@@ -57,12 +57,12 @@ func newCloudMachine(s InstanceSettings, log *slog.Logger) *cloudMachine {
 }
 
 // client is the API of the machine's region. AWS's settings and credentials are those of the environment.
-func (m *cloudMachine) client(ctx context.Context) (instance.API, error) {
+func (m *cloudMachine) client(ctx context.Context) (*awsquery.Client, error) {
 	cfg, err := awsconfig.LoadDefaultConfig(ctx)
 	if err == nil && cfg.Region == "" {
 		cfg.Region, _, err = m.meta.Get(ctx, "placement/region")
 	}
-	return autoscaling.NewFromConfig(cfg, func(o *autoscaling.Options) { o.RetryMaxAttempts = 1 }), err // the group repeats by itself
+	return awsquery.AutoScaling(cfg), err
 }
 
 // onRegister is called when the host is registered. It may be called any number of times.

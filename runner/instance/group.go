@@ -3,27 +3,20 @@ package instance
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	"github.com/aws/smithy-go"
+	"reveille/infra/awsquery"
 )
-
-// API is what a Group calls; *autoscaling.Client is one.
-type API interface {
-	CompleteLifecycleAction(context.Context, *autoscaling.CompleteLifecycleActionInput, ...func(*autoscaling.Options)) (*autoscaling.CompleteLifecycleActionOutput, error)
-}
 
 // Group is the Auto Scaling group of the machine. All fields are needed.
 type Group struct {
 	Name     string
 	Metadata *Metadata // tells the machine's id
-	// Client is the API of the machine's region. It is asked for at every try.
-	Client func(ctx context.Context) (API, error)
+	// Client is Auto Scaling of the machine's region. It is asked for at every try.
+	Client func(ctx context.Context) (*awsquery.Client, error)
 	Log    *slog.Logger
 }
 
@@ -66,18 +59,14 @@ func (g *Group) complete(ctx context.Context, hook string) error {
 	if err != nil {
 		return err
 	}
-	_, err = api.CompleteLifecycleAction(ctx, &autoscaling.CompleteLifecycleActionInput{
-		AutoScalingGroupName: &g.Name, LifecycleHookName: &hook, InstanceId: &id, LifecycleActionResult: aws.String("CONTINUE"),
-	})
-	if err != nil {
-		return fmt.Errorf("CompleteLifecycleAction: %w", err)
-	}
-	return nil
+	return api.Call(ctx, "CompleteLifecycleAction", url.Values{
+		"AutoScalingGroupName": {g.Name}, "LifecycleHookName": {hook}, "InstanceId": {id}, "LifecycleActionResult": {"CONTINUE"},
+	}, nil)
 }
 
 // notAwaited reports whether AWS refused because nothing waits at the hook: the machine was never held back, the hook's
 // time ran out, or an earlier try arrived and its answer was lost.
 func notAwaited(err error) bool {
-	e, ok := errors.AsType[smithy.APIError](err)
-	return ok && e.ErrorCode() == "ValidationError" && strings.Contains(strings.ToLower(e.ErrorMessage()), "no active lifecycle action")
+	e, ok := errors.AsType[*awsquery.Error](err)
+	return ok && e.Code == "ValidationError" && strings.Contains(strings.ToLower(e.Message), "no active lifecycle action")
 }

@@ -7,13 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
-
+	"reveille/infra/awsquery"
 	"reveille/infra/catalog"
 	"reveille/infra/power"
 	"reveille/infra/power/internal/awserr"
@@ -21,18 +20,10 @@ import (
 
 var _ power.Driver = (*Driver)(nil)
 
-// API lists the AWS calls of the driver; *autoscaling.Client implements it.
-type API interface {
-	DescribeAutoScalingGroups(context.Context, *autoscaling.DescribeAutoScalingGroupsInput, ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingGroupsOutput, error)
-	DescribeScalingActivities(context.Context, *autoscaling.DescribeScalingActivitiesInput, ...func(*autoscaling.Options)) (*autoscaling.DescribeScalingActivitiesOutput, error)
-	SetDesiredCapacity(context.Context, *autoscaling.SetDesiredCapacityInput, ...func(*autoscaling.Options)) (*autoscaling.SetDesiredCapacityOutput, error)
-	TerminateInstanceInAutoScalingGroup(context.Context, *autoscaling.TerminateInstanceInAutoScalingGroupInput, ...func(*autoscaling.Options)) (*autoscaling.TerminateInstanceInAutoScalingGroupOutput, error)
-}
-
 // Config of a Driver. Client is required.
 type Config struct {
-	// Client returns the API of a region; "" means the environment's region. It is called for every operation.
-	Client func(ctx context.Context, region string) (API, error)
+	// Client returns Auto Scaling of a region; "" means the environment's region. It is called for every operation.
+	Client func(ctx context.Context, region string) (*awsquery.Client, error)
 	// Poll is the time between two checks; default 3 s.
 	Poll time.Duration
 }
@@ -59,10 +50,10 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	if err != nil {
 		return err
 	}
-	if aws.ToInt32(g.DesiredCapacity) > 0 {
+	if g.Desired > 0 {
 		return nil
 	}
-	if aws.ToInt32(g.MaxSize) < 1 {
+	if g.Max < 1 {
 		return fmt.Errorf("%w: group %s allows no machine (its maximum is 0)", power.ErrNoCapacity, host.Group)
 	}
 	began := time.Now().Add(-time.Minute) // AWS's clock may be behind ours
@@ -80,7 +71,7 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 
 // watch waits until the group has a machine, one of its activities fails, or watchFor has passed, which counts as
 // success.
-func (d *Driver) watch(ctx context.Context, api API, host catalog.Host, since time.Time) error {
+func (d *Driver) watch(ctx context.Context, api *awsquery.Client, host catalog.Host, since time.Time) error {
 	for end := time.Now().Add(watchFor); time.Now().Before(end); {
 		g, err := group(ctx, api, host)
 		if err != nil {
@@ -89,21 +80,22 @@ func (d *Driver) watch(ctx context.Context, api API, host catalog.Host, since ti
 		if len(g.Instances) > 0 {
 			return nil
 		}
-		if aws.ToInt32(g.DesiredCapacity) == 0 {
+		if g.Desired == 0 {
 			return fmt.Errorf("%w: group %s was put to sleep meanwhile", power.ErrStopping, host.Group)
 		}
-		out, err := api.DescribeScalingActivities(ctx, &autoscaling.DescribeScalingActivitiesInput{
-			AutoScalingGroupName: &host.Group, MaxRecords: aws.Int32(5),
-		})
-		if err != nil {
-			return awserr.Classify("DescribeScalingActivities", err)
+		var out struct {
+			Activities []struct {
+				StatusCode, StatusMessage string
+				StartTime                 time.Time
+			} `xml:"DescribeScalingActivitiesResult>Activities>member"`
+		}
+		params := url.Values{"AutoScalingGroupName": {host.Group}, "MaxRecords": {"5"}}
+		if err := api.Call(ctx, "DescribeScalingActivities", params, &out); err != nil {
+			return awserr.Classify(err)
 		}
 		for _, a := range out.Activities {
-			if a.StatusCode != types.ScalingActivityStatusCodeFailed || aws.ToTime(a.StartTime).Before(since) {
-				continue
-			}
-			if message := aws.ToString(a.StatusMessage); awserr.LacksCapacity(message) {
-				return fmt.Errorf("%w: group %s: %s", power.ErrNoCapacity, host.Group, message)
+			if a.StatusCode == "Failed" && !a.StartTime.Before(since) && awserr.LacksCapacity(a.StatusMessage) {
+				return fmt.Errorf("%w: group %s: %s", power.ErrNoCapacity, host.Group, a.StatusMessage)
 			}
 		}
 		select {
@@ -122,7 +114,7 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 		return err
 	}
 	if host.Instance == "" {
-		switch n := aws.ToInt32(g.DesiredCapacity); {
+		switch n := g.Desired; {
 		case n == 0:
 			return nil
 		case n > 1:
@@ -133,24 +125,22 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	if !has(g, host.Instance) {
 		return nil
 	}
-	_, err = api.TerminateInstanceInAutoScalingGroup(ctx, &autoscaling.TerminateInstanceInAutoScalingGroupInput{
-		InstanceId: &host.Instance, ShouldDecrementDesiredCapacity: aws.Bool(true),
-	})
-	return awserr.Classify("TerminateInstanceInAutoScalingGroup", err)
+	params := url.Values{"InstanceId": {host.Instance}, "ShouldDecrementDesiredCapacity": {"true"}}
+	return awserr.Classify(api.Call(ctx, "TerminateInstanceInAutoScalingGroup", params, nil))
 }
 
 // has reports whether a machine is in the group and not terminating.
-func has(g *types.AutoScalingGroup, instance string) bool {
+func has(g *scalingGroup, instance string) bool {
 	for _, i := range g.Instances {
-		if aws.ToString(i.InstanceId) == instance {
+		if i.ID == instance {
 			return !leaving(i)
 		}
 	}
 	return false
 }
 
-func leaving(i types.Instance) bool {
-	return strings.HasPrefix(string(i.LifecycleState), "Terminat") || strings.HasPrefix(string(i.LifecycleState), "Detach")
+func leaving(i member) bool {
+	return strings.HasPrefix(i.State, "Terminat") || strings.HasPrefix(i.State, "Detach")
 }
 
 // State returns the state of the host's machine, or of the group's first machine.
@@ -160,13 +150,13 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 		return power.Unknown, err
 	}
 	p := power.Off
-	if aws.ToInt32(g.DesiredCapacity) > 0 && host.Instance == "" {
+	if g.Desired > 0 && host.Instance == "" {
 		p = power.Starting
 	}
 	for _, i := range g.Instances {
 		switch {
-		case host.Instance != "" && aws.ToString(i.InstanceId) != host.Instance:
-		case i.LifecycleState == types.LifecycleStateInService:
+		case host.Instance != "" && i.ID != host.Instance:
+		case i.State == inService:
 			return power.On, nil
 		case !leaving(i):
 			p = power.Starting
@@ -177,8 +167,22 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 	return p, nil
 }
 
+// scalingGroup is a group as DescribeAutoScalingGroups returns it.
+type scalingGroup struct {
+	Desired   int      `xml:"DesiredCapacity"`
+	Max       int      `xml:"MaxSize"`
+	Instances []member `xml:"Instances>member"`
+}
+
+type member struct {
+	ID    string `xml:"InstanceId"`
+	State string `xml:"LifecycleState"`
+}
+
+const inService = "InService"
+
 // group creates a client for the host's region and describes its group.
-func (d *Driver) group(ctx context.Context, host catalog.Host) (API, *types.AutoScalingGroup, error) {
+func (d *Driver) group(ctx context.Context, host catalog.Host) (*awsquery.Client, *scalingGroup, error) {
 	api, err := d.cfg.Client(ctx, host.Region)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", power.ErrDenied, err)
@@ -187,21 +191,22 @@ func (d *Driver) group(ctx context.Context, host catalog.Host) (API, *types.Auto
 	return api, g, err
 }
 
-func group(ctx context.Context, api API, host catalog.Host) (*types.AutoScalingGroup, error) {
-	out, err := api.DescribeAutoScalingGroups(ctx, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{host.Group}})
-	if err != nil {
-		return nil, awserr.Classify("DescribeAutoScalingGroups", err)
+func group(ctx context.Context, api *awsquery.Client, host catalog.Host) (*scalingGroup, error) {
+	var out struct {
+		Groups []scalingGroup `xml:"DescribeAutoScalingGroupsResult>AutoScalingGroups>member"`
 	}
-	if len(out.AutoScalingGroups) == 0 {
+	params := url.Values{"AutoScalingGroupNames.member.1": {host.Group}}
+	if err := api.Call(ctx, "DescribeAutoScalingGroups", params, &out); err != nil {
+		return nil, awserr.Classify(err)
+	}
+	if len(out.Groups) == 0 {
 		return nil, fmt.Errorf("%w: group %s does not exist", power.ErrUnknownHost, host.Group)
 	}
-	return &out.AutoScalingGroups[0], nil
+	return &out.Groups[0], nil
 }
 
 // resize sets the desired capacity at once, ignoring the group's cooldown.
-func resize(ctx context.Context, api API, host catalog.Host, n int32) error {
-	_, err := api.SetDesiredCapacity(ctx, &autoscaling.SetDesiredCapacityInput{
-		AutoScalingGroupName: &host.Group, DesiredCapacity: &n, HonorCooldown: aws.Bool(false),
-	})
-	return awserr.Classify("SetDesiredCapacity", err)
+func resize(ctx context.Context, api *awsquery.Client, host catalog.Host, n int) error {
+	params := url.Values{"AutoScalingGroupName": {host.Group}, "DesiredCapacity": {strconv.Itoa(n)}, "HonorCooldown": {"false"}}
+	return awserr.Classify(api.Call(ctx, "SetDesiredCapacity", params, nil))
 }

@@ -4,16 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
-	"github.com/aws/smithy-go"
+	"github.com/aws/aws-sdk-go-v2/credentials"
 
+	"reveille/infra/awsquery"
 	"reveille/infra/catalog"
 	"reveille/infra/power"
 	"reveille/infra/power/asg"
@@ -22,98 +24,101 @@ import (
 
 var host = catalog.Host{Name: "gpu", Driver: catalog.DriverASG, Group: "reveille-gpu", Max: 4}
 
-// cloud is one group as the service stores it; each read advances its time.
+// machine is a member of the group.
+type machine struct{ id, state string }
+
+// cloud implements, for one group, the part of the service's query protocol that the driver uses. Each description advances time.
 type cloud struct {
 	mu       sync.Mutex
-	desired  int32
-	max      int32
-	members  []types.Instance
+	desired  int
+	max      int
+	members  []machine
 	launched int
 	empty    string // why AWS has no machine, "" if it has one
-	failed   []types.Activity
-	refuse   error
-	cooldown bool // a call honoured the cooldown
+	failed   []time.Time
+	refuse   string // the code of every call's error
+	cooldown bool   // a call honoured the cooldown
 }
 
-func (c *cloud) DescribeAutoScalingGroups(_ context.Context, in *autoscaling.DescribeAutoScalingGroupsInput, _ ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingGroupsOutput, error) {
+func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.refuse != nil {
-		return nil, c.refuse
+	action := r.FormValue("Action")
+	if c.refuse != "" {
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprintf(w, "<ErrorResponse><Error><Code>%s</Code><Message>recorded</Message></Error></ErrorResponse>", c.refuse)
+		return
 	}
-	if in.AutoScalingGroupNames[0] != host.Group {
-		return &autoscaling.DescribeAutoScalingGroupsOutput{}, nil
+	fmt.Fprintf(w, `<%[1]sResponse xmlns="http://autoscaling.amazonaws.com/doc/2011-01-01/"><%[1]sResult>`, action)
+	defer fmt.Fprintf(w, `</%[1]sResult></%[1]sResponse>`, action)
+	switch action {
+	case "DescribeAutoScalingGroups":
+		if r.FormValue("AutoScalingGroupNames.member.1") != host.Group {
+			return
+		}
+		fmt.Fprintf(w, "<AutoScalingGroups><member><DesiredCapacity>%d</DesiredCapacity><MaxSize>%d</MaxSize><Instances>", c.desired, c.max)
+		for _, m := range c.members {
+			fmt.Fprintf(w, "<member><InstanceId>%s</InstanceId><LifecycleState>%s</LifecycleState></member>", m.id, m.state)
+		}
+		fmt.Fprint(w, "</Instances></member></AutoScalingGroups>")
+		c.passLocked()
+	case "DescribeScalingActivities":
+		fmt.Fprint(w, "<Activities>")
+		for _, at := range c.failed {
+			fmt.Fprintf(w, "<member><StatusCode>Failed</StatusCode><StatusMessage>%s</StatusMessage><StartTime>%s</StartTime></member>", c.empty, at.Format(time.RFC3339))
+		}
+		fmt.Fprint(w, "</Activities>")
+	case "SetDesiredCapacity":
+		c.cooldown = c.cooldown || r.FormValue("HonorCooldown") != "false"
+		c.desired, _ = strconv.Atoi(r.FormValue("DesiredCapacity"))
+		for i := range c.members {
+			if i >= c.desired {
+				c.members[i].state = "Terminating"
+			}
+		}
+	case "TerminateInstanceInAutoScalingGroup":
+		for i, m := range c.members {
+			if m.id == r.FormValue("InstanceId") {
+				c.members[i].state = "Terminating"
+				if r.FormValue("ShouldDecrementDesiredCapacity") == "true" {
+					c.desired--
+				}
+			}
+		}
 	}
-	out := &autoscaling.DescribeAutoScalingGroupsOutput{AutoScalingGroups: []types.AutoScalingGroup{{
-		DesiredCapacity: aws.Int32(c.desired), MaxSize: aws.Int32(c.max), Instances: append([]types.Instance(nil), c.members...),
-	}}}
-	c.passLocked()
-	return out, nil
 }
 
 // passLocked advances every machine by one step and launches missing ones.
 func (c *cloud) passLocked() {
-	var left []types.Instance
-	alive := int32(0)
+	var left []machine
 	for _, m := range c.members {
-		switch m.LifecycleState {
-		case types.LifecycleStatePending:
-			m.LifecycleState = types.LifecycleStateInService
-		case types.LifecycleStateTerminating:
+		switch m.state {
+		case "Pending":
+			m.state = "InService"
+		case "Terminating":
 			continue
 		}
-		alive++
 		left = append(left, m)
 	}
-	for ; alive < c.desired; alive++ {
+	for len(left) < c.desired {
 		if c.empty != "" {
-			c.failed = append(c.failed, types.Activity{StatusCode: types.ScalingActivityStatusCodeFailed, StatusMessage: &c.empty, StartTime: aws.Time(time.Now())})
+			c.failed = append(c.failed, time.Now())
 			break
 		}
 		c.launched++
-		left = append(left, types.Instance{InstanceId: aws.String(fmt.Sprintf("i-%017d", c.launched)), LifecycleState: types.LifecycleStatePending})
+		left = append(left, machine{fmt.Sprintf("i-%017d", c.launched), "Pending"})
 	}
 	c.members = left
 }
 
-func (c *cloud) DescribeScalingActivities(context.Context, *autoscaling.DescribeScalingActivitiesInput, ...func(*autoscaling.Options)) (*autoscaling.DescribeScalingActivitiesOutput, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return &autoscaling.DescribeScalingActivitiesOutput{Activities: c.failed}, nil
-}
-
-func (c *cloud) SetDesiredCapacity(_ context.Context, in *autoscaling.SetDesiredCapacityInput, _ ...func(*autoscaling.Options)) (*autoscaling.SetDesiredCapacityOutput, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.refuse != nil {
-		return nil, c.refuse
-	}
-	c.cooldown = c.cooldown || in.HonorCooldown == nil || *in.HonorCooldown
-	c.desired = *in.DesiredCapacity
-	for i := range c.members {
-		if int32(i) >= c.desired {
-			c.members[i].LifecycleState = types.LifecycleStateTerminating
-		}
-	}
-	return &autoscaling.SetDesiredCapacityOutput{}, nil
-}
-
-func (c *cloud) TerminateInstanceInAutoScalingGroup(_ context.Context, in *autoscaling.TerminateInstanceInAutoScalingGroupInput, _ ...func(*autoscaling.Options)) (*autoscaling.TerminateInstanceInAutoScalingGroupOutput, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, m := range c.members {
-		if *m.InstanceId == *in.InstanceId {
-			c.members[i].LifecycleState = types.LifecycleStateTerminating
-			if *in.ShouldDecrementDesiredCapacity {
-				c.desired--
-			}
-		}
-	}
-	return &autoscaling.TerminateInstanceInAutoScalingGroupOutput{}, nil
-}
-
-func driver(c *cloud) *asg.Driver {
-	return asg.New(asg.Config{Poll: time.Millisecond, Client: func(context.Context, string) (asg.API, error) { return c, nil }})
+func driver(t *testing.T, c *cloud) *asg.Driver {
+	t.Helper()
+	srv := httptest.NewServer(c)
+	t.Cleanup(srv.Close)
+	client := awsquery.AutoScaling(aws.Config{
+		Region: "us-east-1", BaseEndpoint: &srv.URL, Credentials: credentials.NewStaticCredentialsProvider("key", "secret", ""), HTTPClient: srv.Client(),
+	})
+	return asg.New(asg.Config{Poll: time.Millisecond, Client: func(context.Context, string) (*awsquery.Client, error) { return client, nil }})
 }
 
 func TestContract(t *testing.T) {
@@ -125,7 +130,7 @@ func TestContract(t *testing.T) {
 			}
 		})
 		return waketest.Fixture{
-			Driver: driver(c), Host: host, Strange: &catalog.Host{Name: "x", Group: "no such group"},
+			Driver: driver(t, c), Host: host, Strange: &catalog.Host{Name: "x", Group: "no such group"},
 			Starts: func() int {
 				c.mu.Lock()
 				defer c.mu.Unlock()
@@ -142,7 +147,7 @@ func TestNoMachineToGive(t *testing.T) {
 		"You have requested more vCPU capacity than your current vCPU limit of 0 allows",
 	} {
 		c := &cloud{max: 1, empty: message}
-		err := driver(c).Wake(t.Context(), host)
+		err := driver(t, c).Wake(t.Context(), host)
 		if !errors.Is(err, power.ErrNoCapacity) || !strings.Contains(err.Error(), message) {
 			t.Error("wake:", err)
 		}
@@ -150,7 +155,7 @@ func TestNoMachineToGive(t *testing.T) {
 			t.Error("the group still tries to get", c.desired)
 		}
 	}
-	if err := driver(&cloud{}).Wake(t.Context(), host); !errors.Is(err, power.ErrNoCapacity) {
+	if err := driver(t, &cloud{}).Wake(t.Context(), host); !errors.Is(err, power.ErrNoCapacity) {
 		t.Error("wake of a group that allows no machine:", err)
 	}
 }
@@ -159,7 +164,7 @@ func TestNoMachineToGive(t *testing.T) {
 func TestTheIdleMemberGoes(t *testing.T) {
 	c := &cloud{max: 4, desired: 3}
 	c.passLocked()
-	d := driver(c)
+	d := driver(t, c)
 	idle := host
 	idle.Name, idle.Instance = "gpu.i-00000000000000002", "i-00000000000000002"
 	if err := d.Sleep(t.Context(), idle); err != nil {
@@ -184,8 +189,8 @@ func TestErrors(t *testing.T) {
 		"Throttling": power.ErrThrottled, "ResourceContention": power.ErrThrottled, "ScalingActivityInProgress": power.ErrThrottled,
 		"AccessDenied": power.ErrDenied, "ValidationError": power.ErrFailed,
 	} {
-		c := &cloud{max: 1, refuse: &smithy.GenericAPIError{Code: code, Message: "recorded"}}
-		d := driver(c)
+		c := &cloud{max: 1, refuse: code}
+		d := driver(t, c)
 		if err := d.Wake(t.Context(), host); !errors.Is(err, want) {
 			t.Error(code, "wake:", err)
 		}

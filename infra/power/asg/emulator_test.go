@@ -12,6 +12,7 @@ import (
 	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
+	"reveille/infra/awsquery"
 	"reveille/infra/catalog"
 	"reveille/infra/power"
 	"reveille/infra/power/asg"
@@ -32,7 +33,9 @@ func emulator(t *testing.T) *region {
 	t.Helper()
 	cloud := aws.Start(t, 10*time.Millisecond)
 	r := &region{t: t, cloud: cloud, groups: autoscaling.NewFromConfig(cloud.Config()), hosts: awsec2.NewFromConfig(cloud.Config())}
-	r.driver = asg.New(asg.Config{Poll: 10 * time.Millisecond, Client: func(context.Context, string) (asg.API, error) { return r.groups, nil }})
+	r.driver = asg.New(asg.Config{Poll: 10 * time.Millisecond, Client: func(context.Context, string) (*awsquery.Client, error) {
+		return awsquery.AutoScaling(cloud.Config()), nil
+	}})
 	template, image := "runner", aws.Image
 	_, err := r.hosts.CreateLaunchTemplate(t.Context(), &awsec2.CreateLaunchTemplateInput{
 		LaunchTemplateName: &template, LaunchTemplateData: &ec2types.RequestLaunchTemplateData{ImageId: &image, InstanceType: ec2types.InstanceTypeG5Xlarge},

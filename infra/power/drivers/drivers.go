@@ -8,11 +8,10 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"reveille/infra/awsquery"
 	"reveille/infra/catalog"
 	"reveille/infra/power"
 	"reveille/infra/power/asg"
@@ -30,9 +29,9 @@ func Remote() map[catalog.Driver]power.Driver {
 		catalog.DriverExec: exec.New(0),
 		catalog.DriverWoL:  wol.New(wol.Config{}),
 		catalog.DriverEC2:  a.ec2(),
-		catalog.DriverASG: asg.New(asg.Config{Client: func(ctx context.Context, region string) (asg.API, error) {
+		catalog.DriverASG: asg.New(asg.Config{Client: func(ctx context.Context, region string) (*awsquery.Client, error) {
 			c, err := a.config(ctx, region)
-			return autoscaling.NewFromConfig(c), err
+			return awsquery.AutoScaling(c), err
 		}}),
 		catalog.DriverKubernetes: kubernetes.New(kubernetes.Config{Cluster: (&cluster{}).find}),
 	}
@@ -43,9 +42,6 @@ func Machines() func(ctx context.Context, project string) ([]power.Machine, erro
 	return (&account{regions: map[string]aws.Config{}}).ec2().Machines
 }
 
-// sdkAttempts leaves retries to power.Set, except for one lost connection.
-const sdkAttempts = 2
-
 // account caches AWS's settings by region, including the credentials they hold.
 type account struct {
 	mu      sync.Mutex
@@ -53,9 +49,9 @@ type account struct {
 }
 
 func (a *account) ec2() *ec2.Driver {
-	return ec2.New(ec2.Config{Client: func(ctx context.Context, region string) (ec2.API, error) {
+	return ec2.New(ec2.Config{Client: func(ctx context.Context, region string) (*awsquery.Client, error) {
 		c, err := a.config(ctx, region)
-		return awsec2.NewFromConfig(c), err
+		return awsquery.EC2(c), err
 	}})
 }
 
@@ -65,7 +61,7 @@ func (a *account) config(ctx context.Context, region string) (aws.Config, error)
 	if c, ok := a.regions[region]; ok {
 		return c, nil
 	}
-	options := []func(*config.LoadOptions) error{config.WithRetryMaxAttempts(sdkAttempts)}
+	var options []func(*config.LoadOptions) error
 	if region != "" {
 		options = append(options, config.WithRegion(region))
 	}

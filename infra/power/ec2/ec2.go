@@ -4,11 +4,10 @@ package ec2
 import (
 	"context"
 	"fmt"
+	"net/url"
+	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
-	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
-
+	"reveille/infra/awsquery"
 	"reveille/infra/catalog"
 	"reveille/infra/power"
 	"reveille/infra/power/internal/awserr"
@@ -16,17 +15,10 @@ import (
 
 var _ power.Driver = (*Driver)(nil)
 
-// API lists the AWS calls of the driver; *ec2.Client implements it.
-type API interface {
-	StartInstances(context.Context, *ec2.StartInstancesInput, ...func(*ec2.Options)) (*ec2.StartInstancesOutput, error)
-	StopInstances(context.Context, *ec2.StopInstancesInput, ...func(*ec2.Options)) (*ec2.StopInstancesOutput, error)
-	DescribeInstances(context.Context, *ec2.DescribeInstancesInput, ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error)
-}
-
 // Config of a Driver. Client is required.
 type Config struct {
-	// Client returns the API of a region; "" means the environment's region. It is called for every operation.
-	Client func(ctx context.Context, region string) (API, error)
+	// Client returns EC2 of a region; "" means the environment's region. It is called for every operation.
+	Client func(ctx context.Context, region string) (*awsquery.Client, error)
 }
 
 // Driver starts and stops instances. It has nothing to close.
@@ -41,16 +33,16 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", power.ErrDenied, err)
 	}
-	_, err = api.StartInstances(ctx, &ec2.StartInstancesInput{InstanceIds: []string{host.Instance}})
+	err = api.Call(ctx, "StartInstances", url.Values{"InstanceId.1": {host.Instance}}, nil)
 	if awserr.Code(err) != "IncorrectInstanceState" {
-		return awserr.Classify("StartInstances", err)
+		return awserr.Classify(err)
 	}
 	switch state, err := d.look(ctx, api, host); {
 	case err != nil:
 		return err
-	case state == types.InstanceStateNameRunning || state == types.InstanceStateNamePending:
+	case state == running || state == pending:
 		return nil
-	case state == types.InstanceStateNameTerminated || state == types.InstanceStateNameShuttingDown:
+	case state == terminated || state == shuttingDown:
 		return fmt.Errorf("%w: instance %s is %s", power.ErrUnknownHost, host.Instance, state)
 	default: // stopping, or stopped since the first call
 		return fmt.Errorf("%w: instance %s is %s", power.ErrStopping, host.Instance, state)
@@ -65,24 +57,23 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 		return fmt.Errorf("%w: %w", power.ErrDenied, err)
 	}
 	stop := func(hibernate bool) error {
-		in := &ec2.StopInstancesInput{InstanceIds: []string{host.Instance}}
+		params := url.Values{"InstanceId.1": {host.Instance}}
 		if hibernate {
-			in.Hibernate = &hibernate
+			params.Set("Hibernate", "true")
 		}
-		_, err := api.StopInstances(ctx, in)
-		return err
+		return api.Call(ctx, "StopInstances", params, nil)
 	}
 	err = stop(host.Hibernate)
 	if host.Hibernate && awserr.Code(err) == "UnsupportedHibernationConfiguration" {
 		err = stop(false)
 	}
 	if awserr.Code(err) != "IncorrectInstanceState" {
-		return awserr.Classify("StopInstances", err)
+		return awserr.Classify(err)
 	}
 	switch state, err := d.look(ctx, api, host); {
 	case err != nil:
 		return err
-	case state == types.InstanceStateNamePending || state == types.InstanceStateNameRunning:
+	case state == pending || state == running:
 		return fmt.Errorf("%w: instance %s is %s", power.ErrStarting, host.Instance, state)
 	default: // stopping, or off
 		return nil
@@ -99,11 +90,11 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 	switch {
 	case err != nil:
 		return power.Unknown, err
-	case state == types.InstanceStateNamePending:
+	case state == pending:
 		return power.Starting, nil
-	case state == types.InstanceStateNameRunning:
+	case state == running:
 		return power.On, nil
-	case state == types.InstanceStateNameStopping || state == types.InstanceStateNameShuttingDown:
+	case state == stopping || state == shuttingDown:
 		return power.Stopping, nil
 	}
 	return power.Off, nil
@@ -116,42 +107,59 @@ func (d *Driver) Machines(ctx context.Context, project string) ([]power.Machine,
 		return nil, fmt.Errorf("%w: %w", power.ErrDenied, err)
 	}
 	var machines []power.Machine
-	in := &ec2.DescribeInstancesInput{Filters: []types.Filter{
-		{Name: aws.String("tag:Project"), Values: []string{project}},
-		{Name: aws.String("tag-key"), Values: []string{"Host"}},
-		{Name: aws.String("instance-state-name"), Values: []string{"pending", "running"}},
-	}}
+	params := url.Values{
+		"Filter.1.Name": {"tag:Project"}, "Filter.1.Value.1": {project},
+		"Filter.2.Name": {"tag-key"}, "Filter.2.Value.1": {"Host"},
+		"Filter.3.Name": {"instance-state-name"}, "Filter.3.Value.1": {pending}, "Filter.3.Value.2": {running},
+	}
 	for {
-		out, err := api.DescribeInstances(ctx, in)
-		if err != nil {
-			return nil, awserr.Classify("DescribeInstances", err)
+		var out described
+		if err := api.Call(ctx, "DescribeInstances", params, &out); err != nil {
+			return nil, awserr.Classify(err)
 		}
-		for _, r := range out.Reservations {
-			for _, i := range r.Instances {
-				for _, tag := range i.Tags {
-					if aws.ToString(tag.Key) == "Host" {
-						machines = append(machines, power.Machine{Host: aws.ToString(tag.Value), Since: aws.ToTime(i.LaunchTime)})
-					}
+		for _, i := range out.Instances {
+			for _, tag := range i.Tags {
+				if tag.Key == "Host" {
+					machines = append(machines, power.Machine{Host: tag.Value, Since: i.LaunchTime})
 				}
 			}
 		}
-		if in.NextToken = out.NextToken; aws.ToString(in.NextToken) == "" {
+		if out.NextToken == "" {
 			return machines, nil
 		}
+		params.Set("NextToken", out.NextToken)
 	}
 }
 
-func (d *Driver) look(ctx context.Context, api API, host catalog.Host) (types.InstanceStateName, error) {
-	out, err := api.DescribeInstances(ctx, &ec2.DescribeInstancesInput{InstanceIds: []string{host.Instance}})
-	if err != nil {
-		return "", awserr.Classify("DescribeInstances", err)
+// States of instances.
+const (
+	pending      = "pending"
+	running      = "running"
+	stopping     = "stopping"
+	shuttingDown = "shutting-down"
+	terminated   = "terminated"
+)
+
+// described is what DescribeInstances returns.
+type described struct {
+	Instances []struct {
+		State      string    `xml:"instanceState>name"`
+		LaunchTime time.Time `xml:"launchTime"`
+		Tags       []struct {
+			Key   string `xml:"key"`
+			Value string `xml:"value"`
+		} `xml:"tagSet>item"`
+	} `xml:"reservationSet>item>instancesSet>item"`
+	NextToken string `xml:"nextToken"`
+}
+
+func (d *Driver) look(ctx context.Context, api *awsquery.Client, host catalog.Host) (state string, err error) {
+	var out described
+	if err := api.Call(ctx, "DescribeInstances", url.Values{"InstanceId.1": {host.Instance}}, &out); err != nil {
+		return "", awserr.Classify(err)
 	}
-	for _, r := range out.Reservations {
-		for _, i := range r.Instances {
-			if i.State != nil {
-				return i.State.Name, nil
-			}
-		}
+	if len(out.Instances) == 0 || out.Instances[0].State == "" {
+		return "", fmt.Errorf("%w: instance %s does not exist", power.ErrUnknownHost, host.Instance)
 	}
-	return "", fmt.Errorf("%w: instance %s does not exist", power.ErrUnknownHost, host.Instance)
+	return out.Instances[0].State, nil
 }

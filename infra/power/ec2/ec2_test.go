@@ -12,8 +12,9 @@ import (
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/credentials"
 
+	"reveille/infra/awsquery"
 	"reveille/infra/catalog"
 	"reveille/infra/power"
 	"reveille/infra/power/ec2"
@@ -103,13 +104,10 @@ func driver(t *testing.T, c *cloud) *ec2.Driver {
 	t.Helper()
 	srv := httptest.NewServer(c)
 	t.Cleanup(srv.Close)
-	client := awsec2.New(awsec2.Options{
-		Region: "us-east-1", BaseEndpoint: aws.String(srv.URL), RetryMaxAttempts: 1,
-		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-			return aws.Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}, nil
-		}),
+	client := awsquery.EC2(aws.Config{
+		Region: "us-east-1", BaseEndpoint: &srv.URL, Credentials: credentials.NewStaticCredentialsProvider("key", "secret", ""), HTTPClient: srv.Client(),
 	})
-	return ec2.New(ec2.Config{Client: func(context.Context, string) (ec2.API, error) { return client, nil }})
+	return ec2.New(ec2.Config{Client: func(context.Context, string) (*awsquery.Client, error) { return client, nil }})
 }
 
 func TestContract(t *testing.T) {

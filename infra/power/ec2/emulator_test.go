@@ -9,6 +9,7 @@ import (
 	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
+	"reveille/infra/awsquery"
 	"reveille/infra/catalog"
 	"reveille/infra/power"
 	"reveille/infra/power/ec2"
@@ -30,7 +31,7 @@ func emulator(t *testing.T) *cloudlet {
 	t.Helper()
 	cloud := aws.Start(t, settle)
 	api := awsec2.NewFromConfig(cloud.Config())
-	return &cloudlet{t, cloud, api, ec2.New(ec2.Config{Client: func(context.Context, string) (ec2.API, error) { return api, nil }})}
+	return &cloudlet{t, cloud, api, ec2.New(ec2.Config{Client: func(context.Context, string) (*awsquery.Client, error) { return awsquery.EC2(cloud.Config()), nil }})}
 }
 
 // machine launches an instance, stops it and returns its host.

@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/aws/smithy-go"
-
+	"reveille/infra/awsquery"
 	"reveille/infra/power"
 )
 
@@ -52,7 +51,7 @@ var codes = map[string]error{
 
 // Classify wraps an AWS error with the matching error of package power, power.ErrFailed if none matches. It returns nil
 // for nil.
-func Classify(op string, err error) error {
+func Classify(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -60,13 +59,13 @@ func Classify(op string, err error) error {
 	if kind == nil {
 		kind = power.ErrFailed
 	}
-	return fmt.Errorf("%s: %w: %w", op, kind, err)
+	return fmt.Errorf("%w: %w", kind, err)
 }
 
 // Code returns the AWS code of an error, or "" if the error did not come from AWS.
 func Code(err error) string {
-	if e, ok := errors.AsType[smithy.APIError](err); ok {
-		return e.ErrorCode()
+	if e, ok := errors.AsType[*awsquery.Error](err); ok {
+		return e.Code
 	}
 	return ""
 }
