@@ -16,8 +16,8 @@ func main() {
 		report(os.Args[2:])
 		return
 	}
-	var s app.Settings
-	config.MustParse(&s, "runner", "Runs the inference engines of one host for a Reveille pool.", config.Vars{"runner_addr": "127.0.0.1:8090"}, config.IntakeVars(true))
+	s := app.Settings{Intake: config.RunnerIntake()}
+	config.MustParse(&s, "runner", "Runs the inference engines of one host for a Reveille pool.")
 	ctx := config.UntilSignal()
 	log := s.Logger(os.Stderr)
 	state.LogLibrary(log)

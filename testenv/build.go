@@ -58,7 +58,7 @@ func once(name string, build func() (string, error)) (string, error) {
 var builds sync.Map
 
 func goBuild(root, pkg string) (string, error) {
-	args := []string{"build", "-tags", "lambda.norpc"} // as the Makefile
+	args := []string{"build", "-tags", "lambda.norpc,grpcnotrace"} // as the Makefile
 	if kit.Race {
 		args = append(args, "-race")
 	}

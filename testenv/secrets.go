@@ -38,7 +38,7 @@ func secretsOf(args, env []string) map[string]string {
 				}
 			}
 		case "state-dir":
-			for _, file := range []string{"runner-secret", "redis-password", "admin-key"} {
+			for _, file := range []string{"runner-secret", "admin-key"} {
 				text, _ := os.ReadFile(filepath.Join(value, file)) // not every program has each
 				add(file, strings.TrimSpace(string(text)))
 			}

@@ -1,7 +1,6 @@
 package testenv
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -45,7 +44,7 @@ type Spec struct {
 // called at the same time.
 type System struct {
 	*Program
-	RedisAddr string // host:port where redis-cli finds the pool; of a Cluster, one node's
+	RedisAddr string // where redis-cli finds the pool: a socket's path, or host:port; of a Cluster, one node's
 	StateDir  string // what --state-dir names
 
 	spec   Spec
@@ -58,7 +57,10 @@ type System struct {
 func Start(t testing.TB, spec Spec) *System {
 	t.Helper()
 	root, gateway := Root(t), Build(t, "gateway")
-	s := &System{Program: &Program{t: t}, spec: spec, StateDir: cmp.Or(spec.StateDir, t.TempDir()), models: filepath.Join(root, spec.Models)}
+	s := &System{Program: &Program{t: t}, spec: spec, StateDir: spec.StateDir, models: filepath.Join(root, spec.Models)}
+	if s.StateDir == "" {
+		s.StateDir = ShortDir(t)
+	}
 	engines := filepath.Join(t.TempDir(), "engines")
 	if err := errors.Join(os.Mkdir(engines, 0o755), os.Symlink(Standin(t), filepath.Join(engines, "standin"))); err != nil {
 		t.Fatal("testenv:", err)
@@ -82,8 +84,6 @@ func Start(t testing.TB, spec Spec) *System {
 		env = append(env, "SSL_CERT_FILE="+spec.Cluster.Authority)
 	case spec.Redis != nil:
 		args = append(args, "--redis-url", "redis://"+spec.Redis.Addr+"/0?"+calls)
-	default:
-		args = append(args, "--redis-listen", "127.0.0.1:0")
 	}
 	s.Program = launch(t, env, "gateway-run", gateway, append(args, spec.Args...)...)
 	t.Cleanup(func() {
@@ -92,6 +92,17 @@ func Start(t testing.TB, spec Spec) *System {
 	})
 	s.awaitHealth()
 	return s
+}
+
+// ShortDir makes a folder that goes with the test, with a path that leaves room for a socket's name.
+func ShortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "state-")
+	if err != nil {
+		t.Fatal("testenv:", err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // AdminKey is the key that a system without API keys made for itself.
@@ -119,7 +130,7 @@ func (s *System) Processes() []Process { return Descendants(s.PID()) }
 // Greeting of `gateway run`: where it is, and where its Redis is.
 var (
 	greetURL   = regexp.MustCompile(`serves \d+ models at (http://\S+)/v1`)
-	greetRedis = regexp.MustCompile(`redis-cli -p (\d+)`)
+	greetRedis = regexp.MustCompile(`redis-cli -s (\S+)`)
 )
 
 func (s *System) awaitHealth() {
@@ -162,7 +173,7 @@ func (s *System) findRedis(log string) bool {
 	}
 	at := greetRedis.FindStringSubmatch(log)
 	if at != nil {
-		s.RedisAddr = net.JoinHostPort("127.0.0.1", at[1])
+		s.RedisAddr = at[1]
 	}
 	return at != nil
 }
@@ -224,14 +235,14 @@ func (s *System) gone(family []Process) {
 		s.t.Errorf("testenv: process left: %v", p)
 		_ = syscall.Kill(p.PID, syscall.SIGKILL)
 	}
-	addrs := []string{strings.TrimPrefix(s.URL, "http://")}
+	addrs := [][2]string{{"tcp", strings.TrimPrefix(s.URL, "http://")}}
 	if s.spec.Redis == nil && s.spec.Cluster == nil {
-		addrs = append(addrs, s.RedisAddr)
+		addrs = append(addrs, [2]string{"unix", s.RedisAddr})
 	}
 	for _, addr := range addrs {
-		if conn, err := net.DialTimeout("tcp", addr, time.Second); err == nil {
+		if conn, err := net.DialTimeout(addr[0], addr[1], time.Second); err == nil {
 			conn.Close()
-			s.t.Errorf("testenv: something still listens on %s", addr)
+			s.t.Errorf("testenv: something still listens on %s", addr[1])
 		}
 	}
 }
@@ -275,17 +286,5 @@ func (s *System) look() redis.UniversalClient {
 	if s.spec.Cluster != nil {
 		return s.spec.Cluster.connect()
 	}
-	return redis.NewClient(&redis.Options{Addr: s.RedisAddr, Password: s.RedisPassword(), MaxRetries: -1})
-}
-
-// RedisPassword is the embedded Redis' password, "" of another one.
-func (s *System) RedisPassword() string {
-	if s.spec.Redis != nil || s.spec.Cluster != nil {
-		return ""
-	}
-	text, err := os.ReadFile(filepath.Join(s.StateDir, "redis-password"))
-	if err != nil {
-		s.t.Fatal("testenv:", err)
-	}
-	return strings.TrimSpace(string(text))
+	return redis.NewClient(&redis.Options{Addr: s.RedisAddr, MaxRetries: -1}) // a path is a unix socket's
 }

@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -37,10 +36,9 @@ import (
 
 // RunSettings are the flags of `gateway run`: the gateway's, the runner's and the warmer's.
 type RunSettings struct {
-	RedisURL    string `help:"Redis to use instead of the embedded one." placeholder:"URL"`
-	RedisListen string `help:"Address at which the embedded Redis answers redis-cli." default:"127.0.0.1:6380"`
-	Pool        string `help:"Name of the deployment; all its keys carry it as {NAME}." default:"main"`
-	config.Log  `embed:""`
+	RedisURL string `help:"Redis to use instead of the embedded one."`
+	Pool     string `help:"Name of the deployment; all its keys carry it as {NAME}." default:"main"`
+	config.Log
 	GatewayFlags
 	runner.HostSettings
 	warmer.Sweep
@@ -156,22 +154,20 @@ func (s *RunSettings) keepSecrets() (err error) {
 	return err
 }
 
-// embedRedis starts the embedded Redis unless a flag names another one. It returns its address, "" if there is none.
-func (s *RunSettings) embedRedis() (addr string, closeRedis func(), err error) {
+// embedRedis starts the embedded Redis unless a flag names another one. It returns its socket, "" if there is none.
+func (s *RunSettings) embedRedis() (socket string, closeRedis func(), err error) {
 	if s.RedisURL != "" {
 		return "", func() {}, nil
 	}
-	password, err := keptSecret(s.StateDir, config.RedisPassword)
-	if err != nil {
+	if socket, err = redisSocket(s.StateDir); err != nil {
 		return "", nil, err
 	}
-	redis, err := startRedis(s.RedisListen, password)
+	redis, err := startRedis(socket)
 	if err != nil {
-		return "", nil, fmt.Errorf("embedded Redis: %w (choose another --redis-listen, or name a Redis with --redis-url)", err)
+		return "", nil, fmt.Errorf("embedded Redis: %w", err)
 	}
-	// An engine that loads may keep every core of this machine busy, and the embedded Redis waiting with it.
-	s.RedisURL = "redis://:" + password + "@" + redis.Addr() + "/0?read_timeout=1s"
-	return redis.Addr(), redis.Close, nil
+	s.RedisURL = config.SocketURL(socket)
+	return socket, redis.Close, nil
 }
 
 // withLocalHost makes this machine the only host where the models file names none.
@@ -308,8 +304,7 @@ const exampleModel = `    models:
         device: gpu  # or cpu
 `
 
-// greet prints where the gateway is and what to try. redis is the embedded one's address, "" for a Redis of its own, whose
-// URL may hold a password.
+// greet prints where the gateway is and what to try. redis is the embedded one's socket, "" for another Redis.
 func (s RunSettings) greet(out io.Writer, addr, redis string) {
 	c, err := s.catalog()
 	if err != nil {
@@ -344,12 +339,7 @@ func (s RunSettings) greet(out io.Writer, addr, redis string) {
 	}
 	hint := ""
 	if redis != "" {
-		if host, port, err := net.SplitHostPort(redis); err == nil {
-			if host = " -h " + host; host == " -h 127.0.0.1" {
-				host = "" // redis-cli's own default
-			}
-			hint = fmt.Sprintf("  REDISCLI_AUTH=$(cat %s) redis-cli%s -p %s KEYS 'rv:*'\n", shellWord(filepath.Join(s.StateDir, config.RedisPassword)), host, port)
-		}
+		hint = fmt.Sprintf("  redis-cli -s %s KEYS 'rv:*'\n", shellWord(filepath.Join(s.StateDir, filepath.Base(redis))))
 	}
 	fmt.Fprintf(out, "\n%s  Ctrl-C ends everything\n\n", hint)
 }

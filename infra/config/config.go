@@ -17,7 +17,7 @@ import (
 // Redis says where the pool's state is.
 type Redis struct {
 	RedisURL    string `help:"Redis of the pool: redis://, rediss:// or unix://; several hosts with commas, or ?cluster=true, are a Cluster; ?master_name=NAME asks Sentinels; ?read_timeout=1s bounds each call (default 150ms)." default:"redis://127.0.0.1:6379/0"`
-	RedisSecret string `help:"Secret of AWS Secrets Manager with the user and the password of Redis, {\"username\": …, \"password\": …}, in place of those of the URL. It is read again every minute, so that a rotation needs no restart." placeholder:"NAME"`
+	RedisSecret string `help:"Secret of AWS Secrets Manager with the user and the password of Redis, {\"username\": …, \"password\": …}, in place of those of the URL. It is read again every minute, so that a rotation needs no restart."`
 	Pool        string `help:"Name of the deployment; all its keys carry it as {NAME}." default:"main"`
 }
 
@@ -38,22 +38,19 @@ func (l Log) Logger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// Intake are the limits on what clients' connections and request bodies may take of a server.
+// Intake are the limits on what clients' connections and request bodies may take of a server. The defaults are a gateway's, which
+// sees private addresses only if it is behind a load balancer.
 type Intake struct {
 	MaxHeld            string        `help:"Most bytes of request bodies in memory at a time; more are refused with overloaded." default:"1GiB"`
 	ReadTimeout        time.Duration `help:"Longest that a request's head may take, that its body may pause, and that its body may lag behind --min-rate." default:"30s"`
 	MinRate            string        `help:"Bytes a second that a request's body must arrive with on average, after the first --read-timeout; slower ones are refused with 408." default:"64KiB"`
-	MaxConnsPerAddress int           `help:"Most connections from one address (of IPv6: from one /64); 0 is no limit." default:"${per_address}"`
-	Proxies            []string      `help:"Addresses without that limit, as prefixes: those of proxies, behind which are many clients." default:"${proxies}"`
+	MaxConnsPerAddress int           `help:"Most connections from one address (of IPv6: from one /64); 0 is no limit." default:"1024"`
+	Proxies            []string      `help:"Addresses without that limit, as prefixes: those of proxies, behind which are many clients." default:"127.0.0.0/8,::1/128,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7"`
 }
 
-// IntakeVars are the defaults of an Intake that differ by program: a gateway behind a load balancer sees private addresses
-// only, a runner's clients are gateways, which open a connection for each request.
-func IntakeVars(runner bool) Vars {
-	if runner {
-		return Vars{"per_address": "16384", "proxies": "127.0.0.0/8,::1/128"}
-	}
-	return Vars{"per_address": "1024", "proxies": "127.0.0.0/8,::1/128,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7"}
+// RunnerIntake are a runner's defaults: its clients are gateways, which open a connection for each request.
+func RunnerIntake() Intake {
+	return Intake{MaxConnsPerAddress: 16384, Proxies: []string{"127.0.0.0/8", "::1/128"}}
 }
 
 // Limits is an Intake after parsing. A zero field means the server's default.

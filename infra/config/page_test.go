@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
+
 	gateway "reveille/gateway/app"
 	"reveille/gateway/cli"
 	"reveille/infra/config"
@@ -39,15 +41,14 @@ func TestConfigurationPage(t *testing.T) {
 	for _, section := range []struct {
 		title, about string
 		settings     any
-		runner       bool
 	}{
-		{"All programs", "", &shared{}, false},
-		{"gateway serve", "Also of `gateway run`.", &gateway.ServeSettings{}, false},
+		{"All programs", "", &shared{}},
+		{"gateway serve", "Also of `gateway run`.", &gateway.ServeSettings{}},
 		{"runner", "Also of `gateway run`, which passes them to the runners of its local hosts. A runner listens on 127.0.0.1:8090 by default and" +
-			" also has `--max-held`, `--read-timeout`, `--min-rate`, `--max-conns-per-address` (16384), `--proxies`, `--runner-secret`, `--fair-after` and `--evict`.", &runner.Settings{}, true},
-		{"warmer", "Also of `gateway run`, except `--once`, `--dry-run` and `--json`. A warmer also has `--runner-secret`.", &warmer.Settings{}, false},
-		{"gateway run", "", &gateway.RunSettings{}, false},
-		{"gateway ps, load, unload and other commands", "", &cli.PS{}, false},
+			" also has `--max-held`, `--read-timeout`, `--min-rate`, `--max-conns-per-address` (16384), `--proxies`, `--runner-secret`, `--fair-after` and `--evict`.", &runner.Settings{}},
+		{"warmer", "Also of `gateway run`, except `--once`, `--dry-run` and `--json`. A warmer also has `--runner-secret`.", &warmer.Settings{}},
+		{"gateway run", "", &gateway.RunSettings{}},
+		{"gateway ps, load, unload and other commands", "", &cli.PS{}},
 	} {
 		c, err := parse(section.settings)
 		if err != nil {
@@ -58,20 +59,21 @@ func TestConfigurationPage(t *testing.T) {
 			fmt.Fprintf(&page, "%s\n\n", section.about)
 		}
 		page.WriteString("| flag | default | meaning |\n|---|---|---|\n")
-		for _, f := range c.Flags {
+		c.Flags.VisitAll(func(f *pflag.Flag) {
 			if seen[f.Name] {
-				continue
+				return
 			}
 			seen[f.Name] = true
-			value := f.Default
-			if section.runner && f.Name == "runner-addr" {
-				value = "127.0.0.1:8090"
+			usage, _, _ := strings.Cut(f.Usage, " ($")
+			value := strings.Trim(f.DefValue, "[]")
+			if value == "false" {
+				value = ""
 			}
 			if value != "" {
 				value = "`" + value + "`"
 			}
-			fmt.Fprintf(&page, "| `--%s` | %s | %s |\n", f.Name, value, strings.ReplaceAll(f.Help, "|", `\|`))
-		}
+			fmt.Fprintf(&page, "| `--%s` | %s | %s |\n", f.Name, value, strings.ReplaceAll(usage, "|", `\|`)+".")
+		})
 	}
 	path := filepath.Join("..", "docs", "configuration.md")
 	if *write {

@@ -8,20 +8,17 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caarlos0/env/v11"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // EnvPrefix begins the name of every environment variable that is read.
 const EnvPrefix = "REVEILLE_"
-
-// unprefixed are variables that other tools read too; they count where the same name with EnvPrefix is not set.
-var unprefixed = []string{"HF_ENDPOINT", "HF_TOKEN"}
-
-// Vars are defaults that differ by program: a tag default:"${name}" takes the value of name.
-type Vars map[string]string
 
 // Runner is a command.
 type Runner interface {
@@ -31,53 +28,71 @@ type Runner interface {
 
 // Command is what a command line asks for.
 type Command struct {
-	Flags    []*Flag // of the command, in the order of its struct; not those of every program
-	settings reflect.Value
+	Flags    *pflag.FlagSet
+	settings any
+	enums    map[string][]string // the values that a flag may have
+	envErr   error               // mistakes in the environment
 }
 
 // Run runs the command, whose settings must be a [Runner].
 func (c *Command) Run(ctx context.Context, out io.Writer) error {
-	return c.settings.Addr().Interface().(Runner).Run(ctx, out)
+	return c.settings.(Runner).Run(ctx, out)
 }
 
 // Parse fills settings, a pointer to a program's settings or to a struct of its commands, from the command line args
 // (without the program's name), the environment, and the defaults, in this order of precedence. A setting's variable is
 // EnvPrefix and its flag's name in upper snake case; an empty one counts as not set. Parse calls the settings' method
-// Validate if they have one. With --help, --version or --man, Parse prints what is asked for and ends the program. Errors name
-// the flag or the variable.
+// Validate if they have one. With --help, --version or --man, Parse prints what is asked for and ends the program.
 //
-// These tags describe a field: help; default; enum, the values that it may have, and placeholder, the word for its value in
-// the help; name, if the flag's is not the field's in kebab case; short; arg for an argument, which may be optional; cmd for
-// a command or a group of commands, where the one with a default runs if none is named; required.
-func Parse(settings any, name, description string, args []string, vars ...Vars) (*Command, error) {
-	p := parser{vars: vars}
+// A field's default is its value, or else its tag default. These tags describe it: help; enum, the values that it may have;
+// short; env, its variable where that is not its name, and plain, a variable without the prefix; arg for an argument,
+// which may be optional; cmd for a command or a group of commands, where the one with a default runs if none is named.
+func Parse(settings any, name, description string, args []string) (*Command, error) {
+	var selected *Command
 	cobra.EnableCommandSorting = false // the order of the struct
-	root := p.command(reflect.ValueOf(settings).Elem(), name, description)
+	root := newCommand(reflect.ValueOf(settings).Elem(), name, description, &selected)
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetUsageFunc(usage)
 	root.PersistentFlags().BoolFunc("version", "Print the version and exit.", func(string) error {
 		_, err := fmt.Println(Version())
 		return exit(err)
 	})
-	root.PersistentFlags().BoolFunc("man", "Print the manual page and exit.", func(string) error { return exit(writeMan(os.Stdout, root)) })
-	_ = root.PersistentFlags().MarkHidden("man") // it is defined in the line above
-	root.SilenceErrors, root.SilenceUsage = true, true
+	root.Flags().BoolFunc("man", "Print the manual page and exit.", func(string) error { return exit(writeMan(os.Stdout, root)) })
 	root.SetArgs(joinLimits(args))
 	if err := root.Execute(); err != nil {
 		return nil, err
 	}
-	if p.selected == nil { // the help was printed, or a completion
+	if selected == nil { // the help was printed, or a completion
 		return nil, exit(nil)
 	}
-	return p.selected, p.selected.fill()
+	return selected, selected.check()
 }
 
 // MustParse is Parse of the program's own command line; an error ends the program with status 2.
-func MustParse(settings any, name, description string, vars ...Vars) *Command {
-	c, err := Parse(settings, name, description, os.Args[1:], vars...)
+func MustParse(settings any, name, description string) *Command {
+	c, err := Parse(settings, name, description, os.Args[1:])
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: error: %v\n", name, err)
 		os.Exit(2)
 	}
 	return c
+}
+
+// usage prints how a command is used. The library's templates would keep the linker from dropping methods that nobody calls.
+func usage(c *cobra.Command) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Usage: %s\n", c.UseLine())
+	if c.HasAvailableSubCommands() {
+		b.WriteString("\nCommands:\n")
+	}
+	for _, below := range c.Commands() {
+		if below.IsAvailableCommand() {
+			fmt.Fprintf(&b, "  %-*s %s\n", below.NamePadding(), below.Name(), below.Short)
+		}
+	}
+	fmt.Fprintf(&b, "\nFlags:\n%s%s", c.NonInheritedFlags().FlagUsagesWrapped(100), c.InheritedFlags().FlagUsagesWrapped(100))
+	_, err := io.WriteString(c.OutOrStdout(), b.String())
+	return err
 }
 
 // exit ends the program, unless there is an error.
@@ -88,77 +103,38 @@ func exit(err error) error {
 	return err
 }
 
-// fill sets the command's flags.
-func (c *Command) fill() error {
-	settings := c.settings.Addr().Interface()
-	values := map[string]string{}
-	for _, f := range c.Flags {
-		f.target.SetZero()
-		values[f.Variable()] = f.value()
-	}
-	if set(settings, values) != nil {
-		for _, f := range c.Flags { // one at a time, so that the error names what is wrong
-			if err := set(settings, map[string]string{f.Variable(): f.value()}); err != nil {
-				return fmt.Errorf("%s: %w", f.source(), err)
-			}
+// check reports all mistakes in values.
+func (c *Command) check() error {
+	errs := []error{c.envErr}
+	c.Flags.VisitAll(func(f *pflag.Flag) {
+		if values := c.enums[f.Name]; values != nil && !slices.Contains(values, f.Value.String()) {
+			errs = append(errs, fmt.Errorf("--%s (%s): %q is none of %s", f.Name, variable(f.Name), f.Value, strings.Join(values, ", ")))
 		}
-	}
-	for _, f := range c.Flags {
-		if err := f.check(); err != nil {
-			return fmt.Errorf("%s: %w", f.source(), err)
-		}
-	}
-	if v, ok := settings.(interface{ Validate() error }); ok {
-		return v.Validate()
-	}
-	return nil
-}
-
-// set sets the fields of settings whose variables have values.
-func set(settings any, values map[string]string) error {
-	err := env.ParseWithOptions(settings, env.Options{Prefix: EnvPrefix, UseFieldNameByDefault: true, Environment: values})
-	var all env.AggregateError
-	var parse env.ParseError
-	if errors.As(err, &all) && len(all.Errors) > 0 && errors.As(all.Errors[0], &parse) {
-		return parse.Err // without the library's words about Go's fields and types
-	}
-	return err
-}
-
-// parser makes the commands of a program.
-type parser struct {
-	vars     []Vars
-	selected *Command // the command that the command line names
-}
-
-// command returns the command that a struct of settings describes, with the commands below it.
-func (p *parser) command(settings reflect.Value, name, help string) *cobra.Command {
-	c := &cobra.Command{Use: name, Short: help, Long: help, DisableFlagsInUseLine: true}
-	c.Flags().SortFlags = false
-	c.PersistentFlags().SortFlags = false
-	c.Flags().BoolP("help", "h", false, "Show this help.")
-	c.SetUsageFunc(usage)
-	c.SetHelpFunc(func(c *cobra.Command, _ []string) {
-		if c.Long != "" {
-			fmt.Fprintf(c.OutOrStdout(), "%s\n\n", c.Long)
-		}
-		_ = usage(c) // to standard output, as the line before
 	})
+	if v, ok := c.settings.(interface{ Validate() error }); ok {
+		errs = append(errs, v.Validate())
+	}
+	return errors.Join(errs...)
+}
+
+// newCommand is the command that a struct of settings describes, with the commands below it. It sets selected when it runs.
+func newCommand(settings reflect.Value, name, help string, selected **Command) *cobra.Command {
+	c := &cobra.Command{Use: name, Short: help, Long: help, DisableFlagsInUseLine: true}
 	group := false
-	for _, f := range fields(settings) {
-		if _, ok := f.Tag.Lookup("cmd"); !ok {
+	for i := range settings.NumField() {
+		field := settings.Type().Field(i)
+		if _, ok := field.Tag.Lookup("cmd"); !ok {
 			continue
 		}
 		group = true
-		below := p.command(f.value, f.name(), f.Tag.Get("help"))
-		c.AddCommand(below)
-		if f.Tag.Get("default") != "" { // runs if no other is named
-			p.runs(c, f.value)
+		c.AddCommand(newCommand(settings.Field(i), strings.ToLower(field.Name), field.Tag.Get("help"), selected))
+		if field.Tag.Get("default") != "" { // runs if no other is named
+			runs(c, settings.Field(i), selected)
 		}
 	}
 	switch {
 	case !group:
-		p.runs(c, settings)
+		runs(c, settings, selected)
 	case c.RunE == nil:
 		c.RunE = func(c *cobra.Command, _ []string) error {
 			return fmt.Errorf("a command is missing; %s --help lists them", c.CommandPath())
@@ -167,44 +143,133 @@ func (p *parser) command(settings reflect.Value, name, help string) *cobra.Comma
 	return c
 }
 
-// runs makes a command one that fills settings and runs.
-func (p *parser) runs(c *cobra.Command, settings reflect.Value) {
-	command := &Command{settings: settings}
-	var positional []field
-	for _, f := range fields(settings) {
-		if _, ok := f.Tag.Lookup("arg"); ok {
-			positional = append(positional, f)
-			c.Use += " " + f.argument()
-			continue
-		}
-		flag := newFlag(f, p.vars)
-		command.Flags = append(command.Flags, flag)
-		flag.add(c)
+// runs makes a command one that fills settings and selects them.
+func runs(c *cobra.Command, settings reflect.Value, selected **Command) {
+	target := settings.Addr().Interface()
+	command := &Command{Flags: c.Flags(), settings: target, enums: map[string][]string{}}
+	options := env.Options{Prefix: EnvPrefix, UseFieldNameByDefault: true, DefaultValueTagName: "default"}
+	params, err := env.GetFieldParamsWithOptions(target, options)
+	if err != nil {
+		panic(err)
 	}
-	if len(command.Flags) > 0 {
+	defaults := options
+	defaults.Environment, defaults.SetDefaultsForZeroValuesOnly = map[string]string{}, true
+	if err := env.ParseWithOptions(target, defaults); err != nil {
+		panic(err)
+	}
+	c.Flags().SortFlags = false
+	var positional []reflect.StructField
+	names := map[string]string{} // of flags, by field
+	for i, field := range exported(settings.Type()) {
+		name := strings.ToLower(strings.ReplaceAll(params[i].OwnKey, "_", "-"))
+		switch _, isArg := field.Tag.Lookup("arg"); {
+		case field.Anonymous:
+		case isArg:
+			positional = append(positional, field)
+			c.Use += " " + argument(field)
+		default:
+			names[field.Name] = name
+			addFlag(c.Flags(), field, settings.FieldByIndex(field.Index), name)
+			if enum := field.Tag.Get("enum"); enum != "" {
+				command.enums[name] = strings.Split(enum, ",")
+				complete := cobra.FixedCompletions(command.enums[name], cobra.ShellCompDirectiveNoFileComp)
+				_ = c.RegisterFlagCompletionFunc(name, complete) // once a flag
+			}
+		}
+	}
+	if len(names) > 0 {
 		c.Use += " [flags]"
 	}
-	c.Args = func(_ *cobra.Command, args []string) error { return fillArguments(positional, args) }
+	// Flags are parsed later, and take precedence.
+	options.DefaultValueTagName = "-"
+	plain := env.Options{TagName: "plain", DefaultValueTagName: "-"}
+	command.envErr = errors.Join(env.ParseWithOptions(target, plain), env.ParseWithOptions(target, options))
+	command.envErr = explain(command.envErr, names)
+	c.Args = func(_ *cobra.Command, args []string) error { return fillArguments(settings, positional, args) }
 	c.RunE = func(*cobra.Command, []string) error {
-		p.selected = command
+		*selected = command
 		return nil
 	}
 }
 
+// exported returns the exported fields of a struct, with those of the structs that it embeds, in the order of package env.
+func exported(t reflect.Type) []reflect.StructField {
+	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return !f.IsExported() })
+}
+
+// variable is a flag's environment variable.
+func variable(flag string) string {
+	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// addFlag adds a field's flag. Its default is the field's value.
+func addFlag(flags *pflag.FlagSet, field reflect.StructField, value reflect.Value, name string) {
+	short := field.Tag.Get("short")
+	help := strings.TrimSuffix(field.Tag.Get("help"), ".") + " ($" + variable(name) + ")."
+	switch p := value.Addr().Interface().(type) {
+	case *string:
+		flags.StringVarP(p, name, short, *p, help)
+	case *bool:
+		flags.BoolVarP(p, name, short, *p, help)
+	case *int:
+		flags.IntVarP(p, name, short, *p, help)
+	case *int64:
+		flags.Int64VarP(p, name, short, *p, help)
+	case *float64:
+		flags.Float64VarP(p, name, short, *p, help)
+	case *time.Duration:
+		flags.DurationVarP(p, name, short, *p, help)
+	case *[]string:
+		flags.StringSliceVarP(p, name, short, *p, help)
+	default:
+		panic(fmt.Sprintf("%s: no flag has a %T", field.Name, p))
+	}
+}
+
+// explain names the variables of all mistakes, in place of package env's words about Go's fields.
+func explain(err error, names map[string]string) error {
+	switch e := err.(type) {
+	case nil:
+		return nil
+	case env.ParseError:
+		return fmt.Errorf("%s: %w", variable(names[e.Name]), e.Err)
+	case interface{ Unwrap() []error }:
+		var errs []error
+		for _, one := range e.Unwrap() {
+			errs = append(errs, explain(one, names))
+		}
+		return errors.Join(errs...)
+	}
+	return err
+}
+
+// argument is a field as an argument in the line that shows the usage.
+func argument(field reflect.StructField) string {
+	text := "<" + strings.ToLower(field.Name) + ">"
+	if field.Type.Kind() == reflect.Slice {
+		text += " ..."
+	}
+	if _, optional := field.Tag.Lookup("optional"); optional {
+		text = "[" + text + "]"
+	}
+	return text
+}
+
 // fillArguments sets the fields of a command's arguments.
-func fillArguments(positional []field, args []string) error {
-	for _, f := range positional {
-		_, optional := f.Tag.Lookup("optional")
-		f.value.SetZero()
+func fillArguments(settings reflect.Value, positional []reflect.StructField, args []string) error {
+	for _, field := range positional {
+		value := settings.FieldByIndex(field.Index)
+		value.SetZero() // of a variable with its name
+		_, optional := field.Tag.Lookup("optional")
 		switch {
 		case len(args) == 0 && !optional:
-			return fmt.Errorf("%s is missing", f.argument())
+			return fmt.Errorf("%s is missing", argument(field))
 		case len(args) == 0:
-		case f.value.Kind() == reflect.Slice:
-			f.value.Set(reflect.ValueOf(slices.Clone(args)))
+		case value.Kind() == reflect.Slice:
+			value.Set(reflect.ValueOf(slices.Clone(args)))
 			args = nil
 		default:
-			f.value.SetString(args[0])
+			value.SetString(args[0])
 			args = args[1:]
 		}
 	}
@@ -219,18 +284,18 @@ func fillArguments(positional []field, args []string) error {
 func joinLimits(args []string) []string {
 	const flag = "--max-loaded-models"
 	out := []string{} // cobra takes nil for the program's own arguments
-	for i := 0; i < len(args); i++ {
-		out = append(out, args[i])
-		if args[i] != flag {
-			continue
-		}
-		end := i + 1
-		for end < len(args) && isNumber(args[end]) {
-			end++
-		}
-		if end > i+1 {
-			out[len(out)-1] = flag + "=" + strings.Join(args[i+1:end], " ")
-			i = end - 1
+	for _, arg := range args {
+		_, err := strconv.Atoi(arg)
+		last := len(out) - 1
+		switch {
+		case err != nil || last < 0:
+			out = append(out, arg)
+		case out[last] == flag:
+			out[last] += "=" + arg
+		case strings.HasPrefix(out[last], flag+"="):
+			out[last] += " " + arg
+		default:
+			out = append(out, arg)
 		}
 	}
 	return out

@@ -5,24 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // Running is what a gateway run notes in its state folder for the commands beside it. It holds no secret.
 type Running struct {
 	URL   string `json:"url"`   // of the gateway
 	Pool  string `json:"pool"`  //
-	Redis string `json:"redis"` // host:port of the embedded Redis, "" for another one
+	Redis string `json:"redis"` // socket of the embedded Redis, "" for another one
 }
 
-// Files of the state folder.
-const (
-	runningFile   = "gateway.json"
-	RedisPassword = "redis-password" // of the embedded Redis
-)
+const runningFile = "gateway.json" // in the state folder
+
+// SocketURL is the URL of an embedded Redis. Engines that load may keep every core of a machine busy, and it waits with them.
+func SocketURL(socket string) string { return "unix://" + socket + "?read_timeout=1s" }
 
 // ReadRunning returns the note in a state folder, the zero value where there is none.
 func ReadRunning(stateDir string) (r Running, err error) {
@@ -54,9 +51,9 @@ func (r Running) Write(stateDir string) (remove func(), err error) {
 
 // RedisFinder is [Redis] for programs that find the one of a gateway run beside them.
 type RedisFinder struct {
-	RedisURL    string `help:"Redis of the pool. Default: that of the gateway run with this --state-dir, else redis://127.0.0.1:6379/0." placeholder:"URL"`
-	RedisSecret string `help:"Secret of AWS Secrets Manager with the user and the password of Redis, in place of those of the URL." placeholder:"NAME"`
-	Pool        string `help:"Name of the deployment. Default: as the Redis." placeholder:"NAME"`
+	RedisURL    string `help:"Redis of the pool. Default: that of the gateway run with this --state-dir, else redis://127.0.0.1:6379/0."`
+	RedisSecret string `help:"Secret of AWS Secrets Manager with the user and the password of Redis, in place of those of the URL."`
+	Pool        string `help:"Name of the deployment. Default: as the Redis."`
 	StateDir    string `help:"State folder of gateway run." default:".reveille"`
 }
 
@@ -71,12 +68,7 @@ func (n RedisFinder) Find() (Redis, error) {
 		r.RedisURL = defaultRedis
 		switch {
 		case near.Redis != "":
-			password, err := os.ReadFile(filepath.Join(n.StateDir, RedisPassword))
-			if err != nil {
-				return r, fmt.Errorf("state folder: %w", err)
-			}
-			at := url.URL{Scheme: "redis", User: url.UserPassword("", strings.TrimSpace(string(password))), Host: near.Redis, Path: "/0"}
-			r.RedisURL = at.String()
+			r.RedisURL = SocketURL(near.Redis)
 		case near.URL != "":
 			return r, fmt.Errorf("the gateway of %s has a Redis of its own: name it with --redis-url", n.StateDir)
 		}

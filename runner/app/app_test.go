@@ -186,7 +186,7 @@ func TestRedisComesLater(t *testing.T) {
 // flags reads a runner's command line.
 func flags(t *testing.T, args ...string) (s Settings, err error) {
 	t.Helper()
-	_, err = config.Parse(&s, "runner", "", args, config.Vars{"runner_addr": "127.0.0.1:0"}, config.IntakeVars(true))
+	_, err = config.Parse(&s, "runner", "", append(args, "--runner-addr=127.0.0.1:0"))
 	return s, err
 }
 

@@ -30,42 +30,42 @@ type Settings struct {
 	InstanceSettings
 	Evict        string  `help:"Which idle model makes room where several could: lru, or cost (reload seconds x price of the host, over the time unused)." enum:"lru,cost" default:"lru"`
 	Price        float64 `help:"Price of an hour of this host, for --evict cost; 0 counts as 1." default:"0"`
-	RunnerSecret string  `help:"Secret shared by the pool's gateways and runners." placeholder:"TEXT"`
-	Traces       string  `help:"OpenTelemetry collector that gets the spans of requests whose gateway traces them, by OTLP over HTTP, such as http://127.0.0.1:4318." placeholder:"URL"`
-	SleepCommand string  `help:"Command, started without a shell, that turns this machine off once the pool has put its host to sleep, such as \"systemctl suspend\"; for hosts of the driver wol." placeholder:"COMMAND"`
+	RunnerSecret string  `help:"Secret shared by the pool's gateways and runners."`
+	Traces       string  `help:"OpenTelemetry collector that gets the spans of requests whose gateway traces them, by OTLP over HTTP, such as http://127.0.0.1:4318."`
+	SleepCommand string  `help:"Command, started without a shell, that turns this machine off once the pool has put its host to sleep, such as \"systemctl suspend\"; for hosts of the driver wol."`
 }
 
 // HostSettings are the flags that describe the host; gateway run has them too.
 type HostSettings struct {
-	Host            string        `help:"Name of this host in the pool; default the machine's name, or with gateway run all local hosts of the models file." placeholder:"NAME"`
-	RunnerAddr      string        `help:"Address that gateways reach this runner at; port 0 takes a free one." default:"${runner_addr}"`
-	Devices         string        `help:"Devices of this host: cpu, gpu, npu; default those that llama-server, nvidia-smi or the system's files tell of." placeholder:"LIST"`
-	Labels          string        `help:"Labels that a model's hosts list may name, with commas." placeholder:"LIST"`
+	Host            string        `help:"Name of this host in the pool; default the machine's name, or with gateway run all local hosts of the models file."`
+	RunnerAddr      string        `help:"Address that gateways reach this runner at; port 0 takes a free one." default:"127.0.0.1:8090"`
+	Devices         string        `help:"Devices of this host: cpu, gpu, npu; default those that llama-server, nvidia-smi or the system's files tell of."`
+	Labels          string        `help:"Labels that a model's hosts list may name, with commas."`
 	MaxLoadedModels string        `help:"Models loaded at once: one number for every type, or a quoted list in the order llm embedding reranking audio image tts (filled with 1); -1 is no limit." default:"1"`
-	MemoryBudget    string        `help:"Memory for models per device, such as \"cpu=24GiB gpu=20GiB\", or of single GPUs, \"gpu:0=20GiB\"; default 80 % of the machine's for cpu, 90 % of what is found for gpu, none for npu; a gpu that uses the machine's memory takes its part out of the 80 %." placeholder:"LIST"`
-	MemoryMargin    string        `help:"Free memory of each device that a load leaves to other programs. Free memory is read before each load, and what others took is not given to models; off does not read it." default:"512MiB" placeholder:"SIZE"`
-	NPUSeats        string        `name:"npu-seats" help:"NPU models at once per type, such as \"llm=1 audio=1\"; default one NPU model in all." placeholder:"LIST"`
-	CtxSize         int           `help:"Context of llamacpp models in tokens, -1 automatic; 0 leaves it to the recipe." placeholder:"TOKENS"`
-	LlamacppArgs    string        `help:"More arguments for llama-server." placeholder:"ARGS"`
-	LlamacppBackend string        `help:"Backend of llama-server: cpu, vulkan, cuda, rocm or metal." placeholder:"NAME"`
-	NBatch          int           `short:"b" help:"Packing capacity of one batch in tokens; 0 leaves it to the recipe." placeholder:"TOKENS"`
-	NUbatch         int           `help:"Largest single sequence in tokens; 0 leaves it to the recipe." placeholder:"TOKENS"`
-	NParallel       int           `help:"Sequences that an engine computes at once; 0 leaves it to the recipe." placeholder:"NUMBER"`
-	BatchDelay      time.Duration `help:"How long an embedding request may wait for company while the engine is idle, in whole milliseconds up to 1s; 0 leaves it to the recipe." placeholder:"DURATION"`
-	MMCacheBytes    string        `name:"mm-cache-bytes" help:"Encoder outputs of images and sounds kept in this process; 0 keeps none (Redis still does)." default:"256MiB"`
-	MMLookupWait    time.Duration `name:"mm-lookup-wait" help:"How long an engine waits for a look-up of encoder outputs, besides 4 ms a MiB of media and up to 32 ms a MiB of outputs, where encoding takes as long; then it runs its encoder." default:"50ms"`
-	MMTTL           time.Duration `name:"mm-ttl" env:"MM_TTL" help:"How long encoder outputs stay in Redis." default:"24h"`
-	MMQuota         string        `name:"mm-quota" help:"Encoder outputs in Redis, of all hosts and models together; 0 is no limit." default:"1GiB"`
-	MMMaxEntry      string        `name:"mm-max-entry" help:"Largest encoder output of one image or sound that is kept." default:"64MiB"`
+	MemoryBudget    string        `help:"Memory for models per device, such as \"cpu=24GiB gpu=20GiB\", or of single GPUs, \"gpu:0=20GiB\"; default 80 % of the machine's for cpu, 90 % of what is found for gpu, none for npu; a gpu that uses the machine's memory takes its part out of the 80 %."`
+	MemoryMargin    string        `help:"Free memory of each device that a load leaves to other programs. Free memory is read before each load, and what others took is not given to models; off does not read it." default:"512MiB"`
+	NPUSeats        string        `help:"NPU models at once per type, such as \"llm=1 audio=1\"; default one NPU model in all."`
+	CtxSize         int           `help:"Context of llamacpp models in tokens, -1 automatic; 0 leaves it to the recipe."`
+	LlamacppArgs    string        `help:"More arguments for llama-server."`
+	LlamacppBackend string        `help:"Backend of llama-server: cpu, vulkan, cuda, rocm or metal."`
+	NBatch          int           `short:"b" help:"Packing capacity of one batch in tokens; 0 leaves it to the recipe."`
+	NUbatch         int           `help:"Largest single sequence in tokens; 0 leaves it to the recipe."`
+	NParallel       int           `help:"Sequences that an engine computes at once; 0 leaves it to the recipe."`
+	BatchDelay      time.Duration `help:"How long an embedding request may wait for company while the engine is idle, in whole milliseconds up to 1s; 0 leaves it to the recipe."`
+	MMCacheBytes    string        `help:"Encoder outputs of images and sounds kept in this process; 0 keeps none (Redis still does)." default:"256MiB"`
+	MMLookupWait    time.Duration `help:"How long an engine waits for a look-up of encoder outputs, besides 4 ms a MiB of media and up to 32 ms a MiB of outputs, where encoding takes as long; then it runs its encoder." default:"50ms"`
+	MMTTL           time.Duration `env:"MM_TTL" help:"How long encoder outputs stay in Redis." default:"24h"`
+	MMQuota         string        `help:"Encoder outputs in Redis, of all hosts and models together; 0 is no limit." default:"1GiB"`
+	MMMaxEntry      string        `help:"Largest encoder output of one image or sound that is kept." default:"64MiB"`
 	Weights
-	ConversationsBytes string `name:"conversations-bytes" help:"Most bytes on disk of what llama-server computed for conversations, kept over unloads; the oldest go first. 0 keeps none; default a tenth of the space that they and the free disk have at the start." placeholder:"SIZE"`
-	ConversationsURL   string `name:"conversations-url" help:"Bucket for saved conversations, s3://BUCKET/PREFIX, where hosts find those of hosts that sleep or are gone. What is in it for more than a day should expire by a rule of its own." placeholder:"URL"`
+	ConversationsBytes string `help:"Most bytes on disk of what llama-server computed for conversations, kept over unloads; the oldest go first. 0 keeps none; default a tenth of the space that they and the free disk have at the start."`
+	ConversationsURL   string `help:"Bucket for saved conversations, s3://BUCKET/PREFIX, where hosts find those of hosts that sleep or are gone. What is in it for more than a day should expire by a rule of its own."`
 
-	Recipes       string        `help:"File whose recipes: section adds to the shipped recipes, as the models file's does on the gateway; a runner takes command lines from no other place." placeholder:"FILE"`
+	Recipes       string        `help:"File whose recipes: section adds to the shipped recipes, as the models file's does on the gateway; a runner takes command lines from no other place."`
 	EnginesDir    []string      `help:"Folders with engine programs, looked into before this program's own and PATH." default:".cache/engines/llama-server/bin"`
 	Sandbox       string        `help:"How engines are confined: auto (as far as this machine can), strict (no engine starts where a measure is missing), or off." enum:"auto,strict,off" default:"auto"`
-	EngineUser    string        `help:"User of engines where the runner is root: an account, UID, or UID:GID; default reveille-engine if there is one, else UID 60978, for engines whose files it can read." placeholder:"USER"`
-	EngineMemory  string        `help:"Most memory that one engine may use, where the runner may make control groups. Default: what a healthy engine uses by its plan, with a margin, where that is known; never more than 90 % of the machine's." placeholder:"SIZE"`
+	EngineUser    string        `help:"User of engines where the runner is root: an account, UID, or UID:GID; default reveille-engine if there is one, else UID 60978, for engines whose files it can read."`
+	EngineMemory  string        `help:"Most memory that one engine may use, where the runner may make control groups. Default: what a healthy engine uses by its plan, with a margin, where that is known; never more than 90 % of the machine's."`
 	StateDir      string        `help:"Folder for what must outlive the runner: its list of engine processes, the fencing token, saved conversations." default:".reveille"`
 	FairAfter     time.Duration `help:"A model that may have several copies gets another while more requests wait for a copy than it serves in this time; and on a host, how long a busy model that must make room still takes new requests." default:"2s"`
 	FirstByte     time.Duration `help:"How long an engine may take for the first byte of a streamed answer to a short prompt; long prompts and answers in one piece may take up to five times that. Then the request fails, and an engine that does not answer a probe of one token either is ended. An engine that has a request with a grammar, JSON schema or tools is ended when its loop stands still for a quarter of this to twice this, by the prompts that it has." default:"120s"`

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -13,12 +14,15 @@ import (
 // ReportSettings are the flags of `runner report`.
 type ReportSettings struct {
 	config.Redis
-	Host   string `help:"Name of this host in the pool." required:"" placeholder:"NAME"`
-	Failed string `help:"Why its start failed; without it, it is booting." placeholder:"TEXT"`
+	Host   string `help:"Name of this host in the pool."`
+	Failed string `help:"Why its start failed; without it, it is booting."`
 }
 
 // Report tells the pool how the start of a host's machine goes, in a few seconds at most.
 func Report(ctx context.Context, s ReportSettings) error {
+	if s.Host == "" {
+		return errors.New("--host (REVEILLE_HOST) is missing")
+	}
 	credentials := awssecret.FollowRedis(s.RedisSecret, slog.New(slog.DiscardHandler))
 	defer credentials.Close()
 	store, err := state.Open(state.Options{URL: s.RedisURL, Credentials: credentials, Pool: s.Pool, Timeout: 5 * time.Second})

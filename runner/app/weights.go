@@ -19,10 +19,10 @@ import (
 
 // Weights are the flags of weights that are fetched from elsewhere.
 type Weights struct {
-	WeightsDir   string `help:"Folder for weights fetched from s3:// and hf://, of this runner alone; default weights-HOST in the state folder." placeholder:"DIR"`
+	WeightsDir   string `help:"Folder for weights fetched from s3:// and hf://, of this runner alone; default weights-HOST in the state folder."`
 	WeightsBytes string `help:"Most bytes of fetched weights kept; the least recently used go first. 0 is half of the space that they and the free disk have at the start." default:"0"`
-	HFEndpoint   string `name:"hf-endpoint" help:"Hub that hf:// weights are fetched from." default:"https://huggingface.co"`
-	HFToken      string `name:"hf-token" help:"Token for the hub's gated and private repositories." placeholder:"TOKEN"`
+	HFEndpoint   string `help:"Hub that hf:// weights are fetched from." plain:"HF_ENDPOINT" default:"https://huggingface.co"`
+	HFToken      string `help:"Token for the hub's gated and private repositories." plain:"HF_TOKEN"`
 }
 
 // parse checks the flags: the most bytes, and the hub.

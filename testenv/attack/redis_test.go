@@ -6,108 +6,68 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strconv"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
-	"github.com/redis/go-redis/v9"
+	"golang.org/x/sys/unix"
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
 	"reveille/testenv/kit"
 )
 
-// TestEmbeddedRedisPassword checks that the embedded Redis answers nothing without the password of the state folder, that
-// nobody can read the password from a process list or a log, and that it outlives a restart.
-func TestEmbeddedRedisPassword(t *testing.T) {
+// TestEmbeddedRedis checks that the embedded Redis listens on a socket that its owner alone can reach and on no port, that
+// redis-cli needs no password there, and that a process with a seccomp filter, as every engine has, is not served.
+func TestEmbeddedRedis(t *testing.T) {
 	s := testenv.Start(t, testenv.Spec{Models: calls.Catalogue{"m": "llm"}.YAML(calls.LocalHost)})
-	path := filepath.Join(s.StateDir, "redis-password")
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%s: %v %v, want mode 0600", path, info, err)
+	path := filepath.Join(s.StateDir, "redis.sock")
+	if info, err := os.Stat(path); err != nil || info.Mode() != fs.ModeSocket|0o600 || s.RedisAddr != path {
+		t.Errorf("%s: %v %v, want a socket of mode 0600", path, info, err)
 	}
-	password := s.RedisPassword()
-	if len(password) < 32 {
-		t.Errorf("a password of %d characters", len(password))
+	if err := s.Redis().Ping(t.Context()).Err(); err != nil {
+		t.Error(err)
 	}
-	for _, command := range []string{
-		"PING", "ECHO x", "SELECT 0", "KEYS *", "SCAN 0", "DBSIZE", "INFO", "GET rv:{main}:epoch", "HGETALL rv:{main}:catalog", "HSET rv:{main}:catalog json x",
-		"FLUSHALL", "EVAL return(1) 0", "EVALSHA 0 0", "SCRIPT LOAD return(1)", "SCRIPT FLUSH", "MULTI", "WATCH x", "PUBLISH rv:{main}:events x",
-		"SUBSCRIBE rv:{main}:events", "PSUBSCRIBE *", "PUBSUB CHANNELS", "BLPOP x 1", "XREAD BLOCK 1 STREAMS x 0", "CLUSTER SLOTS",
-		"OBJECT IDLETIME x", "DUMP x", "SWAPDB 0 1", "TIME",
-	} {
-		for _, before := range []string{"", "AUTH wrong", "AUTH default wrong", "AUTH default ", "HELLO 3", "HELLO 3 AUTH default wrong"} {
-			if got := lastReply(t, s.RedisAddr, before, command); !strings.HasPrefix(got, "-NOAUTH") {
-				t.Errorf("%q after %q: %.40q, want NOAUTH", command, before, got)
-			}
-		}
-	}
-	for _, before := range []string{"AUTH " + password, "AUTH default " + password, "HELLO 3 AUTH default " + password} {
-		if got := lastReply(t, s.RedisAddr, before, "PING"); !strings.HasPrefix(got, "+PONG") {
-			t.Errorf("PING with the password: %q", got)
-		}
-	}
-	for _, p := range append(s.Processes(), testenv.Process{PID: s.PID()}) {
-		argv, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
-		if err == nil && strings.Contains(string(argv), password) {
-			t.Errorf("the password is in the command line of process %d: %q", p.PID, argv)
-		}
-	}
-	if log := s.Log(); strings.Contains(log, password) {
-		t.Error("the password is in the log")
-	} else if line := "REDISCLI_AUTH=$(cat " + path + ") redis-cli -p " + port(t, s.RedisAddr) + " "; !strings.Contains(log, line) {
+	if log, line := s.Log(), "redis-cli -s "+path+" "; !strings.Contains(log, line) {
 		t.Errorf("the banner does not print %q", line)
 	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), filtered+"="+path)
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "nil") {
+		t.Errorf("a process with a filter: %s, %v", out, err)
+	}
 	s.Stop()
-	again := testenv.Start(t, testenv.Spec{Models: calls.Catalogue{"m": "llm"}.YAML(calls.LocalHost), Args: []string{"--state-dir", s.StateDir}})
-	rdb := redis.NewClient(&redis.Options{Addr: again.RedisAddr, Password: password, MaxRetries: -1})
-	defer rdb.Close()
-	if err := rdb.Ping(t.Context()).Err(); err != nil {
-		t.Errorf("the password of the first start, after the second: %v", err)
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket is left: %v", err)
 	}
 }
 
-func port(t *testing.T, addr string) string {
-	t.Helper()
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
+// filtered is the variable that makes this test program put a seccomp filter on itself and call the Redis at that socket.
+const filtered = "ATTACK_FILTERED"
 
-// lastReply sends commands on a connection of its own, spaces between their words, and returns the beginning of the last
-// one's reply.
-func lastReply(t *testing.T, addr string, commands ...string) string {
-	t.Helper()
-	conn, err := net.DialTimeout("tcp", addr, limit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(limit))
-	reply := make([]byte, 4096)
-	n := 0
-	for _, c := range commands {
-		if c == "" {
-			continue
-		}
-		words := strings.Split(c, " ")
-		text := "*" + strconv.Itoa(len(words)) + "\r\n"
-		for _, w := range words {
-			text += "$" + strconv.Itoa(len(w)) + "\r\n" + w + "\r\n"
-		}
-		if _, err := conn.Write([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
-		if n, err = conn.Read(reply); err != nil {
-			t.Fatalf("%q: %v", c, err)
+// pingFiltered prints why a Redis does not answer, or what it answers.
+func pingFiltered(path string) {
+	runtime.LockOSThread()
+	filter := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}
+	prog := unix.SockFprog{Len: 1, Filter: &filter}
+	err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	if err == nil {
+		const all = unix.SECCOMP_FILTER_FLAG_TSYNC // every thread
+		_, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, all, uintptr(unsafe.Pointer(&prog)))
+		if e != 0 {
+			err = e
 		}
 	}
-	return string(reply[:n])
+	if err == nil {
+		err = hostileAct("ping", path)
+	}
+	fmt.Println(err)
 }
 
 // TestForgedRecords lets somebody who can write Redis, but does not have the runner secret, forge what gateways and runners

@@ -29,6 +29,10 @@ func TestMain(m *testing.M) {
 		fmt.Println(http.ListenAndServe(addr, http.HandlerFunc(hostile)))
 		os.Exit(1)
 	}
+	if path := os.Getenv(filtered); path != "" {
+		pingFiltered(path)
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 
@@ -72,6 +76,13 @@ func hostileAct(verb, what string) error {
 		c, err := net.Dial("udp", what)
 		if err == nil {
 			_, err = c.Write([]byte("x"))
+		}
+		return err
+	case "ping": // a Redis at a socket
+		c, err := net.Dial("unix", what)
+		if err == nil {
+			_, _ = c.Write([]byte("*1\r\n$4\r\nPING\r\n"))
+			_, err = c.Read(make([]byte, 1))
 		}
 		return err
 	case "kill":
@@ -144,7 +155,7 @@ hosts:
 	}
 	for _, attack := range []struct{ measure, attempt string }{
 		{"files", "read " + other},
-		{"files", "read " + filepath.Join(s.StateDir, "redis-password")},
+		{"files", "read " + filepath.Join(s.StateDir, "runner-secret")},
 		{"files", "read /etc/shadow"},
 		{"files", fmt.Sprintf("read /proc/%d/environ", s.PID())},
 		{"files", "write " + model},
@@ -152,7 +163,7 @@ hosts:
 		{"files", "write " + filepath.Join(s.StateDir, "fence-local")},
 		{"network", "fetch " + fetched.URL},
 		{"network", "fetch " + s.URL + "/health"},
-		{"network", "fetch http://" + s.RedisAddr},
+		{"network", "ping " + s.RedisAddr},
 		{"network", "send " + gateway.Host},
 		{"network", "send 192.0.2.1:53"},
 		{"signals", fmt.Sprintf("kill %d", s.PID())},

@@ -65,7 +65,7 @@ func refused(t *testing.T, models catalogue, args ...string) string {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
 	defer cancel()
-	args = append([]string{"run", "--addr=127.0.0.1:0", "--redis-listen=127.0.0.1:0", "--state-dir=" + t.TempDir(), "--models=" + file}, args...)
+	args = append([]string{"run", "--addr=127.0.0.1:0", "--state-dir=" + testenv.ShortDir(t), "--models=" + file}, args...)
 	out, err := exec.CommandContext(ctx, testenv.Build(t, "gateway"), args...).CombinedOutput()
 	if err == nil || ctx.Err() != nil {
 		t.Errorf("%v was not refused: %v", args, err)

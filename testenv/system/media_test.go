@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/infra/config"
 	"reveille/infra/mmstats"
 	"reveille/testenv"
 	"reveille/testenv/kit"
@@ -266,7 +267,7 @@ func (v *viewer) signature(model string) string {
 	v.t.Helper()
 	ctx, cancel := context.WithTimeout(v.t.Context(), kit.Patience)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, testenv.Build(v.t, "gateway"), "mm", "--json", "--redis-url=redis://:"+v.RedisPassword()+"@"+v.RedisAddr+"/0").Output()
+	out, err := exec.CommandContext(ctx, testenv.Build(v.t, "gateway"), "mm", "--json", "--redis-url="+config.SocketURL(v.RedisAddr)).Output()
 	var rows []struct {
 		Signature     string
 		Models        []string

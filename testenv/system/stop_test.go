@@ -54,7 +54,7 @@ func TestInterruptsOfABackgroundJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	job := testenv.StartProgram(t, "job", "/bin/sh", "-c", `trap "" INT; exec "$@"`, "sh", testenv.Build(t, "gateway"),
-		"run", "--addr=127.0.0.1:0", "--models="+file, "--state-dir="+t.TempDir(), "--redis-listen=127.0.0.1:0", "--engines-dir="+engines, "--shutdown-timeout=1h", "--drain-timeout=1h")
+		"run", "--addr=127.0.0.1:0", "--models="+file, "--state-dir="+testenv.ShortDir(t), "--engines-dir="+engines, "--shutdown-timeout=1h", "--drain-timeout=1h")
 	url := job.Await(regexp.MustCompile(`at (http://\S+)/v1`))[1]
 	kit.Becomes(t, "health", http.StatusOK, func() int { return calls.Get(t.Context(), http.DefaultClient, url+"/health").Status })
 	s := calls.Open(t, calls.Client(t, 1), url, "a", 100000)

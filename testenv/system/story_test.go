@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -84,21 +83,13 @@ func documents(t *testing.T, s *testenv.System) {
 // print something.
 func runLines(t *testing.T, s *testenv.System, files ...string) {
 	t.Helper()
-	_, port, err := net.SplitHostPort(s.RedisAddr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	here := strings.NewReplacer("-p 6380", "-p "+port, "http://127.0.0.1:8080", s.URL, ".reveille/", s.StateDir+"/")
-	exports, ran := "export REDISCLI_AUTH=$(cat .reveille/redis-password)\n", 0
+	here := strings.NewReplacer("http://127.0.0.1:8080", s.URL, ".reveille/", s.StateDir+"/")
+	ran := 0
 	for _, file := range files {
 		for _, line := range shellLines(t, file) {
-			if strings.HasPrefix(line, "export ") {
-				exports += line + "\n"
-				continue
-			}
 			ran++
 			ctx, cancel := context.WithTimeout(t.Context(), kit.Patience)
-			out, err := exec.CommandContext(ctx, "sh", "-c", here.Replace(exports+line)).CombinedOutput()
+			out, err := exec.CommandContext(ctx, "sh", "-c", here.Replace(line)).CombinedOutput()
 			cancel()
 			text := strings.TrimSpace(string(out))
 			failed := slices.ContainsFunc([]string{"ERR", "NOAUTH", "WRONGTYPE", `{"error"`}, func(p string) bool { return strings.HasPrefix(text, p) })

@@ -25,15 +25,15 @@ type Settings struct {
 	config.RedisFinder
 	config.Log
 	Sweep
-	RunnerSecret string `help:"Secret shared by the pool's gateways and runners, with which the catalogue is signed. Without it models are unloaded and loaded, but no host is turned on or off; in AWS Lambda, EC2 instances and Auto Scaling groups are." placeholder:"TEXT"`
+	RunnerSecret string `help:"Secret shared by the pool's gateways and runners, with which the catalogue is signed. Without it models are unloaded and loaded, but no host is turned on or off; in AWS Lambda, EC2 instances and Auto Scaling groups are."`
 
-	Project string `help:"Tag Project of the pool's EC2 instances. Those with a tag Host that run without a runner are turned off, and all that run are counted." placeholder:"NAME"`
+	Project string `help:"Tag Project of the pool's EC2 instances. Those with a tag Host that run without a runner are turned off, and all that run are counted."`
 
 	ForgetAfter time.Duration `help:"Time without a word after which a host that is asleep or lost and not in the catalogue is forgotten." default:"24h"`
 
 	Once   bool `help:"Sweep once, print the report and end."`
 	DryRun bool `help:"Decide and report, change nothing."`
-	JSON   bool `name:"json" help:"Print reports as JSON instead of a table."`
+	JSON   bool `help:"Print reports as JSON instead of a table."`
 }
 
 // Sweep are the flags that say when something is idle; gateway run has them too.
