@@ -49,6 +49,7 @@ func (s *Server) ready(r *request) error {
 // metrics returns this gateway's own metrics, those of its process, and the sums of the awake runners' metrics.
 func (s *Server) metrics(r *request) error {
 	var b bytes.Buffer
+	metrics.ExposeMetadata(true) // the lines TYPE
 	s.set.WritePrometheus(&b)
 	metrics.WriteProcessMetrics(&b)
 	sums := r.runnerMetrics()

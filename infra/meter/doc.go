@@ -1,8 +1,6 @@
 // Package meter holds what the programs' metrics share: the bounds of histograms, and the sum of several processes' metrics.
 package meter
 
-import "github.com/VictoriaMetrics/metrics"
-
 // Prefixes of the names of a runner's metrics, and of their sums over the pool.
 const (
 	RunnerPrefix = "reveille_runner_"
@@ -15,5 +13,3 @@ var (
 	Tokens  = []float64{1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536}
 	Shares  = []float64{0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1}
 )
-
-func init() { metrics.ExposeMetadata(true) } // the lines TYPE

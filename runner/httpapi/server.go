@@ -166,6 +166,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 			}
 		}
 		ctx.SetContentType("text/plain; version=0.0.4")
+		metrics.ExposeMetadata(true) // the lines TYPE
 		s.set.WritePrometheus(ctx)
 	case path == rpc.PathHost:
 		s.describe(ctx)

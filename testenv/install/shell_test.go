@@ -24,7 +24,7 @@ func need(t *testing.T, program string) {
 // Every program's manual page has no mistake that groff warns of, and is the same each time.
 func TestManualPages(t *testing.T) {
 	need(t, "groff")
-	for program, want := range map[string]string{"gateway": "gateway logs [<source> ...] [flags]", "runner": "--runner-addr=VALUE", "warmer": "--once"} {
+	for program, want := range map[string]string{"gateway": "gateway logs [<source> ...] [flags]", "runner": "--runner-addr string", "warmer": "--once"} {
 		page := output(t, testenv.Build(t, program), "--man")
 		if page != output(t, testenv.Build(t, program), "--man") {
 			t.Errorf("%s: two pages differ", program)
