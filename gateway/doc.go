@@ -5,7 +5,7 @@
 // This is the path of a chat request for a loaded model through the gateway, in order, with the functions that have a step of
 // their own. Nothing on it waits for Redis or decodes the body.
 //
-//  1. [httpapi.Server.handle] makes the request with its id and finds its route ([api.Match]).
+//  1. [httpapi.Server.handle] makes the request with its id and finds its route ([api.Router.Match]).
 //  2. [httpapi.request.chain] runs the checks; framing that a proxy could read in another way is refused
 //     ([relay.SmugglingCheck]).
 //  3. [httpapi.request.authorize] checks the origin ([api.Browsers.Check]), then the key and its scope

@@ -4,6 +4,6 @@
 // everything in it is safe for concurrent use.
 //
 // One table says what each error means ([Kind]), one says what each route
-// takes ([Match]). A handler returns an [*Error]; the [Dialect] of the path
+// takes ([Route]). A handler returns an [*Error]; the [Dialect] of the path
 // turns it into a status and a body.
 package api

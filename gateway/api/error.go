@@ -184,3 +184,8 @@ func BadJSON(err error) *Error {
 	}
 	return New(InvalidJSON, "Invalid JSON body.")
 }
+
+// RestrictedKey is the error for a key that is limited to some models, where all models are concerned.
+func RestrictedKey() *Error {
+	return New(InsufficientScope, "This key is restricted to certain models and cannot read or change what concerns all of them.")
+}

@@ -18,6 +18,8 @@ type RouteMatch struct {
 	Tail    string  // the same as it stands in the path
 	Allow   string  // value of the Allow header
 	Path    string  // of the request, for an unknown path
+
+	router *Router // for an unknown path
 }
 
 // Err returns the refusal of a hit without a route, nil for one with a route.
@@ -33,7 +35,7 @@ func (h RouteMatch) Err() *Error {
 		path = path[:maxPathTold] + "…"
 	}
 	text := "There is no path '" + strings.ToValidUTF8(path, "\uFFFD") + "' on this server."
-	if near := likely(h.Path); near != "" {
+	if near := h.router.likely(h.Path); near != "" {
 		text += " Did you mean '" + near + "'?"
 	}
 	return New(UnknownURL, text)
@@ -44,13 +46,16 @@ const maxPathTold = 100
 
 // likely returns a path that is served and looks like an unknown one: the same without double slashes, and with or without
 // the beginning that base URLs differ in. It repeats no id of the path. "" for none.
-func likely(path string) string {
+func (t *Router) likely(path string) string {
+	if t == nil {
+		return ""
+	}
 	for strings.Contains(path, "//") {
 		path = strings.ReplaceAll(path, "//", "/")
 	}
 	bare := strings.TrimPrefix(path, "/api")
 	for _, p := range []string{path, "/v1" + path, strings.TrimPrefix(path, "/v1"), bare, "/v1" + bare} {
-		if h := Match("GET", p); len(p) > 1 && h.ID == "" && (h.Route != nil || h.Allow != "") {
+		if h := t.Match("GET", p); len(p) > 1 && h.ID == "" && (h.Route != nil || h.Allow != "") {
 			return p
 		}
 	}
@@ -60,11 +65,11 @@ func likely(path string) string {
 // Match finds the route of a request. path is the path as the client sent it,
 // still %-coded and without the query. The hit may hold parts of path. For a
 // path without %-codes Match does not allocate.
-func Match(method, path string) RouteMatch {
+func (t *Router) Match(method, path string) RouteMatch {
 	rest, mount := cutPrefix(path)
-	tree := &bareTree
+	tree := &t.bare
 	if mount == Prefixed {
-		tree = &prefixedTree
+		tree = &t.prefixed
 	}
 	trimmed := rest
 	if len(rest) > 1 {
@@ -74,12 +79,12 @@ func Match(method, path string) RouteMatch {
 		return n.hit(method, "", "")
 	}
 	for i := range tree.tails {
-		t := &tree.tails[i]
+		tail := &tree.tails[i]
 		from := trimmed
-		if t.keepSlash {
+		if tail.keepSlash {
 			from = rest
 		}
-		raw, ok := t.cut(from)
+		raw, ok := tail.cut(from)
 		if !ok {
 			continue
 		}
@@ -87,9 +92,9 @@ func Match(method, path string) RouteMatch {
 		if err != nil {
 			break
 		}
-		return t.hit(method, id, raw)
+		return tail.hit(method, id, raw)
 	}
-	return RouteMatch{Dialect: unknownDialect(trimmed, mount), Path: path}
+	return RouteMatch{Dialect: t.unknownDialect(trimmed, mount), Path: path, router: t}
 }
 
 // SplitUpstream divides the tail of an upstream path into a model's name and
@@ -125,14 +130,14 @@ func cutPrefix(path string) (rest string, mount Mount) {
 }
 
 // unknownDialect guesses who asks for a path that does not exist.
-func unknownDialect(path string, mount Mount) Dialect {
+func (t *Router) unknownDialect(path string, mount Mount) Dialect {
 	switch {
 	case strings.HasPrefix(path, "/internal/"):
 		return Lemonade
 	case mount == Bare:
 		if rest, ok := strings.CutPrefix(path, "/api/"); ok {
 			verb, _, _ := strings.Cut(rest, "/")
-			if n := bareTree.exact["/api/"+verb]; n != nil {
+			if n := t.bare.exact["/api/"+verb]; n != nil {
 				return n.dialect
 			}
 		}
@@ -215,13 +220,20 @@ type tree struct {
 	tails []tail // the more special before the more general
 }
 
-// The two trees are built once and never changed.
-var prefixedTree, bareTree = newTree(Prefixed), newTree(Bare)
+// Router finds the route of a request. It is never changed.
+type Router struct{ prefixed, bare tree }
 
-func newTree(mount Mount) tree {
+// NewRouter returns a router of a table, whose routes it completes.
+func NewRouter(table []*Route) *Router {
+	for i, r := range table {
+		r.compile(i)
+	}
+	return &Router{newTree(table, Prefixed), newTree(table, Bare)}
+}
+
+func newTree(table []*Route, mount Mount) tree {
 	t := tree{exact: make(map[string]*node)}
-	for i := range routes {
-		r := &routes[i]
+	for _, r := range table {
 		if r.Mount&mount == 0 {
 			continue
 		}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -68,29 +69,39 @@ type Field struct {
 	Refused bool      // must not be there: the route cannot do what it asks for
 }
 
-// Route is one row of the route table. Routes are shared: do not change one.
+// Route is what clients and the checks before a handler need to know of a route. Routes are shared: do not change one.
 type Route struct {
-	Name      string // short and stable, for handlers, logs and metrics
-	Method    string // "GET", "POST", "DELETE" or "ANY"; GET serves HEAD too
-	Path      string // without prefix; {id} takes any number of path segments
-	Mount     Mount
+	Name      string // short and stable, for logs and metrics
+	Pattern   string // "POST /load": GET serves HEAD too, ANY takes every method; {id} is any number of path segments
+	Mount     Mount  // default Prefixed
 	Dialect   Dialect
 	Type      policy.Type // type of model the route needs, "" when any or none
 	Scope     Scope
+	PerModel  bool // it concerns only models that the key may use; others refuse keys that are limited to some models
 	Body      BodyKind
 	Inference bool    // runs a model, so it waits, counts and is relayed
 	CanStream bool    // the answer may be a stream of events or lines, which can be held open before it begins
 	Streams   bool    // an absent stream field means true
-	WholePool bool    // shows all models: not for keys that are limited to some
 	InQuery   bool    // the query may name the model where the body does not, as ?model=ID
 	Model     Field   // where the model's name is; its Name is "" when it is not in the body
 	Fields    []Field // the others that are checked
 
-	keys []string
+	// Set by NewRouter.
+	Index        int // in the router's table
+	Method, Path string
+	keys         []string
 }
 
-// anyMethod is the Method of a route that takes every method.
+// anyMethod is the method of a route that takes every method.
 const anyMethod = "ANY"
+
+// Limits of lists in a request.
+const (
+	MaxMessages  = 1024 // of a dialogue
+	MaxItems     = 4096 // of the input of a response; several can make one message
+	MaxInputs    = 2048 // of an embedding request
+	MaxDocuments = 2048 // of a rerank request
+)
 
 // MaxKeys bounds the length of every route's [Route.Keys], so that a caller
 // can keep the values on its stack.
@@ -103,8 +114,10 @@ const (
 	KeyStream = 1
 )
 
-// compile fills in the keys.
-func (r *Route) compile() {
+// compile fills in what follows from the rest.
+func (r *Route) compile(index int) {
+	r.Index, r.Mount = index, cmp.Or(r.Mount, Prefixed)
+	r.Method, r.Path, _ = strings.Cut(r.Pattern, " ")
 	r.keys = []string{r.Model.Name, "stream"}
 	add := func(name string) {
 		if name != "" {
@@ -150,10 +163,10 @@ func (r *Route) Stream(values []jsonscan.Value) bool {
 // named at all is not checked here, for a default may be configured.
 func (r *Route) Check(values []jsonscan.Value) *Error {
 	if v := r.ModelName(values); v.Set() && v.Kind != jsonscan.String {
-		return optional(r.Model.Name, TypesOf(jsonscan.String)).wrongType(v.Kind)
+		return Field{Name: r.Model.Name, Types: TypesOf(jsonscan.String)}.wrongType(v.Kind)
 	}
 	if v := values[KeyStream]; v.Set() && v.Kind != jsonscan.Bool {
-		return optional("stream", TypesOf(jsonscan.Bool)).wrongType(v.Kind)
+		return Field{Name: "stream", Types: TypesOf(jsonscan.Bool)}.wrongType(v.Kind)
 	}
 	i := r.firstField()
 	for _, f := range r.Fields {

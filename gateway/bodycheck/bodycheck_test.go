@@ -30,12 +30,17 @@ const (
 
 var llama = Model{LlamaCpp: true}
 
+var specs = map[string]*Spec{
+	"chat": Chat, "messages": Messages, "completions": Completions, "embeddings": Embeddings, "rerank": Rerank, "tokenize": Tokenize,
+	"detokenize": Detokenize, "speech": Speech, "image_generations": Image,
+}
+
 // check checks a body on a route; body is changed as for an engine.
 func check(route string, body []byte, m Model) (c Check, dropped int, err error) {
-	if err = c.Read(ForRoute(route), body); err != nil {
+	if err = c.Read(specs[route], body); err != nil {
 		return c, 0, err
 	}
-	dropped, err = c.Finish(ForRoute(route), body, func() Model { return m })
+	dropped, err = c.Finish(specs[route], body, func() Model { return m })
 	return c, dropped, err
 }
 

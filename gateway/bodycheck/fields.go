@@ -72,36 +72,27 @@ var chatting = func() map[string]rule {
 	return set
 }()
 
+// The rules of JSON bodies that engines receive.
 var (
-	chatSpec        = spec(openAIParts, sampling, chatting)
-	messagesSpec    = spec(anthropicParts, sampling, chatting, plain("stop_sequences", "thinking"), map[string]rule{"system": system, "output_config": outputConfig})
-	completionsSpec = spec(nil, sampling, plain("suffix", "input_prefix", "input_suffix", "input_extra"), map[string]rule{"prompt": noObjects})
-	embeddingsSpec  = spec(nil, plain("model", "encoding_format", "dimensions", "embd_normalize", "user", "truncate", "normalize", "input_type", "task",
+	Chat        = spec(openAIParts, sampling, chatting)
+	Messages    = spec(anthropicParts, sampling, chatting, plain("stop_sequences", "thinking"), map[string]rule{"system": system, "output_config": outputConfig})
+	Completions = spec(nil, sampling, plain("suffix", "input_prefix", "input_suffix", "input_extra"), map[string]rule{"prompt": noObjects})
+	Embeddings  = spec(nil, plain("model", "encoding_format", "dimensions", "embd_normalize", "user", "truncate", "normalize", "input_type", "task",
 		"output_dimension", "output_dtype", "embedding_type", "late_chunking", "return_multivector", "normalized"),
 		map[string]rule{"input": embeddingInput, "content": noObjects})
 	// The gateway's own route reads documents as texts, and applies top_n, return_documents and the like by itself.
-	rerankSpec = spec(nil, plain("model", "query", "documents", "texts", "user", "truncate", "truncation", "top_n", "top_k", "return_documents",
+	Rerank = spec(nil, plain("model", "query", "documents", "texts", "user", "truncate", "truncation", "top_n", "top_k", "return_documents",
 		"return_text", "raw_scores", "max_tokens_per_doc"))
 	engineRerankSpec = spec(nil, plain("model", "query", "user", "truncate", "top_n", "return_documents", "max_tokens_per_doc"),
 		map[string]rule{"documents": noObjects})
-	tokenizeSpec   = spec(nil, plain("model", "add_special", "add_special_tokens", "parse_special", "with_pieces"), map[string]rule{"content": noObjects})
-	detokenizeSpec = spec(nil, plain("model"), map[string]rule{"tokens": noObjects})
-	speechSpec     = spec(nil, plain("model", "input", "voice", "response_format", "speed", "instructions", "stream_format", "stream", "language",
+	Tokenize   = spec(nil, plain("model", "add_special", "add_special_tokens", "parse_special", "with_pieces"), map[string]rule{"content": noObjects})
+	Detokenize = spec(nil, plain("model"), map[string]rule{"tokens": noObjects})
+	Speech     = spec(nil, plain("model", "input", "voice", "response_format", "speed", "instructions", "stream_format", "stream", "language",
 		"lang_code", "user"))
-	imageSpec = spec(nil, plain("model", "n", "size", "width", "height", "response_format", "output_format", "output_compression", "quality", "style",
+	Image = spec(nil, plain("model", "n", "size", "width", "height", "response_format", "output_format", "output_compression", "quality", "style",
 		"background", "moderation", "user", "steps", "cfg_scale", "guidance", "seed", "sample_method", "scheduler", "stream"),
 		map[string]rule{"prompt": imagePrompt, "negative_prompt": imagePrompt})
 )
-
-// specs are the rules by the name of a route whose JSON body an engine receives.
-var specs = map[string]*Spec{
-	"chat": chatSpec, "apply_template": chatSpec, "completions": completionsSpec, "infill": completionsSpec,
-	"messages": messagesSpec, "count_tokens": messagesSpec, "embeddings": embeddingsSpec, "rerank": rerankSpec,
-	"tokenize": tokenizeSpec, "detokenize": detokenizeSpec, "speech": speechSpec, "image_generations": imageSpec,
-}
-
-// ForRoute returns the rules of a route by its name in the route table, nil if no engine receives its JSON body.
-func ForRoute(name string) *Spec { return specs[name] }
 
 // forbidden are members that reach into a shared engine (its slots, files, adapters and parsers) or make it fetch or run
 // something. They are not passed on, as all that the rules do not name; a request with one gets to know.

@@ -18,7 +18,7 @@ var (
 		"timestamp_granularities", "include[]", "chunking_strategy", "stream", "user")
 	imageFields = func() map[string]rule {
 		set := plain("strength", "partial_images", "input_fidelity")
-		maps.Copy(set, imageSpec.rules)
+		maps.Copy(set, Image.rules)
 		return set
 	}()
 )

@@ -8,11 +8,11 @@ import (
 
 // enginePaths are the paths of engines that run models, without a version before them, and the rules of their bodies.
 var enginePaths = map[string]*Spec{
-	"chat/completions": chatSpec, "chat/completions/input_tokens": chatSpec, "apply-template": chatSpec,
-	"completion": completionsSpec, "completions": completionsSpec, "infill": completionsSpec,
-	"messages": messagesSpec, "messages/count_tokens": messagesSpec,
-	"embedding": embeddingsSpec, "embeddings": embeddingsSpec, "tokenize": tokenizeSpec, "detokenize": detokenizeSpec,
-	"rerank": engineRerankSpec, "reranking": engineRerankSpec, "audio/speech": speechSpec, "images/generations": imageSpec,
+	"chat/completions": Chat, "chat/completions/input_tokens": Chat, "apply-template": Chat,
+	"completion": Completions, "completions": Completions, "infill": Completions,
+	"messages": Messages, "messages/count_tokens": Messages,
+	"embedding": Embeddings, "embeddings": Embeddings, "tokenize": Tokenize, "detokenize": Detokenize,
+	"rerank": engineRerankSpec, "reranking": engineRerankSpec, "audio/speech": Speech, "images/generations": Image,
 }
 
 // closedPaths are paths of engines whose bodies are in forms that are not checked: they take what the paths above take, or

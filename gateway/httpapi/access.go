@@ -60,7 +60,7 @@ func sourceOf(h *fasthttp.RequestHeader) api.Source {
 // authenticate returns the key of a request with these headers, or the error that refuses the request on this route. On a
 // gateway without keys every request gets a key with both scopes.
 func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.RouteMatch, source api.Source) (keys.Key, *api.Error) {
-	metrics := hit.Route != nil && hit.Route.Name == "metrics"
+	metrics := hit.Route != nil && s.routes[hit.Route.Index].metrics
 	free := hit.Route != nil && hit.Route.Scope == api.ScopeFree || metrics && s.cfg.FreeMetrics
 	key := keys.Key{Scopes: keys.Infer | keys.Manage, Ceiling: "high"}
 	switch {
@@ -79,8 +79,8 @@ func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.RouteMatch, sou
 			return keys.Key{}, api.New(api.InsufficientScope, "This key may not manage models; it needs the scope 'manage'.")
 		case (scope == api.ScopeInfer || manages && hit.Route.Inference) && key.Scopes&keys.Infer == 0:
 			return keys.Key{}, api.New(api.InsufficientScope, "This key may not run models; it needs the scope 'infer'.")
-		case hit.Route.WholePool && key.Limited():
-			return keys.Key{}, api.New(api.InsufficientScope, "This shows all models, and this key is limited to some of them.")
+		case key.Limited() && !hit.Route.PerModel && scope != api.ScopeFree:
+			return keys.Key{}, api.RestrictedKey()
 		}
 	case hit.Route != nil && hit.Route.Scope == api.ScopeAdmin:
 		if e := s.needsLocalAdmin(h, source); e != nil {

@@ -102,7 +102,7 @@ func BenchmarkImage(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		var check bodycheck.Check
-		spec := bodycheck.ForRoute("chat")
+		spec := bodycheck.Chat
 		if err := check.Read(spec, body); err != nil {
 			b.Fatal(err)
 		}

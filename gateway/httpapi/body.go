@@ -26,7 +26,7 @@ type call struct {
 func (r *request) parse() (*call, error) {
 	c := &call{request: r, body: r.Ctx.PostBody()}
 	route := r.Match.Route
-	spec := bodycheck.ForRoute(route.Name)
+	spec := r.route.fields
 	var check bodycheck.Check
 	var name string
 	var err error

@@ -20,7 +20,8 @@ import (
 type request struct {
 	web.Request
 	s        *Server
-	stream   bool // it asked for a stream, on a route that has streams
+	route    *route // nil for a path that has none
+	stream   bool   // it asked for a stream, on a route that has streams
 	buffered relay.Body
 	keepBody bool // the answer's stream still needs the body and releases it
 	observed *observed
@@ -39,6 +40,9 @@ func (s *Server) newRequest(ctx *fasthttp.RequestCtx) *request {
 	r := &request{s: s, Request: web.Request{Server: &s.web, Ctx: ctx, Began: time.Now()}}
 	r.ID = api.RequestID(string(ctx.Request.Header.Peek(api.HeaderRequestID)), fillRandom)
 	r.Match = match(&ctx.Request.Header)
+	if r.Match.Route != nil {
+		r.route = &s.routes[r.Match.Route.Index]
+	}
 	r.observed = s.observe(r)
 	h := &ctx.Response.Header
 	h.SetCanonical(api.SentRequestID, []byte(r.ID))
@@ -50,7 +54,7 @@ func (s *Server) newRequest(ctx *fasthttp.RequestCtx) *request {
 func match(h *fasthttp.RequestHeader) api.RouteMatch {
 	_, path := splitTarget(h.RequestURI())
 	path, _, _ = bytes.Cut(path, []byte("?"))
-	return api.Match(methodOf(h.Method()), string(path))
+	return router.Match(methodOf(h.Method()), string(path))
 }
 
 // methodOf returns a method as a string, without an allocation for the common ones.
@@ -110,7 +114,7 @@ func (r *request) chain() error {
 	if err := r.readBody(); err != nil {
 		return err
 	}
-	return r.s.handlers[r.Match.Route.Name](r.s, r)
+	return r.route.serve(r.s, r)
 }
 
 // authorize makes the checks that need no body: the request's origin, its key, and that the route exists. It sets the

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"regexp"
@@ -287,8 +286,7 @@ func TestConnectionLimit(t *testing.T) {
 
 func TestPanics(t *testing.T) {
 	s := newStage(t).warm("chat")
-	s.server.handlers = maps.Clone(handlers)
-	s.server.handlers["live"] = func(*Server, *request) error { panic("boom") }
+	s.handle("live", func(*Server, *request) error { panic("boom") })
 	c := s.dial()
 	if r := c.say("GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"); r.status != 500 || r.json["status"] != "error" {
 		t.Errorf("%d %s", r.status, r.text)
@@ -297,7 +295,7 @@ func TestPanics(t *testing.T) {
 		t.Errorf("after a panic: %d", r.status)
 	}
 	// While an answer is delivered, when everything is held.
-	s.server.handlers["chat"] = func(_ *Server, r *request) error {
+	s.handle("chat", func(_ *Server, r *request) error {
 		cl, err := r.parse()
 		if err != nil {
 			return err
@@ -305,7 +303,7 @@ func TestPanics(t *testing.T) {
 		x := &exchange{call: cl, path: []byte(chatPath)}
 		x.answer = func(*exchange, *relay.Response) error { panic("boom") }
 		return x.start()
-	}
+	})
 	if r := c.say(post(chatPath, chatBody)); r.status != 500 {
 		t.Errorf("%d %s", r.status, r.text)
 	}

@@ -10,17 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"reveille/gateway/api"
 )
-
-// Every handler has a route; that every route has a handler is checked at the start.
-func TestEveryHandlerHasARoute(t *testing.T) {
-	for name := range handlers {
-		if !slices.ContainsFunc(api.Routes(), func(r api.Route) bool { return r.Name == name }) {
-			t.Errorf("handler %s serves no route", name)
-		}
-	}
-}
 
 // A model's context is that of its file. For a loaded copy it is the one its runner planned.
 func TestModelsTellTheirContext(t *testing.T) {

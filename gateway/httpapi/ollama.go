@@ -58,7 +58,7 @@ func (s *Server) ollamaChat(r *request) error {
 	if o.body, err = o.q.Chat(o.model.ID, o.stream); err != nil {
 		return err
 	}
-	if err := o.checkBody(bodycheck.ForRoute("chat")); err != nil {
+	if err := o.checkBody(bodycheck.Chat); err != nil {
 		return err
 	}
 	return o.serve(ollama.ChatPath, false)
@@ -77,11 +77,11 @@ func (s *Server) ollamaGenerate(r *request) error {
 	if o.body, path, err = o.q.Generate(o.model.ID, o.stream); err != nil {
 		return err
 	}
-	route := "chat"
+	fields := bodycheck.Chat
 	if path == ollama.CompletionPath {
-		route = "completions"
+		fields = bodycheck.Completions
 	}
-	if err := o.checkBody(bodycheck.ForRoute(route)); err != nil {
+	if err := o.checkBody(fields); err != nil {
 		return err
 	}
 	return o.serve(path, true)

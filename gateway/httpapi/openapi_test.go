@@ -52,14 +52,14 @@ func TestOpenAPI(t *testing.T) {
 				t.Errorf("%s %s: %v", method, path, err)
 			}
 			free := len(op.Security) == 0
-			h := api.Match(strings.ToUpper(method), strings.ReplaceAll(path, "{id}", "x"))
+			h := router.Match(strings.ToUpper(method), strings.ReplaceAll(path, "{id}", "x"))
 			if h.Route == nil || free != (h.Route.Scope == api.ScopeFree) {
 				t.Errorf("%s %s: security %v of %+v", method, path, op.Security, h.Route)
 			}
 		}
 	}
 	routes := 0
-	for _, route := range api.Routes() {
+	for _, route := range Routes() {
 		methods := []string{strings.ToLower(route.Method)}
 		if route.Method == "ANY" {
 			methods = []string{"get", "post", "put", "patch", "delete"}

@@ -60,7 +60,7 @@ func (r *request) asChat(f *responses.ResponseWriter) (*call, error) {
 	if c.body, f.Echo, err = responses.Translate(c.body, c.model.ID, c.stream); err != nil {
 		return nil, err
 	}
-	if err := c.checkBody(bodycheck.ForRoute("chat")); err != nil {
+	if err := c.checkBody(bodycheck.Chat); err != nil {
 		return nil, responses.Asked(err)
 	}
 	return c, nil

@@ -103,7 +103,7 @@ type Server struct {
 	log        *slog.Logger
 	http       *fasthttp.Server
 	watcher    *relay.Watcher
-	handlers   map[string]handler // the package's, except in tests
+	routes     []route // the package's, except in tests
 	draining   atomic.Bool
 	intake     *relay.Intake
 	inflight   inflight
@@ -145,7 +145,7 @@ func New(cfg Config) *Server {
 		Models: s.dir, Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Usage: cfg.Usage, Catalog: cfg.Catalog, Keys: cfg.Keys, Overlay: cfg.Overlay, Register: cfg.Register,
 		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Ring: cfg.Ring, Life: s.life, Installed: cfg.Installed,
 	})
-	s.handlers = allHandlers(s.manage)
+	s.routes = routes
 	s.hub, s.history = s.newHub(), ui.NewHistory(time.Now())
 	s.set.NewGauge("reveille_gateway_access_log_dropped_total", func() float64 { return float64(cfg.AccessLog.Dropped()) })
 	s.set.NewGauge("reveille_gateway_requests_open", func() float64 { return float64(s.Open()) })

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -89,6 +90,17 @@ func (s *stage) stat(name string) float64 {
 		s.t.Fatal(err)
 	}
 	return stats[name]
+}
+
+// handle has a route served by h.
+func (s *stage) handle(name string, h handler) {
+	table := slices.Clone(s.server.routes)
+	for i := range table {
+		if table[i].Name == name {
+			table[i].serve = h
+		}
+	}
+	s.server.routes = table
 }
 
 func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"io"
-	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -277,8 +276,7 @@ func (faulty) WriteTo(io.Writer) (int64, error) { panic("boom") }
 
 func TestPanicInAStream(t *testing.T) {
 	s := newStage(t).warm("chat")
-	s.server.handlers = maps.Clone(handlers)
-	s.server.handlers["chat"] = func(_ *Server, r *request) error {
+	s.handle("chat", func(_ *Server, r *request) error {
 		c, err := r.parse()
 		if err != nil {
 			return err
@@ -289,7 +287,7 @@ func TestPanicInAStream(t *testing.T) {
 			return nil
 		}
 		return x.start()
-	}
+	})
 	c := s.dial()
 	if _, err := io.WriteString(c.c, post(chatPath, chatBody)); err != nil {
 		t.Fatal(err)

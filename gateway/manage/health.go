@@ -96,8 +96,8 @@ func (s *Service) Health(r *web.Request) error {
 	snap, _ := s.dir.Fresh() // /ready shows a missing store
 	cat := s.cfg.Catalog()
 	h := healthReport{
-		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(snap, cat), Retired: s.retired(snap, cat), Max: maxModels(snap),
-		Loading: s.loading(snap, cat), Runners: runnersOf(snap, cat), Telemetry: map[string]bool{"enabled": false},
+		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(r, snap, cat), Retired: s.retired(r, snap, cat), Max: maxModels(snap),
+		Loading: s.loading(r, snap, cat), Runners: runnersOf(snap, cat), Telemetry: map[string]bool{"enabled": false},
 	}
 	if len(h.Loaded) > 0 {
 		h.Model, h.Checkpoint = &h.Loaded[0].Name, &h.Loaded[0].Checkpoint
@@ -121,20 +121,20 @@ func (s *Service) Health(r *web.Request) error {
 }
 
 // loaded lists the copies that are ready to serve, the most recently used first.
-func (s *Service) loaded(snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
-	return s.copies(snap, cat, func(m *state.ModelRecord) bool { return m.State == policy.ModelLoaded })
+func (s *Service) loaded(r *web.Request, snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
+	return s.copies(r, snap, cat, func(m *state.ModelRecord) bool { return m.State == policy.ModelLoaded })
 }
 
 // retired lists the copies of outdated catalogue entries, in the same order.
-func (s *Service) retired(snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
-	return s.copies(snap, cat, func(m *state.ModelRecord) bool { return m.Retired != "" })
+func (s *Service) retired(r *web.Request, snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
+	return s.copies(r, snap, cat, func(m *state.ModelRecord) bool { return m.Retired != "" })
 }
 
-func (s *Service) copies(snap *state.Snapshot, cat *catalog.Catalog, match func(*state.ModelRecord) bool) []loadedModel {
+func (s *Service) copies(r *web.Request, snap *state.Snapshot, cat *catalog.Catalog, match func(*state.ModelRecord) bool) []loadedModel {
 	out := []loadedModel{}
 	for _, h := range snap.Hosts {
 		for _, m := range h.Models {
-			if match(m) && h.State == policy.Ready {
+			if match(m) && h.State == policy.Ready && r.Key.Allows(cmp.Or(m.Retired, m.ID)) {
 				out = append(out, s.loadedModel(snap, cat, h, m))
 			}
 		}
@@ -219,7 +219,7 @@ func byType(count func(policy.Type) int) map[string]int {
 }
 
 // loading lists the models that are queued or loading, by name.
-func (s *Service) loading(snap *state.Snapshot, cat *catalog.Catalog) []loadingModel {
+func (s *Service) loading(r *web.Request, snap *state.Snapshot, cat *catalog.Catalog) []loadingModel {
 	waiting := s.cfg.Gate.Waiting()
 	found := map[string]loadingModel{}
 	for _, h := range snap.Hosts {
@@ -236,6 +236,9 @@ func (s *Service) loading(snap *state.Snapshot, cat *catalog.Catalog) []loadingM
 	}
 	out := make([]loadingModel, 0, len(found))
 	for _, id := range slices.Sorted(maps.Keys(found)) {
+		if !r.Key.Allows(id) {
+			continue
+		}
 		m := found[id]
 		m.Waiting = waiting[id]
 		if entry, there := cat.Model(id); there {
@@ -301,7 +304,7 @@ func (s *Service) Running(r *web.Request) error {
 		h := snap.Hosts[host]
 		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
 			rec := h.Models[id]
-			if rec.Retired != "" {
+			if rec.Retired != "" || !r.Key.Allows(id) {
 				continue
 			}
 			m := runningModel{Model: id, State: runningStates[rec.State], Command: rec.Command, Proxy: rec.BackendURL, Name: id}

@@ -57,56 +57,6 @@ func New(cfg Config) *Service {
 	return &Service{cfg: cfg, dir: cfg.Models, started: time.Now()}
 }
 
-// Handler serves one route. An error is answered in the dialect of the path.
-type Handler func(*web.Request) error
-
-// Handlers returns the handlers by the names of their routes.
-func (s *Service) Handlers() map[string]Handler {
-	return map[string]Handler{
-		"health":                   s.Health,
-		"load":                     s.Load,
-		"unload":                   s.Unload,
-		"unload_all":               s.UnloadAll,
-		"pin":                      s.Pin,
-		"host_wake":                s.HostWake,
-		"host_forget":              s.HostForget,
-		"host_sleep":               s.HostSleep,
-		"conversations":            s.Conversations,
-		"conversations_forget":     s.ConversationsForget,
-		"conversations_forget_all": s.ConversationsForget,
-		"models":                   s.Models,
-		"model":                    s.Model,
-		"register":                 s.Register,
-		"pull":                     s.Pull,
-		"delete":                   s.Delete,
-		"options_get":              s.OptionsGet,
-		"options_set":              s.OptionsSet,
-		"options_delete":           s.OptionsDelete,
-		"config_set":               s.ConfigSet,
-		"config_get":               s.ConfigGet,
-		"keys_list":                s.KeysList,
-		"keys_add":                 s.KeysAdd,
-		"keys_revoke":              s.KeysRevoke,
-		"aliases":                  s.Aliases,
-		"alias_get":                s.AliasGet,
-		"alias_set":                s.AliasSet,
-		"alias_set_one":            s.AliasSet,
-		"alias_delete":             s.AliasDelete,
-		"stats":                    s.Stats,
-		"system_info":              s.SystemInfo,
-		"running":                  s.Running,
-		"logs":                     s.Logs,
-		"logs_stream":              s.LogsStream,
-		"logs_stream_model":        s.LogsStreamModel,
-		"ollama_version":           s.OllamaVersion,
-		"ollama_tags":              s.OllamaTags,
-		"ollama_ps":                s.OllamaPS,
-		"ollama_show":              s.OllamaShow,
-		"ollama_pull":              s.OllamaPull,
-		"ollama_delete":            s.OllamaDelete,
-	}
-}
-
 // named returns the model that a management call's body names.
 func (s *Service) named(r *web.Request, values []jsonscan.Value) (*catalog.Model, error) {
 	v := r.Match.Route.ModelName(values)

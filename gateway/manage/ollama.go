@@ -93,7 +93,7 @@ func (s *Service) OllamaPS(r *web.Request) error {
 	cat := s.cfg.Catalog()
 	list := ollamaList[ollamaLoaded]{Models: []ollamaLoaded{}}
 	seen := map[string]bool{}
-	for _, l := range s.loaded(snap, cat) {
+	for _, l := range s.loaded(r, snap, cat) {
 		if !seen[l.Name] {
 			seen[l.Name] = true
 			list.Models = append(list.Models, s.ollamaLoaded(cat, l, snap.Hosts[l.Runner].Models[l.Name]))

@@ -36,6 +36,9 @@ func (s *Service) Pull(r *web.Request) error {
 	}
 	described := reg.Checkpoint != "" || len(reg.Checkpoints) > 0 || strings.HasPrefix(reg.Recipe, collectionRecipe)
 	if described {
+		if r.Key.Limited() {
+			return api.RestrictedKey()
+		}
 		if err := r.NeedsLocalAdmin(); err != nil {
 			return err
 		}
@@ -215,7 +218,7 @@ func (s *Service) Delete(r *web.Request) error {
 	}
 	name := r.Match.Route.ModelName(values)
 	id, why := s.dir.Withheld(name.String())
-	if why != "" {
+	if why != "" && r.Key.Allows(id) {
 		err = s.forget(id)
 	} else if m, e := s.named(r, values); e == nil {
 		id, err = m.ID, s.remove(r, m)

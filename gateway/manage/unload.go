@@ -28,6 +28,8 @@ func (s *Service) Unload(r *web.Request) error {
 	defer stop()
 	name := r.Match.Route.ModelName(values)
 	switch {
+	case !name.Set() && r.Key.Limited():
+		return api.RestrictedKey()
 	case !name.Set():
 		gone, err := s.dir.Unload(ctx, "", force)
 		if err != nil {

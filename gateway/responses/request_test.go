@@ -27,7 +27,7 @@ func translate(body string, stream bool) (chat []byte, echo responses.Echo, err 
 		return nil, nil, err
 	}
 	var check bodycheck.Check
-	spec := bodycheck.ForRoute("chat")
+	spec := bodycheck.Chat
 	if err = check.Read(spec, chat); err == nil {
 		_, err = check.Finish(spec, chat, func() bodycheck.Model { return bodycheck.Model{LlamaCpp: true} })
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"reveille/gateway/api"
+	"reveille/gateway/httpapi"
 	"reveille/testenv"
 	"reveille/testenv/calls"
 )
@@ -58,7 +59,7 @@ var foreign = map[string]string{
 }
 
 // places are spellings of a route's path.
-func places(r api.Route) []string {
+func places(r *api.Route) []string {
 	path := strings.ReplaceAll(r.Path, "{id}", "m")
 	var out []string
 	if r.Mount&api.Bare != 0 {
@@ -93,7 +94,7 @@ func TestWebPages(t *testing.T) {
 			answers = bufio.NewReader(conn)
 		}
 		dial()
-		for i, r := range api.Routes() {
+		for i, r := range httpapi.Routes() {
 			paths, methods := places(r), []string{r.Method}
 			if r.Method == "ANY" {
 				methods = []string{"PATCH"}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"reveille/gateway/api"
+	"reveille/gateway/httpapi"
 	"reveille/testenv"
 	"reveille/testenv/calls"
 )
@@ -61,7 +62,7 @@ expected-statuses = ["2xx", "3xx", "4xx", 501, 503]
 // passedOver returns patterns of paths that are not tried: streams that do not end, what an engine answers by itself, and second
 // places of a route.
 func passedOver() (patterns []string) {
-	for _, r := range api.Routes() {
+	for _, r := range httpapi.Routes() {
 		path := regexp.QuoteMeta(r.Path) + "$"
 		switch {
 		case strings.HasPrefix(r.Name, "logs_stream"), r.Name == "ui_stream", r.Name == "upstream":

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"reveille/gateway/api"
+	"reveille/gateway/httpapi"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/testenv"
@@ -82,7 +83,7 @@ func TestScopes(t *testing.T) {
 	client := calls.Client(t, 4)
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	n := 0
-	for _, r := range api.Routes() {
+	for _, r := range httpapi.Routes() {
 		right := rights[r.Name]
 		if right == "" {
 			t.Errorf("the route %s is not in the list of what is promised", r.Name)
@@ -126,7 +127,7 @@ func TestScopes(t *testing.T) {
 }
 
 // spots are the paths under which a route is.
-func spots(r api.Route) (out []string) {
+func spots(r *api.Route) (out []string) {
 	path := strings.ReplaceAll(r.Path, "{id}", "m")
 	if r.Mount&api.Bare != 0 {
 		out = append(out, path, path+"/")

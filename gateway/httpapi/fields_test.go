@@ -1,24 +1,25 @@
-package api
+package httpapi
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 
+	"reveille/gateway/api"
 	"reveille/infra/jsonscan"
 )
 
-func check(t *testing.T, path, body string) (*Route, []jsonscan.Value, *Error) {
+func checkFields(t *testing.T, path, body string) (*api.Route, []jsonscan.Value, *api.Error) {
 	t.Helper()
 	method := "POST"
 	if path == "/api/delete" {
 		method = "DELETE"
 	}
-	r := Match(method, path).Route
+	r := router.Match(method, path).Route
 	if r == nil {
 		t.Fatalf("%s has no route", path)
 	}
-	values := make([]jsonscan.Value, MaxKeys)
+	values := make([]jsonscan.Value, api.MaxKeys)
 	if err := jsonscan.Scan([]byte(body), r.Keys(), values); err != nil {
 		t.Fatalf("%s: %v", body, err)
 	}
@@ -42,8 +43,8 @@ func TestCheck(t *testing.T) {
 		{"/v1/chat/completions", `{"model":"m","messages":null}`, "missing_required_parameter", "messages"},
 		{"/v1/chat/completions", `{"model":"m","messages":[]}`, "missing_required_parameter", "messages"},
 		{"/v1/chat/completions", `{"model":"m","messages":"hi"}`, "invalid_type", "messages"},
-		{"/v1/chat/completions", `{"messages":[` + many(MaxMessages, "{}") + `]}`, ok, ""},
-		{"/v1/chat/completions", `{"messages":[` + many(MaxMessages+1, "{}") + `]}`, "invalid_type", "messages"},
+		{"/v1/chat/completions", `{"messages":[` + many(api.MaxMessages, "{}") + `]}`, ok, ""},
+		{"/v1/chat/completions", `{"messages":[` + many(api.MaxMessages+1, "{}") + `]}`, "invalid_type", "messages"},
 		{"/v1/completions", `{"prompt":"x"}`, ok, ""},
 		{"/v1/completions", `{"prompt":[1,2]}`, ok, ""},
 		{"/v1/completions", `{"prompt":{}}`, "invalid_type", "prompt"},
@@ -91,7 +92,7 @@ func TestCheck(t *testing.T) {
 		{"/v1/internal/set", `{"":5,"ctx_size":4096}`, ok, ""},
 	}
 	for _, tt := range tests {
-		_, _, e := check(t, tt.path, tt.body)
+		_, _, e := checkFields(t, tt.path, tt.body)
 		switch {
 		case tt.code == ok && e != nil:
 			t.Errorf("%s %.80s: refused: %v", tt.path, tt.body, e)
@@ -118,7 +119,7 @@ func TestModelNameAndStream(t *testing.T) {
 		{"/api/show", `{"name":"n","model":""}`, "n", false},
 	}
 	for _, tt := range tests {
-		r, values, e := check(t, tt.path, tt.body)
+		r, values, e := checkFields(t, tt.path, tt.body)
 		if e != nil {
 			t.Errorf("%s %s: %v", tt.path, tt.body, e)
 		}
@@ -127,7 +128,7 @@ func TestModelNameAndStream(t *testing.T) {
 		}
 	}
 	// An empty name is not an absent one: /unload takes that for all models.
-	if r, values, _ := check(t, "/v1/unload", `{"model_name":""}`); !r.ModelName(values).Set() {
+	if r, values, _ := checkFields(t, "/v1/unload", `{"model_name":""}`); !r.ModelName(values).Set() {
 		t.Error("an empty name is taken for none")
 	}
 }
@@ -149,15 +150,15 @@ func TestCheckForm(t *testing.T) {
 		{"/v1/images/variations", part("prompt", "p"), "image"},
 	}
 	for _, tt := range tests {
-		r := Match("POST", tt.path).Route
-		parts := make([]jsonscan.Part, MaxKeys)
+		r := router.Match("POST", tt.path).Route
+		parts := make([]jsonscan.Part, api.MaxKeys)
 		if err := jsonscan.Multipart([]byte(tt.body+"--B--\r\n"), "B", r.Keys(), parts); err != nil {
 			t.Fatal(err)
 		}
 		switch e := r.CheckForm(parts); {
 		case tt.param == "" && e != nil:
 			t.Errorf("%s: refused: %v", tt.path, e)
-		case tt.param != "" && (e == nil || e.Param != tt.param || e.Kind != MissingRequiredParameter):
+		case tt.param != "" && (e == nil || e.Param != tt.param || e.Kind != api.MissingRequiredParameter):
 			t.Errorf("%s: %+v, want %s missing", tt.path, e, tt.param)
 		}
 	}
@@ -171,7 +172,7 @@ func TestWrongTypeNamesWhatIsWanted(t *testing.T) {
 		{"/v1/embeddings", `{"input":"a","stream":1}`, "'stream' must be a JSON boolean, not number."},
 		{"/v1/internal/pin", `{"pinned":"true"}`, "Parameter 'pinned' is required and must be a boolean, not string."},
 	} {
-		if _, _, e := check(t, tt.path, tt.body); e == nil || e.Message != tt.want {
+		if _, _, e := checkFields(t, tt.path, tt.body); e == nil || e.Message != tt.want {
 			t.Errorf("%s %s: %v", tt.path, tt.body, e)
 		}
 	}
