@@ -221,7 +221,7 @@ var routes = []route{
 	{Route: api.Route{Name: "messages", Pattern: "POST /messages", Dialect: api.Anthropic, Type: policy.LLM,
 		Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, CanStream: true, Model: modelField,
 		Fields: []api.Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true}, requiredMax("messages", list, api.MaxMessages)}},
-		fields: bodycheck.Messages, serve: (*Server).messages},
+		fields: bodycheck.Messages, serve: infer("/v1/messages")},
 	{Route: api.Route{Name: "count_tokens", Pattern: "POST /messages/count_tokens", Dialect: api.Anthropic,
 		Type: policy.LLM, Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, Model: modelField,
 		Fields: []api.Field{requiredMax("messages", list, api.MaxMessages)}},
