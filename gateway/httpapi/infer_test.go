@@ -441,7 +441,6 @@ func TestAnswersWithoutStreamAreClosed(t *testing.T) {
 	for path, body := range map[string]string{
 		"/api/chat":     `{"model":"chat","messages":[{"role":"user","content":"hi"}]}`,
 		"/v1/responses": `{"model":"chat","input":"hi","stream":true}`,
-		"/v1/messages":  `{"model":"chat","max_tokens":4,"messages":[{"role":"user","content":"hi"}],"stream":true}`,
 	} {
 		if r := s.ask("POST", path, body); r.status != 502 {
 			t.Errorf("%s: %d %s", path, r.status, r.text)

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
 )
 
 // A model's context is that of its file. For a loaded copy it is the one its runner planned.
