@@ -14,18 +14,18 @@
 //  5. [httpapi.request.parse] reads it once: [httpapi.call.parseJSON] goes through the members ([jsonscan.Members.Next]),
 //     each by the rules of the route ([bodycheck.Check.Member]); [api.Route.Check] looks at those that the gateway needs,
 //     [bodycheck.Check.Finish] at what depends on the model.
-//  6. [models.Directory.Resolve] finds the model's entry ([catalog.Catalog.Resolve]); [httpapi.call.canonicalName] writes its
+//  6. [models.Directory.Resolve] finds the model's entry; [httpapi.call.canonicalName] writes its
 //     canonical name into the body where the client used another one.
-//  7. [httpapi.exchange.start] counts the request against its key ([quota.Account.Begin]), watches for the client's leaving
-//     ([relay.Watcher.Arm]) and asks the mirror of the pool for a copy of the model ([scheduling.Gate.EndpointFor]).
-//  8. [httpapi.exchange.send] counts the request at that copy ([scheduling.Gate.Begin]), notes the use,
-//     signs ([rpc.Signer.Sign]) and sends it over a kept connection ([relay.Client.Start]). A runner in this process admits
-//     it instead, and the engine's answer is what follows.
-//  9. [httpapi.exchange.attemptUntilAnswered] waits for the head of the answer ([relay.Response.Await]) and [httpapi.exchange.checkResponse] decides
-//     what it is.
-//  10. [httpapi.exchange.deliver] sets the answer: a stream ([httpapi.exchange.sendStream]) or a body
-//     ([httpapi.exchange.sendBody]).
-//  11. [httpapi.tap.WriteTo] passes the bytes on and keeps the two ends, which hold the usage.
+//  7. [httpapi.exchange.start] counts the request against its key ([quota.Account.Begin]) and watches for the client's
+//     leaving ([relay.Watcher.Arm]); [httpapi.exchange.run] asks the mirror of the pool for a copy of the model
+//     ([scheduling.Gate.EndpointFor]).
+//  8. [httpapi.exchange.send] counts the request at that copy ([scheduling.Gate.Begin]), notes the use, signs
+//     ([rpc.Signer.Sign]) and sends it over a kept connection ([relay.Client.Start]). A runner in this process admits it
+//     instead, and the engine's answer is what follows.
+//  9. [httpapi.exchange.attemptUntilAnswered] waits for the head of the answer ([relay.Response.Await]), and
+//     [httpapi.exchange.checkResponse] decides what it is.
+//  10. [httpapi.exchange.deliver] sets the answer: a stream ([httpapi.exchange.sendStream]) or another body.
+//  11. [httpapi.responseBody.WriteTo] passes the bytes on ([relay.Response.Next]) and keeps the two ends, which hold the usage.
 //  12. [httpapi.exchange.finish] ends the counts and notes the usage.
 //
 // Where step 7 finds no copy, the request waits; infra/docs/architecture.md shows the way from there.

@@ -4,16 +4,18 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// TestWarmPathIsTrue: gateway/doc.go names functions that exist, and few enough to read in one sitting.
+// TestWarmPathIsTrue: gateway/doc.go names functions that exist, few enough to read in one sitting, in few files.
 func TestWarmPathIsTrue(t *testing.T) {
-	const most = 35
+	const most, mostFiles = 35, 20
 	root := Root(t)
 	text, err := os.ReadFile(filepath.Join(root, "gateway", "doc.go"))
 	if err != nil {
@@ -30,23 +32,27 @@ func TestWarmPathIsTrue(t *testing.T) {
 	if len(named) == 0 || len(named) > most {
 		t.Errorf("gateway/doc.go names %d functions, want 1 to %d", len(named), most)
 	}
-	known := map[string]map[string]bool{}
+	known, files := map[string]map[string]string{}, map[string]bool{}
 	for _, m := range named {
 		folder, name := m[1], m[2]
 		if known[folder] == nil {
 			known[folder] = functionsIn(t, folders[folder])
 		}
-		if !known[folder][name] {
+		file := known[folder][name]
+		if files[file] = true; file == "" {
 			t.Errorf("gateway/doc.go names %s, which is not in %s", m[0], folders[folder])
 		}
 	}
+	if len(files) > mostFiles {
+		t.Errorf("the functions of gateway/doc.go are in %d files, want at most %d: %v", len(files), mostFiles, slices.Sorted(maps.Keys(files)))
+	}
 }
 
-// functionsIn lists a folder's functions as name and its methods as Type.name, without those of tests.
-func functionsIn(t *testing.T, dir string) map[string]bool {
+// functionsIn lists a folder's functions as name and its methods as Type.name, with their files, without those of tests.
+func functionsIn(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files, _ := filepath.Glob(filepath.Join(dir, "*.go"))
-	names := map[string]bool{}
+	names := map[string]string{}
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
@@ -70,7 +76,7 @@ func functionsIn(t *testing.T, dir string) map[string]bool {
 					name = id.Name + "." + name
 				}
 			}
-			names[name] = true
+			names[name] = file
 		}
 	}
 	return names

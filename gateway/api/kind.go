@@ -142,7 +142,7 @@ var table = [kinds]row{
 	ModelTooLarge:  {rpc.CodeModelTooLarge, http.StatusInternalServerError, typeServer, final, 0},
 	NotSupported:   {"not_supported", http.StatusNotImplemented, typeNotServed, final, 0},
 
-	RunnerFailed:   {"runner_failed", http.StatusBadGateway, typeServer, again, 2 * time.Second},
+	RunnerFailed:   {rpc.CodeRunnerFailed, http.StatusBadGateway, typeServer, again, 2 * time.Second},
 	EngineCrashed:  {rpc.CodeEngineCrashed, http.StatusBadGateway, typeServer, again, time.Second},
 	BadEngineReply: {rpc.CodeBadEngineReply, http.StatusBadGateway, typeServer, again, 0},
 

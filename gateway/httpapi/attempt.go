@@ -23,7 +23,6 @@ type attempt struct {
 	signedAgain bool            // signed again after a runner rejected a signature
 	repeated    bool            // repeated after its engine crashed
 	sent        time.Time       // to the endpoint
-	until       time.Time       // when a stream must be committed
 
 	req         relay.Request
 	cacheTenant string // the tenant whose encoder cache and conversations it uses; empty if all tenants share them
@@ -34,6 +33,43 @@ type attempt struct {
 // LocalRunner takes requests of gateways in its own process without HTTP, see [relay.Admission]. The request must not be one for a WebSocket.
 type LocalRunner interface {
 	Admit(gateway string, from *relay.Call, req *relay.Request) relay.Admission
+}
+
+// errAgain sends an exchange back to awaitTurn.
+var errAgain = errors.New("try again")
+
+// attemptUntilAnswered makes attempts until x.resp is an answer that checkResponse accepts. It returns relay.ErrPending if
+// the given time comes first, and goes on when it is called again; the zero time never comes.
+func (x *exchange) attemptUntilAnswered(until time.Time) error {
+	for {
+		err := x.attemptOnce(until)
+		if err == nil || err == relay.ErrPending {
+			return err
+		}
+		x.closeResponse()
+		if !errors.Is(err, errAgain) {
+			return err
+		}
+	}
+}
+
+func (x *exchange) attemptOnce(until time.Time) error {
+	if x.resp == nil {
+		ready, err := x.awaitTurn(until)
+		if err != nil {
+			return err
+		}
+		if !ready {
+			return relay.ErrPending
+		}
+		if x.resp, err = x.send(); err != nil {
+			return err
+		}
+	}
+	if err := x.resp.Await(until); err != nil {
+		return err
+	}
+	return x.checkResponse(x.resp)
 }
 
 // awaitTurn waits until send can follow, at most until the given time: for an endpoint, and for the request's turn if the runner is
@@ -106,7 +142,7 @@ func (x *exchange) prepareSend() error {
 	}
 	x.cacheTenant = cacheTenant
 	// FirstByte and Silence are the last resort against a runner that hangs; its own limits take effect first.
-	x.req = relay.Request{Method: methodOf(h.Method()), Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte, Waits: !x.finishedByStream, Until: x.until}
+	x.req = relay.Request{Method: methodOf(h.Method()), Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte}
 	values := x.scratch[:0]
 	add := func(name, value string) {
 		n := len(values)
@@ -192,15 +228,17 @@ func (x *exchange) uncountOpen() {
 // maxErrorBody is how much of a runner's error answer is read.
 const maxErrorBody = 1 << 20
 
-// checkResponse checks the head of a runner's answer. nil means relay it, relay.ErrAgain means that the runner refused,
+// checkResponse checks the head of a runner's answer. nil means relay it, errAgain means that the runner refused,
 // any other error is for the client. A runner that refuses has not passed the request to an engine (infra/rpc).
 func (x *exchange) checkResponse(resp *relay.Response) error {
 	status := resp.Status()
 	switch {
 	case status == rpc.StatusRefused && len(resp.Header(rpc.HeaderRefused)) > 0: // not the engine's own status
 		return x.refusal(resp)
-	case status == api.EngineCrashed.Status() && string(resp.Header(rpc.HeaderCode)) == api.EngineCrashed.Code():
+	case status == api.EngineCrashed.Status() && string(resp.Header(rpc.HeaderCode)) == rpc.CodeEngineCrashed:
 		return x.crashed(api.New(api.EngineCrashed, "The engine ended before its answer was complete."))
+	case status == api.RunnerFailed.Status() && string(resp.Header(rpc.HeaderCode)) == rpc.CodeRunnerFailed:
+		return x.crashed(api.New(api.RunnerFailed, "The connection to the engine was lost before the response was complete."))
 	case x.raw && status < 500, x.upgrade && status < 500: // an engine's 5xx may quote its own code
 		return nil
 	case status < 300 && api.IsPage(resp.ContentType()):
@@ -235,7 +273,7 @@ func (x *exchange) refusal(resp *relay.Response) error {
 		if ms, err := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64); err == nil {
 			x.s.cfg.Signer.Correct(x.endpoint.Host, ms)
 		}
-		return relay.ErrAgain
+		return errAgain
 	case reason == rpc.RefusedAuth:
 		return api.New(api.InternalError, "The model's host does not accept this gateway.").
 			WithCause(errors.New("runner " + x.endpoint.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"reveille/gateway/api"
-	"reveille/infra/relay"
 )
 
 // TestOrderOfChecks combines faults in pairs: the earlier check wins.
@@ -301,7 +300,7 @@ func TestPanics(t *testing.T) {
 			return err
 		}
 		x := &exchange{call: cl, path: []byte(chatPath)}
-		x.answer = func(*exchange, *relay.Response) error { panic("boom") }
+		x.translate = func([]byte) ([]byte, error) { panic("boom") }
 		return x.start()
 	})
 	if r := c.say(post(chatPath, chatBody)); r.status != 500 {

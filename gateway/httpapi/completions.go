@@ -1,9 +1,6 @@
 package httpapi
 
-import (
-	"reveille/gateway/legacy"
-	"reveille/infra/relay"
-)
+import "reveille/gateway/legacy"
 
 var completionsPath = []byte("/v1/completions")
 
@@ -31,7 +28,7 @@ func (s *Server) completions(r *request) error {
 	if c.stream {
 		x.translator = legacy.NewStream(q)
 	} else {
-		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, q.Answer) }
+		x.translate = q.Answer
 	}
 	return x.start()
 }

@@ -8,10 +8,12 @@ import (
 	"reveille/infra/relay"
 )
 
-// crashed handles an engine that died with the request before the first byte of an answer. The dead engine's work on the
-// request is lost, so the request is repeated, once: the error is then relay.ErrAgain, otherwise e for the client.
+// crashed handles an engine that died with the request, or broke its connection, before the first byte of an answer. Its
+// work on the request is lost, so the request is repeated, once: the error is then errAgain, otherwise e for the client.
 func (x *exchange) crashed(e *api.Error) error {
-	x.recordCrash()
+	if errors.Is(e, api.EngineCrashed) {
+		x.recordCrash()
+	}
 	if x.repeated || x.wait.policy == "fail" || x.s.draining.Load() {
 		return e
 	}
@@ -29,5 +31,6 @@ func (x *exchange) recordCrash() {
 // shouldRepeat decides whether to repeat the request of a stream that broke off before its first event.
 func (x *exchange) shouldRepeat(err error) bool {
 	e := x.asError(err)
-	return errors.Is(e, api.EngineCrashed) && errors.Is(x.crashed(e), relay.ErrAgain)
+	_, told := errors.AsType[*relay.EventError](err) // else the runner broke off, and the engine may still compute
+	return (errors.Is(e, api.EngineCrashed) || told && errors.Is(e, api.RunnerFailed)) && errors.Is(x.crashed(e), errAgain)
 }

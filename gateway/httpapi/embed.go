@@ -10,7 +10,6 @@ import (
 	"reveille/infra/config"
 	"reveille/infra/jsonscan"
 	"reveille/infra/policy"
-	"reveille/infra/relay"
 )
 
 // embeddingRequest is an embedding request of another dialect, as the engine receives it.
@@ -52,13 +51,11 @@ func (x *exchange) embed(tell func(raw []byte) ([]byte, error)) error {
 		return err
 	}
 	x.path = embeddingsPath
-	x.answer = func(x *exchange, resp *relay.Response) error {
-		return x.sendTranslated(resp, func(raw []byte) ([]byte, error) {
-			if raw, err = form.Cut(raw); err != nil {
-				return nil, err
-			}
-			return tell(raw)
-		})
+	x.translate = func(raw []byte) ([]byte, error) {
+		if raw, err = form.Cut(raw); err != nil {
+			return nil, err
+		}
+		return tell(raw)
 	}
 	return x.start()
 }

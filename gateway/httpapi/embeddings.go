@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"reveille/gateway/embedding"
-	"reveille/infra/relay"
 )
 
 var embeddingsPath = []byte("/v1/embeddings")
@@ -26,7 +25,7 @@ func (s *Server) embeddings(r *request) error {
 	}
 	x := &exchange{call: c, path: embeddingsPath}
 	if form.Dimensions > 0 {
-		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, form.Cut) }
+		x.translate = form.Cut
 	}
 	return x.start()
 }

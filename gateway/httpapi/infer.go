@@ -11,37 +11,30 @@ import (
 	"reveille/gateway/scheduling"
 	"reveille/gateway/web"
 	"reveille/infra/relay"
-	"reveille/infra/rpc"
 )
 
-// exchange is one inference request and its response. It belongs to the connection's goroutine: the handler's and then, for
-// a streamed response, the body stream's. Only abandon may be called from other goroutines. finish ends it, exactly once:
-// start calls it when the response is complete or there is none, otherwise closing the body stream does.
+// exchange is one inference request and its response. It belongs to the connection's goroutine: the handler's and then, if
+// the response has a body that is relayed, the one that writes it. Only abandon may be called from other goroutines.
 type exchange struct {
 	*call
-	path       []byte                                 // at the engine
-	upgrade    bool                                   // pass a WebSocket through
-	raw        bool                                   // pass method, headers and answer through unchanged
-	answer     func(*exchange, *relay.Response) error // delivers an answer that is not streamed; nil relays it
-	translator translator                             // turns a stream into another dialect's; nil relays it
-	onComplete func()                                 // called after a complete answer; nil: nothing
-	load       func(*exchange) error                  // queues the load of a model that is on no host; nil leaves it to the gate
+	path       []byte                              // at the engine
+	upgrade    bool                                // pass a WebSocket through
+	raw        bool                                // pass method, headers and answer through unchanged
+	translate  func(engine []byte) ([]byte, error) // an answer in one piece into another dialect's; nil relays it
+	translator translator                          // a stream into another dialect's; nil relays it
+	onComplete func()                              // called after a complete answer; nil: nothing
+	load       func(*exchange) error               // queues the load of a model that is on no host; nil leaves it to the gate
 
 	place int          // among the open exchanges
 	watch *relay.Watch // for the client leaving
 	routing
 	attempt
-	response
-}
 
-// response is the answer being sent to the client.
-type response struct {
-	tap              *tap // nil, or tapped
-	tapped           tap
-	unread           *relay.Response // that a panic would leave open, nil for none
-	finishedByStream bool            // the body stream finishes the exchange
-	open             bool            // counted among the streams of the model
-	done             bool            // finish ran
+	resp      *relay.Response // a runner's answer, or the wait for it; nil between attempts
+	answered  bool            // the client gets an answer
+	seen      recorder        // of it
+	streaming bool            // counted among the streams of the model
+	handed    bool            // closing the response's body finishes the exchange, not start
 }
 
 // infer serves an inference route on the engine's path.
@@ -70,6 +63,8 @@ func (c *call) canonicalName() error {
 	return nil
 }
 
+var errPanicked = errors.New("panic in a handler")
+
 // start finds a runner, waiting for a load if necessary, and delivers the answer. Until a stream is committed, every
 // failure has its own HTTP status.
 func (x *exchange) start() (err error) {
@@ -93,48 +88,56 @@ func (x *exchange) start() (err error) {
 	x.Account.SetHeaders(&x.Ctx.Response.Header)
 	s.inflight.add(x)
 	x.watch = s.watcher.Arm(x.Ctx.Conn(), func() { x.abandon(relay.ErrGone) })
+	outcome := errPanicked
 	defer func() {
-		if !x.finishedByStream { // a panic ends here too
-			if x.unread != nil {
-				_ = x.unread.Close()
-			}
-			x.finish(err)
+		if !x.handed {
+			x.finish(outcome)
 		}
 	}()
-
-	if x.endpoint, x.hasEndpoint = s.cfg.Gate.EndpointFor(x.model.ID, x.body); x.hasEndpoint {
-		x.state = "loaded"
-	} else if x.state = s.dir.StateOf(x.model.ID); x.Match.Head {
-		err = notLoaded(x.model.ID)
-	} else if x.load != nil && x.wait.policy == "block" && x.state == "unloaded" {
-		err = x.load(x)
-	} else {
-		err = x.coldPolicy()
-	}
-	var committed *relay.Stream
-	if err == nil {
-		committed, err = x.attemptUntilAnswered()
-	}
-	switch {
-	case err == nil && committed != nil:
-		x.sendStream(committed)
+	switch outcome = x.run(); {
+	case outcome == nil:
 		return nil
-	case err == nil:
-		return nil
-	case clientGone(err):
-		x.finish(err) // while the answer is known to be incomplete: start itself returns no error
+	case clientGone(outcome):
 		s.log.Debug("client left", "request", x.ID, "model", x.model.ID)
 		s.m.answer(x.RouteName(), web.StatusGone)
 		x.Ctx.SetStatusCode(web.StatusGone)
 		x.Ctx.SetConnectionClose()
 		return nil
 	}
-	e := x.asError(err)
+	e := x.asError(outcome)
 	x.modelHeaders()
 	if e.Status == fasthttp.StatusTooManyRequests || e.Status == fasthttp.StatusServiceUnavailable {
 		x.queueHeader()
 	}
 	return e
+}
+
+// run finds an endpoint, attempts it until there is an answer or a stream must be committed without one, and delivers that.
+func (x *exchange) run() (err error) {
+	if x.endpoint, x.hasEndpoint = x.s.cfg.Gate.EndpointFor(x.model.ID, x.body); x.hasEndpoint {
+		x.state = "loaded"
+	} else if x.state = x.s.dir.StateOf(x.model.ID); x.Match.Head {
+		err = notLoaded(x.model.ID)
+	} else if x.load != nil && x.wait.policy == "block" && x.state == "unloaded" {
+		err = x.load(x)
+	} else {
+		err = x.coldPolicy()
+	}
+	if err != nil {
+		return err
+	}
+	var commit time.Time
+	if x.stream {
+		commit = x.Began.Add(x.s.cfg.CommitAfter)
+	}
+	switch err := x.attemptUntilAnswered(commit); {
+	case err == relay.ErrPending:
+		x.sendStream()
+		return nil
+	case err != nil:
+		return err
+	}
+	return x.deliver()
 }
 
 // refuseByLimit sets the headers of a refusal by one of the key's limits.
@@ -155,88 +158,6 @@ func clientGone(err error) bool {
 	return errors.Is(err, relay.ErrGone) || errors.Is(err, scheduling.ErrLeft)
 }
 
-// attemptUntilAnswered makes attempts until there is an answer, which it sets on the response, or until a stream must be committed
-// without one. It returns that stream.
-func (x *exchange) attemptUntilAnswered() (*relay.Stream, error) {
-	commit := time.Time{}
-	if x.stream {
-		commit = x.Began.Add(x.s.cfg.CommitAfter)
-	}
-	x.until = commit
-	for {
-		ready, err := x.awaitTurn(commit)
-		if err != nil {
-			return nil, err
-		}
-		if !ready {
-			return x.newStream(nil), nil
-		}
-		resp, err := x.send()
-		if err == nil {
-			x.unread = resp
-			err = resp.Await(commit)
-			if errors.Is(err, relay.ErrPending) {
-				x.unread = nil
-				return x.newStream(resp), nil
-			}
-			if err == nil {
-				err = x.checkResponse(resp)
-			}
-			if err == nil {
-				err = x.deliver(resp)
-				x.unread = nil
-				return nil, err
-			}
-			x.unread = nil
-			_ = resp.Close()
-		}
-		if !errors.Is(err, relay.ErrAgain) {
-			return nil, err
-		}
-	}
-}
-
-// deliver sets an answer on the response.
-func (x *exchange) deliver(resp *relay.Response) error {
-	if x.upgrade {
-		return x.deliverWebSocket(resp)
-	}
-	if v := resp.Header(rpc.HeaderMedia); len(v) > 0 {
-		x.Ctx.Response.Header.SetBytesV(api.HeaderMediaCache, v)
-	}
-	if v := resp.Header(rpc.HeaderCache); len(v) > 0 {
-		x.Ctx.Response.Header.SetBytesV(api.HeaderCacheTokens, v)
-	}
-	if x.answer != nil {
-		err := x.answer(x, resp)
-		_ = resp.Close()
-		return err
-	}
-	if !x.raw && resp.Status() == fasthttp.StatusOK && resp.IsEvents() {
-		x.sendStream(x.newStream(resp))
-		return nil
-	}
-	if x.translator != nil {
-		_ = resp.Close()
-		return errNoStream()
-	}
-	x.modelHeaders()
-	x.Answered(resp.Status())
-	x.Ctx.SetStatusCode(resp.Status())
-	x.Ctx.Response.Header.SetContentTypeBytes(resp.ContentType())
-	for _, name := range relayedHeaders {
-		if v := resp.Header(name); len(v) > 0 {
-			x.Ctx.Response.Header.SetBytesV(name, v)
-		}
-	}
-	resp.OnEnd = x.finish
-	x.sendBody(resp, resp.Size())
-	return nil
-}
-
-// relayedHeaders lists the headers of an engine's answer, besides its type and length, that are passed on to the client.
-var relayedHeaders = [...]string{"Content-Encoding", "Content-Disposition", "Location"}
-
 // abandon ends the exchange from another goroutine, whatever it waits for.
 func (x *exchange) abandon(cause error) {
 	x.link.Cancel(cause)
@@ -245,13 +166,11 @@ func (x *exchange) abandon(cause error) {
 	}
 }
 
-// finish ends the exchange: the watch, the counts, the statistics. Only the first call counts.
+// finish ends the exchange: the watch, the answer, the counts, the statistics. It has one owner: closing the response's
+// body if that was handed over, else start.
 func (x *exchange) finish(err error) {
-	if x.done {
-		return
-	}
-	x.done = true
 	x.watch.Stop()
+	x.closeResponse()
 	if t := x.admission; t != nil {
 		x.admission = nil
 		t.Drop()
@@ -261,15 +180,18 @@ func (x *exchange) finish(err error) {
 		w.Leave(false)
 	}
 	x.uncountOpen()
-	if x.open {
+	if x.streaming {
 		x.s.dir.Uses.Stream(x.model.ID, -1)
 	}
 	x.Account.End()
 	x.s.m.seconds.UpdateDuration(x.Began)
 	first := time.Since(x.Began)
-	if x.tap != nil {
-		first = x.tap.firstByte(x.Began)
-		x.finishTap(err)
+	if x.answered {
+		first = 0
+		if !x.seen.first.IsZero() {
+			first = x.seen.first.Sub(x.Began)
+		}
+		x.Account.Charge(x.recordOutcome(err))
 	} else if clientGone(err) {
 		x.Account.Charge(x.prompt)
 	}
@@ -281,30 +203,37 @@ func (x *exchange) finish(err error) {
 		x.onComplete()
 	}
 	x.body = nil
-	if x.finishedByStream {
+	if x.handed {
 		x.dropBody()
 	}
 }
 
-// finishTap records the usage that the answer reported, or logs how the answer broke off. An answer without a report is
-// charged a token for each of its events, and an estimate of the prompt.
-func (x *exchange) finishTap(err error) {
-	used := x.tap.events + x.prompt
-	defer func() { x.Account.Charge(used) }()
+// closeResponse ends an attempt.
+func (x *exchange) closeResponse() {
+	if x.resp != nil {
+		_ = x.resp.Close()
+		x.resp = nil
+	}
+}
+
+// recordOutcome records the usage that an answer reported, or logs how it broke off. It returns the tokens to charge: for
+// an answer without a report one for each of its events, and an estimate of the prompt.
+func (x *exchange) recordOutcome(err error) (tokens int64) {
+	defer x.seen.release()
 	switch {
 	case err == nil:
 		if a := x.recordAnswer(); a.Reported {
-			used = a.Input + a.Output
 			x.observed.setUsage(a.Input, a.Output, a.Cached)
+			return a.Input + a.Output
 		}
 	case clientGone(err):
 		x.s.log.Debug("client left during the answer", "request", x.ID, "model", x.model.ID)
 	default:
-		used = x.tap.events
 		x.s.m.broken.Inc()
 		x.s.log.Warn("engine answer was cut off", "request", x.ID, "model", x.model.ID, "error", err)
+		return x.seen.events
 	}
-	x.tap.release()
+	return x.seen.events + x.prompt
 }
 
 // asError maps an error of the exchange to the client's error.
@@ -319,7 +248,7 @@ func (x *exchange) asError(err error) *api.Error {
 	case errors.Is(err, relay.ErrTimeout):
 		return api.New(api.UpstreamTimeout, "The model did not answer in time.").WithCause(err)
 	case errors.Is(err, relay.ErrTooLarge):
-		return api.New(api.InvalidRequest, "The answer is too long or nests too deep: reduce 'max_tokens', 'n', the log-probabilities or the inputs.").WithCause(err)
+		return api.New(api.InvalidRequest, "The response is too long: reduce 'max_tokens', 'n', the log-probabilities or the inputs.").WithCause(err)
 	case errors.Is(err, relay.ErrBadReply):
 		return api.NotUnderstood().WithCause(err)
 	case errors.Is(err, relay.ErrBroken), errors.Is(err, relay.ErrUnreachable), errors.Is(err, relay.ErrCancelled):

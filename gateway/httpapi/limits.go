@@ -85,34 +85,6 @@ func (s *Server) badRequest(ctx *fasthttp.RequestCtx, err error) {
 	r.observed.end(r)
 }
 
-// readBody reads the body of an authorised request, if its route takes one.
-func (r *request) readBody() (err error) {
-	if r.Match.Route.Body == api.BodyNone {
-		r.s.intake.Finish(r.Ctx)
-		return nil
-	}
-	r.buffered, err = r.s.intake.Read(r.Ctx, maxBody(r.Match.Route))
-	return r.bodyError(err)
-}
-
-// maxManagementBody bounds the bodies of routes that run no model. They are decoded whole, which takes several times
-// their size.
-const maxManagementBody = 1 << 20
-
-// maxBody returns a route's own limit for bodies, 0 if only the gateway's applies.
-func maxBody(route *api.Route) int {
-	if route == nil || route.Inference {
-		return 0
-	}
-	return maxManagementBody
-}
-
-// dropBody frees the body's memory and invalidates its bytes. It may be called more than once.
-func (r *request) dropBody() {
-	r.buffered.Drop()
-	r.keepBody = false
-}
-
 // tooManyConns returns the answer to a connection over the limit.
 func tooManyConns() []byte {
 	e := api.New(api.Overloaded, "Too many connections are open.")

@@ -115,8 +115,8 @@ func (o *observed) endExchange(x *exchange, first time.Duration, err error) {
 		e.Load = time.Duration(x.info.LoadMS) * time.Millisecond
 	}
 	e.Broken = err != nil && o.endsWithStream
-	if x.tap != nil && x.translator == nil {
-		e.BytesOut = x.tap.bytes
+	if x.answered && x.translator == nil {
+		e.BytesOut = x.seen.bytes
 	}
 	if o.hold != nil { // it left
 		o.endWait(x.info, err)

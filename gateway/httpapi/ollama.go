@@ -13,7 +13,6 @@ import (
 	"reveille/gateway/ollama"
 	"reveille/gateway/scheduling"
 	"reveille/infra/jsonscan"
-	"reveille/infra/relay"
 	"reveille/infra/state"
 )
 
@@ -111,7 +110,7 @@ func (o *ollamaCall) serve(path string, generate bool) error {
 	if o.stream {
 		x.translator = ollama.NewStream(f)
 	} else {
-		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, f.Answer) }
+		x.translate = f.Answer
 	}
 	return x.start()
 }

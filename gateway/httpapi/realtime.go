@@ -34,14 +34,14 @@ func (s *Server) realtime(r *request) error {
 }
 
 // deliverWebSocket answers with the WebSocket that the engine agreed to.
-func (x *exchange) deliverWebSocket(resp *relay.Response) error {
+func (x *exchange) deliverWebSocket() error {
+	resp := x.resp
 	if !resp.AcceptsWebSocket(&x.Ctx.Request.Header) {
-		status := resp.Status()
-		_ = resp.Close()
-		return api.Newf(api.NotSupported, "The engine of the model '%s' has no realtime API.", x.model.ID).WithCause(fmt.Errorf("status %d", status))
+		return api.Newf(api.NotSupported, "The engine of the model '%s' has no realtime API.", x.model.ID).
+			WithCause(fmt.Errorf("status %d", resp.Status()))
 	}
 	x.Answered(fasthttp.StatusSwitchingProtocols)
-	x.finishedByStream = true
+	x.handed, x.resp = true, nil // SwitchTo closes it
 	x.observed.setEndsWithStream()
 	x.s.work.Add(1)
 	more := []relay.Field{{Name: api.HeaderRequestID, Value: []byte(x.ID)}, {Name: api.HeaderModel, Value: []byte(x.model.ID)}}

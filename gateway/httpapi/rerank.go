@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"reveille/gateway/rerank"
-	"reveille/infra/relay"
 )
 
 var rerankPath = []byte("/v1/rerank")
@@ -21,10 +20,8 @@ func (s *Server) rerank(r *request) error {
 		return err
 	}
 	x := &exchange{call: c, path: rerankPath}
-	x.answer = func(x *exchange, resp *relay.Response) error {
-		return x.sendTranslated(resp, func(engine []byte) ([]byte, error) {
-			return q.Answer(engine, x.ID, x.model.ID, x.model.NormalizeScores)
-		})
+	x.translate = func(engine []byte) ([]byte, error) {
+		return q.Answer(engine, c.ID, c.model.ID, c.model.NormalizeScores)
 	}
 	return x.start()
 }

@@ -16,7 +16,6 @@ import (
 	"reveille/gateway/models"
 	"reveille/gateway/responses"
 	"reveille/infra/jsonscan"
-	"reveille/infra/relay"
 	"reveille/infra/state"
 )
 
@@ -31,7 +30,7 @@ func (s *Server) responses(r *request) error {
 	if c.stream {
 		x.translator = responses.NewStream(f)
 	} else {
-		x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, f.Answer) }
+		x.translate = f.Answer
 	}
 	return responses.Asked(x.start())
 }
@@ -43,7 +42,7 @@ func (s *Server) inputTokens(r *request) error {
 		return err
 	}
 	x := &exchange{call: c, path: []byte(responses.InputTokensPath)}
-	x.answer = func(x *exchange, resp *relay.Response) error { return x.sendTranslated(resp, responses.InputTokens) }
+	x.translate = responses.InputTokens
 	return responses.Asked(x.start())
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"reveille/gateway/api"
-	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
 )
@@ -269,45 +268,44 @@ func TestColdStreamIsRefusedOnce(t *testing.T) {
 	}
 }
 
-// faulty is a body that panics when it is read.
-type faulty struct{ io.ReadCloser }
+// faulty is a translator that panics.
+type faulty struct{ append bool }
 
-func (faulty) WriteTo(io.Writer) (int64, error) { panic("boom") }
-
-func TestPanicInAStream(t *testing.T) {
-	s := newStage(t).warm("chat")
-	s.handle("chat", func(_ *Server, r *request) error {
-		c, err := r.parse()
-		if err != nil {
-			return err
-		}
-		x := &exchange{call: c, path: []byte(chatPath)}
-		x.answer = func(x *exchange, _ *relay.Response) error {
-			x.sendBody(faulty{closer{func() { x.finish(io.ErrUnexpectedEOF) }}}, -1)
-			return nil
-		}
-		return x.start()
-	})
-	c := s.dial()
-	if _, err := io.WriteString(c.c, post(chatPath, chatBody)); err != nil {
-		t.Fatal(err)
+func (f faulty) Append(dst, events []byte) []byte {
+	if f.append {
+		panic("boom")
 	}
-	if text, _ := io.ReadAll(c.r); strings.HasSuffix(string(text), "0\r\n\r\n") {
-		t.Errorf("it looks whole: %q", text)
-	}
-	s.settled()
-	if !strings.Contains(s.log.String(), "panic in an answer") {
-		t.Error("not logged")
-	}
-	if r := s.ask("GET", "/health", ""); r.status != 200 {
-		t.Error("the server is gone")
-	}
+	return append(dst, events...)
 }
 
-type closer struct{ fn func() }
+func (faulty) End([]byte) []byte { panic("boom") }
 
-func (closer) Read([]byte) (int, error) { return 0, io.EOF }
-func (c closer) Close() error           { c.fn(); return nil }
+func TestPanicInAStream(t *testing.T) {
+	s := newStage(t).warm("chat").serve(sse(one, end))
+	for _, f := range []faulty{{append: true}, {}} {
+		s.handle("chat", func(_ *Server, r *request) error {
+			c, err := r.parse()
+			if err != nil {
+				return err
+			}
+			return (&exchange{call: c, path: []byte(chatPath), translator: f}).start()
+		})
+		c := s.dial()
+		if _, err := io.WriteString(c.c, post(chatPath, chatLive)); err != nil {
+			t.Fatal(err)
+		}
+		if text, _ := io.ReadAll(c.r); strings.HasSuffix(string(text), "0\r\n\r\n") {
+			t.Errorf("it looks whole: %q", text)
+		}
+		s.settled()
+		if !strings.Contains(s.log.String(), "panic in an answer") {
+			t.Error("not logged")
+		}
+		if r := s.ask("GET", "/health", ""); r.status != 200 {
+			t.Error("the server is gone")
+		}
+	}
+}
 
 // With stream_errors event, a request for a stream gets every error as an event; others get its status.
 func TestStreamErrorsAsEvents(t *testing.T) {

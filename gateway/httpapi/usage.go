@@ -3,10 +3,75 @@ package httpapi
 import (
 	"bytes"
 	"strconv"
+	"sync"
+	"time"
 
 	"reveille/infra/jsonscan"
 	"reveille/infra/state"
 )
+
+// How much of an answer is kept to find its usage: engines put that into the first or the last object.
+const (
+	headSize = 512
+	tailSize = 4 << 10
+)
+
+// recorder keeps the first and last bytes of an answer and the time of its first byte.
+type recorder struct {
+	first time.Time
+	kept  *excerpt // nil before the first byte and after release
+
+	events int64 // of a stream, about
+	bytes  int64
+}
+
+// excerpt holds both ends of an answer.
+type excerpt struct {
+	head, tail []byte
+	store      [headSize + tailSize]byte
+}
+
+var excerpts = sync.Pool{New: func() any { return new(excerpt) }}
+
+// keep records the next bytes. It reports whether they are the first ones.
+func (r *recorder) keep(p []byte) (first bool) {
+	if first = r.first.IsZero() && len(p) > 0 && p[0] != ':'; first { // a comment is not part of the answer
+		r.first = time.Now()
+	}
+	r.bytes += int64(len(p))
+	r.events += int64(bytes.Count(p, eventEnd))
+	if r.kept == nil {
+		r.kept = excerpts.Get().(*excerpt)
+		r.kept.head, r.kept.tail = r.kept.store[:0:headSize], r.kept.store[headSize:headSize]
+	}
+	k := r.kept
+	k.head = append(k.head, p[:min(len(p), headSize-len(k.head))]...)
+	if len(p) > tailSize {
+		p = p[len(p)-tailSize:]
+	}
+	if over := len(k.tail) + len(p) - tailSize; over > 0 {
+		k.tail = k.tail[:copy(k.tail, k.tail[over:])]
+	}
+	k.tail = append(k.tail, p...)
+	return first
+}
+
+// usage returns what the answer reports. The recorder's memory is free after it.
+func (r *recorder) usage() (u usage, ok bool) {
+	if r.kept != nil {
+		u, ok = readUsage(r.kept.head, r.kept.tail)
+	}
+	r.release()
+	return u, ok
+}
+
+// release frees the memory.
+func (r *recorder) release() {
+	if r.kept != nil {
+		excerpts.Put(r.kept)
+		r.kept = nil
+	}
+}
 
 // usage is an engine's usage report for one answer.
 type usage struct {
@@ -106,12 +171,12 @@ func object(b []byte) []byte {
 
 // recordAnswer adds the exchange's complete answer to the pool's statistics, and returns it.
 func (x *exchange) recordAnswer() state.Answer {
-	a, tap := state.Answer{Host: x.endpoint.Host, Model: x.model.ID}, x.tap
-	if tap.kept != nil {
-		var u usage
-		if u, a.Reported = readUsage(tap.kept.head, tap.kept.tail); a.Reported {
-			a.Input, a.Output, a.Cached, a.PerSecond = u.Input, u.Output, u.Cached, u.PerSecond
-			a.FirstToken = tap.firstByte(x.Began)
+	a := state.Answer{Host: x.endpoint.Host, Model: x.model.ID}
+	var u usage
+	if u, a.Reported = x.seen.usage(); a.Reported {
+		a.Input, a.Output, a.Cached, a.PerSecond = u.Input, u.Output, u.Cached, u.PerSecond
+		if !x.seen.first.IsZero() {
+			a.FirstToken = x.seen.first.Sub(x.Began)
 		}
 	}
 	x.s.cfg.Usage.Answered(a)

@@ -14,16 +14,15 @@ func TestReadUsage(t *testing.T) {
 		"data: {\"message\":{\"usage\":{\"input_tokens\":9}}}\n\n" + strings.Repeat("x", 5000) + `{"usage":{"output_tokens":2}}`: {Input: 9, Output: 2},
 		`{"usage":{"prompt_tokens":-4,"completion_tokens":1e3}}`:                                                                 {},
 	} {
-		tp := new(tap)
+		tp := new(recorder)
 		for len(text) > 0 {
 			n := min(len(text), 700)
 			tp.keep([]byte(text[:n]))
 			text = text[n:]
 		}
-		if got, ok := readUsage(tp.kept.head, tp.kept.tail); !ok || got != want {
+		if got, ok := tp.usage(); !ok || got != want {
 			t.Errorf("%+v, want %+v", got, want)
 		}
-		tp.release()
 	}
 	for _, text := range []string{``, `{"usage":`, `{"usage":{"a":1`, `{"usage":3}`, `usage`} {
 		if got, ok := readUsage(nil, []byte(text)); ok {
@@ -32,8 +31,8 @@ func TestReadUsage(t *testing.T) {
 	}
 }
 
-func TestTapIgnoresComments(t *testing.T) {
-	tp := new(tap)
+func TestRecorderIgnoresComments(t *testing.T) {
+	tp := new(recorder)
 	tp.keep([]byte(": loading\n\n"))
 	if !tp.first.IsZero() {
 		t.Error("a comment counts as the first byte")

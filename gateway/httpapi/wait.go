@@ -10,7 +10,6 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/gateway/scheduling"
-	"reveille/infra/relay"
 )
 
 // waitPolicy is how a client wants to wait for a cold model.
@@ -150,7 +149,7 @@ func (x *exchange) retryAtGate(why *api.Error) error {
 	if x.refusals.n++; x.refusals.n > 1 {
 		x.refusals.pause = time.Now().Add(min(maxPause, firstPause<<min(x.refusals.n-2, 10)))
 	}
-	return relay.ErrAgain
+	return errAgain
 }
 
 // acquireEndpoint obtains an endpoint: from the mirror for a warm model, else from the gate. It returns false if there

@@ -80,6 +80,21 @@ func (g *Gate) Endpoint(model string) (r Endpoint, ok bool) {
 	return leastLoaded(g.currentTable().copies[model])
 }
 
+// EndpointFor is [Gate.Endpoint] for a request with a JSON body. Requests with the same beginning go to the same copy from
+// every gateway, so it has probably computed the beginning or encoded its media. If that copy has more than 1.25 times the
+// mean of the open requests, the next one in the beginning's own order is chosen (consistent hashing with bounded loads).
+func (g *Gate) EndpointFor(model string, body []byte) (r Endpoint, ok bool) {
+	list := g.currentTable().copies[model]
+	if len(list) > 1 {
+		if key := prefixOf(body); key != 0 {
+			if i := preferredCopy(list, key); i >= 0 {
+				return list[i].endpoint, true
+			}
+		}
+	}
+	return leastLoaded(list)
+}
+
 // currentTable returns the table of the mirror's snapshot, or of the one before.
 func (g *Gate) currentTable() *endpointTable {
 	t := g.table.Load()

@@ -83,21 +83,6 @@ func isText(part []byte) bool {
 	return text
 }
 
-// EndpointFor is [Gate.Endpoint] for a request with a JSON body. Requests with the same beginning go to the same copy from
-// every gateway, so it has probably computed the beginning or encoded its media. If that copy has more than 1.25 times the
-// mean of the open requests, the next one in the beginning's own order is chosen (consistent hashing with bounded loads).
-func (g *Gate) EndpointFor(model string, body []byte) (r Endpoint, ok bool) {
-	list := g.currentTable().copies[model]
-	if len(list) > 1 {
-		if key := prefixOf(body); key != 0 {
-			if i := preferredCopy(list, key); i >= 0 {
-				return list[i].endpoint, true
-			}
-		}
-	}
-	return leastLoaded(list)
-}
-
 // preferredCopy returns the copy that a beginning prefers among those with room for one more request, or -1 if other requests
 // have taken the last room meanwhile.
 func preferredCopy(list []loadedCopy, key uint64) int {

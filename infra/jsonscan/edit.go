@@ -1,12 +1,13 @@
 package jsonscan
 
-// Set returns a copy of body in which the top-level member key has the JSON
-// value given. A repeated member is kept once, so that it does not matter
-// which one a reader prefers; a missing one is added in front. Every other
-// byte stays. The error is a [*SyntaxError], of body or of value.
+// Set returns a copy of body in which the top-level member key has the JSON value given. A repeated member is kept once,
+// so that it does not matter which one a reader prefers; a missing one is added in front. Every other byte stays. The
+// error is a [*SyntaxError], of body or of value.
 func Set(body []byte, key string, value []byte) ([]byte, error) {
-	if err := validValue(value); err != nil {
+	if end, err := skipValue(value, 0, 1); err != nil {
 		return nil, err
+	} else if end < len(value) {
+		return nil, fail(end, "text after the value")
 	}
 	m, err := Open(body)
 	if err != nil {
@@ -25,7 +26,7 @@ func Set(body []byte, key string, value []byte) ([]byte, error) {
 		} else {
 			out = append(out, body[copied:m.gap-1]...) // without the comma
 		}
-		copied = m.stop
+		copied = m.pos
 	}
 	if m.err != nil {
 		return nil, m.err
@@ -48,9 +49,8 @@ func SetString(body []byte, key, text string) ([]byte, error) {
 	return Set(body, key, AppendQuote(nil, text))
 }
 
-// Remove returns a copy of body without the top-level member key, however
-// often it occurs. The other members stay as they are. The error is a
-// [*SyntaxError].
+// Remove returns a copy of body without the top-level member key, however often it occurs. The other members stay as they
+// are. The error is a [*SyntaxError].
 func Remove(body []byte, key string) ([]byte, error) {
 	m, err := Open(body)
 	if err != nil {
@@ -59,14 +59,14 @@ func Remove(body []byte, key string) ([]byte, error) {
 	out := append(make([]byte, 0, len(body)), body[:m.pos]...)
 	kept, end := 0, m.pos
 	for m.Next() {
-		end = m.stop
+		end = m.pos
 		if string(m.Name()) == key {
 			continue
 		}
 		if kept > 0 {
 			out = append(out, ',')
 		}
-		out = append(out, body[m.gap:m.stop]...)
+		out = append(out, body[m.gap:m.pos]...)
 		kept++
 	}
 	if m.err != nil {
@@ -81,15 +81,19 @@ type Span struct {
 	n        int // it is the nth member
 }
 
-// Blank overwrites the members at the given places with blanks, commas
-// included, so that body is a document without them. places are those of a
-// valid body, in order.
+// Span returns where the member stands, for [Blank].
+func (m *Members) Span() Span { return Span{from: m.gap, to: m.pos, n: m.count} }
+
+// Blank overwrites the members at the given places with blanks, commas included, so that body is a document without them.
+// places are those of a valid body, in order.
 func Blank(body []byte, places []Span) {
 	for i, p := range places {
 		if p.n > 1 {
 			p.from-- // the comma; members before the first that stays lose the one behind them
 		}
-		blank(body[p.from:p.to])
+		for at := p.from; at < p.to; at++ {
+			body[at] = ' '
+		}
 		if i+1 != p.n {
 			continue // one before it stays
 		}
@@ -97,25 +101,4 @@ func Blank(body []byte, places []Span) {
 			body[next] = ' '
 		}
 	}
-}
-
-func blank(b []byte) {
-	for i := range b {
-		b[i] = ' '
-	}
-}
-
-// validValue checks that value is one JSON value and nothing else.
-func validValue(value []byte) error {
-	if len(value) == 0 {
-		return fail(0, "value expected")
-	}
-	end, _, err := skipValue(value, 0)
-	if err != nil {
-		return err
-	}
-	if end < len(value) {
-		return fail(end, "text after the value")
-	}
-	return nil
 }

@@ -88,6 +88,8 @@ func TestBoundary(t *testing.T) {
 	}{
 		{"multipart/form-data; boundary=abc", "abc", true},
 		{`Multipart/Form-Data; charset=utf-8; boundary="a b"`, "a b", true},
+		{"multipart/form-data;boundary=a=b/c:d", "a=b/c:d", true},
+		{"multipart/form-data; boundary=a; boundary=b", "", false},
 		{"multipart/form-data", "", false},
 		{"multipart/mixed; boundary=abc", "", false},
 		{"application/json", "", false},

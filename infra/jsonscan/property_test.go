@@ -3,9 +3,7 @@ package jsonscan
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"reflect"
-	"regexp"
 	"testing"
 	"unicode/utf8"
 
@@ -19,9 +17,6 @@ func reference(body []byte) bool {
 	}
 	trimmed := bytes.TrimLeft(body, " \t\r\n")
 	if trimmed[0] != '{' {
-		return false
-	}
-	if halves.Match(allPairs.ReplaceAll(bytes.ReplaceAll(body, []byte(`\\`), nil), nil)) || outOfRange(body) {
 		return false
 	}
 	depth, deepest, inString := 0, 0, false
@@ -40,19 +35,6 @@ func reference(body []byte) bool {
 		}
 	}
 	return deepest <= maxDepth
-}
-
-// halves are escapes of surrogates, allPairs proper pairs of them. The text has no escaped backslash.
-var (
-	halves   = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
-	allPairs = regexp.MustCompile(`\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}`)
-)
-
-// outOfRange reports whether a number does not fit a double: encoding/json refuses to decode it as one.
-func outOfRange(body []byte) bool {
-	var v any
-	var wrong *json.UnmarshalTypeError
-	return errors.As(json.Unmarshal(body, &v), &wrong)
 }
 
 // agree fails unless Scan and encoding/json say the same of body and of the

@@ -2,9 +2,12 @@ package jsonscan
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // Kind is the JSON type of a value.
@@ -21,9 +24,7 @@ const (
 	Object
 )
 
-var kindNames = [...]string{
-	Absent: "absent", Null: "null", Bool: "boolean", Number: "number", String: "string", Array: "array", Object: "object",
-}
+var kindNames = [...]string{"absent", "null", "boolean", "number", "string", "array", "object"}
 
 // String names the kind as an error message would.
 func (k Kind) String() string {
@@ -33,40 +34,35 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// kindOf classifies a value by its first byte. ok is false when no JSON value
-// begins so.
-func kindOf(c byte) (k Kind, ok bool) {
+// kindOf classifies a valid value by its first byte.
+func kindOf(c byte) Kind {
 	switch c {
 	case '"':
-		return String, true
+		return String
 	case '{':
-		return Object, true
+		return Object
 	case '[':
-		return Array, true
+		return Array
 	case 't', 'f':
-		return Bool, true
+		return Bool
 	case 'n':
-		return Null, true
+		return Null
 	case '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
-		return Number, true
+		return Number
 	}
-	return Absent, false
+	return Absent
 }
 
-// Value is one member's value as it stands in the body. The zero Value is an
-// absent member.
+// Value is one member's value as it stands in the body. The zero Value is an absent member.
 type Value struct {
 	Kind Kind
 	Raw  []byte // the value's bytes inside the body, quotes included; not a copy
-
-	inside
 }
 
 // Set reports whether the value is present and not null.
 func (v Value) Set() bool { return v.Kind > Null }
 
-// Empty reports whether the value is absent, null, "", [] or {}. Numbers and
-// booleans are never empty.
+// Empty reports whether the value is absent, null, "", [] or {}. Numbers and booleans are never empty.
 func (v Value) Empty() bool {
 	switch v.Kind {
 	case Absent, Null:
@@ -74,32 +70,28 @@ func (v Value) Empty() bool {
 	case String:
 		return len(v.Raw) == 2
 	case Array, Object:
-		return v.items == 0
+		return skipSpace(v.Raw, 1) == len(v.Raw)-1
 	}
 	return false
 }
 
-// Depth returns how many levels of arrays and objects the value has: 0 for a
-// scalar, 1 for a flat list. Only the values that [Scan] and [Members] give
-// know it.
-func (v Value) Depth() int { return v.inside.depth }
+// Len counts the items of an array or members of an object; it is 0 for every other kind.
+func (v Value) Len() (n int) {
+	w := WalkOf(v.Raw)
+	if v.Kind == Object {
+		w.Object(func([]byte) bool { n++; return true })
+	} else {
+		w.Array(func() bool { n++; return true })
+	}
+	return n
+}
 
-// HasObject reports whether the value is an object or holds one. Only the
-// values that [Scan] and [Members] give know it.
-func (v Value) HasObject() bool { return v.objects }
-
-// Len returns the number of items of an array or members of an object, counted
-// during the scan, and 0 for every other kind.
-func (v Value) Len() int { return v.items }
-
-// First returns the kind of an array's first item, Absent for an empty array
-// or a value of another kind.
+// First returns the kind of an array's first item, Absent for an empty array or a value of another kind.
 func (v Value) First() Kind {
-	if v.Kind != Array || v.items == 0 {
+	if v.Kind != Array {
 		return Absent
 	}
-	k, _ := kindOf(v.Raw[skipSpace(v.Raw, 1)])
-	return k
+	return kindOf(v.Raw[skipSpace(v.Raw, 1)])
 }
 
 // Bool returns the value of a boolean and false for every other kind.
@@ -117,29 +109,74 @@ func (v Value) Int() (n int64, ok bool) {
 	return int64(f), err == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53
 }
 
-// Bytes returns the text of a string, unescaped, and nil for every other kind.
-// Without escapes it is a part of the body and must not be changed or kept
-// longer than the body.
+// Bytes returns the text of a string, unescaped, and nil for every other kind. Without escapes it is a part of the body
+// and must not be changed or kept longer than the body.
 func (v Value) Bytes() []byte {
-	if v.Kind != String {
+	if v.Kind != String || len(v.Raw) < 2 {
 		return nil
 	}
-	text := v.quoted()
+	text := v.Raw[1 : len(v.Raw)-1]
 	if bytes.IndexByte(text, '\\') < 0 {
 		return text
 	}
-	return unescape(text)
-}
-
-// quoted returns what stands between the quotes of a string, nil for one that
-// the text breaks off after its first quote.
-func (v Value) quoted() []byte {
-	if len(v.Raw) < 2 {
-		return nil
+	out := make([]byte, 0, len(text))
+	for len(text) > 0 {
+		plain := bytes.IndexByte(text, '\\')
+		if plain < 0 {
+			plain = len(text)
+		}
+		out = append(out, text[:plain]...)
+		if text = text[plain:]; len(text) > 0 {
+			r, n := unescape(text)
+			out = utf8.AppendRune(out, r)
+			text = text[n:]
+		}
 	}
-	return v.Raw[1 : len(v.Raw)-1]
+	return out
 }
 
-// String returns the text of a string, unescaped, as a copy; for every other
-// kind it returns "".
+// String returns the text of a string, unescaped, as a copy; for every other kind it returns "".
 func (v Value) String() string { return string(v.Bytes()) }
+
+var escapes = map[byte]rune{'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// unescape decodes the escape sequence that text begins with and returns its length. Half a surrogate pair becomes
+// U+FFFD, as in encoding/json, and so does a sequence that is not valid.
+func unescape(text []byte) (r rune, n int) {
+	if len(text) < 2 {
+		return utf8.RuneError, len(text)
+	}
+	if c := text[1]; c != 'u' {
+		if r, ok := escapes[c]; ok {
+			return r, 2
+		}
+		return rune(c), 2 // quote, backslash, slash
+	}
+	if r = hex4(text[2:]); r < 0 {
+		return utf8.RuneError, 2
+	}
+	if utf16.IsSurrogate(r) {
+		if bytes.HasPrefix(text[6:], []byte(`\u`)) {
+			if pair := utf16.DecodeRune(r, hex4(text[8:])); pair != utf8.RuneError {
+				return pair, 12
+			}
+		}
+		return utf8.RuneError, 6
+	}
+	return r, 6
+}
+
+// AppendQuote appends s to dst as a JSON string. Bytes that are not UTF-8 become U+FFFD.
+func AppendQuote(dst []byte, s string) []byte {
+	quoted, _ := Marshal(s) // no error: a text always encodes
+	return append(dst, quoted...)
+}
+
+// Marshal is [json.Marshal], but leaves <, > and & readable.
+func Marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}

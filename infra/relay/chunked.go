@@ -15,7 +15,7 @@ type chunkState uint8
 const (
 	chunkSizeFirst chunkState = iota // before the first digit of a size
 	chunkSize                        // within the digits
-	chunkExt                         // within an extension, which is skipped
+	chunkExt                         // within blanks or an extension, which are skipped
 	chunkSizeLF                      // before the LF that ends the size line
 	chunkData                        // left bytes of data follow
 	chunkDataCR                      // before the CR that ends the data
@@ -28,7 +28,7 @@ const (
 )
 
 // chunkDecoder removes chunked framing from a byte stream that arrives in pieces of any size. It is strict: hexadecimal
-// sizes without blanks, CRLF everywhere, bounded lines. Its state between pieces is a few words, so it never has to
+// sizes, CRLF everywhere, bounded lines. Its state between pieces is a few words, so it never has to
 // keep bytes of the stream for the next piece.
 type chunkDecoder struct {
 	state chunkState
@@ -83,7 +83,7 @@ func (d *chunkDecoder) frame(c byte) bool {
 		switch {
 		case d.state == chunkSizeFirst:
 			return false
-		case c == ';':
+		case c == ';', c == ' ', c == '\t':
 			d.state = chunkExt
 		case c == '\r':
 			d.state = chunkSizeLF

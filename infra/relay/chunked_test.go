@@ -53,7 +53,6 @@ func TestBadChunks(t *testing.T) {
 	for name, raw := range map[string]string{
 		"no digit":          "\r\n",
 		"blank before":      " 3\r\nabc\r\n",
-		"blank behind":      "3 \r\nabc\r\n",
 		"hex prefix":        "0x3\r\nabc\r\n",
 		"negative":          "-3\r\n",
 		"LF only":           "3\nabc\n",

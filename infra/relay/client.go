@@ -71,7 +71,7 @@ func New(cfg Config) *Client {
 // Do sends the request and waits for the head of the answer. call may be nil if nobody needs to cancel. On success the
 // caller must Close the response; on error there is none. Errors are *Error or ErrBadRequest.
 func (c *Client) Do(call *Call, req *Request) (*Response, error) {
-	r, err := c.start(call, req, true, time.Time{})
+	r, err := c.Start(call, req)
 	if err != nil {
 		return nil, err
 	}
@@ -105,22 +105,14 @@ func (c *Client) Fetch(ctx context.Context, req *Request, key string, dst []byte
 	return resp.Status(), dst, err
 }
 
-// Start sends the request and returns without waiting for the answer, unless [Request.Waits]. The caller must then call Await,
-// and finally Close.
+// Start sends the request and returns without waiting for the answer. The caller must then call Await, and finally
+// Close.
 func (c *Client) Start(call *Call, req *Request) (*Response, error) {
-	return c.start(call, req, req.Waits, req.Until)
-}
-
-func (c *Client) start(call *Call, req *Request, waits bool, until time.Time) (*Response, error) {
-	out := outgoing{buf: takeBuffer(false)}
-	defer out.drop()
-	head, ok := req.appendHead((*out.buf)[:0], c.cfg.Host, c.cfg.Single)
+	buf := takeBuffer(false)
+	defer giveBuffer(buf)
+	head, ok := req.appendHead((*buf)[:0], c.cfg.Host, c.cfg.Single)
 	if !ok {
 		return nil, ErrBadRequest
-	}
-	asks := rawReads && waits && req.Upload == nil && len(req.Body) <= cap(head)-len(head)
-	if asks {
-		out.text = append(head, req.Body...)
 	}
 	body := req.Body
 	if req.Upload != nil {
@@ -131,31 +123,22 @@ func (c *Client) start(call *Call, req *Request, waits bool, until time.Time) (*
 		}
 	}
 	for {
-		cn, reused, err := c.take(call, !asks)
+		cn, reused, err := c.take(call)
 		if err != nil {
 			return nil, err
 		}
-		r := &cn.resp
-		r.begin(c, call, req)
-		var n int64
-		if asks && cn.raw != nil {
-			r.sent(req.FirstByte)
-			n, err = cn.ask(&out, reused, earlier(until, r.headDue), c.cfg.WriteTimeout)
-			r.got = cn.hi > 0
-		} else {
-			if n, err = cn.write(head, body, c.cfg.WriteTimeout); err == nil && req.Upload != nil {
-				var more int64
-				more, err = cn.upload(call, req.Upload, c.cfg.WriteTimeout)
-				n += more
-			}
-			if err == nil {
-				r.sent(req.FirstByte)
-			}
+		r := &Response{
+			c: cn, client: c, call: call, reuse: !c.cfg.Single,
+			isHead: req.Method == "HEAD", upgrade: req.Upgrade != "", first: req.FirstByte, silence: req.Silence, probe: req.Probe,
+		}
+		n, err := cn.write(head, body, c.cfg.WriteTimeout)
+		if err == nil && req.Upload != nil {
+			var more int64
+			more, err = cn.upload(call, req.Upload, c.cfg.WriteTimeout)
+			n += more
 		}
 		if err == nil {
-			if r.got {
-				r.heard()
-			}
+			r.sent()
 			return r, nil
 		}
 		if n == 0 && reused && call.Cause() == nil {
@@ -171,8 +154,8 @@ func (c *Client) start(call *Call, req *Request, waits bool, until time.Time) (*
 	}
 }
 
-// take checks out a connection and binds call to it. look says that ask does not look whether an idle one is closed.
-func (c *Client) take(call *Call, look bool) (cn *conn, reused bool, err error) {
+// take checks out a connection and binds call to it.
+func (c *Client) take(call *Call) (cn *conn, reused bool, err error) {
 	if cause := call.Cause(); cause != nil {
 		return nil, false, &Error{Kind: ErrCancelled, Cause: cause}
 	}
@@ -187,7 +170,7 @@ func (c *Client) take(call *Call, look bool) (cn *conn, reused bool, err error) 
 		c.idle[len(c.idle)-1] = nil
 		c.idle = c.idle[:len(c.idle)-1]
 		c.mu.Unlock()
-		if time.Since(cn.idleSince) < c.cfg.IdleTimeout && (!look || !cn.isStale()) { // the reaper may be late
+		if time.Since(cn.idleSince) < c.cfg.IdleTimeout && !cn.isStale() { // the reaper may be late
 			break
 		}
 		_ = cn.nc.Close()
@@ -201,6 +184,7 @@ func (c *Client) take(call *Call, look bool) (cn *conn, reused bool, err error) 
 			return nil, false, err
 		}
 	}
+	cn.big = false
 	if !call.bind(cn) {
 		c.release(cn)
 		return nil, false, &Error{Kind: ErrCancelled, Cause: call.Cause()}

@@ -27,23 +27,16 @@ type conn struct {
 	readFn func(fd uintptr) bool // c.tryRead, made once
 	nowFn  func(fd uintptr)      // c.readNow's callback, made once
 	peekFn func(fd uintptr)      // c.tryPeek, made once
-	askFn  func(fd uintptr) bool // c.tryAsk, made once
 	n      int                   // result of readFn and nowFn
 	err    error                 // result of readFn and nowFn
 	stale  bool                  // result of peekFn
 	peeked [1]byte
-
-	out   outgoing // what tryAsk sends
-	look  bool     // tryAsk first looks whether the connection is closed
-	asked bool     // tryAsk has run
-	taken int      // bytes of out that the socket took
 
 	// Deadlines are lazy: one that is early enough stays, and one that fires too early is set again. A stream of many
 	// short waits therefore rarely touches the runtime's timers.
 	readDue, writeDue time.Time
 
 	idleSince time.Time
-	resp      Response
 	vec       net.Buffers // for writing head and body together
 	parts     [2][]byte
 }
@@ -52,8 +45,6 @@ func newConn(nc net.Conn) *conn {
 	c := &conn{nc: nc, raw: rawConn(nc)}
 	c.readFn, c.peekFn = c.tryRead, c.tryPeek
 	c.nowFn = func(fd uintptr) { c.tryRead(fd) }
-	c.askFn = c.tryAsk
-	c.resp.c = c
 	return c
 }
 
@@ -215,71 +206,6 @@ func (c *conn) write(head, body []byte, timeout time.Duration) (n int64, err err
 		body = body[len(next):]
 	}
 	return n, err
-}
-
-// outgoing is a small request in a buffer, which is given back once the socket has taken it.
-type outgoing struct {
-	buf  *[]byte
-	text []byte
-}
-
-func (o *outgoing) drop() {
-	if o.buf != nil {
-		giveBuffer(o.buf)
-		o.buf = nil
-	}
-}
-
-// errStale means that the upstream had closed the connection, or sent unexpected bytes on it.
-var errStale = errors.New("stale connection")
-
-// ask sends a small request and waits until due for the first bytes of the answer, which need not have come when it returns. It
-// does both within one read of the runtime's poller: what arrives after the look wakes the read, so the read waits without
-// trying first. n counts the bytes that the socket took; look is for a connection that was idle.
-func (c *conn) ask(out *outgoing, look bool, due time.Time, timeout time.Duration) (n int64, err error) {
-	c.out, c.look, c.asked, c.taken = *out, look, false, 0
-	defer func() { *out, c.out = c.out, outgoing{} }()
-	if !due.IsZero() && (c.readDue.IsZero() || c.readDue.After(due)) {
-		err = c.setReadDue(due)
-	}
-	for err == nil {
-		c.n, c.err, c.stale = 0, nil, false
-		if err = c.raw.Read(c.askFn); err == nil || c.asked || !errors.Is(err, os.ErrDeadlineExceeded) {
-			break
-		}
-		if !due.IsZero() && !time.Now().Before(due) {
-			return c.send(out.text, look)
-		}
-		err = c.setReadDue(due) // an earlier exchange's has passed
-	}
-	switch {
-	case !c.asked:
-		return 0, err
-	case c.stale:
-		return 0, errStale
-	case c.taken == len(c.out.text):
-		if c.n > 0 {
-			c.big = c.n == len(*c.buf)
-			c.hi = c.n
-		}
-		return int64(c.taken), nil // if the wait failed, the next read says how
-	case c.err != nil:
-		return int64(c.taken), c.err
-	}
-	if err := c.armWrite(timeout); err != nil {
-		return int64(c.taken), err
-	}
-	m, err := c.nc.Write(c.out.text[c.taken:])
-	return int64(c.taken + m), err
-}
-
-// send is ask for which no time is left to wait.
-func (c *conn) send(text []byte, look bool) (n int64, err error) {
-	if look && c.isStale() {
-		return 0, errStale
-	}
-	m, err := c.nc.Write(text)
-	return int64(m), err
 }
 
 func (c *conn) armWrite(timeout time.Duration) error {

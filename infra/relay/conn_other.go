@@ -8,6 +8,4 @@ const rawReads = false
 
 func (c *conn) tryRead(uintptr) bool { return true }
 
-func (c *conn) tryAsk(uintptr) bool { return true }
-
 func (c *conn) tryPeek(uintptr) {}

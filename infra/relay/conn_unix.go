@@ -24,35 +24,6 @@ func (c *conn) tryRead(fd uintptr) bool {
 	return c.err != syscall.EAGAIN
 }
 
-// tryAsk sends out when it is called first, and reads when the socket has bytes. False makes the runtime's poller wait for these
-// and call again.
-func (c *conn) tryAsk(fd uintptr) bool {
-	if c.asked {
-		return c.tryRead(fd)
-	}
-	c.asked = true
-	if c.look {
-		if c.tryPeek(fd); c.stale {
-			return true
-		}
-	}
-	for {
-		n, err := syscall.Write(int(fd), c.out.text)
-		if err == syscall.EINTR {
-			continue
-		}
-		if c.taken = max(n, 0); err != nil && err != syscall.EAGAIN {
-			c.err = err
-			return true
-		}
-		if c.taken < len(c.out.text) {
-			return true // ask sends the rest
-		}
-		c.out.drop()
-		return false
-	}
-}
-
 // tryPeek checks whether an idle connection is still open and silent.
 func (c *conn) tryPeek(fd uintptr) {
 	for {

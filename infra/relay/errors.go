@@ -2,6 +2,7 @@ package relay
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 )
 
@@ -11,9 +12,9 @@ var (
 	ErrUnreachable = errors.New("upstream unreachable")
 	// ErrBroken: the connection ended after all or part of the request was sent.
 	ErrBroken = errors.New("upstream connection broke")
-	// ErrBadReply: the answer is not HTTP/1.x, or its framing or one of its events is malformed.
+	// ErrBadReply: the answer is not HTTP/1.x, or its framing is malformed.
 	ErrBadReply = errors.New("bad upstream reply")
-	// ErrTooLarge: the answer, or a line of its stream, exceeds its limit, or its JSON nests too deep.
+	// ErrTooLarge: the answer, or a line of its stream, exceeds its limit.
 	ErrTooLarge = errors.New("upstream reply too large")
 	// ErrTimeout: the head or the body did not begin within Request.FirstByte, the body was silent for Request.Silence,
 	// or the upstream stopped accepting the request.
@@ -27,10 +28,8 @@ var (
 var (
 	// ErrGone is the cause for cancelling a call whose client has left. A failed write to the client matches it too.
 	ErrGone = errors.New("client gone")
-	// ErrPending: Response.Await reached its time limit without an answer. Await may be called again.
+	// ErrPending: Response.Await or Next reached the given time. It may be called again.
 	ErrPending = errors.New("no answer yet")
-	// ErrAgain, returned by StreamConfig.Open or StreamConfig.Check, sends a held stream back to Ready.
-	ErrAgain = errors.New("wait again")
 	// ErrBadRequest: the Request holds bytes that are not allowed in a request line or a header. Nothing was sent.
 	ErrBadRequest = errors.New("request cannot be written")
 )
@@ -67,3 +66,14 @@ func (e *Error) Unwrap() []error {
 	}
 	return []error{e.Kind, e.Cause}
 }
+
+// EventError is an error that an upstream reported in an event of its stream.
+type EventError struct {
+	Data  []byte // data of the event; JSON from a sane upstream
+	Cause error  // why there is no such event, from a Hop; nil for one that came
+}
+
+// Unwrap returns the cause.
+func (e *EventError) Unwrap() error { return e.Cause }
+
+func (e *EventError) Error() string { return fmt.Sprintf("error event: %.200q", e.Data) }

@@ -1,138 +1,112 @@
 package relay
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
-	"io"
 	"iter"
-	"sync"
-
-	"github.com/valyala/fasthttp"
+	"strconv"
 )
 
 var errHead = errors.New("malformed response head")
 
-// headParser lets fasthttp parse a head in memory.
-type headParser struct {
-	src []byte
-	br  *bufio.Reader
+// head is the head of an answer: a status line and fields, as they came.
+type head struct {
+	fields  []byte // the lines behind the status line
+	status  int
+	length  int64 // Content-Length; -1 without one
+	chunked bool
+	closes  bool // the connection serves no other request
 }
 
-func (p *headParser) Read(b []byte) (int, error) {
-	if len(p.src) == 0 {
-		return 0, io.EOF
+// parseHead parses a complete head. It refuses what HTTP parsers could read in different ways. The lines may end with a
+// line feed alone, as some engines write them. Its errors never quote the head.
+func parseHead(b []byte) (h head, err error) {
+	line, rest := cutLine(b)
+	version, status := line[:min(len(line), len("HTTP/1.1 "))], line[min(len(line), len("HTTP/1.1 ")):]
+	h = head{fields: rest, length: -1, closes: string(version) == "HTTP/1.0 "}
+	if !h.closes && string(version) != "HTTP/1.1 " || len(status) < 3 || len(status) > 3 && status[3] != ' ' {
+		return h, errHead
 	}
-	n := copy(b, p.src)
-	p.src = p.src[n:]
-	return n, nil
+	if h.status, err = strconv.Atoi(string(status[:3])); err != nil || h.status < 100 {
+		return h, errHead
+	}
+	for old := h.closes; len(rest) > 0; {
+		if line, rest = cutLine(rest); len(line) == 0 {
+			break
+		}
+		name, value, ok := bytes.Cut(line, []byte(":"))
+		if !ok || !isToken(name) || !isValue(value) { // a folded line, or a blank before the colon, too
+			return h, errHead
+		}
+		switch value = bytes.TrimSpace(value); {
+		case equalFold(name, "content-length"):
+			n, err := strconv.ParseUint(string(value), 10, 62)
+			if err != nil || h.length >= 0 && h.length != int64(n) {
+				return h, errHead
+			}
+			h.length = int64(n)
+		case equalFold(name, "transfer-encoding"):
+			if old || h.chunked || !equalFold(value, "chunked") {
+				return h, errHead
+			}
+			h.chunked = true
+		case equalFold(name, "connection"):
+			for option := range bytes.SplitSeq(value, []byte(",")) {
+				h.closes = h.closes || equalFold(bytes.TrimSpace(option), "close")
+			}
+		}
+	}
+	if h.chunked && h.length >= 0 {
+		return h, errHead // a reader that uses the other framing sees another body
+	}
+	return h, nil
 }
 
-var headParsers = sync.Pool{New: func() any {
-	p := new(headParser)
-	p.br = bufio.NewReaderSize(p, smallBuffer)
-	return p
-}}
-
-// parseHead parses one complete head, which must end at the end of head. It accepts only what every HTTP parser would
-// read in the same way. Its errors never quote the head.
-func parseHead(h *fasthttp.ResponseHeader, head []byte) error {
-	http11 := bytes.HasPrefix(head, []byte("HTTP/1.1 "))
-	if !http11 && !bytes.HasPrefix(head, []byte("HTTP/1.0 ")) || !hasStatus(head[len("HTTP/1.1 "):]) || !plainLines(head) {
-		return errHead
-	}
-	p := headParsers.Get().(*headParser)
-	p.src = head
-	p.br.Reset(p)
-	err := h.Read(p.br)
-	whole := p.br.Buffered() == 0 && len(p.src) == 0
-	p.src = nil
-	headParsers.Put(p)
-	switch {
-	case err != nil || !whole:
-		return errHead
-	case h.ContentLength() == -1 && hasField(head, "content-length"):
-		return errHead // both framings: a reader that uses the other one sees another body
-	case !http11 && hasField(head, "transfer-encoding"):
-		return errHead
-	}
-	return nil
-}
-
-// hasStatus reports whether b starts with a status from 100 to 999. fasthttp reads 000 as 200.
-func hasStatus(b []byte) bool {
-	if len(b) < 4 || b[0] == '0' || b[3] != ' ' && b[3] != '\r' {
-		return false
-	}
-	return !bytes.ContainsFunc(b[:3], func(c rune) bool { return c < '0' || c > '9' })
+// cutLine returns the first line of b without its end, and what follows it.
+func cutLine(b []byte) (line, rest []byte) {
+	line, rest, _ = bytes.Cut(b, []byte("\n"))
+	return bytes.TrimSuffix(line, []byte("\r")), rest
 }
 
 // headEnd returns the length of the head at the start of b, or 0 if it is incomplete. The first from bytes were already
 // searched.
 func headEnd(b []byte, from int) int {
-	from = max(from-3, 0)
-	if i := bytes.Index(b[from:], []byte("\r\n\r\n")); i >= 0 {
-		return from + i + 4
-	}
-	return 0
-}
-
-// plainLines reports whether every line ends in CRLF, CR and LF appear nowhere else, and no white space precedes a
-// field's colon, since some parsers take it as part of the name.
-func plainLines(head []byte) bool {
-	for len(head) > 0 {
-		i := bytes.IndexByte(head, '\n')
-		if i <= 0 || bytes.IndexByte(head[:i], '\r') != i-1 {
-			return false
+	for i := max(from-3, 0); ; {
+		n := bytes.IndexByte(b[i:], '\n')
+		if n < 0 {
+			return 0
 		}
-		if colon := bytes.IndexByte(head[:i], ':'); colon > 0 && (head[colon-1] == ' ' || head[colon-1] == '\t') {
-			return false
-		}
-		head = head[i+1:]
-	}
-	return true
-}
-
-// wantsClose looks for the option "close" in all Connection fields of a head. fasthttp recognises only the plain word,
-// and lets a later field override it.
-func wantsClose(head []byte) bool {
-	for v := range fieldValues(head, "connection") {
-		for len(v) > 0 {
-			opt, rest, _ := bytes.Cut(v, []byte(","))
-			if equalFold(bytes.TrimSpace(opt), "close") {
-				return true
-			}
-			v = rest
+		i += n + 1
+		switch {
+		case bytes.HasPrefix(b[i:], []byte("\n")):
+			return i + 1
+		case bytes.HasPrefix(b[i:], []byte("\r\n")):
+			return i + 2
 		}
 	}
-	return false
-}
-
-// hasField reports whether the header block has the field; lower is its name in lower case.
-func hasField(block []byte, lower string) bool {
-	for range fieldValues(block, lower) {
-		return true
-	}
-	return false
 }
 
 // fieldValues yields what follows the colon in each line of the field; lower is its name in lower case.
 func fieldValues(block []byte, lower string) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for len(block) > 0 {
-			line := block
-			if i := bytes.IndexByte(block, '\n'); i >= 0 {
-				line, block = block[:i], block[i+1:]
-			} else {
-				block = nil
-			}
-			if len(line) <= len(lower) || line[0]|0x20 != lower[0] || !equalFold(line[:len(lower)], lower) {
+			var line []byte
+			line, block = cutLine(block)
+			if len(line) <= len(lower) || !equalFold(line[:len(lower)], lower) {
 				continue
 			}
 			rest := bytes.TrimLeft(line[len(lower):], " \t")
-			if len(rest) > 0 && rest[0] == ':' && !yield(rest[1:]) {
+			if len(rest) > 0 && rest[0] == ':' && !yield(bytes.TrimSpace(rest[1:])) {
 				return
 			}
 		}
 	}
+}
+
+// hasField reports whether a block of lines has the field; lower is its name in lower case.
+func hasField(block []byte, lower string) bool {
+	for range fieldValues(block, lower) {
+		return true
+	}
+	return false
 }

@@ -16,11 +16,11 @@ type Hop interface {
 
 // An Admission is a request that a program of this process is about to send for another one.
 type Admission interface {
-	// Wait waits until the runner admits the request, at most until the given time; the zero time means no limit. Once it has
-	// returned true, Start follows.
+	// Wait waits until the runner admits the request, at most until the given time; the zero time means no limit. Once it
+	// has returned true, Start follows.
 	Wait(until time.Time) bool
-	// Start sends the request as [Client.Start] does, or has an answer already. The admission ends with the response, or with the
-	// error.
+	// Start sends the request as [Client.Start] does, or has an answer already. The admission ends with the response, or
+	// with the error.
 	Start() (*Response, error)
 	// Drop gives the admission up instead of Start.
 	Drop()
@@ -35,36 +35,21 @@ func NewAnswer(status int, kind string, body []byte) *Response {
 
 // Answer replaces the upstream's answer, and nothing more of that is read.
 func (r *Response) Answer(status int, kind string, body []byte) {
-	r.header.Reset()
-	r.header.SetNoDefaultContentType(true)
-	r.header.SetStatusCode(status)
-	r.header.SetContentType(kind)
-	r.header.SetContentLength(len(body))
-	r.phase, r.reuse, r.isJSON, r.jsonEvents, r.bare = phaseEnded, false, false, false, false
+	r.head = head{status: status, length: int64(len(body))}
+	r.set = nil
+	r.Set("Content-Type", kind)
+	r.phase, r.reuse = phaseEnded, false
 	r.rest, r.err, r.reported = body, nil, nil
 }
 
 // Set sets a header field of the answer.
-func (r *Response) Set(name, value string) {
-	r.bare = false
-	r.header.Set(name, value)
-}
+func (r *Response) Set(name, value string) { r.set = append(r.set, Field{name, []byte(value)}) }
 
-// Bare removes all header fields but those that SendTo passes on: the status, the content type and the length.
-func (r *Response) Bare() {
-	var buf [128]byte
-	kind := append(buf[:0], r.header.ContentType()...)
-	status, length := r.header.StatusCode(), r.header.ContentLength()
-	r.header.Reset()
-	r.header.SetNoDefaultContentType(true)
-	r.header.SetStatusCode(status)
-	r.header.SetContentLength(length)
-	if len(kind) > 0 {
-		r.header.SetContentTypeBytes(kind)
+// StripHeaders removes all header fields but Content-Type: those that a server between would not pass on.
+func (r *Response) StripHeaders() {
+	kind := string(r.ContentType())
+	r.head.fields, r.set = nil, nil
+	if kind != "" {
+		r.Set("Content-Type", kind)
 	}
-	r.bare = true
 }
-
-// RequireJSONEvents says that the events of the body hold JSON, or [DONE]. For a [Stream] anything else is an ErrBadReply, or an
-// ErrTooLarge if it nests too deep. The bytes of such an event that arrive together with the fault are not relayed.
-func (r *Response) RequireJSONEvents() { r.jsonEvents = true }

@@ -15,7 +15,7 @@ type spy struct{ heads int }
 func (h *spy) Head(r *Response, err error) error {
 	h.heads++
 	if err == nil {
-		r.Bare()
+		r.StripHeaders()
 	}
 	return err
 }

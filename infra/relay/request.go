@@ -33,10 +33,6 @@ type Request struct {
 	Silence time.Duration
 	// Upgrade asks the upstream to switch to this protocol, such as "websocket"; see Response.Switched.
 	Upgrade string
-	// Waits lets Start also wait for the first bytes of the answer, at most until Until; the zero time means no limit. A small
-	// request then takes two system calls less, since nothing looks for bytes that cannot have come yet.
-	Waits bool
-	Until time.Time
 	// Probe marks a request that does not come from a client: [Client.Heard] does not count its answer.
 	Probe bool
 }
@@ -85,17 +81,7 @@ func (r *Request) appendHead(b []byte, host string, single bool) ([]byte, bool) 
 
 // ownField reports whether only Client may write the field.
 func ownField(name string) bool {
-	switch len(name) {
-	case len("Host"):
-		return equalFold(name, "host")
-	case len("Connection"):
-		return equalFold(name, "connection")
-	case len("Content-Length"):
-		return equalFold(name, "content-length")
-	case len("Transfer-Encoding"):
-		return equalFold(name, "transfer-encoding")
-	}
-	return false
+	return equalFold(name, "host") || equalFold(name, "connection") || equalFold(name, "content-length") || equalFold(name, "transfer-encoding")
 }
 
 // tokenBytes are the bytes RFC 9110 allows in a token.
@@ -109,13 +95,13 @@ var tokenBytes = func() (t [256]bool) {
 	return t
 }()
 
-func isToken(s string) bool {
-	for i := 0; i < len(s); i++ {
+func isToken[S string | []byte](s S) bool {
+	for i := range len(s) {
 		if !tokenBytes[s[i]] {
 			return false
 		}
 	}
-	return s != ""
+	return len(s) > 0
 }
 
 func isTarget(p []byte) bool {
@@ -136,19 +122,22 @@ func isValue(v []byte) bool {
 	return true
 }
 
-// equalFold reports whether s equals lower, which is lower-case ASCII, in any case.
-func equalFold[S string | []byte](s S, lower string) bool {
-	if len(s) != len(lower) {
+// equalFold reports whether two names of ASCII are the same in any case.
+func equalFold[S string | []byte](a S, b string) bool {
+	if len(a) != len(b) {
 		return false
 	}
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if c >= 'A' && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		if c != lower[i] {
+	for i := range len(a) {
+		if lower(a[i]) != lower(b[i]) {
 			return false
 		}
 	}
 	return true
+}
+
+func lower(c byte) byte {
+	if c >= 'A' && c <= 'Z' {
+		c += 'a' - 'A'
+	}
+	return c
 }

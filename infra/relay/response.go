@@ -3,6 +3,8 @@ package relay
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -12,11 +14,11 @@ import (
 type phase uint8
 
 const (
-	phaseClosed  phase = iota // given back; the connection may serve another exchange
-	phasePending              // the request was sent, the head has not arrived
+	phasePending phase = iota // the request was sent, the head has not arrived
 	phaseBody                 // body bytes follow
 	phaseEnded                // the body ended properly
 	phaseFailed               // err holds the reason
+	phaseClosed
 )
 
 type framing uint8
@@ -29,9 +31,8 @@ const (
 
 const maxInterim = 16 // 1xx heads before the final one
 
-// Response is one answer of an upstream, or the wait for it. It belongs to one goroutine at a time; only Call.Cancel
-// may come from others. It must be closed exactly once and not be used after that, as its memory serves the next
-// exchange.
+// Response is one answer of an upstream, or the wait for it. It belongs to one goroutine at a time; only Call.Cancel may
+// come from others. It must be closed. It serves no other exchange, so that closing it again or late does nothing.
 //
 // As the body stream of a fasthttp response (SendTo, or SetBodyStream with Size), it is written by the goroutine of the
 // client's connection, without a pipe, and closed by fasthttp.
@@ -45,7 +46,10 @@ type Response struct {
 	c      *conn // nil for an answer of no upstream
 	client *Client
 	call   *Call
-	header fasthttp.ResponseHeader
+
+	head  head
+	store [512]byte // for head's fields
+	set   []Field   // by Set
 
 	phase    phase
 	framing  framing
@@ -58,17 +62,11 @@ type Response struct {
 	scanned  int   // head bytes already searched for its end
 	left     int64 // bytes left of a body with a Content-Length
 	chunks   chunkDecoder
-	isJSON   bool     // check that the body is JSON
-	limit    int64    // if it is: body bytes that may still arrive, plus one; 0 means no bound
-	json     jsonText // check of the body decoded so far
-	rest     []byte   // decoded bytes not yet returned
-	err      error    // in phaseFailed
-	reported error    // the same as the reader gets it
-	headed   bool     // Hop.Head has returned
-	bare     bool     // it has no fields but Content-Type
-
-	jsonEvents bool  // see RequireJSONEvents
-	down       error // error of writing to the client
+	rest     []byte // decoded bytes not yet returned
+	err      error  // in phaseFailed
+	reported error  // the same as the reader gets it
+	headed   bool   // Hop.Head has returned
+	down     error  // error of writing to the client
 
 	headDue   time.Time     // when the head must have arrived
 	first     time.Duration // limit for the first bytes of the body; 0 once they arrived
@@ -81,35 +79,16 @@ var _ fasthttp.BodyWriterTo = (*Response)(nil)
 
 // heard counts bytes from the upstream.
 func (r *Response) heard() {
-	if !r.probe {
+	if r.got = true; !r.probe {
 		r.client.heard.Add(1)
 	}
 }
 
-// begin prepares the response for one exchange.
-func (r *Response) begin(client *Client, call *Call, req *Request) {
-	r.OnEnd, r.Hop = nil, nil
-	r.client, r.call = client, call
-	r.header.Reset()
-	r.header.SetNoDefaultContentType(true)
-	r.phase, r.framing = phasePending, frameLength
-	r.isHead, r.upgrade, r.reuse = req.Method == "HEAD", req.Upgrade != "", !client.cfg.Single
-	r.wasSent, r.got = false, false
-	r.interim, r.scanned, r.left = 0, 0, 0
-	r.chunks = chunkDecoder{}
-	r.isJSON, r.limit, r.json = false, 0, jsonText{}
-	r.rest, r.err, r.reported, r.down = nil, nil, nil, nil
-	r.headed, r.bare, r.jsonEvents = false, false, false
-	r.headDue, r.silentDue = time.Time{}, time.Time{}
-	r.first, r.silence, r.probe = req.FirstByte, req.Silence, req.Probe
-	r.c.big = false
-}
-
 // sent starts the timer for the first byte.
-func (r *Response) sent(firstByte time.Duration) {
+func (r *Response) sent() {
 	r.wasSent = true
-	if firstByte > 0 {
-		r.headDue = time.Now().Add(firstByte)
+	if r.first > 0 {
+		r.headDue = time.Now().Add(r.first)
 	}
 }
 
@@ -126,7 +105,7 @@ func (r *Response) writeFailed(n int64, cause error) error {
 	if r.Await(time.Now().Add(look)) == nil && r.Status() >= 400 {
 		return nil
 	}
-	if ne := net.Error(nil); errors.As(cause, &ne) && ne.Timeout() {
+	if ne, ok := errors.AsType[net.Error](cause); ok && ne.Timeout() {
 		return r.fail(ErrTimeout, cause)
 	}
 	return r.fail(ErrBroken, cause)
@@ -135,11 +114,8 @@ func (r *Response) writeFailed(n int64, cause error) error {
 // Await waits for the head of the answer until the given time; with the zero time only Request.FirstByte bounds the
 // wait. It returns ErrPending if the given time came first, and may then be called again. Any other error is final.
 func (r *Response) Await(until time.Time) error {
-	if r.Hop == nil || r.headed || r.phase == phaseClosed {
-		return r.await(until)
-	}
 	err := r.await(until)
-	if err != ErrPending {
+	if err != ErrPending && r.Hop != nil && !r.headed && r.phase != phaseClosed {
 		err = r.Hop.Head(r, err)
 		r.headed = true
 	}
@@ -155,16 +131,14 @@ func (r *Response) await(until time.Time) error {
 			break
 		}
 		due := earlier(until, r.headDue)
-		switch err := r.c.fill(due); err {
-		case nil:
-			r.got = true
+		switch err := r.c.fill(due); {
+		case err == nil:
 			r.heard()
-		case errDue:
-			if due.Equal(r.headDue) {
-				return r.fail(ErrTimeout, nil)
-			}
+		case err == errDue && due.Equal(r.headDue):
+			return r.fail(ErrTimeout, nil)
+		case err == errDue:
 			return ErrPending
-		case errFull:
+		case err == errFull:
 			return r.fail(ErrBadReply, errHead)
 		default:
 			return r.fail(ErrBroken, err)
@@ -189,36 +163,40 @@ func (r *Response) takeHead() error {
 			r.scanned = len(b)
 			return nil
 		}
-		if err := parseHead(&r.header, b[:n]); err != nil {
+		h, err := parseHead(b[:n])
+		if err != nil {
 			return err
 		}
 		r.c.lo += n
 		r.scanned = 0
-		if status := r.header.StatusCode(); status >= 200 {
-			r.frame(status, wantsClose(b[:n]))
+		switch {
+		case h.status >= 200:
+			h.fields = append(r.store[:0], h.fields...)
+			r.head = h
+			r.frame()
 			return nil
-		} else if status == fasthttp.StatusSwitchingProtocols && r.upgrade {
+		case h.status == fasthttp.StatusSwitchingProtocols && r.upgrade:
+			h.fields = append(r.store[:0], h.fields...)
+			r.head = h
 			r.phase, r.reuse = phaseEnded, false
 			return nil
-		} else if r.interim++; status == fasthttp.StatusSwitchingProtocols || r.interim > maxInterim {
+		case h.status == fasthttp.StatusSwitchingProtocols, r.interim == maxInterim:
 			return errHead
 		}
+		r.interim++
 	}
 }
 
-// frame decides where the body ends. closes says that the head announces the end of the connection.
-func (r *Response) frame(status int, closes bool) {
-	if closes || r.header.ConnectionClose() {
-		r.reuse = false
-	}
+// frame decides where the body ends.
+func (r *Response) frame() {
+	r.reuse = r.reuse && !r.head.closes
 	r.phase = phaseBody
-	length := r.header.ContentLength()
-	switch {
-	case r.isHead, status == fasthttp.StatusNoContent, status == fasthttp.StatusNotModified, length == 0:
+	switch h := &r.head; {
+	case r.isHead, h.status == fasthttp.StatusNoContent, h.status == fasthttp.StatusNotModified, h.length == 0:
 		r.phase = phaseEnded
-	case length > 0:
-		r.framing, r.left = frameLength, int64(length)
-	case length == -1:
+	case h.length > 0:
+		r.framing, r.left = frameLength, h.length
+	case h.chunked:
 		r.framing = frameChunked
 	default:
 		r.framing, r.reuse = frameClose, false
@@ -239,58 +217,43 @@ func (r *Response) fail(kind, cause error) error {
 	return r.reported
 }
 
-// Reject ends an exchange whose answer is wrong. It returns an ErrBadReply with the cause, and so does every further
-// read. The connection is not used again.
-func (r *Response) Reject(cause error) error {
-	r.rest = nil
-	return r.fail(ErrBadReply, cause)
-}
-
 // Status returns the status code, or 0 before the answer.
-func (r *Response) Status() int {
-	if r.phase == phasePending {
-		return 0
-	}
-	return r.header.StatusCode()
-}
+func (r *Response) Status() int { return r.head.status }
 
 // ContentType returns the value of Content-Type, or nil without one. It is valid until Close.
-func (r *Response) ContentType() []byte { return r.header.ContentType() }
+func (r *Response) ContentType() []byte { return r.Header(fasthttp.HeaderContentType) }
 
 // IsEvents reports whether the answer is a stream of events.
 func (r *Response) IsEvents() bool {
 	return bytes.HasPrefix(r.ContentType(), []byte("text/event-stream"))
 }
 
-// Header returns the first value of a header field, or nil without one. It does not allocate if name is spelled like
-// "Retry-After". The value is valid until Close.
+// Header returns the first value of a header field, or nil without one. The value is valid until Close.
 func (r *Response) Header(name string) []byte {
-	if r.bare && name != fasthttp.HeaderContentType {
-		return nil
+	for i := range r.set {
+		if equalFold(r.set[i].Name, name) {
+			return r.set[i].Value
+		}
 	}
-	return r.header.Peek(name)
+	for rest := r.head.fields; len(rest) > 0; {
+		var line []byte
+		if line, rest = cutLine(rest); len(line) > len(name) && line[len(name)] == ':' && equalFold(line[:len(name)], name) {
+			return bytes.TrimSpace(line[len(name)+1:])
+		}
+	}
+	return nil
 }
 
 // Size returns the length of the body in bytes, or -1 if it is not known in advance. For HEAD it is the announced
 // length.
 func (r *Response) Size() int {
-	if n := r.header.ContentLength(); n >= 0 {
-		return n
-	}
-	if r.phase == phaseEnded {
+	switch {
+	case r.head.length >= 0:
+		return int(r.head.length)
+	case r.phase == phaseEnded:
 		return len(r.rest)
 	}
 	return -1
-}
-
-// Buffered returns at least how many body bytes can be read without waiting; 0 means none.
-func (r *Response) Buffered() int {
-	if len(r.rest) == 0 && r.phase == phaseBody {
-		if b := r.c.unread(); len(b) > 0 {
-			r.rest = r.decode(b) // framing without data is nothing to read
-		}
-	}
-	return len(r.rest)
 }
 
 // SendTo makes the response the answer of ctx: status, content type and body. The caller copies other fields. fasthttp
@@ -304,6 +267,204 @@ func (r *Response) SendTo(ctx *fasthttp.RequestCtx) {
 	size := r.Size()
 	ctx.Response.SetBodyStream(r, size)
 	ctx.Response.ImmediateHeaderFlush = size < 0 && r.Buffered() == 0
+}
+
+// Next returns all body bytes available, and waits until the given time if there are none; the zero time never comes.
+// The bytes are valid until the following call. The error is io.EOF at the proper end, and ErrPending if the given time
+// came first.
+func (r *Response) Next(until time.Time) ([]byte, error) {
+	for {
+		if b := r.rest; len(b) > 0 {
+			r.rest = nil
+			return b, nil
+		}
+		switch r.phase {
+		case phaseEnded:
+			return nil, io.EOF
+		case phaseFailed:
+			return nil, r.reported
+		case phaseClosed:
+			return nil, net.ErrClosed
+		case phasePending:
+			if err := r.Await(until); err == ErrPending {
+				return nil, err
+			}
+			continue
+		}
+		if b := r.c.unread(); len(b) > 0 {
+			r.rest = r.decode(b)
+			continue
+		}
+		limit := r.silence // for the next bytes
+		if r.first > 0 {
+			limit = r.first
+		}
+		if limit > 0 && r.silentDue.IsZero() {
+			r.silentDue = time.Now().Add(limit)
+		}
+		due := earlier(until, r.silentDue)
+		switch err := r.c.fill(due); {
+		case err == nil:
+			r.silentDue = time.Time{}
+			r.heard()
+		case err == errDue && due.Equal(r.silentDue):
+			_ = r.fail(ErrTimeout, nil)
+		case err == errDue:
+			return nil, ErrPending
+		case err == io.EOF && r.framing == frameClose:
+			r.phase = phaseEnded
+		case err == io.EOF:
+			_ = r.fail(ErrBroken, io.ErrUnexpectedEOF)
+		default:
+			_ = r.fail(ErrBroken, err)
+		}
+	}
+}
+
+// Buffered returns at least how many body bytes can be read without waiting; 0 means none.
+func (r *Response) Buffered() int {
+	if len(r.rest) == 0 && r.phase == phaseBody {
+		if b := r.c.unread(); len(b) > 0 {
+			r.rest = r.decode(b) // framing without data is nothing to read
+		}
+	}
+	return len(r.rest)
+}
+
+// decode removes the framing from unread bytes b and notices the end of the body.
+func (r *Response) decode(b []byte) []byte {
+	used := len(b)
+	switch r.framing {
+	case frameLength:
+		used = int(min(int64(used), r.left))
+		b = b[:used]
+		if r.left -= int64(used); r.left == 0 {
+			r.phase = phaseEnded
+		}
+	case frameChunked:
+		var err error
+		if b, used, err = r.chunks.decode(b); err != nil {
+			_ = r.fail(ErrBadReply, err)
+		} else if r.chunks.state == chunkDone {
+			r.phase = phaseEnded
+		}
+	}
+	r.c.lo += used
+	if len(b) > 0 {
+		r.first = 0
+	}
+	return b
+}
+
+// Read returns the body bytes that are available and waits only if there are none. Its error is io.EOF only at the
+// body's proper end.
+func (r *Response) Read(p []byte) (int, error) {
+	b, err := r.Next(time.Time{})
+	if err != nil {
+		return 0, err
+	}
+	n := copy(p, b)
+	r.rest = b[n:]
+	return n, nil
+}
+
+// SupportsBodyWriteTo tells fasthttp to use WriteTo instead of Read.
+func (r *Response) SupportsBodyWriteTo() bool { return true }
+
+// WriteTo writes the body to w, straight from the buffer that was read from the socket. Chunks that arrived together
+// are written together; none waits for another.
+func (r *Response) WriteTo(w io.Writer) (int64, error) {
+	f, _ := w.(interface{ Flush() error })
+	var total int64
+	for {
+		if f != nil && total > 0 && r.Buffered() == 0 {
+			// Flush before waiting, so that w holds nothing back from the client.
+			if err := r.WriteFailed(f.Flush()); err != nil {
+				return total, err
+			}
+		}
+		b, err := r.Next(time.Time{})
+		if err == io.EOF {
+			return total, nil
+		} else if err != nil {
+			return total, err
+		}
+		n, err := w.Write(b)
+		total += int64(n)
+		if err := r.WriteFailed(err); err != nil {
+			return total, err
+		}
+	}
+}
+
+// WriteFailed records an error of writing the body to the client, if there is one. It returns one that matches ErrGone.
+func (r *Response) WriteFailed(err error) error {
+	if err != nil {
+		r.down = fmt.Errorf("%w: %w", ErrGone, err)
+		err = r.down
+	}
+	return err
+}
+
+// AppendBody appends the rest of the body to dst. It returns ErrTooLarge for a body longer than limit bytes.
+func (r *Response) AppendBody(dst []byte, limit int) ([]byte, error) {
+	for total := 0; ; {
+		b, err := r.Next(time.Time{})
+		if err == io.EOF {
+			return dst, nil
+		} else if err != nil {
+			return dst, err
+		}
+		if total += len(b); total > limit {
+			return dst, r.fail(ErrTooLarge, nil)
+		}
+		dst = append(dst, b...)
+	}
+}
+
+// Close ends the exchange. It keeps the connection if the body was read to its proper end and nothing followed it.
+// Otherwise it closes the connection, which tells the upstream that nobody is listening any more.
+func (r *Response) Close() error {
+	if r.phase == phaseClosed {
+		return nil
+	}
+	outcome := r.Outcome()
+	ended := r.phase == phaseEnded
+	r.phase, r.rest = phaseClosed, nil
+	if c := r.c; c != nil {
+		keep := r.reuse && ended && c.lo == c.hi
+		r.c = nil
+		c.drop()
+		if !r.call.unbind() || !keep {
+			_ = c.nc.Close()
+			c = nil
+		}
+		r.client.release(c)
+	}
+	if r.Hop != nil {
+		r.Hop.End(outcome)
+	}
+	if r.OnEnd != nil {
+		r.OnEnd(outcome)
+	}
+	return nil
+}
+
+// Outcome returns what OnEnd would get from Close now.
+func (r *Response) Outcome() error {
+	switch {
+	case r.down != nil:
+		return r.down
+	case r.phase == phaseEnded && len(r.rest) == 0:
+		return nil
+	case r.phase == phaseFailed:
+		return r.err
+	}
+	cause := r.call.Cause()
+	if cause == nil {
+		cause = net.ErrClosed
+	}
+	return &Error{Kind: ErrCancelled, Cause: cause, Sent: r.wasSent, Got: r.got}
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -151,7 +151,7 @@ func soakEvents(body []byte) []byte {
 	return out
 }
 
-// soakHandler relays as the gateway does: a watch per client, a call per exchange, and streams if asked for.
+// soakHandler relays as the gateway does: a watch per client, a call per exchange.
 func soakHandler(c *Client, w *Watcher, open *atomic.Int64) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		if SmugglingCheck(ctx) {
@@ -171,46 +171,25 @@ func soakHandler(c *Client, w *Watcher, open *atomic.Int64) fasthttp.RequestHand
 		}
 		req := &Request{Method: "POST", Path: ctx.Path(), Body: ctx.Request.Body(),
 			FirstByte: soakPatience / 2, Silence: soakPatience / 2}
-		switch ctx.Path()[1] {
-		case 'e':
-			if ctx.Request.Header.Peek("Held") != nil {
-				// The request's memory is gone when the stream opens, so keep a copy.
-				req.Path, req.Body = bytes.Clone(req.Path), bytes.Clone(req.Body)
-				NewStream(StreamConfig{
-					Ready: func(time.Time) (bool, error) { return true, call.Cause() },
-					Open:  func() (*Response, error) { return c.Start(call, req) },
-					Every: 2 * time.Millisecond, Keepalive: time.Millisecond, OnEnd: end,
-				}).SendTo(ctx)
-				return
-			}
-			r, err := c.Do(call, req)
-			if err != nil {
-				end(err)
-				refuse(err)
-				return
-			}
-			NewStream(StreamConfig{Response: r, Keepalive: time.Millisecond, OnEnd: end}).SendTo(ctx)
-		default:
-			r, err := c.Do(call, req)
-			if err != nil {
-				end(err)
-				refuse(err)
-				return
-			}
-			if len(ctx.Request.Header.Peek("Whole")) > 0 {
-				b, err := r.AppendBody(nil, 2<<20)
-				_ = r.Close()
-				end(err)
-				if err != nil {
-					refuse(err)
-					return
-				}
-				ctx.SetBody(b)
-				return
-			}
-			r.OnEnd = end
-			r.SendTo(ctx)
+		r, err := c.Do(call, req)
+		if err != nil {
+			end(err)
+			refuse(err)
+			return
 		}
+		if len(ctx.Request.Header.Peek("Whole")) > 0 {
+			b, err := r.AppendBody(nil, 2<<20)
+			_ = r.Close()
+			end(err)
+			if err != nil {
+				refuse(err)
+				return
+			}
+			ctx.SetBody(b)
+			return
+		}
+		r.OnEnd = end
+		r.SendTo(ctx)
 	}
 }
 
@@ -247,7 +226,7 @@ func soakClient(t *testing.T, addr string, end time.Time, n *soakCounts) {
 		leaves := r.IntN(20) == 0
 		msg := fmt.Appendf(nil, "POST /%s/%d/%d/%d/%d HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n", kind, seed, size, cut, sent, sent)
 		if r.IntN(4) == 0 {
-			msg = append(msg, "Held: 1\r\nWhole: 1\r\n"...)
+			msg = append(msg, "Whole: 1\r\n"...)
 		}
 		msg = append(append(msg, "\r\n"...), soakBody(seed, sent)...)
 		if _, err := nc.Write(msg); err != nil {
@@ -282,7 +261,6 @@ func soakClient(t *testing.T, addr string, end time.Time, n *soakCounts) {
 		}
 		want := soakBody(seed, size)
 		if kind == "e" {
-			body = soakStrip(body, err == nil)
 			want = soakEvents(want)
 		}
 		if err == nil {
@@ -296,7 +274,7 @@ func soakClient(t *testing.T, addr string, end time.Time, n *soakCounts) {
 			}
 			continue
 		}
-		// A held stream that fails to open, and any answer the upstream cut, ends early but without a wrong byte.
+		// An answer that the upstream cut ends early but without a wrong byte.
 		if !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) || !bytes.HasPrefix(want, body) {
 			soakFailed(t, fmt.Sprintf("kind %s cut %d: %d bytes of %d", kind, cut, len(body), len(want)), err)
 			return
@@ -304,19 +282,6 @@ func soakClient(t *testing.T, addr string, end time.Time, n *soakCounts) {
 		n.cut.Add(1)
 		drop()
 	}
-}
-
-// soakStrip removes the comments from an event stream.
-func soakStrip(b []byte, whole bool) []byte {
-	for _, c := range []string{": loading\n\n", ": ping\n\n"} {
-		b = bytes.ReplaceAll(b, []byte(c), nil)
-	}
-	if !whole {
-		if i := bytes.LastIndexByte(b, ':'); i >= 0 && (i == 0 || b[i-1] == '\n') {
-			b = b[:i]
-		}
-	}
-	return b
 }
 
 var soakDump sync.Once

@@ -124,10 +124,11 @@ func TestDepartureCancelsTheUpstream(t *testing.T) {
 			watch.Stop()
 			return
 		}
-		NewStream(StreamConfig{Response: r, Keepalive: time.Minute, OnEnd: func(err error) {
+		r.OnEnd = func(err error) {
 			watch.Stop()
 			outcome <- err
-		}}).SendTo(ctx)
+		}
+		r.SendTo(ctx)
 	})
 	client := dialRaw(t, addr)
 	client.send(simpleGet)

@@ -18,6 +18,7 @@ const (
 	CodeLoadTimeout       = "load_timeout"
 	CodeEngineOutOfMemory = "engine_out_of_memory"
 	CodeEngineCrashed     = "engine_crashed"
+	CodeRunnerFailed      = "runner_failed"
 	CodeHostInterrupted   = "host_interrupted"
 	CodeUpstreamTimeout   = "upstream_timeout"
 	CodeOverloaded        = "overloaded"

@@ -44,7 +44,7 @@ func (x *exchange) embed(q *batch.Batcher, w io.Writer) (r *reply, served bool) 
 	case errors.Is(err, relay.ErrGone):
 		return nobody, true
 	}
-	return engineFailed(err), true
+	return x.engineFailed(err), true
 }
 
 // vectors is the content type of the answers of a queue.

@@ -30,8 +30,6 @@ type modelRequest struct {
 	upload         *relay.Upload            // the body, in place of body; nil unless it is sent on while it arrives
 	field          func(name string) []byte // of infra/rpc, and those of the client that are passed on
 	handshake      *fasthttp.RequestHeader  // nil unless it asks for a WebSocket
-	waits          bool                     // see relay.Request
-	until          time.Time
 }
 
 // exchange is one admitted request and its response. finish ends it exactly once, wherever the answer breaks off: it releases
@@ -49,7 +47,6 @@ type exchange struct {
 	text          []byte                                  // the body that the engine gets
 	conversations *conversations.Engine                   // that it uses, nil for none
 	media         *mmcache.Request                        // of its engine's encoder cache, nil for none
-	load          load                                    // the input that it gave the engine
 	req           relay.Request                           // to the engine
 	reqFields     [6]relay.Field
 	bearer        [80]byte // the value of one of them
@@ -126,8 +123,7 @@ func (x *exchange) finish(err error) {
 		if x.permits != nil {
 			x.permits.Release(x.tenant)
 		}
-		x.s.watchdog.ended(x.ref.Engine, x.load, err == nil)
-		x.s.watchdog.observe(x.ref, err) // before Release, so that whoever sees the request's end also sees its outcome
+		x.s.watchdog.ended(x.ref, err) // before Release, so that whoever sees the request's end also sees its outcome
 		x.ref.Release()
 		x.spans.end(err)
 		x.s.m.open.Add(-1)
@@ -146,7 +142,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	}
 	h := &ctx.Request.Header
 	x := &exchange{s: s, began: time.Now(), modelRequest: modelRequest{
-		model: model, gateway: gateway, method: string(ctx.Method()), path: string(ctx.Path()), target: ctx.RequestURI(), size: max(h.ContentLength(), 0), field: h.Peek, waits: true,
+		model: model, gateway: gateway, method: string(ctx.Method()), path: string(ctx.Path()), target: ctx.RequestURI(), size: max(h.ContentLength(), 0), field: h.Peek,
 	}}
 	var body relay.Body
 	defer func() { body.Drop() }()
@@ -207,7 +203,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		if resp != nil {
 			_ = resp.Close()
 		}
-		engineFailed(err).send(ctx)
+		x.engineFailed(err).send(ctx)
 		return
 	}
 	handed = true
@@ -215,7 +211,10 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	case resp.AcceptsWebSocket(h):
 		resp.SwitchTo(ctx, nil, webSocketIdle, x.finish)
 	case resp.IsEvents() && resp.Status() == fasthttp.StatusOK:
-		relay.NewStream(relay.StreamConfig{Response: resp, OnBreak: lastEvent, OnEnd: x.finish}).SendTo(ctx)
+		resp.OnEnd = x.finish
+		ctx.SetContentTypeBytes(resp.ContentType())
+		ctx.Response.SetBodyStream(&eventStream{Response: resp, x: x}, -1)
+		ctx.Response.ImmediateHeaderFlush = resp.Buffered() == 0
 	default:
 		resp.OnEnd = x.finish
 		resp.SendTo(ctx)
@@ -244,6 +243,7 @@ func (x *exchange) acquire() *reply {
 		s.m.refused.Inc()
 		return refusal(refused)
 	}
+	s.watchdog.began(x.ref)
 	x.spans.begin(s.cfg.Tracer, x.field(trace.Header), x.model, x.began)
 	s.m.requests.Inc()
 	s.m.open.Add(1)
@@ -268,8 +268,6 @@ func (x *exchange) send() (*relay.Response, error) {
 		x.conversations.Begin()
 	}
 	x.spans.waited(x.began)
-	x.load = x.input()
-	x.s.watchdog.began(x.model, e, x.load)
 	x.beginMedia()
 	req := x.engineRequest()
 	if x.spans.engine != nil {
@@ -287,17 +285,7 @@ func (x *exchange) check(resp *relay.Response, err error, more fields) error {
 	if err != nil {
 		return err
 	}
-	good := formOf(x.path)
-	if err := checkHead(x.method, good, resp); err != nil {
-		return err
-	}
-	if resp.Status() != fasthttp.StatusOK {
-		return nil
-	}
-	if good >= jsonForm && resp.IsEvents() {
-		resp.RequireJSONEvents()
-	}
-	if x.conversations == nil {
+	if resp.Status() != fasthttp.StatusOK || x.conversations == nil {
 		return nil
 	}
 	life, cancel := x.life()
@@ -317,7 +305,7 @@ func (x *exchange) engineRequest() *relay.Request {
 	*req = relay.Request{
 		Method: x.method, Path: x.target, Body: x.text, Upload: x.upload,
 		FirstByte: firstByteLimit(s.cfg.FirstByte, x.size, len(x.field(rpc.HeaderStream)) > 0), Silence: LongAnswer * s.cfg.FirstByte,
-		Fields: x.reqFields[:0], Waits: x.waits, Until: x.until,
+		Fields: x.reqFields[:0],
 	}
 	if token := x.media.Token(); token != nil {
 		req.Add(mmcache.HeaderToken, token)
@@ -355,7 +343,7 @@ func firstByteLimit(firstByte time.Duration, prompt int, stream bool) time.Durat
 }
 
 // engineFailed is the reply to a request whose engine gave no answer. If the engine never saw it, that is a refusal.
-func engineFailed(err error) *reply {
+func (x *exchange) engineFailed(err error) *reply {
 	if re, ok := errors.AsType[*relay.Error](err); ok && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
 		return refusal(rpc.RefusedNotLoaded)
 	}
@@ -365,11 +353,11 @@ func engineFailed(err error) *reply {
 	if errors.Is(err, relay.ErrBodySlow) || errors.Is(err, relay.ErrBodyBroken) {
 		return unread(err)
 	}
-	return failure(describeError(err))
+	return failure(x.describeError(err))
 }
 
 // describeError returns the error table's entry for a broken exchange with an engine.
-func describeError(err error) (status int, code, message string) {
+func (x *exchange) describeError(err error) (status int, code, message string) {
 	switch {
 	case errors.Is(err, host.ErrCut):
 		return fasthttp.StatusServiceUnavailable, rpc.CodeDraining, "The model was unloaded before the answer was complete."
@@ -378,17 +366,26 @@ func describeError(err error) (status int, code, message string) {
 	case errors.Is(err, relay.ErrTimeout):
 		return fasthttp.StatusGatewayTimeout, rpc.CodeUpstreamTimeout, "The engine did not answer in time."
 	case errors.Is(err, relay.ErrTooLarge): // caused by the request, not the engine
-		return fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The answer is longer than 16 MiB or nests too deep: reduce 'max_tokens', 'n', the log-probabilities or the inputs."
+		return fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The response is too long: reduce 'max_tokens', 'n', the log-probabilities or the inputs."
 	case errors.Is(err, relay.ErrBadReply):
 		return fasthttp.StatusBadGateway, rpc.CodeBadEngineReply, "The engine's answer could not be understood."
 	}
-	return fasthttp.StatusBadGateway, rpc.CodeEngineCrashed, "The engine ended before its answer was complete."
+	// A process that ends closes its connections first.
+	const moment = 250 * time.Millisecond
+	wait := time.NewTimer(moment)
+	defer wait.Stop()
+	select {
+	case <-x.ref.Engine.Done():
+		return fasthttp.StatusBadGateway, rpc.CodeEngineCrashed, "The engine ended before its answer was complete."
+	case <-wait.C:
+		return fasthttp.StatusBadGateway, rpc.CodeRunnerFailed, "The connection to the engine was lost before the response was complete."
+	}
 }
 
 // lastEvent returns the event that ends a broken stream, in OpenAI's format whatever the path: the gateway translates
 // it to the path's dialect.
-func lastEvent(err error) []byte {
-	_, code, message := describeError(err)
+func (x *exchange) lastEvent(err error) []byte {
+	_, code, message := x.describeError(err)
 	return append(append([]byte("data: "), errorBody(code, message)...), "\n\n"...)
 }
 

@@ -27,7 +27,7 @@ type localExchange struct {
 func (s *Server) Admit(gateway string, from *relay.Call, req *relay.Request) relay.Admission {
 	target, _, _ := bytes.Cut(req.Path, []byte("?"))
 	x := &localExchange{from: from, exchange: exchange{s: s, began: time.Now(), modelRequest: modelRequest{
-		gateway: gateway, method: req.Method, path: string(target), target: req.Path, body: req.Body, size: len(req.Body), waits: req.Waits, until: req.Until,
+		gateway: gateway, method: req.Method, path: string(target), target: req.Path, body: req.Body, size: len(req.Body),
 		field: func(name string) []byte {
 			for i := range req.Fields {
 				if req.Fields[i].Name == name {
@@ -102,7 +102,7 @@ func (x *localExchange) Start() (resp *relay.Response, err error) {
 			resp.Hop = x
 			return resp, nil
 		}
-		x.reply = engineFailed(err)
+		x.reply = x.engineFailed(err)
 		x.end(err)
 	}
 	x.unlink()
@@ -152,7 +152,7 @@ func (x *localExchange) Head(resp *relay.Response, err error) (out error) {
 		}
 	}()
 	if err == nil {
-		resp.Bare()
+		resp.StripHeaders()
 	}
 	if err = x.check(resp, err, resp); err == nil {
 		return nil
@@ -161,7 +161,7 @@ func (x *localExchange) Head(resp *relay.Response, err error) (out error) {
 		return err
 	}
 	x.end(err)
-	engineFailed(err).answer(resp)
+	x.engineFailed(err).answer(resp)
 	return nil
 }
 
@@ -170,7 +170,7 @@ func (x *localExchange) Broke(resp *relay.Response, err error) error {
 	if x.from.Cause() != nil || !resp.IsEvents() || resp.Status() != fasthttp.StatusOK {
 		return err
 	}
-	_, code, message := describeError(err)
+	_, code, message := x.describeError(err)
 	return &relay.EventError{Data: errorBody(code, message), Cause: err}
 }
 

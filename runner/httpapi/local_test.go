@@ -47,19 +47,13 @@ func (b *bench) read(resp *relay.Response) answer {
 			a.header.Set(name, string(v))
 		}
 	}
-	from := io.ReadCloser(resp)
-	if resp.IsEvents() && resp.Status() == http.StatusOK {
-		from = relay.NewStream(relay.StreamConfig{Response: resp, Errors: true, OnBreak: func(err error) []byte {
-			var e *relay.EventError
-			if !errors.As(err, &e) {
-				b.Errorf("a stream broke with %v", err)
-				return nil
-			}
-			return append(append([]byte("data: "), e.Data...), "\n\n"...)
-		}})
+	body, err := io.ReadAll(resp)
+	_ = resp.Close()
+	if e := (*relay.EventError)(nil); errors.As(err, &e) {
+		var events relay.Events
+		_ = events.Take(body)
+		body, err = append(append(append(events.AppendBoundary(body), "data: "...), e.Data...), "\n\n"...), nil
 	}
-	body, err := io.ReadAll(from)
-	_ = from.Close()
 	a.body, a.err = string(body), err
 	return a
 }

@@ -72,7 +72,7 @@ func (x *exchange) finishUnsent(err error) *reply {
 	case errors.Is(err, relay.ErrGone):
 		return nobody
 	}
-	return engineFailed(err)
+	return x.engineFailed(err)
 }
 
 // isReadOnly reports whether a request only reads the engine's state and so does not wait. All others compute: a template or

@@ -178,8 +178,6 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		s.conversations(ctx, path[len(rpc.PathConversations):])
 	case path == rpc.PathSavedConversations:
 		s.kept(ctx)
-	case strings.HasPrefix(path, rpc.PathCheck):
-		s.check(ctx, path[len(rpc.PathCheck):])
 	default:
 		s.fail(ctx, fasthttp.StatusNotFound, "unknown_url", "There is no such path on a runner.")
 	}

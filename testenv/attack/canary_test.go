@@ -22,7 +22,7 @@ func TestCanaries(t *testing.T) {
 			"m": "llm", "vector": "embedding",
 			"crash": "llm, " + calls.Options("--exit-after=1"),
 			"fail":  "llm, " + calls.Options("--fail-load=-1"),
-			"junk":  "llm, " + calls.Options("--garbage=json"),
+			"junk":  "llm, " + calls.Options("--garbage=framing"),
 		}.YAML(calls.LocalHost),
 		Args: []string{withKeys(t)},
 	})

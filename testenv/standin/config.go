@@ -78,7 +78,7 @@ func (e *exitAfter) Set(s string) error {
 var (
 	types    = []string{"llm", "embedding", "reranking", "audio", "tts", "image"}
 	hangs    = []string{"infer", "load", "health"}
-	garbages = []string{"json", "framing", "line", "chunks", "depth", "content-type"}
+	garbages = []string{"framing", "line", "content-type"}
 )
 
 // keyVariable holds the API key unless --api-key does: arguments can be read by every user

@@ -29,7 +29,7 @@ func TestParse(t *testing.T) {
 		{"--hang load --tokens 2", func(c *Config) { c.Hang, c.Tokens = "load", 2 }},
 		{"--step", func(c *Config) { c.Step = true }},
 		{"--hang=health", func(c *Config) { c.Hang = "health" }},
-		{"--garbage --ignore-sigterm", func(c *Config) { c.Garbage, c.IgnoreSigterm = "json", true }},
+		{"--garbage --ignore-sigterm", func(c *Config) { c.Garbage, c.IgnoreSigterm = "framing", true }},
 		{"--garbage content-type", func(c *Config) { c.Garbage = "content-type" }},
 		{"--oom-over 5 --call-cost 5ms --input-cost 100us --token-delay 1s", func(c *Config) {
 			c.OOMOver, c.CallCost, c.InputCost, c.TokenDelay = 5, 5*time.Millisecond, 100*time.Microsecond, time.Second

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"encoding/json"
 	"io"
 	"net/http"
 	"path/filepath"
@@ -24,13 +23,8 @@ func TestGarbagePlain(t *testing.T) {
 		kind string
 		bad  func(contentType, body string, err error) bool
 	}{
-		{"json", func(_, body string, err error) bool { return err == nil && body == `{"id": "standin", "choices": [{` }},
 		{"content-type", func(kind, _ string, err error) bool { return err == nil && kind == "text/html" }},
 		{"line", func(_, body string, err error) bool { return err == nil && len(body) > 16<<20 }},
-		{"chunks", func(_, body string, err error) bool { return err == nil && len(body) > 16<<20 }},
-		{"depth", func(_, body string, err error) bool {
-			return err == nil && json.Valid([]byte(body)) && strings.Count(body, "[") > 512
-		}},
 		{"framing", func(_, _ string, err error) bool { return err != nil }},
 	} {
 		t.Run(tc.kind, func(t *testing.T) {
@@ -50,9 +44,7 @@ func TestGarbagePlain(t *testing.T) {
 
 func TestGarbageStreamComesAfterAGoodEvent(t *testing.T) {
 	for kind, bad := range map[string]func(rest string, err error) bool{
-		"json":    func(rest string, err error) bool { return err == nil && rest == "data: {\"choices\": [{\n\n" },
 		"line":    func(rest string, err error) bool { return err == nil && len(rest) > 16<<20 },
-		"depth":   func(rest string, err error) bool { return err == nil && strings.Count(rest, "[") > 512 },
 		"framing": func(_ string, err error) bool { return err != nil },
 	} {
 		t.Run(kind, func(t *testing.T) {

@@ -4,35 +4,19 @@ import (
 	"bytes"
 	"net/http"
 	"strconv"
-	"strings"
 )
 
 // longLine is longer than any reader should accept, in bytes (the gateway's limit is
 // 16 MiB).
 const longLine = 17 << 20
 
-// tooDeep nests deeper than any reader should accept (the gateway's limit is 512 levels).
-var tooDeep = strings.Repeat("[", 1<<10) + strings.Repeat("]", 1<<10)
-
 // replyGarbage answers a plain request with the configured kind of garbage.
 func (c *call) replyGarbage() {
 	switch c.s.cfg.Garbage {
 	case "content-type":
 		c.rawReply("text/html", []byte("<html><body>It works!</body></html>"))
-	case "json":
-		c.rawReply("application/json", []byte(`{"id": "standin", "choices": [{`))
 	case "line":
 		c.rawReply("application/json", []byte(`{"id": "`+string(bytes.Repeat([]byte("x"), longLine))+`"}`))
-	case "depth":
-		c.rawReply("application/json", []byte(`{"x": `+tooDeep+`}`))
-	case "chunks":
-		c.w.Header().Set("Content-Type", "application/json")
-		block := bytes.Repeat([]byte("x"), 1<<20)
-		_, _ = c.w.Write([]byte(`{"id": "`))
-		for range longLine >> 20 {
-			_, _ = c.w.Write(block)
-		}
-		_, _ = c.w.Write([]byte(`"}`))
 	case "framing":
 		c.breakFraming("application/json")
 	}
@@ -68,10 +52,6 @@ func breakChunks(w http.ResponseWriter) {
 // spoil writes the configured garbage into a stream that has sent its first event.
 func (st *stream) spoil() {
 	switch st.c.s.cfg.Garbage {
-	case "json":
-		st.raw([]byte("data: {\"choices\": [{\n\n"))
-	case "depth":
-		st.raw([]byte("data: {\"x\": " + tooDeep + "}\n\n"))
 	case "line":
 		st.raw([]byte("data: {\"x\": \""))
 		block := bytes.Repeat([]byte("x"), 1<<20)

@@ -1,0 +1,370 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"reveille/gateway/api"
+	"reveille/gateway/completion"
+	"reveille/infra/relay"
+	"reveille/infra/rpc"
+)
+
+// translator turns an engine's events into a client's, such as a completion.Stream. Both methods append to dst.
+type translator interface {
+	Append(dst, events []byte) []byte
+	End(dst []byte) []byte // after the last event
+}
+
+// relayedHeaders lists the headers of an engine's answer, besides its type and length, that are passed on to the client.
+var relayedHeaders = [...]string{"Content-Encoding", "Content-Disposition", "Location"}
+
+// deliver sets the runner's answer on the client's response.
+func (x *exchange) deliver() error {
+	resp, h := x.resp, &x.Ctx.Response.Header
+	if x.upgrade {
+		return x.deliverWebSocket()
+	}
+	if v := resp.Header(rpc.HeaderMedia); len(v) > 0 {
+		h.SetBytesV(api.HeaderMediaCache, v)
+	}
+	if v := resp.Header(rpc.HeaderCache); len(v) > 0 {
+		h.SetBytesV(api.HeaderCacheTokens, v)
+	}
+	switch {
+	case x.translate != nil:
+		return x.sendTranslated()
+	case !x.raw && resp.Status() == fasthttp.StatusOK && resp.IsEvents():
+		x.sendStream()
+		return nil
+	case x.translator != nil:
+		return errNoStream()
+	}
+	x.modelHeaders()
+	x.Answered(resp.Status())
+	x.Ctx.SetStatusCode(resp.Status())
+	h.SetContentTypeBytes(resp.ContentType())
+	for _, name := range relayedHeaders {
+		if v := resp.Header(name); len(v) > 0 {
+			h.SetBytesV(name, v)
+		}
+	}
+	x.sendBody(&responseBody{x: x}, resp.Size())
+	return nil
+}
+
+func errNoStream() error {
+	return api.New(api.BadEngineReply, "The model answered with something other than a stream.")
+}
+
+// maxBuffered bounds answers that are rewritten instead of relayed.
+const maxBuffered = 256 << 20
+
+// sendTranslated answers with the translation of the engine's answer.
+func (x *exchange) sendTranslated() error {
+	engine, err := x.resp.AppendBody(nil, maxBuffered)
+	if err != nil {
+		return err
+	}
+	answer, err := x.translate(engine)
+	switch {
+	case errors.Is(err, completion.ErrAnswer):
+		return api.NotUnderstood().WithCause(err)
+	case err != nil:
+		return err
+	}
+	x.answered = true
+	x.seen.keep(engine)
+	x.modelHeaders()
+	return x.Reply(fasthttp.StatusOK, json.RawMessage(answer))
+}
+
+// sendStream commits: it sends status 200 and the headers of an event stream. Its body is the runner's answer, or the
+// rest of the wait for it.
+func (x *exchange) sendStream() {
+	x.modelHeaders()
+	x.Answered(fasthttp.StatusOK)
+	x.s.dir.Uses.Stream(x.model.ID, 1)
+	x.streaming = true
+	x.Ctx.SetStatusCode(fasthttp.StatusOK)
+	x.Ctx.SetContentType(x.Match.Dialect.StreamType())
+	x.setHeaders(streamHeaders)
+	x.keepBody = true // until the first event, because the request may be repeated before it
+	x.sendBody(&responseBody{x: x, events: true, open: x.resp != nil && x.resp.Status() > 0}, -1)
+}
+
+// sendBody makes b the body of the client's response. If its first bytes are still to come, the head is sent at once.
+func (x *exchange) sendBody(b *responseBody, size int) {
+	x.answered, x.handed = true, true
+	x.observed.setEndsWithStream()
+	x.Ctx.Response.SetBodyStream(b, size)
+	x.Ctx.Response.ImmediateHeaderFlush = size < 0 && (!b.events || b.open) && x.resp.Buffered() == 0
+}
+
+// responseBody is the body of the client's response. fasthttp's goroutine for the connection writes it, and closes it,
+// which finishes the exchange. A stream of events has comments while its model loads, pings while the engine is silent,
+// and an error event if it breaks off.
+type responseBody struct {
+	x      *exchange
+	events bool         // it is a stream of events
+	open   bool         // the runner has answered with one
+	seen   relay.Events // of the engine
+	due    time.Time    // the next comment or ping; zero for a ping until the stream waits
+	bad    []byte       // the beginning of an event with an error
+	end    error        // for the reader, once all bytes are read
+	err    error        // how the exchange failed
+
+	last    bool   // the translator has ended
+	scratch []byte // for comments and error events
+	out     []byte // for translations
+	rest    []byte // not yet given out by Read
+}
+
+// next returns the next bytes as the engine writes them, valid until the following call, or the error that ends the body:
+// io.EOF at its proper end.
+func (b *responseBody) next() (p []byte, err error) {
+	for b.end == nil {
+		switch {
+		case !b.events:
+			if p, err = b.x.resp.Next(time.Time{}); err != nil {
+				b.end = err
+			}
+		case b.open:
+			p, err = b.nextEvents()
+		default:
+			p, err = b.awaitAnswer()
+		}
+		if err != nil && b.events {
+			p = b.broken(err)
+		}
+		if len(p) > 0 {
+			return p, nil
+		}
+	}
+	if b.end != io.EOF && b.err == nil {
+		b.err = b.end
+	}
+	return nil, b.end
+}
+
+// awaitAnswer waits for the runner's answer until the next comment is due, or returns the comment.
+func (b *responseBody) awaitAnswer() ([]byte, error) {
+	if now := time.Now(); !now.Before(b.due) {
+		b.due = now.Add(b.x.s.cfg.Keepalive)
+		b.scratch = b.x.comment(b.scratch[:0])
+		return b.scratch, nil
+	}
+	err := b.x.attemptUntilAnswered(b.due)
+	switch {
+	case err == relay.ErrPending:
+		return nil, nil
+	case err == nil && !b.x.resp.IsEvents():
+		err = errNoStream()
+	}
+	b.open, b.due = err == nil, time.Time{}
+	return nil, err
+}
+
+// nextEvents returns what the engine writes, or a ping. An event with an error ends the stream.
+func (b *responseBody) nextEvents() ([]byte, error) {
+	resp := b.x.resp
+	if b.bad != nil {
+		return nil, b.errorEvent()
+	}
+	if b.due.IsZero() && resp.Buffered() == 0 {
+		b.due = time.Now().Add(b.x.s.cfg.Keepalive)
+	}
+	p, err := resp.Next(b.due)
+	switch {
+	case err == relay.ErrPending && b.seen.Boundary():
+		b.due = time.Time{}
+		return b.ping(), nil
+	case err == relay.ErrPending:
+		b.due = time.Time{}
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	b.due = time.Time{}
+	if i := b.errorAt(p); i >= 0 {
+		b.bad, p = bytes.Clone(p[i:]), p[:i]
+	}
+	return p, b.seen.Take(p)
+}
+
+// comment reports the progress of the load to a waiting client.
+func (x *exchange) comment(dst []byte) []byte {
+	w := x.waiter.Load()
+	if w == nil { // loaded: the engine is computing
+		return append(dst, api.Ping...)
+	}
+	st := w.Progress()
+	return api.LoadingComment{
+		Model: x.model.ID, State: st.Stage, Host: st.Host, Waited: time.Since(x.Began), Position: st.Position, ETA: st.ETA,
+		BytesDone: st.BytesDone, BytesTotal: st.BytesTotal,
+	}.Append(dst)
+}
+
+// ping returns the dialect's ping, or a comment before the first event.
+func (b *responseBody) ping() []byte {
+	if p := b.x.Match.Dialect.Ping(); p != nil && b.seen.Begun() {
+		return p
+	}
+	return append(b.scratch[:0], api.Ping...)
+}
+
+var (
+	errorEvent = []byte("data: {\"error\":")
+	eventEnd   = []byte("\n\n")
+)
+
+// errorAt returns where an event with an error starts in p, or a negative number if none does. Engines write whole
+// events, so it finds one that starts in p and ends in later bytes, but not one whose first line is split.
+func (b *responseBody) errorAt(p []byte) int {
+	i := bytes.Index(p, errorEvent)
+	if i == 0 && b.seen.Boundary() || i > 0 && p[i-1] == '\n' {
+		return i
+	}
+	return -1
+}
+
+const (
+	maxErrorEvent  = 64 << 10        // most bytes read of an event with an error
+	errorEventWait = 5 * time.Second // longest wait for its end
+)
+
+// errorEvent reads an event with an error to its end and returns it as an error.
+func (b *responseBody) errorEvent() error {
+	until := time.Now().Add(errorEventWait)
+	for len(b.bad) < maxErrorEvent && !bytes.Contains(b.bad, eventEnd) {
+		p, err := b.x.resp.Next(until)
+		if err != nil {
+			break
+		}
+		b.bad = append(b.bad, p...)
+	}
+	data, _, _ := bytes.Cut(b.bad, eventEnd)
+	return &relay.EventError{Data: bytes.TrimSpace(data[min(len(data), len("data: ")):])}
+}
+
+// broken ends a stream with err, or makes another attempt. It returns the last bytes for the client, if any.
+func (b *responseBody) broken(err error) []byte {
+	if err == io.EOF {
+		b.end = err
+		return nil
+	}
+	if b.open && !b.seen.Begun() && b.x.shouldRepeat(err) {
+		b.x.closeResponse()
+		b.open, b.bad, b.due = false, nil, time.Time{}
+		return nil
+	}
+	b.end, b.err = err, err
+	if clientGone(err) {
+		return nil
+	}
+	b.end = io.EOF
+	b.scratch = append(b.seen.AppendBoundary(b.scratch[:0]), b.x.breakEvent(err)...)
+	return b.scratch
+}
+
+// breakEvent returns the error event that ends a broken stream.
+func (x *exchange) breakEvent(err error) []byte {
+	x.s.m.streamErrors.Inc()
+	e := x.asError(err)
+	if errors.Is(e, api.EngineCrashed) {
+		x.recordCrash()
+	}
+	return x.Match.Dialect.StreamError(e, x.ID)
+}
+
+// translated is next, in the client's dialect.
+func (b *responseBody) translated() ([]byte, error) {
+	for {
+		p, err := b.next()
+		if err == nil && b.x.seen.keep(p) {
+			b.x.dropBody() // the request cannot be sent again
+		}
+		to := b.x.translator
+		switch {
+		case to == nil, b.last, err != nil && err != io.EOF:
+			return p, err
+		case err == nil:
+			b.out = to.Append(b.out[:0], p)
+		default:
+			b.out, b.last = to.End(b.out[:0]), true
+		}
+		if len(b.out) > 0 {
+			return b.out, nil
+		}
+	}
+}
+
+// SupportsBodyWriteTo tells fasthttp to use WriteTo instead of Read.
+func (b *responseBody) SupportsBodyWriteTo() bool { return true }
+
+// WriteTo writes all available bytes at a time, and holds none back while it waits.
+func (b *responseBody) WriteTo(w io.Writer) (total int64, err error) {
+	defer b.recoverPanic(&err)
+	f, buffered := w.(interface{ Flush() error })
+	for {
+		if buffered && total > 0 && b.x.resp != nil && b.x.resp.Buffered() == 0 {
+			if err := f.Flush(); err != nil {
+				return total, b.clientLeft(err)
+			}
+		}
+		p, err := b.translated()
+		if err == io.EOF {
+			return total, nil
+		} else if err != nil {
+			return total, err
+		}
+		n, err := w.Write(p)
+		if total += int64(n); err != nil {
+			return total, b.clientLeft(err)
+		}
+	}
+}
+
+func (b *responseBody) clientLeft(err error) error {
+	b.err = fmt.Errorf("%w: %w", relay.ErrGone, err)
+	return b.err
+}
+
+// Read implements io.Reader.
+func (b *responseBody) Read(p []byte) (n int, err error) {
+	defer b.recoverPanic(&err)
+	for len(b.rest) == 0 {
+		if b.rest, err = b.translated(); err != nil {
+			return 0, err
+		}
+	}
+	n = copy(p, b.rest)
+	b.rest = b.rest[n:]
+	return n, nil
+}
+
+// Close finishes the exchange.
+func (b *responseBody) Close() (err error) {
+	defer b.recoverPanic(&err)
+	if resp := b.x.resp; b.err == nil && b.end == nil && (resp == nil || resp.Outcome() != nil) { // not read to its end
+		b.err = &relay.Error{Kind: relay.ErrCancelled, Cause: relay.ErrGone}
+	}
+	b.x.finish(b.err)
+	return nil
+}
+
+// recoverPanic turns a panic into the end of the body, which cuts the client's; the close finishes the exchange.
+func (b *responseBody) recoverPanic(err *error) {
+	if v := recover(); v != nil {
+		*err = fmt.Errorf("panic in an answer: %v", v)
+		b.err, b.end = *err, *err
+		b.x.s.log.Error("panic in an answer", "request", b.x.ID, "panic", v, "stack", string(debug.Stack()))
+	}
+}

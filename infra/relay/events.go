@@ -1,0 +1,57 @@
+package relay
+
+import "bytes"
+
+// MaxLine is the longest line of an event stream that should be passed on or translated, in bytes.
+const MaxLine = 16 << 20
+
+// Events tracks whether an event stream is between two events, where a comment or another event may be inserted, and
+// the length of its current line.
+type Events struct {
+	tail [4]byte // the last bytes, newest last; zero before the first one
+	line int
+}
+
+// Take reads the next bytes of the stream. It returns ErrTooLarge if they belong to a line longer than MaxLine.
+func (e *Events) Take(p []byte) error {
+	if len(p) >= len(e.tail) {
+		copy(e.tail[:], p[len(p)-len(e.tail):])
+	} else {
+		copy(e.tail[:], e.tail[len(p):])
+		copy(e.tail[len(e.tail)-len(p):], p)
+	}
+	for len(p) > 0 {
+		n := bytes.IndexByte(p, '\n')
+		if n < 0 {
+			n = len(p)
+		}
+		if e.line += n; e.line > MaxLine {
+			return ErrTooLarge
+		}
+		if n == len(p) {
+			break
+		}
+		e.line, p = 0, p[n+1:]
+	}
+	return nil
+}
+
+// Boundary reports whether an event ended here, or none has started yet.
+func (e *Events) Boundary() bool {
+	t := string(e.tail[:])
+	return t[3] == 0 || t[2:] == "\n\n" || t == "\r\n\r\n" || t[2:] == "\r\r"
+}
+
+// Begun reports whether any byte has passed.
+func (e *Events) Begun() bool { return e.tail[3] != 0 }
+
+// AppendBoundary appends what is needed to end the current event.
+func (e *Events) AppendBoundary(b []byte) []byte {
+	switch {
+	case e.Boundary():
+		return b
+	case e.tail[3] == '\n':
+		return append(b, '\n')
+	}
+	return append(b, "\n\n"...)
+}
