@@ -461,12 +461,14 @@ func FuzzParts(f *testing.F) {
 		if err := jsonscan.Scan(body, nil, nil); err != nil {
 			t.Fatalf("%s was left as %s: %v", sent, body, err)
 		}
-		var v struct{ Messages []struct{ Content any } }
-		if json.Unmarshal(body, &v) != nil {
-			return // a content that encoding/json takes by another name
+		var v map[string]any // exact names
+		if err := json.Unmarshal(body, &v); err != nil {
+			t.Fatal(err)
 		}
-		for _, m := range v.Messages {
-			if list, _ := m.Content.([]any); wouldFetch(list) {
+		messages, _ := v["messages"].([]any)
+		for _, m := range messages {
+			message, _ := m.(map[string]any)
+			if list, _ := message["content"].([]any); wouldFetch(list) {
 				t.Fatalf("passed %s", body)
 			}
 		}
