@@ -56,8 +56,14 @@ help: ## List the targets
 	@echo '  Overrides: ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run, test, fleet, bench-peers), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), CASES (fuzz-hops), HOSTS (fleet), MINUTES (soak), PARTS and those of its parts (night)'
 
 .PHONY: run
-run: need-go need-python fetch build ## Start everything on this machine; Ctrl-C ends it
+run: need-go need-python ## Start everything on this machine; Ctrl-C ends it
+	@$(MAKE) --no-print-directory -j3 fetch mm bin-gateway
 	@exec bin/gateway run $(RUN_FLAGS) $(ARGS)
+
+.PHONY: bin-gateway
+bin-gateway: need-go # what `make run` needs of `make build`
+	@mkdir -p bin
+	go build -tags $(TAGS) -o bin/ ./gateway
 
 .PHONY: mm
 mm: # the encoder cache's interposer, where there is a C compiler

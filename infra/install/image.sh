@@ -29,7 +29,7 @@ for image in gateway runner; do
   images bud --quiet --isolation chroot --timestamp 0 --manifest "$image" "${platforms[@]}" --build-arg "BASE=$base" \
     --label "org.opencontainers.image.title=reveille-$image" --label "org.opencontainers.image.version=$version" \
     --file "$image.Dockerfile" "$context" >/dev/null
-  images manifest push --all "$image" "oci:$scratch/$image:$version" >/dev/null
+  images manifest push --quiet --all "$image" "oci:$scratch/$image:$version" >/dev/null
   tar --create --directory "$scratch/$image" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=ustar \
     --file "$dist/${image}_oci.tar" .
   echo "$dist/${image}_oci.tar"

@@ -16,8 +16,8 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/power"
 	"reveille/infra/power/asg"
-	"reveille/infra/power/waketest"
 	"reveille/testenv/aws"
+	"reveille/testenv/waketest"
 )
 
 // region is the driver with an emulator.

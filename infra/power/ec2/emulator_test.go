@@ -13,8 +13,8 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/power"
 	"reveille/infra/power/ec2"
-	"reveille/infra/power/waketest"
 	"reveille/testenv/aws"
+	"reveille/testenv/waketest"
 )
 
 // cloudlet is the driver with an emulator.

@@ -14,7 +14,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/power"
 	"reveille/infra/power/exec"
-	"reveille/infra/power/waketest"
+	"reveille/testenv/waketest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -29,8 +29,8 @@ import (
 
 	"reveille/infra/catalog"
 	"reveille/infra/power/drivers"
-	"reveille/infra/power/waketest"
 	"reveille/testenv"
+	"reveille/testenv/waketest"
 )
 
 var built = flag.String("cluster", "", "folder for etcd, kube-apiserver and kube-controller-manager, which are built there; set by make kube-check")

@@ -20,7 +20,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/power"
 	"reveille/infra/power/drivers"
-	"reveille/infra/power/waketest"
+	"reveille/testenv/waketest"
 )
 
 const (

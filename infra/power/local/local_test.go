@@ -15,7 +15,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/power"
 	"reveille/infra/power/local"
-	"reveille/infra/power/waketest"
+	"reveille/testenv/waketest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -15,8 +15,8 @@ import (
 
 	"reveille/infra/catalog"
 	"reveille/infra/power"
-	"reveille/infra/power/waketest"
 	"reveille/infra/power/wol"
+	"reveille/testenv/waketest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -1,0 +1,72 @@
+package awsquery
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+)
+
+// A call is signed for its service and region, repeated after a lost connection but not after a refusal, and its response is read in
+// the form of either service.
+func TestCall(t *testing.T) {
+	asked, answers := []string{}, []string{}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Header.Get("Authorization")+" "+r.PostFormValue("Action")+" "+r.PostFormValue("Version")+" "+r.PostFormValue("A.1"))
+		next := answers[0]
+		answers = answers[1:]
+		switch {
+		case next == "":
+			panic(http.ErrAbortHandler)
+		case strings.Contains(next, "Error") || next == "busy":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = io.WriteString(w, next)
+	}))
+	defer srv.Close()
+	config := aws.Config{
+		Region: "eu-west-1", BaseEndpoint: &srv.URL, Credentials: credentials.NewStaticCredentialsProvider("key", "secret", ""), HTTPClient: srv.Client(),
+	}
+	for _, c := range []struct {
+		client  *Client
+		answers []string
+		want    string // the code of the error, or the value of <V>
+		asks    int
+	}{
+		{EC2(config), []string{"<R><V>1</V></R>"}, "1", 1},
+		{AutoScaling(config), []string{"", "<R><V>2</V></R>"}, "2", 2},
+		{EC2(config), []string{"<Response><Errors><Error><Code>C</Code><Message>M</Message></Error></Errors></Response>"}, "C", 1},
+		{AutoScaling(config), []string{"<ErrorResponse><Error><Code>D</Code><Message>M</Message></Error></ErrorResponse>"}, "D", 1},
+		{EC2(config), []string{"busy"}, "HTTP 503 Service Unavailable", 1},
+	} {
+		asked, answers = nil, c.answers
+		var out struct{ V string }
+		err := c.client.Call(t.Context(), "Do", url.Values{"A.1": {"x"}}, &out)
+		got := out.V
+		if refused, ok := errors.AsType[*Error](err); ok {
+			got = refused.Code
+		} else if err != nil {
+			got = err.Error()
+		}
+		scope := "/eu-west-1/" + c.client.service + "/aws4_request"
+		if got != c.want || len(asked) != c.asks || !strings.Contains(asked[0], scope) || !strings.HasSuffix(asked[0], " Do "+c.client.version+" x") {
+			t.Errorf("%q: %q after %q", c.answers, got, asked)
+		}
+	}
+	config.BaseEndpoint = nil
+	for region, want := range map[string]string{"us-east-1": "https://ec2.us-east-1.amazonaws.com/", "cn-north-1": "https://ec2.cn-north-1.amazonaws.com.cn/"} {
+		config.Region = region
+		if got := EC2(config).endpoint(); got != want {
+			t.Errorf("%s: %s", region, got)
+		}
+	}
+	if err := EC2(aws.Config{}).Call(t.Context(), "Do", nil, nil); err == nil {
+		t.Error("a call without a region")
+	}
+}
