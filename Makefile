@@ -23,7 +23,6 @@ SEEDS             ?= 1000
 FIRST             ?= 1
 STEPS             ?= 200
 MINUTES           ?= 20
-DAYS              ?= 20
 CASES             ?= 100000
 HOSTS             ?= 10,100,1000
 DIST              ?= dist
@@ -53,7 +52,7 @@ RUN_FLAGS = --models $(MODELS) \
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
 		awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
-	@echo '  Overrides: ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run, test, fleet, bench-peers), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), DAYS (days), CASES (fuzz-hops), HOSTS (fleet), MINUTES (soak), PARTS and those of its parts (night)'
+	@echo '  Overrides: ADDR REDIS_URL MODELS MAX_LOADED_MODELS ARGS (run, test, fleet, bench-peers), PKG (test, race), STRICT (test), FUZZTIME, BENCH, COUNT, SEEDS FIRST STEPS (sim), CASES (fuzz-hops), HOSTS (fleet), MINUTES (soak), PARTS and those of its parts (night)'
 
 .PHONY: run
 run: need-go need-python ## Start everything on this machine; Ctrl-C ends it
@@ -101,10 +100,6 @@ race: need-go need-python need-redis need-chromium fetch-tests ## Run every test
 .PHONY: sim
 sim: need-go ## Run SEEDS seeds of the simulator from FIRST on, STEPS steps each
 	go test ./testenv/sim -run '^TestSeeds$$' -count=1 -timeout 0 -v -args -sim.first=$(FIRST) -sim.seeds=$(SEEDS) -sim.steps=$(STEPS)
-
-.PHONY: days
-days: need-go need-redis ## Play DAYS days of a pool by LRU and by cost on a real Redis and print the table
-	REVEILLE_DAY_SEEDS=$(DAYS) REVEILLE_DAY_HOURS=24 go test ./testenv/sleep/day -run '^TestScripts$$' -count=1 -timeout 0 -v | grep -vE '^=== '
 
 .PHONY: fleet
 fleet: need-go need-redis ## Measure what the pool's state costs with HOSTS hosts (10,100,1000), print a table and draw it in .cache/fleet.svg (minutes)

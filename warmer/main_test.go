@@ -26,7 +26,7 @@ func pool(t *testing.T, addr string) *state.Store {
 	t.Cleanup(func() { _ = s.Close() })
 	generation, _, err := s.Register(t.Context(), state.HostInfo{
 		Name: "box", Boot: "b", Addr: "127.0.0.1:1", Devices: "cpu", Limits: "1",
-		Models: []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "loaded", "used_ms": "1"}}},
+		Models: []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "loaded", "used_age_ms": "864000000"}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func pool(t *testing.T, addr string) *state.Store {
 			case <-ended:
 				return
 			case <-tick:
-				_, _ = s.Beat(context.Background(), "box", generation, false, nil) // the next one tries again
+				_, _, _ = s.Beat(context.Background(), "box", generation, false, nil) // the next one tries again
 			}
 		}
 	})

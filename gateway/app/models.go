@@ -115,27 +115,21 @@ func (m *models) onEvent(e state.Event) {
 	}
 }
 
-const (
-	repairEvery = 2 * time.Second // between looks at whether the pool has a catalogue at all
-	checkEvery  = 5 * time.Second // between looks at whether it is one that this pool's gateways signed
-)
+// repairEvery is the time between looks at whether the pool has a catalogue at all.
+const repairEvery = 2 * time.Second
 
-// run publishes the catalogue when this gateway's own changed, and when the pool has none or a forged one, until ctx ends. pool tells
+// run publishes the catalogue when this gateway's own changed, and when the pool has none, until ctx ends. pool tells
 // the version that the pool has, "" for none. Another version there is another gateway's, with a newer file perhaps:
 // whoever changed last is right, and two gateways with different files do not overwrite each other for ever.
 func (m *models) run(ctx context.Context, pool func() string) {
 	tick := time.NewTicker(repairEvery)
 	defer tick.Stop()
-	published, reload, checked := "", true, time.Now()
+	published, reload := "", true
 	for {
 		if reload && m.reloadRegistered(ctx) == nil {
 			reload = false
 		}
-		broken := false
-		if time.Since(checked) >= checkEvery {
-			broken, checked = m.broken(ctx), time.Now()
-		}
-		if c := m.get(); !reload && (c.Version != published || pool() == "" || broken) && m.publish(ctx, c) {
+		if c := m.get(); !reload && (c.Version != published || pool() == "") && m.publish(ctx, c) {
 			published = c.Version
 		}
 		select {
@@ -146,13 +140,6 @@ func (m *models) run(ctx context.Context, pool func() string) {
 		case <-tick.C:
 		}
 	}
-}
-
-// broken reports whether the catalogue in Redis is one that no reader takes.
-func (m *models) broken(ctx context.Context) bool {
-	_, _, err := m.store.Catalog(ctx)
-	refused, _ := m.store.Refused()
-	return err == nil && slices.Contains(refused, "catalog")
 }
 
 // publish writes the catalogue to Redis and reports whether Redis has it.

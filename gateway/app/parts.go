@@ -8,7 +8,6 @@ import (
 	"reveille/gateway/httpapi"
 	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
-	"reveille/gateway/quota"
 	"reveille/gateway/scheduling"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
@@ -28,15 +27,14 @@ type parts struct {
 	gauge   *pressure.Gauge
 	front   *httpapi.Server
 	keys    *keys.Set
-	ledger  *quota.Ledger
 	watcher *catalog.Watcher // of the models file
 	tracer  *trace.Tracer    // nil: no traces
 }
 
 // assemble makes the parts and starts none of them.
 func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, access *accesslog.Log, log *slog.Logger) *parts {
-	g := &parts{tracer: p.tracer, store: store, models: newModels(p.file, store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys, ledger: quota.NewLedger(store)}
-	p.keys.UseLedger(g.ledger)
+	g := &parts{tracer: p.tracer, store: store, models: newModels(p.file, store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys}
+	p.keys.SharePool(g.usage)
 	g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e); g.models.onEvent(e); g.front.OnEvent(e) })
 	refuse := func(err error) { log.Error("models file is invalid; keeping the previous one", "error", err) }
 	g.watcher = catalog.NewWatcher(s.Models, time.Second, p.file, func(c *catalog.Catalog, w catalog.Warnings) {

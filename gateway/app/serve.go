@@ -139,7 +139,7 @@ func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logg
 
 	// What runs behind the requests, until after the last of them.
 	back := context.WithoutCancel(ctx)
-	stopBack := background(back, g.mirror.Run, g.usage.Run, g.ledger.Run, g.gauge.Run, g.watcher.Run, g.tracer.Run,
+	stopBack := background(back, g.mirror.Run, g.usage.Run, g.gauge.Run, g.watcher.Run, g.tracer.Run,
 		func(ctx context.Context) { g.models.run(ctx, func() string { return g.mirror.Snapshot().Catalog }) },
 		func(ctx context.Context) { g.keys.Watch(ctx, 5*time.Second, log) },
 		func(ctx context.Context) { reload(ctx, hup, g.watcher) })

@@ -29,7 +29,6 @@ func newMeters(set *metrics.Set, gate *scheduling.Gate, store *state.Store, mirr
 	set.NewGauge("reveille_gateway_memory_limit_bytes", func() float64 { _, limit := mem.Bytes(); return float64(limit) })
 	set.NewGauge("reveille_gateway_swaps_total", func() float64 { n, _ := gate.Swaps(); return float64(n) })
 	set.NewGauge("reveille_gateway_swaps_per_minute", func() float64 { _, n := gate.Swaps(); return float64(n) })
-	set.NewGauge("reveille_gateway_state_refused_total", func() float64 { _, n := store.Refused(); return float64(n) })
 	set.NewGauge("reveille_gateway_hosts_power_off_pending", func() float64 {
 		n := 0
 		for _, h := range mirror.Snapshot().Hosts {

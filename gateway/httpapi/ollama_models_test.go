@@ -63,7 +63,7 @@ func (p *pool) playHost(name string) uint64 {
 func (p *pool) putLoaded(host string, gen uint64, id string, age time.Duration, fields map[string]string) {
 	p.t.Helper()
 	fields["state"], fields["type"], fields["used_age_ms"] = "loaded", "llm", strconv.FormatInt(age.Milliseconds(), 10)
-	if err := p.store.PutModels(p.t.Context(), host, gen, []state.ModelPut{{ID: id, Fields: fields}}, ""); err != nil {
+	if err := p.store.PutModels(p.t.Context(), host, gen, []state.ModelPut{{ID: id, Fields: fields}}); err != nil {
 		p.t.Fatal(err)
 	}
 }

@@ -79,7 +79,7 @@ func TestStatusTellsWhatCommentsTell(t *testing.T) {
 		}
 		want := "model=" + model + " state=loaded host=here position= eta= bytes_done= bytes_total="
 		s.until(want, func() bool { return s.status(model) == want }) // the answer may be ahead of the mirror
-		if err := s.store.DropModel(t.Context(), "here", s.gen, model, "", "test", false); err != nil {
+		if err := s.store.DropModel(t.Context(), "here", s.gen, model, "test", false); err != nil {
 			t.Fatal(err)
 		}
 		s.until(model+" is gone", func() bool { _, there := s.gate.Endpoint(model); return !there })

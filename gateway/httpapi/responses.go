@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"maps"
 	"slices"
 	"strconv"
@@ -198,10 +197,7 @@ func (r *request) stored(id string) (*responses.Stored, error) {
 		defer stop()
 		var err error
 		text, err = r.s.cfg.Store.Response(ctx, r.s.tenant(&r.Key), id)
-		switch {
-		case errors.Is(err, state.ErrLargeBusy):
-			return nil, api.New(api.Overloaded, "Too many large responses are being read; try again.").WithCause(err)
-		case err != nil:
+		if err != nil {
 			return nil, models.StoreError(err)
 		}
 	}

@@ -204,11 +204,11 @@ func (s *stage) host(ctx context.Context) {
 	for ; ctx.Err() == nil; time.Sleep(3 * time.Millisecond) {
 		snap, err := s.store.Snapshot(ctx)
 		if err != nil || snap.Hosts["here"] == nil || len(snap.Hosts["here"].Queue) == 0 {
-			_, _ = s.store.Beat(ctx, "here", s.gen, false, nil)
+			_, _, _ = s.store.Beat(ctx, "here", s.gen, false, nil)
 			continue
 		}
 		ticket := snap.Hosts["here"].Queue[0]
-		if s.store.Begin(ctx, "here", s.gen, ticket.ID) != nil {
+		if s.store.Begin(ctx, "here", s.gen, ticket.ID, state.NPUSeat{}) != nil {
 			continue
 		}
 		s.mu.Lock()
@@ -225,7 +225,7 @@ func (s *stage) host(ctx context.Context) {
 
 func (s *stage) put(ctx context.Context, model string) {
 	fields := map[string]string{"type": "llm", "state": "loaded", "device": "cpu", "used_age_ms": "0"}
-	_ = s.store.PutModels(ctx, "here", s.gen, []state.ModelPut{{ID: model, Fields: fields}}, "")
+	_ = s.store.PutModels(ctx, "here", s.gen, []state.ModelPut{{ID: model, Fields: fields}})
 }
 
 // warm loads models.

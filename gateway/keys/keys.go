@@ -97,7 +97,7 @@ type Set struct {
 	file    map[digest]grant // the file's keys when it was last valid
 	stored  map[digest]grant // kept in Redis; a key of the file or the flags comes first
 	revoked map[digest]bool  // once seen, they stay revoked
-	ledger  *quota.Ledger    // of limits that hold over gateways; nil: this gateway counts alone
+	pool    quota.Pool       // whose gateways divide the limits; nil: this gateway counts alone
 }
 
 // Open reads the file at path ("" for none) and adds admin ("" for none) as a key with both scopes. each are the limits
@@ -147,8 +147,8 @@ func (s *Set) mergeLocked() {
 		k := Key{d, l.scopes, old[d].Account, l.ceiling, l.models, l.expires}
 		if k.Account == nil {
 			k.Account = quota.New(l.limits)
-			if s.ledger != nil {
-				k.Account.UseLedger(s.ledger, accountID(d))
+			if s.pool != nil {
+				k.Account.SharePool(s.pool, accountID(d))
 			}
 		} else {
 			k.Account.SetLimits(l.limits)

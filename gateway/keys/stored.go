@@ -20,14 +20,13 @@ const Revoked = "revoked"
 // maxGrant bounds what a stored key may do, in bytes.
 const maxGrant = 1 << 10
 
-// UseLedger has the limits of all keys hold over the gateways that share the ledger's store. Call it before the set is
-// used.
-func (s *Set) UseLedger(l *quota.Ledger) {
+// SharePool has the pool's gateways divide the limits of all keys. Call it before the set is used.
+func (s *Set) SharePool(p quota.Pool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ledger = l
+	s.pool = p
 	for d, k := range *s.keys.Load() {
-		k.Account.UseLedger(l, accountID(d))
+		k.Account.SharePool(p, accountID(d))
 	}
 }
 

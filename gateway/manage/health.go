@@ -32,7 +32,6 @@ type healthReport struct {
 	Loading    []loadingModel  `json:"models_loading"`
 	Queue      int             `json:"queue_length"`
 	Runners    []runnerInfo    `json:"runners"`
-	Refused    []string        `json:"state_refused,omitempty"` // records in Redis without a valid signature, see state.Store.Refused
 }
 
 // loadedModel is a copy of a model that is ready to serve, or a retired one.
@@ -102,7 +101,6 @@ func (s *Service) Health(r *web.Request) error {
 	if len(h.Loaded) > 0 {
 		h.Model, h.Checkpoint = &h.Loaded[0].Name, &h.Loaded[0].Checkpoint
 	}
-	h.Refused, _ = s.cfg.Store.Refused()
 	h.Pinned = byType(func(t policy.Type) (n int) {
 		for _, m := range h.Loaded {
 			if m.Pinned && m.Type == string(t) {
@@ -343,7 +341,6 @@ func (h *healthReport) redact() {
 	if h.Checkpoint != nil { // the first one's: it was removed there
 		h.Checkpoint = &h.Loaded[0].Checkpoint
 	}
-	h.Refused = nil
 	redactRunners(h.Runners)
 }
 

@@ -60,8 +60,7 @@ func (d *Directory) OnEvent(e state.Event) {
 	}
 }
 
-// Touch records a use of a model.
+// Touch notes a use of a model for this gateway's listings. Its runner tells the pool.
 func (d *Directory) Touch(host, model string) {
-	d.cfg.Usage.Touch(host, model)
 	d.Uses.Note(host, model)
 }

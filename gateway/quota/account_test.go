@@ -112,9 +112,71 @@ func TestRefusalsTogether(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if left := a.requests.available; left < 0 {
+	if left := a.requests.left; left < 0 {
 		t.Errorf("%v left", left)
 	}
+}
+
+// gateways is a pool of n gateways.
+type gateways struct {
+	n     int
+	spent map[string]int64
+	keys  []string
+}
+
+func (g *gateways) Share(key string)               { g.keys = append(g.keys, key) }
+func (g *gateways) Gateways() int                  { return g.n }
+func (g *gateways) Spend(key string, tokens int64) { g.spent[key] += tokens }
+func (g *gateways) Spent(key string) int64         { return g.spent[key] }
+
+// Each of the pool's gateways lets in its part of the limits, and at least one at a time; a budget is one for all.
+func TestGatewaysDivideLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pool := &gateways{n: 1, spent: map[string]int64{}}
+		account := func(l Limits) *Account {
+			a := New(l)
+			a.SharePool(pool, "ann")
+			return a
+		}
+		admits := func(a *Account) (n int) {
+			for a.Begin() == nil {
+				n++
+			}
+			return n
+		}
+		a := account(Limits{Requests: Rate{60, time.Minute}, Tokens: Rate{600, time.Minute}, Open: 1000, Budget: 5000})
+		if n := admits(a); n != 60 {
+			t.Errorf("alone: %d", n)
+		}
+		pool.n = 3
+		time.Sleep(time.Minute)
+		if n := admits(a); n != 20 {
+			t.Errorf("one of three: %d", n)
+		}
+		if requests, _ := a.States(); requests.Limit != 60 || requests.Remaining != 0 || requests.Reset != time.Minute {
+			t.Errorf("%+v", requests)
+		}
+		time.Sleep(time.Minute)
+		a.Charge(300)
+		refused(t, a.Begin(), api.RateLimitExceeded, 30300*time.Millisecond)
+		time.Sleep(time.Minute)
+		fine(t, a.Begin())
+		if pool.spent["ann"] != 300 {
+			t.Error(pool.spent)
+		}
+		pool.spent["ann"] = 5000 // by others
+		refused(t, a.Begin(), api.InsufficientQuota, 0)
+
+		few := account(Limits{Requests: Rate{1, time.Hour}, Open: 2})
+		if n := admits(few); n != 1 {
+			t.Errorf("of one an hour and two open: %d", n)
+		}
+		few.End()
+		refused(t, few.Begin(), api.RateLimitExceeded, 3*time.Hour)
+		if len(pool.keys) != 2 || pool.keys[0] != "ann" || pool.keys[1] != "" {
+			t.Errorf("shared: %q", pool.keys)
+		}
+	})
 }
 
 func TestSet(t *testing.T) {

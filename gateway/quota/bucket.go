@@ -5,46 +5,40 @@ import (
 	"time"
 )
 
-// bucket is what an account may use of one rate at this gateway. Its account guards it.
+// bucket is what an account may use of one rate at this gateway: an equal part of it, and at least one at a time. Its account
+// guards it.
 type bucket struct {
-	rate      Rate
-	available float64   // negative: used more than there was
-	updated   time.Time // when available was last refilled or settled
-	poolLeft  float64   // what the pool had at the last settlement, besides what gateways hold
-	known     bool      // it was settled
+	rate    Rate
+	left    float64   // negative: used more than there was
+	updated time.Time // when left was last refilled
 }
 
-// refill lets the bucket grow by this gateway's share of the rate, for a gateway that counts alone.
+// size returns how much the bucket holds.
+func (b *bucket) size(gateways int) float64 { return max(float64(b.rate.N)/float64(gateways), 1) }
+
+// perSecond returns how fast it fills.
+func (b *bucket) perSecond(gateways int) float64 {
+	return float64(b.rate.N) / float64(gateways) / b.rate.Per.Seconds()
+}
+
+// refill lets the bucket grow up to its size.
 func (b *bucket) refill(now time.Time, gateways int) {
 	if b.rate.N > 0 && now.After(b.updated) {
-		most := float64(b.rate.N) / float64(gateways)
-		if b.available < most {
-			b.available = min(most, b.available+now.Sub(b.updated).Seconds()*most/b.rate.Per.Seconds())
-		}
+		b.left = min(b.size(gateways), b.left+now.Sub(b.updated).Seconds()*b.perSecond(gateways))
+		b.updated = now
 	}
-	b.updated = now
-}
-
-// poolNow returns what the pool has now besides what gateways hold, as far as this gateway knows: all of the rate before the first
-// settlement.
-func (b *bucket) poolNow(now time.Time) float64 {
-	if !b.known {
-		return float64(b.rate.N)
-	}
-	return min(b.poolLeft+now.Sub(b.updated).Seconds()*float64(b.rate.N)/b.rate.Per.Seconds(), float64(b.rate.N))
 }
 
 // change sets another rate, with a full bucket; the same rate changes nothing.
 func (b *bucket) change(r Rate, now time.Time) {
 	if r != b.rate {
-		*b = bucket{rate: r, available: float64(r.N), updated: now}
+		*b = bucket{rate: r, left: float64(r.N), updated: now}
 	}
 }
 
-// until returns how long until the pool has n more than now.
-func (b *bucket) until(n float64) time.Duration {
-	d := time.Duration(math.Ceil(n / float64(b.rate.N) * float64(b.rate.Per)))
-	return max(d, time.Millisecond)
+// until returns how long until the bucket has n more than now.
+func (b *bucket) until(n float64, gateways int) time.Duration {
+	return max(time.Duration(math.Ceil(n/b.perSecond(gateways)*float64(time.Second))), time.Millisecond)
 }
 
 // State is what an account has left of a rate.
@@ -54,14 +48,14 @@ type State struct {
 	Reset     time.Duration // until all of it is free again, if nothing is used
 }
 
-func (b *bucket) state() State {
+func (b *bucket) state(now time.Time, gateways int) State {
 	if b.rate.N == 0 {
 		return State{}
 	}
-	all := min(max(b.available+b.poolLeft, 0), float64(b.rate.N))
-	s := State{Limit: b.rate.N, Remaining: int(all)}
-	if missing := float64(b.rate.N) - (b.available + b.poolLeft); missing >= 1 {
-		s.Reset = b.until(missing)
+	b.refill(now, gateways)
+	s := State{Limit: b.rate.N, Remaining: int(max(b.left, 0))}
+	if missing := b.size(gateways) - b.left; missing >= 1 {
+		s.Reset = b.until(missing, gateways)
 	}
 	return s
 }

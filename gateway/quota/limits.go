@@ -1,9 +1,9 @@
 // Package quota is the account of one API key at one gateway: how many requests and tokens the key may use per time, how
 // many requests it may have open at once, how many of them may wait for a model, and how many loads they may start.
 //
-// The gateways of a pool share an account through a [Ledger]: each holds a part of what is left and settles in the
-// background, so that no request waits for Redis. Without a ledger, or while Redis is away, a gateway counts by itself,
-// by the limit divided by the gateways that used the account. Requests that wait for a model are counted by each gateway alone.
+// The gateways of a pool divide the limits: each counts by itself, by the limit divided by the gateways that share limits in the
+// [Pool], so that no request waits for Redis. A budget of tokens is one count in Redis, to which gateways add in the background
+// what was used. Requests that wait for a model are counted by each gateway alone.
 package quota
 
 import (
@@ -24,7 +24,7 @@ type Limits struct {
 	Waiting  int   // concurrent requests that wait for a model to be loaded, at each gateway
 }
 
-// maxBudget is the largest number that Redis' scripts count exactly, rounded.
+// maxBudget is the largest number that scripts in Redis count exactly, rounded.
 const maxBudget = 1e15
 
 // Rate is a bucket of N that refills evenly over Per. The zero value means no limit.

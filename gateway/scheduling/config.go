@@ -22,6 +22,7 @@ type Store interface {
 	ReleaseWake(ctx context.Context, host, token string) error
 	FailWake(ctx context.Context, host, token, code, message string) error
 	EndOverdueWake(ctx context.Context, host, token, code, message string) error
+	ClaimWake(ctx context.Context, gateway, host string) (token string, err error)
 	ForceWake(ctx context.Context, gateway, host string) (token string, err error)
 	CommitSleep(ctx context.Context, host, sweep string, revision uint64, activeMS string) (token string, err error)
 	BeginStop(ctx context.Context, host, sweep, token string) error

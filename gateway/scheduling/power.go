@@ -179,6 +179,12 @@ func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 	if err != nil {
 		g.log.Debug("end of a stop", "host", host, "error", err)
 	}
+	// A load that was queued meanwhile may have lost its last waiter, who would have woken the host now.
+	if wake, err := g.store.ClaimWake(ctx, g.id, host); err == nil && wake != "" {
+		g.mu.Lock()
+		g.wakeLocked(host, wake)
+		g.mu.Unlock()
+	}
 	if failure != nil {
 		return api.Newf(api.NoCapacity, "The host '%s' sleeps, but is not known to be off; a sweep of the warmer tries again.", host).WithCause(failure)
 	}

@@ -103,7 +103,7 @@ func (s *system) runner(st *state.Store, host string) {
 		if err == nil && len(snap.Hosts[host].Queue) > 0 {
 			s.carryOut(st, host, gen, snap.Hosts[host].Queue[0])
 		}
-		_, _ = st.Beat(s.ctx, host, gen, false, nil)
+		_, _, _ = st.Beat(s.ctx, host, gen, false, nil)
 		select {
 		case <-s.ctx.Done():
 		case <-time.After(10 * time.Millisecond):
@@ -112,13 +112,13 @@ func (s *system) runner(st *state.Store, host string) {
 }
 
 func (s *system) carryOut(st *state.Store, host string, gen uint64, t state.TicketRecord) {
-	if st.Begin(s.ctx, host, gen, t.ID) != nil {
+	if st.Begin(s.ctx, host, gen, t.ID, state.NPUSeat{}) != nil {
 		return
 	}
 	out := state.Outcome{Fields: map[string]string{"cold": "1", "load_ms": "5"}}
 	switch {
 	case t.Kind == "unload":
-		_ = st.DropModel(s.ctx, host, gen, t.Model, "", "unload", false)
+		_ = st.DropModel(s.ctx, host, gen, t.Model, "unload", false)
 	case t.Model == "bad":
 		out = state.Outcome{Failed: true, Fields: map[string]string{"code": "model_file_not_found", "message": "no such file"}}
 	default:
@@ -126,7 +126,7 @@ func (s *system) carryOut(st *state.Store, host string, gen uint64, t state.Tick
 		s.loads[t.Model]++
 		s.mu.Unlock()
 		time.Sleep(50 * time.Millisecond)
-		_ = st.PutModels(s.ctx, host, gen, []state.ModelPut{{ID: t.Model, Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loaded", "device": "cpu"}}}, "")
+		_ = st.PutModels(s.ctx, host, gen, []state.ModelPut{{ID: t.Model, Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loaded", "device": "cpu"}}})
 	}
 	_, _ = st.Finish(s.ctx, host, gen, t.ID, out)
 }

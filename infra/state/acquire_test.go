@@ -70,9 +70,9 @@ func TestStalePlacementChangesNothing(t *testing.T) {
 		g := register(t, s, "h", map[string]string{"old": "llm"})
 		changes := map[string]func(){
 			"a model record": func() {
-				must(t, s.PutModels(ctx, "h", g, []state.ModelPut{{ID: "x", Fields: map[string]string{"used_age_ms": "0", "type": "llm"}}}, ""))
+				must(t, s.PutModels(ctx, "h", g, []state.ModelPut{{ID: "x", Fields: map[string]string{"used_age_ms": "0", "type": "llm"}}}))
 			},
-			"a model gone": func() { must(t, s.DropModel(ctx, "h", g, "x", "", "", false)) },
+			"a model gone": func() { must(t, s.DropModel(ctx, "h", g, "x", "", false)) },
 			"another load": func() { acquire(t, s, want(t, s, "gw-2", "other", "h")) },
 			"a host state": func() { must(t, s.SetHostState(ctx, "h", g, "draining")) },
 			"its load elsewhere": func() {
@@ -151,7 +151,7 @@ func TestAcquireVariants(t *testing.T) {
 		equal(t, "stage", fmt.Sprint(first.State, first.Position), "queued1")
 		second := acquire(t, s, state.Want{Gateway: "gw-2", Model: "m", Host: "elsewhere", Revision: 1})
 		equal(t, "attached, whatever its placement", second.Status+second.Ticket, "attached"+first.Ticket)
-		must(t, s.Begin(ctx, "h", g, first.Ticket))
+		must(t, s.Begin(ctx, "h", g, first.Ticket, state.NPUSeat{}))
 		third := acquire(t, s, state.Want{Gateway: "gw-3", Model: "m"})
 		equal(t, "attached to a load in progress", fmt.Sprint(third.Status, third.State, third.Position), "attachedloading0")
 
@@ -200,7 +200,7 @@ func TestOperationRepeated(t *testing.T) {
 		equal(t, "ticket", again.Ticket, first.Ticket)
 		equal(t, "state after a repetition", b.dump(), before)
 
-		must(t, s.Begin(ctx, "h", g, first.Ticket))
+		must(t, s.Begin(ctx, "h", g, first.Ticket, state.NPUSeat{}))
 		_, err := s.Finish(ctx, "h", g, first.Ticket, state.Outcome{})
 		must(t, err)
 		must(t, s.SetHostState(ctx, "h", g, "asleep"))
@@ -253,7 +253,7 @@ func TestReplacedTicket(t *testing.T) {
 		}
 		equal(t, "a background load that moved", standing(t, s, "gw-1", moved.Ticket).Record.State, "queued")
 
-		must(t, s.Begin(ctx, "near", near, moved.Ticket))
+		must(t, s.Begin(ctx, "near", near, moved.Ticket, state.NPUSeat{}))
 		_, err := s.Finish(ctx, "near", near, moved.Ticket, state.Outcome{})
 		must(t, err)
 		other.Revision = want(t, s, "gw-1", "m", "near").Revision
@@ -279,7 +279,7 @@ func TestUnloadWakesNothing(t *testing.T) {
 		if queued.Ticket == begun.Ticket {
 			t.Fatal("two unloads are one ticket")
 		}
-		must(t, s.Begin(ctx, "h", g, begun.Ticket))
+		must(t, s.Begin(ctx, "h", g, begun.Ticket, state.NPUSeat{}))
 		must(t, s.SetHostState(ctx, "h", g, "asleep"))
 		for _, u := range []state.Acquired{queued, begun} {
 			equal(t, "an unload of a host gone to sleep", standing(t, s, "gw", u.Ticket).Record.State, "ready")
@@ -358,17 +358,17 @@ func TestSleepWithWorkQueued(t *testing.T) {
 		g := register(t, s, "h", map[string]string{"old": "llm"})
 		a := acquire(t, s, want(t, s, "gw-1", "m", "h"))
 		begun := acquire(t, s, want(t, s, "gw-1", "m0", "h"))
-		must(t, s.Begin(ctx, "h", g, begun.Ticket))
+		must(t, s.Begin(ctx, "h", g, begun.Ticket, state.NPUSeat{}))
 		must(t, s.SetHostState(ctx, "h", g, "asleep"))
 		equal(t, "records of a sleeping host", b.content(prefix+"models:h")+b.content(prefix+"lru:h:llm")+b.content(prefix+"model:h:old"), "")
 		equal(t, "the begun load heads the queue", b.content(prefix+"queue:h"), fmt.Sprintf("list [%s %s]", begun.Ticket, a.Ticket))
-		if err := s.PutModels(ctx, "h", g, []state.ModelPut{{ID: "m", Fields: map[string]string{"used_age_ms": "0", "type": "llm"}}}, ""); !errors.Is(err, state.ErrUnknownHost) {
+		if err := s.PutModels(ctx, "h", g, []state.ModelPut{{ID: "m", Fields: map[string]string{"used_age_ms": "0", "type": "llm"}}}); !errors.Is(err, state.ErrUnknownHost) {
 			t.Fatal("a record on a sleeping host:", err)
 		}
-		if err := s.Begin(ctx, "h", g, a.Ticket); !errors.Is(err, state.ErrUnknownHost) {
+		if err := s.Begin(ctx, "h", g, a.Ticket, state.NPUSeat{}); !errors.Is(err, state.ErrUnknownHost) {
 			t.Fatal("beginning a load on a sleeping host:", err)
 		}
-		_, err := s.Beat(ctx, "h", g, false, nil)
+		_, _, err := s.Beat(ctx, "h", g, false, nil)
 		must(t, err)
 		if standing(t, s, "gw-1", a.Ticket).WakeToken == "" {
 			t.Fatal("the waiter got no lease to wake the host again")
@@ -376,7 +376,7 @@ func TestSleepWithWorkQueued(t *testing.T) {
 		must(t, s.SetHostState(ctx, "h", g, "asleep"))
 		equal(t, "host state", b.field("host:h", "state"), "waking")
 		equal(t, "lease for a second", standing(t, s, "gw-2", a.Ticket).WakeToken, "")
-		if _, err := s.Beat(ctx, "h", g, false, nil); !errors.Is(err, state.ErrUnknownHost) {
+		if _, _, err := s.Beat(ctx, "h", g, false, nil); !errors.Is(err, state.ErrUnknownHost) {
 			t.Fatal("a live runner is not asked to register when its host is wanted:", err)
 		}
 		register(t, s, "h", nil)

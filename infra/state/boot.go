@@ -30,7 +30,7 @@ func (s *Store) ReportBoot(ctx context.Context, host, failed string) error {
 	if failed != "" {
 		word = BootFailed
 	}
-	return s.evalWord(ctx, s.scripts.boot, host, word, term.Line(failed, maxBootReason))
+	return s.evalWord(ctx, "boot", host, word, term.Line(failed, maxBootReason))
 }
 
 // Boot returns the machine's last report.

@@ -10,17 +10,10 @@ import (
 // newClient returns the client that the options require: for one node, a Cluster, or a primary named by Sentinels.
 func newClient(o *redis.UniversalOptions) redis.UniversalClient {
 	if !o.IsClusterMode {
-		c := redis.NewUniversalClient(o)
-		c.AddHook(bound{})
-		return c
+		return redis.NewUniversalClient(o)
 	}
 	co := o.Cluster()
 	co.DisableRoutingPolicies = true // calls here name their keys; the policies would make the first call wait for the table of all commands
-	co.NewClient = func(node *redis.Options) *redis.Client {
-		c := redis.NewClient(node)
-		c.AddHook(bound{})
-		return c
-	}
 	c := redis.NewClusterClient(co)
 	c.AddHook(once{c})
 	return c

@@ -34,7 +34,7 @@ func TestCluster(t *testing.T) {
 	s := b.open(state.Options{URL: b.url, Pool: "main", Now: func() int64 { return b.now }})
 	g := register(t, s, "h", map[string]string{"old": "llm"})
 	a := acquire(t, s, want(t, s, "gw", "m", "h"))
-	must(t, s.Begin(ctx, "h", g, a.Ticket))
+	must(t, s.Begin(ctx, "h", g, a.Ticket, state.NPUSeat{}))
 	_, err := s.Finish(ctx, "h", g, a.Ticket, state.Outcome{})
 	must(t, err)
 	must(t, s.Set(ctx, state.Pins, "m", "1"))
@@ -95,7 +95,7 @@ func TestClusterMovesAPool(t *testing.T) {
 		t.Fatal("the slot stayed at", to)
 	}
 	a := acquire(t, s, want(t, s, "gw", "m", "h"))
-	must(t, s.Begin(ctx, "h", g, a.Ticket))
+	must(t, s.Begin(ctx, "h", g, a.Ticket, state.NPUSeat{}))
 	heard("ticket", "m")
 	must(t, s.Set(ctx, state.Pins, "m", "1"))
 	heard("settings", "m")

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -15,7 +14,6 @@ const (
 	conversationsKept   = 24 * time.Hour // after the last save
 	conversationsHosts  = 64             // of a model; one more and the model starts anew
 	conversationsModels = 1000
-	conversationsValue  = 512 // bytes of a value
 	maxConversations    = 1 << 16
 	maxConversationSize = 1 << 50
 
@@ -47,23 +45,21 @@ func (s *Store) PutConversations(ctx context.Context, model, host string, c Conv
 	if err != nil {
 		return err
 	}
-	_, err = s.eval(ctx, s.scripts.convPut, model, host, s.signer.mac("conv", model, host, string(text))+" "+string(text),
+	_, err = s.eval(ctx, "conv_put", model, host, text,
 		conversationsKept.Milliseconds(), conversationsHosts, conversationsModels)
 	return err
 }
 
-// Conversations returns which hosts have saved conversations of a model. What another secret, pool or nobody signed, or
-// is out of range or a day old, is left out.
+// Conversations returns which hosts have saved conversations of a model. What is out of range or a day old is left out.
 func (s *Store) Conversations(ctx context.Context, model string) (map[string]Conversations, error) {
-	values, _, _, err := s.record(ctx, "conv:"+model, 2*conversationsHosts*conversationsValue)
+	values, err := s.hash(ctx, s.keys.conv(model))
 	if err != nil {
 		return nil, err
 	}
 	out := map[string]Conversations{}
 	for host, value := range values {
-		mac, text, _ := strings.Cut(value, " ")
 		var c Conversations
-		if len(value) <= conversationsValue && s.signer.ok(mac, "conv", model, host, text) && json.Unmarshal([]byte(text), &c) == nil && c.valid(time.Now()) {
+		if json.Unmarshal([]byte(value), &c) == nil && c.valid(time.Now()) {
 			out[host] = c
 		}
 	}

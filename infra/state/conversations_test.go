@@ -29,17 +29,8 @@ func TestConversations(t *testing.T) {
 		if left, err := b.rdb.PTTL(ctx, prefix+"conv:m").Result(); err != nil || left <= 0 || left > 24*time.Hour {
 			t.Error("it stays", left, err)
 		}
-		raw, err := b.rdb.HGet(ctx, prefix+"conv:m", "h1").Result()
-		must(t, err)
-		for name, forged := range map[string]string{
-			"another host's": raw, "changed": raw[:len(raw)-1] + " }", "cut": raw[:20], "empty": "", "without a MAC": raw[65:], "long": raw + strings.Repeat(" ", 512),
-		} {
-			must(t, b.rdb.HSet(ctx, prefix+"conv:m", "h3", forged).Err())
-			if got, there := read("m")["h3"]; there {
-				t.Error(name, got)
-			}
-			equal(t, "others beside "+name, len(read("m")), 2)
-		}
+		must(t, b.rdb.HSet(ctx, prefix+"conv:m", "h3", "no JSON").Err())
+		equal(t, "others beside nonsense", len(read("m")), 2)
 		for name, change := range map[string]func(c *state.Conversations){
 			"a day old": func(c *state.Conversations) { c.SavedMS -= 24 * 3600 * 1000 }, "far ahead": func(c *state.Conversations) { c.SavedMS += 2 * 3600 * 1000 },
 			"of no identity": func(c *state.Conversations) { c.Identity = "" }, "no hex": func(c *state.Conversations) { c.Identity = strings.Repeat("xy", 32) },
@@ -53,12 +44,6 @@ func TestConversations(t *testing.T) {
 				t.Error(name, got)
 			}
 		}
-		must(t, b.rdb.HSet(ctx, prefix+"conv:big", "h", strings.Repeat("x", 1<<20)).Err())
-		equal(t, "a large hash", len(read("big")), 0)
-		must(t, b.rdb.Set(ctx, prefix+"conv:text", "x", 0).Err())
-		equal(t, "of another type", len(read("text")), 0)
-		must(t, s.PutConversations(ctx, "text", "h", good))
-		equal(t, "which the next save replaces", len(read("text")), 1)
 		for i := range 200 {
 			must(t, s.PutConversations(ctx, "m", fmt.Sprint("n", i), good))
 		}
@@ -113,11 +98,6 @@ func TestForgetConversations(t *testing.T) {
 		equal(t, "what all includes", len(list), 1)
 		must(t, s.Set(ctx, state.Forgets, "", fmt.Sprint(ahead)))
 		equal(t, "a model after all", forget("a"), ahead+1)
-		must(t, b.rdb.HSet(ctx, prefix+"settings:forgotten", "a", "17").Err())
-		list, err = s.Forgotten(ctx)
-		must(t, err)
-		equal(t, "forged", list["a"], ahead+1)
-
 		must(t, s.Set(ctx, state.Forgets, "a", ""))
 		must(t, s.Set(ctx, state.Forgets, "", ""))
 		must(t, s.Set(ctx, state.Forgets, "old", fmt.Sprint(time.Now().Add(-72*time.Hour).UnixMicro())))

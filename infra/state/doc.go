@@ -19,7 +19,7 @@
 //	                                                                                 the clock in microseconds
 //	rv:{pool}:hosts            set         register, catalog_put, acquire,    -      host names
 //	                                       forget
-//	rv:{pool}:host:<h>         hash        register, beat, host_state, touch, -      state, devices, addr, generation,
+//	rv:{pool}:host:<h>         hash        register, beat, host_state,        -      state, devices, addr, generation,
 //	                                       begin, finish (loading); acquire,         seen_ms, active_ms, boot, loading, rev;
 //	                                       renew, claim and wake (state of a         waking_ms, failed_ms, error: its wake;
 //	                                       host that sleeps or is lost); sleep,      lost_ms: when missing beats were
@@ -27,18 +27,19 @@
 //	                                                                                 sleep and the stop of its machine;
 //	                                                                                 memory_budget, memory_total, gpu_api,
 //	                                                                                 found, options,
-//	                                                                                 need:<m>: see package placement; addr_mac:
-//	                                                                                 MAC of addr; boot_state, boot_error,
-//	                                                                                 boot_ms: the machine's start (boot)
+//	                                                                                 need:<m>: see package placement; boot_state,
+//	                                                                                 boot_error, boot_ms: the machine's start (boot)
 //	rv:{pool}:models:<h>       set         the host's runner                  -      models with a record on the host
 //	rv:{pool}:copies:<m>       set         acquire, the host's runner,        -      hosts with a record of the model or a
 //	                                       whatever ends tickets                     ticket for it
-//	rv:{pool}:model:<h>:<m>    hash        the host's runner; touch: used_ms  -      state, type, recipe, device,
+//	rv:{pool}:model:<h>:<m>    hash        the host's runner                  -      state, type, recipe, device,
 //	                                                                                 cards, backend_url, pid, in_flight …;
 //	                                                                                 for <m>~<pid>, a copy whose catalogue entry
 //	                                                                                 changed: retired, its model
-//	rv:{pool}:lru:<h>:<type>   sorted set  the host's runner, touch           -      model by last use in ms
-//	rv:{pool}:npu:<h>          string      the host's runner                  -      model (or models) on the NPU
+//	rv:{pool}:lru:<h>:<type>   sorted set  the host's runner: beat, and       -      model by last use in ms: the only record of use
+//	                                       with each record                          times, and the order of victims
+//	rv:{pool}:npu:<h>          string      begin, model_put, model_drop,      -      lock of the NPU: the models that have it; begin is
+//	                                       finish, register                          refused while others have all seats
 //	rv:{pool}:queue:<h>        list        acquire, begin, leave, register    -      tickets not begun, in order
 //	rv:{pool}:begun:<h>        set         begin, finish, register            -      tickets begun and not ended: one load
 //	                                                                                 (field loading), any unloads
@@ -48,31 +49,19 @@
 //	                                                                          after
 //	rv:{pool}:wanted           hash        acquire, and whatever ends tickets -      model → its shared load ticket
 //	rv:{pool}:wake:<h>         hash        acquire, renew, claim, wake        1 h    power lease: owner, token, exp_ms
-//	rv:{pool}:op:<id>          string      acquire, touch                     60 s   completed operation: its ticket
-//	rv:{pool}:catalog          hash        catalog_put                        -      version, json, serial, mac
+//	rv:{pool}:op:<id>          string      acquire, usage                     60 s   completed operation: its ticket
+//	rv:{pool}:catalog          hash        catalog_put                        -      version, json, mac
 //	rv:{pool}:settings:<name>  hash        Settings                           -      saved options, pins, aliases, models
 //	                                                                                 registered at run time, when
 //	                                                                                 conversations were forgotten
-//	rv:{pool}:settings:<name>:mac hash     Settings                           -      MAC of each entry
 //	rv:{pool}:response:<o>:<id> string     PutResponse                        set    an API key's stored response, encrypted
 //	rv:{pool}:responses:<o>    sorted set  response_put                       set    "id bytes" of these, by end in ms
-//	rv:{pool}:quota:<key>      hash        quota                              7 x    what an API key may still use: level<n> and
-//	                                                                          period at<n> (ms) of requests (1), tokens (2) and
-//	                                                                                 loads (3); spent: tokens of the budget, for 10 years;
-//	                                                                                 g:<gateway>: ms of its last word and
-//	                                                                                 open requests that it may have;
-//	                                                                                 o:<counter>: the last claim of a
-//	                                                                                 gateway's account and what it was
-//	                                                                                 given, for an hour
-//	rv:{pool}:gateways         sorted set  quota                              10 s   gateways that share quotas, by last word in ms
-//	rv:{pool}:need:<key>       string      PutNeed                            30 d   MAC and JSON of what a load took of its
-//	                                                                                 devices' memory; the key is a digest of its
-//	                                                                                 plan and devices
-//	rv:{pool}:needs            sorted set  need_put                           30 d   these keys, by end in ms
-//	rv:{pool}:conv:<m>         hash        PutConversations                   24 h   host → MAC and JSON of what it has saved of
+//	rv:{pool}:quota:<key>      hash        usage                              10 y   spent: tokens of an API key's budget
+//	rv:{pool}:gateways         sorted set  usage                              10 s   gateways that share limits, by last word in ms
+//	rv:{pool}:conv:<m>         hash        PutConversations                   24 h   host → JSON of what it has saved of
 //	                                                                                 the model's conversations
 //	rv:{pool}:convs            sorted set  conv_put                           24 h   these models, by end in ms
-//	rv:{pool}:stats            hash        touch, finish, model_drop          -      counters of the pool; requests per copy:
+//	rv:{pool}:stats            hash        usage, finish, model_drop          -      counters of the pool; requests per copy:
 //	                                                                                 served:<h>:<m>
 //	rv:{pool}:idle             string      the warmer, with each sweep        24 h   its default idle time in ms, for
 //	                                                                                 listings; negative: never
@@ -91,11 +80,9 @@
 // Time is Redis' own (TIME inside the scripts). Leases are fields compared with it. A runner's writes carry its
 // generation and are refused (ErrFenced) once another runner has registered the host.
 //
-// Redis is not trusted: whoever can write to it may disturb the pool, but cannot have anything executed or read. The
-// catalogue, the settings, the hosts' addresses, the needs and the saved conversations carry an HMAC-SHA256 under a key derived from the runner secret,
-// over the pool, the kind, the key and the content. In place of a record without a valid MAC, readers keep the last
-// valid one. The catalogue's serial rises, and no reader goes back to a lower one. See
-// infra/adr/0015-redis-is-trusted.md.
+// Redis is trusted as far as its password, ACL and TLS reach: whoever can write to it can change the pool's settings. Only the
+// catalogue carries an HMAC under the runner secret, because its hosts have commands that turn them on and off: no command line
+// comes from Redis. Stored responses are encrypted. See infra/adr/0015-redis-is-trusted.md.
 //
 // If Redis is unreachable, calls end within Options.Timeout with ErrUnavailable, and a breaker refuses calls at once
 // until it returns. If Redis is emptied, the next beat tells runners that they are unknown, and they register with

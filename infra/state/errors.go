@@ -7,8 +7,8 @@ var (
 	// ErrUnavailable: Redis did not answer in time or refused, or the breaker is open. A call that was sent may or may
 	// not have taken effect; scripts with an operation id may be repeated.
 	ErrUnavailable = errors.New("state store unavailable")
-	// ErrCorrupt: Redis holds data that an operation cannot use: a key of another type, a field that is not a number,
-	// or a reply that is too large. It is also ErrUnavailable. The same call works once the keys are repaired.
+	// ErrCorrupt: Redis holds data that an operation cannot use: a key of another type, or a field that is not a number.
+	// It is also ErrUnavailable. The same call works once the keys are repaired.
 	ErrCorrupt = errors.New("state store is corrupt")
 	// ErrFenced: another runner has since registered this host, so the caller may no longer write it.
 	ErrFenced = errors.New("fenced: another generation owns the host")
@@ -22,6 +22,8 @@ var (
 	ErrDropped = errors.New("ticket was dropped: nobody is waiting for it")
 	// ErrBusy: another load is in progress on the host.
 	ErrBusy = errors.New("another load is in progress on the host")
+	// ErrNPUHeld: other models have the host's NPU.
+	ErrNPUHeld = errors.New("other models have the host's NPU")
 	// ErrNotOwner: another holder has the wake lease.
 	ErrNotOwner = errors.New("wake lease is held by another")
 	// ErrStopping: the caller's machine is being turned off and is not known to be off yet.
@@ -40,6 +42,7 @@ var wordErrors = map[string]error{
 	"gone":     ErrGone,
 	"dropped":  ErrDropped,
 	"busy":     ErrBusy,
+	"held":     ErrNPUHeld,
 	"lost":     ErrNotOwner,
 	"stopping": ErrStopping,
 	"stale":    ErrStale,

@@ -55,7 +55,6 @@ func (s *Store) Listen(ctx context.Context, host string, handle func(Event)) {
 // listenOnce subscribes and delivers events until the connection breaks. go-redis would reconnect silently; here a
 // break ends the subscription, so that the caller learns that events may be missing.
 func (s *Store) listenOnce(ctx context.Context, channels []string, handle func(Event)) {
-	ctx = subscribing(ctx)
 	sub := s.rdb.Subscribe(ctx, channels...)
 	closed := context.AfterFunc(ctx, func() { _ = sub.Close() })
 	defer func() {
@@ -72,11 +71,7 @@ func (s *Store) listenOnce(ctx context.Context, channels []string, handle func(E
 	for asked := false; ; {
 		msg, err := sub.ReceiveTimeout(ctx, 15*time.Second)
 		var ne net.Error
-		var large *eventError
 		switch {
-		case errors.As(err, &large):
-			_ = s.breaker.corrupt(err) // logs it
-			return
 		case errors.As(err, &ne) && ne.Timeout():
 			if asked || sub.Ping(ctx) != nil {
 				return // a silently dead peer does not answer a ping either

@@ -125,7 +125,7 @@ func (h *history) step() {
 	}
 	actions := []action{
 		{20, h.acquire}, {14, h.renew}, {5, h.leave}, {14, h.begin}, {12, h.finish}, {8, h.put}, {4, h.drop}, {10, h.beat}, {6, h.register},
-		{4, h.hostState}, {5, h.wake}, {4, h.claim}, {6, h.touch}, {8, h.passTime}, {1, h.flush}, {2, h.catalog}, {3, h.silence},
+		{4, h.hostState}, {5, h.wake}, {4, h.claim}, {8, h.passTime}, {1, h.flush}, {2, h.catalog}, {3, h.silence},
 	}
 	total := 0
 	for _, a := range actions {
@@ -253,7 +253,7 @@ func (h *history) begin() {
 	if q := h.queueOf(name); len(q) > 0 && h.chance(80) {
 		id = q[0]
 	}
-	err := h.s.Begin(ctx, name, r.generation, id)
+	err := h.s.Begin(ctx, name, r.generation, id, state.NPUSeat{})
 	h.note("begin %s %s: %v", name, id, err)
 	if h.allowed(err, state.ErrGone, state.ErrDropped, state.ErrBusy, state.ErrFenced, state.ErrUnknownHost) {
 		r.loading = id
@@ -297,7 +297,7 @@ func (h *history) put() {
 	if age := h.rng.IntN(3) - 1; age >= 0 {
 		m.Fields["used_age_ms"] = fmt.Sprint(1000 * age)
 	}
-	err := h.s.PutModels(ctx, name, r.generation, []state.ModelPut{m}, "")
+	err := h.s.PutModels(ctx, name, r.generation, []state.ModelPut{m})
 	h.note("put %s %v: %v", name, m, err)
 	h.allowed(err, state.ErrFenced, state.ErrUnknownHost)
 }
@@ -305,14 +305,14 @@ func (h *history) put() {
 func (h *history) drop() {
 	name, r := h.someRunner()
 	m := pick(h, h.models)
-	err := h.s.DropModel(ctx, name, r.generation, m, "", "test", h.chance(50))
+	err := h.s.DropModel(ctx, name, r.generation, m, "test", h.chance(50))
 	h.note("drop %s %s: %v", name, m, err)
 	h.allowed(err, state.ErrFenced, state.ErrUnknownHost)
 }
 
 func (h *history) beat() {
 	name, r := h.someRunner()
-	_, err := h.s.Beat(ctx, name, r.generation, h.chance(50), map[string]int{pick(h, h.models): 1})
+	_, _, err := h.s.Beat(ctx, name, r.generation, h.chance(50), map[string]state.Use{pick(h, h.models): {Open: 1, Age: h.age()}})
 	h.note("beat %s: %v", name, err)
 	if !h.allowed(err, state.ErrFenced, state.ErrUnknownHost) {
 		h.registerAs(name, r)
@@ -389,12 +389,9 @@ func (h *history) claim() {
 	h.given(name, token)
 }
 
-func (h *history) touch() {
-	toucher := state.NewUsageReporter(h.s)
-	toucher.Touch(pick(h, h.hosts), pick(h, h.models))
-	toucher.Answered(state.Answer{})
-	must(h.t, toucher.Flush(ctx))
-	h.note("touch")
+// age returns how long ago a model was used, negative if that was said before.
+func (h *history) age() time.Duration {
+	return pick(h, []time.Duration{-time.Millisecond, 0, time.Second, time.Minute})
 }
 
 func (h *history) passTime() {

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"slices"
 	"strconv"
+	"time"
 )
 
 // HostInfo is what a runner reports about its host when it registers. All values are the runner's own.
@@ -28,14 +30,13 @@ type HostInfo struct {
 	Generation uint64            // highest generation that the runner knows, 0 at its first start
 	Owned      uint64            // last generation of this boot, 0 at its first registration
 	Models     []ModelPut
-	NPU        string // models on the NPU, comma-separated
 	Loading    string // ticket whose load is in progress, "" if none
 }
 
 // ModelPut is a record of a model on a host, as its runner writes it.
 type ModelPut struct {
 	ID     string
-	Fields map[string]string // as in the key table of this package; "type" is required, used_age_ms becomes used_ms
+	Fields map[string]string // as in the key table of this package; "type" is required; used_age_ms is how long ago it was last used
 }
 
 // Register makes the caller the owner of its host's records, replacing those of an earlier generation. It returns the
@@ -43,12 +44,12 @@ type ModelPut struct {
 // the host. ErrFenced: a later boot has since taken the host.
 func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, epoch string, err error) {
 	fields := map[string]string{
-		"addr": h.Addr, "addr_mac": s.signer.mac("addr", h.Name, h.Addr), "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.NPUSeats,
+		"addr": h.Addr, "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.NPUSeats,
 		"memory_budget": h.Budget, "memory_total": h.Total, "gpu_api": h.GPUAPI, "options": h.Options,
 		"sandbox": h.Sandbox, "found": h.Found,
 	}
 	maps.Copy(fields, h.Learned)
-	words, err := s.evalWords(ctx, s.scripts.register, h.Name, h.Boot, h.Generation, object(fields), records(h.Models), h.NPU, h.Loading, h.Owned)
+	words, err := s.evalWords(ctx, "register", h.Name, h.Boot, h.Generation, object(fields), records(h.Models), h.Loading, h.Owned)
 	if err != nil {
 		return 0, "", err
 	}
@@ -59,26 +60,45 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 	return generation, words[1], err
 }
 
-// Beat reports that the host is alive and how many requests are open on each model, and returns the host's revision.
-// ErrUnknownHost: the runner must register again, because Redis lost the host, considered it lost, or recorded it as
-// asleep and now wants it awake.
-func (s *Store) Beat(ctx context.Context, host string, generation uint64, active bool, inFlight map[string]int) (revision uint64, err error) {
-	args := make([]any, 0, 3+2*len(inFlight))
-	args = append(args, host, generation, Flag(active))
-	for m, n := range inFlight {
-		args = append(args, m, n)
-	}
-	words, err := s.evalWords(ctx, s.scripts.beat, args...)
-	if err != nil || len(words) != 1 {
-		return 0, err
-	}
-	return uint64(Number(words[0])), nil
+// Use is what is open on a model of a host, and how long ago it was last used, negative if an earlier beat said so.
+type Use struct {
+	Open int
+	Age  time.Duration
 }
 
-// PutModels writes records of models on the caller's host. npu lists the models on its NPU, comma-separated. A last use
-// never moves back. ErrUnknownHost is also returned for a host that is not awake.
-func (s *Store) PutModels(ctx context.Context, host string, generation uint64, models []ModelPut, npu string) error {
-	return s.evalWord(ctx, s.scripts.modelPut, host, generation, records(models), npu)
+// Beat reports that the host is alive and how its models are used. It returns the host's revision and when each model was last
+// used as Redis has it, by the caller's clock. ErrUnknownHost: the runner must register again, because Redis lost the host,
+// considered it lost, or recorded it as asleep and now wants it awake.
+func (s *Store) Beat(ctx context.Context, host string, generation uint64, active bool, uses map[string]Use) (
+	revision uint64, used map[string]time.Time, err error) {
+	args := make([]any, 0, 3+3*len(uses))
+	args = append(args, host, generation, Flag(active))
+	models := slices.Collect(maps.Keys(uses))
+	for _, m := range models {
+		age := uses[m].Age.Milliseconds()
+		if uses[m].Age < 0 {
+			age = -1
+		}
+		args = append(args, m, uses[m].Open, age)
+	}
+	now := time.Now()
+	words, err := s.evalWords(ctx, "beat", args...)
+	if err != nil || len(words) != 1+len(models) {
+		return 0, nil, err
+	}
+	used = make(map[string]time.Time, len(models))
+	for i, m := range models {
+		if age := words[1+i]; age != "" {
+			used[m] = now.Add(-time.Duration(Number(age)) * time.Millisecond)
+		}
+	}
+	return uint64(Number(words[0])), used, nil
+}
+
+// PutModels writes records of models on the caller's host. A last use never moves back. ErrUnknownHost is also returned for a
+// host that is not awake.
+func (s *Store) PutModels(ctx context.Context, host string, generation uint64, models []ModelPut) error {
+	return s.evalWord(ctx, "model_put", host, generation, records(models))
 }
 
 // records encodes records for scripts.
@@ -96,14 +116,29 @@ func records(models []ModelPut) string {
 }
 
 // DropModel removes a model whose process has ended. reason is for people; evicted counts it as an eviction.
-func (s *Store) DropModel(ctx context.Context, host string, generation uint64, model, npu, reason string, evicted bool) error {
-	return s.evalWord(ctx, s.scripts.modelDrop, host, generation, model, npu, reason, Flag(evicted))
+func (s *Store) DropModel(ctx context.Context, host string, generation uint64, model, reason string, evicted bool) error {
+	return s.evalWord(ctx, "model_drop", host, generation, model, reason, Flag(evicted))
 }
 
-// Begin takes a ticket out of the host's queue. Repeating it is harmless. ErrDropped: nobody waits for the ticket any
-// more. ErrGone: it does not exist. ErrBusy: another load is in progress on the host.
-func (s *Store) Begin(ctx context.Context, host string, generation uint64, ticket string) error {
-	return s.evalWord(ctx, s.scripts.begin, host, generation, ticket)
+// NPUSeat is what a load needs of its host's NPU. The zero value is none.
+type NPUSeat struct {
+	Seats   int      // models that may have the NPU at once
+	Type    string   // of which the seats are, "" for any
+	Leaving []string // models that are stopped for the load
+}
+
+// Begin takes a ticket out of the host's queue, and a seat of the NPU for its load. Repeating it is harmless. ErrDropped: nobody
+// waits for the ticket any more. ErrGone: it does not exist. ErrBusy: another load is in progress on the host. ErrNPUHeld: others
+// have all seats.
+func (s *Store) Begin(ctx context.Context, host string, generation uint64, ticket string, seat NPUSeat) error {
+	args := []any{host, generation, ticket, "", seat.Type}
+	if seat.Seats > 0 {
+		args[3] = seat.Seats
+	}
+	for _, m := range seat.Leaving {
+		args = append(args, m)
+	}
+	return s.evalWord(ctx, "begin", args...)
 }
 
 // Outcome is how a ticket ended: ready, or failed with a code of the error table.
@@ -111,11 +146,10 @@ type Outcome struct {
 	Failed bool
 	Fields map[string]string // code, message, evicted, load_ms, cold
 
-	// Learned holds fields of the host, Models records, and NPU the models on its NPU if there are records. They are
-	// written in the same step, so that everyone who learns the outcome finds them.
+	// Learned holds fields of the host, Models records. They are written in the same step, so that everyone who learns the
+	// outcome finds them.
 	Learned map[string]string
 	Models  []ModelPut
-	NPU     string
 }
 
 // Finish ends a ticket and returns the gateways that still wait for it. ErrGone: it had already ended. If it ended in
@@ -125,11 +159,11 @@ func (s *Store) Finish(ctx context.Context, host string, generation uint64, tick
 	if o.Failed {
 		st = "failed"
 	}
-	return s.evalWords(ctx, s.scripts.finish, host, generation, ticket, st, object(o.Fields), object(o.Learned), records(o.Models), o.NPU)
+	return s.evalWords(ctx, "finish", host, generation, ticket, st, object(o.Fields), object(o.Learned), records(o.Models))
 }
 
 // SetHostState records that the host is draining, ready again (its drain was cancelled), or asleep without any models.
 // Tickets stay queued for its next wake, except unloads, which end as ready.
 func (s *Store) SetHostState(ctx context.Context, host string, generation uint64, st string) error {
-	return s.evalWord(ctx, s.scripts.hostState, host, generation, st)
+	return s.evalWord(ctx, "host_state", host, generation, st)
 }

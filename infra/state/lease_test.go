@@ -21,7 +21,7 @@ func TestWaiterLease(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
 		g := register(t, s, "h", nil)
-		beat := func() { _, err := s.Beat(ctx, "h", g, false, nil); must(t, err) }
+		beat := func() { _, _, err := s.Beat(ctx, "h", g, false, nil); must(t, err) }
 		a := acquire(t, s, want(t, s, "gw-1", "m", "h"))
 		b.after(state.WaiterLease - time.Second)
 		beat()
@@ -35,10 +35,10 @@ func TestWaiterLease(t *testing.T) {
 		snap, err = s.Snapshot(ctx)
 		must(t, err)
 		equal(t, "waiters after the lease", snap.Hosts["h"].Queue[0].Waiters, 0)
-		if err := s.Begin(ctx, "h", g, a.Ticket); !errors.Is(err, state.ErrDropped) {
+		if err := s.Begin(ctx, "h", g, a.Ticket, state.NPUSeat{}); !errors.Is(err, state.ErrDropped) {
 			t.Fatal("begin:", err)
 		}
-		if err := s.Begin(ctx, "h", g, a.Ticket); !errors.Is(err, state.ErrGone) {
+		if err := s.Begin(ctx, "h", g, a.Ticket, state.NPUSeat{}); !errors.Is(err, state.ErrGone) {
 			t.Fatal("begin again:", err)
 		}
 		equal(t, "standing", standing(t, s, "gw-1", a.Ticket).Record.State, "dropped")
@@ -75,7 +75,7 @@ func TestLeave(t *testing.T) {
 					a = acquire(t, s, want(t, s, gw, tt.name, host))
 				}
 				if tt.begin {
-					must(t, s.Begin(ctx, host, g, a.Ticket))
+					must(t, s.Begin(ctx, host, g, a.Ticket, state.NPUSeat{}))
 				}
 				for _, gw := range tt.leave {
 					must(t, s.ReleaseTicket(ctx, gw, a.Ticket, tt.keep))
@@ -83,9 +83,9 @@ func TestLeave(t *testing.T) {
 				equal(t, "state", b.field("ticket:"+a.Ticket, "state"), tt.want)
 				if tt.keep {
 					b.after(time.Hour)
-					_, err := s.Beat(ctx, host, g, false, nil)
+					_, _, err := s.Beat(ctx, host, g, false, nil)
 					must(t, err)
-					must(t, s.Begin(ctx, host, g, a.Ticket))
+					must(t, s.Begin(ctx, host, g, a.Ticket, state.NPUSeat{}))
 				}
 			})
 		}
@@ -104,7 +104,7 @@ func TestFinishAgain(t *testing.T) {
 			for _, gw := range gateways {
 				a = acquire(t, s, want(t, s, gw, model, "h"))
 			}
-			must(t, s.Begin(ctx, "h", g, a.Ticket))
+			must(t, s.Begin(ctx, "h", g, a.Ticket, state.NPUSeat{}))
 			return a.Ticket
 		}
 		finish := func(host string, g uint64, ticket string, o state.Outcome) string {
@@ -166,7 +166,7 @@ func TestLeaveAfterTheEnd(t *testing.T) {
 		must(t, s.ReleaseTicket(ctx, "gw", a.Ticket, true))
 		must(t, s.ReleaseTicket(ctx, "gw", a.Ticket, false))
 		mark := acquire(t, s, want(t, s, "gw", "mark", "h"))
-		must(t, s.Begin(ctx, "h", g, mark.Ticket))
+		must(t, s.Begin(ctx, "h", g, mark.Ticket, state.NPUSeat{}))
 		must(t, s.ReleaseTicket(ctx, "gw", mark.Ticket, false))
 		kit.Eventually(t, "both to be heard of", func() bool { return len(left) == 2 })
 		e := <-left
@@ -187,13 +187,13 @@ func TestFencedWritersChangeNothing(t *testing.T) {
 			t.Fatalf("generation %d after %d", g, old)
 		}
 		writes := func(g uint64, host string) map[string]error {
-			_, beat := s.Beat(ctx, host, g, true, map[string]int{"m": 3})
+			_, _, beat := s.Beat(ctx, host, g, true, map[string]state.Use{"m": {Open: 3}})
 			_, finish := s.Finish(ctx, host, g, a.Ticket, state.Outcome{})
 			return map[string]error{
 				"beat": beat, "finish": finish,
-				"put":   s.PutModels(ctx, host, g, []state.ModelPut{{ID: "m", Fields: map[string]string{"used_age_ms": "0", "type": "llm"}}}, "m"),
-				"drop":  s.DropModel(ctx, host, g, "m", "", "", true),
-				"begin": s.Begin(ctx, host, g, a.Ticket),
+				"put":   s.PutModels(ctx, host, g, []state.ModelPut{{ID: "m", Fields: map[string]string{"used_age_ms": "0", "type": "llm"}}}),
+				"drop":  s.DropModel(ctx, host, g, "m", "", true),
+				"begin": s.Begin(ctx, host, g, a.Ticket, state.NPUSeat{}),
 				"state": s.SetHostState(ctx, host, g, "asleep"),
 			}
 		}
@@ -215,10 +215,10 @@ func TestFencedWritersChangeNothing(t *testing.T) {
 		if _, err := s.Finish(ctx, "h2", g, a.Ticket, state.Outcome{}); !errors.Is(err, state.ErrGone) {
 			t.Error("finishing another host's ticket:", err)
 		}
-		if err := s.Begin(ctx, "h2", g, a.Ticket); !errors.Is(err, state.ErrGone) {
+		if err := s.Begin(ctx, "h2", g, a.Ticket, state.NPUSeat{}); !errors.Is(err, state.ErrGone) {
 			t.Error("beginning another host's ticket:", err)
 		}
-		if err := s.PutModels(ctx, "h2", g, []state.ModelPut{{ID: "m"}}, ""); err == nil {
+		if err := s.PutModels(ctx, "h2", g, []state.ModelPut{{ID: "m"}}); err == nil {
 			t.Error("a record without a type was written")
 		}
 		if _, _, err := s.Register(ctx, state.HostInfo{Name: "h2", Models: []state.ModelPut{{ID: "m"}}}); err == nil {
@@ -269,10 +269,10 @@ func TestOneLoadAtATime(t *testing.T) {
 		w := want(t, s, "gw", "x", "h")
 		w.Unload = true
 		unload := acquire(t, s, w)
-		must(t, s.Begin(ctx, "h", g, first.Ticket))
-		must(t, s.Begin(ctx, "h", g, unload.Ticket))
+		must(t, s.Begin(ctx, "h", g, first.Ticket, state.NPUSeat{}))
+		must(t, s.Begin(ctx, "h", g, unload.Ticket, state.NPUSeat{}))
 		before := b.dump()
-		if err := s.Begin(ctx, "h", g, second.Ticket); !errors.Is(err, state.ErrBusy) {
+		if err := s.Begin(ctx, "h", g, second.Ticket, state.NPUSeat{}); !errors.Is(err, state.ErrBusy) {
 			t.Fatal("a second load during the first:", err)
 		}
 		equal(t, "state after the refusal", b.dump(), before)
@@ -287,7 +287,7 @@ func TestOneLoadAtATime(t *testing.T) {
 		equal(t, "last in the queue", h.Queue[2].ID, second.Ticket)
 		for _, q := range h.Queue {
 			equal(t, "state", q.State, "queued")
-			must(t, s.Begin(ctx, "h", g, q.ID))
+			must(t, s.Begin(ctx, "h", g, q.ID, state.NPUSeat{}))
 			_, err := s.Finish(ctx, "h", g, q.ID, state.Outcome{})
 			must(t, err)
 		}
@@ -301,20 +301,20 @@ func TestFlush(t *testing.T) {
 		t, s := b.t, b.store()
 		g := register(t, s, "h", map[string]string{"m": "llm"})
 		a := acquire(t, s, want(t, s, "gw", "m2", "h"))
-		must(t, s.Begin(ctx, "h", g, a.Ticket))
+		must(t, s.Begin(ctx, "h", g, a.Ticket, state.NPUSeat{}))
 		must(t, b.rdb.FlushAll(ctx).Err())
 		b.now -= time.Minute.Milliseconds() // and the new one's clock is behind
 
 		snap, err := s.Snapshot(ctx)
 		must(t, err)
 		equal(t, "epoch", snap.Epoch, "")
-		if _, err := s.Beat(ctx, "h", g, true, map[string]int{"m": 1}); !errors.Is(err, state.ErrUnknownHost) {
+		if _, _, err := s.Beat(ctx, "h", g, true, map[string]state.Use{"m": {Open: 1}}); !errors.Is(err, state.ErrUnknownHost) {
 			t.Fatal("beat after a flush:", err)
 		}
 		equal(t, "a beat wrote nothing", b.dump(), "")
 		equal(t, "the gateway's ticket", standing(t, s, "gw", a.Ticket).Found, false)
 		g2, epoch, err := s.Register(ctx, state.HostInfo{
-			Name: "h", Boot: "boot-1", Generation: g, Loading: a.Ticket, NPU: "m",
+			Name: "h", Boot: "boot-1", Generation: g, Loading: a.Ticket,
 			Models: []state.ModelPut{{ID: "m", Fields: map[string]string{"type": "llm", "state": "loaded", "used_age_ms": "5000"}}},
 		})
 		must(t, err)
@@ -340,7 +340,7 @@ func TestRegisterAgainWhileLoading(t *testing.T) {
 		t, s := b.t, b.store()
 		g := register(t, s, "h", nil)
 		a := acquire(t, s, want(t, s, "gw", "m", "h"))
-		must(t, s.Begin(ctx, "h", g, a.Ticket))
+		must(t, s.Begin(ctx, "h", g, a.Ticket, state.NPUSeat{}))
 		g, _, err := s.Register(ctx, state.HostInfo{Name: "h", Boot: "boot-1", Generation: g, Loading: a.Ticket})
 		must(t, err)
 		equal(t, "loading", b.field("host:h", "loading"), a.Ticket)
@@ -358,7 +358,7 @@ func TestLostHost(t *testing.T) {
 		t, s := b.t, b.store()
 		g := register(t, s, "h", map[string]string{"m": "llm"})
 		begun := acquire(t, s, want(t, s, "gw", "m1", "h"))
-		must(t, s.Begin(ctx, "h", g, begun.Ticket))
+		must(t, s.Begin(ctx, "h", g, begun.Ticket, state.NPUSeat{}))
 		queued := acquire(t, s, want(t, s, "gw", "m2", "h"))
 
 		b.after(state.LostAfter + time.Second)
@@ -370,7 +370,7 @@ func TestLostHost(t *testing.T) {
 		equal(t, "lease at the first notice", standing(t, s, "gw", queued.Ticket).WakeToken, "")
 
 		// Only Redis was away: the host beats again and nothing happens.
-		_, err = s.Beat(ctx, "h", g, false, nil)
+		_, _, err = s.Beat(ctx, "h", g, false, nil)
 		must(t, err)
 		b.after(state.LostAfter - time.Second)
 		equal(t, "lease for a host that beats", standing(t, s, "gw", queued.Ticket).WakeToken, "")

@@ -129,7 +129,7 @@ func register(t testing.TB, s *state.Store, host string, loaded map[string]strin
 	t.Helper()
 	info := state.HostInfo{Name: host, Boot: "boot-1", Addr: host + ":9000", Devices: "cpu gpu"}
 	for _, id := range slices.Sorted(maps.Keys(loaded)) {
-		info.Models = append(info.Models, state.ModelPut{ID: id, Fields: map[string]string{"type": loaded[id], "state": "loaded"}})
+		info.Models = append(info.Models, state.ModelPut{ID: id, Fields: map[string]string{"type": loaded[id], "state": "loaded", "used_age_ms": "0"}})
 	}
 	g, _, err := s.Register(context.Background(), info)
 	must(t, err)

@@ -41,7 +41,6 @@ type Mirror struct {
 	begun    uint64             // number of complete reads started
 	ended    uint64             // the last of them that succeeded
 	whole    time.Time          // when it did
-	unnamed  int                // hosts in the pool without a valid name
 	due      map[string]bool    // hosts to read
 	arrived  map[string]arrival // hosts carried by events
 	dueWhole bool
@@ -58,9 +57,6 @@ type hostRead struct {
 	s             *Snapshot // and err: set before done is closed
 	err           error
 }
-
-// maxCarried bounds a host carried by an event, in bytes; scripts carry less.
-const maxCarried = 128 << 10
 
 // arrival is the last event that carried a host.
 type arrival struct {
@@ -183,7 +179,7 @@ func (m *Mirror) readHosts(ctx context.Context, hosts, models []string) (*Snapsh
 	s.names = s.Names()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.host == "" && s.count-len(s.Hosts) != m.unnamed {
+	if m.host == "" && s.count != len(s.Hosts) {
 		m.dueWhole = true
 		m.notify()
 	}
@@ -204,7 +200,7 @@ func (m *Mirror) readWhole(ctx context.Context) (*Snapshot, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ended, m.whole, m.unnamed = turn, time.Now(), s.count-len(s.Hosts)
+	m.ended, m.whole = turn, time.Now()
 	m.publishLocked(s)
 	return s, nil
 }
@@ -261,12 +257,12 @@ func (m *Mirror) heard(e Event) {
 	case e.Kind == "sync", e.Host == "" && m.host == "":
 		m.ReadAgain()
 	case m.host != "" && e.Kind == "settings": // affects no host
-	case m.host != "" || isName(e.Host):
+	default:
 		host := cmp.Or(m.host, e.Host) // any host's event shows a change of the catalogue
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		switch {
-		case host == e.Host && len(e.Carries) > 0 && len(e.Carries) <= maxCarried && m.Snapshot().Hosts[host] != nil: // a new host is read
+		case host == e.Host && len(e.Carries) > 0 && m.Snapshot().Hosts[host] != nil: // a new host is read
 			m.arrived[host] = arrival{e, time.Now()}
 			delete(m.due, host)
 		case e.More: // the last event of the change has everything
@@ -360,7 +356,7 @@ func (m *Mirror) takeOver(ctx context.Context, arrived map[string]arrival) bool 
 	s := *old
 	s.Hosts = maps.Clone(old.Hosts)
 	for name, a := range arrived {
-		part, err := m.store.carried(a.event)
+		part, err := carried(a.event)
 		if err != nil || part.Epoch != old.Epoch || old.Taken.IsZero() {
 			return false
 		}

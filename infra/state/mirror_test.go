@@ -128,7 +128,7 @@ func TestHostMirror(t *testing.T) {
 		kit.Eventually(t, "a change of the settings", func() bool { return heard.Load() > before })
 
 		must(t, b.rdb.HSet(ctx, prefix+"host:h", "error", "changed", "rev", m.Snapshot().Revision+1).Err()) // without an event
-		revision, err := s.Beat(ctx, "h", g, false, nil)
+		revision, _, err := s.Beat(ctx, "h", g, false, nil)
 		must(t, err)
 		m.Expect(revision)
 		kit.Eventually(t, "what the beat told of", func() bool { return m.Snapshot().Hosts["h"].Error == "changed" })
@@ -206,7 +206,7 @@ func TestMirrorNeverGoesBack(t *testing.T) {
 		wg.Go(func() {
 			var last uint64
 			for i := range 50 {
-				if err := s.PutModels(ctx, "h", g, []state.ModelPut{{ID: "m", Fields: map[string]string{"used_age_ms": "0", "type": "llm", "pid": fmt.Sprint(i)}}}, ""); err != nil {
+				if err := s.PutModels(ctx, "h", g, []state.ModelPut{{ID: "m", Fields: map[string]string{"used_age_ms": "0", "type": "llm", "pid": fmt.Sprint(i)}}}); err != nil {
 					t.Error(err)
 				}
 				refresh := m.Refresh

@@ -44,7 +44,7 @@ func TestPulled(t *testing.T) {
 		must(t, s.PutPulled(ctx, "h", g, a.Ticket, nil))
 		equal(t, "over", standing(t, s, "gw", a.Ticket).Record.Pulling, false)
 		must(t, s.PutPulled(ctx, "h", g, a.Ticket, &state.Pulled{Done: 1, Total: 2}))
-		must(t, s.Begin(ctx, "h", g, a.Ticket))
+		must(t, s.Begin(ctx, "h", g, a.Ticket, state.NPUSeat{}))
 		equal(t, "once it loads", standing(t, s, "gw", a.Ticket).Record.Pulling, false)
 		refused("a load that has begun", s.PutPulled(ctx, "h", g, a.Ticket, nil), state.ErrGone)
 	})

@@ -19,11 +19,9 @@ const (
 	MaxResponse      = 8 << 20  // bytes of one, before it is compressed
 	maxTenantBytes   = 64 << 20 // bytes of a tenant's in Redis
 	maxTenantEntries = 1000     // responses of a tenant
-	sealOverhead     = 64       // bytes that sealing adds at most, besides a frame of zstd that cannot be compressed
 
-	// A larger one is acquired from largeValues and read in pieces: each is a call of its own, with a timeout of its own.
-	largeResponse = 64 << 10
-	responsePiece = 1 << 20
+	responseTimeout     = 5 * time.Second // of one call, which may move MaxResponse bytes
+	responseConnections = 4
 )
 
 // ErrTooLarge means that a response has more than MaxResponse bytes.
@@ -31,60 +29,32 @@ var ErrTooLarge = errors.New("the response is too large to be stored")
 
 // PutResponse stores a response under the name of its tenant and its own id, which have no white space and no colon. It is
 // removed after keep, which must be at least a millisecond, or earlier to make room for newer ones of the tenant. The error is also
-// ErrTooLarge or ErrLargeBusy.
+// ErrTooLarge.
 func (s *Store) PutResponse(ctx context.Context, tenant, id string, value []byte, keep time.Duration) error {
 	if len(value) > MaxResponse {
 		return ErrTooLarge
 	}
 	sealed := s.sealer.seal(value, tenant, id)
-	if len(sealed) > largeResponse {
-		end, err := s.large.acquire(ctx, tenant)
-		if err != nil {
-			return err
-		}
-		defer end()
-	}
-	_, err := s.eval(ctx, s.scripts.responsePut, tenant, id, sealed, keep.Milliseconds(), maxTenantBytes, maxTenantEntries)
-	return err
-}
-
-// Response returns a stored response, or nil if the tenant has none with that id. What another tenant, pool or secret has
-// stored, or nobody, counts as none. The error is also ErrLargeBusy.
-func (s *Store) Response(ctx context.Context, tenant, id string) ([]byte, error) {
-	head, err := s.responsePart(ctx, tenant, id, 0, largeResponse)
-	if err != nil {
-		return nil, err
-	}
-	sealed := []byte(head)
-	if len(sealed) == largeResponse {
-		end, err := s.large.acquire(ctx, tenant)
-		if err != nil {
-			return nil, err
-		}
-		defer end()
-		for size := MaxResponse + MaxResponse/64 + sealOverhead; len(sealed) < size; {
-			part, err := s.responsePart(ctx, tenant, id, len(sealed), responsePiece)
-			if err != nil {
-				return nil, err
-			}
-			if sealed = append(sealed, part...); len(part) < responsePiece {
-				break
-			}
-		}
-	}
-	return s.sealer.open(sealed, tenant, id), nil
-}
-
-// responsePart returns at most size bytes of a stored response from a place on, "" where there are none.
-func (s *Store) responsePart(ctx context.Context, tenant, id string, from, size int) (part string, err error) {
-	err = s.guard(ctx, func(ctx context.Context) (err error) {
-		part, err = s.rdb.GetRange(ctx, s.keys.response(tenant, id), int64(from), int64(from+size-1)).Result()
-		if redis.HasErrorPrefix(err, "WRONGTYPE") {
-			part, err = "", nil
-		}
+	return s.guardFor(ctx, responseTimeout, func(ctx context.Context) error {
+		_, err := s.run(ctx, s.responses, "response_put", tenant, id, sealed, keep.Milliseconds(), maxTenantBytes, maxTenantEntries)
 		return err
 	})
-	return part, err
+}
+
+// Response returns a stored response, or nil if the tenant has none with that id that this pool has stored.
+func (s *Store) Response(ctx context.Context, tenant, id string) ([]byte, error) {
+	var sealed []byte
+	err := s.guardFor(ctx, responseTimeout, func(ctx context.Context) (err error) {
+		sealed, err = s.responses.Get(ctx, s.keys.response(tenant, id)).Bytes()
+		return err
+	})
+	if err != nil {
+		if errors.Is(err, redis.Nil) {
+			err = nil
+		}
+		return nil, err
+	}
+	return s.sealer.open(sealed, tenant, id), nil
 }
 
 // DropResponse removes a stored response, if there is one.

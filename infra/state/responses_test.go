@@ -44,9 +44,6 @@ func TestResponses(t *testing.T) {
 		raw[len(raw)-1] ^= 1
 		must(t, b.rdb.Set(ctx, key, raw, 0).Err())
 		equal(t, "changed", read("ann", "r1"), "")
-		must(t, b.rdb.Del(ctx, key).Err())
-		must(t, b.rdb.HSet(ctx, key, "a", "b").Err())
-		equal(t, "of another type", read("ann", "r1"), "")
 
 		must(t, s.PutResponse(ctx, "ann", "r3", []byte("x"), time.Hour))
 		must(t, s.DropResponse(ctx, "ann", "r3"))

@@ -51,12 +51,12 @@ func TestEveryScript(t *testing.T) {
 		}
 		equal(t, "driver kept", b.field("host:gpu-1", "driver"), "ec2")
 
-		revision, err := s.Beat(ctx, "gpu-1", g, true, map[string]int{"m/a": 1})
+		revision, _, err := s.Beat(ctx, "gpu-1", g, true, map[string]state.Use{"m/a": {Open: 1}})
 		must(t, err)
-		must(t, s.Begin(ctx, "gpu-1", g, a.Ticket))
-		must(t, s.Begin(ctx, "gpu-1", g, a.Ticket)) // as if its answer was lost
+		must(t, s.Begin(ctx, "gpu-1", g, a.Ticket, state.NPUSeat{}))
+		must(t, s.Begin(ctx, "gpu-1", g, a.Ticket, state.NPUSeat{})) // as if its answer was lost
 		equal(t, "loading", b.field("host:gpu-1", "loading"), a.Ticket)
-		must(t, s.PutModels(ctx, "gpu-1", g, []state.ModelPut{{ID: "m/a", Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loading"}}}, ""))
+		must(t, s.PutModels(ctx, "gpu-1", g, []state.ModelPut{{ID: "m/a", Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loading"}}}))
 		snap, err := s.Snapshot(ctx)
 		must(t, err)
 		equal(t, "catalogue version", snap.Catalog, "v1")
@@ -68,7 +68,7 @@ func TestEveryScript(t *testing.T) {
 		equal(t, "labels", strings.Join(host.Labels, "+"), "a+b")
 		equal(t, "model", host.Models["m/a"].State, "loading")
 
-		must(t, s.PutModels(ctx, "gpu-1", g, []state.ModelPut{{ID: "m/a", Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loaded", "options": `{"ctx_size":8}`}}}, "m/a"))
+		must(t, s.PutModels(ctx, "gpu-1", g, []state.ModelPut{{ID: "m/a", Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loaded", "options": `{"ctx_size":8}`}}}))
 		waiters, err := s.Finish(ctx, "gpu-1", g, a.Ticket, state.Outcome{Fields: map[string]string{"load_ms": "42", "cold": "1"}})
 		must(t, err)
 		equal(t, "waiters", strings.Join(waiters, ","), "gw-1")
@@ -94,11 +94,11 @@ func TestEveryScript(t *testing.T) {
 		w.Unload = true
 		u := acquire(t, s, w)
 		equal(t, "unload", u.Status+" "+string(u.State), "created queued")
-		must(t, s.Begin(ctx, "gpu-1", g, u.Ticket))
+		must(t, s.Begin(ctx, "gpu-1", g, u.Ticket, state.NPUSeat{}))
 		snap, err = s.Snapshot(ctx)
 		must(t, err)
 		equal(t, "a begun unload is still to be seen", snap.Hosts["gpu-1"].Queue[0].ID, u.Ticket)
-		must(t, s.DropModel(ctx, "gpu-1", g, "m/a", "", "unload", true))
+		must(t, s.DropModel(ctx, "gpu-1", g, "m/a", "unload", true))
 		_, err = s.Finish(ctx, "gpu-1", g, u.Ticket, state.Outcome{})
 		must(t, err)
 		stats, err = s.Stats(ctx)
@@ -190,7 +190,7 @@ func TestOutOfMemoryHasNoEffect(t *testing.T) {
 	if _, err := s.Acquire(ctx, w); !errors.Is(err, state.ErrUnavailable) {
 		t.Fatal("acquire:", err)
 	}
-	if err := s.PutModels(ctx, "h", g, []state.ModelPut{{ID: "m", Fields: map[string]string{"used_age_ms": "0", "type": "llm"}}}, ""); !errors.Is(err, state.ErrUnavailable) {
+	if err := s.PutModels(ctx, "h", g, []state.ModelPut{{ID: "m", Fields: map[string]string{"used_age_ms": "0", "type": "llm"}}}); !errors.Is(err, state.ErrUnavailable) {
 		t.Fatal("put:", err)
 	}
 	must(t, b.rdb.ConfigSet(ctx, "maxmemory", "0").Err())

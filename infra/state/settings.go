@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -46,10 +45,8 @@ func (s *Store) Set(ctx context.Context, table Setting, name, value string) erro
 		_, err := s.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			if value == "" {
 				p.HDel(ctx, key, name)
-				p.HDel(ctx, key+":mac", name)
 			} else {
 				p.HSet(ctx, key, name, value)
-				p.HSet(ctx, key+":mac", name, s.signer.mac("settings", string(table), name, value))
 			}
 			s.publish(ctx, p, Event{Kind: "settings", State: string(table), Model: name})
 			return nil
@@ -58,20 +55,15 @@ func (s *Store) Set(ctx context.Context, table Setting, name, value string) erro
 	})
 }
 
-// Get reads one entry, or "" if there is none. See All for unsigned entries.
+// Get reads one entry, or "" if there is none.
 func (s *Store) Get(ctx context.Context, table Setting, name string) (string, error) {
 	all, err := s.All(ctx, table)
 	return all[name], err
 }
 
-// All reads a whole table. Each entry with an invalid signature is replaced by the last valid one that this Store read,
-// if any.
+// All reads a whole table.
 func (s *Store) All(ctx context.Context, table Setting) (map[string]string, error) {
-	values, macs, readable, err := s.record(ctx, "settings:"+string(table), maxRecord)
-	if err != nil {
-		return nil, err
-	}
-	return s.signer.admitTable(table, values, macs, readable), nil
+	return s.hash(ctx, s.keys.settings(string(table)))
 }
 
 // idleKept is how long a warmer's default idle time stays published after its last sweep.
@@ -116,8 +108,7 @@ func (s *Store) readIdle(ctx context.Context) (string, error) {
 	return text, err
 }
 
-// DefaultIdle returns what PutDefaultIdle published; known is false if there is nothing readable. The value is not
-// signed: use it only in listings.
+// DefaultIdle returns what PutDefaultIdle published, for listings; known is false if there is nothing readable.
 func (s *Store) DefaultIdle(ctx context.Context) (idle time.Duration, known bool, err error) {
 	var text string
 	err = s.guard(ctx, func(ctx context.Context) error {
@@ -130,56 +121,6 @@ func (s *Store) DefaultIdle(ctx context.Context) (idle time.Duration, known bool
 		return 0, false, err
 	}
 	return time.Duration(max(ms, -1)) * time.Millisecond, true, nil
-}
-
-// publishTries bounds the attempts to publish when other gateways publish at the same time.
-const publishTries = 4
-
-// PutCatalog publishes the catalogue. wakeable maps each host that has a driver to the driver's name. It reports
-// whether the version is new or replaced a refused record.
-func (s *Store) PutCatalog(ctx context.Context, version string, catalog []byte, wakeable map[string]string) (bool, error) {
-	for range publishTries {
-		have, right, present, err := s.readCatalog(ctx)
-		if err != nil {
-			return false, err
-		}
-		next := have
-		if !right || have.version != version || have.json != string(catalog) {
-			next = s.signer.signCatalog(version, string(catalog), max(s.signer.lastSerial()+1, uint64(time.Now().UnixMicro())))
-		}
-		args := make([]any, 0, 5+2*len(wakeable))
-		args = append(args, next.version, next.json, decimal(next.serial), next.mac, present)
-		for h, d := range wakeable {
-			args = append(args, h, d)
-		}
-		out, err := s.eval(ctx, s.scripts.catalogPut, args...)
-		if err != nil {
-			return false, err
-		}
-		if out != int64(-1) {
-			s.signer.admitCatalog(next, true) // never accept an older one from now on
-			return out == int64(1), nil
-		}
-	}
-	return false, errors.New("the catalogue in Redis changes too often")
-}
-
-// Catalog reads the published catalogue; version is "" if there is none. A catalogue with an invalid signature, or
-// older than one read before, is replaced by the last valid one that this Store read, if any.
-func (s *Store) Catalog(ctx context.Context) (version string, catalog []byte, err error) {
-	r, _, _, err := s.readCatalog(ctx)
-	return r.version, []byte(r.json), err
-}
-
-// readCatalog returns the record to use, whether it is the one in Redis, and the MAC in Redis.
-func (s *Store) readCatalog(ctx context.Context) (r catalogRecord, right bool, present string, err error) {
-	m, _, readable, err := s.record(ctx, "catalog", maxRecord)
-	if err != nil {
-		return catalogRecord{}, false, "", err
-	}
-	serial, _ := strconv.ParseUint(m["serial"], 10, 64) // a wrong one fails the signature
-	r, right = s.signer.admitCatalog(catalogRecord{m["version"], m["json"], serial, m["mac"]}, readable)
-	return r, right, m["mac"], nil
 }
 
 func decimal(n uint64) string { return strconv.FormatUint(n, 10) }

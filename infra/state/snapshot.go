@@ -11,11 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"reveille/infra/policy"
-	"reveille/infra/term"
 )
 
 // LostAfter is how long a host may go without a heartbeat before readers consider it lost.
@@ -30,13 +27,12 @@ type Snapshot struct {
 	NowMS    int64  // Redis' clock at the snapshot
 	Taken    time.Time
 	Hosts    map[string]*HostRecord
-	Saved    map[string]string // the table SavedOptions; signed, see Store.All
+	Saved    map[string]string // the table SavedOptions
 	Runtime  map[string]string // the table Runtime, likewise
 
 	count     int      // number of hosts in the pool, including those not in Hosts
 	gone      []string // requested hosts that are not in the pool
 	names     []string // of Hosts, in order; nil if unknown
-	misnamed  bool     // a name was dropped as invalid
 	revisions map[string]uint64
 }
 
@@ -146,19 +142,16 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	out.Saved, out.Runtime = s.admitted(SavedOptions, top[8]), s.admitted(Runtime, top[9])
-	for hosts := range slices.Chunk(names(top[7], out), pageHosts) {
+	out.Saved, out.Runtime = fields(top[8]), fields(top[9])
+	for hosts := range slices.Chunk(toStrings(top[7]), pageHosts) {
 		page, err := s.SnapshotOf(ctx, hosts, nil)
 		if err != nil {
 			return nil, err
 		}
 		maps.Copy(out.Hosts, page.Hosts)
 		maps.Copy(out.revisions, page.revisions)
-		out.misnamed = out.misnamed || page.misnamed
 	}
 	out.names = out.Names()
-	s.signer.judgeNames(!out.misnamed)
-	s.signer.forgetHosts(out.Hosts)
 	return out, nil
 }
 
@@ -171,9 +164,6 @@ func (s *Store) SnapshotOf(ctx context.Context, hosts, models []string) (*Snapsh
 		args = append(args, name)
 	}
 	out, _, err := s.readSnapshot(ctx, pageHosts, args...)
-	if err == nil && out.misnamed {
-		s.signer.judgeNames(false)
-	}
 	return out, err
 }
 
@@ -191,28 +181,17 @@ func (s *Store) pulses(ctx context.Context) (pulses, error) {
 	}
 	p := pulses{epoch: out.Epoch, pool: out.revisions[ofPool], hosts: map[string]*HostRecord{}}
 	for part := range slices.Chunk(list(top[7]), 4) {
-		if name := text(part[0]); len(part) == 4 && isName(name) {
+		if len(part) == 4 {
+			name := text(part[0])
 			p.hosts[name] = hostRecord(name, map[string]string{"state": text(part[1]), "seen_ms": text(part[2]), "rev": text(part[3])}, out.NowMS)
 		}
 	}
 	return p, nil
 }
 
-// names returns the valid names of a list.
-func names(reply any, out *Snapshot) (proper []string) {
-	for _, v := range list(reply) {
-		if name := text(v); isName(name) {
-			proper = append(proper, name)
-		} else {
-			out.misnamed = true
-		}
-	}
-	return proper
-}
-
 // readSnapshot runs the script, for at most page hosts, and also returns the parts of its reply.
 func (s *Store) readSnapshot(ctx context.Context, page int, hosts ...any) (out *Snapshot, top []any, err error) {
-	reply, err := s.eval(ctx, s.scripts.snapshot, append([]any{maxRecord, page}, hosts...)...)
+	reply, err := s.eval(ctx, "snapshot", append([]any{page}, hosts...)...)
 	if err != nil {
 		return nil, nil, fmt.Errorf("snapshot: %w", err)
 	}
@@ -233,7 +212,6 @@ func (s *Store) readSnapshot(ctx context.Context, page int, hosts ...any) (out *
 			return nil, nil, fmt.Errorf("snapshot: %w", err)
 		}
 	}
-	s.signer.admitAddrs(out.Hosts)
 	return out, top, nil
 }
 
@@ -247,18 +225,12 @@ func (s *Snapshot) add(parts []any) error {
 		return fmt.Errorf("a host of %d parts, want 4", len(parts))
 	}
 	name := text(parts[0])
-	if !isName(name) {
-		s.misnamed = true
-		return nil
-	}
 	host := hostRecord(name, fields(parts[1]), s.NowMS)
 	for m := range slices.Chunk(list(parts[2]), 2) {
 		if len(m) < 2 {
 			return errors.New("a model without fields")
 		}
-		if f, id := fields(m[1]), text(m[0]); !isName(id) {
-			s.misnamed = true
-		} else if len(f) > 0 {
+		if f, id := fields(m[1]), text(m[0]); len(f) > 0 {
 			host.Models[id] = modelRecord(name, id, f)
 		}
 	}
@@ -266,9 +238,7 @@ func (s *Snapshot) add(parts []any) error {
 		if len(t) < 3 {
 			return errors.New("a ticket without fields")
 		}
-		if f, id := fields(t[2]), text(t[0]); !isName(id) || f["model"] != "" && !isName(f["model"]) {
-			s.misnamed = true
-		} else if len(f) > 0 {
+		if f, id := fields(t[2]), text(t[0]); len(f) > 0 {
 			f["waiters"] = text(t[1])
 			host.Queue = append(host.Queue, ticketRecord(id, f))
 		}
@@ -279,7 +249,7 @@ func (s *Snapshot) add(parts []any) error {
 
 // carried returns the part of the pool that an event carries: its host, without the revisions of the pool and of
 // models.
-func (s *Store) carried(e Event) (*Snapshot, error) {
+func carried(e Event) (*Snapshot, error) {
 	var reply any
 	if err := json.Unmarshal(e.Carries, &reply); err != nil {
 		return nil, err
@@ -292,25 +262,8 @@ func (s *Store) carried(e Event) (*Snapshot, error) {
 	if err := out.add(list(top[3])); err != nil {
 		return nil, err
 	}
-	s.signer.admitAddrs(out.Hosts)
-	if out.misnamed {
-		s.signer.judgeNames(false)
-	}
 	return out, nil
 }
-
-const (
-	maxName = 256     // bytes of a host's or model's name, or of a ticket's id
-	maxText = 4 << 10 // bytes of a text for people
-)
-
-// isName reports whether a text may be a name; names are printed in logs.
-func isName(s string) bool {
-	return s != "" && len(s) <= maxName && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
-}
-
-// bounded limits a text for people to maxText.
-func bounded(s string) string { return strings.ToValidUTF8(term.Clip(s, maxText), "") }
 
 // list, text and fields read parts of a script's reply; a part of the wrong type is empty.
 
@@ -344,7 +297,7 @@ func fields(v any) map[string]string {
 func hostRecord(name string, f map[string]string, now int64) *HostRecord {
 	h := &HostRecord{
 		Name: name, State: policy.HostState(f["state"]), Addr: f["addr"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"], Options: f["options"],
-		Driver: f["driver"], Error: bounded(f["error"]), Loading: f["loading"], Generation: uint64(Number(f["generation"])),
+		Driver: f["driver"], Error: f["error"], Loading: f["loading"], Generation: uint64(Number(f["generation"])),
 		SeenMS: Number(f["seen_ms"]), ActiveMS: Number(f["active_ms"]), Models: map[string]*ModelRecord{}, Fields: f,
 		revision: uint64(Number(f["rev"])), readMS: now,
 	}

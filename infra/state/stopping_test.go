@@ -46,7 +46,7 @@ func TestDyingRunnerDoesNotRegister(t *testing.T) {
 					if _, _, err := s.Register(ctx, info); !errors.Is(err, state.ErrStopping) {
 						b.t.Fatalf("registration %s: %v, want ErrStopping", when, err)
 					}
-					_, err := s.Beat(ctx, "h", g, false, nil)
+					_, _, err := s.Beat(ctx, "h", g, false, nil)
 					must(b.t, err)
 				}
 				refused("while the driver works")

@@ -18,7 +18,7 @@ import (
 type Options struct {
 	URL     string        // redis://, rediss:// or unix://; several hosts separated by commas, or ?cluster=true, are a Cluster; ?master_name= a Sentinel
 	Pool    string        // the deployment's name; default "main"
-	Secret  []byte        // the pool's runner secret; signs what others act on, see Store.Refused
+	Secret  []byte        // the pool's runner secret: signs the catalogue and encrypts stored responses
 	Timeout time.Duration // per call; default: the URL's read_timeout, or else 150 ms
 	Log     *slog.Logger  // default: discard
 	Now     func() int64  // ms since the epoch for scripts, simulations only; nil means Redis' own clock
@@ -26,7 +26,7 @@ type Options struct {
 	// Credentials replace the user and password of the URL; nil keeps those. The caller closes them after the Store.
 	Credentials *Credentials
 
-	// Unverified accepts records whatever their signature, for programs that only display them.
+	// Unverified accepts a catalogue whatever its signature, for programs that only display it.
 	Unverified bool
 
 	// Dial makes the connections, whatever host the URL names; simulations only. Nil uses the network.
@@ -36,18 +36,17 @@ type Options struct {
 // Store is the pool's state in Redis. It is safe for concurrent use. Calls end within Options.Timeout. They return
 // ErrUnavailable if Redis cannot answer.
 type Store struct {
-	rdb     redis.UniversalClient
-	keys    keys
-	scripts *scripts
-	plain   atomic.Bool // see script.run
-	signer  *signer
-	sealer  *sealer
-	large   *largeValues
-	breaker guarded
-	timeout time.Duration
-	newest  atomic.Uint64 // highest ticket that Acquire returned
-	now     func() int64
-	log     *slog.Logger
+	rdb        redis.UniversalClient
+	responses  redis.UniversalClient // connections of their own for stored responses, with longer timeouts
+	keys       keys
+	plain      atomic.Bool // see script.run
+	secret     []byte
+	unverified bool
+	sealer     *sealer
+	breaker    guarded
+	timeout    time.Duration
+	newest     atomic.Uint64 // highest ticket that Acquire returned
+	now        func() int64
 }
 
 const defaultTimeout = 150 * time.Millisecond
@@ -63,27 +62,33 @@ func Open(o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	large := *uo
+	large.ReadTimeout = max(uo.ReadTimeout, responseTimeout)
+	large.WriteTimeout, large.PoolTimeout, large.PoolSize = large.ReadTimeout, large.ReadTimeout, responseConnections
 	s := &Store{
-		rdb: newClient(uo), keys: newKeys(o.Pool), scripts: allScripts(), breaker: guarded{log: o.Log},
-		timeout: uo.ReadTimeout, now: o.Now, log: o.Log, large: newLargeValues(),
+		rdb: newClient(uo), responses: newClient(&large), keys: newKeys(o.Pool), breaker: guarded{log: o.Log},
+		timeout: uo.ReadTimeout, now: o.Now, secret: o.Secret, unverified: o.Unverified,
 	}
-	s.signer = newSigner(o.Secret, o.Pool, o.Unverified, s.reportRefused)
 	s.sealer, err = newSealer(o.Secret, o.Pool)
 	return s, err
 }
 
 // Close ends all connections.
-func (s *Store) Close() error { return s.rdb.Close() }
+func (s *Store) Close() error { return errors.Join(s.rdb.Close(), s.responses.Close()) }
 
 // Up reports whether the last calls reached Redis. It makes no call.
 func (s *Store) Up() bool { return !s.breaker.Open() }
 
 // guard runs one call with the breaker and the timeout.
 func (s *Store) guard(ctx context.Context, call func(context.Context) error) error {
+	return s.guardFor(ctx, s.timeout, call)
+}
+
+func (s *Store) guardFor(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
 	if !s.breaker.Allow() {
 		return ErrUnavailable
 	}
-	limited, cancel := context.WithTimeout(ctx, s.timeout)
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := call(limited)
 	if err != nil && over(ctx) {
@@ -99,29 +104,42 @@ func over(ctx context.Context) bool {
 	return ctx.Err() != nil || limited && !time.Now().Before(at)
 }
 
-// eval runs one script, with the time as its first argument.
-func (s *Store) eval(ctx context.Context, sc *script, args ...any) (any, error) {
+// eval runs the script lua/NAME.lua, with the time as its first argument.
+func (s *Store) eval(ctx context.Context, name string, args ...any) (out any, err error) {
+	err = s.guard(ctx, func(ctx context.Context) (err error) {
+		out, err = s.run(ctx, s.rdb, name, args...)
+		return err
+	})
+	return out, err
+}
+
+func (s *Store) run(ctx context.Context, c redis.UniversalClient, name string, args ...any) (any, error) {
 	now := int64(0)
 	if s.now != nil {
 		now = s.now()
 	}
 	args = append([]any{now}, args...)
-	var out any
-	err := s.guard(ctx, func(ctx context.Context) error {
-		var err error
-		out, err = sc.run(ctx, s.rdb, &s.plain, s.keys.prefix, args...).Result()
-		if redis.HasErrorPrefix(err, "READONLY") {
-			// A demoted primary refused before any effect, and its connection was dropped: ask its successor.
-			out, err = sc.run(ctx, s.rdb, &s.plain, s.keys.prefix, args...).Result()
-		}
+	sc := scripts()[name]
+	out, err := sc.run(ctx, c, &s.plain, s.keys.prefix, args...).Result()
+	if redis.HasErrorPrefix(err, "READONLY") {
+		// A demoted primary refused before any effect, and its connection was dropped: ask its successor.
+		out, err = sc.run(ctx, c, &s.plain, s.keys.prefix, args...).Result()
+	}
+	return out, err
+}
+
+// hash reads a hash, empty if there is none.
+func (s *Store) hash(ctx context.Context, key string) (out map[string]string, err error) {
+	err = s.guard(ctx, func(ctx context.Context) (err error) {
+		out, err = s.rdb.HGetAll(ctx, key).Result()
 		return err
 	})
 	return out, err
 }
 
 // evalWord runs a script that returns one word.
-func (s *Store) evalWord(ctx context.Context, sc *script, args ...any) error {
-	out, err := s.eval(ctx, sc, args...)
+func (s *Store) evalWord(ctx context.Context, script string, args ...any) error {
+	out, err := s.eval(ctx, script, args...)
 	if err != nil {
 		return err
 	}
@@ -130,8 +148,8 @@ func (s *Store) evalWord(ctx context.Context, sc *script, args ...any) error {
 }
 
 // evalWords runs a script that returns a list whose first item is its status, and returns the rest.
-func (s *Store) evalWords(ctx context.Context, sc *script, args ...any) ([]string, error) {
-	out, err := s.eval(ctx, sc, args...)
+func (s *Store) evalWords(ctx context.Context, script string, args ...any) ([]string, error) {
+	out, err := s.eval(ctx, script, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -143,8 +161,8 @@ func (s *Store) evalWords(ctx context.Context, sc *script, args ...any) ([]strin
 }
 
 // evalJSON runs a script that returns JSON and decodes it into v.
-func (s *Store) evalJSON(ctx context.Context, v any, sc *script, args ...any) error {
-	out, err := s.eval(ctx, sc, args...)
+func (s *Store) evalJSON(ctx context.Context, v any, script string, args ...any) error {
+	out, err := s.eval(ctx, script, args...)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package state
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"math"
 	"strconv"
@@ -33,7 +32,7 @@ func (s *Store) Traffic(ctx context.Context) (map[CopyID]float64, error) {
 	}
 	out := map[CopyID]float64{}
 	for name, n := range counters {
-		if rest, is := strings.CutPrefix(name, servedPrefix); is {
+		if rest, ok := strings.CutPrefix(name, servedPrefix); ok {
 			host, model, _ := strings.Cut(rest, ":")
 			out[CopyID{host, model}] = n
 		}
@@ -42,10 +41,7 @@ func (s *Store) Traffic(ctx context.Context) (map[CopyID]float64, error) {
 }
 
 func (s *Store) counters(ctx context.Context) (map[string]float64, error) {
-	raw, _, readable, err := s.record(ctx, "stats", maxRecord) // it has no MACs
-	if err == nil && !readable {
-		err = s.breaker.corrupt(errors.New("the hash stats: " + reasonForm))
-	}
+	raw, err := s.hash(ctx, s.keys.prefix+"stats")
 	if err != nil {
 		return nil, err
 	}

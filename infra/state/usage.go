@@ -4,58 +4,89 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"maps"
 	"math"
 	"strconv"
 	"sync"
 	"time"
 )
 
-// How long a use stays in memory before it is sent to Redis: flushSoon after a pause, flushEvery while others come before
-// and after it, so that Redis has two writes a second of a busy gateway, and a lone use is known at once.
+// How long a count stays in memory before it is sent to Redis: flushSoon after a pause, flushEvery while others come before
+// and after it, so that Redis has two writes a second of a busy gateway, and a lone answer is known at once.
 const (
 	flushSoon  = 100 * time.Millisecond
 	flushEvery = 500 * time.Millisecond
+	shareEvery = 2 * time.Second // between two batches of a gateway whose API keys have limits to share
 )
 
-// UsageReporter batches uses of models and counters and sends them in the background, so that no request waits for
-// Redis. All methods are safe for concurrent use. Touch, Answered and Count never block on I/O; run Run in one
-// goroutine.
+// UsageReporter batches the pool's counters and what API keys have spent, and sends them in the background, so that no request
+// waits for Redis. All methods are safe for concurrent use and none but Run and Flush blocks on I/O; run Run in one goroutine.
 type UsageReporter struct {
-	store *Store
+	store   *Store
+	gateway string // its name among those that share limits
 
-	sending sync.Mutex // held during a Flush
-	unsent  *batch     // guarded by sending: sent, answer unknown
+	sending sync.Mutex // held during a Flush; taken before mu
+	unsent  *batch     // guarded by sending and mu: sent, answer unknown
 
-	mu    sync.Mutex
-	noted *batch
+	mu       sync.Mutex
+	noted    *batch
+	shares   bool             // an API key has limits to share
+	gateways int              // that share limits, as of the last answer
+	totals   map[string]int64 // tokens that API keys with a budget have spent in the pool, as of the last answer
 }
 
 // batch is sent as one operation. Repeated with the same id it counts once.
 type batch struct {
 	id       string
-	uses     map[CopyID]time.Time
-	served   map[CopyID]float64
 	counters map[string]float64
 	latest   map[string]float64
+	spent    map[string]int64
 }
 
 func newBatch() *batch {
-	return &batch{
-		id: rand.Text(), uses: map[CopyID]time.Time{}, served: map[CopyID]float64{}, counters: map[string]float64{}, latest: map[string]float64{},
-	}
+	return &batch{id: rand.Text(), counters: map[string]float64{}, latest: map[string]float64{}, spent: map[string]int64{}}
 }
+
+func (b *batch) empty() bool { return len(b.counters)+len(b.latest)+len(b.spent) == 0 }
 
 // NewUsageReporter creates a UsageReporter for the store.
 func NewUsageReporter(store *Store) *UsageReporter {
-	return &UsageReporter{store: store, noted: newBatch()}
+	return &UsageReporter{store: store, gateway: rand.Text(), noted: newBatch(), totals: map[string]int64{}}
 }
 
-// Touch records a use of a model on a host now.
-func (t *UsageReporter) Touch(host, model string) {
-	now := time.Now()
+// Share makes this one of the gateways that share the limits of API keys. key, if not "", is one with a budget of tokens.
+func (t *UsageReporter) Share(key string) {
 	t.mu.Lock()
-	t.noted.uses[CopyID{host, model}] = now
-	t.mu.Unlock()
+	defer t.mu.Unlock()
+	t.shares = true
+	if _, ok := t.totals[key]; !ok && key != "" {
+		t.totals[key] = 0
+	}
+}
+
+// Gateways returns how many gateways share limits, at least 1.
+func (t *UsageReporter) Gateways() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return max(t.gateways, 1)
+}
+
+// Spend adds tokens to what an API key has spent of its budget.
+func (t *UsageReporter) Spend(key string, tokens int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.noted.spent[key] += tokens
+}
+
+// Spent returns how many tokens of its budget an API key has spent, by other gateways as of some seconds ago.
+func (t *UsageReporter) Spent(key string) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sum := t.totals[key] + t.noted.spent[key]
+	if t.unsent != nil {
+		sum += t.unsent.spent[key]
+	}
+	return sum
 }
 
 // Answer is a complete answer of a model on a host, with what the engine told of it.
@@ -72,7 +103,7 @@ func (t *UsageReporter) Answered(a Answer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b := t.noted
-	b.served[CopyID{a.Host, a.Model}]++
+	b.counters[servedBy(CopyID{a.Host, a.Model})]++
 	b.counters["request_count_total"]++
 	if !a.Reported {
 		return
@@ -114,7 +145,9 @@ func (t *UsageReporter) Run(ctx context.Context) {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
-			_ = t.Flush(last)
+			if t.Flush(last) == nil && t.sharing() {
+				_ = t.send(last, newBatch(), true)
+			}
 			return
 		case now := <-tick.C:
 			if now.Sub(sent) < flushEvery-flushSoon/2 { // ticks come early and late
@@ -122,9 +155,18 @@ func (t *UsageReporter) Run(ctx context.Context) {
 			}
 			if n, _ := t.flush(ctx); n > 0 { // what failed is kept for the next; the breaker logs
 				sent = now
+			} else if t.sharing() && now.Sub(sent) >= shareEvery {
+				_ = t.send(ctx, newBatch(), false)
+				sent = now
 			}
 		}
 	}
+}
+
+func (t *UsageReporter) sharing() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.shares
 }
 
 // Flush sends what was recorded so far. What Redis did not accept is kept for the next Flush. If an outcome stays
@@ -140,51 +182,72 @@ func (t *UsageReporter) flush(ctx context.Context) (sent int, err error) {
 	defer t.sending.Unlock()
 	for again := true; again; { // what is left over, if anything is, and what was recorded since
 		again = t.unsent != nil
-		if !again {
-			t.unsent = t.take()
-		}
-		if t.unsent == nil {
+		b := t.take()
+		if b == nil {
 			return sent, nil
 		}
-		if err := t.send(ctx, t.unsent); err != nil {
-			if !errors.Is(err, ErrUnavailable) {
-				t.unsent = nil // Redis will never accept this
+		if err := t.send(ctx, b, false); err != nil {
+			if !errors.Is(err, ErrUnavailable) { // Redis will never accept this
+				t.mu.Lock()
+				t.unsent = nil
+				t.mu.Unlock()
 			}
 			return sent, err
 		}
-		t.unsent = nil
 		sent++
 	}
 	return sent, nil
 }
 
-// take returns what was recorded since the last take, or nil if nothing was.
+// take returns the batch to send, or nil if there is none. The caller holds sending.
 func (t *UsageReporter) take() *batch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.noted.uses)+len(t.noted.served)+len(t.noted.counters)+len(t.noted.latest) == 0 {
-		return nil
+	if t.unsent == nil && !t.noted.empty() {
+		t.unsent, t.noted = t.noted, newBatch()
 	}
-	b := t.noted
-	t.noted = newBatch()
-	return b
+	return t.unsent
 }
 
-func (t *UsageReporter) send(ctx context.Context, b *batch) error {
-	args := make([]any, 0, 3+3*len(b.uses)+2*len(b.latest)+2*len(b.served)+2*len(b.counters))
-	args = append(args, b.id, len(b.uses), len(b.latest))
-	for u, at := range b.uses {
-		args = append(args, u.Host, u.Model, time.Since(at).Milliseconds())
+// send sends a batch, and notes what Redis answers about gateways and budgets.
+func (t *UsageReporter) send(ctx context.Context, b *batch, end bool) error {
+	t.mu.Lock()
+	keys := maps.Clone(b.spent)
+	for key := range t.totals {
+		keys[key] += 0
 	}
-	for name, v := range b.latest {
-		args = append(args, name, strconv.FormatFloat(v, 'f', -1, 64))
+	gateway := ""
+	if t.shares {
+		gateway = t.gateway
 	}
-	for c, n := range b.served {
-		args = append(args, servedBy(c), strconv.FormatFloat(n, 'f', -1, 64))
+	t.mu.Unlock()
+	args := make([]any, 0, 5+2*(len(b.latest)+len(b.counters)+len(keys)))
+	args = append(args, b.id, gateway, Flag(end), len(b.latest), len(b.counters))
+	for _, pairs := range [...]map[string]float64{b.latest, b.counters} {
+		for name, v := range pairs {
+			args = append(args, name, strconv.FormatFloat(v, 'f', -1, 64))
+		}
 	}
-	for name, n := range b.counters {
-		args = append(args, name, strconv.FormatFloat(n, 'f', -1, 64))
+	order := make([]string, 0, len(keys))
+	for key, n := range keys {
+		args, order = append(args, key, n), append(order, key)
 	}
-	_, err := t.store.eval(ctx, t.store.scripts.touch, args...)
-	return err
+	out, err := t.store.eval(ctx, "usage", args...)
+	if err != nil {
+		return err
+	}
+	words := toStrings(out)
+	if len(words) != 1+len(order) {
+		return errors.New("state script returned another number of budgets")
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.gateways = int(Number(words[0]))
+	for i, key := range order {
+		t.totals[key] = Number(words[1+i])
+	}
+	if t.unsent == b {
+		t.unsent = nil // in the same step, so that Spent counts it once
+	}
+	return nil
 }

@@ -98,8 +98,8 @@ func (h *Host) beat(ctx context.Context) error {
 	return nil
 }
 
-// compareAddrLocked makes the host register again when its record names another address. Gateways would send requests
-// there, because a record with an earlier address is signed too. redisMu is held.
+// compareAddrLocked makes the host register again when its record names another address, where gateways would send requests.
+// redisMu is held.
 func (h *Host) compareAddrLocked() {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
 	if h.stale || me == nil || isAsleepOrWaking(me) || me.Generation != h.generation || me.Fields["addr"] == h.cfg.Addr {
@@ -109,21 +109,10 @@ func (h *Host) compareAddrLocked() {
 	h.stale = true
 }
 
+// beatLocked sends a beat, and has the mirror read what Redis has changed. redisMu is held.
 func (h *Host) beatLocked(ctx context.Context) error {
-	h.mu.Lock()
-	active := h.active
-	h.active = false
-	open := make(map[string]int, len(h.residents))
-	for id, r := range h.residents {
-		open[id] = len(r.open)
-		active = active || len(r.open) > 0
-	}
-	h.mu.Unlock()
-	revision, err := h.store.Beat(ctx, h.cfg.Name, h.generation, active, open)
+	revision, err := h.exchangeUsesLocked(ctx)
 	if err != nil {
-		h.mu.Lock()
-		h.active = h.active || active
-		h.mu.Unlock()
 		return err
 	}
 	h.mirror.Expect(revision)
@@ -131,6 +120,51 @@ func (h *Host) beatLocked(ctx context.Context) error {
 		h.mirror.ReadAgain()
 	}
 	return nil
+}
+
+// exchangeUsesLocked tells Redis of the models' uses, learns what it has of them, and returns the host's revision. redisMu is held.
+func (h *Host) exchangeUsesLocked(ctx context.Context) (revision uint64, err error) {
+	h.mu.Lock()
+	active := h.active
+	h.active = false
+	now := time.Now()
+	uses, told := make(map[string]state.Use, len(h.residents)), make(map[*resident]time.Time, len(h.residents))
+	for key, r := range h.residents {
+		use := state.Use{Open: len(r.open), Age: -time.Millisecond}
+		if r.used.After(r.told) {
+			use.Age = max(now.Sub(r.used), 0)
+		}
+		uses[key], told[r] = use, r.used
+		active = active || len(r.open) > 0
+	}
+	h.mu.Unlock()
+	revision, used, err := h.store.Beat(ctx, h.cfg.Name, h.generation, active, uses)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err != nil {
+		h.active = h.active || active
+		return 0, err
+	}
+	for r, at := range told {
+		if inRedis, ok := used[r.key]; ok {
+			r.told, r.inRedis = at, inRedis
+		}
+	}
+	return revision, nil
+}
+
+// readUses reads when models were last used, for the loads that are decided next, and reports whether Redis answered.
+func (h *Host) readUses(ctx context.Context) bool {
+	h.redisMu.Lock()
+	defer h.redisMu.Unlock()
+	if h.stale {
+		return false
+	}
+	_, err := h.exchangeUsesLocked(ctx)
+	if err != nil && !errors.Is(err, state.ErrUnavailable) {
+		h.noteWriteErrorLocked(err)
+	}
+	return err == nil
 }
 
 // checkFence finds out why Redis refused this host's generation: either a later runner took its name (ErrReplaced), or
@@ -180,9 +214,8 @@ func (h *Host) registerLocked(ctx context.Context) error {
 	info.Limits, info.Learned = h.settings.limits.String(), h.learnedLocked()
 	for _, r := range h.residents {
 		r.dirty = false
-		info.Models = append(info.Models, h.recordLocked(r))
+		info.Models = append(info.Models, h.recordLocked(r, true))
 	}
-	info.NPU = h.npuLocked()
 	if h.loading != nil && h.loading.recorded {
 		info.Loading = h.loading.ticket.ID
 	}

@@ -33,11 +33,15 @@ func (e *Error) Error() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// noRetry reports whether err is a failed load that clearing the host cannot fix (rule 6).
-func noRetry(err error) bool {
+// clearingHelps reports whether a failed load may succeed on an empty host (rule 6): its engine ran out of memory, or crashed for no
+// known cause.
+func clearingHelps(err error) bool {
+	if errors.Is(err, engine.ErrOutOfMemory) {
+		return true
+	}
 	var e *Error
-	return errors.As(err, &e) && e.Final || errors.Is(err, engine.ErrFileNotFound) || errors.Is(err, engine.ErrRefused) ||
-		errors.Is(err, engine.ErrNoProgram) || errors.Is(err, sandbox.ErrMissing)
+	_, known := errors.AsType[*engine.LoadError](err)
+	return !known && !(errors.As(err, &e) && e.Final) && !errors.Is(err, engine.ErrNoProgram) && !errors.Is(err, sandbox.ErrMissing)
 }
 
 // failure turns an error into a ticket's outcome. Only the messages of *Error are used unchanged. Others may quote an

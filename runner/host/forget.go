@@ -32,7 +32,8 @@ func (h *Host) ForgetConversations(model string, at uint64) Forgotten {
 	f := Forgotten{at: at}
 	for _, r := range h.residents {
 		if (model == "" || r.id == model) && r.model.Type == policy.LLM && !r.retired() && !r.forget {
-			r.forget, r.reservations = true, reservations{} // waiters request another load
+			r.forget = true
+			clear(r.reservations) // waiters request another load
 			h.notifyIdleLocked(r)
 			f.Copies++
 			f.Open += len(r.open)

@@ -148,7 +148,7 @@ type Host struct {
 	inProgress       map[string]time.Time    // tickets in progress here (zero), or the time when Redis accepted their outcome
 	learned          map[string]string       // fields of the host in Redis: memory needs learned from loads
 	needs            map[string]measuredNeed // by plan.Plan.Key
-	quarantine       map[string]time.Time    // loads that failed twice, by quarantineKey: they do not clear the host again
+	quarantine       map[string]time.Time    // loads that failed after a clear, by digest: they do not clear the host again
 	forgotten        map[string]Forgotten    // by model, "" for all: the last outcome
 	draining         bool
 	grace            context.Context // nil until interrupted: the time left to open requests
@@ -216,12 +216,6 @@ func (h *Host) notify() {
 	case h.wake <- struct{}{}:
 	default:
 	}
-}
-
-// StateRefused counts how often this host began to refuse a record in Redis, see state.Store.Refused.
-func (h *Host) StateRefused() uint64 {
-	_, n := h.store.Refused()
-	return n
 }
 
 // Stats returns the counts.

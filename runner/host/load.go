@@ -61,7 +61,7 @@ func (h *Host) selectGPUsLocked(cards policy.GPUMemory) engine.GPUs {
 // closeLocked closes models until the load ends or they are gone.
 func (l *load) closeLocked(list []*resident) {
 	for _, r := range list {
-		r.closed, r.closedByLoad, r.dirty = true, true, true
+		r.to(claimed)
 	}
 	l.closed = append(l.closed, list...)
 }
@@ -70,9 +70,8 @@ func (l *load) closeLocked(list []*resident) {
 func (h *Host) endLoadLocked(l *load) {
 	h.loading = nil
 	for _, r := range l.closed {
-		r.closedByLoad = false
-		if r.state == policy.ModelLoaded {
-			r.closed, r.dirty = false, true
+		if r.status == claimed {
+			r.to(serving)
 		}
 	}
 }
@@ -80,7 +79,7 @@ func (h *Host) endLoadLocked(l *load) {
 // runLoad performs a claimed load.
 func (h *Host) runLoad(ctx context.Context, l *load) {
 	defer h.notify()
-	if err := h.begin(ctx, l.ticket.ID); err != nil {
+	if err := h.begin(ctx, l.ticket.ID, h.npuSeat(l)); err != nil {
 		h.abandon(ctx, l, err)
 		return
 	}
@@ -129,6 +128,24 @@ func (h *Host) abandon(ctx context.Context, l *load, err error) {
 	h.publishDirty(ctx)
 }
 
+// npuSeat returns what a load needs of the NPU.
+func (h *Host) npuSeat(l *load) state.NPUSeat {
+	m := l.spec.model
+	if !m.Devices.Has(policy.NPU) {
+		return state.NPUSeat{}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	seat := state.NPUSeat{Seats: 1}
+	if seats := h.seatsLocked(); len(seats) > 0 {
+		seat.Seats, seat.Type = seats[m.Type], string(m.Type)
+	}
+	for _, r := range l.victims {
+		seat.Leaving = append(seat.Leaving, r.key)
+	}
+	return seat
+}
+
 // evictAll stops the given models, which the load holds, one after the other, and waits for each process to end. It
 // waits for busy ones for at most Config.ClearTimeout.
 func (h *Host) evictAll(l *load, list []*resident, reason string) error {
@@ -149,14 +166,10 @@ func (h *Host) evictAll(l *load, list []*resident, reason string) error {
 	return nil
 }
 
-// startWithRetry starts the engine; if that fails, it clears the host and tries once more (rule 6).
+// startWithRetry starts the engine; if that fails for want of memory or for no known cause, it clears the host and tries once more (rule 6).
 func (h *Host) startWithRetry(ctx context.Context, l *load, r *resident) error {
 	err := h.startEngine(ctx, l, r)
-	if err == nil {
-		h.endQuarantine(l.spec)
-		return nil
-	}
-	if noRetry(err) || h.quarantined(l.spec, err) || h.life.Err() != nil {
+	if err == nil || !clearingHelps(err) || h.quarantined(l.spec) || h.life.Err() != nil {
 		return err
 	}
 	h.log.Warn("load failed, clearing the host for one more try", "model", r.id, "error", err)
@@ -164,7 +177,9 @@ func (h *Host) startWithRetry(ctx context.Context, l *load, r *resident) error {
 		return err
 	}
 	if err = h.startEngine(ctx, l, r); err != nil && h.life.Err() == nil {
-		h.setQuarantine(l.spec, err)
+		h.mu.Lock()
+		h.quarantine[l.spec.digest] = time.Now().Add(quarantine)
+		h.mu.Unlock()
 	}
 	return err
 }
@@ -190,7 +205,7 @@ func (h *Host) startEngine(ctx context.Context, l *load, r *resident) error {
 	r.engine, r.loadTime, r.loaded = e, time.Since(began), time.Now()
 	h.measureLocked(r, took)
 	r.reserveLocked(l.ticket) // not evicted before its waiters are known
-	r.state = policy.ModelLoaded
+	r.to(serving)
 	h.watches.Go(func() { h.watch(ctx, r, e) })
 	return nil
 }
@@ -243,7 +258,7 @@ func (h *Host) endLoad(ctx context.Context, l *load, r *resident, err error) {
 		err, stops = errInterruptedLoad, false // its successor may take long to start: waiters ask another host
 	}
 	h.mu.Lock()
-	if err == nil && r.stopping && h.life.Err() == nil {
+	if err == nil && r.status == stopping && h.life.Err() == nil {
 		err = &Error{Code: rpc.CodeEngineCrashed, Message: "the engine of model " + r.id + " ended as soon as it was loaded"}
 	}
 	h.mu.Unlock()

@@ -51,6 +51,9 @@ func (h *Host) lookAtQueue(ctx context.Context) time.Time {
 		h.readFree(ctx)
 	}
 	loads := h.answerTickets(ctx, me.Queue, snap)
+	if len(loads) > 0 && !h.readUses(ctx) {
+		return time.Time{}
+	}
 	return h.decideLoads(ctx, loads, time.Now())
 }
 
@@ -110,7 +113,7 @@ func (h *Host) answerTickets(ctx context.Context, queue []state.TicketRecord, sn
 			h.answerUnload(ctx, t)
 			continue
 		}
-		e, err := h.specFor(ctx, t)
+		e, err := h.specFor(t)
 		if errors.Is(err, errUnknown) && now-t.Created < waitForCatalog.Milliseconds() {
 			continue
 		}
@@ -124,8 +127,7 @@ func (h *Host) answerTickets(ctx context.Context, queue []state.TicketRecord, sn
 			}
 			continue
 		}
-		r, st := h.residentOf(t.Model)
-		if r != nil && st == policy.ModelLoading || h.finishIfLoaded(ctx, t, e) {
+		if h.isStarting(t.Model) || h.finishIfLoaded(ctx, t, e) {
 			continue // the outcome of that load decides, or already has
 		}
 		if !h.ensureWeights(ctx, t, e.model) {
@@ -136,14 +138,12 @@ func (h *Host) answerTickets(ctx context.Context, queue []state.TicketRecord, sn
 	return loads
 }
 
-// residentOf returns the model's resident, or nil, and its state.
-func (h *Host) residentOf(model string) (*resident, policy.ModelState) {
+// isStarting reports whether the model's engine is starting.
+func (h *Host) isStarting(model string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if r := h.residents[model]; r != nil {
-		return r, r.state
-	}
-	return nil, ""
+	r := h.residents[model]
+	return r != nil && r.status == starting
 }
 
 // finishIfLoaded ends a load ticket if its model is already loaded as requested. That counts as a use, and the model is
@@ -179,8 +179,8 @@ func (h *Host) decideLoads(ctx context.Context, loads []queuedLoad, now time.Tim
 				h.waits[w.Ticket].since = now
 			}
 		}
-		h.closeLocked(step.Close, true)
-		h.closeLocked(step.Reopen, false)
+		h.closeLocked(step.Close, serving, closed)
+		h.closeLocked(step.Reopen, closed, serving)
 		at := slices.IndexFunc(loads, func(q queuedLoad) bool { return q.ticket.ID == step.Ticket })
 		var l *load
 		if at >= 0 && step.Admission.Decision == policy.Load {
@@ -217,7 +217,8 @@ func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
 	}
 	for _, r := range h.residents {
 		one := r.view()
-		one.Value = h.cfg.Evict.Value(r.loadTime, h.cfg.Price, time.Since(r.used))
+		one.Used = r.lastUse()
+		one.Value = h.cfg.Evict.Value(r.loadTime, h.cfg.Price, time.Since(one.Used))
 		v.Residents = append(v.Residents, one)
 	}
 	if h.loading != nil {
@@ -247,10 +248,10 @@ func (h *Host) seatsLocked() map[policy.Type]int {
 
 // closeLocked closes models for a load that waits for them, or opens them again. It leaves alone models that are being
 // stopped or that the load in progress holds.
-func (h *Host) closeLocked(ids []string, closed bool) {
+func (h *Host) closeLocked(ids []string, from, next status) {
 	for _, id := range ids {
-		if r := h.residents[id]; r != nil && r.state == policy.ModelLoaded && !r.closedByLoad && r.closed != closed {
-			r.closed, r.dirty = closed, true
+		if r := h.residents[id]; r != nil && r.status == from {
+			r.to(next)
 		}
 	}
 }
@@ -278,7 +279,7 @@ func (h *Host) markInProgress(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.inProgress[ticket] = time.Time{}
-	if n, err := strconv.ParseUint(ticket, 10, 64); err == nil && n < uint64(time.Now().Add(24*time.Hour).UnixMicro()) {
+	if n, err := strconv.ParseUint(ticket, 10, 64); err == nil {
 		h.highest = max(h.highest, n) // tickets are numbered like generations
 	}
 }

@@ -172,7 +172,7 @@ func (h *Host) measureLoop(ctx context.Context) {
 		var list []*resident
 		h.mu.Lock()
 		for _, r := range h.residents {
-			if r.state == policy.ModelLoaded && r.engine != nil && (len(r.open) > 0 || r.used.After(since)) {
+			if r.isLoaded() && (len(r.open) > 0 || r.used.After(since)) {
 				list = append(list, r)
 			}
 		}

@@ -117,7 +117,7 @@ func TestOptionsDecidePlanAndDevice(t *testing.T) {
 			if c.backends[4] != "" {
 				h.cfg.Options[c.backend+"_backend"] = c.backends[4]
 			}
-			e, err := h.specFor(t.Context(), state.TicketRecord{Model: c.model, Options: c.layer(0)})
+			e, err := h.specFor(state.TicketRecord{Model: c.model, Options: c.layer(0)})
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -140,7 +140,7 @@ func TestOptionsDecidePlanAndDevice(t *testing.T) {
 				delete(residents, id)
 			}
 			r := e.newResident("1")
-			r.state, r.used = policy.ModelLoaded, now
+			r.status, r.used = serving, now
 			residents[c.model] = r
 			onNPU := 0
 			for _, r := range residents {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"reveille/infra/placement"
@@ -49,14 +47,15 @@ func (h *Host) noteWriteErrorLocked(err error) {
 	h.fenced = h.fenced || errors.Is(err, state.ErrFenced)
 }
 
-// begin takes a ticket out of the queue in Redis.
-func (h *Host) begin(ctx context.Context, ticket string) error {
+// begin takes a ticket out of the queue in Redis, and a seat of the NPU for its load. If that is held by others, Redis has not
+// what this host has, which then registers again.
+func (h *Host) begin(ctx context.Context, ticket string, seat state.NPUSeat) error {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	if h.stale {
 		return errStale
 	}
-	err := h.store.Begin(ctx, h.cfg.Name, h.generation, ticket)
+	err := h.store.Begin(ctx, h.cfg.Name, h.generation, ticket, seat)
 	h.noteWriteErrorLocked(err)
 	return err
 }
@@ -101,12 +100,16 @@ func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.T
 	}
 }
 
-// recordLocked returns a resident's record for Redis.
-func (h *Host) recordLocked(r *resident) state.ModelPut {
+// recordLocked returns a resident's record for Redis, with its last use if Redis was not told of it yet, or in any case.
+func (h *Host) recordLocked(r *resident, withUse bool) state.ModelPut {
 	f := map[string]string{
-		"state": string(r.state), "type": string(r.model.Type), "recipe": r.recipe.Name, "device": r.model.Devices.String(),
+		"state": string(policy.ModelDraining), "type": string(r.model.Type), "recipe": r.recipe.Name, "device": r.model.Devices.String(),
 		"checkpoint": r.model.Checkpoint, "in_flight": strconv.Itoa(len(r.open)), "pinned": "0", "load_pin": "0", "memory": strconv.FormatInt(r.memory, 10),
-		"options": r.options.Canonical(), "ticket": r.ticket, "used_age_ms": strconv.FormatInt(time.Since(r.used).Milliseconds(), 10),
+		"options": r.options.Canonical(), "ticket": r.ticket,
+	}
+	if withUse || r.used.After(r.told) {
+		f["used_age_ms"] = strconv.FormatInt(time.Since(r.used).Milliseconds(), 10)
+		r.told, r.inRedis = r.used, time.Time{}
 	}
 	if raw, err := json.Marshal(r.plan); err == nil {
 		f["plan"] = string(raw)
@@ -114,8 +117,8 @@ func (h *Host) recordLocked(r *resident) state.ModelPut {
 	if r.gpuMemory != nil {
 		f["cards"] = placement.FormatMemory(nil, r.gpuMemory)
 	}
-	if r.closed {
-		f["state"] = string(policy.ModelDraining)
+	if r.status == starting || r.status == serving {
+		f["state"] = string(r.modelState())
 	}
 	if r.pinned {
 		f["pinned"] = "1"
@@ -136,18 +139,6 @@ func (h *Host) recordLocked(r *resident) state.ModelPut {
 	return state.ModelPut{ID: r.key, Fields: f}
 }
 
-// npuLocked lists the models on the NPU.
-func (h *Host) npuLocked() string {
-	var out []string
-	for _, r := range h.residents {
-		if r.model.Devices.Has(policy.NPU) {
-			out = append(out, r.key)
-		}
-	}
-	slices.Sort(out)
-	return strings.Join(out, ",")
-}
-
 // publishDirty writes the records that changed. The next registration writes those that Redis does not accept.
 func (h *Host) publishDirty(ctx context.Context) {
 	h.redisMu.Lock()
@@ -160,26 +151,25 @@ func (h *Host) publishDirtyLocked(ctx context.Context) {
 	if h.stale {
 		return
 	}
-	models, npu := h.takeDirtyLocked()
-	if len(models) > 0 {
-		h.noteWriteErrorLocked(h.store.PutModels(ctx, h.cfg.Name, h.generation, models, npu))
+	if models := h.takeDirtyLocked(); len(models) > 0 {
+		h.noteWriteErrorLocked(h.store.PutModels(ctx, h.cfg.Name, h.generation, models))
 	}
 }
 
-// takeDirtyLocked returns the records to write now, and the models on the NPU. redisMu is held.
-func (h *Host) takeDirtyLocked() (models []state.ModelPut, npu string) {
+// takeDirtyLocked returns the records to write now. redisMu is held.
+func (h *Host) takeDirtyLocked() (models []state.ModelPut) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.residents {
 		if r.dirty {
 			r.dirty = false
-			models = append(models, h.recordLocked(r))
+			models = append(models, h.recordLocked(r, false))
 		}
 	}
 	if len(models) > 0 {
 		h.written = time.Now()
 	}
-	return models, h.npuLocked()
+	return models
 }
 
 // reportOutcome reports a ticket's outcome to Redis, now or with the next registration.
@@ -199,7 +189,7 @@ func (h *Host) reportOutcome(ctx context.Context, e ticketOutcome) {
 // publishOutcomeLocked publishes a ticket's outcome together with the records that changed, and reserves the model for the
 // remaining waiters. redisMu is held.
 func (h *Host) publishOutcomeLocked(ctx context.Context, e ticketOutcome) error {
-	e.out.Models, e.out.NPU = h.takeDirtyLocked()
+	e.out.Models = h.takeDirtyLocked()
 	waiting, err := h.store.Finish(ctx, h.cfg.Name, h.generation, e.ticket, e.out)
 	if err != nil && !errors.Is(err, state.ErrGone) {
 		return err

@@ -47,18 +47,18 @@ func TestFailure(t *testing.T) {
 
 func TestReservations(t *testing.T) {
 	now := time.Now()
-	var d reservations
+	d := reservations{}
 	g, h := reservation{"t", "g"}, reservation{"t", "h"}
-	if d.any() || d.has(g) {
+	if len(d) > 0 || d.has(g) {
 		t.Error("the zero value has a reservation")
 	}
 	d.end(g) // no reservation yet
 	d.resolve("t", []string{"g"}, now)
-	if d.any() {
+	if len(d) > 0 {
 		t.Error("a reservation for a ticket that was given up")
 	}
-	d.reserveUnresolved("t")
-	d.reserveUnresolved("u")
+	d[reservation{ticket: "t"}] = pending{}
+	d[reservation{ticket: "u"}] = pending{}
 	if !d.has(g) || !d.has(h) || d.has(reservation{"", "g"}) || d.has(reservation{"v", "g"}) {
 		t.Error("while it is asked, the model is reserved for everybody who names the ticket, and nobody else")
 	}
@@ -76,19 +76,19 @@ func TestReservations(t *testing.T) {
 		t.Error("lapsed early")
 	}
 	d.expire(now.Add(time.Second))
-	if d.any() {
+	if len(d) > 0 {
 		t.Error("not lapsed")
 	}
 
 	// Several requests of one gateway waited.
-	d.reserveUnresolved("w")
+	d[reservation{ticket: "w"}] = pending{}
 	d.arrive(reservation{"w", "g"}, 2, now)
 	d.arrive(reservation{"w", "h"}, 2, now)
 	d.arrive(reservation{"w", "h"}, 2, now)
 	d.resolve("w", []string{"f", "g", "h"}, now.Add(time.Hour))
 	f, g, h := reservation{"w", "f"}, reservation{"w", "g"}, reservation{"w", "h"}
 	if !d.has(f) || !d.has(g) || d.has(h) {
-		t.Errorf("one of two requests of g and both of h came: %v", d.due)
+		t.Errorf("one of two requests of g and both of h came: %v", d)
 	}
 	if until := d.arrive(f, 3, now); until != now.Add(arriveWithin) || !d.has(f) {
 		t.Errorf("after the first of three the reservation expires at %v", until)
@@ -98,13 +98,13 @@ func TestReservations(t *testing.T) {
 	}
 	d.arrive(f, 3, now)
 	d.arrive(g, 2, now)
-	if d.any() {
-		t.Errorf("all came: %v", d.due)
+	if len(d) > 0 {
+		t.Errorf("all came: %v", d)
 	}
-	d.reserveUnresolved("x")
+	d[reservation{ticket: "x"}] = pending{}
 	d.end(reservation{"x", "g"})
 	d.resolve("x", []string{"g"}, now.Add(time.Hour))
-	if d.any() {
+	if len(d) > 0 {
 		t.Error("a reservation for a gateway that left")
 	}
 }
@@ -126,7 +126,7 @@ func TestVictimBySetting(t *testing.T) {
 	now := time.Now()
 	loaded := func(id string, took, unused time.Duration) *resident {
 		return &resident{
-			id: id, key: id, state: policy.ModelLoaded, loadTime: took, used: now.Add(-unused),
+			id: id, key: id, status: serving, loadTime: took, used: now.Add(-unused),
 			model: &catalog.Model{ID: id, Type: policy.LLM, Devices: policy.CPU},
 		}
 	}

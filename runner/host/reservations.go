@@ -8,7 +8,8 @@ import (
 )
 
 // A reservation keeps a model for a gateway whose requests waited for a ticket's load: the model serves them before it
-// may be evicted (rule 7).
+// may be evicted (rule 7). Without a gateway it stands for all, while the ticket's outcome is being written to Redis, which
+// returns the waiters: until then whoever presents the ticket is admitted.
 type reservation struct{ ticket, gateway string }
 
 // arriveWithin is how long a model is kept for the rest of a gateway's requests after the first of them arrived: the
@@ -17,108 +18,89 @@ const arriveWithin = time.Second
 
 // pending is what a reservation still waits for.
 type pending struct {
-	requests int // 0: unknown before the first
+	requests int // 0: unknown before the first; served: none any more
 	until    time.Time
 }
 
-// arrived counts the arrival of one of several waiters.
-func (p pending) arrived(waiters int, now time.Time) pending {
-	if p.requests == 0 {
-		p.requests = max(waiters, 1)
-	}
-	p.requests--
-	if soon := now.Add(arriveWithin); p.until.IsZero() || soon.Before(p.until) {
-		p.until = soon
-	}
-	return p
+// served is kept only until the ticket's waiters are known.
+const served = -1
+
+// reservations are those of one model. Host.mu guards them.
+type reservations map[reservation]pending
+
+func (d reservations) unresolved(ticket string) bool {
+	_, ok := d[reservation{ticket: ticket}]
+	return ok && ticket != ""
 }
 
-// reservations are those of one model. Host.mu guards them. The zero value has none.
-type reservations struct {
-	due map[reservation]pending
-	// unresolved holds the tickets whose outcome is being written to Redis, with the gateways that have already presented
-	// them. Until Redis returns the waiters, any gateway that presents such a ticket is admitted.
-	unresolved map[string]map[string]pending
-}
-
-func (d *reservations) any() bool { return len(d.due) > 0 || len(d.unresolved) > 0 }
-
-func (d *reservations) count() int { return len(d.due) + len(d.unresolved) }
-
-func (d *reservations) has(x reservation) bool {
-	if _, ok := d.due[x]; ok {
-		return true
-	}
-	_, ok := d.unresolved[x.ticket]
-	return ok
-}
-
-// reserveUnresolved keeps the model for a ticket until its waiters are known.
-func (d *reservations) reserveUnresolved(ticket string) {
-	if d.unresolved == nil {
-		d.unresolved = map[string]map[string]pending{}
-	}
-	if d.unresolved[ticket] == nil {
-		d.unresolved[ticket] = map[string]pending{}
-	}
+func (d reservations) has(x reservation) bool {
+	_, ok := d[x]
+	return ok || d.unresolved(x.ticket)
 }
 
 // arrive counts one of the requests that waited at a reservation's gateway. It returns when the reservation now expires,
 // or the zero time if that did not change.
-func (d *reservations) arrive(x reservation, waiters int, now time.Time) (expires time.Time) {
-	if was, ok := d.due[x]; ok {
-		p := was.arrived(waiters, now)
-		if p.requests == 0 {
-			delete(d.due, x)
-		} else {
-			d.due[x] = p
-		}
-		if p.requests > 0 && p.until != was.until {
-			expires = p.until
-		}
+func (d reservations) arrive(x reservation, waiters int, now time.Time) (expires time.Time) {
+	p := d[x]
+	if x.gateway == "" || !d.has(x) || p.requests == served {
+		return time.Time{}
 	}
-	if arrivals := d.unresolved[x.ticket]; arrivals != nil {
-		if p, ok := arrivals[x.gateway]; !ok || p.requests > 0 {
-			arrivals[x.gateway] = p.arrived(waiters, now)
-		}
+	if p.requests == 0 {
+		p.requests = max(waiters, 1)
 	}
+	if p.requests--; p.requests == 0 {
+		d.end(x)
+		return time.Time{}
+	}
+	if soon := now.Add(arriveWithin); p.until.IsZero() || soon.Before(p.until) {
+		p.until, expires = soon, soon
+	}
+	d[x] = p
 	return expires
 }
 
 // end ends a reservation, even if requests are still expected.
-func (d *reservations) end(x reservation) {
-	delete(d.due, x)
-	if arrivals := d.unresolved[x.ticket]; arrivals != nil {
-		arrivals[x.gateway] = pending{}
+func (d reservations) end(x reservation) {
+	if x.gateway == "" {
+		return
+	}
+	delete(d, x)
+	if d.unresolved(x.ticket) {
+		d[x] = pending{requests: served}
 	}
 }
 
 // resolve reserves the model, until the given time, for the waiters that Redis returned and that have not arrived yet.
-func (d *reservations) resolve(ticket string, waiting []string, until time.Time) {
-	arrivals, asked := d.unresolved[ticket]
-	if !asked {
+func (d reservations) resolve(ticket string, waiting []string, until time.Time) {
+	if !d.unresolved(ticket) {
 		return // given up meanwhile
 	}
-	delete(d.unresolved, ticket)
+	stay := reservations{}
 	for _, g := range waiting {
-		p, here := arrivals[g]
-		if !here {
+		x := reservation{ticket, g}
+		p, ok := d[x]
+		if !ok {
 			p.until = until
-		} else if p.requests == 0 {
-			continue
 		}
-		if d.due == nil {
-			d.due = map[reservation]pending{}
+		if p.requests != served {
+			stay[x] = p
 		}
-		d.due[reservation{ticket, g}] = p
+	}
+	for x := range d {
+		if x.ticket == ticket {
+			delete(d, x)
+		}
+	}
+	for x, p := range stay {
+		d[x] = p
 	}
 }
 
 // expire drops the reservations that have ended by now.
-func (d *reservations) expire(now time.Time) {
-	for x, p := range d.due {
-		if !now.Before(p.until) {
-			delete(d.due, x)
+func (d reservations) expire(now time.Time) {
+	for x, p := range d {
+		if !p.until.IsZero() && !now.Before(p.until) && !d.unresolved(x.ticket) {
+			delete(d, x)
 		}
 	}
 }
@@ -128,7 +110,7 @@ func (h *Host) reserveFor(r *resident, ticket string, waiting []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r.reservations.resolve(ticket, waiting, time.Now().Add(h.cfg.Reserve))
-	if len(r.reservations.due) > 0 {
+	if len(r.reservations) > 0 {
 		h.expireAfter(r, arriveWithin)
 		h.expireAfter(r, h.cfg.Reserve)
 	}
@@ -161,6 +143,6 @@ func (r *resident) reserveLocked(t state.TicketRecord) {
 	r.ticket, r.dirty = t.ID, true
 	r.used = policy.Use(r.used, time.Now())
 	if t.Options == "" {
-		r.reservations.reserveUnresolved(t.ID)
+		r.reservations[reservation{ticket: t.ID}] = pending{}
 	}
 }

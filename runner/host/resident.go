@@ -23,21 +23,20 @@ type resident struct {
 	catalog   *catalog.Catalog // from which it was loaded
 	gone      chan struct{}    // closed when the process has ended and the slot is free
 
-	key          string // among the host's residents and in Redis: id, or another key once retired
-	model        *catalog.Model
-	checked      *catalog.Catalog // the newest catalogue that it was compared with
-	state        policy.ModelState
-	closed       bool // takes no new request: a load waits for its slot, or it is being stopped
-	closedByLoad bool // closed by the load in progress, which alone opens it again
-	forget       bool // takes no new request: what it holds is forgotten, and it is unloaded as soon as it is loaded
-	stopping     bool // takes no request at all, not even a reserved one: its engine is being stopped, or dead
-	pinned       bool
-	loadPin      *bool  // a load's pin setting, until this copy is unloaded or a management call changes it; nil: none
-	engine       Engine // nil while loading
-	used         time.Time
-	loaded       time.Time
-	loadTime     time.Duration // of the load
-	ticket       string        // of the last load that it satisfied
+	key      string // among the host's residents and in Redis: id, or another key once retired
+	model    *catalog.Model
+	checked  *catalog.Catalog // the newest catalogue that it was compared with
+	status   status
+	forget   bool // takes no new request: what it holds is forgotten, and it is unloaded as soon as it is loaded
+	pinned   bool
+	loadPin  *bool     // a load's pin setting, until this copy is unloaded or a management call changes it; nil: none
+	engine   Engine    // nil while loading
+	used     time.Time // last use
+	told     time.Time // the one of them that Redis was told last
+	inRedis  time.Time // last use as Redis has it, zero if unknown
+	loaded   time.Time
+	loadTime time.Duration // of the load
+	ticket   string        // of the last load that it satisfied
 
 	open         map[*Ref]struct{}
 	reservations reservations
@@ -48,14 +47,25 @@ type resident struct {
 	dirty    bool   // its record in Redis must be written
 }
 
-func (r *resident) busy() bool { return len(r.open) > 0 || r.reservations.any() }
+// clockError is more than two calls to Redis take. Times of use that differ by less are in the order that this host saw.
+const clockError = time.Second
+
+// lastUse returns the last use by which victims are chosen: what Redis has, or a use that it has not been told of yet.
+func (r *resident) lastUse() time.Time {
+	if r.inRedis.IsZero() || r.used.After(r.told) || r.inRedis.Sub(r.used).Abs() < clockError {
+		return r.used
+	}
+	return r.inRedis
+}
+
+func (r *resident) busy() bool { return len(r.open) > 0 || len(r.reservations) > 0 }
 
 // retired reports whether its catalogue entry is outdated, so that it only finishes its requests.
 func (r *resident) retired() bool { return r.key != r.id }
 
 // serves reports whether the model takes any request.
 func (r *resident) serves() bool {
-	return r.state == policy.ModelLoaded && !r.closed && !r.stopping && !r.forget
+	return r.status == serving && !r.forget
 }
 
 // view returns the resident as package policy sees it. It shows a victim of the current load as draining. It shows a
@@ -63,11 +73,11 @@ func (r *resident) serves() bool {
 // it.
 func (r *resident) view() policy.Resident {
 	v := policy.Resident{
-		ID: r.key, Type: r.model.Type, Devices: r.model.Devices, State: r.state, Pinned: r.pinned, InFlight: len(r.open),
-		Reserved: r.reservations.any(), Closed: r.closed, Used: r.used, Memory: r.memory, GPUMemory: r.gpuMemory,
+		ID: r.key, Type: r.model.Type, Devices: r.model.Devices, State: r.modelState(), Pinned: r.pinned, InFlight: len(r.open),
+		Reserved: len(r.reservations) > 0, Closed: r.status > serving, Used: r.used, Memory: r.memory, GPUMemory: r.gpuMemory,
 	}
 	switch {
-	case r.closedByLoad:
+	case r.status == claimed:
 		v.State = policy.ModelDraining
 	case r.retired() && r.busy():
 		v.State = policy.ModelLoaded
@@ -109,7 +119,7 @@ func (h *Host) admit(model string, d reservation, waiters int, cut func(error), 
 		return nil, rpc.RefusedDraining
 	}
 	r := h.residents[model]
-	if r == nil || r.engine == nil || r.stopping || r.forget || !r.serves() && !r.reservations.has(d) {
+	if r == nil || r.engine == nil || r.status == stopping || r.forget || !r.serves() && !r.reservations.has(d) {
 		return nil, rpc.RefusedNotLoaded
 	}
 	ref := &Ref{Engine: r.engine, Model: r.model, host: h, resident: r, cut: cut, readOnly: readOnly}
@@ -152,7 +162,7 @@ func (h *Host) notifyIdleLocked(r *resident) {
 		close(c)
 	}
 	r.idle = nil
-	if len(h.waits) > 0 || r.closed {
+	if len(h.waits) > 0 || r.status > serving {
 		h.notify()
 	}
 }
@@ -178,8 +188,8 @@ func (h *Host) awaitIdle(ctx context.Context, r *resident) error {
 // cutAll ends the open requests of a model and admits no others.
 func (h *Host) cutAll(r *resident, cause error) {
 	h.mu.Lock()
-	r.stopping = true
-	r.reservations = reservations{}
+	r.to(stopping)
+	clear(r.reservations)
 	var cuts []func(error)
 	for p := range r.open {
 		if p.cut != nil {

@@ -3,8 +3,6 @@ package host
 import (
 	"context"
 	"fmt"
-
-	"reveille/infra/policy"
 )
 
 // retire closes a copy whose catalogue entry changed or whose conversations are forgotten. Its open requests may finish, within
@@ -14,24 +12,24 @@ import (
 func (h *Host) retire(ctx context.Context, r *resident, why string) {
 	h.redisMu.Lock()
 	h.mu.Lock()
-	if r.state != policy.ModelLoaded || r.reservations.any() {
+	if !r.isLoaded() || len(r.reservations) > 0 {
 		h.mu.Unlock()
 		h.redisMu.Unlock()
 		return
 	}
-	r.state, r.closed, r.dirty = policy.ModelDraining, true, true
+	r.to(draining)
 	if len(r.open) > 0 {
 		delete(h.residents, r.key)
 		r.key = fmt.Sprintf("%s~%d", r.id, r.engine.PID())
 		r.pinned, r.loadPin = false, nil
 		h.residents[r.key] = r
 	}
-	aside, open, npu := r.retired(), len(r.open), h.npuLocked()
+	aside, open := r.retired(), len(r.open)
 	h.mu.Unlock()
 	if aside {
 		h.publishDirtyLocked(ctx) // under the new key first, so that the process always has a record
 		if !h.stale {
-			h.noteWriteErrorLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.id, npu, why, false))
+			h.noteWriteErrorLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.id, why, false))
 		}
 	}
 	h.redisMu.Unlock()

@@ -150,24 +150,6 @@ func TestLoadFailsTwice(t *testing.T) {
 	}
 }
 
-// A damaged file clears the host once, whatever names it is loaded under.
-func TestDamagedFileClearsOnce(t *testing.T) {
-	b := start(t)
-	bad := &engine.LoadError{Kind: engine.ErrCorrupt, Detail: "x.gguf: it is cut off in its header", Digest: "d1"}
-	other := &engine.LoadError{Kind: engine.ErrCorrupt, Detail: "y.gguf: it is cut off in its header", Digest: "d2"}
-	b.engines.fails["i"], b.engines.fails["o"], b.engines.fails["e"] = []error{bad, bad}, []error{bad}, []error{other, other}
-	b.ready(b.load("a"))
-	if r := b.failed(b.load("i"), "model_load_error"); r.Message != "model file is corrupt: x.gguf: it is cut off in its header" {
-		t.Errorf("message %q", r.Message)
-	}
-	b.holds()
-	b.ready(b.load("a"))
-	b.failed(b.load("o"), "model_load_error")
-	b.holds("a")
-	b.failed(b.load("e"), "model_load_error")
-	b.holds()
-}
-
 // While a failed load waits for a busy model, the model takes new requests for fair_after.
 func TestBusyModelServesBeforeItIsCleared(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.FairAfter = 10 * time.Second })
@@ -194,6 +176,9 @@ func TestHopelessLoads(t *testing.T) {
 		&host.Error{Code: rpc.CodeModelLoadError, Message: "weights are far away", Final: true}: rpc.CodeModelLoadError,
 		&engine.LoadError{Kind: engine.ErrRefused, Detail: "its log says why"}:                  rpc.CodeModelLoadError,
 		&engine.LoadError{Kind: engine.ErrNoProgram, Detail: "recipe llamacpp: no server"}:      rpc.CodeModelLoadError,
+		&engine.LoadError{Kind: engine.ErrCorrupt, Detail: "x.gguf: it is cut off"}:             rpc.CodeModelLoadError,
+		&engine.LoadError{Kind: engine.ErrUnsupported, Detail: "its architecture"}:              rpc.CodeModelLoadError,
+		&engine.LoadError{Kind: engine.ErrLoadTimeout, Detail: "no progress"}:                   rpc.CodeLoadTimeout,
 	} {
 		b.engines.mu.Lock()
 		b.engines.fails["i"] = []error{err}
@@ -203,7 +188,7 @@ func TestHopelessLoads(t *testing.T) {
 	b.failed(b.load("huge"), "model_too_large")
 	b.failed(b.load("nobody-knows-it"), "model_not_found")
 	b.holds("a")
-	if s := b.host.Stats(); s.Clears != 0 || b.engines.starts("i") != 4 {
+	if s := b.host.Stats(); s.Clears != 0 || b.engines.starts("i") != 7 {
 		t.Errorf("%+v, %d starts", s, b.engines.starts("i"))
 	}
 }

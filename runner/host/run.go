@@ -58,7 +58,7 @@ func (h *Host) drain(ctx context.Context, cause error) {
 	h.draining = true
 	all := h.residentsLocked()
 	for _, r := range all {
-		r.reservations = reservations{} // requests that it was reserved for are refused now
+		clear(r.reservations) // requests that it was reserved for are refused now
 		h.notifyIdleLocked(r)
 	}
 	h.mu.Unlock()

@@ -34,7 +34,7 @@ func TestSleepAndRecallDoNotWaitForABeat(t *testing.T) {
 				if err != nil {
 					return false
 				}
-				_, _ = b.store.Beat(t.Context(), "h", s.Hosts["h"].Generation, false, nil) // refused while it is wanted
+				_, _, _ = b.store.Beat(t.Context(), "h", s.Hosts["h"].Generation, false, nil) // refused while it is wanted
 				return s.Hosts["h"].State == want
 			}
 		}

@@ -1,8 +1,6 @@
 package host
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -14,11 +12,10 @@ import (
 	"reveille/infra/recipe"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
-	"reveille/runner/engine"
 	"reveille/runner/plan"
 )
 
-// quarantine is how long a model that failed twice does not clear the host again.
+// quarantine is how long a load that failed although the host was cleared for it does not clear the host again.
 const quarantine = 10 * time.Minute
 
 // loadSpec is a ticket's model and everything needed to load it.
@@ -38,11 +35,11 @@ type loadSpec struct {
 
 // specFor reads a ticket: its model, recipe and effective options (request > saved > catalogue > run-time settings >
 // flags > recipe).
-func (h *Host) specFor(ctx context.Context, t state.TicketRecord) (loadSpec, error) {
+func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	h.mu.Lock()
 	cat, set := h.catalog, h.settings
 	loadPin := requestedPin(t)
-	if r := h.residents[t.Model]; loadPin == nil && t.Options != "" && r != nil && r.state == policy.ModelLoaded {
+	if r := h.residents[t.Model]; loadPin == nil && t.Options != "" && r != nil && r.isLoaded() {
 		loadPin = r.loadPin // a reload with other options keeps the pin
 	}
 	if loadPin == nil {
@@ -68,7 +65,7 @@ func (h *Host) specFor(ctx context.Context, t state.TicketRecord) (loadSpec, err
 		return loadSpec{}, err
 	}
 	e := loadSpec{model: load.Model, catalog: cat, recipe: &rc, options: load.Options, digest: load.Digest(), memory: m.Memory, pinned: pinned, loadPin: loadPin}
-	if e.plan, e.gpus, err = h.planFor(ctx, e, set); err != nil {
+	if e.plan, e.gpus, err = h.planFor(e, set); err != nil {
 		return loadSpec{}, &Error{Code: rpc.CodeModelLoadError, Message: err.Error(), Final: true}
 	}
 	if e.memory == 0 {
@@ -85,7 +82,7 @@ func (h *Host) sources(m *catalog.Model, set settings) placement.Sources {
 // planFor computes a load's plan, and which GPUs it may use. Its share of a device depends on the host's settings and
 // on the catalogue: the smallest budget of its devices, less what other models need, divided by the number of language
 // models that may be loaded at once. If single GPUs can be chosen, the plan is for the fewest that hold it.
-func (h *Host) planFor(ctx context.Context, e loadSpec, set settings) (plan.Plan, policy.GPUChoice, error) {
+func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, policy.GPUChoice, error) {
 	var share plan.Share
 	var unknown []string
 	if e.model.Type == policy.LLM {
@@ -106,7 +103,7 @@ func (h *Host) planFor(ctx context.Context, e loadSpec, set settings) (plan.Plan
 		}
 	}
 	share.Total = hardware.Totals[e.model.Devices] // ambiguous for several devices
-	p, gpus, err := h.planOnGPUs(ctx, e, share, hardware, left.Cards)
+	p, gpus, err := h.planOnGPUs(e, share, hardware, left.Cards)
 	if err == nil && len(unknown) > 0 && share.Budget > 0 && e.model.Memory == 0 {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("the share of %s leaves no room for %s, whose size is not known before the weights are here: "+
 			"with a `memory:` of its own in the models file a model counts from the start", e.model.ID, strings.Join(unknown, ", ")))
@@ -117,7 +114,7 @@ func (h *Host) planFor(ctx context.Context, e loadSpec, set settings) (plan.Plan
 // planOnGPUs plans for the fewest GPUs whose budgets hold the load, and returns how many it needs at least. A load
 // whose need is unknown gets all GPUs unless its entry says otherwise. share is that of all GPUs together, and left what other
 // programs leave of each.
-func (h *Host) planOnGPUs(ctx context.Context, e loadSpec, share plan.Share, has Hardware, left policy.GPUMemory) (p plan.Plan, gpus policy.GPUChoice, err error) {
+func (h *Host) planOnGPUs(e loadSpec, share plan.Share, has Hardware, left policy.GPUMemory) (p plan.Plan, gpus policy.GPUChoice, err error) {
 	if has.Cards != nil {
 		gpus = placement.Load{Model: e.model, Options: e.options}.GPUs(e.recipe, has.Found.API())
 	}
@@ -245,37 +242,13 @@ func (h *Host) learnedLocked() map[string]string {
 func (e loadSpec) newResident(ticket string) *resident {
 	return &resident{
 		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.memory, gpuMemory: e.gpuMemory, catalog: e.catalog, gone: make(chan struct{}),
-		model: e.model, checked: e.catalog, state: policy.ModelLoading, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Ref]struct{}{}, dirty: true,
+		model: e.model, checked: e.catalog, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Ref]struct{}{}, reservations: reservations{}, dirty: true,
 	}
 }
 
-// quarantineKey identifies what failed: a damaged file by its content, whichever model uses it, or else the load
-// itself.
-func quarantineKey(e loadSpec, err error) string {
-	if bad, ok := errors.AsType[*engine.LoadError](err); ok && bad.Digest != "" {
-		return bad.Digest
-	}
-	return e.digest
-}
-
-// quarantined reports whether a load failed twice with the cause of this failure.
-func (h *Host) quarantined(e loadSpec, err error) bool {
+// quarantined reports whether a load failed after the host was cleared for it, a short while ago.
+func (h *Host) quarantined(e loadSpec) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	till, ok := h.quarantine[quarantineKey(e, err)]
-	return ok && time.Now().Before(till)
-}
-
-// setQuarantine records that a load failed twice.
-func (h *Host) setQuarantine(e loadSpec, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.quarantine[quarantineKey(e, err)] = time.Now().Add(quarantine)
-}
-
-// endQuarantine forgets the failures of a load that has now succeeded.
-func (h *Host) endQuarantine(e loadSpec) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.quarantine, e.digest)
+	return time.Now().Before(h.quarantine[e.digest])
 }

@@ -98,7 +98,7 @@ models:
 
 func entryOf(t *testing.T, h *Host, model string) loadSpec {
 	t.Helper()
-	e, err := h.specFor(t.Context(), state.TicketRecord{Model: model})
+	e, err := h.specFor(state.TicketRecord{Model: model})
 	if err != nil {
 		t.Fatal(err)
 	}

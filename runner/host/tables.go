@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
@@ -80,8 +81,8 @@ func (h *Host) pinnedLocked(m *catalog.Model, load *bool) bool {
 	return m.Pin
 }
 
-// refreshCatalog reads the published catalogue if its version has changed. It skips one that it cannot parse, and reads
-// one that the store refuses again at the next beat. Models whose entry needs no other engine get their new entry.
+// refreshCatalog reads the published catalogue if its version has changed. It skips one that it cannot parse or that
+// is not signed. Models whose entry needs no other engine get their new entry.
 func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 	h.mu.Lock()
 	same := version == "" || version == h.catalog.Version || version == h.refusedCatalog ||
@@ -91,12 +92,19 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 		return nil
 	}
 	published, raw, err := h.store.Catalog(ctx)
+	if errors.Is(err, state.ErrUnsigned) {
+		h.log.Error("catalogue is refused; keeping the previous one", "version", version, "error", err)
+		h.mu.Lock()
+		h.refusedCatalog = version
+		h.mu.Unlock()
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	h.mu.Lock()
 	h.checkedCatalog, h.catalogCheckedAt = version, time.Now()
-	same = published == "" || published == h.catalog.Version // the store keeps the last valid one
+	same = published == "" || published == h.catalog.Version
 	h.mu.Unlock()
 	if same {
 		return nil
@@ -128,7 +136,7 @@ func (h *Host) retireOutdated(ctx context.Context) {
 	var gone []*resident
 	h.mu.Lock()
 	for r, out := range outdated {
-		if h.residents[r.id] != r || r.state != policy.ModelLoaded {
+		if h.residents[r.id] != r || !r.isLoaded() {
 			continue
 		}
 		if out {
@@ -141,8 +149,8 @@ func (h *Host) retireOutdated(ctx context.Context) {
 	}
 	var forgotten []*resident
 	for _, r := range h.residents {
-		if r.forget && r.state == policy.ModelLoaded {
-			r.reservations = reservations{}
+		if r.forget && r.isLoaded() {
+			clear(r.reservations)
 			forgotten = append(forgotten, r)
 		}
 	}
@@ -163,7 +171,7 @@ func (h *Host) compareEntries() map[*resident]bool {
 	h.mu.Lock()
 	current := h.catalog
 	for _, r := range h.residents {
-		if r.checked != current && r.state == policy.ModelLoaded && !r.reservations.any() {
+		if r.checked != current && r.isLoaded() && len(r.reservations) == 0 {
 			outdated[r] = false
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"reveille/infra/policy"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
 )
@@ -29,7 +28,6 @@ func (h *Host) drainTimeout(force bool) time.Duration {
 // the queue while the model is loading, and otherwise carries it out without waiting for the queue. Retired copies of the model are
 // unloaded too, unless the ticket is for an idle model.
 func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
-	_, st := h.residentOf(t.Model)
 	copies := h.copies(t.Model)
 	if t.Fields["only_idle_ms"] != "" {
 		copies = slices.DeleteFunc(copies, (*resident).retired) // only this goroutine retires
@@ -37,10 +35,10 @@ func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
 	switch {
 	case len(copies) == 0:
 		h.reportNow(ctx, t, failure(&Error{Code: rpc.CodeModelNotLoaded, Message: "model " + t.Model + " is not loaded"}))
-	case st == policy.ModelLoading:
+	case h.isStarting(t.Model):
 	default:
 		h.markInProgress(t.ID)
-		switch err := h.begin(ctx, t.ID); {
+		switch err := h.begin(ctx, t.ID, state.NPUSeat{}); {
 		case err == nil:
 			h.startUnload(ctx, &t, h.drainTimeout(t.Force), copies...)
 		case endedTicket(err):
@@ -58,12 +56,12 @@ func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
 func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit time.Duration, copies ...*resident) {
 	h.mu.Lock()
 	for _, r := range copies {
-		if t != nil && r.state == policy.ModelLoaded && !r.idleFor(t.Fields["only_idle_ms"]) {
+		if t != nil && r.isLoaded() && !r.idleFor(t.Fields["only_idle_ms"]) {
 			h.mu.Unlock()
 			h.reportOutcome(ctx, ticketOutcome{ticket: t.ID, out: failure(&Error{Code: rpc.CodeModelBusy, Message: "model " + r.id + " is in use"})})
 			return
 		}
-		r.state, r.closed, r.dirty = policy.ModelDraining, true, true
+		r.to(draining)
 	}
 	h.mu.Unlock()
 	h.publishDirty(ctx)
@@ -97,10 +95,11 @@ func (h *Host) UnloadSuspect(model string, e Engine, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := h.residents[model]
-	if h.draining || r == nil || r.engine != e || r.state != policy.ModelLoaded || r.stopping {
+	if h.draining || r == nil || r.engine != e || !r.isLoaded() {
 		return
 	}
-	r.state, r.closed, r.reason = policy.ModelDraining, true, reason
+	r.to(draining)
+	r.reason = reason
 	h.work.Go(func() { h.startUnload(context.Background(), nil, h.cfg.DrainTimeout, r) }) // not draining: the shutdown does not wait yet
 }
 
@@ -132,11 +131,10 @@ func (h *Host) unload(ctx context.Context, r *resident, limit time.Duration) err
 // ended keeps its slot.
 func (h *Host) stop(ctx context.Context, r *resident, reason string, eviction bool) error {
 	h.mu.Lock()
-	r.stopping = true
+	r.to(stopping)
 	if r.reason == "" {
 		r.reason, r.eviction = reason, eviction
 	}
-	r.state, r.closed, r.dirty = policy.ModelDraining, true, true
 	h.mu.Unlock()
 	h.measure(r)
 	if err := r.engine.Stop(ctx); err != nil {
@@ -160,15 +158,15 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 	h.mu.Lock()
 	crashed := r.reason == ""
 	if crashed {
-		r.state, r.closed, r.reason = policy.ModelDraining, true, "engine died"
+		r.reason = "engine died"
 		h.stats.Crashes++
 		h.noteCrashLocked(r.id, time.Now())
 		if r.loadPin != nil {
 			h.crashedPins[r.id] = r.loadPin
 		}
 	}
-	r.stopping = true
-	r.reservations = reservations{} // it serves nobody any more; its waiters request another load
+	r.to(stopping)
+	clear(r.reservations) // it serves nobody any more; its waiters request another load
 	h.notifyIdleLocked(r)
 	p := r.plan
 	h.mu.Unlock()
@@ -212,12 +210,11 @@ func (h *Host) freeSlot(ctx context.Context, r *resident) {
 	if eviction {
 		h.stats.Evictions++
 	}
-	npu := h.npuLocked()
 	h.mu.Unlock()
 	h.log.Info("model unloaded", "model", r.id, "reason", reason)
 	h.written = time.Now()
 	if !h.stale {
-		h.noteWriteErrorLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.key, npu, reason, eviction))
+		h.noteWriteErrorLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.key, reason, eviction))
 	}
 	h.redisMu.Unlock()
 	close(r.gone)

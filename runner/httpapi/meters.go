@@ -24,7 +24,6 @@ func newMeters(set *metrics.Set, h *host.Host) meters {
 	count("reveille_runner_evictions_total", func(s host.Stats) int { return s.Evictions })
 	count("reveille_runner_clears_total", func(s host.Stats) int { return s.Clears })
 	count("reveille_runner_engine_crashes_total", func(s host.Stats) int { return s.Crashes })
-	set.NewGauge("reveille_runner_state_refused_total", func() float64 { return float64(h.StateRefused()) })
 	set.NewGauge("reveille_runner_models_loaded", func() float64 { return float64(len(h.View().Models)) })
 	memory := func(name string, f func(host.ModelView) int64) {
 		set.NewGauge(name, func() (sum float64) {

@@ -255,7 +255,7 @@ func TestPriorityOverTheWire(t *testing.T) {
 	defer store.Close()
 	generation, _, err := store.Register(t.Context(), state.HostInfo{Name: "h", Boot: "b", Addr: strings.TrimPrefix(stub.URL, "http://"), Devices: "cpu", Limits: "-1"})
 	if err == nil {
-		err = store.PutModels(t.Context(), "h", generation, []state.ModelPut{{ID: "m", Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loaded", "device": "cpu"}}}, "")
+		err = store.PutModels(t.Context(), "h", generation, []state.ModelPut{{ID: "m", Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loaded", "device": "cpu"}}})
 	}
 	if err != nil {
 		t.Fatal(err)

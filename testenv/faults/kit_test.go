@@ -2,10 +2,6 @@ package faults
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -96,17 +92,10 @@ func (w *world) hget(key, field string) string {
 	return v
 }
 
-// move has the host registered at another address, signed as a runner signs it.
+// move has the host registered at another address.
 func (w *world) move(addr string) {
 	w.t.Helper()
-	key := hmac.New(sha256.New, []byte(secret))
-	key.Write([]byte("reveille state v1"))
-	mac := hmac.New(sha256.New, key.Sum(nil))
-	for _, part := range []string{"main", "addr", w.host, addr} {
-		_ = binary.Write(mac, binary.BigEndian, uint64(len(part)))
-		mac.Write([]byte(part))
-	}
-	if err := w.rdb.HSet(w.t.Context(), "rv:{main}:host:"+w.host, "addr", addr, "addr_mac", hex.EncodeToString(mac.Sum(nil))).Err(); err != nil {
+	if err := w.rdb.HSet(w.t.Context(), "rv:{main}:host:"+w.host, "addr", addr).Err(); err != nil {
 		w.t.Fatal(err)
 	}
 	if err := w.rdb.Publish(w.t.Context(), "rv:{main}:events", `{"kind":"host","host":"`+w.host+`","state":"ready"}`).Err(); err != nil {

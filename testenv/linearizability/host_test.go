@@ -50,7 +50,7 @@ func (r register) apply(p *pool, at moment) answer {
 type beat struct{ Generation uint64 }
 
 func (b beat) call(ctx context.Context, s *state.Store) (answer, error) {
-	revision, err := s.Beat(ctx, host, b.Generation, false, nil)
+	revision, _, err := s.Beat(ctx, host, b.Generation, false, nil)
 	out, err := verdict(err)
 	if out.verdict == "ok" {
 		out.revision = revision
@@ -77,7 +77,7 @@ type put struct {
 }
 
 func (r put) call(ctx context.Context, s *state.Store) (answer, error) {
-	return verdict(s.PutModels(ctx, host, r.Generation, []state.ModelPut{modelPut(r.Model, r.State)}, ""))
+	return verdict(s.PutModels(ctx, host, r.Generation, []state.ModelPut{modelPut(r.Model, r.State)}))
 }
 
 func (r put) apply(p *pool, at moment) answer {
@@ -99,7 +99,7 @@ type drop struct {
 }
 
 func (d drop) call(ctx context.Context, s *state.Store) (answer, error) {
-	return verdict(s.DropModel(ctx, host, d.Generation, d.Model, "", "test", true))
+	return verdict(s.DropModel(ctx, host, d.Generation, d.Model, "test", true))
 }
 
 func (d drop) apply(p *pool, at moment) answer {

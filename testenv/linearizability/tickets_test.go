@@ -132,7 +132,7 @@ type begin struct {
 }
 
 func (b begin) call(ctx context.Context, s *state.Store) (answer, error) {
-	return verdict(s.Begin(ctx, host, b.Generation, id(b.Ticket)))
+	return verdict(s.Begin(ctx, host, b.Generation, id(b.Ticket), state.NPUSeat{}))
 }
 
 func (b begin) apply(p *pool, at moment) answer {

@@ -120,11 +120,7 @@ func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (a
 	gate := c.life.gate
 	c.w.record(check.Event{Kind: check.Granted, Request: c.id, Host: endpoint.Host, Ticket: load.Ticket})
 	gate.Begin(endpoint, c.model)
-	c.life.toucher.Touch(endpoint.Host, c.model)
-	defer func() {
-		gate.End(endpoint, c.model)
-		c.life.toucher.Touch(endpoint.Host, c.model)
-	}()
+	defer gate.End(endpoint, c.model)
 	time.Sleep(time.Duration(1+chance(c.w.scenario.Seed, "net", c.id)%5) * time.Millisecond)
 	r := c.w.runner(endpoint.Addr)
 	if r == nil || c.w.parted(c.life.n, r.n) {

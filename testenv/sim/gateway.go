@@ -23,16 +23,15 @@ type gateway struct {
 
 // gateLife is a gateway from start to end.
 type gateLife struct {
-	id      string
-	n       int
-	gate    *scheduling.Gate
-	mirror  *state.Mirror
-	store   *state.Store
-	toucher *state.UsageReporter
-	link    *link
-	cancel  context.CancelFunc
-	dead    chan struct{} // closed when it died
-	drains  chan struct{} // closed when it stops in order
+	id     string
+	n      int
+	gate   *scheduling.Gate
+	mirror *state.Mirror
+	store  *state.Store
+	link   *link
+	cancel context.CancelFunc
+	dead   chan struct{} // closed when it died
+	drains chan struct{} // closed when it stops in order
 }
 
 func newGateway(w *world, n int) *gateway { return &gateway{w: w, n: n} }
@@ -61,7 +60,6 @@ func (g *gateway) start() {
 	l.gate = scheduling.New(scheduling.Config{
 		Store: store, Mirror: l.mirror, Waker: power, Stopper: power, Catalog: g.w.models, Gateway: l.id, Hold: hold, WakeLimit: wakeLimit,
 	})
-	l.toucher = state.NewUsageReporter(store)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel
 	g.life = l
@@ -69,7 +67,6 @@ func (g *gateway) start() {
 		var wg sync.WaitGroup
 		wg.Go(func() { l.mirror.Run(ctx) })
 		wg.Go(func() { l.gate.Run(ctx) })
-		wg.Go(func() { l.toucher.Run(ctx) })
 		wg.Go(func() { l.publish(ctx, g.w) })
 		wg.Wait()
 		_ = store.Close()

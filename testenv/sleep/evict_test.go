@@ -37,7 +37,7 @@ func TestEvictByCost(t *testing.T) {
 	type record struct{ load, used int64 }
 	records := map[string]record{}
 	for _, model := range []string{"slow", "quick"} {
-		records[model] = record{number(model, "load_ms"), number(model, "used_ms")}
+		records[model] = record{number(model, "load_ms"), int64(rdb.ZScore(t.Context(), "rv:{main}:lru:local:llm", model).Val())}
 	}
 	worth := func(model string, now time.Time) float64 {
 		r := records[model]

@@ -21,13 +21,13 @@ func TestRule01RefusedLimits(t *testing.T) {
 // Rule 2: a use counts at its start and at its end.
 func TestRule02UseTimes(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options("--token-delay 20ms --tokens 40"), "b": "llm", "c": "llm"}, "--max-loaded-models=2")
+	w := start(t, catalogue{"a": "llm, " + calls.Options("--token-delay 20ms --tokens 400"), "b": "llm", "c": "llm"}, "--max-loaded-models=2")
 	w.use("a")
 	tick()
 	w.use("b")
 	tick()
 	order := func() []string { return w.lru("llm") }
-	s := w.chat("a", 30)
+	s := w.chat("a", 300)
 	kit.Becomes(t, "order once a is in use", []string{"b", "a"}, order)
 	w.use("b")
 	kit.Becomes(t, "order after b was used meanwhile", []string{"a", "b"}, order)

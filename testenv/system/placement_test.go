@@ -158,8 +158,8 @@ func TestVictimsOfSeveralHosts(t *testing.T) {
 		tick()
 	}
 	used := func() bool {
-		at := func(host, model string) string {
-			return w.rdb.HGet(t.Context(), "rv:{main}:model:"+host+":"+model, "used_ms").Val()
+		at := func(host, model string) float64 {
+			return w.rdb.ZScore(t.Context(), "rv:{main}:lru:"+host+":llm", model).Val()
 		}
 		return at("a", "m") > at("b", "n")
 	}

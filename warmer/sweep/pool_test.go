@@ -146,7 +146,7 @@ func (p *pool) beat() {
 
 func (p *pool) beatLocked(name string, b *box) {
 	p.t.Helper()
-	_, err := p.store.Beat(ctx, name, b.gen, false, nil)
+	_, _, err := p.store.Beat(ctx, name, b.gen, false, nil)
 	if errors.Is(err, state.ErrUnknownHost) {
 		p.registerLocked(name, b)
 		return
@@ -213,7 +213,7 @@ func (p *pool) workLocked(name string, b *box) {
 		return
 	}
 	for _, t := range h.Queue {
-		switch err := p.store.Begin(ctx, name, b.gen, t.ID); {
+		switch err := p.store.Begin(ctx, name, b.gen, t.ID, state.NPUSeat{}); {
 		case errors.Is(err, state.ErrDropped), errors.Is(err, state.ErrGone):
 			continue
 		default:
@@ -221,10 +221,10 @@ func (p *pool) workLocked(name string, b *box) {
 		}
 		if t.Kind == "unload" {
 			delete(b.models, t.Model)
-			p.must(p.store.DropModel(ctx, name, b.gen, t.Model, "", "unloaded", false))
+			p.must(p.store.DropModel(ctx, name, b.gen, t.Model, "unloaded", false))
 		} else {
 			b.models[t.Model] = true
-			p.must(p.store.PutModels(ctx, name, b.gen, []state.ModelPut{{ID: t.Model, Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loaded"}}}, ""))
+			p.must(p.store.PutModels(ctx, name, b.gen, []state.ModelPut{{ID: t.Model, Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loaded"}}}))
 		}
 		_, err := p.store.Finish(ctx, name, b.gen, t.ID, state.Outcome{})
 		p.must(err)

@@ -61,11 +61,11 @@ func TestWhatStays(t *testing.T) {
 			return settings
 		},
 		"pinned": func(p *pool) sweep.Settings {
-			p.must(p.store.PutModels(ctx, "box", p.boxes["box"].gen, []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "loaded", "pinned": "1"}}}, ""))
+			p.must(p.store.PutModels(ctx, "box", p.boxes["box"].gen, []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "loaded", "pinned": "1"}}}))
 			return settings
 		},
 		"busy": func(p *pool) sweep.Settings {
-			p.must(p.store.PutModels(ctx, "box", p.boxes["box"].gen, []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "loaded", "in_flight": "1"}}}, ""))
+			p.must(p.store.PutModels(ctx, "box", p.boxes["box"].gen, []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "loaded", "in_flight": "1"}}}))
 			return settings
 		},
 		"a load of it is queued": func(p *pool) sweep.Settings {
@@ -137,7 +137,7 @@ func TestADryRunChangesNothing(t *testing.T) {
 		r, err := sweep.Run(ctx, p.deps(p.store), dry)
 		p.must(err)
 		equal(t, "plan", told(r), "unload box/chat planned")
-		p.must(p.store.DropModel(ctx, "box", p.boxes["box"].gen, "chat", "", "", false))
+		p.must(p.store.DropModel(ctx, "box", p.boxes["box"].gen, "chat", "", false))
 		p.boxes["box"].models = nil
 		before2 := p.dump()
 		r, err = sweep.Run(ctx, p.deps(p.store), dry)
@@ -381,8 +381,8 @@ warm:
 			gen := p.boxes["box"].gen
 			got, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: "chat", Unload: true, Host: "box", Revision: p.revision("box", "chat"), Background: true})
 			p.must(err)
-			p.must(p.store.Begin(ctx, "box", gen, got.Ticket))
-			p.must(p.store.PutModels(ctx, "box", gen, []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "draining"}}}, ""))
+			p.must(p.store.Begin(ctx, "box", gen, got.Ticket, state.NPUSeat{}))
+			p.must(p.store.PutModels(ctx, "box", gen, []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "draining"}}}))
 		},
 		"weights are pulled": func(p *pool) {
 			for _, m := range []string{"chat", "embed"} {

@@ -15,6 +15,7 @@
 -- or nothing to replace.
 -- Invariant: at most one shared load ticket per model; a placement on an older revision changes nothing; the replacement of a
 -- background load is one too.
+-- include hosts
 local gw, m, kind, h = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local background, own, fields, old = ARGV[8] == '1', ARGV[10] == '1', cjson.decode(ARGV[11]), ARGV[14]
 

@@ -1,10 +1,13 @@
 #!lua
 -- begin: a runner takes a ticket out of its queue to carry it out.
 -- KEYS[1] prefix
--- ARGV[2] host  [3] generation  [4] ticket
--- Returns 'begun' | 'dropped' (nobody waits any more) | 'gone' | 'busy' (another load is in progress) | 'fenced' | 'unknown'.
+-- ARGV[2] host  [3] generation  [4] ticket  [5] seats of the NPU that the load needs one of, '' none  [6] type that the seats are
+-- of, '' any  [7…] models that are stopped for the load
+-- Returns 'begun' | 'held' (others have the NPU) | 'dropped' (nobody waits any more) | 'gone' | 'busy' (another load is in progress) | 'fenced' | 'unknown'.
 -- Repeating it for a begun ticket returns 'begun' again, since the first answer may have been lost.
--- Invariant: at most one load per host is in progress (host field `loading`); a ticket leaves the queue once.
+-- Invariant: at most one load per host is in progress (host field `loading`); a ticket leaves the queue once. The NPU goes from the
+-- models that are stopped to the load in one step; until they are gone, both are its holders.
+-- include tickets
 local h, id = ARGV[2], ARGV[4]
 local host, key = P .. 'host:' .. h, P .. 'ticket:' .. ARGV[4]
 local o = owner(h, ARGV[3])
@@ -24,6 +27,17 @@ if t.kind == 'load' then
     changed(h)
     announce(id, t, 'dropped')
     return 'dropped'
+  end
+  if ARGV[5] ~= '' then
+    local others, going = 0, {[t.model] = true}
+    for i = 7, #ARGV do going[ARGV[i]] = true end
+    for _, m in ipairs(npu_holders(h)) do
+      local ty = redis.call('HGET', P .. 'model:' .. h .. ':' .. m, 'type')
+      if not going[m] and (ARGV[6] == '' or not ty or ty == ARGV[6]) then others = others + 1 end
+    end
+    if others >= tonumber(ARGV[5]) then return 'held' end
+    take_npu(h, t.model)
+    redis.call('HSET', key, 'npu', '1')
   end
   redis.call('HSET', host, 'loading', id)
 end

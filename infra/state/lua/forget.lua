@@ -5,6 +5,7 @@
 -- Returns {'ok'} | {'gone'} (it does not exist) | {'wanted'} (it is awake or waking, work is queued, somebody is turning it
 -- on or off, or it has shown a sign of life since).
 -- Invariant: nothing that names the host remains except the pool's counters.
+-- include hosts
 local h, key, power = ARGV[2], P .. 'host:' .. ARGV[2], P .. 'wake:' .. ARGV[2]
 if redis.call('SISMEMBER', P .. 'hosts', h) == 0 then return {'gone'} end
 local f = redis.call('HMGET', key, 'state', 'seen_ms', 'waking_ms', 'failed_ms')

@@ -5,6 +5,7 @@
 -- Returns 'ok' | 'fenced' | 'unknown' (register again; also for ready and draining on a host that is not awake).
 -- Invariant: an asleep host has no model records. Its queue keeps loads that somebody waits for, who wakes it again, and
 -- background loads. Repeating `asleep` does not undo a wake that has begun.
+-- include hosts
 local h, state = ARGV[2], ARGV[4]
 local key = P .. 'host:' .. h
 local o = owner(h, ARGV[3])

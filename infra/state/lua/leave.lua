@@ -5,6 +5,7 @@
 -- Returns 'left' (also for a ticket that has ended: its model need not wait for the gateway) |
 -- 'dropped' | 'gone' (the ticket does not exist, or has ended and the gateway had no place in it).
 -- Invariant: a load with another waiter, a background load and a begun load are never dropped.
+-- include tickets
 local id = ARGV[3]
 local t = hash(P .. 'ticket:' .. id)
 if not t then return 'gone' end

@@ -5,6 +5,7 @@
 -- ARGV[6] bytes in total, 0 if unknown
 -- Returns 'ok' | 'gone' (the host's queue has no such ticket, or its load has begun) | 'fenced' | 'unknown'.
 -- Invariant: changes no decision input, so the revision stays.
+-- include changes
 local h, id = ARGV[2], ARGV[4]
 local key = P .. 'ticket:' .. id
 local o = owner(h, ARGV[3])

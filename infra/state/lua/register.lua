@@ -2,26 +2,27 @@
 -- register: a runner takes over its host's records, at boot and whenever Redis lost them.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] boot id  [4] highest generation the runner knows  [5] host fields, JSON object of strings
--- ARGV[6] models held, JSON array of {id, fields}  [7] NPU holders, '' none  [8] ticket whose load is in progress here, ''
--- ARGV[9] last generation of this boot, 0 at its first registration
+-- ARGV[6] models held, JSON array of {id, fields}  [7] ticket whose load is in progress here, ''
+-- ARGV[8] last generation of this boot, 0 at its first registration
 -- Returns {'ok', generation, epoch} | {'no type'} (a model has none) | {'fenced'} (a later boot has registered since, so
 -- this call is late or its runner was replaced) | {'stopping'} (its machine is being turned off). Only 'ok' changes anything.
 -- Invariant: from here on only this generation writes the host; records of earlier ones are gone, and work that was begun
--- but is not in progress here (ARGV[8]) is back at the head of the queue.
-local h, boot, fields, models, loading = ARGV[2], ARGV[3], cjson.decode(ARGV[5]), cjson.decode(ARGV[6]), ARGV[8]
+-- but is not in progress here (ARGV[7]) is back at the head of the queue.
+-- include hosts
+local h, boot, fields, models, loading = ARGV[2], ARGV[3], cjson.decode(ARGV[5]), cjson.decode(ARGV[6]), ARGV[7]
 if not has_types(models) then return {'no type'} end
 local key = P .. 'host:' .. h
 if stopping(h) and redis.call('HGET', key, 'boot') == boot then return {'stopping'} end
 local last = tonumber(redis.call('HGET', key, 'generation') or '0')
-local mine = tonumber(ARGV[9])
+local mine = tonumber(ARGV[8])
 if mine > 0 and last > mine and redis.call('HGET', key, 'boot') ~= boot then return {'fenced'} end
 if redis.call('EXISTS', P .. 'epoch') == 0 then redis.call('SET', P .. 'epoch', token(0)) end
 local driver = redis.call('HGET', key, 'driver')
-local generation = token(math.max(given(last), given(ARGV[4])))
+local generation = token(math.max(last, tonumber(ARGV[4])))
 
 for _, m in ipairs(redis.call('SMEMBERS', P .. 'models:' .. h)) do drop_model(h, m) end
 requeue(h, loading)
-redis.call('DEL', key, P .. 'wake:' .. h)
+redis.call('DEL', key, P .. 'wake:' .. h, P .. 'npu:' .. h)
 for k, v in pairs(fields) do redis.call('HSET', key, k, v) end
 redis.call('HSET', key, 'state', 'ready', 'generation', generation, 'boot', boot, 'seen_ms', num(NOW), 'active_ms', num(NOW))
 if driver then redis.call('HSET', key, 'driver', driver) end
@@ -33,6 +34,7 @@ if t and t.host == h and t.kind == 'load' and pending(t.state) then
   redis.call('HSET', key, 'loading', loading)
 end
 redis.call('SADD', P .. 'hosts', h)
-put_models(h, models, ARGV[7])
+put_models(h, models)
+if t and t.npu == '1' and redis.call('HGET', key, 'loading') == loading then take_npu(h, t.model) end
 publish({kind = 'host', host = h, state = 'ready'})
 return {'ok', generation, redis.call('GET', P .. 'epoch')}

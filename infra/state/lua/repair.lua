@@ -10,6 +10,7 @@
 -- orphan: the host's machine runs although the host is asleep or has never registered. A sleep remains to be finished.
 -- Returns {'ok'} | {'gone'} (nothing to repair).
 -- Invariant: a host whose runner may still register, or that is wanted, is left alone.
+-- include hosts
 local h, key = ARGV[2], P .. 'host:' .. ARGV[2]
 local f = redis.call('HMGET', key, 'state', 'seen_ms', 'lost_ms', 'waking_ms', 'sleep_token')
 local function set_host_state(new, reason)

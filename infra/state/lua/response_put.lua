@@ -4,6 +4,7 @@
 -- ARGV[2] tenant  [3] id  [4] value  [5] ms to keep it  [6] most bytes of a tenant  [7] most responses of a tenant
 -- Returns 1.
 -- Invariant: the values of a tenant have at most that many bytes together, as its index counts them; what has expired does not count.
+-- include base
 local tenant, id, value, keep, most, count = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local index = P .. 'responses:' .. tenant
 if redis.call('ZCARD', index) > 2 * count then redis.call('DEL', index) end

@@ -4,6 +4,7 @@
 -- ARGV[2] host  [3] id of the sweep  [4] lease ms  [5] revision and [6] active_ms of the decision
 -- Returns {'ok', token of the sleep} | {'stale'} (the host changed since the decision) | {'wanted'} (there is work).
 -- Invariant: only a host that was ready, beating and without work drains for a sleep.
+-- include sleeping
 local h, who = ARGV[2], ARGV[3]
 local key = P .. 'host:' .. h
 if ARGV[5] ~= revision(h, '') then return {'stale'} end

@@ -4,6 +4,7 @@
 -- ARGV[2] host  [3] generation  [4] token of the sleep
 -- Returns {'ok', token} | {'wanted'} (work arrived: the host is ready again) | {'gone'} (this sleep is over) | {'fenced'} | {'unknown'}.
 -- Invariant: a host that sleeps has no models, no work and no NPU holders.
+-- include hosts sleeping
 local h, sleep = ARGV[2], ARGV[4]
 local o = owner(h, ARGV[3])
 if o ~= 'ok' then return {o} end

@@ -5,6 +5,7 @@
 -- ARGV[5] 'done' (it is off) | 'failed' (its driver refused) | 'leave' (its driver accepted; it is not known to be off)  [6] reason (failed)
 -- Returns {'ok', token} | {'gone'} (this sleep is over) | {'lost'} (another holds the power lease).
 -- Invariant: after 'done' nothing is left of the sleep; after the others another sweep continues it.
+-- include sleeping
 local h, sleep, outcome = ARGV[2], ARGV[4], ARGV[5]
 local key = P .. 'host:' .. h
 local wrong = sleep_conflict(h, ARGV[3], sleep, 'asleep')

@@ -6,6 +6,7 @@
 -- sleep is over) | {'lost'} (another holds the power lease).
 -- Invariant: one sweep at a time turns a machine off, and nobody wakes it meanwhile. The field stop_ms tells the host's own
 -- runner that its machine is being turned off.
+-- include sleeping
 local h, who, sleep = ARGV[2], ARGV[3], ARGV[4]
 local wrong = sleep_conflict(h, who, sleep, 'asleep')
 if wrong then return {wrong} end

@@ -1,20 +1,20 @@
 #!lua
 -- snapshot: reads what decisions and mirrors need, about the whole pool or some hosts.
 -- KEYS[1] prefix
--- ARGV[2] most bytes of a signed table  [3] most hosts to describe  [4] number of requested hosts, '' for the whole pool
--- ARGV[5…] those hosts, then models: hosts with a copy or a load of them are included
+-- ARGV[2] most hosts to describe  [3] number of requested hosts, '' for the whole pool
+-- ARGV[4…] those hosts, then models: hosts with a copy or a load of them are included
 -- Returns {rev, now in ms, epoch, version of the catalogue, number of hosts, hosts, revisions, other hosts, saved options, run-time settings}.
 -- Hosts are as from describe; a requested host that is not in the pool is only its name. Revisions are name, number, … for `pool`
--- and `m:` models; a host's is its field rev. Other hosts are the names of those beyond the limit; if ARGV[3] is 0, they are
--- name, state, seen_ms, rev, … of each. The last two are signed tables, as from record, and {} if hosts are requested or ARGV[3]
--- is 0.
+-- and `m:` models; a host's is its field rev. Other hosts are the names of those beyond the limit; if ARGV[2] is 0, they are
+-- name, state, seen_ms, rev, … of each. The last two are as from HGETALL, and {} if hosts are requested or ARGV[2] is 0.
 -- Invariant: reads only, all in one step.
-local all = ARGV[4] == ''
-local tables = all and ARGV[3] ~= '0'
+-- include changes
+local all, most = ARGV[3] == '', tonumber(ARGV[2])
+local tables = all and most > 0
 local names, further, revs, count = {}, {}, {}, redis.call('SCARD', P .. 'hosts')
 if all then
   for i, h in ipairs(redis.call('SMEMBERS', P .. 'hosts')) do
-    if i <= tonumber(ARGV[3]) then names[i] = h
+    if i <= most then names[i] = h
     elseif tables then further[#further + 1] = h
     else
       local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'seen_ms', 'rev')
@@ -25,15 +25,15 @@ if all then
 else
   local asked, known = {'pool'}, {}
   local function ask(h)
-    if known[h] or #names == tonumber(ARGV[3]) then return end
+    if known[h] or #names == most then return end
     known[h], names[#names + 1] = true, h
   end
-  for i = 5, #ARGV do
-    if i < 5 + tonumber(ARGV[4]) then
+  for i = 4, #ARGV do
+    if i < 4 + tonumber(ARGV[3]) then
       ask(ARGV[i])
     else
       for _, h in ipairs(redis.call('SMEMBERS', P .. 'copies:' .. ARGV[i])) do ask(h) end
-      if #names < tonumber(ARGV[3]) then asked[#asked + 1] = 'm:' .. ARGV[i] end -- otherwise some may be missing
+      if #names < most then asked[#asked + 1] = 'm:' .. ARGV[i] end -- otherwise some may be missing
     end
   end
   for i, rev in ipairs(redis.call('HMGET', P .. 'revs', unpack(asked))) do
@@ -45,4 +45,4 @@ for i, h in ipairs(names) do
   hosts[i] = (all or redis.call('SISMEMBER', P .. 'hosts', h) == 1) and describe(h, math.huge) or {h}
 end
 return {redis.call('GET', P .. 'rev') or '0', num(NOW), redis.call('GET', P .. 'epoch') or '', catalogue(), count, hosts, revs, further,
-  tables and signed('settings:options', ARGV[2]) or {}, tables and signed('settings:runtime', ARGV[2]) or {}}
+  tables and redis.call('HGETALL', P .. 'settings:options') or {}, tables and redis.call('HGETALL', P .. 'settings:runtime') or {}}

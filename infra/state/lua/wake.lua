@@ -7,6 +7,7 @@
 -- Invariant: only the token's holder acts on the lease. A failed wake fails the tickets that wait for the host; an overdue one
 -- also leaves its machine, which may be on, for a sweep to turn off. A lease that its holder leaves (it is shutting down) is
 -- free for any waiter.
+-- include tickets
 local h, key = ARGV[2], P .. 'wake:' .. ARGV[2]
 if awake(redis.call('HGET', P .. 'host:' .. h, 'state')) then return 'awake' end
 if redis.call('HGET', key, 'token') ~= ARGV[3] then return 'lost' end

@@ -1,5 +1,5 @@
--- Code shared by the scripts in this folder. Go puts what a script needs of it in front; it is not an operation. Redis builds its
--- functions again in each call, and a thousand hosts beat each second, so what a beat does not need is elsewhere.
+-- Code that every script includes. Redis builds its functions again in each call, and a thousand hosts beat each second, so what
+-- a beat does not need is elsewhere.
 -- KEYS[1] is the pool's prefix, `rv:{pool}:`. Every key that a script touches starts with it, so all share one cluster slot.
 -- ARGV[1] is the time in ms since the epoch, or 0 to use Redis' own clock (always, outside simulations).
 local P = KEYS[1]
@@ -24,26 +24,6 @@ local function hash(key)
   local out = {}
   for i = 1, #flat, 2 do out[flat[i]] = flat[i + 1] end
   return out
-end
-
--- bounded returns the reply, or an error if the reply would take the caller more than MOST bytes: its texts, plus EACH
--- for every element of a list.
-local MOST, EACH = 32 * 1024 * 1024, 48
-local function weight(v)
-  if type(v) == 'string' then return #v end
-  if type(v) ~= 'table' then return 0 end
-  local flat, text = pcall(table.concat, v) -- a flat list: several times faster than element by element
-  if flat then return #text + EACH * #v end
-  local sum = EACH * #v
-  for i = 1, #v do
-    sum = sum + weight(v[i])
-    if sum > MOST then break end
-  end
-  return sum
-end
-local function bounded(reply)
-  if weight(reply) > MOST then return {err = 'TOOLARGE the reply has more than 32 MiB'} end
-  return reply
 end
 
 -- awake reports whether a runner serves a host in this state.

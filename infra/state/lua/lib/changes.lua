@@ -1,15 +1,10 @@
--- Revisions, fencing tokens and events: what every operation but a beat needs. Requires base.
-
--- given returns a counter's number, or 0 if it is more than a day ahead of the clock, since it must then be forged.
-local function given(n)
-  n = tonumber(n) or 0
-  return n > NOW_US + 86400000000 and 0 or n
-end
+-- Revisions, fencing tokens and events: what every operation but a beat needs.
+-- include base
 
 -- rise raises a counter above its last value, and to at least the clock in µs and floor, so that it rises even after
 -- data loss.
 local function rise(key, floor)
-  local n = num(math.max(given(redis.call('GET', key)) + 1, NOW_US, given(floor)))
+  local n = num(math.max((tonumber(redis.call('GET', key)) or 0) + 1, NOW_US, tonumber(floor) or 0))
   redis.call('SET', key, n)
   return n
 end
@@ -43,15 +38,13 @@ local function owner(h, g)
   return 'ok'
 end
 
--- catalogue returns the version of the published catalogue, or '' if there is none or the key has the wrong type.
-local function catalogue()
-  local v = redis.pcall('HGET', P .. 'catalog', 'version')
-  return type(v) == 'string' and v or ''
-end
+-- catalogue returns the version of the published catalogue, or '' if there is none.
+local function catalogue() return redis.call('HGET', P .. 'catalog', 'version') or '' end
 
 -- describe returns host h as mirrors store it: {name, fields, models, tickets}. models is id, fields, …; tickets is id,
 -- waiters, fields, … in order: begun ones, the load first, then the queue. Fields are as from HGETALL, empty for a
--- record that is gone. It returns nil for a host with more than `most` models and tickets.
+-- record that is gone, and a model's end with used_ms, its last use. It returns nil for a host with more than `most`
+-- models and tickets.
 local function describe(h, most)
   local fields, loading = redis.call('HGETALL', P .. 'host:' .. h), nil
   for i = 1, #fields, 2 do if fields[i] == 'loading' then loading = fields[i + 1] end end
@@ -61,8 +54,16 @@ local function describe(h, most)
   if #ids + #held > most then return nil end
   local models, tickets = {}, {}
   for _, m in ipairs(held) do
+    local record = redis.call('HGETALL', P .. 'model:' .. h .. ':' .. m)
+    for i = 1, #record, 2 do
+      if record[i] == 'type' then
+        record[#record + 1] = 'used_ms'
+        record[#record + 1] = num(tonumber(redis.call('ZSCORE', P .. 'lru:' .. h .. ':' .. record[i + 1], m) or '0'))
+        break
+      end
+    end
     models[#models + 1] = m
-    models[#models + 1] = redis.call('HGETALL', P .. 'model:' .. h .. ':' .. m)
+    models[#models + 1] = record
   end
   for _, id in ipairs(ids) do
     tickets[#tickets + 1] = id
@@ -79,9 +80,9 @@ local function publish(event) events[#events + 1] = event end
 
 -- flush publishes the events of this script, after its last effect. The last event about a host carries the host, {now,
 -- epoch, catalogue, host}, so that mirrors need not read it, unless it is too large (CARRIED models and tickets, or
--- CARRIED_BYTES) or the host is gone. The events before it say that more follow. The revision is sent as text, since
+-- CARRIED_BYTES of JSON) or the host is gone. The events before it say that more follow. The revision is sent as text, since
 -- cjson keeps only 14 digits.
-local CARRIED, CARRIED_BYTES = 32, 16 * 1024
+local CARRIED, CARRIED_BYTES = 32, 32 * 1024
 local function flush()
   if #events == 0 then return end
   local top, last = redis.call('MGET', P .. 'rev', P .. 'epoch'), {}
@@ -92,9 +93,13 @@ local function flush()
       event.more = true
     elseif event.host then
       local ok, host = pcall(describe, event.host, CARRIED) -- all effects have happened, so there must be no error now
-      if ok and host and #host[2] > 0 and weight(host) <= CARRIED_BYTES then event.carries = {num(NOW), top[2] or '', catalogue(), host} end
+      if ok and host and #host[2] > 0 then event.carries = {num(NOW), top[2] or '', catalogue(), host} end
     end
     local text = cjson.encode(event)
+    if #text > CARRIED_BYTES then
+      event.carries = nil
+      text = cjson.encode(event)
+    end
     redis.call('PUBLISH', P .. 'events', text)
     redis.call('PUBLISH', P .. (event.host and 'events:host:' .. event.host or 'events:pool'), text)
   end

@@ -1,10 +1,11 @@
--- Functions on hosts: their end, sleep and wake. Requires tickets.
+-- Functions on hosts: their end, sleep and wake.
+-- include tickets
 
 -- forget_host removes what only a running runner can hold: model records, NPU, begun work. Loads stay queued for the
 -- host's next runner; unloads end as done, since their models are gone.
 local function forget_host(h)
   for _, m in ipairs(redis.call('SMEMBERS', P .. 'models:' .. h)) do drop_model(h, m) end
-  set_npu(h, '')
+  redis.call('DEL', P .. 'npu:' .. h)
   requeue(h, '')
   for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do
     if redis.call('HGET', P .. 'ticket:' .. id, 'kind') == 'unload' then announce(id, close(id, 'ready'), 'ready') end

@@ -1,4 +1,5 @@
--- Functions on the records of models. Requires changes.
+-- Functions on the records of models, their use times and the NPU.
+-- include changes
 
 -- drop_copy_if_unused removes a host from the copies of a model if it has neither a record nor a ticket of it any more.
 local function drop_copy_if_unused(h, m)
@@ -11,37 +12,53 @@ local function drop_copy_if_unused(h, m)
   redis.call('SREM', P .. 'copies:' .. m, h)
 end
 
--- drop_model removes a model from a host: record, LRU place, membership.
+-- npu:<h> is the lock of a host's NPU: the models that have it, separated by commas. begin takes it, a model's record keeps it,
+-- and whatever drops the record or fails the load releases it.
+
+-- npu_holders returns them as a list.
+local function npu_holders(h)
+  local out = {}
+  for m in string.gmatch(redis.call('GET', P .. 'npu:' .. h) or '', '[^,]+') do out[#out + 1] = m end
+  return out
+end
+
+-- release_npu takes a model out of the holders, and with `again` puts it in once more, as the last one.
+local function release_npu(h, m, again)
+  local left = {}
+  for _, holder in ipairs(npu_holders(h)) do if holder ~= m then left[#left + 1] = holder end end
+  if again then left[#left + 1] = m end
+  if #left == 0 then redis.call('DEL', P .. 'npu:' .. h) else redis.call('SET', P .. 'npu:' .. h, table.concat(left, ',')) end
+end
+local function take_npu(h, m) release_npu(h, m, true) end
+
+-- drop_model removes a model from a host: record, LRU place, membership, NPU.
 local function drop_model(h, m)
   local ty = redis.call('HGET', P .. 'model:' .. h .. ':' .. m, 'type')
   redis.call('DEL', P .. 'model:' .. h .. ':' .. m)
   redis.call('SREM', P .. 'models:' .. h, m)
   drop_copy_if_unused(h, m)
   if ty then redis.call('ZREM', P .. 'lru:' .. h .. ':' .. ty, m) end
+  release_npu(h, m)
 end
 
--- set_npu records which models hold a host's NPU; '' means none.
-local function set_npu(h, models)
-  if models == '' then redis.call('DEL', P .. 'npu:' .. h) else redis.call('SET', P .. 'npu:' .. h, models) end
-end
-
--- put_model writes a record from a table of strings. used_age_ms, if given, becomes used_ms by Redis' clock. The last
--- use and the LRU place never move back; a model without a last use counts as used now.
+-- put_model writes a record from a table of strings. used_age_ms, if given, says how long ago the model was used last, and goes to
+-- its LRU place, which never moves back; without one, a model that has no place yet counts as used now.
 -- REQUIRES: fields.type (has_types), so that nothing fails after the first write.
 local function put_model(h, m, fields)
   local key = P .. 'model:' .. h .. ':' .. m
-  local old = redis.call('HMGET', key, 'type', 'used_ms')
-  local used = math.max(tonumber(fields.used_ms or '0'), tonumber(old[2] or '0'))
-  if fields.used_age_ms then used = math.max(used, NOW - math.max(tonumber(fields.used_age_ms), 0)) end
-  if used == 0 then used = NOW end
-  fields.used_age_ms, fields.used_ms = nil, num(used)
+  local was, used = redis.call('HGET', key, 'type'), fields.used_age_ms and NOW - math.max(tonumber(fields.used_age_ms), 0)
+  if was and was ~= fields.type then
+    used = math.max(used or 0, tonumber(redis.call('ZSCORE', P .. 'lru:' .. h .. ':' .. was, m) or '0'))
+    redis.call('ZREM', P .. 'lru:' .. h .. ':' .. was, m)
+  end
+  fields.used_age_ms = nil
   local flat = {}
   for k, v in pairs(fields) do flat[#flat + 1] = k; flat[#flat + 1] = v end
   redis.call('HSET', key, unpack(flat))
   redis.call('SADD', P .. 'models:' .. h, m)
   if (fields.retired or '') == '' then redis.call('SADD', P .. 'copies:' .. m, h) end
-  if old[1] and old[1] ~= fields.type then redis.call('ZREM', P .. 'lru:' .. h .. ':' .. old[1], m) end
-  redis.call('ZADD', P .. 'lru:' .. h .. ':' .. fields.type, 'GT', num(used), m)
+  redis.call('ZADD', P .. 'lru:' .. h .. ':' .. fields.type, used and 'GT' or 'NX', num(used or NOW), m)
+  if string.find(fields.device or '', 'npu', 1, true) then take_npu(h, m) end
 end
 
 -- has_types reports whether every record has a type and so can be written.
@@ -52,9 +69,8 @@ local function has_types(models)
   return true
 end
 
--- put_models writes records, each {id, fields}, and which models hold the NPU. REQUIRES: has_types.
-local function put_models(h, models, npu)
-  set_npu(h, npu)
+-- put_models writes records, each {id, fields}. REQUIRES: has_types.
+local function put_models(h, models)
   changed(h)
   for _, m in ipairs(models) do
     put_model(h, m.id, m.fields)

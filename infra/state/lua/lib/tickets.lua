@@ -1,4 +1,5 @@
--- Functions on tickets. Requires models.
+-- Functions on tickets.
+-- include models
 
 -- live_waiters counts the waiters of a ticket with a current lease and removes the others.
 local function live_waiters(id)
