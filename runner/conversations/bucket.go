@@ -121,7 +121,7 @@ func (b *bucket) put(saved, replaced []*entry) {
 // putOne puts an entry's file, if it is still there.
 func (b *bucket) putOne(ctx context.Context, e *entry) error {
 	f, err := b.store.root.Open(e.name)
-	if errors.Is(err, fs.ErrNotExist) || e.Identity == (Signature{}) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
@@ -197,7 +197,7 @@ type ofModel struct {
 
 func (b ofModel) perByte() *float64 { return &b.speed }
 
-func (b ofModel) list(ctx context.Context, id Signature) (list []Listed, err error) {
+func (b ofModel) list(ctx context.Context, id Identity) (list []Listed, err error) {
 	prefix := b.prefixOf(b.model) + hex.EncodeToString(id[:]) + "/"
 	page, err := b.Client.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &b.Name, Prefix: &prefix, MaxKeys: aws.Int32(maxListed)})
 	if err != nil {
@@ -212,7 +212,7 @@ func (b ofModel) list(ctx context.Context, id Signature) (list []Listed, err err
 	return list, nil
 }
 
-func (b ofModel) open(ctx context.Context, id Signature, c Listed) (io.ReadCloser, error) {
+func (b ofModel) open(ctx context.Context, id Identity, c Listed) (io.ReadCloser, error) {
 	key := b.prefixOf(b.model) + hex.EncodeToString(id[:]) + "/" + c.Name
 	out, err := b.Client.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Name, Key: &key})
 	if err != nil {

@@ -164,7 +164,7 @@ func run(t *testing.T, s *Store, p Process, l *llama, table *engineslots.Table, 
 	use(e)
 	<-e.identified
 	e.Save(t.Context())
-	s.await(t.Context(), e.sig)
+	s.await(t.Context(), e.id)
 	return restored
 }
 
@@ -301,7 +301,7 @@ func TestOtherEnginesGetNothing(t *testing.T) {
 		"other flags":       func() Process { return process(t, model, "--ctx-size", "8192") },
 		"other environment": func() Process { q := p; q.Env = []string{"GGML_X=1"}; return q },
 		"other program":     func() Process { q := p; q.Program = "/bin/cat"; return q },
-		"other file":        func() Process { return process(t, model+"2", "--ctx-size", "4096") },
+		"other device":      func() Process { q := p; q.Env = []string{"CUDA_VISIBLE_DEVICES=1"}; return q },
 		"same name, other file": func() Process {
 			if err := os.WriteFile(model, []byte("GGUF other"), 0o600); err != nil {
 				t.Fatal(err)

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"reveille/infra/relay"
@@ -50,12 +49,18 @@ type Process struct {
 // end, each at most once and one after the other. All methods do nothing on nil.
 type Engine struct {
 	store  *Store
-	sig    Signature
-	files  map[string]filestate.State // of the model and the program
 	log    *slog.Logger
 	staged chan []stagedFile
 	dir    string
 	slots  int
+
+	// What makes the identity.
+	files      map[string]filestate.State // of the model and the program
+	paths      []string                   // of files, in order
+	parts      []string                   // the model's name, arguments and variables
+	id         Identity                   // set before identified is closed; zero: it cannot be known
+	identified chan struct{}
+	devices    deviceSet
 
 	perToken int64 // bytes, as planned
 	plan     string
@@ -63,13 +68,8 @@ type Engine struct {
 
 	forgotten uint64 // as in header
 
-	// What makes identity.
-	model      string
-	portable   []string
-	paths      []string
-	identity   atomic.Pointer[Signature] // nil until it is known
-	identified chan struct{}             // closed when it is, or cannot be
-	endFetch   context.CancelFunc
+	model    string
+	endFetch context.CancelFunc
 
 	// For Restore and Save.
 	client           *relay.Client
@@ -94,32 +94,35 @@ func (s *Store) Prepare(p Process) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{store: s, files: map[string]filestate.State{}, log: s.cfg.Log.With("model", p.Model), staged: make(chan []stagedFile, 1), perToken: p.PerToken, model: p.Model, plan: p.Plan, identified: make(chan struct{}), forgotten: s.lastForget(p.Model)}
-	h := sha256.New()
-	fmt.Fprintf(h, "model %q\n", p.Model) // models of one file may be for keys that do not trust each other
+	e := &Engine{
+		store: s, files: map[string]filestate.State{}, log: s.cfg.Log.With("model", p.Model), staged: make(chan []stagedFile, 1),
+		perToken: p.PerToken, model: p.Model, plan: p.Plan, identified: make(chan struct{}), forgotten: s.lastForget(p.Model),
+	}
 	for _, path := range slices.Concat(parts, []string{program}, filestate.Libraries(program, p.Env)) {
-		state, err := filestate.Settled(path)
-		if err != nil {
+		if e.files[path], err = filestate.Settled(path); err != nil {
 			return nil, err
 		}
-		e.files[path] = state
 		e.paths = append(e.paths, path)
-		fmt.Fprintf(h, "file %v\n", state)
 	}
-	arguments, variables := numbersFrom(p.Argv), []string(nil)
-	for _, a := range arguments {
-		fmt.Fprintf(h, "argument %q\n", a)
-	}
-	for _, kv := range p.Env {
+	// Models of one file may be for keys that do not trust each other.
+	e.parts = append([]string{"model " + p.Model}, numbersFrom(p.Argv)...)
+	var devices []string
+	for _, kv := range slices.Sorted(slices.Values(p.Env)) {
 		name, _, _ := strings.Cut(kv, "=")
-		if strings.HasSuffix(name, "_VISIBLE_DEVICES") || slices.ContainsFunc([]string{"GGML_", "LLAMA_ARG_", "HSA_OVERRIDE_", "OMP_"}, func(p string) bool { return strings.HasPrefix(name, p) }) {
-			fmt.Fprintf(h, "variable %q\n", kv)
-			variables = append(variables, kv)
+		switch {
+		case strings.HasSuffix(name, "_VISIBLE_DEVICES"):
+			devices = append(devices, kv)
+		case hasAnyPrefix(name, "GGML_", "LLAMA_ARG_", "HSA_OVERRIDE_", "OMP_"):
+			e.parts = append(e.parts, "variable "+kv)
 		}
 	}
-	e.portable = portableOf(p, arguments, variables)
-	e.sig = Signature(h.Sum(nil))
+	sum := sha256.Sum256([]byte(strings.Join(devices, "\x00")))
+	copy(e.devices[:], sum[:])
 	return e, nil
+}
+
+func hasAnyPrefix(name string, prefixes ...string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
 // numbersFrom returns the arguments that may change what an engine computes: all but addresses, names and paths.
@@ -154,7 +157,7 @@ func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 	}
 	e.dir, e.slots = dir, slots
 	e.store.mu.Lock()
-	if e.store.closed || e.store.cfg.Pool == nil {
+	if e.store.closed {
 		close(e.identified)
 	} else {
 		e.store.work.Go(func() {
@@ -167,11 +170,15 @@ func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 	e.endFetch = end
 	go func() {
 		var out []stagedFile
+		defer func() { e.staged <- out }()
+		defer end()
+		if !e.awaitIdentity(ctx) {
+			return
+		}
 		e.fetch(fetching)
-		end()
-		e.store.await(ctx, e.sig)
+		e.store.await(ctx, e.id)
 		e.store.mu.Lock()
-		newest := e.store.newestLocked(e.sig)
+		newest := e.store.newestLocked(e.id, e.devices)
 		e.store.mu.Unlock()
 		var sum time.Duration
 		for _, c := range newest {
@@ -196,7 +203,6 @@ func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 			sum += cost
 			out = append(out, stagedFile{c, name})
 		}
-		e.staged <- out
 	}()
 }
 
@@ -322,6 +328,9 @@ func (e *Engine) Save(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
+	if !e.awaitIdentity(ctx) {
+		return
+	}
 	list, perToken, err := e.listSlots(ctx)
 	if err != nil {
 		e.log.Warn("conversations are not saved", "error", err)
@@ -363,7 +372,7 @@ func (e *Engine) Save(ctx context.Context) {
 		}
 		perSize = f.bytes / int64(max(f.tokens, 1))
 		e.store.measured(f.bytes, time.Since(began))
-		f.owner, f.prompt = owner, prompt
+		f.owner, f.prompt, f.devices = owner, prompt, e.devices
 		f.unused, f.model, f.plan, f.forgotten = e.reuse.unused(s.ID), e.model, e.plan, e.forgotten
 		f.promptMS = float64(f.tokens) * perToken * 1000
 		out = append(out, f)
@@ -372,11 +381,7 @@ func (e *Engine) Save(ctx context.Context) {
 		e.log.Info("conversations saved", "conversations", len(out))
 	}
 	slices.Reverse(out) // the last used is the last kept, and the first to be restored
-	var id Signature
-	if known := e.identity.Load(); known != nil {
-		id = *known
-	}
-	e.store.storeAll(e.sig, e.model, id, out)
+	e.store.storeAll(e.id, e.model, out)
 }
 
 // listSlots returns the slots that may be worth saving, the last used first, and the seconds that the engine takes to compute a token

@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
-	"strings"
 
 	"reveille/runner/filestate"
 )
@@ -28,30 +26,36 @@ type content struct {
 	sum   [sha256.Size]byte
 }
 
-// identify computes the engine's identity: what Signature is to this host, by contents instead of by files, for all
-// hosts of the pool. It ends with ctx, and then there is none.
+// Identity stands for all that determines an engine's numbers, alike on every host: the model's name, the contents of its
+// files and of the program, arguments and variables. Only an engine with the same identity gets a saved state.
+type Identity [sha256.Size]byte
+
+// identify computes the engine's identity. It ends with ctx, and then there is none.
 func (e *Engine) identify(ctx context.Context) {
 	h := sha256.New()
 	fmt.Fprintf(h, "conversations v1 %s\n", runtime.GOARCH)
-	for _, part := range e.portable {
+	for _, part := range e.parts {
 		fmt.Fprintf(h, "%q\n", part)
 	}
 	for _, path := range e.paths {
 		c, err := e.store.contentOf(ctx, path, e.files[path])
 		if err != nil {
-			e.log.Warn("conversations are not shared with other hosts", "error", err)
+			e.log.Warn("conversations are not kept", "error", err)
 			return
 		}
 		fmt.Fprintf(h, "file %x\n", c)
 	}
-	id := Signature(h.Sum(nil))
-	e.identity.Store(&id)
+	h.Sum(e.id[:0])
 }
 
-// portableEnv reports whether a variable's value means the same on every host.
-func portableEnv(kv string) bool {
-	name, _, _ := strings.Cut(kv, "=")
-	return !strings.HasSuffix(name, "_VISIBLE_DEVICES")
+// awaitIdentity waits until the engine is identified. It returns false if it cannot be, or ctx ends.
+func (e *Engine) awaitIdentity(ctx context.Context) bool {
+	select {
+	case <-e.identified:
+		return e.id != Identity{}
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // contentOf returns the digest of a file's content, which is read once for each state of the file.
@@ -91,16 +95,4 @@ func (s *Store) contentOf(ctx context.Context, path string, state filestate.Stat
 	}
 	s.contents[path] = content{state, sum}
 	return sum, nil
-}
-
-// portableOf returns what determines an engine's numbers besides its files.
-func portableOf(p Process, arguments, variables []string) []string {
-	out := append([]string{"model " + p.Model}, arguments...)
-	for _, kv := range variables {
-		if portableEnv(kv) {
-			out = append(out, "variable "+kv)
-		}
-	}
-	slices.Sort(out[1+len(arguments):])
-	return out
 }

@@ -25,7 +25,7 @@ type peer struct {
 
 func (s *peer) perByte() *float64 { return &s.store.hostPerByte }
 
-func (s *peer) list(ctx context.Context, id Signature) (list []Listed, err error) {
+func (s *peer) list(ctx context.Context, id Identity) (list []Listed, err error) {
 	text, err := s.get(ctx, rpc.PathConversations+hex.EncodeToString(id[:]), nil, maxList)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (s *peer) list(ctx context.Context, id Signature) (list []Listed, err error
 	return list, nil
 }
 
-func (s *peer) open(ctx context.Context, id Signature, c Listed) (io.ReadCloser, error) {
+func (s *peer) open(ctx context.Context, id Identity, c Listed) (io.ReadCloser, error) {
 	path := rpc.PathConversations + hex.EncodeToString(id[:]) + "/" + c.Name + "?offset="
 	return io.NopCloser(&partReader{get: func(offset int64, dst []byte) ([]byte, error) {
 		return s.get(ctx, path+strconv.FormatInt(offset, 10), dst, rpc.ConversationsPart)

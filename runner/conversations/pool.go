@@ -51,16 +51,16 @@ func (l Listed) cost(perByte float64) time.Duration {
 }
 
 // identityOf reads an identity in hex; false if it is none.
-func identityOf(text string) (id Signature, ok bool) {
+func identityOf(text string) (id Identity, ok bool) {
 	if len(text) != 2*len(id) {
 		return id, false
 	}
 	_, err := hex.Decode(id[:], []byte(text))
-	return id, err == nil && id != Signature{}
+	return id, err == nil && id != Identity{}
 }
 
 // sharedLocked returns the conversations with an identity, the last saved first.
-func (s *Store) sharedLocked(id Signature) []*entry {
+func (s *Store) sharedLocked(id Identity) []*entry {
 	return s.whereLocked(func(e *entry) bool { return e.Identity == id })
 }
 
@@ -105,8 +105,8 @@ func (s *Store) Part(identity, name string, offset int64) ([]byte, bool) {
 }
 
 // publish tells the pool what this host has saved of a model.
-func (s *Store) publish(ctx context.Context, model string, id Signature) {
-	if s.cfg.Pool == nil || id == (Signature{}) {
+func (s *Store) publish(ctx context.Context, model string, id Identity) {
+	if s.cfg.Pool == nil {
 		return
 	}
 	c := state.Conversations{Identity: hex.EncodeToString(id[:])}
@@ -129,10 +129,10 @@ func (s *Store) publish(ctx context.Context, model string, id Signature) {
 // source is a place that conversations are fetched from.
 type source interface {
 	// list returns the conversations with an identity, at most maxListed, the last saved first.
-	list(ctx context.Context, id Signature) ([]Listed, error)
+	list(ctx context.Context, id Identity) ([]Listed, error)
 	// open returns the file of a listed one. Its reader fails before its end if the file is not what a holder of the
 	// pool's secret wrote.
-	open(ctx context.Context, id Signature, c Listed) (io.ReadCloser, error)
+	open(ctx context.Context, id Identity, c Listed) (io.ReadCloser, error)
 	// perByte is the seconds to fetch a byte, smoothed; 0 before the first. The store's lock guards it.
 	perByte() *float64
 }
@@ -150,28 +150,19 @@ func (e *Engine) fetch(ctx context.Context) {
 	if s.bucket == nil && (err != nil || len(hosts) == 0) {
 		return
 	}
-	select {
-	case <-e.identified:
-	case <-ctx.Done():
-		return
-	}
-	id := e.identity.Load()
-	if id == nil {
-		return
-	}
-	maps.DeleteFunc(hosts, func(_ string, c state.Conversations) bool { return c.Identity != hex.EncodeToString(id[:]) })
-	left, asked := e.fetchFromHosts(ctx, hosts, *id)
+	maps.DeleteFunc(hosts, func(_ string, c state.Conversations) bool { return c.Identity != hex.EncodeToString(e.id[:]) })
+	left, asked := e.fetchFromHosts(ctx, hosts, e.id)
 	s.mu.Lock()
-	none := len(s.newestLocked(e.sig)) == 0
+	none := len(s.newestLocked(e.id, e.devices)) == 0
 	s.mu.Unlock()
 	if s.bucket != nil && left > 0 && (none || asked < len(hosts)) {
-		_, _ = e.fetchFrom(ctx, ofModel{s.bucket, e.model}, "the bucket", *id, left)
+		_, _ = e.fetchFrom(ctx, ofModel{s.bucket, e.model}, "the bucket", e.id, left)
 	}
 }
 
 // fetchFromHosts copies conversations of hosts, the last saved first, until the engine has no slot left. It returns how many are
 // left, and how many of the hosts answered.
-func (e *Engine) fetchFromHosts(ctx context.Context, hosts map[string]state.Conversations, id Signature) (left, asked int) {
+func (e *Engine) fetchFromHosts(ctx context.Context, hosts map[string]state.Conversations, id Identity) (left, asked int) {
 	p := e.store.cfg.Pool
 	left = e.slots
 	names := slices.SortedFunc(maps.Keys(hosts), func(a, b string) int {
@@ -199,7 +190,7 @@ func (e *Engine) fetchFromHosts(ctx context.Context, hosts map[string]state.Conv
 }
 
 // fetchFrom copies at most most conversations of a source, the last saved first, and logs what came of it.
-func (e *Engine) fetchFrom(ctx context.Context, from source, name string, id Signature, most int) (n int, err error) {
+func (e *Engine) fetchFrom(ctx context.Context, from source, name string, id Identity, most int) (n int, err error) {
 	s := e.store
 	defer func() {
 		if err != nil {
@@ -219,7 +210,7 @@ func (e *Engine) fetchFrom(ctx context.Context, from source, name string, id Sig
 			return n, fmt.Errorf("%w: listed as %+v", errFetch, c)
 		}
 		s.mu.Lock()
-		here := slices.ContainsFunc(s.newestLocked(e.sig), func(o *entry) bool { return o.Bytes == c.Bytes && o.Tokens == c.Tokens && o.CRC == c.CRC })
+		here := slices.ContainsFunc(s.newestLocked(e.id, e.devices), func(o *entry) bool { return o.Bytes == c.Bytes && o.Tokens == c.Tokens && o.CRC == c.CRC })
 		perByte := cmp.Or(*from.perByte(), defaultFetchCost)
 		s.mu.Unlock()
 		takes := c.cost(perByte)
@@ -248,7 +239,7 @@ func (e *Engine) fetchFrom(ctx context.Context, from source, name string, id Sig
 }
 
 // fetchOne copies one conversation.
-func (e *Engine) fetchOne(ctx context.Context, from source, id Signature, c Listed) error {
+func (e *Engine) fetchOne(ctx context.Context, from source, id Identity, c Listed) error {
 	r, err := from.open(ctx, id, c)
 	if err != nil {
 		return err
@@ -261,10 +252,10 @@ func (e *Engine) fetchOne(ctx context.Context, from source, id Signature, c List
 	if h.Magic != magic || h.Identity != id || h.Bytes != c.Bytes || h.Tokens != c.Tokens || h.CRC != c.CRC || h.Forgotten != c.Forgotten {
 		return fmt.Errorf("%w: it is not the one that was listed", errFetch)
 	}
-	_, _, err = e.store.storeOne(e.sig, saved{
+	_, _, err = e.store.storeOne(id, saved{
 		model: e.model,
 		from:  r, crc: h.CRC, bytes: int64(h.Bytes), tokens: int(h.Tokens), promptMS: h.PromptMS, owner: h.Tenant, prompt: h.Prompt,
-		identity: id, savedMS: min(h.SavedMS, time.Now().UnixMilli()), forgotten: h.Forgotten,
+		devices: e.devices, savedMS: min(h.SavedMS, time.Now().UnixMilli()), forgotten: h.Forgotten,
 	})
 	return err
 }

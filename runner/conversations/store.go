@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -44,9 +43,9 @@ type Config struct {
 	Metrics *metrics.Set // receives the metrics; nil means a separate set
 }
 
-// Signature identifies a model and everything that determines its engine's numbers. Only an engine with the same signature gets a
-// saved state.
-type Signature [sha256.Size]byte
+// deviceSet stands for the GPUs that an engine was shown. Hosts name theirs in their own ways, so it is no part of an
+// identity: it counts on the host that saved a conversation, or fetched it.
+type deviceSet [8]byte
 
 // Store is the folder of saved conversations. It is safe for concurrent use. It removes the oldest ones to stay within
 // Config.Bytes.
@@ -65,7 +64,7 @@ type Store struct {
 	entries     map[string]*entry // by file name
 	total       int64             // their bytes
 	latest      int64             // SavedMS of the last, so that no two are equal
-	pending     map[Signature]int // calls of keep in progress
+	pending     map[Identity]int  // calls of keep in progress
 	life        context.Context   // of work besides keep
 	end         context.CancelFunc
 	stored      chan struct{} // closed and replaced when one ends
@@ -98,12 +97,12 @@ var (
 // header is what a file starts with, before the engine's own data. All numbers are little-endian.
 type header struct {
 	Magic     [8]byte
-	Signature Signature
-	Identity  Signature // of the same in the pool; zero: not known
-	Bytes     uint64    // of the engine's data
-	Tokens    uint32    // whose state it is
-	CRC       uint32    // CRC-32C of the engine's data
-	SavedMS   int64     // since the epoch
+	Identity  Identity
+	Devices   deviceSet
+	Bytes     uint64 // of the engine's data
+	Tokens    uint32 // whose state it is
+	CRC       uint32 // CRC-32C of the engine's data
+	SavedMS   int64  // since the epoch
 	Model     modelName
 	PromptMS  float64            // time to compute the tokens anew
 	Forgotten uint64             // the last Forget that its engine began after, in µs since the epoch
@@ -112,7 +111,7 @@ type header struct {
 }
 
 var (
-	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '5'}
+	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '6'}
 	headerSize = int64(binary.Size(header{}))
 )
 
@@ -127,7 +126,7 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("conversations: %w", err)
 	}
-	s := &Store{cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Signature]int{}, stored: make(chan struct{}), contents: map[string]content{}, useless: map[string]useless{}, forgettings: map[string]*Forgetting{}}
+	s := &Store{cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Identity]int{}, stored: make(chan struct{}), contents: map[string]content{}, useless: map[string]useless{}, forgettings: map[string]*Forgetting{}}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.bucket = s.openBucket(cfg.Bucket)
 	if err := s.read(); err != nil {
@@ -204,9 +203,9 @@ func (e *entry) age() time.Duration { return time.Since(time.UnixMilli(e.SavedMS
 // worth is the time that restoring the entry saves.
 func (e *entry) worth() time.Duration { return time.Duration(e.PromptMS * float64(time.Millisecond)) }
 
-// newestLocked returns the conversations with a signature, the last saved first.
-func (s *Store) newestLocked(sig Signature) []*entry {
-	return s.whereLocked(func(e *entry) bool { return e.Signature == sig })
+// newestLocked returns the conversations of an engine with these devices, the last saved first.
+func (s *Store) newestLocked(id Identity, devices deviceSet) []*entry {
+	return s.whereLocked(func(e *entry) bool { return e.Identity == id && e.Devices == devices })
 }
 
 // whereLocked returns the conversations for which ok is true and whose time is not over, the last saved first.
@@ -296,7 +295,7 @@ type saved struct {
 	from     io.Reader // its data, if another host gives it
 	crc      uint32    // of these
 	savedMS  int64     // when it was saved, 0 for now
-	identity Signature
+	devices  deviceSet
 	bytes    int64
 	tokens   int
 	promptMS float64
@@ -311,19 +310,18 @@ type saved struct {
 
 // storeAll copies files that an engine saved into the store, and closes them; then it puts them into the bucket. It returns at
 // once; [Store.await] waits for the copies.
-func (s *Store) storeAll(sig Signature, model string, id Signature, files []saved) {
+func (s *Store) storeAll(id Identity, model string, files []saved) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || len(files) == 0 {
 		closeAll(files)
 		return
 	}
-	s.pending[sig]++
+	s.pending[id]++
 	s.work.Go(func() {
 		var kept, replaced []*entry
 		for _, f := range files {
-			f.identity = id
-			e, old, err := s.storeOne(sig, f)
+			e, old, err := s.storeOne(id, f)
 			if errors.Is(err, errForgotten) {
 				s.m.forgotten.Inc()
 				continue
@@ -338,8 +336,8 @@ func (s *Store) storeAll(sig Signature, model string, id Signature, files []save
 		}
 		closeAll(files)
 		s.mu.Lock()
-		if s.pending[sig]--; s.pending[sig] == 0 {
-			delete(s.pending, sig)
+		if s.pending[id]--; s.pending[id] == 0 {
+			delete(s.pending, id)
 		}
 		close(s.stored)
 		s.stored = make(chan struct{})
@@ -355,11 +353,11 @@ func closeAll(files []saved) {
 	}
 }
 
-// await waits until nothing with this signature is being copied, or ctx ends.
-func (s *Store) await(ctx context.Context, sig Signature) {
+// await waits until nothing with this identity is being copied, or ctx ends.
+func (s *Store) await(ctx context.Context, id Identity) {
 	for {
 		s.mu.Lock()
-		done, kept := s.pending[sig] == 0, s.stored
+		done, kept := s.pending[id] == 0, s.stored
 		s.mu.Unlock()
 		if done {
 			return
@@ -374,7 +372,7 @@ func (s *Store) await(ctx context.Context, sig Signature) {
 
 // storeOne copies one file. Earlier states of the same conversation, whose tokens this one begins with, are removed and
 // returned. The copy is not synced: after a power failure the checksum tells what is missing.
-func (s *Store) storeOne(sig Signature, f saved) (e *entry, replaced []*entry, err error) {
+func (s *Store) storeOne(id Identity, f saved) (e *entry, replaced []*entry, err error) {
 	size := headerSize + f.bytes
 	s.mu.Lock()
 	fits := s.makeRoomLocked(size)
@@ -391,10 +389,10 @@ func (s *Store) storeOne(sig Signature, f saved) (e *entry, replaced []*entry, e
 		release()
 		return nil, nil, fmt.Errorf("%d bytes are more than the limit of %d", f.bytes, s.cfg.Bytes)
 	}
-	e = &entry{size: size, name: hex.EncodeToString(sig[:8]) + "-" + rand.Text() + suffix}
+	e = &entry{size: size, name: hex.EncodeToString(id[:8]) + "-" + rand.Text() + suffix}
 	e.header = header{
-		Magic: magic, Signature: sig, Bytes: uint64(f.bytes), Tokens: uint32(f.tokens), SavedMS: cmp.Or(f.savedMS, now), PromptMS: f.promptMS,
-		Model: nameOf(f.model), Tenant: f.owner, Prompt: f.prompt, Identity: f.identity, Forgotten: f.forgotten,
+		Magic: magic, Identity: id, Devices: f.devices, Bytes: uint64(f.bytes), Tokens: uint32(f.tokens), SavedMS: cmp.Or(f.savedMS, now), PromptMS: f.promptMS,
+		Model: nameOf(f.model), Tenant: f.owner, Prompt: f.prompt, Forgotten: f.forgotten,
 	}
 	if f.file != nil {
 		f.from = io.NewSectionReader(f.file, 0, f.bytes)
@@ -421,7 +419,7 @@ func (s *Store) storeOne(sig Signature, f saved) (e *entry, replaced []*entry, e
 		s.total -= size
 		return nil, nil, errors.Join(errForgotten, s.root.Remove(e.name))
 	}
-	for _, old := range s.newestLocked(sig) {
+	for _, old := range s.newestLocked(id, f.devices) {
 		if old.Tenant == f.owner && s.isPrefix(old, tokens) {
 			if old == f.unused {
 				s.strikeLocked(f.plan)

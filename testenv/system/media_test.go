@@ -210,7 +210,7 @@ func TestMedia(t *testing.T) {
 		sig := v.signature("tiny-vision")
 		before := v.corrupt(sig)
 		equal(v.show("tiny-vision", "hit=1, miss=1", p1, p2), two) // the first is in memory
-		if n := v.metric(`reveille_runner_mm_refused_total{reason="mac"}`); n != "1" {
+		if n := v.metric(`reveille_runner_mm_refused_total{reason="invalid"}`); n != "1" {
 			v.t.Errorf("%s entries refused for their MAC, want 1", n)
 		}
 		kit.Becomes(v.t, "entries repaired", 1, func() int { return v.repaired(sig, before) })
