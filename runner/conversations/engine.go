@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -370,11 +371,11 @@ func (e *Engine) Save(ctx context.Context) {
 			e.log.Warn("a conversation is not saved", "tokens", s.Tokens, "error", err)
 			break
 		}
-		perSize = f.bytes / int64(max(f.tokens, 1))
-		e.store.measured(f.bytes, time.Since(began))
-		f.owner, f.prompt, f.devices = owner, prompt, e.devices
-		f.unused, f.model, f.plan, f.forgotten = e.reuse.unused(s.ID), e.model, e.plan, e.forgotten
-		f.promptMS = float64(f.tokens) * perToken * 1000
+		perSize = int64(f.Bytes) / int64(f.Tokens)
+		e.store.measured(int64(f.Bytes), time.Since(began))
+		f.Identity, f.Devices, f.Model, f.Forgotten = e.id, e.devices, nameOf(e.model), e.forgotten
+		f.Tenant, f.Prompt, f.PromptMS = owner, prompt, float64(f.Tokens)*perToken*1000
+		f.unused, f.plan = e.reuse.unused(s.ID), e.plan
 		out = append(out, f)
 	}
 	if len(out) > 0 {
@@ -448,7 +449,9 @@ func (e *Engine) saveSlot(ctx context.Context, root *os.Root, s slotState, limit
 	if err != nil {
 		return saved{}, errors.Join(err, file.Close())
 	}
-	return saved{file: file, bytes: got.Written, tokens: got.Saved}, nil
+	f = saved{file: file, data: io.NewSectionReader(file, 0, got.Written)}
+	f.Bytes, f.Tokens = uint64(got.Written), uint32(got.Saved)
+	return f, nil
 }
 
 // slot has the engine save or restore a slot, and decodes the answer.

@@ -46,8 +46,10 @@ func TestForgetAndSave(t *testing.T) {
 	}
 	last := s.Forget("", now())
 	text := stateOf(count(1, 100)...)
-	file := saved{from: bytes.NewReader(text), crc: crc32.Checksum(text, castagnoli), bytes: int64(len(text)), tokens: 100, model: "m", forgotten: e.forgotten}
-	if _, _, err := s.storeOne(e.id, file); !errors.Is(err, errForgotten) {
+	file := saved{data: bytes.NewReader(text), fetched: true, header: header{
+		Identity: e.id, CRC: crc32.Checksum(text, castagnoli), Bytes: uint64(len(text)), Tokens: 100, Model: nameOf("m"), Forgotten: e.forgotten,
+	}}
+	if _, _, err := s.storeOne(file); !errors.Is(err, errForgotten) {
 		t.Errorf("a file that was being copied: %v", err)
 	}
 	none("while it is copied")

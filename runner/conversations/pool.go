@@ -252,10 +252,7 @@ func (e *Engine) fetchOne(ctx context.Context, from source, id Identity, c Liste
 	if h.Magic != magic || h.Identity != id || h.Bytes != c.Bytes || h.Tokens != c.Tokens || h.CRC != c.CRC || h.Forgotten != c.Forgotten {
 		return fmt.Errorf("%w: it is not the one that was listed", errFetch)
 	}
-	_, _, err = e.store.storeOne(id, saved{
-		model: e.model,
-		from:  r, crc: h.CRC, bytes: int64(h.Bytes), tokens: int(h.Tokens), promptMS: h.PromptMS, owner: h.Tenant, prompt: h.Prompt,
-		devices: e.devices, savedMS: min(h.SavedMS, time.Now().UnixMilli()), forgotten: h.Forgotten,
-	})
+	h.Devices, h.Model, h.SavedMS = e.devices, nameOf(e.model), min(h.SavedMS, time.Now().UnixMilli())
+	_, _, err = e.store.storeOne(saved{header: h, data: r, fetched: true})
 	return err
 }

@@ -291,21 +291,12 @@ func (s *Store) cost(bytes int64) time.Duration {
 
 // saved is a conversation that an engine just wrote, or another host gives.
 type saved struct {
-	file     *os.File  // regular, of bytes bytes; nil if another host gives it
-	from     io.Reader // its data, if another host gives it
-	crc      uint32    // of these
-	savedMS  int64     // when it was saved, 0 for now
-	devices  deviceSet
-	bytes    int64
-	tokens   int
-	promptMS float64
-	owner    engineslots.Tenant
-	prompt   engineslots.Prompt
-	model    string
-	plan     string
-	unused   *entry // restored before, into the same slot, without use
-
-	forgotten uint64 // as in header
+	header            // without Magic; CRC only if fetched, SavedMS 0 for now
+	data    io.Reader // of header.Bytes bytes
+	file    *os.File  // that data reads, nil if fetched
+	fetched bool
+	plan    string
+	unused  *entry // restored before, into the same slot, without use
 }
 
 // storeAll copies files that an engine saved into the store, and closes them; then it puts them into the bucket. It returns at
@@ -321,14 +312,14 @@ func (s *Store) storeAll(id Identity, model string, files []saved) {
 	s.work.Go(func() {
 		var kept, replaced []*entry
 		for _, f := range files {
-			e, old, err := s.storeOne(id, f)
+			e, old, err := s.storeOne(f)
 			if errors.Is(err, errForgotten) {
 				s.m.forgotten.Inc()
 				continue
 			}
 			if err != nil {
 				s.m.full.Inc()
-				s.cfg.Log.Warn("a conversation is not kept", "tokens", f.tokens, "error", err)
+				s.cfg.Log.Warn("a conversation is not kept", "tokens", f.Tokens, "error", err)
 				continue
 			}
 			s.m.saved.Inc()
@@ -372,55 +363,47 @@ func (s *Store) await(ctx context.Context, id Identity) {
 
 // storeOne copies one file. Earlier states of the same conversation, whose tokens this one begins with, are removed and
 // returned. The copy is not synced: after a power failure the checksum tells what is missing.
-func (s *Store) storeOne(id Identity, f saved) (e *entry, replaced []*entry, err error) {
-	size := headerSize + f.bytes
+func (s *Store) storeOne(f saved) (e *entry, replaced []*entry, err error) {
+	size := headerSize + int64(f.Bytes)
+	e = &entry{header: f.header, size: size, name: hex.EncodeToString(f.Identity[:8]) + "-" + rand.Text() + suffix}
 	s.mu.Lock()
 	fits := s.makeRoomLocked(size)
 	s.total += size // reserved
-	now := max(time.Now().UnixMilli(), s.latest+1)
-	s.latest = now
+	s.latest = max(time.Now().UnixMilli(), s.latest+1)
+	e.Magic, e.SavedMS = magic, cmp.Or(f.SavedMS, s.latest)
 	s.mu.Unlock()
-	release := func() {
-		s.mu.Lock()
-		s.total -= size
-		s.mu.Unlock()
-	}
-	if !fits {
-		release()
-		return nil, nil, fmt.Errorf("%d bytes are more than the limit of %d", f.bytes, s.cfg.Bytes)
-	}
-	e = &entry{size: size, name: hex.EncodeToString(id[:8]) + "-" + rand.Text() + suffix}
-	e.header = header{
-		Magic: magic, Identity: id, Devices: f.devices, Bytes: uint64(f.bytes), Tokens: uint32(f.tokens), SavedMS: cmp.Or(f.savedMS, now), PromptMS: f.promptMS,
-		Model: nameOf(f.model), Tenant: f.owner, Prompt: f.prompt, Forgotten: f.forgotten,
-	}
-	if f.file != nil {
-		f.from = io.NewSectionReader(f.file, 0, f.bytes)
-	}
 	tmp := unfinished + e.name
-	if err := s.write(tmp, e, f.from); err != nil {
-		release()
-		return nil, nil, errors.Join(err, s.root.Remove(tmp))
+	defer func() {
+		if err != nil {
+			s.mu.Lock()
+			s.total -= size
+			s.mu.Unlock()
+			_ = s.root.Remove(tmp) // it may not be there
+		}
+	}()
+	if !fits {
+		return nil, nil, fmt.Errorf("%d bytes are more than the limit of %d", f.Bytes, s.cfg.Bytes)
+	}
+	if err := s.write(tmp, e, f.data); err != nil {
+		return nil, nil, err
+	}
+	if f.fetched && e.CRC != f.CRC {
+		return nil, nil, errDamaged
 	}
 	tokens, err := s.tokensOf(tmp, e)
-	if err == nil && f.file == nil && e.CRC != f.crc {
-		err = errDamaged
-	}
 	if err == nil {
 		err = s.root.Rename(tmp, e.name)
 	}
 	if err != nil {
-		release()
-		return nil, nil, errors.Join(err, s.root.Remove(tmp))
+		return nil, nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.forgottenLocked(e) {
-		s.total -= size
 		return nil, nil, errors.Join(errForgotten, s.root.Remove(e.name))
 	}
-	for _, old := range s.newestLocked(id, f.devices) {
-		if old.Tenant == f.owner && s.isPrefix(old, tokens) {
+	for _, old := range s.newestLocked(f.Identity, f.Devices) {
+		if old.Tenant == f.Tenant && s.isPrefix(old, tokens) {
 			if old == f.unused {
 				s.strikeLocked(f.plan)
 			}
