@@ -41,13 +41,6 @@ type Driver interface {
 	State(ctx context.Context, host catalog.Host) (Power, error)
 }
 
-// Waiter is a Driver whose platform tells of changes, so that it need not be asked again and again whether a host is off.
-type Waiter interface {
-	// WaitOff returns nil once the host is off, and the context's error if it is not off by then. Any other error says that
-	// it cannot be waited for, for example since the caller may only ask.
-	WaitOff(ctx context.Context, host catalog.Host) error
-}
-
 // Machine is a running machine as its cloud bills it.
 type Machine struct {
 	Host  string    // that it is tagged with

@@ -58,20 +58,11 @@ func (s *Set) Wake(ctx context.Context, host string) error {
 
 // Sleep asks the host's driver to turn the host off. It returns when the driver refuses or reports that the host is
 // off, or, if the driver cannot tell, as soon as it accepts. ErrStopping: the driver accepted, but the host was not off
-// when ctx ended. A driver that is no Waiter, or cannot wait, is asked after 1, 2, 4, 4 … s.
+// when ctx ended. The driver is asked after 1, 2, 4, 4 … s.
 func (s *Set) Sleep(ctx context.Context, host string) error {
 	err := s.repeat(ctx, host, "sleep", func(d Driver, h catalog.Host) error { return d.Sleep(ctx, h) })
 	if err != nil {
 		return err
-	}
-	if d, h, err := s.find(host); err == nil {
-		if w, ok := d.(Waiter); ok {
-			if err := w.WaitOff(ctx, h); err == nil || errors.Is(err, ErrUnknownHost) {
-				return nil
-			} else if ctx.Err() == nil {
-				s.cfg.Log.Info("asking the driver whether the host is off, as it cannot wait for that", "host", host, "error", err)
-			}
-		}
 	}
 	for pause := s.cfg.Pause; ; pause = min(2*pause, longLook) {
 		is, err := s.State(ctx, host)

@@ -154,31 +154,6 @@ func TestSetSleepEndsWhenTheHostIsOff(t *testing.T) {
 	}
 }
 
-// waiter is a driver that hears when its host is off, or cannot. It is off at the second look.
-type waiter struct {
-	err   error
-	looks int
-}
-
-func (w *waiter) Wake(context.Context, catalog.Host) error    { return nil }
-func (w *waiter) Sleep(context.Context, catalog.Host) error   { return nil }
-func (w *waiter) WaitOff(context.Context, catalog.Host) error { return w.err }
-func (w *waiter) State(context.Context, catalog.Host) (power.Power, error) {
-	if w.looks++; w.looks < 2 {
-		return power.Stopping, nil
-	}
-	return power.Off, nil
-}
-
-func TestSetSleepHearsOrAsks(t *testing.T) {
-	for heard, looks := range map[error]int{nil: 0, power.ErrUnknownHost: 0, power.ErrDenied: 2} {
-		w := &waiter{err: heard}
-		if err := set(t, w).Sleep(t.Context(), "box"); err != nil || w.looks != looks {
-			t.Errorf("a driver that waits with %v: %v after %d looks, want %d", heard, err, w.looks, looks)
-		}
-	}
-}
-
 func TestSetFindsHosts(t *testing.T) {
 	d := &script{}
 	s := set(t, d)

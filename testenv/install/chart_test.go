@@ -195,7 +195,7 @@ func fits(t *testing.T, o objects) {
 			t.Errorf("the role names %q, and there are %q", rule.ResourceNames, hosts)
 		}
 	}
-	if may != "[get patch] [apps] [statefulsets/scale]\n[watch] [apps] [statefulsets]\n" {
+	if may != "[get patch] [apps] [statefulsets/scale]\n" {
 		t.Errorf("the role may %s", may)
 	}
 	account := o.bindings[0].Subjects[0].Name

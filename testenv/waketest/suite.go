@@ -125,11 +125,6 @@ func (s *suite) cycles() {
 		s.becomes(power.On)
 		s.started(i + 1)
 		s.sleep()
-		if w, ok := s.f.Driver.(power.Waiter); ok {
-			if err := w.WaitOff(s.ctx, s.f.Host); err != nil {
-				s.t.Fatal("waiting for a host to be off: ", err)
-			}
-		}
 		s.becomes(power.Off)
 	}
 }

@@ -39,16 +39,12 @@ type api struct {
 	exist  int
 	ending bool // the pod that exists
 	starts int
-	looks  int                                           // gets of the scale
 	answer func(http.ResponseWriter, *http.Request) bool // in place of the usual answer, if it returns true
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if r.Method == http.MethodGet && r.URL.Path == path {
-		a.looks++
-	}
 	fail := func(status int, message string) {
 		w.WriteHeader(status)
 		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "message": message, "code": status})
@@ -58,9 +54,6 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(http.StatusUnauthorized, "Unauthorized")
 		return
 	case a.answer != nil && a.answer(w, r):
-		return
-	case r.Method == http.MethodGet && r.URL.Path == list && r.URL.Query().Get("watch") != "":
-		a.watch(w, r)
 		return
 	case r.URL.Path != path:
 		fail(http.StatusNotFound, `statefulsets.apps "x" not found`)
@@ -85,28 +78,6 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		a.moveOn()
 	}
-}
-
-// watch tells of the workload at first and whenever it changes, until the client leaves. It is called with the lock held.
-func (a *api) watch(w http.ResponseWriter, r *http.Request) {
-	if q := r.URL.Query(); q.Get("fieldSelector") != "metadata.name=gpu-1" || q.Get("timeoutSeconds") == "" {
-		w.WriteHeader(http.StatusForbidden) // the Role names one workload
-		return
-	}
-	for kind, told := "ADDED", ""; r.Context().Err() == nil; a.moveOn() {
-		if now := a.object(); now != told {
-			fmt.Fprintf(w, `{"type":%q,"object":%s}`+"\n", kind, now)
-			w.(http.Flusher).Flush()
-			kind, told = "MODIFIED", now
-		}
-		a.mu.Unlock()
-		time.Sleep(5 * time.Millisecond)
-		a.mu.Lock()
-	}
-}
-
-func (a *api) object() string {
-	return fmt.Sprintf(`{"kind":"StatefulSet","spec":{"replicas":%d},"status":{"replicas":%d}}`, a.wanted, a.exist)
 }
 
 // moveOn advances the controller's time. A pod that has begun to end is replaced, not revived.
@@ -204,84 +175,6 @@ func TestRefusals(t *testing.T) {
 		if err := d.Wake(t.Context(), strange); !errors.Is(err, power.ErrUnknownHost) {
 			t.Errorf("workload %q: %v", workload, err)
 		}
-	}
-}
-
-// TestWaitOff: the end of a pod is heard of, and not asked for. A connection that ends, or that the server ends with an
-// error of its own, is made again.
-func TestWaitOff(t *testing.T) {
-	a, d := open(t)
-	for _, first := range []string{
-		"", `{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old resource version"}}`, `{"type":"BOOKMARK","object":{}}`,
-		`{"type":"ADDED","object":{"kind":"StatefulSet","spec":{"replicas":0},"status":{"replicas":1}}}`,
-	} {
-		a.mu.Lock()
-		a.wanted, a.exist, a.ending, a.looks = 0, 1, false, 0
-		watches := 0
-		a.answer = func(w http.ResponseWriter, r *http.Request) bool {
-			if r.URL.Path != list {
-				return false
-			}
-			if watches++; watches == 1 {
-				_, _ = io.WriteString(w, first)
-				return true
-			}
-			a.ending = true // seen by the watch alone: it began after the look
-			return false
-		}
-		a.mu.Unlock()
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		err := d.(power.Waiter).WaitOff(ctx, host)
-		cancel()
-		a.mu.Lock()
-		if err != nil || watches != 2 || a.looks != 2 {
-			t.Errorf("after %q: %v, %d watches, %d looks; want one of each before and after", first, err, watches, a.looks)
-		}
-		a.answer = nil
-		a.mu.Unlock()
-	}
-}
-
-func TestWaitOffGivesUp(t *testing.T) {
-	a, d := open(t)
-	a.wanted, a.exist = 1, 1
-	for _, c := range []struct {
-		status int
-		body   string
-		want   error
-	}{
-		{403, `{"message":"statefulsets.apps is forbidden"}`, power.ErrDenied},
-		{404, `{"message":"not found"}`, power.ErrUnknownHost},
-		{200, "<html>\n", power.ErrFailed},
-		{200, `{"type":"MODIFIED","object":{"spec":{"replicas":"many"}}}`, power.ErrFailed},
-		{200, `{"type":"DELETED","object":{"kind":"StatefulSet"}}`, power.ErrUnknownHost},
-		{200, `{"type":"MODIFIED","object":{"kind":"` + strings.Repeat("x", 1<<20) + `"}}`, power.ErrFailed},
-		{200, strings.Repeat(`{"type":"MODIFIED","object":{"spec":{"replicas":1},"status":{"replicas":1}}}`+"\n", 9) + "{", power.ErrFailed},
-	} {
-		a.mu.Lock()
-		a.answer = func(w http.ResponseWriter, r *http.Request) bool {
-			if r.URL.Path != list {
-				return false
-			}
-			w.WriteHeader(c.status)
-			_, _ = w.Write([]byte(c.body))
-			return true
-		}
-		a.mu.Unlock()
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		err := d.(power.Waiter).WaitOff(ctx, host)
-		cancel()
-		if !errors.Is(err, c.want) || len(err.Error()) > 1000 {
-			t.Errorf("%d %.40q: %v, want %v", c.status, c.body, err, c.want)
-		}
-	}
-	a.mu.Lock()
-	a.answer = nil
-	a.mu.Unlock()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := d.(power.Waiter).WaitOff(ctx, host); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a host that stays on: %v, want the end of the context", err)
 	}
 }
 
