@@ -237,7 +237,7 @@ func compact(t *testing.T, body []byte) string {
 func TestInputsWithPictures(t *testing.T) {
 	png := picture(10, 10)
 	input := func(data ...string) string {
-		return `{"prompt_string":"<__media__>","multimodal_data":["` + strings.Join(data, `","`) + `"]}`
+		return `{"prompt_string":"` + strings.Repeat("<__media__>", len(data)) + `","multimodal_data":["` + strings.Join(data, `","`) + `"]}`
 	}
 	vision, blind, other := Model{LlamaCpp: true, Vision: true}, llama, Model{Vision: true}
 	for _, tt := range []struct {
@@ -255,6 +255,7 @@ func TestInputsWithPictures(t *testing.T) {
 		{`[` + input("data:image/png;base64,"+png) + `]`, vision, unsupported},
 		{`[` + input(`\u0068ttp:\/\/a`) + `]`, vision, unsupported},
 		{`[` + input(`file:///etc/passwd`) + `]`, vision, unsupported},
+		{`[{"prompt_string":"x","multimodal_data":["` + png + `"]}]`, vision, invalid},
 		{`[{"prompt_string":"x","multimodal_data":[{"url":"http://a"}]}]`, vision, unsupported},
 		{`[{"prompt_string":"x","multimodal_data":"` + png + `"}]`, vision, unsupported},
 		{`[{"prompt_string":"x","multimodal_data":["http://a"],"multimodal_data":["` + png + `"]}]`, vision, unsupported},

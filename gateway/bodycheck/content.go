@@ -5,6 +5,7 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/infra/jsonscan"
+	"reveille/infra/recipe"
 )
 
 // content checks the content of one request and counts its media.
@@ -212,12 +213,17 @@ func (c *content) embeddingInputs(v jsonscan.Value) (err error) {
 		item := w.Raw()
 		switch {
 		case item.Kind == jsonscan.Object && member(item, "prompt_string").Kind == jsonscan.String && member(item, "multimodal_data").Kind == jsonscan.Array:
+			before := c.media.pictures
+			markers := bytes.Count(member(item, "prompt_string").Bytes(), []byte(recipe.MediaMarker))
 			err = filter(item, func(name []byte, v jsonscan.Value) (bool, error) {
 				if string(name) == "multimodal_data" {
 					return true, c.bareImages(v)
 				}
 				return string(name) == "prompt_string", nil
 			})
+			if err == nil && c.media.pictures-before != markers { // llama-server says only that it failed
+				err = c.invalid("A 'prompt_string' needs one '" + recipe.MediaMarker + "' for each picture.")
+			}
 		case holdsObject(item):
 			err = c.refuse("An input with pictures is an object with a text 'prompt_string' and a list 'multimodal_data'.")
 		}

@@ -401,7 +401,6 @@ func TestEmbeddingsOfPictures(t *testing.T) {
 		"no picture":    map[string]any{"prompt_string": mark, "multimodal_data": []string{"AAAA"}},
 		"fewer markers": pictured(mark, 1, 2),
 		"a chat's part": testenv.MediaPart(testenv.Picture(1, 32, 32)),
-		"a member more": map[string]any{"prompt_string": mark, "multimodal_data": []string{picture(1)}, "id_slot": 1},
 		"nine pictures": pictured(strings.Repeat(mark, 9), 1, 1, 1, 1, 1, 1, 1, 1, 1),
 	} {
 		if a := w.embedAny(t.Context(), "sees", []any{input}); a.status != http.StatusBadRequest {
