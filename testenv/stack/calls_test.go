@@ -112,7 +112,8 @@ func section(t *testing.T, text, heading string) string {
 
 const sdkServices = "github.com/aws/aws-sdk-go-v2/service/"
 
-// callsOf are the API calls in the packages of this project that a program is built of. Each takes an input of its name.
+// callsOf are the API calls in the packages of this project that a program is built of. Each takes an input of its name, or is one
+// of awsquery, by the driver of EC2 or for a group of Auto Scaling.
 func callsOf(t *testing.T, program string) map[string]bool {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", `{{if and .Module .Module.Main}}{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{end}}`, "./"+program)
@@ -137,7 +138,16 @@ func callsOf(t *testing.T, program string) map[string]bool {
 				local[name] = service
 			}
 		}
+		query := ""
+		if slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"reveille/infra/awsquery"` }) {
+			query = map[bool]string{true: "ec2", false: "autoscaling"}[path.Base(path.Dir(file)) == "ec2"]
+		}
 		ast.Inspect(f, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok && query != "" && len(call.Args) == 4 {
+				if action, ok := call.Args[1].(*ast.BasicLit); ok {
+					found[query+":"+strings.Trim(action.Value, `"`)] = true
+				}
+			}
 			literal, ok := n.(*ast.CompositeLit) // an input as it is made; its type alone is in interfaces too
 			if !ok {
 				return true
