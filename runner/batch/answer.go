@@ -19,8 +19,8 @@ var (
 // An embedding is one vector as an engine wrote it: JSON text, of base64 or a list of numbers.
 type embedding json.RawMessage
 
-// readAnswer returns the n embeddings of an engine's answer in the order of the inputs. It fails unless each index occurs
-// exactly once.
+// readAnswer returns the n embeddings of an engine's answer in the order of the inputs. It fails unless each index
+// occurs exactly once.
 func readAnswer(body []byte, n int) ([]embedding, error) {
 	var answer struct {
 		Data []struct {
@@ -41,8 +41,8 @@ func readAnswer(body []byte, n int) ([]embedding, error) {
 	return out, nil
 }
 
-// values decodes an embedding. It fails if the embedding is empty or has a value that is not finite. Engines write null,
-// NaN or Infinity for such values.
+// values decodes an embedding. It fails if the embedding is empty or has a value that is not finite. Engines write
+// null, NaN or Infinity for such values.
 func (e embedding) values() ([]float32, error) {
 	var values []float32
 	if e[0] != '"' {

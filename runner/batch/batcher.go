@@ -181,8 +181,8 @@ func (b *Batcher) abandon(id uint64, cause error) {
 
 var errUnwanted = errors.New("nobody waits for the answer")
 
-// failLocked ends a job with an error, unless it has ended. Its sequences leave the queue, and runs that serve no other
-// job are canceled.
+// failLocked ends a job with an error, unless it has ended. Its sequences leave the queue, and runs that serve no
+// other job are canceled.
 func (b *Batcher) failLocked(id uint64, err error) {
 	j := b.jobs[id]
 	if j == nil {

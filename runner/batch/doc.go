@@ -1,5 +1,6 @@
-// Package batch queues all embedding requests of a loaded model. It packs waiting requests into engine calls by tokens,
-// and gives every request its own answer: in order, each sequence exactly once, through splits, retries and departures.
+// Package batch queues all embedding requests of a loaded model. It packs waiting requests into engine calls by
+// tokens, and gives every request its own answer: in order, each sequence exactly once, through splits, retries and
+// departures.
 //
 // # Sizes
 //
@@ -11,16 +12,16 @@
 //
 // # When a call is made
 //
-// An idle engine is used at once, and batches grow only by queueing; see [packer]. A request that has a call to itself is
-// passed on and answered byte for byte. A shared call asks for base64, which takes a quarter of the bytes and almost no
-// work in the engine. Clients that want numbers get the shortest ones that read back as the same float32.
+// An idle engine is used at once, and batches grow only by queueing; see [packer]. A request that has a call to itself
+// is passed on and answered byte for byte. A shared call asks for base64, which takes a quarter of the bytes and
+// almost no work in the engine. Clients that want numbers get the shortest ones that read back as the same float32.
 //
 // # Token counts
 //
 // Token counts decide what fits and give each request's usage. With BERT vocabularies, plain ASCII text is counted in
-// process ([WordPiece]), which [New] checks against the engine. The engine's /tokenize counts other text, a few at a time
-// for all requests together. Requests that cannot be joined, because of their form or a member other than model, input,
-// encoding_format, dimensions and user, and requests for engines that cannot count, are left to the caller
+// process ([WordPiece]), which [New] checks against the engine. The engine's /tokenize counts other text, a few at a
+// time for all requests together. Requests that cannot be joined, because of their form or a member other than model,
+// input, encoding_format, dimensions and user, and requests for engines that cannot count, are left to the caller
 // (ErrNotBatched).
 //
 // # Errors

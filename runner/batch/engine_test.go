@@ -88,7 +88,8 @@ func standin(t testing.TB, args ...string) *process {
 	return start(t, testenv.Standin(t), args...)
 }
 
-// sizes returns how many embedding calls with each number of inputs a stand-in has seen, and the most tokens in a call.
+// sizes returns how many embedding calls with each number of inputs a stand-in has seen, and the most tokens in a
+// call.
 func (p *process) sizes(t testing.TB) (calls map[int]int, most int) {
 	t.Helper()
 	_, body, err := p.get("/standin/stats")
@@ -170,8 +171,8 @@ func floats(t *testing.T, raw json.RawMessage) (v []float32) {
 	return v
 }
 
-// TestOutOfMemoryOfAnEngine checks that the engine sees halved calls, that the result is complete, and that the size is
-// remembered.
+// TestOutOfMemoryOfAnEngine checks that the engine sees halved calls, that the result is complete, and that the size
+// is remembered.
 func TestOutOfMemoryOfAnEngine(t *testing.T) {
 	p := standin(t, "--oom-over", "300")
 	b := newBatcher(t, p, Limits{NBatch: 1024})

@@ -20,9 +20,9 @@ const (
 // memory, it remembers the size that worked, so that later batches need not find it again. It is always between
 // minTokens and n_batch.
 //
-// After 16 full batches that worked it rises by an eighth, since memory may become free again. It rises slowly because a
-// failed raise wastes one call and may end a fragile engine: then it returns to the size that had worked, and the 16 are
-// doubled, up to 1024.
+// After 16 full batches that worked it rises by an eighth, since memory may become free again. It rises slowly because
+// a failed raise wastes one call and may end a fragile engine: then it returns to the size that had worked, and the 16
+// are doubled, up to 1024.
 type ceiling struct {
 	nBatch     int
 	now        int
@@ -95,8 +95,8 @@ func divisible(part []sequence, try int) bool {
 	return try < maxTries && len(part) > 1 && sum(part) > minTokens
 }
 
-// smaller returns the most tokens per call after a call of tokens tokens failed at a try: half, or less if halving would
-// not reach minTokens by the last try.
+// smaller returns the most tokens per call after a call of tokens tokens failed at a try: half, or less if halving
+// would not reach minTokens by the last try.
 func smaller(tokens, try int) int {
 	all := float64(tokens)
 	step := math.Pow(all/minTokens, 1/float64(maxTries-try))

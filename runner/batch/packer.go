@@ -54,20 +54,20 @@ type Batch struct {
 	InFlight int // tokens in flight besides its own
 }
 
-// A packer decides which sequences go into which engine call and when. It is a pure state machine: it does no I/O, reads
-// no clock and starts no goroutine. It is not safe for concurrent use.
+// A packer decides which sequences go into which engine call and when. It is a pure state machine: it does no I/O,
+// reads no clock and starts no goroutine. It is not safe for concurrent use.
 //
 //   - Every sequence of a request that was added and not removed is in exactly one batch, in the request's order.
 //   - A batch has at least one sequence and at most NBatch tokens, and the batches in flight have at most Context. A batch
 //     of several sequences has at most as many tokens as the ceiling.
 //   - While anything waits, a batch is in flight or Next names a moment at which there will be one.
 //
-// Requests of one priority take turns, a sequence each, so that a request of ten thousand texts and one of a single text
-// are both in the next batch. A batch ends at the first sequence that does not fit, which begins the next one. Higher
-// priorities go first.
+// Requests of one priority take turns, a sequence each, so that a request of ten thousand texts and one of a single
+// text are both in the next batch. A batch ends at the first sequence that does not fit, which begins the next one.
+// Higher priorities go first.
 //
-// An idle engine is used at once. While a batch is in flight another starts only when it would be full, so that batches
-// grow only by queueing.
+// An idle engine is used at once. While a batch is in flight another starts only when it would be full, so that
+// batches grow only by queueing.
 type packer struct {
 	limits  Limits
 	delay   time.Duration
@@ -161,8 +161,8 @@ func (f *packer) head() *Request {
 	return nil
 }
 
-// fill takes a sequence from each request of a queue in turn. It returns false at the first that does not fit. Requests of
-// other groups keep their places.
+// fill takes a sequence from each request of a queue in turn. It returns false at the first that does not fit.
+// Requests of other groups keep their places.
 func (f *packer) fill(b *Batch, q *list.List, group string, capacity int) bool {
 	for e := q.Front(); e != nil; {
 		r, next := e.Value.(*Request), e.Next()

@@ -25,8 +25,8 @@ type input struct {
 }
 
 // parse parses a request. ok is false if the request cannot be joined with others: it is invalid, has an input of
-// another form, or a member outside OpenAI's API, which may change the meaning of a call or its answer. Whoever answers
-// such a request decides what that means.
+// another form, or a member outside OpenAI's API, which may change the meaning of a call or its answer. Whoever
+// answers such a request decides what that means.
 func parse(body []byte) (p parsed, ok bool) {
 	var members map[string]json.RawMessage
 	if !utf8.Valid(body) || json.Unmarshal(body, &members) != nil {
@@ -94,8 +94,8 @@ func parseOne(raw json.RawMessage) (in input, ok bool) {
 // group returns equal texts for requests that can share an engine call.
 func (p *parsed) group() string { return string(p.dimensions) }
 
-// callBody writes an engine call for sequences of one group. It asks for base64, which is much cheaper for an engine to
-// write than numbers; writeAnswer turns it into numbers for clients that want them.
+// callBody writes an engine call for sequences of one group. It asks for base64, which is much cheaper for an engine
+// to write than numbers; writeAnswer turns it into numbers for clients that want them.
 func callBody(model, dimensions json.RawMessage, sequences []sequence) []byte {
 	size := len(model) + len(dimensions) + 100
 	for _, s := range sequences {

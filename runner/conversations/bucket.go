@@ -27,11 +27,12 @@ const (
 	macName      = "reveille-mac"   // of the objects' metadata
 )
 
-// Bucket is a bucket of S3 in which the pool's hosts put saved conversations, for hosts that load a model while the one
-// that has its conversations sleeps or is gone. The bucket's own rules encrypt objects and end their life.
+// Bucket is a bucket of S3 in which the pool's hosts put saved conversations, for hosts that load a model while the
+// one that has its conversations sleeps or is gone. The bucket's own rules encrypt objects and end their life.
 //
 // An object is the host's file, with an HMAC under the pool's secret in its metadata. Its key is
-// PREFIX/MODEL/IDENTITY/NAME, with NAME as [objectName] writes it, so that a list tells all that decides about a fetch.
+// PREFIX/MODEL/IDENTITY/NAME, with NAME as [objectName] writes it, so that a list tells all that decides about a
+// fetch.
 type Bucket struct {
 	Client *s3.Client
 	Name   string
@@ -86,7 +87,8 @@ func (b *bucket) object(e *entry) *string {
 	return aws.String(b.prefixOf(e.model()) + hex.EncodeToString(e.Identity[:]) + "/" + objectName(&e.header))
 }
 
-// put puts what was just saved into the bucket, and removes the earlier states that it replaced. It takes at most putTimeout.
+// put puts what was just saved into the bucket, and removes the earlier states that it replaced. It takes at most
+// putTimeout.
 func (b *bucket) put(saved, replaced []*entry) {
 	if b == nil || len(saved) == 0 {
 		return

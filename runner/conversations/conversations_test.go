@@ -177,8 +177,8 @@ func (l *llama) holding(slot int, tokens []uint32, task int) func(*Engine) {
 	}
 }
 
-// Conversations come back with their owners, into the table that keeps these apart; what nobody knows the owner of is not
-// saved. The same tokens of two owners are two conversations.
+// Conversations come back with their owners, into the table that keeps these apart; what nobody knows the owner of is
+// not saved. The same tokens of two owners are two conversations.
 func TestOwnersComeBack(t *testing.T) {
 	model := filepath.Join(t.TempDir(), "m.gguf")
 	s, p, l := open(t, t.TempDir(), 1<<20), process(t, model), newLlama(t, 3)
@@ -453,7 +453,8 @@ func TestWorth(t *testing.T) {
 	}
 }
 
-// A save ends when it has taken as long as its conversation is worth, also if the engine hangs: whoever waits for the model to go waits no longer.
+// A save ends when it has taken as long as its conversation is worth, also if the engine hangs: whoever waits for the
+// model to go waits no longer.
 func TestHangingEngine(t *testing.T) {
 	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	hang := make(chan struct{})

@@ -32,8 +32,8 @@ const (
 )
 
 // Env are variables of llama-server's environment. It counts what it computes, which Save needs. It also leaves idle
-// conversations in their slots: by default, every request moves those of the other slots into its prompt cache, from where they
-// cannot be saved.
+// conversations in their slots: by default, every request moves those of the other slots into its prompt cache, from
+// where they cannot be saved.
 var Env = map[string]string{"LLAMA_ARG_ENDPOINT_METRICS": "1", "LLAMA_ARG_CACHE_IDLE_SLOTS": "0"}
 
 // Process describes an engine process that is about to start.
@@ -150,8 +150,8 @@ func (e *Engine) unchanged() bool {
 	return true
 }
 
-// Stage begins to copy the conversations that are worth it into the engine's private folder, while the engine loads its
-// model. There are at most slots of them. It ends with ctx.
+// Stage begins to copy the conversations that are worth it into the engine's private folder, while the engine loads
+// its model. There are at most slots of them. It ends with ctx.
 func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 	if e == nil {
 		return
@@ -316,9 +316,9 @@ type slotState struct {
 	} `json:"next_token"`
 }
 
-// Save has the engine, which must be idle, save the conversations that it computed since its start, the last used first, if
-// that takes much less time than computing them anew would. It returns after at most stepTimeout, or when ctx ends; what
-// was saved by then is copied into the store later.
+// Save has the engine, which must be idle, save the conversations that it computed since its start, the last used
+// first, if that takes much less time than computing them anew would. It returns after at most stepTimeout, or when
+// ctx ends; what was saved by then is copied into the store later.
 func (e *Engine) Save(ctx context.Context) {
 	if e == nil || e.client == nil || !e.unchanged() {
 		return
@@ -385,8 +385,8 @@ func (e *Engine) Save(ctx context.Context) {
 	e.store.storeAll(e.id, e.model, out)
 }
 
-// listSlots returns the slots that may be worth saving, the last used first, and the seconds that the engine takes to compute a token
-// of a prompt, within askTimeout.
+// listSlots returns the slots that may be worth saving, the last used first, and the seconds that the engine takes to
+// compute a token of a prompt, within askTimeout.
 func (e *Engine) listSlots(ctx context.Context) (slots []slotState, perToken float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -29,10 +29,10 @@ func (f *Forgetting) Wait() error {
 	return f.err
 }
 
-// Forget removes what engines computed for a model's conversations before a time of the pool (state.ForgetConversations), "" for
-// those of all models: from the disk at once, from the bucket in the background. What engines that were prepared before hold is
-// not saved, and what is being saved, fetched or staged is dropped. Calls with the same or an earlier time return what
-// came of the first. A nil store has nothing.
+// Forget removes what engines computed for a model's conversations before a time of the pool
+// (state.ForgetConversations), "" for those of all models: from the disk at once, from the bucket in the background.
+// What engines that were prepared before hold is not saved, and what is being saved, fetched or staged is dropped.
+// Calls with the same or an earlier time return what came of the first. A nil store has nothing.
 func (s *Store) Forget(model string, at uint64) *Forgetting {
 	if s == nil {
 		return nil
@@ -67,8 +67,8 @@ func (s *Store) Forget(model string, at uint64) *Forgetting {
 	return f
 }
 
-// lastForget returns the time of the last Forget of a model's conversations, 0 for none. Nothing from before one that is two
-// lifetimes of a conversation ago is left.
+// lastForget returns the time of the last Forget of a model's conversations, 0 for none. Nothing from before one that
+// is two lifetimes of a conversation ago is left.
 func (s *Store) lastForget(model string) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

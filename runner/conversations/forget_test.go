@@ -14,8 +14,9 @@ import (
 
 func now() uint64 { return uint64(time.Now().UnixMicro()) }
 
-// What an engine held when its model's conversations were forgotten is not saved, whenever the forget came: before the save, while the engine
-// writes, while the files are copied. What a later engine computes is saved, and outlives a restart of the runner that is told again.
+// What an engine held when its model's conversations were forgotten is not saved, whenever the forget came: before the
+// save, while the engine writes, while the files are copied. What a later engine computes is saved, and outlives a
+// restart of the runner that is told again.
 func TestForgetAndSave(t *testing.T) {
 	dir := t.TempDir()
 	s, p := open(t, dir, 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))

@@ -12,7 +12,8 @@ import (
 	"reveille/runner/filestate"
 )
 
-// A file is identified by its first wholeFile bytes, and by sampleSize bytes of every sampleStep of a larger one. Reading all of a large model would take longer than its load.
+// A file is identified by its first wholeFile bytes, and by sampleSize bytes of every sampleStep of a larger one.
+// Reading all of a large model would take longer than its load.
 const (
 	wholeFile   = 64 << 20
 	sampleStep  = 4 << 20
@@ -26,8 +27,8 @@ type content struct {
 	sum   [sha256.Size]byte
 }
 
-// Identity stands for all that determines an engine's numbers, alike on every host: the model's name, the contents of its
-// files and of the program, arguments and variables. Only an engine with the same identity gets a saved state.
+// Identity stands for all that determines an engine's numbers, alike on every host: the model's name, the contents of
+// its files and of the program, arguments and variables. Only an engine with the same identity gets a saved state.
 type Identity [sha256.Size]byte
 
 // identify computes the engine's identity. It ends with ctx, and then there is none.

@@ -16,15 +16,17 @@ func newMeters(set *metrics.Set, s *Store) meters {
 		defer s.mu.Unlock()
 		return float64(s.total)
 	})
+	total := func(name string) *metrics.Counter {
+		return set.NewCounter("reveille_runner_conversations_" + name + "_total")
+	}
+	refused := func(reason string) *metrics.Counter {
+		return set.NewCounter(`reveille_runner_conversations_refused_total{reason="` + reason + `"}`)
+	}
 	return meters{
-		saved: set.NewCounter("reveille_runner_conversations_saved_total"), restored: set.NewCounter("reveille_runner_conversations_restored_total"),
-		tokens: set.NewCounter("reveille_runner_conversations_restored_tokens_total"), seconds: set.NewFloatCounter("reveille_runner_conversations_saved_seconds_total"),
-		unsaved: set.NewCounter(`reveille_runner_conversations_refused_total{reason="engine_did_not_save"}`), full: set.NewCounter(`reveille_runner_conversations_refused_total{reason="not_stored"}`),
-		fetched: set.NewCounter("reveille_runner_conversations_fetched_total"), unfetched: set.NewCounter(`reveille_runner_conversations_refused_total{reason="not_fetched"}`),
-		damaged: set.NewCounter(`reveille_runner_conversations_refused_total{reason="damaged"}`), rejected: set.NewCounter(`reveille_runner_conversations_refused_total{reason="engine_did_not_restore"}`),
-		notPut:    set.NewCounter(`reveille_runner_conversations_refused_total{reason="not_in_bucket"}`),
-		forgotten: set.NewCounter(`reveille_runner_conversations_refused_total{reason="forgotten"}`),
-		worthless: set.NewCounter(`reveille_runner_conversations_refused_total{reason="not_worth_it"}`),
-		unused:    set.NewCounter(`reveille_runner_conversations_refused_total{reason="engine_did_not_reuse"}`),
+		saved: total("saved"), restored: total("restored"), tokens: total("restored_tokens"), fetched: total("fetched"),
+		seconds: set.NewFloatCounter("reveille_runner_conversations_saved_seconds_total"),
+		unsaved: refused("engine_did_not_save"), full: refused("not_stored"), unfetched: refused("not_fetched"),
+		damaged: refused("damaged"), rejected: refused("engine_did_not_restore"), notPut: refused("not_in_bucket"),
+		forgotten: refused("forgotten"), worthless: refused("not_worth_it"), unused: refused("engine_did_not_reuse"),
 	}
 }

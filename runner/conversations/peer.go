@@ -48,8 +48,8 @@ func (s *peer) open(ctx context.Context, id Identity, c Listed) (io.ReadCloser, 
 	}, size: headerSize + int64(c.Bytes)}), nil
 }
 
-// get asks the runner, and appends its answer, of limit bytes at most, to dst. Only an answer to this call by a holder of
-// the secret counts.
+// get asks the runner, and appends its answer, of limit bytes at most, to dst. Only an answer to this call by a holder
+// of the secret counts.
 func (s *peer) get(ctx context.Context, path string, dst []byte, limit int) ([]byte, error) {
 	for corrected := false; ; corrected = true {
 		var call relay.Call

@@ -81,8 +81,8 @@ func (s *Store) List(identity string) []Listed {
 	return out
 }
 
-// Part returns at most rpc.ConversationsPart bytes of the file of a listed conversation, from an offset; false if there is
-// none with this identity and name.
+// Part returns at most rpc.ConversationsPart bytes of the file of a listed conversation, from an offset; false if
+// there is none with this identity and name.
 func (s *Store) Part(identity, name string, offset int64) ([]byte, bool) {
 	id, ok := identityOf(identity)
 	if s == nil || !ok {
@@ -160,8 +160,8 @@ func (e *Engine) fetch(ctx context.Context) {
 	}
 }
 
-// fetchFromHosts copies conversations of hosts, the last saved first, until the engine has no slot left. It returns how many are
-// left, and how many of the hosts answered.
+// fetchFromHosts copies conversations of hosts, the last saved first, until the engine has no slot left. It returns
+// how many are left, and how many of the hosts answered.
 func (e *Engine) fetchFromHosts(ctx context.Context, hosts map[string]state.Conversations, id Identity) (left, asked int) {
 	p := e.store.cfg.Pool
 	left = e.slots
@@ -210,12 +210,16 @@ func (e *Engine) fetchFrom(ctx context.Context, from source, name string, id Ide
 			return n, fmt.Errorf("%w: listed as %+v", errFetch, c)
 		}
 		s.mu.Lock()
-		here := slices.ContainsFunc(s.newestLocked(e.id, e.devices), func(o *entry) bool { return o.Bytes == c.Bytes && o.Tokens == c.Tokens && o.CRC == c.CRC })
+		here := slices.ContainsFunc(s.newestLocked(e.id, e.devices), func(o *entry) bool {
+			return o.Bytes == c.Bytes && o.Tokens == c.Tokens && o.CRC == c.CRC
+		})
 		perByte := cmp.Or(*from.perByte(), defaultFetchCost)
 		s.mu.Unlock()
 		takes := c.cost(perByte)
 		worth := time.Duration(min(c.PromptMS, 1e9) * float64(time.Millisecond))
-		if until, ok := ctx.Deadline(); here || c.Forgotten < s.lastForget(e.model) || takes+s.cost(int64(c.Bytes)) >= worth || ok && time.Until(until) < takes {
+		until, ok := ctx.Deadline()
+		late := ok && time.Until(until) < takes
+		if here || late || c.Forgotten < s.lastForget(e.model) || takes+s.cost(int64(c.Bytes)) >= worth {
 			continue
 		}
 		if n >= most {

@@ -91,8 +91,8 @@ func serve(t *testing.T, s *Store, a *answers, calls *atomic.Int32) string {
 	return strings.TrimPrefix(srv.URL, "http://")
 }
 
-// A host gets the conversations of another one that has the same model, with their owners, and nothing else: not those of
-// other files or flags, and nothing from a host that answers wrongly, which leaves nothing behind either.
+// A host gets the conversations of another one that has the same model, with their owners, and nothing else: not those
+// of other files or flags, and nothing from a host that answers wrongly, which leaves nothing behind either.
 func TestFetch(t *testing.T) {
 	url := "redis://" + testenv.Redis(t)
 	a := openIn(t, url, "a", nil)

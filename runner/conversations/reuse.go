@@ -12,8 +12,8 @@ const (
 	maxAsked = 32 // requests whose slot is looked up, after which conversations that nobody used are left alone
 )
 
-// reuse learns whether requests use the restored conversations of an engine. Once two run at the same time it stops, because
-// it cannot tell which of them used the tokens. Its methods are safe for concurrent use.
+// reuse learns whether requests use the restored conversations of an engine. Once two run at the same time it stops,
+// because it cannot tell which of them used the tokens. Its methods are safe for concurrent use.
 type reuse struct {
 	mu        sync.Mutex
 	running   int

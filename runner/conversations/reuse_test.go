@@ -28,8 +28,8 @@ func turns(t *testing.T, s *Store, p Process, tokens []uint32, computed int, oth
 	return n
 }
 
-// An answer tells what it reused of a restored conversation. A model whose conversations go on without reusing anything,
-// twice in a row, is not saved for a day; a new chat in the same slot says nothing.
+// An answer tells what it reused of a restored conversation. A model whose conversations go on without reusing
+// anything, twice in a row, is not saved for a day; a new chat in the same slot says nothing.
 func TestReuse(t *testing.T) {
 	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	p.Plan = "a plan"

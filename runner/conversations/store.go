@@ -1,6 +1,6 @@
-// Package conversations keeps what llama-server computed for its conversations when its model is unloaded, and gives it
-// to the next process that loads the same model in the same way. The next turn of a chat then computes only what is new.
-// See infra/docs/conversations.md and infra/adr/0025-conversations.md.
+// Package conversations keeps what llama-server computed for its conversations when its model is unloaded, and gives
+// it to the next process that loads the same model in the same way. The next turn of a chat then computes only what is
+// new. See infra/docs/conversations.md and infra/adr/0025-conversations.md.
 package conversations
 
 import (
@@ -126,7 +126,10 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("conversations: %w", err)
 	}
-	s := &Store{cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Identity]int{}, stored: make(chan struct{}), contents: map[string]content{}, useless: map[string]useless{}, forgettings: map[string]*Forgetting{}}
+	s := &Store{
+		cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Identity]int{}, stored: make(chan struct{}),
+		contents: map[string]content{}, useless: map[string]useless{}, forgettings: map[string]*Forgetting{},
+	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.bucket = s.openBucket(cfg.Bucket)
 	if err := s.read(); err != nil {
@@ -220,7 +223,8 @@ func (s *Store) whereLocked(ok func(*entry) bool) []*entry {
 	return out
 }
 
-// makeRoomLocked removes expired conversations, and the oldest ones until size more bytes fit. It reports whether they do.
+// makeRoomLocked removes expired conversations, and the oldest ones until size more bytes fit. It reports whether they
+// do.
 func (s *Store) makeRoomLocked(size int64) bool {
 	if size > s.cfg.Bytes {
 		return false
@@ -268,15 +272,16 @@ func (s *Store) measured(bytes int64, took time.Duration) {
 	s.perByte = append(s.perByte[max(len(s.perByte)-4, 0):], took.Seconds()/float64(bytes))
 }
 
-// dropMeasurement forgets the oldest measurement, so that a few slow ones do not keep conversations from being saved for good.
+// dropMeasurement forgets the oldest measurement, so that a few slow ones do not keep conversations from being saved
+// for good.
 func (s *Store) dropMeasurement() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.perByte = s.perByte[min(1, len(s.perByte)):]
 }
 
-// cost estimates the time to save or restore bytes: the median of the last times. Until there are three, times of a usual disk stand in
-// for those that are missing, so that a single slow one decides nothing.
+// cost estimates the time to save or restore bytes: the median of the last times. Until there are three, times of a
+// usual disk stand in for those that are missing, so that a single slow one decides nothing.
 func (s *Store) cost(bytes int64) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -299,8 +304,8 @@ type saved struct {
 	unused  *entry // restored before, into the same slot, without use
 }
 
-// storeAll copies files that an engine saved into the store, and closes them; then it puts them into the bucket. It returns at
-// once; [Store.await] waits for the copies.
+// storeAll copies files that an engine saved into the store, and closes them; then it puts them into the bucket. It
+// returns at once; [Store.await] waits for the copies.
 func (s *Store) storeAll(id Identity, model string, files []saved) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -361,8 +366,8 @@ func (s *Store) await(ctx context.Context, id Identity) {
 	}
 }
 
-// storeOne copies one file. Earlier states of the same conversation, whose tokens this one begins with, are removed and
-// returned. The copy is not synced: after a power failure the checksum tells what is missing.
+// storeOne copies one file. Earlier states of the same conversation, whose tokens this one begins with, are removed
+// and returned. The copy is not synced: after a power failure the checksum tells what is missing.
 func (s *Store) storeOne(f saved) (e *entry, replaced []*entry, err error) {
 	size := headerSize + int64(f.Bytes)
 	e = &entry{header: f.header, size: size, name: hex.EncodeToString(f.Identity[:8]) + "-" + rand.Text() + suffix}

@@ -20,8 +20,8 @@ func (f Found) Totals() map[policy.Devices]int64 {
 // Budget returns how many bytes models may take by default: 80 % of the main memory, and of each GPU's own memory all
 // but the larger of 10 % and minMargin, summed up, because llama-server splits a model over all GPUs. The rest is for
 // drivers and other programs. A GPU that uses the main memory gets up to four fifths of the processor's 80 %, and the
-// processor gets what it leaves, so that both together stay within it. Kinds of device that the host must not use count
-// as absent.
+// processor gets what it leaves, so that both together stay within it. Kinds of device that the host must not use
+// count as absent.
 func (f Found) Budget(has policy.Devices) map[policy.Devices]int64 {
 	out := map[policy.Devices]int64{}
 	for _, d := range f.used() { // the processor is the first
@@ -43,8 +43,8 @@ func (d *Device) own() int64 {
 	return max(own-max(own/10, minMargin), 0)
 }
 
-// used returns the processor and the GPUs whose memory is known and counts: all that have their own memory, or else the
-// one with the most. Like llama-server, it ignores a processor's GPU beside a card.
+// used returns the processor and the GPUs whose memory is known and counts: all that have their own memory, or else
+// the one with the most. Like llama-server, it ignores a processor's GPU beside a card.
 func (f Found) used() (out []Device) {
 	var largest Device
 	for _, d := range f.Devices {

@@ -8,8 +8,8 @@ import (
 	"reveille/infra/policy"
 )
 
-// The APIs whose GPUs engines find in an environment variable. With other APIs, engines get the names that llama-server
-// gives the GPUs.
+// The APIs whose GPUs engines find in an environment variable. With other APIs, engines get the names that
+// llama-server gives the GPUs.
 const (
 	CUDA = "cuda"
 	ROCm = "rocm"
@@ -72,8 +72,8 @@ func (f Found) gpus() []Device {
 	return slices.DeleteFunc(f.used(), func(d Device) bool { return d.Kind != gpu })
 }
 
-// GPUMemory returns the budgets of the GPUs, which add up to that of [Found.Budget]; nil if engines cannot be told which
-// GPUs to use.
+// GPUMemory returns the budgets of the GPUs, which add up to that of [Found.Budget]; nil if engines cannot be told
+// which GPUs to use.
 func (f Found) GPUMemory(has policy.Devices) policy.GPUMemory {
 	if f.API() == "" || !has.Has(policy.GPU) {
 		return nil

@@ -17,9 +17,9 @@ type Command struct {
 // maxOutput is how much of a program's output is read, in bytes.
 const maxOutput = 64 << 10
 
-// Run returns the first 64 KiB of a program's standard output, also together with the error of a program that fails. It
-// returns within the limit and a second. If even SIGKILL does not end a program, such as nvidia-smi while its driver
-// hangs, Run leaves it behind.
+// Run returns the first 64 KiB of a program's standard output, also together with the error of a program that fails.
+// It returns within the limit and a second. If even SIGKILL does not end a program, such as nvidia-smi while its
+// driver hangs, Run leaves it behind.
 func (c Command) Run(ctx context.Context, program string, args ...string) ([]byte, error) {
 	limit := c.Limit
 	if limit <= 0 {

@@ -95,7 +95,8 @@ func TestDetect(t *testing.T) {
 				"  Vulkan0: AMD Radeon RX 7900 XTX (RADV NAVI31) (24560 MiB, 23300 MiB free)\n", files: amdgpu("25753026560", "33285996544")},
 			"cpu 100 GiB; gpu AMD Radeon RX 7900 XTX 24 GiB (llama-server)", card(24560 * mib), 80 * gib,
 		}, {
-			// Files alone: a card (ollama/ollama#2411) beside a processor's GPU, and one with as much GTT (Ricks-Lab/gpu-utils#118).
+			// Files alone: a card (ollama/ollama#2411) beside a processor's GPU, and one with as much GTT
+			// (Ricks-Lab/gpu-utils#118).
 			"amd cards by files", machine{memory: 100 * gib, server: empty, files: amdgpu("25753026560", "33285996544", "67108864", "33285996544", "4294967296", "4294967296")},
 			"cpu 100 GiB; gpu AMD 0x744c 24 GiB (amdgpu); gpu AMD 0x744c 4 GiB (amdgpu)", card(25753026560) + card(4294967296), 80 * gib,
 		}, {

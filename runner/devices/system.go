@@ -92,7 +92,8 @@ func (c *Config) amdGPUs() (out []Device) {
 	return out
 }
 
-// gpuNodes finds GPUs by device files, without their memory. It reports only one, because a GPU may have several files.
+// gpuNodes finds GPUs by device files, without their memory. It reports only one, because a GPU may have several
+// files.
 func (c *Config) gpuNodes() []Device {
 	for _, pattern := range []string{"dev/nvidia[0-9]*", "dev/kfd", "dev/dri/renderD*"} {
 		if found, _ := fs.Glob(c.Files, pattern); len(found) > 0 {

@@ -45,8 +45,8 @@ func jail(s Spec, argv, env []string, dir string) sandbox.Jail {
 	return j
 }
 
-// modelFiles are the files that a checkpoint stands for: all parts of a split GGUF file, a folder with the files that its
-// links name in the folder "blobs" of the Hugging Face cache; none for what is no path.
+// modelFiles are the files that a checkpoint stands for: all parts of a split GGUF file, a folder with the files that
+// its links name in the folder "blobs" of the Hugging Face cache; none for what is no path.
 func modelFiles(path string) []string {
 	if !filepath.IsAbs(path) {
 		abs, err := filepath.Abs(path)

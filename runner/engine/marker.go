@@ -11,17 +11,17 @@ import (
 	"reveille/runner/filelock"
 )
 
-// A Marker marks all processes of a runner's engines by a variable in their environment. An engine dies with its runner,
-// but not the processes that it started itself: the next start of the runner finds them by the mark. A nil Marker marks
-// nothing.
+// A Marker marks all processes of a runner's engines by a variable in their environment. An engine dies with its
+// runner, but not the processes that it started itself: the next start of the runner finds them by the mark. A nil
+// Marker marks nothing.
 type Marker struct {
 	file *os.File // locked as long as this process lives
 	mine bool     // no other runner has the file
 	mark string   // NAME=value
 }
 
-// OpenMarker opens the file at path, which need not exist; its folder must. The mark is the file's content and its place
-// on the disk: a copy of it belongs to another runner. If another runner has the file, the mark is a fresh one.
+// OpenMarker opens the file at path, which need not exist; its folder must. The mark is the file's content and its
+// place on the disk: a copy of it belongs to another runner. If another runner has the file, the mark is a fresh one.
 func OpenMarker(path string) (*Marker, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -50,8 +50,8 @@ func OpenMarker(path string) (*Marker, error) {
 	return m, nil
 }
 
-// KillLeftovers kills what is left of the engines of an earlier runner. It returns the pids that it killed, and an error
-// if some are still alive when ctx ends. Call it before the first [Start].
+// KillLeftovers kills what is left of the engines of an earlier runner. It returns the pids that it killed, and an
+// error if some are still alive when ctx ends. Call it before the first [Start].
 func (m *Marker) KillLeftovers(ctx context.Context) (killed []int, err error) {
 	if !m.mine {
 		return nil, nil

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// bufferLine matches llama-server's lines on the buffers that it allocates while it loads. The build that the tests use
-// prints them from verbosity 4 on.
+// bufferLine matches llama-server's lines on the buffers that it allocates while it loads. The build that the tests
+// use prints them from verbosity 4 on.
 var bufferLine = regexp.MustCompile(`(\w+): +(\w+) +(model|KV|RS|output|compute) buffer size *= *(\d{1,9}\.\d{1,6}) MiB`)
 
 // maxReserved bounds how many reserved buffers are counted one by one.
@@ -74,15 +74,15 @@ func (b *buffers) sum() (main, device int64) {
 }
 
 // Memory returns the most bytes of main memory and of its devices' own memory that the engine has taken, 0 if unknown.
-// Main memory is what its processes held, mapped files included, or what its log says that it allocated, whichever is more.
-// Devices are known only from the log of the load.
+// Main memory is what its processes held, mapped files included, or what its log says that it allocated, whichever is
+// more. Devices are known only from the log of the load.
 func (p *Process) Memory() (main, device int64) {
 	main, device = p.buffers.sum()
 	return max(main, statusBytes(p.pid, "VmHWM")), device
 }
 
-// Held returns how many bytes become free when the engine ends: of main memory what is not the copy of a file, and what the
-// log reported of devices' own memory; 0 if unknown.
+// Held returns how many bytes become free when the engine ends: of main memory what is not the copy of a file, and
+// what the log reported of devices' own memory; 0 if unknown.
 func (p *Process) Held() (main, device int64) {
 	_, device = p.buffers.sum()
 	return statusBytes(p.pid, "RssAnon", "RssShmem"), device

@@ -125,8 +125,8 @@ func (p *Process) markReady(ended <-chan struct{}) error {
 	return nil
 }
 
-// end ends the process and returns when its leader is dead. It sends SIGTERM, then SIGKILL after the grace or on request. If
-// that has no effect either, it reports so and keeps waiting, because a living process holds its memory.
+// end ends the process and returns when its leader is dead. It sends SIGTERM, then SIGKILL after the grace or on
+// request. If that has no effect either, it reports so and keeps waiting, because a living process holds its memory.
 func (p *Process) end(ended <-chan struct{}) {
 	select {
 	case <-ended:
@@ -190,7 +190,8 @@ func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Ca
 	if wasReady {
 		return exit
 	}
-	// An engine may crash when memory runs out or when it refuses its arguments. Other causes count only if it exited by itself.
+	// An engine may crash when memory runs out or when it refuses its arguments. Other causes count only if it exited by
+	// itself.
 	switch {
 	case cause == recipe.CauseOutOfMemory:
 		return &LoadError{Kind: ErrOutOfMemory, Exit: exit}
@@ -219,7 +220,8 @@ func refusedArgument(tail []string) string {
 	return "its log says why"
 }
 
-// A reader copies an engine's output into the log for as long as the engine lives, and matches the recipe's patterns. After done is closed its other fields may be read.
+// A reader copies an engine's output into the log for as long as the engine lives, and matches the recipe's patterns.
+// After done is closed its other fields may be read.
 type reader struct {
 	p     *Process
 	ready chan struct{} // closed when a line matched Ready.Log

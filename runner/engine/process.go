@@ -92,8 +92,8 @@ type Process struct {
 // bounds the start alone. An empty Host, Port, Socket or APIKey of spec is filled in: loopback, a free port, a socket
 // in Config.SocketDir, a fresh random key. spec.Program should come from [Finder.Find].
 //
-// A missing model file is a [*LoadError] with [ErrFileNotFound], a damaged one [ErrCorrupt], before anything is spawned; a
-// missing program is [ErrNoProgram].
+// A missing model file is a [*LoadError] with [ErrFileNotFound], a damaged one [ErrCorrupt], before anything is
+// spawned; a missing program is [ErrNoProgram].
 func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

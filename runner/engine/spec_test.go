@@ -138,8 +138,8 @@ func TestNoFileForACommandWithoutModel(t *testing.T) {
 	}
 }
 
-// Whatever a request asks for, the engine gets the flags of the recipe's template, options and list alone, and no word of
-// the request's where a positional could stand.
+// Whatever a request asks for, the engine gets the flags of the recipe's template, options and list alone, and no word
+// of the request's where a positional could stand.
 func TestArgvHoldsNothingElse(t *testing.T) {
 	set := recipe.Shipped()
 	names := slices.Sorted(maps.Keys(set))

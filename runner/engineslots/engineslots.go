@@ -1,5 +1,5 @@
-// Package engineslots keeps the conversations of API keys apart in an engine of llama-server, which reuses the beginning of
-// whatever a slot computed last. A request gets a slot that holds nothing of another key; see
+// Package engineslots keeps the conversations of API keys apart in an engine of llama-server, which reuses the
+// beginning of whatever a slot computed last. A request gets a slot that holds nothing of another key; see
 // infra/adr/0025-conversations.md.
 package engineslots
 
@@ -68,10 +68,10 @@ func New(n int, erase func(ctx context.Context, slot int) error) *Table {
 	return &Table{erase: erase, slots: make([]slot, n)}
 }
 
-// Acquire waits for a slot for a request of tenant, and erases what it holds of others. If the engine cannot be told which
-// slot to use, `any`, it waits until no request of another tenant runs, erases all that is not tenant's, and returns Any;
-// until its release no other request gets a slot. Every slot must be released once. If ctx ends first, or something cannot
-// be erased, there is none to release and the error is ctx's cause or that of erase.
+// Acquire waits for a slot for a request of tenant, and erases what it holds of others. If the engine cannot be told
+// which slot to use, `any`, it waits until no request of another tenant runs, erases all that is not tenant's, and
+// returns Any; until its release no other request gets a slot. Every slot must be released once. If ctx ends first, or
+// something cannot be erased, there is none to release and the error is ctx's cause or that of erase.
 func (t *Table) Acquire(ctx context.Context, tenant Tenant, p Prompt, any bool) (int, error) {
 	w := &waiter{tenant: tenant, prompt: p, any: any, ready: make(chan struct{})}
 	t.mu.Lock()
@@ -179,8 +179,8 @@ func (w *waiter) takeLocked(s *slot, i int) {
 	s.holder = mine
 }
 
-// chooseLocked returns the idle slot that a prompt gets, or -1: the holder's own that begins most like it, else an empty
-// one, else the one that was used longest ago.
+// chooseLocked returns the idle slot that a prompt gets, or -1: the holder's own that begins most like it, else an
+// empty one, else the one that was used longest ago.
 func (t *Table) chooseLocked(mine holder, p *Prompt) int {
 	best, common := -1, int64(0)
 	for i := range t.slots {
@@ -232,8 +232,8 @@ const (
 	maxMarks = 64
 )
 
-// Prompt tells how far the beginnings of two request bodies are equal, without keeping them. Its size is fixed, so that it
-// can be stored; a stored one need not be valid.
+// Prompt tells how far the beginnings of two request bodies are equal, without keeping them. Its size is fixed, so
+// that it can be stored; a stored one need not be valid.
 type Prompt struct {
 	Length int64
 	Step   int64

@@ -27,8 +27,8 @@ func (l *llama) erase(_ context.Context, slot int) error {
 	return nil
 }
 
-// In any order of requests that are told a slot, that are not, that leave while they wait, and of erasures that fail, no
-// request meets the conversation of another tenant.
+// In any order of requests that are told a slot, that are not, that leave while they wait, and of erasures that fail,
+// no request meets the conversation of another tenant.
 func TestKeysNeverMeet(t *testing.T) {
 	const n = 3
 	l := &llama{holds: make([]Tenant, n)}

@@ -1,5 +1,5 @@
-// Package fairqueue bounds how many requests run at a time. The others wait, and the next permit goes to the tenant that
-// holds the fewest: a tenant that sends thousands of requests delays its own.
+// Package fairqueue bounds how many requests run at a time. The others wait, and the next permit goes to the tenant
+// that holds the fewest: a tenant that sends thousands of requests delays its own.
 package fairqueue
 
 import (
@@ -42,7 +42,8 @@ func (q *Queue) TryAcquire(name string) bool {
 	return true
 }
 
-// Acquire takes a permit for a tenant, waiting until one is free. When ctx ends first, it takes none and returns ctx's cause.
+// Acquire takes a permit for a tenant, waiting until one is free. When ctx ends first, it takes none and returns ctx's
+// cause.
 func (q *Queue) Acquire(ctx context.Context, name string) error {
 	if q.TryAcquire(name) {
 		return nil

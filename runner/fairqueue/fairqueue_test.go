@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 )
 
-// trace has requests arrive one after the other while all permits are taken, lets each end in turn, and returns the order
-// in which they ran.
+// trace has requests arrive one after the other while all permits are taken, lets each end in turn, and returns the
+// order in which they ran.
 func trace(t *testing.T, permits int, running, arrivals string) string {
 	var order strings.Builder
 	synctest.Test(t, func(t *testing.T) {

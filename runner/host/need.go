@@ -24,15 +24,15 @@ const (
 // A measuredNeed is the memory that a load took of its devices on this host.
 type measuredNeed struct {
 	bytes int64
-	// failed is when an engine last ran out of memory with less: bytes is then what it would have needed at least. Zero if
-	// bytes was measured.
+	// failed is when an engine last ran out of memory with less: bytes is then what it would have needed at least. Zero
+	// if bytes was measured.
 	failed time.Time
 }
 
-// plan returns the plan of a load on n GPUs, with the memory that such a load was measured to need. n is 0 for an engine whose
-// GPUs cannot be chosen. A need above the budget, or above what other programs leave, leads to a smaller context where the
-// context is automatic. Otherwise a load that fits by its estimate is refused only for a while, and only if its engine ran out
-// of memory.
+// plan returns the plan of a load on n GPUs, with the memory that such a load was measured to need. n is 0 for an
+// engine whose GPUs cannot be chosen. A need above the budget, or above what other programs leave, leads to a smaller
+// context where the context is automatic. Otherwise a load that fits by its estimate is refused only for a while, and
+// only if its engine ran out of memory.
 func (h *Host) plan(e loadSpec, n int, share plan.Share) (plan.Plan, error) {
 	p, err := h.measuredPlan(e, n, share)
 	if err != nil || e.model.Memory > 0 || share.Left <= 0 || p.Need <= share.Left {
@@ -104,8 +104,8 @@ func measured(e Engine) int64 {
 	return 0
 }
 
-// measureLocked records what a loaded engine took, and reports whether that is new. If it is more than planned, it is what the
-// model counts from now on.
+// measureLocked records what a loaded engine took, and reports whether that is new. If it is more than planned, it is
+// what the model counts from now on.
 func (h *Host) measureLocked(r *resident, took int64) bool {
 	p := &r.plan
 	if took <= p.Measured || p.Measured > 0 && !differ(took, p.Measured) {
@@ -183,8 +183,8 @@ func (h *Host) measureLoop(ctx context.Context) {
 	}
 }
 
-// raiseNeed notes that an engine ran out of memory: what it failed to get is added to its need, which at most doubles the
-// estimate. It returns the new need, 0 after other failures.
+// raiseNeed notes that an engine ran out of memory: what it failed to get is added to its need, which at most doubles
+// the estimate. It returns the new need, 0 after other failures.
 func (h *Host) raiseNeed(p plan.Plan, rc *recipe.Recipe, err error) int64 {
 	exit, ended := errors.AsType[*engine.ExitError](err)
 	if !ended || p.Key == "" {

@@ -34,8 +34,8 @@ const LibraryName = "libreveille_mm.so"
 // releaseName is the interposer's file name in a release (make dist).
 const releaseName = "libreveille_mm_linux_" + runtime.GOARCH + ".so"
 
-// ErrNoInterposer means that engines cannot be attached: the library was not built, or this system does not support it.
-// Engines also run without it, but uncached.
+// ErrNoInterposer means that engines cannot be attached: the library was not built, or this system does not support
+// it. Engines also run without it, but uncached.
 var ErrNoInterposer = errors.New("mmcache: no interposer")
 
 // FindLibrary returns the path of the interposer in the first of dirs that contains it, or ErrNoInterposer. The
@@ -113,8 +113,8 @@ const (
 )
 
 // Attach creates the socket for an engine of model m that is about to start as e describes. It returns ErrNoInterposer
-// if engines cannot be attached, and another error if an encoder file cannot be inspected. Call Started when the engine
-// serves, and Detach when it has ended.
+// if engines cannot be attached, and another error if an encoder file cannot be inspected. Call Started when the
+// engine serves, and Detach when it has ended.
 func (s *Server) Attach(m *catalog.Model, e Encoder) (*Attachment, error) {
 	if !supported || s.cfg.Library == "" {
 		return nil, ErrNoInterposer
@@ -132,8 +132,8 @@ func (s *Server) Attach(m *catalog.Model, e Encoder) (*Attachment, error) {
 	})
 }
 
-// identify computes the encoder's digest while the engine starts. It accepts the digest only if the engine has read the
-// same files.
+// identify computes the encoder's digest while the engine starts. It accepts the digest only if the engine has read
+// the same files.
 func (a *Attachment) identify(e Encoder) {
 	defer close(a.decided)
 	began := time.Now()
@@ -157,8 +157,8 @@ func (a *Attachment) identify(e Encoder) {
 	}
 }
 
-// Started says that the engine has read its files and serves. Nothing is cached before. If a file changed since Attach,
-// the engine stays uncached; later changes do not affect it. Started may be called once, and on nil.
+// Started says that the engine has read its files and serves. Nothing is cached before. If a file changed since
+// Attach, the engine stays uncached; later changes do not affect it. Started may be called once, and on nil.
 func (a *Attachment) Started() {
 	if a != nil {
 		a.started <- unchanged(a.files)

@@ -49,8 +49,8 @@ func (m Media) Header(sig Sig) [headerSize]byte {
 // redisKey returns the name of the hash that holds the entries of a key.
 func redisKey(sig Sig, k Key) string { return fmt.Sprintf("mm:%016x:%016x", uint64(sig), uint64(k)) }
 
-// A Layout is the shape of an encoder's output for one medium: Width is the floats per token, Tokens the tokens of each
-// chunk (a medium is one chunk, or several slices).
+// A Layout is the shape of an encoder's output for one medium: Width is the floats per token, Tokens the tokens of
+// each chunk (a medium is one chunk, or several slices).
 type Layout struct {
 	Width  uint32
 	Tokens []uint32
@@ -78,7 +78,8 @@ func (l Layout) Bytes() int64 {
 	return sum * int64(l.Width) * 4
 }
 
-// A Namespace is a set of entries that may be shared: its media are encoded alike, and their senders may learn of each other.
+// A Namespace is a set of entries that may be shared: its media are encoded alike, and their senders may learn of each
+// other.
 type Namespace struct {
 	Pool    string // pools share nothing
 	Tenant  string // tenant, "" if all requests share entries

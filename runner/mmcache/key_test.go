@@ -113,8 +113,8 @@ func (s sample) ident() Ident {
 	return s.space.Ident(keyOf(s.space.Sig, s.media, s.raw), s.media, sha256.Sum256(s.raw), s.layout)
 }
 
-// TestIdentProperty checks that equal inputs have equal identities, whatever ran before, and that any difference yields
-// another field.
+// TestIdentProperty checks that equal inputs have equal identities, whatever ran before, and that any difference
+// yields another field.
 func TestIdentProperty(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		a, b := drawSample(r, "a"), drawSample(r, "b")

@@ -30,8 +30,8 @@ const (
 	roomShare    = 2 // nothing is written while Redis uses more than half of it, whoever does
 )
 
-// poolQuota keeps the entries of all hosts within a number of bytes, and within their share of Redis' memory, apart from
-// what others write within quotaFresh. It is not safe for concurrent use.
+// poolQuota keeps the entries of all hosts within a number of bytes, and within their share of Redis' memory, apart
+// from what others write within quotaFresh. It is not safe for concurrent use.
 type poolQuota struct {
 	rdb   redis.UniversalClient
 	ttl   time.Duration
@@ -73,8 +73,8 @@ func (l *poolQuota) reserve(ctx context.Context, n int64) (bool, error) {
 	return true, nil
 }
 
-// memoryOf returns the bytes that Redis uses and its maxmemory, which is 0 if it has none or does not say. Of a Cluster it
-// asks one node.
+// memoryOf returns the bytes that Redis uses and its maxmemory, which is 0 if it has none or does not say. Of a
+// Cluster it asks one node.
 func memoryOf(ctx context.Context, rdb redis.UniversalClient) (used, most int64, err error) {
 	text, err := rdb.Info(ctx, "memory").Result()
 	if _, refused := errors.AsType[redis.Error](err); refused {

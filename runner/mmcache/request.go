@@ -33,8 +33,8 @@ type requests struct {
 	crowded uint64 // incremented when one starts while another is open
 }
 
-// Begin announces a request before the engine sees it. tenant is its tenant, or ""; counted says that it may have media.
-// End it when the engine's first byte has arrived or the request has failed.
+// Begin announces a request before the engine sees it. tenant is its tenant, or ""; counted says that it may have
+// media. End it when the engine's first byte has arrived or the request has failed.
 func (a *Attachment) Begin(tenant string, counted bool) *Request {
 	q := &Request{a: a, counted: counted}
 	r := &a.requests
@@ -59,8 +59,8 @@ func (a *Attachment) Begin(tenant string, counted bool) *Request {
 	return q
 }
 
-// Token returns the value of HeaderToken for the engine. It is nil if the engine's requests need no token, and on a nil
-// Request.
+// Token returns the value of HeaderToken for the engine. It is nil if the engine's requests need no token, and on a
+// nil Request.
 func (q *Request) Token() []byte {
 	if q == nil || !q.a.byKey {
 		return nil
@@ -69,7 +69,8 @@ func (q *Request) Token() []byte {
 }
 
 // End returns how many of this request's media came from the cache, and how many were encoded. exact is false if
-// another request with media was in the engine at any moment since Begin, and after the first call. End may be called on nil.
+// another request with media was in the engine at any moment since Begin, and after the first call. End may be called
+// on nil.
 func (q *Request) End() (hits, misses int64, exact bool) {
 	if q == nil {
 		return 0, 0, false
@@ -87,8 +88,8 @@ func (q *Request) End() (hits, misses int64, exact bool) {
 	return hits - q.hits, misses - q.misses, q.alone && r.crowded == q.crowded
 }
 
-// tenantOf returns the tenant of the request that a token identifies. If tenants share nothing and the token is unknown,
-// it returns false, and the media are neither looked up nor stored.
+// tenantOf returns the tenant of the request that a token identifies. If tenants share nothing and the token is
+// unknown, it returns false, and the media are neither looked up nor stored.
 func (a *Attachment) tenantOf(t token) (tenant string, ok bool) {
 	if !a.byKey {
 		return "", true

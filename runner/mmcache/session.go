@@ -104,7 +104,8 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	var ids []Ident
 	var layouts []Layout
 	for i, it := range r.items {
-		k, sum, err := hashMedia(space.Sig, it.media, io.NewSectionReader(r.file, int64(it.offset), int64(it.bytes)), int64(it.bytes), x.buf)
+		raw := io.NewSectionReader(r.file, int64(it.offset), int64(it.bytes))
+		k, sum, err := hashMedia(space.Sig, it.media, raw, int64(it.bytes), x.buf)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errProtocol, err)
 		}

@@ -221,7 +221,8 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// TestShareOfRedis checks that entries never fill a Redis that has a maxmemory, whatever the quota: state can be written.
+// TestShareOfRedis checks that entries never fill a Redis that has a maxmemory, whatever the quota: state can be
+// written.
 func TestShareOfRedis(t *testing.T) {
 	const memory = 16 << 20
 	rdb := redisClient(t, testenv.StartRedis(t, "--maxmemory", strconv.Itoa(memory)).Addr)

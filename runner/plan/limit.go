@@ -22,8 +22,8 @@ const (
 	mediaBytes  = 1 << 30 // decoded images and audio of one request
 )
 
-// attentionOnly are the architectures whose only memory between requests is the KV cache. Others keep states of unknown
-// size.
+// attentionOnly are the architectures whose only memory between requests is the KV cache. Others keep states of
+// unknown size.
 var attentionOnly = map[string]bool{
 	"llama": true, "llama4": true, "mistral3": true, "qwen2": true, "qwen2moe": true, "qwen2vl": true, "qwen3": true, "qwen3moe": true, "qwen3vl": true,
 	"qwen3vlmoe": true, "gemma": true, "gemma2": true, "gemma3": true, "gemma-embedding": true, "phi2": true, "phi3": true, "phimoe": true, "gpt-oss": true,

@@ -67,7 +67,8 @@ func (o *Options) heed(args []string) {
 }
 
 // Apply returns the effective options with the plan's values for options that are unset or that only the runner sets;
-// nil leaves the choice to the engine. It leaves out options that the recipe does not have or that extra arguments set.
+// nil leaves the choice to the engine. It leaves out options that the recipe does not have or that extra arguments
+// set.
 func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
 	out := maps.Clone(opts)
 	if out == nil {
@@ -97,8 +98,8 @@ func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
 	return out
 }
 
-// overrules reports whether the plan's value replaces a configured one: the configured value means something else to the runner
-// (the size of its batches, the context of one sequence), or is more than the engine accepts.
+// overrules reports whether the plan's value replaces a configured one: the configured value means something else to
+// the runner (the size of its batches, the context of one sequence), or is more than the engine accepts.
 func (p *Plan) overrules(engine, option string) bool {
 	switch engine {
 	case recipe.LlamaCpp:

@@ -62,8 +62,8 @@ type Options struct {
 	NoPromptCache bool
 	// FullWindows means that layers with a sliding window keep all tokens.
 	FullWindows bool
-	// Conversations means that those of the engine are to be saved, for which layers with a sliding window keep all tokens if
-	// that fits.
+	// Conversations means that those of the engine are to be saved, for which layers with a sliding window keep all
+	// tokens if that fits.
 	Conversations bool
 
 	beyond int64 // of the share
@@ -121,8 +121,8 @@ type Plan struct {
 	HostLimit int64 `json:"host_limit,omitempty"`
 	// Forgets says why conversations of llama-server do not survive an unload, "" if they can.
 	Forgets string `json:"forgets,omitempty"`
-	// Widened is how many bytes it takes to keep all tokens in layers with a sliding window, for conversations to survive an
-	// unload; 0 if the plan does not make the engine do so.
+	// Widened is how many bytes it takes to keep all tokens in layers with a sliding window, for conversations to survive
+	// an unload; 0 if the plan does not make the engine do so.
 	Widened int64 `json:"widened,omitempty"`
 
 	// Fixed means that Need does not depend on the host's memory.
@@ -310,8 +310,8 @@ func (p *Plan) plain(m *Meta, o *Options, reason string) {
 	}
 }
 
-// fitSequences lowers the number of sequences to the tokens of a physical batch. llama-server aborts when it cannot compute
-// a token of each at once.
+// fitSequences lowers the number of sequences to the tokens of a physical batch. llama-server aborts when it cannot
+// compute a token of each at once.
 func (p *Plan) fitSequences() {
 	if p.Parallel > p.Physical {
 		p.warn("n_parallel %d is more than a physical batch of %d tokens and was lowered to it", p.Parallel, p.Physical)

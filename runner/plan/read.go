@@ -18,9 +18,9 @@ const maxConfig = 4 << 20
 // errNoMetadata: the checkpoint is not something to read metadata from, but for example a registry's name for a model.
 var errNoMetadata = errors.New("no metadata can be read from it")
 
-// Read reads the metadata of a checkpoint on this host: a GGUF file of any name, or a folder with config.json and safetensors. It
-// reads only headers, so it takes milliseconds for a model of any size, and its cost is bounded whatever the file
-// holds.
+// Read reads the metadata of a checkpoint on this host: a GGUF file of any name, or a folder with config.json and
+// safetensors. It reads only headers, so it takes milliseconds for a model of any size, and its cost is bounded
+// whatever the file holds.
 func Read(checkpoint string) (Meta, error) {
 	info, err := os.Stat(checkpoint)
 	switch {

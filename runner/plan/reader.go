@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A Reader caches the metadata of unchanged files, so that a repeated read only checks the file's size and date. The zero value
-// is ready. It is safe for concurrent use.
+// A Reader caches the metadata of unchanged files, so that a repeated read only checks the file's size and date. The
+// zero value is ready. It is safe for concurrent use.
 type Reader struct {
 	mu    sync.Mutex
 	known map[string]remembered

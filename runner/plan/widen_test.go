@@ -7,7 +7,8 @@ import (
 	"reveille/infra/policy"
 )
 
-// Layers with a sliding window keep all tokens, so that conversations survive, if that fits the share and takes no context.
+// Layers with a sliding window keep all tokens, so that conversations survive, if that fits the share and takes no
+// context.
 func TestWiden(t *testing.T) {
 	const extra = 3840 * 2 * 2 * (4096 - 4*512 - 512) // bytes, at a context of 4096
 	usual := Options{Type: policy.LLM, Engine: "llamacpp", Devices: policy.CPU, Context: 4096, Tuned: true, Conversations: true}

@@ -56,9 +56,9 @@ func findCgroups() (c cgroups) {
 // root is where the hierarchies are mounted; by controller in version 1.
 const root = "/sys/fs/cgroup"
 
-// cgroupDir returns the folder of this process's own group by /proc/self/cgroup: for a version 1 controller, or for version
-// 2 if controller is "". For a process that is in runnerGroup already, it is that group's parent. In a container the mount
-// may show that group alone.
+// cgroupDir returns the folder of this process's own group by /proc/self/cgroup: for a version 1 controller, or for
+// version 2 if controller is "". For a process that is in runnerGroup already, it is that group's parent. In a
+// container the mount may show that group alone.
 func cgroupDir(own, controller string) string {
 	for line := range strings.Lines(own) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)

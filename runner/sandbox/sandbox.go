@@ -1,8 +1,8 @@
-// Package sandbox confines engine processes. On Linux each engine is forked by a dedicated thread. Before the fork that
-// thread gives up, for itself and its children, everything that engines do not need: new privileges, capabilities,
-// files other than the model's, the network, and system calls that only attacks use. There is no launcher program, so
-// the engine is the runner's own child from the start. Control groups limit memory and processes where the runner may
-// create them. On other systems [New] reports every measure as missing.
+// Package sandbox confines engine processes. On Linux each engine is forked by a dedicated thread. Before the fork
+// that thread gives up, for itself and its children, everything that engines do not need: new privileges,
+// capabilities, files other than the model's, the network, and system calls that only attacks use. There is no
+// launcher program, so the engine is the runner's own child from the start. Control groups limit memory and processes
+// where the runner may create them. On other systems [New] reports every measure as missing.
 //
 // infra/adr/0018-engines-in-a-sandbox.md lists what each measure needs and what is not covered.
 package sandbox

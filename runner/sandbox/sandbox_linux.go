@@ -89,8 +89,8 @@ func New(cfg Config) (*Sandbox, error) {
 }
 
 // growStacks raises this process's soft stack limit to stackLimit, as far as the hard limit allows. glibc takes it as
-// the size of thread stacks when a program starts. It also lowers an unlimited soft limit, which glibc would treat as 2
-// MiB.
+// the size of thread stacks when a program starts. It also lowers an unlimited soft limit, which glibc would treat as
+// 2 MiB.
 func growStacks() {
 	var l unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_STACK, &l) != nil || l.Cur >= stackLimit && l.Cur != unix.RLIM_INFINITY {

@@ -367,8 +367,8 @@ func try(t *testing.T, s *Sandbox, w world, j Jail) (map[string]string, error) {
 	return got, ended
 }
 
-// TestJail lets a program try everything that an engine needs and everything that must be blocked: once with files that
-// its own user can read, once with files that only root can read.
+// TestJail lets a program try everything that an engine needs and everything that must be blocked: once with files
+// that its own user can read, once with files that only root can read.
 func TestJail(t *testing.T) {
 	for _, open := range []bool{true, false} {
 		t.Run(map[bool]string{true: "own user", false: "runner's user"}[open], func(t *testing.T) {

@@ -145,8 +145,8 @@ func (c *Cache) Close() {
 	c.release()
 }
 
-// Has reports whether the weights of a location are there for a load that is about to hold them: for Config.Wanted they
-// are not removed. So loads that wait for each other's slots do not evict each other's weights in turn.
+// Has reports whether the weights of a location are there for a load that is about to hold them: for Config.Wanted
+// they are not removed. So loads that wait for each other's slots do not evict each other's weights in turn.
 func (c *Cache) Has(at Location) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,8 +157,8 @@ func (c *Cache) Has(at Location) bool {
 	return e != nil
 }
 
-// Path is where an engine finds the weights of a location, false if they have to be pulled first. Without a hold they may
-// be removed at any time.
+// Path is where an engine finds the weights of a location, false if they have to be pulled first. Without a hold they
+// may be removed at any time.
 func (c *Cache) Path(at Location) (string, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,8 +184,8 @@ type Hold struct {
 // holdTries bounds how often an entry may be removed between its pull and its hold.
 const holdTries = 3
 
-// Hold keeps the weights of a location in the cache until Release, pulling them first if need be. Errors are [*Error], or
-// the end of ctx.
+// Hold keeps the weights of a location in the cache until Release, pulling them first if need be. Errors are [*Error],
+// or the end of ctx.
 func (c *Cache) Hold(ctx context.Context, at Location) (*Hold, error) {
 	for range holdTries {
 		c.mu.Lock()

@@ -1,7 +1,7 @@
 // Package weights fetches the files of models that lie elsewhere into a folder on the host, bounded in bytes.
 //
-// A location is where weights come from, hf:// or s3://; an entry is the folder that holds what a location names; a hold
-// keeps an entry from being removed while an engine reads it.
+// A location is where weights come from, hf:// or s3://; an entry is the folder that holds what a location names; a
+// hold keeps an entry from being removed while an engine reads it.
 //
 //	.lock                      held by the process that owns the folder
 //	.pulling/ENTRY/…           files of an unfinished pull; .progress says which ranges have arrived

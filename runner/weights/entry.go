@@ -93,8 +93,8 @@ func (c *Cache) readEntry(id string) (*entry, error) {
 	return e, nil
 }
 
-// entryLocked returns the entry of a location if its files are all there in their sizes and have the requested checksum,
-// otherwise nil.
+// entryLocked returns the entry of a location if its files are all there in their sizes and have the requested
+// checksum, otherwise nil.
 func (c *Cache) entryLocked(at Location) *entry {
 	e := c.entries[idOf(at)]
 	if e == nil || e.Location != at.String() {

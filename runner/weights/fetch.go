@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// fetch writes files below a folder and compares each with its checksum. When it returns without an error, all bytes are
-// durable and all sizes known.
+// fetch writes files below a folder and compares each with its checksum. When it returns without an error, all bytes
+// are durable and all sizes known.
 func (c *Cache) fetch(ctx context.Context, p *pull, folder *os.Root, files []File) error {
 	progress, err := openProgress(folder, c.cfg.Range, files)
 	if err != nil {
@@ -54,7 +54,8 @@ type progress struct {
 
 type span struct{ file, n int }
 
-// openProgress reads what an earlier pull of the same files has left in the folder. What belongs to other files is removed.
+// openProgress reads what an earlier pull of the same files has left in the folder. What belongs to other files is
+// removed.
 func openProgress(folder *os.Root, step int64, files []File) (*progress, error) {
 	records := make([]record, len(files))
 	for i, f := range files {

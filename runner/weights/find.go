@@ -60,7 +60,8 @@ func find(ctx context.Context, src Source, at Location) (found, error) {
 	return folder(ctx, src, at, nil)
 }
 
-// missing reports whether a name may not exist. S3 denies access to missing keys without permission to list the bucket.
+// missing reports whether a name may not exist. S3 denies access to missing keys without permission to list the
+// bucket.
 func missing(err error) bool { return errors.Is(err, ErrNotFound) || errors.Is(err, ErrDenied) }
 
 // folder is find for a folder; none is the error when there is none.
@@ -99,8 +100,8 @@ func shards(name string) []string {
 // otherForms are the extensions of weights that a folder with safetensors repeats in other formats.
 var otherForms = []string{".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".tflite", ".gguf"}
 
-// needed filters a folder for the files that an engine needs: no hidden files and, beside safetensors, no weights in other
-// formats. Of a folder with a single GGUF file it is that file.
+// needed filters a folder for the files that an engine needs: no hidden files and, beside safetensors, no weights in
+// other formats. Of a folder with a single GGUF file it is that file.
 func needed(files []File) (found, error) {
 	ending := func(end string) func(File) bool {
 		return func(f File) bool { return strings.HasSuffix(strings.ToLower(f.Name), end) }

@@ -44,7 +44,8 @@ func TestFullDisks(t *testing.T) {
 	}
 }
 
-// Without a limit of its own, a cache takes half of the free disk: a pull of three quarters is refused before a byte of it.
+// Without a limit of its own, a cache takes half of the free disk: a pull of three quarters is refused before a byte
+// of it.
 func TestHalfOfTheDiskByDefault(t *testing.T) {
 	dir := t.TempDir()
 	free, err := freeBytes(dir)

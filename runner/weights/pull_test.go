@@ -195,7 +195,8 @@ func TestNothingListens(t *testing.T) {
 	}
 }
 
-// All shards of a split file, whichever is named; a repository that was renamed; a whole repository and a folder of it.
+// All shards of a split file, whichever is named; a repository that was renamed; a whole repository and a folder of
+// it.
 func TestSeveralFiles(t *testing.T) {
 	b := start(t)
 	part := func(i int) string { return "q/m-0000" + string(rune('0'+i)) + "-of-00003.gguf" }

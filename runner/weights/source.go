@@ -21,8 +21,8 @@ type Location struct {
 	SHA256 string // of its one file, in lower-case hex; "" leaves it to what the source says
 }
 
-// A Source finds weights at locations of one scheme. Its methods and those of its files are safe for concurrent use. Their
-// errors are [*Error], without a location, or count as [ErrFetch]. Errors hold no secrets.
+// A Source finds weights at locations of one scheme. Its methods and those of its files are safe for concurrent use.
+// Their errors are [*Error], without a location, or count as [ErrFetch]. Errors hold no secrets.
 type Source interface {
 	// Stat describes the one file of that name. ErrNotFound: there is none; there may be a folder.
 	Stat(ctx context.Context, at catalog.Checkpoint) (File, error)

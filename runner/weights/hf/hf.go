@@ -1,5 +1,5 @@
-// Package hf finds weights in repositories of the Hugging Face hub, or of a mirror that speaks its protocol: ranged reads
-// of a file's page, which redirects to a store, and listings of whole repositories.
+// Package hf finds weights in repositories of the Hugging Face hub, or of a mirror that speaks its protocol: ranged
+// reads of a file's page, which redirects to a store, and listings of whole repositories.
 //
 // The token goes to the hub alone, never along a redirect to another origin. It is in no error, nor are the queries of
 // URLs, which hold the store's signatures.

@@ -43,8 +43,8 @@ var _ weights.Source = (*Source)(nil)
 // New makes a source. It calls client at the first request for an object, and again while it fails.
 func New(client func(context.Context) (API, error)) *Source { return &Source{client: client} }
 
-// Client makes a client for AWS's settings. Ranges have no checksum of their own, so none is asked for; stores that are
-// not AWS have no name for each bucket, so the path names it.
+// Client makes a client for AWS's settings. Ranges have no checksum of their own, so none is asked for; stores that
+// are not AWS have no name for each bucket, so the path names it.
 func Client(cfg aws.Config) *awss3.Client {
 	return awss3.NewFromConfig(cfg, func(o *awss3.Options) {
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
@@ -72,7 +72,9 @@ func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File,
 	if err != nil {
 		return weights.File{}, err
 	}
-	head, err := api.HeadObject(ctx, &awss3.HeadObjectInput{Bucket: &at.Bucket, Key: &at.Path, ChecksumMode: types.ChecksumModeEnabled})
+	head, err := api.HeadObject(ctx, &awss3.HeadObjectInput{
+		Bucket: &at.Bucket, Key: &at.Path, ChecksumMode: types.ChecksumModeEnabled,
+	})
 	if err != nil {
 		return weights.File{}, refused("HEAD", at, err)
 	}
@@ -124,8 +126,8 @@ func (s *Source) List(ctx context.Context, at catalog.Checkpoint) ([]weights.Fil
 	return out, nil // S3 lists them in order
 }
 
-// digest is the strongest checksum of an object's bytes that S3 tells: those of the whole object, not of its parts; or its
-// ETag where that is one: of an object that was put in one piece and is not encrypted with a key of its own.
+// digest is the strongest checksum of an object's bytes that S3 tells: those of the whole object, not of its parts; or
+// its ETag where that is one: of an object that was put in one piece and is not encrypted with a key of its own.
 func digest(h *awss3.HeadObjectOutput) weights.Digest {
 	if h.ChecksumType != types.ChecksumTypeComposite {
 		for _, sum := range []struct {
@@ -141,7 +143,8 @@ func digest(h *awss3.HeadObjectOutput) weights.Digest {
 			}
 		}
 	}
-	plain := h.SSECustomerAlgorithm == nil && (h.ServerSideEncryption == "" || h.ServerSideEncryption == types.ServerSideEncryptionAes256)
+	plain := h.SSECustomerAlgorithm == nil &&
+		(h.ServerSideEncryption == "" || h.ServerSideEncryption == types.ServerSideEncryptionAes256)
 	etag := strings.Trim(aws.ToString(h.ETag), `"`)
 	if raw, err := hex.DecodeString(etag); err == nil && len(raw) == 16 && plain {
 		return weights.Digest{Algorithm: weights.MD5, Sum: strings.ToLower(etag)}
@@ -164,7 +167,8 @@ func refused(verb string, at catalog.Checkpoint, err error) error {
 	if status == 0 {
 		return fmt.Errorf("%s %s: %w", verb, at, err)
 	}
-	e := &weights.Error{Kind: weights.ErrFetch, Note: fmt.Sprintf("status %d %s", status, code), Cause: fmt.Errorf("%s %s: %w", verb, at, err)}
+	e := &weights.Error{Kind: weights.ErrFetch, Note: fmt.Sprintf("status %d %s", status, code)}
+	e.Cause = fmt.Errorf("%s %s: %w", verb, at, err)
 	switch status {
 	case http.StatusForbidden:
 		e.Kind = weights.ErrDenied
