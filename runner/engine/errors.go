@@ -40,7 +40,6 @@ var (
 type LoadError struct {
 	Kind   error // one of the errors of a load above
 	Detail string
-	Digest string     // of ErrCorrupt: identifies the file's content
 	Exit   *ExitError // how the process ended; nil when it was never started
 }
 

@@ -212,7 +212,7 @@ func checkContent(s Spec, files *modelfile.Checker) error {
 // describeFileError puts what is wrong with a file into words for clients.
 func describeFileError(err error, path string) error {
 	if bad, ok := errors.AsType[*modelfile.Error](err); ok {
-		return &LoadError{Kind: ErrCorrupt, Detail: filepath.Base(path) + ": " + bad.Reason, Digest: bad.Digest}
+		return &LoadError{Kind: ErrCorrupt, Detail: filepath.Base(path) + ": " + bad.Reason}
 	}
 	if cause, ok := errors.AsType[syscall.Errno](err); ok {
 		return fmt.Errorf("model file %s: %w", filepath.Base(path), cause)

@@ -154,8 +154,7 @@ type Host struct {
 	grace            context.Context // nil until interrupted: the time left to open requests
 	active           bool            // a request was open since the last beat
 	stats            Stats
-	crashed          map[string]time.Time // by model: time of its engine's last crash, see Crashed
-	crashedPins      map[string]*bool     // by model: loadPin of an engine that crashed, for its next load
+	crashedPins      map[string]*bool // by model: loadPin of an engine that crashed, for its next load
 }
 
 // wait is the loop's state of a waiting ticket.
@@ -186,7 +185,7 @@ func New(cfg Config) *Host {
 	h := &Host{
 		cfg: cfg, log: cfg.Log, store: cfg.Store, wake: make(chan struct{}, 1), generation: cfg.Generation, stale: true,
 		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, pulls: map[string]*pull{}, waits: map[string]*wait{}, inProgress: map[string]time.Time{},
-		quarantine: map[string]time.Time{}, crashed: map[string]time.Time{}, crashedPins: map[string]*bool{}, learned: map[string]string{}, forgotten: map[string]Forgotten{}, needs: map[string]measuredNeed{}, settings: settings{limits: cfg.Limits}, hardware: cfg.Hardware,
+		quarantine: map[string]time.Time{}, crashedPins: map[string]*bool{}, learned: map[string]string{}, forgotten: map[string]Forgotten{}, needs: map[string]measuredNeed{}, settings: settings{limits: cfg.Limits}, hardware: cfg.Hardware,
 	}
 	h.notice.given = make(chan struct{})
 	h.life, h.endLife = context.WithCancelCause(context.Background())

@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -160,7 +159,6 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 	if crashed {
 		r.reason = "engine died"
 		h.stats.Crashes++
-		h.noteCrashLocked(r.id, time.Now())
 		if r.loadPin != nil {
 			h.crashedPins[r.id] = r.loadPin
 		}
@@ -175,30 +173,6 @@ func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 		h.raiseNeed(p, r.recipe, e.Err())
 	}
 	h.freeSlot(ctx, r)
-}
-
-// crashMemory is how long the host remembers that an engine crashed.
-const crashMemory = 10 * time.Minute
-
-// noteCrashLocked records when a model's engine crashed and forgets old crashes.
-func (h *Host) noteCrashLocked(model string, now time.Time) {
-	maps.DeleteFunc(h.crashed, func(_ string, at time.Time) bool { return now.Sub(at) >= crashMemory })
-	h.crashed[model] = now
-}
-
-// Crashed returns when a model's engine last ended without being stopped by the host, or the zero time if it did not in
-// the last ten minutes. An engine whose process is gone counts at once.
-func (h *Host) Crashed(model string) time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if r := h.residents[model]; r != nil && r.engine != nil && r.reason == "" {
-		select {
-		case <-r.engine.Done(): // watch is about to record it
-			return time.Now()
-		default:
-		}
-	}
-	return h.crashed[model]
 }
 
 // freeSlot frees the slot of a model whose process is gone, once. It deletes the record before a new copy can have one.

@@ -67,19 +67,6 @@ func (h *Host) View() View {
 	return v
 }
 
-// EnginesOf returns the engines of a model, those of its retired copies included.
-func (h *Host) EnginesOf(model string) []Engine {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var out []Engine
-	for _, r := range h.residents {
-		if r.id == model && r.engine != nil {
-			out = append(out, r.engine)
-		}
-	}
-	return out
-}
-
 // EngineOf returns the engine of a loaded model, or nil.
 func (h *Host) EngineOf(model string) Engine {
 	h.mu.Lock()

@@ -8,13 +8,10 @@ package modelfile
 
 import (
 	"bufio"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	gguf "github.com/gpustack/gguf-parser-go"
@@ -23,7 +20,6 @@ import (
 // Error is a file that is no sound model.
 type Error struct {
 	Reason string // for people; it quotes nothing of the file
-	Digest string // tells the damaged content from any other, in hex
 }
 
 // Error gives the reason.
@@ -73,11 +69,7 @@ func Check(path string) error {
 	case w.reason == "":
 		return nil
 	}
-	digest, err := headDigest(f, info.Size())
-	if err != nil {
-		return err
-	}
-	return &Error{Reason: w.reason, Digest: digest}
+	return &Error{Reason: w.reason}
 }
 
 // IsGGUF reports whether a file is named .gguf or begins as a GGUF file, like the blobs of Ollama's store.
@@ -93,15 +85,6 @@ func IsGGUF(path string) bool {
 	var magic [4]byte
 	_, err = io.ReadFull(f, magic[:])
 	return err == nil && string(magic[:]) == "GGUF"
-}
-
-// headDigest names a content by its first part and its length.
-func headDigest(f *os.File, size int64) (string, error) {
-	const head = 1 << 20
-	h := sha256.New()
-	_, err := io.Copy(h, io.NewSectionReader(f, 0, head))
-	h.Write(strconv.AppendInt(nil, size, 10))
-	return hex.EncodeToString(h.Sum(nil)), err
 }
 
 // header walks all that comes before the weights.
