@@ -28,7 +28,7 @@ var relayedHeaders = [...]string{"Content-Encoding", "Content-Disposition", "Loc
 
 // deliver sets the runner's answer on the client's response.
 func (x *exchange) deliver() error {
-	resp, h := x.resp, &x.Ctx.Response.Header
+	resp, h := x.resp, &x.call.Ctx.Response.Header
 	if x.upgrade {
 		return x.deliverWebSocket()
 	}
@@ -48,8 +48,8 @@ func (x *exchange) deliver() error {
 		return errNoStream()
 	}
 	x.modelHeaders()
-	x.Answered(resp.Status())
-	x.Ctx.SetStatusCode(resp.Status())
+	x.call.Answered(resp.Status())
+	x.call.Ctx.SetStatusCode(resp.Status())
 	h.SetContentTypeBytes(resp.ContentType())
 	for _, name := range relayedHeaders {
 		if v := resp.Header(name); len(v) > 0 {
@@ -83,29 +83,29 @@ func (x *exchange) sendTranslated() error {
 	x.answered = true
 	x.seen.keep(engine)
 	x.modelHeaders()
-	return x.Reply(fasthttp.StatusOK, json.RawMessage(answer))
+	return x.call.Reply(fasthttp.StatusOK, json.RawMessage(answer))
 }
 
 // sendStream commits: it sends status 200 and the headers of an event stream. Its body is the runner's answer, or the
 // rest of the wait for it.
 func (x *exchange) sendStream() {
 	x.modelHeaders()
-	x.Answered(fasthttp.StatusOK)
-	x.s.dir.Uses.Stream(x.model.ID, 1)
+	x.call.Answered(fasthttp.StatusOK)
+	x.call.s.dir.Uses.Stream(x.call.model.ID, 1)
 	x.streaming = true
-	x.Ctx.SetStatusCode(fasthttp.StatusOK)
-	x.Ctx.SetContentType(x.Match.Dialect.StreamType())
-	x.setHeaders(streamHeaders)
-	x.keepBody = true // until the first event, because the request may be repeated before it
+	x.call.Ctx.SetStatusCode(fasthttp.StatusOK)
+	x.call.Ctx.SetContentType(x.call.Match.Dialect.StreamType())
+	x.call.setHeaders(streamHeaders)
+	x.call.keepBody = true // until the first event, because the request may be repeated before it
 	x.sendBody(&responseBody{x: x, events: true, open: x.resp != nil && x.resp.Status() > 0}, -1)
 }
 
 // sendBody makes b the body of the client's response. If its first bytes are still to come, the head is sent at once.
 func (x *exchange) sendBody(b *responseBody, size int) {
 	x.answered, x.handed = true, true
-	x.observed.setEndsWithStream()
-	x.Ctx.Response.SetBodyStream(b, size)
-	x.Ctx.Response.ImmediateHeaderFlush = size < 0 && (!b.events || b.open) && x.resp.Buffered() == 0
+	x.call.observed.setEndsWithStream()
+	x.call.Ctx.Response.SetBodyStream(b, size)
+	x.call.Ctx.Response.ImmediateHeaderFlush = size < 0 && (!b.events || b.open) && x.resp.Buffered() == 0
 }
 
 // responseBody is the body of the client's response. fasthttp's goroutine for the connection writes it, and closes it,
@@ -157,7 +157,7 @@ func (b *responseBody) next() (p []byte, err error) {
 // awaitAnswer waits for the runner's answer until the next comment is due, or returns the comment.
 func (b *responseBody) awaitAnswer() ([]byte, error) {
 	if now := time.Now(); !now.Before(b.due) {
-		b.due = now.Add(b.x.s.cfg.Keepalive)
+		b.due = now.Add(b.x.call.s.cfg.Keepalive)
 		b.scratch = b.x.comment(b.scratch[:0])
 		return b.scratch, nil
 	}
@@ -179,7 +179,7 @@ func (b *responseBody) nextEvents() ([]byte, error) {
 		return nil, b.errorEvent()
 	}
 	if b.due.IsZero() && resp.Buffered() == 0 {
-		b.due = time.Now().Add(b.x.s.cfg.Keepalive)
+		b.due = time.Now().Add(b.x.call.s.cfg.Keepalive)
 	}
 	p, err := resp.Next(b.due)
 	switch {
@@ -201,20 +201,20 @@ func (b *responseBody) nextEvents() ([]byte, error) {
 
 // comment reports the progress of the load to a waiting client.
 func (x *exchange) comment(dst []byte) []byte {
-	w := x.waiter.Load()
+	w := x.route.waiter.Load()
 	if w == nil { // loaded: the engine is computing
 		return append(dst, api.Ping...)
 	}
 	st := w.Progress()
 	return api.LoadingComment{
-		Model: x.model.ID, State: st.Stage, Host: st.Host, Waited: time.Since(x.Began), Position: st.Position, ETA: st.ETA,
+		Model: x.call.model.ID, State: st.Stage, Host: st.Host, Waited: time.Since(x.call.Began), Position: st.Position, ETA: st.ETA,
 		BytesDone: st.BytesDone, BytesTotal: st.BytesTotal,
 	}.Append(dst)
 }
 
 // ping returns the dialect's ping, or a comment before the first event.
 func (b *responseBody) ping() []byte {
-	if p := b.x.Match.Dialect.Ping(); p != nil && b.seen.Begun() {
+	if p := b.x.call.Match.Dialect.Ping(); p != nil && b.seen.Begun() {
 		return p
 	}
 	return append(b.scratch[:0], api.Ping...)
@@ -276,12 +276,12 @@ func (b *responseBody) broken(err error) []byte {
 
 // breakEvent returns the error event that ends a broken stream.
 func (x *exchange) breakEvent(err error) []byte {
-	x.s.m.streamErrors.Inc()
+	x.call.s.m.streamErrors.Inc()
 	e := x.asError(err)
 	if errors.Is(e, api.EngineCrashed) {
 		x.recordCrash()
 	}
-	return x.Match.Dialect.StreamError(e, x.ID)
+	return x.call.Match.Dialect.StreamError(e, x.call.ID)
 }
 
 // translated is next, in the client's dialect.
@@ -289,7 +289,7 @@ func (b *responseBody) translated() ([]byte, error) {
 	for {
 		p, err := b.next()
 		if err == nil && b.x.seen.keep(p) {
-			b.x.dropBody() // the request cannot be sent again
+			b.x.call.dropBody() // the request cannot be sent again
 		}
 		to := b.x.translator
 		switch {
@@ -365,6 +365,6 @@ func (b *responseBody) recoverPanic(err *error) {
 	if v := recover(); v != nil {
 		*err = fmt.Errorf("panic in an answer: %v", v)
 		b.err, b.end = *err, *err
-		b.x.s.log.Error("panic in an answer", "request", b.x.ID, "panic", v, "stack", string(debug.Stack()))
+		b.x.call.s.log.Error("panic in an answer", "request", b.x.call.ID, "panic", v, "stack", string(debug.Stack()))
 	}
 }

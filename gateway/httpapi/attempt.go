@@ -78,7 +78,7 @@ func (x *exchange) awaitTurn(until time.Time) (bool, error) {
 	if have, err := x.acquireEndpoint(until); !have || err != nil {
 		return have, err
 	}
-	if x.admission == nil {
+	if x.try.admission == nil {
 		local := x.localRunner()
 		if local == nil {
 			return true, nil
@@ -86,40 +86,40 @@ func (x *exchange) awaitTurn(until time.Time) (bool, error) {
 		if err := x.prepareSend(); err != nil {
 			return false, err
 		}
-		x.admission = local.Admit(x.s.cfg.Signer.Gateway(), &x.link, &x.req)
+		x.try.admission = local.Admit(x.call.s.cfg.Signer.Gateway(), &x.try.link, &x.try.req)
 	}
-	return x.admission.Wait(until), nil
+	return x.try.admission.Wait(until), nil
 }
 
 // localRunner returns the endpoint's runner if it is in this process. WebSockets and
 // answers that pass through unchanged need a connection, so they never go this way.
 func (x *exchange) localRunner() LocalRunner {
-	if x.s.cfg.LocalRunner == nil || x.raw || x.upgrade {
+	if x.call.s.cfg.LocalRunner == nil || x.raw || x.upgrade {
 		return nil
 	}
-	return x.s.cfg.LocalRunner(x.endpoint.Host, x.endpoint.Addr)
+	return x.call.s.cfg.LocalRunner(x.route.endpoint.Host, x.route.endpoint.Addr)
 }
 
 // send sends the request to its endpoint, after ready. A runner that could not be reached has not seen the request, so the
 // request waits again.
 func (x *exchange) send() (*relay.Response, error) {
-	if t := x.admission; t != nil {
-		x.admission, x.prompt = nil, int64(x.text/4)
+	if t := x.try.admission; t != nil {
+		x.try.admission, x.try.prompt = nil, int64(x.call.text/4)
 		return t.Start()
 	}
 	if err := x.prepareSend(); err != nil {
 		return nil, err
 	}
-	s := x.s
-	call := rpc.Call{Method: x.req.Method, Path: string(x.path), Host: x.endpoint.Host, Model: x.model.ID, CacheTenant: x.cacheTenant, Length: len(x.body)}
-	x.req.Add(rpc.HeaderAuth, []byte(s.cfg.Signer.Sign(call)))
-	x.prompt = int64(x.text / 4)
-	resp, err := s.dir.Client(x.endpoint.Host, x.endpoint.Addr).Start(&x.link, &x.req)
+	s := x.call.s
+	call := rpc.Call{Method: x.try.req.Method, Path: string(x.path), Host: x.route.endpoint.Host, Model: x.call.model.ID, CacheTenant: x.try.cacheTenant, Length: len(x.call.body)}
+	x.try.req.Add(rpc.HeaderAuth, []byte(s.cfg.Signer.Sign(call)))
+	x.try.prompt = int64(x.call.text / 4)
+	resp, err := s.dir.Client(x.route.endpoint.Host, x.route.endpoint.Addr).Start(&x.try.link, &x.try.req)
 	if err == nil {
 		return resp, nil
 	}
 	if re, ok := errors.AsType[*relay.Error](err); ok && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
-		s.log.Warn("runner not reached", "host", x.endpoint.Host, "request", x.ID, "error", err)
+		s.log.Warn("runner not reached", "host", x.route.endpoint.Host, "request", x.call.ID, "error", err)
 		return nil, x.retryAtGate(api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err))
 	}
 	return nil, err
@@ -127,31 +127,31 @@ func (x *exchange) send() (*relay.Response, error) {
 
 // prepareSend counts the request at its endpoint and makes what is sent there, but for the signature.
 func (x *exchange) prepareSend() error {
-	if err := x.s.crashes.Check(x.Account, x.model.ID, time.Now()); err != nil { // changed meanwhile
+	if err := x.call.s.crashes.Check(x.call.Account, x.call.model.ID, time.Now()); err != nil { // changed meanwhile
 		return err
 	}
-	x.sent = time.Now()
+	x.try.sent = time.Now()
 	x.countOpen()
-	s, h := x.s, &x.Ctx.Request.Header
+	s, h := x.call.s, &x.call.Ctx.Request.Header
 	tenant, cacheTenant := "", ""
 	if s.cfg.Keys.Configured() {
-		tenant = s.tenant(&x.Key)
+		tenant = s.tenant(&x.call.Key)
 	}
-	if x.model.MMProj != "" && x.model.MMCache == catalog.SharePerKey || x.model.Conversations == catalog.SharePerKey {
+	if x.call.model.MMProj != "" && x.call.model.MMCache == catalog.SharePerKey || x.call.model.Conversations == catalog.SharePerKey {
 		cacheTenant = tenant
 	}
-	x.cacheTenant = cacheTenant
+	x.try.cacheTenant = cacheTenant
 	// FirstByte and Silence are the last resort against a runner that hangs; its own limits take effect first.
-	x.req = relay.Request{Method: methodOf(h.Method()), Path: x.path, Body: x.body, Fields: x.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte}
-	values := x.scratch[:0]
+	x.try.req = relay.Request{Method: methodOf(h.Method()), Path: x.path, Body: x.call.body, Fields: x.try.fields[:0], FirstByte: s.cfg.FirstByte, Silence: s.cfg.FirstByte}
+	values := x.try.scratch[:0]
 	add := func(name, value string) {
 		n := len(values)
 		values = append(values, value...)
-		x.req.Add(name, values[n:])
+		x.try.req.Add(name, values[n:])
 	}
-	add(rpc.HeaderModel, x.model.ID)
-	add(rpc.HeaderRequest, x.ID)
-	if x.engineStreams {
+	add(rpc.HeaderModel, x.call.model.ID)
+	add(rpc.HeaderRequest, x.call.ID)
+	if x.call.engineStreams {
 		add(rpc.HeaderStream, "1")
 	}
 	if cacheTenant != "" {
@@ -160,29 +160,29 @@ func (x *exchange) prepareSend() error {
 	if tenant != "" {
 		add(rpc.HeaderTenant, tenant)
 	}
-	if x.info.Ticket != "" {
-		add(rpc.HeaderTicket, x.info.Ticket)
-		if x.info.Waiters > 1 {
-			add(rpc.HeaderWaiters, strconv.Itoa(x.info.Waiters))
+	if x.route.info.Ticket != "" {
+		add(rpc.HeaderTicket, x.route.info.Ticket)
+		if x.route.info.Waiters > 1 {
+			add(rpc.HeaderWaiters, strconv.Itoa(x.route.info.Waiters))
 		}
 	}
-	if x.Match.Route.Body == api.BodyJSON {
-		x.req.Add("Content-Type", jsonType) // whatever the client sent
+	if x.call.Match.Route.Body == api.BodyJSON {
+		x.try.req.Add("Content-Type", jsonType) // whatever the client sent
 	} else if v := h.ContentType(); len(v) > 0 {
-		x.req.Add("Content-Type", v)
+		x.try.req.Add("Content-Type", v)
 	}
 	if v := h.Peek("Accept"); len(v) > 0 {
-		x.req.Add("Accept", v)
+		x.try.req.Add("Accept", v)
 	}
-	if v := x.Key.Priority(h.Peek(rpc.HeaderPriority)); v != "" {
-		x.req.Add(rpc.HeaderPriority, []byte(v))
+	if v := x.call.Key.Priority(h.Peek(rpc.HeaderPriority)); v != "" {
+		x.try.req.Add(rpc.HeaderPriority, []byte(v))
 	}
 	if x.upgrade {
-		x.req.AddWebSocket(h)
+		x.try.req.AddWebSocket(h)
 	}
-	if n := len(values); x.observed != nil {
-		if values = x.observed.beginAttempt(x, values); len(values) > n {
-			x.req.Add(trace.Header, values[n:])
+	if n := len(values); x.call.observed != nil {
+		if values = x.call.observed.beginAttempt(x, values); len(values) > n {
+			x.try.req.Add(trace.Header, values[n:])
 		}
 	}
 	return nil
@@ -202,25 +202,25 @@ var jsonType = []byte("application/json")
 
 // countOpen counts the request at its endpoint and records the use of the model. HEAD is not a use.
 func (x *exchange) countOpen() {
-	if x.counted {
+	if x.try.counted {
 		return
 	}
-	x.counted = true
-	x.s.cfg.Gate.Begin(x.endpoint, x.model.ID)
+	x.try.counted = true
+	x.call.s.cfg.Gate.Begin(x.route.endpoint, x.call.model.ID)
 	x.touch()
 }
 
 func (x *exchange) touch() {
-	if !x.Match.Head {
-		x.s.dir.Touch(x.endpoint.Host, x.model.ID)
+	if !x.call.Match.Head {
+		x.call.s.dir.Touch(x.route.endpoint.Host, x.call.model.ID)
 	}
 }
 
 // uncountOpen undoes countOpen.
 func (x *exchange) uncountOpen() {
-	if x.counted {
-		x.counted = false
-		x.s.cfg.Gate.End(x.endpoint, x.model.ID)
+	if x.try.counted {
+		x.try.counted = false
+		x.call.s.cfg.Gate.End(x.route.endpoint, x.call.model.ID)
 		x.touch()
 	}
 }
@@ -252,7 +252,7 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 	if err != nil {
 		body = nil
 	}
-	return clientError(resp, body, x.endpoint.Host)
+	return clientError(resp, body, x.route.endpoint.Host)
 }
 
 // clientError returns the client's error for an error answer from a runner or its engine.
@@ -267,18 +267,18 @@ func clientError(resp *relay.Response, body []byte, host string) *api.Error {
 func (x *exchange) refusal(resp *relay.Response) error {
 	reason := string(resp.Header(rpc.HeaderRefused))
 	switch {
-	case reason == rpc.RefusedAuth && !x.signedAgain:
+	case reason == rpc.RefusedAuth && !x.try.signedAgain:
 		// The clocks differ, or calls sent much later overtook this one: try once more with a new signature.
-		x.signedAgain, x.hasEndpoint = true, true
+		x.try.signedAgain, x.route.hasEndpoint = true, true
 		if ms, err := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64); err == nil {
-			x.s.cfg.Signer.Correct(x.endpoint.Host, ms)
+			x.call.s.cfg.Signer.Correct(x.route.endpoint.Host, ms)
 		}
 		return errAgain
 	case reason == rpc.RefusedAuth:
 		return api.New(api.InternalError, "The model's host does not accept this gateway.").
-			WithCause(errors.New("runner " + x.endpoint.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))
+			WithCause(errors.New("runner " + x.route.endpoint.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))
 	case reason == rpc.RefusedHost:
 		return x.retryAtGate(api.New(api.HostUnreachable, "The model's host could not be reached; try again."))
 	}
-	return x.retryAtGate(api.Newf(api.ModelLoading, "The model '%s' is not ready yet; try again.", x.model.ID))
+	return x.retryAtGate(api.Newf(api.ModelLoading, "The model '%s' is not ready yet; try again.", x.call.model.ID))
 }

@@ -43,10 +43,10 @@ func (c *call) embedAs(q embeddingRequest, tell func(vectors []json.RawMessage, 
 // embed serves an embedding request of another dialect, whose body is in the engine's. tell turns the engine's answer into the
 // client's.
 func (x *exchange) embed(tell func(raw []byte) ([]byte, error)) error {
-	if err := x.checkBody(bodycheck.Embeddings); err != nil {
+	if err := x.call.checkBody(bodycheck.Embeddings); err != nil {
 		return err
 	}
-	form, err := x.embeddingForm()
+	form, err := x.call.embeddingForm()
 	if err != nil {
 		return err
 	}

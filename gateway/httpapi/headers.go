@@ -12,17 +12,17 @@ import (
 // modelHeaders sets the headers that every answer of a model carries about how it was served. Call it before the head
 // is sent.
 func (x *exchange) modelHeaders() {
-	h := &x.Ctx.Response.Header
-	h.SetCanonical(api.SentModel, []byte(x.model.ID))
-	h.SetCanonical(api.SentModelState, []byte(x.state))
-	host, waited, load := x.endpoint.Host, x.info.Waited, time.Duration(0)
-	if w := x.waiter.Load(); w != nil { // a stream that begins before its model is ready
+	h := &x.call.Ctx.Response.Header
+	h.SetCanonical(api.SentModel, []byte(x.call.model.ID))
+	h.SetCanonical(api.SentModelState, []byte(x.route.state))
+	host, waited, load := x.route.endpoint.Host, x.route.info.Waited, time.Duration(0)
+	if w := x.route.waiter.Load(); w != nil { // a stream that begins before its model is ready
 		st := w.Progress()
 		host = st.Host
 		waited += st.Waited
 		load = min(st.Loading, waited)
-	} else if x.info.Cold {
-		load = min(time.Duration(x.info.LoadMS)*time.Millisecond, waited)
+	} else if x.route.info.Cold {
+		load = min(time.Duration(x.route.info.LoadMS)*time.Millisecond, waited)
 	}
 	if host != "" {
 		h.SetCanonical(api.SentHost, []byte(host))
@@ -33,19 +33,19 @@ func (x *exchange) modelHeaders() {
 	h.SetCanonical(api.SentLoadMS, ms(buf[:0], load))
 	b := ms(append(buf[:0], "queue;dur="...), waited-load)
 	b = ms(append(b, ", load;dur="...), load)
-	b = ms(append(b, ", ttft;dur="...), time.Since(x.Began))
+	b = ms(append(b, ", ttft;dur="...), time.Since(x.call.Began))
 	h.SetCanonical(api.SentServerTiming, b)
-	if x.cold {
+	if x.route.cold {
 		h.Set(api.HeaderColdStart, "1")
 		x.queueHeader()
 	}
-	if len(x.info.Evicted) > 0 {
-		h.Set(api.HeaderEvicted, strings.Join(x.info.Evicted, ","))
+	if len(x.route.info.Evicted) > 0 {
+		h.Set(api.HeaderEvicted, strings.Join(x.route.info.Evicted, ","))
 	}
 }
 
 func (x *exchange) queueHeader() {
-	x.Ctx.Response.Header.Set(api.HeaderQueueLength, strconv.Itoa(x.ahead))
+	x.call.Ctx.Response.Header.Set(api.HeaderQueueLength, strconv.Itoa(x.route.ahead))
 }
 
 // setModelName puts the name of the answering model into a JSON body.

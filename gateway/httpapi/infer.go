@@ -16,7 +16,7 @@ import (
 // exchange is one inference request and its response. It belongs to the connection's goroutine: the handler's and then, if
 // the response has a body that is relayed, the one that writes it. Only abandon may be called from other goroutines.
 type exchange struct {
-	*call
+	call       *call
 	path       []byte                              // at the engine
 	upgrade    bool                                // pass a WebSocket through
 	raw        bool                                // pass method, headers and answer through unchanged
@@ -27,8 +27,8 @@ type exchange struct {
 
 	place int          // among the open exchanges
 	watch *relay.Watch // for the client leaving
-	routing
-	attempt
+	route routing
+	try   attempt
 
 	resp      *relay.Response // a runner's answer, or the wait for it; nil between attempts
 	answered  bool            // the client gets an answer
@@ -68,26 +68,26 @@ var errPanicked = errors.New("panic in a handler")
 // start finds a runner, waiting for a load if necessary, and delivers the answer. Until a stream is committed, every
 // failure has its own HTTP status.
 func (x *exchange) start() (err error) {
-	s := x.s
+	s := x.call.s
 	hold := s.cfg.HoldWhole
-	if x.stream {
+	if x.call.stream {
 		hold = s.cfg.Hold
 	}
-	if x.wait, err = waitPolicyOf(&x.Ctx.Request.Header, hold); err != nil {
+	if x.route.wait, err = waitPolicyOf(&x.call.Ctx.Request.Header, hold); err != nil {
 		return err
 	}
 	if s.draining.Load() {
 		return api.GoingAway()
 	}
-	if err := s.crashes.Check(x.Account, x.model.ID, x.Began); err != nil {
-		return x.refuseByLimit(err)
+	if err := s.crashes.Check(x.call.Account, x.call.model.ID, x.call.Began); err != nil {
+		return x.call.refuseByLimit(err)
 	}
-	if err := x.Account.Begin(); err != nil {
-		return x.refuseByLimit(err)
+	if err := x.call.Account.Begin(); err != nil {
+		return x.call.refuseByLimit(err)
 	}
-	x.Account.SetHeaders(&x.Ctx.Response.Header)
+	x.call.Account.SetHeaders(&x.call.Ctx.Response.Header)
 	s.inflight.add(x)
-	x.watch = s.watcher.Arm(x.Ctx.Conn(), func() { x.abandon(relay.ErrGone) })
+	x.watch = s.watcher.Arm(x.call.Ctx.Conn(), func() { x.abandon(relay.ErrGone) })
 	outcome := errPanicked
 	defer func() {
 		if !x.handed {
@@ -98,10 +98,10 @@ func (x *exchange) start() (err error) {
 	case outcome == nil:
 		return nil
 	case clientGone(outcome):
-		s.log.Debug("client left", "request", x.ID, "model", x.model.ID)
-		s.m.answer(x.RouteName(), web.StatusGone)
-		x.Ctx.SetStatusCode(web.StatusGone)
-		x.Ctx.SetConnectionClose()
+		s.log.Debug("client left", "request", x.call.ID, "model", x.call.model.ID)
+		s.m.answer(x.call.RouteName(), web.StatusGone)
+		x.call.Ctx.SetStatusCode(web.StatusGone)
+		x.call.Ctx.SetConnectionClose()
 		return nil
 	}
 	e := x.asError(outcome)
@@ -114,11 +114,11 @@ func (x *exchange) start() (err error) {
 
 // run finds an endpoint, attempts it until there is an answer or a stream must be committed without one, and delivers that.
 func (x *exchange) run() (err error) {
-	if x.endpoint, x.hasEndpoint = x.s.cfg.Gate.EndpointFor(x.model.ID, x.body); x.hasEndpoint {
-		x.state = "loaded"
-	} else if x.state = x.s.dir.StateOf(x.model.ID); x.Match.Head {
-		err = notLoaded(x.model.ID)
-	} else if x.load != nil && x.wait.policy == "block" && x.state == "unloaded" {
+	if x.route.endpoint, x.route.hasEndpoint = x.call.s.cfg.Gate.EndpointFor(x.call.model.ID, x.call.body); x.route.hasEndpoint {
+		x.route.state = "loaded"
+	} else if x.route.state = x.call.s.dir.StateOf(x.call.model.ID); x.call.Match.Head {
+		err = notLoaded(x.call.model.ID)
+	} else if x.load != nil && x.route.wait.policy == "block" && x.route.state == "unloaded" {
 		err = x.load(x)
 	} else {
 		err = x.coldPolicy()
@@ -127,8 +127,8 @@ func (x *exchange) run() (err error) {
 		return err
 	}
 	var commit time.Time
-	if x.stream {
-		commit = x.Began.Add(x.s.cfg.CommitAfter)
+	if x.call.stream {
+		commit = x.call.Began.Add(x.call.s.cfg.CommitAfter)
 	}
 	switch err := x.attemptUntilAnswered(commit); {
 	case err == relay.ErrPending:
@@ -160,8 +160,8 @@ func clientGone(err error) bool {
 
 // abandon ends the exchange from another goroutine, whatever it waits for.
 func (x *exchange) abandon(cause error) {
-	x.link.Cancel(cause)
-	if w := x.waiter.Load(); w != nil {
+	x.try.link.Cancel(cause)
+	if w := x.route.waiter.Load(); w != nil {
 		w.Leave(false)
 	}
 }
@@ -171,40 +171,40 @@ func (x *exchange) abandon(cause error) {
 func (x *exchange) finish(err error) {
 	x.watch.Stop()
 	x.closeResponse()
-	if t := x.admission; t != nil {
-		x.admission = nil
+	if t := x.try.admission; t != nil {
+		x.try.admission = nil
 		t.Drop()
 	}
-	x.s.inflight.remove(x)
-	if w := x.waiter.Swap(nil); w != nil {
+	x.call.s.inflight.remove(x)
+	if w := x.route.waiter.Swap(nil); w != nil {
 		w.Leave(false)
 	}
 	x.uncountOpen()
 	if x.streaming {
-		x.s.dir.Uses.Stream(x.model.ID, -1)
+		x.call.s.dir.Uses.Stream(x.call.model.ID, -1)
 	}
-	x.Account.End()
-	x.s.m.seconds.UpdateDuration(x.Began)
-	first := time.Since(x.Began)
+	x.call.Account.End()
+	x.call.s.m.seconds.UpdateDuration(x.call.Began)
+	first := time.Since(x.call.Began)
 	if x.answered {
 		first = 0
 		if !x.seen.first.IsZero() {
-			first = x.seen.first.Sub(x.Began)
+			first = x.seen.first.Sub(x.call.Began)
 		}
-		x.Account.Charge(x.recordOutcome(err))
+		x.call.Account.Charge(x.recordOutcome(err))
 	} else if clientGone(err) {
-		x.Account.Charge(x.prompt)
+		x.call.Account.Charge(x.try.prompt)
 	}
 	if err == nil {
-		x.s.history.Answered(time.Now(), first, x.cold)
+		x.call.s.history.Answered(time.Now(), first, x.route.cold)
 	}
-	x.observed.endExchange(x, first, err)
+	x.call.observed.endExchange(x, first, err)
 	if x.onComplete != nil && err == nil {
 		x.onComplete()
 	}
-	x.body = nil
+	x.call.body = nil
 	if x.handed {
-		x.dropBody()
+		x.call.dropBody()
 	}
 }
 
@@ -223,17 +223,17 @@ func (x *exchange) recordOutcome(err error) (tokens int64) {
 	switch {
 	case err == nil:
 		if a := x.recordAnswer(); a.Reported {
-			x.observed.setUsage(a.Input, a.Output, a.Cached)
+			x.call.observed.setUsage(a.Input, a.Output, a.Cached)
 			return a.Input + a.Output
 		}
 	case clientGone(err):
-		x.s.log.Debug("client left during the answer", "request", x.ID, "model", x.model.ID)
+		x.call.s.log.Debug("client left during the answer", "request", x.call.ID, "model", x.call.model.ID)
 	default:
-		x.s.m.broken.Inc()
-		x.s.log.Warn("engine answer was cut off", "request", x.ID, "model", x.model.ID, "error", err)
+		x.call.s.m.broken.Inc()
+		x.call.s.log.Warn("engine answer was cut off", "request", x.call.ID, "model", x.call.model.ID, "error", err)
 		return x.seen.events
 	}
-	return x.seen.events + x.prompt
+	return x.seen.events + x.try.prompt
 }
 
 // asError maps an error of the exchange to the client's error.
@@ -244,7 +244,7 @@ func (x *exchange) asError(err error) *api.Error {
 	case errors.As(err, &e):
 		return e
 	case errors.As(err, &eventErr): // from the engine, or from the runner with a code of our own table
-		return api.NormalizeEvent(eventErr.Data, x.endpoint.Host)
+		return api.NormalizeEvent(eventErr.Data, x.route.endpoint.Host)
 	case errors.Is(err, relay.ErrTimeout):
 		return api.New(api.UpstreamTimeout, "The model did not answer in time.").WithCause(err)
 	case errors.Is(err, relay.ErrTooLarge):

@@ -100,7 +100,7 @@ func (o *observed) beginAttempt(x *exchange, dst []byte) []byte {
 	now := time.Now()
 	o.relay.End(now)
 	o.relay = o.span.Child(trace.Client, "relay", now)
-	o.relay.Text("reveille.host", x.endpoint.Host)
+	o.relay.Text("reveille.host", x.route.endpoint.Host)
 	return o.relay.AppendContext(dst)
 }
 
@@ -110,16 +110,16 @@ func (o *observed) endExchange(x *exchange, first time.Duration, err error) {
 		return
 	}
 	now, e := time.Now(), &o.entry
-	e.Model, e.Host, e.Cold, e.Waited, e.FirstByte = x.model.ID, x.endpoint.Host, x.cold, x.info.Waited, first
-	if x.info.Cold {
-		e.Load = time.Duration(x.info.LoadMS) * time.Millisecond
+	e.Model, e.Host, e.Cold, e.Waited, e.FirstByte = x.call.model.ID, x.route.endpoint.Host, x.route.cold, x.route.info.Waited, first
+	if x.route.info.Cold {
+		e.Load = time.Duration(x.route.info.LoadMS) * time.Millisecond
 	}
 	e.Broken = err != nil && o.endsWithStream
 	if x.answered && x.translator == nil {
 		e.BytesOut = x.seen.bytes
 	}
 	if o.hold != nil { // it left
-		o.endWait(x.info, err)
+		o.endWait(x.route.info, err)
 	}
 	if err != nil {
 		o.relay.Fail()
@@ -132,7 +132,7 @@ func (o *observed) endExchange(x *exchange, first time.Duration, err error) {
 		o.span.Text("reveille.cold", "true")
 	}
 	if o.endsWithStream {
-		o.end(x.request)
+		o.end(x.call.request)
 	}
 }
 

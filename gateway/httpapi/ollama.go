@@ -94,7 +94,7 @@ func (o *ollamaCall) form(generate bool, x *exchange) *ollama.ResponseWriter {
 	}
 	load := func() time.Duration { return 0 }
 	if x != nil {
-		load = func() time.Duration { return x.info.Waited }
+		load = func() time.Duration { return x.route.info.Waited }
 	}
 	return &ollama.ResponseWriter{Model: name, Generate: generate, Began: o.Began, Now: time.Now, Load: load}
 }
@@ -233,7 +233,7 @@ func (o *ollamaCall) loadSized() (func(*exchange) error, error) {
 		if err := (loadCharge{x}).CountLoad(); err != nil {
 			return err
 		}
-		ctx, stop := context.WithTimeout(o.s.life, min(x.wait.limit, queueLimit))
+		ctx, stop := context.WithTimeout(o.s.life, min(x.route.wait.limit, queueLimit))
 		defer stop()
 		_, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadRequest{Model: o.model.ID, Options: options})
 		return err

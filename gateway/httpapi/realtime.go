@@ -36,21 +36,21 @@ func (s *Server) realtime(r *request) error {
 // deliverWebSocket answers with the WebSocket that the engine agreed to.
 func (x *exchange) deliverWebSocket() error {
 	resp := x.resp
-	if !resp.AcceptsWebSocket(&x.Ctx.Request.Header) {
-		return api.Newf(api.NotSupported, "The engine of the model '%s' has no realtime API.", x.model.ID).
+	if !resp.AcceptsWebSocket(&x.call.Ctx.Request.Header) {
+		return api.Newf(api.NotSupported, "The engine of the model '%s' has no realtime API.", x.call.model.ID).
 			WithCause(fmt.Errorf("status %d", resp.Status()))
 	}
-	x.Answered(fasthttp.StatusSwitchingProtocols)
+	x.call.Answered(fasthttp.StatusSwitchingProtocols)
 	x.handed, x.resp = true, nil // SwitchTo closes it
-	x.observed.setEndsWithStream()
-	x.s.work.Add(1)
-	more := []relay.Field{{Name: api.HeaderRequestID, Value: []byte(x.ID)}, {Name: api.HeaderModel, Value: []byte(x.model.ID)}}
-	resp.SwitchTo(x.Ctx, more, webSocketIdle, func(err error) {
+	x.call.observed.setEndsWithStream()
+	x.call.s.work.Add(1)
+	more := []relay.Field{{Name: api.HeaderRequestID, Value: []byte(x.call.ID)}, {Name: api.HeaderModel, Value: []byte(x.call.model.ID)}}
+	resp.SwitchTo(x.call.Ctx, more, webSocketIdle, func(err error) {
 		if err != nil {
-			x.s.log.Info("websocket ended", "request", x.ID, "model", x.model.ID, "error", err)
+			x.call.s.log.Info("websocket ended", "request", x.call.ID, "model", x.call.model.ID, "error", err)
 		}
 		x.finish(err)
-		x.s.work.Done()
+		x.call.s.work.Done()
 	})
 	return nil
 }

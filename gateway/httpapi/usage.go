@@ -171,14 +171,14 @@ func object(b []byte) []byte {
 
 // recordAnswer adds the exchange's complete answer to the pool's statistics, and returns it.
 func (x *exchange) recordAnswer() state.Answer {
-	a := state.Answer{Host: x.endpoint.Host, Model: x.model.ID}
+	a := state.Answer{Host: x.route.endpoint.Host, Model: x.call.model.ID}
 	var u usage
 	if u, a.Reported = x.seen.usage(); a.Reported {
 		a.Input, a.Output, a.Cached, a.PerSecond = u.Input, u.Output, u.Cached, u.PerSecond
 		if !x.seen.first.IsZero() {
-			a.FirstToken = x.seen.first.Sub(x.Began)
+			a.FirstToken = x.seen.first.Sub(x.call.Began)
 		}
 	}
-	x.s.cfg.Usage.Answered(a)
+	x.call.s.cfg.Usage.Answered(a)
 	return a
 }

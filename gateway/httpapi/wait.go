@@ -59,24 +59,24 @@ type routing struct {
 
 // coldPolicy applies x-cold-wait to a model that is not loaded: fail and fallback do not wait.
 func (x *exchange) coldPolicy() error {
-	gate := x.s.cfg.Gate
-	switch x.wait.policy {
+	gate := x.call.s.cfg.Gate
+	switch x.route.wait.policy {
 	case "fallback":
-		for _, id := range x.model.Fallback {
+		for _, id := range x.call.model.Fallback {
 			endpoint, warm := gate.Endpoint(id)
-			m, known := x.s.cfg.Catalog().Model(id)
-			if !warm || !known || m.Type != x.model.Type || !x.Key.Allows(id) {
+			m, known := x.call.s.cfg.Catalog().Model(id)
+			if !warm || !known || m.Type != x.call.model.Type || !x.call.Key.Allows(id) {
 				continue
 			}
-			x.model, x.state, x.endpoint, x.hasEndpoint = m, "loaded", endpoint, true
-			return x.setModelName()
+			x.call.model, x.route.state, x.route.endpoint, x.route.hasEndpoint = m, "loaded", endpoint, true
+			return x.call.setModelName()
 		}
 	case "fail":
-		w, err := gate.Enter(scheduling.WaitRequest{Model: x.model.ID, Background: true, Account: loadCharge{x}})
+		w, err := gate.Enter(scheduling.WaitRequest{Model: x.call.model.ID, Background: true, Account: loadCharge{x}})
 		if err != nil {
 			return err
 		}
-		x.ahead = w.Ahead()
+		x.route.ahead = w.Ahead()
 		_, _, err = w.Result()
 		return err
 	}
@@ -87,16 +87,16 @@ func (x *exchange) coldPolicy() error {
 // gate, and for none if a load is already in progress.
 type loadCharge struct{ x *exchange }
 
-func (t loadCharge) BeginWait() error { return t.x.Account.BeginWait() }
+func (t loadCharge) BeginWait() error { return t.x.call.Account.BeginWait() }
 
-func (t loadCharge) EndWait() { t.x.Account.EndWait() }
+func (t loadCharge) EndWait() { t.x.call.Account.EndWait() }
 
 func (t loadCharge) CountLoad() error {
-	if t.x.loadCharged {
+	if t.x.route.loadCharged {
 		return nil
 	}
-	err := t.x.chargeLoad()
-	t.x.loadCharged, t.x.loadDenied = err == nil, err != nil
+	err := t.x.call.chargeLoad()
+	t.x.route.loadCharged, t.x.route.loadDenied = err == nil, err != nil
 	return err
 }
 
@@ -111,10 +111,10 @@ func (c *call) chargeLoad() error {
 // recheckLoading checks again whether the model is loaded or loading, before a request is refused because its key has
 // no load left: the mirror may be behind.
 func (x *exchange) recheckLoading() bool {
-	x.loadDenied = false
-	_, err := x.s.dir.Fresh()
-	x.loadCharged = err == nil && x.s.dir.StateOf(x.model.ID) != "unloaded"
-	return x.loadCharged
+	x.route.loadDenied = false
+	_, err := x.call.s.dir.Fresh()
+	x.route.loadCharged = err == nil && x.call.s.dir.StateOf(x.call.model.ID) != "unloaded"
+	return x.route.loadCharged
 }
 
 // refusals counts the runners' refusals that sent the exchange back to the gate.
@@ -136,18 +136,18 @@ const (
 // over, or at once for HEAD, which may start no load.
 func (x *exchange) retryAtGate(why *api.Error) error {
 	x.uncountOpen()
-	x.prompt = 0
-	if x.Match.Head {
+	x.try.prompt = 0
+	if x.call.Match.Head {
 		return why
 	}
-	x.hasEndpoint = false
-	x.info.Ticket = ""
-	x.refusals.why = why
-	if !slices.Contains(x.refusals.hosts, x.endpoint.Host) {
-		x.refusals.hosts = append(x.refusals.hosts, x.endpoint.Host)
+	x.route.hasEndpoint = false
+	x.route.info.Ticket = ""
+	x.route.refusals.why = why
+	if !slices.Contains(x.route.refusals.hosts, x.route.endpoint.Host) {
+		x.route.refusals.hosts = append(x.route.refusals.hosts, x.route.endpoint.Host)
 	}
-	if x.refusals.n++; x.refusals.n > 1 {
-		x.refusals.pause = time.Now().Add(min(maxPause, firstPause<<min(x.refusals.n-2, 10)))
+	if x.route.refusals.n++; x.route.refusals.n > 1 {
+		x.route.refusals.pause = time.Now().Add(min(maxPause, firstPause<<min(x.route.refusals.n-2, 10)))
 	}
 	return errAgain
 }
@@ -155,32 +155,32 @@ func (x *exchange) retryAtGate(why *api.Error) error {
 // acquireEndpoint obtains an endpoint: from the mirror for a warm model, else from the gate. It returns false if there
 // is none by the given time. The zero time leaves only the request's own limit.
 func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
-	if x.hasEndpoint {
+	if x.route.hasEndpoint {
 		return true, nil
 	}
 	if in, err := x.pause(until); !in || err != nil {
 		return false, err
 	}
-	w := x.waiter.Load()
+	w := x.route.waiter.Load()
 	if w == nil {
-		left := x.wait.limit - time.Since(x.Began)
-		if x.refusals.why != nil && left <= 0 {
-			return false, x.refusals.why
+		left := x.route.wait.limit - time.Since(x.call.Began)
+		if x.route.refusals.why != nil && left <= 0 {
+			return false, x.route.refusals.why
 		}
 		var err error
-		ask := scheduling.WaitRequest{Model: x.model.ID, Refused: x.refusals.hosts, Limit: max(left, time.Millisecond), Account: loadCharge{x}}
-		w, err = x.s.cfg.Gate.Enter(ask)
-		if x.loadDenied && x.recheckLoading() {
-			w, err = x.s.cfg.Gate.Enter(ask)
+		ask := scheduling.WaitRequest{Model: x.call.model.ID, Refused: x.route.refusals.hosts, Limit: max(left, time.Millisecond), Account: loadCharge{x}}
+		w, err = x.call.s.cfg.Gate.Enter(ask)
+		if x.route.loadDenied && x.recheckLoading() {
+			w, err = x.call.s.cfg.Gate.Enter(ask)
 		}
 		if err != nil {
-			x.ahead = x.s.cfg.Gate.Waiting()[x.model.ID]
+			x.route.ahead = x.call.s.cfg.Gate.Waiting()[x.call.model.ID]
 			return false, err
 		}
-		x.cold, x.ahead = true, max(x.ahead, w.Ahead())
-		x.observed.beginWait()
-		x.waiter.Store(w)
-		if x.link.Cause() != nil { // abandoned before it could see the waiter
+		x.route.cold, x.route.ahead = true, max(x.route.ahead, w.Ahead())
+		x.call.observed.beginWait()
+		x.route.waiter.Store(w)
+		if x.try.link.Cause() != nil { // abandoned before it could see the waiter
 			w.Leave(false)
 		}
 	}
@@ -188,34 +188,34 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 		return false, nil
 	}
 	endpoint, info, err := w.Result()
-	x.waiter.Store(nil)
-	x.observed.endWait(info, err)
-	waited := x.info.Waited + info.Waited
+	x.route.waiter.Store(nil)
+	x.call.observed.endWait(info, err)
+	waited := x.route.info.Waited + info.Waited
 	if err != nil {
-		x.info.Waited = waited
-		if cause := x.link.Cause(); cause != nil {
+		x.route.info.Waited = waited
+		if cause := x.try.link.Cause(); cause != nil {
 			return false, cause
 		}
 		return false, err
 	}
-	x.endpoint, x.info, x.hasEndpoint = endpoint, info, true
-	x.info.Waited = waited
-	x.cold = info.Cold
+	x.route.endpoint, x.route.info, x.route.hasEndpoint = endpoint, info, true
+	x.route.info.Waited = waited
+	x.route.cold = info.Cold
 	return true, nil
 }
 
 // pause waits out the pause after a refusal. It returns false if until comes first.
 func (x *exchange) pause(until time.Time) (bool, error) {
-	d := time.Until(x.refusals.pause)
+	d := time.Until(x.route.refusals.pause)
 	if d <= 0 {
 		return true, nil
 	}
-	in := until.IsZero() || !until.Before(x.refusals.pause)
+	in := until.IsZero() || !until.Before(x.route.refusals.pause)
 	if !in {
 		d = max(0, time.Until(until))
 	}
 	time.Sleep(d) // at most maxPause, so a client that leaves is noticed soon
-	return in, x.link.Cause()
+	return in, x.try.link.Cause()
 }
 
 // waitFor waits for done until the given time; the zero time means no limit.
