@@ -116,12 +116,20 @@ func forbidden(folder, imported string, test bool) string {
 		case folder == "infra/config" && test: // it compares the settings of all programs with their page
 		case inside(folder, "infra"):
 			return "infra is below the binaries and imports none of them"
+		case program == "runner" && inside(folder, "gateway") && !test && !startsRunner(folder):
+			return "of the gateway only what starts, prepares or describes a runner on this machine may import one"
 		case inside(folder, "gateway"): // gateway run starts a runner and a warmer beside itself
 		case slices.ContainsFunc(programs, func(p string) bool { return inside(folder, p) }):
 			return "binaries do not import each other; only gateway may import packages under runner/ and warmer/"
 		}
 	}
 	return ""
+}
+
+// startsRunner reports whether a folder of the gateway starts a runner (app, for gateway run) or prepares one: setup and
+// the commands init, check and ps.
+func startsRunner(folder string) bool {
+	return folder == "gateway/app" || folder == "gateway/setup" || folder == "gateway/cli"
 }
 
 func TestImportsFollowTheArrows(t *testing.T) {
@@ -150,7 +158,9 @@ func TestForbidden(t *testing.T) {
 		{"infra/config", "reveille/runner/app", true, false},
 		{"infra/config", "reveille/runner/app", false, true},
 		{"infra/state", "reveille/testenv", false, true},
-		{"gateway", "reveille/runner/engine", false, false},
+		{"gateway/app", "reveille/runner/engine", false, false},
+		{"gateway/httpapi", "reveille/runner/app", true, false},
+		{"gateway/models", "reveille/runner/plan", false, true},
 		{"gateway", "reveille/gateway/scheduling", false, false},
 		{"runner", "reveille/gateway/scheduling", false, true},
 		{"runner/engine", "reveille/warmer/sweep", false, true},

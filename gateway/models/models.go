@@ -8,10 +8,10 @@ import (
 
 	"reveille/gateway/scheduling"
 	"reveille/infra/catalog"
+	"reveille/infra/modelfile"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
-	"reveille/runner/modelfile"
 )
 
 // Config configures a Directory. All fields but Withheld and RunnerSocket are required.

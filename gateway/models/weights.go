@@ -6,10 +6,10 @@ import (
 	"slices"
 
 	"reveille/infra/catalog"
+	"reveille/infra/modelfile"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
-	"reveille/runner/modelfile"
 )
 
 // Weights is what this gateway knows of a model's files. They are on the hosts. A gateway sees them only if it runs on

@@ -49,15 +49,13 @@ const (
 )
 
 // PathHost answers the runner's view of itself as JSON (GET); PathLog the runner's own log as text, PathLogs/<model> an
-// engine's; with ?follow=1 they go on, and with &no-history=1 they begin with the next line. PathCheck/<model>
-// (GET) has the runner check that the model's engine still computes, and end it if it does not; the answer is a [Check].
+// engine's; with ?follow=1 they go on, and with &no-history=1 they begin with the next line.
 // PathSavedConversations lists the saved conversations by model as JSON (GET), or forgets those of ?model, or all, from before ?at (DELETE); the
 // answer is a [Forgotten].
 const (
-	PathHost  = "/runner/host"
-	PathLog   = "/runner/log"
-	PathLogs  = "/runner/logs/"
-	PathCheck = "/runner/check/"
+	PathHost = "/runner/host"
+	PathLog  = "/runner/log"
+	PathLogs = "/runner/logs/"
 	// PathConversations/<identity> (GET) lists a host's saved conversations with an identity as JSON, and
 	// PathConversations/<identity>/<name>?offset=N answers the next ConversationsPart bytes of one.
 	PathConversations      = "/runner/conversations/"
@@ -78,13 +76,6 @@ func SocketPath(stateDir, host string) string {
 		return ""
 	}
 	return path
-}
-
-// Check is a runner's answer about a model's engine.
-type Check struct {
-	// CrashedMS is how many milliseconds ago the model's engine last crashed, or was ended because it hung; nil if that was
-	// not in the last ten minutes.
-	CrashedMS *int64 `json:"crashed_ms,omitempty"`
 }
 
 // Forgotten is a runner's answer about conversations that it was told to forget.

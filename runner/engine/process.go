@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"reveille/infra/logring"
+	"reveille/infra/modelfile"
 	"reveille/infra/recipe"
-	"reveille/runner/modelfile"
 )
 
 // Bounds that no recipe changes.

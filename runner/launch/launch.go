@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"reveille/infra/catalog"
+	"reveille/infra/modelfile"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/relay"
@@ -26,7 +27,6 @@ import (
 	"reveille/runner/fairqueue"
 	"reveille/runner/host"
 	"reveille/runner/mmcache"
-	"reveille/runner/modelfile"
 	"reveille/runner/plan"
 	"reveille/runner/weights"
 )

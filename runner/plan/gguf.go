@@ -7,7 +7,7 @@ import (
 
 	gguf "github.com/gpustack/gguf-parser-go"
 
-	"reveille/runner/modelfile"
+	"reveille/infra/modelfile"
 )
 
 // Bounds on a model's metadata.

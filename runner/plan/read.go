@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"reveille/runner/modelfile"
+	"reveille/infra/modelfile"
 )
 
 // maxConfig bounds a config.json, in bytes.
