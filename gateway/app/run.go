@@ -27,7 +27,6 @@ import (
 	"reveille/infra/power/drivers"
 	"reveille/infra/power/local"
 	"reveille/infra/recipe"
-	"reveille/infra/rpc"
 	runner "reveille/runner/app"
 	"reveille/runner/engine"
 	runnerapi "reveille/runner/httpapi"
@@ -96,7 +95,6 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		_, err := engine.Finder{Dirs: s.EnginesDir}.Find(r, "")
 		return err == nil
 	}
-	serve.runnerSocket = func(host string) string { return rpc.SocketPath(s.StateDir, host) }
 
 	all := Drivers(drivers.Remote())
 	all[catalog.DriverLocal] = hosts

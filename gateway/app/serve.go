@@ -36,9 +36,6 @@ type ServeSettings struct {
 	FairAfter time.Duration `help:"A model that may have several copies gets another while more requests wait for a copy than it serves in this time; and on a host, how long a busy model that must make room still takes new requests." default:"2s"`
 	Evict     string        `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
 
-	// runnerSocket, if not nil, tells where a host's runner listens on this machine; see [httpapi.Config].
-	runnerSocket func(host string) string
-
 	// near, if not nil, finds runners of this process; see [httpapi.Config].
 	near func(host, addr string) httpapi.LocalRunner
 

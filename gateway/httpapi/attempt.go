@@ -114,7 +114,7 @@ func (x *exchange) send() (*relay.Response, error) {
 	call := rpc.Call{Method: x.try.req.Method, Path: string(x.path), Host: x.route.endpoint.Host, Model: x.call.model.ID, CacheTenant: x.try.cacheTenant, Length: len(x.call.body)}
 	x.try.req.Add(rpc.HeaderAuth, []byte(s.cfg.Signer.Sign(call)))
 	x.try.prompt = int64(x.call.text / 4)
-	resp, err := s.dir.Client(x.route.endpoint.Host, x.route.endpoint.Addr).Start(&x.try.link, &x.try.req)
+	resp, err := s.dir.Client(x.route.endpoint.Addr).Start(&x.try.link, &x.try.req)
 	if err == nil {
 		return resp, nil
 	}

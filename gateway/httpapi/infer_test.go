@@ -446,7 +446,7 @@ func TestAnswersWithoutStreamAreClosed(t *testing.T) {
 			t.Errorf("%s: %d %s", path, r.status, r.text)
 		}
 	}
-	if n := s.server.dir.Client("here", s.runner.Listener.Addr().String()).Stats().Active; n != 0 {
+	if n := s.server.dir.Client(s.runner.Listener.Addr().String()).Stats().Active; n != 0 {
 		t.Errorf("%d answers are open after all requests ended", n)
 	}
 }

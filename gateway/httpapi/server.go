@@ -55,7 +55,6 @@ type Config struct {
 	Installed func(*recipe.Recipe) bool // whether an engine's program is on this machine; nil: looked for in PATH
 
 	Version      string
-	RunnerSocket func(host string) string            // where a host's runner also listens on this machine, "" if it does not; nil: none does
 	LocalRunner  func(host, addr string) LocalRunner // the runner of a host at an address if it is in this process, else nil; nil: none is
 	Browsers     *api.Browsers                       // which web pages and host names are served; default: those of a gateway without keys
 	Hold         time.Duration                       // longest a request waits for a cold model; default 300 s
@@ -134,7 +133,7 @@ func New(cfg Config) *Server {
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.dir = models.New(models.Config{
-		Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Usage: cfg.Usage, Catalog: cfg.Catalog, Signer: cfg.Signer, Withheld: cfg.Withheld, RunnerSocket: cfg.RunnerSocket,
+		Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Usage: cfg.Usage, Catalog: cfg.Catalog, Signer: cfg.Signer, Withheld: cfg.Withheld,
 	})
 	s.dir.Tables.OnKeys = func(table map[string]string) {
 		if err := cfg.Keys.SetStored(table); err != nil {

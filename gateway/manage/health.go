@@ -144,7 +144,7 @@ func (s *Service) copies(r *web.Request, snap *state.Snapshot, cat *catalog.Cata
 }
 
 func (s *Service) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *state.HostRecord, m *state.ModelRecord) loadedModel {
-	used, own := s.dir.Uses.LastOn(snap, m, h.Name)
+	used, own := s.dir.Uses.LastOn(m, h.Name)
 	out := loadedModel{
 		Name: cmp.Or(m.Retired, m.ID), Checkpoint: m.Checkpoint, Recipe: m.Recipe, LastUse: float64(used) / 1e6, Type: m.Type, Device: m.Device,
 		BackendURL: m.BackendURL, Options: m.Options, Pinned: s.dir.IsPinned(cat, m), Streaming: s.dir.Uses.Streaming(m.ID), PID: m.PID,

@@ -25,7 +25,7 @@ func (d *Directory) Ask(call *relay.Call, method string, host *state.HostRecord,
 		if id != "" {
 			req.Add(rpc.HeaderRequest, []byte(id))
 		}
-		resp, err := d.Client(host.Name, host.Addr).Do(call, req)
+		resp, err := d.Client(host.Addr).Do(call, req)
 		if errors.Is(err, relay.ErrCancelled) {
 			return nil, relay.ErrGone
 		}

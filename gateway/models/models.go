@@ -14,7 +14,7 @@ import (
 	"reveille/infra/state"
 )
 
-// Config configures a Directory. All fields but Withheld and RunnerSocket are required.
+// Config configures a Directory. All fields but Withheld are required.
 type Config struct {
 	Gate    *scheduling.Gate
 	Store   *state.Store
@@ -25,8 +25,6 @@ type Config struct {
 
 	// Withheld returns why a registered model is not served, "" if it is served or not registered; nil: all are served.
 	Withheld func(id string) string
-	// RunnerSocket returns where a host's runner also listens on this machine, "" if it does not; nil: none does.
-	RunnerSocket func(host string) string
 }
 
 // Directory is what one gateway knows of the pool's models. Make it with New; it is safe for concurrent use.
@@ -42,15 +40,15 @@ type Directory struct {
 
 // New makes a directory. Run its Tables, and Close it at the end.
 func New(cfg Config) *Directory {
-	return &Directory{cfg: cfg, Tables: newTables(cfg.Store), clients: clients{socket: cfg.RunnerSocket}}
+	return &Directory{cfg: cfg, Tables: newTables(cfg.Store)}
 }
 
 // Close closes the connections to runners.
 func (d *Directory) Close() { d.clients.close() }
 
-// Client returns the client for a host's runner at an address.
-func (d *Directory) Client(host, addr string) *relay.Client {
-	return d.clients.of(host, addr, d.cfg.Mirror.Snapshot)
+// Client returns the client for the runner at an address.
+func (d *Directory) Client(addr string) *relay.Client {
+	return d.clients.of(addr, d.cfg.Mirror.Snapshot)
 }
 
 // OnEvent processes an event of the pool; pass it the mirror's events. It never blocks.

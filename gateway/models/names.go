@@ -78,7 +78,7 @@ func (d *Directory) LastUsed(key *keys.Key, t policy.Type) string {
 			if !known || model.Type != t || snap.Hosts[host].Loaded(m.ID) == nil || m.Retired != "" || !key.Allows(m.ID) {
 				continue
 			}
-			if used, _ := d.Uses.LastOn(snap, m, host); used > at {
+			if used, _ := d.Uses.LastOn(m, host); used > at {
 				id, at = m.ID, used
 			}
 		}

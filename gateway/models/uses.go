@@ -14,8 +14,6 @@ type Uses struct {
 	mu      sync.RWMutex
 	last    map[state.CopyID]*atomic.Int64 // µs since the epoch on this machine's clock; entries are never removed
 	streams map[string]int                 // open streams by model
-
-	ahead atomic.Pointer[int64] // µs by which the store's clock is ahead of this machine's; nil before the first listing
 }
 
 // Note records a use at this moment.
@@ -43,42 +41,18 @@ func (u *Uses) Note(host, model string) {
 // clock when the report arrives, and a report may take as long as a call may last.
 const usageLate = 200 * time.Millisecond
 
-// Each snapshot gives a new estimate of the difference between the store's clock and this machine's, too small by the
-// time its reply took. The estimate is kept so that the time of a use does not change. It is replaced only by one
-// larger by moreAhead (its reply was that much faster) or smaller by lessAhead (no reply takes that long, so a clock
-// was set).
-const (
-	moreAhead = usageLate / 2
-	lessAhead = 2 * time.Second
-)
-
-// aheadBy returns how far ahead the store's clock is, in µs.
-func (u *Uses) aheadBy(snap *state.Snapshot) int64 {
-	now := snap.NowMS*1000 - snap.Taken.UnixMicro()
-	was := u.ahead.Load()
-	if was != nil && now-*was <= moreAhead.Microseconds() && *was-now <= lessAhead.Microseconds() {
-		return *was
-	}
-	u.ahead.Store(&now)
-	return now
-}
-
-// LastOn returns the last use of a model's copy, in µs on the snapshot's clock. This gateway's own record takes
-// precedence unless the pool's has a later use, so that uses through one gateway are listed in order, however close
-// together.
-func (u *Uses) LastOn(snap *state.Snapshot, m *state.ModelRecord, host string) (at int64, own bool) {
-	told := m.UsedMS * 1000
+// LastOn returns the last use of a model's copy, in µs since the epoch. This gateway's own record takes precedence unless the
+// pool's has a later use, so that uses through one gateway are listed in order, however close together. Clocks that differ by
+// more than usageLate only make this gateway's own uses appear that much later or not at once.
+func (u *Uses) LastOn(m *state.ModelRecord, host string) (at int64, own bool) {
+	reported := m.UsedMS * 1000
 	u.mu.RLock()
-	noted := u.last[state.CopyID{Host: host, Model: m.ID}]
+	local := u.last[state.CopyID{Host: host, Model: m.ID}]
 	u.mu.RUnlock()
-	if noted == nil {
-		return told, false
+	if local == nil || reported-local.Load() > usageLate.Microseconds() {
+		return reported, false
 	}
-	at = noted.Load() + u.aheadBy(snap)
-	if told-at > usageLate.Microseconds() {
-		return told, false
-	}
-	return at, true
+	return local.Load(), true
 }
 
 // Stream counts the start (1) or end (-1) of a stream of a model.

@@ -14,22 +14,21 @@ func TestLastUseKeepsTheOrderOfUses(t *testing.T) {
 	u.Note("h", "first")
 	u.Note("h", "second")
 	now := time.Now()
-	snap := &state.Snapshot{Taken: now, NowMS: now.UnixMilli()}
 	record := func(model string, late time.Duration) *state.ModelRecord {
 		return &state.ModelRecord{ID: model, UsedMS: now.Add(late).UnixMilli()}
 	}
-	first, own := u.LastOn(snap, record("first", usageLate/2), "h")
+	first, own := u.LastOn(record("first", usageLate/2), "h")
 	if !own {
 		t.Error("a use of this gateway's own that was told late counts as another's")
 	}
-	second, _ := u.LastOn(snap, record("second", 0), "h")
+	second, _ := u.LastOn(record("second", 0), "h")
 	if first > second {
 		t.Errorf("the first use (%d) stands after the second (%d)", first, second)
 	}
-	if at, own := u.LastOn(snap, record("first", 2*usageLate), "h"); own || at != record("first", 2*usageLate).UsedMS*1000 {
+	if at, own := u.LastOn(record("first", 2*usageLate), "h"); own || at != record("first", 2*usageLate).UsedMS*1000 {
 		t.Errorf("a later use through another gateway: %d, own: %v", at, own)
 	}
-	if at, own := u.LastOn(snap, record("third", 0), "h"); own || at != snap.NowMS*1000 {
+	if at, own := u.LastOn(record("third", 0), "h"); own || at != now.UnixMilli()*1000 {
 		t.Errorf("a use through another gateway: %d, own: %v", at, own)
 	}
 }

@@ -15,8 +15,6 @@
 // could change only the order of a queue, a limit, a log line, and what a client may say anyway.
 package rpc
 
-import "path/filepath"
-
 // Headers of the protocol.
 const (
 	HeaderAuth        = "X-Reveille-Auth"    // signature, request
@@ -66,17 +64,6 @@ const (
 
 // ConversationsPart is the most bytes of a saved conversation in one answer.
 const ConversationsPart = 4 << 20
-
-// SocketPath is where a runner with this state folder also listens, for a gateway that has the same folder: loopback costs more
-// than a unix socket. It is empty where the path would be too long for one.
-func SocketPath(stateDir, host string) string {
-	const most = 103 // bytes that fit into a socket's address on every system, with its end
-	path := filepath.Join(stateDir, "runner-"+host+".sock")
-	if len(path) > most {
-		return ""
-	}
-	return path
-}
 
 // Forgotten is a runner's answer about conversations that it was told to forget.
 type Forgotten struct {

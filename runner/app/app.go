@@ -79,14 +79,6 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		return fmt.Errorf("--runner-addr: %w", err)
 	}
 	defer ln.Close()
-	listeners := []net.Listener{ln}
-	near, err := listenNear(ctx, rpc.SocketPath(s.StateDir, p.name))
-	if err != nil {
-		log.Warn("could not listen on the local socket; gateways on this machine use the address", "error", err)
-	} else if near != nil {
-		defer near.Close()
-		listeners = append(listeners, near)
-	}
 	credentials := awssecret.FollowRedis(s.RedisSecret, log)
 	defer credentials.Close()
 	store, err := state.Open(state.Options{URL: s.RedisURL, Credentials: credentials, Pool: s.Pool, Secret: p.secret, Log: log})
@@ -96,7 +88,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	defer store.Close()
 
 	// 3. The host and its server. Redis need not be there yet: the host registers when it is.
-	return runHost(ctx, s, p, marker, listeners, store, credentials, log, ready)
+	return runHost(ctx, s, p, marker, ln, store, credentials, log, ready)
 }
 
 // parse checks the settings; all mistakes are reported in one go.
@@ -110,8 +102,8 @@ func (s Settings) parse(log *slog.Logger) (p parsed, err error) {
 	return p, errors.Join(err, err2, err3, err4, err5, s.InstanceSettings.parse())
 }
 
-// runHost makes a host with all that its engines need, and its server on listeners, the first of which has its address, and runs them until ctx ends.
-func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, listeners []net.Listener, store *state.Store, credentials *state.Credentials, log *slog.Logger, ready func(addr string, srv *httpapi.Server)) error {
+// runHost makes a host with all that its engines need, and its server on a listener, and runs them until ctx ends.
+func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, ln net.Listener, store *state.Store, credentials *state.Credentials, log *slog.Logger, ready func(addr string, srv *httpapi.Server)) error {
 	box, err := newSandbox(s.HostSettings, p, log)
 	if err != nil {
 		return err
@@ -152,7 +144,7 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 	if p.margin < 0 {
 		free = nil
 	}
-	addr := listeners[0].Addr().String()
+	addr := ln.Addr().String()
 	h := host.New(host.Config{
 		Name: p.name, Boot: boot, Addr: addr, Version: config.Version(), Sandbox: box.Report(), Labels: p.labels, Limits: p.limits,
 		Hardware: hardware, Detect: func(ctx context.Context) host.Hardware { return detect(ctx, s.HostSettings, p, log) },
@@ -172,7 +164,7 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 	defer work.Wait()
 	defer endTraces()
 	power := &sleeper{host: p.name, boot: boot, argv: p.sleep, mirror: h.Mirror(), log: log}
-	return serve(ctx, srv, listeners, power, m, h, log, func() {
+	return serve(ctx, srv, ln, power, m, h, log, func() {
 		log.Info("runner listens", "addr", addr, "devices", hardware.Devices.String(), "max_loaded_models", p.limits.String())
 		if ready != nil {
 			ready(addr, srv)
@@ -207,20 +199,18 @@ func savedConversations(s Settings, p parsed, pool *state.Store, set *metrics.Se
 }
 
 // serve runs a host and its server until ctx ends, then ends them. listening is called once requests are accepted.
-func serve(ctx context.Context, srv *httpapi.Server, listeners []net.Listener, power *sleeper, m *cloudMachine, h *host.Host, log *slog.Logger, listening func()) error {
-	served := make(chan error, len(listeners))
+func serve(ctx context.Context, srv *httpapi.Server, ln net.Listener, power *sleeper, m *cloudMachine, h *host.Host, log *slog.Logger, listening func()) error {
+	served := make(chan error, 1)
 	run, stop := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop(nil)
 	wg.Go(func() { power.run(run) })
-	for _, ln := range listeners {
-		go func() {
-			err := srv.Serve(ln)
-			stop(err)
-			served <- err
-		}()
-	}
+	go func() {
+		err := srv.Serve(ln)
+		stop(err)
+		served <- err
+	}()
 	listening()
 	hostErr := m.run(run, h)
 
@@ -229,12 +219,8 @@ func serve(ctx context.Context, srv *httpapi.Server, listeners []net.Listener, p
 	if err := srv.Shutdown(end); err != nil {
 		log.Warn("open connections were closed", "error", err)
 	}
-	errs := []error{hostErr}
-	for _, ln := range listeners {
-		_ = ln.Close() // Shutdown does not know of it if Serve has only just been called
-		errs = append(errs, <-served)
-	}
-	return errors.Join(errs...)
+	_ = ln.Close() // Shutdown does not know of it if Serve has only just been called
+	return errors.Join(hostErr, <-served)
 }
 
 // endLeftovers ends the engines that an earlier runner with the same file left behind.

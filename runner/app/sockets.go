@@ -1,25 +1,11 @@
 package app
 
 import (
-	"context"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 )
-
-// listenNear listens on a unix socket that only this user can reach, since its folder is this user's alone; nil for an empty path.
-// What is there is removed: it must be a socket of an earlier runner of the same host.
-func listenNear(ctx context.Context, path string) (net.Listener, error) {
-	if path == "" {
-		return nil, nil
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	return new(net.ListenConfig).Listen(ctx, "unix", path)
-}
 
 const socketPrefix = "reveille-" // of the folder's name
 
