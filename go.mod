@@ -23,6 +23,7 @@ require (
 	github.com/coder/websocket v1.8.14
 	github.com/goccy/go-yaml v1.19.2
 	github.com/google/jsonschema-go v0.4.3
+	github.com/netresearch/go-cron v0.9.1
 	github.com/google/renameio/v2 v2.0.0
 	github.com/gpustack/gguf-parser-go v0.26.3
 	github.com/klauspost/compress v1.20.3

@@ -112,13 +112,9 @@ func NoModel() *Error {
 	return New(MissingRequiredParameter, "No model specified. Name one in 'model'.").WithParam("model")
 }
 
-// UnknownModel is the answer to a name that no model has; similar are ids that the client may have meant.
-func UnknownModel(name string, similar ...string) *Error {
-	text := fmt.Sprintf("The model '%s' does not exist.", term.Clip(name, 200))
-	if len(similar) > 0 {
-		text += fmt.Sprintf(" Did you mean '%s'?", strings.Join(similar, "' or '"))
-	}
-	return New(ModelNotFound, text).WithParam("model")
+// UnknownModel is the answer to a name that no model has.
+func UnknownModel(name string) *Error {
+	return Newf(ModelNotFound, "The model '%s' does not exist.", term.Clip(name, 200)).WithParam("model")
 }
 
 // notAllowed is the answer to a known path with the wrong method; allow is the

@@ -3,7 +3,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -16,21 +15,14 @@ import (
 
 // Check is `gateway check FILE`.
 type Check struct {
-	File string `arg:"" optional:"" help:"The models file."`
+	File string `arg:"" help:"The models file."`
 
 	EnginesDir []string `help:"Folders to look for engine programs in, besides this program's own and PATH."`
-	Explain    string   `help:"Say what a field of models files means, such as idle or hosts.memory; no file is read."`
 	Fit        bool     `help:"Say which models fit into this machine's memory, each alone, by the headers of their files."`
 }
 
 // Run validates the file and explains it. All mistakes are reported in one go.
 func (c *Check) Run(ctx context.Context, out io.Writer) error {
-	if c.Explain != "" {
-		return catalog.ExplainField(out, c.Explain)
-	}
-	if c.File == "" {
-		return errors.New("name a models file, or a field with --explain")
-	}
 	cat, warnings, err := catalog.Load(c.File)
 	if err != nil {
 		return err

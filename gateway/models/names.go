@@ -47,7 +47,7 @@ func (d *Directory) Unknown(name string) *api.Error {
 	if id, why := d.Withheld(name); why != "" {
 		return api.Newf(api.ModelNotFound, "The model '%s' is registered but not served: %s.", id, why).WithParam("model")
 	}
-	return api.UnknownModel(name, d.names().Similar(name)...)
+	return api.UnknownModel(name)
 }
 
 // Withheld finds a registered model by one of its names and returns why it is not served.

@@ -1,8 +1,18 @@
 package catalog
 
 import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
+	"reveille/infra/jsonscan"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 )
@@ -29,26 +39,26 @@ type Catalog struct {
 
 // Defaults apply where a model or a request sets nothing.
 type Defaults struct {
-	// Idle is the idle time of models that set none; nil leaves it to the warmer.
-	Idle *time.Duration `json:"-"`
-	// Models are the ids used for requests that name no model, by the type that the route needs.
+	// Idle is the idle time of models that set none.
+	Idle *Duration `json:"idle,omitempty"`
+	// Models are the models of each type for requests that name none.
 	Models map[policy.Type]string `json:"models,omitempty"`
 }
 
 // A Warmup keeps a model loaded at planned times.
 type Warmup struct {
-	// Model is the model's id.
+	// Model is the model's name.
 	Model string `json:"model"`
-	// Schedule says when to load the model.
+	// Schedule is when to load the model: five fields as in cron, such as 0 8 * * 1-5.
 	Schedule Schedule `json:"schedule"`
-	// For is how long the model stays wanted from then on; above 0.
-	For time.Duration `json:"-"`
+	// For is how long the model stays loaded from then on.
+	For Duration `json:"for"`
 }
 
 // Active reports whether the model is wanted at now: whether the schedule fired within the last For. The schedule is
 // read in now's location.
 func (w Warmup) Active(now time.Time) bool {
-	fired := w.Schedule.Next(now.Add(-w.For))
+	fired := w.Schedule.Next(now.Add(-time.Duration(w.For)))
 	return !fired.IsZero() && !fired.After(now)
 }
 
@@ -94,9 +104,9 @@ func (c *Catalog) HostsFor(m *Model) []*Host {
 func (c *Catalog) Idle(m *Model) (d time.Duration, ok bool) {
 	switch {
 	case m.Idle != nil:
-		return *m.Idle, true
+		return time.Duration(*m.Idle), true
 	case c.Defaults.Idle != nil:
-		return *c.Defaults.Idle, true
+		return time.Duration(*c.Defaults.Idle), true
 	}
 	return 0, false
 }
@@ -109,7 +119,118 @@ func (c *Catalog) Policy(m *Model) policy.Model {
 		idle = max(idle, 1)
 	}
 	return policy.Model{
-		ID: m.ID, Type: m.Type, Devices: m.Devices, Pinned: m.Pin, Memory: m.Memory, Hosts: m.Hosts,
+		ID: m.ID, Type: m.Type, Devices: m.Devices, Pinned: m.Pin, Memory: int64(m.Memory), Hosts: m.Hosts,
 		Max: m.Replicas.Max, Idle: idle,
 	}
+}
+
+// Outdated reports whether an engine that was loaded for a model under the old catalogue must be reloaded or unloaded
+// under the new one: the model differs in a field that engines are started with, the content of its recipe changed, or
+// the new catalogue lacks it. It compares only that model.
+func Outdated(old, new *Catalog, id string) bool {
+	a, b := old.index.byID[id], new.index.byID[id]
+	if a == nil || b == nil {
+		return true
+	}
+	started := func(c *Catalog, m *Model) []any { // the published form, which does not depend on who read it
+		return []any{
+			m.Type, c.Recipes[m.Recipe], m.Checkpoint, m.SHA256, m.MMProj, m.MMCache, m.Conversations, m.Devices,
+			m.Choice(), m.Options,
+		}
+	}
+	x, errX := json.Marshal(started(old, a))
+	y, errY := json.Marshal(started(new, b))
+	return errX != nil || errY != nil || !bytes.Equal(x, y)
+}
+
+// With returns a catalogue with more models: those that a client registered ("user.x"). They come after the models of
+// the file and are checked as if they were in it. They may leave Type empty, which their labels then decide. A model
+// whose id exists already replaces that one. The error is of type [Problems]. c and the arguments are not changed.
+func (c *Catalog) With(models ...Model) (*Catalog, error) {
+	out := *c
+	out.Models = make([]*Model, 0, len(c.Models)+len(models))
+	for _, m := range c.Models {
+		if !slices.ContainsFunc(models, func(x Model) bool { return x.ID == m.ID }) {
+			out.Models = append(out.Models, m.clone())
+		}
+	}
+	for i := range models {
+		m := models[i].clone()
+		m.Registered = true
+		m.Type = cmp.Or(m.Type, typeOfLabels(m.Labels))
+		out.Models = append(out.Models, m)
+	}
+	out.Hosts = make([]*Host, len(c.Hosts))
+	for i, h := range c.Hosts {
+		copied := *h
+		out.Hosts[i] = &copied
+	}
+	out.Defaults.Models = maps.Clone(c.Defaults.Models)
+	out.Warm = slices.Clone(c.Warm)
+	r := &report{}
+	if r.check(&out); len(r.problems) > 0 {
+		return nil, r.problems
+	}
+	out.seal()
+	return &out, nil
+}
+
+// WithLocalHost returns the catalogue with this machine as its only host if it names no host, else c itself. The error,
+// of type [Problems], lists the models that name another host.
+func (c *Catalog) WithLocalHost(name string, labels ...string) (*Catalog, error) {
+	if len(c.Hosts) > 0 {
+		return c, nil
+	}
+	out := *c
+	out.Hosts = []*Host{{Name: name, Driver: DriverLocal, Labels: labels}}
+	return out.With()
+}
+
+// seal completes a catalogue whose content is final.
+func (c *Catalog) seal() {
+	c.buildIndex()
+	c.Version = ""
+	text, err := c.Marshal()
+	if err != nil {
+		panic("catalog: a checked catalogue cannot be written: " + err.Error())
+	}
+	sum := sha256.Sum256(text)
+	c.Version = hex.EncodeToString(sum[:8])
+}
+
+// Marshal writes the catalogue as JSON, in its published form. Equal catalogues give equal bytes.
+func (c *Catalog) Marshal() ([]byte, error) {
+	text, err := jsonscan.Marshal(c) // recipes hold < > & in their patterns
+	if err != nil {
+		return nil, fmt.Errorf("catalog: marshal: %w", err)
+	}
+	return text, nil
+}
+
+// Unmarshal reads Marshal's output and checks it as Parse checks a file, so that a damaged text is never partly used.
+// It ignores unknown members, because a newer program may have written them; the version stays that of the text.
+func Unmarshal(data []byte) (*Catalog, error) {
+	c := &Catalog{}
+	if err := json.Unmarshal(data, c); err != nil {
+		return nil, fmt.Errorf("catalog: unmarshal: %w", err)
+	}
+	version := c.Version
+	if version == "" || slices.Contains(c.Models, nil) || slices.Contains(c.Hosts, nil) {
+		return nil, errors.New("catalog: unmarshal: it is not a catalogue")
+	}
+	for name, r := range c.Recipes {
+		if r.Name != name {
+			return nil, fmt.Errorf("catalog: unmarshal: recipe %q is filed under %q", r.Name, name)
+		}
+		if err := r.Validate(); err != nil { // which also restores the kinds of number that JSON does not know
+			return nil, fmt.Errorf("catalog: unmarshal: %w", err)
+		}
+	}
+	r := &report{}
+	if r.check(c); len(r.problems) > 0 {
+		return nil, r.problems
+	}
+	c.buildIndex()
+	c.Version = version
+	return c, nil
 }

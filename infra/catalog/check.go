@@ -4,376 +4,399 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
+	"fmt"
 	"maps"
+	"net"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 )
 
-// checker checks that the parts of a draft are consistent, and completes the draft: it turns names into ids, normalises
-// options and fills in devices. It is idempotent.
+var (
+	modelNameRE = regexp.MustCompile(`^` + namePart + `(/` + namePart + `)?(:[A-Za-z0-9._-]{1,63})?$`)
+	hostNameRE  = regexp.MustCompile(`^` + namePart + `$`)
+	instanceRE  = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
+	// https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
+	workloadRE  = regexp.MustCompile(`^(statefulset|deployment)/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+	namespaceRE = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+)
+
+const (
+	namePart = `[A-Za-z0-9][A-Za-z0-9._-]{0,63}`
+	// maxName is the length of the longest text that modelNameRE accepts.
+	maxName = 64 + 1 + 64 + 1 + 63
+	// maxLabels bounds the labels of a registered model.
+	maxLabels = 32
+
+	modelNameHint = `want letters, digits and . _ - in at most two parts divided by "/", then perhaps a ":tag"; no ".."`
+	hostNameHint  = `want at most 64 letters, digits and . _ -, the first a letter or digit; no ".."`
+)
+
+// ValidModelName reports whether s may be a model's id or alias: at most two parts of letters, digits and ". _ -",
+// divided by a slash, and a tag after a colon; never with "..".
+func ValidModelName(s string) bool {
+	return len(s) <= maxName && modelNameRE.MatchString(s) && !strings.Contains(s, "..")
+}
+
+// ValidHostName reports whether s may be the name or a label of a host: one part of a model's name.
+func ValidHostName(s string) bool {
+	return hostNameRE.MatchString(s) && !strings.Contains(s, "..")
+}
+
+// checker checks that the parts of a catalogue are consistent, and completes it: it turns names into ids, normalizes
+// options and fills in defaults. It is idempotent.
 type checker struct {
 	*report
-	d      *draft
+	*Catalog
 	owners map[string]*Model // id or alias -> model
-	// unjudged is set if a model's devices are unknown: then no host can be called useless.
-	unjudged bool
 }
 
-func check(d *draft, r *report) {
-	c := checker{report: r, d: d, owners: map[string]*Model{}}
-	for _, m := range d.Models {
-		c.fillIn(m)
-	}
+func (r *report) check(cat *Catalog) {
+	c := checker{r, cat, map[string]*Model{}}
 	c.names()
-	for _, m := range d.Models {
-		c.model(m, modelPath(m.ID))
+	for _, m := range c.Models {
+		c.model(m)
 	}
-	for _, h := range d.Hosts {
-		c.host(h, yamlPath("hosts").child(h.Name))
+	for _, h := range c.Hosts {
+		c.host(h)
 	}
 	c.placement()
-	c.defaults()
-	for i, w := range d.Warm {
-		c.warmup(&w, yamlPath("warm").index(i))
-		d.Warm[i] = w
+	for _, t := range slices.Sorted(maps.Keys(c.Defaults.Models)) {
+		p := at("defaults", "models", string(t))
+		if m := c.known(p, c.Defaults.Models[t]); m != nil && c.typeOK(p, t) {
+			if m.Type != t {
+				c.add(p, "%s is of type %s, not %s", m.ID, m.Type, t)
+			}
+			c.Defaults.Models[t] = m.ID
+		}
+	}
+	for i := range c.Warm {
+		w, p := &c.Warm[i], []string{"warm", strconv.Itoa(i)}
+		if m := c.known(append(p, "model"), w.Model); m != nil {
+			w.Model = m.ID
+		}
+		if w.Schedule.String() == "" {
+			c.add(p, "schedule is missing")
+		}
+		if w.For == 0 {
+			c.add(append(p, "for"), `want a duration of more than 0, such as "2h"`)
+		}
 	}
 }
-
-// fillIn sets the defaults of an entry of the models file: type llm, and recipe llamacpp for a GGUF file.
-func (c *checker) fillIn(m *Model) {
-	if m.Registered {
-		return
-	}
-	m.Type = cmp.Or(m.Type, policy.LLM)
-	if _, ok := c.d.Recipes[recipe.LlamaCpp]; ok && m.Recipe == "" && strings.HasSuffix(strings.ToLower(m.Checkpoint), ".gguf") {
-		m.Recipe = recipe.LlamaCpp
-	}
-}
-
-func modelPath(id string) yamlPath { return yamlPath("models").child(id) }
 
 // names checks that each name has one owner.
 func (c *checker) names() {
-	for _, m := range c.d.Models {
+	for _, m := range c.Models {
 		if !ValidModelName(m.ID) {
-			c.add(modelPath(m.ID), modelNameHint, "bad model name %q", clip(m.ID))
+			c.add(at("models", m.ID), "bad model name %q: %s", clip(m.ID), modelNameHint)
 		}
 		if c.owners[m.ID] != nil {
-			c.add(modelPath(m.ID), "", "there is another model of this name")
+			c.add(at("models", m.ID), "there is another model of this name")
 		}
 		c.owners[m.ID] = m
 	}
-	for _, m := range c.d.Models {
+	for _, m := range c.Models {
 		for i, alias := range m.Aliases {
-			p := modelPath(m.ID).child("aliases").index(i)
+			p := at("models", m.ID, "aliases", strconv.Itoa(i))
 			switch owner := c.owners[alias]; {
 			case !ValidModelName(alias):
-				c.add(p, modelNameHint, "bad alias %q", clip(alias))
+				c.add(p, "bad alias %q: %s", clip(alias), modelNameHint)
 			case owner == nil:
 				c.owners[alias] = m
-			case owner == m:
-			case owner.ID == alias:
-				c.add(p, "", "alias %q is the name of another model", alias)
-			default:
-				c.add(p, "an alias has one owner", "alias %q belongs to %s already", alias, owner.ID)
+			case owner != m:
+				c.add(p, "the name %q belongs to the model %s", alias, owner.ID)
 			}
 		}
 	}
 }
 
 // known returns the model that a reference names, or reports a problem.
-func (c *checker) known(p yamlPath, name string) *Model {
+func (c *checker) known(p []string, name string) *Model {
 	m := c.owners[name]
 	if m == nil {
-		c.add(p, didYouMean(name, slices.Sorted(maps.Keys(c.owners))), "unknown model %q", clip(name))
+		c.add(p, "unknown model %q", clip(name))
 	}
 	return m
 }
 
-func (c *checker) model(m *Model, p yamlPath) {
-	if c.typeOK(p.child("type"), string(m.Type)) {
-		for i, name := range m.Fallback {
-			at := p.child("fallback").index(i)
-			switch f := c.known(at, name); {
-			case f == nil:
-			case f == m:
-				c.add(at, "", "a model is no fallback for itself")
-			case f.Type != m.Type && f.Type.Valid():
-				c.add(at, "", "%s is of type %s, not %s", f.ID, f.Type, m.Type)
-			default:
-				m.Fallback[i] = f.ID
-			}
-		}
-	}
-	if m.MMCache != SharePerKey && m.MMCache != ShareAll && m.MMCache != ShareNone {
-		c.add(p.child("mm_cache"), "want key, pool or none", "unknown scope %q", clip(string(m.MMCache)))
-	}
-	switch m.Conversations {
-	case "", SharePerKey, ShareAll, ShareNone:
-	default:
-		c.add(p.child("conversations"), "want key, pool or none", "unknown scope %q", clip(string(m.Conversations)))
-	}
-	for _, f := range [...]struct{ name, value string }{{"checkpoint", m.Checkpoint}, {"mmproj", m.MMProj}} {
-		if wrong := ParseCheckpoint(f.value).wrong(); f.value != "" && wrong != "" {
-			c.add(p.child(f.name), "", "%s", wrong)
-		}
-	}
-	if m.SHA256 != "" {
-		c.sum(m, p.child("sha256"))
-	}
-	if rec, ok := c.recipe(m, p); ok {
-		c.fits(m, rec, p)
-	} else {
-		c.unjudged = true
-	}
-}
-
-// sum checks the format of a checksum, and that it belongs to weights that are fetched.
-func (c *checker) sum(m *Model, p yamlPath) {
-	m.SHA256 = strings.ToLower(m.SHA256)
-	if raw, err := hex.DecodeString(m.SHA256); err != nil || len(raw) != sha256.Size {
-		c.add(p, "want 64 hex digits", "%q is no SHA-256", clip(m.SHA256))
-	}
-	if at := ParseCheckpoint(m.Checkpoint); at.Scheme == SchemePath || at.Path == "" {
-		c.add(p, "it is checked when one file is fetched from s3:// or hf://", "the checkpoint is not fetched, or is many files")
-	}
-}
-
-func (c *checker) typeOK(p yamlPath, t string) bool {
-	if policy.Type(t).Valid() {
+// oneOf reports a value that is not among those wanted.
+func oneOf[T ~string](c *checker, p []string, got T, want ...T) bool {
+	if slices.Contains(want, got) {
 		return true
 	}
-	var names []string
-	for _, t := range policy.Types() {
-		names = append(names, string(t))
-	}
-	if t == "" {
-		c.add(p, didYouMean("", names), "type is missing")
-	} else {
-		c.add(p, didYouMean(t, names), "unknown type %q", clip(t))
-	}
+	c.add(p, "want one of %s, not %q", strings.Trim(fmt.Sprint(want), "[]"), clip(string(got)))
 	return false
 }
 
-// recipe looks up a model's recipe; ok is false if there is no usable one.
-func (c *checker) recipe(m *Model, p yamlPath) (rec recipe.Recipe, ok bool) {
-	p = p.child("recipe")
-	rec, ok = c.d.Recipes[m.Recipe]
-	switch {
-	case c.d.brokenRecipes[m.Recipe]:
-		return rec, false
-	case m.Recipe == "":
-		c.add(p, "only a checkpoint whose name ends in .gguf needs none", "recipe is missing")
-	case !ok:
-		c.add(p, didYouMean(m.Recipe, slices.Sorted(maps.Keys(c.d.Recipes))), "unknown recipe %q", clip(m.Recipe))
+func (c *checker) typeOK(p []string, t policy.Type) bool { return oneOf(c, p, t, policy.Types()...) }
+
+func (c *checker) model(m *Model) {
+	p := func(field ...string) []string { return append(at("models", m.ID), field...) }
+	m.MMCache, m.Replicas.Max = cmp.Or(m.MMCache, SharePerKey), max(m.Replicas.Max, 1)
+	if !m.Registered {
+		m.Type = cmp.Or(m.Type, policy.LLM)
+		_, has := c.Recipes[recipe.LlamaCpp]
+		if has && m.Recipe == "" && strings.HasSuffix(strings.ToLower(m.Checkpoint), ".gguf") {
+			m.Recipe = recipe.LlamaCpp
+		}
 	}
-	return rec, ok
+	typeOK := c.typeOK(p("type"), m.Type)
+	oneOf(c, p("mm_cache"), m.MMCache, SharePerKey, ShareAll, ShareNone)
+	oneOf(c, p("conversations"), m.Conversations, "", SharePerKey, ShareAll, ShareNone)
+	for i, name := range m.Fallback {
+		switch f := c.known(p("fallback", strconv.Itoa(i)), name); {
+		case f == nil:
+		case f == m:
+			c.add(p("fallback", strconv.Itoa(i)), "a model is no fallback for itself")
+		case cmp.Or(f.Type, policy.LLM) != m.Type:
+			c.add(p("fallback", strconv.Itoa(i)), "%s is of type %s, not %s", f.ID, f.Type, m.Type)
+		default:
+			m.Fallback[i] = f.ID
+		}
+	}
+	for field, value := range map[string]string{"checkpoint": m.Checkpoint, "mmproj": m.MMProj} {
+		if wrong := ParseCheckpoint(value).wrong(); value != "" && wrong != "" {
+			c.add(p(field), "%s", wrong)
+		}
+	}
+	if m.SHA256 != "" {
+		m.SHA256 = strings.ToLower(m.SHA256)
+		if raw, err := hex.DecodeString(m.SHA256); err != nil || len(raw) != sha256.Size {
+			c.add(p("sha256"), "%q is no SHA-256: want 64 hex digits", clip(m.SHA256))
+		}
+		if from := ParseCheckpoint(m.Checkpoint); from.Scheme == SchemePath || from.Path == "" {
+			c.add(p("sha256"), "it is checked when one file is fetched from s3:// or hf://, and the checkpoint is none")
+		}
+	}
+	switch rec, ok := c.Recipes[m.Recipe]; {
+	case m.Recipe == "":
+		c.add(p("recipe"), "recipe is missing; only a checkpoint whose name ends in .gguf needs none")
+	case !ok:
+		c.add(p("recipe"), "unknown recipe %q", clip(m.Recipe))
+	default:
+		if typeOK && !rec.Serves(m.Type) {
+			c.add(p("type"), "recipe %s serves no %s models", m.Recipe, m.Type)
+		}
+		c.fits(m, &rec, p)
+	}
 }
 
 // fits checks a model against its recipe.
-func (c *checker) fits(m *Model, rec recipe.Recipe, p yamlPath) {
-	if m.Type.Valid() && !rec.Serves(m.Type) {
-		c.add(p.child("type"), "it serves "+joinTypes(rec.Types), "recipe %s serves no %s models", m.Recipe, m.Type)
+func (c *checker) fits(m *Model, rec *recipe.Recipe, p func(...string) []string) {
+	if m.Checkpoint == "" && rec.Uses("model") {
+		c.add(p(), "checkpoint is missing: a path, s3://bucket/key or hf://org/repo/file")
 	}
-	if m.Checkpoint == "" && mentions(rec, "{model}") {
-		c.add(p, "a path, s3://bucket/key or hf://org/repo/file", "checkpoint is missing")
-	}
-	if m.MMProj != "" && !mentions(rec, "{mmproj}") {
-		c.add(p.child("mmproj"), "", "recipe %s takes no projector", m.Recipe)
+	if m.MMProj != "" && !rec.Uses("mmproj") {
+		c.add(p("mmproj"), "recipe %s takes no projector", m.Recipe)
 	}
 	if m.Conversations == SharePerKey && (m.Type != policy.LLM || rec.Family() != recipe.LlamaCpp) {
-		c.add(p.child("conversations"), "", "only models of type llm on llamacpp keep conversations apart by key")
+		c.add(p("conversations"), "only models of type llm on llamacpp keep conversations apart by key")
 	}
 	from := recipe.Operator
 	if m.Registered {
 		from = recipe.Client
 		if !rec.Registrable() {
-			c.add(p.child("recipe"), "its entry under recipes says `registration: allow` otherwise", "recipe %s takes no registered models", m.Recipe)
+			c.add(p("recipe"), "recipe %s takes no registered models, unless its entry says `registration: allow`", m.Recipe)
 		}
-		for i, label := range m.Labels {
-			if !ValidHostName(label) || i == maxLabels {
-				c.add(p.child("labels").index(i), hostNameHint, "bad label %q, or too many", clip(label))
-				break
-			}
+		if len(m.Labels) > maxLabels || slices.ContainsFunc(m.Labels, func(l string) bool { return !ValidHostName(l) }) {
+			c.add(p("labels"), "a bad label, or more than %d: %s", maxLabels, hostNameHint)
 		}
 	}
-	opts, err := rec.ParseOptions(m.Options, from)
-	for _, e := range flatten(err) {
-		var oe *recipe.OptionError
-		if !errors.As(e, &oe) {
-			c.add(p.child("options"), "", "%v", e)
-			continue
-		}
-		hint := ""
-		if _, known := rec.Options[oe.Name]; !known {
-			hint = didYouMean(oe.Name, slices.Sorted(maps.Keys(rec.Options)))
-		}
-		c.add(p.child("options").child(oe.Name), hint, "%s", oe.Reason)
+	given := m.Options.Clone()
+	maps.DeleteFunc(given, func(_ string, v any) bool { return v == nil }) // the next lower source counts
+	opts, err := rec.ParseOptions(given, from)
+	for _, e := range recipe.OptionErrors(err) {
+		c.add(p("options", e.Name), "%s", e.Reason)
 	}
-	if err == nil && len(opts) > 0 {
+	if m.Options = nil; len(opts) > 0 {
 		m.Options = opts
+	}
+	if !c.devices(m, p("device")) {
+		return
 	}
 	switch d := rec.DevicesFor(opts, m.Devices); {
 	case d == 0:
-		c.unjudged = true
-		if !c.blamed(p.child("device")) {
-			c.add(p, "cpu, gpu, npu or a list", "device is missing: recipe %s has no default", m.Recipe)
-		}
+		c.add(p(), "device is missing: recipe %s has no default; want cpu, gpu, npu or a list", m.Recipe)
 	case m.Devices != 0 && m.Devices != d:
-		c.unjudged = true
-		c.add(p.child("device"), "leave one of the two out", "device %s, but the backend that the options select uses %s", m.Devices, d)
+		c.add(p("device"), "device %s, but the options select a backend that uses %s", m.Devices, d)
 	default:
 		m.Devices = d
+		c.gpus(m, rec, p)
 	}
-	c.gpus(p, m, &rec)
+}
+
+// devices reads Device, if there is one, into Devices and Cards.
+func (c *checker) devices(m *Model, p []string) bool {
+	for _, name := range m.Device {
+		index, single := strings.CutPrefix(name, "gpu:")
+		card, err := strconv.ParseUint(index, 10, 8)
+		d := policy.GPU
+		if !single {
+			d, err = policy.ParseDevices(name)
+		}
+		if err != nil || single && card >= policy.MaxGPUs {
+			c.add(p, "unknown device %q: want cpu, gpu, npu or gpu:0 to gpu:%d", clip(name), policy.MaxGPUs-1)
+			return false
+		}
+		if m.Devices |= d; single && !slices.Contains(m.Cards, int(card)) {
+			m.Cards = append(m.Cards, int(card))
+		}
+	}
+	m.Device = nil
+	return true
 }
 
 // gpus checks a model's choice of GPUs.
-func (c *checker) gpus(p yamlPath, m *Model, rec *recipe.Recipe) {
-	at := p.child("gpus")
-	if len(m.Cards) > 0 {
-		at = p.child("device")
-	}
+func (c *checker) gpus(m *Model, rec *recipe.Recipe, p func(...string) []string) {
 	switch {
-	case m.GPUs == 0 && len(m.Cards) == 0, m.Devices == 0:
+	case m.GPUs == 0 && len(m.Cards) == 0:
+	case m.GPUs < 0 || m.GPUs > policy.MaxGPUs:
+		c.add(p("gpus"), "%d gpus: want 1 to %d", m.GPUs, policy.MaxGPUs)
 	case !m.Devices.Has(policy.GPU):
-		c.add(at, "", "the model uses no gpu, but %s", m.Devices)
+		c.add(p("gpus"), "the model uses no gpu, but %s", m.Devices)
 	case rec.GPUs.Split == "":
-		c.add(at, "", "recipe %s cannot be told which gpus to use", m.Recipe)
-	case m.GPUs > policy.MaxGPUs:
-		c.add(p.child("gpus"), "", "%d gpus: want at most %d", m.GPUs, policy.MaxGPUs)
+		c.add(p("device"), "recipe %s cannot be told which gpus to use", m.Recipe)
 	case m.GPUs > 1 && rec.GPUs.Split == recipe.SplitNone:
-		c.add(p.child("gpus"), "", "recipe %s uses one gpu", m.Recipe)
+		c.add(p("gpus"), "recipe %s uses one gpu", m.Recipe)
 	case len(m.Cards) > 0 && m.GPUs > len(m.Cards):
-		c.add(p.child("gpus"), "", "%d gpus, but device names %d", m.GPUs, len(m.Cards))
+		c.add(p("gpus"), "%d gpus, but device names %d", m.GPUs, len(m.Cards))
 	}
 }
 
-// mentions reports whether a recipe's command has a placeholder.
-func mentions(rec recipe.Recipe, placeholder string) bool {
-	for _, group := range rec.Command {
-		for _, arg := range group {
-			if strings.Contains(arg, placeholder) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func joinTypes(types []policy.Type) string {
-	names := make([]string, len(types))
-	for i, t := range types {
-		names[i] = string(t)
-	}
-	return strings.Join(names, ", ")
-}
-
-// byBackend lists the hosts that m could run on with another backend than its entry selects, and an option that selects
-// that backend.
-func (c *checker) byBackend(m *Model) (hosts []*Host, option string) {
-	rec := c.d.Recipes[m.Recipe]
-	for _, name := range slices.Sorted(maps.Keys(rec.Backends)) {
-		moved := *m
-		moved.Devices = rec.Backends[name].Devices
-		if hosts = c.d.HostsFor(&moved); len(hosts) > 0 {
-			return hosts, rec.BackendOption + ": " + name
-		}
-	}
-	return nil, ""
-}
-
-// placement checks that every model has a host and every host a model. Without hosts it checks nothing.
+// placement checks that every model has a host, and warns of hosts without a model. Without hosts it checks nothing.
 func (c *checker) placement() {
-	if len(c.d.Hosts) == 0 {
+	if len(c.Hosts) == 0 {
 		return
 	}
-	var names []string
-	for _, h := range c.d.Hosts {
-		names = append(append(names, h.Name), h.Labels...)
-	}
-	allowed := map[string]bool{}
-	for _, m := range c.d.Models {
-		p, named := modelPath(m.ID), true
+	used := map[string]bool{}
+	for _, m := range c.Models {
+		p := at("models", m.ID)
 		for i, name := range m.Hosts {
-			if !slices.Contains(names, name) {
-				c.add(p.child("hosts").index(i), didYouMean(name, names), "no host has the name or label %q", clip(name))
-				named = false
+			if !slices.ContainsFunc(c.Hosts, func(h *Host) bool { return h.Answers(name) }) {
+				c.add(append(p, "hosts", strconv.Itoa(i)), "no host has the name or label %q", clip(name))
 			}
 		}
-		if !named || m.Devices == 0 {
-			continue
-		}
-		hosts, backend := c.d.HostsFor(m), ""
-		if len(hosts) == 0 {
-			hosts, backend = c.byBackend(m)
-		}
+		hosts := c.HostsFor(m)
 		for _, h := range hosts {
-			allowed[h.Name] = true
+			used[h.Name] = true
 		}
-		among := "in the file"
-		if len(m.Hosts) > 0 {
-			among = "among " + strings.Join(m.Hosts, ", ")
-		}
-		switch {
-		case len(hosts) == 0:
-			c.add(p, "", "no host %s has its devices (%s)", among, m.Devices)
-		case backend != "":
-			c.warn(p, "until saved options, a load's or the runner's flags say "+backend, "no host %s has its devices (%s)", among, m.Devices)
-		}
-	}
-	if c.unjudged || len(c.d.Models) == 0 {
-		return
-	}
-	for _, h := range c.d.Hosts {
-		p := yamlPath("hosts").child(h.Name)
-		usable := allowed[h.Name] || slices.ContainsFunc(c.d.Models, func(m *Model) bool { return h.Has(m.Devices) })
-		switch {
-		case !usable:
-			c.add(p, "it has the devices of none", "no model can use this host")
-		case !allowed[h.Name]:
-			c.warn(p, "the hosts lists of all models leave it out", "no model is placed on this host")
-		}
-	}
-}
-
-func (c *checker) defaults() {
-	models := c.d.Defaults.Models
-	for _, t := range slices.Sorted(maps.Keys(models)) {
-		p := yamlPath("defaults").child("models").child(string(t))
-		if !c.typeOK(p, string(t)) {
-			continue
-		}
-		m := c.known(p, models[t])
-		switch {
-		case m == nil:
-		case m.Type != t && m.Type.Valid():
-			c.add(p, "", "%s is of type %s, not %s", m.ID, m.Type, t)
+		switch rec := c.Recipes[m.Recipe]; {
+		case len(hosts) > 0 || m.Devices == 0:
+		case len(rec.Backends) > 0:
+			c.warn(p, "none of its hosts has its devices (%s), unless %s is set elsewhere", m.Devices, rec.BackendOption)
 		default:
-			models[t] = m.ID
+			c.add(p, "none of its hosts has its devices (%s)", m.Devices)
+		}
+	}
+	for _, h := range c.Hosts {
+		if !used[h.Name] && len(c.Models) > 0 {
+			c.warn(at("hosts", h.Name), "no model is placed on this host, for its devices or by their hosts lists")
 		}
 	}
 }
 
-func (c *checker) warmup(w *Warmup, p yamlPath) {
-	if w.Model == "" {
-		c.add(p, "", "model is missing")
-	} else if m := c.known(p.child("model"), w.Model); m != nil {
-		w.Model = m.ID
+func (c *checker) host(h *Host) {
+	p := func(field ...string) []string { return append(at("hosts", h.Name), field...) }
+	if !ValidHostName(h.Name) {
+		c.add(p(), "bad host name %q: %s", clip(h.Name), hostNameHint)
 	}
-	if at := p.child("for"); w.For == 0 && !c.blamed(at) {
-		c.add(at, `how long to keep it, such as "2h"`, "want a duration of more than 0")
+	for _, l := range h.Labels {
+		if !ValidHostName(l) {
+			c.add(p("labels"), "bad label %q: %s", clip(l), hostNameHint)
+		}
+	}
+	for _, t := range slices.Sorted(maps.Keys(h.NPUSeats)) {
+		if c.typeOK(p("npu_seats", string(t)), t); h.NPUSeats[t] < 0 {
+			c.add(p("npu_seats", string(t)), "want 0 or more")
+		}
+	}
+	if len(h.NPUSeats) > 0 && !h.Has(policy.NPU) {
+		c.add(p("npu_seats"), "seats of an NPU that the host does not have")
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.Memory)) {
+		d, err := policy.ParseDevices(name)
+		switch {
+		case err != nil || name == "":
+			c.add(p("memory", name), "unknown device %q: want cpu, gpu or npu", clip(name))
+		case h.Memory[name] == 0:
+			c.add(p("memory", name), "want a size above 0, such as 24GiB")
+		case !h.Has(d):
+			c.add(p("memory", name), "memory of a device that the host does not have: %s", name)
+		}
+	}
+	if h.Price < 0 || h.Max < 0 {
+		c.add(p(), "price and max are 0 or more")
+	}
+	if h.Devices == 0 && h.Driver != DriverLocal {
+		c.add(p(), "devices is missing: a sleeping host cannot be asked for them")
+	}
+	if oneOf(c, p("driver"), h.Driver, DriverLocal, DriverWoL, DriverEC2, DriverASG, DriverExec, DriverKubernetes) {
+		c.driver(h, p)
 	}
 }
 
-// blamed reports whether p or a part of it already has a problem.
-func (c *checker) blamed(p yamlPath) bool {
-	path := p.String()
-	return slices.ContainsFunc(c.problems, func(x Problem) bool {
-		return x.Path == path || strings.HasPrefix(x.Path, path+".")
-	})
+// driver checks that a host has what its driver needs, and nothing of another driver's.
+func (c *checker) driver(h *Host, p func(...string) []string) {
+	if h.Driver == DriverASG {
+		h.Max = max(h.Max, 1)
+	}
+	kubernetes := []Driver{DriverKubernetes}
+	address, anything := validAddress, func(string) bool { return true }
+	var wake, sleep bool
+	if h.Commands != nil {
+		wake, sleep = len(h.Commands.Wake) > 0, len(h.Commands.Sleep) > 0
+	}
+	given := func(is bool) string {
+		if is {
+			return "yes"
+		}
+		return ""
+	}
+	for _, f := range [...]struct {
+		name, value string
+		required    bool
+		valid       func(string) bool
+		want        string
+		of          []Driver // none: all
+	}{
+		{"address", h.Address, false, address, `host:port of the runner, such as "192.0.2.10:8090"`, nil},
+		{"mac", h.MAC, true, validMAC, `six bytes in quotes, such as "00:11:22:33:44:55"`, []Driver{DriverWoL}},
+		{"broadcast", h.Broadcast, false, address, `host:port of UDP, such as "192.0.2.255:9"`, []Driver{DriverWoL}},
+		{"instance", h.Instance, true, instanceRE.MatchString, "one such as i-0123456789abcdef0", []Driver{DriverEC2}},
+		{"hibernate", given(h.Hibernate), false, anything, "", []Driver{DriverEC2}},
+		{"group", h.Group, true, anything, "", []Driver{DriverASG}},
+		{"max", given(h.Max > 0), false, anything, "", []Driver{DriverASG}},
+		{"region", h.Region, false, anything, "", []Driver{DriverEC2, DriverASG}},
+		{"workload", h.Workload, true, workloadRE.MatchString, "statefulset/NAME or deployment/NAME", kubernetes},
+		{"namespace", h.Namespace, false, namespaceRE.MatchString, "small letters, digits and -", kubernetes},
+		{"commands.wake", given(wake), true, anything, "", []Driver{DriverExec}},
+		{"commands.sleep", given(sleep), true, anything, "", []Driver{DriverExec}},
+	} {
+		field, _, _ := strings.Cut(f.name, ".")
+		mine := len(f.of) == 0 || slices.Contains(f.of, h.Driver)
+		switch {
+		case f.value == "" && f.required && mine:
+			c.add(p(), "%s is missing: driver %s needs it", f.name, h.Driver)
+		case f.value == "":
+		case !mine:
+			c.add(p(field), "%s belongs to driver %s, not %s", field, f.of[0], h.Driver)
+		case !f.valid(f.value):
+			c.add(p(field), "%q: want %s", clip(f.value), f.want)
+		}
+	}
+}
+
+func validMAC(s string) bool {
+	mac, err := net.ParseMAC(s)
+	return err == nil && len(mac) == 6
+}
+
+func validAddress(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	n, perr := strconv.Atoi(port)
+	return err == nil && perr == nil && host != "" && n >= 1 && n <= 65535 && !strings.ContainsAny(host, " /@")
 }

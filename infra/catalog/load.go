@@ -1,14 +1,79 @@
 package catalog
 
 import (
+	"bytes"
+	"cmp"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
 
+	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"reveille/infra/recipe"
 )
+
+// Schema is the JSON Schema (draft 2020-12) of a models.yaml, for editors. It knows the fields and the form of their
+// values; what [Load] checks beyond that, such as names of models that do not exist, it does not.
+//
+//go:embed models.schema.json
+var Schema string
+
+// maxFile bounds the bytes of a models file.
+const maxFile = 1 << 20
+
+// A Problem is one mistake in a catalogue, or one warning about it.
+type Problem struct {
+	File string // as given to Load or Parse; empty when it came from no file
+	Line int    // from 1; 0 without a position in a file
+	Path string // where in the structure: "models.gemma.device"
+	Text string
+}
+
+// String is "file:line: path: text", without the parts that are empty.
+func (p Problem) String() string {
+	out := p.Text
+	if p.Path != "" {
+		out = p.Path + ": " + out
+	}
+	switch {
+	case p.Line > 0:
+		out = fmt.Sprintf("%s:%d: %s", p.File, p.Line, out)
+	case p.File != "":
+		out = p.File + ": " + out
+	}
+	return out
+}
+
+// Problems is everything wrong with a catalogue, in the order of the file. As an error it is never empty.
+type Problems []Problem
+
+// Error has one line for each problem.
+func (ps Problems) Error() string { return lines(ps) }
+
+// Warnings are remarks about a catalogue that is still usable, in the order of the file.
+type Warnings []Problem
+
+// String has one line for each warning.
+func (ws Warnings) String() string { return lines(ws) }
+
+func lines(ps []Problem) string {
+	out := make([]string, len(ps))
+	for i, p := range ps {
+		out[i] = p.String()
+	}
+	return strings.Join(out, "\n")
+}
 
 // Load reads and checks the file at path as Parse does. It also warns of checkpoints and projectors that are paths and
 // do not exist for this process (the hosts may have them). It wraps an error of reading the file; any other error is of
@@ -25,69 +90,29 @@ func Load(path string) (*Catalog, Warnings, error) {
 }
 
 func load(path string, data []byte) (*Catalog, Warnings, error) {
-	c, rep, err := parse(path, data)
+	r := &report{file: path}
+	c, err := r.parse(data)
 	if err != nil {
 		return nil, nil, err
 	}
-	missingFiles(c, rep)
+	r.missingFiles(c)
 	if len(c.Models) == 0 {
-		rep.warn("", "for example: models: {my-model: {checkpoint: /path/to/model.gguf, device: cpu}}", "no models")
+		r.warn(nil, "no models; for example: models: {my-model: {checkpoint: /path/to/model.gguf, device: cpu}}")
 	}
-	sortProblems(rep.warnings)
-	return c, rep.warnings, nil
+	return c, r.sortedWarnings(), nil
 }
 
 // Parse makes a catalogue from the text of a models.yaml; name is the file's name in problems. An empty text is a
-// catalogue without models. The error, if any, is of type [Problems]: everything that is wrong, in the order of the
-// file, up to 100 problems. (A text that is not YAML has only one.) Parse does no I/O. Only tests call it.
+// catalogue without models. The error, if any, is of type [Problems], in the order of the file: every entry that cannot
+// be read, else everything that is wrong with what they say. (A text that is not YAML has only one problem.) Parse does
+// no I/O. Only tests call it.
 func Parse(name string, data []byte) (*Catalog, Warnings, error) {
-	c, rep, err := parse(name, data)
+	r := &report{file: name}
+	c, err := r.parse(data)
 	if err != nil {
 		return nil, nil, err
 	}
-	sortProblems(rep.warnings)
-	return c, rep.warnings, nil
-}
-
-func parse(name string, data []byte) (*Catalog, *report, error) {
-	rep := &report{file: name, at: map[yamlPath]position{"": {1, 1}}}
-	r := &reader{nodes: nodes{report: rep, anchors: map[string]ast.Node{}}}
-	root := r.parseYAML(data)
-	if len(rep.problems) == 0 {
-		r.file(root)
-		check(&r.draft, rep)
-	}
-	if len(rep.problems) > 0 {
-		sortProblems(rep.problems)
-		return nil, nil, rep.problems
-	}
-	c := r.draft.Catalog
-	c.seal()
-	return &c, rep, nil
-}
-
-// seal completes a catalogue whose content is final.
-func (c *Catalog) seal() {
-	c.buildIndex()
-	c.Version = c.hash()
-}
-
-// missingFiles warns of files that models name by path and that do not exist here.
-func missingFiles(c *Catalog, r *report) {
-	look := func(p yamlPath, what, file string) {
-		if cp := ParseCheckpoint(file); file != "" && cp.Scheme == SchemePath {
-			if _, err := os.Stat(file); err != nil {
-				r.warn(p, "relative to the working directory, on the host that loads it", "no %s %s here", what, clip(file))
-			}
-		}
-	}
-	for _, m := range c.Models {
-		p := modelPath(m.ID)
-		if rc := c.Recipes[m.Recipe]; rc.NeedsFile() {
-			look(p.child("checkpoint"), "checkpoint", m.Checkpoint)
-		}
-		look(p.child("mmproj"), "projector", m.MMProj)
-	}
+	return c, r.sortedWarnings(), nil
 }
 
 // readBounded reads a file, but not much more of it than Parse accepts.
@@ -98,4 +123,241 @@ func readBounded(path string) ([]byte, error) {
 	}
 	defer f.Close()
 	return io.ReadAll(io.LimitReader(f, maxFile+1))
+}
+
+// missingFiles warns of files that models name by path and that do not exist here.
+func (r *report) missingFiles(c *Catalog) {
+	look := func(m *Model, field, file string) {
+		if cp := ParseCheckpoint(file); file != "" && cp.Scheme == SchemePath {
+			if _, err := os.Stat(file); err != nil {
+				r.warn(at("models", m.ID, field), "no file %s here, relative to the working directory", clip(file))
+			}
+		}
+	}
+	for _, m := range c.Models {
+		if rc := c.Recipes[m.Recipe]; rc.NeedsFile() {
+			look(m, "checkpoint", m.Checkpoint)
+		}
+		look(m, "mmproj", m.MMProj)
+	}
+}
+
+// entry is a part of a file that is decoded on its own, so that one mistake does not hide those of other parts.
+type entry[T any] struct {
+	value T
+	err   error
+}
+
+// UnmarshalYAML reads the part and keeps its error.
+func (e *entry[T]) UnmarshalYAML(unmarshal func(any) error) error {
+	e.err = unmarshal(&e.value)
+	return nil
+}
+
+// file is a models.yaml.
+type file struct {
+	Defaults entry[Defaults]                 `yaml:"defaults"`
+	Models   map[string]entry[Model]         `yaml:"models"`
+	Recipes  map[string]entry[recipe.Recipe] `yaml:"recipes"`
+	Hosts    map[string]entry[Host]          `yaml:"hosts"`
+	Warm     []entry[Warmup]                 `yaml:"warm"`
+}
+
+// parse reads a file and checks it.
+func (r *report) parse(data []byte) (*Catalog, error) {
+	f, err := r.decode(data)
+	if err != nil {
+		r.addYAMLError(nil, err)
+		return nil, r.problems
+	}
+	c := &Catalog{Defaults: value(r, f.Defaults, "defaults")}
+	for _, name := range r.inOrder("models", slices.Collect(maps.Keys(f.Models))) {
+		m := value(r, f.Models[name], "models", name)
+		m.ID = name
+		c.Models = append(c.Models, &m)
+	}
+	for _, name := range r.inOrder("hosts", slices.Collect(maps.Keys(f.Hosts))) {
+		h := value(r, f.Hosts[name], "hosts", name)
+		h.Name = name
+		c.Hosts = append(c.Hosts, &h)
+	}
+	for i, w := range f.Warm {
+		c.Warm = append(c.Warm, value(r, w, "warm", strconv.Itoa(i)))
+	}
+	over := map[string]recipe.Recipe{}
+	for name, e := range f.Recipes {
+		rc := value(r, e, "recipes", name)
+		rc.Name = name
+		over[name] = rc
+	}
+	if len(r.problems) == 0 {
+		if c.Recipes, err = recipe.Shipped().With(over); err != nil {
+			for text := range strings.SplitSeq(err.Error(), "\n") { // "recipe NAME: what is wrong"
+				name, _, _ := strings.Cut(strings.TrimPrefix(text, "recipe "), ":")
+				r.add(at("recipes", name), "%s", text)
+			}
+		} else {
+			r.check(c)
+		}
+	}
+	if len(r.problems) > 0 {
+		r.sort(r.problems)
+		return nil, r.problems
+	}
+	c.seal()
+	return c, nil
+}
+
+// value returns what an entry holds and notes its error.
+func value[T any](r *report, e entry[T], path ...string) T {
+	if e.err != nil {
+		r.addYAMLError(path, e.err)
+	}
+	return e.value
+}
+
+// decode reads the text of a file, and notes in the report where its parts are.
+func (r *report) decode(data []byte) (f file, err error) {
+	defer func() {
+		if v := recover(); v != nil { // go-yaml v1.19.2 panics on some texts
+			err = errors.New("cannot be parsed as YAML")
+		}
+	}()
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // a byte order mark
+	if len(data) > maxFile {
+		return f, fmt.Errorf("the file is larger than %d bytes", maxFile)
+	}
+	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
+		return f, errors.New("the file is not UTF-8 (perhaps it is UTF-16); save it as UTF-8")
+	}
+	parsed, err := parser.ParseBytes(data, 0) // which refuses a key that is there twice
+	if err != nil {
+		return f, err
+	}
+	for _, doc := range parsed.Docs {
+		switch {
+		case doc.Body == nil || doc.Body.Type() == ast.NullType:
+		case r.root != nil:
+			return f, &yaml.SyntaxError{Message: "a second document; put everything into one", Token: doc.Body.GetToken()}
+		default:
+			r.root = doc.Body
+		}
+	}
+	if r.root == nil {
+		return f, nil
+	}
+	ast.Walk(mergesFirst{}, r.root)
+	// Keys that begin with x- are for anchors. Duplicate keys are those that override a merged one.
+	d := yaml.NewDecoder(strings.NewReader(""), yaml.Strict(), yaml.AllowFieldPrefixes("x-"), yaml.AllowDuplicateMapKey())
+	return f, d.DecodeFromNode(r.root, &f)
+}
+
+// mergesFirst moves the merge keys of a mapping before the keys that override them, because the decoder lets the last
+// one win. Of several mappings in one merge key the first must win.
+type mergesFirst struct{}
+
+func (v mergesFirst) Visit(n ast.Node) ast.Visitor {
+	if m, ok := n.(*ast.MappingNode); ok {
+		slices.SortStableFunc(m.Values, func(a, b *ast.MappingValueNode) int {
+			switch {
+			case a.Key.IsMergeKey() == b.Key.IsMergeKey():
+				return 0
+			case a.Key.IsMergeKey():
+				return -1
+			}
+			return 1
+		})
+		for _, entry := range m.Values {
+			if list, ok := entry.Value.(*ast.SequenceNode); ok && entry.Key.IsMergeKey() {
+				slices.Reverse(list.Values)
+			}
+		}
+	}
+	return v
+}
+
+// report collects problems and warnings and finds their lines.
+type report struct {
+	file     string
+	root     ast.Node // of the file; nil for a catalogue from elsewhere
+	problems Problems
+	warnings Warnings
+}
+
+// at is a place in the structure of a file: the keys and indexes that lead there.
+func at(path ...string) []string { return path }
+
+func (r *report) add(path []string, format string, args ...any) {
+	r.problems = append(r.problems, r.problem(path, format, args...))
+}
+
+func (r *report) warn(path []string, format string, args ...any) {
+	r.warnings = append(r.warnings, r.problem(path, format, args...))
+}
+
+func (r *report) problem(path []string, format string, args ...any) Problem {
+	p := Problem{File: r.file, Path: strings.Join(path, "."), Text: fmt.Sprintf(format, args...)}
+	if pos := r.position(path); pos != nil {
+		p.Line = pos.Line
+	}
+	return p
+}
+
+// addYAMLError notes an error of the YAML library under its own line, if it has one.
+func (r *report) addYAMLError(path []string, err error) {
+	p := r.problem(path, "%s", strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "))
+	if ye, ok := errors.AsType[yaml.Error](err); ok {
+		p.Text = ye.GetMessage()
+		if t := ye.GetToken(); t != nil {
+			p.Line = t.Position.Line
+		}
+	}
+	r.problems = append(r.problems, p)
+}
+
+// position returns the place of a path in the file, or of the nearest part around it.
+func (r *report) position(path []string) *token.Position {
+	if r.root == nil {
+		return nil
+	}
+	node, pos := r.root, r.root.GetToken().Position
+	for _, part := range path {
+		if anchor, ok := node.(*ast.AnchorNode); ok {
+			node = anchor.Value
+		}
+		var next ast.Node
+		switch n := node.(type) {
+		case *ast.MappingNode:
+			for _, entry := range n.Values {
+				if t := entry.Key.GetToken(); t.Value == part {
+					next, pos = entry.Value, t.Position
+				}
+			}
+		case *ast.SequenceNode:
+			if i, err := strconv.Atoi(part); err == nil && i < len(n.Values) {
+				next, pos = n.Values[i], n.Values[i].GetToken().Position
+			}
+		}
+		if node = next; node == nil {
+			break
+		}
+	}
+	return pos
+}
+
+// inOrder sorts the names of a section's entries as they are in the file.
+func (r *report) inOrder(section string, names []string) []string {
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(r.position(at(section, a)).Offset-r.position(at(section, b)).Offset, cmp.Compare(a, b))
+	})
+	return names
+}
+
+func (r *report) sortedWarnings() Warnings {
+	r.sort(r.warnings)
+	return r.warnings
+}
+
+func (r *report) sort(ps []Problem) {
+	slices.SortStableFunc(ps, func(a, b Problem) int { return cmp.Or(a.Line-b.Line, cmp.Compare(a.Path, b.Path)) })
 }

@@ -5,7 +5,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/zeebo/xxh3"
 
@@ -13,76 +12,83 @@ import (
 	"reveille/infra/recipe"
 )
 
-// A Model is one entry of the catalogue.
+// A Model is one entry of the catalogue. The first paragraphs of these comments are also the descriptions in the JSON
+// Schema of a models file.
 type Model struct {
 	// ID is the canonical name, unique in the catalogue and never equal to another model's alias.
-	ID string `json:"id"`
-	// Type is the class of work; always valid.
-	Type policy.Type `json:"type"`
-	// Recipe is the name of the recipe that starts it; always one of the catalogue's.
-	Recipe string `json:"recipe"`
-	// Checkpoint is where its weights are, as written: a path, s3://bucket/key, hf://org/repo or hf://org/repo/file,
-	// the last two with @revision if one is pinned; or a name that the engine itself understands, for recipes that
-	// accept one. It is empty only if the recipe allows that.
+	ID string `json:"id" yaml:"-"`
+	// Type is the kind of model; each has its own slots. The default is llm.
+	Type policy.Type `json:"type,omitempty"`
+	// Recipe is the name of the recipe that says how the engine is started. A checkpoint that ends in .gguf needs none.
+	Recipe string `json:"recipe,omitempty"`
+	// Checkpoint is where the weights are: a path on the hosts, hf://org/repo/file@revision or s3://bucket/key.
+	//
+	// It may be a name that the engine itself understands, or empty, where the recipe allows it.
 	Checkpoint string `json:"checkpoint,omitempty"`
-	// SHA256 is the checksum of the checkpoint's bytes, in hex, checked when they are fetched; empty leaves it to their
-	// source. Only for a checkpoint that is one file of s3:// or hf://.
+	// SHA256 is the checksum, in hex, of the one file that checkpoint names. It is checked when the file is fetched.
 	SHA256 string `json:"sha256,omitempty"`
-	// MMProj is the file of the projector for vision or audio input, in the same forms; empty for none.
+	// MMProj is the projector of a model that takes images or audio.
 	MMProj string `json:"mmproj,omitempty"`
-	// Aliases are further names, each owned by one model only.
-	Aliases []string `json:"aliases,omitempty"`
-	// Devices are the devices that the model occupies while it is loaded, all together; never empty. They come from the
-	// entry, else from its options and recipe.
-	Devices policy.Devices `json:"-"`
-	// GPUs is how many GPUs of a host it runs on; 0: as few as hold it.
+	// Aliases are other names for the model.
+	Aliases recipe.List[string] `json:"aliases,omitempty"`
+	// Device is what the model runs on, where the recipe leaves it open; gpu:0, gpu:1, … are single GPUs.
+	//
+	// It is how a file writes Devices and Cards.
+	Device recipe.List[string] `json:"-" yaml:"device"`
+	// Devices are those that the model occupies while it is loaded, all together; never empty. They come from Device,
+	// else from its options and recipe.
+	Devices policy.Devices `json:"devices,omitempty" yaml:"-"`
+	// Cards are the indexes of the GPUs that it may run on, from Device; empty for any.
+	Cards []int `json:"cards,omitempty" yaml:"-"`
+	// GPUs is how many GPUs of a host the model runs on; by default the fewest that hold it.
 	GPUs int `json:"gpus,omitempty"`
-	// Cards are the indexes of the GPUs that it may run on; empty for any.
-	Cards []int `json:"cards,omitempty"`
-	// Options are load options, checked and normalised by the recipe. They rank below saved and requested ones and
-	// above the runner's.
+	// Options are options of the recipe, such as ctx_size and llamacpp_args.
+	//
+	// They are checked and normalized. They rank below saved and requested ones and above the runner's.
 	Options recipe.Options `json:"options,omitempty"`
 	// Pin prevents the model from ever being evicted.
 	Pin bool `json:"pin,omitempty"`
-	// Idle is how long the model may be without traffic before it is unloaded, 0 or more; nil leaves it to the
-	// defaults.
-	Idle *time.Duration `json:"-"`
-	// Hosts are names or labels of hosts in the order to try; empty for any host that has the devices.
-	Hosts []string `json:"hosts,omitempty"`
-	// Fallback are the ids of models of the same type that may answer in its place when a request allows it, in order.
-	Fallback []string `json:"fallback,omitempty"`
-	// Replicas bounds the copies in the pool.
-	Replicas Replicas `json:"replicas"`
-	// Memory is what the model needs on its device in bytes; 0 leaves it to the runner's estimate.
-	Memory int64 `json:"memory,omitempty"`
-	// MMCache says who shares encoder outputs.
-	MMCache Sharing `json:"mm_cache"`
-	// Conversations says who shares saved conversations. Empty means ShareAll.
+	// Idle is the time without requests after which the model is unloaded.
+	Idle *Duration `json:"idle,omitempty"`
+	// Hosts are names or labels of the hosts that may run the model, in order of preference; by default any.
+	Hosts recipe.List[string] `json:"hosts,omitempty"`
+	// Fallback are models of the same type that may answer while this one is cold, if a request allows it.
+	Fallback recipe.List[string] `json:"fallback,omitempty"`
+	// Replicas bounds the copies of the model in the pool.
+	Replicas Replicas `json:"replicas,omitzero"`
+	// Memory is what the model needs on its device, in bytes or with a unit such as 4GiB; by default it is estimated.
+	Memory Size `json:"memory,omitempty"`
+	// MMCache says who shares encoder outputs: requests of the same API key (key), the whole pool, or nobody (none).
+	MMCache Sharing `json:"mm_cache,omitempty"`
+	// Conversations says who shares saved conversations: the whole pool, the default, or requests of the same API key
+	// (key); none saves nothing.
 	Conversations Sharing `json:"conversations,omitempty"`
 	// Dimensions means that embeddings may be cut to the length that a request asks for.
 	Dimensions bool `json:"dimensions,omitempty"`
-	// NormalizeScores means that rerank scores are mapped to 0..1 before they are sent.
+	// NormalizeScores maps rerank scores to 0 to 1.
 	NormalizeScores bool `json:"normalize_scores,omitempty"`
 	// Registered means that the entry came through the API and not from the models file: its options may only tune, and
 	// its weights must be stored where the operator allows it for registered models.
-	Registered bool `json:"registered,omitempty"`
+	Registered bool `json:"registered,omitempty" yaml:"-"`
 	// Within are the folders in which the weights of a registered model must be if they are paths: see [Below].
-	Within []string `json:"within,omitempty"`
-	// Labels and Description are shown in listings.
-	Labels      []string `json:"labels,omitempty"`
-	Description string   `json:"description,omitempty"`
+	Within []string `json:"within,omitempty" yaml:"-"`
+	// Labels are shown in listings.
+	Labels recipe.List[string] `json:"labels,omitempty"`
+	// Description is shown in listings.
+	Description string `json:"description,omitempty"`
 }
 
 // Replicas bounds how many copies of a model a pool may hold at once.
 type Replicas struct {
-	Max int `json:"max"` // 1 or more
+	// Max is the number of copies, each on another host; at least 1.
+	Max int `json:"max,omitempty"`
 }
 
 // Sharing says who shares what engines have computed for a model.
 type Sharing string
 
-// Each API key has its own (without configured keys all requests share them), all keys of the pool share them, or nothing is
-// kept.
+// Each API key has its own (without configured keys all requests share them), all keys of the pool share them, or
+// nothing is kept.
 const (
 	SharePerKey Sharing = "key"
 	ShareAll    Sharing = "pool"
@@ -135,8 +141,15 @@ func (m *Model) DeviceText() string {
 // names returns the id and the aliases.
 func (m *Model) names() []string { return append([]string{m.ID}, m.Aliases...) }
 
-// typeOfLabels returns the type that a registered model's labels decide: embeddings, reranking, transcription or audio,
-// tts, image, in this order. A model with none of these labels is an llm.
+// clone returns a copy that a check may write to without changing the original.
+func (m *Model) clone() *Model {
+	out := *m
+	out.Options = m.Options.Clone()
+	out.Fallback = slices.Clone(m.Fallback)
+	return &out
+}
+
+// typeOfLabels returns the type that a registered model's labels decide; the first of this order counts.
 func typeOfLabels(labels []string) policy.Type {
 	for _, l := range []struct {
 		label string

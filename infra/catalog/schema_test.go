@@ -2,16 +2,158 @@ package catalog
 
 import (
 	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/jsonschema-go/jsonschema"
+
+	"reveille/infra/policy"
+	"reveille/infra/recipe"
 )
+
+func oneOfSchema[T ~string](values ...T) *jsonschema.Schema {
+	s := &jsonschema.Schema{}
+	for _, v := range values {
+		s.Enum = append(s.Enum, string(v))
+	}
+	return s
+}
+
+// generate makes the JSON Schema of a models file from the types that it is read into. The descriptions are the first
+// paragraphs of the comments of their fields.
+func generate(t *testing.T) string {
+	t.Helper()
+	text := func(pattern string) *jsonschema.Schema {
+		return &jsonschema.Schema{Types: []string{"string", "integer"}, Pattern: pattern}
+	}
+	device := oneOfSchema("cpu", "gpu", "npu")
+	duration := text(`^([0-9.]+(ns|us|µs|ms|s|m|h))+$|^0$`)
+	types := map[reflect.Type]*jsonschema.Schema{
+		reflect.TypeFor[Duration]():        duration,
+		reflect.TypeFor[time.Duration]():   duration,
+		reflect.TypeFor[Size]():            text(`^[0-9.e+]+ ?([KkMmGgTt]?[Ii]?[Bb])?$`),
+		reflect.TypeFor[Schedule]():        {Type: "string"},
+		reflect.TypeFor[policy.Type]():     oneOfSchema(policy.Types()...),
+		reflect.TypeFor[policy.Devices]():  {AnyOf: []*jsonschema.Schema{device, {Type: "array", Items: device}}},
+		reflect.TypeFor[Sharing]():         oneOfSchema(SharePerKey, ShareAll, ShareNone),
+		reflect.TypeFor[Driver]():          oneOfSchema(DriverLocal, DriverWoL, DriverEC2, DriverASG, DriverExec, DriverKubernetes),
+		reflect.TypeFor[recipe.Options]():  {Type: "object"},
+		reflect.TypeFor[regexp.Regexp]():   {Type: "string"},
+		reflect.TypeFor[map[string]Size](): {Type: "object", PropertyNames: device},
+	}
+	for _, list := range []reflect.Type{
+		reflect.TypeFor[recipe.List[string]](), reflect.TypeFor[recipe.List[policy.Type]](), reflect.TypeFor[recipe.List[*regexp.Regexp]](),
+	} {
+		types[list] = &jsonschema.Schema{Types: []string{"string", "number", "array"}}
+	}
+	for _, byType := range []reflect.Type{
+		reflect.TypeFor[map[policy.Type]string](), reflect.TypeFor[map[policy.Type]int](), reflect.TypeFor[map[policy.Type]recipe.List[string]](),
+	} {
+		types[byType] = &jsonschema.Schema{Type: "object", PropertyNames: types[reflect.TypeFor[policy.Type]()]}
+	}
+	comments := fieldComments(t, ".", filepath.Join("..", "recipe"))
+	var of func(typ reflect.Type) *jsonschema.Schema
+	of = func(typ reflect.Type) *jsonschema.Schema {
+		s, err := jsonschema.ForType(typ, &jsonschema.ForOptions{TypeSchemas: types})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.PropertyOrder = nil
+		for field := range typ.Fields() {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if p := s.Properties[name]; p != nil {
+				if inner := field.Type; inner.Kind() == reflect.Struct && types[inner] == nil {
+					p = of(inner)
+					s.Properties[name] = p
+				}
+				p.Description = comments[typ.Name()+"."+field.Name]
+			}
+			if written := field.Tag.Get("yaml"); written != "" && written != "-" {
+				s.Properties[written] = types[field.Type].CloneSchemas()
+				s.Properties[written].Description = comments[typ.Name()+"."+field.Name]
+			}
+			if field.Tag.Get("yaml") == "-" {
+				delete(s.Properties, name)
+				s.Required = slices.DeleteFunc(s.Required, func(r string) bool { return r == name })
+			}
+		}
+		return s
+	}
+	byName := func(description string, entries *jsonschema.Schema) *jsonschema.Schema {
+		return &jsonschema.Schema{Description: description, Types: []string{"object", "null"}, AdditionalProperties: entries}
+	}
+	root := &jsonschema.Schema{
+		Schema: "https://json-schema.org/draft/2020-12/schema", Title: "Reveille models file", Type: "object",
+		Properties: map[string]*jsonschema.Schema{
+			"defaults": of(reflect.TypeFor[Defaults]()),
+			"models":   byName("Models by the name that clients use.", of(reflect.TypeFor[Model]())),
+			"recipes":  byName("Changes of shipped recipes, and recipes of your own.", of(reflect.TypeFor[recipe.Recipe]())),
+			"hosts":    byName("Hosts by name.", of(reflect.TypeFor[Host]())),
+			"warm":     {Description: "When models are kept loaded.", Type: "array", Items: of(reflect.TypeFor[Warmup]())},
+		},
+		PatternProperties:    map[string]*jsonschema.Schema{"^x-": {Description: "For anchors."}},
+		AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}},
+	}
+	out, err := json.MarshalIndent(root, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out) + "\n"
+}
+
+// fieldComments returns the first paragraphs of the comments of the fields of structs in some folders, by "Type.Field".
+func fieldComments(t *testing.T, folders ...string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, folder := range folders {
+		files, _ := filepath.Glob(filepath.Join(folder, "*.go"))
+		for _, name := range files {
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				spec, ok := n.(*ast.TypeSpec)
+				if !ok {
+					return true
+				}
+				if st, ok := spec.Type.(*ast.StructType); ok {
+					for _, f := range st.Fields.List {
+						text, _, _ := strings.Cut(f.Doc.Text(), "\n\n")
+						for _, name := range f.Names {
+							out[spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(text), " ")
+						}
+					}
+				}
+				return false
+			})
+		}
+	}
+	return out
+}
+
+// TestSchemaIsGenerated: the checked-in schema is what the types give. `go test -update` writes it.
+func TestSchemaIsGenerated(t *testing.T) {
+	want := generate(t)
+	if *update {
+		if err := os.WriteFile("models.schema.json", []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if Schema != want {
+		t.Error("models.schema.json is not that of the types: run go test ./infra/catalog -update")
+	}
+}
 
 // TestSchema: files that load fit the schema, and files with a mistake that it can detect do not.
 func TestSchema(t *testing.T) {
@@ -30,8 +172,11 @@ func TestSchema(t *testing.T) {
 		}
 		return schema.Validate(v)
 	}
-	good := []string{documented, "models: {a: {type: llm, recipe: standin, memory: 4GiB, idle: 1h30m, replicas: {max: 2}, hosts: one}}\nhosts:\n",
-		"models: {a: {type: llm, recipe: standin, device: 'gpu:1'}, b: {type: llm, recipe: standin, device: ['gpu:0', 'gpu:15'], gpus: 2}, c: {type: llm, recipe: vllm, checkpoint: o/r, gpus: 4}}\n"}
+	good := []string{
+		documented,
+		"models: {a: {type: llm, recipe: standin, memory: 4GiB, idle: 1h30m, replicas: {max: 2}, hosts: one}}\nhosts:\n",
+		"models: {a: {recipe: standin, device: 'gpu:1'}, b: {recipe: standin, device: ['gpu:0', 'gpu:15'], gpus: 2}}\n",
+	}
 	for _, file := range []string{"testenv/local/models.yaml", "testenv/stack/testdata/models.yaml", "terraform/examples/*/models.yaml"} {
 		found, _ := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(file)))
 		for _, name := range found {
@@ -51,10 +196,11 @@ func TestSchema(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{
-		"model: {}", "models: [a]", "models: {a: {}}", "models: {a: {type: llm, recipe: x, ctx_size: 1}}", "models: {a: {type: chat, recipe: x}}",
-		"models: {a: {type: llm, recipe: x, idle: 5}}", "models: {a: {type: llm, recipe: x, memory: 4G}}", "models: {a: {type: llm, recipe: x, pin: maybe}}",
-		"models: {a: {type: llm, recipe: x, device: tpu}}", "models: {a: {type: llm, recipe: x, device: 'gpu:16'}}", "models: {a: {type: llm, recipe: x, gpus: 0}}", "hosts: {a: {driver: local, devices: 'gpu:1'}}", "hosts: {a: {driver: ssh}}", "hosts: {a: {driver: asg, max: 0}}",
-		"hosts: {a: {driver: local, npu_seats: {chat: 1}}}", "hosts: {a: {driver: local, memory: {tpu: 1GiB}}}", "warm: [{model: a}]", "defaults: {idle: soon}", "recipes: {a: {comand: [x]}}",
+		"model: {}", "models: [a]", "models: {a: {recipe: x, ctx_size: 1}}", "models: {a: {type: chat, recipe: x}}",
+		"models: {a: {recipe: x, memory: 4G}}", "models: {a: {recipe: x, pin: maybe}}", "hosts: {a: {driver: ssh}}",
+		"hosts: {a: {driver: local, devices: 'gpu:1'}}", "hosts: {a: {driver: local, npu_seats: {chat: 1}}}",
+		"hosts: {a: {driver: local, memory: {tpu: 1GiB}}}", "warm: [{model: a}]", "defaults: {idle: soon}",
+		"recipes: {a: {comand: [x]}}",
 	} {
 		if fits(bad) == nil {
 			t.Errorf("%s fits the schema", bad)
@@ -65,79 +211,27 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestSchemaHasEveryField: the schema names the fields that the reader knows, and no others.
-func TestSchemaHasEveryField(t *testing.T) {
-	var s struct {
-		Properties map[string]json.RawMessage
-		Defs       map[string]json.RawMessage `json:"$defs"`
+// TestDocumentedFields: rows of the table of a model's fields are those of the schema.
+func TestDocumentedFields(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "infra", "docs", "models.md"))
+	if err != nil {
+		t.Fatal(err)
 	}
+	_, table, _ := strings.Cut(string(page), "| field of a model | meaning |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var s jsonschema.Schema
 	if err := json.Unmarshal([]byte(Schema), &s); err != nil {
 		t.Fatal(err)
 	}
-	top, err := json.Marshal(map[string]any{"properties": s.Properties})
-	if err != nil {
-		t.Fatal(err)
-	}
-	reader, err := os.ReadFile("read.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	parser, err := os.ReadFile(filepath.Join("..", "recipe", "parse.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	fields, err := os.ReadFile(filepath.Join("..", "recipe", "recipe.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	field := regexp.MustCompile(`\{"(\w+)", `)
-	for name, c := range map[string]struct {
-		schema       json.RawMessage
-		code, begins string
-		field        *regexp.Regexp
-	}{
-		"model":  {s.Defs["model"], string(reader), "func (r *reader) model(", field},
-		"host":   {s.Defs["host"], string(reader), "func (r *reader) host(", field},
-		"warm":   {s.Defs["warm"], string(reader), "func (r *reader) warm(", field},
-		"recipe": {s.Defs["recipe"], string(parser), "type form struct", regexp.MustCompile("`(?:yaml|json):\"(\\w+)(?:,\\w+)?\"`")},
-		"file":   {top, string(reader), "func (r *reader) file(", field},
-	} {
-		_, code, found := strings.Cut(c.code, c.begins)
-		code, _, ended := strings.Cut(code, "\n}\n")
-		if !found || !ended {
-			t.Fatalf("%s: no %q", name, c.begins)
-		}
-		more := ""
-		switch name {
-		case "file": // its section defaults is read apart
-			_, more, _ = strings.Cut(string(reader), "func (r *reader) defaults(")
-		case "recipe": // the form has only what is written in another way
-			_, more, _ = strings.Cut(string(fields), "type Recipe struct")
-		}
-		more, _, _ = strings.Cut(more, "\n}\n")
-		code += more
-		var known []string
-		for _, m := range c.field.FindAllStringSubmatch(code, -1) {
-			known = append(known, m[1])
-		}
-		inSchema := fieldsOf(t, c.schema)
-		slices.Sort(known)
-		slices.Sort(inSchema)
-		if !slices.Equal(known, inSchema) {
-			t.Errorf("%s: the reader knows\n%v, the schema\n%v", name, known, inSchema)
+	var documented []string
+	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(table, -1) {
+		for _, name := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(row[1], -1) {
+			documented = append(documented, name[1])
 		}
 	}
-}
-
-// fieldsOf lists the names of a schema's properties at any depth.
-func fieldsOf(t *testing.T, schema json.RawMessage) (names []string) {
-	t.Helper()
-	var s struct{ Properties map[string]json.RawMessage }
-	if json.Unmarshal(schema, &s) != nil {
-		return nil // a reference, or anything
+	slices.Sort(documented)
+	fields := slices.Sorted(maps.Keys(s.Properties["models"].AdditionalProperties.Properties))
+	if !slices.Equal(fields, append(documented, "sha256")) && !slices.Equal(fields, documented) {
+		t.Errorf("documented are\n%q, the schema has\n%q", documented, fields)
 	}
-	for name, inner := range s.Properties {
-		names = append(append(names, name), fieldsOf(t, inner)...)
-	}
-	return names
 }

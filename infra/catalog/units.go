@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"encoding"
 	"errors"
 	"fmt"
 	"math"
@@ -8,8 +9,60 @@ import (
 	"strings"
 	"time"
 
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+
 	"reveille/infra/term"
 )
+
+// unmarshalText reads a scalar of a file into v. Its errors have a line.
+func unmarshalText(v encoding.TextUnmarshaler, n ast.Node) error {
+	var text string
+	err := yaml.NodeToValue(n, &text)
+	if err == nil {
+		err = v.UnmarshalText([]byte(text))
+	}
+	if err != nil {
+		return &yaml.SyntaxError{Message: err.Error(), Token: n.GetToken()}
+	}
+	return nil
+}
+
+// A Duration is 0 or more, written as "90s" or "2h30m".
+type Duration time.Duration
+
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// MarshalText is the inverse of UnmarshalText.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText refuses a bare number other than 0, because its unit is unclear.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil || v < 0 {
+		return fmt.Errorf(`bad duration %q: want a number with a unit, such as "90s", "10m" or "2h"`, clip(string(text)))
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// UnmarshalYAML reads a duration.
+func (d *Duration) UnmarshalYAML(n ast.Node) error { return unmarshalText(d, n) }
+
+// A Size is a number of bytes, see [ParseSize].
+type Size int64
+
+// UnmarshalYAML reads a size.
+func (s *Size) UnmarshalYAML(n ast.Node) error { return unmarshalText((*sizeText)(s), n) }
+
+// sizeText keeps a [Size] a number in JSON.
+type sizeText Size
+
+func (s *sizeText) UnmarshalText(text []byte) error {
+	n, err := ParseSize(string(text))
+	*s = sizeText(n)
+	return err
+}
 
 var sizeUnits = []struct {
 	suffix string
@@ -53,18 +106,6 @@ func FormatSize(n int64) string {
 		}
 	}
 	return strconv.FormatInt(n, 10) + " B"
-}
-
-// parseDuration reads a duration of 0 or more. It refuses a bare number other than 0, because its unit is unclear.
-func parseDuration(s string) (time.Duration, error) {
-	d, err := time.ParseDuration(s)
-	switch {
-	case err != nil:
-		return 0, fmt.Errorf("bad duration %q", clip(s))
-	case d < 0:
-		return 0, fmt.Errorf("negative duration %s", s)
-	}
-	return d, nil
 }
 
 // clip bounds a text that goes into a message.

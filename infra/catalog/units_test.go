@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"slices"
 	"strings"
 	"testing"
 )
@@ -92,21 +91,5 @@ func TestNames(t *testing.T) {
 	}
 	if ValidHostName("a/b") || ValidHostName("a:b") || ValidHostName("a..b") || !ValidHostName("gpu-1.local") {
 		t.Error("host names")
-	}
-}
-
-func TestDidYouMean(t *testing.T) {
-	names := []string{"type", "recipe", "checkpoint"}
-	for got, want := range map[string]string{
-		"typ": "did you mean type?", "tpye": "did you mean type?", "Recipe": "did you mean recipe?",
-		"chekpont": "did you mean checkpoint?", "zzz": "want one of type, recipe, checkpoint",
-		strings.Repeat("t", 1000): "want one of type, recipe, checkpoint",
-	} {
-		if hint := didYouMean(got, names); hint != want {
-			t.Errorf("%.20q: %q", got, hint)
-		}
-	}
-	if hint := didYouMean("x", slices.Repeat([]string{"long name"}, 100)); hint != "" {
-		t.Error(hint)
 	}
 }

@@ -146,9 +146,13 @@ func TestWatcherReloads(t *testing.T) {
 	}
 }
 
-func TestReloadNeverBlocks(t *testing.T) {
+// TestReloadsAreOne: requests before Run looks are one, and none waits.
+func TestReloadsAreOne(t *testing.T) {
 	w := NewWatcher("nowhere", 0, nil, nil, nil)
 	for range 100 {
 		w.Reload()
+	}
+	if n := len(w.reload); n != 1 {
+		t.Errorf("%d requests wait", n)
 	}
 }

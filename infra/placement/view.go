@@ -111,7 +111,7 @@ func memoryOf(h *catalog.Host) map[policy.Devices]int64 {
 	out := map[policy.Devices]int64{}
 	for name, n := range h.Memory {
 		if d, err := policy.ParseDevices(name); err == nil {
-			out[d] = n
+			out[d] = int64(n)
 		}
 	}
 	return out
@@ -262,7 +262,7 @@ func (v View) sources(s *state.Snapshot, rec *state.HostRecord, id, request stri
 // refusal is a lower bound everywhere, because a plan is reduced to its budget before it is refused.
 func memoryNeed(s *state.Snapshot, on *state.HostRecord, rc *recipe.Recipe, l Load) int64 {
 	if l.Model.Memory > 0 {
-		return l.Model.Memory
+		return int64(l.Model.Memory)
 	}
 	id, digest := l.Model.ID, l.Digest()
 	if on != nil {

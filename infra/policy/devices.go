@@ -52,6 +52,27 @@ func (d Devices) String() string {
 	return strings.Join(out, " ")
 }
 
+// MarshalText writes what String returns.
+func (d Devices) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads what [ParseDevices] reads.
+func (d *Devices) UnmarshalText(text []byte) (err error) {
+	*d, err = ParseDevices(string(text))
+	return err
+}
+
+// UnmarshalYAML reads one name or a list of them.
+func (d *Devices) UnmarshalYAML(unmarshal func(any) error) error {
+	var names []string
+	if err := unmarshal(&names); err != nil {
+		names = make([]string, 1)
+		if err := unmarshal(&names[0]); err != nil {
+			return err
+		}
+	}
+	return d.UnmarshalText([]byte(strings.Join(names, " ")))
+}
+
 // Has reports whether d contains every device of want.
 func (d Devices) Has(want Devices) bool { return d&want == want }
 

@@ -14,9 +14,11 @@ import (
 // maxArgs bounds the text of an option of kind args, in bytes.
 const maxArgs = 8192
 
+// whiteSpace divides arguments.
+const whiteSpace = " \t\r\n"
+
 // SplitArgs splits a text into arguments like a POSIX shell, but supports only words, single quotes, double quotes and
-// backslashes: no variables, globs, operators or comments. It refuses control characters other than spaces and tabs
-// between words.
+// backslashes: no variables, globs, operators or comments. It refuses control characters other than white space.
 func SplitArgs(s string) ([]string, error) {
 	if len(s) > maxArgs {
 		return nil, fmt.Errorf("longer than %d bytes", maxArgs)
@@ -29,26 +31,29 @@ func SplitArgs(s string) ([]string, error) {
 		escape bool
 	)
 	for _, r := range s {
-		if unicode.IsControl(r) && r != '\t' {
+		space := strings.ContainsRune(whiteSpace, r)
+		if unicode.IsControl(r) && !space {
 			return nil, fmt.Errorf("control character %U", r)
 		}
 		switch {
+		case escape && r == '\n': // the line goes on
+			escape = false
 		case escape:
 			// Inside double quotes a backslash escapes only a quote or a backslash.
 			if quote == '"' && r != '"' && r != '\\' {
 				word.WriteByte('\\')
 			}
 			word.WriteRune(r)
-			escape = false
+			escape, inWord = false, true
 		case quote == '\'' && r != '\'', quote == '"' && r != '"' && r != '\\':
 			word.WriteRune(r)
 		case quote != 0 && r == quote:
 			quote = 0
 		case r == '\\':
-			escape, inWord = true, true
+			escape = true
 		case r == '\'' || r == '"':
 			quote, inWord = r, true
-		case r == ' ' || r == '\t':
+		case space:
 			if inWord {
 				out = append(out, word.String())
 				word.Reset()
@@ -74,7 +79,7 @@ func SplitArgs(s string) ([]string, error) {
 func JoinArgs(args []string) string {
 	quoted := make([]string, len(args))
 	for i, a := range args {
-		if a == "" || strings.ContainsAny(a, " \t'\"\\") {
+		if a == "" || strings.ContainsAny(a, whiteSpace+`'"\`) {
 			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
 		}
 		quoted[i] = a

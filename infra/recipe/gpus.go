@@ -11,9 +11,9 @@ import (
 type GPUs struct {
 	// Split is how the engine lays a model over several GPUs: [SplitNone], [SplitFree] or [SplitEven]. Empty: the engine
 	// cannot be restricted.
-	Split string `json:"split,omitempty" yaml:"split"`
+	Split string `json:"split,omitempty"`
 	// OwnArgs are the flags with which extra arguments choose GPUs themselves; such a load is not restricted.
-	OwnArgs []string `json:"own_args,omitempty" yaml:"own_args"`
+	OwnArgs []string `json:"own_args,omitempty"`
 }
 
 // Variables that show an engine some of the GPUs.
@@ -26,7 +26,7 @@ var visibleAPIs = []string{"cuda", "rocm"}
 // runner tells by an API. It cannot if its backend is another one, or if its owner chooses GPUs by the recipe or by
 // arguments.
 func (r *Recipe) restricts(api string, opts Options) bool {
-	if r.GPUs.Split == "" || api == "" || !slices.Contains(visibleAPIs, api) && !r.uses("gpu_names") {
+	if r.GPUs.Split == "" || api == "" || !slices.Contains(visibleAPIs, api) && !r.Uses("gpu_names") {
 		return false
 	}
 	backend, _ := opts[r.BackendOption].(string)

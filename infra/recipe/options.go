@@ -44,18 +44,18 @@ const MergeArgs = "merge_args"
 
 // An OptionSpec describes one load option of a recipe.
 type OptionSpec struct {
-	Kind    string   `yaml:"kind" json:"kind"`
-	Default any      `yaml:"default" json:"default,omitempty"`
-	Min     *float64 `yaml:"min" json:"min,omitempty"` // least number allowed; nil means no bound
-	Max     *float64 `yaml:"max" json:"max,omitempty"`
+	Kind    string   `json:"kind"`
+	Default any      `json:"default,omitempty"`
+	Min     *float64 `json:"min,omitempty"` // least number allowed; nil means no bound
+	Max     *float64 `json:"max,omitempty"`
 	// Auto is a value, allowed in addition to the range, that leaves the choice to the runner or the engine: the flag
 	// is then omitted.
-	Auto *float64 `yaml:"auto" json:"auto,omitempty"`
+	Auto *float64 `json:"auto,omitempty"`
 	// Values lists the texts allowed for a string; empty allows any.
-	Values []string `yaml:"values" json:"values,omitempty"`
+	Values []string `json:"values,omitempty"`
 	// Flag precedes the value in {options}; for a bool it is given alone if the value is true. Without a flag the value
 	// is only available to placeholders and the runner. Options of kind args have no flag.
-	Flag string `yaml:"flag" json:"flag,omitempty"`
+	Flag string `json:"flag,omitempty"`
 }
 
 // Options are load options by name. Normalised options, as made by [Recipe.ParseOptions] and [Options.UnmarshalJSON],
@@ -116,6 +116,18 @@ type OptionError struct {
 }
 
 func (e *OptionError) Error() string { return "option " + e.Name + ": " + e.Reason }
+
+// OptionErrors lists the mistakes in an error of [Recipe.ParseOptions].
+func OptionErrors(err error) (out []*OptionError) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			if oe, ok := errors.AsType[*OptionError](e); ok {
+				out = append(out, oe)
+			}
+		}
+	}
+	return out
+}
 
 // CheckOptions reports every mistake in opts as an [*OptionError], joined, or nil if there is none.
 func CheckOptions(r *Recipe, opts Options, from Origin) error {

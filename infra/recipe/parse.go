@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"regexp"
 	"slices"
 	"sync"
 
 	"github.com/goccy/go-yaml"
-
-	"reveille/infra/policy"
 )
 
 //go:embed recipes.yaml
@@ -39,7 +36,7 @@ var parsed = sync.OnceValue(func() map[string]Recipe {
 })
 
 // Parse reads a mapping of recipe names to recipes, or to the fields that differ from the recipe of that name. It
-// refuses unknown fields with their line number. The recipes it returns are not complete yet: see [Set.With].
+// refuses unknown fields with their line number. The recipes that it returns are not complete yet: see [Set.With].
 func Parse(data []byte) (out map[string]Recipe, err error) {
 	defer func() {
 		if v := recover(); v != nil { // go-yaml v1.19.2 panics on a tag where it expects a list
@@ -145,120 +142,17 @@ func overlay[K comparable, V any](base, over map[K]V) map[K]V {
 	return out
 }
 
-// names is a list of texts; YAML may give a single text.
-type names []string
+// A List is a list that YAML may also write as its only element.
+type List[T any] []T
 
-// UnmarshalYAML accepts a text or a list of texts.
-func (n *names) UnmarshalYAML(unmarshal func(any) error) error {
-	var one string
-	if unmarshal(&one) == nil {
-		*n = names{one}
-		return nil
+// UnmarshalYAML accepts an element or a list of them.
+func (l *List[T]) UnmarshalYAML(unmarshal func(any) error) error {
+	var many []T
+	err := unmarshal(&many)
+	if _, single := errors.AsType[*yaml.UnexpectedNodeTypeError](err); single {
+		many = make([]T, 1)
+		err = unmarshal(&many[0])
 	}
-	var many []string
-	if err := unmarshal(&many); err != nil {
-		return err
-	}
-	*n = many
-	return nil
-}
-
-// form is a recipe as written in YAML.
-type form struct {
-	Plain        plain                  `yaml:",inline"`
-	Command      []names                `yaml:"command"`
-	Devices      names                  `yaml:"devices"`
-	Backends     map[string]backendForm `yaml:"backends"`
-	Types        names                  `yaml:"types"`
-	TypeFlags    map[string]names       `yaml:"type_flags"`
-	Ready        readyForm              `yaml:"ready"`
-	ReservedArgs names                  `yaml:"reserved_args"`
-	Errors       errorsForm             `yaml:"errors"`
-	Redact       names                  `yaml:"redact"`
-	LogLine      string                 `yaml:"log_line"`
-}
-
-// plain has the fields of a recipe that YAML writes as they are.
-type plain Recipe
-
-type backendForm struct {
-	Devices names             `yaml:"devices"`
-	Flags   names             `yaml:"flags"`
-	Env     map[string]string `yaml:"env"`
-}
-
-type readyForm struct {
-	Status int    `yaml:"status"`
-	Log    string `yaml:"log"`
-}
-
-type errorsForm struct {
-	FileNotFound names `yaml:"file_not_found"`
-	OutOfMemory  names `yaml:"out_of_memory"`
-	Unsupported  names `yaml:"unsupported"`
-	Refused      names `yaml:"refused"`
-}
-
-// UnmarshalYAML reads the written form, so that a Recipe can also be a field of a larger document. Mistakes visible
-// within one field (a device, a pattern) are reported here, all at once.
-func (r *Recipe) UnmarshalYAML(unmarshal func(any) error) error {
-	var f form
-	if err := unmarshal(&f); err != nil {
-		return err
-	}
-	var c converter
-	*r = Recipe(f.Plain)
-	r.ReservedArgs, r.Devices, r.Redact, r.Ready.Status = f.ReservedArgs, c.devices(f.Devices), c.patterns(f.Redact), f.Ready.Status
-	r.Errors = ErrorPatterns{
-		FileNotFound: c.patterns(f.Errors.FileNotFound),
-		OutOfMemory:  c.patterns(f.Errors.OutOfMemory),
-		Unsupported:  c.patterns(f.Errors.Unsupported),
-		Refused:      c.patterns(f.Errors.Refused),
-	}
-	if f.Ready.Log != "" {
-		r.Ready.Log = c.patterns(names{f.Ready.Log})[0]
-	}
-	if f.LogLine != "" {
-		r.LogLine = c.patterns(names{f.LogLine})[0]
-	}
-	for _, g := range f.Command {
-		r.Command = append(r.Command, Group(g))
-	}
-	for _, t := range f.Types {
-		r.Types = append(r.Types, policy.Type(t))
-	}
-	for t, flags := range f.TypeFlags {
-		r.TypeFlags = overlay(r.TypeFlags, map[policy.Type][]string{policy.Type(t): flags})
-	}
-	for name, b := range f.Backends {
-		r.Backends = overlay(r.Backends, map[string]Backend{name: {c.devices(b.Devices), b.Flags, b.Env}})
-	}
-	return errors.Join(c.errs...)
-}
-
-// converter collects mistakes while converting fields.
-type converter struct{ errs []error }
-
-func (c *converter) devices(list names) policy.Devices {
-	var d policy.Devices
-	for _, n := range list {
-		bits, err := policy.ParseDevices(n)
-		if err != nil {
-			c.errs = append(c.errs, err)
-		}
-		d |= bits
-	}
-	return d
-}
-
-func (c *converter) patterns(list names) []*regexp.Regexp {
-	var out []*regexp.Regexp
-	for _, p := range list {
-		re, err := regexp.Compile(p)
-		if err != nil {
-			c.errs = append(c.errs, err)
-		}
-		out = append(out, re)
-	}
-	return out
+	*l = many
+	return err
 }

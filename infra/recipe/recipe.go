@@ -28,8 +28,6 @@ const (
 // A Recipe says how to run one kind of engine. The zero value of a field means "not set": [Merge] keeps the base's
 // value, and the methods use the documented default.
 //
-// [form] holds the fields that YAML writes differently from JSON.
-//
 // A complete recipe survives JSON if [Recipe.Validate] is called after reading it, which restores the kinds of number.
 type Recipe struct {
 	// Name is the recipe's name in models.yaml and in the API. [Set.With] and [Parse] set it.
@@ -40,25 +38,25 @@ type Recipe struct {
 	// through [Recipe.Family].
 	Root string `json:"root,omitempty" yaml:"-"`
 	// Command is the program and its arguments; the first argument of the first group is the program.
-	Command []Group `json:"command,omitempty" yaml:"-"`
+	Command []Group `json:"command,omitempty"`
 	// Env is added to the engine's environment. Values may hold placeholders; a variable whose placeholder has no value
 	// is left out.
 	Env map[string]string `json:"env,omitempty"`
 	// Devices is what a model uses if neither the model nor a backend says otherwise. If it is empty, every model must
 	// name its devices.
-	Devices policy.Devices `json:"devices,omitempty" yaml:"-"`
+	Devices policy.Devices `json:"devices,omitempty"`
 	// BackendOption is the option that selects one of Backends ("llamacpp_backend"); empty if there is no choice.
 	BackendOption string `json:"backend_option,omitempty"`
 	// Backends maps a backend's name to the devices it uses and the flags that select it.
-	Backends map[string]Backend `json:"backends,omitempty" yaml:"-"`
+	Backends map[string]Backend `json:"backends,omitempty"`
 	// Types are the types of model that the engine can serve.
-	Types []policy.Type `json:"types,omitempty" yaml:"-"`
+	Types List[policy.Type] `json:"types,omitempty"`
 	// TypeFlags are the arguments added for each type of model ({type_flags}).
-	TypeFlags map[policy.Type][]string `json:"type_flags,omitempty" yaml:"-"`
+	TypeFlags map[policy.Type]List[string] `json:"type_flags,omitempty"`
 	// HealthPath is the HTTP path polled while loading. It starts with a slash.
 	HealthPath string `json:"health_path,omitempty"`
 	// Ready says when a load is complete.
-	Ready Ready `json:"ready,omitzero" yaml:"-"`
+	Ready Ready `json:"ready,omitzero"`
 	// Listen says where the engine accepts requests: [ListenPort] (default) or [ListenSocket].
 	Listen string `json:"listen,omitempty"`
 	// Checkpoint says what {model} must be on the host: [CheckpointFile] (default), [CheckpointPath], or
@@ -67,7 +65,7 @@ type Recipe struct {
 	// Options are the load options the engine takes, by name.
 	Options map[string]OptionSpec `json:"options,omitempty"`
 	// ReservedArgs are flags that the runner sets itself. No option of kind args may hold them, whoever sets it.
-	ReservedArgs []string `json:"reserved_args,omitempty" yaml:"-"`
+	ReservedArgs List[string] `json:"reserved_args,omitempty"`
 	// AllowedArgs are the only flags that options of kind args may hold if they come from [Client]. The key lists the
 	// spellings of a flag, separated by spaces. The value says what may follow the flag: a number in a range, one of a
 	// list of words, or, for [KindBool], nothing. A recipe that sets the field replaces the whole inherited map.
@@ -79,11 +77,11 @@ type Recipe struct {
 	// reserved too. An override cannot unset it.
 	Abbreviations bool `json:"abbreviations,omitempty"`
 	// Errors recognises causes of failure in log lines.
-	Errors ErrorPatterns `json:"errors,omitzero" yaml:"-"`
+	Errors ErrorPatterns `json:"errors,omitzero"`
 	// Redact matches what a serving engine's log lines quote from requests, see [Redactor].
-	Redact []*regexp.Regexp `json:"redact,omitempty" yaml:"-"`
+	Redact List[*regexp.Regexp] `json:"redact,omitempty"`
 	// LogLine matches every log line that the engine itself starts; other lines continue a quote. See [Redactor].
-	LogLine *regexp.Regexp `json:"log_line,omitempty" yaml:"-"`
+	LogLine *regexp.Regexp `json:"log_line,omitempty"`
 	// LoadTimeout bounds a whole load, StallTimeout any period of it without health or log progress, StopGrace the time
 	// between SIGTERM and SIGKILL. Read them through [Recipe.Times].
 	LoadTimeout  time.Duration `json:"load_timeout,omitempty"`
@@ -108,14 +106,14 @@ type Recipe struct {
 // with "~/"; those missing on a machine are skipped.
 type Sandbox struct {
 	// Files is [SandboxOwn] (default), or [SandboxOpen] for all files that its user may access.
-	Files string `json:"files,omitempty" yaml:"files"`
+	Files string `json:"files,omitempty"`
 	// Network is [SandboxOwn] (default) for only the port, or [SandboxOpen].
-	Network string `json:"network,omitempty" yaml:"network"`
+	Network string `json:"network,omitempty"`
 	// Read and Write are additional files and folders.
-	Read  []string `json:"read,omitempty" yaml:"read"`
-	Write []string `json:"write,omitempty" yaml:"write"`
+	Read  []string `json:"read,omitempty"`
+	Write []string `json:"write,omitempty"`
 	// Pids bounds its processes and threads; 0 means the runner's default.
-	Pids int `json:"pids,omitempty" yaml:"pids"`
+	Pids int `json:"pids,omitempty"`
 }
 
 // Values of [Sandbox.Files] and [Sandbox.Network].
@@ -166,12 +164,12 @@ const (
 )
 
 // A Group is a list of arguments that are kept or left out together.
-type Group []string
+type Group = List[string]
 
 // A Backend is one way an engine can compute.
 type Backend struct {
 	Devices policy.Devices `json:"devices"`
-	Flags   []string       `json:"flags,omitempty"` // {backend_flags}
+	Flags   List[string]   `json:"flags,omitempty"` // {backend_flags}
 	// Env is added to the engine's environment after the recipe's own. Its values may hold placeholders.
 	Env map[string]string `json:"env,omitempty"`
 }
@@ -186,10 +184,10 @@ type Ready struct {
 // ErrorPatterns match causes of failure in an engine's log. OutOfMemory adds to the patterns of package oom. Refused
 // match what only an engine says that does not accept its arguments or the kind of its model: no room helps such a load.
 type ErrorPatterns struct {
-	FileNotFound []*regexp.Regexp `json:"file_not_found,omitempty"`
-	OutOfMemory  []*regexp.Regexp `json:"out_of_memory,omitempty"`
-	Unsupported  []*regexp.Regexp `json:"unsupported,omitempty"`
-	Refused      []*regexp.Regexp `json:"refused,omitempty"`
+	FileNotFound List[*regexp.Regexp] `json:"file_not_found,omitempty"`
+	OutOfMemory  List[*regexp.Regexp] `json:"out_of_memory,omitempty"`
+	Unsupported  List[*regexp.Regexp] `json:"unsupported,omitempty"`
+	Refused      List[*regexp.Regexp] `json:"refused,omitempty"`
 }
 
 // A Cause is a reason for a failed load that an engine's log names.
@@ -283,16 +281,16 @@ func (r *Recipe) Times() (load, stall, stop time.Duration) {
 }
 
 // UsesKey reports whether the command or environment passes an API key to the engine.
-func (r *Recipe) UsesKey() bool { return r.uses("api_key") }
+func (r *Recipe) UsesKey() bool { return r.Uses("api_key") }
 
 // NeedsFile reports whether a model's weights must be a file or folder on the host: the engine gets their path and has
 // no names of its own for them.
 func (r *Recipe) NeedsFile() bool {
-	return r.Checkpoint != CheckpointAny && (r.uses("model") || r.uses("llm_model"))
+	return r.Checkpoint != CheckpointAny && (r.Uses("model") || r.Uses("llm_model"))
 }
 
-// uses reports whether a placeholder occurs in the command or in the environment.
-func (r *Recipe) uses(placeholder string) bool {
+// Uses reports whether a placeholder occurs in the command or in the environment.
+func (r *Recipe) Uses(placeholder string) bool {
 	in := func(s string) bool { return slices.Contains(placeholders(s), placeholder) }
 	for _, g := range r.Command {
 		if slices.ContainsFunc(g, in) {

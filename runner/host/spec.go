@@ -64,7 +64,7 @@ func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	if err != nil {
 		return loadSpec{}, err
 	}
-	e := loadSpec{model: load.Model, catalog: cat, recipe: &rc, options: load.Options, digest: load.Digest(), memory: m.Memory, pinned: pinned, loadPin: loadPin}
+	e := loadSpec{model: load.Model, catalog: cat, recipe: &rc, options: load.Options, digest: load.Digest(), memory: int64(m.Memory), pinned: pinned, loadPin: loadPin}
 	if e.plan, e.gpus, err = h.planFor(e, set); err != nil {
 		return loadSpec{}, &Error{Code: rpc.CodeModelLoadError, Message: err.Error(), Final: true}
 	}
@@ -182,7 +182,7 @@ func (h *Host) needsOfOthers(e loadSpec, set settings) (needs map[policy.Type][]
 // memoryOf returns the memory that a plain model needs, 0 if that is unknown or it cannot be loaded.
 func (h *Host) memoryOf(l placement.Load, rc *recipe.Recipe) int64 {
 	if l.Model.Memory > 0 {
-		return l.Model.Memory
+		return int64(l.Model.Memory)
 	}
 	p, err := h.cfg.Engines.Plan(l.Model, rc, l.Options, plan.Share{})
 	if err != nil {

@@ -223,7 +223,7 @@ func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachme
 
 // Plan computes a model's plan from its files, including the projector's weights.
 func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, s plan.Share) (plan.Plan, error) {
-	o := plan.OptionsOf(r, m.Type, m.Devices, m.Memory, opts)
+	o := plan.OptionsOf(r, m.Type, m.Devices, int64(m.Memory), opts)
 	if m.MMProj != "" {
 		o.Media = true
 		if info, err := os.Stat(l.path(m.MMProj, "")); err == nil {
