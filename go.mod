@@ -23,11 +23,11 @@ require (
 	github.com/coder/websocket v1.8.14
 	github.com/goccy/go-yaml v1.19.2
 	github.com/google/jsonschema-go v0.4.3
-	github.com/netresearch/go-cron v0.9.1
 	github.com/google/renameio/v2 v2.0.0
 	github.com/gpustack/gguf-parser-go v0.26.3
 	github.com/klauspost/compress v1.20.3
 	github.com/landlock-lsm/go-landlock v0.11.2
+	github.com/netresearch/go-cron v0.9.1
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/shirou/gopsutil/v4 v4.26.10
 	github.com/spf13/cobra v1.10.2

@@ -21,7 +21,7 @@ func TestRunPassesLabelsAndHost(t *testing.T) {
 	if err := s.checkHost(); err != nil {
 		t.Error(err)
 	}
-	r, err := s.runner(catalog.Host{Name: "a", Labels: []string{"own"}, Memory: map[string]int64{"gpu": 1 << 31, "npu": 5}})
+	r, err := s.runner(catalog.Host{Name: "a", Labels: []string{"own"}, Memory: map[string]catalog.Size{"gpu": 1 << 31, "npu": 5}})
 	if err != nil || r.Labels != "own,fast,big" || r.Host != "a" || r.MemoryBudget != "cpu=1GiB gpu=1GiB gpu=2147483648 npu=5" {
 		t.Errorf("%+v, %v", r, err)
 	}

@@ -3,6 +3,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -15,7 +16,7 @@ import (
 
 // Check is `gateway check FILE`.
 type Check struct {
-	File string `arg:"" help:"The models file."`
+	File string `arg:"" optional:"" help:"The models file."`
 
 	EnginesDir []string `help:"Folders to look for engine programs in, besides this program's own and PATH."`
 	Fit        bool     `help:"Say which models fit into this machine's memory, each alone, by the headers of their files."`
@@ -23,6 +24,9 @@ type Check struct {
 
 // Run validates the file and explains it. All mistakes are reported in one go.
 func (c *Check) Run(ctx context.Context, out io.Writer) error {
+	if c.File == "" {
+		return errors.New("name a models file")
+	}
 	cat, warnings, err := catalog.Load(c.File)
 	if err != nil {
 		return err

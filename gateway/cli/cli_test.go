@@ -34,7 +34,7 @@ func TestManage(t *testing.T) {
 	r, asked := gateway(t, 200, `{"status":"success","message":"Done","unloaded":["a","b"],"load_ms":1234}`)
 	var out bytes.Buffer
 	for _, run := range []error{
-		(&Load{Remote: r, Name: "m", CtxSize: 512, LlamacppArgs: "-np 2", SaveOptions: true}).Run(t.Context(), &out),
+		(&Load{Remote: r, Name: "m", CtxSize: 512, SaveOptions: true}).Run(t.Context(), &out),
 		(&Unload{Remote: r, Force: true}).Run(t.Context(), &out),
 		(&Pin{Remote: r, Name: "m"}).Run(t.Context(), &out),
 		(&Unpin{Remote: r, Name: "m"}).Run(t.Context(), &out),
@@ -44,7 +44,7 @@ func TestManage(t *testing.T) {
 		}
 	}
 	want := []string{
-		`POST /v1/load Bearer k {"ctx_size":512,"llamacpp_args":"-np 2","model_name":"m","save_options":true}`,
+		`POST /v1/load Bearer k {"ctx_size":512,"model_name":"m","save_options":true}`,
 		`POST /v1/unload Bearer k {"force":true}`,
 		`POST /v1/internal/pin Bearer k {"model_name":"m","pinned":true}`,
 		`POST /v1/internal/pin Bearer k {"model_name":"m","pinned":false}`,
@@ -236,7 +236,7 @@ func TestCheck(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&Check{File: file}).Run(t.Context(), &out); err != nil || !strings.Contains(out.String(), "no models (for example: models: {") {
+	if err := (&Check{File: file}).Run(t.Context(), &out); err != nil || !strings.Contains(out.String(), "no models; for example: models: {") {
 		t.Errorf("%v %s", err, &out)
 	}
 	if err := os.WriteFile(file, []byte("models: {m: {type: nonsense}}\n"), 0o600); err != nil {

@@ -10,10 +10,9 @@ import (
 // Load is `gateway load NAME`.
 type Load struct {
 	Remote
-	Name         string `arg:"" help:"The model."`
-	CtxSize      int    `help:"Context in tokens, -1 automatic; 0 leaves it."`
-	LlamacppArgs string `help:"More arguments for llama-server."`
-	SaveOptions  bool   `help:"Keep these options for later loads."`
+	Name        string `arg:"" help:"The model."`
+	CtxSize     int    `help:"Context in tokens, -1 automatic; 0 leaves it."`
+	SaveOptions bool   `help:"Keep these options for later loads."`
 }
 
 // Run loads the model.
@@ -21,9 +20,6 @@ func (c *Load) Run(ctx context.Context, out io.Writer) error {
 	body := map[string]any{"model_name": c.Name}
 	if c.CtxSize != 0 {
 		body["ctx_size"] = c.CtxSize
-	}
-	if c.LlamacppArgs != "" {
-		body["llamacpp_args"] = c.LlamacppArgs
 	}
 	if c.SaveOptions {
 		body["save_options"] = true

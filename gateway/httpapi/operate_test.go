@@ -106,13 +106,13 @@ func TestAliases(t *testing.T) {
 
 func TestRuntimeSettings(t *testing.T) {
 	p := newPool(t, "2")
-	p.want(200, p.post("/v1/internal/set", `{"ctx_size":2048,"max_loaded_models":{"llm":3},"llamacpp":{"backend":"cpu","args":"-np 2"}}`))
+	p.want(200, p.post("/v1/internal/set", `{"ctx_size":2048,"max_loaded_models":{"llm":3},"llamacpp":{"backend":"cpu","args":""}}`))
 	r := p.want(200, p.get("/v1/internal/config"))
-	if r.json["ctx_size"] != 2048.0 || r.json["max_loaded_models"].(map[string]any)["llm"] != 3.0 || r.json["llamacpp"].(map[string]any)["args"] != "-np 2" {
+	if r.json["ctx_size"] != 2048.0 || r.json["max_loaded_models"].(map[string]any)["llm"] != 3.0 || r.json["llamacpp"].(map[string]any)["backend"] != "cpu" {
 		t.Error(r.text)
 	}
-	p.want(200, p.post("/v1/internal/set", `{"llamacpp_args":"-np 3"}`)) // Lemonade's flat name
-	if r := p.get("/v1/internal/config").json["llamacpp"].(map[string]any); r["args"] != "-np 3" || r["backend"] != "cpu" {
+	p.want(200, p.post("/v1/internal/set", `{"llamacpp_backend":"cuda"}`)) // Lemonade's flat name
+	if r := p.get("/v1/internal/config").json["llamacpp"].(map[string]any); r["args"] != "" || r["backend"] != "cuda" {
 		t.Errorf("llamacpp: %v", r)
 	}
 	p.want(200, p.post("/internal/set", `{"ctx_size":null,"max_loaded_models":null}`))
@@ -123,7 +123,7 @@ func TestRuntimeSettings(t *testing.T) {
 	if n, there := r.json["ctx_size"]; !there || n != nil {
 		t.Error(r.text)
 	}
-	for _, body := range []string{`{"nonsense":1}`, `{"ctx_size":"x"}`, `{"ctx_size":1.5}`, `{"ctx_size":-2}`, `{"ctx_size":9223372036854775807}`, `{"max_loaded_models":9223372036854775807}`, `{"max_loaded_models":0}`, `{"max_loaded_models":{"x":1}}`, `{"llamacpp":{"backend":1}}`, `{"llamacpp":"cpu"}`, `{"llamacpp":{"args":"--props"}}`, `{"whispercpp":{"args":"/etc/passwd"}}`, `{"llamacpp":{"backend":"-x"}}`, `[]`} {
+	for _, body := range []string{`{"nonsense":1}`, `{"ctx_size":"x"}`, `{"ctx_size":1.5}`, `{"ctx_size":-2}`, `{"ctx_size":9223372036854775807}`, `{"max_loaded_models":9223372036854775807}`, `{"max_loaded_models":0}`, `{"max_loaded_models":{"x":1}}`, `{"llamacpp":{"backend":1}}`, `{"llamacpp":"cpu"}`, `{"llamacpp":{"args":"-np 2"}}`, `{"whispercpp":{"args":"/etc/passwd"}}`, `{"llamacpp":{"backend":"-x"}}`, `[]`} {
 		if r := p.post("/v1/internal/set", body); r.status != 400 {
 			t.Errorf("%s: %d %s", body, r.status, r.text)
 		}

@@ -9,7 +9,7 @@ import (
 func TestManagersSeeHosts(t *testing.T) {
 	p := newPool(t, "1", func(c *Config) { c.Keys = keyFile(t, localKey+" manage\ninfer-key infer\n") })
 	p.want(200, p.post("/v1/load", `{"model_name":"two"}`))
-	p.want(200, p.post("/v1/models/one/options", `{"args":"--tokens 3"}`))
+	p.want(200, p.post("/v1/models/one/options", `{"batch_delay":3}`))
 	if _, err := p.redis.SAdd("rv:{main}:hosts", "off"); err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func (r reply) has(t *testing.T, members ...string) {
 const (
 	typesShape  = "{audio:number embedding:number image:number llm:number reranking:number transcription:number tts:number}"
 	loadedShape = "{backend_url:string checkpoint:string device:string idle_expires_at:number is_busy:bool is_streaming:bool last_use:number launch_command:[string] load_ms:number " +
-		"model_name:string pid:number pinned:bool recipe:string recipe_options:{args:string ctx_size:number} runner:string status:string type:string}"
+		"model_name:string pid:number pinned:bool recipe:string recipe_options:{batch_delay:number ctx_size:number} runner:string status:string type:string}"
 	modelShape = "{aliases:[string] checkpoint:string created:number downloaded:bool id:string labels:[string] " +
 		"object:string owned_by:string recipe:string recipe_options:{ctx_size:number} size:number status:{value:string} type:string}"
 	runnersShape = "[{devices:string id:string state:string}]"
@@ -75,7 +75,7 @@ func TestHealthShape(t *testing.T) {
 			t.Errorf("max_models.%s is %v, want %v", name, got, want)
 		}
 	}
-	p.want(200, p.post("/v1/load", `{"model_name":"one","args":"--tokens 4"}`))
+	p.want(200, p.post("/v1/load", `{"model_name":"one","batch_delay":4}`))
 	p.want(200, p.chat("two"))
 	r := p.want(200, p.get("/api/v0/health"))
 	list := r.list("all_models_loaded")

@@ -33,7 +33,6 @@ type loadAnswer struct {
 type loadRequest struct {
 	model   *catalog.Model
 	options recipe.Options // as in the request: null values skip the saved options
-	merge   bool           // add arguments to those of the layers below
 	pinned  *bool
 	save    bool
 }
@@ -58,7 +57,7 @@ func (s *Service) Load(r *web.Request) error {
 	defer stop()
 	was := s.dir.StateOf(q.model.ID)
 	ask := scheduling.LoadRequest{
-		Model: q.model.ID, Options: json.RawMessage(q.options.Canonical()), Merge: q.merge, Pinned: q.pinned, Wait: r.Query("wait") != "false",
+		Model: q.model.ID, Options: json.RawMessage(q.options.Canonical()), Pinned: q.pinned, Wait: r.Query("wait") != "false",
 	}
 	endpoint, info, err := s.cfg.Gate.Load(ctx, ask)
 	if err != nil {
@@ -102,9 +101,6 @@ func (s *Service) keep(q *loadRequest) error {
 			saved[name] = v
 		}
 	}
-	if q.merge {
-		saved[recipe.MergeArgs] = true
-	}
 	return s.dir.Tables.Set(context.Background(), state.SavedOptions, q.model.ID, saved.Canonical())
 }
 
@@ -139,18 +135,15 @@ func (s *Service) loadRequest(r *web.Request) (*loadRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, into := range map[string]*bool{"merge_args": &q.merge, "save_options": &q.save} {
-		b, err := web.FlagOf(m, name)
-		if err != nil {
-			return nil, err
-		}
-		*into = b != nil && *b
+	save, err := web.FlagOf(m, "save_options")
+	if err != nil {
+		return nil, err
 	}
+	q.save = save != nil && *save
 	if q.pinned, err = web.FlagOf(m, "pinned"); err != nil {
 		return nil, err
 	}
-	delete(m, "pinned") // a recipe could take these for its own options
-	delete(m, "merge_args")
+	delete(m, "pinned") // a recipe could take it for its own option
 	q.options, err = s.dir.OptionsOf(q.model, m)
 	return q, err
 }

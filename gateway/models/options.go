@@ -57,7 +57,7 @@ func (d *Directory) OptionsOf(m *catalog.Model, body map[string]json.RawMessage)
 		if err != nil {
 			return nil, err
 		}
-		if _, own := rc.Options[name]; own || name == recipe.MergeArgs || v != nil && isOption(cat, name) {
+		if _, own := rc.Options[name]; own || v != nil && isOption(cat, name) {
 			raw[name] = v
 		}
 	}

@@ -59,7 +59,7 @@ type acquisition struct {
 
 // wanted returns the model to place, as a snapshot and a catalogue describe it.
 func (a *acquisition) wanted(s *state.Snapshot, v placement.View) policy.Model {
-	m := v.Model(s, a.model, a.fields["options"], a.fields["merge_args"] == "1")
+	m := v.Model(s, a.model, a.fields["options"])
 	m.Refused, m.Saved = a.tooLarge, a.saved
 	return m
 }

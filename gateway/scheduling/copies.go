@@ -71,7 +71,7 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 		return // the next look decides again
 	}
 	v := placement.View{Catalog: c, Evict: g.cfg.Evict, Hosts: &g.cache}
-	pool, want := v.Pool(s), v.Model(s, m.ID, "", false)
+	pool, want := v.Pool(s), v.Model(s, m.ID, "")
 	if !policy.WantCopy(pool, want, queued, served) {
 		return
 	}

@@ -465,13 +465,13 @@ func TestManagedLoad(t *testing.T) {
 		r := start(t, p, nil)
 		r.loaded("b", "m0", 0)
 		pin := true
-		endpoint, info, err := r.Load(t.Context(), LoadRequest{Model: "m0", Options: []byte(`{"ctx_size":4096}`), Merge: true, Pinned: &pin, Wait: true})
+		endpoint, info, err := r.Load(t.Context(), LoadRequest{Model: "m0", Options: []byte(`{"ctx_size":4096}`), Pinned: &pin, Wait: true})
 		if err != nil || endpoint.Host != "b" || info.Ticket == "" {
 			t.Fatalf("%+v %+v %v", endpoint, info, err)
 		}
 		var f map[string]string
 		p.set(func() { f = maps.Clone(p.tickets[info.Ticket].rec.Fields) })
-		if f["options"] != `{"ctx_size":4096}` || f["merge_args"] != "1" || f["pinned"] != "1" || f["own"] != "1" {
+		if f["options"] != `{"ctx_size":4096}` || f["pinned"] != "1" || f["own"] != "1" {
 			t.Errorf("fields %v", f)
 		}
 		began := time.Now()

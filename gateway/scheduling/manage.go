@@ -18,7 +18,6 @@ import (
 type LoadRequest struct {
 	Model   string          // canonical id
 	Options json.RawMessage // object of load options as in the request; empty for none
-	Merge   bool            // add the options' arguments to those of the layers below
 	Pinned  *bool           // nil leaves it unchanged
 	Wait    bool            // wait until the model is ready; otherwise return when the load is queued
 }
@@ -33,9 +32,6 @@ func (g *Gate) Load(ctx context.Context, a LoadRequest) (Endpoint, LoadInfo, err
 	fields := map[string]string{}
 	if len(a.Options) > 0 {
 		fields["options"] = string(a.Options)
-	}
-	if a.Merge {
-		fields["merge_args"] = "1"
 	}
 	if a.Pinned != nil {
 		fields["pinned"] = state.Flag(*a.Pinned)

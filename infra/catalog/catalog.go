@@ -215,7 +215,7 @@ func Unmarshal(data []byte) (*Catalog, error) {
 		return nil, fmt.Errorf("catalog: unmarshal: %w", err)
 	}
 	version := c.Version
-	if version == "" || slices.Contains(c.Models, nil) || slices.Contains(c.Hosts, nil) {
+	if version == "" || len(c.Recipes) == 0 || slices.Contains(c.Models, nil) || slices.Contains(c.Hosts, nil) {
 		return nil, errors.New("catalog: unmarshal: it is not a catalogue")
 	}
 	for name, r := range c.Recipes {

@@ -87,8 +87,8 @@ func TestRoundTripOfHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(back.Hosts, c.Hosts) || !reflect.DeepEqual(back.Warm, c.Warm) || !reflect.DeepEqual(back.Defaults, c.Defaults) {
-		t.Errorf("read back %+v %+v %+v", back.Hosts, back.Warm, back.Defaults)
+	if again, err := back.Marshal(); err != nil || !bytes.Equal(again, text) {
+		t.Errorf("%v; read back\n%s\nwritten\n%s", err, again, text)
 	}
 	for name, want := range c.Recipes {
 		if got := back.Recipes[name]; !reflect.DeepEqual(got.Options, want.Options) {

@@ -253,25 +253,26 @@ func (r *report) decode(data []byte) (f file, err error) {
 }
 
 // mergesFirst moves the merge keys of a mapping before the keys that override them, because the decoder lets the last
-// one win. Of several mappings in one merge key the first must win.
+// one win, and makes a key for each mapping of a list, the first of which must win.
 type mergesFirst struct{}
 
 func (v mergesFirst) Visit(n ast.Node) ast.Visitor {
 	if m, ok := n.(*ast.MappingNode); ok {
-		slices.SortStableFunc(m.Values, func(a, b *ast.MappingValueNode) int {
-			switch {
-			case a.Key.IsMergeKey() == b.Key.IsMergeKey():
-				return 0
-			case a.Key.IsMergeKey():
-				return -1
-			}
-			return 1
-		})
+		var merges, own []*ast.MappingValueNode
 		for _, entry := range m.Values {
-			if list, ok := entry.Value.(*ast.SequenceNode); ok && entry.Key.IsMergeKey() {
-				slices.Reverse(list.Values)
+			list, several := entry.Value.(*ast.SequenceNode)
+			switch {
+			case !entry.Key.IsMergeKey():
+				own = append(own, entry)
+			case several:
+				for _, value := range slices.Backward(list.Values) {
+					merges = append(merges, ast.MappingValue(entry.Start, entry.Key, value))
+				}
+			default:
+				merges = append(merges, entry)
 			}
 		}
+		m.Values = append(merges, own...)
 	}
 	return v
 }

@@ -127,7 +127,7 @@ hosts:
 		t.Errorf("hosts %v", hosts)
 	}
 	small, _ := c.Model("user.small")
-	if small.Memory != 1000 || small.Replicas.Max != 1 || small.Fallback != nil || c.Policy(small).Idle != 1 {
+	if small.Memory != 1000 || small.Replicas.Max != 1 || len(small.Fallback) != 0 || c.Policy(small).Idle != 1 {
 		t.Errorf("%+v", small)
 	}
 	if h, _ := c.Host("b"); h.Max != 1 || h.NPUSeats[policy.Audio] != 2 {

@@ -23,7 +23,6 @@ type Sources struct {
 	Runtime map[string]string // the pool's run-time settings
 	Flags   recipe.Options    // from the runner's flags and environment
 	Request string            // JSON of the load's own options, "" for none
-	Merge   bool              // the request's arguments are added to those below
 }
 
 // Resolve merges a model's options (request > saved > catalogue > run-time settings > flags > recipe) and sets its
@@ -37,9 +36,6 @@ func Resolve(m *catalog.Model, rc *recipe.Recipe, from Sources) (Load, error) {
 	request, err := options(from.Request)
 	if err != nil {
 		return Load{}, fmt.Errorf("options: %w", err)
-	}
-	if from.Merge && request != nil {
-		request[recipe.MergeArgs] = true
 	}
 	opts := rc.Effective(recipe.Layers{
 		Request: request, Saved: saved, Catalogue: m.Options, Runner: runtimeOptions(from.Flags, from.Runtime, rc),
@@ -89,8 +85,7 @@ func options(text string) (recipe.Options, error) {
 }
 
 // runtimeOptions returns the load options of flags and environment, overridden by the pool's run-time settings:
-// ctx_size, and by engine {backend, args}, which are its options NAME_backend and NAME_args. It leaves out values that
-// the recipe refuses.
+// ctx_size, and by engine {backend}, which is its option NAME_backend. It leaves out values that the recipe refuses.
 func runtimeOptions(flags recipe.Options, table map[string]string, r *recipe.Recipe) recipe.Options {
 	asked := map[string]any{}
 	for name, text := range table {

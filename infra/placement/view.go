@@ -186,22 +186,22 @@ func (v View) queued(s *state.Snapshot, rec *state.HostRecord, t state.TicketRec
 		return policy.Model{ID: t.Model}
 	}
 	out := v.Catalog.Policy(m)
-	if l, err := Resolve(m, rc, v.sources(s, rec, m.ID, t.Options, t.Merge)); err == nil {
+	if l, err := Resolve(m, rc, v.sources(s, rec, m.ID, t.Options)); err == nil {
 		out.Devices, out.GPUs = l.Model.Devices, l.GPUs(rc, rec.Fields["gpu_api"])
 		out.Memory = memoryNeed(s, rec, rc, l)
 	}
 	return out
 }
 
-// Model returns a catalogue's model as it is to be placed, with what it takes on each host. options and merge are those
+// Model returns a catalogue's model as it is to be placed, with what it takes on each host. options are those
 // of an explicit load, "" for a request's. A model that left the catalogue has only its id.
-func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Model {
+func (v View) Model(s *state.Snapshot, id, options string) policy.Model {
 	m, rc, ok := v.modelAndRecipe(id)
 	if !ok {
 		return policy.Model{ID: id}
 	}
 	out := v.Catalog.Policy(m)
-	if l, err := Resolve(m, rc, v.sources(s, nil, id, options, merge)); err == nil {
+	if l, err := Resolve(m, rc, v.sources(s, nil, id, options)); err == nil {
 		out.Devices, out.Memory = l.Model.Devices, memoryNeed(s, nil, rc, l)
 	}
 	ways := map[string]*loadOnHost{} // by the options of a host's runner, which many hosts share
@@ -209,7 +209,7 @@ func (v View) Model(s *state.Snapshot, id, options string, merge bool) policy.Mo
 		flags := rec.Options
 		w := ways[flags]
 		if w == nil {
-			l, err := Resolve(m, rc, v.sources(s, rec, id, options, merge))
+			l, err := Resolve(m, rc, v.sources(s, rec, id, options))
 			if err != nil {
 				break // of the options themselves: the runner reports what is wrong with them
 			}
@@ -249,8 +249,8 @@ func (v View) modelAndRecipe(id string) (*catalog.Model, *recipe.Recipe, bool) {
 }
 
 // sources returns those of a load on a host, nil for a host that never registered.
-func (v View) sources(s *state.Snapshot, rec *state.HostRecord, id, request string, merge bool) Sources {
-	from := Sources{Saved: s.Saved[id], Runtime: s.Runtime, Request: request, Merge: merge}
+func (v View) sources(s *state.Snapshot, rec *state.HostRecord, id, request string) Sources {
+	from := Sources{Saved: s.Saved[id], Runtime: s.Runtime, Request: request}
 	if rec != nil {
 		from.Flags, _ = options(rec.Options) // unreadable: none
 	}

@@ -27,7 +27,7 @@ func TestRefusalsAreRemembered(t *testing.T) {
 	s := &state.Snapshot{NowMS: 1, Hosts: map[string]*state.HostRecord{"a": host("a", "cpu=10"), "b": host("b", "cpu=20"), "c": host("c", "cpu=40")}}
 	s.Hosts["a"].Fields[placement.NeedField+"m"] = placement.Need{Bytes: 30, Device: policy.CPU, Of: load.Digest()}.String()
 	v := placement.View{Catalog: c}
-	placed := func() string { return policy.Place(v.Pool(s), v.Model(s, "m", "", false), nil).Host }
+	placed := func() string { return policy.Place(v.Pool(s), v.Model(s, "m", ""), nil).Host }
 	if got := placed(); got != "c" {
 		t.Errorf("placed on %q, want c", got)
 	}
@@ -57,7 +57,7 @@ func TestRetiredCopiesAreBusy(t *testing.T) {
 	former := &state.ModelRecord{ID: "m~7", Retired: "m", State: "draining", InFlight: 1, UsedMS: 1}
 	s := &state.Snapshot{NowMS: 9, Hosts: map[string]*state.HostRecord{"a": host("a", former), "b": host("b", &state.ModelRecord{ID: "x", State: "loaded", UsedMS: 5})}}
 	v := placement.View{Catalog: c}
-	place := func() policy.Placement { return policy.Place(v.Pool(s), v.Model(s, "m", "", false), nil) }
+	place := func() policy.Placement { return policy.Place(v.Pool(s), v.Model(s, "m", ""), nil) }
 	if got := place(); got.Host != "b" || got.Reason.Code != policy.IdleVictim {
 		t.Errorf("%+v", got)
 	}
@@ -139,7 +139,7 @@ models:
 				s.Hosts[h.Name] = h
 			}
 			v := placement.View{Catalog: c}
-			p := policy.Place(v.Pool(s), v.Model(s, test.model, "", false), nil)
+			p := policy.Place(v.Pool(s), v.Model(s, test.model, ""), nil)
 			if p.Host != test.want {
 				t.Errorf("placed on %q, want %q: %v", p.Host, test.want, p.Refusal)
 			}
@@ -160,7 +160,7 @@ models:
 	two.Fields[placement.NeedField+"m"] = placement.Need{Bytes: 30, Device: policy.GPU, Of: load.Digest()}.String()
 	s := &state.Snapshot{NowMS: 9, Hosts: map[string]*state.HostRecord{"a": two, "a2": host("a2", "cuda", "gpu=48 gpu:0=24 gpu:1=24"), "b": large}}
 	v := placement.View{Catalog: unknown}
-	if p := policy.Place(v.Pool(s), v.Model(s, "m", "", false), nil); p.Host != "b" {
+	if p := policy.Place(v.Pool(s), v.Model(s, "m", ""), nil); p.Host != "b" {
 		t.Errorf("after a refusal placed on %q: %v", p.Host, p.Refusal)
 	}
 
@@ -177,7 +177,7 @@ models:
 	} {
 		test.n.Device, test.n.Of = policy.GPU, load.Digest()
 		two.Fields[placement.NeedField+"m"] = test.n.String()
-		m := v.Model(s, "m", "", false)
+		m := v.Model(s, "m", "")
 		need := func(host string) int64 {
 			if n, ok := m.On[host]; ok {
 				return n.Memory
@@ -194,7 +194,7 @@ models:
 	}
 	s.NowMS = 11
 	two.Fields[placement.NeedField+"m"] = placement.Need{Bytes: 20, Device: policy.GPU, Of: load.Digest(), Until: 10}.String()
-	if m := v.Model(s, "m", "", false); m.Memory != 0 || m.On["a"].Memory != 0 {
+	if m := v.Model(s, "m", ""); m.Memory != 0 || m.On["a"].Memory != 0 {
 		t.Errorf("after its time: %+v", m)
 	}
 }

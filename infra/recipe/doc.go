@@ -18,7 +18,7 @@
 //
 // Load options come from six layers: request > saved per model > catalogue > run-time settings > the runner's flags > the
 // recipe's own defaults. [Recipe.ParseOptions] checks and normalises one layer by its [Origin], [Recipe.Effective] merges all
-// layers, and [Recipe.CheckEffective] checks the result once more before it becomes a command line.
+// layers. Options of kind args, and texts without a list of values, count only from the catalogue and the runner's flags.
 //
 // All functions are pure, and safe for concurrent use as long as nobody changes a [Recipe] that others read.
 package recipe

@@ -17,8 +17,9 @@ type Layers struct {
 }
 
 // Effective merges the layers by priority and returns every option that has a value. A nil in the request skips the
-// saved value of that option, so that the catalogue or a lower layer decides. A layer with merge_args appends its
-// arguments to those of the layers below it; in engines that accept a flag twice, the later one wins.
+// saved value of that option, so that the catalogue or a lower layer decides. Requests and saved options cannot set what
+// only the operator may. A layer with merge_args appends its arguments to those of the layers below it; in engines that
+// accept a flag twice, the later one wins.
 func (r *Recipe) Effective(l Layers) Options {
 	saved := l.Saved.Clone()
 	for name, v := range l.Request {
@@ -32,11 +33,12 @@ func (r *Recipe) Effective(l Layers) Options {
 			out[name] = spec.Default
 		}
 	}
-	for _, layer := range []Options{l.Runner, l.Catalogue, saved, l.Request} {
+	for i, layer := range []Options{l.Runner, l.Catalogue, saved, l.Request} {
+		operator := i < 2
 		merge, _ := layer[MergeArgs].(bool)
 		for name, v := range layer {
 			spec, known := r.Options[name]
-			if !known || v == nil {
+			if !known || v == nil || !operator && spec.operatorOnly() {
 				continue
 			}
 			if below, _ := out[name].(string); merge && spec.Kind == KindArgs && below != "" {

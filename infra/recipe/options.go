@@ -22,8 +22,6 @@ const (
 	KindString = "string" // string
 	KindBool   = "bool"   // bool
 	KindArgs   = "args"   // string of extra arguments, see [SplitArgs]
-
-	KindDuration = "duration" // as Go writes it, "300ms"; in [Recipe.AllowedArgs] only
 )
 
 // Origin says where options come from.
@@ -33,13 +31,13 @@ type Origin bool
 const (
 	// Operator wrote the models file, and the runner's flags and environment.
 	Operator Origin = true
-	// Client wrote everything else: requests, registered models, and everything in Redis, including saved options and
-	// settings. It may only tune: numbers, switches and words from fixed lists.
+	// Client wrote everything else: requests, registered models, saved options and run-time settings. It may set
+	// numbers, switches and words from fixed lists.
 	Client Origin = false
 )
 
-// MergeArgs is an option of every recipe that has an option of kind args. A layer that sets it to true appends its
-// arguments to those of the layers below instead of replacing them. It is never part of effective options.
+// MergeArgs is an option of every recipe that has an option of kind args. A models file that sets it to true appends its
+// arguments to those of the runner's flags instead of replacing them. It is never part of effective options.
 const MergeArgs = "merge_args"
 
 // An OptionSpec describes one load option of a recipe.
@@ -138,8 +136,7 @@ func CheckOptions(r *Recipe, opts Options, from Origin) error {
 // ParseOptions checks options against the recipe and their origin, and returns them normalised. It reports all mistakes
 // at once, in the order of the names, each as an [*OptionError]. It keeps a nil value.
 //
-// From [Client], options of kind args may hold only [Recipe.AllowedArgs], without positional words, and options of
-// kind string only one of their listed values.
+// From [Client], options of kind args must be empty, and options of kind string hold one of their listed values.
 func (r *Recipe) ParseOptions(in map[string]any, from Origin) (Options, error) {
 	out := make(Options, len(in))
 	var errs []error
@@ -177,6 +174,9 @@ func (r *Recipe) takesArgs() bool {
 
 // normalise checks one value. reason is empty if the value is valid.
 func (s OptionSpec) normalise(v any, r *Recipe, from Origin) (out any, reason string) {
+	if from == Client && s.operatorOnly() && v != "" {
+		return nil, "can only be set in the models file or by the runner's flags"
+	}
 	switch s.Kind {
 	case KindInt:
 		n, ok := asInt(v)
@@ -203,8 +203,6 @@ func (s OptionSpec) normalise(v any, r *Recipe, from Origin) (out any, reason st
 			return nil, "want a text"
 		case len(s.Values) > 0 && !slices.Contains(s.Values, t):
 			return nil, "want one of " + strings.Join(s.Values, ", ")
-		case len(s.Values) == 0 && from == Client:
-			return nil, "can only be set by the models file"
 		case strings.HasPrefix(t, "-"):
 			return nil, "begins with a hyphen"
 		case strings.ContainsFunc(t, unicode.IsControl):
@@ -223,14 +221,14 @@ func (s OptionSpec) normalise(v any, r *Recipe, from Origin) (out any, reason st
 		if flag := r.reservedIn(args); flag != "" {
 			return nil, fmt.Sprintf("argument %s is reserved", flag)
 		}
-		if from == Client {
-			if reason := r.refusedIn(args); reason != "" {
-				return nil, reason
-			}
-		}
 		return t, ""
 	}
 	return nil, "has an unknown kind"
+}
+
+// operatorOnly reports whether an option takes any text, which could be a path, an address or a flag.
+func (s OptionSpec) operatorOnly() bool {
+	return s.Kind == KindArgs || s.Kind == KindString && len(s.Values) == 0
 }
 
 func (s OptionSpec) checkRange(f float64) string {
@@ -255,7 +253,7 @@ func (s OptionSpec) checkRange(f float64) string {
 	return ""
 }
 
-// asInt accepts every Go number type of JSON and YAML decoders if the value is whole and exact.
+// asInt accepts every number of JSON and YAML decoders that is whole and exact, in quotes, too.
 func asInt(v any) (int64, bool) {
 	switch v := v.(type) {
 	case int:
@@ -265,13 +263,23 @@ func asInt(v any) (int64, bool) {
 	case uint64:
 		return int64(v), v <= math.MaxInt64
 	case json.Number:
-		n, err := v.Int64()
-		return n, err == nil
+		if n, err := v.Int64(); err == nil {
+			return n, true
+		}
+		f, err := v.Float64()
+		return int64(f), err == nil && isWhole(f)
+	case string: // some clients quote numbers
+		return asInt(json.Number(v))
 	case float64:
-		const exact = 1 << 53
-		return int64(v), v == math.Trunc(v) && math.Abs(v) <= exact
+		return int64(v), isWhole(v)
 	}
 	return 0, false
+}
+
+// isWhole reports whether f is a whole number that a float64 holds exactly.
+func isWhole(f float64) bool {
+	const exact = 1 << 53
+	return f == math.Trunc(f) && math.Abs(f) <= exact
 }
 
 func asFloat(v any) (float64, bool) {
@@ -283,7 +291,9 @@ func asFloat(v any) (float64, bool) {
 		return v, !math.IsNaN(v) && !math.IsInf(v, 0)
 	case json.Number:
 		f, err := v.Float64()
-		return f, err == nil
+		return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
+	case string:
+		return asFloat(json.Number(v))
 	}
 	return 0, false
 }

@@ -151,6 +151,9 @@ func (l *List[T]) UnmarshalYAML(unmarshal func(any) error) error {
 	err := unmarshal(&many)
 	if _, single := errors.AsType[*yaml.UnexpectedNodeTypeError](err); single {
 		many = make([]T, 1)
+		if one := reflect.ValueOf(many).Index(0); one.Kind() == reflect.Pointer { // the decoder leaves a nil pointer as it is
+			one.Set(reflect.New(one.Type().Elem()))
+		}
 		err = unmarshal(&many[0])
 	}
 	*l = many

@@ -66,10 +66,6 @@ type Recipe struct {
 	Options map[string]OptionSpec `json:"options,omitempty"`
 	// ReservedArgs are flags that the runner sets itself. No option of kind args may hold them, whoever sets it.
 	ReservedArgs List[string] `json:"reserved_args,omitempty"`
-	// AllowedArgs are the only flags that options of kind args may hold if they come from [Client]. The key lists the
-	// spellings of a flag, separated by spaces. The value says what may follow the flag: a number in a range, one of a
-	// list of words, or, for [KindBool], nothing. A recipe that sets the field replaces the whole inherited map.
-	AllowedArgs map[string]OptionSpec `json:"allowed_args,omitempty"`
 	// Registration says whether models registered through the API may name this recipe: [RegistrationAllow] or
 	// [RegistrationDeny]. If it is empty, a recipe with its own command denies it.
 	Registration string `json:"registration,omitempty"`

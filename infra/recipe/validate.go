@@ -18,7 +18,6 @@ var fixedPlaceholders = []string{
 var (
 	nameRE    = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 	flagRE    = regexp.MustCompile(`^--?[A-Za-z0-9][A-Za-z0-9.-]*$`)
-	wordRE    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.+-]*$`)
 	envNameRE = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
@@ -30,7 +29,6 @@ func (r *Recipe) Validate() error {
 	v.ready()
 	v.kinds()
 	v.options()
-	v.allowedArgs()
 	return errors.Join(v.errs...)
 }
 
@@ -186,37 +184,5 @@ func (v *validator) options() {
 			spec.Default = def
 		}
 		r.Options[name] = spec
-	}
-}
-
-// allowedArgs refuses entries that would pass arbitrary text to the engine: only a number in a range, one of a list of
-// words, or nothing may follow a flag.
-func (v *validator) allowedArgs() {
-	seen := map[string]bool{}
-	for _, key := range slices.Sorted(maps.Keys(v.r.AllowedArgs)) {
-		spec := v.r.AllowedArgs[key]
-		flags := strings.Fields(key)
-		if len(flags) == 0 {
-			v.fail("allowed_args: an entry names no flag")
-		}
-		for _, flag := range flags {
-			if !flagRE.MatchString(flag) || seen[flag] {
-				v.fail("allowed_args: %q is not a flag, or is listed twice", flag)
-			}
-			seen[flag] = true
-			if reserved := v.r.reservedIn([]string{flag}); reserved != "" {
-				v.fail("allowed_args: %s is reserved", reserved)
-			}
-		}
-		dashed := func(s string) bool { return !wordRE.MatchString(s) }
-		switch {
-		case spec.Default != nil || spec.Auto != nil || spec.Flag != "":
-			v.fail("allowed_args %s: only kind, min, max and values make sense here", key)
-		case (spec.Kind == KindInt || spec.Kind == KindFloat) && spec.Min != nil && spec.Max != nil:
-		case spec.Kind == KindString && len(spec.Values) > 0 && !slices.ContainsFunc(spec.Values, dashed):
-		case spec.Kind == KindBool, spec.Kind == KindDuration:
-		default:
-			v.fail("allowed_args %s: want an int or float with min and max, a string with values, a bool or a duration", key)
-		}
 	}
 }

@@ -90,7 +90,6 @@ type TicketRecord struct {
 	Evicted   string // models evicted for it, comma-separated
 	Options   string // JSON of the request's options
 	Force     bool
-	Merge     bool
 	WakeError bool // the host could not be woken
 	LoadMS    int64
 	Created   int64 // ms since the epoch
@@ -104,7 +103,7 @@ type TicketRecord struct {
 func ticketRecord(id string, f map[string]string) TicketRecord {
 	return TicketRecord{
 		ID: id, Kind: f["kind"], Model: f["model"], Host: f["host"], State: TicketState(f["state"]), Code: f["code"], Message: f["message"],
-		Evicted: f["evicted"], Options: f["options"], Force: f["force"] == "1", Merge: f["merge_args"] == "1", WakeError: f["wake_failed"] == "1",
+		Evicted: f["evicted"], Options: f["options"], Force: f["force"] == "1", WakeError: f["wake_failed"] == "1",
 		Pulling: f["pulling"] == "1" && f["state"] == "queued", Pulled: Pulled{Done: Number(f["bytes_done"]), Total: Number(f["bytes_total"])}, PullOnly: f["pull_only"] == "1",
 		LoadMS: Number(f["load_ms"]), Created: Number(f["created_ms"]), Waiters: int(Number(f["waiters"])), Fields: f,
 	}

@@ -150,7 +150,7 @@ func testSpec(flags ...string) Spec {
 			Command:    []recipe.Group{{self}, {"-host", "{host}"}, {"-port", "{port}"}, {"{backend_flags}"}, {"{type_flags}"}},
 			Env:        map[string]string{"ENGINE_TEST_ROLE": "engine", "TEST_KEY": "{api_key}"},
 			Types:      []policy.Type{policy.LLM},
-			TypeFlags:  map[policy.Type][]string{policy.LLM: flags},
+			TypeFlags:  map[policy.Type]recipe.List[string]{policy.LLM: flags},
 			HealthPath: "/health",
 			Checkpoint: recipe.CheckpointAny,
 			StopGrace:  20 * time.Second, // longer than any test waits: what ends earlier ended by SIGTERM

@@ -22,9 +22,6 @@ type Spec struct {
 	Type               policy.Type
 	Devices            policy.Devices // the model's own choice; 0 when it made none
 	Options            recipe.Options // effective ones
-	// Owner are the layers of Options that the models file and the runner's flags gave: see
-	// [recipe.Recipe.CheckEffective].
-	Owner []recipe.Options
 	// The engine listens on Host and Port, or, where the recipe says so, on the unix socket at path Socket.
 	Host   string
 	Port   int
@@ -92,13 +89,13 @@ func (s *Spec) values() (recipe.Values, error) {
 }
 
 // Argv returns the argument vector, the program first. It is the last check of all that goes into it, whoever made the
-// Spec: it fails for a type the recipe does not serve, for options that the recipe refuses or that are not their
-// origin's to set, for a name or path that the engine could take for a flag, and for texts that cannot be arguments.
+// Spec: it fails for a type the recipe does not serve, for options that the recipe refuses, for a name or path that the
+// engine could take for a flag, and for texts that cannot be arguments.
 func Argv(s Spec) ([]string, error) {
 	if !s.Recipe.Serves(s.Type) {
 		return nil, fmt.Errorf("recipe %s does not serve models of type %q", s.Recipe.Name, s.Type)
 	}
-	if err := s.Recipe.CheckEffective(s.Options, s.Owner...); err != nil {
+	if err := recipe.CheckOptions(&s.Recipe, s.Options, recipe.Operator); err != nil {
 		return nil, err
 	}
 	for _, text := range []string{s.Checkpoint, s.MMProj, s.Model, s.Host, s.Socket} {

@@ -2,14 +2,11 @@ package engine
 
 import (
 	"flag"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"pgregory.net/rapid"
 
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
@@ -65,7 +62,7 @@ func TestArgv(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.Options, s.Owner = s.Recipe.Effective(recipe.Layers{Catalogue: owner}), []recipe.Options{owner}
+			s.Options = s.Recipe.Effective(recipe.Layers{Catalogue: owner})
 			argv, err := Argv(s)
 			if err != nil {
 				t.Fatal(err)
@@ -102,11 +99,7 @@ func TestArgvRefuses(t *testing.T) {
 		{"a projector that is a flag", "llamacpp", Spec{Type: policy.LLM, Checkpoint: "m", MMProj: "--rpc"}, "hyphen"},
 		{"a name that is a flag", "llamacpp", Spec{Type: policy.LLM, Checkpoint: "m", Model: "-v"}, "hyphen"},
 		{"an address that is a flag", "llamacpp", Spec{Type: policy.LLM, Checkpoint: "m", Host: "-v"}, "hyphen"},
-		{"a positional word", "vllm", Spec{Type: policy.LLM, Options: recipe.Options{"vllm_args": "attacker/repo"}}, "not a flag"},
-		{"a flag of nobody's", "vllm", Spec{Type: policy.LLM, Options: recipe.Options{"vllm_args": "--chat-template /etc/passwd"}}, "models file"},
-		{"the owner's flag with another value", "vllm", Spec{Type: policy.LLM, Options: recipe.Options{"vllm_args": "--chat-template b"}, Owner: []recipe.Options{{"vllm_args": "--chat-template a"}}}, "models file"},
-		{"a reserved flag of the owner's", "vllm", Spec{Type: policy.LLM, Options: recipe.Options{"vllm_args": "--port 1"}, Owner: []recipe.Options{{"vllm_args": "--port 1"}}}, "reserved"},
-		{"a file", "kokoro", Spec{Type: policy.TTS, Options: recipe.Options{"voices": "/etc/shadow"}, Owner: []recipe.Options{{"voices": "/v.bin"}}}, "models file"},
+		{"a reserved flag of the owner's", "vllm", Spec{Type: policy.LLM, Options: recipe.Options{"vllm_args": "--port 1"}}, "reserved"},
 		{"a number out of range", "sd-cpp", Spec{Type: policy.Image, Options: recipe.Options{"steps": int64(-1)}}, "1 to 1000"},
 		{"a NUL", "llamacpp", Spec{Type: policy.LLM, Checkpoint: "a\x00b"}, "NUL"},
 		{"broken quotes", "llamacpp", Spec{Type: policy.LLM, Options: recipe.Options{"llamacpp_args": "'"}}, "quote"},
@@ -138,68 +131,36 @@ func TestNoFileForACommandWithoutModel(t *testing.T) {
 	}
 }
 
-// Whatever a request asks for, the engine gets the flags of the recipe's template, options and list alone, and no word
-// of the request's where a positional could stand.
-func TestArgvHoldsNothingElse(t *testing.T) {
-	set := recipe.Shipped()
-	names := slices.Sorted(maps.Keys(set))
-	rapid.Check(t, func(t *rapid.T) {
-		r := set[rapid.SampledFrom(names).Draw(t, "recipe")]
+// TestArgvHoldsNothingFromOutside: arguments and free texts of requests and saved options, however they got there, put no
+// word on a command line.
+func TestArgvHoldsNothingFromOutside(t *testing.T) {
+	for name, r := range recipe.Shipped() {
 		s := Spec{Recipe: r, Type: r.Types[0], Model: "m", Checkpoint: "/m", Host: "127.0.0.1", Port: 1}
-		plain, err := Argv(s)
+		outside := recipe.Options{recipe.MergeArgs: true}
+		for option, spec := range r.Options {
+			if spec.Kind == recipe.KindArgs || spec.Kind == recipe.KindString && len(spec.Values) == 0 {
+				outside[option] = "/etc/passwd"
+			}
+		}
+		s.Options = r.Effective(recipe.Layers{})
+		want, err := Argv(s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		option := ""
-		known := map[string]bool{}
-		for name, spec := range r.Options {
-			known[spec.Flag] = true
-			if spec.Kind == recipe.KindArgs {
-				option = name
+		s.Options = r.Effective(recipe.Layers{Request: outside, Saved: outside})
+		if got, err := Argv(s); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, want)
+		}
+		for option, spec := range r.Options {
+			if spec.Kind != recipe.KindArgs {
+				continue
+			}
+			s.Options = r.Effective(recipe.Layers{Catalogue: recipe.Options{option: "--own"}, Request: outside})
+			if got, err := Argv(s); err != nil || !slices.Contains(got, "--own") || slices.Contains(got, "/etc/passwd") {
+				t.Errorf("%s: the operator's arguments become %q, %v", name, got, err)
 			}
 		}
-		var flags []string
-		for spellings := range r.AllowedArgs {
-			flags = append(flags, strings.Fields(spellings)...)
-		}
-		slices.Sort(flags)
-		word := rapid.OneOf(
-			rapid.SampledFrom(slices.Concat(flags, r.ReservedArgs, []string{"--x"})), rapid.StringMatching(`--?[a-z_-]{0,12}(=[a-z0-9./-]{0,6})?`),
-			rapid.StringMatching(`-?[0-9]{1,4}(\.[0-9])?`), rapid.StringMatching("[ -~\u2013\n\x00]{0,12}"),
-			rapid.SampledFrom([]string{"on", "auto", "f16", "--", "-", "attacker/repo", "/etc/passwd", "http://x"}))
-		text := strings.Join(rapid.SliceOfN(word, 0, 6).Draw(t, "words"), " ")
-		request, err := r.ParseOptions(map[string]any{option: text}, recipe.Client)
-		if option == "" || err != nil {
-			s.Options = recipe.Options{option: text} // nor does it pass when nobody asked before
-			if argv, err := Argv(s); option != "" && err == nil {
-				t.Fatalf("%s: refused options became %q", r.Name, argv)
-			}
-			return
-		}
-		s.Options = r.Effective(recipe.Layers{Request: request})
-		argv, err := Argv(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		more := slices.DeleteFunc(slices.Clone(argv), func(a string) bool { return slices.Contains(plain, a) })
-		for i := 0; i < len(more); i++ {
-			flag, _, joined := strings.Cut(more[i], "=")
-			if strings.HasPrefix(flag, "--") {
-				flag = strings.ReplaceAll(flag, "_", "-")
-			}
-			at := slices.Index(flags, flag)
-			switch {
-			case known[flag]:
-				i++
-			case at < 0:
-				t.Fatalf("%s %q: %q holds %q", r.Name, text, argv, more[i])
-			case !joined && !slices.ContainsFunc(slices.Collect(maps.Keys(r.AllowedArgs)), func(k string) bool {
-				return slices.Contains(strings.Fields(k), flag) && r.AllowedArgs[k].Kind == recipe.KindBool
-			}):
-				i++
-			}
-		}
-	})
+	}
 }
 
 func TestArgvOnASocket(t *testing.T) {

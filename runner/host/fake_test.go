@@ -44,7 +44,7 @@ func (e *engines) fault(format string, args ...any) {
 
 func (e *engines) Plan(m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ plan.Share) (plan.Plan, error) {
 	if m.Memory > 0 {
-		return plan.Plan{Need: m.Memory}, nil
+		return plan.Plan{Need: int64(m.Memory)}, nil
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

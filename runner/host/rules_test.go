@@ -284,12 +284,8 @@ func TestMemoryBudget(t *testing.T) {
 // Rule 10: other options reload the model, the same options do not.
 func TestOptions(t *testing.T) {
 	b := start(t)
-	own := func(options string, more ...string) string {
-		f := map[string]string{"options": options}
-		for i := 0; i < len(more); i += 2 {
-			f[more[i]] = more[i+1]
-		}
-		return b.ask(state.Want{Model: "a", Explicit: true, Fields: f})
+	own := func(options string) string {
+		return b.ask(state.Want{Model: "a", Explicit: true, Fields: map[string]string{"options": options}})
 	}
 	b.ready(own(`{"ctx_size":100}`))
 	first := b.engines.of("a").pid
@@ -310,10 +306,9 @@ func TestOptions(t *testing.T) {
 	if o := b.engines.of("b").options; o["ctx_size"] != int64(300) {
 		t.Errorf("saved options: %v", o)
 	}
-	b.ready(own(`{"args":"--tokens 3"}`))
-	b.ready(own(`{"args":"--tokens 4"}`, "merge_args", "1"))
-	if o := b.engines.of("a").options; o["args"] != "--tokens 4" {
-		t.Errorf("merged with what is below: %v", o)
+	b.ready(own(`{"args":"--tokens 3","batch_delay":3}`))
+	if o := b.engines.of("a").options; o["args"] != nil || o["batch_delay"] != int64(3) {
+		t.Errorf("arguments of a request: %v", o)
 	}
 }
 

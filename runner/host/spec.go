@@ -59,7 +59,7 @@ func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 		return loadSpec{}, &Error{Code: rpc.CodeModelLoadError, Message: "this runner has no recipe " + m.Recipe + "; name a file that has it with --recipes", Final: true, Cause: errUnknown}
 	}
 	from := h.sources(m, set)
-	from.Request, from.Merge = t.Options, t.Merge
+	from.Request = t.Options
 	load, err := placement.Resolve(m, &rc, from)
 	if err != nil {
 		return loadSpec{}, err

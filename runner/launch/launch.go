@@ -77,12 +77,8 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	spec := engine.Spec{
 		Recipe: *r, Model: m.ID, Checkpoint: f.checkpoint, MMProj: f.mmproj, Type: m.Type, Devices: m.Devices, Options: pl.Apply(r, opts), GPUs: g,
 	}
-	spec.Owner = []recipe.Options{l.Options}
 	if !l.FixedMemory {
 		spec.Memory = pl.HostLimit
-	}
-	if !m.Registered {
-		spec.Owner = append(spec.Owner, m.Options)
 	}
 	spec.Program, err = l.Finder.Find(r, r.Backend(opts, m.Devices))
 	if err != nil {

@@ -3,6 +3,7 @@ package plan
 import (
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -69,6 +70,14 @@ func (p *Plan) limit(m *Meta, o *Options) int64 {
 // llamacpp returns the shipped recipe.
 var llamacpp = sync.OnceValue(func() recipe.Recipe { return recipe.Shipped()[recipe.LlamaCpp] })
 
+// tunedArgs are llama-server's arguments that the plan heeds, and common ones that change nothing about its memory.
+var tunedArgs = strings.Fields(`-b --batch-size -ub --ubatch-size -np --parallel -ctk --cache-type-k -ctv --cache-type-v
+	-cram --cache-ram --swa-full --cache-prompt --no-cache-prompt --rope-scaling -t --threads -tb --threads-batch
+	-n --predict --keep -fa --flash-attn -cb --cont-batching --cache-reuse --mmap --no-mmap --mlock --numa --poll
+	--no-warmup -s --seed --temp --top-k --top-p --min-p --repeat-penalty --pooling --embd-normalize -to --timeout
+	--threads-http --reasoning-format --reasoning-budget -sps --slot-prompt-similarity --context-shift
+	--no-context-shift --cache-idle-slots --no-cache-idle-slots`)
+
 // tuned reports whether llama-server runs as in the shipped recipe, and every extra argument has a known effect on
 // memory.
 func tuned(r *recipe.Recipe, opts recipe.Options) bool {
@@ -85,13 +94,13 @@ func tuned(r *recipe.Recipe, opts recipe.Options) bool {
 			continue
 		}
 		args, err := recipe.SplitArgs(text(opts[name]))
-		if err != nil || !shipped.Tunes(args) {
+		if err != nil {
 			return false
 		}
 		for _, a := range args {
-			switch flag, _, _ := strings.Cut(a, "="); strings.ReplaceAll(flag, "_", "-") {
-			case "-ctxcp", "--ctx-checkpoints", "--swa-checkpoints", "-cms", "--checkpoint-min-step",
-				"--image-max-tokens", "--mtmd-batch-max-tokens":
+			flag, _, _ := strings.Cut(a, "=")
+			_, err := strconv.ParseFloat(a, 64)
+			if strings.HasPrefix(a, "-") && err != nil && !slices.Contains(tunedArgs, strings.ReplaceAll(flag, "_", "-")) {
 				return false
 			}
 		}

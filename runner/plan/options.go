@@ -51,6 +51,7 @@ func (o *Options) heed(args []string) {
 			o.CacheV = value
 		case "-cram", "--cache-ram":
 			o.PromptCache = mebibytes(value)
+			o.Tuned = o.Tuned && o.PromptCache != nil // of any size
 		case "--swa-full":
 			o.FullWindows = true
 		case "--no-cache-prompt":

@@ -291,7 +291,7 @@ func command(t *testing.T, r recipe.Recipe, m Meta, typ policy.Type, d policy.De
 	}
 	p = Make(m, o, s)
 	argv, err = engine.Argv(engine.Spec{
-		Recipe: r, Model: "m", Checkpoint: "/models/m", Type: typ, Devices: d, Options: p.Apply(&r, opts), Owner: []recipe.Options{given}, Host: "127.0.0.1", Port: 8001,
+		Recipe: r, Model: "m", Checkpoint: "/models/m", Type: typ, Devices: d, Options: p.Apply(&r, opts), Host: "127.0.0.1", Port: 8001,
 	})
 	if err != nil {
 		t.Fatal(err)

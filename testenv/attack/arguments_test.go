@@ -79,30 +79,26 @@ hosts:
 	}
 	post("/v1/models/register", `{"model_name":"user.evil","checkpoint":"hf://lab/a/a","recipe":"vllm","device":"cpu","labels":["--x"]}`)
 
-	// Words that no list allows, through every route that takes options.
+	// No arguments are taken over the API, harmless or not, through any route that takes options.
 	words := map[string][]string{
 		"vllm": {
-			"attacker/repo", "--enforce-eager attacker/repo", "-- attacker/repo", "--trust-remote-code", "--trust_remote_code", "--trust-remote-code=1", "--trust", "'--trust-remote-code'",
-			`\-\-trust-remote-code`, `--trust""-remote-code`, "\u2013\u2013trust-remote-code", "-tp 1 --worker-cls x", "--worker-cls=x", "--worker_cls x", "--scheduler-cls x", "--kv-transfer-config {}",
-			"--reasoning-parser-plugin /x.py", "--chat-template /owner.jinja", "--otlp-traces-endpoint http://127.0.0.1", "--config /x", "--hf-overrides.a b", "-O3", "-tp", "-tp -1", "-tp --x",
-			"-tp\u00002", "-tp 2\n--x", "--dtype\t/x", "--max-logprobs 99999999999999999999", strings.Repeat("-tp 1 ", 3000), "'", `"--x`, "--enforce-eager=/x", "--tokenizer lab/x", "--load-format pt",
+			"attacker/repo", "--trust-remote-code", "--trust_remote_code=1", `\-\-trust-remote-code`, "\u2013\u2013trust-remote-code",
+			"-tp 1 --worker-cls x", "--chat-template /owner.jinja", "--enforce-eager", "-tp 2", "-tp\u00002", "'", " ",
 		},
-		"llamacpp": {
-			"-md /x", "--model-draft /x", "--spec-draft-model /x", "-mv /x", "--model-vocoder /x", "--embd-gemma-default", "--gpt-oss-20b-default", "--spec-default", "--reuse-port", "--props", "-v",
-			"--model_draft /x", "--props=1", "--path /", "--lora /x", "--chat-template x", "--override-kv a=str:b", "--log-file /x", "-np 1 /x", "--grammar-file /x",
-		},
+		"llamacpp": {"-md /x", "--props", "--lora /x", "--log-file /x", "-np 1 /x", "-np 2", "--no-mmap"},
 	}
 	for engine, list := range words {
 		model := map[string]string{"vllm": "big", "llamacpp": "llama"}[engine]
 		for _, text := range list {
 			text := quoted(text)
-			for _, more := range []string{"", `,"merge_args":true`, `,"merge_args":true,"save_options":true`} {
+			for _, more := range []string{"", `,"merge_args":true,"save_options":true`} {
 				post("/v1/load", `{"model_name":%q,"%s_args":%s%s}`, model, engine, text, more)
 			}
 			post("/v1/models/"+model+"/options", `{"%s_args":%s}`, engine, text)
 			post("/v1/models/register", `{"model_name":"user.evil","checkpoint":"hf://lab/a/a.gguf","recipe":%q,"device":"cpu","recipe_options":{"%s_args":%s}}`, engine, engine, text)
 			if engine == "llamacpp" {
 				post("/v1/internal/set", `{"llamacpp":{"args":%s}}`, text)
+				post("/v1/internal/set", `{"llamacpp_args":%s}`, text)
 			}
 		}
 	}
@@ -110,14 +106,16 @@ hosts:
 		call(t, "POST", s.URL+"/api/chat", `{"model":"big","stream":false,"messages":[{"role":"user","content":"x"}],"options":`+options+`}`, bearer(inferKey))
 	}
 
-	// What is allowed arrives, behind the owner's own words.
-	call(t, "POST", s.URL+"/v1/load", `{"model_name":"big","vllm_args":"-tp 2 --enforce_eager","merge_args":true}`, manage)
+	// Those of the models file arrive, and typed options.
+	call(t, "POST", s.URL+"/v1/load", `{"model_name":"big","n_parallel":3,"vllm_args":"","merge_args":true}`, manage)
 	text, err := os.ReadFile(argv)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "\n--chat-template\n/owner.jinja\n-tp\n2\n--enforce_eager\n"; !strings.Contains(string(text), want) {
-		t.Errorf("the engine's arguments are\n%s\nwant\n%s", text, want)
+	for _, want := range []string{"\n--max-num-seqs\n3\n", "\n--chat-template\n/owner.jinja\n"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the engine's arguments are\n%s\nwant\n%s", text, want)
+		}
 	}
 	for _, word := range []string{"attacker", "trust", "plugin", "passwd", "evil", "worker", "-cls", "endpoint"} {
 		if strings.Contains(string(text), word) {
@@ -129,7 +127,7 @@ hosts:
 		refused(t, "register with key "+key, a, 401, 403)
 	}
 	// A pool without a GPU takes the backend that its hosts have.
-	a := call(t, "POST", s.URL+"/v1/models/register", `{"model_name":"user.ok","checkpoint":"hf://lab/a/a.gguf","recipe":"llamacpp","recipe_options":{"llamacpp_args":"-np 2"}}`, manage)
+	a := call(t, "POST", s.URL+"/v1/models/register", `{"model_name":"user.ok","checkpoint":"hf://lab/a/a.gguf","recipe":"llamacpp","recipe_options":{"n_parallel":2}}`, manage)
 	if a.Status != 200 || !strings.Contains(string(a.Body), `"llamacpp_backend":"cpu"`) {
 		t.Errorf("register: %v", a)
 	}

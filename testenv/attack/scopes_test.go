@@ -195,7 +195,7 @@ func TestRightsOfKeys(t *testing.T) {
 		return fmt.Sprint(h.Loaded[0].PID, string(h.Loaded[0].Options))
 	}
 	idle := func() string { return s.Redis().HGet(t.Context(), "rv:{main}:settings:idle", "m").Val() }
-	ask(ownerKey, "POST", "/v1/internal/set", `{"llamacpp":{"backend":"cpu","args":"-np 7"}}`, 200)
+	ask(ownerKey, "POST", "/v1/internal/set", `{"llamacpp":{"backend":"cpu"}}`, 200)
 	ask(ownerKey, "POST", "/v1/load", `{"model_name":"m"}`, 200)
 
 	before := engine()
@@ -218,7 +218,7 @@ func TestRightsOfKeys(t *testing.T) {
 	ask(inferKey, "GET", "/logs", "", 403)
 	ask(manageKey, "GET", "/logs", "", 200)
 	for path, secrets := range map[string][]string{
-		"/v1/health": {`"backend_url":"http`, `"sandbox":`}, "/running": {`"proxy":"http`, `"cmd":"/`}, "/v1/system-info": {`"sandbox":`}, "/v1/internal/config": {"-np 7"},
+		"/v1/health": {`"backend_url":"http`, `"sandbox":`}, "/running": {`"proxy":"http`, `"cmd":"/`}, "/v1/system-info": {`"sandbox":`},
 	} {
 		full, open := ask(manageKey, "GET", path, "", 200), ask(inferKey, "GET", path, "", 200)
 		for _, text := range secrets {

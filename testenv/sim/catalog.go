@@ -133,7 +133,7 @@ var shipped = sync.OnceValue(recipe.Shipped)
 func checked(c *catalog.Catalog) map[string]check.Model {
 	out := map[string]check.Model{}
 	for _, m := range c.Models {
-		out[m.ID] = check.Model{Type: m.Type, NPU: m.Devices.Has(policy.NPU), Pinned: m.Pin, Memory: max(m.Memory, found[m.ID])}
+		out[m.ID] = check.Model{Type: m.Type, NPU: m.Devices.Has(policy.NPU), Pinned: m.Pin, Memory: max(int64(m.Memory), found[m.ID])}
 	}
 	return out
 }

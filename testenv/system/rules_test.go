@@ -276,6 +276,7 @@ func TestRule06RefusedOptions(t *testing.T) {
 	}
 	w := start(t, catalogue{
 		"busy": "llm, " + calls.Options(slow), "e": real("embedding", files.MiniLM), "g": real("llm", files.Gemma),
+		"bad": real("llm", files.Gemma) + `, options: {llamacpp_args: "-np 8 -b 4 -ub 2"}`,
 	}, "--max-loaded-models=3")
 	s := w.chat("busy", 100000)
 	for _, body := range []string{`{"model_name":"e","n_batch":1}`, `{"model_name":"e","llamacpp_args":"-b 1"}`} {
@@ -291,12 +292,12 @@ func TestRule06RefusedOptions(t *testing.T) {
 			w.use("e")
 		}
 	}
-	pid, starts := w.pid("e"), w.loads("g")
-	a := w.manage("/v1/load", `{"model_name":"g","llamacpp_args":"-np 8 -b 4 -ub 2"}`)
+	pid, starts := w.pid("e"), w.loads("bad")
+	a := w.manage("/v1/load", `{"model_name":"bad"}`)
 	if a.status != http.StatusInternalServerError || a.code() != "model_load_error" {
 		t.Error(a)
 	}
-	if n := w.loads("g") - starts; n != 1 {
+	if n := w.loads("bad") - starts; n != 1 {
 		t.Errorf("%d starts, want 1", n)
 	}
 	if w.pid("e") != pid {

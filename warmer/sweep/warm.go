@@ -36,7 +36,7 @@ func (r *run) warm(ctx context.Context) error {
 			if !wanted[m.ID] || done[m.ID] || isLoadedOrQueued(s, m.ID) {
 				continue
 			}
-			p := policy.Place(view, models.Model(s, m.ID, "", false), r.excludedHosts(s))
+			p := policy.Place(view, models.Model(s, m.ID, ""), r.excludedHosts(s))
 			a := Action{Kind: Warm, Host: p.Host, Model: m.ID, Reason: p.Reason.String(), Result: Queued}
 			if p.Refusal != nil {
 				a.Result, a.Reason = Refused, p.Refusal.Explain()
