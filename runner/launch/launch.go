@@ -42,7 +42,6 @@ type Launcher struct {
 	Meters      *batch.Meters   // of embedding queues; nil: none
 	CallTimeout time.Duration   // longest that a call from such a queue may take; default 10 min
 	Weights     *weights.Cache  // fetches missing weights; nil disables fetching
-	Options     recipe.Options  // load options from the runner's flags
 	// Conversations keeps those of llama-server over loads; nil keeps none.
 	Conversations *conversations.Store
 	// FixedMemory keeps the sandbox's memory limit for every engine, whatever its plan says.

@@ -18,7 +18,5 @@
 //	row 22       infra/policy TestNext
 //	row 24       gateway/scheduling TestNoCapacityIsRetriedUntilTheDeadline
 //
-// and the settings of rows 8, 10, 11, 14, 16, 18, 22, 26 and 31 in testenv TestPromisedTimes.
-//
 // FAULTS_HERD is the number of first requests of row 21.
 package faults

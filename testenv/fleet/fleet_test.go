@@ -40,7 +40,6 @@ var (
 	rate       = flag.Int("rate", 100, "cold loads a second in the minute of loads")
 	pools      = flag.Int("pools", 1, "pools over which the hosts and the rate are spread, all on one Redis")
 	inCluster  = flag.Bool("cluster", false, "a Redis Cluster of three nodes with TLS in place of one server")
-	plotFile   = flag.String("plot", "", "file to draw the table in, as SVG")
 )
 
 const (
@@ -110,12 +109,6 @@ func TestFleet(t *testing.T) {
 		return
 	}
 	printTable(rows)
-	if *plotFile != "" {
-		if err := os.WriteFile(*plotFile, plot(rows), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		fmt.Println("drawn in", *plotFile)
-	}
 	first, last := rows[0], rows[len(rows)-1]
 	if most := 1.5 * first.loadCalls; last.loadCalls > most {
 		t.Errorf("a cold load takes %.0f Redis commands with %d hosts, at most %.0f by those with %d", last.loadCalls, last.hosts, most, first.hosts)
