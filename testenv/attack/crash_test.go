@@ -33,7 +33,7 @@ func TestCrashes(t *testing.T) {
 func TestHangs(t *testing.T) {
 	const chat = "/v1/chat/completions"
 	models := calls.Catalogue{"m": "llm, " + calls.Options("--hang-on boom")}
-	s := testenv.Start(t, testenv.Spec{Models: models.YAML(calls.LocalHost), Args: []string{withKeys(t), "--first-byte=8s"}})
+	s := testenv.Start(t, testenv.Spec{Models: models.YAML(calls.LocalHost), Args: []string{withKeys(t), "--first-byte=2s"}})
 	hang := strings.Replace(calls.ChatBody("m", 1, false), "hi", "boom", 1)
 	if a := call(t, "POST", s.URL+chat, hang, bearer(inferKey)); a.Err != nil || a.Status < 500 {
 		t.Errorf("a request that hangs the engine: %v", a)
