@@ -21,7 +21,6 @@ type Need struct {
 	Device policy.Devices `json:"-"`
 	Parts  string         `json:"parts,omitempty"` // what Bytes consists of, in words
 	Of     string         `json:"of"`              // the load's digest: the need does not apply to other loads
-	Fixed  bool           `json:"fixed,omitempty"` // it does not depend on the host's memory
 	Until  int64          `json:"until,omitempty"` // ms since the epoch after which it does not apply, 0 for never
 }
 

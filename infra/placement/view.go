@@ -188,7 +188,9 @@ func (v View) queued(s *state.Snapshot, rec *state.HostRecord, t state.TicketRec
 	out := v.Catalog.Policy(m)
 	if l, err := Resolve(m, rc, v.sources(s, rec, m.ID, t.Options)); err == nil {
 		out.Devices, out.GPUs = l.Model.Devices, l.GPUs(rc, rec.Fields["gpu_api"])
-		out.Memory = memoryNeed(s, rec, rc, l)
+		if m.Memory == 0 {
+			out.Memory = readNeed(rec, m.ID, l.Digest(), s.NowMS).Bytes
+		}
 	}
 	return out
 }
@@ -202,7 +204,7 @@ func (v View) Model(s *state.Snapshot, id, options string) policy.Model {
 	}
 	out := v.Catalog.Policy(m)
 	if l, err := Resolve(m, rc, v.sources(s, nil, id, options)); err == nil {
-		out.Devices, out.Memory = l.Model.Devices, memoryNeed(s, nil, rc, l)
+		out.Devices = l.Model.Devices
 	}
 	ways := map[string]*loadOnHost{} // by the options of a host's runner, which many hosts share
 	for name, rec := range v.records(s) {
@@ -213,11 +215,11 @@ func (v View) Model(s *state.Snapshot, id, options string) policy.Model {
 			if err != nil {
 				break // of the options themselves: the runner reports what is wrong with them
 			}
-			w = &loadOnHost{load: l, digest: l.Digest(), least: memoryNeed(s, nil, rc, l)}
+			w = &loadOnHost{load: l, digest: l.Digest()}
 			ways[flags] = w
 		}
-		n := policy.Need{Devices: w.load.Model.Devices, Memory: w.least, GPUs: w.load.GPUs(rc, rec.Fields["gpu_api"])}
-		if w.load.Model.Memory == 0 {
+		n := policy.Need{Devices: w.load.Model.Devices, Memory: int64(m.Memory), GPUs: w.load.GPUs(rc, rec.Fields["gpu_api"])}
+		if m.Memory == 0 {
 			if found := readNeed(rec, id, w.digest, s.NowMS); found.Bytes > 0 {
 				n.Memory, n.Parts = found.Bytes, found.Parts
 			}
@@ -236,7 +238,6 @@ func (v View) Model(s *state.Snapshot, id, options string) policy.Model {
 type loadOnHost struct {
 	load   Load
 	digest string
-	least  int64 // bytes that it takes as far as is known without the host's own runner, 0 if unknown
 }
 
 func (v View) modelAndRecipe(id string) (*catalog.Model, *recipe.Recipe, bool) {
@@ -255,36 +256,6 @@ func (v View) sources(s *state.Snapshot, rec *state.HostRecord, id, request stri
 		from.Flags, _ = options(rec.Options) // unreadable: none
 	}
 	return from
-}
-
-// memoryNeed returns what a load takes on a host in bytes, 0 if unknown: the catalogue's figure, else that of the
-// host's runner, else the smallest need that other runners know, if it is the same everywhere or was refused for it. A
-// refusal is a lower bound everywhere, because a plan is reduced to its budget before it is refused.
-func memoryNeed(s *state.Snapshot, on *state.HostRecord, rc *recipe.Recipe, l Load) int64 {
-	if l.Model.Memory > 0 {
-		return int64(l.Model.Memory)
-	}
-	id, digest := l.Model.ID, l.Digest()
-	if on != nil {
-		if n := readNeed(on, id, digest, s.NowMS); n.Bytes > 0 {
-			return n.Bytes
-		}
-	}
-	least := int64(0)
-	for _, h := range s.Hosts {
-		n := readNeed(h, id, digest, s.NowMS)
-		if n.Bytes <= 0 || n.Until != 0 {
-			continue
-		}
-		budget := parseMemory(h.Fields["memory_budget"])[n.Device]
-		if g, cards := l.GPUs(rc, h.Fields["gpu_api"]), ParseGPUMemory(h.Fields["memory_budget"]); n.Device == policy.GPU && g.Max > 0 && cards != nil {
-			_, budget = g.Largest(cards)
-		}
-		if (n.Fixed || budget > 0 && n.Bytes > budget) && (least == 0 || n.Bytes < least) {
-			least = n.Bytes
-		}
-	}
-	return least
 }
 
 // stamp converts a time in ms since the epoch; 0 is the zero time.

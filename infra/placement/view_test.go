@@ -9,7 +9,7 @@ import (
 	"reveille/infra/state"
 )
 
-// A need that one host refused is a lower bound on the others, until the model's options change.
+// A host whose runner found a need that it cannot hold is not asked again, until the model's options change.
 func TestRefusalsAreRemembered(t *testing.T) {
 	c, _, err := catalog.Parse("models.yaml", []byte("models:\n  m: {type: llm, recipe: standin, device: cpu}\n"))
 	if err != nil {
@@ -24,7 +24,7 @@ func TestRefusalsAreRemembered(t *testing.T) {
 	host := func(name, budget string) *state.HostRecord {
 		return &state.HostRecord{Name: name, State: "ready", Devices: "cpu", Limits: "1", Fields: map[string]string{"memory_budget": budget}}
 	}
-	s := &state.Snapshot{NowMS: 1, Hosts: map[string]*state.HostRecord{"a": host("a", "cpu=10"), "b": host("b", "cpu=20"), "c": host("c", "cpu=40")}}
+	s := &state.Snapshot{NowMS: 1, Hosts: map[string]*state.HostRecord{"a": host("a", "cpu=10"), "c": host("c", "cpu=40")}}
 	s.Hosts["a"].Fields[placement.NeedField+"m"] = placement.Need{Bytes: 30, Device: policy.CPU, Of: load.Digest()}.String()
 	v := placement.View{Catalog: c}
 	placed := func() string { return policy.Place(v.Pool(s), v.Model(s, "m", ""), nil).Host }
@@ -158,42 +158,14 @@ models:
 		t.Fatal(err)
 	}
 	two.Fields[placement.NeedField+"m"] = placement.Need{Bytes: 30, Device: policy.GPU, Of: load.Digest()}.String()
-	s := &state.Snapshot{NowMS: 9, Hosts: map[string]*state.HostRecord{"a": two, "a2": host("a2", "cuda", "gpu=48 gpu:0=24 gpu:1=24"), "b": large}}
+	s := &state.Snapshot{NowMS: 9, Hosts: map[string]*state.HostRecord{"a": two, "b": large}}
 	v := placement.View{Catalog: unknown}
 	if p := policy.Place(v.Pool(s), v.Model(s, "m", ""), nil); p.Host != "b" {
 		t.Errorf("after a refusal placed on %q: %v", p.Host, p.Refusal)
 	}
 
-	// Where one runner knows a need that no host's memory changes, all hosts count it. One that an engine's end taught
-	// counts on its host alone, and for a while.
-	for _, test := range []struct {
-		n placement.Need
-		b int64 // on the other host
-	}{
-		{placement.Need{Bytes: 20, Fixed: true}, 20},
-		{placement.Need{Bytes: 20}, 0},
-		{placement.Need{Bytes: 20, Fixed: true, Until: 10}, 0},
-		{placement.Need{Bytes: 1<<50 + 1, Fixed: true}, 0},
-	} {
-		test.n.Device, test.n.Of = policy.GPU, load.Digest()
-		two.Fields[placement.NeedField+"m"] = test.n.String()
-		m := v.Model(s, "m", "")
-		need := func(host string) int64 {
-			if n, ok := m.On[host]; ok {
-				return n.Memory
-			}
-			return m.Memory
-		}
-		a := test.n.Bytes
-		if a > 1<<50 {
-			a = 0
-		}
-		if need("a") != a || need("b") != test.b {
-			t.Errorf("%+v: %d and %d bytes, want %d and %d", test.n, need("a"), need("b"), a, test.b)
-		}
-	}
 	s.NowMS = 11
-	two.Fields[placement.NeedField+"m"] = placement.Need{Bytes: 20, Device: policy.GPU, Of: load.Digest(), Until: 10}.String()
+	two.Fields[placement.NeedField+"m"] = placement.Need{Bytes: 30, Device: policy.GPU, Of: load.Digest(), Until: 10}.String()
 	if m := v.Model(s, "m", ""); m.Memory != 0 || m.On["a"].Memory != 0 {
 		t.Errorf("after its time: %+v", m)
 	}

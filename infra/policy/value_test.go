@@ -56,50 +56,6 @@ func TestParseLimits(t *testing.T) {
 	}
 }
 
-func FuzzParseLimits(f *testing.F) {
-	for _, s := range []string{"1", "5 2 4", "-1,2", "0", "99999999999999999999"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		l, err := ParseLimits(s)
-		if err != nil {
-			return
-		}
-		for _, typ := range Types() {
-			if n := l.Of(typ); n == 0 || n < -1 {
-				t.Errorf("%q: %s has limit %d", s, typ, n)
-			}
-		}
-		if again, err := ParseLimits(l.String()); err != nil || again != l {
-			t.Errorf("%q: %v does not survive %q: %v, %v", s, l, l.String(), again, err)
-		}
-	})
-}
-
-func FuzzParseDevices(f *testing.F) {
-	for _, s := range []string{"", "cpu", "gpu|npu", "NPU, cpu", "tpu"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		d, err := ParseDevices(s)
-		if err != nil {
-			return
-		}
-		if again, err := ParseDevices(d.String()); err != nil || again != d {
-			t.Errorf("%q: %v does not survive: %v, %v", s, d, again, err)
-		}
-	})
-}
-
-func TestUseNeverMovesBack(t *testing.T) {
-	if got := Use(epoch, epoch.Add(-time.Second)); got != epoch {
-		t.Errorf("moved back to %s", got)
-	}
-	if got := Use(time.Time{}, epoch); got != epoch {
-		t.Errorf("got %s", got)
-	}
-}
-
 // TestRefusalsForClients: the sentence names no host; Explain does.
 func TestRefusalsForClients(t *testing.T) {
 	s := Snapshot{Hosts: []Host{

@@ -218,7 +218,7 @@ func (h *Host) learn(e loadSpec, device policy.Devices) map[string]string {
 	if e.memory <= 0 || e.model.Memory > 0 {
 		return nil
 	}
-	n := placement.Need{Bytes: e.memory, Device: device, Parts: e.plan.Parts(), Of: e.digest, Fixed: e.plan.Fixed}
+	n := placement.Need{Bytes: e.memory, Device: device, Parts: e.plan.Parts(), Of: e.digest}
 	if e.plan.Ruled == plan.ByFailure {
 		n.Until = time.Now().Add(retryTooLarge).UnixMilli()
 	}

@@ -125,8 +125,6 @@ type Plan struct {
 	// an unload; 0 if the plan does not make the engine do so.
 	Widened int64 `json:"widened,omitempty"`
 
-	// Fixed means that Need does not depend on the host's memory.
-	Fixed bool `json:"-"`
 	// Signature identifies all that determines what the engine takes, but for the devices; "" if too little is known.
 	Signature string `json:"-"`
 	// Key is the key of the need that is measured, "" for none. The host sets it.
@@ -205,17 +203,15 @@ func makeAs(m Meta, o Options, s Share) Plan {
 		p.paged(&m, &o)
 	}
 	p.Estimate, p.Ruled = p.WeightsBytes+p.KVBytes+p.ComputeBytes, ByEstimate
-	takesShare := p.Kind == Paged && o.Engine == recipe.VLLM && !o.ExactKV
 	switch {
 	case p.WeightsBytes == 0:
 		p.Estimate, p.Ruled = 0, "" // nothing is known
-	case takesShare:
+	case p.Kind == Paged && o.Engine == recipe.VLLM && !o.ExactKV:
 		p.Estimate = max(p.Estimate, p.Share)
 	}
 	if p.Need = p.Estimate; o.Memory > 0 {
 		p.Need, p.Ruled = o.Memory, ByMemory
 	}
-	p.Fixed = p.Estimate > 0 && !takesShare && (p.Kind == Plain || o.Context > 0 && (!p.Divided || o.Parallel > 0))
 	p.HostLimit = p.limit(&m, &o)
 	p.Forgets = forgets(&m, &o)
 	return p

