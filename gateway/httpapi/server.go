@@ -133,7 +133,7 @@ func New(cfg Config) *Server {
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.dir = models.New(models.Config{
-		Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Usage: cfg.Usage, Catalog: cfg.Catalog, Signer: cfg.Signer, Withheld: cfg.Withheld,
+		Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Catalog: cfg.Catalog, Signer: cfg.Signer, Withheld: cfg.Withheld,
 	})
 	s.dir.Tables.OnKeys = func(table map[string]string) {
 		if err := cfg.Keys.SetStored(table); err != nil {
@@ -141,7 +141,7 @@ func New(cfg Config) *Server {
 		}
 	}
 	s.manage = manage.New(manage.Config{
-		Models: s.dir, Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Usage: cfg.Usage, Catalog: cfg.Catalog, Keys: cfg.Keys, Overlay: cfg.Overlay, Register: cfg.Register,
+		Models: s.dir, Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Catalog: cfg.Catalog, Keys: cfg.Keys, Overlay: cfg.Overlay, Register: cfg.Register,
 		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Ring: cfg.Ring, Life: s.life, Installed: cfg.Installed,
 	})
 	s.routes = routes

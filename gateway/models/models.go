@@ -19,7 +19,6 @@ type Config struct {
 	Gate    *scheduling.Gate
 	Store   *state.Store
 	Mirror  *state.Mirror
-	Usage   *state.UsageReporter
 	Catalog func() *catalog.Catalog
 	Signer  *rpc.Signer
 

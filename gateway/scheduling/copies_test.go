@@ -3,8 +3,6 @@ package scheduling
 import (
 	"testing"
 	"time"
-
-	"reveille/infra/state"
 )
 
 // twoCopies allows m0 a second copy.
@@ -77,37 +75,5 @@ func TestFurtherCopy(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// served reports after a copy was observed for a whole window, and starts again after the copy was gone.
-func TestServed(t *testing.T) {
-	c := copies{samples: map[state.CopyID][]sample{}}
-	at, began := state.CopyID{Host: "a", Model: "m"}, time.Unix(1000, 0)
-	for _, tc := range []struct {
-		after time.Duration
-		ended int64
-		want  int64
-		ok    bool
-	}{
-		{0, 10, 0, false},
-		{time.Second, 12, 2, false},
-		{2 * time.Second, 15, 5, true},
-		{3 * time.Second, 15, 3, true},
-		{4 * time.Second, 16, 1, true},
-		{9 * time.Second, 20, 0, false},
-		{11 * time.Second, 20, 0, true},
-	} {
-		if n, ok := c.served(at, tc.ended, began.Add(tc.after), 2*time.Second); n != tc.want || ok != tc.ok {
-			t.Errorf("after %v: %d, %v, want %d, %v", tc.after, n, ok, tc.want, tc.ok)
-		}
-	}
-}
-
-func TestAtOnce(t *testing.T) {
-	for plan, want := range map[string]int{`{"parallel":4}`: 4, `{}`: 1, ``: 1, `nonsense`: 1} {
-		if got := parallelism(&state.ModelRecord{Fields: map[string]string{"plan": plan}}); got != want {
-			t.Errorf("plan %q: %d at once, want %d", plan, got, want)
-		}
 	}
 }

@@ -123,24 +123,3 @@ func TestRoutesBesideNewSnapshots(t *testing.T) {
 		t.Errorf("%d open after the end", n)
 	}
 }
-
-func BenchmarkRoute(b *testing.B) {
-	g := big(b)
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			r, _ := g.Endpoint("m1")
-			g.Begin(r, "m1")
-			g.End(r, "m1")
-		}
-	})
-}
-
-func BenchmarkBuildTable(b *testing.B) {
-	g := big(b)
-	s := g.mirror.Snapshot()
-	b.ReportAllocs()
-	for b.Loop() {
-		buildTable(s, g.traffic.of)
-	}
-}

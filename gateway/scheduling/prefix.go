@@ -14,9 +14,8 @@ const (
 )
 
 // prefixOf identifies the beginning that a conversation keeps from turn to turn: its messages up to the first one of the
-// user, or the head of a prompt. If that message shows or plays something, it identifies the first picture or sound alone:
-// other conversations about it go to the same copy then, whose host has encoded it. It returns 0 for a body without
-// either. It reads the body as far as that, and decodes nothing.
+// user, or the head of a prompt. It returns 0 for a body without either. It reads the body as far as that, and decodes
+// nothing.
 func prefixOf(body []byte) (key uint64) {
 	w := jsonscan.WalkOf(body)
 	w.Object(func(name []byte) bool {
@@ -25,14 +24,9 @@ func prefixOf(body []byte) (key uint64) {
 			n := 0
 			w.Array(func() bool {
 				message := w.Raw().Raw
-				user, media := inMessage(message)
-				if n++; user && media != nil {
-					key = xxh3.HashSeed(media[:min(len(media), prefixBytes)], uint64(len(media)))
-					key = xxh3.HashSeed(media[max(0, len(media)-prefixBytes):], key)
-					return false
-				}
 				key = xxh3.HashSeed(message[:min(len(message), prefixBytes)], key+1)
-				return n < prefixMessages && !user
+				n++
+				return n < prefixMessages && !fromUser(message)
 			})
 		case "prompt":
 			text := w.Raw().Raw
@@ -45,42 +39,16 @@ func prefixOf(body []byte) (key uint64) {
 	return key
 }
 
-// inMessage reports whether a message is the user's, and returns the first part of its content that is no text.
-func inMessage(message []byte) (user bool, media []byte) {
+// fromUser reports whether a message is the user's.
+func fromUser(message []byte) (user bool) {
 	w := jsonscan.WalkOf(message)
 	w.Object(func(name []byte) bool {
-		switch string(name) {
-		case "role":
+		if string(name) == "role" {
 			user = string(w.Raw().Raw) == `"user"`
-		case "content":
-			if w.Kind() != jsonscan.Array {
-				return true
-			}
-			w.Array(func() bool {
-				part := w.Raw().Raw
-				if media == nil && !isText(part) {
-					media = part
-				}
-				return true
-			})
 		}
 		return true
 	})
-	return user, media
-}
-
-// isText reports whether a part of a content is text, or of no type.
-func isText(part []byte) bool {
-	text := true
-	w := jsonscan.WalkOf(part)
-	w.Object(func(name []byte) bool {
-		if string(name) != "type" {
-			return true
-		}
-		text = string(w.Raw().Raw) == `"text"`
-		return false
-	})
-	return text
+	return user
 }
 
 // preferredCopy returns the copy that a beginning prefers among those with room for one more request, or -1 if other requests
