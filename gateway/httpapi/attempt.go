@@ -212,7 +212,7 @@ func (x *exchange) countOpen() {
 
 func (x *exchange) touch() {
 	if !x.call.Match.Head {
-		x.call.s.dir.Touch(x.route.endpoint.Host, x.call.model.ID)
+		x.call.s.dir.Uses.Note(x.route.endpoint.Host, x.call.model.ID)
 	}
 }
 

@@ -56,8 +56,3 @@ func (d *Directory) OnEvent(e state.Event) {
 		d.Tables.notify()
 	}
 }
-
-// Touch notes a use of a model for this gateway's listings. Its runner tells the pool.
-func (d *Directory) Touch(host, model string) {
-	d.Uses.Note(host, model)
-}

@@ -32,7 +32,6 @@ type acquisition struct {
 	explicit bool              // a management call: a ticket that nobody attaches to
 	fields   map[string]string // for the runner; nil for shared tickets
 	evict    policy.Eviction
-	cache    *placement.HostCache
 	id       string // unique in the pool, the stem of operation ids
 
 	refusedBy      []string // hosts that refused requests for a copy that the store may show as loaded; until the first ticket
@@ -158,7 +157,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	if a.replacing != "" {
 		avoid[a.host] = "lost"
 	}
-	v := placement.View{Catalog: c, Evict: a.evict, Hosts: a.cache}
+	v := placement.View{Catalog: c, Evict: a.evict}
 	if len(a.refusedBy) > 0 {
 		for _, other := range s.Copies(a.model) {
 			if !slices.Contains(a.refusedBy, other.Host) {
@@ -390,7 +389,7 @@ func (a *acquisition) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Ca
 	}
 	avoid := avoidSet(shunned)
 	avoid[a.host] = "lost"
-	v := placement.View{Catalog: c, Evict: a.evict, Hosts: a.cache}
+	v := placement.View{Catalog: c, Evict: a.evict}
 	p := policy.Place(v.Pool(s), a.wanted(s, v), avoid)
 	switch {
 	case len(s.Copies(a.model)) > 0 && !a.explicit:

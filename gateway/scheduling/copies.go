@@ -70,7 +70,7 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	if err != nil {
 		return // the next look decides again
 	}
-	v := placement.View{Catalog: c, Evict: g.cfg.Evict, Hosts: &g.cache}
+	v := placement.View{Catalog: c, Evict: g.cfg.Evict}
 	pool, want := v.Pool(s), v.Model(s, m.ID, "")
 	if !policy.WantCopy(pool, want, queued, served) {
 		return

@@ -14,7 +14,6 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/infra/catalog"
-	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/state"
 )
@@ -44,7 +43,6 @@ type Gate struct {
 	end   context.CancelFunc
 	work  sync.WaitGroup // groups and wake leases
 	renew chan struct{}  // capacity 1: renew now
-	cache placement.HostCache
 
 	mu            sync.Mutex // never held over a call; guards the following fields and all groups and waiters
 	closed        bool
@@ -158,7 +156,7 @@ func (g *Gate) admitLocked(a WaitRequest, gr *group) error {
 }
 
 func (g *Gate) newGroupLocked(a acquisition, start bool) *group {
-	a.id, a.evict, a.cache = g.nextOperationLocked(), g.cfg.Evict, &g.cache
+	a.id, a.evict = g.nextOperationLocked(), g.cfg.Evict
 	gr := &group{
 		model: a.model, wakeup: make(chan struct{}, 1), queued: make(chan struct{}), waiters: list.New(), acquisition: a,
 	}

@@ -202,22 +202,5 @@ func TestLostDutyStopsTheDriver(t *testing.T) {
 	})
 }
 
-func TestDutyPassesWithRenew(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := sleeping()
-		r := start(t, p, func(c *Config) {
-			c.Waker = wakerFunc(func(_ context.Context, host string) error { p.setState(host, "ready"); return nil })
-		})
-		p.set(func() { p.hosts["a"].State = "waking" }) // by a gateway that is about to die
-		p.set(func() { p.rev++ })
-		w := enter(t, r.Gate, WaitRequest{Model: "m0"})
-		time.Sleep(5 * time.Second)
-		p.set(func() { p.hosts["a"].State = "asleep"; p.rev++ })
-		if _, _, err := w.Result(); err != nil {
-			t.Fatal(err)
-		}
-	})
-}
-
 var _ Store = (*state.Store)(nil)
 var _ Mirror = (*state.Mirror)(nil)

@@ -5,7 +5,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"reveille/infra/catalog"
@@ -19,51 +18,11 @@ type View struct {
 	Catalog *catalog.Catalog
 	Evict   policy.Eviction // how the value of idle models is computed
 	Refused string          // a model whose recorded copies count as closed, "" for none
-	Hosts   *HostCache      // reuses Pool's results from call to call; nil: none
 	Only    []string        // hosts to consider; nil: all, and those that only the catalogue names
 }
 
 // spread is policy.Snapshot.Spread in a large pool: few enough that hosts behind the first can sleep.
 const spread = 16
-
-// HostCache keeps Pool's results for hosts' records. Records are replaced, not changed, so a result is valid as long as
-// its record is in the snapshot. The zero value is ready. It is safe for concurrent use.
-type HostCache struct {
-	mu      sync.Mutex
-	catalog *catalog.Catalog // for which the hosts were made
-	hosts   map[*state.HostRecord]policy.Host
-}
-
-// begin locks the cache for one Pool, or returns nil if the hosts depend on more than their records and the catalogue.
-func (c *HostCache) begin(v View, s *state.Snapshot) *HostCache {
-	if c == nil || v.Refused != "" || v.Evict == policy.Cost {
-		return nil
-	}
-	c.mu.Lock()
-	if c.catalog != v.Catalog || len(c.hosts) > 2*len(s.Hosts)+16 {
-		c.catalog, c.hosts = v.Catalog, make(map[*state.HostRecord]policy.Host, len(s.Hosts))
-	}
-	return c
-}
-
-func (c *HostCache) end() {
-	if c != nil {
-		c.mu.Unlock()
-	}
-}
-
-// host is View.host. A queue depends on more than the record.
-func (c *HostCache) host(v View, s *state.Snapshot, rec *state.HostRecord, known *catalog.Host) policy.Host {
-	if c == nil || len(rec.Queue) > 0 {
-		return v.host(s, rec, known)
-	}
-	h, there := c.hosts[rec]
-	if !there {
-		h = v.host(s, rec, known)
-		c.hosts[rec] = h
-	}
-	return h
-}
 
 // Pool returns the pool as decisions see it. Hosts that are in the catalogue but not in the store are asleep. Sleeping
 // hosts that nobody knows how to wake are left out. A runner's report of its host overrides the catalogue. The hosts
@@ -73,14 +32,12 @@ func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 	if s.Large() {
 		out.Spread = spread
 	}
-	cache := v.Hosts.begin(v, s)
-	defer cache.end()
 	for name, rec := range v.records(s) {
 		known, inCatalog := v.Catalog.Host(name)
 		if rec.State == policy.Asleep && rec.Driver == "" && !inCatalog {
 			continue
 		}
-		out.Hosts = append(out.Hosts, cache.host(v, s, rec, known))
+		out.Hosts = append(out.Hosts, v.host(s, rec, known))
 	}
 	for _, h := range v.Catalog.Hosts {
 		if _, there := s.Hosts[h.Name]; !there && v.Only == nil {

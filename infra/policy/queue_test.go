@@ -10,7 +10,6 @@ func TestNext(t *testing.T) {
 	const fair = 2 * time.Second
 	llm := func(id string) Model { return Model{ID: id, Type: LLM, Devices: GPU} }
 	busy := Resident{ID: "busy", Type: LLM, Devices: GPU, State: ModelLoaded, InFlight: 1}
-	idle := Resident{ID: "idle", Type: LLM, Devices: GPU, State: ModelLoaded}
 	host := func(rs []Resident, q ...Ticket) Host {
 		return Host{Name: "h", State: Ready, Devices: CPU | GPU, Limits: Uniform(1), Residents: rs, Queue: q}
 	}
@@ -24,17 +23,6 @@ func TestNext(t *testing.T) {
 		host Host
 		want QueueDecision
 	}{
-		{"empty queue", host([]Resident{busy}), QueueDecision{}},
-		{
-			"head starts",
-			host([]Resident{idle}, Ticket{ID: "t", Model: llm("a")}),
-			QueueDecision{Ticket: "t", Admission: Admission{Decision: Load, Evict: []string{"idle"}, Reason: Reason{IdleVictim, "stops idle"}}},
-		},
-		{
-			"one load at a time",
-			loading(host(nil, Ticket{ID: "t", Model: llm("a")}), "e", Embedding),
-			QueueDecision{Waits: []Waiting{{Ticket: "t", Reason: Reason{OneLoad, "waits for the load of e"}}}},
-		},
 		{
 			"victims are closed while another load is under way",
 			loading(host([]Resident{busy}, Ticket{ID: "t", Model: llm("a"), Since: epoch.Add(-fair)}), "e", Embedding),
