@@ -1,10 +1,15 @@
 package models
 
 import (
+	"errors"
+	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"reveille/gateway/api"
 	"reveille/infra/relay"
+	"reveille/infra/rpc"
 	"reveille/infra/state"
 )
 
@@ -57,5 +62,40 @@ func (c *clients) close() {
 		for _, cl := range *m {
 			cl.Close()
 		}
+	}
+}
+
+// AskWait bounds a call that a runner answers from memory.
+const AskWait = 10 * time.Second
+
+// Ask calls a runner for the request with the given id, "" for none, and waits at most firstByte for the first byte of its
+// response; 0 is no limit. The caller closes the response. An error is one for the client.
+func (d *Directory) Ask(call *relay.Call, method string, host *state.HostRecord, path, id string, firstByte time.Duration) (*relay.Response, error) {
+	for corrected := false; ; corrected = true {
+		sign := d.cfg.Signer.Sign(rpc.Call{Method: method, Path: path, Host: host.Name})
+		req := &relay.Request{Method: method, Path: []byte(path), FirstByte: firstByte, Fields: []relay.Field{
+			{Name: rpc.HeaderAuth, Value: []byte(sign)},
+		}}
+		if id != "" {
+			req.Add(rpc.HeaderRequest, []byte(id))
+		}
+		resp, err := d.Client(host.Addr).Do(call, req)
+		if errors.Is(err, relay.ErrCancelled) {
+			return nil, relay.ErrGone
+		}
+		if err != nil {
+			return nil, api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err)
+		}
+		if resp.Status() != rpc.StatusRefused {
+			return resp, nil
+		}
+		reason := string(resp.Header(rpc.HeaderRefused))
+		runner, bad := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64)
+		_ = resp.Close()
+		if reason == rpc.RefusedAuth && bad == nil && !corrected {
+			d.cfg.Signer.Correct(host.Name, runner)
+			continue
+		}
+		return nil, api.New(api.InternalError, "The model's host does not accept this gateway.").WithCause(errors.New("runner " + host.Name + " refused: " + reason))
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/zeebo/xxh3"
-
 	"reveille/infra/state"
 )
 
@@ -28,8 +26,7 @@ type endpointTable struct {
 
 type loadedCopy struct {
 	endpoint Endpoint
-	name     uint64 // hash of the host's name
-	others   int64  // open requests of other gateways when the snapshot was taken
+	others   int64 // open requests of other gateways when the snapshot was taken
 }
 
 // buildTable indexes a snapshot. flowOf returns the counters of this gateway's requests to a model on a host.
@@ -46,7 +43,6 @@ func buildTable(s *state.Snapshot, trafficOf func(host, model string) *copyTraff
 				host := s.Hosts[m.Host]
 				ours := trafficOf(m.Host, id)
 				list = append(list, loadedCopy{
-					name:     xxh3.HashString(m.Host),
 					endpoint: Endpoint{Host: m.Host, Addr: host.Addr, Generation: host.Generation, traffic: ours},
 					others:   max(0, int64(m.InFlight)-ours.open.Load()),
 				})

@@ -65,16 +65,9 @@ func preferredCopy(list []loadedCopy, key uint64) int {
 		if list[i].open() >= most {
 			continue
 		}
-		if score := mix(key ^ list[i].name); best < 0 || score > top {
+		if score := xxh3.HashStringSeed(list[i].endpoint.Host, key); best < 0 || score > top {
 			best, top = i, score
 		}
 	}
 	return best
-}
-
-// mix spreads a number over all bits (the finalizer of SplitMix64).
-func mix(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }
