@@ -21,17 +21,18 @@ func sleeping() *pool {
 	return p
 }
 
+// wakeBy sets what wakes hosts.
+func wakeBy(f wakerFunc) func(*Config) { return func(c *Config) { c.Waker = f } }
+
 func TestWakesTheHostOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := sleeping()
 		var wakes atomic.Int32
-		waker := func(c *Config) {
-			c.Waker = wakerFunc(func(_ context.Context, host string) error {
-				wakes.Add(1)
-				time.AfterFunc(30*time.Second, func() { p.setState(host, "ready") })
-				return nil
-			})
-		}
+		waker := wakeBy(func(_ context.Context, host string) error {
+			wakes.Add(1)
+			time.AfterFunc(30*time.Second, func() { p.setState(host, "ready") })
+			return nil
+		})
 		r, other := start(t, p, waker), start(t, p, waker)
 		w, w2 := enter(t, r.Gate, WaitRequest{Model: "m0"}), enter(t, other.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(10 * time.Second)
@@ -67,9 +68,7 @@ func TestWakesAsSoonAsTheStopIsOver(t *testing.T) {
 		p := newPool()
 		p.host("a", "asleep")
 		p.stopping = map[string]bool{"a": true}
-		r := start(t, p, func(c *Config) {
-			c.Waker = wakerFunc(func(_ context.Context, host string) error { p.setState(host, "ready"); return nil })
-		})
+		r := start(t, p, wakeBy(func(_ context.Context, host string) error { p.setState(host, "ready"); return nil }))
 		w := enter(t, r.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(renewEvery*5/2 + renewEvery/10)
 		p.set(func() { p.stopping = nil })
@@ -89,14 +88,10 @@ func TestWakesAsSoonAsTheStopIsOver(t *testing.T) {
 func TestClosingGateHandsItsWakeBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := sleeping()
-		stuck := start(t, p, func(c *Config) {
-			c.Waker = wakerFunc(func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() })
-		})
+		stuck := start(t, p, wakeBy(func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }))
 		enter(t, stuck.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(10 * time.Millisecond)
-		other := start(t, p, func(c *Config) {
-			c.Waker = wakerFunc(func(_ context.Context, host string) error { p.setState(host, "ready"); return nil })
-		})
+		other := start(t, p, wakeBy(func(_ context.Context, host string) error { p.setState(host, "ready"); return nil }))
 		w := enter(t, other.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(5 * time.Second)
 		if s := w.Progress(); s.Stage != StageWaking {
@@ -116,15 +111,13 @@ func TestClosingGateHandsItsWakeBack(t *testing.T) {
 func TestRefusedWakeGoesToTheNextHost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := sleeping()
-		r := start(t, p, func(c *Config) {
-			c.Waker = wakerFunc(func(_ context.Context, host string) error {
-				if host == "a" {
-					return errors.New("no instances of that type are left")
-				}
-				p.setState(host, "ready")
-				return nil
-			})
-		})
+		r := start(t, p, wakeBy(func(_ context.Context, host string) error {
+			if host == "a" {
+				return errors.New("no instances of that type are left")
+			}
+			p.setState(host, "ready")
+			return nil
+		}))
 		ws := []*Waiter{enter(t, r.Gate, WaitRequest{Model: "m0"}), enter(t, r.Gate, WaitRequest{Model: "m1"})}
 		for _, w := range ws {
 			if endpoint, _, err := w.Result(); err != nil || endpoint.Host != "b" {
@@ -139,14 +132,12 @@ func TestNoCapacityIsRetriedUntilTheDeadline(t *testing.T) {
 		p := sleeping()
 		var mu sync.Mutex
 		began, tries := time.Now(), map[string][]int{} // host → seconds
-		r := start(t, p, func(c *Config) {
-			c.Waker = wakerFunc(func(_ context.Context, host string) error {
-				mu.Lock()
-				defer mu.Unlock()
-				tries[host] = append(tries[host], int(time.Since(began).Seconds()))
-				return api.New(api.NoCapacity, "none")
-			})
-		})
+		r := start(t, p, wakeBy(func(_ context.Context, host string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			tries[host] = append(tries[host], int(time.Since(began).Seconds()))
+			return api.New(api.NoCapacity, "none")
+		}))
 		_, info, err := enter(t, r.Gate, WaitRequest{Model: "m0", Limit: 2 * time.Minute}).Result()
 		wantKind(t, err, api.NoCapacity)
 		if api.As(err).RetryAfter != time.Minute || info.Waited != 2*time.Minute {
@@ -185,13 +176,11 @@ func TestLostDutyStopsTheDriver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := sleeping()
 		stopped := make(chan struct{})
-		r := start(t, p, func(c *Config) {
-			c.Waker = wakerFunc(func(ctx context.Context, _ string) error {
-				<-ctx.Done()
-				close(stopped)
-				return ctx.Err()
-			})
-		})
+		r := start(t, p, wakeBy(func(ctx context.Context, _ string) error {
+			<-ctx.Done()
+			close(stopped)
+			return ctx.Err()
+		}))
 		enter(t, r.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(time.Second)
 		p.set(func() { p.duties["a"] = "another's" })

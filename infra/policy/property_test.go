@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"fmt"
+	"math/bits"
 	"reflect"
 	"slices"
 	"testing"
@@ -180,6 +182,224 @@ func TestIdleIsIdempotentAndHarmless(t *testing.T) {
 		applyIdle(s, p)
 		if again := Idle(s, epoch, d); !isEmpty(again) {
 			t.Fatalf("again: %+v", again)
+		}
+	})
+}
+
+var epoch = time.Date(2024, 5, 1, 12, 0, 0, 0, time.UTC)
+
+// Generators draw from few names, types and sizes, so that collisions and ties are common.
+
+func genDevices() *rapid.Generator[Devices] {
+	return rapid.SampledFrom([]Devices{CPU, GPU, GPU, NPU, GPU | NPU})
+}
+
+func genType() *rapid.Generator[Type] { return rapid.SampledFrom([]Type{LLM, LLM, Embedding, Audio}) }
+
+func genModel(id string) *rapid.Generator[Model] {
+	return rapid.Custom(func(t *rapid.T) Model {
+		return Model{
+			ID: id, Type: genType().Draw(t, "type"), Devices: genDevices().Draw(t, "devices"),
+			Memory: rapid.Int64Range(0, 12).Draw(t, "memory"), Pinned: rapid.IntRange(0, 9).Draw(t, "pinned") == 0,
+			Max: rapid.IntRange(0, 3).Draw(t, "max"),
+		}
+	})
+}
+
+func genResident(id string) *rapid.Generator[Resident] {
+	return rapid.Custom(func(t *rapid.T) Resident {
+		m := genModel(id).Draw(t, "model")
+		r := Resident{
+			ID: id, Type: m.Type, Devices: m.Devices, Memory: m.Memory, Pinned: m.Pinned, State: ModelLoaded,
+			Used: epoch.Add(-time.Duration(rapid.IntRange(0, 5).Draw(t, "used")) * time.Minute),
+			Idle: time.Duration(rapid.IntRange(-1, 3).Draw(t, "idle")) * time.Minute,
+		}
+		switch rapid.IntRange(0, 9).Draw(t, "state") {
+		case 0:
+			r.State = ModelLoading
+		case 1:
+			r.State = ModelDraining
+		case 2, 3:
+			r.InFlight = rapid.IntRange(1, 3).Draw(t, "in flight")
+			r.Closed = rapid.Bool().Draw(t, "closed")
+		case 4:
+			r.Reserved = true
+		}
+		return r
+	})
+}
+
+func genLimits() *rapid.Generator[Limits] {
+	return rapid.Custom(func(t *rapid.T) Limits {
+		l := Uniform(1)
+		for i := range l {
+			l[i] = rapid.SampledFrom([]int{-1, 1, 1, 2, 3}).Draw(t, "limit")
+		}
+		return l
+	})
+}
+
+// genHost draws a ready host with at most n residents.
+func genHost(name string, n int) *rapid.Generator[Host] {
+	return rapid.Custom(func(t *rapid.T) Host {
+		h := Host{Name: name, State: Ready, Devices: CPU | GPU | NPU, Limits: genLimits().Draw(t, "limits")}
+		h.UpSince = epoch.Add(-time.Duration(rapid.IntRange(0, 20).Draw(t, "up")) * time.Minute)
+		h.Active = epoch.Add(-time.Duration(rapid.IntRange(0, 20).Draw(t, "active")) * time.Minute)
+		if rapid.Bool().Draw(t, "seats?") {
+			h.NPUSeats = map[Type]int{LLM: rapid.IntRange(1, 2).Draw(t, "llm seats"), Audio: 1}
+		}
+		if rapid.Bool().Draw(t, "budget?") {
+			h.Budget = map[Devices]int64{GPU: rapid.Int64Range(4, 24).Draw(t, "gpu bytes"), NPU: 10}
+		}
+		for i := range rapid.IntRange(0, n).Draw(t, "residents") {
+			h.Residents = append(h.Residents, genResident(fmt.Sprintf("r%d", i)).Draw(t, "resident"))
+		}
+		return h
+	})
+}
+
+// genQueuedHost draws a ready host with residents and up to five tickets.
+func genQueuedHost(name string) *rapid.Generator[Host] {
+	return rapid.Custom(func(t *rapid.T) Host {
+		h := genHost(name, 5).Draw(t, "host")
+		for i := range rapid.IntRange(0, 5).Draw(t, "tickets") {
+			k := Ticket{
+				ID: fmt.Sprintf("t%d", i), Model: genModel(fmt.Sprintf("w%d", i)).Draw(t, "wanted"),
+				Overtaken: rapid.IntRange(6, MaxOvertaken).Draw(t, "overtaken"),
+			}
+			if s := rapid.IntRange(0, 4).Draw(t, "since"); s > 0 {
+				k.Since = epoch.Add(-time.Duration(s) * time.Second)
+			}
+			h.Queue = append(h.Queue, k)
+		}
+		return h
+	})
+}
+
+func genSnapshot() *rapid.Generator[Snapshot] {
+	return rapid.Custom(func(t *rapid.T) Snapshot {
+		s := Snapshot{Now: epoch}
+		for i := range rapid.IntRange(0, 5).Draw(t, "hosts") {
+			h := genQueuedHost(fmt.Sprintf("h%d", i)).Draw(t, "host")
+			h.State = rapid.SampledFrom([]HostState{Ready, Ready, Asleep, Waking, Draining, Lost}).Draw(t, "state")
+			h.Leases = rapid.IntRange(0, 1).Draw(t, "leases")
+			s.Hosts = append(s.Hosts, h)
+		}
+		return s
+	})
+}
+
+// admitted is an admission with the closed models that are no longer victims.
+type admitted struct {
+	Admission
+	Reopen []string
+}
+
+// admit returns the admission of a single load that has waited for the given time, as Next decides it for each load of
+// a queue.
+func admit(h Host, want Model, waited, fairAfter time.Duration) admitted {
+	victims, cards, refusal := findVictims(&h, &want)
+	a := admitted{admission(victims, refusal, waited >= fairAfter), closedExcept(&h, victims)}
+	a.GPUMemory = cards
+	return a
+}
+
+// feasible spells out when want may be loaded beside the staying residents, rule by rule and without sharing code with
+// the package.
+func feasible(h Host, want Model, stay []Resident) bool {
+	count := func(match func(Resident) bool) (n int) {
+		for _, r := range stay {
+			if match(r) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := h.Limits.Of(want.Type); n >= 0 && count(func(r Resident) bool { return r.Type == want.Type })+1 > n {
+		return false
+	}
+	if want.Devices&NPU != 0 {
+		if len(h.NPUSeats) == 0 {
+			if count(func(r Resident) bool { return r.Devices&NPU != 0 }) > 0 {
+				return false
+			}
+		} else if count(func(r Resident) bool { return r.Devices&NPU != 0 && r.Type == want.Type })+1 > h.NPUSeats[want.Type] {
+			return false
+		}
+	}
+	for _, d := range []Devices{CPU, GPU, NPU} {
+		budget, ok := h.Budget[d]
+		if !ok || want.Devices&d == 0 || want.Memory == 0 {
+			continue
+		}
+		sum := want.Memory
+		for _, r := range stay {
+			if r.Devices&d != 0 {
+				sum += r.Memory
+			}
+		}
+		if sum > budget {
+			return false
+		}
+	}
+	return true
+}
+
+// twin tries every set of victims and returns the best one as a mask over rs, which is ordered from the cheapest victim
+// to the costliest. The best set is the one whose costliest member is cheapest, then the next costliest, and so on,
+// which is the smallest mask. The second result is the smallest size of any feasible set.
+func twin(h Host, want Model, rs []Resident) (best, smallest int) {
+	best, smallest = -1, -1
+	for mask := range 1 << len(rs) {
+		stay, allowed := []Resident{}, true
+		for i, r := range rs {
+			gone := mask>>i&1 == 1
+			allowed = allowed && !(gone && r.Pinned && r.State != ModelDraining)
+			if !gone {
+				stay = append(stay, r)
+			}
+		}
+		if !allowed || !feasible(h, want, stay) {
+			continue
+		}
+		if best < 0 {
+			best = mask
+		}
+		if n := bits.OnesCount(uint(mask)); smallest < 0 || n < smallest {
+			smallest = n
+		}
+	}
+	return best, smallest
+}
+
+func TestRoomAgainstTwin(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := genHost("h", 8).Draw(t, "host")
+		want := genModel("want").Draw(t, "want")
+		rs := slices.Clone(h.Residents)
+		slices.SortFunc(rs, byEvictionOrder)
+		best, smallest := twin(h, want, rs)
+
+		got, _, refusal := findVictims(&h, &want)
+		if (refusal != nil) != (best < 0) {
+			t.Fatalf("refusal %v, but best victims are %b of %v", refusal, best, names(rs))
+		}
+		if refusal != nil {
+			return
+		}
+		mask := 0
+		for i, r := range rs {
+			if contains(got, r.ID) {
+				mask |= 1 << i
+			}
+		}
+		if mask != best {
+			t.Fatalf("victims %v = %b, want %b of %v", names(got), mask, best, names(rs))
+		}
+		// With slots and seats alone the set is also the smallest. With memory, LRU order may take two small old models
+		// to spare a big recent one.
+		if len(h.Budget) == 0 && len(got) != smallest {
+			t.Fatalf("%d victims, %d would do", len(got), smallest)
 		}
 	})
 }
