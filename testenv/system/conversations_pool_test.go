@@ -91,7 +91,7 @@ hosts:
 	unload("first")
 	unload("talker")
 	until("b's conversation is in Redis", func() bool { return saved("b") != "" })
-	if v := saved("b"); !regexp.MustCompile(`^[0-9a-f]{64} \{"identity":"[0-9a-f]{64}","count":1,"tokens":\d+,"bytes":\d+,"saved_ms":\d+\}$`).MatchString(v) {
+	if v := saved("b"); !regexp.MustCompile(`^\{"identity":"[0-9a-f]{64}","count":1,"tokens":\d+,"bytes":\d+,"saved_ms":\d+\}$`).MatchString(v) {
 		t.Errorf("in Redis it is %q", v)
 	}
 	back := say(t, s, "talker", talk...)

@@ -267,7 +267,11 @@ func (v *viewer) signature(model string) string {
 	v.t.Helper()
 	ctx, cancel := context.WithTimeout(v.t.Context(), kit.Patience)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, testenv.Build(v.t, "gateway"), "mm", "--json", "--redis-url="+config.SocketURL(v.RedisAddr)).Output()
+	redisURL := "redis://" + v.RedisAddr
+	if strings.HasPrefix(v.RedisAddr, "/") {
+		redisURL = config.SocketURL(v.RedisAddr)
+	}
+	out, err := exec.CommandContext(ctx, testenv.Build(v.t, "gateway"), "mm", "--json", "--redis-url="+redisURL).Output()
 	var rows []struct {
 		Signature     string
 		Models        []string
