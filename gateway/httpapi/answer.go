@@ -47,6 +47,12 @@ func (x *exchange) deliver() error {
 	case x.translator != nil:
 		return errNoStream()
 	}
+	b := &responseBody{x: x}
+	if !x.raw && bytes.HasPrefix(resp.ContentType(), []byte("application/json")) {
+		if err := b.hold(); err != nil {
+			return err
+		}
+	}
 	x.modelHeaders()
 	x.call.Answered(resp.Status())
 	x.call.Ctx.SetStatusCode(resp.Status())
@@ -56,7 +62,27 @@ func (x *exchange) deliver() error {
 			h.SetBytesV(name, v)
 		}
 	}
-	x.sendBody(&responseBody{x: x}, resp.Size())
+	x.sendBody(b, resp.Size())
+	return nil
+}
+
+const maxHeld = 1 << 20 // bytes of a JSON answer that are held until it ends
+
+// hold reads a JSON answer before its head is sent, so that the client of an engine that dies within one gets an error and
+// not a part. A longer answer is relayed from there on.
+func (b *responseBody) hold() error {
+	if size := b.x.resp.Size(); size >= 0 && b.x.resp.Buffered() >= size {
+		return nil
+	}
+	for len(b.held) < maxHeld {
+		p, err := b.x.resp.Next(time.Time{})
+		if err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		b.held = append(b.held, p...)
+	}
 	return nil
 }
 
@@ -105,7 +131,7 @@ func (x *exchange) sendBody(b *responseBody, size int) {
 	x.answered, x.handed = true, true
 	x.call.observed.setEndsWithStream()
 	x.call.Ctx.Response.SetBodyStream(b, size)
-	x.call.Ctx.Response.ImmediateHeaderFlush = size < 0 && (!b.events || b.open) && x.resp.Buffered() == 0
+	x.call.Ctx.Response.ImmediateHeaderFlush = size < 0 && len(b.held) == 0 && (!b.events || b.open) && x.resp.Buffered() == 0
 }
 
 // responseBody is the body of the client's response. fasthttp's goroutine for the connection writes it, and closes it,
@@ -113,6 +139,7 @@ func (x *exchange) sendBody(b *responseBody, size int) {
 // and an error event if it breaks off.
 type responseBody struct {
 	x      *exchange
+	held   []byte       // its beginning, already read
 	events bool         // it is a stream of events
 	open   bool         // the runner has answered with one
 	seen   relay.Events // of the engine
@@ -132,6 +159,8 @@ type responseBody struct {
 func (b *responseBody) next() (p []byte, err error) {
 	for b.end == nil {
 		switch {
+		case len(b.held) > 0:
+			p, b.held = b.held, nil
 		case !b.events:
 			if p, err = b.x.resp.Next(time.Time{}); err != nil {
 				b.end = err

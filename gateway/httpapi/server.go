@@ -141,7 +141,8 @@ func New(cfg Config) *Server {
 		}
 	}
 	s.manage = manage.New(manage.Config{
-		Models: s.dir, Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Catalog: cfg.Catalog, Keys: cfg.Keys, Overlay: cfg.Overlay, Register: cfg.Register,
+		Models: s.dir, Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Usage: cfg.Usage, Catalog: cfg.Catalog,
+		Keys: cfg.Keys, Overlay: cfg.Overlay, Register: cfg.Register,
 		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Ring: cfg.Ring, Life: s.life, Installed: cfg.Installed,
 	})
 	s.routes = routes

@@ -56,8 +56,7 @@ func TestCanaries(t *testing.T) {
 		}
 	}
 	for _, body := range []string{
-		chat("m", "")[:40], chat("m", `"temperature":1e400,`), chat("m", `"temperature":"`+prompt+`",`), chat("m", `"`+prompt+`":1,`)[1:],
-		chat("nobody", ""), chat("m", `"tools":"`+prompt+`",`), `{"` + prompt,
+		chat("m", "")[:40], chat("m", `"`+prompt+`":1,`)[1:], chat("nobody", ""), `{"` + prompt,
 	} {
 		if a := send(path, body, bearer(inferKey)); a.Status < 400 {
 			t.Errorf("%s: %v, want a refusal", body, a)
