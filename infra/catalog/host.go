@@ -21,8 +21,6 @@ const (
 	DriverKubernetes Driver = "kubernetes" // a StatefulSet or Deployment that is scaled to one pod or none
 )
 
-var drivers = []Driver{DriverLocal, DriverWoL, DriverEC2, DriverASG, DriverExec, DriverKubernetes}
-
 // A Host is one entry of the hosts section: a machine, or a group of equal machines with the driver asg.
 type Host struct {
 	// Name is unique in the catalogue; models name it in their hosts list.

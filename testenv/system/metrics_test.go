@@ -43,7 +43,7 @@ func families(t *testing.T, text string) map[string]string {
 		word := append(strings.SplitN(line, " ", 4), "", "", "", "")
 		m := series.FindStringSubmatch(line)
 		switch {
-		case word[1] == "HELP" && word[2] != "" && word[3] != "":
+		case word[1] == "HELP" && word[2] != "":
 			helped = word[2]
 		case word[1] == "TYPE" && word[2] == helped && kinds[helped] == "" && slices.Contains([]string{"counter", "gauge", "histogram", "summary"}, word[3]):
 			family, kinds[helped] = helped, word[3]

@@ -253,7 +253,11 @@ func TestSeatsOfTheModelsFile(t *testing.T) {
 	}, "", map[string][]string{"a": nil, "b": {"--npu-seats=llm=1 audio=0"}},
 		map[string]string{"a": ", npu_seats: {llm: 1, audio: 1}", "b": ", npu_seats: {llm: 1, audio: 1}"})
 	npu := func(host string) func() string {
-		return func() string { return w.rdb.Get(t.Context(), "rv:{main}:npu:"+host).Val() }
+		return func() string { // in the order of their names, not of their loads
+			models := strings.Split(w.rdb.Get(t.Context(), "rv:{main}:npu:"+host).Val(), ",")
+			slices.Sort(models)
+			return strings.Join(models, ",")
+		}
 	}
 	w.use("l1")
 	if a := w.use("a1"); a.header.Get("x-evicted") != "" {

@@ -74,7 +74,7 @@ def unknown_model():
         client.messages.create(model="gemma-9", max_tokens=8, messages=HELLO)
     except anthropic.NotFoundError as e:
         same(e.body["error"]["type"], "not_found_error")
-        assert "gemma-3-270m" in e.body["error"]["message"], e.body
+        assert "gemma-9" in e.body["error"]["message"], e.body
     else:
         raise AssertionError("no error")
 
