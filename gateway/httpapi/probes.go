@@ -98,7 +98,7 @@ func (r *request) runnerMetrics() *meter.Sum {
 		})
 	}
 	work.Wait()
-	sum.Add(fmt.Appendf(nil, "reveille_pool_runners %d", runners), meter.PoolPrefix)
+	sum.Add(fmt.Appendf(nil, "# TYPE reveille_pool_runners gauge\nreveille_pool_runners %d", runners), meter.PoolPrefix)
 	return sum
 }
 

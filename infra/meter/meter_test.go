@@ -13,7 +13,7 @@ func TestSum(t *testing.T) {
 	if _, err := s.WriteTo(&b); err != nil {
 		t.Fatal(err)
 	}
-	if want := "r_a 3\nr_b{x=\"a b} c\",le=\"+Inf\"} 3.5\nr_c 1000\n"; b.String() != want {
+	if want := "# TYPE r_a counter\nr_a 3\nr_b{x=\"a b} c\",le=\"+Inf\"} 3.5\nr_c 1000\n"; b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)
 	}
 }

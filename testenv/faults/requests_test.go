@@ -30,7 +30,7 @@ func TestRow33BadRequests(t *testing.T) {
 	}{
 		{name: "no key", path: "/v1/chat/completions", body: good, key: "-", status: 401, typ: "authentication_error", code: "invalid_api_key"},
 		{name: "wrong key", path: "/v1/chat/completions", body: good, key: "nonsense", status: 401, typ: "authentication_error", code: "invalid_api_key"},
-		{name: "key without the right", method: "GET", path: "/v1/internal/conversations", key: "only-a-guest", status: 403, typ: "permission_error", code: "insufficient_scope"},
+		{name: "key without the right", method: "GET", path: "/logs", key: "only-a-guest", status: 403, typ: "permission_error", code: "insufficient_scope"},
 		{name: "no JSON", path: "/v1/chat/completions", body: `{"model":`, status: 400, typ: "invalid_request_error", code: "invalid_json"},
 		{name: "no object", path: "/v1/chat/completions", body: `[1]`, status: 400, typ: "invalid_request_error", code: "invalid_json"},
 		{name: "no model", path: "/v1/chat/completions", body: `{"messages":[]}`, status: 400, typ: "invalid_request_error", code: "missing_required_parameter"},

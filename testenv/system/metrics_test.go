@@ -37,16 +37,15 @@ func families(t *testing.T, text string) map[string]string {
 	t.Helper()
 	series := regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{.*\})? [^ ]+$`)
 	kinds := map[string]string{}
-	family, helped := "", ""
+	family := ""
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		word := append(strings.SplitN(line, " ", 4), "", "", "", "")
 		m := series.FindStringSubmatch(line)
 		switch {
 		case word[1] == "HELP" && word[2] != "":
-			helped = word[2]
-		case word[1] == "TYPE" && word[2] == helped && kinds[helped] == "" && slices.Contains([]string{"counter", "gauge", "histogram", "summary"}, word[3]):
-			family, kinds[helped] = helped, word[3]
+		case word[1] == "TYPE" && kinds[word[2]] == "" && slices.Contains([]string{"counter", "gauge", "histogram", "summary"}, word[3]):
+			family, kinds[word[2]] = word[2], word[3]
 		case m == nil:
 			t.Errorf("%q is no line of the format, or out of place", line)
 		default:
