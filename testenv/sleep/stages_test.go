@@ -31,7 +31,7 @@ func TestStagesAreTold(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, 1, woken, "--commit-after=10ms", "--keepalive=10ms")
 	c, base, gate := client(t), p.gateways[0].url, filepath.Join(p.dir, "gate")
-	if st := status(t, c, base); st["state"] != "unloaded" || st["host"] != nil {
+	if st := status(t, c, base); st["value"] != "unloaded" || st["host"] != nil {
 		t.Errorf("before: %v", st)
 	}
 	s := &stream{t: t, c: c, base: base}
@@ -44,7 +44,7 @@ func TestStagesAreTold(t *testing.T) {
 		{"loading", func() { p.write("gate", "") }},
 	} {
 		s.until(": loading model=m state=" + at.state + " host=box waited=")
-		if st := status(t, c, base); st["state"] != at.state || st["host"] != "box" || st["waited"] == nil {
+		if st := status(t, c, base); st["value"] != at.state || st["host"] != "box" || st["waited"] == nil {
 			t.Errorf("while the stream is told that its model is %s the status is %v", at.state, st)
 		}
 		at.then()
@@ -56,7 +56,7 @@ func TestStagesAreTold(t *testing.T) {
 	}
 	kit.Eventually(t, "the status says that the model is loaded", func() bool {
 		st := status(t, c, base)
-		return st["state"] == "loaded" && st["host"] == "box" && st["waited"] == nil
+		return st["value"] == "loaded" && st["host"] == "box" && st["waited"] == nil
 	})
 }
 

@@ -43,7 +43,7 @@ func TestStory(t *testing.T) {
 	}
 	cold(t, first)
 	sleeps()
-	if st := status(t, c, s.URL); st["state"] != "unloaded" {
+	if st := status(t, c, s.URL); st["value"] != "unloaded" {
 		t.Errorf("status of a model that sleeps: %v", st)
 	}
 	if host() != "asleep" {
