@@ -48,9 +48,14 @@ func (x *exchange) deliver() error {
 		return errNoStream()
 	}
 	b := &responseBody{x: x}
-	if !x.raw && bytes.HasPrefix(resp.ContentType(), []byte("application/json")) {
-		if err := b.hold(); err != nil {
+	size := resp.Size()
+	if !x.raw && (size < 0 || resp.Buffered() < size) && bytes.HasPrefix(resp.ContentType(), []byte("application/json")) {
+		ended, err := b.hold()
+		if err != nil {
 			return err
+		}
+		if ended {
+			size = len(b.held)
 		}
 	}
 	x.modelHeaders()
@@ -62,28 +67,25 @@ func (x *exchange) deliver() error {
 			h.SetBytesV(name, v)
 		}
 	}
-	x.sendBody(b, resp.Size())
+	x.sendBody(b, size)
 	return nil
 }
 
 const maxHeld = 1 << 20 // bytes of a JSON answer that are held until it ends
 
 // hold reads a JSON answer before its head is sent, so that the client of an engine that dies within one gets an error and
-// not a part. A longer answer is relayed from there on.
-func (b *responseBody) hold() error {
-	if size := b.x.resp.Size(); size >= 0 && b.x.resp.Buffered() >= size {
-		return nil
-	}
+// not a part. It reports whether the answer ended; a longer one is relayed from there on.
+func (b *responseBody) hold() (ended bool, err error) {
 	for len(b.held) < maxHeld {
 		p, err := b.x.resp.Next(time.Time{})
 		if err == io.EOF {
-			return nil
+			return true, nil
 		} else if err != nil {
-			return err
+			return false, err
 		}
 		b.held = append(b.held, p...)
 	}
-	return nil
+	return false, nil
 }
 
 func errNoStream() error {

@@ -136,13 +136,7 @@ func TestRow12Garbage(t *testing.T) {
 	a := ask("line", true)
 	endsWith(t, "line, stream", a.LastEvent(), a.Err, "invalid_request")
 
-	broken := func(what string) {
-		t.Helper()
-		if a := ask("framing", false); a.Err == nil {
-			t.Errorf("%s: %v, want a cut answer", what, a)
-		}
-	}
-	broken("framing")
+	bad.must(t, "framing", ask("framing", false))
 	pid := w.engine("framing")
 	time.Sleep(time.Second) // answers within a second count once
 	a = ask("framing", true)
@@ -151,9 +145,9 @@ func TestRow12Garbage(t *testing.T) {
 		t.Errorf("%d starts before the third bad answer, pid %d", n, pid)
 	}
 	time.Sleep(time.Second)
-	broken("framing, the third time")
+	bad.must(t, "framing, the third time", ask("framing", false))
 	kit.Becomes(t, "the engine is gone", true, func() bool { return w.engine("framing") != pid })
-	broken("framing, restarted")
+	bad.must(t, "framing, restarted", ask("framing", false))
 	for kind, want := range map[string]int{"framing": 2, "content-type": 1, "line": 1} {
 		if n := w.spawns(kind); n != want {
 			t.Errorf("%s: %d starts, want %d", kind, n, want)
