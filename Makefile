@@ -148,8 +148,10 @@ bench: need-go ## Run the benchmarks COUNT times and print a table
 	go run $(BENCHSTAT) .cache/bench.txt
 
 .PHONY: bench-peers
-bench-peers: need-go need-python need-redis fetch ## Compare with nginx, haproxy, bare relays and llama-swap side by side (12 minutes); tables and a drawing in .cache/peers.md and .svg
-	@go test ./testenv/peers -run '^TestPeers$$' -count=1 -timeout 20m -v -args -windows=5 -out=$(CURDIR)/.cache $(ARGS)
+bench-peers: need-go need-redis ## Print what is added to a request, and memory, beside nginx and a bare relay (2 minutes)
+	@command -v nginx >/dev/null || { echo 'nginx is not installed; get it with: apt-get install nginx-light'; exit 1; }
+	@mkdir -p bin; go build -tags $(TAGS) -o bin/ ./gateway ./runner
+	@go run ./testenv/peers $(ARGS)
 
 .PHONY: docs
 docs: need-go ## Write infra/docs/configuration.md from the settings
