@@ -96,20 +96,25 @@ func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.RouteMatch, sou
 	return key, nil
 }
 
-// keyOf returns the key that a request presents, else that of the page's session. Browsers send Basic credentials by
+// keyOf returns the first valid key that a request presents, else that of the page's session. Browsers send Basic credentials by
 // themselves, so these do not count if a page of another origin sent the request.
 func (s *Server) keyOf(h *fasthttp.RequestHeader, source api.Source) keys.Key {
 	authorization := h.Peek("Authorization")
 	if keys.IsBasic(authorization) && source.Foreign() {
 		authorization = nil
 	}
-	key := keys.FromHeaders(authorization, h.Peek("x-api-key"))
-	if key == nil && !source.Foreign() {
-		if k, session := s.sessionOf(h); session.Proves(h.Peek(ui.HeaderToken)) {
-			return k
+	// Clients send both if their environment has both; one of them may be for another service.
+	for _, text := range [...][]byte{h.Peek("x-api-key"), keys.FromAuthorization(authorization)} {
+		if key := s.cfg.Keys.Find(text); key.Scopes != 0 {
+			return key
 		}
 	}
-	return s.cfg.Keys.Find(key)
+	if !source.Foreign() {
+		if key, session := s.sessionOf(h); session.Proves(h.Peek(ui.HeaderToken)) {
+			return key
+		}
+	}
+	return keys.Key{}
 }
 
 // sessionOf returns the session of a request's cookie and its key, which it looks up again each time. Both are zero if

@@ -77,6 +77,9 @@ func TestScopes(t *testing.T) {
 		{"Authorization: Bearer infer-key", "POST", chatPath, chatBody, 200},
 		{"x-api-key: infer-key", "POST", chatPath, chatBody, 200},
 		{"Authorization: Basic dXNlcjppbmZlci1rZXk=", "POST", chatPath, chatBody, 200},
+		{"x-api-key: another-services\nAuthorization: Bearer infer-key", "POST", chatPath, chatBody, 200},
+		{"x-api-key: infer-key\nAuthorization: Bearer another-services", "POST", chatPath, chatBody, 200},
+		{"x-api-key: one-service\nAuthorization: Bearer another-services", "POST", chatPath, chatBody, 401},
 		{"Authorization: Bearer manage-key", "POST", chatPath, chatBody, 403},
 		{"Authorization: Bearer infer-key", "POST", "/v1/unload", `{}`, 403},
 		{"Authorization: Bearer infer-key", "GET", "/v1/models", "", 200},
@@ -88,7 +91,7 @@ func TestScopes(t *testing.T) {
 		{"Accept: */*", "GET", "/v1/nothing", "", 401},
 		{"Authorization: Bearer infer-key", "GET", "/v1/nothing", "", 404},
 	} {
-		if r := s.ask(c.method, c.path, c.body, c.head); r.status != c.status {
+		if r := s.ask(c.method, c.path, c.body, strings.Split(c.head, "\n")...); r.status != c.status {
 			t.Errorf("%s %s with %s: %d, want %d", c.method, c.path, c.head, r.status, c.status)
 		}
 	}

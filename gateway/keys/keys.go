@@ -11,6 +11,7 @@ package keys
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -98,12 +99,21 @@ type Set struct {
 	stored  map[digest]grant // kept in Redis; a key of the file or the flags comes first
 	revoked map[digest]bool  // once seen, they stay revoked
 	pool    quota.Pool       // whose gateways divide the limits; nil: this gateway counts alone
+
+	// Keys that were withdrawn within the last hour, the longest time of a rate. A key that comes back, as when an editor has
+	// emptied the file before writing it, has not gained anything.
+	withdrawn map[digest]withdrawal
+}
+
+type withdrawal struct {
+	account *quota.Account
+	at      time.Time
 }
 
 // Open reads the file at path ("" for none) and adds admin ("" for none) as a key with both scopes. each are the limits
 // of every key whose line sets no others.
 func Open(path, admin string, each quota.Limits) (*Set, error) {
-	s := &Set{path: path, admin: admin, each: each}
+	s := &Set{path: path, admin: admin, each: each, withdrawn: map[digest]withdrawal{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s, s.readLocked()
@@ -143,8 +153,16 @@ func (s *Set) mergeLocked() {
 		old = *p
 	}
 	keys := make(map[digest]Key, len(read))
+	now := time.Now()
+	for d, k := range old {
+		if _, stays := read[d]; !stays {
+			s.withdrawn[d] = withdrawal{k.Account, now}
+		}
+	}
+	maps.DeleteFunc(s.withdrawn, func(_ digest, w withdrawal) bool { return now.Sub(w.at) > time.Hour })
 	for d, l := range read {
-		k := Key{d, l.scopes, old[d].Account, l.ceiling, l.models, l.expires}
+		k := Key{d, l.scopes, cmp.Or(old[d].Account, s.withdrawn[d].account), l.ceiling, l.models, l.expires}
+		delete(s.withdrawn, d)
 		if k.Account == nil {
 			k.Account = quota.New(l.limits)
 			if s.pool != nil {
@@ -170,11 +188,19 @@ type grant struct {
 
 // parse parses the file. Errors give line numbers but never quote a line.
 func parse(data []byte, each quota.Limits, into map[digest]grant) error {
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // a byte order mark
+	if bytes.IndexByte(data, 0) >= 0 {
+		return errors.New("the file is not text in UTF-8: save it as UTF-8")
+	}
 	var errs []error
 	sc := bufio.NewScanner(bytes.NewReader(data))
 	for n := 1; sc.Scan(); n++ {
 		f := strings.Fields(sc.Text())
 		if len(f) == 0 || strings.HasPrefix(f[0], "#") {
+			continue
+		}
+		if !isKey(f[0]) {
+			errs = append(errs, fmt.Errorf("line %d: a key has letters, digits and other visible characters of ASCII, and begins with a letter or digit", n))
 			continue
 		}
 		d := digest(sha256.Sum256([]byte(f[0])))
@@ -191,6 +217,18 @@ func parse(data []byte, each quota.Limits, into map[digest]grant) error {
 	}
 	return errors.Join(append(errs, sc.Err())...)
 }
+
+// isKey reports whether a word can be a key.
+func isKey(word string) bool {
+	for i := range len(word) {
+		if c := word[i]; c <= ' ' || c > '~' || i == 0 && !isAlphanumeric(c) {
+			return false
+		}
+	}
+	return word != ""
+}
+
+func isAlphanumeric(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' }
 
 func parseDigest(hexed string) (d digest, err error) {
 	raw, err := hex.DecodeString(hexed)
@@ -259,9 +297,7 @@ func parseGrant(words []string, each quota.Limits) (grant, error) {
 }
 
 // isWord reports whether a word has the form of a limit or another setting, valid or not.
-func isWord(word string) bool {
-	return quota.IsLimit(word) || strings.HasPrefix(word, "priority=") || strings.HasPrefix(word, "models=") || strings.HasPrefix(word, "expires=")
-}
+func isWord(word string) bool { return strings.Contains(word, "=") }
 
 // AddLocal adds a key with both scopes, for parts of the program that need a key even if none is configured. It does
 // not count as configured. Call it before the set is used.
@@ -328,12 +364,9 @@ func (s *Set) Reload(log *slog.Logger) {
 	log.Info("api keys reloaded", "keys", len(*s.keys.Load()))
 }
 
-// FromHeaders returns the key of a request: `Authorization: Bearer KEY`, `x-api-key: KEY`, or HTTP Basic with the key as
-// password. It returns nil if there is none.
-func FromHeaders(authorization, apiKey []byte) []byte {
-	if len(apiKey) > 0 {
-		return apiKey
-	}
+// FromAuthorization returns the key of an Authorization header: `Bearer KEY`, or HTTP Basic with the key as password. It
+// returns nil if there is none.
+func FromAuthorization(authorization []byte) []byte {
 	scheme, rest, ok := bytes.Cut(authorization, []byte(" "))
 	if !ok {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -77,17 +78,48 @@ func TestLimits(t *testing.T) {
 	if s.Find([]byte("plain")).Account != nil {
 		t.Error("a withdrawn key has an account")
 	}
+	for _, text := range []string{"", "low infer requests=1/h waiting=3\n"} { // as an editor does
+		write(t, path, text)
+		s.Reload(slog.New(slog.DiscardHandler))
+	}
+	if again := s.Find([]byte("low")).Account; again != low || again.Begin() == nil {
+		t.Error("a key that came back has its limits anew")
+	}
 }
 
 func TestMistakesNameLinesOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
-	write(t, path, "canary-key all\nsha256:12 infer\nkey infer canary open=0\nkey open=1 manage\nfine infer team=canary\n")
+	write(t, path, "canary-key all\nsha256:12 infer\nkey infer canary open=0\nkey open=1 manage\nfine infer team=canary\n"+
+		"key model=canary\nkey infer rquests=60/m\nkey infer Ann expire=2030-01-31\n---\n\"canary\"\nfine infer Ann's laptop\n")
 	_, err := Open(path, "", quota.Limits{})
-	if err == nil || !strings.Contains(err.Error(), "line 1") || !strings.Contains(err.Error(), "line 2") || !strings.Contains(err.Error(), "line 3") || !strings.Contains(err.Error(), "line 4") || strings.Contains(err.Error(), "line 5") {
-		t.Fatalf("error %v, want the first four lines named", err)
+	if err == nil {
+		t.Fatal("a file with mistakes was taken")
+	}
+	for line := 1; line <= 11; line++ {
+		if named := strings.Contains(err.Error(), fmt.Sprintf("line %d:", line)); named != (line < 11) {
+			t.Errorf("line %d named: %v", line, named)
+		}
 	}
 	if strings.Contains(err.Error(), "canary") {
 		t.Error("the error quotes a key")
+	}
+}
+
+// Editors of Windows put a byte order mark at the start. A comment is none the less a comment, and a key a key.
+func TestByteOrderMark(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	write(t, path, "\ufeff# people\nann\n")
+	s, err := Open(path, "", quota.Limits{})
+	if err != nil || s.Find([]byte("ann")).Scopes != Infer || s.Find([]byte("\ufeff#")).Scopes != 0 {
+		t.Error("a comment with a mark:", err)
+	}
+	write(t, path, "\ufeffann\n")
+	if s, err = Open(path, "", quota.Limits{}); err != nil || s.Find([]byte("ann")).Scopes != Infer {
+		t.Error("a key with a mark:", err)
+	}
+	write(t, path, "\xff\xfea\x00n\x00n\x00")
+	if _, err = Open(path, "", quota.Limits{}); err == nil || !strings.Contains(err.Error(), "UTF-8") {
+		t.Error("a file in UTF-16:", err)
 	}
 }
 
@@ -116,13 +148,11 @@ func TestWatchWithdrawsAKey(t *testing.T) {
 	<-done
 }
 
-func TestFromHeaders(t *testing.T) {
+func TestFromAuthorization(t *testing.T) {
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("user:k"))
-	for _, c := range []struct{ auth, api, want string }{
-		{"Bearer k", "", "k"}, {"bearer  k ", "", "k"}, {"", "k", "k"}, {"Bearer x", "k", "k"}, {basic, "", "k"}, {"Basic !", "", ""}, {"k", "", ""}, {"", "", ""},
-	} {
-		if got := string(FromHeaders([]byte(c.auth), []byte(c.api))); got != c.want {
-			t.Errorf("From(%q, %q) = %q, want %q", c.auth, c.api, got, c.want)
+	for auth, want := range map[string]string{"Bearer k": "k", "bearer  k ": "k", basic: "k", "Basic !": "", "k": "", "": ""} {
+		if got := string(FromAuthorization([]byte(auth))); got != want {
+			t.Errorf("FromAuthorization(%q) = %q, want %q", auth, got, want)
 		}
 	}
 }

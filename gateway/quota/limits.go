@@ -64,12 +64,6 @@ func count(s string) (int, error) {
 	return int(n), nil
 }
 
-// IsLimit reports whether a word has the form of a limit, valid or not.
-func IsLimit(word string) bool {
-	name, _, is := strings.Cut(word, "=")
-	return is && (name == "requests" || name == "tokens" || name == "loads" || name == "budget" || name == "open" || name == "waiting")
-}
-
 // Set parses one limit, such as requests=60/m, tokens=100000/m, loads=20/h, budget=5000000, open=8 or waiting=100. Errors do not quote
 // it.
 func (l *Limits) Set(word string) (err error) {
@@ -90,7 +84,7 @@ func (l *Limits) Set(word string) (err error) {
 	case "waiting":
 		l.Waiting, err = count(value)
 	default:
-		return errors.New("unknown limit: want requests=N/m, tokens=N/m, loads=N/h, budget=N, open=N or waiting=N")
+		return errors.New("unknown setting: want requests=N/m, tokens=N/m, loads=N/h, budget=N, open=N, waiting=N, priority=high, models=NAMES or expires=DATE")
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
