@@ -229,7 +229,8 @@ func TestUnload(t *testing.T) {
 	for _, m := range []string{"one", "two", "vec"} {
 		p.want(200, p.post("/v1/load", `{"model_name":"`+m+`"}`))
 	}
-	for _, body := range []string{`{"model_name":""}`, `{`, `nonsense`, `[]`, `{"model_name":5}`, `{"force":"yes"}`} {
+	for _, body := range []string{`{"model_name":""}`, `{`, `nonsense`, `[]`, `{"model_name":5}`, `{"force":"yes"}`,
+		`{"model_name":null}`, `{"name":"one"}`, `{"id":"one"}`, `{"model_id":"one"}`, `{"models":["one"]}`, `{"force":true,"name":"one"}`} {
 		if r := p.post("/v1/unload", body); r.status != 400 {
 			t.Errorf("%s: %d %s", body, r.status, r.text)
 		}

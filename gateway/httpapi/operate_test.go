@@ -95,6 +95,10 @@ func TestAliases(t *testing.T) {
 	if r := p.want(409, p.post("/v1/internal/aliases", `{"alias":"uno","target":"two"}`)); r.code() != "option_conflict" {
 		t.Error(r.text)
 	}
+	if r := p.want(409, p.post("/v1/internal/aliases", `{"alias":"my/own:tag","target":"two"}`)); r.code() != "option_conflict" {
+		t.Error("a name in use was given to another model:", r.text)
+	}
+	p.want(200, p.post("/v1/internal/aliases", `{"alias":"my/own:tag","target":"one"}`))
 	p.want(404, p.post("/v1/internal/aliases", `{"alias":"x","target":"nobody"}`))
 	p.want(400, p.post("/v1/internal/aliases", `{"alias":"a b","target":"one"}`))
 	p.want(400, p.post("/v1/internal/aliases", `{"alias":"x"}`))

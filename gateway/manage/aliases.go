@@ -75,6 +75,13 @@ func (s *Service) AliasSet(r *web.Request) error {
 	if owner := s.dir.Owner(name); owner != "" {
 		return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already.", name, owner).WithParam("alias")
 	}
+	table, err := s.dir.Tables.Read(context.Background(), state.Aliases)
+	if err != nil {
+		return models.StoreError(err)
+	}
+	if owner := table[name]; owner != "" && owner != model.ID {
+		return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already; delete it there first.", name, owner).WithParam("alias")
+	}
 	if err := s.dir.Tables.Set(context.Background(), state.Aliases, name, model.ID); err != nil {
 		return err
 	}

@@ -14,9 +14,14 @@ type unloadAnswer struct {
 	Unloaded []string `json:"unloaded,omitzero"` // of a call that names no model
 }
 
-// Unload unloads the model that the body names, or all models if it names none. An invalid body unloads nothing.
+// Unload unloads the model that the body names, or all models if there is no body or an empty one. An invalid body unloads
+// nothing, nor does one that has members and names no model.
 func (s *Service) Unload(r *web.Request) error {
 	values, err := r.Fields()
+	if err != nil {
+		return err
+	}
+	members, err := r.Members()
 	if err != nil {
 		return err
 	}
@@ -24,12 +29,15 @@ func (s *Service) Unload(r *web.Request) error {
 	if err != nil {
 		return err
 	}
+	delete(members, "force")
 	ctx, stop := r.ClientContext()
 	defer stop()
 	name := r.Match.Route.ModelName(values)
 	switch {
 	case !name.Set() && r.Key.Limited():
 		return api.RestrictedKey()
+	case !name.Set() && len(members) > 0:
+		return api.New(api.MissingRequiredParameter, "The body names no model: want 'model_name', or an empty body to unload all models.").WithParam("model_name")
 	case !name.Set():
 		gone, err := s.dir.Unload(ctx, "", force)
 		if err != nil {
