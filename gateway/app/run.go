@@ -26,9 +26,7 @@ import (
 	"reveille/infra/power"
 	"reveille/infra/power/drivers"
 	"reveille/infra/power/local"
-	"reveille/infra/recipe"
 	runner "reveille/runner/app"
-	"reveille/runner/engine"
 	runnerapi "reveille/runner/httpapi"
 	warmer "reveille/warmer/app"
 )
@@ -91,10 +89,6 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	})
 	defer hosts.Close()
 	serve.near = near.at
-	serve.installed = func(r *recipe.Recipe) bool {
-		_, err := engine.Finder{Dirs: s.EnginesDir}.Find(r, "")
-		return err == nil
-	}
 
 	all := Drivers(drivers.Remote())
 	all[catalog.DriverLocal] = hosts

@@ -22,7 +22,6 @@ import (
 	"reveille/infra/logring"
 	"reveille/infra/policy"
 	"reveille/infra/power"
-	"reveille/infra/recipe"
 	"reveille/infra/redact"
 	"reveille/infra/state"
 	"reveille/infra/trace"
@@ -38,9 +37,6 @@ type ServeSettings struct {
 
 	// near, if not nil, finds runners of this process; see [httpapi.Config].
 	near func(host, addr string) httpapi.LocalRunner
-
-	// installed, if not nil, tells whether an engine's program is on this machine; see [httpapi.Config].
-	installed func(*recipe.Recipe) bool
 
 	// ring, if not nil, has what the logger logs.
 	ring *logring.Ring

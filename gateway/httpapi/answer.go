@@ -119,8 +119,6 @@ func (x *exchange) sendTranslated() error {
 func (x *exchange) sendStream() {
 	x.modelHeaders()
 	x.call.Answered(fasthttp.StatusOK)
-	x.call.s.dir.Uses.Stream(x.call.model.ID, 1)
-	x.streaming = true
 	x.call.Ctx.SetStatusCode(fasthttp.StatusOK)
 	x.call.Ctx.SetContentType(x.call.Match.Dialect.StreamType())
 	x.call.setHeaders(streamHeaders)

@@ -30,11 +30,10 @@ type exchange struct {
 	route routing
 	try   attempt
 
-	resp      *relay.Response // a runner's answer, or the wait for it; nil between attempts
-	answered  bool            // the client gets an answer
-	seen      recorder        // of it
-	streaming bool            // counted among the streams of the model
-	handed    bool            // closing the response's body finishes the exchange, not start
+	resp     *relay.Response // a runner's answer, or the wait for it; nil between attempts
+	answered bool            // the client gets an answer
+	seen     recorder        // of it
+	handed   bool            // closing the response's body finishes the exchange, not start
 }
 
 // infer serves an inference route on the engine's path.
@@ -180,9 +179,6 @@ func (x *exchange) finish(err error) {
 		w.Leave(false)
 	}
 	x.uncountOpen()
-	if x.streaming {
-		x.call.s.dir.Uses.Stream(x.call.model.ID, -1)
-	}
 	x.call.Account.End()
 	x.call.s.m.seconds.UpdateDuration(x.call.Began)
 	first := time.Since(x.call.Began)

@@ -367,16 +367,17 @@ func TestShutdownCuts(t *testing.T) {
 
 // TestClientLeaves: a client leaves in every phase of a request. The cleanup of the stage checks that nothing is left.
 func TestClientLeaves(t *testing.T) {
+	committed := func(s *stage) bool { return s.server.m.answers.of(answerKey{"chat", 200}).Get() == 1 }
 	cases := map[string]struct {
 		warm, live bool
 		engine     http.HandlerFunc
 		at         func(s *stage) bool
 	}{
 		"queued":           {at: func(s *stage) bool { return s.gate.Waiting()["chat"] == 1 }},
-		"queued stream":    {live: true, at: func(s *stage) bool { return s.server.dir.Uses.Streaming("chat") }},
+		"queued stream":    {live: true, at: committed},
 		"before the head":  {warm: true, engine: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, at: func(s *stage) bool { return len(s.got()) == 1 }},
-		"prefill":          {warm: true, live: true, engine: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, at: func(s *stage) bool { return s.server.dir.Uses.Streaming("chat") }},
-		"in a silent SSE":  {warm: true, live: true, engine: sse("data: 1\n\n", pause), at: func(s *stage) bool { return s.server.dir.Uses.Streaming("chat") }},
+		"prefill":          {warm: true, live: true, engine: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, at: committed},
+		"in a silent SSE":  {warm: true, live: true, engine: sse("data: 1\n\n", pause), at: committed},
 		"between refusals": {warm: true, engine: refuse(rpc.RefusedNotLoaded), at: func(s *stage) bool { return len(s.got()) > 3 }},
 	}
 	for name, c := range cases {

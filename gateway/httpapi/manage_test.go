@@ -47,13 +47,6 @@ func TestModelsTellTheirContext(t *testing.T) {
 	if m := p.get("/api/ps").list("models"); len(m) != 3 || !slices.ContainsFunc(m, func(m map[string]any) bool { return m["name"] == "vec:latest" && m["context_length"] == 256.0 }) {
 		t.Errorf("/api/ps: %v", m)
 	}
-	if r := p.get("/v1/models/user.rank/options"); r.json["resolved_ctx_size"] != 2048.0 {
-		t.Errorf("options: %s", r.text)
-	}
-	p.putLoaded("here", here, "two", 0, map[string]string{"device": "cpu", "plan": `{"kind":"paged","longest":512,"positions":32768}`})
-	if r := p.post("/v1/models/two/options", `{"ctx_size":1024,"dry_run":true}`); r.json["resolved_ctx_size"] != 1024.0 {
-		t.Errorf("options of the next load: %s", r.text)
-	}
 }
 
 // Bodies of routes that run no model are decoded whole, so they are small.

@@ -259,14 +259,13 @@ func TestOllamaPull(t *testing.T) {
 	p := newPool(t, "")
 	path := p.weights("near.gguf", time.Now())
 	p.register("user.near", path)
-	near := lineOf(&catalog.Model{ID: "user.near", Checkpoint: path}, 8, 8)
 	const missing = `{"error":"The files of the model 'gone' are not there."}`
 	tests := []struct {
 		body   string
 		status int
 		want   string // lines
 	}{
-		{`{"model":"user.near"}`, 200, lineManifest + "\n" + near + "\n" + lineSuccess + "\n"},
+		{`{"model":"user.near"}`, 200, lineManifest + "\n" + lineSuccess + "\n"},
 		{`{"name":"one:latest","stream":true}`, 200, lineManifest + "\n" + lineSuccess + "\n"},
 		{`{"model":"one","stream":false}`, 200, lineSuccess},
 		{`{"model":"gone"}`, 200, lineManifest + "\n" + missing + "\n"},

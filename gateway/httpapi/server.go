@@ -26,7 +26,6 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/logring"
 	"reveille/infra/policy"
-	"reveille/infra/recipe"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
@@ -50,9 +49,8 @@ type Config struct {
 	// Overlay applies the models registered at run time to the catalogue again; nil: nothing can be registered.
 	Overlay func(context.Context) error
 	// Withheld returns why a registered model is not served, "" if it is served or not registered; nil: all are served.
-	Withheld  func(id string) string
-	Register  catalog.RegisterList      // where the weights of models that clients register may be stored; empty: nowhere
-	Installed func(*recipe.Recipe) bool // whether an engine's program is on this machine; nil: looked for in PATH
+	Withheld func(id string) string
+	Register catalog.RegisterList // where the weights of models that clients register may be stored; empty: nowhere
 
 	Version      string
 	LocalRunner  func(host, addr string) LocalRunner // the runner of a host at an address if it is in this process, else nil; nil: none is
@@ -143,7 +141,7 @@ func New(cfg Config) *Server {
 	s.manage = manage.New(manage.Config{
 		Models: s.dir, Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Usage: cfg.Usage, Catalog: cfg.Catalog,
 		Keys: cfg.Keys, Overlay: cfg.Overlay, Register: cfg.Register,
-		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Ring: cfg.Ring, Life: s.life, Installed: cfg.Installed,
+		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Ring: cfg.Ring, Life: s.life,
 	})
 	s.routes = routes
 	s.hub, s.history = s.newHub(), ui.NewHistory(time.Now())

@@ -191,9 +191,6 @@ func (s *stage) settled() {
 		busy := 0
 		for _, m := range []string{"chat", "spare", "vec", "cut", "rank", "norm", "ears"} {
 			busy += s.gate.InFlight("here", m)
-			if s.server.dir.Uses.Streaming(m) {
-				busy++
-			}
 		}
 		return open == 0 && busy == 0 && s.server.intake.Buffered() == 0 && s.server.Open() == 0 && len(s.gate.Waiting()) == 0
 	})

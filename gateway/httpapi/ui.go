@@ -13,7 +13,6 @@ import (
 	"reveille/gateway/api"
 	"reveille/gateway/keys"
 	"reveille/gateway/ui"
-	"reveille/gateway/web"
 	"reveille/infra/state"
 )
 
@@ -87,15 +86,13 @@ func (s *Server) login(r *request) error {
 	if err := r.ownPage(); err != nil {
 		return err
 	}
-	m, err := r.Members()
-	if err != nil {
+	var body struct {
+		Key string `json:"key"`
+	}
+	if err := r.Into(&body); err != nil {
 		return err
 	}
-	text, err := web.TextOf(m, "key")
-	if err != nil {
-		return err
-	}
-	key := s.cfg.Keys.Find([]byte(strings.TrimSpace(text)))
+	key := s.cfg.Keys.Find([]byte(strings.TrimSpace(body.Key)))
 	if key.Scopes == 0 {
 		return api.New(api.InvalidAPIKey, "This gateway does not know that key.")
 	}

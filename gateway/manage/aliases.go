@@ -1,6 +1,7 @@
 package manage
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -51,21 +52,12 @@ func (s *Service) AliasGet(r *web.Request) error {
 
 // AliasSet gives a model another name, which must not be in use. The name is in the path or in the body.
 func (s *Service) AliasSet(r *web.Request) error {
-	m, err := r.Members()
-	if err != nil {
+	var asked alias
+	if err := r.Into(&asked); err != nil {
 		return err
 	}
-	name := r.Match.ID
-	if name == "" {
-		if name, err = web.TextOf(m, "alias"); err != nil {
-			return err
-		}
-	}
-	target, err := web.TextOf(m, "target")
-	if err != nil {
-		return err
-	}
-	model, err := s.dir.Named(&r.Key, target)
+	name := cmp.Or(r.Match.ID, asked.Alias)
+	model, err := s.dir.Named(&r.Key, asked.Target)
 	if err != nil {
 		return err
 	}

@@ -35,19 +35,14 @@ func (s *Service) KeysAdd(r *web.Request) error {
 	if !s.cfg.Keys.Configured() {
 		return api.New(api.OptionConflict, "This gateway serves without API keys: start it with --admin-key or --api-keys-file first.")
 	}
-	m, err := r.Members()
-	if err != nil {
+	var asked struct {
+		Digest string `json:"digest"`
+		Grant  string `json:"grant"`
+	}
+	if err := r.Into(&asked); err != nil {
 		return err
 	}
-	name, err := web.TextOf(m, "digest")
-	if err != nil {
-		return err
-	}
-	grant, err := web.TextOf(m, "grant")
-	if err != nil {
-		return err
-	}
-	name = strings.ToLower(strings.TrimPrefix(name, "sha256:"))
+	name, grant := strings.ToLower(strings.TrimPrefix(asked.Digest, "sha256:")), asked.Grant
 	if err := keys.CheckStored(name, grant); err != nil {
 		return api.Newf(api.InvalidType, "The key cannot be added: %v.", strings.ReplaceAll(err.Error(), "\n", "; "))
 	}

@@ -20,24 +20,19 @@ import (
 
 // healthReport is the answer of GET /health.
 type healthReport struct {
-	Status     string          `json:"status"`
-	Version    string          `json:"version"`
-	Model      *string         `json:"model_loaded"`
-	Checkpoint *string         `json:"checkpoint_loaded"`
-	Loaded     []loadedModel   `json:"all_models_loaded"`
-	Max        map[string]int  `json:"max_models"`
-	Pinned     map[string]int  `json:"pinned_models"`
-	Telemetry  map[string]bool `json:"telemetry"`      // Lemonade's; there is none
-	Retired    []loadedModel   `json:"models_retired"` // copies of outdated catalogue entries, which finish their requests
-	Loading    []loadingModel  `json:"models_loading"`
-	Queue      int             `json:"queue_length"`
-	Runners    []runnerInfo    `json:"runners"`
+	Status  string         `json:"status"`
+	Version string         `json:"version"`
+	Model   *string        `json:"model_loaded"` // the one that was used last
+	Loaded  []loadedModel  `json:"all_models_loaded"`
+	Retired []loadedModel  `json:"models_retired"` // copies of outdated catalogue entries, which finish their requests
+	Loading []loadingModel `json:"models_loading"`
+	Queue   int            `json:"queue_length"`
+	Runners []runnerInfo   `json:"runners"`
 }
 
 // loadedModel is a copy of a model that is ready to serve, or a retired one.
 type loadedModel struct {
 	Name       string          `json:"model_name"`
-	Status     string          `json:"status"` // ready or in_use, as Lemonade's
 	Checkpoint string          `json:"checkpoint"`
 	Recipe     string          `json:"recipe"`
 	LastUse    float64         `json:"last_use"` // Unix seconds
@@ -47,7 +42,6 @@ type loadedModel struct {
 	Options    json.RawMessage `json:"recipe_options"`
 	Pinned     bool            `json:"pinned"`
 	Busy       bool            `json:"is_busy"`
-	Streaming  bool            `json:"is_streaming"`
 	PID        int             `json:"pid"`
 	Runner     string          `json:"runner"`
 	Expires    *float64        `json:"idle_expires_at"` // Unix seconds; null: it stays, or this gateway does not know
@@ -95,20 +89,12 @@ func (s *Service) Health(r *web.Request) error {
 	snap, _ := s.dir.Fresh() // /ready shows a missing store
 	cat := s.cfg.Catalog()
 	h := healthReport{
-		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(r, snap, cat), Retired: s.retired(r, snap, cat), Max: maxModels(snap),
-		Loading: s.loading(r, snap, cat), Runners: runnersOf(snap, cat), Telemetry: map[string]bool{"enabled": false},
+		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(r, snap, cat), Loading: s.loading(r, snap, cat), Runners: runnersOf(snap, cat),
+		Retired: s.copies(r, snap, cat, func(m *state.ModelRecord) bool { return m.Retired != "" }),
 	}
 	if len(h.Loaded) > 0 {
-		h.Model, h.Checkpoint = &h.Loaded[0].Name, &h.Loaded[0].Checkpoint
+		h.Model = &h.Loaded[0].Name
 	}
-	h.Pinned = byType(func(t policy.Type) (n int) {
-		for _, m := range h.Loaded {
-			if m.Pinned && m.Type == string(t) {
-				n++
-			}
-		}
-		return n
-	})
 	for _, n := range s.cfg.Gate.Waiting() {
 		h.Queue += n
 	}
@@ -121,11 +107,6 @@ func (s *Service) Health(r *web.Request) error {
 // loaded lists the copies that are ready to serve, the most recently used first.
 func (s *Service) loaded(r *web.Request, snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
 	return s.copies(r, snap, cat, func(m *state.ModelRecord) bool { return m.State == policy.ModelLoaded })
-}
-
-// retired lists the copies of outdated catalogue entries, in the same order.
-func (s *Service) retired(r *web.Request, snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
-	return s.copies(r, snap, cat, func(m *state.ModelRecord) bool { return m.Retired != "" })
 }
 
 func (s *Service) copies(r *web.Request, snap *state.Snapshot, cat *catalog.Catalog, match func(*state.ModelRecord) bool) []loadedModel {
@@ -147,7 +128,7 @@ func (s *Service) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *sta
 	used, own := s.dir.Uses.LastOn(m, h.Name)
 	out := loadedModel{
 		Name: cmp.Or(m.Retired, m.ID), Checkpoint: m.Checkpoint, Recipe: m.Recipe, LastUse: float64(used) / 1e6, Type: m.Type, Device: m.Device,
-		BackendURL: m.BackendURL, Options: m.Options, Pinned: s.dir.IsPinned(cat, m), Streaming: s.dir.Uses.Streaming(m.ID), PID: m.PID,
+		BackendURL: m.BackendURL, Options: m.Options, Pinned: s.dir.IsPinned(cat, m), PID: m.PID,
 		Runner: h.Name, LoadMS: m.LoadMS, Command: []string{},
 	}
 	if argv, err := recipe.SplitArgs(m.Command); err == nil && argv != nil {
@@ -155,9 +136,6 @@ func (s *Service) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *sta
 	}
 	// A runner's count from its last heartbeat may include requests of ours that have ended since.
 	out.Busy = s.cfg.Gate.InFlight(h.Name, m.ID) > 0 || m.InFlight > 0 && !(own && used >= h.SeenMS*1000)
-	if out.Status = "ready"; out.Busy {
-		out.Status = "in_use"
-	}
 	if out.Options == nil {
 		out.Options = json.RawMessage("{}")
 	}
@@ -182,39 +160,6 @@ func (s *Service) Shown(snap *state.Snapshot, cat *catalog.Catalog, h *state.Hos
 }
 
 func seconds(ms int64) float64 { return float64(ms) / 1000 }
-
-// maxModels returns the slots of each type: the largest of the hosts' limits, 1 while no host has reported one.
-func maxModels(snap *state.Snapshot) map[string]int {
-	limits := []policy.Limits{}
-	for _, h := range snap.Hosts {
-		if l, err := policy.ParseLimits(h.Limits); err == nil {
-			limits = append(limits, l)
-		}
-	}
-	if len(limits) == 0 {
-		limits = append(limits, policy.Uniform(1))
-	}
-	return byType(func(t policy.Type) (n int) {
-		for _, l := range limits {
-			if of := l.Of(t); of < 0 || n < 0 {
-				n = -1
-			} else {
-				n = max(n, of)
-			}
-		}
-		return n
-	})
-}
-
-// byType counts something for every type, under Lemonade's names too.
-func byType(count func(policy.Type) int) map[string]int {
-	out := map[string]int{}
-	for _, t := range policy.Types() {
-		out[string(t)] = count(t)
-	}
-	out["transcription"] = out[string(policy.Audio)]
-	return out
-}
 
 // loading lists the models that are queued or loading, by name.
 func (s *Service) loading(r *web.Request, snap *state.Snapshot, cat *catalog.Catalog) []loadingModel {
@@ -338,9 +283,6 @@ func (h *healthReport) redact() {
 			m.Options = json.RawMessage(redactOptions(o).Canonical())
 		}
 	}
-	if h.Checkpoint != nil { // the first one's: it was removed there
-		h.Checkpoint = &h.Loaded[0].Checkpoint
-	}
 	redactRunners(h.Runners)
 }
 
@@ -369,13 +311,4 @@ func redactOptions(o recipe.Options) recipe.Options {
 		}
 	}
 	return out
-}
-
-// redactSetting is redactOptions for a run-time setting, which may be a number or an object.
-func redactSetting(value json.RawMessage) json.RawMessage {
-	var o recipe.Options
-	if json.Unmarshal(value, &o) != nil || o == nil {
-		return value
-	}
-	return json.RawMessage(redactOptions(o).Canonical())
 }

@@ -8,6 +8,11 @@ import (
 	"reveille/gateway/web"
 )
 
+// forced is a body that may ask to cut open requests.
+type forced struct {
+	Force bool `json:"force"`
+}
+
 type hostAnswer struct {
 	Status  string `json:"status"`
 	Message string `json:"message"`
@@ -22,11 +27,11 @@ func (s *Service) HostWake(r *web.Request) error {
 // HostSleep is POST /internal/hosts/{id}/sleep. It unloads the host's models and answers when the host is off. "force":
 // true cuts open requests.
 func (s *Service) HostSleep(r *web.Request) error {
-	force, err := r.Force()
-	if err != nil {
+	var asked forced
+	if err := r.Into(&asked); err != nil {
 		return err
 	}
-	return s.operate(r, "Host sleeps", func(ctx context.Context, host string) error { return s.cfg.Gate.SleepHost(ctx, host, force) })
+	return s.operate(r, "Host sleeps", func(ctx context.Context, host string) error { return s.cfg.Gate.SleepHost(ctx, host, asked.Force) })
 }
 
 // HostForget is POST /internal/hosts/{id}/forget. It removes from the pool a host that is not in the catalogue and is

@@ -135,14 +135,14 @@ func (s *Service) loadRequest(r *web.Request) (*loadRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	save, err := web.FlagOf(m, "save_options")
-	if err != nil {
+	var flags struct {
+		Save   bool  `json:"save_options"`
+		Pinned *bool `json:"pinned"`
+	}
+	if err := r.Into(&flags); err != nil {
 		return nil, err
 	}
-	q.save = save != nil && *save
-	if q.pinned, err = web.FlagOf(m, "pinned"); err != nil {
-		return nil, err
-	}
+	q.save, q.pinned = flags.Save, flags.Pinned
 	delete(m, "pinned") // a recipe could take it for its own option
 	q.options, err = s.dir.OptionsOf(q.model, m)
 	return q, err

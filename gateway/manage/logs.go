@@ -37,6 +37,8 @@ type logSource struct {
 	life string            // another one with each process
 }
 
+func (l logSource) key() [2]string { return [2]string{l.name, l.life} }
+
 // logSources lists this gateway, the runners that are awake, and the engines of loaded models, in this order.
 func logSources(snap *state.Snapshot) []logSource {
 	out := []logSource{{name: gatewayLog}}
@@ -112,7 +114,7 @@ func (s *Service) Logs(r *web.Request) error {
 	return nil
 }
 
-// LogsStreamModel is GET /logs/stream/{id}: it follows the log of one model's engine until that ends or the reader leaves.
+// LogsStreamModel is GET /logs/stream/{id}: LogsStream of the log of one model's engine.
 func (s *Service) LogsStreamModel(r *web.Request) error {
 	m, err := s.dir.Named(&r.Key, r.Match.ID)
 	if err != nil {
@@ -123,54 +125,28 @@ func (s *Service) LogsStreamModel(r *web.Request) error {
 	if len(copies) == 0 {
 		return api.Newf(api.ModelNotLoaded, "The model '%s' is not loaded.", m.ID)
 	}
-	call := new(relay.Call)
-	resp, err := s.dir.Ask(call, "GET", snap.Hosts[copies[0].Host], followed(rpc.PathLogs+m.ID, !r.Asks("no-history")), r.ID, 0)
-	if err != nil {
-		return err
-	}
-	if r.Match.Head || resp.Status() != fasthttp.StatusOK {
-		status := resp.Status()
-		_ = resp.Close()
-		if status != fasthttp.StatusOK {
-			return api.Newf(api.ModelNotLoaded, "The model '%s' is not loaded.", m.ID)
-		}
-		r.Send(fasthttp.StatusOK, web.TextPlain, nil)
-		return nil
-	}
-	watch := r.Watch(func() { call.Cancel(relay.ErrGone) })
-	resp.OnEnd = func(error) { watch.Stop() }
-	r.Answered(fasthttp.StatusOK)
-	resp.SendTo(r.Ctx)
-	r.Ctx.SetContentType(web.TextPlain)
-	return nil
-}
-
-// followed returns the runner's path of a log that it follows.
-func followed(path string, history bool) string {
-	path += "?follow=1"
-	if !history {
-		path += "&no-history=1"
-	}
-	return path
+	return s.streamLogs(r, m.ID+" on "+copies[0].Host)
 }
 
 // LogsStream is GET /logs/stream: it follows the logs of this gateway, the runners and the engines, including those that
 // start later, or the one that the query names, until the reader leaves. Each line begins with its source.
 func (s *Service) LogsStream(r *web.Request) error {
-	if r.Match.Head {
-		r.Send(fasthttp.StatusOK, web.TextPlain, nil)
-		return nil
-	}
 	snap, _ := s.dir.Fresh()
 	if _, err := s.wantedLogs(r, snap); err != nil {
 		return err
 	}
+	return s.streamLogs(r, r.Query("source"))
+}
+
+func (s *Service) streamLogs(r *web.Request, only string) error {
+	if r.Match.Head {
+		r.Send(fasthttp.StatusOK, web.TextPlain, nil)
+		return nil
+	}
 	ctx, cancel := context.WithCancel(s.cfg.Life)
 	watch := r.Watch(cancel)
-	f := &follower{ // the request is recycled before the stream runs
-		s: s, id: r.ID, only: r.Query("source"), history: !r.Asks("no-history"), lines: make(chan []byte, 64), ended: make(chan brokenLog),
-		open: map[string]string{}, read: map[string]string{},
-	}
+	f := &follower{s: s, id: r.ID, only: only, lines: make(chan []byte, 64), ended: make(chan logSource)}
+	history := !r.Asks("no-history") // the request is recycled before the stream runs
 	r.Answered(fasthttp.StatusOK)
 	r.Ctx.SetStatusCode(fasthttp.StatusOK)
 	r.Ctx.SetContentType(web.TextPlain)
@@ -178,94 +154,77 @@ func (s *Service) LogsStream(r *web.Request) error {
 	r.Ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
 		defer watch.Stop()
 		defer cancel()
-		f.run(ctx, w)
+		f.run(ctx, w, history)
 	})
 	return nil
 }
 
-// follower merges logs. run's goroutine owns open, read and the writer; one goroutine per source reads.
+// follower merges logs: one goroutine per source reads, run's writes.
 type follower struct {
-	s       *Service
-	id      string // of the request
-	only    string // the source that is followed, "" for all
-	history bool   // include earlier lines; what starts later is followed from its start
-	lines   chan []byte
-	ended   chan brokenLog
-	work    sync.WaitGroup
-	open    map[string]string // the life of each source that is followed, to notice a new process
-	read    map[string]string // the same of those whose history is not to be repeated
-}
-
-// brokenLog is a log that broke off.
-type brokenLog struct {
-	name, life string
-	read       bool // some of it was read
+	s     *Service
+	id    string // of the request
+	only  string // the source that is followed, "" for all
+	lines chan []byte
+	ended chan logSource // that are gone
+	work  sync.WaitGroup
 }
 
 // followAgain is the pause before a log that broke off is followed again.
 const followAgain = time.Second
 
-// run writes lines until ctx ends or the reader is gone, and waits for its goroutines.
-func (f *follower) run(ctx context.Context, w *bufio.Writer) {
+// run writes lines until ctx ends or the reader is gone, and waits for its goroutines. What starts later is followed from its
+// start.
+func (f *follower) run(ctx context.Context, w *bufio.Writer, history bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer f.work.Wait()
 	defer cancel()
-	mirror := f.s.cfg.Mirror
-	changed := mirror.Changed()
-	again := time.NewTicker(followAgain)
-	defer again.Stop()
-	var off []brokenLog
-	f.join(ctx)
-	f.history = true
+	open := map[[2]string]bool{} // name and life of the sources that are followed
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-			changed = mirror.Changed()
-			f.join(ctx)
-		case e := <-f.ended:
-			off = append(off, e)
-		case <-again.C:
-			for _, e := range off {
-				if f.open[e.name] != e.life {
-					continue
-				}
-				delete(f.open, e.name)
-				if e.read {
-					f.read[e.name] = e.life
-				}
+		changed := f.s.cfg.Mirror.Changed()
+		for _, src := range logSources(f.s.cfg.Mirror.Snapshot()) {
+			if open[src.key()] || f.only != "" && f.only != src.name {
+				continue
 			}
-			off = nil
-			f.join(ctx)
-		case line := <-f.lines:
-			_, _ = w.Write(line)
-			if len(f.lines) == 0 && w.Flush() != nil {
+			open[src.key()] = true
+			f.work.Go(func() { f.follow(ctx, src, history) })
+		}
+		history = true
+		for waits := true; waits; {
+			select {
+			case <-ctx.Done():
 				return
+			case <-changed:
+				waits = false
+			case src := <-f.ended:
+				delete(open, src.key())
+			case line := <-f.lines:
+				_, _ = w.Write(line)
+				if len(f.lines) == 0 && w.Flush() != nil {
+					return
+				}
 			}
 		}
 	}
 }
 
-// join follows the sources that are not yet followed. Of those that broke off, it does not repeat lines already read.
-func (f *follower) join(ctx context.Context) {
-	for _, src := range logSources(f.s.cfg.Mirror.Snapshot()) {
-		if life, there := f.open[src.name]; there && life == src.life || f.only != "" && f.only != src.name {
-			continue
+// follow reads a log until it is gone. One that breaks off is followed again, without the lines that were read.
+func (f *follower) follow(ctx context.Context, src logSource, history bool) {
+	if src.host == nil {
+		f.followRing(ctx, f.s.cfg.Ring, history)
+		return
+	}
+	for there := true; there; {
+		history = !f.followRunner(ctx, src, history) && history
+		select {
+		case <-time.After(followAgain):
+		case <-ctx.Done():
+			return
 		}
-		f.open[src.name] = src.life
-		life, known := f.read[src.name]
-		history := f.history && !(known && life == src.life)
-		f.work.Go(func() {
-			if src.host == nil {
-				f.followRing(ctx, f.s.cfg.Ring, history)
-				return
-			}
-			select {
-			case f.ended <- brokenLog{src.name, src.life, f.followRunner(ctx, src, history)}:
-			case <-ctx.Done():
-			}
-		})
+		there = slices.ContainsFunc(logSources(f.s.cfg.Mirror.Snapshot()), func(o logSource) bool { return o.key() == src.key() })
+	}
+	select {
+	case f.ended <- src:
+	case <-ctx.Done():
 	}
 }
 
@@ -297,7 +256,11 @@ func (f *follower) followRing(ctx context.Context, ring *logring.Ring, history b
 func (f *follower) followRunner(ctx context.Context, src logSource, history bool) (read bool) {
 	var call relay.Call
 	defer context.AfterFunc(ctx, func() { call.Cancel(relay.ErrGone) })()
-	resp, err := f.s.dir.Ask(&call, "GET", src.host, followed(src.path, history), f.id, 0)
+	path := src.path + "?follow=1"
+	if !history {
+		path += "&no-history=1"
+	}
+	resp, err := f.s.dir.Ask(&call, "GET", src.host, path, f.id, 0)
 	if err != nil {
 		return false
 	}

@@ -13,11 +13,10 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
 	"reveille/infra/logring"
-	"reveille/infra/recipe"
 	"reveille/infra/state"
 )
 
-// Config configures a Service. All fields but Overlay, Register and Installed are required.
+// Config configures a Service. All fields but Overlay and Register are required.
 type Config struct {
 	Models  *models.Directory
 	Gate    *scheduling.Gate
@@ -31,9 +30,6 @@ type Config struct {
 	Overlay func(context.Context) error
 	// Register lists where the weights of models that clients register may be stored; empty: nowhere.
 	Register catalog.RegisterList
-
-	// Installed reports whether an engine's program is on this machine; nil: it is looked for in PATH.
-	Installed func(*recipe.Recipe) bool
 
 	Version   string
 	Keepalive time.Duration // between messages of a streamed pull
@@ -51,9 +47,6 @@ type Service struct {
 
 // New makes a service.
 func New(cfg Config) *Service {
-	if cfg.Installed == nil {
-		cfg.Installed = inPath
-	}
 	return &Service{cfg: cfg, dir: cfg.Models, started: time.Now()}
 }
 

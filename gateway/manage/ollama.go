@@ -199,7 +199,7 @@ func firstPart(re *regexp.Regexp, names []string) string {
 // ollamaShown is the answer of POST /api/show.
 type ollamaShown struct {
 	Modelfile    string         `json:"modelfile"`
-	Parameters   string         `json:"parameters"` // one per line
+	Parameters   string         `json:"parameters"` // num_ctx, if the catalogue or a call sets it
 	Template     string         `json:"template"`   // always empty: engines keep their templates to themselves
 	Details      ollamaDetails  `json:"details"`
 	Info         map[string]any `json:"model_info"`
@@ -218,28 +218,15 @@ func (s *Service) OllamaShow(r *web.Request) error {
 	w := s.dir.WeightsOf(cat, m)
 	details := ollamaDetailsOf(m, w)
 	_, context := s.dir.ContextOf(m, w, options)
+	parameters := ""
+	if n, _ := options["ctx_size"].(int64); n > 0 {
+		parameters = fmt.Sprintf("%-30s %d", "num_ctx", n)
+	}
 	r.Ctx.Response.Header.Set(api.HeaderModel, m.ID)
 	return r.Reply(fasthttp.StatusOK, ollamaShown{
 		Modelfile:  fmt.Sprintf("# Modelfile of %s, made from the gateway's catalogue\nFROM %s\n", m.ID, cmp.Or(weightsName(m.Checkpoint), m.ID)),
-		Parameters: ollamaParameters(options), Details: details, Info: ollamaInfo(m, details.Family, context), Capabilities: capabilities(m, w),
+		Parameters: parameters, Details: details, Info: ollamaInfo(m, details.Family, context), Capabilities: capabilities(m, w),
 	})
-}
-
-// parameterNames are the load options shown as parameters, under the dialect's own names where it has one.
-var parameterNames = []struct{ option, name string }{
-	{"ctx_size", "num_ctx"}, {"n_batch", "num_batch"}, {"steps", "steps"}, {"cfg_scale", "cfg_scale"}, {"width", "width"}, {"height", "height"},
-}
-
-// ollamaParameters returns the options that have their own value, one per line; 0 and -1 leave the choice to the
-// engine.
-func ollamaParameters(o recipe.Options) string {
-	var lines []string
-	for _, p := range parameterNames {
-		if v := o[p.option]; v != nil && v != int64(0) && v != int64(-1) {
-			lines = append(lines, fmt.Sprintf("%-30s %v", p.name, v))
-		}
-	}
-	return strings.Join(lines, "\n")
 }
 
 // ollamaInfo returns what is known of a model under the keys of GGUF metadata. Entries of an unknown architecture have
@@ -313,32 +300,29 @@ type ollamaStep struct {
 
 // linesOfPull is the format of the Ollama dialect, which repeats its last line when there is nothing new.
 func linesOfPull(r *web.Request, digest string) pullForm {
-	line := func(b []byte, step ollamaStep) []byte {
-		text, _ := json.Marshal(step) // texts and numbers always marshal
-		return append(append(b, text...), '\n')
+	id, dialect, answer := r.ID, r.Match.Dialect, ollamaStep{Status: "success"}
+	say := func(b []byte, p pullState) []byte {
+		step := ollamaStep{"pulling " + digest[:12], "sha256:" + digest, p.total, p.done}
+		if p.total == 0 {
+			step = ollamaStep{Status: "pulling manifest"}
+		}
+		switch {
+		case p.err != nil:
+			return append(b, dialect.StreamError(api.As(p.err), id)...)
+		case p.over && p.total > 0:
+			b = appendLine(b, step)
+			fallthrough
+		case p.over:
+			step = answer
+		}
+		return appendLine(b, step)
 	}
-	begin, answer := ollamaStep{Status: "pulling manifest"}, ollamaStep{Status: "success"}
-	step := func(done, total int64) ollamaStep {
-		return ollamaStep{"pulling " + digest[:12], "sha256:" + digest, total, done}
-	}
-	id, dialect := r.ID, r.Match.Dialect
-	return pullForm{
-		media: api.Ollama.StreamType(), begin: line(nil, begin),
-		progress: func(b []byte, done, total int64) []byte {
-			if total == 0 {
-				return b
-			}
-			return line(b, step(done, total))
-		},
-		keepalive: func(b []byte, done, total int64) []byte {
-			if total == 0 {
-				return line(b, begin)
-			}
-			return line(b, step(done, total))
-		},
-		fail: func(b []byte, err error) []byte { return append(b, dialect.StreamError(api.As(err), id)...) },
-		done: line(nil, answer), answer: answer,
-	}
+	return pullForm{media: api.Ollama.StreamType(), say: say, answer: answer}
+}
+
+func appendLine(b []byte, step ollamaStep) []byte {
+	text, _ := json.Marshal(step) // texts and numbers always marshal
+	return append(append(b, text...), '\n')
 }
 
 // OllamaDelete is DELETE /api/delete, see remove. A name that was given at run time is removed alone.

@@ -1,7 +1,6 @@
 package manage
 
 import (
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -9,7 +8,6 @@ import (
 	"reveille/gateway/models"
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
-	"reveille/infra/recipe"
 )
 
 // What a model's names reveal, and what they do not.
@@ -75,24 +73,6 @@ func TestOllamaCapabilities(t *testing.T) {
 	for _, tt := range tests {
 		if got := capabilities(&tt.model, models.Weights{}); got == nil || strings.Join(got, " ") != tt.want {
 			t.Errorf("%+v: %q, want %q", tt.model, got, tt.want)
-		}
-	}
-}
-
-func TestOllamaParameters(t *testing.T) {
-	gap := func(name string) string { return fmt.Sprintf("%-30s ", name) }
-	tests := []struct {
-		options recipe.Options
-		want    string
-	}{
-		{nil, ""},
-		{recipe.Options{"ctx_size": int64(-1), "n_batch": int64(0), "llamacpp_args": "--temp 1"}, ""},
-		{recipe.Options{"ctx_size": int64(4096), "n_batch": int64(512)}, gap("num_ctx") + "4096\n" + gap("num_batch") + "512"},
-		{recipe.Options{"steps": int64(20), "cfg_scale": 7.5}, gap("steps") + "20\n" + gap("cfg_scale") + "7.5"},
-	}
-	for _, tt := range tests {
-		if got := ollamaParameters(tt.options); got != tt.want {
-			t.Errorf("%v: %q, want %q", tt.options, got, tt.want)
 		}
 	}
 }

@@ -19,27 +19,18 @@ type optionsAnswer struct {
 	Name      string         `json:"model_name"`
 	Recipe    string         `json:"recipe"`
 	Saved     recipe.Options `json:"saved"`
-	Effective recipe.Options `json:"effective"` // of the next load, with its model_name: a body of POST /load
-	Defaults  recipe.Options `json:"defaults"`  // the same without the saved ones
-	Context   *int64         `json:"resolved_ctx_size"`
+	Effective recipe.Options `json:"effective"` // of the next load
 }
 
-// replyOptions answers with a model's options: those saved, and those in force if next were.
-func (s *Service) replyOptions(r *web.Request, m *catalog.Model, saved, next recipe.Options) error {
-	cat := s.cfg.Catalog()
-	text := ""
-	if len(next) > 0 {
-		text = next.Canonical()
+// replyOptions answers with a model's options: those saved, and those of its next load.
+func (s *Service) replyOptions(r *web.Request, m *catalog.Model) error {
+	saved, text := s.dir.Saved(m.ID), ""
+	if len(saved) > 0 {
+		text = saved.Canonical()
 	}
-	out := optionsAnswer{Name: m.ID, Recipe: m.Recipe, Saved: saved, Effective: s.dir.Next(cat, m, text), Defaults: s.dir.Next(cat, m, "")}
-	if n := s.dir.NextContext(m, s.dir.WeightsOf(cat, m), out.Effective); n > 0 {
-		out.Context = &n
-	}
+	out := optionsAnswer{m.ID, m.Recipe, saved, s.dir.Next(s.cfg.Catalog(), m, text)}
 	if !r.Manages() {
-		out.Saved, out.Effective, out.Defaults = redactOptions(out.Saved), redactOptions(out.Effective), redactOptions(out.Defaults)
-	}
-	for _, o := range []recipe.Options{out.Effective, out.Defaults} {
-		o["model_name"] = m.ID
+		out.Saved, out.Effective = redactOptions(out.Saved), redactOptions(out.Effective)
 	}
 	return r.Reply(fasthttp.StatusOK, out)
 }
@@ -54,16 +45,10 @@ func (s *Service) OptionsGet(r *web.Request) error {
 		return models.StoreError(err)
 	}
 	_, _ = s.dir.Fresh()
-	return s.replySaved(r, m)
+	return s.replyOptions(r, m)
 }
 
-func (s *Service) replySaved(r *web.Request, m *catalog.Model) error {
-	saved := s.dir.Saved(m.ID)
-	return s.replyOptions(r, m, saved, saved)
-}
-
-// OptionsSet saves options for a model's next loads. Others stay; null and, for arguments and texts, "" remove one. With
-// dry_run, it answers as if they were saved.
+// OptionsSet saves options for a model's next loads. Others stay; null and, for arguments and texts, "" remove one.
 func (s *Service) OptionsSet(r *web.Request) error {
 	body, err := r.Members()
 	if err != nil {
@@ -73,12 +58,6 @@ func (s *Service) OptionsSet(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	dry, err := web.FlagOf(body, "dry_run")
-	if err != nil {
-		return err
-	}
-	delete(body, "dry_run")
-	delete(body, "model_name") // effective has it
 	given, err := s.dir.OptionsOf(m, body)
 	if err != nil {
 		return err
@@ -94,9 +73,6 @@ func (s *Service) OptionsSet(r *web.Request) error {
 	next := s.dir.Saved(m.ID)
 	maps.Copy(next, given)
 	maps.DeleteFunc(next, func(_ string, v any) bool { return v == nil || v == "" })
-	if dry != nil && *dry {
-		return s.replyOptions(r, m, s.dir.Saved(m.ID), next)
-	}
 	return s.saveOptions(r, m, next)
 }
 
@@ -117,5 +93,5 @@ func (s *Service) saveOptions(r *web.Request, m *catalog.Model, o recipe.Options
 	if err := s.dir.Tables.Set(context.Background(), state.SavedOptions, m.ID, text); err != nil {
 		return err
 	}
-	return s.replySaved(r, m)
+	return s.replyOptions(r, m)
 }

@@ -29,22 +29,20 @@ func (s *Service) Pin(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	m, err := r.Members()
-	if err != nil {
+	var asked struct {
+		Pinned bool `json:"pinned"` // the route table requires it
+	}
+	if err := r.Into(&asked); err != nil {
 		return err
 	}
-	pinned, err := web.FlagOf(m, "pinned")
-	if err != nil {
-		return err
-	}
-	if err := s.setPin(model.ID, *pinned); err != nil { // the route table requires it
+	if err := s.setPin(model.ID, asked.Pinned); err != nil {
 		return err
 	}
 	message := "Model pinned"
-	if !*pinned {
+	if !asked.Pinned {
 		message = "Model unpinned"
 	}
-	return r.Reply(fasthttp.StatusOK, pinAnswer{"success", message, model.ID, *pinned})
+	return r.Reply(fasthttp.StatusOK, pinAnswer{"success", message, model.ID, asked.Pinned})
 }
 
 // pinWait bounds the wait for the runners to apply a pin.

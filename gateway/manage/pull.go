@@ -1,10 +1,10 @@
 package manage
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"strings"
 	"time"
 
@@ -34,7 +34,7 @@ func (s *Service) Pull(r *web.Request) error {
 	if err := json.Unmarshal(r.Body(), &reg); err != nil {
 		return api.New(api.InvalidType, "A field of the registration has the wrong type.").WithCause(err)
 	}
-	described := reg.Checkpoint != "" || len(reg.Checkpoints) > 0 || strings.HasPrefix(reg.Recipe, collectionRecipe)
+	described := reg.Checkpoint != "" || len(reg.Checkpoints) > 0
 	if described {
 		if r.Key.Limited() {
 			return api.RestrictedKey()
@@ -53,16 +53,19 @@ func (s *Service) Pull(r *web.Request) error {
 	return s.answerPull(r, m, r.Match.Route.Stream(values), eventsOfPull(r, m))
 }
 
-// pullForm is the format of a pull's messages: the events of the management routes, or the lines of the Ollama dialect. The
-// functions append a message.
+// pullState is what a streamed pull has to say.
+type pullState struct {
+	done, total int64 // bytes; total is 0 if unknown
+	quiet       bool  // nothing has changed since the last message
+	over        bool
+	err         error // with over
+}
+
+// pullForm is the format of a pull's messages: the events of the management routes, or the lines of the Ollama dialect.
 type pullForm struct {
-	media     string                                   // of a stream
-	begin     []byte                                   // its first message
-	progress  func(b []byte, done, total int64) []byte // in bytes; total is 0 if unknown
-	keepalive func(b []byte, done, total int64) []byte
-	fail      func(b []byte, err error) []byte
-	done      []byte // the last message
-	answer    any    // of a call without a stream
+	media  string // of a stream
+	say    func(b []byte, p pullState) []byte
+	answer any // of a call without a stream
 }
 
 // progress is one event of a streamed pull.
@@ -82,132 +85,100 @@ func eventsOfPull(r *web.Request, m *catalog.Model) pullForm {
 	}
 	answer := doneAnswer{"success", "Model is installed: " + m.ID}
 	id, dialect, name := r.ID, r.Match.Dialect, m.StableID()
-	return pullForm{
-		media: "text/event-stream; charset=utf-8",
-		progress: func(b []byte, done, total int64) []byte {
-			percent := 100.0
-			if total > 0 {
-				percent = float64(done) / float64(total) * 100
-			}
-			return event(b, "progress", progress{name, 1, 1, done, total, percent})
-		},
-		keepalive: func(b []byte, _, _ int64) []byte { return append(b, api.Ping...) },
-		fail: func(b []byte, err error) []byte {
-			return event(b, "error", json.RawMessage(dialect.Body(api.As(err), id)))
-		},
-		done: event(nil, "complete", answer), answer: answer,
+	say := func(b []byte, p pullState) []byte {
+		percent := 100.0
+		if p.total > 0 {
+			percent = float64(p.done) / float64(p.total) * 100
+		}
+		step := progress{name, 1, 1, p.done, p.total, percent}
+		switch {
+		case p.err != nil:
+			return event(b, "error", json.RawMessage(dialect.Body(api.As(p.err), id)))
+		case p.over:
+			return event(event(b, "progress", step), "complete", answer)
+		case p.quiet:
+			return append(b, api.Ping...)
+		}
+		return event(b, "progress", step)
 	}
+	return pullForm{media: "text/event-stream; charset=utf-8", say: say, answer: answer}
 }
 
 // answerPull answers when a model's weights are on a host, or at once with a stream that lasts until then.
 func (s *Service) answerPull(r *web.Request, m *catalog.Model, streams bool, form pullForm) error {
 	r.Ctx.Response.Header.Set(api.HeaderModel, m.ID)
-	remote := models.Remote(m) || catalog.ParseCheckpoint(m.MMProj).Scheme != catalog.SchemePath
-	w := s.dir.WeightsOf(s.cfg.Catalog(), m)
-	var err error
-	switch {
-	case remote && s.cfg.Draining():
+	pull := func(ctx context.Context) error { return s.cfg.Gate.Pull(ctx, m.ID) }
+	if remote := models.Remote(m) || catalog.ParseCheckpoint(m.MMProj).Scheme != catalog.SchemePath; !remote {
+		there := s.dir.WeightsOf(s.cfg.Catalog(), m).There
+		pull = func(context.Context) error {
+			if there {
+				return nil
+			}
+			return api.Newf(api.ModelFileNotFound, "The files of the model '%s' are not there.", m.ID)
+		}
+	} else if s.cfg.Draining() {
 		return api.GoingAway()
-	case remote && streams:
-		s.streamPull(r, m, form)
+	}
+	if streams {
+		s.streamPull(r, m, form, pull)
 		return nil
-	case remote:
-		ctx, stop := r.ClientContext()
-		defer stop()
-		err = s.cfg.Gate.Pull(ctx, m.ID) // one that takes longer than a request is held continues
-	case !w.There:
-		err = api.Newf(api.ModelFileNotFound, "The files of the model '%s' are not there.", m.ID)
 	}
-	switch {
-	case streams && err != nil:
-		r.Send(fasthttp.StatusOK, form.media, form.fail(form.begin, err))
-	case streams:
-		r.Send(fasthttp.StatusOK, form.media, append(form.progress(form.begin, w.Bytes, w.Bytes), form.done...))
-	case err != nil:
+	ctx, stop := r.ClientContext()
+	defer stop()
+	if err := pull(ctx); err != nil { // one that takes longer than a request is held continues
 		return r.UnlessLeft(err)
-	default:
-		return r.Reply(fasthttp.StatusOK, form.answer)
 	}
-	r.Ctx.Response.Header.Set("Cache-Control", "no-cache")
-	return nil
+	return r.Reply(fasthttp.StatusOK, form.answer)
 }
 
 // pullPoll is how often a streamed pull checks its progress.
 const pullPoll = 500 * time.Millisecond
 
-// streamPull answers with a stream until a model's weights are on a host, however long that takes.
-func (s *Service) streamPull(r *web.Request, m *catalog.Model, form pullForm) {
+// streamPull answers with a stream until a model's weights are on a host, however long that takes: a message for each observed
+// progress, and one after a long time without any. The pull continues when the client leaves.
+func (s *Service) streamPull(r *web.Request, m *catalog.Model, form pullForm, pull func(context.Context) error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	p := &pulling{s: s, model: m.ID, form: form, buf: form.begin, ended: make(chan error, 1), poll: time.NewTicker(pullPoll), sent: time.Now(), cancel: cancel}
-	p.watch = r.Watch(func() { cancel(relay.ErrGone) })
-	go func() {
-		err := s.cfg.Gate.Pull(ctx, m.ID)
-		for errors.Is(err, api.ModelLoading) && ctx.Err() == nil { // the wait timed out, the pull continues
-			err = s.cfg.Gate.Pull(ctx, m.ID)
-		}
-		p.ended <- err
-	}()
+	watch := r.Watch(func() { cancel(relay.ErrGone) })
 	r.Answered(fasthttp.StatusOK)
 	r.Ctx.Response.Header.Set("Cache-Control", "no-cache")
 	r.Ctx.SetContentType(form.media)
-	r.Ctx.SetBodyStream(p, -1)
 	r.Ctx.Response.ImmediateHeaderFlush = true
-}
-
-// pulling is the body of a streamed pull: a message for each observed progress, a keepalive after a long time without
-// any, and a final message. fasthttp reads and closes it in one goroutine.
-type pulling struct {
-	s      *Service
-	model  string
-	form   pullForm
-	ended  chan error // capacity 1
-	poll   *time.Ticker
-	watch  *relay.Watch
-	cancel context.CancelCauseFunc
-
-	buf         []byte
-	sent        time.Time // when the last message was
-	done, total int64     // bytes in the last message
-	over        bool
-}
-
-// Read waits for the next message and returns it.
-func (p *pulling) Read(b []byte) (int, error) {
-	for len(p.buf) == 0 {
-		if p.over {
-			return 0, io.EOF
-		}
-		select {
-		case err := <-p.ended:
-			p.over = true
-			switch {
-			case errors.Is(err, relay.ErrGone):
-			case err != nil:
-				p.buf = p.form.fail(p.buf, err)
-			default:
-				p.buf = append(p.form.progress(p.buf, p.total, p.total), p.form.done...)
+	r.Ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
+		defer watch.Stop()
+		defer cancel(nil)
+		ended := make(chan error, 1)
+		go func() {
+			err := pull(ctx)
+			for errors.Is(err, api.ModelLoading) && ctx.Err() == nil { // the wait timed out, the pull continues
+				err = pull(ctx)
 			}
-		case <-p.poll.C:
-			st, loading := p.s.cfg.Gate.ProgressOf(p.model)
-			if loading && st.BytesTotal > 0 && st.BytesDone != p.done {
-				p.done, p.total, p.sent = st.BytesDone, st.BytesTotal, time.Now()
-				p.buf = p.form.progress(p.buf, p.done, p.total)
-			} else if time.Since(p.sent) >= p.s.cfg.Keepalive {
-				p.buf, p.sent = p.form.keepalive(p.buf, p.done, p.total), time.Now()
+			ended <- err
+		}()
+		poll := time.NewTicker(pullPoll)
+		defer poll.Stop()
+		now, said := pullState{quiet: true}, time.Now()
+		for buf := form.say(nil, now); ; {
+			if _, err := w.Write(buf); err != nil || w.Flush() != nil || now.over {
+				return
+			}
+			for buf = buf[:0]; len(buf) == 0; {
+				select {
+				case now.err = <-ended:
+					now.over, now.done = true, now.total
+				case <-poll.C:
+					st, loading := s.cfg.Gate.ProgressOf(m.ID)
+					news := loading && st.BytesTotal > 0 && st.BytesDone != now.done
+					if !news && time.Since(said) < s.cfg.Keepalive {
+						continue
+					}
+					if now.quiet = !news; news {
+						now.done, now.total = st.BytesDone, st.BytesTotal
+					}
+				}
+				buf, said = form.say(buf, now), time.Now()
 			}
 		}
-	}
-	n := copy(b, p.buf)
-	p.buf = p.buf[n:]
-	return n, nil
-}
-
-// Close ends the wait; the pull continues.
-func (p *pulling) Close() error {
-	p.watch.Stop()
-	p.poll.Stop()
-	p.cancel(nil)
-	return nil
+	})
 }
 
 // Delete is POST /delete, see remove.

@@ -60,9 +60,6 @@ func (s *Service) Register(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, registerAnswer{"success", name.String(), m.ID, s.item(r, cat, m)})
 }
 
-// collectionRecipe begins the recipes of Lemonade that name other models instead of weights.
-const collectionRecipe = "collection"
-
 // admit checks a registration, stores it, and applies it.
 func (s *Service) admit(name string, reg registration) (*catalog.Model, error) {
 	if s.cfg.Overlay == nil {
@@ -76,9 +73,6 @@ func (s *Service) admit(name string, reg registration) (*catalog.Model, error) {
 		if space != models.UserSpace && strings.HasPrefix(plain, space) { // it would be found by the name of another model
 			return nil, api.Newf(api.InvalidType, "The model cannot be registered: names that begin with '%s' are reserved.", space).WithParam("model_name")
 		}
-	}
-	if strings.HasPrefix(reg.Recipe, collectionRecipe) {
-		return nil, api.New(api.UnsupportedParameter, "Collections of models are not supported; register each of the models.").WithParam("recipe")
 	}
 	name = models.UserSpace + plain
 	m := catalog.Model{

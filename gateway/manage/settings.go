@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/valyala/fasthttp"
 
@@ -20,120 +19,103 @@ import (
 
 // runtimeSettings are the settings that can be changed at run time, with the checks of their values. The pool's table of
 // run-time settings holds them as JSON.
-var runtimeSettings = map[string]func(json.RawMessage) string{
+var runtimeSettings = map[string]func(s *Service, name string, raw json.RawMessage) string{
 	"max_loaded_models": checkLimits,
 	"ctx_size":          checkContext,
-	recipe.LlamaCpp:     checkBackend,
-	"whispercpp":        checkBackend,
-	"sdcpp":             checkBackend,
-	"flm":               checkBackend,
+	recipe.LlamaCpp:     (*Service).checkBackend,
+	"whispercpp":        (*Service).checkBackend,
+	"sdcpp":             (*Service).checkBackend,
+	"flm":               (*Service).checkBackend,
 }
 
 // checkLimits checks for a limit for all types, or an object of limits by type.
-func checkLimits(raw json.RawMessage) string {
+func checkLimits(_ *Service, _ string, raw json.RawMessage) string {
+	var by map[policy.Type]int
 	var n int
 	if json.Unmarshal(raw, &n) == nil {
-		return checkLimit(n)
-	}
-	var by map[string]int
-	if json.Unmarshal(raw, &by) != nil {
+		by = map[policy.Type]int{policy.LLM: n}
+	} else if json.Unmarshal(raw, &by) != nil {
 		return "want a whole number, or an object of them by type"
 	}
 	for t, n := range by {
-		if !policy.Type(t).Valid() {
+		if !t.Valid() {
 			return "want the types llm, embedding, reranking, audio, image and tts only"
 		}
-		if why := checkLimit(n); why != "" {
-			return why
+		if (n < 1 || n > 1_000_000) && n != -1 {
+			return "want 1 to 1000000, or -1 for no limit"
 		}
-	}
-	return ""
-}
-
-func checkLimit(n int) string {
-	if (n < 1 || n > 1_000_000) && n != -1 {
-		return "want 1 to 1000000, or -1 for no limit"
 	}
 	return ""
 }
 
 // checkContext checks ctx_size against llamacpp's range, the widest. Recipes with a narrower range ignore values
 // outside it.
-func checkContext(raw json.RawMessage) string {
+func checkContext(_ *Service, _ string, raw json.RawMessage) string {
 	var n int64
 	if json.Unmarshal(raw, &n) != nil {
 		return "want a whole number of tokens, or -1 for automatic"
 	}
 	llamacpp := recipe.Shipped()[recipe.LlamaCpp]
-	if oe, ok := errors.AsType[*recipe.OptionError](recipe.CheckOptions(&llamacpp, recipe.Options{"ctx_size": n}, recipe.Client)); ok {
+	return refusedOption(&llamacpp, "ctx_size", n)
+}
+
+// checkBackend checks an object with an engine's backend against every recipe that has a choice of its backends. Arguments come
+// from the operator's files only.
+func (s *Service) checkBackend(name string, raw json.RawMessage) string {
+	var by map[string]*string
+	if json.Unmarshal(raw, &by) != nil || by == nil {
+		return "want an object with a text 'backend'"
+	}
+	for part, v := range by {
+		switch {
+		case v == nil || *v == "":
+		case part != "backend":
+			return "want 'backend' only"
+		default:
+			for _, rc := range s.cfg.Catalog().Recipes {
+				if _, has := rc.Options[name+"_backend"]; !has {
+					continue
+				}
+				if why := refusedOption(&rc, name+"_backend", *v); why != "" {
+					return "backend: " + why
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// refusedOption returns why a recipe refuses an option's value, "" if it does not.
+func refusedOption(rc *recipe.Recipe, name string, v any) string {
+	err := recipe.CheckOptions(rc, recipe.Options{name: v}, recipe.Client)
+	if oe, ok := errors.AsType[*recipe.OptionError](err); ok {
 		return oe.Reason
 	}
 	return ""
 }
 
-// checkBackend checks for an object with backend and args.
-func checkBackend(raw json.RawMessage) string {
-	var by map[string]*string
-	if json.Unmarshal(raw, &by) != nil || by == nil {
-		return "want an object with backend and args, both texts"
-	}
-	for name := range by {
-		if name != "backend" && name != "args" {
-			return "want backend and args only"
-		}
-	}
-	return ""
-}
-
-// checkEngine checks {backend, args} against every recipe that has them as options, as untrusted values.
-func (s *Service) checkEngine(name string, raw json.RawMessage) string {
-	var by map[string]*string
-	if json.Unmarshal(raw, &by) != nil {
-		return "" // a setting of another kind
-	}
-	cat := s.cfg.Catalog()
-	for part, v := range by {
-		option := name + "_" + part
-		for _, id := range slices.Sorted(maps.Keys(cat.Recipes)) {
-			rc := cat.Recipes[id]
-			if _, has := rc.Options[option]; !has || v == nil || *v == "" {
-				continue
-			}
-			if oe, ok := errors.AsType[*recipe.OptionError](recipe.CheckOptions(&rc, recipe.Options{option: *v}, recipe.Client)); ok {
-				return part + ": " + oe.Reason
-			}
-		}
-	}
-	return ""
-}
-
-// unflatten puts Lemonade's flat names of an engine's settings, such as llamacpp_args, into the object of that engine. Its other
-// member stays as it is.
-func (s *Service) unflatten(m map[string]json.RawMessage) error {
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		i := max(strings.LastIndexByte(name, '_'), 0)
-		engine, part := name[:i], name[min(i+1, len(name)):]
-		if _, known := runtimeSettings[engine]; !known || part != "args" && part != "backend" {
+// maxModels returns the slots of each type: the largest of the hosts' limits, 1 while no host has reported one.
+func maxModels(snap *state.Snapshot) map[policy.Type]int {
+	out := map[policy.Type]int{}
+	for _, h := range snap.Hosts {
+		limits, err := policy.ParseLimits(h.Limits)
+		if err != nil {
 			continue
 		}
-		if m[engine] == nil {
-			table, err := s.dir.Tables.Read(context.Background(), state.Runtime)
-			if err != nil {
-				return models.StoreError(err)
+		for _, t := range policy.Types() {
+			if n := limits.Of(t); n < 0 || out[t] < 0 {
+				out[t] = -1
+			} else {
+				out[t] = max(out[t], n)
 			}
-			m[engine] = json.RawMessage(table[engine])
 		}
-		by := map[string]json.RawMessage{}
-		_ = json.Unmarshal(m[engine], &by) // what is no object is replaced
-		by[part] = m[name]
-		whole, err := json.Marshal(by)
-		if err != nil {
-			return err
-		}
-		m[engine] = whole
-		delete(m, name)
 	}
-	return nil
+	for _, t := range policy.Types() {
+		if out[t] == 0 {
+			out[t] = 1
+		}
+	}
+	return out
 }
 
 type configSetAnswer struct {
@@ -147,10 +129,6 @@ func (s *Service) ConfigSet(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	given := slices.Sorted(maps.Keys(m))
-	if err := s.unflatten(m); err != nil {
-		return err
-	}
 	names := slices.Sorted(maps.Keys(m))
 	for _, name := range names {
 		check, known := runtimeSettings[name]
@@ -160,11 +138,7 @@ func (s *Service) ConfigSet(r *web.Request) error {
 		if string(m[name]) == "null" {
 			continue
 		}
-		why := check(m[name])
-		if why == "" {
-			why = s.checkEngine(name, m[name])
-		}
-		if why != "" {
+		if why := check(s, name, m[name]); why != "" {
 			return api.Newf(api.InvalidType, "'%s': %s.", name, why).WithParam(name)
 		}
 	}
@@ -177,24 +151,20 @@ func (s *Service) ConfigSet(r *web.Request) error {
 			return err
 		}
 	}
-	return r.Reply(fasthttp.StatusOK, configSetAnswer{"success", append([]string{}, given...)})
+	return r.Reply(fasthttp.StatusOK, configSetAnswer{"success", append([]string{}, names...)})
 }
 
-// ConfigGet returns the run-time settings, and the limits in force if none are set. Only managers see engines' arguments.
+// ConfigGet returns the run-time settings, and the limits in force if none are set.
 func (s *Service) ConfigGet(r *web.Request) error {
 	table, err := s.dir.Tables.Read(context.Background(), state.Runtime)
 	if err != nil {
 		return models.StoreError(err)
 	}
 	snap, _ := s.dir.Fresh()
-	limits := maxModels(snap)
-	delete(limits, "transcription")
-	out := map[string]any{"max_loaded_models": limits, "ctx_size": nil}
+	out := map[string]any{"max_loaded_models": maxModels(snap), "ctx_size": nil}
 	for name, value := range table {
 		if _, known := runtimeSettings[name]; known && json.Valid([]byte(value)) {
-			if out[name] = json.RawMessage(value); !r.Manages() {
-				out[name] = redactSetting(json.RawMessage(value))
-			}
+			out[name] = json.RawMessage(value)
 		}
 	}
 	return r.Reply(fasthttp.StatusOK, out)

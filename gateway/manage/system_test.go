@@ -9,13 +9,12 @@ import (
 
 func TestRecipeReport(t *testing.T) {
 	llamacpp := recipe.Shipped()[recipe.LlamaCpp]
-	for found, want := range map[bool]string{true: "installed", false: "installable"} {
-		r := recipeReport(&llamacpp, policy.CPU, found)
-		if r.Backends["cpu"].State != want || r.Backends["vulkan"].State != "unsupported" || r.Default != "cpu" {
-			t.Errorf("found %t: %+v", found, r)
-		}
+	r := recipeReport(&llamacpp, policy.CPU)
+	if r.Backends["cpu"].State != "supported" || r.Backends["vulkan"].State != "unsupported" {
+		t.Errorf("%+v", r)
 	}
-	if inPath(&recipe.Recipe{}) || !inPath(&recipe.Recipe{Command: []recipe.Group{{"sh"}}}) {
-		t.Error("a program is looked for in PATH")
+	one := recipeReport(&recipe.Recipe{Devices: policy.NPU}, policy.NPU)
+	if b := one.Backends["default"]; len(one.Backends) != 1 || b.State != "supported" || len(b.Devices) != 1 {
+		t.Errorf("%+v", one)
 	}
 }

@@ -25,8 +25,8 @@ func (s *Service) Unload(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	force, err := r.Force()
-	if err != nil {
+	var asked forced
+	if err := r.Into(&asked); err != nil {
 		return err
 	}
 	delete(members, "force")
@@ -39,7 +39,7 @@ func (s *Service) Unload(r *web.Request) error {
 	case !name.Set() && len(members) > 0:
 		return api.New(api.MissingRequiredParameter, "The body names no model: want 'model_name', or an empty body to unload all models.").WithParam("model_name")
 	case !name.Set():
-		gone, err := s.dir.Unload(ctx, "", force)
+		gone, err := s.dir.Unload(ctx, "", asked.Force)
 		if err != nil {
 			return r.UnlessLeft(err)
 		}
@@ -51,7 +51,7 @@ func (s *Service) Unload(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.dir.Unload(ctx, model.ID, force); err != nil {
+	if _, err := s.dir.Unload(ctx, model.ID, asked.Force); err != nil {
 		return r.UnlessLeft(err)
 	}
 	r.Ctx.Response.Header.Set(api.HeaderModel, model.ID)

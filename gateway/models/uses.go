@@ -11,9 +11,8 @@ import (
 // Uses records this gateway's own uses of models, which listings show before they reach the pool's state. The zero value is
 // ready; methods are safe for concurrent use.
 type Uses struct {
-	mu      sync.RWMutex
-	last    map[state.CopyID]*atomic.Int64 // µs since the epoch on this machine's clock; entries are never removed
-	streams map[string]int                 // open streams by model
+	mu   sync.RWMutex
+	last map[state.CopyID]*atomic.Int64 // µs since the epoch on this machine's clock; entries are never removed
 }
 
 // Note records a use at this moment.
@@ -53,23 +52,4 @@ func (u *Uses) LastOn(m *state.ModelRecord, host string) (at int64, own bool) {
 		return reported, false
 	}
 	return local.Load(), true
-}
-
-// Stream counts the start (1) or end (-1) of a stream of a model.
-func (u *Uses) Stream(model string, n int) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.streams == nil {
-		u.streams = map[string]int{}
-	}
-	if u.streams[model] += n; u.streams[model] == 0 {
-		delete(u.streams, model)
-	}
-}
-
-// Streaming reports whether a stream of the model is open here.
-func (u *Uses) Streaming(model string) bool {
-	u.mu.RLock()
-	defer u.mu.RUnlock()
-	return u.streams[model] > 0
 }

@@ -71,8 +71,8 @@ func Remote(m *catalog.Model) bool {
 // unknown. The first comes from the plan of a loaded copy, else from the options; the second from the plan or the
 // model's file.
 func (d *Directory) ContextOf(m *catalog.Model, w Weights, o recipe.Options) (now, most int64) {
-	now = contextAsked(o)
-	most = w.Context
+	asked, _ := o["ctx_size"].(int64) // -1 leaves it open
+	now, most = max(asked, 0), w.Context
 	if copies := d.cfg.Mirror.Snapshot().Copies(m.ID); len(copies) > 0 {
 		if p := planOf(copies[0]); p.Positions > 0 && p.Longest > 0 {
 			now, most = p.Longest, p.Positions
@@ -82,22 +82,6 @@ func (d *Directory) ContextOf(m *catalog.Model, w Weights, o recipe.Options) (no
 		now = most
 	}
 	return now, max(now, most)
-}
-
-// NextContext returns the context of a model's next load with options o, in tokens; 0 if unknown. The copy that is loaded may have
-// other options: it counts only where o leaves the context open.
-func (d *Directory) NextContext(m *catalog.Model, w Weights, o recipe.Options) int64 {
-	if n := contextAsked(o); n > 0 && m.Type == policy.LLM {
-		return n
-	}
-	now, _ := d.ContextOf(m, w, o)
-	return now
-}
-
-// contextAsked returns the context that options set, in tokens; 0 if they leave it open.
-func contextAsked(o recipe.Options) int64 {
-	n, _ := o["ctx_size"].(int64)
-	return max(n, 0)
 }
 
 // planContext is the part of a runner's plan about a model's context, in tokens; 0 if unknown.

@@ -33,15 +33,14 @@ func (r *Request) Send(status int, contentType string, body []byte) {
 const TextPlain = "text/plain; charset=utf-8"
 
 // Fields checks a JSON body and the fields that the route table names. An absent optional body counts as {}. The values
-// are in the order of the route's keys, followed by those of more.
-func (r *Request) Fields(more ...string) ([]jsonscan.Value, error) {
-	route, body := r.Match.Route, r.Body()
-	keys := append(append(make([]string, 0, len(route.Keys())+len(more)), route.Keys()...), more...)
-	values := make([]jsonscan.Value, len(keys))
-	if err := jsonscan.Scan(body, keys, values); err != nil {
+// are in the order of the route's keys.
+func (r *Request) Fields() ([]jsonscan.Value, error) {
+	route := r.Match.Route
+	values := make([]jsonscan.Value, len(route.Keys()))
+	if err := jsonscan.Scan(r.Body(), route.Keys(), values); err != nil {
 		return nil, api.BadJSON(err)
 	}
-	if e := route.Check(values[:len(route.Keys())]); e != nil {
+	if e := route.Check(values); e != nil {
 		return nil, e
 	}
 	return values, nil
@@ -57,50 +56,20 @@ func (r *Request) Body() []byte {
 }
 
 // Members decodes the members of a body that [Request.Fields] accepts.
-func (r *Request) Members() (map[string]json.RawMessage, error) {
+func (r *Request) Members() (m map[string]json.RawMessage, err error) { return m, r.Into(&m) }
+
+// Into decodes a body that [Request.Fields] accepts into v.
+func (r *Request) Into(v any) error {
 	if _, err := r.Fields(); err != nil {
-		return nil, err
+		return err
 	}
-	return r.members()
-}
-
-func (r *Request) members() (map[string]json.RawMessage, error) {
-	var m map[string]json.RawMessage
-	if err := json.Unmarshal(r.Body(), &m); err != nil {
-		return nil, api.New(api.InvalidJSON, "Invalid JSON body.").WithCause(err)
+	err := json.Unmarshal(r.Body(), v)
+	if wrong, is := errors.AsType[*json.UnmarshalTypeError](err); is {
+		return api.Newf(api.InvalidType, "'%s' must not be of type %s.", wrong.Field, wrong.Value).WithParam(wrong.Field)
+	} else if err != nil {
+		return api.New(api.InvalidJSON, "Invalid JSON body.").WithCause(err)
 	}
-	return m, nil
-}
-
-// TextOf returns a member that, if present, must be a JSON string.
-func TextOf(m map[string]json.RawMessage, name string) (string, error) {
-	var s *string
-	if raw := m[name]; raw != nil && json.Unmarshal(raw, &s) != nil {
-		return "", api.Newf(api.InvalidType, "'%s' must be a JSON string.", name).WithParam(name)
-	}
-	if s == nil {
-		return "", nil
-	}
-	return *s, nil
-}
-
-// FlagOf returns a member that, if present, must be true, false or null; nil for absent and null.
-func FlagOf(m map[string]json.RawMessage, name string) (*bool, error) {
-	var b *bool
-	if raw := m[name]; raw != nil && json.Unmarshal(raw, &b) != nil {
-		return nil, api.Newf(api.InvalidType, "'%s' must be true or false.", name).WithParam(name)
-	}
-	return b, nil
-}
-
-// Force reads a body's "force"; absent and null are false.
-func (r *Request) Force() (bool, error) {
-	m, err := r.members()
-	if err != nil {
-		return false, err
-	}
-	force, err := FlagOf(m, "force")
-	return force != nil && *force, err
+	return nil
 }
 
 // ClientContext returns a context that ends when the client leaves, with relay.ErrGone as its cause. Call stop before

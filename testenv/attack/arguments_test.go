@@ -98,7 +98,6 @@ hosts:
 			post("/v1/models/register", `{"model_name":"user.evil","checkpoint":"hf://lab/a/a.gguf","recipe":%q,"device":"cpu","recipe_options":{"%s_args":%s}}`, engine, engine, text)
 			if engine == "llamacpp" {
 				post("/v1/internal/set", `{"llamacpp":{"args":%s}}`, text)
-				post("/v1/internal/set", `{"llamacpp_args":%s}`, text)
 			}
 		}
 	}
