@@ -74,7 +74,7 @@ func TestOnce(t *testing.T) {
 		return out.String()
 	}
 	table := call("--once", "--dry-run")
-	for _, want := range []string{"ACTION  HOST", "unload  box   chat   planned  model_idle: unused for", "MODEL  HOST"} {
+	for _, want := range []string{"ACTION  HOST", "unload  box   chat   planned  model_idle: unused for", "box   ready"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in\n%s", want, table)
 		}
@@ -135,7 +135,7 @@ func TestLambda(t *testing.T) {
 			metrics++
 		}
 	}
-	if metrics != 6 { // pool, host and model, twice
+	if metrics != 2 {
 		t.Errorf("%d lines of metrics in\n%s", metrics, f.Log())
 	}
 }

@@ -171,7 +171,7 @@ func object(b []byte) []byte {
 
 // recordAnswer adds the exchange's complete answer to the pool's statistics, and returns it.
 func (x *exchange) recordAnswer() state.Answer {
-	a := state.Answer{Host: x.route.endpoint.Host, Model: x.call.model.ID}
+	var a state.Answer
 	var u usage
 	if u, a.Reported = x.seen.usage(); a.Reported {
 		a.Input, a.Output, a.Cached, a.PerSecond = u.Input, u.Output, u.Cached, u.PerSecond

@@ -61,8 +61,7 @@
 //	rv:{pool}:conv:<m>         hash        PutConversations                   24 h   host → JSON of what it has saved of
 //	                                                                                 the model's conversations
 //	rv:{pool}:convs            sorted set  conv_put                           24 h   these models, by end in ms
-//	rv:{pool}:stats            hash        usage, finish, model_drop          -      counters of the pool; requests per copy:
-//	                                                                                 served:<h>:<m>
+//	rv:{pool}:stats            hash        usage, finish, model_drop          -      counters of the pool
 //	rv:{pool}:idle             string      the warmer, with each sweep        24 h   its default idle time in ms, for
 //	                                                                                 listings; negative: never
 //	rv:{pool}:events           channel     every change                       -      JSON events for the mirrors of gateways;

@@ -23,7 +23,7 @@ func ParseURL(url string) (*redis.UniversalOptions, error) {
 	return universalOptions(Options{URL: url})
 }
 
-// Sources returns the scripts as they are sent to Redis 7, by name.
+// Sources returns the files of the scripts by name.
 func Sources() map[string]string {
 	out := map[string]string{}
 	files, _ := luaFiles.ReadDir("lua")
@@ -34,9 +34,6 @@ func Sources() map[string]string {
 	}
 	return out
 }
-
-// Plain reports whether the store found a server that does not know `#!lua`.
-func (s *Store) Plain() bool { return s.plain.Load() }
 
 // Breaker is a breaker by itself.
 type Breaker struct{ guarded }

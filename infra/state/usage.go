@@ -89,9 +89,8 @@ func (t *UsageReporter) Spent(key string) int64 {
 	return sum
 }
 
-// Answer is a complete answer of a model on a host, with what the engine told of it.
+// Answer is a complete answer of a model, with what the engine told of it.
 type Answer struct {
-	Host, Model           string
 	Reported              bool // the engine told how many tokens it took; else the rest is zero
 	Input, Output, Cached int64
 	PerSecond             float64       // tokens; ignored if not finite
@@ -103,7 +102,6 @@ func (t *UsageReporter) Answered(a Answer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b := t.noted
-	b.counters[servedBy(CopyID{a.Host, a.Model})]++
 	b.counters["request_count_total"]++
 	if !a.Reported {
 		return

@@ -140,7 +140,7 @@ func TestUsageIsOneOperation(t *testing.T) {
 	usage := state.NewUsageReporter(s)
 	must(t, b.rdb.ConfigResetStat(ctx).Err())
 	for range 1000 {
-		usage.Answered(state.Answer{Host: "h", Model: "m", Reported: true, Input: 1, Output: 1, PerSecond: 1})
+		usage.Answered(state.Answer{Reported: true, Input: 1, Output: 1, PerSecond: 1})
 	}
 	must(t, usage.Flush(ctx))
 	must(t, usage.Flush(ctx))
@@ -188,13 +188,13 @@ func TestUsageReporterKeepsWhatFailed(t *testing.T) {
 	must(t, s.Ping(ctx))
 	toucher := state.NewUsageReporter(s)
 	answered := func(output int64, perSecond float64) {
-		toucher.Answered(state.Answer{Host: "h", Model: "m", Reported: true, Output: output, PerSecond: perSecond})
+		toucher.Answered(state.Answer{Reported: true, Output: output, PerSecond: perSecond})
 	}
 	answered(1, 2.5)
 	answered(0, math.NaN())
 	answered(0, math.Inf(1))
 	toucher.Count("nonsense", math.NaN())
-	toucher.Answered(state.Answer{Host: "h", Model: "m"})
+	toucher.Answered(state.Answer{})
 	must(t, toucher.Flush(ctx))
 	answered(0, 0.5)
 

@@ -21,8 +21,8 @@ type Answer struct {
 	Failures int `json:"failures"`
 }
 
-// Handle sweeps once for a schedule event, and writes the metrics of the sweep to Deps.Out, one JSON line each, which
-// CloudWatch reads from the function's log. An error makes Lambda count the invocation as failed; the next event sweeps
+// Handle sweeps once for a schedule event, and writes the metrics of the sweep to Deps.Out, a line of JSON that CloudWatch
+// reads from the function's log. An error makes Lambda count the invocation as failed; the next event sweeps
 // again.
 func (w *Warmer) Handle(ctx context.Context, raw json.RawMessage) (Answer, error) {
 	var e Event

@@ -50,8 +50,6 @@ type Store interface {
 	EndUnseen(ctx context.Context, host string, limit time.Duration) error
 	EndOrphan(ctx context.Context, host string) error
 	Forget(ctx context.Context, host string, limit time.Duration) error
-	Stats(ctx context.Context) (map[string]float64, error)
-	Traffic(ctx context.Context) (map[state.CopyID]float64, error)
 }
 
 // Power turns hosts on and off; *power.Set implements it.
@@ -120,7 +118,7 @@ func Run(ctx context.Context, d Deps, s Settings) (Report, error) {
 	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
 	r := &run{Settings: s, store: d.Store, machines: d.Machines, log: d.Log, report: &Report{Pool: s.Pool, DryRun: s.DryRun}}
 	err := r.prepare(ctx, d)
-	for _, step := range []func(context.Context) error{r.repair, r.stopOrphans, r.unload, r.warm, r.sleep, r.reportTraffic} {
+	for _, step := range []func(context.Context) error{r.repair, r.stopOrphans, r.unload, r.warm, r.sleep, r.reportHosts} {
 		if err == nil {
 			err = step(ctx)
 		}

@@ -432,86 +432,42 @@ func TestAStoreThatIsAway(t *testing.T) {
 	}
 }
 
-func TestTraffic(t *testing.T) {
+// TestReport: the hosts as a table, and the pool's figures as CloudWatch reads them from a log.
+func TestReport(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box", "chat")
 		p.after(time.Minute)
-		gateway := state.NewUsageReporter(p.store)
-		for at, n := range map[state.CopyID]int{{Host: "box", Model: "chat"}: 3, {Host: "box", Model: "embed"}: 2, {Host: "box", Model: "no:more"}: 1, {Host: "gone", Model: "chat"}: 3} {
-			for range n {
-				gateway.Answered(state.Answer{Host: at.Host, Model: at.Model})
-			}
-		}
-		p.must(gateway.Flush(ctx))
 		r := p.sweep(settings)
-		var got []string
-		for _, h := range r.Hosts {
-			got = append(got, fmt.Sprintf("%s %s %v", h.Name, h.State, h.Requests))
-		}
-		for _, m := range r.Models {
-			got = append(got, fmt.Sprintf("%s/%s %s %v", m.Host, m.Name, m.State, m.Requests))
-		}
-		equal(t, "traffic", strings.Join(got, ", "), "box ready 6, far asleep 0, box/chat loaded 3, box/embed unloaded 2")
-		equal(t, "counters", fmt.Sprint(r.Counters), "map[request_count_total:9]")
-		var table bytes.Buffer
+		var table, line bytes.Buffer
 		p.must(r.Table(&table))
-		for _, row := range []string{"box   ready   1       0          0       6         1m0s  1m0s", "embed  box   unloaded  0          2         -"} {
+		for _, row := range []string{"box   ready   1       0          0", "far   asleep  0       0          0"} {
 			if !strings.Contains(table.String(), row) {
 				t.Errorf("no row %q in\n%s", row, table.String())
 			}
 		}
-	})
-}
-
-func TestMetrics(t *testing.T) {
-	onBoth(t, func(t *testing.T, p *pool) {
-		p.boot("box", "chat")
-		p.after(time.Minute)
-		gateway := state.NewUsageReporter(p.store)
-		for range 7 {
-			gateway.Answered(state.Answer{Host: "box", Model: "chat"})
-		}
-		p.must(gateway.Flush(ctx))
-		var out bytes.Buffer
-		p.must(p.sweep(settings).Metrics(&out))
-		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		equal(t, "lines: pool, two hosts, one model", len(lines), 4)
-		for i, of := range []map[string]any{
-			{"Pool": "main", "Hosts": 2.0, "HostsReady": 1.0, "Models": 1.0, "RequestsTotal": 7.0},
-			{"Pool": "main", "Host": "box", "Ready": 1.0, "UpSeconds": 60.0, "RequestsTotal": 7.0},
-			{"Pool": "main", "Host": "far", "Ready": 0.0, "RequestsTotal": 0.0},
-			{"Pool": "main", "Host": "box", "Model": "chat", "Loaded": 1.0, "IdleSeconds": 60.0, "RequestsTotal": 7.0},
-		} {
-			var flat map[string]any
-			p.must(json.Unmarshal([]byte(lines[i]), &flat))
-			for name, want := range of {
-				equal(t, name+" of line "+fmt.Sprint(i), flat[name], want)
-			}
-		}
-		for _, line := range lines {
-			var doc struct {
-				AWS struct {
-					Timestamp         int64
-					CloudWatchMetrics []struct {
-						Namespace  string
-						Dimensions [][]string
-						Metrics    []struct{ Name, Unit string }
-					}
-				} `json:"_aws"`
-			}
-			var flat map[string]any
-			p.must(json.Unmarshal([]byte(line), &doc))
-			p.must(json.Unmarshal([]byte(line), &flat))
-			equal(t, "timestamp", doc.AWS.Timestamp, p.clock.Load())
-			for _, d := range doc.AWS.CloudWatchMetrics[0].Dimensions[0] {
-				if s, ok := flat[d].(string); !ok || s == "" {
-					t.Errorf("dimension %s is not a text in %s", d, line)
+		p.must(r.Metrics(&line))
+		var flat map[string]any
+		var doc struct {
+			AWS struct {
+				Timestamp         int64
+				CloudWatchMetrics []struct {
+					Namespace  string
+					Dimensions [][]string
+					Metrics    []struct{ Name, Unit string }
 				}
-			}
-			for _, m := range doc.AWS.CloudWatchMetrics[0].Metrics {
-				if _, ok := flat[m.Name].(float64); !ok {
-					t.Errorf("metric %s is not a number in %s", m.Name, line)
-				}
+			} `json:"_aws"`
+		}
+		p.must(json.Unmarshal(line.Bytes(), &flat))
+		p.must(json.Unmarshal(line.Bytes(), &doc))
+		for name, want := range map[string]any{"Pool": "main", "Hosts": 2.0, "HostsReady": 1.0, "Models": 1.0, "Queued": 0.0} {
+			equal(t, name, flat[name], want)
+		}
+		equal(t, "timestamp", doc.AWS.Timestamp, p.clock.Load())
+		of := doc.AWS.CloudWatchMetrics[0]
+		equal(t, "namespace and dimensions", fmt.Sprint(of.Namespace, of.Dimensions), "Reveille[[Pool]]")
+		for _, m := range of.Metrics {
+			if _, ok := flat[m.Name].(float64); !ok {
+				t.Errorf("metric %s is not a number in %s", m.Name, line.String())
 			}
 		}
 	})
