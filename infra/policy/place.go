@@ -284,22 +284,14 @@ func refuse(want *Model, refused []hostAnswer) *Refusal {
 		return 0
 	}
 	top := 0
-	var sizes []Shortage
 	for _, v := range refused {
 		g := grade(v)
-		if v.refusal != nil && v.refusal.Code == TooLarge {
-			sizes = append(sizes, v.refusal.shortage())
-		}
 		if v.refusal != nil && g > 0 && (g > top || g == top && v.refusal.Budget > r.Budget) {
 			*r = *v.refusal
 		} else if g > top {
 			*r = Refusal{Code: NoHost, Model: want.ID, Type: want.Type}
 		}
 		top = max(top, g)
-	}
-	if r.Code == TooLarge {
-		slices.SortFunc(sizes, Shortage.compare)
-		r.Sizes = slices.Compact(sizes)
 	}
 	r.Hosts = make([]HostRefusal, len(refused))
 	for i, v := range refused {

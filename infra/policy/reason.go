@@ -74,32 +74,8 @@ type Refusal struct {
 	Parts  string   // what Need consists of, in words; "" if unknown
 	GPUs   string   // the GPUs concerned, such as "gpu:0, gpu:1"; for NoDevice those, or the number, that the host lacks; "" for a whole kind
 
-	// Sizes lists, for TooLarge, what each host lacks, each distinct shortage once. Only Place sets it.
-	Sizes []Shortage
 	// Hosts gives the reason of each host considered. Only Place sets it.
 	Hosts []HostRefusal
-}
-
-// A Shortage is what a model needs of a device and what a host offers, in bytes.
-type Shortage struct {
-	Device       Devices
-	Need, Budget int64
-	Others       int64
-	GPUs         string
-	Parts        string
-}
-
-func (r *Refusal) shortage() Shortage {
-	return Shortage{r.Device, r.Need, r.Budget, r.Others, r.GPUs, r.Parts}
-}
-
-// compare orders shortages by device, then the largest budget first.
-func (s Shortage) compare(o Shortage) int {
-	return cmp.Or(cmp.Compare(s.Device, o.Device), cmp.Compare(o.Budget, s.Budget), cmp.Compare(s.Need, o.Need), cmp.Compare(s.Others, o.Others), cmp.Compare(s.GPUs, o.GPUs), cmp.Compare(s.Parts, o.Parts))
-}
-
-func (s Shortage) String() string {
-	return fmt.Sprintf("needs %d bytes of %s memory, a host has %d%s%s%s", s.Need, s.Device, s.Budget, on(s.GPUs), beside(s.Others), made(s.Parts))
 }
 
 // made says what a need consists of.
@@ -136,13 +112,6 @@ type HostRefusal struct {
 func (r *Refusal) Error() string {
 	switch r.Code {
 	case TooLarge:
-		if len(r.Sizes) > 1 {
-			texts := make([]string, len(r.Sizes))
-			for i, s := range r.Sizes {
-				texts[i] = s.String()
-			}
-			return "model " + r.Model + " fits no host: it " + strings.Join(texts, "; it ")
-		}
 		return fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has%s%s%s", r.Model, r.Need, r.Device, r.Budget, on(r.GPUs), beside(r.Others), made(r.Parts))
 	case SlotsPinned:
 		by := strings.Join(r.HeldBy, ", ")
