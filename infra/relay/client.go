@@ -114,14 +114,6 @@ func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 	if !ok {
 		return nil, ErrBadRequest
 	}
-	body := req.Body
-	if req.Upload != nil {
-		var err error
-		if body, err = req.Upload.next(); err != nil {
-			call.Cancel(err)
-			return nil, &Error{Kind: ErrCancelled, Cause: call.Cause()}
-		}
-	}
 	for {
 		cn, reused, err := c.take(call)
 		if err != nil {
@@ -131,12 +123,7 @@ func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 			c: cn, client: c, call: call, reuse: !c.cfg.Single,
 			isHead: req.Method == "HEAD", upgrade: req.Upgrade != "", first: req.FirstByte, silence: req.Silence, probe: req.Probe,
 		}
-		n, err := cn.write(head, body, c.cfg.WriteTimeout)
-		if err == nil && req.Upload != nil {
-			var more int64
-			more, err = cn.upload(call, req.Upload, c.cfg.WriteTimeout)
-			n += more
-		}
+		n, err := cn.write(head, req.Body, c.cfg.WriteTimeout)
 		if err == nil {
 			r.sent()
 			return r, nil

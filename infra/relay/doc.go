@@ -3,8 +3,7 @@
 //
 // A Client sends a Request built from an allow-list of fields and returns a Response, which is also the body stream of
 // the client's answer. fasthttp's goroutine for the client reads it, without a pipe or a second goroutine. Events tracks
-// where an event stream may be interrupted. An Intake reads bodies of requests, and an Upload sends a long one on while it
-// arrives. A Call ends an exchange from outside, a Watcher notices when a client leaves, a Listener bounds writes and
+// where an event stream may be interrupted. An Intake reads bodies of requests. A Call ends an exchange from outside, a Watcher notices when a client leaves, a Listener bounds writes and
 // connections, and SmugglingCheck refuses requests with two framings.
 //
 // Guarantees:

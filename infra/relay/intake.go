@@ -154,18 +154,29 @@ func (in *Intake) fill(b *Body, src io.Reader, size, most int) (n int, err error
 	if err := in.Fits(size, most); err != nil {
 		return 0, err
 	}
-	var p pace
+	var reads int
+	var began, due time.Time // of the reads that fasthttp's deadline for the head does not bound
 	for size < 0 || n < size {
 		if b.buf == nil || n == len(*b.buf) {
 			if err := in.grow(b, n, size, most); err != nil {
 				return n, err
 			}
 		}
-		m, err := in.read(&p, b.ctx, src, (*b.buf)[n:], n, size)
+		if reads++; reads > 2 || size < 0 { // until the second read of a body with a Content-Length, that deadline applies
+			now := time.Now()
+			began = cmp.Or(began, now)
+			if next := in.due(began, now, n); next.Sub(due) > in.cfg.ReadTimeout/16 {
+				due = next
+				if err := b.ctx.Conn().SetReadDeadline(due); err != nil {
+					return n, ErrBodyBroken
+				}
+			}
+		}
+		m, err := src.Read((*b.buf)[n:])
 		if n += m; err == io.EOF {
 			break
 		} else if err != nil {
-			return n, err
+			return n, in.failure(err, due)
 		}
 		if n > most {
 			return n, ErrBodyTooLarge
@@ -175,35 +186,6 @@ func (in *Intake) fill(b *Body, src io.Reader, size, most int) (n int, err error
 		return n, ErrBodyBroken
 	}
 	return n, nil
-}
-
-// pace is how a body has arrived so far. fasthttp's deadline for the head applies until the second read of one with a
-// Content-Length.
-type pace struct {
-	reads      int
-	began, due time.Time
-}
-
-// read reads into buf what follows the first n bytes of a body of size bytes, or of chunks if size is negative. Errors other
-// than io.EOF are those of Read.
-func (in *Intake) read(p *pace, ctx *fasthttp.RequestCtx, src io.Reader, buf []byte, n, size int) (int, error) {
-	if p.reads++; p.reads > 2 || size < 0 {
-		now := time.Now()
-		if p.began.IsZero() {
-			p.began = now
-		}
-		if next := in.due(p.began, now, n); next.Sub(p.due) > in.cfg.ReadTimeout/16 {
-			p.due = next
-			if err := ctx.Conn().SetReadDeadline(p.due); err != nil {
-				return 0, ErrBodyBroken
-			}
-		}
-	}
-	m, err := src.Read(buf)
-	if err != nil && err != io.EOF {
-		err = in.failure(err, p.due)
-	}
-	return m, err
 }
 
 // due returns when the next bytes of a body must arrive, given n bytes since began.

@@ -23,9 +23,6 @@ type Request struct {
 	Fields []Field
 	// Body is sent with a Content-Length.
 	Body []byte
-	// Upload is sent in place of Body, while it arrives; nil for none. A body that does not arrive cancels the call, which must be
-	// there, with the reason.
-	Upload *Upload
 	// FirstByte bounds the wait for the complete head, counted from the end of sending, and the wait for the first
 	// bytes of the body, counted from the head; 0 means no bound.
 	FirstByte time.Duration
@@ -63,13 +60,9 @@ func (r *Request) appendHead(b []byte, host string, single bool) ([]byte, bool) 
 		b = append(b, ": "...)
 		b = append(b, f.Value...)
 	}
-	size := len(r.Body)
-	if r.Upload != nil {
-		size = r.Upload.Size()
-	}
-	if size > 0 || r.Method == "POST" || r.Method == "PUT" || r.Method == "PATCH" {
+	if len(r.Body) > 0 || r.Method == "POST" || r.Method == "PUT" || r.Method == "PATCH" {
 		b = append(b, "\r\nContent-Length: "...)
-		b = strconv.AppendInt(b, int64(size), 10)
+		b = strconv.AppendInt(b, int64(len(r.Body)), 10)
 	}
 	if r.Upgrade != "" {
 		b = append(append(b, "\r\nConnection: Upgrade\r\nUpgrade: "...), r.Upgrade...)

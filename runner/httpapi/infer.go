@@ -27,7 +27,6 @@ type modelRequest struct {
 	target         []byte // path and query
 	body           []byte
 	size           int                      // of the body
-	upload         *relay.Upload            // the body, in place of body; nil unless it is sent on while it arrives
 	field          func(name string) []byte // of infra/rpc, and those of the client that are passed on
 	handshake      *fasthttp.RequestHeader  // nil unless it asks for a WebSocket
 }
@@ -173,14 +172,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		return
 	}
 	x.watch = s.watcher.Arm(ctx.Conn(), func() { x.cancel(relay.ErrGone) })
-	if long && x.passes() {
-		var err error
-		if x.upload, err = s.intake.Upload(ctx); err != nil {
-			unread(err).send(ctx)
-			return
-		}
-		defer x.upload.Drop()
-	} else if long && !read() {
+	if long && !read() {
 		return
 	}
 	if q := x.queue(); q != nil {
@@ -221,14 +213,8 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	}
 }
 
-// longBody is the size in bytes from which a body is passed on while it arrives.
+// longBody is the size in bytes from which a body is read only once its model has taken the request.
 const longBody = 512 << 10
-
-// passes reports whether the body may be passed on while it arrives: the runner needs nothing of it, and the request's turn at the
-// engine is now. The gateway has checked what is in it.
-func (x *exchange) passes() bool {
-	return x.queue() == nil && x.table() == nil && x.tryPermit()
-}
 
 // acquire admits the request to its model, or returns the refusal.
 func (x *exchange) acquire() *reply {
@@ -303,7 +289,7 @@ type fields interface{ Set(name, value string) }
 func (x *exchange) engineRequest() *relay.Request {
 	s, req := x.s, &x.req
 	*req = relay.Request{
-		Method: x.method, Path: x.target, Body: x.text, Upload: x.upload,
+		Method: x.method, Path: x.target, Body: x.text,
 		FirstByte: firstByteLimit(s.cfg.FirstByte, x.size, len(x.field(rpc.HeaderStream)) > 0), Silence: LongAnswer * s.cfg.FirstByte,
 		Fields: x.reqFields[:0],
 	}
@@ -349,9 +335,6 @@ func (x *exchange) engineFailed(err error) *reply {
 	}
 	if errors.Is(err, relay.ErrBadRequest) {
 		return failure(fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The request cannot be passed on as it is.")
-	}
-	if errors.Is(err, relay.ErrBodySlow) || errors.Is(err, relay.ErrBodyBroken) {
-		return unread(err)
 	}
 	return failure(x.describeError(err))
 }

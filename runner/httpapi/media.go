@@ -10,11 +10,8 @@ import (
 // Every request with media contains at least one of mediaMarks.
 var mediaMarks = [...][]byte{[]byte("image"), []byte("audio"), []byte("multimodal_data")}
 
-// holdsMedia reports whether the body may contain images or audio. One that is passed on unread may.
+// holdsMedia reports whether the body may contain images or audio.
 func (x *exchange) holdsMedia() bool {
-	if x.upload != nil {
-		return true
-	}
 	for _, m := range mediaMarks {
 		if bytes.Contains(x.body, m) {
 			return true
