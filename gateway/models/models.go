@@ -36,7 +36,7 @@ type Directory struct {
 	Uses    Uses
 	aliased atomic.Pointer[aliased]
 	reader  reader
-	files   modelfile.Reader
+	facts   modelfile.Memory[modelfile.Facts]
 	clients clients
 }
 

@@ -42,8 +42,8 @@ func (d *Directory) WeightsOf(cat *catalog.Catalog, m *catalog.Model) Weights {
 		}
 		w.Created = max(w.Created, info.ModTime().Unix())
 		w.Folder = w.Folder || info.IsDir()
-		if place == m.Checkpoint {
-			w.Facts = d.files.Read(c.Path, info)
+		if place == m.Checkpoint && info.Mode().IsRegular() {
+			w.Facts, _ = d.facts.Read(c.Path, info, modelfile.Read)
 		}
 		if info.Mode().IsRegular() {
 			w.Bytes += info.Size()

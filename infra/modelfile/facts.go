@@ -7,8 +7,6 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"sync"
-	"time"
 )
 
 // maxContext bounds the context that is believed of a model, in tokens.
@@ -68,37 +66,3 @@ func Read(path string) (Facts, error) {
 
 // architecture is a name that is believed.
 var architecture = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
-
-// A Reader remembers the facts of files that have not changed since. The zero value is ready. It is safe for concurrent use.
-type Reader struct {
-	mu    sync.Mutex
-	known map[string]knownFacts
-}
-
-type knownFacts struct {
-	size  int64
-	date  time.Time
-	facts Facts
-}
-
-// Read is the function Read with a memory. info is of the file as it is now; what is not a regular file is not opened.
-func (r *Reader) Read(path string, info os.FileInfo) Facts {
-	if !info.Mode().IsRegular() {
-		return Facts{}
-	}
-	now := knownFacts{size: info.Size(), date: info.ModTime()}
-	r.mu.Lock()
-	was, known := r.known[path]
-	r.mu.Unlock()
-	if known && was.size == now.size && was.date.Equal(now.date) {
-		return was.facts
-	}
-	now.facts, _ = Read(path)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.known == nil || len(r.known) >= maxSound {
-		r.known = map[string]knownFacts{}
-	}
-	r.known[path] = now
-	return now.facts
-}

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"reveille/testenv"
 )
@@ -67,37 +66,3 @@ func TestReadTexts(t *testing.T) {
 	}
 }
 
-// A file is read again when its size or date is another, and only then.
-func TestReader(t *testing.T) {
-	var c Reader
-	date := time.Now().Add(-time.Hour)
-	path := filepath.Join(t.TempDir(), "m.gguf")
-	ask := func(raw []byte, date time.Time, want int64) {
-		t.Helper()
-		if err := os.WriteFile(path, raw, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(path, date, date); err != nil {
-			t.Fatal(err)
-		}
-		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := c.Read(path, info); got.Context != want {
-			t.Errorf("%+v, want %d", got, want)
-		}
-	}
-	one, two := begin(0, 1).text("a.context_length").num(uint32(4)).num(uint32(1)).Bytes(), begin(0, 1).text("a.context_length").num(uint32(4)).num(uint32(2)).Bytes()
-	ask(one, date, 1)
-	ask(two, date, 1) // which shows that it is not read
-	ask(two, date.Add(time.Second), 2)
-	ask(append(one, 0), date.Add(time.Second), 1)
-	folder, err := os.Stat(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := c.Read(path, folder); got != (Facts{}) {
-		t.Errorf("what is no file has facts: %+v", got)
-	}
-}

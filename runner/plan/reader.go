@@ -3,28 +3,14 @@ package plan
 import (
 	"os"
 	"path/filepath"
-	"sync"
-	"time"
+
+	"reveille/infra/modelfile"
 )
 
-// A Reader caches the metadata of unchanged files, so that a repeated read only checks the file's size and date. The
-// zero value is ready. It is safe for concurrent use.
-type Reader struct {
-	mu    sync.Mutex
-	known map[string]remembered
-}
+// A Reader remembers the metadata of unchanged files. The zero value is ready. It is safe for concurrent use.
+type Reader struct{ known modelfile.Memory[Meta] }
 
-type remembered struct {
-	size int64
-	date time.Time
-	meta Meta
-	err  error
-}
-
-// maxRemembered bounds the cache; dropped entries are read again.
-const maxRemembered = 1024
-
-// Read is the function Read with a cache.
+// Read is the function Read with a memory.
 func (r *Reader) Read(checkpoint string) (Meta, error) {
 	info, err := os.Stat(checkpoint)
 	if err != nil {
@@ -35,18 +21,7 @@ func (r *Reader) Read(checkpoint string) (Meta, error) {
 			info = c
 		}
 	}
-	now := remembered{size: info.Size(), date: info.ModTime()}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if was, ok := r.known[checkpoint]; ok && was.size == now.size && was.date.Equal(now.date) {
-		return was.meta, was.err
-	}
-	now.meta, now.err = Read(checkpoint)
-	if r.known == nil || len(r.known) >= maxRemembered {
-		r.known = map[string]remembered{}
-	}
-	r.known[checkpoint] = now
-	return now.meta, now.err
+	return r.known.Read(checkpoint, info, Read)
 }
 
 // For makes the plan of a load. If the metadata cannot be read, it returns the plain plan with a warning.
