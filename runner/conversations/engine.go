@@ -43,7 +43,6 @@ type Process struct {
 	Program    string   // path
 	Argv, Env  []string // Env as NAME=value
 	PerToken   int64    // bytes of the state of a token, as planned
-	Plan       string   // what Store.Useless knows it by
 }
 
 // Engine is one engine process. Call Stage after its start, Restore once before its first request, and Save before its
@@ -56,15 +55,13 @@ type Engine struct {
 	slots  int
 
 	// What makes the identity.
-	files      map[string]filestate.State // of the model and the program
-	paths      []string                   // of files, in order
-	parts      []string                   // the model's name, arguments and variables
-	id         Identity                   // set before identified is closed; zero: it cannot be known
+	files      []filestate.File // of the model and the program
+	parts      []string         // the model's name, arguments and variables
+	id         Identity         // set before identified is closed; zero: it cannot be known
 	identified chan struct{}
 	devices    deviceSet
 
 	perToken int64 // bytes, as planned
-	plan     string
 	reuse    reuse
 
 	forgotten uint64 // as in header
@@ -87,23 +84,13 @@ type stagedFile struct {
 
 // Prepare identifies an engine before it starts. It fails if a file cannot be inspected.
 func (s *Store) Prepare(p Process) (*Engine, error) {
-	program, err := filepath.EvalSymlinks(p.Program)
-	if err != nil {
-		return nil, err
-	}
-	parts, err := filestate.Parts(p.Checkpoint)
+	files, err := filestate.OfEngine(p.Checkpoint, p.Program, p.Env)
 	if err != nil {
 		return nil, err
 	}
 	e := &Engine{
-		store: s, files: map[string]filestate.State{}, log: s.cfg.Log.With("model", p.Model), staged: make(chan []stagedFile, 1),
-		perToken: p.PerToken, model: p.Model, plan: p.Plan, identified: make(chan struct{}), forgotten: s.lastForget(p.Model),
-	}
-	for _, path := range slices.Concat(parts, []string{program}, filestate.Libraries(program, p.Env)) {
-		if e.files[path], err = filestate.Settled(path); err != nil {
-			return nil, err
-		}
-		e.paths = append(e.paths, path)
+		store: s, files: files, log: s.cfg.Log.With("model", p.Model), staged: make(chan []stagedFile, 1),
+		perToken: p.PerToken, model: p.Model, identified: make(chan struct{}), forgotten: s.lastForget(p.Model),
 	}
 	// Models of one file may be for keys that do not trust each other.
 	e.parts = append([]string{"model " + p.Model}, numbersFrom(p.Argv)...)
@@ -138,16 +125,6 @@ func numbersFrom(argv []string) []string {
 		}
 	}
 	return out
-}
-
-// unchanged reports whether the model and the program are still the files that were identified.
-func (e *Engine) unchanged() bool {
-	for path, state := range e.files {
-		if !state.Is(path) {
-			return false
-		}
-	}
-	return true
 }
 
 // Stage begins to copy the conversations that are worth it into the engine's private folder, while the engine loads
@@ -256,7 +233,7 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 	case <-ctx.Done():
 		return
 	}
-	if !e.unchanged() {
+	if !filestate.Unchanged(e.files) {
 		return
 	}
 	tokens := 0
@@ -320,7 +297,7 @@ type slotState struct {
 // first, if that takes much less time than computing them anew would. It returns after at most stepTimeout, or when
 // ctx ends; what was saved by then is copied into the store later.
 func (e *Engine) Save(ctx context.Context) {
-	if e == nil || e.client == nil || !e.unchanged() {
+	if e == nil || e.client == nil || !filestate.Unchanged(e.files) {
 		return
 	}
 	if e.forgotten < e.store.lastForget(e.model) {
@@ -375,7 +352,6 @@ func (e *Engine) Save(ctx context.Context) {
 		e.store.measured(int64(f.Bytes), time.Since(began))
 		f.Identity, f.Devices, f.Model, f.Forgotten = e.id, e.devices, nameOf(e.model), e.forgotten
 		f.Tenant, f.Prompt, f.PromptMS = owner, prompt, float64(f.Tokens)*perToken*1000
-		f.unused, f.plan = e.reuse.unused(s.ID), e.plan
 		out = append(out, f)
 	}
 	if len(out) > 0 {

@@ -3,11 +3,11 @@ package conversations
 import "github.com/VictoriaMetrics/metrics"
 
 type meters struct {
-	saved, restored, tokens            *metrics.Counter
-	seconds                            *metrics.FloatCounter
-	unsaved, full, damaged, rejected   *metrics.Counter
-	fetched, unfetched, unused, notPut *metrics.Counter
-	forgotten, worthless               *metrics.Counter
+	saved, restored, tokens          *metrics.Counter
+	seconds                          *metrics.FloatCounter
+	unsaved, full, damaged, rejected *metrics.Counter
+	fetched, unfetched, notPut       *metrics.Counter
+	forgotten, worthless             *metrics.Counter
 }
 
 func newMeters(set *metrics.Set, s *Store) meters {
@@ -27,6 +27,6 @@ func newMeters(set *metrics.Set, s *Store) meters {
 		seconds: set.NewFloatCounter("reveille_runner_conversations_saved_seconds_total"),
 		unsaved: refused("engine_did_not_save"), full: refused("not_stored"), unfetched: refused("not_fetched"),
 		damaged: refused("damaged"), rejected: refused("engine_did_not_restore"), notPut: refused("not_in_bucket"),
-		forgotten: refused("forgotten"), worthless: refused("not_worth_it"), unused: refused("engine_did_not_reuse"),
+		forgotten: refused("forgotten"), worthless: refused("not_worth_it"),
 	}
 }

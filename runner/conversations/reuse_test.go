@@ -3,7 +3,6 @@ package conversations
 import (
 	"path/filepath"
 	"testing"
-	"time"
 )
 
 // turns runs an engine for one request, which makes slot 0 hold tokens of which it computed some, and returns how many
@@ -28,37 +27,20 @@ func turns(t *testing.T, s *Store, p Process, tokens []uint32, computed int, oth
 	return n
 }
 
-// An answer tells what it reused of a restored conversation. A model whose conversations go on without reusing
-// anything, twice in a row, is not saved for a day; a new chat in the same slot says nothing.
+// An answer tells what it reused of a restored conversation.
 func TestReuse(t *testing.T) {
 	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
-	p.Plan = "a plan"
-	turn := func(tokens []uint32, computed, want int, useless bool) {
+	turn := func(tokens []uint32, computed, want int) {
 		t.Helper()
 		if n := turns(t, s, p, tokens, computed, false); n != want {
 			t.Errorf("%d tokens were reused, want %d", n, want)
 		}
-		if got := s.Useless(p.Plan); got != useless {
-			t.Errorf("useless is %v, want %v", got, useless)
-		}
 	}
-	turn(count(1, 100), 100, 0, false) // the first turn: nothing is restored
-	turn(count(1, 150), 50, 100, false)
-	turn(count(1, 200), 200, 0, false) // the first strike
-	turn(count(1, 250), 50, 200, false)
-	turn(count(1, 300), 300, 0, false) // the first again
-	turn(count(2, 300), 300, 0, false) // a new chat
-	turn(count(2, 350), 350, 0, true)
-	if s.Useless("another plan") {
-		t.Error("another plan is useless, too")
-	}
-	s.mu.Lock()
-	s.useless[p.Plan] = useless{strikes, time.Now().Add(-s.cfg.TTL)}
-	s.mu.Unlock()
-	if s.Useless(p.Plan) {
-		t.Error("it is useless for good")
-	}
-	if n := turns(t, s, p, count(2, 400), 50, true); n != 0 {
+	turn(count(1, 100), 100, 0) // the first turn: nothing is restored
+	turn(count(1, 150), 50, 100)
+	turn(count(1, 200), 200, 0)
+	turn(count(2, 300), 300, 0) // a new chat
+	if n := turns(t, s, p, count(2, 350), 50, true); n != 0 {
 		t.Errorf("with two requests at once, %d tokens are said to be reused", n)
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/shirou/gopsutil/v4/disk"
 
 	"reveille/runner/engineslots"
+	"reveille/runner/filestate"
 )
 
 // DefaultTTL is how long a conversation is kept.
@@ -50,15 +51,15 @@ type deviceSet [8]byte
 // Store is the folder of saved conversations. It is safe for concurrent use. It removes the oldest ones to stay within
 // Config.Bytes.
 type Store struct {
-	cfg    Config
-	root   *os.Root
-	m      meters
-	bucket *bucket
-	work   sync.WaitGroup // calls of keep and of Engine.identify
+	cfg      Config
+	root     *os.Root
+	m        meters
+	bucket   *bucket
+	contents filestate.Contents
+	work     sync.WaitGroup // calls of keep and of Engine.identify
 
 	mu          sync.Mutex
-	contents    map[string]content // by path
-	hostPerByte float64            // seconds to fetch a byte from another host, smoothed; 0 before the first
+	hostPerByte float64 // seconds to fetch a byte from another host, smoothed; 0 before the first
 
 	closed      bool
 	entries     map[string]*entry // by file name
@@ -67,8 +68,7 @@ type Store struct {
 	pending     map[Identity]int  // calls of keep in progress
 	life        context.Context   // of work besides keep
 	end         context.CancelFunc
-	stored      chan struct{} // closed and replaced when one ends
-	useless     map[string]useless
+	stored      chan struct{}          // closed and replaced when one ends
 	forgettings map[string]*Forgetting // by model, "" of all
 	perByte     []float64              // seconds to save or restore a byte, of the last few times
 }
@@ -128,7 +128,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Identity]int{}, stored: make(chan struct{}),
-		contents: map[string]content{}, useless: map[string]useless{}, forgettings: map[string]*Forgetting{},
+		contents: filestate.Contents{Sampled: true}, forgettings: map[string]*Forgetting{},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.bucket = s.openBucket(cfg.Bucket)
@@ -300,8 +300,6 @@ type saved struct {
 	data    io.Reader // of header.Bytes bytes
 	file    *os.File  // that data reads, nil if fetched
 	fetched bool
-	plan    string
-	unused  *entry // restored before, into the same slot, without use
 }
 
 // storeAll copies files that an engine saved into the store, and closes them; then it puts them into the bucket. It
@@ -409,9 +407,6 @@ func (s *Store) storeOne(f saved) (e *entry, replaced []*entry, err error) {
 	}
 	for _, old := range s.newestLocked(f.Identity, f.Devices) {
 		if old.Tenant == f.Tenant && s.isPrefix(old, tokens) {
-			if old == f.unused {
-				s.strikeLocked(f.plan)
-			}
 			_ = s.removeLocked(old)
 			replaced = append(replaced, old)
 		}

@@ -180,7 +180,7 @@ func (l *Launcher) remember(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) 
 		return nil
 	}
 	e, err := l.Conversations.Prepare(conversations.Process{
-		Model: spec.Model, Checkpoint: spec.Checkpoint, Program: spec.Program, Argv: argv, Env: env, PerToken: pl.KVBytesPerToken, Plan: pl.Signature,
+		Model: spec.Model, Checkpoint: spec.Checkpoint, Program: spec.Program, Argv: argv, Env: env, PerToken: pl.KVBytesPerToken,
 	})
 	if err != nil {
 		l.Log.Warn("conversations are not kept", "model", spec.Model, "error", err)
@@ -235,9 +235,6 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 	p := l.plans.For(l.path(m.Checkpoint, m.SHA256), o, s)
 	if p.Estimate > 0 {
 		p.Signature = l.signature(m, r, opts, o, &p)
-	}
-	if p.Forgets == "" && l.Conversations.Useless(p.Signature) {
-		p.Forgets = "the engine reused nothing of what was restored"
 	}
 	return p, nil
 }

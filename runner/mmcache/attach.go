@@ -18,6 +18,7 @@ import (
 
 	"reveille/infra/catalog"
 	"reveille/infra/mmstats"
+	"reveille/runner/filestate"
 )
 
 // Environment variables that the interposer reads.
@@ -68,7 +69,7 @@ type Attachment struct {
 	path  string
 	ln    *net.UnixListener
 
-	files     []encoderFile
+	files     []filestate.File
 	started   chan bool     // receives once whether the files are those that the engine has read
 	decided   chan struct{} // closed when space and known are final
 	namespace Namespace
@@ -122,7 +123,7 @@ func (s *Server) Attach(m *catalog.Model, e Encoder) (*Attachment, error) {
 	if strings.ContainsAny(s.cfg.Library, " :") {
 		return nil, fmt.Errorf("%w: the dynamic linker takes no path with a space or colon: %s", ErrNoInterposer, s.cfg.Library)
 	}
-	files, err := e.files()
+	files, err := filestate.OfEngine(e.Projector, e.Program, e.Env)
 	if err != nil {
 		return nil, fmt.Errorf("mmcache: %w", err)
 	}
@@ -137,7 +138,7 @@ func (s *Server) Attach(m *catalog.Model, e Encoder) (*Attachment, error) {
 func (a *Attachment) identify(e Encoder) {
 	defer close(a.decided)
 	began := time.Now()
-	sum, err := e.digest(a.ctx, &a.s.digests, a.files)
+	sum, err := e.digest(a.ctx, &a.s.contents, a.files)
 	log := a.s.cfg.Log.With("model", a.model)
 	if err != nil {
 		if a.ctx.Err() == nil {
@@ -161,7 +162,7 @@ func (a *Attachment) identify(e Encoder) {
 // Attach, the engine stays uncached; later changes do not affect it. Started may be called once, and on nil.
 func (a *Attachment) Started() {
 	if a != nil {
-		a.started <- unchanged(a.files)
+		a.started <- filestate.Unchanged(a.files)
 	}
 }
 

@@ -4,15 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
 	"hash"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 
 	"reveille/runner/filestate"
 )
@@ -28,62 +22,14 @@ type Encoder struct {
 // Digest is the part of an entry's identity that says which encoder computed it.
 type Digest = [sha256.Size]byte
 
-// encoderFile is one file that an encoder's output depends on.
-type encoderFile struct {
-	label, path string
-	state       filestate.State
-}
-
-// files lists the encoder's files: the projector with all parts of a split one, the engine's program and its own
-// libraries. System libraries and drivers are not included.
-func (e Encoder) files() ([]encoderFile, error) {
-	var out []encoderFile
-	add := func(label, path string) error {
-		state, err := filestate.Settled(path)
-		if err != nil {
-			return err
-		}
-		out = append(out, encoderFile{label, path, state})
-		return nil
-	}
-	parts, err := filestate.Parts(e.Projector)
-	if err != nil {
-		return nil, err
-	}
-	for i, p := range parts {
-		if err := add("projector "+strconv.Itoa(i), p); err != nil {
-			return nil, err
-		}
-	}
-	program, err := filepath.EvalSymlinks(e.Program)
-	if err != nil {
-		return nil, err
-	}
-	if err := add("program", program); err != nil {
-		return nil, err
-	}
-	for _, lib := range filestate.Libraries(program, e.Env) {
-		if err := add("library "+filepath.Base(lib), lib); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-// unchanged reports whether all files are still in their recorded state.
-func unchanged(files []encoderFile) bool {
-	return !slices.ContainsFunc(files, func(f encoderFile) bool { return !f.state.Is(f.path) })
-}
-
 // digest returns the SHA-256 over the files' contents and everything else that affects the encoder's numbers.
-func (e Encoder) digest(ctx context.Context, d *digests, files []encoderFile) (Digest, error) {
+func (e Encoder) digest(ctx context.Context, contents *filestate.Contents, files []filestate.File) (Digest, error) {
 	h := sha256.New()
 	for _, f := range files {
-		sum, err := d.of(ctx, f)
+		sum, err := contents.Digest(ctx, f)
 		if err != nil {
 			return Digest{}, err
 		}
-		writePart(h, 1, []byte(f.label))
 		writePart(h, 2, sum[:])
 	}
 	for _, a := range encoderArgs(e.Argv) {
@@ -129,63 +75,4 @@ func encoderArgs(argv []string) []string {
 		}
 	}
 	return out
-}
-
-// digests caches the digests of files by path and state. It is safe for concurrent use.
-type digests struct {
-	mu sync.Mutex
-	m  map[string]fileDigest
-}
-
-type fileDigest struct {
-	state filestate.State
-	sum   Digest
-}
-
-const (
-	maxDigests  = 1024
-	digestChunk = 1 << 20
-)
-
-// of returns the SHA-256 of a file's content. It fails unless the file stays in state f while it is read.
-func (d *digests) of(ctx context.Context, f encoderFile) (Digest, error) {
-	d.mu.Lock()
-	known, ok := d.m[f.path]
-	d.mu.Unlock()
-	if ok && known.state == f.state {
-		return known.sum, nil
-	}
-	file, err := os.Open(f.path)
-	if err != nil {
-		return Digest{}, err
-	}
-	defer func() { _ = file.Close() }()
-	h := sha256.New()
-	buf := make([]byte, digestChunk)
-	for err == nil && ctx.Err() == nil {
-		var n int
-		n, err = file.Read(buf)
-		_, _ = h.Write(buf[:n])
-	}
-	if ctx.Err() != nil {
-		return Digest{}, ctx.Err()
-	}
-	if err != io.EOF {
-		return Digest{}, err
-	}
-	info, err := file.Stat()
-	if err != nil {
-		return Digest{}, err
-	}
-	if s, err := filestate.Of(info); err != nil || s != f.state {
-		return Digest{}, fmt.Errorf("%s changed", f.path)
-	}
-	sum := Digest(h.Sum(nil))
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.m == nil || len(d.m) >= maxDigests {
-		d.m = map[string]fileDigest{}
-	}
-	d.m[f.path] = fileDigest{f.state, sum}
-	return sum, nil
 }

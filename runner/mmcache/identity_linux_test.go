@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/runner/filestate"
 	"reveille/testenv/kit"
 )
 
@@ -34,9 +35,9 @@ func writeFile(t testing.TB, path, text string) {
 	}
 }
 
-func digestOf(t testing.TB, d *digests, e Encoder) Digest {
+func digestOf(t testing.TB, d *filestate.Contents, e Encoder) Digest {
 	t.Helper()
-	files, err := e.files()
+	files, err := filestate.OfEngine(e.Projector, e.Program, e.Env)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func digestOf(t testing.TB, d *digests, e Encoder) Digest {
 // TestEncoderDigest checks that equal contents in any place are the same encoder, and that any other content is
 // another.
 func TestEncoderDigest(t *testing.T) {
-	var d digests
+	var d filestate.Contents
 	base := digestOf(t, &d, fakeEncoder(t, "A"))
 	moved := fakeEncoder(t, "A")
 	moved.Argv = append(moved.Argv, "--ctx-size", "9", "-ub=7", "--kv-unified")
@@ -117,7 +118,7 @@ func TestEncoderFilesMissing(t *testing.T) {
 		if change(&e); name == "" {
 			continue
 		}
-		if files, err := e.files(); err == nil {
+		if files, err := filestate.OfEngine(e.Projector, e.Program, e.Env); err == nil {
 			t.Errorf("%s: %v", name, files)
 		}
 	}
@@ -126,7 +127,7 @@ func TestEncoderFilesMissing(t *testing.T) {
 	writeFile(t, e.Projector, "2")
 	first := strings.Replace(e.Projector, "00002-of", "00001-of", 1)
 	writeFile(t, first, "1")
-	var d digests
+	var d filestate.Contents
 	before := digestOf(t, &d, e)
 	writeFile(t, first, "one")
 	if digestOf(t, &d, e) == before {
@@ -136,17 +137,17 @@ func TestEncoderFilesMissing(t *testing.T) {
 
 func TestDigestChangesUnderRead(t *testing.T) {
 	e := fakeEncoder(t, "A")
-	files, err := e.files()
+	files, err := filestate.OfEngine(e.Projector, e.Program, e.Env)
 	if err != nil {
 		t.Fatal(err)
 	}
 	writeFile(t, e.Projector, "B")
-	if _, err := e.digest(t.Context(), &digests{}, files); err == nil {
+	if _, err := e.digest(t.Context(), &filestate.Contents{}, files); err == nil {
 		t.Error("hashed another state than the recorded one")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := fakeEncoder(t, "A").digest(ctx, &digests{}, files); err == nil {
+	if _, err := fakeEncoder(t, "A").digest(ctx, &filestate.Contents{}, files); err == nil {
 		t.Error("a cancelled digest was completed")
 	}
 }

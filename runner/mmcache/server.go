@@ -10,6 +10,8 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/redis/go-redis/v9"
+
+	"reveille/runner/filestate"
 )
 
 // Defaults of [Config].
@@ -70,8 +72,8 @@ type Server struct {
 	l2        *l2 // nil without Redis
 	m         *meters
 	encodings encodings
-	digests   digests
-	ctx       context.Context // ends with Close
+	contents  filestate.Contents // of encoders' files
+	ctx       context.Context    // ends with Close
 	cancel    context.CancelFunc
 
 	mu       sync.Mutex
