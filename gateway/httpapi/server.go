@@ -191,7 +191,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.inflight.cut(api.GoingAway()) // WebSockets; others have ended
 	s.work.Wait()
 	s.hub.Wait()
-	s.watcher.Close()
 	s.dir.Close()
 	return err
 }

@@ -84,7 +84,6 @@ func TestWarmPathAllocatesOneResponse(t *testing.T) {
 
 func TestShortWatchDoesNotAllocate(t *testing.T) {
 	w := NewWatcher(0)
-	defer w.Close()
 	a, b := net.Pipe()
 	defer func() { _ = a.Close(); _ = b.Close() }()
 	gone := func() {}

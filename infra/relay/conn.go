@@ -18,7 +18,7 @@ var (
 // another goroutine may only close nc (Call.Cancel).
 type conn struct {
 	nc  net.Conn
-	raw syscall.RawConn // nil if nc is not a plain socket, for example TLS
+	raw syscall.RawConn // read by hand, so that a connection waiting for bytes holds no buffer; nil if nc is no plain socket
 
 	buf    *[]byte // nil while there is nothing unread
 	lo, hi int     // unread is (*buf)[lo:hi]
@@ -125,7 +125,7 @@ func (c *conn) setReadDue(due time.Time) error {
 
 // read reads once into the free part of the buffer, and takes a buffer if there is none.
 func (c *conn) read() (int, error) {
-	if c.raw != nil && rawReads {
+	if c.raw != nil {
 		c.n, c.err = 0, nil
 		if err := c.raw.Read(c.readFn); err != nil {
 			return 0, err
@@ -142,10 +142,27 @@ func (c *conn) read() (int, error) {
 	return n, err
 }
 
+// tryRead reads once without blocking. False makes the runtime's poller wait for the socket and call again.
+func (c *conn) tryRead(fd uintptr) bool {
+	if c.buf == nil {
+		c.buf = takeBuffer(c.big)
+	}
+	for {
+		c.n, c.err = syscall.Read(int(fd), (*c.buf)[c.hi:])
+		if c.err != syscall.EINTR {
+			break
+		}
+	}
+	if c.n <= 0 && c.hi == 0 {
+		c.drop()
+	}
+	return c.err != syscall.EAGAIN
+}
+
 // readNow reads what has arrived once the deadline has passed, since read would fail without trying. It returns errDue
 // if nothing has.
 func (c *conn) readNow() (int, error) {
-	if c.raw == nil || !rawReads {
+	if c.raw == nil {
 		return 0, errDue
 	}
 	c.n, c.err = 0, nil
@@ -168,12 +185,23 @@ func (c *conn) result() (int, error) {
 
 // isStale reports whether the upstream has closed an idle connection, or sent unexpected bytes on it.
 func (c *conn) isStale() bool {
-	if c.raw == nil || !rawReads {
+	if c.raw == nil {
 		return false
 	}
 	c.stale = true // stale unless Control succeeds, so that the connection is closed
 	_ = c.raw.Control(c.peekFn)
 	return c.stale
+}
+
+// tryPeek checks whether an idle connection is still open and silent.
+func (c *conn) tryPeek(fd uintptr) {
+	for {
+		_, _, err := syscall.Recvfrom(int(fd), c.peeked[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		if err != syscall.EINTR {
+			c.stale = err != syscall.EAGAIN
+			return
+		}
+	}
 }
 
 // write sends head and body, in one write if the body fits into the space behind head. n counts the bytes that the

@@ -310,7 +310,6 @@ func TestSoak(t *testing.T) {
 	}()
 	c := u.client(t, Config{MaxIdle: 64, IdleTimeout: 5 * time.Millisecond})
 	w := NewWatcher(2 * time.Millisecond)
-	t.Cleanup(w.Close)
 	addr := frontend(t, ListenerConfig{WriteTimeout: soakPatience}, soakHandler(c, w, &open))
 	end := time.Now().Add(*soakFor)
 	var wg sync.WaitGroup

@@ -88,7 +88,6 @@ func (s *Server) Serve(ln net.Listener) error {
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.cfg.Ring.Close()
 	err := s.http.ShutdownWithContext(ctx)
-	s.watcher.Close()
 	s.watchdog.close()
 	return err
 }
