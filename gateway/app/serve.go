@@ -118,7 +118,6 @@ func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logg
 	}
 	defer endAccess()
 	credentials := awssecret.FollowRedis(s.RedisSecret, log)
-	defer credentials.Close()
 	store, err := state.Open(state.Options{URL: s.RedisURL, Credentials: credentials, Pool: s.Pool, Secret: p.secret, Log: log})
 	if err != nil {
 		return err

@@ -43,7 +43,6 @@ func (c *MM) Run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	credentials := awssecret.FollowRedis(redis.RedisSecret, slog.New(slog.DiscardHandler))
-	defer credentials.Close()
 	o := state.Options{URL: redis.RedisURL, Credentials: credentials, Pool: redis.Pool, Timeout: mmTimeout, Unverified: true}
 	rdb, err := state.Client(o)
 	if err != nil {

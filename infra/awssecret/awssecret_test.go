@@ -64,7 +64,6 @@ func TestFollowRedis(t *testing.T) {
 		}
 	}
 	c := FollowRedis("redis", slog.New(slog.DiscardHandler))
-	t.Cleanup(c.Close)
 	store, err := state.Open(state.Options{URL: "redis://" + admin.Options().Addr, Timeout: 10 * time.Second, Credentials: c})
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 // Redis says where the pool's state is.
 type Redis struct {
 	RedisURL    string `help:"Redis of the pool: redis://, rediss:// or unix://; several hosts with commas, or ?cluster=true, are a Cluster; ?master_name=NAME asks Sentinels; ?read_timeout=1s bounds each call (default 150ms)." default:"redis://127.0.0.1:6379/0"`
-	RedisSecret string `help:"Secret of AWS Secrets Manager with the user and the password of Redis, {\"username\": …, \"password\": …}, in place of those of the URL. It is read again every minute, so that a rotation needs no restart."`
+	RedisSecret string `help:"Secret of AWS Secrets Manager with the user and the password of Redis, {\"username\": …, \"password\": …}, in place of those of the URL. It is read again for new connections, at most once a minute, so that a rotation needs no restart."`
 	Pool        string `help:"Name of the deployment; all its keys carry it as {NAME}." default:"main"`
 }
 

@@ -2,7 +2,6 @@ package modelfile
 
 import (
 	"bytes"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -65,4 +64,3 @@ func TestReadTexts(t *testing.T) {
 		}
 	}
 }
-

@@ -140,7 +140,7 @@ func TestDepartureCancelsTheUpstream(t *testing.T) {
 
 // Arms and stops watches at any moment around the delay and the departure.
 func TestWatchChurn(t *testing.T) {
-	w := NewWatcher(100*time.Microsecond)
+	w := NewWatcher(100 * time.Microsecond)
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {

@@ -6,119 +6,74 @@ import (
 	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9/auth"
 )
 
 // readCredentials reads the present user and password of Redis, wherever they are kept. The user may be "".
 type readCredentials func(ctx context.Context) (user, password string, err error)
 
 const (
-	credentialsFresh = time.Minute      // between two readings
-	credentialsRetry = 5 * time.Second  // after one that failed
+	credentialsFresh = time.Minute      // until they are read again for a new connection
 	credentialsRead  = 10 * time.Second // longest reading
-	credentialsWait  = 5 * time.Second  // longest that a new connection waits for the first reading
 )
 
 var errNoCredentials = errors.New("the credentials of Redis have not been read yet")
 
-// Credentials follow a user and a password that change while programs run: within a minute of a change new connections
-// use the new ones, and the pooled ones authenticate again. Whatever changes them must let Redis accept the old ones
-// until then. Several stores may share them. They are safe for concurrent use.
+// Credentials are a user and a password that may change while programs run. They are read for new connections, at most once
+// a minute; connections in use stay authenticated. Several stores may share them. They are safe for concurrent use.
 type Credentials struct {
-	read readCredentials
-	log  *slog.Logger
-	end  context.CancelFunc
-	done chan struct{}
+	read  readCredentials
+	log   *slog.Logger
+	fresh time.Duration
 
-	first     chan struct{} // closed once there are some
-	mu        sync.Mutex
-	current   auth.Credentials
-	listeners map[auth.CredentialsListener]struct{}
+	mu             sync.Mutex
+	user, password string
+	known          bool
+	began          time.Time     // of the last reading
+	reading        chan struct{} // closed when it ends; nil unless one is in progress
 }
 
-// FollowCredentials begins to follow what read returns. The caller must Close it, after the stores that use it. It does not
-// wait for the first reading; until then a connection fails.
+// FollowCredentials returns what read returns now and later.
 func FollowCredentials(read readCredentials, log *slog.Logger) *Credentials {
-	return followCredentials(read, log, credentialsFresh)
+	return &Credentials{read: read, log: log, fresh: credentialsFresh}
 }
 
-func followCredentials(read readCredentials, log *slog.Logger, every time.Duration) *Credentials {
-	ctx, end := context.WithCancel(context.Background())
-	c := &Credentials{
-		read: read, log: log, end: end, done: make(chan struct{}),
-		first: make(chan struct{}), listeners: map[auth.CredentialsListener]struct{}{},
+// current returns the credentials for a new connection. If they are not fresh it waits for a reading until ctx ends, and
+// then returns the last ones.
+func (c *Credentials) current(ctx context.Context) (user, password string, err error) {
+	c.mu.Lock()
+	if c.reading == nil && time.Since(c.began) > c.fresh {
+		c.began, c.reading = time.Now(), make(chan struct{})
+		go c.refresh(c.reading) // not within ctx: a call is bounded more tightly than a reading
 	}
-	go c.run(ctx, every)
-	return c
-}
-
-// Close ends the readings. A nil Credentials may be closed.
-func (c *Credentials) Close() {
-	if c != nil {
-		c.end()
-		<-c.done
-	}
-}
-
-func (c *Credentials) run(ctx context.Context, every time.Duration) {
-	defer close(c.done)
-	for {
-		wait := every
-		if err := c.refresh(ctx); err != nil && ctx.Err() == nil {
-			c.log.Error("the credentials of Redis were not read; the last ones stay", "error", err)
-			wait = min(every, credentialsRetry)
-		}
+	reading := c.reading
+	c.mu.Unlock()
+	if reading != nil {
 		select {
+		case <-reading:
 		case <-ctx.Done():
-			return
-		case <-time.After(wait):
 		}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.known {
+		return "", "", errNoCredentials
+	}
+	return c.user, c.password, nil
 }
 
-// refresh reads once, and tells every connection of new credentials.
-func (c *Credentials) refresh(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, credentialsRead)
+// refresh reads once. After a failure, the next connection reads again.
+func (c *Credentials) refresh(done chan struct{}) {
+	ctx, cancel := context.WithTimeout(context.Background(), credentialsRead)
 	defer cancel()
 	user, password, err := c.read(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer close(done)
+	c.reading = nil
 	if err != nil {
-		return err
+		c.began = time.Time{}
+		c.log.Error("the credentials of Redis were not read; the last ones stay", "error", err)
+		return
 	}
-	next := auth.NewBasicCredentials(user, password)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.current == nil:
-		close(c.first)
-	case c.current.RawCredentials() == next.RawCredentials():
-		return nil
-	default:
-		c.log.Info("the credentials of Redis changed", "user", user)
-	}
-	c.current = next
-	for l := range c.listeners {
-		l.OnNext(next) // only marks its connection
-	}
-	return nil
-}
-
-// Subscribe implements auth.StreamingCredentialsProvider for the client library.
-func (c *Credentials) Subscribe(l auth.CredentialsListener) (auth.Credentials, auth.UnsubscribeFunc, error) {
-	select {
-	case <-c.first:
-	case <-c.done:
-		return nil, nil, errNoCredentials
-	case <-time.After(credentialsWait):
-		return nil, nil, errNoCredentials
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.listeners[l] = struct{}{}
-	return c.current, func() error {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.listeners, l)
-		return nil
-	}, nil
+	c.user, c.password, c.known = user, password, true
 }

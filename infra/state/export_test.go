@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -57,5 +58,7 @@ func (m *Mirror) CatchUp(ctx context.Context) { m.readDue(ctx) }
 // OwnRevision returns the revision of the host alone.
 func (h *HostRecord) OwnRevision() uint64 { return h.revision }
 
-// FollowCredentialsEvery is FollowCredentials with another time between two readings.
-var FollowCredentialsEvery = followCredentials
+// FollowCredentialsEvery is FollowCredentials that reads for each connection made after every.
+func FollowCredentialsEvery(read readCredentials, log *slog.Logger, every time.Duration) *Credentials {
+	return &Credentials{read: read, log: log, fresh: every}
+}

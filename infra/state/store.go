@@ -23,7 +23,7 @@ type Options struct {
 	Log     *slog.Logger  // default: discard
 	Now     func() int64  // ms since the epoch for scripts, simulations only; nil means Redis' own clock
 
-	// Credentials replace the user and password of the URL; nil keeps those. The caller closes them after the Store.
+	// Credentials replace the user and password of the URL; nil keeps those.
 	Credentials *Credentials
 
 	// Unverified accepts a catalogue whatever its signature, for programs that only display it.

@@ -67,7 +67,7 @@ func universalOptions(o Options) (*redis.UniversalOptions, error) {
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 	if o.Credentials != nil {
-		uo.StreamingCredentialsProvider = o.Credentials
+		uo.CredentialsProviderContext = o.Credentials.current
 	}
 	return uo, nil
 }

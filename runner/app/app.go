@@ -80,7 +80,6 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	}
 	defer ln.Close()
 	credentials := awssecret.FollowRedis(s.RedisSecret, log)
-	defer credentials.Close()
 	store, err := state.Open(state.Options{URL: s.RedisURL, Credentials: credentials, Pool: s.Pool, Secret: p.secret, Log: log})
 	if err != nil {
 		return err

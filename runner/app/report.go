@@ -24,7 +24,6 @@ func Report(ctx context.Context, s ReportSettings) error {
 		return errors.New("--host (REVEILLE_HOST) is missing")
 	}
 	credentials := awssecret.FollowRedis(s.RedisSecret, slog.New(slog.DiscardHandler))
-	defer credentials.Close()
 	store, err := state.Open(state.Options{URL: s.RedisURL, Credentials: credentials, Pool: s.Pool, Timeout: 5 * time.Second})
 	if err != nil {
 		return err

@@ -23,7 +23,6 @@ const (
 	maxFields    = 8        // fields per key's hash
 	queueLen     = 256      // entries waiting to be written ...
 	queueBytes   = 64 << 20 // ... and their floats; what exceeds either limit is not written
-	putsAtOnce   = 16       // in one pipeline
 	writeTimeout = 2 * time.Second
 )
 
@@ -127,75 +126,41 @@ func (s *l2) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case p := <-s.queue:
-			batch := []put{p}
-			for len(batch) < putsAtOnce {
-				select {
-				case p := <-s.queue:
-					batch = append(batch, p)
-					continue
-				default:
-				}
-				break
+			s.queued.Add(-int64(len(p.e.Floats)))
+			if err := s.write(ctx, p); err != nil {
+				s.m.redisErrors.Inc()
 			}
-			for _, p := range batch {
-				s.queued.Add(-int64(len(p.e.Floats)))
-			}
-			s.write(ctx, batch)
 		}
 	}
 }
 
-func (s *l2) write(ctx context.Context, batch []put) {
+// write writes an entry, if the quota and the key's hash have room for it.
+func (s *l2) write(ctx context.Context, p put) error {
 	if !s.writes.Allow() {
-		s.m.redisErrors.Inc()
-		return
+		return errors.New("Redis did not answer lately")
 	}
-	var size int64
-	for _, p := range batch {
-		size += int64(len(p.e.Floats))
-	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout+fetchTime(size))
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout+fetchTime(int64(len(p.e.Floats))))
 	defer cancel()
-	pipe := s.rdb.Pipeline()
-	cmds, values, puts := []*redis.Cmd{}, [][]byte{}, []put{}
-	for _, p := range batch {
-		v := s.codec.Encode(p.sig, p.id, p.e)
-		if ok, err := s.quota.reserve(ctx, int64(len(v))); err != nil || !ok {
-			if err != nil {
-				s.m.redisErrors.Inc()
-				s.writes.record(err)
-			} else {
-				s.m.refused[reasonQuota].Inc()
-			}
-			continue
-		}
-		cmds = append(cmds, pipe.Eval(ctx, luaPut, []string{redisKey(p.sig, p.id.Key)},
-			hex.EncodeToString(p.id.Field[:]), v, s.ttl.Milliseconds(), maxFields))
-		values, puts = append(values, v), append(puts, p)
+	v := s.codec.Encode(p.sig, p.id, p.e)
+	fits, err := s.quota.reserve(ctx, int64(len(v)))
+	switch {
+	case err != nil:
+		s.writes.record(err)
+		return err
+	case !fits:
+		s.m.refused[reasonQuota].Inc()
+		return nil
 	}
-	if len(cmds) == 0 {
-		return
+	n, err := s.rdb.Eval(ctx, luaPut, []string{redisKey(p.sig, p.id.Key)}, hex.EncodeToString(p.id.Field[:]), v, s.ttl.Milliseconds(), maxFields).Int()
+	switch {
+	case err != nil:
+	case n < 0:
+		s.m.refused[reasonFields].Inc()
+	default:
+		s.m.redisWritten.Add(len(v))
+		s.log.Debug("encoder cache entry shared", "key", redisKey(p.sig, p.id.Key), "bytes", len(v))
+		err = s.quota.add(ctx, int64(len(v)))
 	}
-	_, _ = pipe.Exec(ctx)
-	var failure error
-	var stored int64
-	for i, cmd := range cmds {
-		switch n, err := cmd.Int(); {
-		case err != nil:
-			failure = err
-		case n < 0:
-			s.m.refused[reasonFields].Inc()
-		default:
-			stored += int64(len(values[i]))
-			s.m.redisWritten.Add(len(values[i]))
-			s.log.Debug("encoder cache entry shared", "key", redisKey(puts[i].sig, puts[i].id.Key), "bytes", len(values[i]))
-		}
-	}
-	if err := s.quota.add(ctx, stored); err != nil && failure == nil {
-		failure = err
-	}
-	s.writes.record(failure)
-	if failure != nil {
-		s.m.redisErrors.Inc()
-	}
+	s.writes.record(err)
+	return err
 }

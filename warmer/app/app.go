@@ -67,8 +67,6 @@ type Warmer struct {
 	settings Settings
 	deps     Deps
 	store    *state.Store
-
-	credentials *state.Credentials
 }
 
 // storeTimeout bounds one call to Redis: a sweep has time, unlike a request.
@@ -99,17 +97,13 @@ func New(s Settings, d Deps) (*Warmer, error) {
 	o.Credentials = awssecret.FollowRedis(redis.RedisSecret, d.Log)
 	store, err := state.Open(o)
 	if err != nil {
-		o.Credentials.Close()
 		return nil, err
 	}
-	return &Warmer{s, d, store, o.Credentials}, nil
+	return &Warmer{s, d, store}, nil
 }
 
 // Close ends the warmer's connections.
-func (w *Warmer) Close() error {
-	defer w.credentials.Close()
-	return w.store.Close()
-}
+func (w *Warmer) Close() error { return w.store.Close() }
 
 // Sweep sweeps once.
 func (w *Warmer) Sweep(ctx context.Context) (sweep.Report, error) {
