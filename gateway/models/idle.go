@@ -41,26 +41,13 @@ func (d *Directory) PinnedBy(m *catalog.Model) string {
 // IdleTime returns how long a model may be unused before the warmer unloads it; below 0 means for ever. It follows the
 // catalogue's warm list, keep_alive, the catalogue's idle times, or the warmer's default.
 func (d *Directory) IdleTime(cat *catalog.Catalog, id string) (idle time.Duration, known bool) {
-	if keptWarm(cat, id) {
+	if slices.ContainsFunc(cat.Warm, func(w catalog.Warmup) bool { return w.Model == id && w.Active(time.Now()) }) {
 		return -1, true
 	}
 	if text, set := d.Tables.Of(state.IdleTTL)[id]; set {
 		if ms, err := json.Number(text).Int64(); err == nil {
 			return time.Duration(ms) * time.Millisecond, true
 		}
-	}
-	return d.ConfiguredIdle(cat, id)
-}
-
-// keptWarm reports whether the catalogue's warm list holds the model now.
-func keptWarm(cat *catalog.Catalog, id string) bool {
-	return slices.ContainsFunc(cat.Warm, func(w catalog.Warmup) bool { return w.Model == id && w.Active(time.Now()) })
-}
-
-// ConfiguredIdle is IdleTime without keep_alive.
-func (d *Directory) ConfiguredIdle(cat *catalog.Catalog, id string) (idle time.Duration, known bool) {
-	if keptWarm(cat, id) {
-		return -1, true
 	}
 	if m, there := cat.Model(id); there {
 		if idle, known = cat.Idle(m); known {
