@@ -1,7 +1,8 @@
 package api
 
 import (
-	"strconv"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -28,41 +29,28 @@ func Seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.
 // Append appends the comment, as an event stream's bytes, to dst.
 func (c LoadingComment) Append(dst []byte) []byte {
 	dst = append(dst, ": loading"...)
-	dst = appendWord(dst, " model=", c.Model)
-	dst = appendWord(dst, " state=", c.State)
-	dst = appendWord(dst, " host=", c.Host)
-	dst = append(dst, " waited="...)
-	dst = strconv.AppendInt(dst, int64(max(c.Waited, 0)/time.Second), 10)
+	word := func(name, value string) {
+		if value != "" { // a line break would end the comment
+			dst = fmt.Appendf(dst, " %s=%s", name, strings.Map(func(r rune) rune {
+				if r <= ' ' || r == 0x7F {
+					return '_'
+				}
+				return r
+			}, value))
+		}
+	}
+	word("model", c.Model)
+	word("state", c.State)
+	word("host", c.Host)
+	dst = fmt.Appendf(dst, " waited=%d", max(c.Waited, 0)/time.Second)
 	if c.Position > 0 {
-		dst = append(dst, " position="...)
-		dst = strconv.AppendInt(dst, int64(c.Position), 10)
+		dst = fmt.Appendf(dst, " position=%d", c.Position)
 	}
 	if c.ETA > 0 {
-		dst = append(dst, " eta="...)
-		dst = strconv.AppendInt(dst, Seconds(c.ETA), 10)
+		dst = fmt.Appendf(dst, " eta=%d", Seconds(c.ETA))
 	}
 	if c.BytesTotal > 0 {
-		dst = append(dst, " bytes_done="...)
-		dst = strconv.AppendInt(dst, c.BytesDone, 10)
-		dst = append(dst, " bytes_total="...)
-		dst = strconv.AppendInt(dst, c.BytesTotal, 10)
+		dst = fmt.Appendf(dst, " bytes_done=%d bytes_total=%d", c.BytesDone, c.BytesTotal)
 	}
 	return append(dst, "\n\n"...)
-}
-
-// appendWord appends name and value unless value is empty. Blanks and control
-// characters become underscores: a line break would end the comment.
-func appendWord(dst []byte, name, value string) []byte {
-	if value == "" {
-		return dst
-	}
-	dst = append(dst, name...)
-	for i := range len(value) {
-		c := value[i]
-		if c <= ' ' || c == 0x7F {
-			c = '_'
-		}
-		dst = append(dst, c)
-	}
-	return dst
 }

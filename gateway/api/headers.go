@@ -1,6 +1,11 @@
 package api
 
-import "net/textproto"
+import (
+	"crypto/rand"
+	"net/textproto"
+	"regexp"
+	"strings"
+)
 
 // The headers of an answer that are ours, and those we read.
 const (
@@ -54,38 +59,14 @@ const exposed = HeaderRequestID + ", " + HeaderRequestIDAlt + ", " + HeaderRetry
 	HeaderCacheTokens + ", " + HeaderServerTiming + ", " + HeaderLimitRequests + ", " + HeaderRemainingRequests + ", " + HeaderResetRequests + ", " +
 	HeaderLimitTokens + ", " + HeaderRemainingTokens + ", " + HeaderResetTokens
 
-// maxRequestID is the longest request id taken over from a client.
-const maxRequestID = 128
+// ownID is an id that a client may give its request.
+var ownID = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
 
 // RequestID returns the id of a request: the client's own when it has 1 to 128
-// characters of A-Z a-z 0-9 . _ : -, else "req_" and 24 random characters.
-// fill fills a slice with random bytes.
-func RequestID(client string, fill func([]byte)) string {
-	if validRequestID(client) {
-		return client
+// characters of A-Z a-z 0-9 . _ : -, else "req_" and 26 random characters.
+func RequestID(client []byte) string {
+	if len(client) > 0 && ownID.Match(client) {
+		return string(client)
 	}
-	const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
-	var id [4 + 24]byte
-	random := id[copy(id[:], "req_"):]
-	fill(random)
-	for i, b := range random {
-		random[i] = alphabet[b&31]
-	}
-	return string(id[:])
-}
-
-func validRequestID(s string) bool {
-	if s == "" || len(s) > maxRequestID {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case c == '.', c == '_', c == ':', c == '-':
-		default:
-			return false
-		}
-	}
-	return true
+	return "req_" + strings.ToLower(rand.Text())
 }

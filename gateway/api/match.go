@@ -1,10 +1,11 @@
 package api
 
 import (
-	"cmp"
 	"net/url"
 	"slices"
 	"strings"
+
+	"reveille/infra/term"
 )
 
 // RouteMatch is what a method and a path lead to. Exactly one of these holds: Route
@@ -12,14 +13,12 @@ import (
 // is, for an unknown path (404).
 type RouteMatch struct {
 	Route   *Route
-	Dialect Dialect // of the path, known or not
+	Dialect Dialect // of the path
 	Head    bool    // answer like GET, without a body
 	ID      string  // what {id} stands for, decoded; for upstream see [SplitUpstream]
 	Tail    string  // the same as it stands in the path
 	Allow   string  // value of the Allow header
 	Path    string  // of the request, for an unknown path
-
-	router *Router // for an unknown path
 }
 
 // Err returns the refusal of a hit without a route, nil for one with a route.
@@ -30,36 +29,7 @@ func (h RouteMatch) Err() *Error {
 	case h.Allow != "":
 		return notAllowed(h.Allow)
 	}
-	path := h.Path
-	if len(path) > maxPathTold {
-		path = path[:maxPathTold] + "…"
-	}
-	text := "There is no path '" + strings.ToValidUTF8(path, "\uFFFD") + "' on this server."
-	if near := h.router.likely(h.Path); near != "" {
-		text += " Did you mean '" + near + "'?"
-	}
-	return New(UnknownURL, text)
-}
-
-// maxPathTold is how many bytes of an unknown path an error repeats.
-const maxPathTold = 100
-
-// likely returns a path that is served and looks like an unknown one: the same without double slashes, and with or without
-// the beginning that base URLs differ in. It repeats no id of the path. "" for none.
-func (t *Router) likely(path string) string {
-	if t == nil {
-		return ""
-	}
-	for strings.Contains(path, "//") {
-		path = strings.ReplaceAll(path, "//", "/")
-	}
-	bare := strings.TrimPrefix(path, "/api")
-	for _, p := range []string{path, "/v1" + path, strings.TrimPrefix(path, "/v1"), bare, "/v1" + bare} {
-		if h := t.Match("GET", p); len(p) > 1 && h.ID == "" && (h.Route != nil || h.Allow != "") {
-			return p
-		}
-	}
-	return ""
+	return Newf(UnknownURL, "There is no path '%s' on this server.", strings.ToValidUTF8(term.Clip(h.Path, 100), "\uFFFD"))
 }
 
 // Match finds the route of a request. path is the path as the client sent it,
@@ -67,34 +37,36 @@ func (t *Router) likely(path string) string {
 // path without %-codes Match does not allocate.
 func (t *Router) Match(method, path string) RouteMatch {
 	rest, mount := cutPrefix(path)
-	tree := &t.bare
-	if mount == Prefixed {
-		tree = &t.prefixed
-	}
 	trimmed := rest
 	if len(rest) > 1 {
 		trimmed = strings.TrimSuffix(rest, "/")
 	}
-	if n := tree.exact[trimmed]; n != nil {
+	if n := t.exact[place{mount, trimmed}]; n != nil {
 		return n.hit(method, "", "")
 	}
-	for i := range tree.tails {
-		tail := &tree.tails[i]
+	for _, n := range t.tails[mount] {
 		from := trimmed
-		if tail.keepSlash {
+		if n.keepSlash {
 			from = rest
 		}
-		raw, ok := tail.cut(from)
-		if !ok {
+		if len(from) <= len(n.prefix)+len(n.suffix) || !strings.HasPrefix(from, n.prefix) || !strings.HasSuffix(from, n.suffix) {
 			continue
 		}
+		raw := from[len(n.prefix) : len(from)-len(n.suffix)]
 		id, err := url.PathUnescape(raw)
 		if err != nil {
 			break
 		}
-		return tail.hit(method, id, raw)
+		return n.hit(method, id, raw)
 	}
-	return RouteMatch{Dialect: t.unknownDialect(trimmed, mount), Path: path, router: t}
+	unknown := RouteMatch{Path: path}
+	switch {
+	case strings.HasPrefix(rest, "/internal/"):
+		unknown.Dialect = Lemonade
+	case mount == Prefixed && strings.HasPrefix(rest, "/messages/"):
+		unknown.Dialect = Anthropic
+	}
+	return unknown
 }
 
 // SplitUpstream divides the tail of an upstream path into a model's name and
@@ -129,131 +101,89 @@ func cutPrefix(path string) (rest string, mount Mount) {
 	return path, Bare
 }
 
-// unknownDialect guesses who asks for a path that does not exist.
-func (t *Router) unknownDialect(path string, mount Mount) Dialect {
-	switch {
-	case strings.HasPrefix(path, "/internal/"):
-		return Lemonade
-	case mount == Bare:
-		if rest, ok := strings.CutPrefix(path, "/api/"); ok {
-			verb, _, _ := strings.Cut(rest, "/")
-			if n := t.bare.exact["/api/"+verb]; n != nil {
-				return n.dialect
-			}
-		}
-	case path == "/messages" || strings.HasPrefix(path, "/messages/"):
-		return Anthropic
-	case strings.HasPrefix(path, "/responses/"):
-		return Responses
-	}
-	return OpenAI
-}
-
 // node is one path with its methods.
 type node struct {
-	get, post, del, any *Route
-	dialect             Dialect // of its refusals
-	allow               string
+	routes  []*Route
+	dialect Dialect // of its refusals: a POST's if there is one, as this is what wrong methods are usually meant to be
+	allow   string
+
+	prefix, suffix string // around {id}
+	keepSlash      bool   // a final slash belongs to {id}
 }
 
 func (n *node) hit(method, id, raw string) RouteMatch {
-	h := RouteMatch{Route: n.any, Dialect: n.dialect, ID: id, Tail: raw}
-	switch method {
-	case "POST":
-		h.Route = cmp.Or(n.post, n.any)
-	case "GET":
-		h.Route = cmp.Or(n.get, n.any)
-	case "HEAD":
-		h.Route = cmp.Or(n.get, n.any)
-		h.Head = true
-	case "DELETE":
-		h.Route = cmp.Or(n.del, n.any)
+	h := RouteMatch{Dialect: n.dialect, ID: id, Tail: raw, Head: method == "HEAD"}
+	for _, r := range n.routes {
+		if r.Method == method || h.Head && r.Method == "GET" || r.Method == anyMethod {
+			h.Route, h.Dialect = r, r.Dialect
+			return h
+		}
 	}
-	if h.Route == nil {
-		h.Allow = n.allow
-		return h
-	}
-	h.Dialect = h.Route.Dialect
+	h.Allow = n.allow
 	return h
 }
 
-// add puts a route into the node. The path's dialect is that of its first
-// route in the table, where a POST takes precedence: it is what wrong methods
-// are usually meant to be.
-func (n *node) add(r *Route) {
-	place := map[string]**Route{"GET": &n.get, "POST": &n.post, "DELETE": &n.del, anyMethod: &n.any}[r.Method]
-	if place == nil || *place != nil {
-		panic("api: route " + r.Method + " " + r.Path + " has an unknown method or is a duplicate")
-	}
-	if *place = r; n.allow == "" || r.Method == "POST" {
-		n.dialect = r.Dialect
-	}
-	n.allow = ""
-	for _, m := range []struct {
-		route *Route
-		text  string
-	}{{n.get, "GET, HEAD, "}, {n.post, "POST, "}, {n.del, "DELETE, "}} {
-		if m.route != nil {
-			n.allow += m.text
-		}
-	}
-	n.allow += "OPTIONS"
-}
-
-// tail is a path with {id} in it.
-type tail struct {
-	node
-	prefix, suffix string
-	keepSlash      bool // a final slash belongs to the tail
-}
-
-func (t *tail) cut(path string) (id string, ok bool) {
-	if len(path) <= len(t.prefix)+len(t.suffix) || !strings.HasPrefix(path, t.prefix) || !strings.HasSuffix(path, t.suffix) {
-		return "", false
-	}
-	return path[len(t.prefix) : len(path)-len(t.suffix)], true
-}
-
-// tree finds the node of a path.
-type tree struct {
-	exact map[string]*node
-	tails []tail // the more special before the more general
+// place is a path as it is mounted.
+type place struct {
+	mount Mount
+	path  string
 }
 
 // Router finds the route of a request. It is never changed.
-type Router struct{ prefixed, bare tree }
+type Router struct {
+	exact map[place]*node
+	tails map[Mount][]*node // paths with {id}, the more special before the more general
+}
 
 // NewRouter returns a router of a table, whose routes it completes.
 func NewRouter(table []*Route) *Router {
+	all := map[place]*node{}
+	t := &Router{exact: map[place]*node{}, tails: map[Mount][]*node{}}
 	for i, r := range table {
 		r.compile(i)
+		for _, mount := range []Mount{Prefixed, Bare} {
+			if r.Mount&mount == 0 {
+				continue
+			}
+			at := place{mount, r.Path}
+			n := all[at]
+			if n == nil {
+				n = &node{dialect: r.Dialect, keepSlash: r.Body == BodyRaw}
+				all[at] = n
+				var isTail bool
+				if n.prefix, n.suffix, isTail = strings.Cut(r.Path, "{id}"); isTail {
+					t.tails[mount] = append(t.tails[mount], n)
+				} else {
+					t.exact[at] = n
+				}
+			}
+			n.add(r)
+		}
 	}
-	return &Router{newTree(table, Prefixed), newTree(table, Bare)}
+	for _, tails := range t.tails {
+		slices.SortStableFunc(tails, func(a, b *node) int {
+			return len(b.prefix) + len(b.suffix) - len(a.prefix) - len(a.suffix)
+		})
+	}
+	return t
 }
 
-func newTree(table []*Route, mount Mount) tree {
-	t := tree{exact: make(map[string]*node)}
-	for _, r := range table {
-		if r.Mount&mount == 0 {
-			continue
-		}
-		prefix, suffix, isTail := strings.Cut(r.Path, "{id}")
-		if !isTail {
-			if t.exact[r.Path] == nil {
-				t.exact[r.Path] = new(node)
-			}
-			t.exact[r.Path].add(r)
-			continue
-		}
-		at := slices.IndexFunc(t.tails, func(o tail) bool { return o.prefix == prefix && o.suffix == suffix })
-		if at < 0 {
-			at = len(t.tails)
-			t.tails = append(t.tails, tail{prefix: prefix, suffix: suffix, keepSlash: r.Body == BodyRaw})
-		}
-		t.tails[at].add(r)
+func (n *node) add(r *Route) {
+	has := func(method string) bool {
+		return slices.ContainsFunc(n.routes, func(o *Route) bool { return o.Method == method })
 	}
-	slices.SortStableFunc(t.tails, func(a, b tail) int {
-		return len(b.prefix) + len(b.suffix) - len(a.prefix) - len(a.suffix)
-	})
-	return t
+	if has(r.Method) {
+		panic("api: route " + r.Pattern + " is a duplicate")
+	}
+	n.routes = append(n.routes, r)
+	n.allow = ""
+	for _, method := range []string{"GET", "POST", "DELETE"} {
+		if has(method) {
+			n.allow += strings.Replace(method, "GET", "GET, HEAD", 1) + ", "
+		}
+	}
+	n.allow += "OPTIONS"
+	if r.Method == "POST" {
+		n.dialect = r.Dialect
+	}
 }

@@ -115,98 +115,56 @@ func plainText(body []byte) string {
 	return s
 }
 
-// fault is a text in an engine's error and what it means. Texts are lower
-// case; all of them must occur.
+// fault is what an engine's error says, in lower case, and what that means.
 type fault struct {
-	kind  Kind
-	texts []string
-	// say replaces the engine's words where these tell nothing to a client. If it
-	// ends with a colon, what the engine says behind the first text follows it.
-	say string
+	kind Kind
+	says *regexp.Regexp // a group's text follows the words of say
+	say  string         // replaces the engine's words where these tell nothing to a client
 }
 
-// message is the text about the fault for clients; given is the engine's own text.
-func (f fault) message(words string) string {
-	if !strings.HasSuffix(f.say, ":") {
-		return f.say
-	}
-	n := len(f.texts[0])
-	for ; len(words) >= n; words = words[1:] {
-		if strings.EqualFold(words[:n], f.texts[0]) {
-			return f.say + " " + strings.TrimSpace(words[n:])
-		}
-	}
-	return strings.TrimSuffix(f.say, ":") + "."
+func says(kind Kind, pattern, say string) fault {
+	return fault{kind, regexp.MustCompile(`(?i)` + pattern), say}
 }
 
 // requestFaults show that the request cannot be served by this model however
 // often it is sent.
 var requestFaults = []fault{
-	{ContextLengthExceeded, []string{"exceed_context_size"}, ""},
-	{ContextLengthExceeded, []string{"exceed", "context size"}, ""},
-	{ContextLengthExceeded, []string{"exceed", "context length"}, ""},
-	{ContextLengthExceeded, []string{"exceed", "context window"}, ""},
-	{ContextLengthExceeded, []string{"maximum context length"}, ""},
-	{ContextLengthExceeded, []string{"larger than the max context size"}, ""},
-	{ContextLengthExceeded, []string{"too large to process", "batch size"}, ""},
-	{ContextLengthExceeded, []string{"must have less than", "tokens"}, ""},
-	{UnsupportedParameter, []string{"image input is not supported"}, ""},
-	{UnsupportedParameter, []string{"audio input is not supported"}, ""},
-	{UnsupportedParameter, []string{"video input is not supported"}, ""},
-	{UnsupportedParameter, []string{"does not support multimodal"}, ""},
-	{UnsupportedParameter, []string{"not a multimodal model"}, ""},
-	{UnsupportedParameter, []string{"provide the mmproj"}, ""},
-	{InvalidType, []string{"failed to load image"}, ""},
-	{InvalidType, []string{"failed to load audio"}, ""},
-	{InvalidType, []string{"failed to decode image"}, ""},
-	{InvalidType, []string{"failed to decode audio"}, ""},
-	{InvalidType, []string{"failed to read audio"}, ""},
-	{InvalidType, []string{"cannot identify image file"}, ""},
-	{InvalidType, []string{"invalid image"}, ""},
-	{InvalidType, []string{"invalid audio"}, ""},
-	{ModelTypeMismatch, []string{"does not support embeddings"}, ""},
-	{ModelTypeMismatch, []string{"does not support reranking"}, ""},
-	{ModelTypeMismatch, []string{"does not support completions"}, ""},
-	{ModelTypeMismatch, []string{"does not support chat"}, ""},
-	{ModelTypeMismatch, []string{"does not support infill"}, ""},
-	{UnsupportedParameter, []string{"infill is not supported"}, "This model has no tokens that mark a gap, so it cannot fill one."},
-	{ModelTypeMismatch, []string{"pooling type", "not oai compatible"}, ""},
-	{ModelTypeMismatch, []string{"model is not an embedding model"}, ""},
-	{ModelTypeMismatch, []string{"model is not a re-ranker"}, ""},
-	{InvalidType, []string{"failed to parse tools"}, "A field of 'tools' is missing or has a value of the wrong type."},
-	{InvalidType, []string{"while executing", "at line"}, "The model's chat template cannot take these messages or calls of tools."},
-	{InvalidType, []string{"notimplemented:"}, "The model's chat template cannot take these messages or calls of tools."},
-	{InvalidType, []string{"failed to parse messages"}, "A field of 'messages' is missing or has a value of the wrong type."},
-	{InvalidType, []string{"[json.exception"}, "A field has a value of the wrong type or out of range."},
-	{InvalidType, []string{"_m_range_check"}, "A token is not one of the model's."},
-	{InvalidType, []string{"json schema conversion failed:"}, "The schema is not one that the model's engine can use:"},
-	{InvalidType, []string{"failed to parse grammar"}, "The grammar or the schema is not one that the model's engine can use."},
-	{InvalidType, []string{"failed to initialize samplers"}, "The grammar or the schema is not one that the model's engine can use."},
-	{InvalidType, []string{"unknown reasoning format"}, "'reasoning_format' is not one that the model's engine knows."},
-	{InvalidType, []string{"elements must be a string, a list of tokens"}, "A prompt must be a text, or a list of texts and tokens."},
-	{InvalidType, []string{"unexpected empty grammar stack"}, "No text of this model satisfies the grammar or the schema."},
+	says(ContextLengthExceeded, `exceed_context_size|exceed(?s:.*)context (?:size|length|window)|maximum context length|larger than the max context size|`+
+		`too large to process(?s:.*)batch size|must have less than(?s:.*)tokens`, ""),
+	says(UnsupportedParameter, `(?:image|audio|video) input is not supported|does not support multimodal|not a multimodal model|provide the mmproj`, ""),
+	says(InvalidType, `failed to (?:load|decode) (?:image|audio)|failed to read audio|cannot identify image file|invalid (?:image|audio)`, ""),
+	says(ModelTypeMismatch, `does not support (?:embeddings|reranking|completions|chat|infill)|pooling type(?s:.*)not oai compatible|`+
+		`model is not an? (?:embedding model|re-ranker)`, ""),
+	says(UnsupportedParameter, `infill is not supported`, "This model has no tokens that mark a gap, so it cannot fill one."),
+	says(InvalidType, `failed to parse tools`, "A field of 'tools' is missing or has a value of the wrong type."),
+	says(InvalidType, `while executing(?s:.*)at line|notimplemented:`, "The model's chat template cannot take these messages or calls of tools."),
+	says(InvalidType, `failed to parse messages`, "A field of 'messages' is missing or has a value of the wrong type."),
+	says(InvalidType, `\[json\.exception`, "A field has a value of the wrong type or out of range."),
+	says(InvalidType, `_m_range_check`, "A token is not one of the model's."),
+	says(InvalidType, `json schema conversion failed:\s*((?s:.*))`, "The schema is not one that the model's engine can use: "),
+	says(InvalidType, `failed to parse grammar|failed to initialize samplers`, "The grammar or the schema is not one that the model's engine can use."),
+	says(InvalidType, `unknown reasoning format`, "'reasoning_format' is not one that the model's engine knows."),
+	says(InvalidType, `elements must be a string, a list of tokens`, "A prompt must be a text, or a list of texts and tokens."),
+	says(InvalidType, `unexpected empty grammar stack`, "No text of this model satisfies the grammar or the schema."),
 }
 
 // engineFaults name the trouble behind an engine's 5xx; oom knows more words for a lack of memory.
 var engineFaults = []fault{
-	{EngineOutOfMemory, []string{"bad_alloc"}, "The model's engine has no memory left for this request."},
-	{ModelLoading, []string{"loading model"}, ""},
+	says(EngineOutOfMemory, `bad_alloc`, "The model's engine has no memory left for this request."),
+	says(ModelLoading, `loading model`, ""),
 	// llama-server's word when the sequences that share its context have filled it. One that is too long by itself is refused at its start.
-	{Overloaded, []string{"context size has been exceeded"}, "Other requests use the model's context; there is no room beside them now."},
-	{BadEngineReply, []string{"output that does not match the expected"}, "The model's output does not have the form of its chat template; another seed or prompt may help."},
+	says(Overloaded, `context size has been exceeded`, "Other requests use the model's context; there is no room beside them now."),
+	says(BadEngineReply, `output that does not match the expected`, "The model's output does not have the form of its chat template; another seed or prompt may help."),
 }
 
-func find(faults []fault, text string) (fault, bool) {
-next:
+// find returns the first fault that a text tells of, with what clients are told of it.
+func find(faults []fault, text string) (kind Kind, say string, ok bool) {
 	for _, f := range faults {
-		for _, t := range f.texts {
-			if !strings.Contains(text, t) {
-				continue next
-			}
+		if m := f.says.FindStringSubmatch(text); m != nil {
+			return f.kind, f.say + strings.Join(m[1:], ""), true
 		}
-		return f, true
 	}
-	return fault{}, false
+	return 0, "", false
 }
 
 // classify returns the kind of an engine's error, the status it is answered
@@ -219,15 +177,15 @@ func classify(status int, r reply) (k Kind, answer int, certain bool, say string
 	if k, ok := KindOf(r.code, status); ok {
 		return k, status, true, "" // a runner speaks our own table
 	}
-	text := strings.ToLower(r.message + "\n" + r.typ)
-	if f, ok := find(engineFaults, text); ok && status >= 500 {
-		return f.kind, f.kind.Status(), true, f.message(r.message)
+	text := r.typ + "\n" + r.message
+	if kind, say, ok := find(engineFaults, text); ok && status >= 500 {
+		return kind, kind.Status(), true, say
 	}
-	if f, ok := find(requestFaults, text); ok {
+	if kind, say, ok := find(requestFaults, text); ok {
 		if status >= 500 {
 			status = http.StatusBadRequest
 		}
-		return f.kind, status, true, f.message(r.message)
+		return kind, status, true, say
 	}
 	if status >= 500 && oom.Says(r.message) {
 		return EngineOutOfMemory, EngineOutOfMemory.Status(), true, ""

@@ -2,8 +2,7 @@ package httpapi
 
 import (
 	"bytes"
-	"crypto/rand"
-	mrand "math/rand/v2"
+	"math/rand/v2"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -38,7 +37,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 
 func (s *Server) newRequest(ctx *fasthttp.RequestCtx) *request {
 	r := &request{s: s, Request: web.Request{Server: &s.web, Ctx: ctx, Began: time.Now()}}
-	r.ID = api.RequestID(string(ctx.Request.Header.Peek(api.HeaderRequestID)), fillRandom)
+	r.ID = api.RequestID(ctx.Request.Header.Peek(api.HeaderRequestID))
 	r.Match = match(&ctx.Request.Header)
 	if r.Match.Route != nil {
 		r.route = &s.routes[r.Match.Route.Index]
@@ -66,19 +65,6 @@ func methodOf(m []byte) string {
 		return "GET"
 	}
 	return string(m)
-}
-
-var randomPool = sync.Pool{New: func() any {
-	var seed [32]byte
-	_, _ = rand.Read(seed[:])
-	return mrand.NewChaCha8(seed)
-}}
-
-// fillRandom fills b with random bytes that cannot be predicted from earlier ids.
-func fillRandom(b []byte) {
-	src := randomPool.Get().(*mrand.ChaCha8)
-	_, _ = src.Read(b)
-	randomPool.Put(src)
 }
 
 // chain runs the checks in order and the route's handler.
@@ -145,9 +131,6 @@ func (r *request) setHeaders(headers []api.Header) {
 func (r *request) fail(err error) {
 	e := api.As(err)
 	r.observed.setError(e)
-	if e.Kind == api.SlotsPinnedConflict && r.Match.Route.Inference { // of a load with its own options
-		e = api.New(api.SlotsPinned, e.Message).WithCause(e.Cause)
-	}
 	d := r.Match.Dialect
 	status := d.Status(e)
 	logAt, omitted := r.s.log.Debug, 0
@@ -157,7 +140,7 @@ func (r *request) fail(err error) {
 		logAt, omitted = r.s.log.Info, n
 	}
 	logAt("request refused", "request", r.ID, "route", r.RouteName(), "status", status, "code", e.Code, "param", e.Param, "cause", e.Cause, "suppressed", omitted)
-	r.setHeaders(e.AppendHeaders(nil, mrand.Float64))
+	r.setHeaders(e.AppendHeaders(nil, rand.Float64))
 	r.Ctx.Response.ResetBody() // also closes a stream that was set
 	r.Ctx.Response.ImmediateHeaderFlush = false
 	contentType, body := api.ContentType, d.Body(e, r.ID)

@@ -79,11 +79,11 @@ func TestMatchRefusals(t *testing.T) {
 		{"POST", "/chat/completions", "", api.OpenAI, 404, false},
 		{"POST", "/v2/chat", "", api.OpenAI, 404, false},
 		{"POST", "/v1/messages/batches", "", api.Anthropic, 404, false},
-		{"GET", "/api/chat/x", "", api.Ollama, 404, false},
+		{"GET", "/api/chat/x", "", api.OpenAI, 404, false},
 		{"GET", "/api/nothing", "", api.OpenAI, 404, false},
 		{"GET", "/v1/internal/nothing", "", api.Lemonade, 404, false},
 		{"GET", "/internal/nothing", "", api.Lemonade, 404, false},
-		{"GET", "/v1/responses/a%zz", "", api.Responses, 404, false},
+		{"GET", "/v1/responses/a%zz", "", api.OpenAI, 404, false},
 		{"POST", "/v1/responses/resp_1", "GET, HEAD, DELETE, OPTIONS", api.Responses, 405, false},
 		{"GET", "", "", api.OpenAI, 404, false},
 		{"GET", "/v1", "", api.OpenAI, 404, false},
@@ -111,29 +111,10 @@ func TestMatchRefusals(t *testing.T) {
 }
 
 func TestUnknownPaths(t *testing.T) {
-	const none = "' on this server."
-	for path, want := range map[string]string{
-		"/v1/v1/chat/completions":       "/v1/chat/completions",
-		"/chat/completions":             "/v1/chat/completions",
-		"//v1//embeddings":              "/v1/embeddings",
-		"/v1/api/tags":                  "/api/tags",
-		"/api/chat/completions":         "/v1/chat/completions",
-		"/v1/v1/models/secret":          "",
-		"/nothing":                      "",
-		"/v1":                           "",
-		"/" + strings.Repeat("/", 5000): "",
-	} {
+	for _, path := range []string{"/nothing", "/v1", "/" + strings.Repeat("/", 5000)} {
 		e := router.Match("POST", path).Err()
-		if e == nil || e.Status != 404 {
+		if e == nil || e.Status != 404 || len(e.Message) > 200 || !strings.HasPrefix(e.Message, "There is no path '"+path[:min(len(path), 90)]) {
 			t.Errorf("%.100s: %v", path, e)
-			continue
-		}
-		_, near, _ := strings.Cut(e.Message, none)
-		if want != "" {
-			want = " Did you mean '" + want + "'?"
-		}
-		if near != want || len(e.Message) > 500 || !strings.HasPrefix(e.Message, "There is no path '"+path[:min(len(path), 100)]) {
-			t.Errorf("%.100s: %s", path, e.Message)
 		}
 	}
 }

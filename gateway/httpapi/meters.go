@@ -1,10 +1,8 @@
 package httpapi
 
 import (
-	"maps"
 	"strconv"
 	"sync"
-	"sync/atomic"
 
 	"github.com/VictoriaMetrics/metrics"
 
@@ -27,8 +25,7 @@ type meters struct {
 func newMeters(set *metrics.Set, gate *scheduling.Gate, store *state.Store, mirror *state.Mirror, mem *pressure.Gauge) meters {
 	set.NewGauge("reveille_gateway_memory_used_bytes", func() float64 { used, _ := mem.Bytes(); return float64(used) })
 	set.NewGauge("reveille_gateway_memory_limit_bytes", func() float64 { _, limit := mem.Bytes(); return float64(limit) })
-	set.NewGauge("reveille_gateway_swaps_total", func() float64 { n, _ := gate.Swaps(); return float64(n) })
-	set.NewGauge("reveille_gateway_swaps_per_minute", func() float64 { _, n := gate.Swaps(); return float64(n) })
+	set.NewGauge("reveille_gateway_swaps_total", func() float64 { return float64(gate.Swaps()) })
 	set.NewGauge("reveille_gateway_hosts_power_off_pending", func() float64 {
 		n := 0
 		for _, h := range mirror.Snapshot().Hosts {
@@ -54,28 +51,17 @@ type answerKey struct {
 	status int
 }
 
-// answers are the counters of answers, made on first use. Reading takes no lock.
+// answers are the counters of answers, made on first use.
 type answers struct {
 	set *metrics.Set
-	mu  sync.Mutex // held to add
-	all atomic.Pointer[map[answerKey]*metrics.Counter]
+	all sync.Map // *metrics.Counter by answerKey
 }
 
 func (a *answers) of(key answerKey) *metrics.Counter {
-	if m := a.all.Load(); m != nil {
-		if c := (*m)[key]; c != nil {
-			return c
-		}
+	if c, known := a.all.Load(key); known {
+		return c.(*metrics.Counter)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	next := map[answerKey]*metrics.Counter{}
-	if m := a.all.Load(); m != nil {
-		maps.Copy(next, *m)
-	}
-	if next[key] == nil {
-		next[key] = a.set.GetOrCreateCounter(`reveille_gateway_answers_total{route="` + key.route + `",status="` + strconv.Itoa(key.status) + `"}`)
-	}
-	a.all.Store(&next)
-	return next[key]
+	c := a.set.GetOrCreateCounter(`reveille_gateway_answers_total{route="` + key.route + `",status="` + strconv.Itoa(key.status) + `"}`)
+	a.all.Store(key, c)
+	return c
 }

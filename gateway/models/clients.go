@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"reveille/gateway/api"
@@ -13,56 +12,41 @@ import (
 	"reveille/infra/state"
 )
 
-// clients are the connections to runners, by address. Reading takes no lock. The zero value is ready.
+// clients are the connections to runners, by address. The zero value is ready.
 type clients struct {
 	mu     sync.Mutex // held for changes
-	byAddr atomic.Pointer[map[string]*relay.Client]
+	byAddr sync.Map   // *relay.Client by address
 }
 
 // of returns the client for the runner at an address. When it makes one, it closes those for addresses that no host has any
 // more.
 func (c *clients) of(addr string, pool func() *state.Snapshot) *relay.Client {
-	if cl := c.known(addr); cl != nil {
-		return cl
+	if cl, known := c.byAddr.Load(addr); known {
+		return cl.(*relay.Client)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if cl := c.known(addr); cl != nil {
-		return cl
+	if cl, known := c.byAddr.Load(addr); known {
+		return cl.(*relay.Client)
 	}
-	next := map[string]*relay.Client{addr: relay.New(relay.Config{Addr: addr, MaxIdle: 1024})}
-	if old := c.byAddr.Load(); old != nil {
-		inUse := map[string]bool{}
-		for _, h := range pool().Hosts {
-			inUse[h.Addr] = true
+	inUse := map[any]bool{}
+	for _, h := range pool().Hosts {
+		inUse[h.Addr] = true
+	}
+	c.byAddr.Range(func(a, old any) bool {
+		if !inUse[a] {
+			c.byAddr.Delete(a)
+			old.(*relay.Client).Close() // its open exchanges end by themselves
 		}
-		for a, cl := range *old {
-			if inUse[a] {
-				next[a] = cl
-			} else {
-				cl.Close() // its open exchanges end by themselves
-			}
-		}
-	}
-	c.byAddr.Store(&next)
-	return next[addr]
-}
-
-func (c *clients) known(addr string) *relay.Client {
-	if m := c.byAddr.Load(); m != nil {
-		return (*m)[addr]
-	}
-	return nil
+		return true
+	})
+	cl := relay.New(relay.Config{Addr: addr, MaxIdle: 1024})
+	c.byAddr.Store(addr, cl)
+	return cl
 }
 
 func (c *clients) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if m := c.byAddr.Load(); m != nil {
-		for _, cl := range *m {
-			cl.Close()
-		}
-	}
+	c.byAddr.Range(func(_, cl any) bool { cl.(*relay.Client).Close(); return true })
 }
 
 // AskWait bounds a call that a runner answers from memory.

@@ -18,7 +18,7 @@ func TestClientsFollowThePool(t *testing.T) {
 	}
 	pool = &state.Snapshot{Hosts: map[string]*state.HostRecord{"a": {Addr: "a:2"}, "b": {Addr: "b:1"}}}
 	_ = c.of("a:2", see)
-	if c.known("a:1") != nil || c.known("b:1") != b {
+	if _, known := c.byAddr.Load("a:1"); known || c.of("b:1", see) != b {
 		t.Error("the pool is not followed")
 	}
 	if _, err := a.Do(nil, &relay.Request{Method: "GET", Path: []byte("/")}); err == nil {

@@ -2,7 +2,6 @@ package models
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"reveille/infra/state"
@@ -11,29 +10,19 @@ import (
 // Uses records this gateway's own uses of models, which listings show before they reach the pool's state. The zero value is
 // ready; methods are safe for concurrent use.
 type Uses struct {
-	mu   sync.RWMutex
-	last map[state.CopyID]*atomic.Int64 // µs since the epoch on this machine's clock; entries are never removed
+	mu   sync.Mutex
+	last map[state.CopyID]int64 // µs since the epoch on this machine's clock; entries are never removed
 }
 
 // Note records a use at this moment.
 func (u *Uses) Note(host, model string) {
 	now := time.Now().UnixMicro()
-	key := state.CopyID{Host: host, Model: model}
-	u.mu.RLock()
-	at := u.last[key]
-	u.mu.RUnlock()
-	if at == nil {
-		u.mu.Lock()
-		if u.last == nil {
-			u.last = map[state.CopyID]*atomic.Int64{}
-		}
-		if at = u.last[key]; at == nil {
-			at = new(atomic.Int64)
-			u.last[key] = at
-		}
-		u.mu.Unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.last == nil {
+		u.last = map[state.CopyID]int64{}
 	}
-	at.Store(now)
+	u.last[state.CopyID{Host: host, Model: model}] = now
 }
 
 // usageLate bounds how much too late a record dates a use: the gateway reports the use's age, Redis subtracts it from its own
@@ -45,11 +34,11 @@ const usageLate = 200 * time.Millisecond
 // more than usageLate only make this gateway's own uses appear that much later or not at once.
 func (u *Uses) LastOn(m *state.ModelRecord, host string) (at int64, own bool) {
 	reported := m.UsedMS * 1000
-	u.mu.RLock()
-	local := u.last[state.CopyID{Host: host, Model: m.ID}]
-	u.mu.RUnlock()
-	if local == nil || reported-local.Load() > usageLate.Microseconds() {
+	u.mu.Lock()
+	local, used := u.last[state.CopyID{Host: host, Model: m.ID}]
+	u.mu.Unlock()
+	if !used || reported-local > usageLate.Microseconds() {
 		return reported, false
 	}
-	return local.Load(), true
+	return local, true
 }

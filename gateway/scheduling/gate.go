@@ -43,6 +43,7 @@ type Gate struct {
 	end   context.CancelFunc
 	work  sync.WaitGroup // groups and wake leases
 	renew chan struct{}  // capacity 1: renew now
+	swaps atomic.Uint64  // loads of the pool that evicted another model
 
 	mu            sync.Mutex // never held over a call; guards the following fields and all groups and waiters
 	closed        bool
@@ -58,7 +59,6 @@ type Gate struct {
 	failedEntries map[string]*catalog.Model
 	hostBackoff   backoff // failed starts, by host
 	recovery      recoveryHold
-	swaps         swaps
 }
 
 // New makes a gate. Run it, or Close it if it never runs.
@@ -215,6 +215,9 @@ func (g *Gate) Waiting() map[string]int {
 	return out
 }
 
+// Swaps returns how many of the pool's loads evicted another model since this gateway started.
+func (g *Gate) Swaps() uint64 { return g.swaps.Load() }
+
 // OnEvent processes an event of the pool. It never blocks.
 func (g *Gate) OnEvent(e state.Event) {
 	switch e.Kind {
@@ -234,7 +237,7 @@ func (g *Gate) OnEvent(e state.Event) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if r.State == state.TicketReady && r.Evicted != "" { // counted once; renewals repeat it
-			g.swaps.record(time.Now())
+			g.swaps.Add(1)
 		}
 		g.deliverLocked(state.TicketStatus{Ticket: e.Ticket, Found: true, Record: r})
 	}

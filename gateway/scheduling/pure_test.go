@@ -156,29 +156,6 @@ func TestNeed(t *testing.T) {
 	}
 }
 
-func TestSwaps(t *testing.T) {
-	var s swaps
-	for _, c := range []struct {
-		after time.Duration // the first one
-		notes int
-		want  int // in the last minute
-	}{
-		{0, 1, 1}, {0, 1, 2}, {30 * time.Second, 1, 3}, {59 * time.Second, 0, 3}, {60 * time.Second, 0, 1}, {55 * time.Second, 1, 2}, // a clock that goes back
-		{119 * time.Second, 0, 1}, {10 * time.Minute, 0, 0}, {10 * time.Minute, 2, 2},
-	} {
-		now := t0.Add(c.after)
-		for range c.notes {
-			s.record(now)
-		}
-		if got := s.lastMinute(now); got != c.want {
-			t.Errorf("%v after: %d in a minute, want %d", c.after, got, c.want)
-		}
-	}
-	if s.total != 6 {
-		t.Errorf("%d in all, want 6", s.total)
-	}
-}
-
 func emptyHost(name string, st policy.HostState) *state.HostRecord {
 	return &state.HostRecord{Name: name, State: st, Devices: "cpu npu", Limits: "1", Models: map[string]*state.ModelRecord{}}
 }

@@ -220,13 +220,12 @@ func TestRow22PingPong(t *testing.T) {
 		t.Errorf("evictions_total is %d after %d loads: %v", stats.Evictions, swaps, a)
 	}
 	a = calls.Get(t.Context(), w.client, w.url+"/metrics")
-	var inAll, lately int
+	var inAll int
 	for line := range strings.Lines(string(a.Body)) {
 		_, _ = fmt.Sscanf(line, "reveille_gateway_swaps_total %d", &inAll)
-		_, _ = fmt.Sscanf(line, "reveille_gateway_swaps_per_minute %d", &lately)
 	}
-	if inAll < swaps/2 || inAll > swaps || lately == 0 || lately > inAll {
-		t.Errorf("%d swaps, %d in the last minute after %d loads", inAll, lately, swaps)
+	if inAll < swaps/2 || inAll > swaps {
+		t.Errorf("%d swaps after %d loads", inAll, swaps)
 	}
 }
 
