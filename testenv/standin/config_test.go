@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-	"flag"
 	"io"
 	"strings"
 	"testing"
@@ -53,24 +51,6 @@ func TestParseRefuses(t *testing.T) {
 	} {
 		if got, err := parse(strings.Fields(args), noEnv, io.Discard); err == nil {
 			t.Errorf("%s: accepted as %+v", args, got)
-		}
-	}
-}
-
-func TestParseHelpAndKeyFromEnvironment(t *testing.T) {
-	var help strings.Builder
-	if _, err := parse([]string{"--help"}, noEnv, &help); !errors.Is(err, flag.ErrHelp) {
-		t.Errorf("--help: %v", err)
-	}
-	for _, name := range []string{"load-time", "fail-load", "exit-after", "hang", "garbage", "oom-over", "input-cost"} {
-		if !strings.Contains(help.String(), "-"+name+" ") {
-			t.Errorf("help does not name --%s:\n%s", name, help.String())
-		}
-	}
-	env := func(name string) string { return map[string]string{keyVariable: "from-env"}[name] }
-	for args, want := range map[string]string{"": "from-env", "--api-key given": "given"} {
-		if c, err := parse(strings.Fields(args), env, io.Discard); err != nil || c.APIKey != want {
-			t.Errorf("%q: key %q, %v; want %q", args, c.APIKey, err, want)
 		}
 	}
 }

@@ -123,13 +123,6 @@ func TestProcessOnUnixSocketDiesBySignalInMidStream(t *testing.T) {
 	}
 }
 
-func TestProcessExitAfterTime(t *testing.T) {
-	p := spawn(t, "--port", "0", "--exit-after", "50ms")
-	if _, status := p.end(); !status.Signaled() || status.Signal() != syscall.SIGKILL {
-		t.Errorf("ended with %v", status)
-	}
-}
-
 func TestProcessSignals(t *testing.T) {
 	for _, flags := range [][]string{nil, {"--load-time", "1h"}, {"--hang", "load"}} {
 		p := spawn(t, append([]string{"--port", "0"}, flags...)...)

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"reveille/testenv"
+	"reveille/testenv/kit"
 )
 
 // turn is what a test needs of a chat completion of llama-server.
@@ -18,9 +20,8 @@ type turn struct {
 		Message message `json:"message"`
 	} `json:"choices"`
 	Timings struct {
-		Cached   int     `json:"cache_n"`
-		Computed int     `json:"prompt_n"`
-		PromptMS float64 `json:"prompt_ms"`
+		Cached   int `json:"cache_n"`
+		Computed int `json:"prompt_n"`
 	} `json:"timings"`
 	restored string // x-cache-tokens
 }
@@ -51,7 +52,7 @@ func say(t *testing.T, s *testenv.System, model string, talk ...message) turn {
 }
 
 // A conversation goes on where it was after its model made room for another and came back: the engine computes only what
-// is new, and answers as one that never went. The same after the gateway and its runner have ended and started again.
+// is new, and answers as one that never went. The same after the gateway and its runner have ended, or were killed, and started again.
 func TestConversationsSurviveSwaps(t *testing.T) {
 	testenv.Engines(t)
 	const models = `models:
@@ -90,6 +91,19 @@ func TestConversationsSurviveSwaps(t *testing.T) {
 	}
 	if x, y := again.Choices[0].Message.Content, control.Choices[0].Message.Content; x != y {
 		t.Errorf("after a restart the answer is %q, without one %q", x, y)
+	}
+
+	say(t, s, "other", message{"user", "Hello."})
+	kit.Eventually(t, "the conversation is saved", func() bool {
+		files, err := filepath.Glob(filepath.Join(s.StateDir, "conversations-local", "*"))
+		return err == nil && len(files) > 0 && !strings.Contains(strings.Join(files, " "), "/unfinished-")
+	})
+	s.Kill()
+	s = testenv.Start(t, testenv.Spec{Models: models, StateDir: s.StateDir})
+	again = say(t, s, "talker", fourth...)
+	if again.Timings.Cached < known*95/100 || again.Choices[0].Message != control.Choices[0].Message {
+		t.Errorf("after a kill %d tokens came from the cache, want at least %d; the answer is %q, without one %q",
+			again.Timings.Cached, known, again.Choices[0].Message, control.Choices[0].Message)
 	}
 
 	command := func(args ...string) string {
