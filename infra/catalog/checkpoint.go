@@ -1,7 +1,10 @@
 package catalog
 
 import (
+	"fmt"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 )
@@ -112,15 +115,26 @@ var (
 	quantRE = regexp.MustCompile(`(?i)[-._]((?:ud-)?i?q\d[a-z0-9_]*|tq\d_\d|bf16|fp?16|fp?32|fp8|mxfp4[a-z0-9_]*)$`)
 )
 
-// CutShard splits the name of one file of a split model: of "name-Q4_K_M-00001-of-00003.gguf" it returns the prefix
-// "name-Q4_K_M", the number of files "00003" and the extension ".gguf". ok is false for any other name.
-func CutShard(name string) (prefix, count, ext string, ok bool) {
+// Shards returns the names of all parts of a split GGUF file, given any of them, such as name-Q4_K_M-00001-of-00003.gguf;
+// for another file its name alone.
+func Shards(name string) []string {
 	m := shardRE.FindStringSubmatch(name)
-	if m == nil {
-		return "", "", "", false
+	if m == nil || m[3] != ".gguf" {
+		return []string{name}
 	}
-	return m[1], m[2], m[3], true
+	count, _ := strconv.Atoi(m[2]) // five digits
+	var names []string
+	for i := 1; i <= min(count, maxShards); i++ {
+		names = append(names, fmt.Sprintf("%s-%05d-of-%s.gguf", m[1], i, m[2]))
+	}
+	if !slices.Contains(names, name) { // part 7 of 3
+		return []string{name}
+	}
+	return names
 }
+
+// maxShards bounds the parts of a file.
+const maxShards = 1000
 
 // Names returns the names that clients may use for the checkpoint: "org/repo", and "org/repo:quant" if the file's name
 // shows its quantisation. Only hf:// checkpoints have names.
@@ -130,8 +144,8 @@ func (c Checkpoint) Names() []string {
 	}
 	names := []string{c.Repo}
 	base := baseName(c.Path)
-	if prefix, _, _, ok := CutShard(base); ok {
-		base = prefix
+	if m := shardRE.FindStringSubmatch(base); m != nil {
+		base = m[1]
 	} else if i := strings.LastIndexByte(base, '.'); i > 0 {
 		base = base[:i]
 	}

@@ -93,3 +93,19 @@ func TestNames(t *testing.T) {
 		t.Error("host names")
 	}
 }
+
+func TestShards(t *testing.T) {
+	for name, want := range map[string]string{
+		"m.gguf":                           "m.gguf",
+		"m-00002-of-00003.gguf":            "m-00001-of-00003.gguf m-00002-of-00003.gguf m-00003-of-00003.gguf",
+		"m-00001-of-00001.gguf":            "m-00001-of-00001.gguf",
+		"m-00007-of-00003.gguf":            "m-00007-of-00003.gguf",
+		"m-00000-of-00000.gguf":            "m-00000-of-00000.gguf",
+		"m-1-of-2.gguf":                    "m-1-of-2.gguf",
+		"model-00001-of-00002.safetensors": "model-00001-of-00002.safetensors",
+	} {
+		if got := strings.Join(Shards(name), " "); got != want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,7 +73,7 @@ func program(path string) (string, error) {
 // given one.
 func libraryPath(program, current string) string {
 	dir := filepath.Dir(program)
-	libs, err := filepath.Glob(filepath.Join(globEscape(dir), "lib*.so*"))
+	libs, err := fs.Glob(os.DirFS(dir), "lib*.so*")
 	switch {
 	case err != nil || len(libs) == 0:
 		return current
@@ -80,8 +81,4 @@ func libraryPath(program, current string) string {
 		return dir
 	}
 	return dir + string(os.PathListSeparator) + current
-}
-
-func globEscape(s string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
 }

@@ -59,8 +59,8 @@ func modelFiles(path string) []string {
 	if err != nil {
 		return nil
 	}
-	out := []string{path}
 	if info.IsDir() {
+		out := []string{path}
 		blobs := filepath.Join(filepath.Dir(filepath.Dir(path)), "blobs")
 		entries, _ := os.ReadDir(path)
 		for _, e := range entries {
@@ -70,11 +70,7 @@ func modelFiles(path string) []string {
 		}
 		return out
 	}
-	if prefix, count, ext, ok := catalog.CutShard(path); ok && ext == ".gguf" {
-		parts, _ := filepath.Glob(globEscape(prefix) + "-[0-9][0-9][0-9][0-9][0-9]-of-" + count + ext)
-		out = append(out, parts...)
-	}
-	return out
+	return catalog.Shards(path)
 }
 
 // expandHome replaces "~/" by the runner's home; without one such paths are left out.

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"reveille/infra/catalog"
 )
 
 // A File is a file that an engine's numbers depend on, in the state in which its engine reads it.
@@ -20,15 +22,12 @@ type File struct {
 // OfEngine lists the files of an engine: a model or projector with all its parts, the program, and its libraries of
 // llama.cpp. System libraries and drivers are not included.
 func OfEngine(model, program string, env []string) ([]File, error) {
-	paths, err := Parts(model)
+	program, err := filepath.EvalSymlinks(program)
 	if err != nil {
 		return nil, err
 	}
-	if program, err = filepath.EvalSymlinks(program); err != nil {
-		return nil, err
-	}
 	var out []File
-	for _, path := range slices.Concat(paths, []string{program}, Libraries(program, env)) {
+	for _, path := range slices.Concat(catalog.Shards(model), []string{program}, Libraries(program, env)) {
 		state, err := Settled(path)
 		if err != nil {
 			return nil, err

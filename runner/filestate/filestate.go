@@ -7,11 +7,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-
-	"reveille/infra/catalog"
 )
 
 // State is a file's state in the file system. Every write and every replacement changes it, unless the file was written
@@ -55,23 +52,6 @@ func (s State) Is(path string) bool {
 	}
 	now, err := Of(info)
 	return err == nil && now == s
-}
-
-// Parts lists all parts of a split GGUF file, given any of them, or only path for a file that is not split.
-func Parts(path string) ([]string, error) {
-	prefix, count, ext, ok := catalog.CutShard(path)
-	if !ok || ext != ".gguf" {
-		return []string{path}, nil
-	}
-	n, _ := strconv.Atoi(count) // always five digits
-	if n == 0 || n > 1000 {
-		return nil, fmt.Errorf("%s: a split file has 1 to 1000 parts", path)
-	}
-	out := make([]string, n)
-	for i := range out {
-		out[i] = fmt.Sprintf("%s-%05d-of-%s%s", prefix, i+1, count, ext)
-	}
-	return out, nil
 }
 
 // Libraries lists the libraries of llama.cpp that a program with environment env (NAME=value) loads: those in the first

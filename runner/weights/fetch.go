@@ -17,7 +17,7 @@ import (
 )
 
 // fetch writes files below a folder and compares each with its checksum. When it returns without an error, all bytes
-// are durable and all sizes known.
+// are durable.
 func (c *Cache) fetch(ctx context.Context, p *pull, folder *os.Root, files []File) error {
 	progress, err := openProgress(folder, c.cfg.Range, files)
 	if err != nil {
@@ -90,15 +90,15 @@ func openProgress(folder *os.Root, step int64, files []File) (*progress, error) 
 
 // ranges is how many ranges a file is read in.
 func (c *Cache) ranges(f *File) int {
-	if f.Size < 0 || f.NoRanges {
+	if f.NoRanges {
 		return 1
 	}
 	return int((f.Size + c.cfg.Range - 1) / c.cfg.Range)
 }
 
-// bounds returns the offsets of a file's n-th range; to is behind it, -1 if unknown.
+// bounds returns the offsets of a file's n-th range; to is behind it.
 func (c *Cache) bounds(f *File, n int) (from, to int64) {
-	if f.Size < 0 || f.NoRanges {
+	if f.NoRanges {
 		return 0, f.Size
 	}
 	from = int64(n) * c.cfg.Range
@@ -115,7 +115,7 @@ func (c *Cache) fetchFile(ctx context.Context, p *pull, folder *os.Root, progres
 		return localError(err)
 	}
 	defer f.Close() // synced before, or worth nothing
-	if err := f.Truncate(max(file.Size, 0)); err != nil {
+	if err := f.Truncate(file.Size); err != nil {
 		return localError(err)
 	}
 	arrived := make([]chan struct{}, c.ranges(file))
@@ -156,41 +156,26 @@ func (c *Cache) read(ctx context.Context, p *pull, file *File, f *os.File, n int
 		}
 		begin := at
 		at, err = c.readOnce(ctx, p, file, f, begin, to)
-		if err == nil && to < 0 {
-			file.Size = at
-			p.size.Add(at)
-		}
 		return at > begin && !file.NoRanges, err
 	})
 }
 
 var errStalled = errors.New("no data for too long")
 
-// growth is the room that is reserved at a time for a file whose size the source does not say.
-const growth = 1 << 30
-
-// readOnce reads from one offset to another, or to the end of the file if that is -1. It returns how far it came.
+// readOnce reads from one offset to another. It returns how far it came.
 func (c *Cache) readOnce(ctx context.Context, p *pull, file *File, f *os.File, at, to int64) (end int64, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	watch := time.AfterFunc(c.cfg.Stall, func() { stop(errStalled) })
 	defer watch.Stop()
-	body, err := file.Open(ctx, at, max(to-at, -1))
+	body, err := file.Open(ctx, at, to-at)
 	if err != nil {
 		return at, causeOr(ctx, err)
 	}
 	defer body.Close()
 	buf := make([]byte, 256<<10)
-	reserved := at
-	for to < 0 || at < to {
-		if to >= 0 {
-			buf = buf[:min(int64(len(buf)), to-at)]
-		} else if at+int64(len(buf)) > reserved {
-			if err := c.reserve(p, growth); err != nil {
-				return at, err
-			}
-			reserved += growth
-		}
+	for at < to {
+		buf = buf[:min(int64(len(buf)), to-at)]
 		n, err := body.Read(buf)
 		watch.Reset(c.cfg.Stall)
 		if _, werr := f.WriteAt(buf[:n], at); werr != nil {
@@ -199,10 +184,7 @@ func (c *Cache) readOnce(ctx context.Context, p *pull, file *File, f *os.File, a
 		at += int64(n)
 		p.got.Add(int64(n))
 		c.pullBytes.Add(n)
-		if errors.Is(err, io.EOF) && to < 0 || at == to {
-			return at, nil
-		}
-		if err != nil {
+		if err != nil && at < to {
 			return at, causeOr(ctx, fmt.Errorf("%s broke off at byte %d of %d: %w", file.Name, at, file.Size, err))
 		}
 	}
@@ -250,9 +232,6 @@ func (c *Cache) verify(ctx context.Context, file *File, f *os.File, arrived []ch
 		case <-arrived[n]:
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		}
-		if n == 0 {
-			sum = file.Digest.hash(file.Size) // the size may be known only now
 		}
 		if from, to := c.bounds(file, n); sum != nil {
 			if _, err := io.Copy(sum, io.NewSectionReader(f, from, to-from)); err != nil {

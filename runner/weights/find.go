@@ -7,7 +7,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 
@@ -26,7 +25,7 @@ type found struct {
 // size is the bytes of all files.
 func (f found) size() (n int64) {
 	for _, one := range f.files {
-		n += max(one.Size, 0)
+		n += one.Size
 	}
 	return n
 }
@@ -37,10 +36,7 @@ func find(ctx context.Context, src Source, at Location) (found, error) {
 	var out found
 	if at.Path != "" {
 		dir, name := path.Split(at.Path)
-		names := shards(name)
-		if len(names) > MaxFiles {
-			return out, &Error{Kind: ErrUnclear, Note: fmt.Sprintf("more than %d files", MaxFiles)}
-		}
+		names := catalog.Shards(name)
 		for _, part := range names {
 			c := at.Checkpoint
 			c.Path = dir + part
@@ -78,23 +74,6 @@ func folder(ctx context.Context, src Source, at Location, none error) (found, er
 		err = valid(at, out.files)
 	}
 	return out, err
-}
-
-// shards returns the names of all parts of a split GGUF file, given any of them; for another file its name alone.
-func shards(name string) []string {
-	prefix, digits, ext, ok := catalog.CutShard(name)
-	if !ok || ext != ".gguf" {
-		return []string{name}
-	}
-	count, _ := strconv.Atoi(digits) // five of them
-	names := make([]string, 0, min(count, MaxFiles+1))
-	for i := 1; i <= min(count, MaxFiles+1); i++ {
-		names = append(names, fmt.Sprintf("%s-%05d-of-%s.gguf", prefix, i, digits))
-	}
-	if !slices.Contains(names, name) { // part 7 of 3
-		return []string{name}
-	}
-	return names
 }
 
 // otherForms are the extensions of weights that a folder with safetensors repeats in other formats.

@@ -7,25 +7,6 @@ import (
 	"reveille/infra/catalog"
 )
 
-func TestShards(t *testing.T) {
-	for name, want := range map[string]string{
-		"m.gguf":                           "m.gguf",
-		"m-00002-of-00003.gguf":            "m-00001-of-00003.gguf m-00002-of-00003.gguf m-00003-of-00003.gguf",
-		"m-00001-of-00001.gguf":            "m-00001-of-00001.gguf",
-		"m-00007-of-00003.gguf":            "m-00007-of-00003.gguf",
-		"m-00000-of-00000.gguf":            "m-00000-of-00000.gguf",
-		"m-1-of-2.gguf":                    "m-1-of-2.gguf",
-		"model-00001-of-00002.safetensors": "model-00001-of-00002.safetensors",
-	} {
-		if got := strings.Join(shards(name), " "); got != want {
-			t.Errorf("%s: %s", name, got)
-		}
-	}
-	if n := len(shards("m-00001-of-99999.gguf")); n != MaxFiles+1 {
-		t.Errorf("%d names", n)
-	}
-}
-
 func TestNeeded(t *testing.T) {
 	for list, want := range map[string]string{
 		"config.json model.onnx":                          "config.json model.onnx",

@@ -34,10 +34,10 @@ type Source interface {
 // A File is a source's description of one file.
 type File struct {
 	Name     string // below its folder, with slashes
-	Size     int64  // -1 if the source does not say
+	Size     int64
 	Digest   Digest // zero if the source says nothing that can be relied on
 	NoRanges bool   // it can only be read from its beginning
-	// Open reads a file from an offset on. n is the bytes wanted, -1 for all; the reader may return more, or end early.
+	// Open reads n bytes of a file from an offset on; the reader may return more, or end early.
 	Open func(ctx context.Context, from, n int64) (io.ReadCloser, error)
 }
 

@@ -6,6 +6,7 @@
 package hf
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -16,6 +17,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,24 +87,12 @@ func (s *Source) isHub(u *url.URL) bool { return u.Scheme == s.base.Scheme && u.
 
 // page is the hub's URL of a file.
 func (s *Source) page(at catalog.Checkpoint) *url.URL {
-	return s.base.JoinPath(at.Repo, "resolve", url.PathEscape(revision(at)), escapePath(at.Path))
+	return s.base.JoinPath(at.Repo, "resolve", revision(at), escapePath(at.Path))
 }
 
-func revision(at catalog.Checkpoint) string {
-	if at.Revision == "" {
-		return "main"
-	}
-	return at.Revision
-}
+func revision(at catalog.Checkpoint) string { return url.PathEscape(cmp.Or(at.Revision, "main")) }
 
-// escapePath escapes the parts of a path one by one.
-func escapePath(path string) string {
-	parts := strings.Split(path, "/")
-	for i, part := range parts {
-		parts[i] = url.PathEscape(part)
-	}
-	return strings.Join(parts, "/")
-}
+func escapePath(path string) string { return (&url.URL{Path: path}).EscapedPath() }
 
 // get requests a URL, a range of it unless that is "", and follows redirects. Responses without success are errors.
 func (s *Source) get(ctx context.Context, at *url.URL, byteRange string) (*http.Response, error) {
@@ -136,12 +126,11 @@ func (s *Source) get(ctx context.Context, at *url.URL, byteRange string) (*http.
 // withoutQuery is a URL without what may be secret in it.
 func withoutQuery(u *url.URL) string { return u.Scheme + "://" + u.Host + u.EscapedPath() }
 
+var errorCode = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
 func statusError(resp *http.Response) error {
 	status := fmt.Sprintf("status %d", resp.StatusCode)
-	notWord := func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
-	}
-	if code := resp.Header.Get("X-Error-Code"); code != "" && len(code) <= 64 && !strings.ContainsFunc(code, notWord) {
+	if code := resp.Header.Get("X-Error-Code"); errorCode.MatchString(code) {
 		status += " " + code
 	}
 	cause := fmt.Errorf("GET %s: %s", withoutQuery(resp.Request.URL), status)
@@ -165,7 +154,7 @@ func statusError(resp *http.Response) error {
 // Stat reads a file's first byte. Not every mirror answers HEAD, and the response shows whether ranges can be read.
 func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File, error) {
 	resp, err := s.get(ctx, s.page(at), "bytes=0-0")
-	f := weights.File{Name: path.Base(at.Path), Size: -1}
+	f := weights.File{Name: path.Base(at.Path)}
 	if resp == nil || err != nil && resp.StatusCode != http.StatusRequestedRangeNotSatisfiable {
 		return f, err
 	}
@@ -190,21 +179,19 @@ func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File,
 			etag = linked
 		}
 	}
+	if f.Size < 0 {
+		return f, &weights.Error{Kind: weights.ErrUnclear, Note: "the hub does not say the size of " + f.Name}
+	}
 	f.Digest = digest(etag)
 	return s.file(at, f), nil
 }
 
-// contentRange reads the header Content-Range: bytes 0-9/100. Either is -1 if it is not said.
+// contentRange reads the header Content-Range: bytes 0-9/100, or bytes */0. Either is -1 if it is not said.
 func contentRange(resp *http.Response) (from, size int64) {
-	unit, rest, _ := strings.Cut(strings.TrimSpace(resp.Header.Get("Content-Range")), " ")
-	span, all, _ := strings.Cut(rest, "/")
-	first, _, _ := strings.Cut(span, "-")
-	from, err := strconv.ParseInt(strings.TrimSpace(first), 10, 64)
-	if err != nil || !strings.EqualFold(unit, "bytes") {
-		from = -1
-	}
-	if size, err = strconv.ParseInt(strings.TrimSpace(all), 10, 64); err != nil || size < 0 {
-		size = -1
+	from, size = -1, -1
+	text := resp.Header.Get("Content-Range")
+	if _, err := fmt.Sscanf(text, "bytes %d-%d/%d", &from, new(int64), &size); err != nil {
+		_, _ = fmt.Sscanf(text, "bytes */%d", &size)
 	}
 	return from, size
 }
@@ -227,10 +214,7 @@ func (s *Source) file(at catalog.Checkpoint, f weights.File) weights.File {
 	f.Open = func(ctx context.Context, from, n int64) (io.ReadCloser, error) {
 		byteRange := ""
 		if !f.NoRanges {
-			byteRange = fmt.Sprintf("bytes=%d-", from)
-			if n >= 0 {
-				byteRange += strconv.FormatInt(from+n-1, 10)
-			}
+			byteRange = fmt.Sprintf("bytes=%d-%d", from, from+n-1)
 		}
 		resp, err := s.get(ctx, s.page(at), byteRange)
 		if err != nil {
@@ -246,7 +230,7 @@ func (s *Source) file(at catalog.Checkpoint, f weights.File) weights.File {
 			_ = resp.Body.Close()
 			return nil, fmt.Errorf("GET %s: %w", withoutQuery(resp.Request.URL), err)
 		}
-		if start != from || size >= 0 && f.Size >= 0 && size != f.Size {
+		if start != from || size >= 0 && size != f.Size {
 			_ = resp.Body.Close()
 			cause := fmt.Errorf("GET %s: status %d, content range %.100q",
 				withoutQuery(resp.Request.URL), resp.StatusCode, resp.Header.Get("Content-Range"))
@@ -275,7 +259,7 @@ func (s *Source) List(ctx context.Context, at catalog.Checkpoint) ([]weights.Fil
 	if at.Path != "" {
 		prefix = at.Path + "/"
 	}
-	next := s.base.JoinPath("api", "models", at.Repo, "tree", url.PathEscape(revision(at)), escapePath(at.Path))
+	next := s.base.JoinPath("api", "models", at.Repo, "tree", revision(at), escapePath(at.Path))
 	next.RawQuery = "recursive=true"
 	var out []weights.File
 	for pages := 0; next != nil && len(out) <= weights.MaxFiles && pages <= weights.MaxFiles; pages++ {

@@ -44,32 +44,19 @@ func TestNew(t *testing.T) {
 // Mirrors that answer in their own ways. Each redirects to a store at another origin.
 func TestMirrors(t *testing.T) {
 	const content = "0123456789"
-	chunked := func(w http.ResponseWriter) { w.(http.Flusher).Flush() }
 	for name, c := range map[string]struct {
 		store  http.HandlerFunc
-		size   int64
 		ranges bool
 	}{
-		"without ranges": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, content) }, 10, false},
-		"without ranges and size": {func(w http.ResponseWriter, _ *http.Request) {
-			chunked(w)
-			_, _ = io.WriteString(w, content)
-		}, -1, false},
-		"ranges in other spellings": {func(w http.ResponseWriter, r *http.Request) {
+		"without ranges": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, content) }, false},
+		"ranges": {func(w http.ResponseWriter, r *http.Request) {
 			var from, to int
 			_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &from, &to)
 			w.Header().Set("Accept-Ranges", "none")
-			w.Header().Set("Content-Range", fmt.Sprintf("Bytes  %d - %d / 10", from, to))
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/10", from, to))
 			w.WriteHeader(http.StatusPartialContent)
 			_, _ = io.WriteString(w, content[from:to+1])
-		}, 10, true},
-		"ranges without size": {func(w http.ResponseWriter, r *http.Request) {
-			from, to := 0, 9
-			_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &from, &to)
-			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/*", from, to))
-			w.WriteHeader(http.StatusPartialContent)
-			_, _ = io.WriteString(w, content[from:to+1])
-		}, -1, true},
+		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -89,7 +76,7 @@ func TestMirrors(t *testing.T) {
 			}
 			defer s.Close()
 			f, err := s.Stat(t.Context(), catalog.ParseCheckpoint("hf://o/r/x"))
-			if err != nil || f.Size != c.size || f.NoRanges == c.ranges || f.Digest != (weights.Digest{}) {
+			if err != nil || f.Size != int64(len(content)) || f.NoRanges == c.ranges || f.Digest != (weights.Digest{}) {
 				t.Fatalf("%+v %v", f, err)
 			}
 			cache, err := weights.Open(weights.Config{
