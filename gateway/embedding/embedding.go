@@ -78,10 +78,8 @@ func ReadForm(body []byte, model *catalog.Model) (f Form, engine []byte, err err
 	if f.Dimensions = int(n); !ok || f.Dimensions < 1 {
 		return f, nil, api.New(api.InvalidType, "'dimensions' must be a whole number of at least 1.").WithParam("dimensions")
 	}
-	for _, key := range []string{"dimensions", "encoding_format", "output_dimension"} {
-		if body, err = jsonscan.Remove(body, key); err != nil {
-			return f, nil, api.BadJSON(err)
-		}
+	if body, err = jsonscan.Remove(body, "dimensions", "encoding_format", "output_dimension"); err != nil {
+		return f, nil, api.BadJSON(err)
 	}
 	return f, body, nil
 }

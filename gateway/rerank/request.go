@@ -106,10 +106,8 @@ func (q *Request) EngineBody(body []byte, model string) ([]byte, error) {
 	if body, err = jsonscan.SetString(body, "model", model); err == nil {
 		body, err = jsonscan.Set(body, "documents", list)
 	}
-	for _, name := range ownMembers {
-		if err == nil {
-			body, err = jsonscan.Remove(body, name)
-		}
+	if err == nil {
+		body, err = jsonscan.Remove(body, ownMembers...)
 	}
 	if err != nil {
 		return nil, api.BadJSON(err)

@@ -1,5 +1,10 @@
 package jsonscan
 
+import (
+	"bytes"
+	"slices"
+)
+
 // Set returns a copy of body in which the top-level member key has the JSON value given. A repeated member is kept once,
 // so that it does not matter which one a reader prefers; a missing one is added in front. Every other byte stays. The
 // error is a [*SyntaxError], of body or of value.
@@ -33,8 +38,8 @@ func Set(body []byte, key string, value []byte) ([]byte, error) {
 	}
 	if copied == 0 {
 		out = append(out, body[:front]...)
-		out = AppendQuote(out, key)
-		out = append(out, ':')
+		name, _ := Marshal(key)
+		out = append(append(out, name...), ':')
 		out = append(out, value...)
 		if m.count > 0 {
 			out = append(out, ',')
@@ -46,33 +51,28 @@ func Set(body []byte, key string, value []byte) ([]byte, error) {
 
 // SetString is [Set] with the text of a string.
 func SetString(body []byte, key, text string) ([]byte, error) {
-	return Set(body, key, AppendQuote(nil, text))
+	value, _ := Marshal(text) // no error: a text always encodes
+	return Set(body, key, value)
 }
 
-// Remove returns a copy of body without the top-level member key, however often it occurs. The other members stay as they
-// are. The error is a [*SyntaxError].
-func Remove(body []byte, key string) ([]byte, error) {
+// Remove returns a copy of body without the top-level members of these names, which are overwritten with blanks. The error
+// is a [*SyntaxError].
+func Remove(body []byte, names ...string) ([]byte, error) {
 	m, err := Open(body)
 	if err != nil {
 		return nil, err
 	}
-	out := append(make([]byte, 0, len(body)), body[:m.pos]...)
-	kept, end := 0, m.pos
+	var spans []Span
 	for m.Next() {
-		end = m.pos
-		if string(m.Name()) == key {
-			continue
+		if slices.Contains(names, string(m.Name())) {
+			spans = append(spans, m.Span())
 		}
-		if kept > 0 {
-			out = append(out, ',')
-		}
-		out = append(out, body[m.gap:m.pos]...)
-		kept++
 	}
-	if m.err != nil {
-		return nil, m.err
+	out := bytes.Clone(body)
+	if m.err == nil {
+		Blank(out, spans)
 	}
-	return append(out, body[end:]...), nil
+	return out, m.err
 }
 
 // Span is where a member stands in a document.

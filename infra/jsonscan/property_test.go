@@ -213,17 +213,6 @@ func decode(t *rapid.T, body []byte) map[string]json.RawMessage {
 	return m
 }
 
-func TestQuoteAgainstEncodingJSON(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		s := string(rapid.SliceOf(rapid.Byte()).Draw(t, "s")) + rapid.String().Draw(t, "text")
-		want, _ := json.Marshal(s)
-		var a, b string
-		if json.Unmarshal(AppendQuote(nil, s), &a) != nil || json.Unmarshal(want, &b) != nil || a != b {
-			t.Fatalf("%q quoted as %s", s, AppendQuote(nil, s))
-		}
-	})
-}
-
 func FuzzScan(f *testing.F) {
 	for _, s := range []string{
 		`{"model":"a","stream":true,"input":[1,2,{"x":null}]}`, `{"mod\u0065l":"\ud83d\ude00"}`, `{"a":-0.1e+5}`, `{"a":"` + "\xff" + `"}`,

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"unicode/utf16"
-	"unicode/utf8"
 )
 
 // Kind is the JSON type of a value.
@@ -115,62 +113,16 @@ func (v Value) Bytes() []byte {
 	if v.Kind != String || len(v.Raw) < 2 {
 		return nil
 	}
-	text := v.Raw[1 : len(v.Raw)-1]
-	if bytes.IndexByte(text, '\\') < 0 {
+	if text := v.Raw[1 : len(v.Raw)-1]; bytes.IndexByte(text, '\\') < 0 {
 		return text
 	}
-	out := make([]byte, 0, len(text))
-	for len(text) > 0 {
-		plain := bytes.IndexByte(text, '\\')
-		if plain < 0 {
-			plain = len(text)
-		}
-		out = append(out, text[:plain]...)
-		if text = text[plain:]; len(text) > 0 {
-			r, n := unescape(text)
-			out = utf8.AppendRune(out, r)
-			text = text[n:]
-		}
-	}
-	return out
+	var text string
+	_ = json.Unmarshal(v.Raw, &text) // it is valid
+	return []byte(text)
 }
 
 // String returns the text of a string, unescaped, as a copy; for every other kind it returns "".
 func (v Value) String() string { return string(v.Bytes()) }
-
-var escapes = map[byte]rune{'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
-
-// unescape decodes the escape sequence that text begins with and returns its length. Half a surrogate pair becomes
-// U+FFFD, as in encoding/json, and so does a sequence that is not valid.
-func unescape(text []byte) (r rune, n int) {
-	if len(text) < 2 {
-		return utf8.RuneError, len(text)
-	}
-	if c := text[1]; c != 'u' {
-		if r, ok := escapes[c]; ok {
-			return r, 2
-		}
-		return rune(c), 2 // quote, backslash, slash
-	}
-	if r = hex4(text[2:]); r < 0 {
-		return utf8.RuneError, 2
-	}
-	if utf16.IsSurrogate(r) {
-		if bytes.HasPrefix(text[6:], []byte(`\u`)) {
-			if pair := utf16.DecodeRune(r, hex4(text[8:])); pair != utf8.RuneError {
-				return pair, 12
-			}
-		}
-		return utf8.RuneError, 6
-	}
-	return r, 6
-}
-
-// AppendQuote appends s to dst as a JSON string. Bytes that are not UTF-8 become U+FFFD.
-func AppendQuote(dst []byte, s string) []byte {
-	quoted, _ := Marshal(s) // no error: a text always encodes
-	return append(dst, quoted...)
-}
 
 // Marshal is [json.Marshal], but leaves <, > and & readable.
 func Marshal(v any) ([]byte, error) {
