@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 // Package filelock locks files against other processes.
 package filelock
 

@@ -132,52 +132,34 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 // their new entry. It checks a loading model once it is loaded and has served its waiters. It also retires models whose
 // conversations are forgotten.
 func (h *Host) retireOutdated(ctx context.Context) {
-	outdated := h.compareEntries()
-	var gone []*resident
 	h.mu.Lock()
-	for r, out := range outdated {
-		if h.residents[r.id] != r || !r.isLoaded() {
-			continue
-		}
-		if out {
-			gone = append(gone, r)
-			continue
-		}
-		r.checked = h.catalog
-		m, _ := h.catalog.Model(r.id)
-		r.model, r.pinned, r.dirty = placement.On(m, r.recipe, r.options), h.pinnedLocked(m, r.loadPin), true
-	}
-	var forgotten []*resident
+	current := h.catalog
+	var compare, forgotten []*resident
 	for _, r := range h.residents {
-		if r.forget && r.isLoaded() {
+		switch {
+		case !r.isLoaded():
+		case r.forget:
 			clear(r.reservations)
 			forgotten = append(forgotten, r)
+		case r.checked != current && len(r.reservations) == 0:
+			compare = append(compare, r)
 		}
 	}
 	h.mu.Unlock()
 	for _, r := range forgotten {
 		h.retire(ctx, r, "conversations forgotten")
 	}
-	for _, r := range gone {
-		h.retire(ctx, r, "catalogue entry changed")
-	}
-}
-
-// compareEntries reports which loaded models are outdated. It skips those that are reserved or already compared with
-// the catalogue. Comparing is slow, so it does not hold the lock; only the loop, which calls this, changes the
-// catalogue.
-func (h *Host) compareEntries() map[*resident]bool {
-	outdated := map[*resident]bool{}
-	h.mu.Lock()
-	current := h.catalog
-	for _, r := range h.residents {
-		if r.checked != current && r.isLoaded() && len(r.reservations) == 0 {
-			outdated[r] = false
+	for _, r := range compare {
+		if catalog.Outdated(r.catalog, current, r.id) { // slow, so without the lock; only the loop, which calls this, changes the catalogue
+			h.retire(ctx, r, "catalogue entry changed")
+			continue
 		}
+		h.mu.Lock()
+		if r.isLoaded() {
+			r.checked = current
+			m, _ := current.Model(r.id)
+			r.model, r.pinned, r.dirty = placement.On(m, r.recipe, r.options), h.pinnedLocked(m, r.loadPin), true
+		}
+		h.mu.Unlock()
 	}
-	h.mu.Unlock()
-	for r := range outdated {
-		outdated[r] = catalog.Outdated(r.catalog, current, r.id)
-	}
-	return outdated
 }
