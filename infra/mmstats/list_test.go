@@ -26,10 +26,13 @@ func TestList(t *testing.T) {
 	c.HSet(ctx, "mm:zz00000000000000:0000000000000001", "f", "x")
 	c.Set(ctx, "rv:{main}:x", 1, 0)
 	got, err := List(ctx, c)
-	want := []Usage{
-		{Signature: 0xaa, Keys: 1, Entries: 2, Bytes: 10001},
-		{Signature: 0xfe00000000000001, Keys: 1200, Entries: 1200, Bytes: 6000},
+	for i, u := range got {
+		if least := []int64{1200 * 5, 10001}[i]; u.Bytes < least || u.Bytes > 50*least {
+			t.Errorf("%+v", u)
+		}
+		got[i].Bytes = 0
 	}
+	want := []Usage{{Signature: 0xfe00000000000001, Entries: 1200}, {Signature: 0xaa, Entries: 2}} // of small entries, most is Redis's own
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v %v", got, err)
 	}
