@@ -1,8 +1,8 @@
 package models
 
 import (
-	"encoding/json"
 	"slices"
+	"strconv"
 	"time"
 
 	"reveille/infra/catalog"
@@ -44,18 +44,18 @@ func (d *Directory) IdleTime(cat *catalog.Catalog, id string) (idle time.Duratio
 	if slices.ContainsFunc(cat.Warm, func(w catalog.Warmup) bool { return w.Model == id && w.Active(time.Now()) }) {
 		return -1, true
 	}
-	if text, set := d.Tables.Of(state.IdleTTL)[id]; set {
-		if ms, err := json.Number(text).Int64(); err == nil {
-			return time.Duration(ms) * time.Millisecond, true
-		}
+	if idle, known = d.tableIdle(id); known {
+		return idle, true
 	}
 	if m, there := cat.Model(id); there {
 		if idle, known = cat.Idle(m); known {
 			return idle, true
 		}
 	}
-	if usual := d.Tables.idle.Load(); usual != nil {
-		return *usual, true
-	}
-	return 0, false
+	return d.tableIdle("") // the warmer's default
+}
+
+func (d *Directory) tableIdle(id string) (idle time.Duration, known bool) {
+	ms, err := strconv.ParseInt(d.Tables.Of(state.IdleTTL)[id], 10, 64)
+	return time.Duration(ms) * time.Millisecond, err == nil
 }

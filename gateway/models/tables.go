@@ -27,8 +27,6 @@ type Tables struct {
 
 	// OnKeys is called with the API keys in Redis when they have changed; nil: nothing is.
 	OnKeys func(table map[string]string)
-
-	idle atomic.Pointer[time.Duration] // the warmer's default idle time as last read; nil: unknown
 }
 
 func newTables(store *state.Store) *Tables {
@@ -78,17 +76,6 @@ func (t *Tables) Set(ctx context.Context, name state.Setting, key, value string)
 	return nil
 }
 
-// readIdle reads the warmer's default idle time.
-func (t *Tables) readIdle(ctx context.Context) {
-	switch idle, known, err := t.store.DefaultIdle(ctx); {
-	case err != nil: // keep the previous value
-	case known:
-		t.idle.Store(&idle)
-	default:
-		t.idle.Store(nil)
-	}
-}
-
 // notify asks for all tables to be read.
 func (t *Tables) notify() {
 	select {
@@ -107,7 +94,6 @@ func (t *Tables) Run(ctx context.Context) {
 				break // the breaker logs; the next tick tries again
 			}
 		}
-		t.readIdle(ctx)
 		select {
 		case <-ctx.Done():
 			return

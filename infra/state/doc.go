@@ -62,8 +62,6 @@
 //	                                                                                 the model's conversations
 //	rv:{pool}:convs            sorted set  conv_put                           24 h   these models, by end in ms
 //	rv:{pool}:stats            hash        usage, finish, model_drop          -      counters of the pool
-//	rv:{pool}:idle             string      the warmer, with each sweep        24 h   its default idle time in ms, for
-//	                                                                                 listings; negative: never
 //	rv:{pool}:events           channel     every change                       -      JSON events for the mirrors of gateways;
 //	                                                                                 the last one of a change carries its host
 //	rv:{pool}:events:host:<h>  channel     changes of a host                  -      the same for the host's runner

@@ -11,7 +11,6 @@ func newKeys(pool string) keys { return keys{prefix: "rv:{" + pool + "}:"} }
 func (k keys) events() string               { return k.prefix + "events" }
 func (k keys) poolEvents() string           { return k.prefix + "events:pool" }
 func (k keys) hostEvents(h string) string   { return k.prefix + "events:host:" + h }
-func (k keys) idle() string                 { return k.prefix + "idle" }
 func (k keys) conv(m string) string         { return k.prefix + "conv:" + m }
 func (k keys) convs() string                { return k.prefix + "convs" }
 func (k keys) response(o, id string) string { return k.prefix + "response:" + o + ":" + id }

@@ -35,7 +35,6 @@ func TestKeyTable(t *testing.T) {
 		_, err := s.PutCatalog(ctx, "v", []byte("{}"), map[string]string{"sleeper": "wol"})
 		must(t, err)
 		must(t, s.Set(ctx, state.Pins, "m", "1"))
-		must(t, s.PutDefaultIdle(ctx, time.Minute))
 		g, _, err := s.Register(ctx, state.HostInfo{Name: "h", Models: []state.ModelPut{{ID: "m", Fields: map[string]string{"type": "llm", "device": "npu"}}}})
 		must(t, err)
 		w := want(t, s, "gw", "m1", "h")

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"reveille/infra/catalog"
@@ -34,7 +35,7 @@ type Store interface {
 	Snapshot(ctx context.Context) (*state.Snapshot, error)
 	Catalog(ctx context.Context) (version string, catalog []byte, err error)
 	All(ctx context.Context, table state.Setting) (map[string]string, error)
-	PutDefaultIdle(ctx context.Context, idle time.Duration) error
+	Set(ctx context.Context, table state.Setting, name, value string) error
 	Acquire(ctx context.Context, w state.Want) (state.Acquired, error)
 	ReleaseTicket(ctx context.Context, gateway, ticket string, keep bool) error
 	ClaimWake(ctx context.Context, gateway, host string) (token string, err error)
@@ -144,10 +145,11 @@ func (r *run) prepare(ctx context.Context, d Deps) error {
 		return fmt.Errorf("read idle times: %w", err)
 	}
 	r.idleTimes = idleTimes(ttl)
-	if r.DryRun {
+	usual := strconv.FormatInt(max(r.Idle, -time.Millisecond).Milliseconds(), 10)
+	if r.DryRun || ttl[""] == usual {
 		return nil
 	}
-	if err := r.store.PutDefaultIdle(ctx, r.Idle); err != nil {
+	if err := r.store.Set(ctx, state.IdleTTL, "", usual); err != nil {
 		return fmt.Errorf("publish the default idle time: %w", err)
 	}
 	return nil
