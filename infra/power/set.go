@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"reveille/infra/catalog"
@@ -123,19 +122,9 @@ func (s *Set) repeat(ctx context.Context, host, verb string, call func(Driver, c
 	}
 }
 
-// find returns a host's entry and driver. A member of an Auto Scaling group is named `entry.instance`, for example
-// gpu.i-0123456789abcdef0: it has its group's entry with its own instance.
+// find returns a host's entry and driver.
 func (s *Set) find(host string) (Driver, catalog.Host, error) {
-	c := s.cfg.Catalog()
-	entry, ok := c.Host(host)
-	if !ok {
-		group, instance, member := strings.Cut(host, ".i-")
-		if g, found := c.Host(group); member && found && g.Driver == catalog.DriverASG {
-			m := *g
-			m.Name, m.Instance = host, "i-"+instance
-			entry, ok = &m, true
-		}
-	}
+	entry, ok := s.cfg.Catalog().Host(host)
 	if !ok {
 		return nil, catalog.Host{}, fmt.Errorf("%w: %s is not in the catalogue", ErrUnknownHost, host)
 	}

@@ -21,7 +21,6 @@ AUTOSCALING = {
     "DescribeAutoScalingGroups",
     "DescribeScalingActivities",
     "SetDesiredCapacity",
-    "TerminateInstanceInAutoScalingGroup",
 }
 
 EC2_FORM = """<?xml version="1.0" encoding="UTF-8"?>

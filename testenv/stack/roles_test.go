@@ -135,11 +135,11 @@ func (s *story) rolesHold(bucket string) {
 	may("gateway puts an instance to sleep", gateway.stop(gpuID))
 	s.stopped("gpu-1")
 	may("warmer wakes a group", warmer.resize(group, 1))
-	may("gateway puts a group to sleep", gateway.shrink(*s.cloud.running("npu-1").InstanceId))
+	may("gateway puts a group to sleep", gateway.resize(group, 0))
 	empty := func() bool { return s.cloud.instance("Host", "npu-1") == nil }
 	kit.Within(s.t, patience, "the group is empty", empty)
 	may("warmer wakes the group again", warmer.resize(group, 1))
-	may("warmer puts the group to sleep", warmer.shrink(*s.cloud.running("npu-1").InstanceId))
+	may("warmer puts the group to sleep", warmer.resize(group, 0))
 	kit.Within(s.t, patience, "the group is empty again", empty)
 	_, err = gateway.hosts.DescribeInstances(s.t.Context(), &ec2.DescribeInstancesInput{})
 	may("gateway looks at instances", err)

@@ -1,5 +1,5 @@
-// Package asg is the power driver for hosts that an Auto Scaling group launches: Wake raises the desired capacity by
-// one, Sleep lowers it by one. AWS manages the group's warm pool.
+// Package asg is the power driver for hosts that an Auto Scaling group launches, each from a group of its own: Wake raises
+// the desired capacity to one, Sleep lowers it to none. AWS manages the group's warm pool.
 package asg
 
 import (
@@ -32,9 +32,6 @@ type Config struct {
 const watchFor = 45 * time.Second
 
 // Driver changes the desired capacity of groups. It has nothing to close.
-//
-// A catalogue entry stands for its group's first machine. An entry with an Instance is that member of the group, and
-// Sleep ends exactly that machine.
 type Driver struct{ cfg Config }
 
 // New creates a driver.
@@ -107,58 +104,36 @@ func (d *Driver) watch(ctx context.Context, api *awsquery.Client, host catalog.H
 	return nil
 }
 
-// Sleep ends the host's machine and lowers the group's size with it, so that it is not replaced.
+// Sleep lowers the group's size to none. It refuses a group of several machines, since it cannot name the idle one.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	api, g, err := d.group(ctx, host)
 	if err != nil {
 		return err
 	}
-	if host.Instance == "" {
-		switch n := g.Desired; {
-		case n == 0:
-			return nil
-		case n > 1:
-			return fmt.Errorf("%w: group %s has %d machines but the idle one was not named", power.ErrFailed, host.Group, n)
-		}
-		return resize(ctx, api, host, 0)
-	}
-	if !has(g, host.Instance) {
+	switch n := g.Desired; {
+	case n == 0:
 		return nil
+	case n > 1:
+		return fmt.Errorf("%w: group %s has %d machines, not one", power.ErrFailed, host.Group, n)
 	}
-	params := url.Values{"InstanceId": {host.Instance}, "ShouldDecrementDesiredCapacity": {"true"}}
-	return awserr.Classify(api.Call(ctx, "TerminateInstanceInAutoScalingGroup", params, nil))
+	return resize(ctx, api, host, 0)
 }
 
-// has reports whether a machine is in the group and not terminating.
-func has(g *scalingGroup, instance string) bool {
-	for _, i := range g.Instances {
-		if i.ID == instance {
-			return !leaving(i)
-		}
-	}
-	return false
-}
-
-func leaving(i member) bool {
-	return strings.HasPrefix(i.State, "Terminat") || strings.HasPrefix(i.State, "Detach")
-}
-
-// State returns the state of the host's machine, or of the group's first machine.
+// State returns the state of the group's machine.
 func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
 	_, g, err := d.group(ctx, host)
 	if err != nil {
 		return power.Unknown, err
 	}
 	p := power.Off
-	if g.Desired > 0 && host.Instance == "" {
+	if g.Desired > 0 {
 		p = power.Starting
 	}
 	for _, i := range g.Instances {
 		switch {
-		case host.Instance != "" && i.ID != host.Instance:
-		case i.State == inService:
+		case i.State == "InService":
 			return power.On, nil
-		case !leaving(i):
+		case !strings.HasPrefix(i.State, "Terminat") && !strings.HasPrefix(i.State, "Detach"):
 			p = power.Starting
 		case p == power.Off:
 			p = power.Stopping
@@ -169,17 +144,12 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 
 // scalingGroup is a group as DescribeAutoScalingGroups returns it.
 type scalingGroup struct {
-	Desired   int      `xml:"DesiredCapacity"`
-	Max       int      `xml:"MaxSize"`
-	Instances []member `xml:"Instances>member"`
+	Desired   int `xml:"DesiredCapacity"`
+	Max       int `xml:"MaxSize"`
+	Instances []struct {
+		State string `xml:"LifecycleState"`
+	} `xml:"Instances>member"`
 }
-
-type member struct {
-	ID    string `xml:"InstanceId"`
-	State string `xml:"LifecycleState"`
-}
-
-const inService = "InService"
 
 // group creates a client for the host's region and describes its group.
 func (d *Driver) group(ctx context.Context, host catalog.Host) (*awsquery.Client, *scalingGroup, error) {
