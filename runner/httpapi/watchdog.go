@@ -23,6 +23,7 @@ const (
 	sameReply = time.Second // bad answers so close together come from one batch and count once
 
 	minProbe  = 2 * time.Second  // a probe may take this long, or as long as a first byte
+	maxProbe  = 4 << 20          // bytes of its answer
 	killLimit = 30 * time.Second // for an engine to be gone
 )
 
@@ -215,25 +216,12 @@ func (w *watchdog) kill(p *host.Ref, cause error) {
 // errProbe means that the engine answered a probe with an error of its own.
 var errProbe = errors.New("the probe failed in the engine")
 
-// ask sends one request and waits until the limit for the head of an answer. Any answer except an engine's failure will
-// do.
+// ask sends one request and waits until the limit for an answer. Any except an engine's failure will do.
 func (w *watchdog) ask(e host.Engine, method, path string, body []byte, limit time.Duration) error {
-	var call relay.Call
-	defer context.AfterFunc(w.life, func() { call.Cancel(nil) })()
 	req := &relay.Request{Method: method, Path: []byte(path), Body: body, FirstByte: limit, Silence: limit, Probe: true}
-	if body != nil {
-		req.Add("Content-Type", []byte("application/json"))
-	}
-	if key := e.APIKey(); key != "" {
-		req.Add("Authorization", []byte("Bearer "+key))
-	}
-	resp, err := e.Client().Do(&call, req)
-	if err != nil {
-		return err
-	}
-	defer resp.Close()
-	if resp.Status() == 500 {
+	status, _, err := e.Client().Fetch(w.life, req, e.APIKey(), nil, maxProbe)
+	if status == 500 {
 		return errProbe
 	}
-	return nil
+	return err
 }

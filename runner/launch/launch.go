@@ -171,13 +171,9 @@ func (l *Launcher) remember(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) 
 	if pl.Widened > 0 {
 		with.Env["LLAMA_ARG_SWA_FULL"] = "1"
 	}
-	argv, err := engine.Argv(with)
+	argv, env, err := command(with)
 	if err != nil {
 		return nil // the start logs it
-	}
-	env, err := engine.Environ(with, os.Environ())
-	if err != nil {
-		return nil
 	}
 	e, err := l.Conversations.Prepare(conversations.Process{
 		Model: spec.Model, Checkpoint: spec.Checkpoint, Program: spec.Program, Argv: argv, Env: env, PerToken: pl.KVBytesPerToken,
@@ -190,6 +186,13 @@ func (l *Launcher) remember(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) 
 	return e
 }
 
+func command(s engine.Spec) (argv, env []string, err error) {
+	if argv, err = engine.Argv(s); err == nil {
+		env, err = engine.Environ(s, os.Environ())
+	}
+	return argv, env, err
+}
+
 // attach gives an engine the encoder cache if its recipe and model allow it. The engine also runs without it.
 func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachment {
 	if l.Media == nil || spec.Recipe.EncoderCache != recipe.EncoderInterpose || m.MMProj == "" {
@@ -199,13 +202,9 @@ func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachme
 	if m.MMCache == catalog.ShareNone {
 		return nil
 	}
-	argv, err := engine.Argv(*spec)
+	argv, env, err := command(*spec)
 	if err != nil {
-		return nil // the start logged it
-	}
-	env, err := engine.Environ(*spec, os.Environ())
-	if err != nil {
-		return nil
+		return nil // the start logs it
 	}
 	a, err := l.Media.Attach(m, mmcache.Encoder{Projector: spec.MMProj, Program: spec.Program, Argv: argv, Env: env})
 	if err != nil {
