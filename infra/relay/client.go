@@ -16,8 +16,6 @@ type Config struct {
 	Network string
 	// Addr is host:port, or the path of the socket.
 	Addr string
-	// Host is sent as the Host header; default Addr, and "localhost" for a unix socket.
-	Host string
 	// Dial replaces dialling Network and Addr, for example to add TLS. It must return when ctx ends.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// ConnectTimeout bounds a dial; default 1 s.
@@ -49,12 +47,6 @@ type Client struct {
 // New creates a client. It does not dial yet.
 func New(cfg Config) *Client {
 	cfg.Network = cmp.Or(cfg.Network, "tcp")
-	if cfg.Host == "" {
-		cfg.Host = cfg.Addr
-		if cfg.Network == "unix" {
-			cfg.Host = "localhost"
-		}
-	}
 	cfg.ConnectTimeout = cmp.Or(max(cfg.ConnectTimeout, 0), time.Second)
 	cfg.IdleTimeout = cmp.Or(max(cfg.IdleTimeout, 0), 25*time.Second)
 	cfg.WriteTimeout = cmp.Or(max(cfg.WriteTimeout, 0), 30*time.Second)
@@ -110,7 +102,11 @@ func (c *Client) Fetch(ctx context.Context, req *Request, key string, dst []byte
 func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 	buf := takeBuffer(false)
 	defer giveBuffer(buf)
-	head, ok := req.appendHead((*buf)[:0], c.cfg.Host, c.cfg.Single)
+	host := c.cfg.Addr
+	if c.cfg.Network == "unix" {
+		host = "localhost"
+	}
+	head, ok := req.appendHead((*buf)[:0], host, c.cfg.Single)
 	if !ok {
 		return nil, ErrBadRequest
 	}

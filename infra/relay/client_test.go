@@ -149,7 +149,7 @@ func TestRequestOnTheWire(t *testing.T) {
 			heads <- seen{head, body}
 			_, _ = io.WriteString(nc, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 		}
-	}).client(t, Config{Host: "engine"})
+	}).client(t, Config{})
 	for _, size := range []int{0, 10, 100 << 10, 9 << 20} {
 		body := strings.Repeat("b", size)
 		req := &Request{Method: "POST", Path: []byte("/v1/x?y=1"), Body: []byte(body)}
@@ -166,7 +166,7 @@ func TestRequestOnTheWire(t *testing.T) {
 		if err := <-errs; err != nil {
 			t.Fatal(err)
 		}
-		want := "POST /v1/x?y=1 HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(size) + "\r\n\r\n"
+		want := "POST /v1/x?y=1 HTTP/1.1\r\nHost: " + c.cfg.Addr + "\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(size) + "\r\n\r\n"
 		if got.head != want || got.body != body {
 			t.Fatalf("head %q, body of %d bytes", got.head, len(got.body))
 		}

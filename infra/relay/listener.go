@@ -14,8 +14,7 @@ import (
 // ListenerConfig holds the limits of a Listener.
 type ListenerConfig struct {
 	// WriteTimeout bounds the write of each 64 KiB to a client, so that a client that stops reading is dropped while a
-	// long answer may take as long as it needs. Default 30 s; a write may be cut after 7/8 of it. Negative means no
-	// bound.
+	// long answer may take as long as it needs. Default 30 s; a write may be cut after 7/8 of it.
 	WriteTimeout time.Duration
 	// MaxConns bounds the open connections, MaxConnsPerIP those from one address (one /64 for IPv6); 0 means no bound.
 	MaxConns, MaxConnsPerIP int
@@ -153,9 +152,6 @@ const writePiece = 64 << 10
 // Write gives each piece of p its own deadline, so that a client that slowly reads a long answer is not dropped.
 // Setting a deadline costs more than reading the clock, so each deadline is kept until an eighth of it has passed.
 func (c *serverConn) Write(p []byte) (n int, err error) {
-	if c.timeout <= 0 {
-		return c.Conn.Write(p)
-	}
 	for {
 		if now := time.Now(); c.armed.IsZero() || now.Sub(c.armed) >= c.timeout/8 {
 			if err := c.Conn.SetWriteDeadline(now.Add(c.timeout)); err != nil {
@@ -170,21 +166,11 @@ func (c *serverConn) Write(p []byte) (n int, err error) {
 	}
 }
 
-// SetDeadline sets only the read deadline: Write owns the write deadline, unless writes are unbounded.
-func (c *serverConn) SetDeadline(t time.Time) error {
-	if c.timeout > 0 {
-		return c.Conn.SetReadDeadline(t)
-	}
-	return c.Conn.SetDeadline(t)
-}
+// SetDeadline sets only the read deadline: Write owns the write deadline.
+func (c *serverConn) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
 
-// SetWriteDeadline does nothing: Write owns the write deadline, unless writes are unbounded.
-func (c *serverConn) SetWriteDeadline(t time.Time) error {
-	if c.timeout > 0 {
-		return nil
-	}
-	return c.Conn.SetWriteDeadline(t)
-}
+// SetWriteDeadline does nothing: Write owns the write deadline.
+func (c *serverConn) SetWriteDeadline(time.Time) error { return nil }
 
 // NetConn returns the socket, for Watcher.
 func (c *serverConn) NetConn() net.Conn { return c.Conn }
