@@ -1,9 +1,6 @@
 package jsonscan
 
-import (
-	"bytes"
-	"slices"
-)
+import "slices"
 
 // Set returns a copy of body in which the top-level member key has the JSON value given. A repeated member is kept once,
 // so that it does not matter which one a reader prefers; a missing one is added in front. Every other byte stays. The
@@ -55,24 +52,30 @@ func SetString(body []byte, key, text string) ([]byte, error) {
 	return Set(body, key, value)
 }
 
-// Remove returns a copy of body without the top-level members of these names, which are overwritten with blanks. The error
-// is a [*SyntaxError].
+// Remove returns a copy of body without the top-level members of these names, however often they occur. The other members
+// stay as they are. The error is a [*SyntaxError].
 func Remove(body []byte, names ...string) ([]byte, error) {
 	m, err := Open(body)
 	if err != nil {
 		return nil, err
 	}
-	var spans []Span
+	out := append(make([]byte, 0, len(body)), body[:m.pos]...)
+	kept, end := 0, m.pos
 	for m.Next() {
+		end = m.pos
 		if slices.Contains(names, string(m.Name())) {
-			spans = append(spans, m.Span())
+			continue
 		}
+		if kept > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, body[m.gap:m.pos]...)
+		kept++
 	}
-	out := bytes.Clone(body)
-	if m.err == nil {
-		Blank(out, spans)
+	if m.err != nil {
+		return nil, m.err
 	}
-	return out, m.err
+	return append(out, body[end:]...), nil
 }
 
 // Span is where a member stands in a document.
