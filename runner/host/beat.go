@@ -16,29 +16,55 @@ import (
 var ErrReplaced = errors.New("another runner has registered as this host")
 
 // beatLoop keeps the host registered and alive in Redis. It returns nil when ctx ends, and an error when another runner
-// takes its name. Between beats the loop already answers a sweep that wants this host asleep, and registers again when a
-// sleeping host is wanted awake.
+// takes its name. An idle host whose last beat succeeded skips every second one: beats are what a large pool costs at
+// rest. Between beats the loop already answers a sweep that wants this host asleep, and registers again when a sleeping
+// host is wanted awake.
 func (h *Host) beatLoop(ctx context.Context) error {
 	tick := time.NewTicker(h.cfg.Beat)
 	defer tick.Stop()
+	maySkip := false
 	for due := true; ; {
 		changed := h.mirror.Changed()
 		if due || h.isWaking() {
-			if err := h.beat(ctx); errors.Is(err, ErrReplaced) {
+			err := h.beat(ctx)
+			if errors.Is(err, ErrReplaced) {
 				h.log.Error("another runner has registered this host's name; stopping")
 				return err
 			}
+			maySkip = err == nil
 		}
 		h.confirmSleep(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			due = true
+			due = !maySkip || !h.idle()
+			maySkip = false
 		case <-changed:
 			due = false
 		}
 	}
+}
+
+// idle reports whether a beat has nothing new to tell or to check: no request was open since the last one, no load is in
+// progress, and Redis has shown all of this host's writes.
+func (h *Host) idle() bool {
+	h.redisMu.Lock()
+	defer h.redisMu.Unlock()
+	if h.stale || h.fenced || len(h.unsentOutcomes) > 0 || h.recheckMirror.Load() {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.active || h.loading != nil || len(h.inProgress) > 0 {
+		return false
+	}
+	for _, r := range h.residents {
+		if len(r.open) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // beat registers if Redis lacks something, and reports the open requests. Only the error ErrReplaced is final.
