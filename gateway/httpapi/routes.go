@@ -21,9 +21,31 @@ type route struct {
 	metrics bool // --free-metrics opens it, and it is served while the memory is full
 }
 
-// managed serves a route by the management service.
-func managed(serve func(*manage.Service, *web.Request) error) handler {
-	return func(s *Server, r *request) error { return serve(s.manage, &r.Request) }
+// lemonade is a route of the management API, under the version prefixes and, with Mount both, without them.
+func lemonade(r api.Route, serve func(*manage.Service, *web.Request) error) route {
+	r.Dialect = api.Lemonade
+	return managed(r, serve)
+}
+
+// listing is a route of Ollama's listings.
+func listing(r api.Route, serve func(*manage.Service, *web.Request) error) route {
+	r.Dialect, r.Mount, r.PerModel = api.Ollama, bare, true
+	return managed(r, serve)
+}
+
+// managed is a route that the management service serves.
+func managed(r api.Route, serve func(*manage.Service, *web.Request) error) route {
+	return route{Route: r, serve: func(s *Server, q *request) error { return serve(s.manage, &q.Request) }}
+}
+
+// infers is a route that runs a model, which its body names. fields says what of a JSON body reaches the engine; nil: none
+// does, or the handler knows.
+func infers(r api.Route, fields *bodycheck.Spec, serve handler) route {
+	r.Scope, r.PerModel, r.Inference, r.Model = api.ScopeInfer, true, true, modelField
+	if r.Body == api.BodyNone {
+		r.Body = api.BodyJSON
+	}
+	return route{Route: r, fields: fields, serve: serve}
 }
 
 // Short names for the table.
@@ -32,13 +54,11 @@ const (
 	both = api.Prefixed | api.Bare
 
 	anyKey  = api.ScopeAnyKey
-	infers  = api.ScopeInfer
 	manages = api.ScopeManage
 	admin   = api.ScopeAdmin
 
-	lemonade  = api.Lemonade
-	ollamaAPI = api.Ollama
-	bodyJSON  = api.BodyJSON
+	bodyJSON = api.BodyJSON
+	form     = api.BodyForm
 )
 
 var (
@@ -52,27 +72,31 @@ var (
 	number     = api.TypesOf(jsonscan.Number)
 )
 
-// required returns a field that must be there.
-func required(name string, types api.JSONTypes) api.Field {
-	return api.Field{Name: name, Types: types, Needed: true}
+// required returns the only field of a route besides the model: it must be there. A list has at most so many items, 0 for no
+// limit.
+func required(name string, types api.JSONTypes, most int) []api.Field {
+	return []api.Field{{Name: name, Types: types, Needed: true, Max: most}}
 }
 
-// requiredMax is required with a limit on a list's items.
-func requiredMax(name string, types api.JSONTypes, most int) api.Field {
-	return api.Field{Name: name, Types: types, Needed: true, Max: most}
+// requiredTexts are texts that must be there, and not be empty.
+func requiredTexts(names ...string) (fields []api.Field) {
+	for _, name := range names {
+		fields = append(fields, api.Field{Name: name, Types: text, Needed: true})
+	}
+	return fields
 }
 
-// optional returns a field that is checked only when it is there.
-func optional(name string, types api.JSONTypes) api.Field { return api.Field{Name: name, Types: types} }
+var messages = required("messages", list, api.MaxMessages)
 
 // routes is the route table: each route's pattern, who may use it, its body, and what serves it.
 var routes = []route{
 	// Probes.
 	{Route: api.Route{Name: "root", Pattern: "GET /", Mount: bare}, serve: (*Server).root},
-	{Route: api.Route{Name: "live", Pattern: "GET /live", Mount: both, Dialect: lemonade}, serve: (*Server).live},
-	{Route: api.Route{Name: "ready", Pattern: "GET /ready", Mount: both, Dialect: lemonade},
+	{Route: api.Route{Name: "live", Pattern: "GET /live", Mount: both, Dialect: api.Lemonade},
+		serve: (*Server).live},
+	{Route: api.Route{Name: "ready", Pattern: "GET /ready", Mount: both, Dialect: api.Lemonade},
 		serve: (*Server).ready},
-	{Route: api.Route{Name: "health_plain", Pattern: "GET /health", Mount: bare, Dialect: lemonade},
+	{Route: api.Route{Name: "health_plain", Pattern: "GET /health", Mount: bare, Dialect: api.Lemonade},
 		serve: (*Server).live},
 	{Route: api.Route{Name: "metrics", Pattern: "GET /metrics", Mount: both, Scope: anyKey},
 		serve: (*Server).metrics, metrics: true},
@@ -80,66 +104,58 @@ var routes = []route{
 		serve: (*Server).openapi},
 
 	// Management.
-	{Route: api.Route{Name: "health", Pattern: "GET /health", Dialect: lemonade, Scope: anyKey, PerModel: true},
-		serve: managed((*manage.Service).Health)},
-	{Route: api.Route{Name: "load", Pattern: "POST /load", Dialect: lemonade, Scope: manages, PerModel: true,
-		Body: bodyJSON, Model: modelNameField}, serve: managed((*manage.Service).Load)},
-	{Route: api.Route{Name: "unload", Pattern: "POST /unload", Mount: both, Dialect: lemonade, Scope: manages,
-		PerModel: true, Body: api.BodyOptional, Model: modelNameField}, serve: managed((*manage.Service).Unload)},
-	{Route: api.Route{Name: "register", Pattern: "POST /models/register", Dialect: lemonade, Scope: admin,
-		Body: bodyJSON, Model: modelNameField}, serve: managed((*manage.Service).Register)},
-	{Route: api.Route{Name: "pull", Pattern: "POST /pull", Dialect: lemonade, Scope: manages, PerModel: true,
-		Body: bodyJSON, Model: modelNameField}, serve: managed((*manage.Service).Pull)},
-	{Route: api.Route{Name: "delete", Pattern: "POST /delete", Dialect: lemonade, Scope: admin, PerModel: true,
-		Body: bodyJSON, Model: modelNameField}, serve: managed((*manage.Service).Delete)},
-	{Route: api.Route{Name: "options_get", Pattern: "GET /models/{id}/options", Dialect: lemonade, Scope: anyKey,
-		PerModel: true}, serve: managed((*manage.Service).OptionsGet)},
-	{Route: api.Route{Name: "options_set", Pattern: "POST /models/{id}/options", Dialect: lemonade, Scope: admin,
-		PerModel: true, Body: bodyJSON}, serve: managed((*manage.Service).OptionsSet)},
-	{Route: api.Route{Name: "options_delete", Pattern: "DELETE /models/{id}/options", Dialect: lemonade,
-		Scope: admin, PerModel: true}, serve: managed((*manage.Service).OptionsDelete)},
-	{Route: api.Route{Name: "stats", Pattern: "GET /stats", Dialect: lemonade, Scope: anyKey},
-		serve: managed((*manage.Service).Stats)},
-	{Route: api.Route{Name: "system_info", Pattern: "GET /system-info", Dialect: lemonade, Scope: anyKey,
-		PerModel: true}, serve: managed((*manage.Service).SystemInfo)},
-	{Route: api.Route{Name: "pin", Pattern: "POST /internal/pin", Mount: both, Dialect: lemonade, Scope: manages,
-		PerModel: true, Body: bodyJSON, Model: modelNameField,
-		Fields: []api.Field{required("pinned", api.TypesOf(jsonscan.Bool))}}, serve: managed((*manage.Service).Pin)},
-	{Route: api.Route{Name: "config_set", Pattern: "POST /internal/set", Mount: both, Dialect: lemonade,
-		Scope: admin, Body: bodyJSON}, serve: managed((*manage.Service).ConfigSet)},
-	{Route: api.Route{Name: "config_get", Pattern: "GET /internal/config", Mount: both, Dialect: lemonade,
-		Scope: anyKey}, serve: managed((*manage.Service).ConfigGet)},
-	{Route: api.Route{Name: "aliases", Pattern: "GET /internal/aliases", Mount: both, Dialect: lemonade,
-		Scope: anyKey}, serve: managed((*manage.Service).Aliases)},
-	{Route: api.Route{Name: "alias_set", Pattern: "POST /internal/aliases", Mount: both, Dialect: lemonade,
-		Scope: admin, Body: bodyJSON, Fields: []api.Field{required("alias", text), required("target", text)}},
-		serve: managed((*manage.Service).AliasSet)},
-	{Route: api.Route{Name: "alias_get", Pattern: "GET /internal/aliases/{id}", Mount: both, Dialect: lemonade,
-		Scope: anyKey}, serve: managed((*manage.Service).AliasGet)},
-	{Route: api.Route{Name: "alias_set_one", Pattern: "POST /internal/aliases/{id}", Mount: both,
-		Dialect: lemonade, Scope: admin, Body: bodyJSON, Fields: []api.Field{required("target", text)}},
-		serve: managed((*manage.Service).AliasSet)},
-	{Route: api.Route{Name: "alias_delete", Pattern: "DELETE /internal/aliases/{id}", Mount: both,
-		Dialect: lemonade, Scope: admin}, serve: managed((*manage.Service).AliasDelete)},
-	{Route: api.Route{Name: "keys_list", Pattern: "GET /internal/keys", Mount: both, Dialect: lemonade,
-		Scope: admin}, serve: managed((*manage.Service).KeysList)},
-	{Route: api.Route{Name: "keys_add", Pattern: "POST /internal/keys", Mount: both, Dialect: lemonade,
-		Scope: admin, Body: bodyJSON, Fields: []api.Field{required("digest", text), required("grant", text)}},
-		serve: managed((*manage.Service).KeysAdd)},
-	{Route: api.Route{Name: "keys_revoke", Pattern: "DELETE /internal/keys/{id}", Mount: both, Dialect: lemonade,
-		Scope: admin}, serve: managed((*manage.Service).KeysRevoke)},
-	{Route: api.Route{Name: "host_wake", Pattern: "POST /internal/hosts/{id}/wake", Mount: both,
-		Dialect: lemonade, Scope: manages, Body: api.BodyOptional}, serve: managed((*manage.Service).HostWake)},
-	{Route: api.Route{Name: "host_forget", Pattern: "POST /internal/hosts/{id}/forget", Mount: both,
-		Dialect: lemonade, Scope: manages, Body: api.BodyOptional}, serve: managed((*manage.Service).HostForget)},
-	{Route: api.Route{Name: "conversations", Pattern: "GET /internal/conversations", Mount: both,
-		Dialect: lemonade, Scope: manages}, serve: managed((*manage.Service).Conversations)},
-	{Route: api.Route{Name: "conversations_forget_all", Pattern: "DELETE /internal/conversations", Mount: both,
-		Dialect: lemonade, Scope: manages}, serve: managed((*manage.Service).ConversationsForget)},
-	{Route: api.Route{Name: "conversations_forget", Pattern: "DELETE /internal/conversations/{id}", Mount: both,
-		Dialect: lemonade, Scope: manages, PerModel: true}, serve: managed((*manage.Service).ConversationsForget)},
-	{Route: api.Route{Name: "host_sleep", Pattern: "POST /internal/hosts/{id}/sleep", Mount: both,
-		Dialect: lemonade, Scope: manages, Body: api.BodyOptional}, serve: managed((*manage.Service).HostSleep)},
+	lemonade(api.Route{Name: "health", Pattern: "GET /health", Scope: anyKey, PerModel: true},
+		(*manage.Service).Health),
+	lemonade(api.Route{Name: "load", Pattern: "POST /load", Scope: manages, PerModel: true, Body: bodyJSON,
+		Model: modelNameField}, (*manage.Service).Load),
+	lemonade(api.Route{Name: "unload", Pattern: "POST /unload", Mount: both, Scope: manages, PerModel: true,
+		Body: api.BodyOptional, Model: modelNameField}, (*manage.Service).Unload),
+	lemonade(api.Route{Name: "register", Pattern: "POST /models/register", Scope: admin, Body: bodyJSON,
+		Model: modelNameField}, (*manage.Service).Register),
+	lemonade(api.Route{Name: "pull", Pattern: "POST /pull", Scope: manages, PerModel: true, Body: bodyJSON,
+		Model: modelNameField}, (*manage.Service).Pull),
+	lemonade(api.Route{Name: "delete", Pattern: "POST /delete", Scope: admin, PerModel: true, Body: bodyJSON,
+		Model: modelNameField}, (*manage.Service).Delete),
+	lemonade(api.Route{Name: "options_get", Pattern: "GET /models/{id}/options", Scope: anyKey, PerModel: true},
+		(*manage.Service).OptionsGet),
+	lemonade(api.Route{Name: "options_set", Pattern: "POST /models/{id}/options", Scope: admin, PerModel: true,
+		Body: bodyJSON}, (*manage.Service).OptionsSet),
+	lemonade(api.Route{Name: "options_delete", Pattern: "DELETE /models/{id}/options", Scope: admin, PerModel: true},
+		(*manage.Service).OptionsDelete),
+	lemonade(api.Route{Name: "stats", Pattern: "GET /stats", Scope: anyKey}, (*manage.Service).Stats),
+	lemonade(api.Route{Name: "system_info", Pattern: "GET /system-info", Scope: anyKey, PerModel: true},
+		(*manage.Service).SystemInfo),
+	lemonade(api.Route{Name: "pin", Pattern: "POST /internal/pin", Mount: both, Scope: manages, PerModel: true,
+		Body: bodyJSON, Model: modelNameField, Fields: required("pinned", api.TypesOf(jsonscan.Bool), 0)},
+		(*manage.Service).Pin),
+	lemonade(api.Route{Name: "config_set", Pattern: "POST /internal/set", Mount: both, Scope: admin, Body: bodyJSON},
+		(*manage.Service).ConfigSet),
+	lemonade(api.Route{Name: "config_get", Pattern: "GET /internal/config", Mount: both, Scope: anyKey},
+		(*manage.Service).ConfigGet),
+	lemonade(api.Route{Name: "aliases", Pattern: "GET /internal/aliases", Mount: both, Scope: anyKey},
+		(*manage.Service).Aliases),
+	lemonade(api.Route{Name: "alias_set", Pattern: "POST /internal/aliases", Mount: both, Scope: admin,
+		Body: bodyJSON, Fields: requiredTexts("alias", "target")}, (*manage.Service).AliasSet),
+	lemonade(api.Route{Name: "alias_delete", Pattern: "DELETE /internal/aliases/{id}", Mount: both, Scope: admin},
+		(*manage.Service).AliasDelete),
+	lemonade(api.Route{Name: "keys_list", Pattern: "GET /internal/keys", Mount: both, Scope: admin},
+		(*manage.Service).KeysList),
+	lemonade(api.Route{Name: "keys_add", Pattern: "POST /internal/keys", Mount: both, Scope: admin, Body: bodyJSON,
+		Fields: requiredTexts("digest", "grant")}, (*manage.Service).KeysAdd),
+	lemonade(api.Route{Name: "keys_revoke", Pattern: "DELETE /internal/keys/{id}", Mount: both, Scope: admin},
+		(*manage.Service).KeysRevoke),
+	lemonade(api.Route{Name: "host_wake", Pattern: "POST /internal/hosts/{id}/wake", Mount: both, Scope: manages,
+		Body: api.BodyOptional}, (*manage.Service).HostWake),
+	lemonade(api.Route{Name: "host_forget", Pattern: "POST /internal/hosts/{id}/forget", Mount: both, Scope: manages,
+		Body: api.BodyOptional}, (*manage.Service).HostForget),
+	lemonade(api.Route{Name: "conversations", Pattern: "GET /internal/conversations", Mount: both, Scope: manages},
+		(*manage.Service).Conversations),
+	lemonade(api.Route{Name: "conversations_forget_all", Pattern: "DELETE /internal/conversations", Mount: both,
+		Scope: manages}, (*manage.Service).ConversationsForget),
+	lemonade(api.Route{Name: "conversations_forget", Pattern: "DELETE /internal/conversations/{id}", Mount: both,
+		Scope: manages, PerModel: true}, (*manage.Service).ConversationsForget),
+	lemonade(api.Route{Name: "host_sleep", Pattern: "POST /internal/hosts/{id}/sleep", Mount: both, Scope: manages,
+		Body: api.BodyOptional}, (*manage.Service).HostSleep),
 
 	// The page.
 	{Route: api.Route{Name: "ui", Pattern: "GET /ui", Mount: bare}, serve: (*Server).page},
@@ -148,96 +164,72 @@ var routes = []route{
 		serve: (*Server).pageStream},
 	{Route: api.Route{Name: "ui_session", Pattern: "GET /ui/session", Mount: bare}, serve: (*Server).session},
 	{Route: api.Route{Name: "ui_login", Pattern: "POST /ui/session", Mount: bare, Body: bodyJSON,
-		Fields: []api.Field{required("key", text)}}, serve: (*Server).login},
+		Fields: requiredTexts("key")}, serve: (*Server).login},
 	{Route: api.Route{Name: "ui_logout", Pattern: "DELETE /ui/session", Mount: bare}, serve: (*Server).logout},
 
 	// OpenAI.
-	{Route: api.Route{Name: "models", Pattern: "GET /models", Mount: both, Scope: anyKey, PerModel: true},
-		serve: managed((*manage.Service).Models)},
-	{Route: api.Route{Name: "model", Pattern: "GET /models/{id}", Scope: anyKey, PerModel: true},
-		serve: managed((*manage.Service).Model)},
-	{Route: api.Route{Name: "chat", Pattern: "POST /chat/completions", Type: policy.LLM, Scope: infers,
-		PerModel: true, Body: bodyJSON, Inference: true, CanStream: true, Model: modelField,
-		Fields: []api.Field{requiredMax("messages", list, api.MaxMessages)}},
-		fields: bodycheck.Chat, serve: infer("/v1/chat/completions")},
-	{Route: api.Route{Name: "completions", Pattern: "POST /completions", Type: policy.LLM, Scope: infers,
-		PerModel: true, Body: bodyJSON, Inference: true, CanStream: true, Model: modelField,
-		Fields: []api.Field{required("prompt", textOrList)}},
-		fields: bodycheck.Completions, serve: (*Server).completions},
-	{Route: api.Route{Name: "responses", Pattern: "POST /responses", Dialect: api.Responses, Type: policy.LLM,
-		Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, CanStream: true, Model: modelField,
-		Fields: []api.Field{requiredMax("input", textOrList, api.MaxItems)}}, serve: (*Server).responses},
-	{Route: api.Route{Name: "response", Pattern: "GET /responses/{id}", Dialect: api.Responses, Scope: infers,
-		PerModel: true}, serve: (*Server).responseGet},
+	managed(api.Route{Name: "models", Pattern: "GET /models", Mount: both, Scope: anyKey, PerModel: true},
+		(*manage.Service).Models),
+	managed(api.Route{Name: "model", Pattern: "GET /models/{id}", Scope: anyKey, PerModel: true},
+		(*manage.Service).Model),
+	infers(api.Route{Name: "chat", Pattern: "POST /chat/completions", Type: policy.LLM, CanStream: true,
+		Fields: messages}, bodycheck.Chat, infer("/v1/chat/completions")),
+	infers(api.Route{Name: "completions", Pattern: "POST /completions", Type: policy.LLM, CanStream: true,
+		Fields: required("prompt", textOrList, 0)}, bodycheck.Completions, (*Server).completions),
+	infers(api.Route{Name: "responses", Pattern: "POST /responses", Dialect: api.Responses, Type: policy.LLM,
+		CanStream: true, Fields: required("input", textOrList, api.MaxItems)}, nil, (*Server).responses),
+	{Route: api.Route{Name: "response", Pattern: "GET /responses/{id}", Dialect: api.Responses,
+		Scope: api.ScopeInfer, PerModel: true}, serve: (*Server).responseGet},
 	{Route: api.Route{Name: "response_items", Pattern: "GET /responses/{id}/input_items", Dialect: api.Responses,
-		Scope: infers, PerModel: true}, serve: (*Server).responseItems},
+		Scope: api.ScopeInfer, PerModel: true}, serve: (*Server).responseItems},
 	{Route: api.Route{Name: "response_delete", Pattern: "DELETE /responses/{id}", Dialect: api.Responses,
-		Scope: infers, PerModel: true}, serve: (*Server).responseDelete},
-	{Route: api.Route{Name: "input_tokens", Pattern: "POST /responses/input_tokens", Dialect: api.Responses,
-		Type: policy.LLM, Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, Model: modelField,
-		Fields: []api.Field{requiredMax("input", textOrList, api.MaxItems)}}, serve: (*Server).inputTokens},
-	{Route: api.Route{Name: "embeddings", Pattern: "POST /embeddings", Type: policy.Embedding, Scope: infers,
-		PerModel: true, Body: bodyJSON, Inference: true, Model: modelField,
-		Fields: []api.Field{requiredMax("input", textOrList, api.MaxInputs)}},
-		fields: bodycheck.Embeddings, serve: (*Server).embeddings},
-	{Route: api.Route{Name: "transcriptions", Pattern: "POST /audio/transcriptions", Type: policy.Audio,
-		Scope: infers, PerModel: true, Body: api.BodyForm, Inference: true, Model: modelField,
-		Fields: []api.Field{required("file", 0)}}, serve: infer("/v1/audio/transcriptions")},
-	{Route: api.Route{Name: "translations", Pattern: "POST /audio/translations", Type: policy.Audio,
-		Scope: infers, PerModel: true, Body: api.BodyForm, Inference: true, Model: modelField,
-		Fields: []api.Field{required("file", 0)}}, serve: infer("/v1/audio/translations")},
-	{Route: api.Route{Name: "realtime", Pattern: "GET /realtime", Scope: infers, PerModel: true, Inference: true},
-		serve: (*Server).realtime},
-	{Route: api.Route{Name: "speech", Pattern: "POST /audio/speech", Type: policy.TTS, Scope: infers,
-		PerModel: true, Body: bodyJSON, Inference: true, Model: modelField,
-		Fields: []api.Field{required("input", text), required("voice", text)}},
-		fields: bodycheck.Speech, serve: infer("/v1/audio/speech")},
-	{Route: api.Route{Name: "image_generations", Pattern: "POST /images/generations", Type: policy.Image,
-		Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, Model: modelField,
-		Fields: []api.Field{required("prompt", text)}},
-		fields: bodycheck.Image, serve: infer("/v1/images/generations")},
-	{Route: api.Route{Name: "image_edits", Pattern: "POST /images/edits", Type: policy.Image, Scope: infers,
-		PerModel: true, Body: api.BodyForm, Inference: true, Model: modelField,
-		Fields: []api.Field{{Name: "image", Alt: "image[]", Needed: true}, required("prompt", 0)}},
-		serve: infer("/v1/images/edits")},
-	{Route: api.Route{Name: "image_variations", Pattern: "POST /images/variations", Type: policy.Image,
-		Scope: infers, PerModel: true, Body: api.BodyForm, Inference: true, Model: modelField,
-		Fields: []api.Field{{Name: "image", Alt: "image[]", Needed: true}, {Name: "prompt"}}},
-		serve: infer("/v1/images/variations")},
+		Scope: api.ScopeInfer, PerModel: true}, serve: (*Server).responseDelete},
+	infers(api.Route{Name: "input_tokens", Pattern: "POST /responses/input_tokens", Dialect: api.Responses,
+		Type: policy.LLM, Fields: required("input", textOrList, api.MaxItems)}, nil, (*Server).inputTokens),
+	infers(api.Route{Name: "embeddings", Pattern: "POST /embeddings", Type: policy.Embedding,
+		Fields: required("input", textOrList, api.MaxInputs)}, bodycheck.Embeddings, (*Server).embeddings),
+	infers(api.Route{Name: "transcriptions", Pattern: "POST /audio/transcriptions", Type: policy.Audio, Body: form,
+		Fields: required("file", 0, 0)}, nil, infer("/v1/audio/transcriptions")),
+	infers(api.Route{Name: "translations", Pattern: "POST /audio/translations", Type: policy.Audio, Body: form,
+		Fields: required("file", 0, 0)}, nil, infer("/v1/audio/translations")),
+	{Route: api.Route{Name: "realtime", Pattern: "GET /realtime", Scope: api.ScopeInfer, PerModel: true,
+		Inference: true}, serve: (*Server).realtime},
+	infers(api.Route{Name: "speech", Pattern: "POST /audio/speech", Type: policy.TTS,
+		Fields: requiredTexts("input", "voice")}, bodycheck.Speech, infer("/v1/audio/speech")),
+	infers(api.Route{Name: "image_generations", Pattern: "POST /images/generations", Type: policy.Image,
+		Fields: requiredTexts("prompt")}, bodycheck.Image, infer("/v1/images/generations")),
+	infers(api.Route{Name: "image_edits", Pattern: "POST /images/edits", Type: policy.Image, Body: form,
+		Fields: []api.Field{{Name: "image", Alt: "image[]", Needed: true}, {Name: "prompt", Needed: true}}}, nil,
+		infer("/v1/images/edits")),
+	infers(api.Route{Name: "image_variations", Pattern: "POST /images/variations", Type: policy.Image, Body: form,
+		Fields: []api.Field{{Name: "image", Alt: "image[]", Needed: true}, {Name: "prompt"}}}, nil,
+		infer("/v1/images/variations")),
 
 	// llama-server's own.
-	{Route: api.Route{Name: "tokenize", Pattern: "POST /tokenize", Mount: both, Type: policy.LLM, Scope: infers,
-		PerModel: true, Body: bodyJSON, Inference: true, InQuery: true, Model: modelField,
-		Fields: []api.Field{required("content", text)}}, fields: bodycheck.Tokenize, serve: infer("/tokenize")},
-	{Route: api.Route{Name: "detokenize", Pattern: "POST /detokenize", Mount: both, Type: policy.LLM,
-		Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, InQuery: true, Model: modelField,
-		Fields: []api.Field{required("tokens", list)}}, fields: bodycheck.Detokenize, serve: infer("/detokenize")},
-	{Route: api.Route{Name: "apply_template", Pattern: "POST /apply-template", Mount: both, Type: policy.LLM,
-		Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, InQuery: true, Model: modelField,
-		Fields: []api.Field{requiredMax("messages", list, api.MaxMessages)}},
-		fields: bodycheck.Chat, serve: infer("/apply-template")},
+	infers(api.Route{Name: "tokenize", Pattern: "POST /tokenize", Mount: both, Type: policy.LLM, InQuery: true,
+		Fields: requiredTexts("content")}, bodycheck.Tokenize, infer("/tokenize")),
+	infers(api.Route{Name: "detokenize", Pattern: "POST /detokenize", Mount: both, Type: policy.LLM, InQuery: true,
+		Fields: required("tokens", list, 0)}, bodycheck.Detokenize, infer("/detokenize")),
+	infers(api.Route{Name: "apply_template", Pattern: "POST /apply-template", Mount: both, Type: policy.LLM,
+		InQuery: true, Fields: messages}, bodycheck.Chat, infer("/apply-template")),
 
 	// Anthropic.
-	{Route: api.Route{Name: "messages", Pattern: "POST /messages", Dialect: api.Anthropic, Type: policy.LLM,
-		Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, CanStream: true, Model: modelField,
-		Fields: []api.Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true}, requiredMax("messages", list, api.MaxMessages)}},
-		fields: bodycheck.Messages, serve: infer("/v1/messages")},
-	{Route: api.Route{Name: "count_tokens", Pattern: "POST /messages/count_tokens", Dialect: api.Anthropic,
-		Type: policy.LLM, Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, Model: modelField,
-		Fields: []api.Field{requiredMax("messages", list, api.MaxMessages)}},
-		fields: bodycheck.Messages, serve: infer("/v1/messages/count_tokens")},
+	infers(api.Route{Name: "messages", Pattern: "POST /messages", Dialect: api.Anthropic, Type: policy.LLM,
+		CanStream: true, Fields: []api.Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true},
+			{Name: "messages", Types: list, Needed: true, Max: api.MaxMessages}}}, bodycheck.Messages,
+		infer("/v1/messages")),
+	infers(api.Route{Name: "count_tokens", Pattern: "POST /messages/count_tokens", Dialect: api.Anthropic,
+		Type: policy.LLM, Fields: messages}, bodycheck.Messages, infer("/v1/messages/count_tokens")),
 
 	// Embeddings of Text Embeddings Inference and of Cohere.
-	{Route: api.Route{Name: "tei_embed", Pattern: "POST /embed", Mount: bare, Type: policy.Embedding,
-		Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, Model: modelField,
-		Fields: []api.Field{requiredMax("inputs", textOrList, api.MaxInputs), {Name: "prompt_name", Refused: true}}},
-		serve: (*Server).teiEmbed},
+	infers(api.Route{Name: "tei_embed", Pattern: "POST /embed", Mount: bare, Type: policy.Embedding,
+		Fields: []api.Field{{Name: "inputs", Types: textOrList, Needed: true, Max: api.MaxInputs},
+			{Name: "prompt_name", Refused: true}}}, nil, (*Server).teiEmbed),
 	{Route: api.Route{Name: "tei_info", Pattern: "GET /info", Mount: bare, Scope: anyKey, PerModel: true},
 		serve: (*Server).teiInfo},
-	{Route: api.Route{Name: "cohere_embed", Pattern: "POST /v2/embed", Mount: bare, Type: policy.Embedding,
-		Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, Model: modelField,
-		Fields: []api.Field{requiredMax("texts", list, api.MaxInputs), {Name: "images", Refused: true}, {Name: "inputs", Refused: true}}},
-		serve: (*Server).cohereEmbed},
+	infers(api.Route{Name: "cohere_embed", Pattern: "POST /v2/embed", Mount: bare, Type: policy.Embedding,
+		Fields: []api.Field{{Name: "texts", Types: list, Needed: true, Max: api.MaxInputs},
+			{Name: "images", Refused: true}, {Name: "inputs", Refused: true}}}, nil, (*Server).cohereEmbed),
 
 	// Rerank.
 	rerankRoute("/rerank", both),
@@ -246,64 +238,49 @@ var routes = []route{
 	rerankRoute("/v2/rerank", bare),
 
 	// Ollama.
-	{Route: api.Route{Name: "ollama_version", Pattern: "GET /api/version", Mount: bare, Dialect: ollamaAPI,
-		Scope: anyKey, PerModel: true}, serve: managed((*manage.Service).OllamaVersion)},
-	{Route: api.Route{Name: "ollama_tags", Pattern: "GET /api/tags", Mount: bare, Dialect: ollamaAPI,
-		Scope: anyKey, PerModel: true}, serve: managed((*manage.Service).OllamaTags)},
-	{Route: api.Route{Name: "ollama_ps", Pattern: "GET /api/ps", Mount: bare, Dialect: ollamaAPI, Scope: anyKey,
-		PerModel: true}, serve: managed((*manage.Service).OllamaPS)},
-	{Route: api.Route{Name: "ollama_show", Pattern: "POST /api/show", Mount: bare, Dialect: ollamaAPI,
-		Scope: anyKey, PerModel: true, Body: bodyJSON, Model: modelOrName},
-		serve: managed((*manage.Service).OllamaShow)},
-	{Route: api.Route{Name: "ollama_chat", Pattern: "POST /api/chat", Mount: bare, Dialect: ollamaAPI,
-		Type: policy.LLM, Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, CanStream: true,
-		Streams: true, Model: modelField,
-		Fields: []api.Field{{Name: "messages", Types: list, Max: api.MaxMessages}}}, serve: (*Server).ollamaChat},
-	{Route: api.Route{Name: "ollama_generate", Pattern: "POST /api/generate", Mount: bare, Dialect: ollamaAPI,
-		Type: policy.LLM, Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, CanStream: true,
-		Streams: true, Model: modelField, Fields: []api.Field{optional("prompt", text)}},
-		serve: (*Server).ollamaGenerate},
-	{Route: api.Route{Name: "ollama_embed", Pattern: "POST /api/embed", Mount: bare, Dialect: ollamaAPI,
-		Type: policy.Embedding, Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, Model: modelField,
-		Fields: []api.Field{{Name: "input", Types: textOrList, Max: api.MaxInputs}}}, serve: (*Server).ollamaEmbed},
-	{Route: api.Route{Name: "ollama_embeddings", Pattern: "POST /api/embeddings", Mount: bare, Dialect: ollamaAPI,
-		Type: policy.Embedding, Scope: infers, PerModel: true, Body: bodyJSON, Inference: true, Model: modelField,
-		Fields: []api.Field{optional("prompt", text)}}, serve: (*Server).ollamaEmbeddings},
-	{Route: api.Route{Name: "ollama_pull", Pattern: "POST /api/pull", Mount: bare, Dialect: ollamaAPI,
-		Scope: manages, PerModel: true, Body: bodyJSON, Streams: true, Model: modelOrName},
-		serve: managed((*manage.Service).OllamaPull)},
-	{Route: api.Route{Name: "ollama_delete", Pattern: "DELETE /api/delete", Mount: bare, Dialect: ollamaAPI,
-		Scope: admin, PerModel: true, Body: bodyJSON, Model: modelOrName},
-		serve: managed((*manage.Service).OllamaDelete)},
+	listing(api.Route{Name: "ollama_version", Pattern: "GET /api/version", Scope: anyKey},
+		(*manage.Service).OllamaVersion),
+	listing(api.Route{Name: "ollama_tags", Pattern: "GET /api/tags", Scope: anyKey}, (*manage.Service).OllamaTags),
+	listing(api.Route{Name: "ollama_ps", Pattern: "GET /api/ps", Scope: anyKey}, (*manage.Service).OllamaPS),
+	listing(api.Route{Name: "ollama_show", Pattern: "POST /api/show", Scope: anyKey, Body: bodyJSON,
+		Model: modelOrName}, (*manage.Service).OllamaShow),
+	infers(api.Route{Name: "ollama_chat", Pattern: "POST /api/chat", Mount: bare, Dialect: api.Ollama,
+		Type: policy.LLM, CanStream: true, Streams: true,
+		Fields: []api.Field{{Name: "messages", Types: list, Max: api.MaxMessages}}}, nil, (*Server).ollamaChat),
+	infers(api.Route{Name: "ollama_generate", Pattern: "POST /api/generate", Mount: bare, Dialect: api.Ollama,
+		Type: policy.LLM, CanStream: true, Streams: true, Fields: []api.Field{{Name: "prompt", Types: text}}}, nil,
+		(*Server).ollamaGenerate),
+	infers(api.Route{Name: "ollama_embed", Pattern: "POST /api/embed", Mount: bare, Dialect: api.Ollama,
+		Type: policy.Embedding, Fields: []api.Field{{Name: "input", Types: textOrList, Max: api.MaxInputs}}}, nil,
+		(*Server).ollamaEmbed),
+	infers(api.Route{Name: "ollama_embeddings", Pattern: "POST /api/embeddings", Mount: bare, Dialect: api.Ollama,
+		Type: policy.Embedding, Fields: []api.Field{{Name: "prompt", Types: text}}}, nil,
+		(*Server).ollamaEmbeddings),
+	listing(api.Route{Name: "ollama_pull", Pattern: "POST /api/pull", Scope: manages, Body: bodyJSON, Streams: true,
+		Model: modelOrName}, (*manage.Service).OllamaPull),
+	listing(api.Route{Name: "ollama_delete", Pattern: "DELETE /api/delete", Scope: admin, Body: bodyJSON,
+		Model: modelOrName}, (*manage.Service).OllamaDelete),
 
 	// Operator routes.
-	{Route: api.Route{Name: "running", Pattern: "GET /running", Mount: both, Scope: anyKey, PerModel: true},
-		serve: managed((*manage.Service).Running)},
-	{Route: api.Route{Name: "unload_all", Pattern: "GET /unload", Mount: both, Scope: manages},
-		serve: managed((*manage.Service).UnloadAll)},
+	managed(api.Route{Name: "running", Pattern: "GET /running", Mount: both, Scope: anyKey, PerModel: true},
+		(*manage.Service).Running),
+	managed(api.Route{Name: "unload_all", Pattern: "GET /unload", Mount: both, Scope: manages},
+		(*manage.Service).UnloadAll),
 	{Route: api.Route{Name: "upstream", Pattern: "ANY /upstream/{id}", Mount: bare, Scope: admin, PerModel: true,
 		Body: api.BodyRaw, Inference: true}, serve: (*Server).upstream},
-	{Route: api.Route{Name: "logs", Pattern: "GET /logs", Mount: both, Scope: admin},
-		serve: managed((*manage.Service).Logs)},
-	{Route: api.Route{Name: "logs_stream", Pattern: "GET /logs/stream", Mount: both, Scope: admin},
-		serve: managed((*manage.Service).LogsStream)},
-	{Route: api.Route{Name: "logs_stream_model", Pattern: "GET /logs/stream/{id}", Mount: both, Scope: admin},
-		serve: managed((*manage.Service).LogsStreamModel)},
+	managed(api.Route{Name: "logs", Pattern: "GET /logs", Mount: both, Scope: admin}, (*manage.Service).Logs),
+	managed(api.Route{Name: "logs_stream", Pattern: "GET /logs/stream", Mount: both, Scope: admin},
+		(*manage.Service).LogsStream),
+	managed(api.Route{Name: "logs_stream_model", Pattern: "GET /logs/stream/{id}", Mount: both, Scope: admin},
+		(*manage.Service).LogsStreamModel),
 }
 
 func rerankRoute(path string, mount api.Mount) route {
-	return route{
-		Route: api.Route{
-			Name: "rerank", Pattern: "POST " + path, Mount: mount, Type: policy.Reranking, Scope: infers, PerModel: true,
-			Body: bodyJSON, Inference: true, Model: modelField,
-			Fields: []api.Field{
-				required("query", text), {Name: "documents", Alt: "texts", Types: list, Needed: true, Max: api.MaxDocuments},
-				{Name: "top_n", Alt: "top_k", Types: number, Min1: true}, {Name: "max_tokens_per_doc", Types: number, Min1: true},
-			},
-		},
-		fields: bodycheck.Rerank,
-		serve:  (*Server).rerank,
-	}
+	r := api.Route{Name: "rerank", Pattern: "POST " + path, Mount: mount, Type: policy.Reranking, Fields: []api.Field{
+		{Name: "query", Types: text, Needed: true}, {Name: "documents", Alt: "texts", Types: list, Needed: true, Max: api.MaxDocuments},
+		{Name: "top_n", Alt: "top_k", Types: number, Min1: true}, {Name: "max_tokens_per_doc", Types: number, Min1: true},
+	}}
+	return infers(r, bodycheck.Rerank, (*Server).rerank)
 }
 
 // router finds routes of the table.

@@ -211,7 +211,7 @@ func TestPageOfAWithdrawnKey(t *testing.T) {
 func TestWholePoolNeedsAKeyForAllModels(t *testing.T) {
 	s, change := pageStage(t)
 	change("infer-key infer\nlimited infer,manage models=m\n")
-	for _, path := range []string{"/ui/stream", "/metrics", "/v1/metrics", "/v1/stats", "/internal/config", "/internal/aliases", "/v1/internal/aliases/x", "/logs", "/logs/stream", "/logs/stream/n", "/internal/conversations"} {
+	for _, path := range []string{"/ui/stream", "/metrics", "/v1/metrics", "/v1/stats", "/internal/config", "/internal/aliases", "/v1/internal/aliases", "/logs", "/logs/stream", "/logs/stream/n", "/internal/conversations"} {
 		if r := s.ask("GET", path, "", "Authorization: Bearer limited"); r.status != 403 {
 			t.Errorf("%s with a key for one model: %d %s", path, r.status, r.text)
 		}

@@ -1,7 +1,6 @@
 package manage
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -37,26 +36,13 @@ func (s *Service) Aliases(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, list)
 }
 
-// AliasGet returns one of them.
-func (s *Service) AliasGet(r *web.Request) error {
-	table, err := s.dir.Tables.Read(context.Background(), state.Aliases)
-	if err != nil {
-		return models.StoreError(err)
-	}
-	target, ok := table[r.Match.ID]
-	if !ok {
-		return unknownAlias(r.Match.ID)
-	}
-	return r.Reply(fasthttp.StatusOK, alias{r.Match.ID, target})
-}
-
-// AliasSet gives a model another name, which must not be in use. The name is in the path or in the body.
+// AliasSet gives a model another name, which must not be in use.
 func (s *Service) AliasSet(r *web.Request) error {
 	var asked alias
 	if err := r.Into(&asked); err != nil {
 		return err
 	}
-	name := cmp.Or(r.Match.ID, asked.Alias)
+	name := asked.Alias
 	model, err := s.dir.Named(&r.Key, asked.Target)
 	if err != nil {
 		return err

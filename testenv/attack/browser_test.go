@@ -271,7 +271,6 @@ func TestAdminKey(t *testing.T) {
 		{"POST", "/v1/pull", `{"model_name":"m","checkpoints":{"main":"/etc/passwd"}}`},
 		{"POST", "/v1/internal/set", `{"llamacpp":{"backend":"cpu"}}`},
 		{"POST", "/v1/internal/aliases", `{"alias":"x","target":"m"}`},
-		{"POST", "/v1/internal/aliases/y", `{"target":"m"}`},
 		{"POST", "/v1/models/m/options", `{"ctx_size":300}`},
 		{"DELETE", "/v1/models/m/options", ``},
 		{"POST", "/v1/load", `{"model_name":"m","ctx_size":300,"save_options":true}`},
