@@ -3,71 +3,51 @@
 package accesslog
 
 import (
-	"context"
-	"log/slog"
+	"strconv"
 	"strings"
 	"time"
 
+	"reveille/infra/jsonscan"
 	"reveille/infra/term"
 )
 
-// Log is an access log. It is safe for concurrent use. A nil Log writes nothing.
-type Log struct {
-	handler slog.Handler
-	file    *file
-}
-
-// Open appends to a file, which only its owner may read, or writes to standard output for "-". "" is no log. Call end once
-// nothing writes any more.
-func Open(name string) (log *Log, end func(), err error) {
-	if name == "" {
-		return nil, func() {}, nil
-	}
-	f, err := open(name)
-	if err != nil {
-		return nil, nil, err
-	}
-	return &Log{file: f, handler: slog.NewJSONHandler(f, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.LevelKey || a.Key == slog.MessageKey {
-			return slog.Attr{}
-		}
-		return a
-	}})}, f.close, nil
-}
-
-// Dropped counts the lines that were not written: what they are written to was full or did not take them in time.
-func (l *Log) Dropped() int64 {
-	if l == nil {
-		return 0
-	}
-	return l.file.dropped.Load()
-}
-
-// Entry is what a line says. Zero fields are left out, but for the first six.
+// Entry is what a line says.
 type Entry struct {
-	Began    time.Time
-	Request  string // its id
-	Method   string
-	Path     string // without its query
-	Status   int
-	Duration time.Duration // until the end of the answer
+	Began    time.Time    `json:"time"`
+	Request  string       `json:"request"` // its id
+	Method   string       `json:"method"`
+	Path     string       `json:"path"` // without its query
+	Status   int          `json:"status"`
+	Duration Milliseconds `json:"duration_ms"` // until the end of the answer
 
-	Route     string // of the route table
-	Code      string // of an error
-	Client    string // address without a port
-	UserAgent string
-	Key       string // the beginning of the digest of its API key
-	Trace     string
-	BytesIn   int64
-	BytesOut  int64
-	Broken    bool // the answer ended before it was complete
+	Route     string `json:"route,omitempty"`  // of the route table
+	Code      string `json:"code,omitempty"`   // of an error
+	Client    string `json:"client,omitempty"` // address without a port
+	UserAgent string `json:"user_agent,omitempty"`
+	Key       string `json:"key,omitempty"` // the beginning of the digest of its API key
+	Trace     string `json:"trace,omitempty"`
+	BytesIn   int64  `json:"bytes_in,omitempty"`
+	BytesOut  int64  `json:"bytes_out,omitempty"`
+	Broken    bool   `json:"broken,omitempty"` // the answer ended before it was complete
 
 	// Of a request to a model.
-	Model, Host                          string
-	Cold                                 bool // it waited for a load
-	Waited, Load                         time.Duration
-	FirstByte                            time.Duration // from the request's head to the answer's first byte
-	TokensIn, TokensOut, TokensFromCache int64
+	Model           string       `json:"model,omitempty"`
+	Host            string       `json:"host,omitempty"`
+	Cold            *bool        `json:"cold,omitempty"` // it waited for a load
+	Waited          Milliseconds `json:"waited_ms,omitempty"`
+	Load            Milliseconds `json:"load_ms,omitempty"`
+	FirstByte       Milliseconds `json:"first_byte_ms,omitempty"` // from the request's head to the answer's first byte
+	TokensIn        int64        `json:"tokens_in,omitempty"`
+	TokensOut       int64        `json:"tokens_out,omitempty"`
+	TokensFromCache int64        `json:"tokens_cached,omitempty"`
+}
+
+// Milliseconds is a duration, written in milliseconds with three decimals.
+type Milliseconds time.Duration
+
+// MarshalJSON implements json.Marshaler.
+func (d Milliseconds) MarshalJSON() ([]byte, error) {
+	return strconv.AppendFloat(nil, float64(time.Duration(d).Microseconds())/1000, 'f', -1, 64), nil
 }
 
 // Bounds of texts that clients choose, in bytes.
@@ -77,55 +57,13 @@ const (
 )
 
 // Write writes a line, without waiting for the file.
-func (l *Log) Write(e *Entry) {
+func (l *Log) Write(e Entry) {
 	if l == nil {
 		return
 	}
-	r := slog.NewRecord(e.Began, slog.LevelInfo, "", 0)
-	r.AddAttrs(slog.String("request", e.Request), slog.String("method", cut(e.Method, maxAgent)), slog.String("path", cut(e.Path, maxPath)), slog.Int("status", e.Status), ms("duration_ms", e.Duration))
-	text := func(key, value string) {
-		if value != "" {
-			r.AddAttrs(slog.String(key, value))
-		}
-	}
-	number := func(key string, n int64) {
-		if n != 0 {
-			r.AddAttrs(slog.Int64(key, n))
-		}
-	}
-	text("route", e.Route)
-	text("code", e.Code)
-	text("client", e.Client)
-	text("user_agent", cut(e.UserAgent, maxAgent))
-	text("key", e.Key)
-	text("trace", e.Trace)
-	number("bytes_in", e.BytesIn)
-	number("bytes_out", e.BytesOut)
-	if e.Broken {
-		r.AddAttrs(slog.Bool("broken", true))
-	}
-	if e.Model != "" {
-		text("model", e.Model)
-		text("host", e.Host)
-		r.AddAttrs(slog.Bool("cold", e.Cold))
-		for _, d := range []struct {
-			key string
-			d   time.Duration
-		}{{"waited_ms", e.Waited}, {"load_ms", e.Load}, {"first_byte_ms", e.FirstByte}} {
-			if d.d != 0 {
-				r.AddAttrs(ms(d.key, d.d))
-			}
-		}
-		number("tokens_in", e.TokensIn)
-		number("tokens_out", e.TokensOut)
-		number("tokens_cached", e.TokensFromCache)
-	}
-	_ = l.handler.Handle(context.Background(), r) // Log's file fails no write
+	e.Method, e.Path, e.UserAgent = cut(e.Method, maxAgent), cut(e.Path, maxPath), cut(e.UserAgent, maxAgent)
+	text, _ := jsonscan.Marshal(e) // texts and numbers always marshal
+	l.queue(append(text, '\n'))
 }
 
 func cut(s string, most int) string { return strings.ToValidUTF8(term.Clip(s, most), "\uFFFD") }
-
-// ms is a duration in milliseconds with three decimals.
-func ms(key string, d time.Duration) slog.Attr {
-	return slog.Float64(key, float64(d.Microseconds())/1000)
-}

@@ -19,9 +19,9 @@ func TestWrite(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.Write(&Entry{
-			Began: time.Unix(1700000000, 0), Request: "r-1", Method: "POST", Path: "/v1/\n\"\xff" + strings.Repeat("x", 5000), Status: 200, Duration: 1234567 * time.Nanosecond,
-			UserAgent: strings.Repeat("a", 5000), Model: "chat", FirstByte: time.Millisecond, TokensOut: 8,
+		l.Write(Entry{
+			Began: time.Unix(1700000000, 0), Request: "r-1", Method: "POST", Path: "/v1/\n\"\xff" + strings.Repeat("x", 5000), Status: 200, Duration: Milliseconds(1234567 * time.Nanosecond),
+			UserAgent: strings.Repeat("a", 5000), Model: "chat", FirstByte: Milliseconds(time.Millisecond), Cold: new(bool), TokensOut: 8,
 		})
 		end()
 	}
@@ -68,7 +68,7 @@ func TestStopped(t *testing.T) {
 	}
 	const wrote = 3 * queued // a pipe holds 64 KB
 	for range wrote {
-		l.Write(&Entry{Request: "r-1"})
+		l.Write(Entry{Request: "r-1"})
 	}
 	dropped := l.Dropped()
 	if dropped < queued || dropped > 2*queued {
@@ -107,7 +107,7 @@ func TestPipeWithoutReader(t *testing.T) {
 			return
 		}
 		defer end()
-		l.Write(&Entry{Request: "r-1"})
+		l.Write(Entry{Request: "r-1"})
 		reader, err := os.Open(pipe)
 		if err != nil {
 			t.Error(err)
@@ -149,12 +149,12 @@ func TestRotated(t *testing.T) {
 			}
 		}
 	}
-	l.Write(&Entry{Request: "r-1"})
+	l.Write(Entry{Request: "r-1"})
 	await(file, "r-1")
 	if err := os.Rename(file, file+".1"); err != nil {
 		t.Fatal(err)
 	}
-	l.Write(&Entry{Request: "r-2"})
+	l.Write(Entry{Request: "r-2"})
 	await(file, "r-2")
 	if holds(file, "r-1") || holds(file+".1", "r-2") {
 		t.Error("lines are in the wrong file")
@@ -162,7 +162,7 @@ func TestRotated(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	l.Write(&Entry{Request: "r-3"})
+	l.Write(Entry{Request: "r-3"})
 	end()
 	if !holds(file, "r-3") || l.Dropped() != 0 {
 		t.Errorf("after its removal the file does not have the last line; %d were dropped", l.Dropped())
@@ -174,7 +174,7 @@ func TestOff(t *testing.T) {
 	if l != nil || err != nil {
 		t.Fatal(l, err)
 	}
-	l.Write(&Entry{})
+	l.Write(Entry{})
 	end()
 	if l.Dropped() != 0 {
 		t.Error("a log that writes nothing drops lines")

@@ -1,7 +1,6 @@
 package accesslog
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"sync/atomic"
@@ -14,10 +13,10 @@ const (
 	lastCall = time.Second
 )
 
-// file is what lines are written to, by one goroutine: whoever writes a line does not wait for a slow disk or a reader of standard
+// Log is an access log. Lines are written by one goroutine: whoever writes one does not wait for a slow disk or a reader of standard
 // output that has stopped. Lines that find its queue full are dropped. A file that was renamed or removed is opened anew by its
-// name, so that it may be rotated either way.
-type file struct {
+// name, so that it may be rotated either way. It is safe for concurrent use. A nil Log writes nothing.
+type Log struct {
 	name    string // "-" is standard output
 	f       *os.File
 	lines   chan []byte
@@ -26,59 +25,69 @@ type file struct {
 	done    chan struct{}
 }
 
-func open(name string) (*file, error) {
-	f := &file{name: name, f: os.Stdout, lines: make(chan []byte, queued), stop: make(chan struct{}), done: make(chan struct{})}
+// Open appends to a file, which only its owner may read, or writes to standard output for "-". "" is no log. Call end once
+// nothing writes any more.
+func Open(name string) (log *Log, end func(), err error) {
+	if name == "" {
+		return nil, func() {}, nil
+	}
+	l := &Log{name: name, f: os.Stdout, lines: make(chan []byte, queued), stop: make(chan struct{}), done: make(chan struct{})}
 	if name != "-" {
-		var err error
-		if f.f, err = f.open(); err != nil {
-			return nil, err
+		if l.f, err = l.open(); err != nil {
+			return nil, nil, err
 		}
 	}
-	go f.run()
-	return f, nil
+	go l.run()
+	return l, l.close, nil
+}
+
+// Dropped counts the lines that were not written: what they are written to was full or did not take them in time.
+func (l *Log) Dropped() int64 {
+	if l == nil {
+		return 0
+	}
+	return l.dropped.Load()
 }
 
 // open opens the file by its name. A pipe that nobody reads yet is opened for both directions: for writing alone, open(2) waits for
 // a reader or fails.
-func (f *file) open() (*os.File, error) {
-	opened, err := os.OpenFile(f.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o600)
+func (l *Log) open() (*os.File, error) {
+	opened, err := os.OpenFile(l.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o600)
 	if errors.Is(err, syscall.ENXIO) {
-		return os.OpenFile(f.name, os.O_RDWR, 0)
+		return os.OpenFile(l.name, os.O_RDWR, 0)
 	}
 	return opened, err
 }
 
-// Write queues a line.
-func (f *file) Write(line []byte) (int, error) {
+func (l *Log) queue(line []byte) {
 	select {
-	case f.lines <- bytes.Clone(line):
+	case l.lines <- line:
 	default:
-		f.dropped.Add(1)
+		l.dropped.Add(1)
 	}
-	return len(line), nil
 }
 
 // close writes what is queued, if that takes no longer than lastCall.
-func (f *file) close() {
-	close(f.stop)
+func (l *Log) close() {
+	close(l.stop)
 	select {
-	case <-f.done:
+	case <-l.done:
 	case <-time.After(lastCall):
 	}
 }
 
-func (f *file) run() {
-	defer close(f.done)
+func (l *Log) run() {
+	defer close(l.done)
 	for {
 		select {
-		case line := <-f.lines:
-			f.write(line)
-		case <-f.stop:
-			for len(f.lines) > 0 {
-				f.write(<-f.lines)
+		case line := <-l.lines:
+			l.write(line)
+		case <-l.stop:
+			for len(l.lines) > 0 {
+				l.write(<-l.lines)
 			}
-			if f.name != "-" {
-				_ = f.f.Close() // each line was written
+			if l.name != "-" {
+				_ = l.f.Close() // each line was written
 			}
 			return
 		}
@@ -86,24 +95,24 @@ func (f *file) run() {
 }
 
 // write writes a line to the file that has the name now.
-func (f *file) write(line []byte) {
-	if f.name != "-" {
-		f.follow()
+func (l *Log) write(line []byte) {
+	if l.name != "-" {
+		l.follow()
 	}
-	if _, err := f.f.Write(line); err != nil {
-		f.dropped.Add(1) // a full disk must not fail requests
+	if _, err := l.f.Write(line); err != nil {
+		l.dropped.Add(1) // a full disk must not fail requests
 	}
 }
 
 // follow opens the file anew if another has its name, or none. What cannot be opened leaves the old one.
-func (f *file) follow() {
-	if named, err := os.Stat(f.name); err == nil {
-		if mine, err := f.f.Stat(); err == nil && os.SameFile(named, mine) {
+func (l *Log) follow() {
+	if named, err := os.Stat(l.name); err == nil {
+		if mine, err := l.f.Stat(); err == nil && os.SameFile(named, mine) {
 			return
 		}
 	}
-	if fresh, err := f.open(); err == nil {
-		_ = f.f.Close() // each line was written
-		f.f = fresh
+	if fresh, err := l.open(); err == nil {
+		_ = l.f.Close() // each line was written
+		l.f = fresh
 	}
 }

@@ -20,13 +20,6 @@ const (
 	Lemonade // the management API of Lemonade Server: /load, /unload, /pull, /internal/set and others
 )
 
-var dialectNames = [...]string{
-	OpenAI: "openai", Responses: "responses", Anthropic: "anthropic", Ollama: "ollama", Lemonade: "lemonade",
-}
-
-// String names the dialect.
-func (d Dialect) String() string { return dialectNames[d] }
-
 // ContentType is the media type of the dialect's error bodies.
 const ContentType = "application/json; charset=utf-8"
 

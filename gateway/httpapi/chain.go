@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -133,13 +132,13 @@ func (r *request) fail(err error) {
 	r.observed.setError(e)
 	d := r.Match.Dialect
 	status := d.Status(e)
-	logAt, omitted := r.s.log.Debug, 0
+	logAt := r.s.log.Debug
 	if e.Status >= 500 && e.Status != fasthttp.StatusServiceUnavailable {
 		logAt = r.s.log.Warn
-	} else if n, ok := r.s.refusalLog.next(time.Now()); ok {
-		logAt, omitted = r.s.log.Info, n
+	} else if r.s.refusalLog.Allow() {
+		logAt = r.s.log.Info
 	}
-	logAt("request refused", "request", r.ID, "route", r.RouteName(), "status", status, "code", e.Code, "param", e.Param, "cause", e.Cause, "suppressed", omitted)
+	logAt("request refused", "request", r.ID, "route", r.RouteName(), "status", status, "code", e.Code, "param", e.Param, "cause", e.Cause)
 	r.setHeaders(e.AppendHeaders(nil, rand.Float64))
 	r.Ctx.Response.ResetBody() // also closes a stream that was set
 	r.Ctx.Response.ImmediateHeaderFlush = false
@@ -157,29 +156,6 @@ func (r *request) fail(err error) {
 
 // refusalLines is how many refused requests per second are logged at level info.
 const refusalLines = 10
-
-// lineLimit allows refusalLines log lines per second.
-type lineLimit struct {
-	mu      sync.Mutex
-	second  int64
-	lines   int
-	omitted int
-}
-
-// next reports whether a line may be written now, and how many were omitted since the last one.
-func (l *lineLimit) next(now time.Time) (omitted int, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if s := now.Unix(); s != l.second {
-		l.second, l.lines = s, 0
-	}
-	if l.lines++; l.lines > refusalLines {
-		l.omitted++
-		return 0, false
-	}
-	omitted, l.omitted = l.omitted, 0
-	return omitted, true
-}
 
 // streamHeaders are sent with every stream.
 var streamHeaders = []api.Header{{Name: "Cache-Control", Value: "no-cache"}, {Name: "X-Accel-Buffering", Value: "no"}}

@@ -24,7 +24,6 @@ type exchange struct {
 	translator translator                          // a stream into another dialect's; nil relays it
 	onComplete func()                              // called after a complete answer; nil: nothing
 
-	place int          // among the open exchanges
 	watch *relay.Watch // for the client leaving
 	route routing
 	try   attempt

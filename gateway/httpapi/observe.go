@@ -110,9 +110,10 @@ func (o *observed) endExchange(x *exchange, first time.Duration, err error) {
 		return
 	}
 	now, e := time.Now(), &o.entry
-	e.Model, e.Host, e.Cold, e.Waited, e.FirstByte = x.call.model.ID, x.route.endpoint.Host, x.route.cold, x.route.info.Waited, first
+	e.Model, e.Host, e.Cold = x.call.model.ID, x.route.endpoint.Host, &x.route.cold
+	e.Waited, e.FirstByte = accesslog.Milliseconds(x.route.info.Waited), accesslog.Milliseconds(first)
 	if x.route.info.Cold {
-		e.Load = time.Duration(x.route.info.LoadMS) * time.Millisecond
+		e.Load = accesslog.Milliseconds(x.route.info.LoadMS) * accesslog.Milliseconds(time.Millisecond)
 	}
 	e.Broken = err != nil && o.endsWithStream
 	if x.answered && x.translator == nil {
@@ -128,7 +129,7 @@ func (o *observed) endExchange(x *exchange, first time.Duration, err error) {
 	o.relay = nil
 	o.span.Text("gen_ai.request.model", e.Model)
 	o.span.Text("reveille.host", e.Host)
-	if e.Cold {
+	if x.route.cold {
 		o.span.Text("reveille.cold", "true")
 	}
 	if o.endsWithStream {
@@ -151,7 +152,7 @@ func (o *observed) end(r *request) {
 		return
 	}
 	now, e := time.Now(), &o.entry
-	e.Duration = now.Sub(e.Began)
+	e.Duration = accesslog.Milliseconds(now.Sub(e.Began))
 	e.Status = r.Ctx.Response.StatusCode()
 	if !o.endsWithStream && !r.Ctx.Response.IsBodyStream() {
 		e.BytesOut = int64(len(r.Ctx.Response.Body()))
@@ -159,7 +160,7 @@ func (o *observed) end(r *request) {
 	if r.Account != nil {
 		e.Key = hex.EncodeToString(r.Key.Digest[:4])
 	}
-	r.s.cfg.AccessLog.Write(e)
+	r.s.cfg.AccessLog.Write(*e)
 	if o.span == nil {
 		return
 	}

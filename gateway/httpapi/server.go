@@ -12,6 +12,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/valyala/fasthttp"
+	"golang.org/x/time/rate"
 
 	"reveille/gateway/accesslog"
 	"reveille/gateway/api"
@@ -104,7 +105,7 @@ type Server struct {
 	draining   atomic.Bool
 	intake     *relay.Intake
 	inflight   inflight
-	refusalLog lineLimit
+	refusalLog *rate.Limiter
 	set        *metrics.Set
 	m          meters
 	dir        *models.Directory
@@ -125,7 +126,7 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{
-		cfg: cfg, log: cfg.Log, watcher: relay.NewWatcher(0), set: metrics.NewSet(),
+		cfg: cfg, log: cfg.Log, watcher: relay.NewWatcher(0), set: metrics.NewSet(), refusalLog: rate.NewLimiter(refusalLines, refusalLines),
 
 		intake: relay.NewIntake(relay.IntakeConfig{MaxBody: cfg.MaxBody, MaxHeld: cfg.MaxHeldBytes, ReadTimeout: cfg.ReadTimeout, MinRate: cfg.MinRate}),
 	}

@@ -47,7 +47,7 @@ func (r reply) has(t *testing.T, members ...string) {
 }
 
 const (
-	loadedShape = "{backend_url:string checkpoint:string device:string idle_expires_at:number is_busy:bool last_use:number launch_command:[string] load_ms:number " +
+	loadedShape = "{backend_url:string checkpoint:string device:string idle_expires_at:number is_busy:bool last_use:number load_ms:number " +
 		"model_name:string pid:number pinned:bool recipe:string recipe_options:{batch_delay:number ctx_size:number} runner:string type:string}"
 	modelShape = "{aliases:[string] checkpoint:string created:number downloaded:bool id:string labels:[string] " +
 		"object:string owned_by:string recipe:string recipe_options:{ctx_size:number} size:number status:{value:string} type:string}"

@@ -46,7 +46,6 @@ type loadedModel struct {
 	Runner     string          `json:"runner"`
 	Expires    *float64        `json:"idle_expires_at"` // Unix seconds; null: it stays, or this gateway does not know
 	LoadMS     int64           `json:"load_ms"`
-	Command    []string        `json:"launch_command"` // of the engine: program and arguments; empty if its runner reported none
 	Plan       json.RawMessage `json:"plan,omitempty"` // how its runner planned the load
 }
 
@@ -129,10 +128,7 @@ func (s *Service) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *sta
 	out := loadedModel{
 		Name: cmp.Or(m.Retired, m.ID), Checkpoint: m.Checkpoint, Recipe: m.Recipe, LastUse: float64(used) / 1e6, Type: m.Type, Device: m.Device,
 		BackendURL: m.BackendURL, Options: m.Options, Pinned: s.dir.IsPinned(cat, m), PID: m.PID,
-		Runner: h.Name, LoadMS: m.LoadMS, Command: []string{},
-	}
-	if argv, err := recipe.SplitArgs(m.Command); err == nil && argv != nil {
-		out.Command = argv
+		Runner: h.Name, LoadMS: m.LoadMS,
 	}
 	// A runner's count from its last heartbeat may include requests of ours that have ended since.
 	out.Busy = s.cfg.Gate.InFlight(h.Name, m.ID) > 0 || m.InFlight > 0 && !(own && used >= h.SeenMS*1000)
@@ -277,7 +273,7 @@ func (h *healthReport) redact() {
 	for _, list := range [][]loadedModel{h.Loaded, h.Retired} {
 		for i := range list {
 			m := &list[i]
-			m.Checkpoint, m.BackendURL, m.PID, m.Plan, m.Command = redactCheckpoint(m.Checkpoint), "", 0, nil, []string{}
+			m.Checkpoint, m.BackendURL, m.PID, m.Plan = redactCheckpoint(m.Checkpoint), "", 0, nil
 			var o recipe.Options
 			_ = json.Unmarshal(m.Options, &o) // options that are not an object come out as an empty one
 			m.Options = json.RawMessage(redactOptions(o).Canonical())
