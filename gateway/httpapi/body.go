@@ -17,6 +17,8 @@ type call struct {
 
 	engineStreams bool // the body asks the engine for a stream
 
+	context int64 // tokens of context that a load for the request asks for, 0 for none
+
 	text int // bytes of the body without media, 0 if unknown
 }
 

@@ -23,6 +23,7 @@ type exchange struct {
 	translate  func(engine []byte) ([]byte, error) // an answer in one piece into another dialect's; nil relays it
 	translator translator                          // a stream into another dialect's; nil relays it
 	onComplete func()                              // called after a complete answer; nil: nothing
+	load       func(*exchange) error               // queues the load of a model that is on no host; nil leaves it to the gate
 
 	watch *relay.Watch // for the client leaving
 	route routing
@@ -115,6 +116,8 @@ func (x *exchange) run() (err error) {
 		x.route.state = "loaded"
 	} else if x.route.state = x.call.s.dir.StateOf(x.call.model.ID); x.call.Match.Head {
 		err = notLoaded(x.call.model.ID)
+	} else if x.load != nil && x.route.wait.policy == "block" && x.route.state == "unloaded" {
+		err = x.load(x)
 	} else {
 		err = x.coldPolicy()
 	}

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"strconv"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"reveille/gateway/ollama"
 	"reveille/gateway/scheduling"
 	"reveille/infra/jsonscan"
-	"reveille/infra/relay"
 	"reveille/infra/state"
 )
 
@@ -35,6 +33,13 @@ func (r *request) ollamaCall() (*ollamaCall, error) {
 	o := &ollamaCall{call: c}
 	if o.q, err = ollama.Parse(c.body); err != nil {
 		return nil, err
+	}
+	size, err := o.q.Context()
+	if err != nil {
+		return nil, err
+	}
+	if o.Manages() { // it applies to all users of the model
+		o.context = size
 	}
 	o.keep, o.keeping, err = o.q.KeepAlive()
 	return o, err
@@ -96,7 +101,11 @@ func (o *ollamaCall) form(generate bool, x *exchange) *ollama.ResponseWriter {
 
 // serve starts an exchange and answers in Ollama's format.
 func (o *ollamaCall) serve(path string, generate bool) error {
-	x := &exchange{call: o.call, path: []byte(path), onComplete: o.after()}
+	load, err := o.loadSized()
+	if err != nil {
+		return err
+	}
+	x := &exchange{call: o.call, path: []byte(path), onComplete: o.after(), load: load}
 	f := o.form(generate, x)
 	if o.stream {
 		x.translator = ollama.NewStream(f)
@@ -136,7 +145,11 @@ func (o *ollamaCall) embed(input json.RawMessage, tell func(*ollama.ResponseWrit
 	if o.body == nil {
 		return o.loaded(func() ([]byte, error) { return tell(o.form(false, nil), nil) })
 	}
-	x := &exchange{call: o.call, onComplete: o.after()}
+	load, err := o.loadSized()
+	if err != nil {
+		return err
+	}
+	x := &exchange{call: o.call, onComplete: o.after(), load: load}
 	f := o.form(false, x)
 	return x.embed(func(raw []byte) ([]byte, error) { return tell(f, raw) })
 }
@@ -168,16 +181,20 @@ func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
 	}
 	defer o.Account.End()
 	if _, warm := o.s.cfg.Gate.Endpoint(o.model.ID); !warm {
-		w, err := o.s.cfg.Gate.Enter(scheduling.WaitRequest{Model: o.model.ID, Account: loadCharge{&exchange{call: o.call}}})
+		options, err := o.sized()
 		if err != nil {
+			return err
+		}
+		if err := o.Account.BeginWait(); err != nil {
 			return o.refuseByLimit(err)
 		}
-		watch := o.Watch(func() { w.Leave(false) })
-		_, _, err = w.Result()
-		if watch.Stop(); errors.Is(err, scheduling.ErrLeft) {
-			err = relay.ErrGone
+		defer o.Account.EndWait()
+		if err := o.chargeLoad(); err != nil {
+			return o.refuseByLimit(err)
 		}
-		if err != nil {
+		ctx, stop := o.ClientContext()
+		defer stop()
+		if _, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadRequest{Model: o.model.ID, Options: options, Wait: true}); err != nil {
 			return o.UnlessLeft(err)
 		}
 	}
@@ -202,16 +219,59 @@ func (o *ollamaCall) sendLine(object []byte) {
 	o.Send(fasthttp.StatusOK, contentType, object)
 }
 
+// queueLimit bounds the queueing of a load, which waits only for the pool's state.
+const queueLimit = 10 * time.Second
+
+// loadSized returns a function that queues the load of an unloaded model with the context size that the request asks
+// for, nil if it asks for none. The request then waits for that load as for any other.
+func (o *ollamaCall) loadSized() (func(*exchange) error, error) {
+	options, err := o.sized()
+	if err != nil || options == nil {
+		return nil, err
+	}
+	return func(x *exchange) error {
+		if err := (loadCharge{x}).CountLoad(); err != nil {
+			return err
+		}
+		ctx, stop := context.WithTimeout(o.s.life, min(x.route.wait.limit, queueLimit))
+		defer stop()
+		_, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadRequest{Model: o.model.ID, Options: options})
+		return err
+	}, nil
+}
+
+// sized returns the load options for the request's context size, nil if it sets none or the model's recipe has no such
+// option. The size applies to all users of the model, so a key without manage gets the model as configured.
+func (o *ollamaCall) sized() (json.RawMessage, error) {
+	const name = "ctx_size"
+	if o.context == 0 {
+		return nil, nil
+	}
+	if _, has := o.s.cfg.Catalog().Recipes[o.model.Recipe].Options[name]; !has {
+		return nil, nil
+	}
+	options, err := o.s.dir.OptionsOf(o.model, map[string]json.RawMessage{name: json.RawMessage(strconv.FormatInt(o.context, 10))})
+	if err != nil {
+		return nil, err
+	}
+	return json.RawMessage(options.Canonical()), nil
+}
+
 // keepLimit bounds the work for keep_alive after an answer.
 const keepLimit = time.Minute
 
-// after returns the work that keep_alive requires once the answer is complete, nil for none. No client waits for it. What it
-// changes concerns all users of the model, so it needs a key with manage.
+// after returns the work that keep_alive requires once the answer is complete, nil for none. No client waits for it.
 func (o *ollamaCall) after() func() {
-	if !o.keeping || !o.Manages() {
+	if !o.keeping {
 		return nil
 	}
-	s, model, keep := o.s, o.model.ID, o.keep
+	s, model, keep, obey := o.s, o.model.ID, o.keep, o.s.keepAlive
+	if !o.Manages() {
+		if keep <= 0 {
+			return nil
+		}
+		obey = o.s.shortenIdle
+	}
 	return func() {
 		if s.life.Err() != nil {
 			return
@@ -219,7 +279,7 @@ func (o *ollamaCall) after() func() {
 		s.work.Go(func() {
 			ctx, cancel := context.WithTimeout(s.life, keepLimit)
 			defer cancel()
-			if err := s.keepAlive(ctx, model, keep); err != nil {
+			if err := obey(ctx, model, keep); err != nil {
 				s.log.Warn("keep_alive could not be obeyed", "model", model, "error", err)
 			}
 		})
@@ -231,10 +291,37 @@ func (s *Server) keepAlive(ctx context.Context, model string, d time.Duration) e
 	if d == 0 {
 		return s.dir.EnsureGone(ctx, model)
 	}
-	ms := "-1"
+	ms := int64(-1)
 	if d > 0 {
-		ms = strconv.FormatInt(max(1, d.Milliseconds()), 10)
+		ms = max(1, d.Milliseconds())
 	}
+	return s.setIdle(ctx, model, strconv.FormatInt(ms, 10))
+}
+
+// minIdle is the shortest idle time that a key without manage can give a model.
+const minIdle = time.Minute
+
+// shortenIdle is keepAlive for a key without manage: it sets the idle time between minIdle and the configured one. It
+// leaves alone a model that is configured to stay, and an idle time that only a manager can have set.
+func (s *Server) shortenIdle(ctx context.Context, model string, d time.Duration) error {
+	configured, known := s.dir.ConfiguredIdle(s.cfg.Catalog(), model)
+	if !known || configured <= minIdle {
+		return nil
+	}
+	if text, set := s.dir.Tables.Of(state.IdleTTL)[model]; set {
+		ms, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || ms < minIdle.Milliseconds() || ms > configured.Milliseconds() {
+			return nil
+		}
+	}
+	if d >= configured {
+		return s.setIdle(ctx, model, "")
+	}
+	return s.setIdle(ctx, model, strconv.FormatInt(max(d, minIdle).Milliseconds(), 10))
+}
+
+// setIdle writes a model's idle time in ms, below 0 for ever; "" leaves it to the configuration.
+func (s *Server) setIdle(ctx context.Context, model, ms string) error {
 	if s.dir.Tables.Of(state.IdleTTL)[model] == ms {
 		return nil
 	}

@@ -65,7 +65,7 @@ func TestOllamaChat(t *testing.T) {
 	}
 }
 
-// An empty request loads; keep_alive sets the idle time, and 0 unloads.
+// An empty request loads with the context size it asks for; keep_alive sets the idle time, and 0 unloads.
 func TestOllamaKeepAlive(t *testing.T) {
 	p := newPool(t, "1")
 	r := p.want(200, p.post("/api/generate", `{"model":"two","stream":false,"keep_alive":"7m","options":{"num_ctx":1024}}`))
@@ -74,6 +74,9 @@ func TestOllamaKeepAlive(t *testing.T) {
 	}
 	record := func() *state.ModelRecord { return p.mirror.Snapshot().Hosts["here"].Models["two"] }
 	p.until("the mirror has the model loaded", func() bool { m := record(); return m != nil && m.State == "loaded" })
+	if m := record(); m == nil || !strings.Contains(p.get("/v1/health").text, "1024") {
+		t.Errorf("%+v, %s", m, p.get("/v1/health").text)
+	}
 	idle := func() string { return p.server.dir.Tables.Of(state.IdleTTL)["two"] }
 	p.until("the idle time is 7 minutes", func() bool { return idle() == "420000" })
 	p.want(200, p.post("/api/chat", `{"model":"two","messages":[{"role":"user","content":"hi"}],"keep_alive":-1}`))
@@ -120,6 +123,7 @@ func TestOllamaErrors(t *testing.T) {
 		`{"model":"vec","messages":[]}`:                                                      400,
 		`{"model":"one","messages":[],"keep_alive":"x"}`:                                     400,
 		`{"model":"one","messages":[{"images":["?"]}]}`:                                      400,
+		`{"model":"one","messages":[{"role":"user"}],"options":{"num_ctx":"x"}}`:             400,
 		`{"model":"one","messages":[{"role":"user","content":["hi"]}],"options":{"seed":1}}`: 400,
 		`{"model"`: 400,
 	} {
@@ -208,7 +212,8 @@ func TestOllamaKeepAliveOfWhoLeft(t *testing.T) {
 	}
 }
 
-// A key without manage does not unload, pin or size models, and changes no idle time.
+// A key without manage shortens the idle time of its model within bounds. It does not unload, pin, or size models, and
+// it does not change what a manager set.
 func TestOllamaKeepAliveNeedsManage(t *testing.T) {
 	p := newPool(t, "1", func(c *Config) { c.Keys = keyFile(t, localKey+" infer,manage\ninfer-key infer\n") })
 	idle := func() string { return p.server.dir.Tables.Of(state.IdleTTL)["two"] }
@@ -216,19 +221,27 @@ func TestOllamaKeepAliveNeedsManage(t *testing.T) {
 		t.Helper()
 		return p.want(status, p.with(key, "POST", path, body))
 	}
-	for _, c := range []struct{ key, keep, want string }{
-		{"infer-key", `"7m"`, ""}, {"infer-key", `-1`, ""}, {"infer-key", `0`, ""}, {localKey, `-1`, "-1"}, {"infer-key", `"5m"`, "-1"},
-		{localKey, `"3s"`, "3000"}, {"infer-key", `"5m"`, "3000"}, {localKey, `"2h"`, "7200000"},
-	} {
+	chat := func(key, keep string) {
+		t.Helper()
+		ask(200, key, "/api/chat", `{"model":"two","messages":[{"role":"user","content":"hi"}],"stream":false,"options":{"num_ctx":4096},"keep_alive":`+keep+`}`)
+	}
+	steps := []struct{ key, keep, want string }{ // two is configured to stay for 10 minutes
+		{"infer-key", `"7m"`, "420000"}, {"infer-key", `"3s"`, "60000"}, {"infer-key", `1e-9`, "60000"}, {"infer-key", `"99h"`, ""},
+		{"infer-key", `"10m"`, ""}, {"infer-key", `-1`, ""}, {"infer-key", `0`, ""}, {"infer-key", `"-5m"`, ""}, {"infer-key", `120`, "120000"},
+		{localKey, `-1`, "-1"}, {"infer-key", `"5m"`, "-1"}, {localKey, `"3s"`, "3000"}, {"infer-key", `"5m"`, "3000"}, {localKey, `"2h"`, "7200000"}, {"infer-key", `"5m"`, "7200000"},
+	}
+	for _, c := range steps {
 		was := idle()
-		ask(200, c.key, "/api/chat", `{"model":"two","messages":[{"role":"user","content":"hi"}],"stream":false,"options":{"num_ctx":4096},"keep_alive":`+c.keep+`}`)
+		chat(c.key, c.keep)
 		if was == c.want {
 			time.Sleep(20 * time.Millisecond) // time for what must not happen
 		}
 		p.until("keep_alive "+c.keep+" of "+c.key+" makes the idle time "+c.want, func() bool { return idle() == c.want })
 	}
-	if m := p.mirror.Snapshot().Hosts["here"].Models["two"]; m == nil || !strings.Contains(string(m.Options), "512") {
-		t.Errorf("loaded with %+v", m)
+	loaded := func() *state.ModelRecord { return p.mirror.Snapshot().Hosts["here"].Models["two"] }
+	pid := loaded().PID
+	if pid == 0 || !strings.Contains(string(loaded().Options), "512") {
+		t.Errorf("loaded with %s, process %d", loaded().Options, pid)
 	}
 	for _, body := range []string{`{"model":"two","keep_alive":0}`, `{"model":"two","messages":[],"keep_alive":"0s"}`, `{"model":"two","prompt":"","keep_alive":-0.0}`} {
 		for _, path := range []string{"/api/chat", "/api/generate"} {
@@ -237,10 +250,18 @@ func TestOllamaKeepAliveNeedsManage(t *testing.T) {
 			}
 		}
 	}
-	// With every slot pinned, waiting may help.
 	p.want(200, p.post("/v1/internal/pin", `{"model_name":"two","pinned":true}`))
-	ask(503, localKey, "/api/generate", `{"model":"one","stream":false}`)
-	ask(503, "infer-key", "/api/generate", `{"model":"one","prompt":"hi","stream":false}`)
+	chat("infer-key", "0")
+	chat("infer-key", `"1m"`)
+	ask(200, "infer-key", "/api/generate", `{"model":"two","options":{"num_ctx":8192},"keep_alive":60}`)
+	if m := loaded(); m == nil || m.PID != pid || !p.server.dir.IsPinned(p.catalog(), m) {
+		t.Errorf("an infer key changed a pinned model: %+v, process %d before", m, pid)
+	}
+	// With every slot pinned, waiting may help: on these routes a load with its own options gets the same answer.
+	for _, body := range []string{`{"model":"one","options":{"num_ctx":1024}}`, `{"model":"one","prompt":"hi","options":{"num_ctx":1024}}`} {
+		ask(503, localKey, "/api/generate", body[:len(body)-1]+`,"stream":false}`)
+		ask(503, "infer-key", "/api/generate", body[:len(body)-1]+`,"stream":false}`)
+	}
 	p.want(409, p.post("/v1/load", `{"model_name":"one"}`))
 }
 

@@ -41,11 +41,24 @@ func (d *Directory) PinnedBy(m *catalog.Model) string {
 // IdleTime returns how long a model may be unused before the warmer unloads it; below 0 means for ever. It follows the
 // catalogue's warm list, keep_alive, the catalogue's idle times, or the warmer's default.
 func (d *Directory) IdleTime(cat *catalog.Catalog, id string) (idle time.Duration, known bool) {
-	if slices.ContainsFunc(cat.Warm, func(w catalog.Warmup) bool { return w.Model == id && w.Active(time.Now()) }) {
+	if keptWarm(cat, id) {
 		return -1, true
 	}
 	if idle, known = d.tableIdle(id); known {
 		return idle, true
+	}
+	return d.ConfiguredIdle(cat, id)
+}
+
+// keptWarm reports whether the catalogue's warm list holds the model now.
+func keptWarm(cat *catalog.Catalog, id string) bool {
+	return slices.ContainsFunc(cat.Warm, func(w catalog.Warmup) bool { return w.Model == id && w.Active(time.Now()) })
+}
+
+// ConfiguredIdle is IdleTime without keep_alive.
+func (d *Directory) ConfiguredIdle(cat *catalog.Catalog, id string) (idle time.Duration, known bool) {
+	if keptWarm(cat, id) {
+		return -1, true
 	}
 	if m, there := cat.Model(id); there {
 		if idle, known = cat.Idle(m); known {

@@ -107,6 +107,18 @@ func (q *Request) KeepAlive() (d time.Duration, set bool, err error) {
 	return d, true, nil
 }
 
+// Context is the context size that the model is to be loaded with, 0 for none of the request's own.
+func (q *Request) Context() (tokens int64, err error) {
+	raw := q.Options["num_ctx"]
+	if absent(raw) {
+		return 0, nil
+	}
+	if json.Unmarshal(raw, &tokens) != nil || tokens < 0 {
+		return 0, api.New(api.InvalidType, "'num_ctx' must be a whole number.").WithParam("options.num_ctx")
+	}
+	return tokens, nil
+}
+
 // Chat is the engine's body for a chat with a model.
 func (q *Request) Chat(model string, stream bool) ([]byte, error) {
 	messages, err := engineMessages(q.Messages)

@@ -119,6 +119,8 @@ func TestBadRequests(t *testing.T) {
 		`{"suffix":"s"}`:                          api.UnsupportedParameter,
 		`{"keep_alive":"soon"}`:                   api.InvalidType,
 		`{"keep_alive":[]}`:                       api.InvalidType,
+		`{"options":{"num_ctx":"big"}}`:           api.InvalidType,
+		`{"options":{"num_ctx":-1}}`:              api.InvalidType,
 		`{"options":{"num_predict":"all"}}`:       api.InvalidType,
 		`{"format":"xml"}`:                        api.InvalidType,
 		`{"think":3}`:                             api.InvalidType,
@@ -128,6 +130,7 @@ func TestBadRequests(t *testing.T) {
 		q, err := ollama.Parse([]byte(body))
 		for _, step := range []func() error{
 			func() error { _, _, err := q.KeepAlive(); return err },
+			func() error { _, err := q.Context(); return err },
 			func() error { _, err := q.Chat("m", false); return err },
 			func() error { _, _, err := q.Generate("m", false); return err },
 		} {
