@@ -40,7 +40,7 @@ func check(route string, body []byte, m Model) (c Check, dropped int, err error)
 	if err = c.Read(specs[route], body); err != nil {
 		return c, 0, err
 	}
-	dropped, err = c.Finish(specs[route], body, func() Model { return m })
+	_, dropped, err = c.Finish(specs[route], body, func() Model { return m })
 	return c, dropped, err
 }
 
@@ -88,7 +88,8 @@ func TestParts(t *testing.T) {
 		`{"type":"input_audio","input_audio":{"data":"` + sound + `","format":"wav"}}`:                                "",
 		`{"type":"input_audio","input_audio":{"data":"data:audio/wav;base64,` + sound + `","format":"wav"}}`:          "",
 		`{"type":"input_video","input_video":{"data":"` + sound + `"}}`:                                               "",
-		`{"type":"image_url","image_url":"` + url + `"}`:                                                              unsupported, // llama-server takes it for base64
+		`{"type":"image_url","image_url":"` + url + `","detail":"low"}`:                                               "",
+		`{"type":"image_url","image_url":"` + url + `","image_url":{"url":"http://a"}}`:                               remote,
 		image("https://a.test/x.png"):                                                                                 remote,
 		image("HTTP://a.test/x.png"):                                                                                  remote,
 		image("file:///etc/passwd"):                                                                                   remote,
@@ -133,9 +134,16 @@ func TestParts(t *testing.T) {
 	}
 	for part, want := range chat {
 		body := []byte(`{"messages":[{"role":"user","content":[` + part + `]}]}`)
-		_, _, err := check("chat", body, llama)
+		var c Check
+		if err := c.Read(Chat, body); err != nil {
+			t.Fatal(err)
+		}
+		body, _, err := c.Finish(Chat, body, func() Model { return llama })
 		if got := code(err); got != want {
 			t.Errorf("%.150s: %q, want %q", part, got, want)
+		}
+		if bytes.Contains(body, []byte(`"image_url":"`)) {
+			t.Errorf("%.150s was left as %.300s", part, body)
 		}
 		if err == nil && (!json.Valid(body) || bytes.Contains(body, []byte(`\n`)) || bytes.Contains(body, []byte("http://a"))) {
 			t.Errorf("%.150s was left as %.300s", part, body)
@@ -186,6 +194,16 @@ func TestMembers(t *testing.T) {
 	for _, tt := range []struct{ route, body, left, want string }{
 		{"chat", `{"messages":[{}],"temperature":0.5,"zz":1}`, `{"messages":[{}],"temperature":0.5}`, ""},
 		{"chat", `{"zz":{"a":[1]},"y":2, "messages":[{}]}`, `{"messages":[{}]}`, ""},
+		{"messages", `{"messages":[{"content":[{"type":"search_result","source":"https://a","title":"T","content":[{"type":"text","text":"a \"b\""},{"type":"text","text":"c"}]}]}]}`,
+			`{"messages":[{"content":[{"type":"text","text":"a \"b\"\nc"}]}]}`, ""},
+		{"messages", `{"messages":[{"content":[{"type":"document","source":{"type":"text","media_type":"text/plain","data":"a"},"title":"T"}]}]}`,
+			`{"messages":[{"content":[{"type":"text","text":"a"}]}]}`, ""},
+		{"messages", `{"messages":[{"content":[{"type":"document","source":{"type":"content","content":[{"type":"text","text":"a"}]}}]}]}`,
+			`{"messages":[{"content":[{"type":"text","text":"a"}]}]}`, ""},
+		{"messages", `{"messages":[{"content":[{"type":"server_tool_use","id":"s","name":"web_search","input":{"query":"q"}},{"type":"text","text":"x"}]}]}`,
+			`{"messages":[{"content":[{"type":"text","text":""},{"type":"text","text":"x"}]}]}`, ""},
+		{"messages", `{"messages":[{"content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"tool_reference","tool_name":"f"}]}]}]}`,
+			`{"messages":[{"content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"f"}]}]}]}`, ""},
 		{"chat", `{"messages":[{}],"top_k":null,"reasoning_format":null,"tools":null,"stop":["a"]}`, `{"messages":[{}],"stop":["a"]}`, ""},
 		{"chat", `{"messages":[{}],"cache_prompt":true}`, `{"messages":[{}]}`, ""},
 		{"chat", `{"messages":[{}],"cache_prompt":false}`, `{"messages":[{}],"cache_prompt":false}`, ""},
@@ -331,11 +349,11 @@ func TestFormatOfLlama(t *testing.T) {
 		`{"type":"text"}`: "", `{"type":"json_schema","json_schema":{"schema":{}}}`: "", `null`: "",
 	} {
 		body := []byte(`{"messages":[{}],"response_format":` + format + `}`)
-		if c, _, err := check("chat", bytes.Clone(body), Model{}); err != nil || c.Format != nil {
-			t.Errorf("%s, another engine: %s, %v", format, c.Format, err)
+		if c, _, err := check("chat", bytes.Clone(body), Model{}); err != nil || c.format != nil {
+			t.Errorf("%s, another engine: %s, %v", format, c.format, err)
 		}
-		if c, _, err := check("chat", body, llama); err != nil || string(c.Format) != want {
-			t.Errorf("%s: %s, %v", format, c.Format, err)
+		if c, _, err := check("chat", body, llama); err != nil || string(c.format) != want {
+			t.Errorf("%s: %s, %v", format, c.format, err)
 		}
 	}
 }

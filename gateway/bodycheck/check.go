@@ -27,8 +27,7 @@ type Check struct {
 	dropped []field
 	err     error // the first one
 
-	// Format is set by Finish to the response_format that the engine gets in place of the client's; nil leaves that one.
-	Format []byte
+	format []byte // what the engine gets in place of the client's response_format; nil leaves that one
 	// Text is set by Finish to the bytes of the body without its media.
 	Text int
 }
@@ -101,11 +100,11 @@ func (c *Check) Read(s *Spec, body []byte) error {
 	return m.Err()
 }
 
-// Finish checks what depends on the model, and blanks in body the members that neither the rules nor the model name; dropped
-// counts them. body must be the one whose members were passed to Member.
-func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, err error) {
+// Finish checks what depends on the model, and returns the body for the engine. The members that neither the rules nor the model
+// name are blanked in body; dropped counts them. body must be the one whose members were passed to Member.
+func (c *Check) Finish(s *Spec, body []byte, model func() Model) (out []byte, dropped int, err error) {
 	if c.err != nil {
-		return 0, c.err
+		return nil, 0, c.err
 	}
 	var content content
 	if v := c.values[messages]; v.Set() {
@@ -117,7 +116,7 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, e
 	}
 	if v := c.values[embeddingInput]; err == nil && holdsObject(v) {
 		if m := model(); !m.LlamaCpp || !m.Vision {
-			return 0, api.New(api.UnsupportedParameter, "This model embeds texts and tokens only.").WithParam("input")
+			return nil, 0, api.New(api.UnsupportedParameter, "This model embeds texts and tokens only.").WithParam("input")
 		}
 		err = content.embeddingInputs(v)
 	}
@@ -125,10 +124,19 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (dropped int, e
 		err = c.constraints(model)
 	}
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	c.Text = len(body) - content.media.encoded
-	return c.blank(body, model), nil
+	dropped = c.blank(body, model)
+	for _, part := range content.loose {
+		body = bytes.ReplaceAll(body, part.raw, part.object)
+	}
+	if c.format != nil {
+		if body, err = jsonscan.Set(body, "response_format", c.format); err != nil {
+			return nil, 0, api.BadJSON(err)
+		}
+	}
+	return body, dropped, nil
 }
 
 // blank overwrites the dropped members, except those that the model takes.

@@ -2,6 +2,7 @@ package bodycheck
 
 import (
 	"bytes"
+	"slices"
 
 	"reveille/gateway/api"
 	"reveille/infra/jsonscan"
@@ -12,32 +13,45 @@ import (
 type content struct {
 	param string // the parameter that is being checked
 	media media
+	loose []loosePart
 }
+
+// loosePart is a part whose image is a text, and the part with the object that engines want there.
+type loosePart struct{ raw, object []byte }
 
 // part is a type of content part.
 type part struct {
 	member string // that holds its content
 	needed bool
 	check  func(*content, jsonscan.Value) error // of that member; nil: engines fetch and decode nothing in it
+	asText func(part jsonscan.Value) []byte     // the text, quoted, that stands for a part which engines do not know; nil: they do
 }
 
 // The parts by type.
 var (
 	openAIParts = map[string]part{
 		"text": {member: "text"}, "refusal": {member: "refusal"},
-		"image_url":   {"image_url", true, (*content).imageURL},
-		"input_audio": {"input_audio", true, func(c *content, v jsonscan.Value) error { return c.object(v, "data", c.sound) }},
-		"input_video": {"input_video", true, func(c *content, v jsonscan.Value) error { return c.object(v, "data", c.video) }},
+		"image_url":   {member: "image_url", needed: true, check: (*content).imageURL},
+		"input_audio": {member: "input_audio", needed: true, check: func(c *content, v jsonscan.Value) error { return c.object(v, "data", c.sound) }},
+		"input_video": {member: "input_video", needed: true, check: func(c *content, v jsonscan.Value) error { return c.object(v, "data", c.video) }},
 	}
 	systemParts = map[string]part{"text": {member: "text"}}
 	resultParts = map[string]part{
-		"text":     {member: "text"},
-		"image":    {"source", true, (*content).imageSource},
-		"document": {"source", true, (*content).textSource},
+		"text":           {member: "text"},
+		"image":          {member: "source", needed: true, check: (*content).imageSource},
+		"document":       {member: "source", needed: true, check: (*content).textSource, asText: textsOf},
+		"search_result":  {member: "content", asText: textsOf},
+		"tool_reference": {asText: textsOf},
 	}
 	anthropicParts = map[string]part{
 		"text": resultParts["text"], "image": resultParts["image"], "document": resultParts["document"],
-		"tool_use": {member: "input"}, "thinking": {member: "thinking"}, "redacted_thinking": {member: "data"},
+		"search_result": resultParts["search_result"],
+		// What Anthropic's own tools did, in a history that began there.
+		"server_tool_use": {asText: textsOf}, "web_search_tool_result": {asText: textsOf}, "web_fetch_tool_result": {asText: textsOf},
+		"code_execution_tool_result": {asText: textsOf}, "bash_code_execution_tool_result": {asText: textsOf},
+		"text_editor_code_execution_tool_result": {asText: textsOf}, "mcp_tool_use": {asText: textsOf}, "mcp_tool_result": {asText: textsOf},
+		"container_upload": {asText: textsOf},
+		"tool_use":         {member: "input"}, "thinking": {member: "thinking"}, "redacted_thinking": {member: "data"},
 		"tool_result": {member: "content", check: func(c *content, v jsonscan.Value) error {
 			w := jsonscan.WalkOf(v.Raw)
 			return c.value(c.param, &w, resultParts)
@@ -111,6 +125,7 @@ func (c *content) part(v jsonscan.Value, parts map[string]part) error {
 		return c.refuse("A content part's type is not accepted here.")
 	}
 	found := false
+	var image []byte
 	err := filter(v, func(name []byte, v jsonscan.Value) (keep bool, err error) {
 		switch string(name) {
 		case "type": // parsers may differ in which one of several they take
@@ -123,14 +138,62 @@ func (c *content) part(v jsonscan.Value, parts map[string]part) error {
 			if p.check != nil && (p.needed || v.Set()) {
 				err = p.check(c, v)
 			}
+			if p.member == "image_url" && v.Kind == jsonscan.String {
+				image = v.Raw
+			}
 			return true, err
 		}
-		return plainMembers[string(name)], nil
+		return plainMembers[string(name)] || p.asText != nil, nil
 	})
-	if err == nil && p.needed && !found {
+	switch {
+	case err != nil:
+		return err
+	case p.needed && !found:
 		return c.missing(p.member)
+	case p.asText != nil:
+		replace(v, p.asText(v))
+	case image != nil:
+		c.loose = append(c.loose, loosePart{v.Raw, slices.Concat([]byte(`{"type":"image_url","image_url":{"url":`), image, []byte(`}}`))})
 	}
-	return err
+	return nil
+}
+
+// replace puts a part of a text, quoted, in place of the part v. All that v has but its texts is longer than what the new part
+// has but its text.
+func replace(v jsonscan.Value, text []byte) {
+	part := slices.Concat([]byte(`{"type":"text","text":`), text, []byte(`}`))
+	if len(part) > len(v.Raw) {
+		part = []byte(`{"type":"text","text":""}`)
+	}
+	for i := copy(v.Raw, part); i < len(v.Raw); i++ {
+		v.Raw[i] = ' '
+	}
+}
+
+// textMembers hold the texts of such parts.
+var textMembers = []string{"text", "data", "content", "tool_name"}
+
+// textsOf joins the texts of a part that engines do not know: those of its text blocks, and of a document's source.
+func textsOf(v jsonscan.Value) []byte {
+	var texts [][]byte
+	var look func(w *jsonscan.Walk, name string)
+	look = func(w *jsonscan.Walk, name string) {
+		switch w.Kind() {
+		case jsonscan.Object:
+			w.Object(func(name []byte) bool { look(w, string(name)); return true })
+		case jsonscan.Array:
+			w.Array(func() bool { look(w, ""); return true })
+		case jsonscan.String:
+			if raw := w.Raw().Raw; slices.Contains(textMembers, name) {
+				texts = append(texts, raw[1:len(raw)-1])
+			}
+		default:
+			w.Raw()
+		}
+	}
+	w := jsonscan.WalkOf(v.Raw)
+	look(&w, "")
+	return slices.Concat([]byte(`"`), bytes.Join(texts, []byte(`\n`)), []byte(`"`))
 }
 
 // object checks an object of media, whose member holds them, and blanks what else it has except their format.
@@ -152,15 +215,12 @@ func (c *content) object(v jsonscan.Value, member string, check func(jsonscan.Va
 	return err
 }
 
-// imageURL checks an image: an object with a data: URL. llama-server takes a text in its place for base64.
+// imageURL checks an image: an object with a data: URL, or the URL alone, which llama-server would take for base64.
 func (c *content) imageURL(v jsonscan.Value) error {
-	if v.Kind != jsonscan.String {
-		return c.object(v, "url", c.image)
+	if v.Kind == jsonscan.String {
+		return c.image(v)
 	}
-	if err := c.image(v); err != nil {
-		return err
-	}
-	return c.refuse("'image_url' must be an object with a 'url'.")
+	return c.object(v, "url", c.image)
 }
 
 // imageSource checks Anthropic's source of an image.
@@ -168,6 +228,10 @@ func (c *content) imageSource(v jsonscan.Value) error { return c.source(v, "base
 
 // textSource checks the source of a document, which may only be text.
 func (c *content) textSource(v jsonscan.Value) error {
+	if member(v, "type").String() == "content" {
+		w := jsonscan.WalkOf(member(v, "content").Raw)
+		return c.value(c.param, &w, systemParts)
+	}
 	return c.source(v, "text", func(jsonscan.Value) error { return nil })
 }
 

@@ -77,7 +77,8 @@ var (
 	Chat        = spec(openAIParts, sampling, chatting)
 	Messages    = spec(anthropicParts, sampling, chatting, plain("stop_sequences", "thinking"), map[string]rule{"system": system, "output_config": outputConfig})
 	Completions = spec(nil, sampling, plain("suffix", "input_prefix", "input_suffix", "input_extra"), map[string]rule{"prompt": noObjects})
-	Embeddings  = spec(nil, plain("model", "encoding_format", "dimensions", "embd_normalize", "user", "truncate", "normalize", "input_type", "task",
+	Embeddings  = spec(nil, plain("model", "encoding_format", "dimensions", "embd_normalize", "user", "truncate", "truncation",
+		"truncate_prompt_tokens", "normalize", "input_type", "task",
 		"output_dimension", "output_dtype", "embedding_type", "late_chunking", "return_multivector", "normalized"),
 		map[string]rule{"input": embeddingInput, "content": noObjects})
 	// The gateway's own route reads documents as texts, and applies top_n, return_documents and the like by itself.

@@ -41,7 +41,7 @@ func (c *Check) constraints(model func() Model) error {
 			"/v1/chat/completions, /v1/responses and /api/chat have answers by a schema.").WithParam("output_config.format")
 	}
 	if v := c.values[responseFormat]; isConstraint(v) && model().LlamaCpp {
-		c.Format = llamaFormat(v)
+		c.format = llamaFormat(v)
 	}
 	return nil
 }

@@ -13,17 +13,25 @@ import (
 type CohereRequest struct {
 	Texts      json.RawMessage
 	Dimensions json.RawMessage // nil: the model's own
+	Truncate   bool            // a text that is too long is cut at its end
 
 	kinds []string // float, base64 or both
 }
 
 // ReadCohere reads a request whose body the route has checked. Its errors are [api.Error].
 func ReadCohere(body []byte) (*CohereRequest, error) {
-	var v [3]jsonscan.Value
-	if err := jsonscan.Scan(body, []string{"texts", "output_dimension", "embedding_types"}, v[:]); err != nil {
+	var v [4]jsonscan.Value
+	if err := jsonscan.Scan(body, []string{"texts", "output_dimension", "embedding_types", "truncate"}, v[:]); err != nil {
 		return nil, api.BadJSON(err)
 	}
 	q := CohereRequest{Texts: bytes.Clone(v[0].Raw), Dimensions: v[1].Raw, kinds: []string{"float"}}
+	switch truncate := v[3].String(); truncate {
+	case "", "END":
+		q.Truncate = true
+	case "NONE":
+	default:
+		return nil, api.New(api.UnsupportedParameter, "'truncate' can only be END or NONE.").WithParam("truncate")
+	}
 	if v[2].Set() && (v[2].Len() > 2 || json.Unmarshal(v[2].Raw, &q.kinds) != nil || len(q.kinds) == 0) {
 		return nil, api.New(api.InvalidType, "'embedding_types' must be a list of one or two texts.").WithParam("embedding_types")
 	}

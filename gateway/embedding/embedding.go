@@ -13,12 +13,30 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// FromJina returns a request's body with OpenAI's names in place of Jina's, and refuses what no engine does. Jina's task and
-// truncate change nothing.
+// FromJina returns a request's body with OpenAI's names in place of Jina's, and Jina's truncate in place of Voyage's truncation
+// and vLLM's truncate_prompt_tokens. It refuses what no engine does. Jina's task changes nothing.
 func FromJina(body []byte) ([]byte, error) {
-	var v [4]jsonscan.Value
-	if err := jsonscan.Scan(body, []string{"embedding_type", "late_chunking", "return_multivector", "normalized"}, v[:]); err != nil {
+	var v [6]jsonscan.Value
+	names := []string{"embedding_type", "late_chunking", "return_multivector", "normalized", "truncation", "truncate_prompt_tokens"}
+	err := jsonscan.Scan(body, names, v[:])
+	if err != nil {
 		return nil, api.BadJSON(err)
+	}
+	if n, _ := v[5].Int(); v[5].Set() && n != -1 {
+		return nil, api.New(api.UnsupportedParameter, "'truncate_prompt_tokens' can only be -1, the most that the model takes.").WithParam("truncate_prompt_tokens")
+	}
+	if v[4].Set() || v[5].Set() {
+		if v[4].Bool() || v[5].Set() {
+			body, err = jsonscan.Set(body, "truncate", []byte("true"))
+		}
+		for _, name := range names[4:] {
+			if err == nil {
+				body, err = jsonscan.Remove(body, name)
+			}
+		}
+		if err != nil {
+			return nil, api.BadJSON(err)
+		}
 	}
 	switch {
 	case v[1].Bool():
@@ -35,8 +53,7 @@ func FromJina(body []byte) ([]byte, error) {
 	if v[0].Kind != jsonscan.String || kind != "float" && kind != "base64" {
 		return nil, api.New(api.UnsupportedParameter, "'embedding_type' can only be float or base64.").WithParam("embedding_type")
 	}
-	body, err := jsonscan.Remove(body, "embedding_type")
-	if err == nil {
+	if body, err = jsonscan.Remove(body, "embedding_type"); err == nil {
 		body, err = jsonscan.SetString(body, "encoding_format", kind)
 	}
 	if err != nil {
@@ -48,11 +65,12 @@ func FromJina(body []byte) ([]byte, error) {
 // Form is how a client wants its embeddings.
 type Form struct {
 	Dimensions int  // 0: the model's own
+	own        bool // they must be the model's own
 	Base64     bool // of little-endian float32, in place of a list of numbers
 }
 
 // ReadForm reads the form from a request's body. If it has dimensions, the body that is returned asks the engine for neither
-// them nor base64. model must allow dimensions.
+// them nor base64. Those of a model that does not allow dimensions must be its own.
 func ReadForm(body []byte, model *catalog.Model) (f Form, engine []byte, err error) {
 	var v [4]jsonscan.Value
 	if err := jsonscan.Scan(body, []string{"dimensions", "encoding_format", "output_dimension", "output_dtype"}, v[:]); err != nil {
@@ -71,9 +89,7 @@ func ReadForm(body []byte, model *catalog.Model) (f Form, engine []byte, err err
 	if !v[0].Set() {
 		return f, body, nil
 	}
-	if !model.Dimensions {
-		return f, nil, api.Newf(api.UnsupportedParameter, "The model '%s' gives embeddings of its own length only; leave 'dimensions' out.", model.ID).WithParam("dimensions")
-	}
+	f.own = !model.Dimensions
 	n, ok := v[0].Int()
 	if f.Dimensions = int(n); !ok || f.Dimensions < 1 {
 		return f, nil, api.New(api.InvalidType, "'dimensions' must be a whole number of at least 1.").WithParam("dimensions")
@@ -101,12 +117,19 @@ func (f Form) Cut(answer []byte) ([]byte, error) {
 	}
 	out := make([]map[string]any, len(data))
 	for i, d := range data {
+		if f.own && f.Dimensions != len(d.Embedding) {
+			return nil, api.Newf(api.UnsupportedParameter, "This model gives embeddings of length %d only; leave 'dimensions' out.", len(d.Embedding)).WithParam("dimensions")
+		}
 		if f.Dimensions > len(d.Embedding) {
 			return nil, api.Newf(api.InvalidType, "'dimensions' is %d, but the model gives %d.", f.Dimensions, len(d.Embedding)).WithParam("dimensions")
 		}
-		var e any = cut(d.Embedding, f.Dimensions)
+		vector := d.Embedding
+		if f.Dimensions < len(vector) {
+			vector = cut(vector, f.Dimensions)
+		}
+		var e any = vector
 		if f.Base64 {
-			e = encodeBase64(cut(d.Embedding, f.Dimensions))
+			e = encodeBase64(vector)
 		}
 		out[i] = map[string]any{"object": "embedding", "index": d.Index, "embedding": e}
 	}

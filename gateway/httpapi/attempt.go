@@ -3,12 +3,14 @@ package httpapi
 import (
 	"errors"
 	"fmt"
+	"mime"
 	"strconv"
 	"time"
 
 	"reveille/gateway/api"
 	"reveille/gateway/keys"
 	"reveille/infra/catalog"
+	"reveille/infra/jsonscan"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/trace"
@@ -166,9 +168,13 @@ func (x *exchange) prepareSend() error {
 			add(rpc.HeaderWaiters, strconv.Itoa(x.route.info.Waiters))
 		}
 	}
-	if x.call.Match.Route.Body == api.BodyJSON {
+	switch v := h.ContentType(); {
+	case x.call.Match.Route.Body == api.BodyJSON:
 		x.try.req.Add("Content-Type", jsonType) // whatever the client sent
-	} else if v := h.ContentType(); len(v) > 0 {
+	case x.call.Match.Route.Body == api.BodyForm: // with quotes where a strict reader wants them
+		boundary, _ := jsonscan.Boundary(string(v))
+		x.try.req.Add("Content-Type", []byte(mime.FormatMediaType("multipart/form-data", map[string]string{"boundary": boundary})))
+	case len(v) > 0:
 		x.try.req.Add("Content-Type", v)
 	}
 	if v := h.Peek("Accept"); len(v) > 0 {

@@ -106,7 +106,7 @@ func BenchmarkImage(b *testing.B) {
 		if err := check.Read(spec, body); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := check.Finish(spec, body, func() bodycheck.Model { return bodycheck.Model{} }); err != nil {
+		if _, _, err := check.Finish(spec, body, func() bodycheck.Model { return bodycheck.Model{} }); err != nil {
 			b.Fatal(err)
 		}
 	}

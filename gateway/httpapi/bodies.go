@@ -3,7 +3,6 @@ package httpapi
 import (
 	"reveille/gateway/api"
 	"reveille/gateway/bodycheck"
-	"reveille/infra/jsonscan"
 	"reveille/infra/recipe"
 )
 
@@ -18,16 +17,14 @@ func (c *call) checkBody(spec *bodycheck.Spec) error {
 
 // finishCheck ends the check of a body after all its members were seen.
 func (c *call) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec) error {
-	dropped, err := check.Finish(spec, c.body, c.engineModel)
+	body, dropped, err := check.Finish(spec, c.body, c.engineModel)
 	if err != nil {
 		return err
 	}
+	c.body = body
 	c.s.m.droppedFields.Add(dropped)
 	c.text = check.Text
-	if check.Format != nil {
-		c.body, err = jsonscan.Set(c.body, "response_format", check.Format)
-	}
-	return err
+	return nil
 }
 
 // engineModel describes the model for the check of a body.

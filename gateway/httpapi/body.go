@@ -1,8 +1,10 @@
 package httpapi
 
 import (
+	"bytes"
 	"reveille/gateway/api"
 	"reveille/gateway/bodycheck"
+	"reveille/gateway/web"
 	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
 	"reveille/infra/policy"
@@ -52,7 +54,7 @@ func (r *request) dropBody() {
 
 // parse checks the body of an inference request and finds its model.
 func (r *request) parse() (*call, error) {
-	c := &call{request: r, body: r.Ctx.PostBody()}
+	c := &call{request: r, body: bytes.TrimPrefix(r.Ctx.PostBody(), web.ByteOrderMark)}
 	route := r.Match.Route
 	spec := r.route.fields
 	var check bodycheck.Check

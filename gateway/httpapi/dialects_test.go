@@ -47,15 +47,22 @@ func TestEmbedDialects(t *testing.T) {
 	const reply = `{"object":"list","usage":{"prompt_tokens":5,"total_tokens":5},"data":[{"index":1,"embedding":[0,0,1]},{"index":0,"embedding":[3,4,12]}]}`
 	s := newStage(t).warm("vec", "cut").serve(answering(reply))
 	for _, c := range []struct{ path, body, want, sent string }{
-		{"/embed", `{"inputs":["a","b"],"truncate":true,"normalize":true}`, `[[3,4,12],[0,0,1]]`, `{"model":"vec","input":["a","b"]}`},
+		{"/embed", `{"inputs":["a","b"],"truncate":true,"normalize":true}`, `[[3,4,12],[0,0,1]]`, `{"model":"vec","input":["a","b"],"truncate":true}`},
 		{"/embed", `{"model":"cut","inputs":["a","b"],"dimensions":2}`, `[[0.6,0.8],[0,0]]`, `{"model":"cut","input":["a","b"]}`},
 		{"/v2/embed", `{"model":"vec","texts":["a","b"],"input_type":"search_document","embedding_types":["float"]}`,
-			`"embeddings":{"float":[[3,4,12],[0,0,1]]},"texts":["a","b"],"meta":{"api_version":{"version":"2"},"billed_units":{"input_tokens":5}}}`, `{"model":"vec","input":["a","b"]}`},
-		{"/v2/embed", `{"model":"cut","texts":["a","b"],"embedding_types":["base64"],"output_dimension":2}`, `"embeddings":{"base64":["mpkZP83MTD8=","AAAAAAAAAAA="]}`, `{"model":"cut","input":["a","b"]}`},
+			`"embeddings":{"float":[[3,4,12],[0,0,1]]},"texts":["a","b"],"meta":{"api_version":{"version":"2"},"billed_units":{"input_tokens":5}}}`, `{"model":"vec","input":["a","b"],"truncate":true}`},
+		{"/v2/embed", `{"model":"cut","texts":["a","b"],"embedding_types":["base64"],"output_dimension":2}`, `"embeddings":{"base64":["mpkZP83MTD8=","AAAAAAAAAAA="]}`, `{"model":"cut","input":["a","b"],"truncate":true}`},
 	} {
 		r := s.ask("POST", c.path, c.body)
 		if got := s.got()[len(s.got())-1]; r.status != 200 || !strings.Contains(r.text, c.want) || string(got.body) != c.sent || got.path != "/v1/embeddings" {
 			t.Errorf("%s: %d %s; the engine got %s %s", c.body, r.status, r.text, got.path, got.body)
+		}
+	}
+	for body, status := range map[string]int{
+		`{"model":"vec","input":["a","b"],"dimensions":3.0}`: 200, `{"model":"vec","input":["a","b"],"dimensions":2}`: 400, "\ufeff" + `{"model":"vec","input":"a"}`: 200,
+	} {
+		if r := s.ask("POST", "/v1/embeddings", body); r.status != status {
+			t.Errorf("%s: %d %s", body, r.status, r.text)
 		}
 	}
 	if r := s.ask("POST", "/v1/embeddings", `{"model":"cut","input":["a","b"],"output_dimension":2}`); !strings.Contains(r.text, `[0.6,0.8]`) {

@@ -17,6 +17,7 @@ type embeddingRequest struct {
 	Model      string          `json:"model"`
 	Input      json.RawMessage `json:"input"`
 	Dimensions json.RawMessage `json:"dimensions,omitempty"`
+	Truncate   bool            `json:"truncate,omitempty"` // texts that are too long are cut at their end
 }
 
 // embedAs serves an embedding request of another dialect. tell turns the embeddings, in the order of the texts, into
@@ -66,14 +67,17 @@ func (s *Server) teiEmbed(r *request) error {
 	if err != nil {
 		return err
 	}
-	var v [3]jsonscan.Value
-	if err := jsonscan.Scan(c.body, []string{"inputs", "dimensions", "normalize"}, v[:]); err != nil {
+	var v [5]jsonscan.Value
+	if err := jsonscan.Scan(c.body, []string{"inputs", "dimensions", "normalize", "truncate", "truncation_direction"}, v[:]); err != nil {
 		return api.BadJSON(err)
 	}
 	if v[2].Set() && !v[2].Bool() {
 		return api.New(api.UnsupportedParameter, "'normalize' can only be true here.").WithParam("normalize")
 	}
-	return c.embedAs(embeddingRequest{Input: v[0].Raw, Dimensions: v[1].Raw}, func(vectors []json.RawMessage, _ int64) (any, error) { return vectors, nil })
+	if v[3].Bool() && v[4].String() == "Left" {
+		return api.New(api.UnsupportedParameter, "'truncation_direction' can only be Right here.").WithParam("truncation_direction")
+	}
+	return c.embedAs(embeddingRequest{Input: v[0].Raw, Dimensions: v[1].Raw, Truncate: v[3].Bool()}, func(vectors []json.RawMessage, _ int64) (any, error) { return vectors, nil })
 }
 
 // teiInfo serves /info of Text Embeddings Inference, for the model that the query names or the default one.
@@ -117,7 +121,7 @@ func (s *Server) cohereEmbed(r *request) error {
 	if err != nil {
 		return err
 	}
-	return c.embedAs(embeddingRequest{Input: q.Texts, Dimensions: q.Dimensions}, func(vectors []json.RawMessage, tokens int64) (any, error) {
+	return c.embedAs(embeddingRequest{Input: q.Texts, Dimensions: q.Dimensions, Truncate: q.Truncate}, func(vectors []json.RawMessage, tokens int64) (any, error) {
 		return q.Answer(r.ID, vectors, tokens)
 	})
 }

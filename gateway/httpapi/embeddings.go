@@ -7,7 +7,7 @@ import (
 var embeddingsPath = []byte("/v1/embeddings")
 
 // embeddings relays embedding requests. For models that allow dimensions, the gateway cuts and normalises the vectors
-// itself; other models' requests with dimensions are refused.
+// itself.
 func (s *Server) embeddings(r *request) error {
 	c, err := r.parse()
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -34,8 +33,9 @@ type Request struct {
 	Raw      bool                       `json:"raw"`
 	Input    json.RawMessage            `json:"input"` // of embed, as is Dimensions
 	Dims     json.RawMessage            `json:"dimensions"`
-	Format   json.RawMessage            `json:"format"` // "json" or a schema
-	Think    json.RawMessage            `json:"think"`  // true, false or how much
+	Truncate *bool                      `json:"truncate"` // a text that is too long is cut; default true
+	Format   json.RawMessage            `json:"format"`   // "json" or a schema
+	Think    json.RawMessage            `json:"think"`    // true, false or how much
 	Options  map[string]json.RawMessage `json:"options"`
 	Keep     json.RawMessage            `json:"keep_alive"`
 }
@@ -90,15 +90,18 @@ func (q *Request) KeepAlive() (d time.Duration, set bool, err error) {
 	if absent(q.Keep) {
 		return 0, false, nil
 	}
-	text := string(q.Keep)
-	if q.Keep[0] == '"' {
-		_ = json.Unmarshal(q.Keep, &text) // valid, as the body was
+	var text string
+	var seconds float64
+	if n, ok := whole(q.Keep); ok {
+		seconds = float64(n)
+	} else if json.Unmarshal(q.Keep, &text) == nil {
+		d, err = time.ParseDuration(text)
+	} else {
+		err = json.Unmarshal(q.Keep, &seconds)
 	}
-	seconds, err := strconv.ParseFloat(text, 64)
-	if err == nil {
-		seconds = min(seconds, math.MaxInt64/2e9)
-		d = time.Duration(seconds * float64(time.Second))
-	} else if d, err = time.ParseDuration(text); err != nil {
+	const most = math.MaxInt64 / 2e9
+	d += time.Duration(max(-most, min(seconds, most)) * float64(time.Second))
+	if err != nil {
 		return 0, false, api.New(api.InvalidType, "'keep_alive' must be a number of seconds or a duration such as \"5m\".").WithParam("keep_alive")
 	}
 	if d < 0 {
@@ -113,10 +116,21 @@ func (q *Request) Context() (tokens int64, err error) {
 	if absent(raw) {
 		return 0, nil
 	}
-	if json.Unmarshal(raw, &tokens) != nil || tokens < 0 {
+	tokens, ok := whole(raw)
+	if !ok || tokens < 0 {
 		return 0, api.New(api.InvalidType, "'num_ctx' must be a whole number.").WithParam("options.num_ctx")
 	}
 	return tokens, nil
+}
+
+// whole reads a whole number, which may be written as a fraction or in quotes.
+func whole(raw json.RawMessage) (n int64, ok bool) {
+	w := jsonscan.WalkOf(raw)
+	v := w.Raw()
+	if v.Kind == jsonscan.String {
+		v = jsonscan.Value{Kind: jsonscan.Number, Raw: v.Bytes()}
+	}
+	return v.Int()
 }
 
 // Chat is the engine's body for a chat with a model.
@@ -174,8 +188,8 @@ func (q *Request) engine(model string, stream bool, body map[string]any) ([]byte
 		body["n_keep"] = raw
 	}
 	if raw := q.Options["num_predict"]; !absent(raw) {
-		var n int64
-		if json.Unmarshal(raw, &n) != nil {
+		n, ok := whole(raw)
+		if !ok {
 			return nil, api.New(api.InvalidType, "'num_predict' must be a whole number.").WithParam("options.num_predict")
 		}
 		if n >= 0 { // -1 and -2 are no limit but the context
@@ -236,6 +250,9 @@ func (q *Request) Texts(model string, input json.RawMessage) (body []byte, err e
 	}
 	if !absent(q.Dims) {
 		m["dimensions"] = q.Dims
+	}
+	if q.Truncate == nil || *q.Truncate {
+		m["truncate"] = json.RawMessage("true")
 	}
 	return jsonscan.Marshal(m)
 }

@@ -118,6 +118,8 @@ func TestBadRequests(t *testing.T) {
 		`{"template":"t"}`:                        api.UnsupportedParameter,
 		`{"suffix":"s"}`:                          api.UnsupportedParameter,
 		`{"keep_alive":"soon"}`:                   api.InvalidType,
+		`{"keep_alive":"nan"}`:                    api.InvalidType,
+		`{"keep_alive":"-inf"}`:                   api.InvalidType,
 		`{"keep_alive":[]}`:                       api.InvalidType,
 		`{"options":{"num_ctx":"big"}}`:           api.InvalidType,
 		`{"options":{"num_ctx":-1}}`:              api.InvalidType,
@@ -166,7 +168,7 @@ func TestKeepAlive(t *testing.T) {
 
 func TestTexts(t *testing.T) {
 	for input, want := range map[string]string{
-		`"a"`: `{"model":"m","input":"a"}`, `["a","b"]`: `{"model":"m","input":["a","b"]}`, `""`: ``, `[ ]`: ``, `null`: ``, ``: ``,
+		`"a"`: `{"model":"m","input":"a","truncate":true}`, `["a","b"]`: `{"model":"m","input":["a","b"],"truncate":true}`, `""`: ``, `[ ]`: ``, `null`: ``, ``: ``,
 	} {
 		got, err := parse(t, `{}`).Texts("m", json.RawMessage(input))
 		if err != nil || (got == nil) != (want == "") {
@@ -176,7 +178,7 @@ func TestTexts(t *testing.T) {
 			same(t, got, want)
 		}
 	}
-	got, err := parse(t, `{"dimensions":5}`).Texts("m", json.RawMessage(`"a"`))
+	got, err := parse(t, `{"dimensions":5,"truncate":false}`).Texts("m", json.RawMessage(`"a"`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func translate(body string, stream bool) (chat []byte, echo responses.Echo, err 
 	var check bodycheck.Check
 	spec := bodycheck.Chat
 	if err = check.Read(spec, chat); err == nil {
-		_, err = check.Finish(spec, chat, func() bodycheck.Model { return bodycheck.Model{LlamaCpp: true} })
+		_, _, err = check.Finish(spec, chat, func() bodycheck.Model { return bodycheck.Model{LlamaCpp: true} })
 	}
 	return chat, echo, err
 }

@@ -46,9 +46,12 @@ func (r *Request) Fields() ([]jsonscan.Value, error) {
 	return values, nil
 }
 
+// ByteOrderMark is what some clients write before JSON.
+var ByteOrderMark = []byte("\xef\xbb\xbf")
+
 // Body returns the request's JSON body, {} for an absent optional one.
 func (r *Request) Body() []byte {
-	body := r.Ctx.PostBody()
+	body := bytes.TrimPrefix(r.Ctx.PostBody(), ByteOrderMark)
 	if r.Match.Route.Body == api.BodyOptional && len(bytes.TrimSpace(body)) == 0 {
 		return []byte("{}")
 	}

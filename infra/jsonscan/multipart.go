@@ -3,6 +3,7 @@ package jsonscan
 import (
 	"bytes"
 	"mime"
+	"regexp"
 	"strings"
 )
 
@@ -145,10 +146,18 @@ func fieldName(head []byte) (name string) {
 			continue
 		}
 		kind, params, err := mime.ParseMediaType(string(value))
-		if err != nil || kind != "form-data" || seen {
+		if err != nil { // a file name with blanks and without quotes, or given twice
+			kind, _, _ = strings.Cut(strings.ToLower(string(value)), ";")
+			if names := quotedName.FindAllSubmatch(value, 2); len(names) == 1 {
+				params = map[string]string{"name": string(names[0][1])}
+			}
+		}
+		if strings.TrimSpace(kind) != "form-data" || seen {
 			return ""
 		}
 		name, seen = params["name"], true
 	}
 	return name
 }
+
+var quotedName = regexp.MustCompile(`(?i);[ \t]*name="([^"\\]*)"`)

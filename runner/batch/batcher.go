@@ -133,8 +133,17 @@ func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
 		return ErrNotBatched
 	}
 	longest := b.cfg.Limits.Longest()
-	if i := slices.IndexFunc(counts, func(n int) bool { return n > longest }); i >= 0 {
-		return tooLong(i, counts[i], longest)
+	for i, n := range counts {
+		switch {
+		case n <= longest:
+			continue
+		case !p.truncate:
+			return tooLong(i, n, longest)
+		}
+		if p.inputs[i], err = b.counter.cut(ctx, p.inputs[i], longest); err != nil {
+			return cmp.Or(context.Cause(ctx), err)
+		}
+		counts[i], p.body = len(p.inputs[i].ids), nil
 	}
 	j := &job{parsed: p, counts: counts, results: make([][]float32, len(counts)), left: len(counts), done: make(chan struct{})}
 	if err := b.enter(j, c.Priority); err != nil {

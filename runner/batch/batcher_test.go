@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -48,16 +49,21 @@ type fake struct {
 
 const fakeSpecials = 2
 
-func (f *fake) Tokens(_ context.Context, text string, special bool) (int, error) {
+func (f *fake) Tokens(_ context.Context, text string, special bool) ([]int64, error) {
 	switch {
 	case f.mute != nil:
-		return 0, f.mute()
+		return nil, f.mute()
 	case f.coy && len(text) == 0:
-		return 0, &EngineError{Status: 422, Body: []byte(`{"error":"empty"}`)}
-	case special:
-		return len(text) + fakeSpecials, nil
+		return nil, &EngineError{Status: 422, Body: []byte(`{"error":"empty"}`)}
 	}
-	return len(text), nil
+	var out []int64
+	for _, c := range []byte(text) {
+		out = append(out, int64(c))
+	}
+	if special {
+		out = append(append([]int64{1}, out...), 2)
+	}
+	return out, nil
 }
 
 func (f *fake) Embed(ctx context.Context, body, dst []byte) (int, []byte, error) {
@@ -134,6 +140,31 @@ func fakeTokens(in string) int {
 		return len(ids)
 	}
 	return len(in) + fakeSpecials
+}
+
+// Inputs that are too long are cut, with the model's special tokens around what is left, if the request asks for it; the others
+// of the request stay as they are.
+func TestTruncate(t *testing.T) {
+	e := &fake{}
+	b := newBatcher(t, e, Limits{NBatch: 8, NUBatch: 8, Context: 8})
+	serve := func(body string) error { return b.Serve(t.Context(), Call{Body: []byte(body)}, io.Discard) }
+	if err := serve(`{"input":["ab","abcdefgh"]}`); err == nil {
+		t.Error("a long input was taken without being asked to")
+	}
+	if err := serve(`{"input":["ab","abcdefgh",[1,2,3,4,5,6,7,8,9]],"truncate":true}`); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{}
+	for _, call := range e.calls {
+		for _, in := range call {
+			got[in] = true
+		}
+	}
+	for _, want := range []string{"ab", "[1,97,98,99,100,101,102,2]", "[1,2,3,4,5,6,7,8]"} {
+		if !got[want] {
+			t.Errorf("the engine got %v, not %s", got, want)
+		}
+	}
 }
 
 // fakeVector depends only on the text.

@@ -2,7 +2,9 @@ package batch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -28,7 +30,7 @@ func newCounter(ctx context.Context, e Engine, words *WordPiece) (*counter, erro
 	}
 	const sample = "The Quick-Brown fox's 2nd jump, unquestionably 100% antidisestablishmentarian_zzyzx (really)!"
 	want, err := e.Tokens(ctx, sample, true)
-	if n, ok := words.Count(sample); ok && n+c.specials == want {
+	if n, ok := words.Count(sample); ok && n+c.specials == len(want) {
 		c.words = words
 	}
 	return c, err
@@ -37,17 +39,44 @@ func newCounter(ctx context.Context, e Engine, words *WordPiece) (*counter, erro
 // specialTokens returns how many tokens the model adds to a text. It tokenizes the empty text, or another one if the
 // engine refuses that.
 func specialTokens(ctx context.Context, e Engine) (int, error) {
-	n, err := e.Tokens(ctx, "", true)
+	none, err := e.Tokens(ctx, "", true)
 	var refusal *EngineError
 	if !errors.As(err, &refusal) || refusal.Status/100 != 4 {
-		return n, err
+		return len(none), err
 	}
 	all, err := e.Tokens(ctx, "a", true)
 	if err != nil {
 		return 0, err
 	}
 	own, err := e.Tokens(ctx, "a", false)
-	return all - own, err
+	return len(all) - len(own), err
+}
+
+// cut replaces a text by its first tokens, so many that the model takes them with its special ones.
+func (c *counter) cut(ctx context.Context, in input, longest int) (input, error) {
+	own := in.ids
+	var special []int64
+	if !in.tokens {
+		var err error
+		if own, err = c.engine.Tokens(ctx, in.text, false); err == nil {
+			special, err = c.engine.Tokens(ctx, in.text, true)
+		}
+		if err != nil {
+			return in, err
+		}
+	}
+	first := 0 // of special, after those that the model puts before a text
+	for first+len(own) < len(special) && !slices.Equal(special[first:first+len(own)], own) {
+		first++
+	}
+	ids := slices.Clone(own)
+	if special != nil {
+		added := len(special) - len(own)
+		ids = slices.Concat(special[:first], own[:max(0, min(len(own), longest-added))], special[min(first+len(own), len(special)):])
+	}
+	ids = ids[:min(len(ids), longest)]
+	raw, err := json.Marshal(ids)
+	return input{raw: raw, ids: ids, tokens: true}, err
 }
 
 // count returns the number of tokens of each input, at least 1.
@@ -58,7 +87,7 @@ func (c *counter) count(ctx context.Context, inputs []input) ([]int, error) {
 	for i := range inputs {
 		in := &inputs[i]
 		if in.tokens {
-			out[i] = in.count
+			out[i] = len(in.ids)
 			continue
 		}
 		if c.words != nil {
@@ -74,8 +103,8 @@ func (c *counter) count(ctx context.Context, inputs []input) ([]int, error) {
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
-			n, err := c.engine.Tokens(ctx, in.text, true)
-			out[i] = max(1, n)
+			tokens, err := c.engine.Tokens(ctx, in.text, true)
+			out[i] = max(1, len(tokens))
 			return err
 		})
 	}

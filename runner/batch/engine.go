@@ -16,8 +16,8 @@ type Engine interface {
 	// Embed makes one call with body, an OpenAI embeddings request, and appends the body of the answer to dst. An error
 	// means that there is no answer; a *relay.Error without Sent means that the call did not reach the engine.
 	Embed(ctx context.Context, body, dst []byte) (status int, answer []byte, err error)
-	// Tokens counts the tokens of a text, with or without the special ones that the model adds.
-	Tokens(ctx context.Context, text string, special bool) (int, error)
+	// Tokens returns the tokens of a text, with or without the special ones that the model adds.
+	Tokens(ctx context.Context, text string, special bool) ([]int64, error)
 }
 
 // unseen reports whether a call that failed with err did not reach the engine.
@@ -72,7 +72,7 @@ func (e *HTTP) Embed(ctx context.Context, body, dst []byte) (int, []byte, error)
 }
 
 // Tokens asks the engine's tokenizer.
-func (e *HTTP) Tokens(ctx context.Context, text string, special bool) (int, error) {
+func (e *HTTP) Tokens(ctx context.Context, text string, special bool) ([]int64, error) {
 	var q any
 	switch e.Dialect {
 	case VLLM:
@@ -84,41 +84,36 @@ func (e *HTTP) Tokens(ctx context.Context, text string, special bool) (int, erro
 	}
 	body, err := json.Marshal(q)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	status, answer, err := e.post(ctx, "/tokenize", body, nil, tokenizeLimit, maxTokens)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	if status != 200 {
-		return 0, &EngineError{Status: status, Body: answer}
+		return nil, &EngineError{Status: status, Body: answer}
 	}
-	return e.count(answer)
+	return e.tokens(answer)
 }
 
-// count reads the answer of /tokenize.
-func (e *HTTP) count(answer []byte) (int, error) {
-	var n int
-	var err error
-	switch e.Dialect {
-	case VLLM:
-		var a struct{ Count int }
-		err = json.Unmarshal(answer, &a)
-		n = a.Count
-	case TEI:
-		var a [][]json.RawMessage
+// tokens reads the answer of /tokenize.
+func (e *HTTP) tokens(answer []byte) (out []int64, err error) {
+	if e.Dialect == TEI {
+		var a [][]struct{ ID int64 }
 		if err = json.Unmarshal(answer, &a); err == nil && len(a) == 1 {
-			n = len(a[0])
+			for _, token := range a[0] {
+				out = append(out, token.ID)
+			}
 		}
-	default:
-		var a struct{ Tokens []json.RawMessage }
+	} else {
+		var a struct{ Tokens []int64 }
 		err = json.Unmarshal(answer, &a)
-		n = len(a.Tokens)
+		out = a.Tokens
 	}
 	if err != nil {
-		return 0, fmt.Errorf("tokenize: %w", err)
+		return nil, fmt.Errorf("tokenize: %w", err)
 	}
-	return n, nil
+	return out, nil
 }
 
 func (e *HTTP) post(ctx context.Context, path string, body, dst []byte, wait time.Duration, limit int) (int, []byte, error) {

@@ -14,13 +14,14 @@ type parsed struct {
 	dimensions json.RawMessage // the same
 	inputs     []input
 	base64     bool
+	truncate   bool // inputs that are too long are cut
 }
 
 // An input is one sequence to embed.
 type input struct {
 	raw    json.RawMessage // a string or a list of whole numbers
 	text   string          // of a string
-	count  int             // length of a list
+	ids    []int64         // of a list
 	tokens bool            // it is a list
 }
 
@@ -46,6 +47,10 @@ func parse(body []byte) (p parsed, ok bool) {
 			}
 		case "input":
 			if !p.parseInput(value) {
+				return p, false
+			}
+		case "truncate":
+			if json.Unmarshal(value, &p.truncate) != nil {
 				return p, false
 			}
 		case "user": // engines ignore it
@@ -85,10 +90,9 @@ func parseOne(raw json.RawMessage) (in input, ok bool) {
 	case raw[0] != '[' || bytes.ContainsAny(raw[1:], `"[n`): // a list of texts, lists or null
 		return in, false
 	}
-	var tokens []uint64
-	err := json.Unmarshal(raw, &tokens)
-	in.count, in.tokens = len(tokens), true
-	return in, err == nil && len(tokens) > 0
+	err := json.Unmarshal(raw, &in.ids)
+	in.tokens = true
+	return in, err == nil && len(in.ids) > 0 && slices.Min(in.ids) >= 0
 }
 
 // group returns equal texts for requests that can share an engine call.

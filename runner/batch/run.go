@@ -18,7 +18,7 @@ type batchRun struct {
 	batch             *Batch
 	sequences         []sequence // grouped by request, in the request's order
 	model, dimensions json.RawMessage
-	verbatim          []byte // the body of the only request, sent unchanged
+	verbatim          []byte // the body of the only request, sent unchanged; nil if an input of it was cut
 	seen              bool   // at least part of a call reached the engine
 	whole             bool   // the engine computed all sequences in one call
 	short             shortage
