@@ -130,6 +130,9 @@ func (r *request) setHeaders(headers []api.Header) {
 func (r *request) fail(err error) {
 	e := api.As(err)
 	r.observed.setError(e)
+	if e.Kind == api.SlotsPinnedConflict && r.Match.Route.Inference { // of a load with its own options
+		e = api.New(api.SlotsPinned, e.Message).WithCause(e.Cause)
+	}
 	d := r.Match.Dialect
 	status := d.Status(e)
 	logAt := r.s.log.Debug
