@@ -17,7 +17,6 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
-	"reveille/infra/state"
 )
 
 // maxKept bounds a host's list of saved conversations.
@@ -98,10 +97,7 @@ func (s *Service) ConversationsForget(r *web.Request) error {
 		}
 	}
 	at, err := s.cfg.Store.ForgetConversations(context.Background(), model)
-	switch {
-	case errors.Is(err, state.ErrFull):
-		return api.New(api.OptionConflict, "There is no room to remember this for hosts that sleep; forget all.").WithCause(err)
-	case err != nil:
+	if err != nil {
 		return models.StoreError(err)
 	}
 	path := rpc.PathSavedConversations + "?at=" + strconv.FormatUint(at, 10)

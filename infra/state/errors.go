@@ -28,8 +28,6 @@ var (
 	ErrNotOwner = errors.New("wake lease is held by another")
 	// ErrStopping: the caller's machine is being turned off and is not known to be off yet.
 	ErrStopping = errors.New("host is being turned off")
-	// ErrFull: there is no room for one more entry.
-	ErrFull = errors.New("no room for one more entry")
 	// ErrAwake: the host's runner has registered, so there is nothing left to wake.
 	ErrAwake = errors.New("host is awake")
 )
