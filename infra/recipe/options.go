@@ -253,49 +253,24 @@ func (s OptionSpec) checkRange(f float64) string {
 	return ""
 }
 
-// asInt accepts every number of JSON and YAML decoders that is whole and exact, in quotes, too.
-func asInt(v any) (int64, bool) {
-	switch v := v.(type) {
-	case int:
-		return int64(v), true
-	case int64:
-		return v, true
-	case uint64:
-		return int64(v), v <= math.MaxInt64
-	case json.Number:
-		if n, err := v.Int64(); err == nil {
-			return n, true
-		}
-		f, err := v.Float64()
-		return int64(f), err == nil && isWhole(f)
-	case string: // some clients quote numbers
-		return asInt(json.Number(v))
-	case float64:
-		return int64(v), isWhole(v)
-	}
-	return 0, false
-}
-
-// isWhole reports whether f is a whole number that a float64 holds exactly.
-func isWhole(f float64) bool {
-	const exact = 1 << 53
-	return f == math.Trunc(f) && math.Abs(f) <= exact
-}
-
+// asFloat accepts every number of JSON and YAML decoders, in quotes, too: some clients quote them.
 func asFloat(v any) (float64, bool) {
-	if n, ok := asInt(v); ok {
-		return float64(n), true
-	}
-	switch v := v.(type) {
-	case float64:
-		return v, !math.IsNaN(v) && !math.IsInf(v, 0)
-	case json.Number:
-		f, err := v.Float64()
+	switch v.(type) {
+	case int, int64, uint64, float64, json.Number, string:
+		f, err := strconv.ParseFloat(fmt.Sprint(v), 64)
 		return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
-	case string:
-		return asFloat(json.Number(v))
 	}
 	return 0, false
+}
+
+// asInt accepts those numbers that are whole and exact.
+func asInt(v any) (int64, bool) {
+	const exact = 1 << 53 // what a float64 holds
+	f, ok := asFloat(v)
+	if n, err := strconv.ParseInt(fmt.Sprint(v), 10, 64); ok && err == nil {
+		return n, true
+	}
+	return int64(f), ok && f == math.Trunc(f) && math.Abs(f) <= exact
 }
 
 // number formats a bound without an exponent.

@@ -267,13 +267,8 @@ func (r *Recipe) DevicesFor(opts Options, model policy.Devices) policy.Devices {
 
 // Times returns the three bounds with defaults filled in.
 func (r *Recipe) Times() (load, stall, stop time.Duration) {
-	pick := func(d, def time.Duration) time.Duration {
-		if d <= 0 {
-			return def
-		}
-		return d
-	}
-	return pick(r.LoadTimeout, DefaultLoadTimeout), pick(r.StallTimeout, DefaultStallTimeout), pick(r.StopGrace, DefaultStopGrace)
+	return cmp.Or(max(r.LoadTimeout, 0), DefaultLoadTimeout), cmp.Or(max(r.StallTimeout, 0), DefaultStallTimeout),
+		cmp.Or(max(r.StopGrace, 0), DefaultStopGrace)
 }
 
 // UsesKey reports whether the command or environment passes an API key to the engine.

@@ -12,16 +12,11 @@ import (
 // type. Invalid settings are ignored.
 func runtimeLimits(flags policy.Limits, table map[string]string) policy.Limits {
 	text := table["max_loaded_models"]
-	if text == "" {
-		return flags
+	if one, err := policy.ParseLimits(text); err == nil {
+		return one
 	}
 	by := map[policy.Type]int{}
-	var n int
-	if json.Unmarshal([]byte(text), &n) == nil {
-		for _, t := range policy.Types() {
-			by[t] = n
-		}
-	} else if json.Unmarshal([]byte(text), &by) != nil {
+	if json.Unmarshal([]byte(text), &by) != nil {
 		return flags
 	}
 	list := make([]string, 0, len(policy.Types()))
