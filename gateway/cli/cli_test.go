@@ -74,24 +74,6 @@ func TestManage(t *testing.T) {
 	}
 }
 
-func TestProgressOfALoad(t *testing.T) {
-	for answer, want := range map[string]string{
-		`{"status":{"value":"queued","host":"h","position":2,"eta":40}}`:                          "queued on h, position 2, about 40 s more",
-		`{"status":{"value":"pulling","host":"h","bytes_done":12582912,"bytes_total":251658240}}`: "pulling on h, 12 MiB of 240 MiB",
-		`{"status":{"value":"waking","host":"h"}}`:                                                "waking on h",
-		`{}`: "",
-	} {
-		r, _ := gateway(t, 200, answer)
-		if got := r.modelState("m")(t.Context()); got != want {
-			t.Errorf("%s is told as %q, want %q", answer, got, want)
-		}
-	}
-	r, _ := gateway(t, 404, "")
-	if got := r.modelState("m")(t.Context()); got != "" {
-		t.Errorf("a gateway that does not say is told as %q", got)
-	}
-}
-
 func TestErrorsAreTold(t *testing.T) {
 	r, _ := gateway(t, 404, `{"status":"error","message":"x","error":{"message":"The model 'm' does not exist."}}`)
 	if err := (&Load{Remote: r, Name: "m"}).Run(t.Context(), io.Discard); err == nil || err.Error() != "The model 'm' does not exist." {

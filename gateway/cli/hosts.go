@@ -14,7 +14,7 @@ type Wake struct {
 
 // Run wakes the host and waits until it is awake.
 func (c *Wake) Run(ctx context.Context, out io.Writer) error {
-	return c.report(ctx, out, hostPath(c.Name, "wake"), map[string]any{}, c.hostState(c.Name))
+	return c.report(ctx, out, hostPath(c.Name, "wake"), map[string]any{})
 }
 
 // Sleep is `gateway sleep NAME`.
@@ -26,7 +26,7 @@ type Sleep struct {
 
 // Run unloads the host's models, puts it to sleep and waits until it is off.
 func (c *Sleep) Run(ctx context.Context, out io.Writer) error {
-	return c.report(ctx, out, hostPath(c.Name, "sleep"), map[string]any{"force": c.Force}, c.hostState(c.Name))
+	return c.report(ctx, out, hostPath(c.Name, "sleep"), map[string]any{"force": c.Force})
 }
 
 // Forget is `gateway forget NAME`.
@@ -37,7 +37,7 @@ type Forget struct {
 
 // Run removes the host from the pool.
 func (c *Forget) Run(ctx context.Context, out io.Writer) error {
-	return c.report(ctx, out, hostPath(c.Name, "forget"), map[string]any{}, c.hostState(c.Name))
+	return c.report(ctx, out, hostPath(c.Name, "forget"), map[string]any{})
 }
 
 func hostPath(name, verb string) string {

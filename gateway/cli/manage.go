@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -24,7 +25,7 @@ func (c *Load) Run(ctx context.Context, out io.Writer) error {
 	if c.SaveOptions {
 		body["save_options"] = true
 	}
-	return c.report(ctx, out, "/v1/load", body, c.modelState(c.Name))
+	return c.report(ctx, out, "/v1/load", body)
 }
 
 // Unload is `gateway unload [NAME]`.
@@ -43,7 +44,7 @@ func (c *Unload) Run(ctx context.Context, out io.Writer) error {
 	if c.Force {
 		body["force"] = true
 	}
-	return c.report(ctx, out, "/v1/unload", body, nil)
+	return c.report(ctx, out, "/v1/unload", body)
 }
 
 // Pin is `gateway pin NAME`.
@@ -54,7 +55,7 @@ type Pin struct {
 
 // Run pins.
 func (c *Pin) Run(ctx context.Context, out io.Writer) error {
-	return c.report(ctx, out, "/v1/internal/pin", map[string]any{"model_name": c.Name, "pinned": true}, nil)
+	return c.report(ctx, out, "/v1/internal/pin", map[string]any{"model_name": c.Name, "pinned": true})
 }
 
 // Unpin is `gateway unpin NAME`.
@@ -65,32 +66,32 @@ type Unpin struct {
 
 // Run unpins.
 func (c *Unpin) Run(ctx context.Context, out io.Writer) error {
-	return c.report(ctx, out, "/v1/internal/pin", map[string]any{"model_name": c.Name, "pinned": false}, nil)
+	return c.report(ctx, out, "/v1/internal/pin", map[string]any{"model_name": c.Name, "pinned": false})
 }
 
-// report makes a management call and prints its outcome, and until then the progress that look returns; nil prints none.
-func (r Remote) report(ctx context.Context, out io.Writer, path string, body any, look func(context.Context) string) error {
-	var answer map[string]any
-	end := r.progress(ctx, out, look)
-	err := r.call(ctx, "POST", path, body, &answer)
-	end()
-	if err != nil {
+// report makes a management call and prints its outcome.
+func (r Remote) report(ctx context.Context, out io.Writer, path string, body any) error {
+	var raw json.RawMessage
+	if err := r.call(ctx, "POST", path, body, &raw); err != nil {
 		return err
 	}
 	if r.JSON {
-		return print(out, answer)
+		return print(out, raw)
 	}
-	line := fmt.Sprint(answer["message"])
-	if list, ok := answer["unloaded"].([]any); ok && len(list) > 0 {
-		names := make([]string, len(list))
-		for i, n := range list {
-			names[i] = fmt.Sprint(n)
-		}
-		line += ": " + strings.Join(names, ", ")
+	var answer struct {
+		Message  string
+		Unloaded []string
+		LoadMS   float64 `json:"load_ms"`
 	}
-	if ms, ok := answer["load_ms"].(float64); ok {
-		line += fmt.Sprintf(" (%.1f s)", ms/1000)
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return err
 	}
-	_, err = fmt.Fprintln(out, line)
+	if len(answer.Unloaded) > 0 {
+		answer.Message += ": " + strings.Join(answer.Unloaded, ", ")
+	}
+	if answer.LoadMS > 0 {
+		answer.Message += fmt.Sprintf(" (%.1f s)", answer.LoadMS/1000)
+	}
+	_, err := fmt.Fprintln(out, answer.Message)
 	return err
 }

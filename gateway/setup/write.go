@@ -145,14 +145,8 @@ func (f Fit) describe(m Model) string {
 	if m.Meta.Positions > 0 {
 		text += fmt.Sprintf(", trained for %d tokens", m.Meta.Positions)
 	}
-	if f.Known() {
-		text += fmt.Sprintf("; needs about %s of %s %s", catalog.FormatSize(f.Plan.Need), catalog.FormatSize(f.Budget), f.Devices)
-		if n := f.Context(); n > 0 {
-			text += fmt.Sprintf(" with a context of %d", n)
-		}
-		if !f.Fits() {
-			text += ": too much"
-		}
+	if f.Known() && !f.Fits() {
+		text += fmt.Sprintf("; too much for %s of %s", catalog.FormatSize(f.Budget), f.Devices)
 	}
 	return text
 }
