@@ -1,7 +1,6 @@
 package api
 
 import (
-	"net/http"
 	"time"
 
 	"reveille/infra/rpc"
@@ -13,67 +12,6 @@ import (
 // Two kinds may share a code: a code says what is wrong, a kind also where it
 // happened, and so which status it has.
 type Kind uint8
-
-// The error table's rows, by status.
-const (
-	_ Kind = iota
-
-	InvalidJSON              // 400, the body is not one JSON object
-	InvalidRequest           // 400, the request itself is malformed: framing, form data
-	MissingRequiredParameter // 400
-	InvalidType              // 400, a field has the wrong JSON type or an impossible value
-	ModelAmbiguous           // 400
-	ModelTypeMismatch        // 400
-	UnsupportedParameter     // 400
-	ContextLengthExceeded    // 400
-	RemoteMediaDisabled      // 400
-	InvalidAPIKey            // 401
-	InsufficientScope        // 403
-	ForbiddenHost            // 403
-	ForbiddenOrigin          // 403
-	ModelNotFound            // 404
-	ModelNotLoaded           // 404, only unload
-	UnknownURL               // 404
-	ModelFileNotFound        // 404
-	ResponseNotFound         // 404
-	MethodNotAllowed         // 405
-	RequestTimeout           // 408, the body did not arrive in time
-	SlotsPinnedConflict      // 409, only management routes
-	ModelBusyConflict        // 409, only management routes
-	OptionConflict           // 409, only management routes
-	NotLoadedConflict        // 409, only routes that look at an engine without loading it
-	RequestTooLarge          // 413
-	UnsupportedMediaType     // 415
-	DeleteUnknown            // 422, only delete
-	RateLimitExceeded        // 429
-	QueueFull                // 429
-	InsufficientQuota        // 429
-	HeadersTooLarge          // 431
-	InternalError            // 500
-	ModelLoadError           // 500
-	ModelTooLarge            // 500
-	NotSupported             // 501
-	RunnerFailed             // 502
-	EngineCrashed            // 502
-	BadEngineReply           // 502
-	NoCapacity               // 503
-	StateUnavailable         // 503
-	ModelLoading             // 503
-	ModelBackoff             // 503
-	ModelBusy                // 503
-	SlotsPinned              // 503
-	HostUnreachable          // 503
-	HostInterrupted          // 503
-	EngineOutOfMemory        // 503
-	Overloaded               // 503
-	Draining                 // 503
-	LoadTimeout              // 504
-	QueueTimeout             // 504
-	UpstreamTimeout          // 504
-	DiskFull                 // 507
-
-	kinds // count
-)
 
 // The values of an OpenAI error's type.
 const (
@@ -100,75 +38,84 @@ const (
 	again = false
 )
 
-var table = [kinds]row{
-	InvalidJSON:              {"invalid_json", http.StatusBadRequest, typeInvalid, final, 0},
-	InvalidRequest:           {rpc.CodeInvalidRequest, http.StatusBadRequest, typeInvalid, final, 0},
-	MissingRequiredParameter: {"missing_required_parameter", http.StatusBadRequest, typeInvalid, final, 0},
-	InvalidType:              {"invalid_type", http.StatusBadRequest, typeInvalid, final, 0},
-	ModelAmbiguous:           {"model_ambiguous", http.StatusBadRequest, typeInvalid, final, 0},
-	ModelTypeMismatch:        {"model_type_mismatch", http.StatusBadRequest, typeInvalid, final, 0},
-	UnsupportedParameter:     {"unsupported_parameter", http.StatusBadRequest, typeInvalid, final, 0},
-	ContextLengthExceeded:    {rpc.CodeContextLength, http.StatusBadRequest, typeInvalid, final, 0},
-	RemoteMediaDisabled:      {"remote_media_disabled", http.StatusBadRequest, typeInvalid, final, 0},
+// table has the rows by kind; the first one is no kind's.
+var table = []row{{}}
 
-	InvalidAPIKey:     {"invalid_api_key", http.StatusUnauthorized, typeAuth, final, 0},
-	InsufficientScope: {"insufficient_scope", http.StatusForbidden, typePermission, final, 0},
-	ForbiddenHost:     {"forbidden_host", http.StatusForbidden, typePermission, final, 0},
-	ForbiddenOrigin:   {"forbidden_origin", http.StatusForbidden, typePermission, final, 0},
-
-	ModelNotFound:     {rpc.CodeModelNotFound, http.StatusNotFound, typeInvalid, final, 0},
-	ModelNotLoaded:    {rpc.CodeModelNotLoaded, http.StatusNotFound, typeInvalid, final, 0},
-	UnknownURL:        {"unknown_url", http.StatusNotFound, typeInvalid, final, 0},
-	ModelFileNotFound: {rpc.CodeModelFileNotFound, http.StatusNotFound, typeInvalid, final, 0},
-	ResponseNotFound:  {"response_not_found", http.StatusNotFound, typeInvalid, final, 0},
-
-	MethodNotAllowed:    {"method_not_allowed", http.StatusMethodNotAllowed, typeInvalid, final, 0},
-	RequestTimeout:      {"request_timeout", http.StatusRequestTimeout, typeInvalid, final, 0},
-	SlotsPinnedConflict: {rpc.CodeSlotsPinned, http.StatusConflict, typeConflict, final, 0},
-	ModelBusyConflict:   {rpc.CodeModelBusy, http.StatusConflict, typeConflict, final, 0},
-	OptionConflict:      {"option_conflict", http.StatusConflict, typeConflict, final, 0},
-	NotLoadedConflict:   {rpc.CodeModelNotLoaded, http.StatusConflict, typeConflict, final, 0},
-
-	RequestTooLarge:      {rpc.CodeRequestTooLarge, http.StatusRequestEntityTooLarge, typeInvalid, final, 0},
-	UnsupportedMediaType: {"unsupported_media_type", http.StatusUnsupportedMediaType, typeInvalid, final, 0},
-	DeleteUnknown:        {rpc.CodeModelNotFound, http.StatusUnprocessableEntity, typeInvalid, final, 0},
-	RateLimitExceeded:    {"rate_limit_exceeded", http.StatusTooManyRequests, typeRateLimit, again, time.Second},
-	QueueFull:            {"queue_full", http.StatusTooManyRequests, typeRateLimit, again, 5 * time.Second},
-	InsufficientQuota:    {"insufficient_quota", http.StatusTooManyRequests, typeRateLimit, final, 0},
-	HeadersTooLarge:      {"headers_too_large", http.StatusRequestHeaderFieldsTooLarge, typeInvalid, final, 0},
-
-	InternalError:  {rpc.CodeInternalError, http.StatusInternalServerError, typeServer, again, 0},
-	ModelLoadError: {rpc.CodeModelLoadError, http.StatusInternalServerError, typeServer, final, 0},
-	ModelTooLarge:  {rpc.CodeModelTooLarge, http.StatusInternalServerError, typeServer, final, 0},
-	NotSupported:   {"not_supported", http.StatusNotImplemented, typeNotServed, final, 0},
-
-	RunnerFailed:   {rpc.CodeRunnerFailed, http.StatusBadGateway, typeServer, again, 2 * time.Second},
-	EngineCrashed:  {rpc.CodeEngineCrashed, http.StatusBadGateway, typeServer, again, time.Second},
-	BadEngineReply: {rpc.CodeBadEngineReply, http.StatusBadGateway, typeServer, again, 0},
-
-	NoCapacity:        {"no_capacity", http.StatusServiceUnavailable, typeServer, again, 60 * time.Second},
-	StateUnavailable:  {"state_unavailable", http.StatusServiceUnavailable, typeServer, again, 5 * time.Second},
-	ModelLoading:      {"model_loading", http.StatusServiceUnavailable, typeServer, again, 10 * time.Second},
-	ModelBackoff:      {"model_backoff", http.StatusServiceUnavailable, typeServer, again, 30 * time.Second},
-	ModelBusy:         {rpc.CodeModelBusy, http.StatusServiceUnavailable, typeServer, again, 10 * time.Second},
-	SlotsPinned:       {rpc.CodeSlotsPinned, http.StatusServiceUnavailable, typeServer, again, 60 * time.Second},
-	HostUnreachable:   {"host_unreachable", http.StatusServiceUnavailable, typeServer, again, 5 * time.Second},
-	HostInterrupted:   {rpc.CodeHostInterrupted, http.StatusServiceUnavailable, typeServer, again, 30 * time.Second},
-	EngineOutOfMemory: {rpc.CodeEngineOutOfMemory, http.StatusServiceUnavailable, typeServer, again, 30 * time.Second},
-	Overloaded:        {rpc.CodeOverloaded, http.StatusServiceUnavailable, typeServer, again, 5 * time.Second},
-	Draining:          {rpc.CodeDraining, http.StatusServiceUnavailable, typeServer, again, time.Second},
-
-	LoadTimeout:     {rpc.CodeLoadTimeout, http.StatusGatewayTimeout, typeTimeout, again, 30 * time.Second},
-	QueueTimeout:    {rpc.CodeQueueTimeout, http.StatusGatewayTimeout, typeTimeout, again, 10 * time.Second},
-	UpstreamTimeout: {rpc.CodeUpstreamTimeout, http.StatusGatewayTimeout, typeTimeout, again, 5 * time.Second},
-	DiskFull:        {rpc.CodeDiskFull, http.StatusInsufficientStorage, typeServer, final, 0},
+func define(code string, status int, typ string, noRetry bool, retry time.Duration) Kind {
+	table = append(table, row{code, status, typ, noRetry, retry})
+	return Kind(len(table) - 1)
 }
+
+// The error table, by status.
+var (
+	InvalidJSON              = define("invalid_json", 400, typeInvalid, final, 0)         // not one JSON object
+	InvalidRequest           = define(rpc.CodeInvalidRequest, 400, typeInvalid, final, 0) // its framing or its form
+	MissingRequiredParameter = define("missing_required_parameter", 400, typeInvalid, final, 0)
+	InvalidType              = define("invalid_type", 400, typeInvalid, final, 0) // or value
+	ModelAmbiguous           = define("model_ambiguous", 400, typeInvalid, final, 0)
+	ModelTypeMismatch        = define("model_type_mismatch", 400, typeInvalid, final, 0)
+	UnsupportedParameter     = define("unsupported_parameter", 400, typeInvalid, final, 0)
+	ContextLengthExceeded    = define(rpc.CodeContextLength, 400, typeInvalid, final, 0)
+	RemoteMediaDisabled      = define("remote_media_disabled", 400, typeInvalid, final, 0)
+
+	InvalidAPIKey     = define("invalid_api_key", 401, typeAuth, final, 0)
+	InsufficientScope = define("insufficient_scope", 403, typePermission, final, 0)
+	ForbiddenHost     = define("forbidden_host", 403, typePermission, final, 0)
+	ForbiddenOrigin   = define("forbidden_origin", 403, typePermission, final, 0)
+
+	ModelNotFound     = define(rpc.CodeModelNotFound, 404, typeInvalid, final, 0)
+	ModelNotLoaded    = define(rpc.CodeModelNotLoaded, 404, typeInvalid, final, 0) // only unload
+	UnknownURL        = define("unknown_url", 404, typeInvalid, final, 0)
+	ModelFileNotFound = define(rpc.CodeModelFileNotFound, 404, typeInvalid, final, 0)
+	ResponseNotFound  = define("response_not_found", 404, typeInvalid, final, 0)
+
+	MethodNotAllowed    = define("method_not_allowed", 405, typeInvalid, final, 0)
+	RequestTimeout      = define("request_timeout", 408, typeInvalid, final, 0)       // the body did not arrive in time
+	SlotsPinnedConflict = define(rpc.CodeSlotsPinned, 409, typeConflict, final, 0)    // only management routes
+	ModelBusyConflict   = define(rpc.CodeModelBusy, 409, typeConflict, final, 0)      // only management routes
+	OptionConflict      = define("option_conflict", 409, typeConflict, final, 0)      // only management routes
+	NotLoadedConflict   = define(rpc.CodeModelNotLoaded, 409, typeConflict, final, 0) // routes that load nothing
+
+	RequestTooLarge      = define(rpc.CodeRequestTooLarge, 413, typeInvalid, final, 0)
+	UnsupportedMediaType = define("unsupported_media_type", 415, typeInvalid, final, 0)
+	DeleteUnknown        = define(rpc.CodeModelNotFound, 422, typeInvalid, final, 0) // only delete
+	RateLimitExceeded    = define("rate_limit_exceeded", 429, typeRateLimit, again, time.Second)
+	QueueFull            = define("queue_full", 429, typeRateLimit, again, 5*time.Second)
+	InsufficientQuota    = define("insufficient_quota", 429, typeRateLimit, final, 0)
+	HeadersTooLarge      = define("headers_too_large", 431, typeInvalid, final, 0)
+
+	InternalError  = define(rpc.CodeInternalError, 500, typeServer, again, 0)
+	ModelLoadError = define(rpc.CodeModelLoadError, 500, typeServer, final, 0)
+	ModelTooLarge  = define(rpc.CodeModelTooLarge, 500, typeServer, final, 0)
+	NotSupported   = define("not_supported", 501, typeNotServed, final, 0)
+
+	RunnerFailed   = define(rpc.CodeRunnerFailed, 502, typeServer, again, 2*time.Second)
+	EngineCrashed  = define(rpc.CodeEngineCrashed, 502, typeServer, again, time.Second)
+	BadEngineReply = define(rpc.CodeBadEngineReply, 502, typeServer, again, 0)
+
+	NoCapacity        = define("no_capacity", 503, typeServer, again, 60*time.Second)
+	StateUnavailable  = define("state_unavailable", 503, typeServer, again, 5*time.Second)
+	ModelLoading      = define("model_loading", 503, typeServer, again, 10*time.Second)
+	ModelBackoff      = define("model_backoff", 503, typeServer, again, 30*time.Second)
+	ModelBusy         = define(rpc.CodeModelBusy, 503, typeServer, again, 10*time.Second)
+	SlotsPinned       = define(rpc.CodeSlotsPinned, 503, typeServer, again, 60*time.Second)
+	HostUnreachable   = define("host_unreachable", 503, typeServer, again, 5*time.Second)
+	HostInterrupted   = define(rpc.CodeHostInterrupted, 503, typeServer, again, 30*time.Second)
+	EngineOutOfMemory = define(rpc.CodeEngineOutOfMemory, 503, typeServer, again, 30*time.Second)
+	Overloaded        = define(rpc.CodeOverloaded, 503, typeServer, again, 5*time.Second)
+	Draining          = define(rpc.CodeDraining, 503, typeServer, again, time.Second)
+
+	LoadTimeout     = define(rpc.CodeLoadTimeout, 504, typeTimeout, again, 30*time.Second)
+	QueueTimeout    = define(rpc.CodeQueueTimeout, 504, typeTimeout, again, 10*time.Second)
+	UpstreamTimeout = define(rpc.CodeUpstreamTimeout, 504, typeTimeout, again, 5*time.Second)
+	DiskFull        = define(rpc.CodeDiskFull, 507, typeServer, final, 0)
+)
 
 // Kinds returns every kind in the order of their statuses.
 func Kinds() []Kind {
-	all := make([]Kind, 0, kinds-1)
-	for k := Kind(1); k < kinds; k++ {
-		all = append(all, k)
+	all := make([]Kind, len(table)-1)
+	for i := range all {
+		all[i] = Kind(i + 1)
 	}
 	return all
 }
@@ -176,8 +123,8 @@ func Kinds() []Kind {
 // KindOf returns the kind with that code and status, as a runner's answer
 // names it; ok is false when the table has no such row.
 func KindOf(code string, status int) (k Kind, ok bool) {
-	for k := Kind(1); k < kinds; k++ {
-		if table[k].code == code && table[k].status == status {
+	for _, k := range Kinds() {
+		if r := k.row(); r.code == code && r.status == status {
 			return k, true
 		}
 	}
@@ -185,7 +132,7 @@ func KindOf(code string, status int) (k Kind, ok bool) {
 }
 
 func (k Kind) row() row {
-	if k == 0 || k >= kinds {
+	if k == 0 || int(k) >= len(table) {
 		k = InternalError
 	}
 	return table[k]

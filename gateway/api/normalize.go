@@ -55,9 +55,9 @@ func NormalizeEvent(data []byte, hide ...string) *Error {
 				status = n
 			}
 		case jsonscan.String:
-			for k := Kind(1); k < kinds; k++ {
-				if table[k].code == code.String() && (table[k].status >= 500 || k == InvalidRequest) {
-					status = table[k].status
+			for _, k := range Kinds() {
+				if k.Code() == code.String() && (k.Status() >= 500 || k == InvalidRequest) {
+					status = k.Status()
 				}
 			}
 		}

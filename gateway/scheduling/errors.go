@@ -59,7 +59,7 @@ func failure(r state.TicketRecord, conflict bool) *api.Error {
 
 // kindOf returns the error-table row of a ticket's code, model_load_error for an unknown code.
 func kindOf(code string, conflict bool) api.Kind {
-	found := api.Kind(0)
+	found := api.ModelLoadError
 	for _, k := range api.Kinds() {
 		if k.Code() != code {
 			continue
@@ -68,9 +68,6 @@ func kindOf(code string, conflict bool) api.Kind {
 			return k
 		}
 		found = k
-	}
-	if found == 0 {
-		return api.ModelLoadError
 	}
 	return found
 }
