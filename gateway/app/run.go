@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"reveille/gateway/cli"
+	"reveille/gateway/httpapi"
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/logring"
@@ -69,7 +70,7 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	runnerLog := log // each runner keeps its own
 	log = serve.keepLog(log, serve.ring)
 	back, stop := context.WithCancel(ctx)
-	var near localRunners
+	var near sync.Map // the runners of this process by host and address
 	var hosts *local.Driver
 	keep := newKeeper(func(ctx context.Context, host string) error { return s.wakeLocal(ctx, hosts, host) }, log)
 	hosts = local.New(local.Config{
@@ -78,9 +79,11 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 			if err != nil {
 				return err
 			}
-			defer near.remove(h.Name)
+			var at [2]string
+			defer func() { near.Delete(at) }()
 			return runner.Run(ctx, settings, runnerLog, func(addr string, srv *runnerapi.Server) {
-				near.add(h.Name, addr, srv)
+				at = [2]string{h.Name, addr}
+				near.Store(at, srv)
 				go debug.FreeOSMemory() // what the start took
 			})
 		},
@@ -88,7 +91,12 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		OnExit: func(host string, _ error) { keep.again(back, host) },
 	})
 	defer hosts.Close()
-	serve.near = near.at
+	serve.near = func(host, addr string) httpapi.LocalRunner {
+		if r, ok := near.Load([2]string{host, addr}); ok {
+			return r.(httpapi.LocalRunner)
+		}
+		return nil
+	}
 
 	all := Drivers(drivers.Remote())
 	all[catalog.DriverLocal] = hosts

@@ -151,7 +151,6 @@ type responseBody struct {
 	last    bool   // the translator has ended
 	scratch []byte // for comments and error events
 	out     []byte // for translations
-	rest    []byte // not yet given out by Read
 }
 
 // next returns the next bytes as the engine writes them, valid until the following call, or the error that ends the body:
@@ -366,18 +365,8 @@ func (b *responseBody) clientLeft(err error) error {
 	return b.err
 }
 
-// Read implements io.Reader.
-func (b *responseBody) Read(p []byte) (n int, err error) {
-	defer b.recoverPanic(&err)
-	for len(b.rest) == 0 {
-		if b.rest, err = b.translated(); err != nil {
-			return 0, err
-		}
-	}
-	n = copy(p, b.rest)
-	b.rest = b.rest[n:]
-	return n, nil
-}
+// Read is not called: fasthttp uses WriteTo.
+func (b *responseBody) Read([]byte) (int, error) { return 0, errors.ErrUnsupported }
 
 // Close finishes the exchange.
 func (b *responseBody) Close() (err error) {

@@ -22,7 +22,7 @@ type meters struct {
 	droppedFields *metrics.Counter
 }
 
-func newMeters(set *metrics.Set, gate *scheduling.Gate, store *state.Store, mirror *state.Mirror, mem *pressure.Gauge) meters {
+func newMeters(set *metrics.Set, gate *scheduling.Gate, mirror *state.Mirror, mem *pressure.Gauge) meters {
 	set.NewGauge("reveille_gateway_memory_used_bytes", func() float64 { used, _ := mem.Bytes(); return float64(used) })
 	set.NewGauge("reveille_gateway_memory_limit_bytes", func() float64 { _, limit := mem.Bytes(); return float64(limit) })
 	set.NewGauge("reveille_gateway_swaps_total", func() float64 { return float64(gate.Swaps()) })

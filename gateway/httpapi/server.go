@@ -148,7 +148,7 @@ func New(cfg Config) *Server {
 	s.hub, s.history = s.newHub(), ui.NewHistory(time.Now())
 	s.set.NewGauge("reveille_gateway_access_log_dropped_total", func() float64 { return float64(cfg.AccessLog.Dropped()) })
 	s.set.NewGauge("reveille_gateway_requests_open", func() float64 { return float64(s.Open()) })
-	s.m = newMeters(s.set, cfg.Gate, cfg.Store, cfg.Mirror, cfg.Memory)
+	s.m = newMeters(s.set, cfg.Gate, cfg.Mirror, cfg.Memory)
 	s.web = web.Server{Watcher: s.watcher, Answered: s.m.answer, LocalAdmin: s.localAdmin}
 	s.http = &fasthttp.Server{
 		Handler: s.handle, ErrorHandler: s.badRequest, HeaderReceived: s.headerReceived, ExpectHandler: s.expectContinue,
