@@ -50,14 +50,6 @@ func (s *Store) Guard(ctx context.Context, call func(context.Context) error) err
 	return s.guard(ctx, call)
 }
 
-// Hear passes an event to a mirror, Look makes it look for events it missed, and CatchUp reads what is due.
-func (m *Mirror) Hear(e Event)                { m.heard(e) }
-func (m *Mirror) Look(ctx context.Context)    { m.repair(ctx) }
-func (m *Mirror) CatchUp(ctx context.Context) { m.readDue(ctx) }
-
-// OwnRevision returns the revision of the host alone.
-func (h *HostRecord) OwnRevision() uint64 { return h.revision }
-
 // FollowCredentialsEvery is FollowCredentials that reads for each connection made after every.
 func FollowCredentialsEvery(read readCredentials, log *slog.Logger, every time.Duration) *Credentials {
 	return &Credentials{read: read, log: log, fresh: every}

@@ -132,6 +132,7 @@ func TestEachPromise(t *testing.T) {
 		}},
 		{"runs unseen", 28, []Event{sample(1, "off", View{State: policy.Asleep, Power: power.On}), sample(62, "off", View{State: policy.Asleep, Power: power.On})}},
 		{"not forgotten", 29, []Event{sample(1, "gone", View{State: policy.Lost}), sample(122, "gone", View{State: policy.Lost})}},
+		{"keys that disagree", 30, []Event{at(1, Event{Kind: Keys}), at(2, Event{Kind: Keys, Text: "ticket 7 is in no queue"})}},
 		{"forgotten", 29, []Event{{Kind: HostUp, Host: "guest"}, at(1, Event{Kind: Forgotten, Host: "guest"})}},
 		{"nothing happens", 14, []Event{
 			ask(0, "r", "a"), sample(1, "h", idle), sample(1, "two", idle), sample(1, "any", idle), sample(8, "h", idle),

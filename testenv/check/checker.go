@@ -215,6 +215,11 @@ func (c *Checker) Add(e Event) {
 		}
 	case Sample:
 		c.sample(e)
+	case Keys:
+		c.judge(30)
+		if e.Text != "" {
+			c.broken(30, "%s", e.Text)
+		}
 	case Declined:
 		c.judge(26)
 		if e.Value > 0 {

@@ -43,6 +43,7 @@ const (
 	Mended     Kind = "mended"      // For: all that was wrong is over, and promises for quiet times hold again after so long
 	Restored   Kind = "restored"    // older or no state in Redis: what was over may come again
 	Sample     Kind = "sample"      // Host, View: all of it
+	Keys       Kind = "keys"        // Text: what is wrong with what Redis holds, "" for nothing
 	Declined   Kind = "declined"    // Text, Value: a script answered with a refusal, having changed so much
 )
 

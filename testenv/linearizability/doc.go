@@ -26,8 +26,8 @@
 //
 // # What is left out
 //
-// Unloads, tickets of their own, touches, the catalogue, settings, and models that several hosts could hold: infra/state
-// has random histories of these, one call at a time. The limit of slots, the victims and what is loaded are a runner's
+// Unloads, tickets of their own, touches, the catalogue, settings, and models that several hosts could hold: testenv/sim
+// has random histories of these. The limit of slots, the victims and what is loaded are a runner's
 // to decide; the runners here decide at random within the limit.
 //
 // # Pools and time

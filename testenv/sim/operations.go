@@ -76,6 +76,7 @@ var operations = map[Op]func(*world, Step){
 		w.record(check.Event{Kind: check.Restored})
 		w.redis.FlushAll()
 		w.scripts.edited()
+		w.keys = nil
 	},
 	Remember: (*world).rememberState,
 	Failover: (*world).failover,
@@ -301,6 +302,7 @@ func (w *world) failover(Step) {
 		_ = w.redis.Copy(1, k, 0, k)
 	}
 	w.scripts.edited()
+	w.keys = nil
 	for _, g := range w.gateways {
 		if l := g.current(); l != nil {
 			l.link.sever(false)

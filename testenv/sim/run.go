@@ -85,6 +85,7 @@ func (w *world) until(most time.Duration, so func() bool) bool {
 	for end := time.Now().Add(most); ; {
 		synctest.Wait()
 		w.sample()
+		w.judgeKeys()
 		if len(w.broken()) > 0 {
 			return false
 		}

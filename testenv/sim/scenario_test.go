@@ -104,7 +104,7 @@ func counts(r Report, list []count) string {
 func historyOf(r Report) string {
 	var b strings.Builder
 	for _, e := range r.History {
-		if e.Kind != check.Sample {
+		if e.Kind != check.Sample && (e.Kind != check.Keys || e.Text != "") {
 			fmt.Fprintln(&b, e)
 		}
 	}

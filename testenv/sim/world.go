@@ -64,6 +64,7 @@ type world struct {
 	refusing bool          // Redis is out of memory
 	remember bool          // there is a state to go back to
 	parts    map[[2]int]bool
+	keys     *keys // at the last look; nil when Redis was thrown back since
 }
 
 func newWorld(s Scenario) (*world, error) {
