@@ -6,8 +6,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"reveille/testenv/kit"
 )
 
 // echo is a server that sends back what it gets, until the test ends.
@@ -63,22 +61,6 @@ func hear(c net.Conn, limit time.Duration) error {
 
 const long, short = 20 * time.Second, 100 * time.Millisecond
 
-func TestFlakyRelays(t *testing.T) {
-	f := NewFlaky(t, echo(t))
-	c := dial(t, f.Addr)
-	if err := say(c, long); err != nil {
-		t.Fatal(err)
-	}
-	if f.Open() != 1 {
-		t.Errorf("%d connections open", f.Open())
-	}
-	_ = c.(*net.TCPConn).CloseWrite() // an orderly end passes through
-	if err := hear(c, long); err != io.EOF {
-		t.Errorf("after half-close: %v", err)
-	}
-	kit.Eventually(t, "connection closed", func() bool { return f.Open() == 0 })
-}
-
 func TestFlakyPauseAndDelay(t *testing.T) {
 	f := NewFlaky(t, echo(t))
 	c := dial(t, f.Addr)
@@ -126,15 +108,4 @@ func TestFlakyCutAndRefuse(t *testing.T) {
 	if err := say(dial(t, f.Addr), long); err != nil {
 		t.Errorf("after refusing: %v", err)
 	}
-}
-
-func TestFlakyEndsWhilePaused(t *testing.T) {
-	target := echo(t)
-	t.Run("inner", func(t *testing.T) {
-		f := NewFlaky(t, target)
-		f.Pause()
-		if _, err := dial(t, f.Addr).Write([]byte("x")); err != nil {
-			t.Error(err)
-		}
-	})
 }

@@ -148,29 +148,6 @@ func TestSavedOptions(t *testing.T) {
 	p.want(404, p.get("/v1/models/nobody/options"))
 }
 
-func TestPins(t *testing.T) {
-	p := newPool(t, "1")
-	p.want(200, p.post("/v1/load", `{"model_name":"one","pinned":true}`))
-	if p.only()["pinned"] != true {
-		t.Error("not pinned")
-	}
-	p.until("the runner knows the pin", func() bool {
-		m := p.mirror.Snapshot().Hosts["here"].Models["one"]
-		return m != nil && m.Pinned
-	})
-	if r := p.post("/v1/load", `{"model_name":"two"}`); r.status != 409 || r.code() != "slots_pinned_error" {
-		t.Errorf("got %d %s", r.status, r.text)
-	}
-	p.want(200, p.post("/v1/internal/pin", `{"model_name":"one","pinned":false}`))
-	if p.only()["pinned"] != false {
-		t.Error("still pinned")
-	}
-	p.want(200, p.post("/v1/load", `{"model_name":"two"}`))
-	p.want(400, p.post("/v1/internal/pin", `{"model_name":"one"}`))
-	p.want(400, p.post("/v1/internal/pin", `{"pinned":true}`))
-	p.want(404, p.post("/v1/internal/pin", `{"model_name":"nobody","pinned":true}`))
-}
-
 // The pin of a load ends when that copy is unloaded. The pin of a call stays until another call.
 func TestPinOfALoadEndsWithIt(t *testing.T) {
 	p := newPool(t, "1")

@@ -31,46 +31,6 @@ func wantKind(t *testing.T, err error, k api.Kind) {
 	}
 }
 
-func TestManyWaitersOneLoad(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := start(t, newPool("a"), nil)
-		var ws []*Waiter
-		for range 1000 {
-			ws = append(ws, enter(t, r.Gate, WaitRequest{Model: "m0"}))
-		}
-		for i, w := range ws {
-			endpoint, info, err := w.Result()
-			if err != nil || endpoint.Host != "a" || endpoint.Addr != "a:1" || endpoint.Generation != 7 {
-				t.Fatalf("waiter %d: %+v, %v", i, endpoint, err)
-			}
-			if !info.Cold || info.LoadMS != 2000 || info.Waited < 2*time.Second || w.Ahead() != i {
-				t.Fatalf("waiter %d: %+v ahead %d", i, info, w.Ahead())
-			}
-		}
-		if n := r.count("acquire"); n != 1 {
-			t.Errorf("%d acquires, want 1", n)
-		}
-		if r.loadsOf("m0") != 1 {
-			t.Errorf("%d loads, want 1", r.loadsOf("m0"))
-		}
-		if endpoint, ok := r.Endpoint("m0"); !ok || endpoint.Host != "a" {
-			t.Errorf("no warm endpoint after the load: %+v", endpoint)
-		}
-	})
-}
-
-func TestOutcomeWithoutEvents(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newPool("a")
-		p.mute = true
-		r := start(t, p, nil)
-		_, info, err := enter(t, r.Gate, WaitRequest{Model: "m0"}).Result()
-		if err != nil || info.Waited > 4*time.Second {
-			t.Fatalf("%+v, %v", info, err)
-		}
-	})
-}
-
 // A store that a failover set back may reuse a ticket's number, for another gateway and another model. Waiters here
 // must not get that ticket's outcome.
 func TestTicketOfAnotherModel(t *testing.T) {
@@ -143,35 +103,6 @@ func TestRefusedByOneHostGoesToAnother(t *testing.T) {
 	})
 }
 
-func TestLastLeavingDropsTheTicket(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newPool("a")
-		r := start(t, p, nil)
-		first := enter(t, r.Gate, WaitRequest{Model: "m0"}) // keeps the host loading
-		time.Sleep(100 * time.Millisecond)
-		w1, w2 := enter(t, r.Gate, WaitRequest{Model: "m1"}), enter(t, r.Gate, WaitRequest{Model: "m1"})
-		time.Sleep(100 * time.Millisecond)
-		w1.Leave(false)
-		w1.Leave(true)
-		time.Sleep(100 * time.Millisecond)
-		if p.count("leave") != 0 {
-			t.Fatal("left although one still waits")
-		}
-		w2.Leave(false)
-		_, _, err := first.Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Second)
-		if p.loadsOf("m1") != 0 {
-			t.Error("a load that nobody wants was carried out")
-		}
-		if _, _, err := w2.Result(); !errors.Is(err, ErrLeft) {
-			t.Errorf("got %v", err)
-		}
-	})
-}
-
 func TestWaitThatRanOutKeepsTheLoad(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")
@@ -187,46 +118,6 @@ func TestWaitThatRanOutKeepsTheLoad(t *testing.T) {
 		time.Sleep(time.Minute)
 		if p.loadsOf("m1") != 1 {
 			t.Error("the load did not go on")
-		}
-	})
-}
-
-func TestBackgroundStartsTheLoad(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := start(t, newPool("a"), nil)
-		w := enter(t, r.Gate, WaitRequest{Model: "m0", Background: true})
-		select {
-		case <-w.Done():
-		default:
-			t.Fatal("a background ask waits")
-		}
-		_, _, err := w.Result()
-		wantKind(t, err, api.ModelLoading)
-		time.Sleep(5 * time.Second)
-		if _, ok := r.Endpoint("m0"); !ok {
-			t.Error("not loaded")
-		}
-	})
-}
-
-func TestTicketsLostWithTheStoresData(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newPool("a")
-		r := start(t, p, nil)
-		w := enter(t, r.Gate, WaitRequest{Model: "m0"})
-		time.Sleep(500 * time.Millisecond)
-		p.set(func() { // Redis was emptied; the runner registers again
-			clear(p.tickets)
-			clear(p.ops)
-			p.hosts["a"].Queue, p.hosts["a"].Loading = nil, ""
-			p.epoch = "2"
-			p.rev++
-		})
-		if _, _, err := w.Result(); err != nil {
-			t.Fatal(err)
-		}
-		if n := p.count("acquire"); n != 2 {
-			t.Errorf("%d acquires, want 2", n)
 		}
 	})
 }
@@ -403,25 +294,6 @@ func TestPinnedSlotsRefuseAtOnce(t *testing.T) {
 	})
 }
 
-func TestClosingEndsAllWaits(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newPool("a")
-		r := start(t, p, nil)
-		w1, w2 := enter(t, r.Gate, WaitRequest{Model: "m0"}), enter(t, r.Gate, WaitRequest{Model: "m1"})
-		time.Sleep(100 * time.Millisecond)
-		r.Close()
-		for _, w := range []*Waiter{w1, w2} {
-			_, _, err := w.Result()
-			wantKind(t, err, api.Draining)
-		}
-		_, err := r.Enter(WaitRequest{Model: "m0"})
-		wantKind(t, err, api.Draining)
-		if p.count("leave") != 2 {
-			t.Errorf("%d tickets given up, want 2", p.count("leave"))
-		}
-	})
-}
-
 func TestStage(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := start(t, newPool("a"), nil)
@@ -517,27 +389,6 @@ func TestUnload(t *testing.T) {
 		p.set(func() { p.down = true })
 		_, err = r.Unload(t.Context(), "", false)
 		wantKind(t, err, api.StateUnavailable)
-	})
-}
-
-func TestLostHostMovesItsTicket(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newPool("a", "b")
-		r1 := start(t, p, nil)
-		r2 := start(t, p, nil)
-		p.set(func() { p.loadTime = 10 * time.Second })
-		w1, w2 := enter(t, r1.Gate, WaitRequest{Model: "m0"}), enter(t, r2.Gate, WaitRequest{Model: "m0"})
-		time.Sleep(time.Second)
-		p.setState("a", "lost")
-		for _, w := range []*Waiter{w1, w2} {
-			endpoint, _, err := w.Result()
-			if err != nil || endpoint.Host != "b" {
-				t.Fatalf("%+v %v", endpoint, err)
-			}
-		}
-		if p.loadsOf("m0") != 2 {
-			t.Errorf("%d loads, want the lost one and one more", p.loadsOf("m0"))
-		}
 	})
 }
 

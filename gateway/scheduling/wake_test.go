@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,43 +21,6 @@ func sleeping() *pool {
 
 // wakeBy sets what wakes hosts.
 func wakeBy(f wakerFunc) func(*Config) { return func(c *Config) { c.Waker = f } }
-
-func TestWakesTheHostOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := sleeping()
-		var wakes atomic.Int32
-		waker := wakeBy(func(_ context.Context, host string) error {
-			wakes.Add(1)
-			time.AfterFunc(30*time.Second, func() { p.setState(host, "ready") })
-			return nil
-		})
-		r, other := start(t, p, waker), start(t, p, waker)
-		w, w2 := enter(t, r.Gate, WaitRequest{Model: "m0"}), enter(t, other.Gate, WaitRequest{Model: "m0"})
-		time.Sleep(10 * time.Second)
-		if s := w.Progress(); s.Stage != StageWaking || s.Host != "a" {
-			t.Errorf("stage %+v", s)
-		}
-		_, _, err := enter(t, r.Gate, WaitRequest{Model: "m0", Limit: time.Second}).Result()
-		wantKind(t, err, api.ModelLoading)
-		if !strings.Contains(err.Error(), "waits for its host to wake") {
-			t.Errorf("a wait that timed out: %v", err)
-		}
-		for _, w := range []*Waiter{w, w2} {
-			if endpoint, _, err := w.Result(); err != nil || endpoint.Host != "a" || endpoint.Addr != "a:1" {
-				t.Fatalf("%+v %v", endpoint, err)
-			}
-		}
-		if wakes.Load() != 1 {
-			t.Errorf("%d wakes", wakes.Load())
-		}
-		time.Sleep(10 * time.Second)
-		r.Gate.mu.Lock()
-		defer r.Gate.mu.Unlock()
-		if len(r.wakes)+len(other.wakes) != 0 {
-			t.Error("a duty outlived its wake")
-		}
-	})
-}
 
 // If a request arrives while its host's machine is being turned off, the host is woken the moment that is done, not at
 // the next renewal.

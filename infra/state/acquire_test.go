@@ -5,63 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"reveille/infra/state"
 )
-
-// TestSingleFlight lets sixteen gateways want the same cold model on a sleeping host at once, each retrying when stale.
-// There must be one ticket and one wake lease, and all of them wait for that ticket.
-func TestSingleFlight(t *testing.T) {
-	onBoth(t, func(b *bench) {
-		t, s := b.t, b.store()
-		const gateways, each = 16, 4
-		var mu sync.Mutex
-		tickets, duties, created := map[string]bool{}, 0, 0
-		var wg sync.WaitGroup
-		for g := range gateways {
-			for range each {
-				wg.Go(func() {
-					for {
-						snap, err := s.Snapshot(ctx)
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						a, err := s.Acquire(ctx, state.Want{Gateway: fmt.Sprint("gw-", g), Model: "m", Host: "h", Revision: snap.RevisionOf("h", "m")})
-						if errors.Is(err, state.ErrStale) {
-							continue
-						}
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						mu.Lock()
-						defer mu.Unlock()
-						tickets[a.Ticket] = true
-						if a.WakeToken != "" {
-							duties++
-						}
-						if a.Status == "created" {
-							created++
-						}
-						return
-					}
-				})
-			}
-		}
-		wg.Wait()
-		equal(t, "tickets", len(tickets), 1)
-		equal(t, "created", created, 1)
-		equal(t, "wake duties", duties, 1)
-		snap, err := s.Snapshot(ctx)
-		must(t, err)
-		equal(t, "queue", len(snap.Hosts["h"].Queue), 1)
-		equal(t, "waiters", snap.Hosts["h"].Queue[0].Waiters, gateways)
-	})
-}
 
 // TestStalePlacementChangesNothing covers every cause of staleness.
 func TestStalePlacementChangesNothing(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -38,12 +37,10 @@ import (
 var (
 	hostCounts = flag.String("hosts", "", "numbers of hosts, separated by commas; empty: 5 and 50, without the minute of loads")
 	rate       = flag.Int("rate", 100, "cold loads a second in the minute of loads")
-	pools      = flag.Int("pools", 1, "pools over which the hosts and the rate are spread, all on one Redis")
-	inCluster  = flag.Bool("cluster", false, "a Redis Cluster of three nodes with TLS in place of one server")
 )
 
 const (
-	gateways = 5 // of each pool
+	gateways = 5
 	models   = 200
 	oneByOne = 100 // cold loads that are measured one after the other
 	rest     = 10 * time.Second
@@ -94,8 +91,8 @@ func TestFleet(t *testing.T) {
 		counts = nil
 		for text := range strings.SplitSeq(*hostCounts, ",") {
 			n, err := strconv.Atoi(text)
-			if err != nil || n < *pools {
-				t.Fatalf("-hosts: %q is not a number of hosts with one for each pool", text)
+			if err != nil || n < 1 {
+				t.Fatalf("-hosts: %q is not a number of hosts", text)
 			}
 			counts = append(counts, n)
 		}
@@ -113,7 +110,7 @@ func TestFleet(t *testing.T) {
 	if most := 1.5 * first.loadCalls; last.loadCalls > most {
 		t.Errorf("a cold load takes %.0f Redis commands with %d hosts, at most %.0f by those with %d", last.loadCalls, last.hosts, most, first.hosts)
 	}
-	if most := 5*last.hosts + 20*gateways**pools; last.restCalls > float64(most) {
+	if most := 5*last.hosts + 20*gateways; last.restCalls > float64(most) {
 		t.Errorf("%d hosts take %.0f Redis commands a second at rest, at most %d are meant to", last.hosts, last.restCalls, most)
 	}
 }
@@ -167,11 +164,11 @@ func measure(t *testing.T, s server, n int, short bool) row {
 
 	out.newcomers, out.mirror = f.newcomers()
 
-	out.emptied = f.crash(func() { f.server.restart() })
+	out.emptied = f.crash(f.server.Restart)
 	f.server.save(t)
 	out.older = f.crash(func() {
 		time.Sleep(staleness)
-		f.server.restart()
+		f.server.Restart()
 	})
 	return out
 }
@@ -184,48 +181,31 @@ func quantile(waits []time.Duration, q float64) time.Duration {
 	return waits[min(len(waits)-1, int(q*float64(len(waits))))]
 }
 
-// server is a redis-server or a cluster.
+// server is a redis-server.
 type server struct {
-	url     string
-	nodes   []*redis.Client
-	restart func() // kills it, and starts it with the data of the last save
-}
-
-func (s server) save(t *testing.T) {
-	for _, node := range s.nodes {
-		// The first call after a crash may find its connection closed.
-		kit.Eventually(t, "the data are saved", func() bool { return node.Save(t.Context()).Err() == nil })
-	}
+	*testenv.RedisServer
+	client *redis.Client
 }
 
 func startServer(t *testing.T) server {
-	if !*inCluster {
-		s := testenv.StartRedis(t, "--save", "")
-		c := redis.NewClient(&redis.Options{Addr: s.Addr})
-		t.Cleanup(func() { _ = c.Close() })
-		return server{"redis://" + s.Addr, []*redis.Client{c}, s.Restart}
-	}
-	c := testenv.StartRedisCluster(t)
-	t.Setenv("SSL_CERT_FILE", c.Authority)
-	s := server{url: c.URL()}
-	for i := range c.Addrs {
-		s.nodes = append(s.nodes, c.Node(t, i))
-	}
-	s.restart = func() {
-		for i := range c.Addrs {
-			c.Kill(i)
-			c.Restart(i)
-		}
-	}
-	return s
+	s := testenv.StartRedis(t)
+	c := redis.NewClient(&redis.Options{Addr: s.Addr})
+	t.Cleanup(func() { _ = c.Close() })
+	return server{s, c}
 }
 
-// fleet is one or more pools of hosts and gateways over one Redis.
+// save has the next start begin with the data as they are now.
+func (s server) save(t *testing.T) {
+	// The first call after a crash may find its connection closed.
+	kit.Eventually(t, "the data are saved", func() bool { return s.client.Save(t.Context()).Err() == nil })
+}
+
+// fleet is a pool of hosts and gateways over one Redis.
 type fleet struct {
 	t       *testing.T
 	server  server
 	hosts   map[string]*host.Host
-	gates   []*gateway // by turns of each pool
+	gates   []*gateway
 	started time.Duration
 	models  *catalog.Catalog
 	engines engines
@@ -233,8 +213,6 @@ type fleet struct {
 
 // gate returns the i-th gateway, counted round and round.
 func (f *fleet) gate(i int) *gateway { return f.gates[i%len(f.gates)] }
-
-func pool(i int) string { return fmt.Sprint("fleet", i%*pools) }
 
 type gateway struct {
 	name   string
@@ -244,14 +222,10 @@ type gateway struct {
 
 func start(t *testing.T, s server, n int) *fleet {
 	f := &fleet{t: t, server: s, hosts: map[string]*host.Host{}}
-	for _, node := range s.nodes {
-		kit.Eventually(t, "the last pool is gone", func() bool { return node.FlushAll(t.Context()).Err() == nil })
-	}
+	kit.Eventually(t, "the last pool is gone", func() bool { return s.client.FlushAll(t.Context()).Err() == nil })
 	s.save(t)
 	f.parse()
-	for i := range *pools {
-		f.publish(pool(i))
-	}
+	f.publish()
 
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
@@ -261,9 +235,9 @@ func start(t *testing.T, s server, n int) *fleet {
 	})
 	recipes := recipe.Shipped()
 	began := time.Now()
-	for i := range gateways * *pools {
+	for i := range gateways {
 		g := &gateway{name: fmt.Sprint("gateway", i)}
-		store := f.open(pool(i))
+		store := f.open()
 		g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e) })
 		g.gate = scheduling.New(scheduling.Config{
 			Store: store, Mirror: g.mirror, Waker: nobody{}, Catalog: func() *catalog.Catalog { return f.models }, Gateway: g.name,
@@ -276,7 +250,7 @@ func start(t *testing.T, s server, n int) *fleet {
 		name := fmt.Sprintf("host%04d", i)
 		h := host.New(host.Config{
 			Name: name, Boot: name, Addr: name + ":1", Limits: policy.Uniform(4), Hardware: host.Hardware{Devices: policy.CPU},
-			Store: f.open(pool(i)), Engines: &f.engines, Recipes: func() (recipe.Set, error) { return recipes, nil },
+			Store: f.open(), Engines: &f.engines, Recipes: func() (recipe.Set, error) { return recipes, nil },
 		})
 		f.hosts[name] = h
 		work.Go(func() { _ = h.Run(ctx) })
@@ -286,8 +260,8 @@ func start(t *testing.T, s server, n int) *fleet {
 	return f
 }
 
-func (f *fleet) open(pool string) *state.Store {
-	s, err := state.Open(state.Options{URL: f.server.url, Pool: pool, Timeout: 10 * time.Second})
+func (f *fleet) open() *state.Store {
+	s, err := state.Open(state.Options{URL: "redis://" + f.server.Addr, Timeout: 10 * time.Second})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -309,10 +283,10 @@ func (f *fleet) parse() {
 	f.models = c
 }
 
-func (f *fleet) publish(pool string) {
+func (f *fleet) publish() {
 	raw, err := f.models.Marshal()
 	if err == nil {
-		_, err = f.open(pool).PutCatalog(context.Background(), f.models.Version, raw, nil)
+		_, err = f.open().PutCatalog(context.Background(), f.models.Version, raw, nil)
 	}
 	if err != nil {
 		f.t.Fatal(err)
@@ -328,13 +302,13 @@ func (f *fleet) newcomers() (took time.Duration, mb float64) {
 	before := heap()
 	began := time.Now()
 	var all []*state.Mirror
-	for i := range f.gates {
-		m := state.NewMirror(f.open(pool(i)), nil)
+	for range f.gates {
+		m := state.NewMirror(f.open(), nil)
 		all = append(all, m)
 		work.Go(func() { m.Run(ctx) })
 	}
-	for i, m := range all {
-		kit.Within(f.t, time.Minute, "a new mirror has all hosts", func() bool { return len(m.Snapshot().Hosts) == f.share(i) })
+	for _, m := range all {
+		kit.Within(f.t, time.Minute, "a new mirror has all hosts", func() bool { return len(m.Snapshot().Hosts) == len(f.hosts) })
 	}
 	took = time.Since(began)
 	mb = (heap() - before) / float64(len(all)) / 1e6
@@ -350,13 +324,10 @@ func heap() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// share returns how many hosts the i-th gateway's pool has.
-func (f *fleet) share(i int) int { return (len(f.hosts) - i%*pools + *pools - 1) / *pools }
-
-// awaitHosts waits until every gateway's mirror shows all hosts of its pool ready.
+// awaitHosts waits until every gateway's mirror shows all hosts ready.
 func (f *fleet) awaitHosts() {
 	f.t.Helper()
-	for i, g := range f.gates {
+	for _, g := range f.gates {
 		kit.Within(f.t, time.Minute, "all hosts are registered", func() bool {
 			ready := 0
 			for _, h := range g.mirror.Snapshot().Hosts {
@@ -364,12 +335,12 @@ func (f *fleet) awaitHosts() {
 					ready++
 				}
 			}
-			return ready == f.share(i)
+			return ready == len(f.hosts)
 		})
 	}
 }
 
-// usage is what Redis has done since its start, all nodes together.
+// usage is what Redis has done since its start.
 type usage struct {
 	at    time.Time
 	calls float64
@@ -377,23 +348,18 @@ type usage struct {
 }
 
 func (f *fleet) usage() usage {
-	sum := usage{at: time.Now()}
-	for _, node := range f.server.nodes {
-		info := node.InfoMap(context.Background(), "stats", "cpu")
-		if info.Err() != nil {
-			f.t.Fatal(info.Err())
-		}
-		read := func(section, name string) float64 {
-			v, err := strconv.ParseFloat(info.Item(section, name), 64)
-			if err != nil {
-				f.t.Fatal(err)
-			}
-			return v
-		}
-		sum.calls += read("Stats", "total_commands_processed")
-		sum.cpu += read("CPU", "used_cpu_user") + read("CPU", "used_cpu_sys")
+	info := f.server.client.InfoMap(context.Background(), "stats", "cpu")
+	if info.Err() != nil {
+		f.t.Fatal(info.Err())
 	}
-	return sum
+	read := func(section, name string) float64 {
+		v, err := strconv.ParseFloat(info.Item(section, name), 64)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return v
+	}
+	return usage{time.Now(), read("Stats", "total_commands_processed"), read("CPU", "used_cpu_user") + read("CPU", "used_cpu_sys")}
 }
 
 func (u usage) perSecond(before usage) (calls, cpu float64) {
@@ -434,15 +400,11 @@ func (f *fleet) crash(crash func()) (out outage) {
 	began := time.Now()
 	crash()
 	read := func() map[string]*state.HostRecord {
-		all := map[string]*state.HostRecord{}
-		for _, g := range f.gates[:*pools] {
-			s, err := g.mirror.Refresh(f.t.Context())
-			if err != nil {
-				return nil
-			}
-			maps.Copy(all, s.Hosts)
+		s, err := f.gates[0].mirror.Refresh(f.t.Context())
+		if err != nil {
+			return nil
 		}
-		return all
+		return s.Hosts
 	}
 	kit.Within(f.t, time.Minute, "all hosts have beaten again", func() bool {
 		hosts := read()

@@ -17,27 +17,6 @@ import (
 	"reveille/testenv/kit"
 )
 
-func TestHundredFirstRequestsMakeOneLoad(t *testing.T) {
-	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options("--load-time 500ms")})
-	var got []<-chan answer
-	for range 100 {
-		c, _ := w.later("a")
-		got = append(got, c)
-	}
-	for i, c := range got {
-		if a := w.await(fmt.Sprint("request ", i), c); a.header.Get("x-model") != "a" {
-			t.Errorf("request %d: x-model %q", i, a.header.Get("x-model"))
-		}
-	}
-	if n := w.loads("a"); n != 1 {
-		t.Errorf("%d engines were started, want 1", n)
-	}
-	if n := w.stats("a").Calls["chat/completions"]; n != 100 {
-		t.Errorf("the engine saw %d calls, want 100: %v", n, w.stats("a").Calls)
-	}
-}
-
 // A client that leaves while its model loads does not end the load, and what was loaded owes it nothing.
 func TestClientLeavesLoading(t *testing.T) {
 	t.Parallel()

@@ -7,9 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
@@ -100,42 +98,6 @@ func TestRule04BusyStays(t *testing.T) {
 	}
 	if a.header.Get("x-evicted") != "a" {
 		t.Errorf("evicted %q, want a", a.header.Get("x-evicted"))
-	}
-}
-
-// Rule 4: a victim that never gets idle stops taking new requests after fair_after; they queue behind the newcomer.
-func TestRule04SteadyTrafficCannotStarveALoad(t *testing.T) {
-	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options("--token-delay 5ms --tokens 60"), "b": "llm"}, "--fair-after=300ms")
-	w.use("a")
-	stop := make(chan struct{})
-	var traffic sync.WaitGroup
-	var mu sync.Mutex
-	var failed []answer
-	for range 3 { // overlapping, so that a is never idle
-		traffic.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if a := w.ask("a"); a.status != http.StatusOK {
-					mu.Lock()
-					failed = append(failed, a)
-					mu.Unlock()
-					return
-				}
-			}
-		})
-	}
-	kit.Becomes(t, "a is busy", true, func() bool { return w.stats("a").InFlight >= 2 })
-	got, _ := w.later("b")
-	w.await("b", got)
-	close(stop)
-	traffic.Wait()
-	if len(failed) > 0 {
-		t.Errorf("traffic of a: %v", failed[0])
 	}
 }
 
@@ -342,23 +304,6 @@ func TestRule07LoadedForARequestServesIt(t *testing.T) {
 			t.Errorf("%d loads of %s for requests that waited together, want 1", n, m)
 		}
 	}
-}
-
-// Rule 7: a ticket whose waiters all left is dropped unless its load has begun.
-func TestRule07TicketOfNobodyIsDropped(t *testing.T) {
-	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options(slow), "b": "llm"})
-	s := w.chat("a", 20000)
-	_, leave := w.later("b")
-	kit.Becomes(t, "queue", []string{"b"}, w.queued)
-	began := time.Now()
-	leave()
-	kit.Becomes(t, "queue after the client left", nil, w.queued)
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("noticed after %v", took)
-	}
-	s.leave()
-	stays(t, "loaded after all left", []string{"a"}, w.loaded)
 }
 
 // Rule 8: pinned models are never victims.
