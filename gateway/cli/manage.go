@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
 	"strings"
+	"time"
+
+	"reveille/infra/catalog"
 )
 
 // Load is `gateway load NAME`.
@@ -25,7 +29,59 @@ func (c *Load) Run(ctx context.Context, out io.Writer) error {
 	if c.SaveOptions {
 		body["save_options"] = true
 	}
-	return c.report(ctx, out, "/v1/load", body)
+	watched, end := context.WithCancel(ctx)
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		c.progress(watched, out)
+	}()
+	var raw json.RawMessage
+	err := c.call(ctx, "POST", "/v1/load", body, &raw)
+	end()
+	if <-told; err != nil {
+		return err
+	}
+	return c.outcome(out, raw)
+}
+
+// progressEvery is the pause between two looks at a load.
+const progressEvery = time.Second
+
+// progress prints where the load is whenever that changes, until ctx ends.
+func (c *Load) progress(ctx context.Context, out io.Writer) {
+	for told := ""; !c.JSON; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(progressEvery):
+		}
+		var m struct {
+			Status struct {
+				State    string `json:"value"`
+				Host     string
+				Position int
+				Done     int64 `json:"bytes_done"`
+				Total    int64 `json:"bytes_total"`
+			}
+		}
+		if c.call(ctx, "GET", "/v1/models/"+url.PathEscape(c.Name), nil, &m) != nil || ctx.Err() != nil {
+			continue
+		}
+		line := m.Status.State
+		if m.Status.Host != "" {
+			line += " on " + m.Status.Host
+		}
+		if m.Status.Position > 0 {
+			line += fmt.Sprintf(", position %d", m.Status.Position)
+		}
+		if m.Status.Total > 0 {
+			line += fmt.Sprintf(", %s of %s", catalog.FormatSize(m.Status.Done), catalog.FormatSize(m.Status.Total))
+		}
+		if line != told {
+			fmt.Fprintln(out, line)
+			told = line
+		}
+	}
 }
 
 // Unload is `gateway unload [NAME]`.
@@ -75,6 +131,11 @@ func (r Remote) report(ctx context.Context, out io.Writer, path string, body any
 	if err := r.call(ctx, "POST", path, body, &raw); err != nil {
 		return err
 	}
+	return r.outcome(out, raw)
+}
+
+// outcome prints the answer to a management call.
+func (r Remote) outcome(out io.Writer, raw json.RawMessage) error {
 	if r.JSON {
 		return print(out, raw)
 	}
