@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"reveille/infra/catalog"
 	"reveille/infra/logring"
 	"reveille/infra/modelfile"
 	"reveille/infra/recipe"
@@ -98,10 +99,7 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := checkFiles(spec); err != nil {
-		return nil, err
-	}
-	if err := checkContent(spec, cfg.Files); err != nil {
+	if err := CheckFiles(spec, cfg.Files); err != nil {
 		return nil, err
 	}
 	dir, err := privateDir(cfg.SocketDir)
@@ -169,8 +167,16 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	return p, nil
 }
 
-// checkFiles looks whether the model's files are there. Names in errors are base names.
-func checkFiles(s Spec) error {
+// CheckFiles checks that the model's files, with all parts of a split one, are there and are what their names say. files may be
+// nil. Names in errors are base names.
+func CheckFiles(s Spec, files *modelfile.Checker) error {
+	if err := checkPresence(s); err != nil {
+		return err
+	}
+	return checkContent(s, files)
+}
+
+func checkPresence(s Spec) error {
 	missing := func(path string, folderAllowed bool) error {
 		info, err := os.Stat(path)
 		var cause syscall.Errno
@@ -183,8 +189,10 @@ func checkFiles(s Spec) error {
 		return fmt.Errorf("model file %s: %w", filepath.Base(path), cause)
 	}
 	if s.Recipe.NeedsFile() {
-		if err := missing(s.Checkpoint, s.Recipe.Checkpoint == recipe.CheckpointPath); err != nil {
-			return err
+		for _, path := range catalog.Shards(s.Checkpoint) {
+			if err := missing(path, s.Recipe.Checkpoint == recipe.CheckpointPath); err != nil {
+				return err
+			}
 		}
 	}
 	if s.MMProj != "" {
@@ -193,14 +201,15 @@ func checkFiles(s Spec) error {
 	return nil
 }
 
-// checkContent checks that the model's files are what their names say.
 func checkContent(s Spec, files *modelfile.Checker) error {
 	if files == nil {
 		files = new(modelfile.Checker)
 	}
 	if s.Recipe.NeedsFile() {
-		if err := describeFileError(files.Check(s.Checkpoint), s.Checkpoint); err != nil {
-			return err
+		for _, path := range catalog.Shards(s.Checkpoint) {
+			if err := describeFileError(files.Check(path), path); err != nil {
+				return err
+			}
 		}
 	}
 	if s.MMProj != "" {

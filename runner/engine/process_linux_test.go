@@ -201,7 +201,7 @@ func TestFilesAreCheckedFirst(t *testing.T) {
 			spec.Checkpoint, spec.MMProj, spec.Recipe.Checkpoint = tt.checkpoint, tt.mmproj, tt.kind
 			spec.Recipe.Env["TEST_MODEL"] = "{model}" // only a file that the command uses is checked
 			got := ""
-			if err := checkFiles(spec); err != nil {
+			if err := checkPresence(spec); err != nil {
 				got = err.Error()
 			}
 			if got != tt.want {

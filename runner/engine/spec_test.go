@@ -124,7 +124,7 @@ func TestNoFileForACommandWithoutModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, need := range map[string]bool{"bare": false, "named": true, "standin": false, "llamacpp": true} {
-		err := checkFiles(Spec{Recipe: set[name]})
+		err := checkPresence(Spec{Recipe: set[name]})
 		if (err != nil) != need {
 			t.Errorf("%s: %v", name, err)
 		}

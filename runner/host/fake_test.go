@@ -20,6 +20,7 @@ import (
 type engines struct {
 	mu      sync.Mutex
 	fails   map[string][]error       // of a model's next starts
+	broken  map[string]error         // what Check finds
 	gates   map[string]chan struct{} // the model's load waits for this
 	slow    func() time.Duration     // how long a load takes
 	plans   map[string]plan.Plan     // of models without a size of their own
@@ -33,7 +34,7 @@ type engines struct {
 }
 
 func newEngines() *engines {
-	return &engines{plans: map[string]plan.Plan{}, took: map[string]int64{}, fails: map[string][]error{}, gates: map[string]chan struct{}{}, live: map[string]*fake{}}
+	return &engines{plans: map[string]plan.Plan{}, took: map[string]int64{}, fails: map[string][]error{}, broken: map[string]error{}, gates: map[string]chan struct{}{}, live: map[string]*fake{}}
 }
 
 func (e *engines) fault(format string, args ...any) {
@@ -49,6 +50,12 @@ func (e *engines) Plan(m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ p
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.plans[m.ID], nil
+}
+
+func (e *engines) Check(_ context.Context, m *catalog.Model, _ *recipe.Recipe, _ recipe.Options) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.broken[m.ID]
 }
 
 func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe, o recipe.Options, _ plan.Plan, g engine.GPUs) (host.Engine, error) {

@@ -99,6 +99,8 @@ type Engines interface {
 	// Start spawns a model's engine on some GPUs and waits until it serves, it fails, or ctx ends. It returns in
 	// bounded time. After an error nothing of the engine is left.
 	Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, p plan.Plan, g engine.GPUs) (Engine, error)
+	// Check finds what keeps a model from ever starting on this host: missing or damaged files, no program. It starts nothing.
+	Check(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options) error
 	// Plan computes how a model is to be scheduled. It fails if options contradict each other.
 	Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, s plan.Share) (plan.Plan, error)
 }

@@ -94,7 +94,10 @@ func (h *Host) runLoad(ctx context.Context, l *load) {
 	h.mu.Unlock()
 	m := l.spec.model
 	h.log.Info("load begins", "model", m.ID, "ticket", l.ticket.ID, "evicts", ids(l.victims))
-	err := h.evictAll(l, l.victims, "evicted for "+m.ID)
+	err := h.cfg.Engines.Check(ctx, m, l.spec.recipe, l.spec.options) // before anything makes room for it
+	if err == nil {
+		err = h.evictAll(l, l.victims, "evicted for "+m.ID)
+	}
 	var r *resident
 	if err == nil {
 		r = l.spec.newResident(l.ticket.ID)

@@ -81,7 +81,7 @@ func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
 				f.release()
 				return nil, &host.Error{Code: rpc.CodeModelFileNotFound, Message: "model file is not in a folder that registered models may use on this host", Final: true}
 			}
-			*one.path = at.Path
+			*one.path = catalog.Shards(at.Path)[0]
 			continue
 		}
 		h, err := l.holdWeights(ctx, at)
@@ -89,7 +89,7 @@ func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
 			f.release()
 			return nil, err
 		}
-		*one.path, f.holds = h.Path, append(f.holds, h)
+		*one.path, f.holds = catalog.Shards(h.Path)[0], append(f.holds, h)
 	}
 	return f, nil
 }
@@ -108,15 +108,15 @@ func (f *files) release() {
 	}
 }
 
-// path returns the path of a file on this host, or "" if it is not there.
+// path returns the path of a file on this host, of its first part if it is split, or "" if it is not there.
 func (l *Launcher) path(checkpoint, sha256 string) string {
 	at := weights.Location{Checkpoint: catalog.ParseCheckpoint(checkpoint), SHA256: sha256}
 	if at.Scheme == catalog.SchemePath {
-		return at.Path
+		return catalog.Shards(at.Path)[0]
 	}
 	if l.Weights == nil {
 		return ""
 	}
 	path, _ := l.Weights.Path(at)
-	return path
+	return catalog.Shards(path)[0]
 }

@@ -227,6 +227,54 @@ func TestRule06MissingFile(t *testing.T) {
 	stays(t, "processes of x and e", before, pids)
 }
 
+// A model that cannot load makes no room for itself: what can be known without an engine is looked at before anything is evicted.
+func TestRule06BrokenModelEvictsNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("%q", path)
+	}
+	whole, err := os.ReadFile(testenv.Models(t).MiniLM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gguf := file("whole.gguf", string(whole))
+	broken := map[string]string{
+		"missing":   "checkpoint: /nonexistent/real.gguf",
+		"pointer":   "checkpoint: " + file("pointer.gguf", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n"),
+		"cut":       "checkpoint: " + file("cut.gguf", string(whole[:len(whole)/3])),
+		"half":      "checkpoint: " + file("half-00001-of-00002.gguf", string(whole)),
+		"second":    "checkpoint: " + file("second-00002-of-00002.gguf", string(whole)),
+		"projector": "checkpoint: " + gguf + ", mmproj: /nonexistent/mmproj.gguf",
+	}
+	models := catalogue{"good": "llm", "vectors": "embedding", "program": "llm, recipe: vllm, checkpoint: " + fmt.Sprintf("%q", dir)}
+	for name, rest := range broken {
+		models[name] = "llm, recipe: llamacpp, " + rest
+	}
+	w := start(t, models, "--max-loaded-models=1")
+	w.use("good")
+	w.use("vectors")
+	pids := func() []int { return []int{w.pid("good"), w.pid("vectors")} }
+	before := pids()
+	for name := range models {
+		if name == "good" || name == "vectors" {
+			continue
+		}
+		for range 3 {
+			if a := w.ask(name); a.status < 400 {
+				t.Errorf("%s: %v", name, a)
+			}
+		}
+		if after := pids(); !slices.Equal(after, before) {
+			t.Fatalf("%s: processes were %v and are %v", name, before, after)
+		}
+	}
+}
+
 // Rule 6: options that an engine refuses touch no other model. Batches that llama-server aborts on are planned around, or
 // refused before it starts.
 func TestRule06RefusedOptions(t *testing.T) {
