@@ -174,6 +174,9 @@ func classify(status int, r reply) (k Kind, answer int, certain bool, say string
 	if status < 400 || status > 599 {
 		return BadEngineReply, BadEngineReply.Status(), true, ""
 	}
+	if status == http.StatusUnauthorized || status == http.StatusForbidden { // about the runner's key, not the client's
+		return BadEngineReply, BadEngineReply.Status(), true, "The model's engine refused this gateway."
+	}
 	if k, ok := KindOf(r.code, status); ok {
 		return k, status, true, "" // a runner speaks our own table
 	}
@@ -202,10 +205,6 @@ var internals = regexp.MustCompile(`\bstd::|\b_M_|\[json\.exception|\b(?:basic_s
 // byStatus returns a kind whose type and retry advice fit a status.
 func byStatus(status int) Kind {
 	switch status {
-	case http.StatusUnauthorized:
-		return InvalidAPIKey
-	case http.StatusForbidden:
-		return InsufficientScope
 	case http.StatusTooManyRequests:
 		return RateLimitExceeded
 	case http.StatusNotImplemented:

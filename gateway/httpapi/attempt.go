@@ -217,7 +217,7 @@ func (x *exchange) countOpen() {
 }
 
 func (x *exchange) touch() {
-	if !x.call.Match.Head {
+	if !x.call.looks {
 		x.call.s.dir.Uses.Note(x.route.endpoint.Host, x.call.model.ID)
 	}
 }

@@ -18,6 +18,7 @@ type call struct {
 	body           []byte // what the engine receives
 
 	engineStreams bool // the body asks the engine for a stream
+	looks         bool // the request only looks: it neither loads the model nor keeps it loaded
 
 	context int64 // tokens of context that a load for the request asks for, 0 for none
 
@@ -54,7 +55,7 @@ func (r *request) dropBody() {
 
 // parse checks the body of an inference request and finds its model.
 func (r *request) parse() (*call, error) {
-	c := &call{request: r, body: bytes.TrimPrefix(r.Ctx.PostBody(), web.ByteOrderMark)}
+	c := &call{request: r, looks: r.Match.Head, body: bytes.TrimPrefix(r.Ctx.PostBody(), web.ByteOrderMark)}
 	route := r.Match.Route
 	spec := r.route.fields
 	var check bodycheck.Check

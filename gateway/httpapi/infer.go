@@ -114,7 +114,7 @@ func (x *exchange) start() (err error) {
 func (x *exchange) run() (err error) {
 	if x.route.endpoint, x.route.hasEndpoint = x.call.s.cfg.Gate.EndpointFor(x.call.model.ID, x.call.body); x.route.hasEndpoint {
 		x.route.state = "loaded"
-	} else if x.route.state = x.call.s.dir.StateOf(x.call.model.ID); x.call.Match.Head {
+	} else if x.route.state = x.call.s.dir.StateOf(x.call.model.ID); x.call.looks {
 		err = notLoaded(x.call.model.ID)
 	} else if x.load != nil && x.route.wait.policy == "block" && x.route.state == "unloaded" {
 		err = x.load(x)

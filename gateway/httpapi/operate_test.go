@@ -184,12 +184,16 @@ func TestOperatorRoutes(t *testing.T) {
 		t.Errorf("Location is %q", r.header.Get("Location"))
 	}
 	p.want(404, p.get("/upstream/nobody/health"))
+	if r := p.want(409, p.get("/upstream/org/three/health")); r.code() != "model_not_loaded" {
+		t.Errorf("a probe: %s", r.text)
+	}
 	if len(p.get("/v1/health").list("all_models_loaded")) != 0 {
 		t.Error("something was loaded")
 	}
-	if r := p.want(200, p.get("/upstream/org/three/props?y=2")); r.header.Get("x-model") != "org/three" || r.json["model_alias"] != "org/three" {
+	if r := p.want(200, p.get("/upstream/org/three/props?y=2")); r.header.Get("x-model") != "org/three" || r.json["model_alias"] != "org/three" || r.header.Get("Content-Security-Policy") != "sandbox" {
 		t.Errorf("upstream: %s", r.text)
 	}
+	p.want(200, p.get("/upstream/org/three/health"))
 	if r := p.want(200, p.post("/upstream/org/three/v1/chat/completions", chatOne)); len(r.list("choices")) != 1 {
 		t.Error(r.text)
 	}

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/valyala/fasthttp"
@@ -13,7 +14,7 @@ import (
 
 // upstream loads the model that the path names and passes the request to its engine, with method, query, body and the
 // rest of the path unchanged. A path that ends with the name is redirected to the one with a slash, so that relative
-// links on an engine's own pages work. HEAD loads nothing.
+// links on an engine's own pages work. HEAD and GET of a probe load nothing.
 func (s *Server) upstream(r *request) error {
 	id, rest, found := api.SplitUpstream(r.Match.Tail, s.dir.IsName)
 	if !found {
@@ -34,13 +35,20 @@ func (s *Server) upstream(r *request) error {
 		r.Ctx.SetStatusCode(fasthttp.StatusTemporaryRedirect)
 		return nil
 	}
-	c := &call{request: r, model: model, requestedModel: id, body: r.Ctx.PostBody()}
+	h := &r.Ctx.Request.Header
+	looks := h.IsHead() || h.IsGet() && slices.Contains(probes, rest)
+	c := &call{request: r, model: model, requestedModel: id, body: r.Ctx.PostBody(), looks: looks}
 	if err := c.vetUpstream(rest); err != nil {
 		return err
 	}
+	// An engine's page must not act as the gateway's own.
+	r.Ctx.Response.Header.Set("Content-Security-Policy", "sandbox")
 	x := &exchange{call: c, path: []byte(rest + query), raw: true}
 	return x.start()
 }
+
+// probes are paths of engines that monitors ask.
+var probes = []string{"/health", "/v1/health", "/healthz", "/live", "/ready", "/ping", "/metrics", "/version"}
 
 // vetUpstream applies the rules of the inference routes to the body of a request to an engine's own path that runs the
 // model.

@@ -133,11 +133,11 @@ const (
 )
 
 // retryAtGate sends the exchange back to the gate, because no engine saw the request. The client gets why when its time is
-// over, or at once for HEAD, which may start no load.
+// over, or at once if the request only looks.
 func (x *exchange) retryAtGate(why *api.Error) error {
 	x.uncountOpen()
 	x.try.prompt = 0
-	if x.call.Match.Head {
+	if x.call.looks {
 		return why
 	}
 	x.route.hasEndpoint = false

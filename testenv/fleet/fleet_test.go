@@ -523,6 +523,10 @@ func (*engines) Plan(*catalog.Model, *recipe.Recipe, recipe.Options, plan.Share)
 	return plan.Plan{}, nil
 }
 
+func (*engines) Check(context.Context, *catalog.Model, *recipe.Recipe, recipe.Options) error {
+	return nil
+}
+
 func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ plan.Plan, _ runnerengine.GPUs) (host.Engine, error) {
 	select {
 	case <-time.After(time.Duration(e.takes.Load())):

@@ -57,6 +57,11 @@ func (e *engines) Plan(m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ p
 	return plan.Plan{Need: found[m.ID]}, nil
 }
 
+// Check implements host.Engines.
+func (*engines) Check(context.Context, *catalog.Model, *recipe.Recipe, recipe.Options) error {
+	return nil
+}
+
 // Start implements host.Engines.
 func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ plan.Plan, _ engine.GPUs) (host.Engine, error) {
 	e.mu.Lock()
