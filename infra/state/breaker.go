@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,12 +32,15 @@ func (b *guarded) record(err error) error {
 	failed := err != nil && unavailable(err)
 	switch changed := b.Record(failed); {
 	case changed && failed:
-		b.log.Warn("Redis does not answer", "error", err)
+		b.log.Warn(cmp.Or(setupFault(err), "Redis does not answer"), "error", err)
 	case changed:
 		b.log.Info("state store is back")
 	}
 	switch {
 	case failed:
+		if fault := setupFault(err); fault != "" {
+			err = fmt.Errorf("%s: %w", fault, err)
+		}
 		return &unavailableError{err}
 	case err == nil || errors.Is(err, redis.Nil):
 		return err
@@ -69,11 +73,41 @@ func unavailable(err error) bool {
 	if !errors.As(err, &re) {
 		return true // timeouts, refused connections, an exhausted pool
 	}
-	for _, p := range []string{"READONLY", "OOM", "MISCONF", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS",
-		"ERR max number of clients", "NOAUTH", "WRONGPASS", "NOPERM", "NOSCRIPT"} {
+	for _, p := range []string{"READONLY", "OOM", "MISCONF", "LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS",
+		"max number of clients", "NOSCRIPT"} {
 		if redis.HasErrorPrefix(err, p) {
 			return true
 		}
 	}
-	return false
+	return setupFault(err) != ""
+}
+
+// setupFaults are answers of a Redis that is set up in another way than its URL says.
+var setupFaults = []struct{ prefix, say string }{
+	{"NOAUTH", "Redis wants a password, and its URL has none"},
+	{"Protocol error: unauthenticated", "Redis wants a password, and its URL has none"},
+	{"WRONGPASS", "Redis does not accept the user and password of its URL"},
+	{"invalid password", "Redis does not accept the user and password of its URL"},
+	{"AUTH", "Redis has no password, and its URL has one"},
+	{"Client sent AUTH", "Redis has no password, and its URL has one"},
+	{"NOPERM", "the user of Redis may not run a command or use a key that is needed"},
+	{"DB index", "Redis has no database with the number at the end of its URL"},
+	{"invalid DB index", "Redis has no database with the number at the end of its URL"},
+	{"SELECT", "a Redis Cluster has no database but 0: take the number off the end of its URL"},
+	{"MOVED", "Redis is a Cluster: add ?cluster=true to its URL"},
+	{"ASK", "Redis is a Cluster: add ?cluster=true to its URL"},
+	{"CROSSSLOT", "Redis is a Cluster: add ?cluster=true to its URL"},
+	{"CLUSTERDOWN", "the Redis Cluster is down or has no slots yet"},
+	{"unknown command", "Redis does not have a command that is needed; Redis 6.2 and later have all"},
+	{"EXECABORT", "Redis refused a command that is needed"},
+}
+
+// setupFault returns what is wrong with how Redis is set up, or "".
+func setupFault(err error) string {
+	for _, f := range setupFaults {
+		if redis.HasErrorPrefix(err, f.prefix) {
+			return f.say
+		}
+	}
+	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +55,53 @@ func TestStalledRedis(t *testing.T) {
 	kit.Eventually(t, "back", func() bool { return s.Ping(ctx) == nil })
 	equal(t, "up", s.Up(), true)
 	equal(t, "log lines", lines(), changes+2)
+}
+
+// A Redis that is full, or whose disk fails, is read as ever, and nothing that is written is lost in silence.
+func TestFullRedis(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testenv.Redis(t))
+	s := b.store()
+	_, _, err := s.Register(ctx, state.HostInfo{Name: "h"})
+	must(t, err)
+	for _, fault := range []string{"full", "the disk fails"} {
+		switch fault {
+		case "full":
+			must(t, b.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+		default:
+			must(t, b.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
+			must(t, b.rdb.ConfigSet(ctx, "save", "3600 1").Err())
+			must(t, os.RemoveAll(b.rdb.ConfigGet(ctx, "dir").Val()["dir"]))
+			must(t, b.rdb.BgSave(ctx).Err())
+			kit.Eventually(t, "a failed save", func() bool { return strings.Contains(b.rdb.Info(ctx, "persistence").Val(), "rdb_last_bgsave_status:err") })
+		}
+		if snap, err := s.Snapshot(ctx); err != nil || snap.Hosts["h"] == nil {
+			t.Errorf("%s: a snapshot: %v", fault, err)
+		}
+		if err := s.Set(ctx, state.Aliases, "a", "b"); !errors.Is(err, state.ErrUnavailable) || errors.Is(err, state.ErrCorrupt) {
+			t.Errorf("%s: a setting: %v", fault, err)
+		}
+	}
+}
+
+// A Redis that is set up wrong gets a sentence of its own, and nobody is told to delete data.
+func TestRedisSetUpWrong(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testenv.Redis(t))
+	must(t, b.rdb.ConfigSet(ctx, "requirepass", "secret").Err())
+	addr := strings.TrimPrefix(b.url, "redis://")
+	for url, want := range map[string]string{
+		b.url: "wants a password", "redis://:wrong@" + addr: "does not accept", "redis://:secret@" + addr + "/77": "no database",
+	} {
+		log := &kit.Buffer{}
+		s := b.open(state.Options{URL: url, Log: slog.New(slog.NewTextHandler(log, nil))})
+		if _, err := s.Snapshot(ctx); err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, state.ErrCorrupt) {
+			t.Errorf("%s: %v", url, err)
+		}
+		if strings.Contains(log.String(), "delete") {
+			t.Errorf("%s: the log says %s", url, log)
+		}
+	}
 }
 
 func TestBreaker(t *testing.T) {
