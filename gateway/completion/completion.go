@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"strings"
 )
 
 // ErrAnswer: an engine's answer is not one of OpenAI's.
@@ -26,6 +27,7 @@ type Completion struct {
 
 // Choice is the model's output: Message in a whole answer, Delta in a stream, Text in either for a prompt.
 type Choice struct {
+	Index   int    `json:"index"` // streams with several answers: translators take the first
 	Message Said   `json:"message"`
 	Delta   Said   `json:"delta"`
 	Text    string `json:"text"`
@@ -50,6 +52,101 @@ type Said struct {
 	Reasoning string `json:"reasoning_content"`
 	Thinking  string `json:"reasoning"` // vLLM's name for it
 	ToolCalls []Call `json:"tool_calls"`
+}
+
+// UnmarshalJSON takes counts that are written as fractions.
+func (u *Usage) UnmarshalJSON(b []byte) error {
+	var f struct {
+		Prompt        float64 `json:"prompt_tokens"`
+		Output        float64 `json:"completion_tokens"`
+		PromptDetails struct {
+			Cached float64 `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+		OutputDetails struct {
+			Reasoning float64 `json:"reasoning_tokens"`
+		} `json:"completion_tokens_details"`
+	}
+	err := json.Unmarshal(b, &f)
+	u.Prompt, u.Output = int64(f.Prompt), int64(f.Output)
+	u.PromptDetails.Cached, u.OutputDetails.Reasoning = int64(f.PromptDetails.Cached), int64(f.OutputDetails.Reasoning)
+	return err
+}
+
+// UnmarshalJSON takes a content that is a list of parts.
+func (s *Said) UnmarshalJSON(b []byte) error {
+	type plain Said
+	v := struct {
+		*plain
+		Content json.RawMessage `json:"content"`
+	}{plain: (*plain)(s)}
+	if err := json.Unmarshal(b, &v); err != nil || len(v.Content) == 0 {
+		return err
+	}
+	if v.Content[0] != '[' {
+		return json.Unmarshal(v.Content, &s.Content)
+	}
+	var parts []struct{ Text string }
+	err := json.Unmarshal(v.Content, &parts)
+	for _, p := range parts {
+		s.Content += p.Text
+	}
+	return err
+}
+
+// UnmarshalJSON takes arguments that are an object.
+func (f *Function) UnmarshalJSON(b []byte) error {
+	var v struct {
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+	}
+	err := json.Unmarshal(b, &v)
+	f.Name, f.Arguments = v.Name, string(v.Arguments)
+	switch {
+	case f.Arguments == "null":
+		f.Arguments = ""
+	case strings.HasPrefix(f.Arguments, `"`):
+		err = errors.Join(err, json.Unmarshal(v.Arguments, &f.Arguments))
+	}
+	return err
+}
+
+// calls are those of an answer so far, which pieces of a stream add to.
+type calls []Call
+
+// settle gives pieces of calls the index of their call in the answer, and leaves out names that are told again. A piece adds to
+// the call with its id or, without an id, to the last one with its index; to the last one of all where it has neither. A name after
+// complete arguments begins another call.
+func (s *calls) settle(pieces []Call) {
+	for i := range pieces {
+		p := &pieces[i]
+		at := len(*s) - 1
+		for at >= 0 && !(*s)[at].continues(p) {
+			at--
+		}
+		if at < 0 {
+			*s = append(*s, *p)
+			at = len(*s) - 1
+		} else {
+			c := &(*s)[at]
+			if p.Function.Name == c.Function.Name || c.Function.Arguments != "" {
+				p.Function.Name = ""
+			}
+			c.Function.Name += p.Function.Name
+			c.Function.Arguments += p.Function.Arguments
+		}
+		p.Index = at
+	}
+}
+
+// continues reports whether a piece belongs to the call c, whose Index is the engine's.
+func (c *Call) continues(p *Call) bool {
+	switch {
+	case p.ID != "" && c.ID != "":
+		return p.ID == c.ID
+	case p.Function.Name != "" && json.Valid([]byte(c.Function.Arguments)):
+		return false
+	}
+	return p.Index == c.Index
 }
 
 // Call is a call of a tool. In a stream its pieces share an index: the name comes first, the arguments bit by bit.

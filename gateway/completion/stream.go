@@ -3,6 +3,7 @@ package completion
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 )
 
 // A Sink writes what a stream says in another dialect. Each method appends to dst and returns it.
@@ -22,9 +23,16 @@ type Sink interface {
 type Stream struct {
 	sink  Sink
 	part  []byte // of a line that has not ended
-	cut   bool   // the last event could not be understood: where the stream broke off in it, an error follows
-	ended bool   // End or Fail of the sink was called
+	data  []byte // of an event that is not complete: where the stream breaks off in it, an error follows
+	cut   bool   // an empty line followed data
+	calls calls
+	begun bool // there was a line
+	spoke bool // there was an event of the completion
+	ended bool // End or Fail of the sink was called
 }
+
+// maxEvent bounds an event, in bytes.
+const maxEvent = 16 << 20
 
 // NewStream makes a stream into a sink.
 func NewStream(s Sink) *Stream { return &Stream{sink: s} }
@@ -51,7 +59,7 @@ func (s *Stream) End(dst []byte) []byte {
 	switch {
 	case s.ended:
 		return dst
-	case s.cut:
+	case !s.spoke || len(s.data) > 0:
 		return s.fail(dst, nil)
 	}
 	s.ended = true
@@ -63,9 +71,17 @@ func (s *Stream) fail(dst, data []byte) []byte {
 	return s.sink.Fail(dst, data)
 }
 
+// line takes a line. Events of engines end with an empty line or at the end of their JSON, which may be spread over several
+// lines of data.
 func (s *Stream) line(dst, text []byte) []byte {
+	if !s.begun {
+		text, s.begun = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), true
+	}
 	switch {
-	case s.ended || len(text) == 0:
+	case s.ended:
+		return dst
+	case len(text) == 0:
+		s.cut = len(s.data) > 0
 		return dst
 	case text[0] == ':':
 		return s.sink.Comment(dst, text)
@@ -81,6 +97,12 @@ func (s *Stream) line(dst, text []byte) []byte {
 		return dst
 	case string(data) == "[DONE]":
 		return s.End(dst)
+	case len(data) == 0:
+		return dst
+	}
+	if len(s.data) > 0 && !s.cut {
+		s.data = append(append(s.data, '\n'), data...)
+		data = s.data
 	}
 	var c Completion
 	err := json.Unmarshal(data, &c)
@@ -89,10 +111,20 @@ func (s *Stream) line(dst, text []byte) []byte {
 		return s.fail(dst, data)
 	case s.cut:
 		return s.fail(dst, nil)
+	case err != nil && (json.Valid(data) || len(data) > maxEvent):
+		return s.fail(dst, nil)
+	case err != nil && len(s.data) == 0:
+		s.data = append(s.data, data...)
+		return dst
 	case err != nil:
-		s.cut = true
 		return dst
 	}
-	c.Raw = data
-	return s.sink.Event(dst, &c)
+	c.Raw, s.spoke = data, true
+	c.Choices = slices.DeleteFunc(c.Choices, func(c Choice) bool { return c.Index != 0 })
+	for i := range c.Choices {
+		s.calls.settle(c.Choices[i].Delta.ToolCalls)
+	}
+	dst = s.sink.Event(dst, &c)
+	s.data = s.data[:0]
+	return dst
 }

@@ -140,7 +140,36 @@ func TestStream(t *testing.T) {
 		"an old error":        {`error: {"message":"no"}` + "\n\n", []string{`{"error":"no"}`}},
 		"cut in an event":     {"data: {oops\n\n" + `{"error":"gone"}` + "\n", []string{`{"error":"gone"}`}},
 		"nonsense":            {"data: {oops\n\n", []string{`{"error":"The model's answer could not be understood."}`}},
-		"nothing":             {"id: 1\n\n", []string{last("stop", none)}},
+		"nothing":             {"id: 1\n\n", []string{`{"error":"The model's answer could not be understood."}`}},
+		"only an end":         {"data: [DONE]\n\n", []string{`{"error":"The model's answer could not be understood."}`}},
+		"one line end between events, a mark, empty data, a list, text behind the end": {
+			"\ufeff" + `data: {"choices":[{"delta":{"content":"a"}}]}` + "\ndata:\n" + `data: {"choices":[{"delta":{"content":[{"type":"text","text":"b"}]}}]}` +
+				"\ndata: [DONE]\nmore\n", []string{part("a"), part("b"), last("stop", none)},
+		},
+		"two lines of data": {
+			`data: {"choices":[{"delta":` + "\n" + `data: {"content":"a"}}]}` + "\n\ndata: [DONE]\n\n", []string{part("a"), last("stop", none)},
+		},
+		"two answers": {
+			`data: {"choices":[{"index":0,"delta":{"content":"a"}}]}` + "\n\n" + `data: {"choices":[{"index":1,"delta":{"content":"b"}}]}` + "\n\ndata: [DONE]\n\n",
+			[]string{part("a"), last("stop", none)},
+		},
+		"counts as fractions": {
+			`data: {"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":3.0,"completion_tokens":2.0},"timings":{"prompt_ms":1,"predicted_ms":2}}` + "\n\ndata: [DONE]\n\n",
+			[]string{part("a"), last("stop", `"prompt_eval_count":3,"prompt_eval_duration":1000000,"eval_count":2,"eval_duration":2000000`)},
+		},
+		"calls without an index": {
+			`data: {"choices":[{"delta":{"tool_calls":[{"function":{"name":"f","arguments":{"a":1}}}]}}]}` + "\n\n" +
+				`data: {"choices":[{"delta":{"tool_calls":[{"function":{"name":"g","arguments":"{}"}}]}}]}` + "\n\ndata: [DONE]\n\n",
+			[]string{`{` + at + `,"message":{"role":"assistant","content":"","tool_calls":[{"function":{"index":0,"name":"f","arguments":{"a":1}}},
+				{"function":{"index":1,"name":"g","arguments":{}}}]},"done":false}`, last("stop", none)},
+		},
+		"calls with one index, and names told again": {
+			`data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{\"a\""}}]}}]}` + "\n\n" +
+				`data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":":1}"}}]}}]}` + "\n\n" +
+				`data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"d","function":{"name":"f","arguments":"{}"}}]}}]}` + "\n\ndata: [DONE]\n\n",
+			[]string{`{` + at + `,"message":{"role":"assistant","content":"","tool_calls":[{"id":"c","function":{"index":0,"name":"f","arguments":{"a":1}}},
+				{"id":"d","function":{"index":1,"name":"f","arguments":{}}}]},"done":false}`, last("stop", none)},
+		},
 	} {
 		for _, n := range []int{1, 7, 1 << 20} {
 			got := told(form(false), c.events, n)

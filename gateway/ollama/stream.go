@@ -69,14 +69,13 @@ func milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(
 
 // call takes in a part of a tool call: its name comes first, its arguments in pieces.
 func (s *words) call(c completion.Call) {
-	for i := range s.calls {
-		if s.calls[i].Index == c.Index {
-			s.calls[i].Function.Name += c.Function.Name
-			s.calls[i].Function.Arguments += c.Function.Arguments
-			return
-		}
+	if c.Index == len(s.calls) {
+		s.calls = append(s.calls, c)
+		return
 	}
-	s.calls = append(s.calls, c)
+	f := &s.calls[c.Index].Function
+	f.Name += c.Function.Name
+	f.Arguments += c.Function.Arguments
 }
 
 // close makes a line the final one. What an engine does not tell of its times is taken from when its words came.

@@ -254,7 +254,9 @@ func TestStreamAndAnswerAgree(t *testing.T) {
 		words := rapid.StringN(0, 8, -1)
 		m := completion.Said{Content: words.Draw(t, "content"), Reasoning: words.Draw(t, "reasoning")}
 		for range rapid.IntRange(0, 3).Draw(t, "calls") {
-			m.ToolCalls = append(m.ToolCalls, completion.Call{ID: "c", Function: completion.Function{Name: "f", Arguments: words.Draw(t, "arguments")}})
+			m.ToolCalls = append(m.ToolCalls, completion.Call{
+				ID: fmt.Sprint("c", len(m.ToolCalls)), Function: completion.Function{Name: "f", Arguments: words.Draw(t, "arguments")},
+			})
 		}
 		reason := rapid.SampledFrom([]string{"stop", "length"}).Draw(t, "reason")
 		engine, err := json.Marshal(completion.Completion{Choices: []completion.Choice{{Message: m, Reason: reason}}, Usage: &completion.Usage{Prompt: 1}})
