@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,6 +18,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"reveille/gateway/cli"
@@ -24,10 +27,13 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/logring"
+	"reveille/infra/policy"
 	"reveille/infra/power"
 	"reveille/infra/power/drivers"
 	"reveille/infra/power/local"
+	"reveille/infra/state"
 	runner "reveille/runner/app"
+	runnerhost "reveille/runner/host"
 	runnerapi "reveille/runner/httpapi"
 	warmer "reveille/warmer/app"
 )
@@ -65,12 +71,18 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		return err
 	}
 	defer closeRedis()
+	if err := s.checkTwin(ctx); err != nil {
+		return err
+	}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	serve := ServeSettings{Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, GatewayFlags: s.GatewayFlags, FairAfter: s.FairAfter, Evict: s.Evict, complete: s.withLocalHost}
 	serve.ring = logring.New(0)
 	runnerLog := log // each runner keeps its own
 	log = serve.keepLog(log, serve.ring)
 	back, stop := context.WithCancel(ctx)
 	var near sync.Map // the runners of this process by host and address
+	var served atomic.Bool
 	var hosts *local.Driver
 	keep := newKeeper(func(ctx context.Context, host string) error { return s.wakeLocal(ctx, hosts, host) }, log)
 	hosts = local.New(local.Config{
@@ -84,11 +96,21 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 			return runner.Run(ctx, settings, runnerLog, func(addr string, srv *runnerapi.Server) {
 				at = [2]string{h.Name, addr}
 				near.Store(at, srv)
+				served.Store(true)
 				go debug.FreeOSMemory() // what the start took
 			})
 		},
 		Log: log, Grace: s.DrainTimeout + 15*time.Second,
-		OnExit: func(host string, _ error) { keep.again(back, host) },
+		OnExit: func(host string, err error) {
+			switch {
+			case errors.Is(err, runnerhost.ErrReplaced):
+				fail(fmt.Errorf("%w: %w", errTwin(host), err))
+			case errors.Is(err, syscall.EADDRINUSE) && !served.Load():
+				fail(fmt.Errorf("host %s: %w; give it another --runner-addr", host, err))
+			default:
+				keep.again(back, host)
+			}
+		},
 	})
 	defer hosts.Close()
 	serve.near = func(host, addr string) httpapi.LocalRunner {
@@ -122,10 +144,49 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		s.greet(out, addr, embedded)
 	})
 	forget()
-	if errors.Is(err, context.Canceled) {
+	switch cause := context.Cause(ctx); {
+	case cause != nil && !errors.Is(cause, context.Canceled):
+		return cause
+	case errors.Is(err, context.Canceled):
 		return nil
 	}
 	return err
+}
+
+// checkTwin refuses a start beside another gateway run that has one of this one's hosts in the same pool: their runners would
+// take the host from each other without end.
+func (s RunSettings) checkTwin(ctx context.Context) error {
+	if s.RedisURL == "" {
+		return nil
+	}
+	c, err := s.catalog()
+	if err != nil {
+		return err
+	}
+	store, err := state.Open(state.Options{URL: s.RedisURL, Pool: s.Pool, Timeout: time.Second})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }()
+	snap, err := store.Snapshot(ctx)
+	if err != nil {
+		return nil // Redis may come later
+	}
+	for _, h := range c.Hosts {
+		other := snap.Hosts[h.Name]
+		if h.Driver != catalog.DriverLocal || s.Host != "" && h.Name != s.Host || other == nil || other.State != policy.Ready {
+			continue
+		}
+		if conn, err := net.DialTimeout("tcp", other.Addr, time.Second); err == nil {
+			_ = conn.Close()
+			return errTwin(h.Name)
+		}
+	}
+	return nil
+}
+
+func errTwin(host string) error {
+	return fmt.Errorf("another program runs the host %q of this pool in this Redis: stop it, or give this one another --pool, or another --host with a models file that names it", host)
 }
 
 // lockState makes the state folder, for this process alone until unlock.

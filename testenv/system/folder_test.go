@@ -1,6 +1,7 @@
 package system
 
 import (
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -41,6 +42,30 @@ func TestSecondGatewayOfAStateFolder(t *testing.T) {
 	for _, p := range family {
 		if !p.Alive() {
 			t.Errorf("process %s of the first gateway ended", p)
+		}
+	}
+	w.use("m")
+}
+
+// Two programs with one host in one pool would take it from each other without end, and a runner's address that is taken does
+// not become free by waiting: a start that meets either ends with its reason, and what runs stays as it is.
+func TestStartsThatCannotWork(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartRedis(t)
+	models := catalogue{"m": "llm"}
+	s := testenv.Start(t, testenv.Spec{Models: models.yaml(), Redis: server, Patient: true})
+	w := &world{System: s, t: t, types: models.types()}
+	w.use("m")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	for want, arg := range map[string]string{
+		`runs the host "local" of this pool`: "--redis-url=redis://" + server.Addr + "/0", "give it another --runner-addr": "--runner-addr=" + taken.Addr().String(),
+	} {
+		if said := refused(t, models, "--state-dir="+testenv.ShortDir(t), arg); !strings.Contains(said, want) {
+			t.Errorf("%s: %s", arg, said)
 		}
 	}
 	w.use("m")
