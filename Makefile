@@ -43,7 +43,7 @@ FETCH      := python3 -B testenv/local/fetch.py
 INTERPOSER := runner/mmcache/interpose
 
 # Flags of `gateway run` that were overridden, each only if it was.
-RUN_FLAGS = --models $(MODELS) \
+RUN_FLAGS = --models $(MODELS) --engines-dir .cache/engines/llama-server/bin \
 	$(if $(ADDR),--addr $(ADDR)) \
 	$(if $(REDIS_URL),--redis-url $(REDIS_URL)) \
 	$(if $(MAX_LOADED_MODELS),--max-loaded-models "$(MAX_LOADED_MODELS)")

@@ -25,7 +25,7 @@ type Init struct {
 
 	File       string   `help:"File to write, with its schema beside it." default:"models.yaml"`
 	Stdout     bool     `help:"Print the file instead."`
-	EnginesDir []string `help:"Folders to look for llama-server in, besides this program's own and PATH." default:".cache/engines/llama-server/bin"`
+	EnginesDir []string `help:"Folders to look for llama-server in, besides this program's own and PATH."`
 }
 
 // Run looks at the machine and writes a models file that describes it. It overwrites none.

@@ -62,7 +62,7 @@ type HostSettings struct {
 	ConversationsURL   string `help:"Bucket for saved conversations, s3://BUCKET/PREFIX, where hosts find those of hosts that sleep or are gone. What is in it for more than a day should expire by a rule of its own."`
 
 	Recipes       string        `help:"File whose recipes: section adds to the shipped recipes, as the models file's does on the gateway; a runner takes command lines from no other place."`
-	EnginesDir    []string      `help:"Folders with engine programs, looked into before this program's own and PATH." default:".cache/engines/llama-server/bin"`
+	EnginesDir    []string      `help:"Folders with engine programs, looked into before this program's own and PATH."`
 	Sandbox       string        `help:"How engines are confined: auto (as far as this machine can), strict (no engine starts where a measure is missing), or off." enum:"auto,strict,off" default:"auto"`
 	EngineUser    string        `help:"User of engines where the runner is root: an account, UID, or UID:GID; default reveille-engine if there is one, else UID 60978, for engines whose files it can read."`
 	EngineMemory  string        `help:"Most memory that one engine may use, where the runner may make control groups. Default: what a healthy engine uses by its plan, with a margin, where that is known; never more than 90 % of the machine's."`
