@@ -1,6 +1,7 @@
 package models
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -11,7 +12,8 @@ import (
 // ready; methods are safe for concurrent use.
 type Uses struct {
 	mu   sync.Mutex
-	last map[state.CopyID]int64 // µs since the epoch on this machine's clock; entries are never removed
+	last map[state.CopyID]int64 // µs since the epoch on this machine's clock
+	most int                    // entries until those that the pool's state has had for long are removed
 }
 
 // Note records a use at this moment.
@@ -21,6 +23,10 @@ func (u *Uses) Note(host, model string) {
 	defer u.mu.Unlock()
 	if u.last == nil {
 		u.last = map[state.CopyID]int64{}
+	}
+	if len(u.last) > u.most {
+		maps.DeleteFunc(u.last, func(_ state.CopyID, at int64) bool { return now-at > time.Minute.Microseconds() })
+		u.most = 2*len(u.last) + 64
 	}
 	u.last[state.CopyID{Host: host, Model: model}] = now
 }

@@ -1,7 +1,9 @@
 package models
 
 import (
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"reveille/infra/state"
@@ -31,4 +33,18 @@ func TestLastUseKeepsTheOrderOfUses(t *testing.T) {
 	if at, own := u.LastOn(record("third", 0), "h"); own || at != now.UnixMilli()*1000 {
 		t.Errorf("a use through another gateway: %d, own: %v", at, own)
 	}
+}
+
+// What the pool's state has had for long is forgotten, so that models that come and go do not add up.
+func TestUsesForget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var u Uses
+		for i := range 10_000 {
+			u.Note("h", fmt.Sprint("user.", i))
+			time.Sleep(time.Second)
+		}
+		if n := len(u.last); n > 200 {
+			t.Errorf("%d uses are kept, of a minute and twice that at most", n)
+		}
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"time"
 
 	"reveille/infra/catalog"
@@ -43,6 +44,9 @@ func (c *copies) served(at state.CopyID, ended int64, now time.Time, window time
 // go to the existing copies, and to the new one once the mirror shows it. An idle copy is evicted like any idle model.
 func (g *Gate) addCopies(ctx context.Context) {
 	c, s := g.catalog(), g.mirror.Snapshot()
+	maps.DeleteFunc(g.copies.samples, func(_ state.CopyID, list []sample) bool { // of copies that are gone
+		return time.Since(list[len(list)-1].at) > 2*g.cfg.FairAfter
+	})
 	for _, m := range c.Models {
 		if m.Replicas.Max > 1 && s.Epoch != "" {
 			g.addCopy(ctx, s, c, m)
