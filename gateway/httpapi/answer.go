@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -383,6 +382,6 @@ func (b *responseBody) recoverPanic(err *error) {
 	if v := recover(); v != nil {
 		*err = fmt.Errorf("panic in an answer: %v", v)
 		b.err, b.end = *err, *err
-		b.x.call.s.log.Error("panic in an answer", "request", b.x.call.ID, "panic", v, "stack", string(debug.Stack()))
+		b.x.call.s.panicked("answer of "+b.x.call.ID, v)
 	}
 }

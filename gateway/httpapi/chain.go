@@ -163,10 +163,16 @@ const refusalLines = 10
 // streamHeaders are sent with every stream.
 var streamHeaders = []api.Header{{Name: "Cache-Control", Value: "no-cache"}, {Name: "X-Accel-Buffering", Value: "no"}}
 
+// panicked counts and logs a panic that was recovered.
+func (s *Server) panicked(what string, v any) {
+	s.m.panics.Inc()
+	s.log.Error("panic, contained", "in", what, "panic", v, "stack", string(debug.Stack()))
+}
+
 // release turns a panic into a 500, so that one request's failure affects no other, and releases the body.
 func (r *request) release() {
 	if v := recover(); v != nil {
-		r.s.log.Error("panic while serving", "request", r.ID, "route", r.RouteName(), "panic", v, "stack", string(debug.Stack()))
+		r.s.panicked(r.RouteName()+" "+r.ID, v)
 		r.keepBody = false
 		r.fail(api.New(api.InternalError, "The gateway could not handle this request."))
 	}

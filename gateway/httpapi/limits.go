@@ -17,6 +17,7 @@ import (
 // for it. Small bodies are always read, which is cheaper than checking twice. With Expect: 100-continue, no body is read
 // before expected has answered.
 func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+	defer s.web.Contain("head of a request") // its body is read then, and its handler meets the same panic
 	if n := h.ContentLength(); relay.Skippable(n) && len(h.Peek("Expect")) == 0 {
 		source := sourceOf(h)
 		hit := match(h)
@@ -33,7 +34,9 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestCo
 
 // expectContinue answers a client that asks before it sends its body (Expect: 100-continue). It refuses a request that its
 // headers alone rule out.
-func (s *Server) expectContinue(ctx *fasthttp.RequestCtx) int {
+func (s *Server) expectContinue(ctx *fasthttp.RequestCtx) (status int) {
+	status = fasthttp.StatusInternalServerError
+	defer s.web.Contain("head of a request")
 	r := s.newRequest(ctx)
 	err := r.authorize()
 	if err == nil {

@@ -16,6 +16,7 @@ import (
 type meters struct {
 	seconds      *metrics.PrometheusHistogram
 	streamErrors *metrics.Counter
+	panics       *metrics.Counter
 	broken       *metrics.Counter
 	answers      *answers
 
@@ -38,7 +39,7 @@ func newMeters(set *metrics.Set, gate *scheduling.Gate, mirror *state.Mirror, me
 	return meters{
 		seconds:      set.NewPrometheusHistogramExt("reveille_gateway_request_seconds", meter.Seconds),
 		streamErrors: set.NewCounter("reveille_gateway_stream_errors_total"), broken: set.NewCounter("reveille_gateway_answers_broken_total"),
-		answers:       &answers{set: set},
+		panics: set.NewCounter("reveille_gateway_panics_total"), answers: &answers{set: set},
 		droppedFields: set.NewCounter("reveille_gateway_body_fields_dropped_total"),
 	}
 }

@@ -149,7 +149,7 @@ func New(cfg Config) *Server {
 	s.set.NewGauge("reveille_gateway_access_log_dropped_total", func() float64 { return float64(cfg.AccessLog.Dropped()) })
 	s.set.NewGauge("reveille_gateway_requests_open", func() float64 { return float64(s.Open()) })
 	s.m = newMeters(s.set, cfg.Gate, cfg.Mirror, cfg.Memory)
-	s.web = web.Server{Watcher: s.watcher, Answered: s.m.answer, LocalAdmin: s.localAdmin}
+	s.web = web.Server{Watcher: s.watcher, Answered: s.m.answer, LocalAdmin: s.localAdmin, Panicked: s.panicked}
 	s.http = &fasthttp.Server{
 		Handler: s.handle, ErrorHandler: s.badRequest, HeaderReceived: s.headerReceived, ExpectHandler: s.expectContinue,
 		NoDefaultServerHeader: true, NoDefaultContentType: true, IdleTimeout: 60 * time.Second, ReadBufferSize: 16 << 10,

@@ -298,7 +298,7 @@ func TestPanicInAStream(t *testing.T) {
 			t.Errorf("it looks whole: %q", text)
 		}
 		s.settled()
-		if !strings.Contains(s.log.String(), "panic in an answer") {
+		if !strings.Contains(s.log.String(), "panic, contained") {
 			t.Error("not logged")
 		}
 		if r := s.ask("GET", "/health", ""); r.status != 200 {

@@ -171,8 +171,7 @@ func (s *Server) pageStream(r *request) error {
 	r.Answered(fasthttp.StatusOK)
 	r.Ctx.SetStatusCode(fasthttp.StatusOK)
 	r.Ctx.SetContentType(api.OpenAI.StreamType())
-	r.Ctx.Response.ImmediateHeaderFlush = true
-	r.Ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
+	r.Stream(func(w *bufio.Writer) {
 		defer viewer.Leave()
 		defer watch.Stop()
 		defer cancel()
@@ -204,6 +203,7 @@ func (s *Server) newHub() *ui.Hub {
 }
 
 func (s *Server) buildPage() (out ui.News) {
+	defer s.web.Contain("page")
 	src := s.pageSource()
 	s.history.OnSnapshot(time.Now(), src.Snapshot)
 	for feed, view := range map[ui.Feed]any{

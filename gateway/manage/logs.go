@@ -150,8 +150,7 @@ func (s *Service) streamLogs(r *web.Request, only string) error {
 	r.Answered(fasthttp.StatusOK)
 	r.Ctx.SetStatusCode(fasthttp.StatusOK)
 	r.Ctx.SetContentType(web.TextPlain)
-	r.Ctx.Response.ImmediateHeaderFlush = true
-	r.Ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
+	r.Stream(func(w *bufio.Writer) {
 		defer watch.Stop()
 		defer cancel()
 		f.run(ctx, w, history)

@@ -142,8 +142,7 @@ func (s *Service) streamPull(r *web.Request, m *catalog.Model, form pullForm, pu
 	r.Answered(fasthttp.StatusOK)
 	r.Ctx.Response.Header.Set("Cache-Control", "no-cache")
 	r.Ctx.SetContentType(form.media)
-	r.Ctx.Response.ImmediateHeaderFlush = true
-	r.Ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
+	r.Stream(func(w *bufio.Writer) {
 		defer watch.Stop()
 		defer cancel(nil)
 		ended := make(chan error, 1)

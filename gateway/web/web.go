@@ -2,6 +2,7 @@
 package web
 
 import (
+	"bufio"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -17,6 +18,15 @@ type Server struct {
 	Watcher    *relay.Watcher
 	Answered   func(route string, status int) // counts an answer
 	LocalAdmin func(*Request) error           // refuses a request without the local admin key, on a gateway without keys
+	Panicked   func(what string, v any)       // counts and logs a panic that was recovered
+}
+
+// Contain keeps a panic of what a goroutine does for one request, or for one part of the server, from ending the process. It must
+// be deferred.
+func (s *Server) Contain(what string) {
+	if v := recover(); v != nil {
+		s.Panicked(what, v)
+	}
 }
 
 // Request is one request on a route of the table. It belongs to the connection's goroutine.
@@ -43,6 +53,16 @@ func (r *Request) NeedsLocalAdmin() error { return r.LocalAdmin(r) }
 
 // Manages reports whether the request's key has the scope manage.
 func (r *Request) Manages() bool { return r.Key.Scopes&keys.Manage != 0 }
+
+// Stream answers with what write writes until it returns, at once and piece by piece. A panic in it ends the answer.
+func (r *Request) Stream(write func(*bufio.Writer)) {
+	server, route := r.Server, r.RouteName() // the request is recycled before the stream runs
+	r.Ctx.Response.ImmediateHeaderFlush = true
+	r.Ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
+		defer server.Contain(route)
+		write(w)
+	})
+}
 
 func (r *Request) RouteName() string {
 	if r.Match.Route == nil {
