@@ -73,7 +73,9 @@ func TestFullRedis(t *testing.T) {
 			must(t, b.rdb.ConfigSet(ctx, "save", "3600 1").Err())
 			must(t, os.RemoveAll(b.rdb.ConfigGet(ctx, "dir").Val()["dir"]))
 			must(t, b.rdb.BgSave(ctx).Err())
-			kit.Eventually(t, "a failed save", func() bool { return strings.Contains(b.rdb.Info(ctx, "persistence").Val(), "rdb_last_bgsave_status:err") })
+			kit.Eventually(t, "a failed save", func() bool {
+				return strings.Contains(b.rdb.Info(ctx, "persistence").Val(), "rdb_last_bgsave_status:err")
+			})
 		}
 		if snap, err := s.Snapshot(ctx); err != nil || snap.Hosts["h"] == nil {
 			t.Errorf("%s: a snapshot: %v", fault, err)

@@ -36,6 +36,9 @@ func Sources() map[string]string {
 	return out
 }
 
+// Plain reports whether the store found a server that does not know `#!lua`.
+func (s *Store) Plain() bool { return s.plain.Load() }
+
 // Breaker is a breaker by itself.
 type Breaker struct{ guarded }
 

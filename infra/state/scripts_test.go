@@ -161,10 +161,20 @@ func TestScriptsAreReloaded(t *testing.T) {
 	})
 }
 
-// TestHeaders checks that each script says what it does.
-func TestHeaders(t *testing.T) {
+// TestShebang checks that redis-server gets scripts that it can refuse before their first effect, and the embedded
+// Redis plain ones.
+func TestShebang(t *testing.T) {
+	s := newBench(t, testenv.Redis(t)).store()
+	_, err := s.Snapshot(ctx)
+	must(t, err)
+	equal(t, "plain on redis-server", s.Plain(), false)
+	s = newBench(t, testenv.MiniRedis(t).Addr()).store()
+	_, err = s.Snapshot(ctx)
+	must(t, err)
+	equal(t, "plain on miniredis", s.Plain(), true)
 	for name, src := range state.Sources() {
-		if !strings.HasPrefix(src, "#!lua\n-- "+name+": ") || !strings.Contains(src, "\n-- Returns ") || !strings.Contains(src, "\n-- Invariant: ") {
+		_, body, _ := strings.Cut(strings.TrimPrefix(src, "#!lua"), "\n")
+		if !strings.HasPrefix(src, "#!lua") || !strings.HasPrefix(body, "-- "+name+": ") || !strings.Contains(src, "\n-- Returns ") || !strings.Contains(src, "\n-- Invariant: ") {
 			t.Errorf("%s.lua: the header must say #!lua, what it does, what it returns and its invariant", name)
 		}
 	}

@@ -39,6 +39,7 @@ type Store struct {
 	rdb        redis.UniversalClient
 	responses  redis.UniversalClient // connections of their own for stored responses, with longer timeouts
 	keys       keys
+	plain      atomic.Bool // see script.run
 	secret     []byte
 	unverified bool
 	sealer     *sealer
@@ -119,10 +120,10 @@ func (s *Store) run(ctx context.Context, c redis.UniversalClient, name string, a
 	}
 	args = append([]any{now}, args...)
 	sc := scripts()[name]
-	out, err := sc.Run(ctx, c, []string{s.keys.prefix}, args...).Result()
+	out, err := sc.run(ctx, c, &s.plain, s.keys.prefix, args...).Result()
 	if redis.HasErrorPrefix(err, "READONLY") {
 		// A demoted primary refused before any effect, and its connection was dropped: ask its successor.
-		out, err = sc.Run(ctx, c, []string{s.keys.prefix}, args...).Result()
+		out, err = sc.run(ctx, c, &s.plain, s.keys.prefix, args...).Result()
 	}
 	return out, err
 }

@@ -137,7 +137,7 @@ func (s *l2) run(ctx context.Context) {
 // write writes an entry, if the quota and the key's hash have room for it.
 func (s *l2) write(ctx context.Context, p put) error {
 	if !s.writes.Allow() {
-		return errors.New("Redis did not answer lately")
+		return errors.New("no answer of Redis lately")
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout+fetchTime(int64(len(p.e.Floats))))
 	defer cancel()

@@ -1,5 +1,6 @@
-#!lua
--- snapshot: reads what decisions and mirrors need, about the whole pool or some hosts.
+#!lua flags=no-writes,allow-oom
+-- snapshot: reads what decisions and mirrors need, about the whole pool or some hosts. A server that is full, or whose disk fails,
+-- answers; one that is no primary any more refuses, as it does the scripts that write.
 -- KEYS[1] prefix
 -- ARGV[2] most hosts to describe  [3] number of requested hosts, '' for the whole pool
 -- ARGV[4…] those hosts, then models: hosts with a copy or a load of them are included
@@ -9,6 +10,10 @@
 -- name, state, seen_ms, rev, … of each. The last two are as from HGETALL, and {} if hosts are requested or ARGV[2] is 0.
 -- Invariant: reads only, all in one step.
 -- include changes
+local info = redis.pcall('INFO', 'replication')
+if type(info) == 'string' and string.find(info, 'role:slave', 1, true) then
+  return redis.error_reply('READONLY this server is not the primary')
+end
 local all, most = ARGV[3] == '', tonumber(ARGV[2])
 local tables = all and most > 0
 local names, further, revs, count = {}, {}, {}, redis.call('SCARD', P .. 'hosts')
