@@ -185,7 +185,8 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer, history bool) {
 				continue
 			}
 			open[src.key()] = true
-			f.work.Go(func() { f.follow(ctx, src, history) })
+			past := history
+			f.work.Go(func() { f.follow(ctx, src, past) })
 		}
 		history = true
 		for waits := true; waits; {
