@@ -24,7 +24,7 @@ type part struct {
 	member string // that holds its content
 	needed bool
 	check  func(*content, jsonscan.Value) error // of that member; nil: engines fetch and decode nothing in it
-	asText func(part jsonscan.Value) []byte     // the text, quoted, that stands for a part which engines do not know; nil: they do
+	asText bool                                 // engines do not know it: its texts stand for it
 }
 
 // The parts by type.
@@ -39,18 +39,18 @@ var (
 	resultParts = map[string]part{
 		"text":           {member: "text"},
 		"image":          {member: "source", needed: true, check: (*content).imageSource},
-		"document":       {member: "source", needed: true, check: (*content).textSource, asText: textsOf},
-		"search_result":  {member: "content", asText: textsOf},
-		"tool_reference": {asText: textsOf},
+		"document":       {member: "source", needed: true, check: (*content).textSource, asText: true},
+		"search_result":  {member: "content", asText: true},
+		"tool_reference": {asText: true},
 	}
 	anthropicParts = map[string]part{
 		"text": resultParts["text"], "image": resultParts["image"], "document": resultParts["document"],
 		"search_result": resultParts["search_result"],
 		// What Anthropic's own tools did, in a history that began there.
-		"server_tool_use": {asText: textsOf}, "web_search_tool_result": {asText: textsOf}, "web_fetch_tool_result": {asText: textsOf},
-		"code_execution_tool_result": {asText: textsOf}, "bash_code_execution_tool_result": {asText: textsOf},
-		"text_editor_code_execution_tool_result": {asText: textsOf}, "mcp_tool_use": {asText: textsOf}, "mcp_tool_result": {asText: textsOf},
-		"container_upload": {asText: textsOf},
+		"server_tool_use": {asText: true}, "web_search_tool_result": {asText: true}, "web_fetch_tool_result": {asText: true},
+		"code_execution_tool_result": {asText: true}, "bash_code_execution_tool_result": {asText: true},
+		"text_editor_code_execution_tool_result": {asText: true}, "mcp_tool_use": {asText: true}, "mcp_tool_result": {asText: true},
+		"container_upload": {asText: true},
 		"tool_use":         {member: "input"}, "thinking": {member: "thinking"}, "redacted_thinking": {member: "data"},
 		"tool_result": {member: "content", check: func(c *content, v jsonscan.Value) error {
 			w := jsonscan.WalkOf(v.Raw)
@@ -143,15 +143,15 @@ func (c *content) part(v jsonscan.Value, parts map[string]part) error {
 			}
 			return true, err
 		}
-		return plainMembers[string(name)] || p.asText != nil, nil
+		return plainMembers[string(name)] || p.asText, nil
 	})
 	switch {
 	case err != nil:
 		return err
 	case p.needed && !found:
 		return c.missing(p.member)
-	case p.asText != nil:
-		replace(v, p.asText(v))
+	case p.asText:
+		replace(v, textsOf(v))
 	case image != nil:
 		c.loose = append(c.loose, loosePart{v.Raw, slices.Concat([]byte(`{"type":"image_url","image_url":{"url":`), image, []byte(`}}`))})
 	}

@@ -114,8 +114,8 @@ func (f *Function) UnmarshalJSON(b []byte) error {
 type calls []Call
 
 // settle gives pieces of calls the index of their call in the answer, and leaves out names that are told again. A piece adds to
-// the call with its id or, without an id, to the last one with its index; to the last one of all where it has neither. A name after
-// complete arguments begins another call.
+// the call with its id or, without an id, to the last one with its index, which is 0 where it has none. A name after complete
+// arguments begins another call.
 func (s *calls) settle(pieces []Call) {
 	for i := range pieces {
 		p := &pieces[i]

@@ -29,10 +29,8 @@ func FromJina(body []byte) ([]byte, error) {
 		if v[4].Bool() || v[5].Set() {
 			body, err = jsonscan.Set(body, "truncate", []byte("true"))
 		}
-		for _, name := range names[4:] {
-			if err == nil {
-				body, err = jsonscan.Remove(body, name)
-			}
+		if err == nil {
+			body, err = jsonscan.Remove(body, names[4:]...)
 		}
 		if err != nil {
 			return nil, api.BadJSON(err)
