@@ -130,45 +130,6 @@ func TestPipeWithoutReader(t *testing.T) {
 	}
 }
 
-// A file that is renamed or removed, as rotation does it, is opened anew.
-func TestRotated(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "access.log")
-	l, end, err := Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	holds := func(file, request string) bool {
-		text, err := os.ReadFile(file)
-		return err == nil && strings.Contains(string(text), request)
-	}
-	await := func(file, request string) {
-		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); !holds(file, request); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s has no line of %s", filepath.Base(file), request)
-			}
-		}
-	}
-	l.Write(Entry{Request: "r-1"})
-	await(file, "r-1")
-	if err := os.Rename(file, file+".1"); err != nil {
-		t.Fatal(err)
-	}
-	l.Write(Entry{Request: "r-2"})
-	await(file, "r-2")
-	if holds(file, "r-1") || holds(file+".1", "r-2") {
-		t.Error("lines are in the wrong file")
-	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
-	l.Write(Entry{Request: "r-3"})
-	end()
-	if !holds(file, "r-3") || l.Dropped() != 0 {
-		t.Errorf("after its removal the file does not have the last line; %d were dropped", l.Dropped())
-	}
-}
-
 func TestOff(t *testing.T) {
 	l, end, err := Open("")
 	if l != nil || err != nil {

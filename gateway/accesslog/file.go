@@ -14,10 +14,8 @@ const (
 )
 
 // Log is an access log. Lines are written by one goroutine: whoever writes one does not wait for a slow disk or a reader of standard
-// output that has stopped. Lines that find its queue full are dropped. A file that was renamed or removed is opened anew by its
-// name, so that it may be rotated either way. It is safe for concurrent use. A nil Log writes nothing.
+// output that has stopped. Lines that find its queue full are dropped. It is safe for concurrent use. A nil Log writes nothing.
 type Log struct {
-	name    string // "-" is standard output
 	f       *os.File
 	lines   chan []byte
 	dropped atomic.Int64
@@ -31,9 +29,9 @@ func Open(name string) (log *Log, end func(), err error) {
 	if name == "" {
 		return nil, func() {}, nil
 	}
-	l := &Log{name: name, f: os.Stdout, lines: make(chan []byte, queued), stop: make(chan struct{}), done: make(chan struct{})}
+	l := &Log{f: os.Stdout, lines: make(chan []byte, queued), stop: make(chan struct{}), done: make(chan struct{})}
 	if name != "-" {
-		if l.f, err = l.open(); err != nil {
+		if l.f, err = open(name); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -49,12 +47,12 @@ func (l *Log) Dropped() int64 {
 	return l.dropped.Load()
 }
 
-// open opens the file by its name. A pipe that nobody reads yet is opened for both directions: for writing alone, open(2) waits for
+// open opens a file to append to it. A pipe that nobody reads yet is opened for both directions: for writing alone, open(2) waits for
 // a reader or fails.
-func (l *Log) open() (*os.File, error) {
-	opened, err := os.OpenFile(l.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o600)
+func open(name string) (*os.File, error) {
+	opened, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o600)
 	if errors.Is(err, syscall.ENXIO) {
-		return os.OpenFile(l.name, os.O_RDWR, 0)
+		return os.OpenFile(name, os.O_RDWR, 0)
 	}
 	return opened, err
 }
@@ -86,7 +84,7 @@ func (l *Log) run() {
 			for len(l.lines) > 0 {
 				l.write(<-l.lines)
 			}
-			if l.name != "-" {
+			if l.f != os.Stdout {
 				_ = l.f.Close() // each line was written
 			}
 			return
@@ -94,25 +92,8 @@ func (l *Log) run() {
 	}
 }
 
-// write writes a line to the file that has the name now.
 func (l *Log) write(line []byte) {
-	if l.name != "-" {
-		l.follow()
-	}
 	if _, err := l.f.Write(line); err != nil {
 		l.dropped.Add(1) // a full disk must not fail requests
-	}
-}
-
-// follow opens the file anew if another has its name, or none. What cannot be opened leaves the old one.
-func (l *Log) follow() {
-	if named, err := os.Stat(l.name); err == nil {
-		if mine, err := l.f.Stat(); err == nil && os.SameFile(named, mine) {
-			return
-		}
-	}
-	if fresh, err := l.open(); err == nil {
-		_ = l.f.Close() // each line was written
-		l.f = fresh
 	}
 }
