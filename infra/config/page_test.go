@@ -37,7 +37,7 @@ func TestConfigurationPage(t *testing.T) {
 	}
 	var page strings.Builder
 	page.WriteString(preface)
-	seen := map[string]bool{"help": true, "version": true, "man": true}
+	seen := map[string]bool{"help": true, "version": true}
 	for _, section := range []struct {
 		title, about string
 		settings     any

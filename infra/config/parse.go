@@ -42,7 +42,7 @@ func (c *Command) Run(ctx context.Context, out io.Writer) error {
 // Parse fills settings, a pointer to a program's settings or to a struct of its commands, from the command line args
 // (without the program's name), the environment, and the defaults, in this order of precedence. A setting's variable is
 // EnvPrefix and its flag's name in upper snake case; an empty one counts as not set. Parse calls the settings' method
-// Validate if they have one. With --help, --version or --man, Parse prints what is asked for and ends the program.
+// Validate if they have one. With --help or --version, Parse prints what is asked for and ends the program.
 //
 // A field's default is its value, or else its tag default. These tags describe it: help; enum, the values that it may have;
 // short; env, its variable where that is not its name, and plain, a variable without the prefix; arg for an argument,
@@ -57,7 +57,6 @@ func Parse(settings any, name, description string, args []string) (*Command, err
 		_, err := fmt.Println(Version())
 		return exit(err)
 	})
-	root.Flags().BoolFunc("man", "Print the manual page and exit.", func(string) error { return exit(writeMan(os.Stdout, root)) })
 	root.SetArgs(joinLimits(args))
 	if err := root.Execute(); err != nil {
 		return nil, err

@@ -37,7 +37,7 @@ func TestEverySettingHasItsVariable(t *testing.T) {
 			}
 			want := map[string]string{}
 			c.Flags.VisitAll(func(f *pflag.Flag) {
-				if f.Name == "help" || f.Name == "version" || f.Name == "man" {
+				if f.Name == "help" || f.Name == "version" {
 					return
 				}
 				variable := "REVEILLE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))

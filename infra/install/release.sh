@@ -8,12 +8,11 @@ cd "$(dirname "$0")/../.."
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-mkdir -p "$scratch"/share/man/man1 "$scratch"/share/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
-ours() { program=$1; shift; go run -ldflags "-X reveille/infra/config.version=$version" "./$program" "$@"; }
-for program in gateway runner warmer; do ours $program --man >"$scratch/share/man/man1/$program.1"; done
-ours gateway completion bash >"$scratch/share/bash-completion/completions/gateway"
-ours gateway completion zsh >"$scratch/share/zsh/site-functions/_gateway"
-ours gateway completion fish >"$scratch/share/fish/vendor_completions.d/gateway.fish"
+mkdir -p "$scratch"/share/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
+completion() { go run ./gateway completion "$1"; }
+completion bash >"$scratch/share/bash-completion/completions/gateway"
+completion zsh >"$scratch/share/zsh/site-functions/_gateway"
+completion fish >"$scratch/share/fish/vendor_completions.d/gateway.fish"
 for arch; do
   name=reveille_${version}_linux_$arch
   root=$scratch/$name
