@@ -173,29 +173,6 @@ func TestPSBoot(t *testing.T) {
 	}
 }
 
-func TestPSPlan(t *testing.T) {
-	r, _ := gateway(t, 200, `{"all_models_loaded":[
-		{"model_name":"one","runner":"here","plan":{"kind":"paged","context":8192,"n_batch":512,"n_ubatch":512,"parallel":4,"kv_bytes":64487424,"estimate":419430400,"need":440401920,"ruled":"measured","measured":440401920,"share":1073741824,"reason":"why"}},
-		{"model_name":"two","runner":"here","plan":{"kind":"plain","estimate":104857600,"need":104857600,"ruled":"estimate"}},
-		{"model_name":"three","runner":"here","plan":{"kind":"plain","measured":1048576}}]}`)
-	var out bytes.Buffer
-	if err := (&PS{Remote: r, Plan: true}).Run(t.Context(), &out); err != nil {
-		t.Fatal(err)
-	}
-	var got [][]string
-	for line := range strings.Lines(out.String()) {
-		got = append(got, strings.Fields(line))
-	}
-	for i, want := range [][]string{
-		{"ESTIMATE", "MEASURED", "DIFFERENCE", "NEED", "RULED", "BY"}, {"400", "MiB", "420", "MiB", "+5", "%", "420", "MiB", "measured"},
-		{"100", "MiB", "-", "-", "100", "MiB", "estimate", "0", "MiB"}, {"-", "1", "MiB", "-", "0", "MiB", "-", "0", "MiB"},
-	} {
-		if len(got) != 4 || !strings.Contains(strings.Join(got[i], " "), strings.Join(want, " ")) {
-			t.Errorf("row %d: want %v in\n%s", i, want, &out)
-		}
-	}
-}
-
 func TestCheck(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "models.yaml")
 	var out bytes.Buffer

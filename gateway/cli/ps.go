@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -23,7 +22,6 @@ import (
 // PS is `gateway ps`.
 type PS struct {
 	Remote
-	Plan  bool `help:"Show how each loaded model was planned instead."`
 	Watch bool `short:"w" help:"Show it again every two seconds, until Ctrl-C."`
 }
 
@@ -64,17 +62,18 @@ const maxFound = 2000
 const maxReason = 200
 
 type modelCopy struct {
-	Name     string  `json:"model_name"`
-	Type     string  `json:"type"`
-	Device   string  `json:"device"`
-	Runner   string  `json:"runner"`
-	PID      int     `json:"pid"`
-	LastUse  float64 `json:"last_use"`
-	Busy     bool    `json:"is_busy"`
-	Pinned   bool    `json:"pinned"`
-	Recipe   string  `json:"recipe"`
-	LoadTime int64   `json:"load_ms"`
-	Plan     plan    `json:"plan"`
+	Name    string  `json:"model_name"`
+	Type    string  `json:"type"`
+	Device  string  `json:"device"`
+	Runner  string  `json:"runner"`
+	PID     int     `json:"pid"`
+	LastUse float64 `json:"last_use"`
+	Busy    bool    `json:"is_busy"`
+	Pinned  bool    `json:"pinned"`
+	Recipe  string  `json:"recipe"`
+	Plan    struct {
+		GPUs []int `json:"gpus"`
+	} `json:"plan"`
 }
 
 // devices are the copy's devices, with the GPUs that it uses where it was given some of them.
@@ -87,25 +86,6 @@ func (m modelCopy) devices() string {
 		}
 	}
 	return strings.Join(out, " ")
-}
-
-// plan is how a runner planned a load.
-type plan struct {
-	Kind     string `json:"kind"`
-	GPUs     []int  `json:"gpus"`
-	Context  int    `json:"context"`
-	NBatch   int    `json:"n_batch"`
-	NUBatch  int    `json:"n_ubatch"`
-	Parallel int    `json:"parallel"`
-	KVBytes  int64  `json:"kv_bytes"`
-	Estimate int64  `json:"estimate"`
-	Need     int64  `json:"need"`
-	Ruled    string `json:"ruled"`
-	Measured int64  `json:"measured"`
-	Share    int64  `json:"share"`
-	Reason   string `json:"reason"`
-	Forgets  string `json:"forgets"`
-	Widened  int64  `json:"widened"`
 }
 
 // watchEvery is the pause between two looks of --watch.
@@ -159,9 +139,6 @@ func (c *PS) show(ctx context.Context, out io.Writer) error {
 	var h health
 	if err := json.Unmarshal(raw, &h); err != nil {
 		return err
-	}
-	if c.Plan {
-		return h.plans(out)
 	}
 	on := map[string]int{}
 	for _, m := range slices.Concat(h.Models, h.Retired) {
@@ -217,53 +194,6 @@ func (c *PS) show(ctx context.Context, out io.Writer) error {
 	_, err := fmt.Fprintf(out, "\n%s waiting\n", count(h.Waiting, "request"))
 	return err
 }
-
-// plans prints the plan of each loaded model.
-func (h health) plans(out io.Writer) error {
-	w := term.Table(out)
-	fmt.Fprintln(w, "MODEL\tHOST\tPLAN\tCONTEXT\tN_BATCH\tN_UBATCH\tPARALLEL\tKV CACHE\tESTIMATE\tMEASURED\tDIFFERENCE\tNEED\tRULED BY\tSHARE\tWHY\tCONVERSATIONS")
-	for _, m := range h.Models {
-		p := m.Plan
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.Runner, p.Kind, p.Context, p.NBatch, p.NUBatch, p.Parallel,
-			mib(p.KVBytes), known(p.Estimate, mib(p.Estimate)), known(p.Measured, mib(p.Measured)), p.difference(), mib(p.Need), p.ruledBy(), mib(p.Share), p.Reason, p.conversations())
-	}
-	return w.Flush()
-}
-
-// difference is how much more than estimated an engine took, in percent of the estimate.
-func (p plan) difference() string {
-	if p.Estimate <= 0 {
-		return "-"
-	}
-	return known(p.Measured, fmt.Sprintf("%+.0f %%", (float64(p.Measured)/float64(p.Estimate)-1)*100))
-}
-
-// ruledBy is where the need comes from.
-func (p plan) ruledBy() string {
-	return cmp.Or(term.Line(p.Ruled, maxReason), "-")
-}
-
-// conversations is why those of the model do not survive an unload, or what that takes beyond its files.
-func (p plan) conversations() string {
-	switch {
-	case p.Forgets != "":
-		return "not saved: " + term.Line(p.Forgets, maxReason)
-	case p.Widened > 0:
-		return "window widened by " + mib(p.Widened)
-	}
-	return "-"
-}
-
-// known is text, or a dash if n is not known.
-func known(n int64, text string) string {
-	if n <= 0 {
-		return "-"
-	}
-	return text
-}
-
-// mib is a size in MiB, rounded up.
-func mib(n int64) string { return fmt.Sprintf("%d MiB", (n+1<<20-1)>>20) }
 
 // ago is a Unix time as people say it.
 func ago(unix float64) string {
