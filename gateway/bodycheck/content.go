@@ -116,11 +116,11 @@ func (c *content) part(v jsonscan.Value, parts map[string]part) error {
 	if v.Kind == jsonscan.String {
 		return nil
 	}
-	var kind [1]jsonscan.Value
-	if v.Kind != jsonscan.Object || jsonscan.Scan(v.Raw, []string{"type"}, kind[:]) != nil {
+	if v.Kind != jsonscan.Object {
 		return c.invalid("A content part must be an object.")
 	}
-	p, known := parts[kind[0].String()]
+	kind := member(v, "type")
+	p, known := parts[kind.String()]
 	if !known {
 		return c.refuse("A content part's type is not accepted here.")
 	}
@@ -129,7 +129,7 @@ func (c *content) part(v jsonscan.Value, parts map[string]part) error {
 	err := filter(v, func(name []byte, v jsonscan.Value) (keep bool, err error) {
 		switch string(name) {
 		case "type": // parsers may differ in which one of several they take
-			if !bytes.Equal(v.Raw, kind[0].Raw) {
+			if !bytes.Equal(v.Raw, kind.Raw) {
 				err = c.refuse("A content part has two types.")
 			}
 			return true, err

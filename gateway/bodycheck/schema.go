@@ -47,12 +47,16 @@ func (c *Check) constraints(model func() Model) error {
 }
 
 // member returns a member of an object.
-func member(v jsonscan.Value, name string) jsonscan.Value {
-	var found [1]jsonscan.Value
-	if v.Kind == jsonscan.Object {
-		_ = jsonscan.Scan(v.Raw, []string{name}, found[:]) // v is part of a valid body
+func member(v jsonscan.Value, name string) (found jsonscan.Value) {
+	if v.Kind != jsonscan.Object {
+		return found
 	}
-	return found[0]
+	for m := jsonscan.MembersOf(v); m.Next(); {
+		if string(m.Name()) == name {
+			found = m.Value()
+		}
+	}
+	return found
 }
 
 // isConstraint reports whether a format is more than a plain text.

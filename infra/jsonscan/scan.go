@@ -26,6 +26,7 @@ func Scan(body []byte, keys []string, out []Value) error {
 // and Err nil, what was read may be the beginning of a document that is not valid.
 type Members struct {
 	container
+	valid bool // the document is part of one that was read
 	err   error
 	value Value
 	start int // of the value
@@ -43,6 +44,9 @@ func Open(body []byte) (Members, error) {
 	return Members{container: open(body, i)}, nil
 }
 
+// MembersOf returns the members of an object in a document that was read. Next does not validate it again.
+func MembersOf(v Value) Members { return Members{container: open(v.Raw, 0), valid: true} }
+
 // Next reads one member. It returns false at the end of the document, which it then has validated to the last byte, or
 // with an error.
 func (m *Members) Next() bool {
@@ -55,7 +59,12 @@ func (m *Members) Next() bool {
 		}
 	default:
 		m.start = m.pos
-		if m.pos, err = skipValue(m.b, m.start, 1); err == nil {
+		if m.valid {
+			m.pos = passValue(m.b, m.start)
+		} else {
+			m.pos, err = skipValue(m.b, m.start, 1)
+		}
+		if err == nil {
 			m.value = Value{Kind: kindOf(m.b[m.start]), Raw: m.b[m.start:m.pos:m.pos]}
 		}
 	}

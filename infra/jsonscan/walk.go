@@ -1,5 +1,7 @@
 package jsonscan
 
+import "bytes"
+
 // Walk reads a JSON value that is known to be valid: one that [Scan] or [Members] has read, or a part of one. It goes
 // forward only and does not allocate. It goes to the end of a text that is not valid.
 type Walk struct {
@@ -21,12 +23,52 @@ func (w *Walk) Kind() Kind {
 // Raw passes the value and returns it.
 func (w *Walk) Raw() Value {
 	kind, from := w.Kind(), w.i
-	var err error
-	if w.i, err = skipValue(w.b, from, 0); err != nil {
-		w.i = len(w.b)
-		return Value{}
-	}
+	w.i = passValue(w.b, from)
 	return Value{Kind: kind, Raw: w.b[from:w.i:w.i]}
+}
+
+// passValue returns the index behind the valid value at b[i].
+func passValue(b []byte, i int) int {
+	for depth := 0; i < len(b); i++ {
+		switch b[i] {
+		case '"':
+			i = passString(b, i)
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		default:
+			if depth > 0 {
+				continue
+			}
+			if n := bytes.IndexAny(b[i:], ",]} \t\r\n"); n >= 0 {
+				return i + n
+			}
+			return len(b)
+		}
+		if depth <= 0 {
+			return min(i+1, len(b))
+		}
+	}
+	return len(b)
+}
+
+// passString returns the index of the quote that closes the string at b[i].
+func passString(b []byte, i int) int {
+	for {
+		n := bytes.IndexByte(b[i+1:], '"')
+		if n < 0 {
+			return len(b)
+		}
+		i += 1 + n
+		escapes := i
+		for b[escapes-1] == '\\' {
+			escapes--
+		}
+		if (i-escapes)%2 == 0 {
+			return i
+		}
+	}
 }
 
 // Object passes the object that the walk stands before. For each member it calls fn with the name, unescaped; fn passes
