@@ -75,7 +75,7 @@ func (r *request) parse() (*call, error) {
 	if c.model, err = r.s.dir.Resolve(&r.Key, name, route); err != nil {
 		return nil, err
 	}
-	c.requestedModel = name
+	c.requestedModel, c.model = name, r.fallback(c.model)
 	if route.Type != "" && c.model.Type != route.Type {
 		return nil, api.Newf(api.ModelTypeMismatch, "The model '%s' is of type %s; this route needs one of type %s.", c.model.ID, c.model.Type, route.Type).WithParam("model")
 	}

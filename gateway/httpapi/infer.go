@@ -118,8 +118,8 @@ func (x *exchange) run() (err error) {
 		err = notLoaded(x.call.model.ID)
 	} else if x.load != nil && x.route.wait.policy == "block" && x.route.state == "unloaded" {
 		err = x.load(x)
-	} else {
-		err = x.coldPolicy()
+	} else if x.route.wait.policy == "fail" {
+		err = x.failCold()
 	}
 	if err != nil {
 		return err

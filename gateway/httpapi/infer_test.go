@@ -124,6 +124,11 @@ func TestPatience(t *testing.T) {
 	if r := s.ask("POST", chatPath, chatBody, "x-cold-wait: fallback"); r.status != 200 || r.header.Get("X-Model") != "spare" || !strings.Contains(string(s.got()[0].body), `"spare"`) {
 		t.Errorf("fallback: %d %v", r.status, r.header)
 	}
+	s.warm("llama")
+	schema := `{"model":"same","messages":[{}],"max_tokens":1,"output_config":{"format":{"type":"json_schema","schema":{}}}}`
+	if r := s.ask("POST", "/v1/messages", schema, "x-cold-wait: fallback"); r.status != 400 {
+		t.Errorf("a body that the fallback does not take: %d %s", r.status, r.text)
+	}
 	if r := s.ask("POST", "/v1/messages", `{"model":"chat","messages":[{}],"max_tokens":1}`, "x-wait-timeout: 0"); r.status != 529 {
 		t.Errorf("Anthropic: %d %s", r.status, r.text)
 	}

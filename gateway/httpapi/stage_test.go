@@ -36,7 +36,7 @@ defaults: {models: {embedding: vec, reranking: rank}}
 models:
   chat: {type: llm, recipe: standin, device: cpu, aliases: [nick], fallback: [spare]}
   spare: {type: llm, recipe: standin, device: cpu}
-  same: {type: llm, recipe: standin, device: cpu}
+  same: {type: llm, recipe: standin, device: cpu, fallback: [llama]}
   Same: {type: llm, recipe: standin, device: cpu}
   vec: {type: embedding, recipe: standin, device: cpu}
   cut: {type: embedding, recipe: standin, device: cpu, dimensions: true}

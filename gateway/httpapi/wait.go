@@ -10,6 +10,7 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/gateway/scheduling"
+	"reveille/infra/catalog"
 )
 
 // waitPolicy is how a client wants to wait for a cold model.
@@ -57,30 +58,35 @@ type routing struct {
 	refusals    refusals
 }
 
-// coldPolicy applies x-cold-wait to a model that is not loaded: fail and fallback do not wait.
-func (x *exchange) coldPolicy() error {
-	gate := x.call.s.cfg.Gate
-	switch x.route.wait.policy {
-	case "fallback":
-		for _, id := range x.call.model.Fallback {
-			endpoint, warm := gate.Endpoint(id)
-			m, known := x.call.s.cfg.Catalog().Model(id)
-			if !warm || !known || m.Type != x.call.model.Type || !x.call.Key.Allows(id) {
-				continue
-			}
-			x.call.model, x.route.state, x.route.endpoint, x.route.hasEndpoint = m, "loaded", endpoint, true
-			return x.call.setModelName()
+// fallback returns the first of a cold model's fallbacks that is loaded, if the client asks for one rather than wait, else
+// the model itself. It runs before all that depends on the model.
+func (r *request) fallback(m *catalog.Model) *catalog.Model {
+	gate := r.s.cfg.Gate
+	if string(r.Ctx.Request.Header.Peek(api.HeaderColdWait)) != "fallback" {
+		return m
+	}
+	if _, warm := gate.Endpoint(m.ID); warm {
+		return m
+	}
+	for _, id := range m.Fallback {
+		_, warm := gate.Endpoint(id)
+		next, known := r.s.cfg.Catalog().Model(id)
+		if warm && known && next.Type == m.Type && r.Key.Allows(id) {
+			return next
 		}
-	case "fail":
-		w, err := gate.Enter(scheduling.WaitRequest{Model: x.call.model.ID, Background: true, Account: loadCharge{x}})
-		if err != nil {
-			return err
-		}
-		x.route.ahead = w.Ahead()
-		_, _, err = w.Result()
+	}
+	return m
+}
+
+// failCold queues the load of a model that is not loaded and returns the error for a client that does not wait for it.
+func (x *exchange) failCold() error {
+	w, err := x.call.s.cfg.Gate.Enter(scheduling.WaitRequest{Model: x.call.model.ID, Background: true, Account: loadCharge{x}})
+	if err != nil {
 		return err
 	}
-	return nil // none is loaded: wait like any other
+	x.route.ahead = w.Ahead()
+	_, _, err = w.Result()
+	return err
 }
 
 // loadCharge charges the account of an exchange for its waits and for at most one load, however often it goes back to the
