@@ -105,7 +105,7 @@ func TestPS(t *testing.T) {
 		{"model_name":"split","type":"llm","device":"gpu","runner":"here","plan":{"gpus":[1,3]}}],
 		"models_retired":[{"model_name":"one","type":"llm","device":"cpu","runner":"here","pid":5,"recipe":"llamacpp","is_busy":true}],
 		"models_loading":[{"model_name":"two","type":"embedding","state":"queued","waiting":3}],"runners":[{"id":"here","state":"ready","devices":"cpu npu",
-		"sandbox":{"mode":"auto","on":["files"],"missing":{"pids":"why","memory":"why"}},
+		"sandbox":{"mode":"auto","on":["files"],"missing":["memory","pids"]},
 		"found":{"devices":[{"kind":"cpu","total":34359738368,"source":"system"},{"kind":"gpu","name":"A\nPU \u001b[2J","total":1073741824,"source":"llama-server"},
 		{"kind":"gpu","index":1,"name":"A\nPU \u001b[2J","total":1073741824,"source":"llama-server"}],"missing":["npu: device files: none"]}}]}`)
 	var out bytes.Buffer

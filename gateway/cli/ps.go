@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -43,8 +42,8 @@ type health struct {
 		Devices string `json:"devices"`
 		PowerOn bool   `json:"power_off_pending"`
 		Sandbox struct {
-			Mode    string            `json:"mode"`
-			Missing map[string]string `json:"missing"`
+			Mode    string   `json:"mode"`
+			Missing []string `json:"missing"`
 		} `json:"sandbox"`
 		Found devices.Found `json:"found"`
 		Boot  struct {
@@ -149,7 +148,7 @@ func (c *PS) show(ctx context.Context, out io.Writer) error {
 	for _, r := range h.Runners {
 		box := r.Sandbox.Mode
 		if box != "off" && len(r.Sandbox.Missing) > 0 {
-			box += ", without " + strings.Join(slices.Sorted(maps.Keys(r.Sandbox.Missing)), " ")
+			box += ", without " + strings.Join(r.Sandbox.Missing, " ")
 		}
 		if r.PowerOn {
 			r.State += ", not known to be off"

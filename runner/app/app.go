@@ -130,7 +130,7 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 	launcher := &launch.Launcher{
 		Spawner: spawner, Marker: marker, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
 		Meters: batch.NewMeters(set), Weights: cache, CallTimeout: httpapi.LongAnswer * s.FirstByte,
-		FixedMemory: s.EngineMemory != "", Conversations: talks,
+		Conversations: talks,
 	}
 	m := newCloudMachine(s.InstanceSettings, log)
 	defer m.close()

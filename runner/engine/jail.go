@@ -15,7 +15,7 @@ import (
 func jail(s Spec, argv, env []string, dir string) sandbox.Jail {
 	needs := s.Recipe.Sandbox
 	j := sandbox.Jail{
-		Program: argv[0], Dir: dir, Pids: needs.Pids, Memory: s.Memory,
+		Program: argv[0], Dir: dir, Pids: needs.Pids,
 		OpenFiles: needs.Files == recipe.SandboxOpen, OpenNet: needs.Network == recipe.SandboxOpen,
 		Read: append(modelFiles(s.Checkpoint), modelFiles(s.MMProj)...), Write: expandHome(needs.Write),
 	}

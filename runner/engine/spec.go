@@ -26,7 +26,6 @@ type Spec struct {
 	Host   string
 	Port   int
 	Socket string
-	Memory int64  // most bytes of the host's memory, 0 for what any engine may use
 	APIKey string // given to the engine where the recipe has a place for it
 	GPUs   GPUs
 	// Slots lets the engine save the state of conversations in its private folder, see [Process.Dir].

@@ -44,8 +44,6 @@ type Launcher struct {
 	Weights     *weights.Cache  // fetches missing weights; nil disables fetching
 	// Conversations keeps those of llama-server over loads; nil keeps none.
 	Conversations *conversations.Store
-	// FixedMemory keeps the sandbox's memory limit for every engine, whatever its plan says.
-	FixedMemory bool
 
 	plans plan.Reader
 	files modelfile.Checker
@@ -89,9 +87,6 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	spec := engine.Spec{
 		Recipe: *r, Model: m.ID, Checkpoint: f.checkpoint, MMProj: f.mmproj, Type: m.Type, Devices: m.Devices, Options: pl.Apply(r, opts), GPUs: g,
 	}
-	if !l.FixedMemory {
-		spec.Memory = pl.HostLimit
-	}
 	spec.Program, err = l.Finder.Find(r, r.Backend(opts, m.Devices))
 	if err != nil {
 		return nil, err
@@ -130,7 +125,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	}
 	media.Started()
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
-		"parallel", pl.Parallel, "need", pl.Need, "host_limit", pl.HostLimit, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
+		"parallel", pl.Parallel, "need", pl.Need, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
 	run.talks = talks
 	talks.Restore(ctx, run.calls, p.APIKey(), run.slots)
 	run.files, run.permits = f, fairqueue.New(maxConcurrent(r.Family(), pl))
@@ -236,9 +231,6 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 		if info, err := os.Stat(l.path(m.MMProj, "")); err == nil {
 			o.Projector = info.Size()
 		}
-	}
-	if m.Conversations == catalog.SharePerKey {
-		o.PromptCache = new(int64)
 	}
 	o.Conversations = l.Conversations != nil && m.Conversations != catalog.ShareNone
 	if err := o.Validate(); err != nil {

@@ -25,7 +25,6 @@ import (
 	"reveille/runner/engine"
 	"reveille/runner/host"
 	"reveille/runner/plan"
-	"reveille/runner/sandbox"
 	"reveille/testenv"
 )
 
@@ -85,35 +84,6 @@ func TestStart(t *testing.T) {
 			break
 		} else if time.Now().After(end) {
 			t.Fatalf("client of a dead engine: %v", err)
-		}
-	}
-}
-
-// An engine may use the memory of its plan, unless the owner set the limit.
-func TestMemoryLimit(t *testing.T) {
-	box, err := sandbox.New(sandbox.Config{Mode: sandbox.Auto, Memory: 8 << 30, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if reason, missing := box.Report().Missing[sandbox.Memory]; missing {
-		t.Skip("no control groups here: ", reason)
-	}
-	l := newLauncher(t)
-	l.Spawner = engine.NewSpawner(box)
-	defer l.Spawner.Close()
-	r := recipe.Shipped()["standin"]
-	for _, c := range []struct {
-		limit int64
-		fixed bool
-		dies  bool
-	}{{0, false, false}, {1 << 30, false, false}, {1 << 20, false, true}, {1 << 20, true, false}} {
-		l.FixedMemory = c.fixed
-		e, err := l.Start(t.Context(), &catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU}, &r, recipe.Options{}, plan.Plan{HostLimit: c.limit}, engine.GPUs{})
-		if (err != nil) != c.dies {
-			t.Errorf("%+v: %v", c, err)
-		}
-		if err == nil {
-			_ = e.Stop(t.Context())
 		}
 	}
 }
@@ -327,10 +297,7 @@ func TestPlan(t *testing.T) {
 		seeing.Need <= text.Need+size(projector) || !seeing.Divided || seeing.Longest != text.Longest {
 		t.Errorf("with a projector of %d bytes %+v, without %+v", size(projector), seeing, text)
 	}
-	if text.HostLimit < text.Need+8<<30 {
-		t.Errorf("host limit %d of a need of %d", text.HostLimit, text.Need)
-	}
-	if absent := make(catalog.Model{Type: policy.LLM, Checkpoint: files.Gemma, MMProj: "/none"}, opts); absent.HostLimit != 0 || absent.WeightsBytes != text.WeightsBytes || !absent.Divided {
+	if absent := make(catalog.Model{Type: policy.LLM, Checkpoint: files.Gemma, MMProj: "/none"}, opts); absent.WeightsBytes != text.WeightsBytes || !absent.Divided {
 		t.Errorf("with a projector that is not here: %+v", absent)
 	}
 	if embed := make(catalog.Model{Type: policy.Embedding, Checkpoint: files.MiniLM}, nil); embed.Kind != plan.Plain || embed.KVBytes != 0 || embed.Longest != 512 {

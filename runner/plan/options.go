@@ -3,8 +3,10 @@ package plan
 import (
 	"cmp"
 	"maps"
+	"reflect"
 	"strconv"
 	"strings"
+	"sync"
 
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
@@ -13,7 +15,10 @@ import (
 // OptionsOf reads the options that matter to a plan from effective load options, extra arguments included: an extra
 // argument overrides an option for the engine and therefore for the plan.
 func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, opts recipe.Options) Options {
-	o := Options{Type: t, Devices: d, Engine: r.Family(), Memory: memory, Tuned: tuned(r, opts)}
+	o := Options{Type: t, Devices: d, Engine: r.Family(), Memory: memory}
+	if o.Engine == recipe.LlamaCpp && !reflect.DeepEqual(r.Command, llamacpp().Command) {
+		o.Unsaved = "the engine's command is not the usual one"
+	}
 	o.Context = number(opts["ctx_size"])
 	o.NBatch, o.NUBatch, o.Parallel = number(opts["n_batch"]), number(opts["n_ubatch"]), number(opts["n_parallel"])
 	o.CacheK, o.CacheV = text(opts["cache_type_k"]), text(opts["cache_type_v"])
@@ -25,6 +30,9 @@ func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, 
 	}
 	return o
 }
+
+// llamacpp returns the shipped recipe.
+var llamacpp = sync.OnceValue(func() recipe.Recipe { return recipe.Shipped()[recipe.LlamaCpp] })
 
 // heed applies the last value of each argument that matters.
 func (o *Options) heed(args []string) {
@@ -49,13 +57,10 @@ func (o *Options) heed(args []string) {
 			o.CacheK = value
 		case "-ctv", "--cache-type-v":
 			o.CacheV = value
-		case "-cram", "--cache-ram":
-			o.PromptCache = mebibytes(value)
-			o.Tuned = o.Tuned && o.PromptCache != nil // of any size
 		case "--swa-full":
 			o.FullWindows = true
-		case "--no-cache-prompt":
-			o.NoPromptCache = true
+		case "--no-cache-prompt", "--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled", "-md", "--model-draft":
+			o.Unsaved = flag
 		case "--gpu-memory-utilization":
 			o.Fraction = true
 		case "--rope-scaling", "--hf-overrides":

@@ -54,12 +54,8 @@ type Options struct {
 	Projector int64
 	// Memory overrides the share, in bytes.
 	Memory int64
-	// Tuned means that the engine's memory follows from the plan, without an unknown part.
-	Tuned bool
-	// PromptCache bounds the engine's prompt cache in bytes, nil for the engine's default.
-	PromptCache *int64
-	// NoPromptCache means that a prompt never reuses the beginning of an earlier one.
-	NoPromptCache bool
+	// Unsaved is what in the engine's command keeps it from going on with conversations that were saved, "" for nothing.
+	Unsaved string
 	// FullWindows means that layers with a sliding window keep all tokens.
 	FullWindows bool
 	// Conversations means that those of the engine are to be saved, for which layers with a sliding window keep all
@@ -117,8 +113,6 @@ type Plan struct {
 	Total           int64  `json:"total,omitempty"`    // that the device has, 0 if unknown
 	// GPUs are the indexes of the GPUs that the engine uses, nil if it may use any.
 	GPUs []int `json:"gpus,omitempty"`
-	// HostLimit is more host memory than a healthy engine uses, 0 if unknown.
-	HostLimit int64 `json:"host_limit,omitempty"`
 	// Forgets says why conversations of llama-server do not survive an unload, "" if they can.
 	Forgets string `json:"forgets,omitempty"`
 	// Widened is how many bytes it takes to keep all tokens in layers with a sliding window, for conversations to survive
@@ -212,9 +206,18 @@ func makeAs(m Meta, o Options, s Share) Plan {
 	if p.Need = p.Estimate; o.Memory > 0 {
 		p.Need, p.Ruled = o.Memory, ByMemory
 	}
-	p.HostLimit = p.limit(&m, &o)
 	p.Forgets = forgets(&m, &o)
 	return p
+}
+
+// attentionOnly are the architectures whose only memory between requests is the KV cache. Others keep states of
+// unknown size.
+var attentionOnly = map[string]bool{
+	"llama": true, "llama4": true, "mistral3": true, "qwen2": true, "qwen2moe": true, "qwen2vl": true, "qwen3": true, "qwen3moe": true, "qwen3vl": true,
+	"qwen3vlmoe": true, "gemma": true, "gemma2": true, "gemma3": true, "gemma-embedding": true, "phi2": true, "phi3": true, "phimoe": true, "gpt-oss": true,
+	"glm4": true, "glm4moe": true, "deepseek2": true, "command-r": true, "cohere2": true, "granite": true, "granitemoe": true, "olmo2": true, "olmoe": true,
+	"smollm3": true, "starcoder2": true, "stablelm": true, "internlm2": true, "exaone4": true, "bert": true, "nomic-bert": true, "nomic-bert-moe": true,
+	"jina-bert-v2": true, "jina-bert-v3": true, "modern-bert": true,
 }
 
 // forgets returns why a new process of llama-server cannot go on with the state that an earlier one saved of its
@@ -225,10 +228,8 @@ func forgets(m *Meta, o *Options) string {
 		return ""
 	case o.Media:
 		return "llama-server saves none with images or audio"
-	case !o.Tuned:
-		return "the engine's command or arguments are not the usual ones"
-	case o.NoPromptCache:
-		return "--no-cache-prompt"
+	case o.Unsaved != "":
+		return o.Unsaved
 	case !attentionOnly[m.Arch] || !m.Causal:
 		return "its architecture may keep more than a KV cache"
 	case m.Windowed != (Elements{}):

@@ -18,74 +18,41 @@ const cgroupPrefix = "reveille-engine-"
 // runnerGroup is the group beside them that the runner moved itself into, see delegate.
 const runnerGroup = "reveille-runner"
 
-// cgroups holds the folders in which this runner creates control groups for its engines, or "" where it cannot. In the
-// unified hierarchy (version 2) both folders are the same.
-type cgroups struct {
-	memory, pids string
-	unified      bool
-}
-
-// findCgroups looks for folders in which this process may create control groups.
-func findCgroups() (c cgroups) {
-	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return c
-	}
-	dir := cgroupDir(string(own), "")
-	if hasWord(dir, "cgroup.controllers", "memory") {
-		if delegate(dir) {
-			c = cgroups{memory: dir, unified: true}
-		}
-		if c.unified && hasWord(dir, "cgroup.subtree_control", "pids") {
-			c.pids = dir
-		}
-	} else {
-		c = cgroups{memory: writable(cgroupDir(string(own), "memory")), pids: writable(cgroupDir(string(own), "pids"))}
-	}
-	for _, base := range []string{c.memory, c.pids} { // remove groups left by killed runners; those in use stay
-		if base == "" {
-			continue
-		}
-		for _, old := range glob(filepath.Join(globEscape(base), cgroupPrefix+"*")) {
-			_ = os.Remove(old)
-		}
-	}
-	return c
-}
-
-// root is where the hierarchies are mounted; by controller in version 1.
+// root is where control groups of version 2 are mounted.
 const root = "/sys/fs/cgroup"
 
-// cgroupDir returns the folder of this process's own group by /proc/self/cgroup: for a version 1 controller, or for
-// version 2 if controller is "". For a process that is in runnerGroup already, it is that group's parent. In a
-// container the mount may show that group alone.
-func cgroupDir(own, controller string) string {
-	for line := range strings.Lines(own) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) != 3 || !slices.Contains(strings.Split(f[1], ","), controller) {
-			continue
-		}
-		base := filepath.Join(root, f[1])
-		dir := strings.TrimSuffix(filepath.Join(base, f[2]), "/"+runnerGroup)
-		if _, err := os.Stat(dir); err != nil {
-			return base
-		}
-		return dir
+// findCgroup returns the folder in which this process may create control groups that limit memory and processes, or "".
+func findCgroup() string {
+	own, _ := os.ReadFile("/proc/self/cgroup") // without it there are no control groups
+	dir := cgroupDir(string(own))
+	if !delegate(dir) {
+		return ""
 	}
-	return ""
+	for _, old := range glob(filepath.Join(globEscape(dir), cgroupPrefix+"*")) {
+		_ = os.Remove(old) // left by a killed runner; those in use stay
+	}
+	return dir
 }
 
-// hasWord reports whether a file of a group lists a controller.
-func hasWord(dir, file, controller string) bool {
-	text, _ := os.ReadFile(filepath.Join(dir, file))
-	return slices.Contains(strings.Fields(string(text)), controller)
+// cgroupDir returns the folder of this process's own group by /proc/self/cgroup. For a process that is in runnerGroup
+// already, it is that group's parent. In a container the mount may show that group alone.
+func cgroupDir(own string) string {
+	_, path, _ := strings.Cut("\n"+own, "\n0::")
+	path, _, _ = strings.Cut(path, "\n")
+	dir := strings.TrimSuffix(filepath.Join(root, path), "/"+runnerGroup)
+	if _, err := os.Stat(dir); err != nil {
+		return root
+	}
+	return dir
 }
 
 // delegate enables limits for groups below dir. A group that contains processes cannot do that, so the runner moves
 // itself into a child group if it is the only process there.
 func delegate(dir string) bool {
-	if hasWord(dir, "cgroup.subtree_control", "memory") && writable(dir) != "" {
-		return true
+	text, _ := os.ReadFile(filepath.Join(dir, "cgroup.controllers")) // which version 1 does not have
+	has := strings.Fields(string(text))
+	if !slices.Contains(has, "memory") || !slices.Contains(has, "pids") {
+		return false
 	}
 	enable := func() error { return write(dir, "cgroup.subtree_control", "+memory +pids") }
 	if enable() == nil {
@@ -101,79 +68,29 @@ func delegate(dir string) bool {
 	return write(leaf, "cgroup.procs", self) == nil && enable() == nil
 }
 
-// writable returns dir if groups can be created in it, otherwise "".
-func writable(dir string) string {
-	probe := filepath.Join(dir, cgroupPrefix+"probe-"+rand.Text())
-	if dir == "" || os.Mkdir(probe, 0o755) != nil {
-		return ""
-	}
-	_ = os.Remove(probe)
-	return dir
-}
-
 func write(dir, file, text string) error {
 	return os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644)
 }
 
-// A group is the control group of one engine.
-type group struct {
-	dirs   []string
-	thread bool // version 1: a single thread can join, and its children start inside the group
+// newGroup creates the control group of one engine below dir. It may return an error together with a group that lacks a limit.
+func newGroup(dir string, memory int64, pids int) (group string, err error) {
+	group = filepath.Join(dir, cgroupPrefix+strconv.Itoa(os.Getpid())+"-"+rand.Text()[:8])
+	if err := os.Mkdir(group, 0o755); err != nil {
+		return "", err
+	}
+	err = write(group, "pids.max", strconv.Itoa(pids))
+	if memory > 0 {
+		err = errors.Join(err, write(group, "memory.max", strconv.FormatInt(memory, 10)), write(group, "memory.oom.group", "1"))
+	}
+	return group, err
 }
 
-// newGroup creates the control group of one engine. On error it also returns what it could create.
-func (c cgroups) newGroup(memory int64, pids int) (*group, error) {
-	g := &group{thread: !c.unified}
-	name := cgroupPrefix + strconv.Itoa(os.Getpid()) + "-" + rand.Text()[:8]
-	var errs []error
-	limit := func(base string, files ...[2]string) {
-		if base == "" {
+// removeGroup deletes the group of an engine that has ended. The kernel may keep the group busy for a moment.
+func removeGroup(group string) {
+	for range 50 {
+		if err := os.Remove(group); err == nil || errors.Is(err, fs.ErrNotExist) {
 			return
 		}
-		dir := filepath.Join(base, name)
-		if err := os.Mkdir(dir, 0o755); err == nil {
-			g.dirs = append(g.dirs, dir)
-		} else if !errors.Is(err, fs.ErrExist) {
-			errs = append(errs, err)
-			return
-		}
-		for _, f := range files {
-			errs = append(errs, write(dir, f[0], f[1]))
-		}
-	}
-	if bytes := strconv.FormatInt(memory, 10); memory > 0 && c.unified {
-		limit(c.memory, [2]string{"memory.max", bytes}, [2]string{"memory.oom.group", "1"})
-	} else if memory > 0 {
-		limit(c.memory, [2]string{"memory.limit_in_bytes", bytes})
-	}
-	limit(c.pids, [2]string{"pids.max", strconv.Itoa(pids)})
-	return g, errors.Join(errs...)
-}
-
-// enterThread moves the calling thread into the group, if the kernel lets single threads join.
-func (g *group) enterThread() error { return g.put(g.thread, "tasks", "0") }
-
-// enter moves a process into the group, if enterThread could not.
-func (g *group) enter(pid int) error { return g.put(!g.thread, "cgroup.procs", strconv.Itoa(pid)) }
-
-func (g *group) put(can bool, file, who string) error {
-	var errs []error
-	for _, dir := range g.dirs {
-		if can {
-			errs = append(errs, write(dir, file, who))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// remove deletes the group of an engine that has ended. The kernel may keep the group busy for a moment.
-func (g *group) remove() {
-	for _, dir := range g.dirs {
-		for range 50 {
-			if err := os.Remove(dir); err == nil || errors.Is(err, fs.ErrNotExist) {
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }

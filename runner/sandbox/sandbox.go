@@ -1,8 +1,8 @@
 // Package sandbox confines engine processes. On Linux each engine is forked by a dedicated thread. Before the fork
 // that thread gives up, for itself and its children, everything that engines do not need: new privileges,
 // capabilities, files other than the model's, the network, and system calls that only attacks use. There is no
-// launcher program, so the engine is the runner's own child from the start. Control groups limit memory and processes
-// where the runner may create them. On other systems [New] reports every measure as missing.
+// launcher program, so the engine is the runner's own child from the start. Control groups of version 2 limit memory and
+// processes where the runner may create them. On other systems [New] reports every measure as missing.
 //
 // infra/adr/0018-engines-in-a-sandbox.md lists what each measure needs and what is not covered.
 package sandbox
@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -65,7 +64,6 @@ type Jail struct {
 	Port      int      // TCP port to listen on, 0 for none
 	OpenFiles bool     // no file restrictions, and no separate user unless Config.User names one
 	OpenNet   bool     // no network restrictions
-	Memory    int64    // most bytes, if less than Config.Memory; 0 means Config.Memory
 	Pids      int      // most processes and threads; defaultPids when 0
 }
 
@@ -75,31 +73,20 @@ const defaultPids = 4096
 
 // A Report says which measures are in force on this machine.
 type Report struct {
-	Mode    string            `json:"mode"`
-	On      []string          `json:"on"`
-	Missing map[string]string `json:"missing,omitempty"` // measure to reason
+	Mode    string   `json:"mode"`
+	On      []string `json:"on"`
+	Missing []string `json:"missing,omitempty"`
 }
 
 // newReport lists every measure that is not in missing as active.
-func newReport(mode string, missing map[string]string) Report {
+func newReport(mode string, missing []string) Report {
 	r := Report{Mode: mode, On: []string{}, Missing: missing}
 	for _, m := range measures {
-		if _, no := missing[m]; !no {
+		if !slices.Contains(missing, m) {
 			r.On = append(r.On, m)
 		}
 	}
 	return r
-}
-
-// allMissing reports every measure except those in but as missing, for the same reason.
-func allMissing(reason string, but ...string) map[string]string {
-	out := map[string]string{}
-	for _, m := range measures {
-		if !slices.Contains(but, m) {
-			out[m] = reason
-		}
-	}
-	return out
 }
 
 // Check returns an error that wraps [ErrMissing] if the mode is strict and a measure is missing.
@@ -107,9 +94,5 @@ func (r Report) Check() error {
 	if r.Mode != Strict || len(r.Missing) == 0 {
 		return nil
 	}
-	var list []string
-	for _, m := range slices.Sorted(maps.Keys(r.Missing)) {
-		list = append(list, m+" ("+r.Missing[m]+")")
-	}
-	return fmt.Errorf("%w: missing: %s", ErrMissing, strings.Join(list, ", "))
+	return fmt.Errorf("%w: missing: %s", ErrMissing, strings.Join(r.Missing, ", "))
 }

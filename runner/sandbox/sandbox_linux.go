@@ -39,7 +39,7 @@ type Sandbox struct {
 	report   Report
 	landlock bool
 	seccomp  bool
-	groups   cgroups
+	cgroup   string // in which it creates those of engines, "" for none
 	uid      uint32 // of engines; 0 means the runner's own
 	gid      uint32
 	private  []string
@@ -59,7 +59,7 @@ func New(cfg Config) (*Sandbox, error) {
 	}
 	growStacks()
 	if cfg.Mode == Off {
-		s.report = newReport(Off, allMissing("switched off", NoNewPrivs))
+		s.report = newReport(Off, measures[1:]) // all but NoNewPrivs
 		return s, nil
 	}
 	home, _ := os.UserHomeDir()
@@ -69,17 +69,16 @@ func New(cfg Config) (*Sandbox, error) {
 		}
 	}
 	missing := s.probe()
-	s.groups = findCgroups()
-	if s.groups.memory == "" || cfg.Memory <= 0 {
-		missing[Memory] = "needs a control group that the runner may divide (systemd: Delegate=yes), and a limit"
-	}
-	if s.groups.pids == "" {
-		missing[Pids] = "needs a control group that the runner may divide (systemd: Delegate=yes)"
+	if s.cgroup = findCgroup(); s.cgroup == "" {
+		missing = append(missing, Memory, Pids)
+		cfg.Log.Info("engines have no limit of memory and processes: that needs a control group of version 2 that the runner may divide (systemd: Delegate=yes)")
+	} else if cfg.Memory <= 0 {
+		missing = append(missing, Memory)
 	}
 	var core unix.Rlimit
 	if unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: coreLimit, Max: coreLimit}) != nil &&
 		(unix.Getrlimit(unix.RLIMIT_CORE, &core) != nil || core.Max > coreLimit) {
-		missing[CoreDumps] = "the limit cannot be set"
+		missing = append(missing, CoreDumps)
 	}
 	s.report = newReport(cfg.Mode, missing)
 	if os.Getuid() != 0 { // nothing to drop
@@ -132,36 +131,29 @@ func (s *Sandbox) findUser() error {
 	return nil
 }
 
-// probe tries an empty jail on a thread and returns which measures do not hold there, and why.
-func (s *Sandbox) probe() map[string]string {
-	missing := map[string]string{}
+// probe tries an empty jail on a thread and returns which measures do not hold there.
+func (s *Sandbox) probe() (missing []string) {
+	check := func(measure string, holds bool) {
+		if !holds {
+			missing = append(missing, measure)
+		}
+	}
 	done := make(chan struct{})
 	onThread(func() {
 		defer close(done)
-		if unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != nil {
-			missing[NoNewPrivs] = "refused"
-		}
-		if err := dropCapabilities(false); err != nil {
-			missing[Capabilities] = err.Error()
-		}
+		check(NoNewPrivs, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == nil)
+		check(Capabilities, dropCapabilities(false) == nil)
 		s.landlock = s.restrict(Jail{Port: 1}) == nil
 		s.seccomp = seccomp(true, false) == nil
-		if fd, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
+		fd, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err == nil {
 			_ = unix.Close(fd)
-			missing[Files] = "needs Landlock (Linux 5.13)"
 		}
-		if abi, err := ll.LandlockGetABIVersion(); err != nil || !s.landlock || abi < abiSignals {
-			missing[Signals] = "needs Landlock of Linux 6.12"
-		}
-		if !s.seccomp || unix.Unshare(unix.CLONE_NEWUTS) != unix.EPERM {
-			missing[Syscalls] = "needs seccomp on amd64 or arm64"
-		}
-		switch {
-		case !refused(unix.SOCK_DGRAM, false):
-			missing[Network] = "needs seccomp on amd64 or arm64"
-		case !refused(unix.SOCK_STREAM, true):
-			missing[Network] = "TCP connections need Landlock of Linux 6.7, or an engine that listens on a socket"
-		}
+		check(Files, err != nil)
+		abi, err := ll.LandlockGetABIVersion()
+		check(Network, refused(unix.SOCK_DGRAM, false) && refused(unix.SOCK_STREAM, true))
+		check(Signals, err == nil && s.landlock && abi >= abiSignals)
+		check(Syscalls, s.seccomp && unix.Unshare(unix.CLONE_NEWUTS) == unix.EPERM)
 	})
 	<-done
 	return missing
@@ -204,24 +196,17 @@ func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release fu
 	if err := s.report.Check(); err != nil {
 		return func() {}, err
 	}
-	limits := &group{}
-	if s.cfg.Mode != Off {
-		memory := s.cfg.Memory
-		if j.Memory > 0 {
-			memory = min(memory, j.Memory)
-		}
-		limits, err = s.groups.newGroup(memory, cmp.Or(max(j.Pids, 0), defaultPids))
+	group := ""
+	if s.cgroup != "" {
+		group, err = newGroup(s.cgroup, s.cfg.Memory, cmp.Or(max(j.Pids, 0), defaultPids))
 		if err := s.limited(err); err != nil {
-			limits.remove()
+			removeGroup(group)
 			return func() {}, err
 		}
 	}
 	started, over := make(chan error, 1), make(chan struct{})
 	onThread(func() {
-		err := s.limited(limits.enterThread())
-		if err == nil {
-			err = s.confine(cmd, j)
-		}
+		err := s.confine(cmd, j)
 		if err == nil {
 			err = cmd.Start()
 		}
@@ -234,11 +219,14 @@ func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release fu
 		}
 	})
 	if err := <-started; err != nil {
-		limits.remove()
+		removeGroup(group)
 		return func() {}, err
 	}
-	release = func() { close(over); limits.remove() }
-	if err := s.limited(limits.enter(cmd.Process.Pid)); err != nil {
+	release = func() { close(over); removeGroup(group) }
+	if group == "" {
+		return release, nil
+	}
+	if err := s.limited(write(group, "cgroup.procs", strconv.Itoa(cmd.Process.Pid))); err != nil {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
 		release()
