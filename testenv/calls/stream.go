@@ -63,20 +63,50 @@ func ReadEvent(lines *bufio.Reader) (string, error) {
 	}
 }
 
-// Last reads the stream to its end and returns its last event. The error is one of a body that did not end in order.
-func (s *Stream) Last() (event string, err error) {
+// Rest reads the stream to its end and returns its events, comments left out. The error is one of a body that did not end
+// in order.
+func (s *Stream) Rest() (events []string, err error) {
 	for {
 		e, err := s.Next()
 		if errors.Is(err, io.EOF) {
-			return event, nil
+			return events, nil
 		}
 		if err != nil {
-			return event, err
+			return events, err
 		}
 		if !strings.HasPrefix(e, ":") {
-			event = e
+			events = append(events, e)
 		}
 	}
+}
+
+// Last is Rest for the last event.
+func (s *Stream) Last() (event string, err error) {
+	events, err := s.Rest()
+	if len(events) > 0 {
+		event = events[len(events)-1]
+	}
+	return event, err
+}
+
+// Whole is Rest for a stream that must end with [DONE].
+func (s *Stream) Whole(t testing.TB) {
+	t.Helper()
+	if last, err := s.Last(); err != nil || last != "data: [DONE]" {
+		t.Fatalf("the stream ended with %q, %v", last, err)
+	}
+}
+
+// Drain reads the stream in the background; the channel is closed when it has ended, and tells when that was with [DONE].
+func (s *Stream) Drain() <-chan time.Time {
+	done := make(chan time.Time, 1)
+	go func() {
+		if last, err := s.Last(); err == nil && last == "data: [DONE]" {
+			done <- time.Now()
+		}
+		close(done)
+	}()
+	return done
 }
 
 // Leave makes the client go away.

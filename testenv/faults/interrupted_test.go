@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"reveille/testenv"
 	"reveille/testenv/calls"
 	"reveille/testenv/imds"
 	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 // spot starts a gateway over two hosts: `spot`, whose machine's metadata service is returned, and `other`, which the
@@ -16,18 +16,10 @@ import (
 func spot(t *testing.T, models calls.Catalogue, args ...string) (*world, *imds.Service) {
 	t.Helper()
 	service := imds.Start(t, map[string]string{imds.InstanceID: "i-0123456789abcdef0", imds.Target: "InService"})
-	redis := testenv.Redis(t)
-	url := "redis://" + redis + "/0"
-	runner, addr := testenv.StartRunnerEnv(t, []string{imds.Endpoint + "=" + service.URL}, url, secret, "spot", t.TempDir(), append([]string{"--devices=cpu", "--instance=aws"}, args...)...)
-	_, otherAddr := testenv.StartRunner(t, url, secret, "other", t.TempDir(), "--devices=cpu")
-	host := func(name, addr string) string {
-		return "  " + name + ": {driver: exec, address: \"" + addr + "\", devices: [cpu], commands: {wake: [\"true\"], sleep: [\"true\"]}}\n"
-	}
-	gateway := testenv.StartGateway(t, url, secret, models.YAML("hosts:\n"+host("spot", addr)+host("other", otherAddr)))
-	w := &world{t: t, url: gateway.URL, host: "spot", models: models, client: calls.Client(t, 16), rdb: redisAt(t, redis), log: runner.Log, pid: runner.PID()}
-	for _, name := range []string{"spot", "other"} {
-		kit.Becomes(t, "state of "+name, "ready", func() string { return w.hget("rv:{main}:host:"+name, "state") })
-	}
+	w := &world{worlds.StartFleet(t, worlds.Fleet{Models: models, Hosts: []worlds.Host{
+		{Name: "spot", Flags: append([]string{"--devices=cpu", "--instance=aws"}, args...), Env: []string{imds.Endpoint + "=" + service.URL}, Entry: ", devices: [cpu]"},
+		{Name: "other", Flags: []string{"--devices=cpu"}, Entry: ", devices: [cpu]"},
+	}})}
 	return w, service
 }
 
@@ -36,23 +28,23 @@ func spot(t *testing.T, models calls.Catalogue, args ...string) (*world, *imds.S
 func TestRow26SpotNotice(t *testing.T) {
 	t.Parallel()
 	w, service := spot(t, calls.Catalogue{
-		"a": "llm, hosts: [spot], " + calls.Options(slow), "e": "embedding, hosts: [spot, other]", "r": "reranking, hosts: [spot], " + calls.Options("--load-time 60s"),
+		"a": "llm, hosts: [spot], " + calls.Options(worlds.Slow), "e": "embedding, hosts: [spot, other]", "r": "reranking, hosts: [spot], " + calls.Options("--load-time 60s"),
 	})
-	s := calls.Open(t, w.client, w.url, "a", 100000)
-	if a := w.use("e"); a.Header.Get("x-runner") != "spot" {
+	s := w.Chat("a", 100000)
+	if a := w.Use("e"); a.Header.Get("x-runner") != "spot" {
 		t.Fatalf("e is served by %s", a.Header.Get("x-runner"))
 	}
-	loading := later(func() calls.Answer { return w.ask("r") })
-	kit.Becomes(t, "state of r", "loading", func() string { return w.field("r", "state") })
+	loading := worlds.Later(func() calls.Answer { return w.Ask("r") })
+	kit.Becomes(t, "state of r", "loading", func() string { return w.Field("r", "state") })
 	began := time.Now()
 	service.Interrupt(began.Add(2 * time.Minute))
-	kit.Becomes(t, "state of the host", "draining", func() string { return w.hget("rv:{main}:host:spot", "state") })
+	kit.Becomes(t, "state of the host", "draining", func() string { return w.HGet("rv:{main}:host:spot", "state") })
 	t.Logf("draining %v after the notice", time.Since(began))
 	gone := calm{status: 503, typ: "server_error", code: "host_interrupted", retry: 30}
-	gone.must(t, "a request whose load was under way", await(t, "r", loading))
-	gone.must(t, "a request for a model of this host alone", w.ask("a"))
+	gone.must(t, "a request whose load was under way", worlds.Await(t, "r", loading))
+	gone.must(t, "a request for a model of this host alone", w.Ask("a"))
 	for range 2 {
-		if a := w.use("e"); a.Header.Get("x-runner") != "other" {
+		if a := w.Use("e"); a.Header.Get("x-runner") != "other" {
 			t.Errorf("e is served by %s", a.Header.Get("x-runner"))
 		}
 	}
@@ -61,7 +53,7 @@ func TestRow26SpotNotice(t *testing.T) {
 			t.Fatalf("the stream: %.200q, %v", e, err)
 		}
 	}
-	if st := w.hget("rv:{main}:host:spot", "state"); st != "draining" {
+	if st := w.HGet("rv:{main}:host:spot", "state"); st != "draining" {
 		t.Errorf("the host is %s", st)
 	}
 }
@@ -70,16 +62,16 @@ func TestRow26SpotNotice(t *testing.T) {
 // runner stays, or it would be started again.
 func TestRow26SpotEnd(t *testing.T) {
 	t.Parallel()
-	w, service := spot(t, calls.Catalogue{"a": "llm, hosts: [spot], " + calls.Options(slow), "silent": "reranking, hosts: [spot], " + calls.Options("--hang infer")})
-	s := calls.Open(t, w.client, w.url, "a", 100000)
-	silent := later(func() calls.Answer { return w.ask("silent") })
-	kit.Becomes(t, "requests of silent", "1", func() string { return w.field("silent", "in_flight") })
+	w, service := spot(t, calls.Catalogue{"a": "llm, hosts: [spot], " + calls.Options(worlds.Slow), "silent": "reranking, hosts: [spot], " + calls.Options("--hang infer")})
+	s := w.Chat("a", 100000)
+	silent := worlds.Later(func() calls.Answer { return w.Ask("silent") })
+	kit.Becomes(t, "requests of silent", "1", func() string { return w.Field("silent", "in_flight") })
 	service.Interrupt(time.Now().Add(11 * time.Second))
 	last, err := s.Last()
 	endsWith(t, "stream", last, err, "host_interrupted")
-	calm{status: 503, typ: "server_error", code: "host_interrupted", retry: 30}.must(t, "a request without an answer", await(t, "silent", silent))
-	kit.Becomes(t, "state of the host", "asleep", func() string { return w.hget("rv:{main}:host:spot", "state") })
-	if n := len(w.loaded()); n != 0 {
+	calm{status: 503, typ: "server_error", code: "host_interrupted", retry: 30}.must(t, "a request without an answer", worlds.Await(t, "silent", silent))
+	kit.Becomes(t, "state of the host", "asleep", func() string { return w.HGet("rv:{main}:host:spot", "state") })
+	if n := len(w.Loaded()); n != 0 {
 		t.Errorf("%d models are left", n)
 	}
 	if v := w.view(); !v.Draining {

@@ -1,235 +1,87 @@
 package faults
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"reveille/infra/rpc"
 	"reveille/runner/host"
-	"reveille/testenv"
 	"reveille/testenv/calls"
-	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 const (
-	soon   = 5 * time.Second // longest for an answer that must not wait for anything, on a machine with too much to do
-	slow   = "--token-delay 20ms --tokens 100000"
-	secret = "faults-faults-faults-faults-fault"
+	soon = 5 * time.Second // longest for an answer that must not wait for anything, on a machine with too much to do
 )
 
-// world is a system with stand-in engines and the eyes of a test on it.
-type world struct {
-	t      *testing.T
-	url    string // of the gateway that is asked
-	host   string
-	models calls.Catalogue
-	client *http.Client
-	rdb    *redis.Client // looks at the real Redis
-	log    func() string // what the runner has written
-	pid    int           // the process whose descendants the engines are
-}
+// world is a system and the eyes of a test on it.
+type world struct{ *worlds.World }
 
-// start runs `gateway run` over a real redis-server, with a host named local. via is the address at which it finds
-// Redis, "" for the server's own.
-func start(t *testing.T, models calls.Catalogue, server *testenv.RedisServer, via, tail string, args ...string) (*world, *testenv.System) {
+// start runs `gateway run` over a real redis-server, with a host named local.
+func start(t *testing.T, models calls.Catalogue, args ...string) *world {
 	t.Helper()
-	if server == nil {
-		server = testenv.StartRedis(t)
-	}
-	spec := testenv.Spec{Models: models.YAML(calls.LocalHost + tail), Args: args, Redis: server}
-	if via != "" {
-		spec.Redis = &testenv.RedisServer{Addr: via}
-	}
-	s := testenv.Start(t, spec)
-	return &world{t: t, url: s.URL, host: "local", models: models, client: calls.Client(t, 64), rdb: redisAt(t, server.Addr), log: s.Log, pid: s.PID()}, s
+	return &world{worlds.Start(t, models, args...)}
 }
 
-// front starts a runner and n gateways of their own processes over a Redis.
-func front(t *testing.T, n int, models calls.Catalogue, redisAddr string, args ...string) (w *world, gateways []*testenv.Program, runner *testenv.Program) {
+// front starts a runner and n gateways of their own processes.
+func front(t *testing.T, n int, models calls.Catalogue, args ...string) *world {
 	t.Helper()
-	return frontVia(t, n, models, redisAddr, redisAddr, args...)
-}
-
-// frontVia is front with a runner that reaches the Redis at another address, such as a relay's.
-func frontVia(t *testing.T, n int, models calls.Catalogue, redisAddr, runnersRedis string, args ...string) (w *world, gateways []*testenv.Program, runner *testenv.Program) {
-	t.Helper()
-	url := "redis://" + redisAddr + "/0"
-	runner, addr := testenv.StartRunner(t, "redis://"+runnersRedis+"/0", secret, "h", t.TempDir(), "--devices=cpu npu")
-	text := models.YAML("hosts:\n  h: {driver: exec, address: \"" + addr + "\", devices: [cpu, npu], commands: {wake: [\"true\"], sleep: [\"true\"]}}\n")
-	for range n {
-		gateways = append(gateways, testenv.StartGateway(t, url, secret, text, args...))
-	}
-	w = &world{t: t, url: gateways[0].URL, host: "h", models: models, client: calls.Client(t, 64), rdb: redisAt(t, redisAddr), log: runner.Log, pid: runner.PID()}
-	kit.Becomes(t, "state of the host", "ready", func() string { return w.hget("rv:{main}:host:h", "state") })
-	return w, gateways, runner
-}
-
-func redisAt(t *testing.T, addr string) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ReadTimeout: kit.Patience})
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
-// hget reads a field, "" when it is not there.
-func (w *world) hget(key, field string) string {
-	w.t.Helper()
-	v, err := w.rdb.HGet(w.t.Context(), key, field).Result()
-	if err != nil && err != redis.Nil {
-		w.t.Fatal(err)
-	}
-	return v
+	return &world{worlds.StartFleet(t, worlds.Fleet{Models: models, Hosts: []worlds.Host{{Name: "h"}}, Gateways: n, Args: args})}
 }
 
 // move has the host registered at another address.
 func (w *world) move(addr string) {
-	w.t.Helper()
-	if err := w.rdb.HSet(w.t.Context(), "rv:{main}:host:"+w.host, "addr", addr).Err(); err != nil {
-		w.t.Fatal(err)
+	w.T.Helper()
+	if err := w.Rdb.HSet(w.T.Context(), "rv:{main}:host:"+w.Host, "addr", addr).Err(); err != nil {
+		w.T.Fatal(err)
 	}
-	if err := w.rdb.Publish(w.t.Context(), "rv:{main}:events", `{"kind":"host","host":"`+w.host+`","state":"ready"}`).Err(); err != nil {
-		w.t.Fatal(err)
+	if err := w.Rdb.Publish(w.T.Context(), "rv:{main}:events", `{"kind":"host","host":"`+w.Host+`","state":"ready"}`).Err(); err != nil {
+		w.T.Fatal(err)
 	}
-}
-
-// field reads a field of a model's record.
-func (w *world) field(model, name string) string {
-	w.t.Helper()
-	return w.hget("rv:{main}:model:"+w.host+":"+model, name)
-}
-
-// engine is the process of a model, 0 when it is not loaded.
-func (w *world) engine(model string) int {
-	w.t.Helper()
-	pid, _ := strconv.Atoi(w.field(model, "pid"))
-	return pid
-}
-
-// loaded lists the loaded models by name.
-func (w *world) loaded() []string {
-	w.t.Helper()
-	names, err := w.rdb.SMembers(w.t.Context(), "rv:{main}:models:"+w.host).Result()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	slices.Sort(names)
-	return slices.DeleteFunc(names, func(m string) bool { return w.field(m, "state") != "loaded" })
 }
 
 // queued counts the tickets in the host's queue.
-func (w *world) queued() int {
-	w.t.Helper()
-	n, err := w.rdb.LLen(w.t.Context(), "rv:{main}:queue:"+w.host).Result()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return int(n)
-}
+func (w *world) queued() int { return len(w.Queued()) }
 
 // view is what the runner of a world by front says of its host.
 func (w *world) view() (v host.View) {
-	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+w.hget("rv:{main}:host:"+w.host, "addr")+rpc.PathHost, nil)
+	w.T.Helper()
+	req, err := http.NewRequestWithContext(w.T.Context(), http.MethodGet, "http://"+w.HostField(w.Host, "addr")+rpc.PathHost, nil)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
-	req.Header.Set(rpc.HeaderAuth, rpc.NewSigner([]byte(secret)).Sign(rpc.Call{Method: req.Method, Path: rpc.PathHost, Host: w.host}))
-	a := calls.Do(w.client, req, nil)
+	req.Header.Set(rpc.HeaderAuth, rpc.NewSigner([]byte(worlds.Secret)).Sign(rpc.Call{Method: req.Method, Path: rpc.PathHost, Host: w.Host}))
+	a := calls.Do(w.Client, req, nil)
 	if err := json.Unmarshal(a.Body, &v); err != nil {
-		w.t.Fatalf("%v: %v", err, a)
+		w.T.Fatalf("%v: %v", err, a)
 	}
 	return v
 }
 
 // load loads a model.
 func (w *world) load(model string) {
-	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url+"/v1/load", strings.NewReader(`{"model_name":"`+model+`"}`))
-	if a := calls.Do(w.client, req, err); !a.OK() {
-		w.t.Fatalf("loading %s: %v", model, a)
+	w.T.Helper()
+	if a := w.Post("/v1/load", `{"model_name":"`+model+`"}`); !a.OK() {
+		w.T.Fatalf("loading %s: %v", model, a)
 	}
 }
 
 // inFlight is how many requests the runner of a world by front has for a model.
 func (w *world) inFlight(model string) int {
-	w.t.Helper()
+	w.T.Helper()
 	for _, m := range w.view().Models {
 		if m.ID == model {
 			return m.InFlight
 		}
 	}
 	return 0
-}
-
-// spawns counts the engines that were started for a model.
-func (w *world) spawns(model string) int {
-	n := 0
-	for line := range strings.Lines(w.log()) {
-		if strings.Contains(line, `msg="engine started"`) && strings.Contains(line, " model="+model+" ") {
-			n++
-		}
-	}
-	return n
-}
-
-// ask uses a model.
-func (w *world) ask(model string) calls.Answer { return w.askAt(w.url, model) }
-
-func (w *world) askAt(base, model string) calls.Answer {
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*kit.Patience)
-	defer cancel()
-	return calls.Infer(ctx, w.client, base, w.models.Type(model), model)
-}
-
-// askFor is ask with a client that waits no longer than so many seconds.
-func (w *world) askFor(model string, seconds int) calls.Answer {
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*kit.Patience)
-	defer cancel()
-	req, err := calls.Request(ctx, w.url, w.models.Type(model), model)
-	if err == nil {
-		req.Header.Set("x-wait-timeout", strconv.Itoa(seconds))
-	}
-	return calls.Do(w.client, req, err)
-}
-
-// use is ask for a request that must succeed.
-func (w *world) use(model string) calls.Answer {
-	w.t.Helper()
-	a := w.ask(model)
-	if !a.OK() {
-		w.t.Fatalf("%s: %v", model, a)
-	}
-	return a
-}
-
-// later makes a call in the background.
-func later(call func() calls.Answer) <-chan calls.Answer {
-	c := make(chan calls.Answer, 1)
-	go func() { c <- call() }()
-	return c
-}
-
-// await takes an answer that must come.
-func await(t *testing.T, what string, c <-chan calls.Answer) calls.Answer {
-	t.Helper()
-	select {
-	case a := <-c:
-		return a
-	case <-time.After(kit.Patience):
-		t.Fatalf("%s: no answer in %v", what, kit.Patience)
-		return calls.Answer{}
-	}
 }
 
 // calm is a row's answer: what a client is told, whatever was wrong.

@@ -15,6 +15,7 @@ import (
 	"reveille/testenv"
 	"reveille/testenv/calls"
 	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 // away is the answer to a cold request without Redis.
@@ -54,19 +55,21 @@ func TestRow01RedisAway(t *testing.T) {
 			t.Parallel()
 			server := testenv.StartRedis(t, tc.args...)
 			flaky := testenv.NewFlaky(t, server.Addr)
-			w, sys := start(t, calls.Catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding", "cold": "reranking"}, server, flaky.Addr, "")
-			w.use("e")
-			s := calls.Open(t, w.client, w.url, "a", 100000)
-			pids := func() []int { return []int{w.engine("a"), w.engine("e")} }
+			models := calls.Catalogue{"a": "llm, " + calls.Options(worlds.Slow), "e": "embedding", "cold": "reranking"}
+			w := &world{worlds.StartOn(t, models, &testenv.RedisServer{Addr: flaky.Addr})}
+			w.Rdb = worlds.RedisAt(t, server.Addr)
+			w.Use("e")
+			s := w.Chat("a", 100000)
+			pids := func() []int { return []int{w.Engine("a"), w.Engine("e")} }
 			before := pids()
 
 			tc.harm(w, server, flaky)
 			var longest time.Duration
 			for i := range 12 { // more than it takes to open the breaker
-				if a := w.use("e"); a.Took > soon {
+				if a := w.Use("e"); a.Took > soon {
 					t.Errorf("a warm request took %v", a.Took)
 				}
-				a := w.ask("cold")
+				a := w.Ask("cold")
 				away.must(t, fmt.Sprintf("cold request %d", i), a)
 				longest = max(longest, a.Took)
 			}
@@ -82,8 +85,8 @@ func TestRow01RedisAway(t *testing.T) {
 
 			tc.heal(w, server, flaky)
 			late := time.Now().Add(kit.Patience)
-			a := w.ask("cold")
-			for ; !a.OK() && time.Now().Before(late); a = w.ask("cold") {
+			a := w.Ask("cold")
+			for ; !a.OK() && time.Now().Before(late); a = w.Ask("cold") {
 				away.must(t, "a cold request afterwards", a)
 				time.Sleep(time.Duration(a.RetryAfter()) * time.Second)
 			}
@@ -91,7 +94,7 @@ func TestRow01RedisAway(t *testing.T) {
 				t.Errorf("a cold request %v after Redis came back: %v", kit.Patience, a)
 			}
 			kit.Becomes(t, "processes", before, pids)
-			if n := w.spawns("a") + w.spawns("e") + w.spawns("cold"); n != 3 {
+			if n := w.Spawns("a") + w.Spawns("e") + w.Spawns("cold"); n != 3 {
 				t.Errorf("%d engines were started, want 3: nothing had to be stopped or loaded twice", n)
 			}
 			kit.Becomes(t, "tickets in the queue", 0, w.queued)
@@ -99,7 +102,7 @@ func TestRow01RedisAway(t *testing.T) {
 				t.Errorf("the open stream ended: %v", err)
 			}
 			s.Leave()
-			if log := sys.Log(); strings.Count(log, `msg="Redis does not answer"`) > 2*strings.Count(log, `msg="state store is back"`)+2 {
+			if log := w.Log(); strings.Count(log, `msg="Redis does not answer"`) > 2*strings.Count(log, `msg="state store is back"`)+2 {
 				t.Errorf("more lines than changes:\n%s", log)
 			}
 		})
@@ -107,26 +110,26 @@ func TestRow01RedisAway(t *testing.T) {
 }
 
 func (w *world) config(name, value string) {
-	w.t.Helper()
-	if err := w.rdb.ConfigSet(w.t.Context(), name, value).Err(); err != nil {
-		w.t.Fatal(err)
+	w.T.Helper()
+	if err := w.Rdb.ConfigSet(w.T.Context(), name, value).Err(); err != nil {
+		w.T.Fatal(err)
 	}
 }
 
 // misconfigure makes a save of Redis fail, after which it refuses writes.
 func (w *world) misconfigure() {
-	w.t.Helper()
-	dir := filepath.Join(w.t.TempDir(), "gone")
+	w.T.Helper()
+	dir := filepath.Join(w.T.TempDir(), "gone")
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	w.config("dir", dir)
 	if err := os.Remove(dir); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
-	_ = w.rdb.BgSave(w.t.Context()).Err() // how it ends is asked for next
-	kit.Becomes(w.t, "a write", true, func() bool {
-		return redis.HasErrorPrefix(w.rdb.Set(w.t.Context(), "probe", "1", time.Second).Err(), "MISCONF")
+	_ = w.Rdb.BgSave(w.T.Context()).Err() // how it ends is asked for next
+	kit.Becomes(w.T, "a write", true, func() bool {
+		return redis.HasErrorPrefix(w.Rdb.Set(w.T.Context(), "probe", "1", time.Second).Err(), "MISCONF")
 	})
 }
 
@@ -153,7 +156,7 @@ func TestRow03Failover(t *testing.T) {
 	}
 	kit.Becomes(t, "replicas known to the sentinel", 1, func() int { l, _ := sentinel.Replicas(t.Context(), "main").Result(); return len(l) })
 	linked := func(of, to string) func() bool {
-		c := redisAt(t, of)
+		c := worlds.RedisAt(t, of)
 		return func() bool {
 			info := c.Info(t.Context(), "replication").Val()
 			_, p, _ := strings.Cut(to, ":")
@@ -162,12 +165,12 @@ func TestRow03Failover(t *testing.T) {
 	}
 	kit.Becomes(t, "the replica is in step", true, linked(two.Addr, one.Addr))
 
-	w, _ := start(t, calls.Catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding", "r1": "reranking", "r2": "reranking"}, one, "", "",
-		fmt.Sprintf("--redis-url=redis://127.0.0.1:%d/0?master_name=main", at))
-	w.use("e")
-	s := calls.Open(t, w.client, w.url, "a", 100000)
-	w.use("r1")
-	pid := w.engine("a")
+	w := &world{worlds.StartOn(t, calls.Catalogue{"a": "llm, " + calls.Options(worlds.Slow), "e": "embedding", "r1": "reranking", "r2": "reranking"}, one,
+		fmt.Sprintf("--redis-url=redis://127.0.0.1:%d/0?master_name=main", at))}
+	w.Use("e")
+	s := w.Chat("a", 100000)
+	w.Use("r1")
+	pid := w.Engine("a")
 	if pid == 0 {
 		t.Fatal("no engine of a")
 	}
@@ -175,7 +178,7 @@ func TestRow03Failover(t *testing.T) {
 	cold := func(what, model string) {
 		t.Helper()
 		for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
-			a := w.ask(model)
+			a := w.Ask(model)
 			if a.OK() {
 				t.Logf("%s: %s served after %v", what, model, time.Since(began))
 				return
@@ -184,7 +187,7 @@ func TestRow03Failover(t *testing.T) {
 			if time.Since(began) > kit.Patience {
 				t.Fatalf("%s: %v", what, a)
 			}
-			w.use("e")
+			w.Use("e")
 		}
 	}
 
@@ -192,19 +195,19 @@ func TestRow03Failover(t *testing.T) {
 		t.Fatal(err)
 	}
 	kit.Becomes(t, "primary after the failover", two.Addr, primary)
-	w.use("e")
+	w.Use("e")
 	cold("after a failover", "r2")
-	w.rdb = redisAt(t, two.Addr)
-	kit.Becomes(t, "a's process in the new primary", pid, func() int { return w.engine("a") })
+	w.Rdb = worlds.RedisAt(t, two.Addr)
+	kit.Becomes(t, "a's process in the new primary", pid, func() int { return w.Engine("a") })
 
 	kit.Becomes(t, "the demoted primary is in step", true, linked(one.Addr, two.Addr))
 	two.Kill()
-	w.use("e")
+	w.Use("e")
 	cold("after the primary was killed", "r1")
 	kit.Becomes(t, "primary after the kill", one.Addr, primary)
-	w.rdb = redisAt(t, one.Addr)
-	kit.Becomes(t, "loaded in the new primary", []string{"a", "e", "r1"}, w.loaded)
-	if now := w.engine("a"); now != pid || w.spawns("a") != 1 || w.spawns("e") != 1 {
+	w.Rdb = worlds.RedisAt(t, one.Addr)
+	kit.Becomes(t, "loaded in the new primary", []string{"a", "e", "r1"}, w.Loaded)
+	if now := w.Engine("a"); now != pid || w.Spawns("a") != 1 || w.Spawns("e") != 1 {
 		t.Errorf("a's process %d became %d", pid, now)
 	}
 	if _, err := s.Next(); err != nil {
@@ -218,20 +221,23 @@ func TestRow07ReplyLost(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartRedis(t)
 	lossy := loseReply(t, server.Addr, "\r\nunlucky\r\n$4\r\nload\r\n")
-	w, _, _ := front(t, 1, calls.Catalogue{"unlucky": "llm", "e": "embedding"}, server.Addr, "--redis-url=redis://"+lossy.addr+"/0")
-	w.use("e")
-	a := w.use("unlucky")
+	w := &world{worlds.StartFleet(t, worlds.Fleet{
+		Models: calls.Catalogue{"unlucky": "llm", "e": "embedding"},
+		Redis:  server.Addr, Hosts: []worlds.Host{{Name: "h"}}, Args: []string{"--redis-url=redis://" + lossy.addr + "/0"},
+	})}
+	w.Use("e")
+	a := w.Use("unlucky")
 	select {
 	case <-lossy.lost:
 	default:
 		t.Error("no reply was lost")
 	}
-	if n := w.spawns("unlucky"); n != 1 || a.Header.Get("x-cold-start") != "1" {
+	if n := w.Spawns("unlucky"); n != 1 || a.Header.Get("x-cold-start") != "1" {
 		t.Errorf("%d spawns, want 1; %v", n, a.Header)
 	}
 	tickets := 0
-	for _, key := range w.rdb.Keys(t.Context(), "rv:{main}:ticket:*").Val() {
-		if w.hget(key, "model") == "unlucky" {
+	for _, key := range w.Rdb.Keys(t.Context(), "rv:{main}:ticket:*").Val() {
+		if w.HGet(key, "model") == "unlucky" {
 			tickets++
 		}
 	}
@@ -246,11 +252,14 @@ func TestRow07OutcomeLost(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartRedis(t)
 	lossy := loseReply(t, server.Addr, "\r\n$5\r\nready\r\n")
-	w, _, _ := front(t, 1, calls.Catalogue{"a": "llm", "b": "llm", "none": "llm, " + calls.Options("--need-file /nowhere")}, lossy.addr, "--redis-url=redis://"+server.Addr+"/0")
-	if a := w.ask("none"); a.OK() { // what is lost shall not be Redis' word that it has no such script yet
+	w := &world{worlds.StartFleet(t, worlds.Fleet{
+		Models: calls.Catalogue{"a": "llm", "b": "llm", "none": "llm, " + calls.Options("--need-file /nowhere")},
+		Redis:  server.Addr, Hosts: []worlds.Host{{Name: "h", Redis: lossy.addr}},
+	})}
+	if a := w.Ask("none"); a.OK() { // what is lost shall not be Redis' word that it has no such script yet
 		t.Fatal(a)
 	}
-	store, err := state.Open(state.Options{URL: "redis://" + server.Addr, Secret: []byte(secret), Timeout: kit.Patience})
+	store, err := state.Open(state.Options{URL: "redis://" + server.Addr, Secret: []byte(worlds.Secret), Timeout: kit.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +272,7 @@ func TestRow07OutcomeLost(t *testing.T) {
 	kit.Becomes(t, "a place in the load of a", nil, func() error {
 		snap, err := store.Snapshot(t.Context())
 		if err == nil {
-			place, err = store.Acquire(t.Context(), state.Want{Gateway: slowcoach, Model: "a", Host: w.host, Revision: snap.RevisionOf(w.host, "a")})
+			place, err = store.Acquire(t.Context(), state.Want{Gateway: slowcoach, Model: "a", Host: w.Host, Revision: snap.RevisionOf(w.Host, "a")})
 		}
 		return err
 	})
@@ -286,8 +295,8 @@ func TestRow07OutcomeLost(t *testing.T) {
 	if err := store.ReleaseTicket(t.Context(), slowcoach, place.Ticket, false); err != nil {
 		t.Fatal(err)
 	}
-	w.use("b")
-	if n := w.spawns("a"); n != 1 {
+	w.Use("b")
+	if n := w.Spawns("a"); n != 1 {
 		t.Errorf("%d spawns of a, want 1", n)
 	}
 }

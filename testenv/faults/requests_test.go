@@ -20,7 +20,7 @@ func TestRow33BadRequests(t *testing.T) {
 	if err := os.WriteFile(guests, []byte("only-a-guest infer guest\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w, _ := start(t, calls.Catalogue{"a": "llm", "e": "embedding"}, nil, "", "", "--max-body=1MiB", "--admin-key=let-me-in", "--api-keys-file="+guests)
+	w := start(t, calls.Catalogue{"a": "llm", "e": "embedding"}, "--max-body=1MiB", "--admin-key=let-me-in", "--api-keys-file="+guests)
 	const good = `{"model":"a","messages":[{"role":"user","content":"hi"}]}`
 	for _, tc := range []struct {
 		name, method, path, body, key string
@@ -50,7 +50,7 @@ func TestRow33BadRequests(t *testing.T) {
 		if method == "" {
 			method = http.MethodPost
 		}
-		req, err := http.NewRequestWithContext(t.Context(), method, w.url+tc.path, strings.NewReader(tc.body))
+		req, err := http.NewRequestWithContext(t.Context(), method, w.URL+tc.path, strings.NewReader(tc.body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func TestRow33BadRequests(t *testing.T) {
 		for name, v := range tc.header {
 			req.Header.Set(name, v)
 		}
-		a := calls.Do(w.client, req, nil)
+		a := calls.Do(w.Client, req, nil)
 		if code := a.Code(); tc.code == "" && a.Status == tc.status { // the table names no code of its own
 			tc.code = code
 		}
@@ -73,12 +73,12 @@ func TestRow33BadRequests(t *testing.T) {
 
 	// The largest body is refused from its header, before it is sent.
 	head := "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer let-me-in\r\nContent-Length: 1048577\r\n\r\n"
-	if got := raw(t, w.url, head); !strings.HasPrefix(got, "HTTP/1.1 413") || !strings.Contains(got, "request_too_large") {
+	if got := raw(t, w.URL, head); !strings.HasPrefix(got, "HTTP/1.1 413") || !strings.Contains(got, "request_too_large") {
 		t.Errorf("a body announced as too large: %.200q", got)
 	}
 	// Two accounts of one body's length are the stuff of smuggling.
 	head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer let-me-in\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-	if got := raw(t, w.url, head); !strings.HasPrefix(got, "HTTP/1.1 400") || strings.Count(got, "HTTP/1.1 ") != 1 {
+	if got := raw(t, w.URL, head); !strings.HasPrefix(got, "HTTP/1.1 400") || strings.Count(got, "HTTP/1.1 ") != 1 {
 		t.Errorf("two lengths: %.200q", got)
 	}
 
@@ -87,9 +87,9 @@ func TestRow33BadRequests(t *testing.T) {
 		"/v1/load":     `{"error":{"code":"model_not_found","message":"","param":"model","type":"invalid_request_error"},"message":"","status":"error"}`,
 	} {
 		body := `{"model":"x","model_name":"x","max_tokens":1,"messages":[{"role":"user","content":"hi"}]}`
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+path, strings.NewReader(body))
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, w.URL+path, strings.NewReader(body))
 		req.Header.Set("x-api-key", "let-me-in")
-		a := calls.Do(w.client, req, nil)
+		a := calls.Do(w.Client, req, nil)
 		var got map[string]any
 		if err := json.Unmarshal(a.Body, &got); err != nil || a.Status != 404 {
 			t.Errorf("%s: %v", path, a)
@@ -99,7 +99,7 @@ func TestRow33BadRequests(t *testing.T) {
 			t.Errorf("%s: %s, want %s", path, text, shape)
 		}
 	}
-	if n := len(w.loaded()); n != 0 || strings.Contains(w.log(), `msg="load begins"`) {
+	if n := len(w.Loaded()); n != 0 || strings.Contains(w.Runner().Log(), `msg="load begins"`) {
 		t.Errorf("%d models were loaded by bad requests", n)
 	}
 }

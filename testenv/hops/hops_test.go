@@ -28,6 +28,7 @@ import (
 	"reveille/testenv"
 	"reveille/testenv/hops"
 	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 var (
@@ -52,14 +53,7 @@ recipes:
 `, engine(t))
 }
 
-func models(t *testing.T, host string) string {
-	return fmt.Sprintf(`
-models:
-  one: {type: llm, recipe: seeded, device: cpu, options: {n_parallel: 1024}}
-hosts:
-  %s
-%s`, host, recipes(t))
-}
+const models = "models:\n  one: {type: llm, recipe: seeded, device: cpu, options: {n_parallel: 1024}}\n"
 
 // direct starts the engine by hand.
 func direct(t *testing.T) string {
@@ -83,21 +77,14 @@ func direct(t *testing.T) string {
 }
 
 // bothHops starts a gateway and a runner of processes of their own.
-func bothHops(t *testing.T, key string) (addr string) {
-	const secret = "hops-hops-hops-hops-hops-hops-hops"
-	url := "redis://" + testenv.Redis(t) + "/0"
-	file := filepath.Join(t.TempDir(), "recipes.yaml")
-	if err := os.WriteFile(file, []byte(recipes(t)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	_, addr = testenv.StartRunner(t, url, secret, "h", t.TempDir(), "--devices=cpu", "--recipes="+file)
-	g := testenv.StartGateway(t, url, secret, models(t, `h: {driver: exec, address: "`+addr+`", devices: [cpu], commands: {wake: ["true"], sleep: ["true"]}}`), "--admin-key="+key)
-	return strings.TrimPrefix(g.URL, "http://")
+func bothHops(t *testing.T) (addr, key string) {
+	w := worlds.StartFleet(t, worlds.Fleet{Text: models, Recipes: recipes(t), Hosts: []worlds.Host{{Name: "h"}}, Admin: true})
+	return strings.TrimPrefix(w.URL, "http://"), w.Key
 }
 
 // oneProcess starts `gateway run` and returns its admin key too.
 func oneProcess(t *testing.T) (addr, key string) {
-	s := testenv.Start(t, testenv.Spec{Models: models(t, "local: {driver: local, devices: [cpu]}")})
+	s := testenv.Start(t, testenv.Spec{Models: models + recipes(t) + "hosts: {local: {driver: local, devices: [cpu]}}\n"})
 	return strings.TrimPrefix(s.URL, "http://"), s.AdminKey()
 }
 
@@ -376,7 +363,8 @@ func report(t *testing.T) (sum map[string]int) {
 func TestBothHops(t *testing.T) {
 	engineAddr := direct(t)
 	run, key := oneProcess(t)
-	ways := map[string]client{"gateway and runner": {addr: bothHops(t, key), key: key}, "gateway run": {addr: run, key: key, every: 4}}
+	both, admin := bothHops(t)
+	ways := map[string]client{"gateway and runner": {addr: both, key: admin}, "gateway run": {addr: run, key: key, every: 4}}
 	for way, c := range ways {
 		kit.Eventually(t, way+" answers", func() bool {
 			req, err := http.NewRequest("POST", "http://"+c.addr+hops.ChatPath, strings.NewReader(`{"model":"one","messages":[{"role":"user","content":"a"}]}`))

@@ -22,11 +22,11 @@ hosts: {local: {driver: local, devices: [cpu]}}
 `)
 	raw := bytes.Repeat([]byte("weights "), 1<<20)
 	w.hub.Put("lab/far", "far.bin", raw)
-	if a := calls.Get(t.Context(), w.client, w.URL+"/v1/models"); !strings.Contains(string(a.Body), `"id":"far"`) {
+	if a := w.Get("/v1/models"); !strings.Contains(string(a.Body), `"id":"far"`) {
 		t.Errorf("the listing lacks a model that can be fetched: %s", a.Body)
 	}
 	w.hub.Shut()
-	resp, err := w.client.Post(w.URL+"/v1/pull", "application/json", strings.NewReader(`{"model_name":"far","stream":true}`))
+	resp, err := w.Client.Post(w.URL+"/v1/pull", "application/json", strings.NewReader(`{"model_name":"far","stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ hosts: {local: {driver: local, devices: [cpu]}}
 		t.Errorf("events:\n%s", text)
 	}
 	reads := len(w.hub.Reads())
-	if a := w.post("/v1/pull", `{"model_name":"far"}`); a.Status != http.StatusOK || !strings.Contains(string(a.Body), `"status":"success"`) {
+	if a := w.Post("/v1/pull", `{"model_name":"far"}`); a.Status != http.StatusOK || !strings.Contains(string(a.Body), `"status":"success"`) {
 		t.Errorf("again: %d %s", a.Status, a.Body)
 	}
 	if s := w.status("far"); s.State != "unloaded" {
@@ -65,13 +65,13 @@ hosts: {local: {driver: local, devices: [cpu]}}
 	if n := len(w.hub.Reads()); n != reads {
 		t.Errorf("%d more reads for weights that are there", n-reads)
 	}
-	if a := w.post("/v1/pull", `{"model_name":"none"}`); a.Status != http.StatusNotFound || a.Header.Get("x-should-retry") != "false" || !strings.Contains(string(a.Body), "model_file_not_found") {
+	if a := w.Post("/v1/pull", `{"model_name":"none"}`); a.Status != http.StatusNotFound || a.Header.Get("x-should-retry") != "false" || !strings.Contains(string(a.Body), "model_file_not_found") {
 		t.Errorf("weights that are nowhere: %d %s", a.Status, a.Body)
 	}
-	if a := w.post("/v1/pull", `{"model_name":"none","stream":true}`); a.Status != http.StatusOK || !strings.Contains(string(a.Body), "event: error\n") || strings.Contains(string(a.Body), "complete") {
+	if a := w.Post("/v1/pull", `{"model_name":"none","stream":true}`); a.Status != http.StatusOK || !strings.Contains(string(a.Body), "event: error\n") || strings.Contains(string(a.Body), "complete") {
 		t.Errorf("weights that are nowhere, streamed: %d %s", a.Status, a.Body)
 	}
-	if a := calls.Get(t.Context(), w.client, w.URL+"/metrics"); !strings.Contains(string(a.Body), "reveille_pool_pull_bytes_total 8.388608e+06\n") ||
+	if a := w.Get("/metrics"); !strings.Contains(string(a.Body), "reveille_pool_pull_bytes_total 8.388608e+06\n") ||
 		!strings.Contains(string(a.Body), "reveille_pool_pull_seconds_count 1\n") || !strings.Contains(string(a.Body), "reveille_pool_pull_failures_total 2\n") {
 		t.Errorf("the sums of the pulls: %s", grep(string(a.Body), "pull"))
 	}

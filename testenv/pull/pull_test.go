@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,21 +19,20 @@ import (
 	"reveille/testenv/calls"
 	"reveille/testenv/hub"
 	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 // world is a running system and the hub that it fetches from.
 type world struct {
-	*testenv.System
-	t      *testing.T
-	hub    *hub.Hub
-	client *http.Client
+	*worlds.World
+	hub *hub.Hub
 }
 
 func start(t *testing.T, models string, args ...string) *world {
 	t.Helper()
-	w := &world{t: t, hub: hub.Start(t), client: calls.Client(t, 4)}
+	w := &world{hub: hub.Start(t)}
 	w.hub.Private()
-	w.System = testenv.Start(t, testenv.Spec{Models: models, Args: append([]string{"--hf-endpoint=" + w.hub.URL, "--hf-token=" + hub.Token}, args...)})
+	w.World = worlds.Of(t, nil, testenv.Start(t, testenv.Spec{Models: models, Args: append([]string{"--hf-endpoint=" + w.hub.URL, "--hf-token=" + hub.Token}, args...)}))
 	t.Cleanup(func() {
 		for _, secret := range []string{hub.Token, hub.Signature} {
 			if strings.Contains(w.Log(), secret) {
@@ -45,24 +43,8 @@ func start(t *testing.T, models string, args ...string) *world {
 	return w
 }
 
-func (w *world) until(what string, ok func() bool) {
-	w.t.Helper()
-	kit.Eventually(w.t, what, ok)
-}
-
-func (w *world) post(path, body string) calls.Answer {
-	return calls.Post(w.t.Context(), w.client, w.URL+path, body)
-}
-
 func (w *world) chat(model string) calls.Answer {
-	return calls.Chat(w.t.Context(), w.client, w.URL, model, 2, false)
-}
-
-// later asks in the background.
-func (w *world) later(path, body string) <-chan calls.Answer {
-	out := make(chan calls.Answer, 1)
-	go func() { out <- w.post(path, body) }()
-	return out
+	return calls.Chat(w.T.Context(), w.Client, w.URL, model, 2, false)
 }
 
 // status is what GET /models/{id} tells of a load.
@@ -73,20 +55,20 @@ type status struct {
 }
 
 func (w *world) status(model string) (s status) {
-	w.t.Helper()
-	a := calls.Get(w.t.Context(), w.client, w.URL+"/v1/models/"+model)
+	w.T.Helper()
+	a := w.Get("/v1/models/" + model)
 	var m struct{ Status status }
 	if err := json.Unmarshal(a.Body, &m); err != nil || a.Status != 200 {
-		w.t.Fatalf("status of %s: %d %s", model, a.Status, a.Body)
+		w.T.Fatalf("status of %s: %d %s", model, a.Status, a.Body)
 	}
 	return m.Status
 }
 
 // pulling waits until clients can see how far a model's weights are.
 func (w *world) pulling(model string, total int64) {
-	w.t.Helper()
+	w.T.Helper()
 	var s status
-	w.until("bytes of "+model, func() bool {
+	kit.Eventually(w.T, "bytes of "+model, func() bool {
 		s = w.status(model)
 		return s.State == "pulling" && s.Done != nil && *s.Done > 0 && *s.Done < total && *s.Total == total
 	})
@@ -110,12 +92,12 @@ hosts: {local: {driver: local, devices: [cpu]}}
 	w.hub.Put("lab/minilm", "gguf/minilm.gguf", raw)
 	w.hub.Shut()
 	embed := `{"model":"minilm","input":"a cat on a mat"}`
-	answer := w.later("/v1/embeddings", embed)
+	answer := worlds.Later(func() calls.Answer { return w.Post("/v1/embeddings", embed) })
 	w.pulling("minilm", int64(len(raw)))
 	if a := w.chat("near"); !a.OK() {
 		t.Errorf("another model meanwhile: %d %s", a.Status, a.Body)
 	}
-	if a := w.post("/v1/embeddings", `{"model":"other","input":"a"}`); !a.OK() { // whose slot the pulled one will need
+	if a := w.Post("/v1/embeddings", `{"model":"other","input":"a"}`); !a.OK() { // whose slot the pulled one will need
 		t.Errorf("another model of its type meanwhile: %d %s", a.Status, a.Body)
 	}
 	w.hub.Open()
@@ -130,10 +112,10 @@ hosts: {local: {driver: local, devices: [cpu]}}
 		t.Errorf("evicted %q", v)
 	}
 	reads := len(w.hub.Reads())
-	if a := w.post("/v1/unload", `{"model":"minilm"}`); a.Status != 200 {
+	if a := w.Post("/v1/unload", `{"model":"minilm"}`); a.Status != 200 {
 		t.Fatalf("%d %s", a.Status, a.Body)
 	}
-	if a := w.post("/v1/embeddings", embed); !a.OK() {
+	if a := w.Post("/v1/embeddings", embed); !a.OK() {
 		t.Errorf("again: %d %s", a.Status, a.Body)
 	}
 	if n := len(w.hub.Reads()); n != reads {
@@ -187,7 +169,7 @@ hosts: {local: {driver: local, devices: [cpu]}}
 `, "--commit-after=50ms", "--keepalive=50ms")
 	w.hub.Put("o/r", "far.bin", make([]byte, 100_000))
 	w.hub.Shut()
-	resp, err := w.client.Post(w.URL+"/v1/chat/completions", "application/json", strings.NewReader(calls.ChatBody("far", 2, true)))
+	resp, err := w.Client.Post(w.URL+"/v1/chat/completions", "application/json", strings.NewReader(calls.ChatBody("far", 2, true)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +189,7 @@ hosts: {local: {driver: local, devices: [cpu]}}
 			t.Fatal("no comment tells the bytes")
 		}
 	}
-	if a := calls.Get(t.Context(), w.client, w.URL+"/v1/health"); !strings.Contains(string(a.Body), `"state":"pulling"`) {
+	if a := w.Get("/v1/health"); !strings.Contains(string(a.Body), `"state":"pulling"`) {
 		t.Errorf("listing of loads: %s", a)
 	}
 	w.hub.Open()

@@ -43,7 +43,7 @@ hosts:
 		}
 		return string(out)
 	}
-	host := func() string { return field(t, rdb, "rv:{main}:host:local", "state") }
+	host := func() string { return rdb.HGet(t.Context(), "rv:{main}:host:local", "state").Val() }
 	says := func(out string, want ...string) {
 		t.Helper()
 		for _, w := range want {
@@ -120,7 +120,7 @@ func TestForget(t *testing.T) {
 	post("nobody", 404, "unknown_url")
 	state := func(want string) {
 		t.Helper()
-		kit.Eventually(t, "the host is "+want, func() bool { return field(t, rdb, "rv:{main}:host:old", "state") == want })
+		kit.Eventually(t, "the host is "+want, func() bool { return rdb.HGet(t.Context(), "rv:{main}:host:old", "state").Val() == want })
 	}
 	state("ready")
 	forget("old", false, "is awake")

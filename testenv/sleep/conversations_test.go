@@ -36,7 +36,7 @@ func TestConversationsStayWithTheirCopy(t *testing.T) {
 		}()
 	}
 	for _, host := range []string{"h0", "h1"} {
-		kit.Becomes(t, "the model on "+host, "loaded", func() string { return field(t, rdb, "rv:{main}:model:"+host+":m", "state") })
+		kit.Becomes(t, "the model on "+host, "loaded", func() string { return rdb.HGet(t.Context(), "rv:{main}:model:"+host+":m", "state").Val() })
 	}
 	leave()
 	for range cap(over) {
@@ -45,7 +45,7 @@ func TestConversationsStayWithTheirCopy(t *testing.T) {
 	idle := func() { // and the gateway has seen it: an own request that ended counts as another gateway's until then
 		t.Helper()
 		for _, host := range []string{"h0", "h1"} {
-			kit.Becomes(t, "open requests on "+host, "0", func() string { return field(t, rdb, "rv:{main}:model:"+host+":m", "in_flight") })
+			kit.Becomes(t, "open requests on "+host, "0", func() string { return rdb.HGet(t.Context(), "rv:{main}:model:"+host+":m", "in_flight").Val() })
 		}
 		if a := calls.Get(t.Context(), c, s.URL+"/running"); !a.OK() {
 			t.Fatal(a)

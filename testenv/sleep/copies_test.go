@@ -1,7 +1,6 @@
 package sleep
 
 import (
-	"fmt"
 	"sync"
 	"testing"
 
@@ -60,7 +59,7 @@ func TestFurtherCopyUnderLoad(t *testing.T) {
 	close(done)
 	crowd.Wait()
 	for _, host := range []string{"h0", "h1"} {
-		if got := field(t, rdb, fmt.Sprintf("rv:{main}:model:%s:m", host), "state"); got != "loaded" {
+		if got := rdb.HGet(t.Context(), "rv:{main}:model:"+host+":m", "state").Val(); got != "loaded" {
 			t.Errorf("the model is %q on %s", got, host)
 		}
 	}

@@ -40,13 +40,13 @@ func TestOneWakeForAll(t *testing.T) {
 }
 
 // expectAll takes all answers of a gateway, which must be whole.
-func (p *pool) expectAll(g *gateway, c <-chan calls.Answer) {
+func (p *pool) expectAll(g *testenv.Program, c <-chan calls.Answer) {
 	p.t.Helper()
 	for range p.count(g, crowd) {
 		select {
 		case a := <-c:
 			if !a.OK() {
-				p.t.Errorf("%s: %v", g.url, a)
+				p.t.Errorf("%s: %v", g.URL, a)
 			}
 		case <-time.After(2 * kit.Patience):
 			p.t.Fatal("a request has no answer")
@@ -93,13 +93,11 @@ func TestHolderKilledBeforeTheDriverIsDone(t *testing.T) {
 }
 
 // killHolder kills the gateway that has the duty, and takes the answers of its requests, which are lost.
-func (p *pool) killHolder(answers map[*gateway]chan calls.Answer) {
+func (p *pool) killHolder(answers map[*testenv.Program]chan calls.Answer) {
 	p.t.Helper()
 	time.Sleep(200 * time.Millisecond) // until most requests are held
 	g := p.holder()
-	if err := g.cmd.Process.Signal(syscall.SIGKILL); err != nil {
-		p.t.Fatal(err)
-	}
+	g.Kill()
 	for range p.count(g, crowd) {
 		select {
 		case <-answers[g]:
@@ -119,7 +117,7 @@ func (p *pool) called(file string) {
 
 // answered takes the answers of the gateways that live, which must be whole, and checks that of so many calls of the driver
 // the last did its work and the others nothing.
-func (p *pool) answered(answers map[*gateway]chan calls.Answer, calls int) {
+func (p *pool) answered(answers map[*testenv.Program]chan calls.Answer, calls int) {
 	p.t.Helper()
 	for g, c := range answers {
 		p.expectAll(g, c)
@@ -148,7 +146,7 @@ func (p *pool) takeovers() int {
 // number reads a number from the box's record.
 func (p *pool) number(name string) int64 {
 	p.t.Helper()
-	n, err := strconv.ParseInt(field(p.t, p.rdb, "rv:{main}:host:box", name), 10, 64)
+	n, err := strconv.ParseInt(p.rdb.HGet(p.t.Context(), "rv:{main}:host:box", name).Val(), 10, 64)
 	if err != nil {
 		p.t.Fatalf("%s of the box: %v", name, err)
 	}

@@ -28,7 +28,7 @@ func TestEvictByCost(t *testing.T) {
 		use(t, c, s.URL, model, false)
 	}
 	number := func(model, name string) int64 {
-		n, err := strconv.ParseInt(field(t, rdb, "rv:{main}:model:local:"+model, name), 10, 64)
+		n, err := strconv.ParseInt(rdb.HGet(t.Context(), "rv:{main}:model:local:"+model, name).Val(), 10, 64)
 		if err != nil {
 			t.Fatalf("%s of %s: %v", name, model, err)
 		}

@@ -15,6 +15,7 @@ import (
 	"reveille/testenv"
 	"reveille/testenv/calls"
 	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 // client is of the tests' own: it keeps as many connections as they want, and no connection of an earlier system.
@@ -35,22 +36,6 @@ func use(t *testing.T, c *http.Client, base, model string, stream bool) calls.An
 		t.Fatalf("%s: %v", model, a)
 	}
 	return a
-}
-
-// field reads a field of a hash, "" when it is not there.
-func field(t *testing.T, rdb *redis.Client, key, name string) string {
-	t.Helper()
-	v, err := rdb.HGet(t.Context(), key, name).Result()
-	if err != nil && err != redis.Nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
-func connect(t *testing.T, addr string) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialTimeout: kit.Patience, ReadTimeout: kit.Patience, WriteTimeout: kit.Patience})
-	t.Cleanup(func() { _ = c.Close() })
-	return c
 }
 
 // step is one change that the pool told of.
@@ -167,7 +152,7 @@ func (j *journal) count(what string) int {
 func system(t *testing.T, models string, args ...string) (*testenv.System, *redis.Client, *journal) {
 	t.Helper()
 	server := testenv.StartRedis(t)
-	rdb := connect(t, server.Addr)
+	rdb := worlds.RedisAt(t, server.Addr)
 	j := listen(t, rdb)
 	return testenv.Start(t, testenv.Spec{Models: models, Args: args, Redis: server, Patient: true}), rdb, j
 }

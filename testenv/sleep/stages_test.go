@@ -30,7 +30,7 @@ func held(t *testing.T, gate string) string {
 func TestStagesAreTold(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, 1, woken, "--commit-after=10ms", "--keepalive=10ms")
-	c, base, gate := client(t), p.gateways[0].url, filepath.Join(p.dir, "gate")
+	c, base, gate := client(t), p.gateways[0].URL, filepath.Join(p.dir, "gate")
 	if st := status(t, c, base); st["value"] != "unloaded" || st["host"] != nil {
 		t.Errorf("before: %v", st)
 	}

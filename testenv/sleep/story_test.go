@@ -27,8 +27,8 @@ func TestStory(t *testing.T) {
 	t.Parallel()
 	c := client(t)
 	s, rdb, told := system(t, story, "--idle=5s", "--host-idle=10s", "--host-min-up=1s", "--every=1s")
-	host := func() string { return field(t, rdb, "rv:{main}:host:local", "state") }
-	record := func() string { return field(t, rdb, "rv:{main}:model:local:m", "state") }
+	host := func() string { return rdb.HGet(t.Context(), "rv:{main}:host:local", "state").Val() }
+	record := func() string { return rdb.HGet(t.Context(), "rv:{main}:model:local:m", "state").Val() }
 	processes := func() int { return len(s.Processes()) }
 	sleeps := func() {
 		t.Helper()

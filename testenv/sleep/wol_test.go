@@ -20,7 +20,7 @@ func TestWakeOnLAN(t *testing.T) {
 	p := emptyPool(t)
 	address := fmt.Sprintf("127.0.0.2:%d", testenv.FreePort(t)) // where nothing else takes ports
 	p.start(1, fmt.Sprintf(`{driver: wol, mac: "00:11:22:33:44:55", broadcast: %q, address: %q, devices: [cpu]}`, lan.addr, address))
-	p.spawn("warmer", "warmer", "--idle=200ms", "--host-idle=100ms", "--host-min-up=0s", "--every=100ms")
+	p.spawn("warmer", "--idle=200ms", "--host-idle=100ms", "--host-min-up=0s", "--every=100ms")
 	offs := filepath.Join(p.dir, "offs")
 	for round := 1; round <= 2; round++ {
 		lan.forget()
@@ -36,8 +36,8 @@ func TestWakeOnLAN(t *testing.T) {
 			t.Fatal("a request has no answer")
 		}
 		kit.Eventually(t, "the machine is off", func() bool {
-			return lines(offs) >= round && field(t, p.rdb, "rv:{main}:host:box", "state") == "asleep" &&
-				field(t, p.rdb, "rv:{main}:host:box", "sleep_token") == ""
+			return lines(offs) >= round && p.rdb.HGet(t.Context(), "rv:{main}:host:box", "state").Val() == "asleep" &&
+				p.rdb.HGet(t.Context(), "rv:{main}:host:box", "sleep_token").Val() == ""
 		})
 	}
 	if n := lines(offs); n != 2 {

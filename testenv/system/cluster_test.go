@@ -16,6 +16,7 @@ import (
 	"reveille/testenv"
 	"reveille/testenv/calls"
 	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 // TestCluster tells the whole story over a Redis Cluster with TLS, as a serverless cache is one: gateway, runner and warmer
@@ -23,11 +24,11 @@ import (
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.StartRedisCluster(t)
-	models := catalogue{"a": "llm, " + calls.Options("--load-time 200ms"), "b": "llm", "e": "embedding"}
+	models := calls.Catalogue{"a": "llm, " + calls.Options("--load-time 200ms"), "b": "llm", "e": "embedding"}
 	s := testenv.Start(t, testenv.Spec{
-		Models: models.yaml(), Cluster: cluster, Patient: true, Args: []string{"--idle=1h", "--host-idle=1s", "--host-min-up=1s", "--every=100ms"},
+		Models: models.YAML(calls.LocalHost), Cluster: cluster, Patient: true, Args: []string{"--idle=1h", "--host-idle=1s", "--host-min-up=1s", "--every=100ms"},
 	})
-	w := &world{System: s, t: t, rdb: s.Redis(), types: models.types()}
+	w := &world{worlds.Of(t, models, s)}
 	owner, err := cluster.Client(t).MasterForKey(t.Context(), "rv:{main}:hosts")
 	if err != nil {
 		t.Fatal(err)
@@ -39,33 +40,33 @@ func TestCluster(t *testing.T) {
 		var many sync.WaitGroup
 		for range 8 {
 			many.Go(func() {
-				if a := w.ask("a"); a.err != nil || a.status != http.StatusOK {
+				if a := w.Ask("a"); a.Err != nil || a.Status != http.StatusOK {
 					t.Errorf("chat: %v", a)
 				}
 			})
 		}
 		many.Wait()
-		if n := w.loads("a"); n != 1 {
+		if n := w.Spawns("a"); n != 1 {
 			t.Errorf("%d engines were started", n)
 		}
 	})
-	t.Run("stream", func(t *testing.T) { w.chat("a", 8).whole() })
+	t.Run("stream", func(t *testing.T) { w.Chat("a", 8).Whole(t) })
 	t.Run("embeddings", func(t *testing.T) {
-		if a := w.ask("e"); a.err != nil || a.status != http.StatusOK {
+		if a := w.Ask("e"); a.Err != nil || a.Status != http.StatusOK {
 			t.Error(a)
 		}
 	})
 	t.Run("swap", func(t *testing.T) {
-		if a := w.ask("b"); a.err != nil || a.status != http.StatusOK {
+		if a := w.Ask("b"); a.Err != nil || a.Status != http.StatusOK {
 			t.Error(a)
 		}
-		kit.Becomes(t, "loaded", []string{"b", "e"}, w.loaded)
+		kit.Becomes(t, "loaded", []string{"b", "e"}, w.Loaded)
 		// The subscriber is on a node that has none of the pool's keys.
 		kit.Becomes(t, "events not heard", []string{}, func() []string { return heard.missing("a loaded", "e loaded", "a unloaded", "b loading", "b loaded") })
 	})
 	t.Run("health", func(t *testing.T) {
 		for _, path := range []string{"/health", "/ready", "/v1/health"} {
-			if a := do(w.get(path)); a.status != http.StatusOK {
+			if a := (w.Get(path)); a.Status != http.StatusOK {
 				t.Errorf("%s: %v", path, a)
 			}
 		}
@@ -84,7 +85,7 @@ func TestCluster(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &report); err != nil || len(report.Hosts) != 1 || report.Hosts[0].Models == 0 {
 			t.Errorf("warmer: %v\n%s", err, out)
 		}
-		if err := w.rdb.HSet(t.Context(), "mm:00000000000000aa:0000000000000001", "f", "12345").Err(); err != nil {
+		if err := w.Rdb.HSet(t.Context(), "mm:00000000000000aa:0000000000000001", "f", "12345").Err(); err != nil {
 			t.Fatal(err)
 		}
 		if out := command(t, cluster, "gateway", "mm"); !strings.Contains(out, "00000000000000aa  1") {
@@ -92,35 +93,35 @@ func TestCluster(t *testing.T) {
 		}
 	})
 	t.Run("sleep_and_wake", func(t *testing.T) {
-		catalog := func() string { return w.rdb.HGet(t.Context(), "rv:{main}:catalog", "version").Val() }
+		catalog := func() string { return w.Rdb.HGet(t.Context(), "rv:{main}:catalog", "version").Val() }
 		patient := catalog()
-		w.SetModels("defaults: {idle: 300ms}\n" + models.yaml())
-		host := func() string { return w.rdb.HGet(t.Context(), "rv:{main}:host:local", "state").Val() }
+		w.SetModels("defaults: {idle: 300ms}\n" + models.YAML(calls.LocalHost))
+		host := func() string { return w.Rdb.HGet(t.Context(), "rv:{main}:host:local", "state").Val() }
 		kit.Becomes(t, "host", "asleep", host)
 		kit.Becomes(t, "processes", 0, func() int { return len(w.Processes()) })
-		w.SetModels(models.yaml())
+		w.SetModels(models.YAML(calls.LocalHost))
 		kit.Becomes(t, "catalogue", patient, catalog)
-		if a := w.ask("b"); a.err != nil || a.status != http.StatusOK || host() != "ready" {
+		if a := w.Ask("b"); a.Err != nil || a.Status != http.StatusOK || host() != "ready" {
 			t.Errorf("%v, the host is %s", a, host())
 		}
 	})
 	t.Run("redis_away_and_emptied", func(t *testing.T) {
-		pid := w.pid("b")
+		pid := w.Engine("b")
 		cluster.Kill(at)
-		w.use("b") // from the mirror
+		w.Use("b") // from the mirror
 		cluster.Restart(at)
 		kit.Becomes(t, "loaded", []string{"b"}, w.loadedNow)
-		if now := w.pid("b"); now != pid {
+		if now := w.Engine("b"); now != pid {
 			t.Errorf("the engine is process %d, it was %d", now, pid)
 		}
-		kit.Becomes(t, "ready", http.StatusOK, func() int { return do(w.get("/ready")).status })
-		w.use("a") // a swap
+		kit.Becomes(t, "ready", http.StatusOK, func() int { return w.Get("/ready").Status })
+		w.Use("a") // a swap
 	})
 }
 
 // loadedNow is loaded while Redis may be away.
 func (w *world) loadedNow() []string {
-	names, err := w.rdb.SMembers(w.t.Context(), "rv:{main}:models:local").Result()
+	names, err := w.Rdb.SMembers(w.T.Context(), "rv:{main}:models:local").Result()
 	if err != nil {
 		return []string{err.Error()}
 	}

@@ -1,18 +1,17 @@
 package system
 
 import (
-	"context"
 	"strings"
 	"syscall"
 	"testing"
 
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/redis/go-redis/v9"
 
 	"reveille/testenv"
 	"reveille/testenv/aws"
 	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 // A conversation outlives its host in a bucket: the host that loads the model next, which has never had it, goes on from there. Forgetting empties the
@@ -50,14 +49,10 @@ hosts:
 		p, _ := testenv.StartRunnerEnv(t, env, url, secret, name, t.TempDir(), "--conversations-url=s3://"+bucket+"/pools")
 		return p
 	}
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
-	defer rdb.Close()
+	rdb := worlds.RedisAt(t, server.Addr)
 	is := func(name, state string) {
 		t.Helper()
-		kit.Becomes(t, name+" in Redis", state, func() string {
-			v, _ := rdb.HGet(context.Background(), "rv:{main}:host:"+name, "state").Result()
-			return v
-		})
+		kit.Becomes(t, name+" in Redis", state, func() string { return rdb.HGet(t.Context(), "rv:{main}:host:"+name, "state").Val() })
 	}
 	a := host("a")
 	s := &testenv.System{Program: testenv.StartGateway(t, url, secret, strings.Replace(models, "CHECKPOINT", testenv.Models(t).Tiny, 1))}

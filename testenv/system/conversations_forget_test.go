@@ -2,7 +2,6 @@ package system
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,10 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"reveille/testenv"
 	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 // forget has the gateway forget a model's conversations and returns what the command says.
@@ -119,9 +117,8 @@ hosts:
 	url, dir := "redis://"+server.Addr, t.TempDir()
 	a, _ := testenv.StartRunner(t, url, secret, "a", dir)
 	s := &testenv.System{Program: testenv.StartGateway(t, url, secret, strings.Replace(models, "CHECKPOINT", testenv.Models(t).Tiny, 1))}
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
-	defer rdb.Close()
-	field := func(key, field string) string { v, _ := rdb.HGet(context.Background(), key, field).Result(); return v }
+	rdb := worlds.RedisAt(t, server.Addr)
+	field := func(key, field string) string { return rdb.HGet(t.Context(), key, field).Val() }
 	kit.Becomes(t, "a is awake", "ready", func() string { return field("rv:{main}:host:a", "state") })
 	end := func() {
 		t.Helper()

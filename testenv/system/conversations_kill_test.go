@@ -34,7 +34,7 @@ func TestConversationsSurviveKills(t *testing.T) {
 	// ask sends a chat until it is answered: a request may fail whose engine was killed under it.
 	ask := func(model, text string) (content string) {
 		t.Helper()
-		for end := time.Now().Add(2 * kit.Patience); time.Now().Before(end); time.Sleep(glance) {
+		for end := time.Now().Add(2 * kit.Patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			if content := once(t, s.URL, model, text); content != "" {
 				return content
 			}

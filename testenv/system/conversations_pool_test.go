@@ -1,73 +1,46 @@
 package system
 
 import (
-	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"reveille/testenv"
+	"reveille/testenv/calls"
+	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 // A conversation moves to another host with its model: the host that is to have it fetches what was computed from the one
 // that had it, and answers as that one does. Before, a load goes where the conversation is saved, if the hosts are equal.
 func TestConversationsMove(t *testing.T) {
 	testenv.Engines(t)
-	const secret = "a secret of sixteen or more"
 	const models = `models:
   talker: {type: llm, recipe: llamacpp, checkpoint: CHECKPOINT, device: cpu, options: {ctx_size: 4096, llamacpp_args: "-np 2 --swa-full"}}
   filler: {type: llm, recipe: standin, device: cpu, hosts: [b]}
   first: {type: llm, recipe: standin, device: cpu, hosts: [a]}
-hosts:
-  a: {driver: exec, address: "ADDR-A", devices: [cpu], commands: {wake: ["true"], sleep: ["true"]}}
-  b: {driver: exec, address: "ADDR-B", devices: [cpu], commands: {wake: ["true"], sleep: ["true"]}}
 `
-	server := testenv.StartRedis(t)
-	url := "redis://" + server.Addr
-	_, addrA := testenv.StartRunner(t, url, secret, "a", t.TempDir())
-	_, addrB := testenv.StartRunner(t, url, secret, "b", t.TempDir())
-	gateway := testenv.StartGateway(t, url, secret, strings.NewReplacer(
-		"CHECKPOINT", testenv.Models(t).Gemma, "ADDR-A", addrA, "ADDR-B", addrB).Replace(models))
-	s := &testenv.System{Program: gateway}
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
-	defer rdb.Close()
+	w := worlds.StartFleet(t, worlds.Fleet{
+		Text:  strings.Replace(models, "CHECKPOINT", testenv.Models(t).Gemma, 1),
+		Hosts: []worlds.Host{{Name: "a"}, {Name: "b"}},
+	})
+	s := w.System
 	hosts := func(model string) []string {
 		t.Helper()
-		list, err := rdb.SMembers(context.Background(), "rv:{main}:copies:"+model).Result()
+		list, err := w.Rdb.SMembers(t.Context(), "rv:{main}:copies:"+model).Result()
 		if err != nil {
 			t.Fatal(err)
 		}
 		slices.Sort(list)
 		return list
 	}
-	saved := func(host string) string {
-		v, _ := rdb.HGet(context.Background(), "rv:{main}:conv:talker", host).Result()
-		return v
-	}
+	saved := func(host string) string { return w.HGet("rv:{main}:conv:talker", host) }
 	unload := func(model string) {
 		t.Helper()
-		resp, err := http.Post(s.URL+"/api/v1/unload", "application/json", strings.NewReader(`{"model_name":"`+model+`"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		if body, _ := io.ReadAll(resp.Body); resp.StatusCode != 200 {
-			t.Fatalf("unload: %d %s", resp.StatusCode, body)
-		}
-	}
-	until := func(what string, done func() bool) {
-		t.Helper()
-		for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("not in time: ", what)
-			}
+		if a := w.Post("/api/v1/unload", `{"model_name":"`+model+`"}`); !a.OK() {
+			t.Fatal("unload: ", a)
 		}
 	}
 
@@ -90,7 +63,7 @@ hosts:
 
 	unload("first")
 	unload("talker")
-	until("b's conversation is in Redis", func() bool { return saved("b") != "" })
+	kit.Eventually(t, "b's conversation is in Redis", func() bool { return saved("b") != "" })
 	if v := saved("b"); !regexp.MustCompile(`^\{"identity":"[0-9a-f]{64}","count":1,"tokens":\d+,"bytes":\d+,"saved_ms":\d+\}$`).MatchString(v) {
 		t.Errorf("in Redis it is %q", v)
 	}
@@ -103,7 +76,7 @@ hosts:
 	}
 
 	say(t, s, "filler", message{"user", "Hello."}) // b has room for one
-	until("b has let the talk go", func() bool { return len(hosts("talker")) == 0 })
+	kit.Eventually(t, "b has let the talk go", func() bool { return len(hosts("talker")) == 0 })
 	moved := say(t, s, "talker", talk...)
 	if at := hosts("talker"); !slices.Contains(at, "a") {
 		t.Fatalf("the talk goes on at %v", at)
@@ -114,12 +87,7 @@ hosts:
 	if got := moved.Choices[0].Message; got != want.Choices[0].Message {
 		t.Errorf("on another host the answer is %q, on the first %q", got, want.Choices[0].Message)
 	}
-	resp, err := http.Get("http://" + addrA + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if body, _ := io.ReadAll(resp.Body); !strings.Contains(string(body), "reveille_runner_conversations_fetched_total 1\n") {
+	if a := calls.Get(t.Context(), w.Client, "http://"+w.Addrs["a"]+"/metrics"); !strings.Contains(string(a.Body), "reveille_runner_conversations_fetched_total 1\n") {
 		t.Error("the fetch is not counted")
 	}
 	t.Logf("%d tokens from the cache on the second host, %d computed", moved.Timings.Cached, moved.Timings.Computed)

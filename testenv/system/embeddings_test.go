@@ -20,26 +20,22 @@ import (
 func embedding(args string) string { return "embedding, " + calls.Options(args) }
 
 // embed asks a model for the embeddings of texts.
-func (w *world) embed(ctx context.Context, model string, texts ...string) answer {
+func (w *world) embed(ctx context.Context, model string, texts ...string) calls.Answer {
 	return w.embedAny(ctx, model, texts)
 }
 
 // embedAny is embed for an input of any form.
-func (w *world) embedAny(ctx context.Context, model string, input any) answer {
+func (w *world) embedAny(ctx context.Context, model string, input any) calls.Answer {
 	body, err := json.Marshal(map[string]any{"model": model, "input": input})
 	if err != nil {
-		return answer{err: err}
+		return calls.Answer{Err: err}
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL+"/v1/embeddings", strings.NewReader(string(body)))
-	if err != nil {
-		return answer{err: err}
-	}
-	return do(req)
+	return w.Call(ctx, http.MethodPost, "/v1/embeddings", string(body))
 }
 
 // vectors are the embeddings of an answer, bit for bit and in order, and its usage.
-func (w *world) vectors(a answer) string {
-	w.t.Helper()
+func (w *world) vectors(a calls.Answer) string {
+	w.T.Helper()
 	var got struct {
 		Data []struct {
 			Index     int
@@ -50,8 +46,8 @@ func (w *world) vectors(a answer) string {
 			Total  int `json:"total_tokens"`
 		}
 	}
-	if err := json.Unmarshal(a.body, &got); err != nil || a.status != http.StatusOK {
-		w.t.Fatalf("%v: %v", a, err)
+	if err := json.Unmarshal(a.Body, &got); err != nil || a.Status != http.StatusOK {
+		w.T.Fatalf("%v: %v", a, err)
 	}
 	out := fmt.Sprint(got.Usage)
 	for _, d := range got.Data {
@@ -72,20 +68,20 @@ func texts(n int) []string {
 // queueMetrics are the local runner's metrics of embedding queues by series, each of which must name its model. Buckets and
 // times are left out.
 func (w *world) queueMetrics() map[string]float64 {
-	w.t.Helper()
+	w.T.Helper()
 	const prefix = "reveille_runner_embedding_"
 	series := regexp.MustCompile(`(?m)^` + prefix + `(\w+)(?:\{(.*)\})? (\S+)$`)
 	out := map[string]float64{}
 	for _, m := range series.FindAllStringSubmatch(w.runnerMetrics(), -1) {
 		if !strings.HasPrefix(m[2], `model="`) {
-			w.t.Errorf("no model in %s", m[0])
+			w.T.Errorf("no model in %s", m[0])
 		}
 		if strings.HasSuffix(m[1], "_bucket") || strings.HasSuffix(m[1], "_seconds_sum") {
 			continue
 		}
 		value, err := strconv.ParseFloat(m[3], 64)
 		if err != nil {
-			w.t.Errorf("%s: %v", m[0], err)
+			w.T.Errorf("%s: %v", m[0], err)
 		}
 		out[strings.TrimSuffix(strings.TrimPrefix(m[2], `model="`), `"`)+" "+m[1]] = value
 	}
@@ -94,7 +90,7 @@ func (w *world) queueMetrics() map[string]float64 {
 
 // wantMetrics waits until a model's metrics have the given values, of which none may be missing.
 func (w *world) wantMetrics(model string, want map[string]float64) {
-	w.t.Helper()
+	w.T.Helper()
 	lines := func(m map[string]float64) string {
 		var out []string
 		for _, name := range slices.Sorted(maps.Keys(m)) {
@@ -102,7 +98,7 @@ func (w *world) wantMetrics(model string, want map[string]float64) {
 		}
 		return strings.Join(out, "")
 	}
-	kit.Becomes(w.t, "metrics of "+model, lines(want), func() string {
+	kit.Becomes(w.T, "metrics of "+model, lines(want), func() string {
 		got := map[string]float64{}
 		for name, value := range w.queueMetrics() {
 			if of, name, _ := strings.Cut(name, " "); of == model {
@@ -117,7 +113,7 @@ func (w *world) wantMetrics(model string, want map[string]float64) {
 // climbs down to what works, later ones begin there; the answers are those of an engine with memory for all, and a text
 // that fits nowhere is refused without harm to what was learned. The runner's metrics say all of it, by model.
 func TestEmbeddingMemory(t *testing.T) {
-	w := start(t, catalogue{"small": embedding("--oom-over 300"), "large": embedding("")}, "--max-loaded-models=-1")
+	w := start(t, calls.Catalogue{"small": embedding("--oom-over 300"), "large": embedding("")}, "--max-loaded-models=-1")
 	const requests = 3
 	for range requests {
 		want := w.vectors(w.embed(t.Context(), "large", texts(128)...))
@@ -134,7 +130,7 @@ func TestEmbeddingMemory(t *testing.T) {
 		"oom_retries_total":        0, "oom_failures_total": 0, "oom_retry_tokens_count": 0, "oom_retry_tokens_sum": 0,
 		"pending_tokens": 0, "in_flight_tokens": 0, "active_batches": 0,
 	})
-	if a := w.embed(t.Context(), "small", strings.Repeat("x", 3*301)); a.status != http.StatusServiceUnavailable || a.code() != "engine_out_of_memory" {
+	if a := w.embed(t.Context(), "small", strings.Repeat("x", 3*301)); a.Status != http.StatusServiceUnavailable || a.Code() != "engine_out_of_memory" {
 		t.Errorf("a text of 301 tokens: %v", a)
 	}
 	// One batch of 2048 tokens, which became calls of 1024, 512 and eight times 256; then eight of 256 for each request, two at
@@ -151,7 +147,7 @@ func TestEmbeddingMemory(t *testing.T) {
 	}
 	w.wantMetrics("small", small)
 	// Unloaded, a model has no ceiling, and its counters go on where they were.
-	if a := w.manage("/v1/unload", `{"model_name":"small"}`); a.status != http.StatusOK {
+	if a := w.Manage("/v1/unload", `{"model_name":"small"}`); a.Status != http.StatusOK {
 		t.Fatal(a)
 	}
 	small["batch_ceiling_tokens"] = 0
@@ -164,8 +160,8 @@ func TestEmbeddingMemory(t *testing.T) {
 
 // TestEmbeddingQueueGauges: what a queue holds while its engine does not answer.
 func TestEmbeddingQueueGauges(t *testing.T) {
-	w := start(t, catalogue{"stuck": embedding("--hang infer"), "other": embedding("")}, "--max-loaded-models=-1")
-	w.use("other")
+	w := start(t, calls.Catalogue{"stuck": embedding("--hang infer"), "other": embedding("")}, "--max-loaded-models=-1")
+	w.Use("other")
 	gauges := func(pending, inFlight, active float64) {
 		t.Helper()
 		kit.Becomes(t, "pending, in flight, active", [3]float64{pending, inFlight, active}, func() [3]float64 {
@@ -175,7 +171,7 @@ func TestEmbeddingQueueGauges(t *testing.T) {
 	}
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
-	gone := make(chan answer, 2)
+	gone := make(chan calls.Answer, 2)
 	ask := func(n int) { go func() { gone <- w.embed(ctx, "stuck", texts(n)...) }() }
 	ask(2)
 	gauges(0, 32, 1)

@@ -15,18 +15,19 @@ import (
 	"reveille/testenv"
 	"reveille/testenv/calls"
 	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 // A client that leaves while its model loads does not end the load, and what was loaded owes it nothing.
 func TestClientLeavesLoading(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options("--load-time 1s"), "b": "llm"})
-	_, leave := w.later("a")
-	kit.Becomes(t, "state of a", "loading", func() string { return w.field("a", "state") })
+	w := start(t, calls.Catalogue{"a": "llm, " + calls.Options("--load-time 1s"), "b": "llm"})
+	_, leave := w.Later("a")
+	kit.Becomes(t, "state of a", "loading", func() string { return w.Field("a", "state") })
 	leave()
-	kit.Becomes(t, "loaded", []string{"a"}, w.loaded)
+	kit.Becomes(t, "loaded", []string{"a"}, w.Loaded)
 	began := time.Now()
-	w.use("b")
+	w.Use("b")
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("b waited %v for a model that nobody wants any more", took)
 	}
@@ -34,14 +35,14 @@ func TestClientLeavesLoading(t *testing.T) {
 
 func TestClientLeavesStreaming(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options(slow), "silent": "embedding, " + calls.Options("--hang infer")})
-	s := w.chat("a", 100000)
-	s.leave()
+	w := start(t, calls.Catalogue{"a": "llm, " + calls.Options(worlds.Slow), "silent": "embedding, " + calls.Options("--hang infer")})
+	s := w.Chat("a", 100000)
+	s.Leave()
 	kit.Becomes(t, "calls of a cancelled", 1, func() int { return w.stats("a").Cancelled })
-	kit.Becomes(t, "a's open requests", "0", func() string { return w.field("a", "in_flight") })
+	kit.Becomes(t, "a's open requests", "0", func() string { return w.Field("a", "in_flight") })
 
-	_, leave := w.later("silent") // not a byte will ever come
-	kit.Becomes(t, "silent is loaded", []string{"a", "silent"}, w.loaded)
+	_, leave := w.Later("silent") // not a byte will ever come
+	kit.Becomes(t, "silent is loaded", []string{"a", "silent"}, w.Loaded)
 	kit.Becomes(t, "calls of silent", 1, func() int { return w.stats("silent").InFlight })
 	leave()
 	kit.Becomes(t, "calls of silent cancelled", 1, func() int { return w.stats("silent").Cancelled })
@@ -50,25 +51,25 @@ func TestClientLeavesStreaming(t *testing.T) {
 // An engine that dies in the middle of a stream ends it with an error event; the next request loads the model again.
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options(slow)})
-	s := w.chat("a", 100000)
-	pid := w.pid("a")
+	w := start(t, calls.Catalogue{"a": "llm, " + calls.Options(worlds.Slow)})
+	s := w.Chat("a", 100000)
+	pid := w.Engine("a")
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	endsWithError(t, s, "engine_crashed")
-	kit.Becomes(t, "record of a", "", func() string { return w.field("a", "state") })
-	again := w.chat("a", 100000)
-	if now := w.pid("a"); now == pid || now == 0 {
+	kit.Becomes(t, "record of a", "", func() string { return w.Field("a", "state") })
+	again := w.Chat("a", 100000)
+	if now := w.Engine("a"); now == pid || now == 0 {
 		t.Errorf("process %d after %d", now, pid)
 	}
-	again.leave()
+	again.Leave()
 }
 
 // endsWithError reads a stream that broke off: an error event is its last, and it does not look complete.
-func endsWithError(t *testing.T, s *stream, code string) {
+func endsWithError(t *testing.T, s *calls.Stream, code string) {
 	t.Helper()
-	events, err := s.rest()
+	events, err := s.Rest()
 	if err != nil || len(events) == 0 {
 		t.Fatalf("stream: %d events, %v", len(events), err)
 	}
@@ -81,10 +82,10 @@ func endsWithError(t *testing.T, s *stream, code string) {
 func TestRunnerKilled(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartRedis(t)
-	models := catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding", "silent": "reranking, " + calls.Options("--hang infer")}
+	models := calls.Catalogue{"a": "llm, " + calls.Options(worlds.Slow), "e": "embedding", "silent": "reranking, " + calls.Options("--hang infer")}
 	s := testenv.Start(t, testenv.Spec{Redis: server, Models: calls.Catalogue(models).YAML(
 		"hosts:\n  local: {driver: exec, devices: [cpu, npu], commands: {wake: [\"true\"], sleep: [\"true\"]}}\n")})
-	w := &world{System: s, t: t, rdb: s.Redis(), types: models.types()}
+	w := &world{worlds.Of(t, models, s)}
 	secret, err := os.ReadFile(filepath.Join(s.StateDir, "runner-secret"))
 	if err != nil {
 		t.Fatal(err)
@@ -95,10 +96,10 @@ func TestRunnerKilled(t *testing.T) {
 		return runner
 	}
 	runner := startRunner()
-	w.use("e")
-	stream := w.chat("a", 100000)
-	silent, _ := w.later("silent")
-	kit.Becomes(t, "loaded", []string{"a", "e", "silent"}, w.loaded)
+	w.Use("e")
+	stream := w.Chat("a", 100000)
+	silent, _ := w.Later("silent")
+	kit.Becomes(t, "loaded", []string{"a", "e", "silent"}, w.Loaded)
 	kit.Becomes(t, "calls of silent", 1, func() int { return w.stats("silent").InFlight })
 	engines := testenv.Descendants(runner.PID())
 	if len(engines) != 3 {
@@ -111,7 +112,7 @@ func TestRunnerKilled(t *testing.T) {
 	endsWithError(t, stream, "runner_failed")
 	select {
 	case a := <-silent:
-		if a.status != http.StatusBadGateway || a.code() != "runner_failed" || a.header.Get("Retry-After") == "" {
+		if a.Status != http.StatusBadGateway || a.Code() != "runner_failed" || a.Header.Get("Retry-After") == "" {
 			t.Errorf("a request that was sent and not answered: %v", a)
 		}
 	case <-time.After(kit.Patience):
@@ -119,7 +120,7 @@ func TestRunnerKilled(t *testing.T) {
 	}
 	successor := startRunner()
 	began := time.Now()
-	w.use("e")
+	w.Use("e")
 	t.Logf("served %v after the start of the runner's successor", time.Since(began))
 	successor.Signal(syscall.SIGTERM)
 	select {
@@ -133,71 +134,63 @@ func TestRunnerKilled(t *testing.T) {
 // nothing that was loaded is lost.
 func TestRedisKilledAndBackEmpty(t *testing.T) {
 	t.Parallel()
-	w, server := startWithRedis(t, catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding", "cold": "reranking"})
-	w.use("e")
-	s := w.chat("a", 100000)
-	pids := func() []int { return []int{w.pid("a"), w.pid("e")} }
+	server := testenv.StartRedis(t)
+	models := calls.Catalogue{"a": "llm, " + calls.Options(worlds.Slow), "e": "embedding", "cold": "reranking"}
+	w := &world{worlds.StartOn(t, models, server)}
+	w.Use("e")
+	s := w.Chat("a", 100000)
+	pids := func() []int { return []int{w.Engine("a"), w.Engine("e")} }
 	before := pids()
 	server.Kill()
 	for range 20 {
-		w.use("e")
+		w.Use("e")
 	}
-	a := w.ask("cold")
-	after, err := strconv.Atoi(a.header.Get("Retry-After"))
-	if a.status != http.StatusServiceUnavailable || a.code() != "state_unavailable" || err != nil || after < 1 || after > 60 {
-		t.Errorf("a cold request without Redis: %v, Retry-After %q", a, a.header.Get("Retry-After"))
+	a := w.Ask("cold")
+	after, err := strconv.Atoi(a.Header.Get("Retry-After"))
+	if a.Status != http.StatusServiceUnavailable || a.Code() != "state_unavailable" || err != nil || after < 1 || after > 60 {
+		t.Errorf("a cold request without Redis: %v, Retry-After %q", a, a.Header.Get("Retry-After"))
 	}
-	if resp := do(w.get("/v1/health")); resp.status != http.StatusOK {
+	if resp := w.Get("/v1/health"); resp.Status != http.StatusOK {
 		t.Errorf("health without Redis: %v", resp)
 	}
-	kit.Becomes(t, "/ready without Redis", http.StatusServiceUnavailable, func() int { return do(w.get("/ready")).status })
-	w.use("e")
+	kit.Becomes(t, "/ready without Redis", http.StatusServiceUnavailable, func() int { return w.Get("/ready").Status })
+	w.Use("e")
 
 	server.Restart()
 	kit.Becomes(t, "processes after Redis came back", before, pids)
-	kit.Becomes(t, "a cold request after Redis came back", http.StatusOK, func() int { return w.ask("cold").status })
-	w.use("e")
-	kit.Becomes(t, "/ready with Redis", http.StatusOK, func() int { return do(w.get("/ready")).status })
+	kit.Becomes(t, "a cold request after Redis came back", http.StatusOK, func() int { return w.Ask("cold").Status })
+	w.Use("e")
+	kit.Becomes(t, "/ready with Redis", http.StatusOK, func() int { return w.Get("/ready").Status })
 	if now := pids(); !slices.Equal(now, before) {
 		t.Errorf("processes %v, before %v", now, before)
 	}
-	if n := w.loads("a") + w.loads("e"); n != 2 {
+	if n := w.Spawns("a") + w.Spawns("e"); n != 2 {
 		t.Errorf("%d loads of a and e, want 2", n)
 	}
-	if _, err := s.next(); err != nil {
+	if _, err := s.Next(); err != nil {
 		t.Errorf("the open stream ended: %v", err)
 	}
-	s.leave()
+	s.Leave()
 }
 
 func TestFlushAll(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options(slow), "b": "llm", "e": "embedding"})
-	w.use("e")
-	s := w.chat("a", 100000)
-	waiting, _ := w.later("b")
-	kit.Becomes(t, "queue", []string{"b"}, w.queued)
-	pids := func() []int { return []int{w.pid("a"), w.pid("e")} }
+	w := start(t, calls.Catalogue{"a": "llm, " + calls.Options(worlds.Slow), "b": "llm", "e": "embedding"})
+	w.Use("e")
+	s := w.Chat("a", 100000)
+	waiting, _ := w.Later("b")
+	kit.Becomes(t, "queue", []string{"b"}, w.Queued)
+	pids := func() []int { return []int{w.Engine("a"), w.Engine("e")} }
 	before := pids()
-	if err := w.rdb.FlushAll(t.Context()).Err(); err != nil {
+	if err := w.Rdb.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	w.use("e")
+	w.Use("e")
 	kit.Becomes(t, "processes after FLUSHALL", before, pids)
-	s.leave()
-	w.await("the request that waited over FLUSHALL", waiting)
-	kit.Becomes(t, "loaded", []string{"b", "e"}, w.loaded)
-	if n := w.loads("a") + w.loads("e"); n != 2 {
+	s.Leave()
+	w.Await("the request that waited over FLUSHALL", waiting)
+	kit.Becomes(t, "loaded", []string{"b", "e"}, w.Loaded)
+	if n := w.Spawns("a") + w.Spawns("e"); n != 2 {
 		t.Errorf("%d loads of a and e, want 2", n)
 	}
-}
-
-// get makes a GET request.
-func (w *world) get(path string) *http.Request {
-	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.URL+path, nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return req
 }

@@ -12,16 +12,17 @@ import (
 	"reveille/testenv"
 	"reveille/testenv/calls"
 	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 // A second gateway in one state folder ends with the reason, and one in a copy of the folder leaves the first one's engines
 // alone.
 func TestSecondGatewayOfAStateFolder(t *testing.T) {
 	t.Parallel()
-	models := catalogue{"m": "llm"}
-	s := testenv.Start(t, testenv.Spec{Models: models.yaml()})
-	w := &world{System: s, t: t, types: models.types()}
-	w.use("m")
+	models := calls.Catalogue{"m": "llm"}
+	s := testenv.Start(t, testenv.Spec{Models: models.YAML(calls.LocalHost)})
+	w := &world{worlds.Of(t, models, s)}
+	w.Use("m")
 	family := s.Processes()
 
 	said := refused(t, models, "--state-dir="+s.StateDir)
@@ -37,14 +38,14 @@ func TestSecondGatewayOfAStateFolder(t *testing.T) {
 	if err := os.CopyFS(folder, os.DirFS(s.StateDir)); err != nil {
 		t.Fatal(err)
 	}
-	other := testenv.Start(t, testenv.Spec{Models: models.yaml(), Args: []string{"--state-dir=" + folder}})
-	(&world{System: other, t: t, types: models.types()}).use("m")
+	other := testenv.Start(t, testenv.Spec{Models: models.YAML(calls.LocalHost), Args: []string{"--state-dir=" + folder}})
+	(&world{worlds.Of(t, models, other)}).Use("m")
 	for _, p := range family {
 		if !p.Alive() {
 			t.Errorf("process %s of the first gateway ended", p)
 		}
 	}
-	w.use("m")
+	w.Use("m")
 }
 
 // Two programs with one host in one pool would take it from each other without end, and a runner's address that is taken does
@@ -52,10 +53,10 @@ func TestSecondGatewayOfAStateFolder(t *testing.T) {
 func TestStartsThatCannotWork(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartRedis(t)
-	models := catalogue{"m": "llm"}
-	s := testenv.Start(t, testenv.Spec{Models: models.yaml(), Redis: server, Patient: true})
-	w := &world{System: s, t: t, types: models.types()}
-	w.use("m")
+	models := calls.Catalogue{"m": "llm"}
+	s := testenv.Start(t, testenv.Spec{Models: models.YAML(calls.LocalHost), Redis: server, Patient: true})
+	w := &world{worlds.Of(t, models, s)}
+	w.Use("m")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -68,16 +69,16 @@ func TestStartsThatCannotWork(t *testing.T) {
 			t.Errorf("%s: %s", arg, said)
 		}
 	}
-	w.use("m")
+	w.Use("m")
 }
 
 // Commands find the gateway of a state folder and its Redis.
 func TestCommandsFindTheGatewayOfAStateFolder(t *testing.T) {
 	t.Parallel()
-	models := catalogue{"m": "llm"}
-	s := testenv.Start(t, testenv.Spec{Models: models.yaml(), Args: []string{"--pool=other"}})
-	w := &world{System: s, t: t, types: models.types()}
-	w.use("m")
+	models := calls.Catalogue{"m": "llm"}
+	s := testenv.Start(t, testenv.Spec{Models: models.YAML(calls.LocalHost), Args: []string{"--pool=other"}})
+	w := &world{worlds.Of(t, models, s)}
+	w.Use("m")
 	run := func(program string, args ...string) string {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), testenv.Build(t, program), args...)

@@ -12,7 +12,7 @@ import (
 func TestRule01RefusedLimits(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []string{"0", "-2", "many", "1 2 3 4 5 6 7", "1 0"} {
-		if out := refused(t, catalogue{"a": "llm"}, "--max-loaded-models="+limit); !strings.Contains(out, "max-loaded-models") || !strings.Contains(out, limit) {
+		if out := refused(t, calls.Catalogue{"a": "llm"}, "--max-loaded-models="+limit); !strings.Contains(out, "max-loaded-models") || !strings.Contains(out, limit) {
 			t.Errorf("%q: %s", limit, out)
 		}
 	}
@@ -21,19 +21,19 @@ func TestRule01RefusedLimits(t *testing.T) {
 // Rule 2: a use counts at its start and at its end.
 func TestRule02UseTimes(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options("--token-delay 20ms --tokens 400"), "b": "llm", "c": "llm"}, "--max-loaded-models=2")
-	w.use("a")
+	w := start(t, calls.Catalogue{"a": "llm, " + calls.Options("--token-delay 20ms --tokens 400"), "b": "llm", "c": "llm"}, "--max-loaded-models=2")
+	w.Use("a")
 	tick()
-	w.use("b")
+	w.Use("b")
 	tick()
 	order := func() []string { return w.lru("llm") }
-	s := w.chat("a", 300)
+	s := w.Chat("a", 300)
 	kit.Becomes(t, "order once a is in use", []string{"b", "a"}, order)
-	w.use("b")
+	w.Use("b")
 	kit.Becomes(t, "order after b was used meanwhile", []string{"a", "b"}, order)
-	s.whole()
+	s.Whole(t)
 	kit.Becomes(t, "order after the end of the use of a", []string{"b", "a"}, order)
-	if got := w.use("c").header.Get("x-evicted"); got != "b" {
+	if got := w.Use("c").Header.Get("x-evicted"); got != "b" {
 		t.Errorf("evicted %q, want b", got)
 	}
 }

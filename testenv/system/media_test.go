@@ -1,7 +1,6 @@
 package system
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -19,7 +18,9 @@ import (
 	"reveille/infra/config"
 	"reveille/infra/mmstats"
 	"reveille/testenv"
+	"reveille/testenv/calls"
 	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 // engineTime bounds one request to the real engine, its load on a slow machine included.
@@ -62,20 +63,20 @@ type shown []struct {
 
 // show sends media to a model, which must answer, and checks what the answer says of the cache.
 func (v *viewer) show(model, cache string, media ...[]byte) shown {
-	v.t.Helper()
+	v.T.Helper()
 	a := v.chatMedia(model, 6, media...)
 	tokens, err := tokensOf(a)
 	if err != nil {
-		v.t.Fatalf("%s: %v: %v", model, err, a)
+		v.T.Fatalf("%s: %v: %v", model, err, a)
 	}
-	if got := a.header.Get("x-media-cache"); got != cache {
-		v.t.Errorf("%s: x-media-cache %q, want %q", model, got, cache)
+	if got := a.Header.Get("x-media-cache"); got != cache {
+		v.T.Errorf("%s: x-media-cache %q, want %q", model, got, cache)
 	}
 	return tokens
 }
 
 // chatMedia asks for tokens at temperature 0 about some media. It may be called from any goroutine.
-func (v *viewer) chatMedia(model string, tokens int, media ...[]byte) answer {
+func (v *viewer) chatMedia(model string, tokens int, media ...[]byte) calls.Answer {
 	content := []any{map[string]any{"type": "text", "text": "Look:"}}
 	for _, m := range media {
 		content = append(content, testenv.MediaPart(m))
@@ -85,55 +86,40 @@ func (v *viewer) chatMedia(model string, tokens int, media ...[]byte) answer {
 		"temperature": 0, "max_tokens": tokens, "logprobs": true, "ignore_eos": true, "cache_prompt": false,
 	})
 	if err != nil {
-		return answer{err: err}
+		return calls.Answer{Err: err}
 	}
-	ctx, cancel := context.WithTimeout(v.t.Context(), engineTime)
+	ctx, cancel := context.WithTimeout(v.T.Context(), engineTime)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, v.URL+"/v1/chat/completions", bytes.NewReader(body))
-	if err != nil {
-		return answer{err: err}
-	}
-	return do(req)
+	return v.Call(ctx, http.MethodPost, "/v1/chat/completions", string(body))
 }
 
-func tokensOf(a answer) (shown, error) {
+func tokensOf(a calls.Answer) (shown, error) {
 	var got struct {
 		Choices []struct{ Logprobs struct{ Content shown } }
 	}
-	if a.err != nil {
-		return nil, a.err
+	if a.Err != nil {
+		return nil, a.Err
 	}
-	if err := json.Unmarshal(a.body, &got); err != nil {
+	if err := json.Unmarshal(a.Body, &got); err != nil {
 		return nil, err
 	}
-	if a.status != http.StatusOK || len(got.Choices) != 1 || len(got.Choices[0].Logprobs.Content) == 0 {
-		return nil, fmt.Errorf("status %d without tokens", a.status)
+	if a.Status != http.StatusOK || len(got.Choices) != 1 || len(got.Choices[0].Logprobs.Content) == 0 {
+		return nil, fmt.Errorf("status %d without tokens", a.Status)
 	}
 	return got.Choices[0].Logprobs.Content, nil
 }
 
 // tally is what /stats tells of a model's media.
 func (v *viewer) tally(model string) mmstats.Stats {
-	v.t.Helper()
-	a := v.get(v.URL + "/v1/stats")
+	v.T.Helper()
+	a := v.Get("/v1/stats")
 	var stats struct {
 		Media map[string]mmstats.Stats `json:"media_cache"`
 	}
-	if err := json.Unmarshal(a.body, &stats); err != nil || a.status != http.StatusOK {
-		v.t.Fatalf("/v1/stats: %v %v", a, err)
+	if err := json.Unmarshal(a.Body, &stats); err != nil || a.Status != http.StatusOK {
+		v.T.Fatalf("/v1/stats: %v %v", a, err)
 	}
 	return stats.Media[model]
-}
-
-func (v *viewer) get(url string) answer {
-	v.t.Helper()
-	ctx, cancel := context.WithTimeout(v.t.Context(), kit.Patience)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		v.t.Fatal(err)
-	}
-	return do(req)
 }
 
 // TestMedia tells the story of the encoder cache on the real engine. One system, each step goes on from the one before;
@@ -146,7 +132,7 @@ func TestMedia(t *testing.T) {
 		Models: mediaModels(), Redis: server, Args: []string{"--max-loaded-models=-1", "--mm-lookup-wait=10s", "--hold=" + engineTime.String()},
 	}
 	s := testenv.Start(t, spec)
-	v := &viewer{world: &world{System: s, t: t, rdb: s.Redis()}, outer: t, spec: spec}
+	v := &viewer{world: &world{worlds.Of(t, nil, s)}, outer: t, spec: spec}
 	p1, p2, p3 := testenv.Picture(1, 320, 240), testenv.Picture(2, 200, 448), testenv.Picture(3, 448, 448)
 	const seen, unseen, off = "hit=1, miss=0", "hit=0, miss=1", ""
 
@@ -157,9 +143,9 @@ func TestMedia(t *testing.T) {
 	}
 	step := func(name string, do func()) {
 		ok := t.Run(name, func(t *testing.T) {
-			outer := v.t
-			v.t = t
-			defer func() { v.t = outer }()
+			outer := v.T
+			v.T = t
+			defer func() { v.T = outer }()
 			do()
 		})
 		if !ok {
@@ -167,9 +153,9 @@ func TestMedia(t *testing.T) {
 		}
 	}
 	equal := func(got, want shown) {
-		v.t.Helper()
+		v.T.Helper()
 		if !slices.Equal(got, want) {
-			v.t.Errorf("answer %v, without the cache %v", got, want)
+			v.T.Errorf("answer %v, without the cache %v", got, want)
 		}
 	}
 
@@ -184,15 +170,15 @@ func TestMedia(t *testing.T) {
 	step("ten_at_once_with_a_new_picture", func() {
 		v.crowd("tiny-vision", p3, third)
 		// Three pictures were encoded in all, and one was seen before.
-		kit.Becomes(v.t, "hits and misses in /stats", [2]int64{1 + 9, 3}, func() [2]int64 {
+		kit.Becomes(v.T, "hits and misses in /stats", [2]int64{1 + 9, 3}, func() [2]int64 {
 			n := v.tally("tiny-vision")
 			return [2]int64{n.Hits(), n.Misses}
 		})
 	})
 	step("another_host", func() {
-		kit.Becomes(v.t, "entries in Redis", 4, func() int { return len(v.entries("")) })
+		kit.Becomes(v.T, "entries in Redis", 4, func() int { return len(v.entries("")) })
 		equal(v.show("tiny-vision-far", seen, p1), tiny)
-		kit.Becomes(v.t, "hits in Redis", int64(1), func() int64 { return v.tally("tiny-vision-far").HitsL2 })
+		kit.Becomes(v.T, "hits in Redis", int64(1), func() int64 { return v.tally("tiny-vision-far").HitsL2 })
 	})
 	step("sounds", func() {
 		sound, _ := testenv.Sound(1, 1)
@@ -211,9 +197,9 @@ func TestMedia(t *testing.T) {
 		before := v.corrupt(sig)
 		equal(v.show("tiny-vision", "hit=1, miss=1", p1, p2), two) // the first is in memory
 		if n := v.metric(`reveille_runner_mm_refused_total{reason="invalid"}`); n != "1" {
-			v.t.Errorf("%s entries refused for their MAC, want 1", n)
+			v.T.Errorf("%s entries refused for their MAC, want 1", n)
 		}
-		kit.Becomes(v.t, "entries repaired", 1, func() int { return v.repaired(sig, before) })
+		kit.Becomes(v.T, "entries repaired", 1, func() int { return v.repaired(sig, before) })
 		equal(v.show("tiny-vision-far", "hit=2, miss=0", p1, p2), two)
 	})
 	step("Redis_stopped", func() {
@@ -226,7 +212,7 @@ func TestMedia(t *testing.T) {
 // crowd shows a new picture ten times at once: it is encoded once. Requests that share a batch round differently, so
 // that only the first token, which the picture decides, is compared.
 func (v *viewer) crowd(model string, picture []byte, want shown) {
-	answers := make([]answer, 10)
+	answers := make([]calls.Answer, 10)
 	var wg sync.WaitGroup
 	for i := range answers {
 		wg.Go(func() { answers[i] = v.chatMedia(model, 6, picture) })
@@ -234,28 +220,28 @@ func (v *viewer) crowd(model string, picture []byte, want shown) {
 	wg.Wait()
 	for i, a := range answers {
 		if got, err := tokensOf(a); err != nil || got[0].Token != want[0].Token {
-			v.t.Errorf("request %d: %v, %v, want %v", i, a, got, want)
+			v.T.Errorf("request %d: %v, %v, want %v", i, a, got, want)
 		}
 	}
 }
 
 // kill kills the system while a request with a picture is in an engine, which is held there, and starts it again.
 func (v *viewer) kill(model string, picture []byte) {
-	v.t.Helper()
-	if err := syscall.Kill(v.pid(model), syscall.SIGSTOP); err != nil {
-		v.t.Fatal(err)
+	v.T.Helper()
+	if err := syscall.Kill(v.Engine(model), syscall.SIGSTOP); err != nil {
+		v.T.Fatal(err)
 	}
-	waiting := make(chan answer, 1)
+	waiting := make(chan calls.Answer, 1)
 	go func() { waiting <- v.chatMedia(model, 6, picture) }()
-	kit.Becomes(v.t, "open requests", "1", func() string { return v.field(model, "in_flight") })
+	kit.Becomes(v.T, "open requests", "1", func() string { return v.Field(model, "in_flight") })
 	v.Kill() // fails if an engine outlives it
 	select {
 	case a := <-waiting:
-		if a.err == nil {
-			v.t.Errorf("the open request got %v", a)
+		if a.Err == nil {
+			v.T.Errorf("the open request got %v", a)
 		}
 	case <-time.After(engineTime):
-		v.t.Error("the open request got no answer")
+		v.T.Error("the open request got no answer")
 	}
 	again := v.spec
 	again.StateDir = v.StateDir
@@ -264,14 +250,14 @@ func (v *viewer) kill(model string, picture []byte) {
 
 // signature is a model's, as `gateway mm` tells it.
 func (v *viewer) signature(model string) string {
-	v.t.Helper()
-	ctx, cancel := context.WithTimeout(v.t.Context(), kit.Patience)
+	v.T.Helper()
+	ctx, cancel := context.WithTimeout(v.T.Context(), kit.Patience)
 	defer cancel()
 	redisURL := "redis://" + v.RedisAddr
 	if strings.HasPrefix(v.RedisAddr, "/") {
 		redisURL = config.SocketURL(v.RedisAddr)
 	}
-	out, err := exec.CommandContext(ctx, testenv.Build(v.t, "gateway"), "mm", "--json", "--redis-url="+redisURL).Output()
+	out, err := exec.CommandContext(ctx, testenv.Build(v.T, "gateway"), "mm", "--json", "--redis-url="+redisURL).Output()
 	var rows []struct {
 		Signature     string
 		Models        []string
@@ -279,30 +265,30 @@ func (v *viewer) signature(model string) string {
 		Hits          int `json:"hits_l1_total"`
 	}
 	if err != nil || json.Unmarshal(out, &rows) != nil {
-		v.t.Fatalf("gateway mm: %v %s", err, out)
+		v.T.Fatalf("gateway mm: %v %s", err, out)
 	}
 	for _, r := range rows {
 		if slices.Contains(r.Models, model) {
 			if r.Media == 0 || r.Hits == 0 {
-				v.t.Errorf("gateway mm: %+v", r)
+				v.T.Errorf("gateway mm: %+v", r)
 			}
 			return r.Signature
 		}
 	}
-	v.t.Fatalf("gateway mm does not list %s: %s", model, out)
+	v.T.Fatalf("gateway mm does not list %s: %s", model, out)
 	return ""
 }
 
 // entries are the values in Redis of a signature, of all with "", by key and field.
 func (v *viewer) entries(sig string) map[string]string {
-	v.t.Helper()
+	v.T.Helper()
 	out := map[string]string{}
-	keys, err := v.rdb.Keys(v.t.Context(), "mm:"+sig+"*:*").Result()
+	keys, err := v.Rdb.Keys(v.T.Context(), "mm:"+sig+"*:*").Result()
 	if err != nil {
-		v.t.Fatal(err)
+		v.T.Fatal(err)
 	}
 	for _, k := range keys {
-		for f, value := range v.rdb.HGetAll(v.t.Context(), k).Val() {
+		for f, value := range v.Rdb.HGetAll(v.T.Context(), k).Val() {
 			out[k+" "+f] = value
 		}
 	}
@@ -311,19 +297,19 @@ func (v *viewer) entries(sig string) map[string]string {
 
 // corrupt changes the last byte of each entry of a signature and returns what is there now.
 func (v *viewer) corrupt(sig string) map[string]string {
-	v.t.Helper()
+	v.T.Helper()
 	bad := v.entries(sig)
 	for at, value := range bad {
 		key, field, _ := strings.Cut(at, " ")
 		changed := []byte(value)
 		changed[len(changed)-1] ^= 1
 		bad[at] = string(changed)
-		if err := v.rdb.HSet(v.t.Context(), key, field, bad[at]).Err(); err != nil {
-			v.t.Fatal(err)
+		if err := v.Rdb.HSet(v.T.Context(), key, field, bad[at]).Err(); err != nil {
+			v.T.Fatal(err)
 		}
 	}
 	if len(bad) == 0 {
-		v.t.Fatal("no entries")
+		v.T.Fatal("no entries")
 	}
 	return bad
 }
@@ -341,13 +327,13 @@ func (v *viewer) repaired(sig string, before map[string]string) int {
 
 // metric reads a metric of the local host's runner.
 func (v *viewer) metric(name string) string {
-	v.t.Helper()
+	v.T.Helper()
 	for line := range strings.Lines(v.runnerMetrics()) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
 			return strings.TrimSpace(value)
 		}
 	}
-	v.t.Fatalf("the runner has no metric %s", name)
+	v.T.Fatalf("the runner has no metric %s", name)
 	return ""
 }
 
@@ -362,7 +348,7 @@ func TestEmbeddingsOfPictures(t *testing.T) {
 		"  sees-off: " + model + ", mmproj: .cache/models/tiny-mmproj.gguf, mm_cache: none}\n" +
 		"  blind: " + model + "}\nhosts:\n  local: {driver: local, devices: [cpu]}\n"
 	s := testenv.Start(t, testenv.Spec{Models: models, Args: []string{"--max-loaded-models=-1", "--mm-lookup-wait=10s", "--hold=" + engineTime.String()}})
-	w := &world{System: s, t: t, rdb: s.Redis()}
+	w := &world{worlds.Of(t, nil, s)}
 	picture := func(seed uint64) string { return base64.StdEncoding.EncodeToString(testenv.Picture(seed, 320, 240)) }
 	pictured := func(text string, seeds ...uint64) any {
 		var data []string
@@ -375,7 +361,7 @@ func TestEmbeddingsOfPictures(t *testing.T) {
 	ask := func(model, cache string, input ...any) string {
 		t.Helper()
 		a := w.embedAny(t.Context(), model, input)
-		if got := a.header.Get("x-media-cache"); got != cache {
+		if got := a.Header.Get("x-media-cache"); got != cache {
 			t.Errorf("%s: x-media-cache %q, want %q", model, got, cache)
 		}
 		return w.vectors(a)
@@ -407,14 +393,14 @@ func TestEmbeddingsOfPictures(t *testing.T) {
 		"a chat's part": testenv.MediaPart(testenv.Picture(1, 32, 32)),
 		"nine pictures": pictured(strings.Repeat(mark, 9), 1, 1, 1, 1, 1, 1, 1, 1, 1),
 	} {
-		if a := w.embedAny(t.Context(), "sees", []any{input}); a.status != http.StatusBadRequest {
+		if a := w.embedAny(t.Context(), "sees", []any{input}); a.Status != http.StatusBadRequest {
 			t.Errorf("%s: %v", name, a)
 		}
 	}
-	if a := w.embedAny(t.Context(), "blind", []any{one}); a.status != http.StatusBadRequest || a.code() != "unsupported_parameter" {
+	if a := w.embedAny(t.Context(), "blind", []any{one}); a.Status != http.StatusBadRequest || a.Code() != "unsupported_parameter" {
 		t.Errorf("a model without a projector: %v", a)
 	}
-	if loaded := w.loaded(); slices.Contains(loaded, "blind") {
+	if loaded := w.Loaded(); slices.Contains(loaded, "blind") {
 		t.Errorf("a refused request loaded its model: %v", loaded)
 	}
 }

@@ -13,10 +13,10 @@ import (
 // TestMetadataOfMetrics: gateway and runner tell HELP and TYPE of every family, once, in front of its series.
 func TestMetadataOfMetrics(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"m": "llm", "e": "embedding"})
-	w.use("m")
-	w.use("e")
-	runner := w.rdb.HGet(t.Context(), "rv:{main}:host:local", "addr").Val()
+	w := start(t, calls.Catalogue{"m": "llm", "e": "embedding"})
+	w.Use("m")
+	w.Use("e")
+	runner := w.Rdb.HGet(t.Context(), "rv:{main}:host:local", "addr").Val()
 	for url, histogram := range map[string]string{w.URL: "reveille_gateway_request_seconds", "http://" + runner: "reveille_runner_embedding_batch_tokens"} {
 		a := calls.Get(t.Context(), http.DefaultClient, url+"/metrics")
 		if a.Status != http.StatusOK {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"reveille/testenv"
+	"reveille/testenv/calls"
 	"reveille/testenv/kit"
 )
 
@@ -18,7 +19,7 @@ func TestPlansInEveryOrder(t *testing.T) {
 	files := testenv.Models(t)
 	testenv.Engines(t)
 	model := func(typ, file string) string { return fmt.Sprintf("%s, recipe: llamacpp, checkpoint: %q", typ, file) }
-	w := start(t, catalogue{
+	w := start(t, calls.Catalogue{
 		"text": model("llm", files.Gemma), "vectors": model("embedding", files.MiniLM), "ranks": model("reranking", files.Reranker),
 	}, "--memory-budget=cpu=4GiB")
 	kinds := map[string]string{"text": "paged", "vectors": "plain", "ranks": "plain"}
@@ -27,22 +28,22 @@ func TestPlansInEveryOrder(t *testing.T) {
 		{"text", "vectors", "ranks"}, {"text", "ranks", "vectors"}, {"vectors", "text", "ranks"},
 		{"vectors", "ranks", "text"}, {"ranks", "text", "vectors"}, {"ranks", "vectors", "text"},
 	} {
-		ask := func(m string) answer {
+		ask := func(m string) calls.Answer {
 			if m == "text" { // a few tokens: its context is long
-				return w.manage("/v1/chat/completions", `{"model":"text","max_tokens":4,"messages":[{"role":"user","content":"hi"}]}`)
+				return w.Manage("/v1/chat/completions", `{"model":"text","max_tokens":4,"messages":[{"role":"user","content":"hi"}]}`)
 			}
-			return w.ask(m)
+			return w.Ask(m)
 		}
 		for _, m := range order {
-			if a := ask(m); a.err != nil || a.status != http.StatusOK {
+			if a := ask(m); a.Err != nil || a.Status != http.StatusOK {
 				t.Fatalf("%v: %s: %v", order, m, a)
 			}
 		}
 		var all sync.WaitGroup
 		for m := range kinds {
 			all.Go(func() {
-				if a := ask(m); a.err != nil || a.status != http.StatusOK || a.header.Get("x-cold-start") == "1" {
-					t.Errorf("%v: %s beside the others: %v, headers %v", order, m, a, a.header)
+				if a := ask(m); a.Err != nil || a.Status != http.StatusOK || a.Header.Get("x-cold-start") == "1" {
+					t.Errorf("%v: %s beside the others: %v, headers %v", order, m, a, a.Header)
 				}
 			})
 		}
@@ -57,10 +58,10 @@ func TestPlansInEveryOrder(t *testing.T) {
 			}
 			seen[m] = text
 		}
-		if a := w.manage("/unload", ""); a.status != http.StatusOK {
+		if a := w.Manage("/unload", ""); a.Status != http.StatusOK {
 			t.Fatalf("unload: %v", a)
 		}
-		kit.Becomes(t, "loaded", []string{}, w.loaded)
+		kit.Becomes(t, "loaded", []string{}, w.Loaded)
 	}
 	if len(seen) != len(kinds) {
 		t.Errorf("plans: %v", seen)
@@ -78,19 +79,19 @@ type loadPlan struct {
 
 // plans are the plans of the loaded models, by name.
 func (w *world) plans() map[string]loadPlan {
-	w.t.Helper()
+	w.T.Helper()
 	var health struct {
 		Models []struct {
 			Name string `json:"model_name"`
 			Plan json.RawMessage
 		} `json:"all_models_loaded"`
 	}
-	w.health(&health)
+	w.Health(&health)
 	plans := map[string]loadPlan{}
 	for _, m := range health.Models {
 		p := loadPlan{text: string(m.Plan)}
 		if err := json.Unmarshal(m.Plan, &p); err != nil {
-			w.t.Errorf("plan of %s: %v: %s", m.Name, err, m.Plan)
+			w.T.Errorf("plan of %s: %v: %s", m.Name, err, m.Plan)
 		}
 		plans[m.Name] = p
 	}

@@ -15,52 +15,53 @@ import (
 	"reveille/testenv"
 	"reveille/testenv/calls"
 	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 // edit replaces the models file and has it read at once.
 func (w *world) edit(models string) {
-	w.t.Helper()
+	w.T.Helper()
 	w.SetModels(models)
 	if err := syscall.Kill(w.PID(), syscall.SIGHUP); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 }
 
 // stepped loads a stand-in with --step and opens a stream of two tokens; the second waits for a step of the record
 // that the copy has once the model's entry has changed.
-func (w *world) stepped(model string) (s *stream, retired string) {
-	w.t.Helper()
-	if a := w.manage("/v1/load", fmt.Sprintf(`{"model_name":%q}`, model)); a.status != http.StatusOK {
-		w.t.Fatalf("load of %s: %v", model, a)
+func (w *world) stepped(model string) (s *calls.Stream, retired string) {
+	w.T.Helper()
+	if a := w.Manage("/v1/load", fmt.Sprintf(`{"model_name":%q}`, model)); a.Status != http.StatusOK {
+		w.T.Fatalf("load of %s: %v", model, a)
 	}
 	w.step(model)
-	s = w.chat(model, 2)
-	return s, fmt.Sprintf("%s~%d", model, w.pid(model))
+	s = w.Chat(model, 2)
+	return s, fmt.Sprintf("%s~%d", model, w.Engine(model))
 }
 
 // retired waits until a copy only finishes its requests.
 func (w *world) retired(record, model string) {
-	w.t.Helper()
-	kit.Becomes(w.t, "former copy", model+" draining", func() string { return w.field(record, "retired") + " " + w.field(record, "state") })
+	w.T.Helper()
+	kit.Becomes(w.T, "former copy", model+" draining", func() string { return w.Field(record, "retired") + " " + w.Field(record, "state") })
 }
 
 // A stream that is open when its model's entry changes ends whole, however short the drain timeout; new requests get the
 // new entry beside it. What lists models shows the new copy alone, what operators look at shows both.
 func TestChangedEntryServesBesideOpenStreams(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options("--step")}, "--max-loaded-models=2", "--drain-timeout=100ms")
+	w := start(t, calls.Catalogue{"a": "llm, " + calls.Options("--step")}, "--max-loaded-models=2", "--drain-timeout=100ms")
 	s, old := w.stepped("a")
-	changed := catalogue{"a": "llm, " + calls.Options("--tokens 3")}
-	w.edit(changed.yaml())
+	changed := calls.Catalogue{"a": "llm, " + calls.Options("--tokens 3")}
+	w.edit(changed.YAML(calls.LocalHost))
 	w.retired(old, "a")
-	if a := w.use("a"); a.header.Get("x-evicted") != "" {
-		t.Errorf("evicted %q", a.header.Get("x-evicted"))
+	if a := w.Use("a"); a.Header.Get("x-evicted") != "" {
+		t.Errorf("evicted %q", a.Header.Get("x-evicted"))
 	}
-	if got := w.field("a", "options"); !strings.Contains(got, "--tokens 3") {
+	if got := w.Field("a", "options"); !strings.Contains(got, "--tokens 3") {
 		t.Errorf("served with %s", got)
 	}
-	fresh := w.pid("a")
-	if former := w.pid(old); former == fresh || !alive(former) {
+	fresh := w.Engine("a")
+	if former := w.Engine(old); former == fresh || !alive(former) {
 		t.Errorf("process %d of the former entry, %d of the new one", former, fresh)
 	}
 
@@ -72,11 +73,11 @@ func TestChangedEntryServesBesideOpenStreams(t *testing.T) {
 	if want := []copyInHealth{{"a", fresh, "local", false}}; !slices.Equal(health.Loaded, want) && !slices.Equal(health.Loaded, []copyInHealth{{"a", fresh, "local", true}}) {
 		t.Errorf("loaded %v, want %v", health.Loaded, want)
 	}
-	if want := []copyInHealth{{"a", w.pid(old), "local", true}}; !slices.Equal(health.Retired, want) {
+	if want := []copyInHealth{{"a", w.Engine(old), "local", true}}; !slices.Equal(health.Retired, want) {
 		t.Errorf("retired %v, want %v", health.Retired, want)
 	}
 	for _, path := range []string{"/running", "/api/ps", "/v1/models"} {
-		if text := string(do(w.get(path)).body); strings.Contains(text, "~") || strings.Count(text, `"name":"a`)+strings.Count(text, `"id":"a"`) != 1 {
+		if text := string((w.Get(path)).Body); strings.Contains(text, "~") || strings.Count(text, `"name":"a`)+strings.Count(text, `"id":"a"`) != 1 {
 			t.Errorf("%s: %s", path, text)
 		}
 	}
@@ -86,9 +87,9 @@ func TestChangedEntryServesBesideOpenStreams(t *testing.T) {
 	}
 
 	w.step(old)
-	s.whole()
-	kit.Becomes(t, "record of the former copy", "", func() string { return w.field(old, "state") })
-	if w.use("a"); w.pid("a") != fresh {
+	s.Whole(t)
+	kit.Becomes(t, "record of the former copy", "", func() string { return w.Field(old, "state") })
+	if w.Use("a"); w.Engine("a") != fresh {
 		t.Error("the new copy went as well")
 	}
 }
@@ -103,12 +104,12 @@ type copyInHealth struct {
 
 // managed reads what a manager gets into v.
 func (w *world) managed(path string, v any) {
-	w.t.Helper()
-	req := w.get(path)
-	req.Header.Set("Authorization", "Bearer "+w.AdminKey())
-	a := do(req)
-	if err := json.Unmarshal(a.body, v); err != nil {
-		w.t.Fatalf("%s: %v: %v", path, err, a)
+	w.T.Helper()
+	admin := *w.World
+	admin.Key = w.AdminKey()
+	a := admin.Get(path)
+	if err := json.Unmarshal(a.Body, v); err != nil {
+		w.T.Fatalf("%s: %v: %v", path, err, a)
 	}
 }
 
@@ -123,20 +124,20 @@ func TestChangedEntryWaitsForRoom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := start(t, catalogue{"a": c.fields + calls.Options("--step")}, c.flag, "--drain-timeout=100ms", "--fair-after=100ms")
+			w := start(t, calls.Catalogue{"a": c.fields + calls.Options("--step")}, c.flag, "--drain-timeout=100ms", "--fair-after=100ms")
 			s, old := w.stepped("a")
-			w.edit(catalogue{"a": c.fields + calls.Options("--tokens 3")}.yaml())
+			w.edit(calls.Catalogue{"a": c.fields + calls.Options("--tokens 3")}.YAML(calls.LocalHost))
 			w.retired(old, "a")
-			got, _ := w.later("a")
-			kit.Becomes(t, "queue", []string{"a"}, w.queued)
-			stays(t, "former copy's process", true, func() bool { return alive(w.pid(old)) })
-			if n := w.loads("a"); n != 1 {
+			got, _ := w.Later("a")
+			kit.Becomes(t, "queue", []string{"a"}, w.Queued)
+			stays(t, "former copy's process", true, func() bool { return alive(w.Engine(old)) })
+			if n := w.Spawns("a"); n != 1 {
 				t.Errorf("%d loads while there is no room", n)
 			}
 			w.step(old)
-			s.whole()
-			w.await("a", got)
-			if got := w.field("a", "options"); !strings.Contains(got, "--tokens 3") {
+			s.Whole(t)
+			w.Await("a", got)
+			if got := w.Field("a", "options"); !strings.Contains(got, "--tokens 3") {
 				t.Errorf("served with %s", got)
 			}
 		})
@@ -146,42 +147,42 @@ func TestChangedEntryWaitsForRoom(t *testing.T) {
 // The retire timeout bounds how long a former copy may go on.
 func TestRetireTimeout(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options("--step")}, "--retire-timeout=1s")
+	w := start(t, calls.Catalogue{"a": "llm, " + calls.Options("--step")}, "--retire-timeout=1s")
 	s, old := w.stepped("a")
-	w.edit(catalogue{"a": "llm"}.yaml())
+	w.edit(calls.Catalogue{"a": "llm"}.YAML(calls.LocalHost))
 	w.retired(old, "a")
-	got, _ := w.later("a")
+	got, _ := w.Later("a")
 	w.cut(s)
-	w.await("a", got)
+	w.Await("a", got)
 }
 
 // cut reads a stream to its end, which must be an error.
-func (w *world) cut(s *stream) {
-	w.t.Helper()
-	events, err := s.rest()
+func (w *world) cut(s *calls.Stream) {
+	w.T.Helper()
+	events, err := s.Rest()
 	if err != nil || len(events) == 0 || !strings.Contains(events[len(events)-1], `"code":"draining"`) {
-		w.t.Errorf("stream ended with %q, %v", events[max(0, len(events)-2):], err)
+		w.T.Errorf("stream ended with %q, %v", events[max(0, len(events)-2):], err)
 	}
 }
 
 // An unload of the model, or of all, ends its former copies as well, whether a new one is loaded or not.
 func TestUnloadEndsRetiredCopies(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options("--step"), "b": "llm"}, "--max-loaded-models=3", "--drain-timeout=100ms")
+	w := start(t, calls.Catalogue{"a": "llm, " + calls.Options("--step"), "b": "llm"}, "--max-loaded-models=3", "--drain-timeout=100ms")
 	for i, body := range []string{`{"model_name":"a"}`, `{"model_name":"a","force":true}`, `{}`} {
 		s, first := w.stepped("a")
-		w.edit(catalogue{"a": "llm, " + calls.Options(fmt.Sprint("--step --tokens 1", i)), "b": "llm"}.yaml())
+		w.edit(calls.Catalogue{"a": "llm, " + calls.Options(fmt.Sprint("--step --tokens 1", i)), "b": "llm"}.YAML(calls.LocalHost))
 		w.retired(first, "a")
 		s2, second := w.stepped("a")
-		w.edit(catalogue{"a": "llm, " + calls.Options(fmt.Sprint("--step --tokens 2", i)), "b": "llm"}.yaml())
+		w.edit(calls.Catalogue{"a": "llm, " + calls.Options(fmt.Sprint("--step --tokens 2", i)), "b": "llm"}.YAML(calls.LocalHost))
 		w.retired(second, "a")
 		if i > 0 {
-			if a := w.manage("/v1/load", `{"model_name":"a"}`); a.status != http.StatusOK {
+			if a := w.Manage("/v1/load", `{"model_name":"a"}`); a.Status != http.StatusOK {
 				t.Fatal(a)
 			}
 		}
-		pids := []int{w.pid(first), w.pid(second)}
-		if a := w.manage("/v1/unload", body); a.status != http.StatusOK {
+		pids := []int{w.Engine(first), w.Engine(second)}
+		if a := w.Manage("/v1/unload", body); a.Status != http.StatusOK {
 			t.Fatalf("%s: %v", body, a)
 		}
 		for _, pid := range pids {
@@ -191,7 +192,7 @@ func TestUnloadEndsRetiredCopies(t *testing.T) {
 		}
 		w.cut(s)
 		w.cut(s2)
-		if left := w.rdb.SMembers(t.Context(), "rv:{main}:models:local").Val(); len(left) > 0 {
+		if left := w.Rdb.SMembers(t.Context(), "rv:{main}:models:local").Val(); len(left) > 0 {
 			t.Errorf("%s leaves %v", body, left)
 		}
 	}
@@ -200,36 +201,36 @@ func TestUnloadEndsRetiredCopies(t *testing.T) {
 // An entry that is taken out: its stream goes on, its name is unknown, and others find a slot as beside any busy model.
 func TestRemovedEntry(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, pin: true, " + calls.Options("--step"), "b": "llm", "c": "llm"}, "--max-loaded-models=2", "--drain-timeout=100ms")
+	w := start(t, calls.Catalogue{"a": "llm, pin: true, " + calls.Options("--step"), "b": "llm", "c": "llm"}, "--max-loaded-models=2", "--drain-timeout=100ms")
 	s, old := w.stepped("a")
-	w.edit(catalogue{"b": "llm", "c": "llm"}.yaml())
+	w.edit(calls.Catalogue{"b": "llm", "c": "llm"}.YAML(calls.LocalHost))
 	w.retired(old, "a")
-	if a := w.ask("a"); a.status != http.StatusNotFound {
+	if a := w.Ask("a"); a.Status != http.StatusNotFound {
 		t.Errorf("a: %v", a)
 	}
-	w.use("b")
-	if got := w.use("c").header.Get("x-evicted"); got != "b" { // idle, though used after the former copy
+	w.Use("b")
+	if got := w.Use("c").Header.Get("x-evicted"); got != "b" { // idle, though used after the former copy
 		t.Errorf("c evicted %q, want b", got)
 	}
 	w.step(old)
-	s.whole()
-	kit.Becomes(t, "records", []string{"c"}, w.loaded)
+	s.Whole(t)
+	kit.Becomes(t, "records", []string{"c"}, w.Loaded)
 }
 
 // Who waited for a load that an edit overtakes is served by it; the model then goes for its new entry.
 func TestEntryChangesDuringTheLoad(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options("--load-time 1500ms"), "b": "llm"})
-	got, _ := w.later("a")
-	kit.Becomes(t, "state of a", "loading", func() string { return w.field("a", "state") })
-	w.edit(catalogue{"a": "llm, " + calls.Options("--tokens 3"), "new": "embedding"}.yaml())
-	w.types["new"] = "embedding"
-	kit.Becomes(t, "the new catalogue", true, func() bool { return w.ask("new").status != http.StatusNotFound })
-	w.await("a", got)
-	kit.Becomes(t, "record of the former entry", "", func() string { return w.field("a", "state") })
-	w.use("a")
-	if got := w.field("a", "options"); !strings.Contains(got, "--tokens 3") || w.loads("a") != 2 {
-		t.Errorf("served with %s after %d loads", got, w.loads("a"))
+	w := start(t, calls.Catalogue{"a": "llm, " + calls.Options("--load-time 1500ms"), "b": "llm"})
+	got, _ := w.Later("a")
+	kit.Becomes(t, "state of a", "loading", func() string { return w.Field("a", "state") })
+	w.edit(calls.Catalogue{"a": "llm, " + calls.Options("--tokens 3"), "new": "embedding"}.YAML(calls.LocalHost))
+	w.Models["new"] = "embedding"
+	kit.Becomes(t, "the new catalogue", true, func() bool { return w.Ask("new").Status != http.StatusNotFound })
+	w.Await("a", got)
+	kit.Becomes(t, "record of the former entry", "", func() string { return w.Field("a", "state") })
+	w.Use("a")
+	if got := w.Field("a", "options"); !strings.Contains(got, "--tokens 3") || w.Spawns("a") != 2 {
+		t.Errorf("served with %s after %d loads", got, w.Spawns("a"))
 	}
 }
 
@@ -241,15 +242,15 @@ func TestChangedEntryOnTheRealEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := testenv.Start(t, testenv.Spec{Models: string(raw), Args: []string{"--max-loaded-models=2", "--drain-timeout=100ms"}})
-	w := &world{System: s, t: t, rdb: s.Redis()}
-	busy := w.chat("gemma-3-270m", 300)
-	old := fmt.Sprintf("gemma-3-270m~%d", w.pid("gemma-3-270m"))
+	w := &world{worlds.Of(t, nil, s)}
+	busy := w.Chat("gemma-3-270m", 300)
+	old := fmt.Sprintf("gemma-3-270m~%d", w.Engine("gemma-3-270m"))
 	w.edit(strings.Replace(string(raw), `options: {ctx_size: 4096, llamacpp_args: "-np 4"}`, `options: {ctx_size: 2048, llamacpp_args: "-np 2"}`, 1))
 	w.retired(old, "gemma-3-270m")
-	w.chat("gemma-3-270m", 4).whole()
-	if !alive(w.pid(old)) || !strings.Contains(w.field("gemma-3-270m", "cmd"), "2048") {
-		t.Errorf("the former copy's process is %d, the new one's command %s", w.pid(old), w.field("gemma-3-270m", "cmd"))
+	w.Chat("gemma-3-270m", 4).Whole(t)
+	if !alive(w.Engine(old)) || !strings.Contains(w.Field("gemma-3-270m", "cmd"), "2048") {
+		t.Errorf("the former copy's process is %d, the new one's command %s", w.Engine(old), w.Field("gemma-3-270m", "cmd"))
 	}
-	busy.whole()
-	kit.Becomes(t, "record of the former copy", "", func() string { return w.field(old, "state") })
+	busy.Whole(t)
+	kit.Becomes(t, "record of the former copy", "", func() string { return w.Field(old, "state") })
 }

@@ -13,26 +13,27 @@ import (
 	"reveille/testenv"
 	"reveille/testenv/calls"
 	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 // Ctrl-C in the middle of everything: a stream, a load, a request in the queue. System.Stop checks what is left: nothing.
 func TestStopInTheMiddle(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{
-		"a": "llm, " + calls.Options(slow), "b": "llm", "e": "embedding, " + calls.Options("--load-time 30s"), "stubborn": "reranking, " + calls.Options("--ignore-sigterm"),
+	w := start(t, calls.Catalogue{
+		"a": "llm, " + calls.Options(worlds.Slow), "b": "llm", "e": "embedding, " + calls.Options("--load-time 30s"), "stubborn": "reranking, " + calls.Options("--ignore-sigterm"),
 	}, "--shutdown-timeout=2s", "--drain-timeout=1s")
-	w.use("stubborn")
-	s := w.chat("a", 100000)
-	queued, _ := w.later("b")
-	kit.Becomes(t, "queue", []string{"b"}, w.queued)
-	loading, _ := w.later("e")
-	kit.Becomes(t, "state of e", "loading", func() string { return w.field("e", "state") })
-	done := s.drain()
+	w.Use("stubborn")
+	s := w.Chat("a", 100000)
+	queued, _ := w.Later("b")
+	kit.Becomes(t, "queue", []string{"b"}, w.Queued)
+	loading, _ := w.Later("e")
+	kit.Becomes(t, "state of e", "loading", func() string { return w.Field("e", "state") })
+	done := s.Drain()
 	w.Stop()
-	for what, c := range map[string]<-chan answer{"queued": queued, "loading": loading} {
+	for what, c := range map[string]<-chan calls.Answer{"queued": queued, "loading": loading} {
 		select {
 		case a := <-c:
-			if a.status != http.StatusServiceUnavailable || a.code() != "draining" || a.header.Get("Retry-After") == "" {
+			if a.Status != http.StatusServiceUnavailable || a.Code() != "draining" || a.Header.Get("Retry-After") == "" {
 				t.Errorf("%s: %v", what, a)
 			}
 		case <-time.After(kit.Patience):
@@ -49,7 +50,7 @@ func TestStopInTheMiddle(t *testing.T) {
 func TestInterruptsOfABackgroundJob(t *testing.T) {
 	t.Parallel()
 	file, engines := filepath.Join(t.TempDir(), "models.yaml"), t.TempDir()
-	err := errors.Join(os.WriteFile(file, []byte(catalogue{"a": "llm, " + calls.Options(slow)}.yaml()), 0o600), os.Symlink(testenv.Standin(t), filepath.Join(engines, "standin")))
+	err := errors.Join(os.WriteFile(file, []byte(calls.Catalogue{"a": "llm, " + calls.Options(worlds.Slow)}.YAML(calls.LocalHost)), 0o600), os.Symlink(testenv.Standin(t), filepath.Join(engines, "standin")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,49 +81,49 @@ func TestInterruptsOfABackgroundJob(t *testing.T) {
 func TestGatewayKilled(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartRedis(t)
-	models := catalogue{"a": "llm, " + calls.Options(slow), "b": "llm", "e": "embedding, " + calls.Options("--load-time 5s"), "i": "image"}
-	first := testenv.Start(t, testenv.Spec{Models: models.yaml(), Redis: server})
-	w := &world{System: first, t: t, rdb: first.Redis(), types: models.types()}
-	w.use("i")
-	w.chat("a", 100000)
-	w.later("b")
-	w.later("e")
-	kit.Becomes(t, "state of e", "loading", func() string { return w.field("e", "state") })
+	models := calls.Catalogue{"a": "llm, " + calls.Options(worlds.Slow), "b": "llm", "e": "embedding, " + calls.Options("--load-time 5s"), "i": "image"}
+	first := testenv.Start(t, testenv.Spec{Models: models.YAML(calls.LocalHost), Redis: server})
+	w := &world{worlds.Of(t, models, first)}
+	w.Use("i")
+	w.Chat("a", 100000)
+	w.Later("b")
+	w.Later("e")
+	kit.Becomes(t, "state of e", "loading", func() string { return w.Field("e", "state") })
 	kit.Becomes(t, "number of processes, the engines of i, a and e", 3, func() int { return len(w.Processes()) })
 	first.Kill()
 
-	second := testenv.Start(t, testenv.Spec{Models: models.yaml(), Redis: server})
-	w = &world{System: second, t: t, rdb: second.Redis(), types: models.types()}
-	w.use("i")
-	w.use("b")
+	second := testenv.Start(t, testenv.Spec{Models: models.YAML(calls.LocalHost), Redis: server})
+	w = &world{worlds.Of(t, models, second)}
+	w.Use("i")
+	w.Use("b")
 }
 
 // SIGHUP and a change on disk reload the models file without touching unchanged models.
 func TestReloadOfTheModelsFile(t *testing.T) {
 	t.Parallel()
-	w := start(t, catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding"})
-	w.use("e")
-	s := w.chat("a", 100000)
-	pid := w.pid("a")
-	changed := catalogue{"a": "llm, " + calls.Options(slow), "e": "embedding, " + calls.Options("--call-cost 1ms"), "new": "reranking"}
-	w.types = changed.types()
-	w.SetModels(changed.yaml())
+	w := start(t, calls.Catalogue{"a": "llm, " + calls.Options(worlds.Slow), "e": "embedding"})
+	w.Use("e")
+	s := w.Chat("a", 100000)
+	pid := w.Engine("a")
+	changed := calls.Catalogue{"a": "llm, " + calls.Options(worlds.Slow), "e": "embedding, " + calls.Options("--call-cost 1ms"), "new": "reranking"}
+	w.Models = changed
+	w.SetModels(changed.YAML(calls.LocalHost))
 	if err := syscall.Kill(w.PID(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	kit.Becomes(t, "a request to the new model", http.StatusOK, func() int { return w.ask("new").status })
-	kit.Becomes(t, "record of the changed model", "", func() string { return w.field("e", "state") })
-	w.use("e")
-	if w.pid("a") != pid {
+	kit.Becomes(t, "a request to the new model", http.StatusOK, func() int { return w.Ask("new").Status })
+	kit.Becomes(t, "record of the changed model", "", func() string { return w.Field("e", "state") })
+	w.Use("e")
+	if w.Engine("a") != pid {
 		t.Error("the unchanged model's process was replaced")
 	}
 	w.SetModels("models: [this is\n  no catalogue\n")
 	if err := syscall.Kill(w.PID(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	w.use("new")
-	if _, err := s.next(); err != nil {
+	w.Use("new")
+	if _, err := s.Next(); err != nil {
 		t.Errorf("the open stream ended: %v", err)
 	}
-	s.leave()
+	s.Leave()
 }

@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"reveille/testenv"
+	"reveille/testenv/calls"
 	"reveille/testenv/kit"
+	"reveille/testenv/worlds"
 )
 
 // The story on the real engine, told by the official openai client: one process runs all cases in order over
@@ -66,11 +68,11 @@ func cases(t *testing.T, name, url string) {
 // another waits for its slot, so that each line has something to show.
 func documents(t *testing.T, s *testenv.System) {
 	runLines(t, s, filepath.Join(testenv.Root(t), "README.md"))
-	w := &world{System: s, t: t, rdb: s.Redis(), types: map[string]string{"gemma-3-270m": "llm", "gemma-3-270m-twin": "llm"}}
-	busy := w.chat("gemma-3-270m", 3500)
-	_, leave := w.later("gemma-3-270m-twin")
-	kit.Becomes(t, "queue", []string{"gemma-3-270m-twin"}, w.queued)
-	defer busy.leave()
+	w := &world{worlds.Of(t, calls.Catalogue{"gemma-3-270m": "llm", "gemma-3-270m-twin": "llm"}, s)}
+	busy := w.Chat("gemma-3-270m", 3500)
+	_, leave := w.Later("gemma-3-270m-twin")
+	kit.Becomes(t, "queue", []string{"gemma-3-270m-twin"}, w.Queued)
+	defer busy.Leave()
 	defer leave()
 	files, err := filepath.Glob(filepath.Join(testenv.Root(t), "infra", "docs", "*.md"))
 	if err != nil {

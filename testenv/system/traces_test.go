@@ -94,21 +94,24 @@ func TestTraces(t *testing.T) {
 	server := httptest.NewServer(c)
 	t.Cleanup(server.Close)
 	file := filepath.Join(t.TempDir(), "access.log")
-	w := start(t, catalogue{"m": "llm, " + calls.Options("--load-time 300ms"), "e": "embedding"}, "--traces="+server.URL, "--access-log="+file)
-	kit.Becomes(t, "host's state", "ready", func() string { return w.of("local", "state") }) // its start is not the wake
-	if a := w.manage("/internal/hosts/local/sleep", "{}"); a.status != http.StatusOK {
+	w := start(t, calls.Catalogue{"m": "llm, " + calls.Options("--load-time 300ms"), "e": "embedding"}, "--traces="+server.URL, "--access-log="+file)
+	kit.Becomes(t, "host's state", "ready", func() string { return w.HostField("local", "state") }) // its start is not the wake
+	if a := w.Manage("/internal/hosts/local/sleep", "{}"); a.Status != http.StatusOK {
 		t.Fatal(a)
 	}
 
 	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-	send := func(context string) answer {
-		req := w.request(t.Context(), "m")
+	send := func(context string) calls.Answer {
+		req, err := calls.Request(t.Context(), w.URL, "llm", "m")
+		if err != nil {
+			t.Fatal(err)
+		}
 		req.Header.Set("traceparent", context)
 		req.Header.Set("Authorization", "Bearer rv_a-key-that-nobody-configured")
 		req.URL.RawQuery = "secret=in-the-query"
-		return do(req)
+		return w.Do(req, nil)
 	}
-	if a := send("00-" + trace + "-" + parent + "-01"); a.status != http.StatusOK {
+	if a := send("00-" + trace + "-" + parent + "-01"); a.Status != http.StatusOK {
 		t.Fatal(a)
 	}
 	var spans map[string]otlpSpan
@@ -152,21 +155,20 @@ func TestTraces(t *testing.T) {
 	if load := spans["gateway load"]; number(load.End)-number(load.Start) < 300e6 {
 		t.Errorf("a load of at least 300 ms takes from %s to %s", load.Start, load.End)
 	}
-	logs := w.get("/logs")
-	logs.Header.Set("Authorization", "Bearer "+w.AdminKey())
-	if engine := "traceparent=00-" + trace + "-" + spans["runner engine"].SpanID + "-01"; !strings.Contains(string(do(logs).body), engine) {
+	w.Key = w.AdminKey()
+	if engine := "traceparent=00-" + trace + "-" + spans["runner engine"].SpanID + "-01"; !strings.Contains(string(w.Get("/logs").Body), engine) {
 		t.Errorf("the engine did not get %s", engine)
 	}
 
 	// A warm request of nobody's trace has its own, one that its client does not record has none, and both have a line.
-	if a := send("not a context"); a.status != http.StatusOK {
+	if a := send("not a context"); a.Status != http.StatusOK {
 		t.Fatal(a)
 	}
 	const quiet = "1af7651916cd43dd8448eb211c80319c"
-	if a := send("00-" + quiet + "-" + parent + "-00"); a.status != http.StatusOK {
+	if a := send("00-" + quiet + "-" + parent + "-00"); a.Status != http.StatusOK {
 		t.Fatal(a)
 	}
-	w.use("e")
+	w.Use("e")
 	var lines []map[string]any
 	kit.Eventually(t, "a line for each request", func() bool {
 		lines = nil
