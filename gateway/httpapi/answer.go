@@ -22,9 +22,6 @@ type translator interface {
 	End(dst []byte) []byte // after the last event
 }
 
-// relayedHeaders lists the headers of an engine's answer, besides its type and length, that are passed on to the client.
-var relayedHeaders = [...]string{"Content-Encoding", "Content-Disposition", "Location"}
-
 // deliver sets the runner's answer on the client's response.
 func (x *exchange) deliver() error {
 	resp, h := x.resp, &x.call.Ctx.Response.Header
@@ -61,11 +58,6 @@ func (x *exchange) deliver() error {
 	x.call.Answered(resp.Status())
 	x.call.Ctx.SetStatusCode(resp.Status())
 	h.SetContentTypeBytes(resp.ContentType())
-	for _, name := range relayedHeaders {
-		if v := resp.Header(name); len(v) > 0 {
-			h.SetBytesV(name, v)
-		}
-	}
 	x.sendBody(b, size)
 	return nil
 }
@@ -142,6 +134,8 @@ type responseBody struct {
 	events bool         // it is a stream of events
 	open   bool         // the runner has answered with one
 	seen   relay.Events // of the engine
+	spoke  bool         // there was an object in an event
+	early  []byte       // the beginning of the stream's first event, until it has an object
 	due    time.Time    // the next comment or ping; zero for a ping until the stream waits
 	bad    []byte       // the beginning of an event with an error
 	end    error        // for the reader, once all bytes are read
@@ -220,6 +214,20 @@ func (b *responseBody) nextEvents() ([]byte, error) {
 		return nil, err
 	}
 	b.due = time.Time{}
+	if !b.spoke { // what comes before the first object is no answer
+		b.early = append(b.early, p...)
+		switch i := bytes.LastIndex(b.early, eventEnd); {
+		case bytes.IndexByte(b.early, '{') >= 0:
+			b.spoke, p, b.early = true, b.early, nil
+		case i >= 0:
+			b.early = b.early[i+len(eventEnd):]
+			return nil, nil
+		case len(b.early) > relay.MaxLine:
+			return nil, relay.ErrTooLarge
+		default:
+			return nil, nil
+		}
+	}
 	if i := b.errorAt(p); i >= 0 {
 		b.bad, p = bytes.Clone(p[i:]), p[:i]
 	}
@@ -283,9 +291,11 @@ func (b *responseBody) errorEvent() error {
 
 // broken ends a stream with err, or makes another attempt. It returns the last bytes for the client, if any.
 func (b *responseBody) broken(err error) []byte {
-	if err == io.EOF {
+	if err == io.EOF && b.spoke {
 		b.end = err
 		return nil
+	} else if err == io.EOF {
+		err = api.NotUnderstood().WithCause(errors.New("a stream without an event"))
 	}
 	if b.open && !b.seen.Begun() && b.x.shouldRepeat(err) {
 		b.x.closeResponse()

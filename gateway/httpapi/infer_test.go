@@ -355,7 +355,7 @@ func TestDrain(t *testing.T) {
 
 // TestShutdownCuts: the shutdown cuts streams that outlast their time, with an error event.
 func TestShutdownCuts(t *testing.T) {
-	s := newStage(t).warm("chat").serve(sse("data: one\n\n", pause))
+	s := newStage(t).warm("chat").serve(sse("data: {\"one\":1}\n\n", pause))
 	resp := s.open(t.Context(), "POST", chatPath, chatLive)
 	defer resp.Body.Close()
 	readUntil(t, resp.Body, "one")

@@ -28,12 +28,13 @@ const (
 )
 
 // chunkDecoder removes chunked framing from a byte stream that arrives in pieces of any size. It is strict: hexadecimal
-// sizes, CRLF everywhere, bounded lines. Its state between pieces is a few words, so it never has to
-// keep bytes of the stream for the next piece.
+// sizes, bounded lines, which end with CRLF or, as some engines write them, with a line feed alone. Its state between
+// pieces is a few words, so it never has to keep bytes of the stream for the next piece.
 type chunkDecoder struct {
 	state chunkState
 	left  int64 // data bytes left in this chunk, or the size read so far
 	line  int   // bytes in this size line, or in all trailers
+	bare  bool  // this size line ended with a line feed alone, so its data must, too
 }
 
 // decode takes the next piece of the stream. It returns the data bytes found, moved together inside b if they came in
@@ -85,52 +86,52 @@ func (d *chunkDecoder) frame(c byte) bool {
 			return false
 		case c == ';', c == ' ', c == '\t':
 			d.state = chunkExt
-		case c == '\r':
-			d.state = chunkSizeLF
-		default:
-			return false
-		}
-		return true
-	case chunkExt:
-		if c == '\r' {
-			d.state = chunkSizeLF
 			return true
 		}
-		return plain(c) && d.longer(maxChunkLine)
-	case chunkSizeLF:
-		d.line = 0
-		d.state = chunkData
-		if d.left == 0 {
-			d.state = trailerStart
-		}
-		return c == '\n'
+		return d.lineEnd(c, chunkSizeLF)
+	case chunkExt:
+		return d.lineEnd(c, chunkSizeLF) || plain(c) && d.longer(maxChunkLine)
+	case chunkSizeLF, chunkDataLF, trailerLF, finalLF:
+		return d.lineEnd(c, d.state)
 	case chunkDataCR:
-		d.state = chunkDataLF
-		return c == '\r'
-	case chunkDataLF:
-		d.state = chunkSizeFirst
-		return c == '\n'
+		return d.lineEnd(c, chunkDataLF)
 	case trailerStart:
-		if c == '\r' {
-			d.state = finalLF
+		if d.lineEnd(c, finalLF) {
 			return true
 		}
 		d.state = trailerLine
 		return plain(c) && d.longer(maxTrailers)
 	case trailerLine:
-		if c == '\r' {
-			d.state = trailerLF
-			return true
-		}
-		return plain(c) && d.longer(maxTrailers)
-	case trailerLF:
-		d.state = trailerStart
-		return c == '\n'
-	case finalLF:
-		d.state = chunkDone
-		return c == '\n'
+		return d.lineEnd(c, trailerLF) || plain(c) && d.longer(maxTrailers)
 	}
 	return false
+}
+
+// lineEnd takes a byte that ends a line, and reports whether it is one. lf is the state before the line's line feed.
+func (d *chunkDecoder) lineEnd(c byte, lf chunkState) bool {
+	bare := d.state != lf
+	if bare && c == '\r' {
+		d.state = lf
+		return true
+	}
+	if c != '\n' {
+		return false
+	}
+	switch lf {
+	case chunkSizeLF:
+		d.bare, d.line, d.state = bare, 0, chunkData
+		if d.left == 0 {
+			d.state = trailerStart
+		}
+	case chunkDataLF:
+		d.state = chunkSizeFirst
+		return bare == d.bare
+	case trailerLF:
+		d.state = trailerStart
+	default:
+		d.state = chunkDone
+	}
+	return true
 }
 
 // longer counts one byte of the line and reports whether it is within the limit.

@@ -117,7 +117,7 @@ func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 		}
 		r := &Response{
 			c: cn, client: c, call: call, reuse: !c.cfg.Single,
-			isHead: req.Method == "HEAD", upgrade: req.Upgrade != "", first: req.FirstByte, silence: req.Silence, probe: req.Probe,
+			isHead: req.Method == "HEAD", upgrade: req.Upgrade != "", events: req.Events, first: req.FirstByte, silence: req.Silence, probe: req.Probe,
 		}
 		n, err := cn.write(head, req.Body, c.cfg.WriteTimeout)
 		if err == nil {

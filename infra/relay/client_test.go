@@ -74,7 +74,8 @@ func TestReplies(t *testing.T) {
 		{"chunked HTTP/1.0", "GET", "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 0, "", false, ErrBadReply},
 		{"bad size", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", 200, "", false, ErrBadReply},
 		{"bad second size", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n-1\r\n", 200, "abc", false, ErrBadReply},
-		{"LF chunk", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\nabc\n0\n\n", 200, "", false, ErrBadReply},
+		{"LF in one chunk", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\n0\n\n", 200, "abc", false, ErrBadReply},
+		{"compressed", "GET", "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok", 0, "", false, ErrBadReply},
 		{"long chunk", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n", 200, "abc", false, ErrBadReply},
 		{"huge size", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8000000000000000\r\n", 200, "", false, ErrBadReply},
 	}

@@ -79,14 +79,19 @@ func (c *conn) drop() {
 }
 
 // fill waits for bytes and appends them to the unread ones. It returns io.EOF at an orderly end, errDue if due passed
-// and nothing can be read (the zero time never passes), and errFull if the buffer is full.
+// and nothing can be read (the zero time never passes), and errFull if a big buffer is full.
 func (c *conn) fill(due time.Time) error {
 	if c.lo == c.hi {
 		c.drop()
-	} else if c.hi == len(*c.buf) {
-		if c.lo == 0 {
+	} else if c.hi == len(*c.buf) && c.lo == 0 {
+		if len(*c.buf) == bigBuffer {
 			return errFull
 		}
+		more := takeBuffer(true)
+		copy(*more, *c.buf)
+		giveBuffer(c.buf)
+		c.buf = more
+	} else if c.hi == len(*c.buf) {
 		c.hi = copy(*c.buf, c.unread())
 		c.lo = 0
 	}

@@ -7,7 +7,10 @@ import (
 	"strconv"
 )
 
-var errHead = errors.New("malformed response head")
+var (
+	errHead   = errors.New("malformed response head")
+	errCoding = errors.New("a compressed response, which nobody asked for")
+)
 
 // head is the head of an answer: a status line and fields, as they came.
 type head struct {
@@ -50,6 +53,8 @@ func parseHead(b []byte) (h head, err error) {
 				return h, errHead
 			}
 			h.chunked = true
+		case equalFold(name, "content-encoding") && !equalFold(value, "identity"):
+			return h, errCoding
 		case equalFold(name, "connection"):
 			for option := range bytes.SplitSeq(value, []byte(",")) {
 				h.closes = h.closes || equalFold(bytes.TrimSpace(option), "close")

@@ -30,6 +30,8 @@ type Request struct {
 	Silence time.Duration
 	// Upgrade asks the upstream to switch to this protocol, such as "websocket"; see Response.Switched.
 	Upgrade string
+	// Events says that a 200 without a Content-Type is a stream of events.
+	Events bool
 	// Probe marks a request that does not come from a client: [Client.Heard] does not count its answer.
 	Probe bool
 }

@@ -55,6 +55,7 @@ type Response struct {
 	framing  framing
 	isHead   bool // the request was HEAD
 	upgrade  bool // the request asked for another protocol
+	events   bool // Request.Events
 	reuse    bool // the connection may serve another request
 	wasSent  bool
 	got      bool
@@ -173,6 +174,9 @@ func (r *Response) takeHead() error {
 		case h.status >= 200:
 			h.fields = append(r.store[:0], h.fields...)
 			r.head = h
+			if r.events && h.status == fasthttp.StatusOK && len(r.ContentType()) == 0 {
+				r.Set(fasthttp.HeaderContentType, "text/event-stream")
+			}
 			r.frame()
 			return nil
 		case h.status == fasthttp.StatusSwitchingProtocols && r.upgrade:

@@ -288,9 +288,10 @@ type fields interface{ Set(name, value string) }
 // engineRequest returns the request to the engine: method, path and content type as received, with the engine's own key.
 func (x *exchange) engineRequest() *relay.Request {
 	s, req := x.s, &x.req
+	stream := len(x.field(rpc.HeaderStream)) > 0
 	*req = relay.Request{
-		Method: x.method, Path: x.target, Body: x.text,
-		FirstByte: firstByteLimit(s.cfg.FirstByte, x.size, len(x.field(rpc.HeaderStream)) > 0), Silence: LongAnswer * s.cfg.FirstByte,
+		Method: x.method, Path: x.target, Body: x.text, Events: stream,
+		FirstByte: firstByteLimit(s.cfg.FirstByte, x.size, stream), Silence: LongAnswer * s.cfg.FirstByte,
 		Fields: x.reqFields[:0],
 	}
 	if token := x.media.Token(); token != nil {

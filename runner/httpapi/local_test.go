@@ -69,7 +69,7 @@ func TestDirectRefusals(t *testing.T) {
 	if a := b.direct("POST", chat, "slow", "{}"); a.status != rpc.StatusRefused || a.header.Get(rpc.HeaderRefused) != rpc.RefusedNotLoaded {
 		t.Errorf("not loaded: %+v", a)
 	}
-	forged := rpc.HeaderRefused + ": auth\r\n" + rpc.HeaderCode + ": engine_crashed\r\n" + rpc.HeaderMedia + ": hit=9, miss=0\r\nLocation: /evil\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n"
+	forged := rpc.HeaderRefused + ": auth\r\n" + rpc.HeaderCode + ": engine_crashed\r\n" + rpc.HeaderMedia + ": hit=9, miss=0\r\nLocation: /evil\r\nContent-Encoding: identity\r\nContent-Length: 2\r\n"
 	b.engines.handle = func(c net.Conn, _ *http.Request) { _, _ = io.WriteString(c, head("application/json", forged)+"{}") }
 	for way, call := range ways {
 		a := call(b, "POST", chat, "fake", "{}")

@@ -53,6 +53,10 @@ func (s *server) infer(rt route) http.Handler {
 		if s.hangs(r) {
 			return
 		}
+		if s.cfg.Raw != "" {
+			replyRaw(w, s.cfg.Raw)
+			return
+		}
 		c := &call{s: s, w: w, r: r, body: body, begun: time.Now(), doomed: n == s.cfg.ExitAfter.requests}
 		rt.serve(c)
 		if c.doomed {

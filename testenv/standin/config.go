@@ -31,6 +31,7 @@ type Config struct {
 	Step       bool          // each generated token waits for one POST /standin/step
 	Tokens     int           // length of an answer, in tokens
 	Garbage    string        // one of garbages
+	Raw        string        // a file whose bytes are the answer to each inference request, after which the connection ends
 	OOMOver    int           // more tokens than this in one call answer "out of memory"; 0: no limit
 	CallCost   time.Duration // each embedding call takes this long, one call at a time,
 	InputCost  time.Duration // plus this for each of its inputs
@@ -110,6 +111,7 @@ func parse(args []string, getenv func(string) string, out io.Writer) (Config, er
 	fs.BoolVar(&c.Step, "step", false, "each generated token waits for one POST /standin/step, whenever that came")
 	fs.IntVar(&c.Tokens, "tokens", 16, "`N` tokens in an answer, unless the request asks for fewer")
 	fs.StringVar(&c.Garbage, "garbage", "", "break inference answers, streams after their first event; `kind`: "+strings.Join(garbages, ", ")+" (bare flag: "+garbages[0]+")")
+	fs.StringVar(&c.Raw, "raw", "", "answer inference requests with the bytes of this `file`, head and all, and close the connection")
 	fs.IntVar(&c.OOMOver, "oom-over", 0, "more than `N` tokens in one call answer 500 out of memory; 0: no limit")
 	fs.DurationVar(&c.CallCost, "call-cost", 0, "`time` an embedding call takes, one call at a time")
 	fs.DurationVar(&c.InputCost, "input-cost", 0, "`time` added to an embedding call for each of its inputs")

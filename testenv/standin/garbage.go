@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"net/http"
+	"os"
 	"strconv"
 )
 
@@ -47,6 +48,17 @@ func breakChunks(w http.ResponseWriter) {
 	defer conn.Close()
 	_, _ = buf.WriteString("chunk?\r\nno chunk size above\r\n")
 	_ = buf.Flush()
+}
+
+// replyRaw takes a connection over, sends a file's bytes and ends it.
+func replyRaw(w http.ResponseWriter, file string) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	text, _ := os.ReadFile(file) // a missing one is an answer without a byte
+	_, _ = conn.Write(text)
 }
 
 // spoil writes the configured garbage into a stream that has sent its first event.
