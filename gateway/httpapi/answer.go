@@ -46,12 +46,12 @@ func (x *exchange) deliver() error {
 	b := &responseBody{x: x}
 	size := resp.Size()
 	if !x.raw && (size < 0 || resp.Buffered() < size) && bytes.HasPrefix(resp.ContentType(), []byte("application/json")) {
-		ended, err := b.hold()
+		held, ended, err := x.readAnswer(maxHeld)
 		if err != nil {
 			return err
 		}
-		if ended {
-			size = len(b.held)
+		if b.held = held; ended {
+			size = len(held)
 		}
 	}
 	x.modelHeaders()
@@ -62,21 +62,25 @@ func (x *exchange) deliver() error {
 	return nil
 }
 
-const maxHeld = 1 << 20 // bytes of a JSON answer that are held until it ends
+// maxHeld is how much of a JSON answer is held until it ends, so that the client of an engine that dies within one gets an
+// error and not a part. A longer one is relayed from there on.
+const maxHeld = 1 << 20
 
-// hold reads a JSON answer before its head is sent, so that the client of an engine that dies within one gets an error and
-// not a part. It reports whether the answer ended; a longer one is relayed from there on.
-func (b *responseBody) hold() (ended bool, err error) {
-	for len(b.held) < maxHeld {
-		p, err := b.x.resp.Next(time.Time{})
+// readAnswer reads the engine's answer until it ends or is longer than limit. What it reads counts as held, like bodies.
+func (x *exchange) readAnswer(limit int) (answer []byte, ended bool, err error) {
+	for len(answer) <= limit {
+		p, err := x.resp.Next(time.Time{})
 		if err == io.EOF {
-			return true, nil
+			return answer, true, nil
 		} else if err != nil {
-			return false, err
+			return nil, false, err
 		}
-		b.held = append(b.held, p...)
+		if err := x.call.buffered.Add(len(p)); err != nil {
+			return nil, false, x.call.bodyError(err)
+		}
+		answer = append(answer, p...)
 	}
-	return false, nil
+	return answer, false, nil
 }
 
 func errNoStream() error {
@@ -88,9 +92,11 @@ const maxBuffered = 256 << 20
 
 // sendTranslated answers with the translation of the engine's answer.
 func (x *exchange) sendTranslated() error {
-	engine, err := x.resp.AppendBody(nil, maxBuffered)
+	engine, ended, err := x.readAnswer(maxBuffered)
 	if err != nil {
 		return err
+	} else if !ended {
+		return relay.ErrTooLarge
 	}
 	answer, err := x.translate(engine)
 	switch {
@@ -326,7 +332,7 @@ func (b *responseBody) translated() ([]byte, error) {
 	for {
 		p, err := b.next()
 		if err == nil && b.x.seen.keep(p) {
-			b.x.call.dropBody() // the request cannot be sent again
+			b.x.releaseBody() // the request cannot be sent again
 		}
 		to := b.x.translator
 		switch {

@@ -53,6 +53,15 @@ func (r *request) dropBody() {
 	r.keepBody = false
 }
 
+// countRewritten counts a body that was written anew with the buffers of bodies.
+func (c *call) countRewritten() error {
+	came, sent := c.Ctx.PostBody(), c.body
+	if cap(sent) == 0 || cap(came) > 0 && &came[:cap(came)][cap(came)-1] == &sent[:cap(sent)][cap(sent)-1] {
+		return nil // it is the one that came, perhaps with less at either end
+	}
+	return c.bodyError(c.buffered.Add(len(sent)))
+}
+
 // parse checks the body of an inference request and finds its model.
 func (r *request) parse() (*call, error) {
 	c := &call{request: r, looks: r.Match.Head, body: bytes.TrimPrefix(r.Ctx.PostBody(), web.ByteOrderMark)}

@@ -77,6 +77,9 @@ func (x *exchange) start() (err error) {
 	if s.draining.Load() {
 		return api.GoingAway()
 	}
+	if err := x.call.countRewritten(); err != nil {
+		return err
+	}
 	if err := s.crashes.Check(x.call.Account, x.call.model.ID, x.call.Began); err != nil {
 		return x.call.refuseByLimit(err)
 	}
@@ -197,10 +200,15 @@ func (x *exchange) finish(err error) {
 	if x.onComplete != nil && err == nil {
 		x.onComplete()
 	}
-	x.call.body = nil
 	if x.handed {
-		x.call.dropBody()
+		x.releaseBody()
 	}
+}
+
+// releaseBody frees the memory of the request's body, as it came and as it was sent.
+func (x *exchange) releaseBody() {
+	x.call.body, x.try.req.Body = nil, nil
+	x.call.dropBody()
 }
 
 // closeResponse ends an attempt.

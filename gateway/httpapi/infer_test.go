@@ -327,6 +327,16 @@ func TestHeldBytes(t *testing.T) {
 	if r := <-done; r.status != 200 {
 		t.Errorf("%d %s", r.status, r.text)
 	}
+	if r := s.ask("POST", chatPath, strings.Replace(big, `"chat"`, `"nick"`, 1)); r.code() != "overloaded" {
+		t.Errorf("with a body that is written anew: %d %s", r.status, r.text)
+	}
+	s.serve(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"`+strings.Repeat("x", 400_000)+`"}}]}`)
+	})
+	if r := s.ask("POST", "/api/chat", `{"model":"spare","messages":[{"role":"user","content":"hi"}],"stream":false}`); r.status != 503 {
+		t.Errorf("an answer over the budget: %d %s", r.status, r.text[:min(len(r.text), 200)])
+	}
+	s.until("all is released", func() bool { return s.server.intake.Buffered() == 0 })
 }
 
 func TestDrain(t *testing.T) {

@@ -58,7 +58,7 @@ func (r *request) bodyError(err error) error {
 		most := min(r.s.cfg.MaxBody, cmp.Or(maxBody(r.Match.Route), math.MaxInt))
 		return api.Newf(api.RequestTooLarge, "The request body is larger than the limit of %d bytes.", most)
 	case errors.Is(err, relay.ErrBuffersFull):
-		return api.New(api.Overloaded, "Too many request bodies are buffered; try again.")
+		return api.New(api.Overloaded, "Too many requests and answers are held in memory; try again.")
 	case errors.Is(err, relay.ErrBodySlow):
 		return api.New(api.RequestTimeout, "The request did not arrive in time.")
 	}

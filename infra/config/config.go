@@ -41,7 +41,7 @@ func (l Log) Logger(w io.Writer) *slog.Logger {
 // Intake are the limits on what clients' connections and request bodies may take of a server. The defaults are a gateway's, which
 // sees private addresses only if it is behind a load balancer.
 type Intake struct {
-	MaxHeld            string        `help:"Most bytes of request bodies in memory at a time; more are refused with overloaded." default:"1GiB"`
+	MaxHeld            string        `help:"Most bytes of requests and answers held in memory at a time; more are refused with overloaded." default:"1GiB"`
 	ReadTimeout        time.Duration `help:"Longest that a request's head may take, that its body may pause, and that its body may lag behind --min-rate." default:"30s"`
 	MinRate            string        `help:"Bytes a second that a request's body must arrive with on average, after the first --read-timeout; slower ones are refused with 408." default:"64KiB"`
 	MaxConnsPerAddress int           `help:"Most connections from one address (of IPv6: from one /64); 0 is no limit." default:"1024"`
