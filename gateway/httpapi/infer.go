@@ -24,6 +24,7 @@ type exchange struct {
 	translator translator                          // a stream into another dialect's; nil relays it
 	onComplete func()                              // called after a complete answer; nil: nothing
 	load       func(*exchange) error               // queues the load of a model that is on no host; nil leaves it to the gate
+	onLoaded   func() error                        // answers once the model is loaded, without the engine; nil asks the engine
 
 	watch *relay.Watch // for the client leaving
 	route routing
@@ -68,7 +69,7 @@ var errPanicked = errors.New("panic in a handler")
 func (x *exchange) start() (err error) {
 	s := x.call.s
 	hold := s.cfg.HoldWhole
-	if x.call.stream {
+	if x.call.stream && x.onLoaded == nil {
 		hold = s.cfg.Hold
 	}
 	if x.route.wait, err = waitPolicyOf(&x.call.Ctx.Request.Header, hold); err != nil {
@@ -126,6 +127,12 @@ func (x *exchange) run() (err error) {
 	}
 	if err != nil {
 		return err
+	}
+	if x.onLoaded != nil {
+		if _, err := x.acquireEndpoint(time.Time{}); err != nil {
+			return err
+		}
+		return x.onLoaded()
 	}
 	var commit time.Time
 	if x.call.stream {

@@ -119,6 +119,9 @@ func TestPatience(t *testing.T) {
 		if r.status != 503 || r.code() != "model_loading" && r.code() != "model_busy" || r.header.Get("Retry-After") == "" || r.header.Get("x-queue-length") == "" || r.header.Get("X-Model-State") == "loaded" {
 			t.Errorf("%s: %d %v %s", head, r.status, r.header, r.text)
 		}
+		if r := s.ask("POST", "/api/generate", `{"model":"chat"}`, head); r.status != 503 {
+			t.Errorf("a load alone, %s: %d %s", head, r.status, r.text)
+		}
 	}
 	s.warm("spare")
 	if r := s.ask("POST", chatPath, chatBody, "x-cold-wait: fallback"); r.status != 200 || r.header.Get("X-Model") != "spare" || !strings.Contains(string(s.got()[0].body), `"spare"`) {

@@ -171,42 +171,22 @@ func (o *ollamaCall) bare(generate bool) error {
 	return nil
 }
 
-// loaded answers when the model is loaded.
+// loaded answers when the model is loaded, for which it waits as any other request.
 func (o *ollamaCall) loaded(tell func() ([]byte, error)) error {
-	if o.s.draining.Load() {
-		return api.GoingAway()
-	}
-	if err := o.Account.Begin(); err != nil {
-		return o.refuseByLimit(err)
-	}
-	defer o.Account.End()
-	if _, warm := o.s.cfg.Gate.Endpoint(o.model.ID); !warm {
-		options, err := o.sized()
-		if err != nil {
-			return err
-		}
-		if err := o.Account.BeginWait(); err != nil {
-			return o.refuseByLimit(err)
-		}
-		defer o.Account.EndWait()
-		if err := o.chargeLoad(); err != nil {
-			return o.refuseByLimit(err)
-		}
-		ctx, stop := o.ClientContext()
-		defer stop()
-		if _, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadRequest{Model: o.model.ID, Options: options, Wait: true}); err != nil {
-			return o.UnlessLeft(err)
-		}
-	}
-	if after := o.after(); after != nil {
-		after()
-	}
-	told, err := tell()
+	load, err := o.loadSized()
 	if err != nil {
 		return err
 	}
-	o.sendLine(told)
-	return nil
+	x := &exchange{call: o.call, onComplete: o.after(), load: load}
+	x.onLoaded = func() error {
+		told, err := tell()
+		if err == nil {
+			x.modelHeaders()
+			o.sendLine(told)
+		}
+		return err
+	}
+	return x.start()
 }
 
 // sendLine answers with one object.

@@ -101,17 +101,12 @@ func (t loadCharge) CountLoad() error {
 	if t.x.route.loadCharged {
 		return nil
 	}
-	err := t.x.call.chargeLoad()
+	var err error
+	if c := t.x.call; c.s.dir.StateOf(c.model.ID) == "unloaded" {
+		err = c.Account.CountLoad()
+	}
 	t.x.route.loadCharged, t.x.route.loadDenied = err == nil, err != nil
 	return err
-}
-
-// chargeLoad charges a load to the request's account unless the model is loaded or loading.
-func (c *call) chargeLoad() error {
-	if c.s.dir.StateOf(c.model.ID) != "unloaded" {
-		return nil
-	}
-	return c.Account.CountLoad()
 }
 
 // recheckLoading checks again whether the model is loaded or loading, before a request is refused because its key has
