@@ -58,7 +58,7 @@ func TestWith(t *testing.T) {
 		"taken alias":    {ID: "user.y", Recipe: "llamacpp", Checkpoint: "a", Aliases: []string{"gemma"}},
 		"name of alias":  {ID: "gemma", Recipe: "llamacpp", Checkpoint: "a"},
 		"unknown recipe": {ID: "user.y", Recipe: "none", Checkpoint: "a"},
-		"reserved flag":  {ID: "user.y", Recipe: "llamacpp", Checkpoint: "a", Options: recipe.Options{"llamacpp_args": "--port 1"}},
+		"argument":       {ID: "user.y", Recipe: "llamacpp", Checkpoint: "a", Options: recipe.Options{"llamacpp_args": "--port 1"}},
 		"no host":        {ID: "user.y", Recipe: "flm", Type: policy.LLM, Checkpoint: "a", Hosts: []string{"local"}},
 	} {
 		var problems Problems

@@ -3,7 +3,6 @@ package recipe
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode"
 )
@@ -82,28 +81,4 @@ func JoinArgs(args []string) string {
 		quoted[i] = a
 	}
 	return strings.Join(quoted, " ")
-}
-
-// reservedIn returns the first argument that is a reserved flag, or "" if there is none. It recognises the forms --flag
-// and --flag=value, underscores for hyphens, and abbreviations if the engine completes them.
-func (r *Recipe) reservedIn(args []string) string { return r.flagIn(args, r.ReservedArgs) }
-
-// flagIn is reservedIn for other flags.
-func (r *Recipe) flagIn(args, flags []string) string {
-	for _, a := range args {
-		flag, _, _ := strings.Cut(a, "=")
-		if len(flag) < 2 || flag[0] != '-' {
-			continue
-		}
-		norm, long := flag, strings.HasPrefix(flag, "--") && len(flag) > 2
-		if long {
-			norm = strings.ReplaceAll(flag, "_", "-")
-		}
-		if slices.ContainsFunc(flags, func(known string) bool {
-			return norm == known || r.Abbreviations && long && strings.HasPrefix(known, norm)
-		}) {
-			return flag
-		}
-	}
-	return ""
 }

@@ -2,6 +2,7 @@ package recipe
 
 import (
 	"slices"
+	"strings"
 
 	"reveille/infra/policy"
 )
@@ -40,11 +41,18 @@ func (r *Recipe) restricts(api string, opts Options) bool {
 	}
 	for name, spec := range r.Options {
 		text, _ := opts[name].(string)
-		if args, err := SplitArgs(text); spec.Kind == KindArgs && (err != nil || r.flagIn(args, r.GPUs.OwnArgs) != "") {
+		args, err := SplitArgs(text)
+		if spec.Kind == KindArgs && (err != nil || slices.ContainsFunc(args, r.choosesGPUs)) {
 			return false
 		}
 	}
 	return true
+}
+
+// choosesGPUs reports whether an argument is one of OwnArgs, as --flag or --flag=value, perhaps with underscores for hyphens.
+func (r *Recipe) choosesGPUs(arg string) bool {
+	flag, _, _ := strings.Cut(arg, "=")
+	return slices.Contains(r.GPUs.OwnArgs, flag) || slices.Contains(r.GPUs.OwnArgs, strings.ReplaceAll(flag, "_", "-"))
 }
 
 // ChooseGPUs is which GPUs of a host a model with options in force may use: wanted, the model's own choice, where the engine

@@ -153,7 +153,7 @@ func (r *Recipe) ParseOptions(in map[string]any, from Origin) (Options, error) {
 			out[name] = nil
 			continue
 		}
-		v, reason := spec.normalise(in[name], r, from)
+		v, reason := spec.normalise(in[name], from)
 		if reason != "" {
 			errs = append(errs, &OptionError{name, reason})
 			continue
@@ -173,7 +173,7 @@ func (r *Recipe) takesArgs() bool {
 }
 
 // normalise checks one value. reason is empty if the value is valid.
-func (s OptionSpec) normalise(v any, r *Recipe, from Origin) (out any, reason string) {
+func (s OptionSpec) normalise(v any, from Origin) (out any, reason string) {
 	if from == Client && s.operatorOnly() && v != "" {
 		return nil, "can only be set in the models file or by the runner's flags"
 	}
@@ -214,12 +214,8 @@ func (s OptionSpec) normalise(v any, r *Recipe, from Origin) (out any, reason st
 		if !ok {
 			return nil, "want a text"
 		}
-		args, err := SplitArgs(t)
-		if err != nil {
+		if _, err := SplitArgs(t); err != nil {
 			return nil, err.Error()
-		}
-		if flag := r.reservedIn(args); flag != "" {
-			return nil, fmt.Sprintf("argument %s is reserved", flag)
 		}
 		return t, ""
 	}

@@ -88,31 +88,6 @@ func TestAllOptionMistakesAtOnce(t *testing.T) {
 	}
 }
 
-// Every reserved argument of API.md is refused in every form an engine would understand.
-func TestReservedArgs(t *testing.T) {
-	llama := shipped(t, "llamacpp")
-	for _, flag := range strings.Fields("-m --model --port --host --ctx-size -c -ngl --jinja --mmproj --embeddings " +
-		"--reranking --api-key --alias --ctx_size --api_key --hf-repo --rpc") {
-		for _, text := range []string{flag + " x", flag + "=x", "-np 4 " + flag, `"` + flag + `"`, `\` + flag} {
-			if err := CheckOptions(llama, Options{"llamacpp_args": text}, Operator); err == nil {
-				t.Errorf("%q was accepted", text)
-			}
-		}
-	}
-	for _, text := range []string{"", "-np 4", "-cb", "--cache-reuse 256", "-fa on", "--chat-template chatml", "-mg 0", "-- x", "-"} {
-		if err := CheckOptions(llama, Options{"llamacpp_args": text}, Operator); err != nil {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-	if err := CheckOptions(shipped(t, "vllm"), Options{"vllm_args": "--max-model 9"}, Operator); err == nil {
-		t.Error("an abbreviation that the engine completes was accepted")
-	}
-	err := CheckOptions(llama, Options{"llamacpp_args": "--api-key=verysecret"}, Operator)
-	if err == nil || strings.Contains(err.Error(), "verysecret") {
-		t.Errorf("err = %v: it must not repeat the value", err)
-	}
-}
-
 func TestSplitArgs(t *testing.T) {
 	for _, tt := range []struct {
 		in   string

@@ -64,14 +64,9 @@ type Recipe struct {
 	Checkpoint string `json:"checkpoint,omitempty"`
 	// Options are the load options the engine takes, by name.
 	Options map[string]OptionSpec `json:"options,omitempty"`
-	// ReservedArgs are flags that the runner sets itself. No option of kind args may hold them, whoever sets it.
-	ReservedArgs List[string] `json:"reserved_args,omitempty"`
 	// Registration says whether models registered through the API may name this recipe: [RegistrationAllow] or
 	// [RegistrationDeny]. If it is empty, a recipe with its own command denies it.
 	Registration string `json:"registration,omitempty"`
-	// Abbreviations says that the engine completes abbreviated long flags, so that abbreviations of reserved flags are
-	// reserved too. An override cannot unset it.
-	Abbreviations bool `json:"abbreviations,omitempty"`
 	// Errors recognises causes of failure in log lines.
 	Errors ErrorPatterns `json:"errors,omitzero"`
 	// Redact matches what a serving engine's log lines quote from requests, see [Redactor].

@@ -177,7 +177,7 @@ func (v *validator) options() {
 			spec.Values = slices.Sorted(maps.Keys(r.Backends))
 		}
 		if spec.Default != nil {
-			def, reason := spec.normalise(spec.Default, r, Operator)
+			def, reason := spec.normalise(spec.Default, Operator)
 			if reason != "" {
 				v.fail("option %s: default: %s", name, reason)
 			}

@@ -99,7 +99,6 @@ func TestArgvRefuses(t *testing.T) {
 		{"a projector that is a flag", "llamacpp", Spec{Type: policy.LLM, Checkpoint: "m", MMProj: "--rpc"}, "hyphen"},
 		{"a name that is a flag", "llamacpp", Spec{Type: policy.LLM, Checkpoint: "m", Model: "-v"}, "hyphen"},
 		{"an address that is a flag", "llamacpp", Spec{Type: policy.LLM, Checkpoint: "m", Host: "-v"}, "hyphen"},
-		{"a reserved flag of the owner's", "vllm", Spec{Type: policy.LLM, Options: recipe.Options{"vllm_args": "--port 1"}}, "reserved"},
 		{"a number out of range", "sd-cpp", Spec{Type: policy.Image, Options: recipe.Options{"steps": int64(-1)}}, "1 to 1000"},
 		{"a NUL", "llamacpp", Spec{Type: policy.LLM, Checkpoint: "a\x00b"}, "NUL"},
 		{"broken quotes", "llamacpp", Spec{Type: policy.LLM, Options: recipe.Options{"llamacpp_args": "'"}}, "quote"},

@@ -47,6 +47,8 @@ func (o *Options) heed(args []string) {
 			}
 		}
 		switch strings.ReplaceAll(flag, "_", "-") { // as llama-server reads it
+		case "-c", "--ctx-size", "--max-model-len":
+			set(&o.Context)
 		case "-b", "--batch-size", "--max-num-batched-tokens", "--max-batch-tokens":
 			set(&o.NBatch)
 		case "-ub", "--ubatch-size":
@@ -120,7 +122,7 @@ func (p *Plan) overrules(engine, option string) bool {
 
 // short are the short forms of llama-server's flags.
 var short = map[string]string{
-	"--batch-size": "-b", "--ubatch-size": "-ub", "--parallel": "-np", "--kv-unified": "-kvu", "--cache-type-k": "-ctk", "--cache-type-v": "-ctv",
+	"--ctx-size": "-c", "--batch-size": "-b", "--ubatch-size": "-ub", "--parallel": "-np", "--kv-unified": "-kvu", "--cache-type-k": "-ctk", "--cache-type-v": "-ctv",
 }
 
 // values returns the plan as options of an engine.
