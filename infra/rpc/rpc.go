@@ -31,7 +31,6 @@ const (
 	HeaderMedia       = "X-Media-Cache"      // media served from the encoder cache and encoded, answer, may be absent
 	HeaderCache       = "X-Cache-Tokens"     // tokens of the prompt from a restored conversation, answer, may be absent
 	HeaderTime        = "X-Reveille-Time"    // runner's clock in ms, answer to a call whose time was off
-	HeaderProof       = "X-Reveille-Proof"   // MAC of the answer and its call, answer to a runner
 	HeaderCode        = "X-Reveille-Code"    // code of the error table, answer: the engine failed
 )
 
@@ -51,19 +50,13 @@ const (
 // PathSavedConversations lists the saved conversations by model as JSON (GET), or forgets those of ?model, or all, from before ?at (DELETE); the
 // answer is a [Forgotten].
 const (
-	PathHost = "/runner/host"
-	PathLog  = "/runner/log"
-	PathLogs = "/runner/logs/"
-	// PathConversations/<identity> (GET) lists a host's saved conversations with an identity as JSON, and
-	// PathConversations/<identity>/<name>?offset=N answers the next ConversationsPart bytes of one.
-	PathConversations      = "/runner/conversations/"
+	PathHost               = "/runner/host"
+	PathLog                = "/runner/log"
+	PathLogs               = "/runner/logs/"
 	PathSavedConversations = "/runner/conversations"
 	PathHealth             = "/runner/health"
 	PathMetrics            = "/metrics"
 )
-
-// ConversationsPart is the most bytes of a saved conversation in one answer.
-const ConversationsPart = 4 << 20
 
 // Forgotten is a runner's answer about conversations that it was told to forget.
 type Forgotten struct {

@@ -130,29 +130,6 @@ func (m *mac) of(head []byte, c Call) []byte {
 	return m.sum()
 }
 
-// proof covers an answer and the signature of its call, which no other call has.
-func (m *mac) proof(auth string, body []byte) string {
-	m.hash.Reset()
-	m.text = append(append(m.text[:0], "reveille answer v1\x00"...), auth...)
-	m.hash.Write(append(m.text, 0))
-	m.hash.Write(body)
-	return hex.EncodeToString(m.hash.Sum(m.out[:0]))
-}
-
-// Prove returns the value of HeaderProof for the answer to a call with this HeaderAuth.
-func (v *Verifier) Prove(auth string, body []byte) string {
-	m := v.macs.Get().(*mac)
-	defer v.macs.Put(m)
-	return m.proof(auth, body)
-}
-
-// Proved reports whether an answer to a call with this HeaderAuth is from a holder of the secret.
-func (s *Signer) Proved(auth, proof string, body []byte) bool {
-	m := s.macs.Get().(*mac)
-	defer s.macs.Put(m)
-	return hmac.Equal([]byte(proof), []byte(m.proof(auth, body)))
-}
-
 // Verifier checks signatures on one host. It is safe for concurrent use.
 type Verifier struct {
 	macs    sync.Pool

@@ -16,11 +16,10 @@ const (
 
 // Conversations is what a host has saved of a model's conversations. It tells nothing of what was said.
 type Conversations struct {
-	Identity string `json:"identity"` // 64 hex digits: equal where the engines' numbers are
-	Count    int    `json:"count"`
-	Tokens   int64  `json:"tokens"`
-	Bytes    int64  `json:"bytes"`
-	SavedMS  int64  `json:"saved_ms"` // when the last was, since the epoch
+	Count   int   `json:"count"`
+	Tokens  int64 `json:"tokens"`
+	Bytes   int64 `json:"bytes"`
+	SavedMS int64 `json:"saved_ms"` // when the last was, since the epoch
 }
 
 // PutConversations records what a host has saved of a model. It replaces what was recorded of the same host and model.

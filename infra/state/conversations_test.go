@@ -2,7 +2,6 @@ package state_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -20,7 +19,7 @@ func TestConversations(t *testing.T) {
 			return all
 		}
 		equal(t, "none", len(read("m")), 0)
-		good := state.Conversations{Identity: strings.Repeat("ab", 32), Count: 2, Tokens: 3000, Bytes: 1 << 30, SavedMS: time.Now().UnixMilli()}
+		good := state.Conversations{Count: 2, Tokens: 3000, Bytes: 1 << 30, SavedMS: time.Now().UnixMilli()}
 		must(t, s.PutConversations(ctx, "m", "h1", good))
 		must(t, s.PutConversations(ctx, "m", "h2", good))
 		equal(t, "hosts", len(read("m")), 2)
@@ -64,7 +63,7 @@ func TestForgetConversations(t *testing.T) {
 			equal(t, "recorded", all[model], at)
 			return at
 		}
-		has := state.Conversations{Identity: strings.Repeat("ab", 32), Count: 2, Tokens: 3000, Bytes: 1 << 30, SavedMS: time.Now().UnixMilli()}
+		has := state.Conversations{Count: 2, Tokens: 3000, Bytes: 1 << 30, SavedMS: time.Now().UnixMilli()}
 		for _, model := range []string{"a", "b"} {
 			must(t, s.PutConversations(ctx, model, "h", has))
 		}

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -18,17 +17,14 @@ import (
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
-	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/google/renameio/v2"
 
 	"reveille/infra/awssecret"
-	"reveille/infra/catalog"
 	"reveille/infra/config"
 	"reveille/infra/logring"
 	"reveille/infra/policy"
 	"reveille/infra/redact"
 	"reveille/infra/relay"
-	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/infra/trace"
 	"reveille/runner/batch"
@@ -38,7 +34,6 @@ import (
 	"reveille/runner/host"
 	"reveille/runner/httpapi"
 	"reveille/runner/launch"
-	"reveille/runner/weights/s3"
 )
 
 // ErrRunning: a runner of this host name already uses the state folder.
@@ -179,15 +174,9 @@ func savedConversations(s Settings, p parsed, pool *state.Store, set *metrics.Se
 	}
 	cfg := conversations.Config{
 		Dir: filepath.Join(s.StateDir, "conversations-"+p.name), Bytes: p.conversations, Log: log, Metrics: set,
-		Pool: &conversations.Pool{Host: p.name, State: pool, Signer: rpc.NewSigner(p.secret)},
-	}
-	if p.bucket.Scheme == catalog.SchemeS3 {
-		aws, err := awsconfig.LoadDefaultConfig(context.Background()) // of files and the environment
-		if err != nil {
-			log.Warn("saved conversations are not in the bucket", "error", err)
-		} else {
-			cfg.Bucket = &conversations.Bucket{Client: s3.Client(aws), Name: p.bucket.Bucket, Prefix: path.Join(p.bucket.Path, s.Pool), Secret: p.secret}
-		}
+		Announce: func(model string, c state.Conversations) error {
+			return pool.PutConversations(context.Background(), model, p.name, c) // the pool's store bounds it
+		},
 	}
 	store, err := conversations.Open(cfg)
 	if err != nil {

@@ -59,7 +59,6 @@ type HostSettings struct {
 	MMMaxEntry      string        `help:"Largest encoder output of one image or sound that is kept." default:"64MiB"`
 	Weights
 	ConversationsBytes string `help:"Most bytes on disk of what llama-server computed for conversations, kept over unloads; the oldest go first. 0 keeps none; default a tenth of the space that they and the free disk have at the start."`
-	ConversationsURL   string `help:"Bucket for saved conversations, s3://BUCKET/PREFIX, where hosts find those of hosts that sleep or are gone. What is in it for more than a day should expire by a rule of its own."`
 
 	Recipes       string        `help:"File whose recipes: section adds to the shipped recipes, as the models file's does on the gateway; a runner takes command lines from no other place."`
 	EnginesDir    []string      `help:"Folders with engine programs, looked into before this program's own and PATH."`
@@ -85,8 +84,7 @@ type parsed struct {
 	seats   map[policy.Type]int
 	options recipe.Options
 
-	conversations int64              // bytes of conversations, 0 the default, -1 none
-	bucket        catalog.Checkpoint // where they go besides; its scheme is S3, or there is none
+	conversations int64 // bytes of conversations, 0 the default, -1 none
 
 	engineMemory int64 // most bytes of an engine, 0 if the machine's memory is unknown
 
@@ -180,9 +178,6 @@ func (s HostSettings) parse() (parsed, error) {
 	note(err)
 	p.conversations, err = byteLimit("conversations-bytes", s.ConversationsBytes)
 	note(err)
-	if p.bucket = catalog.ParseCheckpoint(s.ConversationsURL); s.ConversationsURL != "" && (p.bucket.Scheme != catalog.SchemeS3 || p.bucket.Bucket == "") {
-		note(fmt.Errorf("--conversations-url %q: want s3://BUCKET/PREFIX", s.ConversationsURL))
-	}
 	p.engineMemory, err = engineMemory(s.EngineMemory)
 	note(err)
 	p.budget, p.cards, err = budget(s.MemoryBudget)

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -52,22 +50,19 @@ type Engine struct {
 	log    *slog.Logger
 	staged chan []stagedFile
 	dir    string
-	slots  int
 
 	// What makes the identity.
 	files      []filestate.File // of the model and the program
 	parts      []string         // the model's name, arguments and variables
 	id         Identity         // set before identified is closed; zero: it cannot be known
 	identified chan struct{}
-	devices    deviceSet
 
 	perToken int64 // bytes, as planned
 	reuse    reuse
 
 	forgotten uint64 // as in header
 
-	model    string
-	endFetch context.CancelFunc
+	model string
 
 	// For Restore and Save.
 	client           *relay.Client
@@ -94,18 +89,12 @@ func (s *Store) Prepare(p Process) (*Engine, error) {
 	}
 	// Models of one file may be for keys that do not trust each other.
 	e.parts = append([]string{"model " + p.Model}, numbersFrom(p.Argv)...)
-	var devices []string
 	for _, kv := range slices.Sorted(slices.Values(p.Env)) {
 		name, _, _ := strings.Cut(kv, "=")
-		switch {
-		case strings.HasSuffix(name, "_VISIBLE_DEVICES"):
-			devices = append(devices, kv)
-		case hasAnyPrefix(name, "GGML_", "LLAMA_ARG_", "HSA_OVERRIDE_", "OMP_"):
+		if strings.HasSuffix(name, "_VISIBLE_DEVICES") || hasAnyPrefix(name, "GGML_", "LLAMA_ARG_", "HSA_OVERRIDE_", "OMP_") {
 			e.parts = append(e.parts, "variable "+kv)
 		}
 	}
-	sum := sha256.Sum256([]byte(strings.Join(devices, "\x00")))
-	copy(e.devices[:], sum[:])
 	return e, nil
 }
 
@@ -133,7 +122,7 @@ func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 	if e == nil {
 		return
 	}
-	e.dir, e.slots = dir, slots
+	e.dir = dir
 	e.store.mu.Lock()
 	if e.store.closed {
 		close(e.identified)
@@ -144,19 +133,15 @@ func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 		})
 	}
 	e.store.mu.Unlock()
-	fetching, end := context.WithTimeout(ctx, stepTimeout)
-	e.endFetch = end
 	go func() {
 		var out []stagedFile
 		defer func() { e.staged <- out }()
-		defer end()
 		if !e.awaitIdentity(ctx) {
 			return
 		}
-		e.fetch(fetching)
 		e.store.await(ctx, e.id)
 		e.store.mu.Lock()
-		newest := e.store.newestLocked(e.id, e.devices)
+		newest := e.store.newestLocked(e.id)
 		e.store.mu.Unlock()
 		var sum time.Duration
 		for _, c := range newest {
@@ -226,7 +211,6 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 	e.client, e.key, e.table = client, key, table
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	defer time.AfterFunc(stepTimeout/2, e.endFetch).Stop()
 	var files []stagedFile
 	select {
 	case files = <-e.staged:
@@ -350,7 +334,7 @@ func (e *Engine) Save(ctx context.Context) {
 		}
 		perSize = int64(f.Bytes) / int64(f.Tokens)
 		e.store.measured(int64(f.Bytes), time.Since(began))
-		f.Identity, f.Devices, f.Model, f.Forgotten = e.id, e.devices, nameOf(e.model), e.forgotten
+		f.Identity, f.Model, f.Forgotten = e.id, nameOf(e.model), e.forgotten
 		f.Tenant, f.Prompt, f.PromptMS = owner, prompt, float64(f.Tokens)*perToken*1000
 		out = append(out, f)
 	}
@@ -425,7 +409,7 @@ func (e *Engine) saveSlot(ctx context.Context, root *os.Root, s slotState, limit
 	if err != nil {
 		return saved{}, errors.Join(err, file.Close())
 	}
-	f = saved{file: file, data: io.NewSectionReader(file, 0, got.Written)}
+	f = saved{file: file}
 	f.Bytes, f.Tokens = uint64(got.Written), uint32(got.Saved)
 	return f, nil
 }

@@ -1,26 +1,22 @@
 package conversations
 
 import (
-	"context"
 	"errors"
 	"time"
 )
-
-// forgetTimeout bounds how long removing objects from the bucket may take.
-const forgetTimeout = 5 * time.Second
 
 var errClosed = errors.New("the runner ends")
 
 // Forgetting is the outcome of a call to Store.Forget.
 type Forgetting struct {
-	Conversations int // removed from the disk
+	Conversations int // that were saved
 
 	at   uint64
-	done chan struct{} // closed once the bucket has been looked through
+	done chan struct{} // closed once their files are removed
 	err  error         // set before
 }
 
-// Wait waits until the bucket has been looked through. It returns an error if anything could not be removed.
+// Wait waits until the files are removed. It returns an error if one could not be.
 func (f *Forgetting) Wait() error {
 	if f == nil {
 		return nil
@@ -30,8 +26,8 @@ func (f *Forgetting) Wait() error {
 }
 
 // Forget removes what engines computed for a model's conversations before a time of the pool
-// (state.ForgetConversations), "" for those of all models: from the disk at once, from the bucket in the background.
-// What engines that were prepared before hold is not saved, and what is being saved, fetched or staged is dropped.
+// (state.ForgetConversations), "" for those of all models. Nothing of it is used from now on; the files go in the
+// background. What engines that were prepared before hold is not saved, and what is being saved or staged is dropped.
 // Calls with the same or an earlier time return what came of the first. A nil store has nothing.
 func (s *Store) Forget(model string, at uint64) *Forgetting {
 	if s == nil {
@@ -44,25 +40,21 @@ func (s *Store) Forget(model string, at uint64) *Forgetting {
 	}
 	f := &Forgetting{at: at, done: make(chan struct{})}
 	s.forgettings[model] = f
+	var gone []*entry
 	for _, e := range s.entries {
 		if s.forgottenLocked(e) {
-			f.err = errors.Join(f.err, s.removeLocked(e))
-			f.Conversations++
+			gone = s.dropLocked(gone, e)
 		}
 	}
+	f.Conversations = len(gone)
 	if s.closed {
-		f.err = errors.Join(f.err, errClosed)
+		f.err = errClosed
 		close(f.done)
 		return f
 	}
 	s.work.Go(func() {
 		defer close(f.done)
-		ctx, cancel := context.WithTimeout(s.life, forgetTimeout)
-		defer cancel()
-		if err := s.bucket.forget(ctx, model, at); err != nil {
-			s.cfg.Log.Warn("forgotten conversations stay in the bucket", "model", model, "error", err)
-			f.err = errors.Join(f.err, err)
-		}
+		f.err = s.unlink(gone)
 	})
 	return f
 }

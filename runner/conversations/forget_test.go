@@ -1,9 +1,8 @@
 package conversations
 
 import (
-	"bytes"
 	"errors"
-	"hash/crc32"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,6 +21,11 @@ func TestForgetAndSave(t *testing.T) {
 	s, p := open(t, dir, 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	none := func(what string) {
 		t.Helper()
+		for _, f := range s.forgettings {
+			if err := f.Wait(); err != nil {
+				t.Error(err)
+			}
+		}
 		if left := names(t, dir); len(left) != 0 || s.total != 0 {
 			t.Errorf("%s: %v stays, %d bytes", what, left, s.total)
 		}
@@ -47,10 +51,17 @@ func TestForgetAndSave(t *testing.T) {
 	}
 	last := s.Forget("", now())
 	text := stateOf(count(1, 100)...)
-	file := saved{data: bytes.NewReader(text), fetched: true, header: header{
-		Identity: e.id, CRC: crc32.Checksum(text, castagnoli), Bytes: uint64(len(text)), Tokens: 100, Model: nameOf("m"), Forgotten: e.forgotten,
-	}}
-	if _, _, err := s.storeOne(file); !errors.Is(err, errForgotten) {
+	name := filepath.Join(t.TempDir(), "save-0")
+	if err := os.WriteFile(name, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	file := saved{file: f, header: header{Bytes: uint64(len(text)), Tokens: 100, Model: nameOf("m"), Forgotten: e.forgotten}}
+	if err := s.storeOne(file); !errors.Is(err, errForgotten) {
 		t.Errorf("a file that was being copied: %v", err)
 	}
 	none("while it is copied")

@@ -7,14 +7,14 @@ import (
 	"runtime"
 )
 
-// Identity stands for all that determines an engine's numbers, alike on every host: the model's name, the contents of
-// its files and of the program, arguments and variables. Only an engine with the same identity gets a saved state.
+// Identity stands for all that determines an engine's numbers: the model's name, the contents of its files and of the
+// program, arguments, variables and GPUs. Only an engine with the same identity gets a saved state.
 type Identity [sha256.Size]byte
 
 // identify computes the engine's identity. It ends with ctx, and then there is none.
 func (e *Engine) identify(ctx context.Context) {
 	h := sha256.New()
-	fmt.Fprintf(h, "conversations v1 %s\n", runtime.GOARCH)
+	fmt.Fprintf(h, "conversations v2 %s\n", runtime.GOARCH)
 	for _, part := range e.parts {
 		fmt.Fprintf(h, "%q\n", part)
 	}

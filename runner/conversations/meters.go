@@ -6,7 +6,6 @@ type meters struct {
 	saved, restored, tokens          *metrics.Counter
 	seconds                          *metrics.FloatCounter
 	unsaved, full, damaged, rejected *metrics.Counter
-	fetched, unfetched, notPut       *metrics.Counter
 	forgotten, worthless             *metrics.Counter
 }
 
@@ -23,10 +22,10 @@ func newMeters(set *metrics.Set, s *Store) meters {
 		return set.NewCounter(`reveille_runner_conversations_refused_total{reason="` + reason + `"}`)
 	}
 	return meters{
-		saved: total("saved"), restored: total("restored"), tokens: total("restored_tokens"), fetched: total("fetched"),
+		saved: total("saved"), restored: total("restored"), tokens: total("restored_tokens"),
 		seconds: set.NewFloatCounter("reveille_runner_conversations_saved_seconds_total"),
-		unsaved: refused("engine_did_not_save"), full: refused("not_stored"), unfetched: refused("not_fetched"),
-		damaged: refused("damaged"), rejected: refused("engine_did_not_restore"), notPut: refused("not_in_bucket"),
+		unsaved: refused("engine_did_not_save"), full: refused("not_stored"),
+		damaged: refused("damaged"), rejected: refused("engine_did_not_restore"),
 		forgotten: refused("forgotten"), worthless: refused("not_worth_it"),
 	}
 }

@@ -4,10 +4,10 @@
 package conversations
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -26,6 +26,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/shirou/gopsutil/v4/disk"
 
+	"reveille/infra/state"
 	"reveille/runner/engineslots"
 	"reveille/runner/filestate"
 )
@@ -39,14 +40,10 @@ type Config struct {
 	Bytes   int64         // most bytes of all files; 0 means a tenth of what they take and the disk has free
 	TTL     time.Duration // 0 means DefaultTTL
 	Log     *slog.Logger
-	Pool    *Pool        // nil: other hosts neither get the files nor give theirs
-	Bucket  *Bucket      // nil: none; needs Pool
 	Metrics *metrics.Set // receives the metrics; nil means a separate set
+	// Announce tells the pool what this host has saved of a model, which a load then prefers; nil tells nobody.
+	Announce func(model string, c state.Conversations) error
 }
-
-// deviceSet stands for the GPUs that an engine was shown. Hosts name theirs in their own ways, so it is no part of an
-// identity: it counts on the host that saved a conversation, or fetched it.
-type deviceSet [8]byte
 
 // Store is the folder of saved conversations. It is safe for concurrent use. It removes the oldest ones to stay within
 // Config.Bytes.
@@ -54,13 +51,11 @@ type Store struct {
 	cfg      Config
 	root     *os.Root
 	m        meters
-	bucket   *bucket
 	contents filestate.Contents
 	work     sync.WaitGroup // calls of keep and of Engine.identify
 
+	// mu is never held over disk accesses: hosts and their loads wait for it.
 	mu          sync.Mutex
-	hostPerByte float64 // seconds to fetch a byte from another host, smoothed; 0 before the first
-
 	closed      bool
 	entries     map[string]*entry // by file name
 	total       int64             // their bytes
@@ -98,7 +93,6 @@ var (
 type header struct {
 	Magic     [8]byte
 	Identity  Identity
-	Devices   deviceSet
 	Bytes     uint64 // of the engine's data
 	Tokens    uint32 // whose state it is
 	CRC       uint32 // CRC-32C of the engine's data
@@ -108,10 +102,11 @@ type header struct {
 	Forgotten uint64             // the last Forget that its engine began after, in µs since the epoch
 	Tenant    engineslots.Tenant // zero: of all
 	Prompt    engineslots.Prompt
+	Sum       [sha256.Size]byte // SHA-256 of the tokens
 }
 
 var (
-	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '6'}
+	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '7'}
 	headerSize = int64(binary.Size(header{}))
 )
 
@@ -131,7 +126,6 @@ func Open(cfg Config) (*Store, error) {
 		contents: filestate.Contents{Sampled: true}, forgettings: map[string]*Forgetting{},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
-	s.bucket = s.openBucket(cfg.Bucket)
 	if err := s.read(); err != nil {
 		return nil, errors.Join(fmt.Errorf("conversations: %w", err), root.Close())
 	}
@@ -143,13 +137,12 @@ func Open(cfg Config) (*Store, error) {
 		s.cfg.Bytes = (int64(min(usage.Free, math.MaxInt64/2)) + s.total) / 10
 	}
 	s.m = newMeters(cfg.Metrics, s)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.makeRoomLocked(0)
+	gone, _ := s.makeRoomLocked(0)
+	_ = s.unlink(gone)
 	return s, nil
 }
 
-// Close waits until what was saved is on disk, and at most closeTimeout until it is in the bucket.
+// Close waits until what was saved is on disk.
 func (s *Store) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -206,16 +199,11 @@ func (e *entry) age() time.Duration { return time.Since(time.UnixMilli(e.SavedMS
 // worth is the time that restoring the entry saves.
 func (e *entry) worth() time.Duration { return time.Duration(e.PromptMS * float64(time.Millisecond)) }
 
-// newestLocked returns the conversations of an engine with these devices, the last saved first.
-func (s *Store) newestLocked(id Identity, devices deviceSet) []*entry {
-	return s.whereLocked(func(e *entry) bool { return e.Identity == id && e.Devices == devices })
-}
-
-// whereLocked returns the conversations for which ok is true and whose time is not over, the last saved first.
-func (s *Store) whereLocked(ok func(*entry) bool) []*entry {
+// newestLocked returns the conversations of an engine whose time is not over, the last saved first.
+func (s *Store) newestLocked(id Identity) []*entry {
 	var out []*entry
 	for _, e := range s.entries {
-		if ok(e) && e.age() < s.cfg.TTL {
+		if e.Identity == id && e.age() < s.cfg.TTL {
 			out = append(out, e)
 		}
 	}
@@ -223,11 +211,11 @@ func (s *Store) whereLocked(ok func(*entry) bool) []*entry {
 	return out
 }
 
-// makeRoomLocked removes expired conversations, and the oldest ones until size more bytes fit. It reports whether they
+// makeRoomLocked drops expired conversations, and the oldest ones until size more bytes fit. It reports whether they
 // do.
-func (s *Store) makeRoomLocked(size int64) bool {
+func (s *Store) makeRoomLocked(size int64) (gone []*entry, fits bool) {
 	if size > s.cfg.Bytes {
-		return false
+		return nil, false
 	}
 	byAge := make([]*entry, 0, len(s.entries))
 	for _, e := range s.entries {
@@ -236,30 +224,40 @@ func (s *Store) makeRoomLocked(size int64) bool {
 	slices.SortFunc(byAge, func(a, b *entry) int { return cmp.Compare(a.SavedMS, b.SavedMS) })
 	for _, e := range byAge {
 		if s.total+size > s.cfg.Bytes || len(s.entries) >= maxEntries || e.age() >= s.cfg.TTL {
-			_ = s.removeLocked(e)
+			gone = s.dropLocked(gone, e)
 		}
 	}
-	return s.total+size <= s.cfg.Bytes
+	return gone, s.total+size <= s.cfg.Bytes
 }
 
-func (s *Store) removeLocked(e *entry) error {
+// dropLocked drops an entry, if it is still there, and appends it to those whose files unlink has to remove.
+func (s *Store) dropLocked(gone []*entry, e *entry) []*entry {
 	if s.entries[e.name] != e {
-		return nil
+		return gone
 	}
 	delete(s.entries, e.name)
 	s.total -= e.size
-	err := s.root.Remove(e.name)
-	if err != nil {
-		s.cfg.Log.Warn("a saved conversation cannot be removed", "file", e.name, "error", err)
+	return append(gone, e)
+}
+
+// unlink removes the files of dropped entries.
+func (s *Store) unlink(gone []*entry) error {
+	var errs error
+	for _, e := range gone {
+		if err := s.root.Remove(e.name); err != nil {
+			s.cfg.Log.Warn("a saved conversation cannot be removed", "file", e.name, "error", err)
+			errs = errors.Join(errs, err)
+		}
 	}
-	return err
+	return errs
 }
 
 // remove removes an entry that could not be restored.
 func (s *Store) remove(e *entry) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	_ = s.removeLocked(e)
+	gone := s.dropLocked(nil, e)
+	s.mu.Unlock()
+	_ = s.unlink(gone)
 }
 
 // measured records how long the engine took to save or restore bytes.
@@ -294,16 +292,14 @@ func (s *Store) cost(bytes int64) time.Duration {
 	return time.Duration(known[len(known)/2] * float64(bytes) * float64(time.Second))
 }
 
-// saved is a conversation that an engine just wrote, or another host gives.
+// saved is a conversation that an engine just wrote.
 type saved struct {
-	header            // without Magic; CRC only if fetched, SavedMS 0 for now
-	data    io.Reader // of header.Bytes bytes
-	file    *os.File  // that data reads, nil if fetched
-	fetched bool
+	header // without Magic, CRC, SavedMS and Sum
+	file   *os.File
 }
 
-// storeAll copies files that an engine saved into the store, and closes them; then it puts them into the bucket. It
-// returns at once; [Store.await] waits for the copies.
+// storeAll copies files that an engine saved into the store, and closes them; then it tells the pool. It returns at
+// once; [Store.await] waits for the copies.
 func (s *Store) storeAll(id Identity, model string, files []saved) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -313,9 +309,8 @@ func (s *Store) storeAll(id Identity, model string, files []saved) {
 	}
 	s.pending[id]++
 	s.work.Go(func() {
-		var kept, replaced []*entry
 		for _, f := range files {
-			e, old, err := s.storeOne(f)
+			err := s.storeOne(f)
 			if errors.Is(err, errForgotten) {
 				s.m.forgotten.Inc()
 				continue
@@ -326,7 +321,6 @@ func (s *Store) storeAll(id Identity, model string, files []saved) {
 				continue
 			}
 			s.m.saved.Inc()
-			kept, replaced = append(kept, e), append(replaced, old...)
 		}
 		closeAll(files)
 		s.mu.Lock()
@@ -336,9 +330,27 @@ func (s *Store) storeAll(id Identity, model string, files []saved) {
 		close(s.stored)
 		s.stored = make(chan struct{})
 		s.mu.Unlock()
-		s.publish(context.Background(), model, id) // the store of the pool's state bounds it
-		s.bucket.put(kept, replaced)
+		s.announce(model, id)
 	})
+}
+
+// announce tells the pool what this host has saved of a model.
+func (s *Store) announce(model string, id Identity) {
+	var c state.Conversations
+	s.mu.Lock()
+	for _, e := range s.newestLocked(id) {
+		c.Count++
+		c.Tokens += int64(e.Tokens)
+		c.Bytes += e.size
+		c.SavedMS = max(c.SavedMS, e.SavedMS)
+	}
+	s.mu.Unlock()
+	if c.Count == 0 || s.cfg.Announce == nil {
+		return
+	}
+	if err := s.cfg.Announce(model, c); err != nil {
+		s.cfg.Log.Debug("saved conversations are not announced", "model", model, "error", err)
+	}
 }
 
 func closeAll(files []saved) {
@@ -364,17 +376,18 @@ func (s *Store) await(ctx context.Context, id Identity) {
 	}
 }
 
-// storeOne copies one file. Earlier states of the same conversation, whose tokens this one begins with, are removed
-// and returned. The copy is not synced: after a power failure the checksum tells what is missing.
-func (s *Store) storeOne(f saved) (e *entry, replaced []*entry, err error) {
+// storeOne copies one file. Earlier states of the same conversation, whose tokens this one begins with, are removed.
+// The copy is not synced: after a power failure the checksum tells what is missing.
+func (s *Store) storeOne(f saved) (err error) {
 	size := headerSize + int64(f.Bytes)
-	e = &entry{header: f.header, size: size, name: hex.EncodeToString(f.Identity[:8]) + "-" + rand.Text() + suffix}
+	e := &entry{header: f.header, size: size, name: hex.EncodeToString(f.Identity[:8]) + "-" + rand.Text() + suffix}
 	s.mu.Lock()
-	fits := s.makeRoomLocked(size)
+	gone, fits := s.makeRoomLocked(size)
 	s.total += size // reserved
 	s.latest = max(time.Now().UnixMilli(), s.latest+1)
-	e.Magic, e.SavedMS = magic, cmp.Or(f.SavedMS, s.latest)
+	e.Magic, e.SavedMS = magic, s.latest
 	s.mu.Unlock()
+	_ = s.unlink(gone)
 	tmp := unfinished + e.name
 	defer func() {
 		if err != nil {
@@ -385,57 +398,65 @@ func (s *Store) storeOne(f saved) (e *entry, replaced []*entry, err error) {
 		}
 	}()
 	if !fits {
-		return nil, nil, fmt.Errorf("%d bytes are more than the limit of %d", f.Bytes, s.cfg.Bytes)
+		return fmt.Errorf("%d bytes are more than the limit of %d", f.Bytes, s.cfg.Bytes)
 	}
-	if err := s.write(tmp, e, f.data); err != nil {
-		return nil, nil, err
-	}
-	if f.fetched && e.CRC != f.CRC {
-		return nil, nil, errDamaged
-	}
-	tokens, err := s.tokensOf(tmp, e)
+	tokens, err := s.write(tmp, e, f.file)
 	if err == nil {
 		err = s.root.Rename(tmp, e.name)
 	}
 	if err != nil {
-		return nil, nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.forgottenLocked(e) {
-		return nil, nil, errors.Join(errForgotten, s.root.Remove(e.name))
-	}
-	for _, old := range s.newestLocked(f.Identity, f.Devices) {
-		if old.Tenant == f.Tenant && s.isPrefix(old, tokens) {
-			_ = s.removeLocked(old)
-			replaced = append(replaced, old)
-		}
-	}
-	s.entries[e.name] = e
-	return e, replaced, nil
-}
-
-// write writes an entry's file with the data from a reader.
-func (s *Store) write(name string, e *entry, from io.Reader) error {
-	f, err := s.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
 		return err
 	}
-	sum := crc32.New(castagnoli)
-	_, err = f.Seek(headerSize, io.SeekStart)
-	if err == nil {
-		var n int64
-		if n, err = io.Copy(io.MultiWriter(f, sum), from); err == nil && n != int64(e.Bytes) {
-			err = errDamaged
+	s.mu.Lock()
+	earlier := s.newestLocked(f.Identity)
+	s.mu.Unlock()
+	earlier = slices.DeleteFunc(earlier, func(old *entry) bool {
+		n := int(old.Tokens) * 4
+		return old.Tenant != f.Tenant || n > len(tokens) || sha256.Sum256(tokens[:n]) != old.Sum
+	})
+	s.mu.Lock()
+	forgotten := s.forgottenLocked(e)
+	if forgotten {
+		gone = []*entry{e}
+	} else {
+		gone = nil
+		for _, old := range earlier {
+			gone = s.dropLocked(gone, old)
 		}
+		s.entries[e.name] = e
 	}
-	e.CRC = sum.Sum32()
-	var head bytes.Buffer
-	_ = binary.Write(&head, binary.LittleEndian, e.header) // of fixed size
-	if err == nil {
-		_, err = f.WriteAt(head.Bytes(), 0)
+	s.mu.Unlock()
+	if err := s.unlink(gone); forgotten {
+		return errors.Join(errForgotten, err)
 	}
-	return errors.Join(err, f.Close())
+	return nil
+}
+
+// write writes an entry's file with the data from an engine's, and returns its tokens.
+func (s *Store) write(name string, e *entry, from io.ReaderAt) ([]byte, error) {
+	f, err := s.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	sum := crc32.New(castagnoli)
+	w := io.MultiWriter(io.NewOffsetWriter(f, headerSize), sum)
+	n, err := io.Copy(w, io.NewSectionReader(from, 0, int64(e.Bytes)))
+	if err == nil && n != int64(e.Bytes) {
+		err = errDamaged
+	}
+	if err != nil {
+		return nil, err
+	}
+	tokens, err := readTokens(io.NewSectionReader(f, headerSize, int64(e.Bytes)), int(e.Tokens))
+	if err != nil {
+		return nil, err
+	}
+	e.CRC, e.Sum = sum.Sum32(), sha256.Sum256(tokens)
+	if err := binary.Write(io.NewOffsetWriter(f, 0), binary.LittleEndian, e.header); err != nil {
+		return nil, err
+	}
+	return tokens, f.Close()
 }
 
 // copyTo writes an entry's data to w. It returns errDamaged if they are not what was saved.
@@ -451,25 +472,6 @@ func (s *Store) copyTo(w io.Writer, e *entry) error {
 		err = errDamaged
 	}
 	return err
-}
-
-// isPrefix reports whether an entry's tokens are the first of tokens.
-func (s *Store) isPrefix(e *entry, tokens []byte) bool {
-	if int(e.Tokens)*4 > len(tokens) {
-		return false
-	}
-	old, err := s.tokensOf(e.name, e)
-	return err == nil && bytes.HasPrefix(tokens, old)
-}
-
-// tokensOf returns an entry's tokens from the file with a name.
-func (s *Store) tokensOf(name string, e *entry) ([]byte, error) {
-	f, err := s.root.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return readTokens(io.NewSectionReader(f, headerSize, int64(e.Bytes)), int(e.Tokens))
 }
 
 // readTokens returns the tokens, of 4 bytes each, that a state of llama.cpp starts with (llama_state_seq_save_file in

@@ -40,7 +40,7 @@ type Config struct {
 
 	Ring          *logring.Ring        // the runner's own log; nil: an empty one
 	Tracer        *trace.Tracer        // gets the spans of requests that their gateways trace; nil: none are recorded
-	Conversations *conversations.Store // given to the pool's other runners; nil: none
+	Conversations *conversations.Store // nil: none are kept
 }
 
 // Server answers gateways. Make it with New.
@@ -173,8 +173,6 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		s.ownLog(ctx)
 	case len(path) > len(rpc.PathLogs) && path[:len(rpc.PathLogs)] == rpc.PathLogs:
 		s.logs(ctx, path[len(rpc.PathLogs):])
-	case strings.HasPrefix(path, rpc.PathConversations):
-		s.conversations(ctx, path[len(rpc.PathConversations):])
 	case path == rpc.PathSavedConversations:
 		s.kept(ctx)
 	default:

@@ -102,7 +102,7 @@ func TestConversationsForgotten(t *testing.T) {
 	again("with an open request")
 }
 
-// A host that is asleep forgets when it wakes, before it restores anything or gives it to another host.
+// A host that is asleep forgets when it wakes, before it restores anything.
 func TestConversationsForgottenAsleep(t *testing.T) {
 	testenv.Engines(t)
 	const secret = "a secret of sixteen or more"
