@@ -49,7 +49,7 @@ func (c *MM) Run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer rdb.Close()
-	usage, err := mmstats.List(ctx, rdb)
+	usage, err := mmstats.List(ctx, rdb, redis.Pool)
 	if err != nil {
 		return c.Explain(err)
 	}

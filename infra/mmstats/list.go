@@ -1,6 +1,6 @@
 // Package mmstats looks at the encoder cache from outside: which models have entries in Redis, how many, and how large
 // ([List]); and what the cache did for each model ([ReadStats]). Package runner/mmcache writes both: the entries as hashes
-// mm:<signature>:<key>, both 16 hex digits, the rest as counters of the pool's statistics.
+// mm:<pool>:<signature>:<key>, the last two 16 hex digits, the rest as counters of the pool's statistics.
 package mmstats
 
 import (
@@ -25,17 +25,16 @@ type Usage struct {
 
 const scanCount = 500 // keys a step
 
-var entryRE = regexp.MustCompile(`^mm:([0-9a-f]{16}):[0-9a-f]{16}$`)
-
-// List reads the usage of every signature, the largest first. It walks through all keys of the database a few hundred at
+// List reads a pool's usage of every signature, the largest first. It walks through all keys of the database a few hundred at
 // a time, so it is for people, not for hot paths; entries that come or go meanwhile may be missed. Any error of Redis
 // ends it.
-func List(ctx context.Context, rdb redis.UniversalClient) ([]Usage, error) {
+func List(ctx context.Context, rdb redis.UniversalClient, pool string) ([]Usage, error) {
+	entryRE := regexp.MustCompile(`^mm:` + regexp.QuoteMeta(pool) + `:([0-9a-f]{16}):[0-9a-f]{16}$`)
 	var mu sync.Mutex
 	bySig := map[uint64]Usage{}
 	node := func(ctx context.Context, c *redis.Client) error {
 		for cursor := uint64(0); ; {
-			keys, next, err := c.Scan(ctx, cursor, "mm:*:*", scanCount).Result()
+			keys, next, err := c.Scan(ctx, cursor, "mm:*:*:*", scanCount).Result()
 			if err != nil {
 				return err
 			}

@@ -83,8 +83,8 @@ type Attachment struct {
 	mu     sync.Mutex
 	closed bool
 	open   map[*session]struct{}
-	named  map[Ident]int64 // what look-ups have answered, with the bytes of the outputs
-	wg     sync.WaitGroup  // accept and sessions
+	named  map[Ident]Digest // what look-ups have answered, with the layout of the outputs
+	wg     sync.WaitGroup   // accept and sessions
 }
 
 // maxNamed bounds the identities that are remembered; engines encode soon after a look-up.
@@ -97,15 +97,15 @@ func (a *Attachment) remember(id Ident, l Layout) {
 	if len(a.named) >= maxNamed {
 		clear(a.named)
 	}
-	a.named[id] = l.Bytes()
+	a.named[id] = l.digest()
 }
 
-// knows reports whether a look-up of this engine has answered an identity for outputs of this size.
+// knows reports whether a look-up of this engine has answered an identity for outputs of this layout.
 func (a *Attachment) knows(id Ident, l Layout) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	bytes, ok := a.named[id]
-	return ok && bytes == l.Bytes()
+	named, ok := a.named[id]
+	return ok && named == l.digest()
 }
 
 const (
@@ -191,7 +191,7 @@ func (s *Server) listen(model string, sp Namespace, begin func(*Attachment)) (*A
 	}
 	a := &Attachment{
 		s: s, model: model, namespace: sp, path: path, ln: ln,
-		open: map[*session]struct{}{}, named: map[Ident]int64{},
+		open: map[*session]struct{}{}, named: map[Ident]Digest{},
 		started: make(chan bool, 1), decided: make(chan struct{}),
 	}
 	a.ctx, a.cancel = context.WithCancel(s.ctx)

@@ -31,19 +31,19 @@ func TestCluster(t *testing.T) {
 	}
 	all := cluster.Client(t)
 	kit.Eventually(t, "all entries in the list", func() bool {
-		usage, err := mmstats.List(t.Context(), all)
+		usage, err := mmstats.List(t.Context(), all, "main")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(usage) == 1 && usage[0].Entries == media
 	})
 	for i := range cluster.Addrs {
-		keys, err := cluster.Node(t, i).Keys(t.Context(), "mm:*:*").Result()
+		keys, err := cluster.Node(t, i).Keys(t.Context(), "mm:main:*:*").Result()
 		if err != nil || len(keys) == 0 || len(keys) == media {
 			t.Errorf("node %d has %d of %d entries, %v", i, len(keys), media, err)
 		}
 	}
-	kit.Eventually(t, "their bytes in the ledger", func() bool { return len(all.HGetAll(t.Context(), quotaKey).Val()) > 0 })
+	kit.Eventually(t, "their bytes in the ledger", func() bool { return len(all.HGetAll(t.Context(), quotaKey("main")).Val()) > 0 })
 	if got := drive(t, testAttachment(t, host()).environ(), args...); got.encodes != 0 || got.answered != media {
 		t.Errorf("second host: %+v", got)
 	}

@@ -40,23 +40,31 @@ var errInvalid = errors.New("invalid value")
 const macLabel = "reveille encoder cache v1"
 
 // An entryCodec encodes entries as values for Redis and decodes them. It is safe for concurrent use.
-type entryCodec struct{ key []byte }
+type entryCodec struct {
+	pool string
+	key  []byte
+}
 
-// newCodec creates a codec whose MAC key is derived from the pool's runner secret.
-func newCodec(secret []byte) entryCodec {
+// newCodec creates a pool's codec, whose MAC key is derived from the pool's runner secret.
+func newCodec(pool string, secret []byte) entryCodec {
 	m := hmac.New(sha256.New, secret)
 	_, _ = m.Write([]byte(macLabel))
-	return entryCodec{m.Sum(nil)}
+	return entryCodec{pool, m.Sum(nil)}
 }
 
 func (c entryCodec) mac(sig Sig, id Ident, body []byte) []byte {
 	m := hmac.New(sha256.New, c.key)
-	_, _ = m.Write([]byte(redisKey(sig, id.Key)))
+	_, _ = m.Write([]byte(redisKey(c.pool, sig, id.Key)))
 	_, _ = m.Write([]byte{0})
 	_, _ = m.Write(id.Field[:])
 	_, _ = m.Write(body)
 	return m.Sum(nil)
 }
+
+func (l Layout) digest() Digest { return sha256.Sum256((&Entry{Layout: l}).header()) }
+
+// valueSize returns the size of the value of an entry with this layout.
+func (l Layout) valueSize() int64 { return fixedHeader + 4*int64(len(l.Tokens)) + l.Bytes() + macSize }
 
 // header is what precedes the floats.
 func (e *Entry) header() []byte {
@@ -81,9 +89,8 @@ func (c entryCodec) Encode(sig Sig, id Ident, e *Entry) []byte {
 // wanted layout.
 func (c entryCodec) Decode(sig Sig, id Ident, want Layout, v []byte) (*Entry, error) {
 	e := &Entry{Layout: want}
-	size := want.Bytes()
 	start := fixedHeader + 4*len(want.Tokens)
-	if size == 0 || int64(len(v)) != int64(start)+size+macSize {
+	if want.Bytes() == 0 || int64(len(v)) != want.valueSize() {
 		return nil, errInvalid
 	}
 	body, mac := v[:len(v)-macSize], v[len(v)-macSize:]

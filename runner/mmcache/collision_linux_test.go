@@ -40,7 +40,7 @@ func TestCollisions(t *testing.T) {
 	if ida.Key != idb.Key || ida.Field == idb.Field {
 		t.Fatalf("%x %x", ida, idb)
 	}
-	kit.Eventually(t, "both entries in Redis", func() bool { return rdb.HLen(t.Context(), redisKey(sig, ida.Key)).Val() == 2 })
+	kit.Eventually(t, "both entries in Redis", func() bool { return rdb.HLen(t.Context(), redisKey("main", sig, ida.Key)).Val() == 2 })
 	far := dialEngine(t, newServer(t, func(c *Config) { c.Redis = rdb }), space)
 	for who, end := range map[string]*engineEnd{"l1": e, "l2": far} {
 		for range 2 {
@@ -63,7 +63,7 @@ func TestManyCollisions(t *testing.T) {
 		m, a, _ := zeroProduct()
 		copy(a[22:], fmt.Sprintf("number %d", i))
 		pictures = append(pictures, a)
-		key = redisKey(5, e.insert(t, m, a, numbered(float32(i))).Key)
+		key = redisKey("main", 5, e.insert(t, m, a, numbered(float32(i))).Key)
 		kit.Eventually(t, "the write or its refusal", func() bool {
 			return rdb.HLen(t.Context(), key).Val() == int64(min(i+1, maxFields)) && (i < maxFields || s.m.refused[reasonFields].Get() == 1)
 		})

@@ -5,8 +5,8 @@
 // process over a unix socket (PROTOCOL.md). Entries are stored in two tiers: a [Server]'s memory, which keeps the most
 // recently used within [Config.Bytes], and Redis, which all hosts share:
 //
-//	mm:<signature>:<key>   hash, expires   field: SHA-256 in hex → value, see codec.go
-//	mm:used                hash, expires   hour since 1970 → bytes written in it, for the quota
+//	mm:<pool>:<signature>:<key>   hash, expires   field: SHA-256 in hex → value, see codec.go
+//	mm:<pool>:used                hash, expires   hour since 1970 → bytes written in it, for the quota
 //
 // What holds:
 //
@@ -19,7 +19,8 @@
 //     next start.
 //   - If the model's scope is key, tenants share nothing: neither entries nor the wait for an encode. A token in the
 //     engine's request identifies the tenant ([Request]); without one nothing is looked up or stored.
-//   - An engine can wait for and store only what a look-up of one of its connections named.
+//   - An engine can wait for and store only what a look-up of one of its connections named, in the same layout. Anything
+//     else is refused and counted.
 //   - A fault is a miss and is counted, but never an error: Redis is down or slow; an entry is modified, cut, too
 //     large, of another shape or from another pool; a runner is frozen or dead; a libmtmd is unknown.
 //   - Every wait is bounded, see interpose/README.md. Redis is written asynchronously; what does not fit in the queue

@@ -69,7 +69,7 @@ func TestEngines(t *testing.T) {
 	}
 	wg.Wait()
 	b.counts("ten at once with a new picture", 9, 1, &cb)
-	kit.Eventually(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:*:*").Val()) == 4 })
+	kit.Eventually(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:main:*:*").Val()) == 4 })
 	b.stop()
 	one.Close()
 
@@ -89,7 +89,7 @@ func TestEngines(t *testing.T) {
 	same(t, "other host", b.mustAsk(p1), wantTiny)
 	b.counts("other host", 1, 0, &cb)
 
-	keys := rdb.Keys(t.Context(), redisKey(Sig(tiny.Signature()), 0)[:20]+"*").Val()
+	keys := rdb.Keys(t.Context(), redisKey("main", Sig(tiny.Signature()), 0)[:25]+"*").Val()
 	if len(keys) != 3 {
 		t.Fatal(keys)
 	}
@@ -154,10 +154,10 @@ func TestAudio(t *testing.T) {
 	l.stop()
 
 	sig := Sig(ear.Signature())
-	key := redisKey(sig, keyOf(sig, Media{Audio, testenv.SampleRate, 1}, samples))
-	kit.Eventually(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:*:*").Val()) == 2 })
+	key := redisKey("main", sig, keyOf(sig, Media{Audio, testenv.SampleRate, 1}, samples))
+	kit.Eventually(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:main:*:*").Val()) == 2 })
 	if n := rdb.HLen(t.Context(), key).Val(); n != 1 {
-		t.Errorf("%d entries under %s; there are %v", n, key, rdb.Keys(t.Context(), "mm:*:*").Val())
+		t.Errorf("%d entries under %s; there are %v", n, key, rdb.Keys(t.Context(), "mm:main:*:*").Val())
 	}
 	l = startLlama(t, ear, newServer(t, func(c *Config) { c.Redis, c.Bytes = rdb, -1 }), "-np 1 -t 1")
 	counts = [2]int64{}

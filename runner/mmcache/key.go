@@ -46,8 +46,10 @@ func (m Media) Header(sig Sig) [headerSize]byte {
 	return h
 }
 
-// redisKey returns the name of the hash that holds the entries of a key.
-func redisKey(sig Sig, k Key) string { return fmt.Sprintf("mm:%016x:%016x", uint64(sig), uint64(k)) }
+// redisKey returns the name of the hash that holds a pool's entries of a key.
+func redisKey(pool string, sig Sig, k Key) string {
+	return fmt.Sprintf("mm:%s:%016x:%016x", pool, uint64(sig), uint64(k))
+}
 
 // A Layout is the shape of an encoder's output for one medium: Width is the floats per token, Tokens the tokens of
 // each chunk (a medium is one chunk, or several slices).

@@ -63,7 +63,7 @@ func TestKeyVectors(t *testing.T) {
 			t.Fatal(err)
 		}
 		k := keyOf(sig, m, raw)
-		if got := redisKey(sig, k); got != "mm:"+f[5]+":"+f[8] {
+		if got := redisKey("main", sig, k); got != "mm:main:"+f[5]+":"+f[8] {
 			t.Errorf("%s: %s, want key %s", f[0], got, f[8])
 		}
 		streamed, sum, err := hashMedia(sig, m, bytes.NewReader(raw), int64(len(raw)), make([]byte, 5))

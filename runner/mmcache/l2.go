@@ -29,15 +29,14 @@ const (
 // l2 is the tier that all hosts share. Every failure is counted, and is a miss or a dropped write. Contexts bound
 // reads; writes are asynchronous. It is safe for concurrent use.
 type l2 struct {
-	rdb      redis.UniversalClient
-	codec    entryCodec
-	ttl      time.Duration
-	maxValue int64
-	log      *slog.Logger
-	m        *meters
-	quota    poolQuota
-	reads    guarded
-	writes   guarded
+	rdb    redis.UniversalClient
+	codec  entryCodec
+	ttl    time.Duration
+	log    *slog.Logger
+	m      *meters
+	quota  poolQuota
+	reads  guarded
+	writes guarded
 
 	queue  chan put
 	queued atomic.Int64  // bytes of floats in queue
@@ -52,12 +51,14 @@ type put struct {
 
 func newL2(c Config, codec entryCodec, m *meters) *l2 {
 	return &l2{
-		rdb: c.Redis, codec: codec, ttl: c.TTL, maxValue: c.MaxEntry + 4*maxChunks + fixedHeader + macSize, log: c.Log, m: m,
-		quota: poolQuota{rdb: c.Redis, ttl: c.TTL, quota: c.Quota},
+		rdb: c.Redis, codec: codec, ttl: c.TTL, log: c.Log, m: m,
+		quota: poolQuota{rdb: c.Redis, key: quotaKey(c.Pool), ttl: c.TTL, quota: c.Quota},
 		reads: guarded{log: c.Log, what: "read from"}, writes: guarded{log: c.Log, what: "write to"},
 		queue: make(chan put, queueLen), done: make(chan struct{}),
 	}
 }
+
+func (s *l2) key(sig Sig, id Ident) string { return redisKey(s.codec.pool, sig, id.Key) }
 
 // get reads entries in one pipeline. Missing or refused entries are nil.
 func (s *l2) get(ctx context.Context, sig Sig, ids []Ident, layouts []Layout) []*Entry {
@@ -68,7 +69,7 @@ func (s *l2) get(ctx context.Context, sig Sig, ids []Ident, layouts []Layout) []
 	pipe := s.rdb.Pipeline()
 	cmds := make([]*redis.Cmd, len(ids))
 	for i, id := range ids {
-		cmds[i] = pipe.Eval(ctx, luaGet, []string{redisKey(sig, id.Key)}, hex.EncodeToString(id.Field[:]), s.maxValue)
+		cmds[i] = pipe.Eval(ctx, luaGet, []string{s.key(sig, id)}, hex.EncodeToString(id.Field[:]), layouts[i].valueSize())
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	var failure error
@@ -97,7 +98,7 @@ func (s *l2) decode(sig Sig, id Ident, want Layout, v []byte) *Entry {
 	e, err := s.codec.Decode(sig, id, want, v)
 	if err != nil {
 		s.m.refused[reasonInvalid].Inc()
-		s.log.Debug("encoder cache refused an entry", "key", redisKey(sig, id.Key), "error", err)
+		s.log.Debug("encoder cache refused an entry", "key", s.key(sig, id), "error", err)
 	}
 	return e
 }
@@ -151,14 +152,14 @@ func (s *l2) write(ctx context.Context, p put) error {
 		s.m.refused[reasonQuota].Inc()
 		return nil
 	}
-	n, err := s.rdb.Eval(ctx, luaPut, []string{redisKey(p.sig, p.id.Key)}, hex.EncodeToString(p.id.Field[:]), v, s.ttl.Milliseconds(), maxFields).Int()
+	n, err := s.rdb.Eval(ctx, luaPut, []string{s.key(p.sig, p.id)}, hex.EncodeToString(p.id.Field[:]), v, s.ttl.Milliseconds(), maxFields).Int()
 	switch {
 	case err != nil:
 	case n < 0:
 		s.m.refused[reasonFields].Inc()
 	default:
 		s.m.redisWritten.Add(len(v))
-		s.log.Debug("encoder cache entry shared", "key", redisKey(p.sig, p.id.Key), "bytes", len(v))
+		s.log.Debug("encoder cache entry shared", "key", s.key(p.sig, p.id), "bytes", len(v))
 		err = s.quota.add(ctx, int64(len(v)))
 	}
 	s.writes.record(err)

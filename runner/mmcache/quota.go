@@ -18,9 +18,9 @@ import (
 //go:embed lua/used.lua
 var luaUsed string
 
-// quotaKey is a hash of the bytes written in each hour (hours since 1970). Whatever was written longer ago than the
-// time to live has expired, so the sum of the rest is an upper bound.
-const quotaKey = "mm:used"
+// quotaKey names a hash of the bytes that a pool wrote in each hour (hours since 1970). Whatever was written longer ago
+// than the time to live has expired, so the sum of the rest is an upper bound.
+func quotaKey(pool string) string { return "mm:" + pool + ":used" }
 
 const quotaFresh = 2 * time.Second // greatest age of the sum used for a decision
 
@@ -34,6 +34,7 @@ const (
 // from what others write within quotaFresh. It is not safe for concurrent use.
 type poolQuota struct {
 	rdb   redis.UniversalClient
+	key   string
 	ttl   time.Duration
 	quota int64 // 0 means no limit but the share
 
@@ -47,7 +48,7 @@ func hour(t time.Time) int64 { return t.Unix() / 3600 }
 // reserve reports whether n more bytes fit. If they do, it counts them as used until it next reads the sum.
 func (l *poolQuota) reserve(ctx context.Context, n int64) (bool, error) {
 	if time.Since(l.read) > quotaFresh {
-		used, err := l.rdb.Eval(ctx, luaUsed, []string{quotaKey}, hour(time.Now().Add(-l.ttl))).Int64()
+		used, err := l.rdb.Eval(ctx, luaUsed, []string{l.key}, hour(time.Now().Add(-l.ttl))).Int64()
 		if err != nil {
 			return false, err
 		}
@@ -98,8 +99,8 @@ func (l *poolQuota) add(ctx context.Context, n int64) error {
 		return nil
 	}
 	pipe := l.rdb.Pipeline()
-	pipe.HIncrBy(ctx, quotaKey, strconv.FormatInt(hour(time.Now()), 10), n)
-	pipe.PExpire(ctx, quotaKey, l.ttl+time.Hour)
+	pipe.HIncrBy(ctx, l.key, strconv.FormatInt(hour(time.Now()), 10), n)
+	pipe.PExpire(ctx, l.key, l.ttl+time.Hour)
 	_, err := pipe.Exec(ctx)
 	return err
 }

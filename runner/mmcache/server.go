@@ -91,7 +91,7 @@ func New(cfg Config) (*Server, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.m = newMeters(cfg.Metrics, s.l1)
 	if cfg.Redis != nil {
-		s.l2 = newL2(cfg, newCodec(cfg.Secret), s.m)
+		s.l2 = newL2(cfg, newCodec(cfg.Pool, cfg.Secret), s.m)
 		go s.l2.run(s.ctx)
 	}
 	return s, nil

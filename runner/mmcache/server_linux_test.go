@@ -2,15 +2,20 @@ package mmcache
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"reflect"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"reveille/infra/mmstats"
 	"reveille/testenv"
@@ -107,13 +112,28 @@ func TestLead(t *testing.T) {
 		wg.Wait()
 	}
 
-	// What no look-up named is neither led nor stored.
-	forged := id
+	// What no look-up named is neither led nor stored, and counted; nor is another layout, of as many floats, of what one named.
+	id = leader.lookup(t, m, []byte{4}, v.Layout).ident
+	forged, slices := id, Layout{v.Width, []uint32{1, 2}}
 	forged.Field[0]++
+	refused := s.m.refused[reasonProtocol].Get()
 	if got := leader.acquire(t, m, forged, v.Layout, 0); got.result != resultBusy {
 		t.Errorf("an identity that an engine made up: %d", got.result)
 	}
+	if got := leader.acquire(t, m, id, slices, 0); got.result != resultBusy {
+		t.Errorf("another layout: %d", got.result)
+	}
+	if got := leader.acquire(t, m, id, v.Layout, 0); got.result != resultMiss {
+		t.Fatal(got.result)
+	}
 	store(leader, forged)
+	leader.send(t, opStore, item{media: m, layout: slices, ident: id, bytes: uint64(len(v.Floats))}, 0, v.Floats)
+	if got := leader.lookup(t, m, []byte{4}, v.Layout); got.result != resultMiss {
+		t.Errorf("another layout was stored: %d", got.result)
+	}
+	if n := s.m.refused[reasonProtocol].Get() - refused; n != 4 {
+		t.Errorf("%d refusals were counted, want 4", n)
+	}
 
 	// Nobody waits for a partial encode.
 	id = leader.lookup(t, m, []byte{5}, v.Layout).ident
@@ -123,6 +143,40 @@ func TestLead(t *testing.T) {
 	}
 	if got := other.acquire(t, m, id, v.Layout, 60_000); got.result != resultBusy {
 		t.Error("waited for a partial encode")
+	}
+}
+
+// TestLargeMedia checks that an engine cannot have the runner read without end: not by the size that it names, and not
+// beyond the time that it waits or stays.
+func TestLargeMedia(t *testing.T) {
+	s := newServer(t, nil)
+	e := dialEngine(t, s, Namespace{})
+	fd, err := unix.MemfdCreate("sparse", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "sparse")
+	defer f.Close()
+	if err := f.Truncate(1 << 40); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []uint64{1 << 40, maxRaw + 1} {
+		m := rawRequest(opLookup, item{media: Media{Image, 1, 1}, layout: numbered(1).Layout, bytes: size}, 1)
+		if _, _, err := e.c.WriteMsgUnix(m, syscall.UnixRights(int(f.Fd())), nil); err != nil {
+			t.Fatal(err)
+		}
+		if a := e.receive(t, Layout{}); a.result != resultMiss || a.ident != (Ident{}) {
+			t.Errorf("%d bytes: %+v", size, a)
+		}
+	}
+	if n := s.m.refused[reasonSize].Get(); n != 2 {
+		t.Errorf("%d refusals were counted, want 2", n)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	raw := inTime{ctx, io.NewSectionReader(f, 0, 1<<40)}
+	if _, _, err := hashMedia(1, Media{}, raw, 1<<40, make([]byte, hashBuffer)); !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
 
@@ -167,7 +221,7 @@ func TestCounts(t *testing.T) {
 	here := dialEngine(t, host(1<<20), Namespace{Pool: "main", Model: "file"})
 	here.insert(t, m, raw, v)
 	there := dialEngine(t, host(-1), Namespace{Pool: "main", Model: "file"})
-	kit.Eventually(t, "the write behind", func() bool { return len(rdb.Keys(t.Context(), "mm:0*").Val()) == 1 })
+	kit.Eventually(t, "the write behind", func() bool { return len(rdb.Keys(t.Context(), "mm:main:0*").Val()) == 1 })
 	for _, e := range []*engineEnd{here, here, there} {
 		if got := e.lookup(t, m, raw, v.Layout); got.result != resultHit {
 			t.Fatal(got.result)

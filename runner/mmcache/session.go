@@ -13,6 +13,7 @@ const (
 	replyWait  = time.Second // for an engine to receive an answer
 	hashBuffer = 256 << 10
 	maxWait    = 10 * time.Minute
+	maxRaw     = 1 << 30 // bytes of the media of a look-up, the most that the interposer sends
 )
 
 // session is one connection of an engine. One goroutine runs it; the encodes that it leads end with it.
@@ -90,9 +91,17 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	if x.buf == nil {
 		x.buf = make([]byte, hashBuffer)
 	}
+	answers := make([]answer, len(r.items))
+	var total uint64
+	for _, it := range r.items {
+		total += it.bytes
+	}
+	if total > maxRaw {
+		s.m.refused[reasonSize].Add(len(r.items))
+		return answers, nil
+	}
 	ctx, cancel := context.WithTimeout(x.ctx, s.cfg.lookupTime(r.items))
 	defer cancel()
-	answers := make([]answer, len(r.items))
 	space, known := x.a.identity(ctx)
 	tenant, ok := x.a.tenantOf(r.token)
 	space.Tenant = tenant
@@ -105,7 +114,10 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	var layouts []Layout
 	for i, it := range r.items {
 		raw := io.NewSectionReader(r.file, int64(it.offset), int64(it.bytes))
-		k, sum, err := hashMedia(space.Sig, it.media, raw, int64(it.bytes), x.buf)
+		k, sum, err := hashMedia(space.Sig, it.media, inTime{ctx, raw}, int64(it.bytes), x.buf)
+		if ctx.Err() != nil { // the engine waits no longer
+			return answers, nil
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errProtocol, err)
 		}
@@ -133,10 +145,24 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	return answers, nil
 }
 
+// inTime reads until ctx ends.
+type inTime struct {
+	ctx context.Context
+	io.Reader
+}
+
+// Read implements [io.Reader].
+func (r inTime) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
+}
+
 func (x *session) hit(a *answer, e *Entry, t tier) {
 	a.result, a.entry = resultHit, e
 	x.a.hit(t, e)
-	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.model, "key", redisKey(x.a.namespace.Sig, a.ident.Key), "bytes", len(e.Floats))
+	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.model, "key", redisKey(x.a.namespace.Pool, x.a.namespace.Sig, a.ident.Key), "bytes", len(e.Floats))
 }
 
 func (x *session) miss(a *answer, v lookupResult) {
@@ -156,6 +182,9 @@ func (x *session) acquire(r *request) []answer {
 		it, a := r.items[i], &answers[i]
 		a.ident = it.ident
 		if !x.a.knows(it.ident, it.layout) { // its look-up found no identity, or there was none
+			if it.ident != (Ident{}) {
+				s.m.refused[reasonProtocol].Inc()
+			}
 			x.miss(a, resultBusy)
 			return
 		}
@@ -224,7 +253,7 @@ func (x *session) store(r *request) error {
 		s.l2.put(x.a.namespace.Sig, it.ident, e)
 	}
 	s.m.stores.Inc()
-	s.cfg.Log.Debug("encoder cache insert", "model", x.a.model, "key", redisKey(x.a.namespace.Sig, it.ident.Key),
+	s.cfg.Log.Debug("encoder cache insert", "model", x.a.model, "key", redisKey(x.a.namespace.Pool, x.a.namespace.Sig, it.ident.Key),
 		"bytes", size, "encode", e.EncodeTime)
 	return nil
 }

@@ -29,7 +29,7 @@ func numbered(v float32) *Entry {
 }
 
 func TestCodecProperty(t *testing.T) {
-	c := newCodec([]byte("secret"))
+	c := newCodec("main", []byte("secret"))
 	rapid.Check(t, func(r *rapid.T) {
 		e := &Entry{Layout: Layout{rapid.Uint32Range(1, 9).Draw(r, "width"), rapid.SliceOfN(rapid.Uint32Range(1, 9), 1, 5).Draw(r, "tokens")}}
 		e.Floats = rapid.SliceOfN(rapid.Byte(), int(e.Bytes()), int(e.Bytes())).Draw(r, "floats")
@@ -67,7 +67,7 @@ func TestCodecProperty(t *testing.T) {
 
 // FuzzDecode signs every input, to reach the code after the MAC check.
 func FuzzDecode(f *testing.F) {
-	c := newCodec([]byte("secret"))
+	c := newCodec("main", []byte("secret"))
 	e := numbered(1)
 	v := c.Encode(1, Ident{}, e)
 	f.Add(v[:len(v)-macSize])
@@ -123,7 +123,7 @@ func TestRedisFaults(t *testing.T) {
 	m, raw := Media{Image, 1, 1}, []byte{1, 2, 3}
 	v := numbered(1)
 	id := e.insert(t, m, raw, v)
-	name, f := redisKey(9, id.Key), hex.EncodeToString(id.Field[:])
+	name, f := redisKey("main", 9, id.Key), hex.EncodeToString(id.Field[:])
 	ctx := t.Context()
 	kit.Eventually(t, "the write", func() bool { return rdb.HExists(ctx, name, f).Val() })
 	good, err := rdb.HGet(ctx, name, f).Bytes()
@@ -137,7 +137,7 @@ func TestRedisFaults(t *testing.T) {
 	other.Tokens = []uint32{1, 2}
 	flipped := bytes.Clone(good)
 	flipped[len(flipped)/2] ^= 1
-	stranger := newCodec([]byte("another secret"))
+	stranger := newCodec("main", []byte("another secret"))
 	for _, c := range []struct {
 		name  string
 		value []byte
@@ -150,7 +150,7 @@ func TestRedisFaults(t *testing.T) {
 		{"another secret", stranger.Encode(9, id, v), reasonInvalid},
 		{"another key", s.l2.codec.Encode(9, Ident{Key: 1}, v), reasonInvalid},
 		{"another shape", s.l2.codec.Encode(9, id, other), reasonInvalid},
-		{"oversize", make([]byte, s.l2.maxValue+1), reasonSize},
+		{"longer", append(bytes.Clone(good), 0), reasonSize},
 	} {
 		before := s.m.refused[c.why].Get()
 		if err := rdb.HSet(ctx, name, f, c.value).Err(); err != nil {
@@ -201,10 +201,10 @@ func TestRedisFaults(t *testing.T) {
 
 func TestQuota(t *testing.T) {
 	rdb := redisClient(t, testenv.Redis(t))
-	size := int64(len(newCodec([]byte("secret")).Encode(3, Ident{}, numbered(0))))
+	size := int64(len(newCodec("main", []byte("secret")).Encode(3, Ident{}, numbered(0))))
 	s := newServer(t, func(c *Config) { c.Redis, c.Quota = rdb, 3*size+size/2 })
 	// Bytes written longer ago than the time to live no longer count.
-	if err := rdb.HSet(t.Context(), quotaKey, strconv.FormatInt(hour(time.Now().Add(-48*time.Hour)), 10), 1<<40).Err(); err != nil {
+	if err := rdb.HSet(t.Context(), quotaKey("main"), strconv.FormatInt(hour(time.Now().Add(-48*time.Hour)), 10), 1<<40).Err(); err != nil {
 		t.Fatal(err)
 	}
 	e := dialEngine(t, s, Namespace{Pool: "main", Model: "m", Sig: 3})
@@ -213,10 +213,10 @@ func TestQuota(t *testing.T) {
 	}
 	kit.Eventually(t, "refusals", func() bool { return s.m.refused[reasonQuota].Get() == 2 })
 	kit.Eventually(t, "the ledger", func() bool {
-		all := rdb.HGetAll(t.Context(), quotaKey).Val()
+		all := rdb.HGetAll(t.Context(), quotaKey("main")).Val()
 		return len(all) == 1 && all[strconv.FormatInt(hour(time.Now()), 10)] == strconv.FormatInt(3*size, 10)
 	})
-	if n := len(rdb.Keys(t.Context(), "mm:0*").Val()); n != 3 {
+	if n := len(rdb.Keys(t.Context(), "mm:main:0*").Val()); n != 3 {
 		t.Errorf("%d keys", n)
 	}
 }
@@ -234,9 +234,9 @@ func TestShareOfRedis(t *testing.T) {
 		e.insert(t, Media{Image, 1, 1}, []byte{byte(i)}, v)
 	}
 	kit.Eventually(t, "all are stored or refused", func() bool {
-		return s.m.refused[reasonQuota].Get()+s.m.refused[reasonQueue].Get()+uint64(len(rdb.Keys(t.Context(), "mm:0*").Val())) == 40
+		return s.m.refused[reasonQuota].Get()+s.m.refused[reasonQueue].Get()+uint64(len(rdb.Keys(t.Context(), "mm:main:0*").Val())) == 40
 	})
-	if n := len(rdb.Keys(t.Context(), "mm:0*").Val()); n == 0 || n > memory/entriesShare>>20 {
+	if n := len(rdb.Keys(t.Context(), "mm:main:0*").Val()); n == 0 || n > memory/entriesShare>>20 {
 		t.Errorf("%d entries of 1 MiB", n)
 	}
 	// Whoever fills it: no entries once half is used.
@@ -247,10 +247,10 @@ func TestShareOfRedis(t *testing.T) {
 	}
 	time.Sleep(quotaFresh)
 	refusals := s.m.refused[reasonQuota].Get()
-	before := len(rdb.Keys(t.Context(), "mm:0*").Val())
+	before := len(rdb.Keys(t.Context(), "mm:main:0*").Val())
 	e.insert(t, Media{Image, 1, 1}, []byte{200}, numbered(0))
 	kit.Eventually(t, "a refusal", func() bool { return s.m.refused[reasonQuota].Get() > refusals })
-	if n := len(rdb.Keys(t.Context(), "mm:0*").Val()); n != before {
+	if n := len(rdb.Keys(t.Context(), "mm:main:0*").Val()); n != before {
 		t.Errorf("%d entries, had %d", n, before)
 	}
 }

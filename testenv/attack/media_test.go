@@ -98,7 +98,7 @@ func TestEncoderCache(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
 			out := map[string]string{}
-			for _, k := range rdb.Keys(t.Context(), "mm:*:*").Val() {
+			for _, k := range rdb.Keys(t.Context(), "mm:main:*:*").Val() {
 				for f, v := range rdb.HGetAll(t.Context(), k).Val() {
 					out[k+" "+f] = v
 				}

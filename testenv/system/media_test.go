@@ -283,7 +283,7 @@ func (v *viewer) signature(model string) string {
 func (v *viewer) entries(sig string) map[string]string {
 	v.T.Helper()
 	out := map[string]string{}
-	keys, err := v.Rdb.Keys(v.T.Context(), "mm:"+sig+"*:*").Result()
+	keys, err := v.Rdb.Keys(v.T.Context(), "mm:main:"+sig+"*:*").Result()
 	if err != nil {
 		v.T.Fatal(err)
 	}

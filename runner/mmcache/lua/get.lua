@@ -1,6 +1,6 @@
--- Reads one entry unless it is larger than any valid one.
+-- Reads one entry unless it is larger than the one that is wanted.
 --
--- KEYS[1]  mm:<signature>:<key>
+-- KEYS[1]  mm:<pool>:<signature>:<key>
 -- ARGV[1]  field
 -- ARGV[2]  most bytes
 --

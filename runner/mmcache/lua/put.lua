@@ -1,6 +1,6 @@
 -- Writes one entry to the hash of its key.
 --
--- KEYS[1]  mm:<signature>:<key>
+-- KEYS[1]  mm:<pool>:<signature>:<key>
 -- ARGV[1]  field: the strong digest of the medium
 -- ARGV[2]  value
 -- ARGV[3]  time to live of the hash, ms

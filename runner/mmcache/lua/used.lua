@@ -1,6 +1,6 @@
 -- Sums the bytes written in recent hours, and deletes the counts of earlier hours and malformed fields.
 --
--- KEYS[1]  mm:used
+-- KEYS[1]  mm:<pool>:used
 -- ARGV[1]  oldest hour that counts, in hours since 1970
 --
 -- Returns the sum in bytes, as text.
