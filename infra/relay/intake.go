@@ -268,8 +268,9 @@ func skipped(ctx *fasthttp.RequestCtx) int {
 }
 
 // Finish leaves the connection ready for the next request. It reads a small unread body now. If the body is larger, or
-// does not arrive at once, the connection closes after the answer.
+// does not arrive at once, or the answer has no length and goes to HTTP/1.0, the connection closes after the answer.
 func (in *Intake) Finish(ctx *fasthttp.RequestCtx) {
+	unchunk(ctx)
 	src := ctx.RequestBodyStream()
 	if src == nil {
 		return // already read, or none

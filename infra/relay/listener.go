@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"cmp"
 	"io"
 	"net"
@@ -9,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/valyala/fasthttp"
 )
 
 // ListenerConfig holds the limits of a Listener.
@@ -122,6 +125,20 @@ type serverConn struct {
 	armed   time.Time // when the write deadline was last set
 	linger  atomic.Bool
 	closed  atomic.Bool
+
+	unchunk bool   // what is written next is a chunked answer, which goes out without its framing
+	head    []byte // its head, as far as it was written; nil once that went out
+	chunks  chunkDecoder
+}
+
+// unchunk has an answer to HTTP/1.0, which knows no chunks, end with its connection. It comes last before the answer is
+// written.
+func unchunk(ctx *fasthttp.RequestCtx) {
+	c, ok := ctx.Conn().(*serverConn)
+	if ok && !ctx.Request.Header.IsHTTP11() && ctx.Response.IsBodyStream() && ctx.Response.Header.ContentLength() < 0 {
+		ctx.SetConnectionClose()
+		c.unchunk, c.head = true, []byte{}
+	}
 }
 
 // Closing a connection with unread bytes resets it, and a client that is still sending loses the answer that told it to
@@ -149,9 +166,33 @@ func Linger(nc net.Conn) {
 // writePiece is how many bytes of a long write share one deadline.
 const writePiece = 64 << 10
 
-// Write gives each piece of p its own deadline, so that a client that slowly reads a long answer is not dropped.
-// Setting a deadline costs more than reading the clock, so each deadline is kept until an eighth of it has passed.
+// Write writes p, or what of it remains without the framing.
 func (c *serverConn) Write(p []byte) (n int, err error) {
+	if !c.unchunk {
+		return c.write(p)
+	}
+	body := bytes.Clone(p)
+	if c.head != nil {
+		c.head = append(c.head, p...)
+		n := headEnd(c.head, 0)
+		if n == 0 {
+			return len(p), nil
+		}
+		head := bytes.Replace(c.head[:n], []byte("Transfer-Encoding: chunked\r\n"), nil, 1)
+		if _, err := c.write(head); err != nil {
+			return 0, err
+		}
+		body, c.head = c.head[n:], nil
+	}
+	if body, _, err = c.chunks.decode(body); err == nil && len(body) > 0 {
+		_, err = c.write(body)
+	}
+	return len(p), err
+}
+
+// write gives each piece of p its own deadline, so that a client that slowly reads a long answer is not dropped.
+// Setting a deadline costs more than reading the clock, so each deadline is kept until an eighth of it has passed.
+func (c *serverConn) write(p []byte) (n int, err error) {
 	for {
 		if now := time.Now(); c.armed.IsZero() || now.Sub(c.armed) >= c.timeout/8 {
 			if err := c.Conn.SetWriteDeadline(now.Add(c.timeout)); err != nil {

@@ -1,16 +1,23 @@
 package system
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"reveille/infra/rpc"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 	"reveille/testenv/worlds"
 )
 
@@ -102,6 +109,62 @@ func TestEnginesOfManyWays(t *testing.T) {
 					t.Errorf("%s, %s, %s is no error: %v", name, r.name, as, a)
 				}
 			}
+		}
+	}
+}
+
+// TestStreamsToHTTP10: who speaks HTTP/1.0 gets each kind of stream as it is, piece by piece, until the connection ends.
+func TestStreamsToHTTP10(t *testing.T) {
+	t.Parallel()
+	w := worlds.StartFleet(t, worlds.Fleet{
+		Models: calls.Catalogue{"m": "llm, " + calls.Options("--token-delay 5ms")}, Hosts: []worlds.Host{{Name: "h"}}, Admin: true,
+	})
+	signed := func(path string) string {
+		return rpc.NewSigner([]byte(worlds.Secret)).Sign(rpc.Call{Method: http.MethodGet, Path: path, Host: "h"})
+	}
+	const chat = `{"model":"m","stream":true,"max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`
+	const endless = ""
+	for _, r := range []struct{ path, body, ends string }{
+		{"/v1/chat/completions", chat, "data: [DONE]\n\n"},
+		{"/v1/completions", `{"model":"m","stream":true,"prompt":"hi"}`, "data: [DONE]\n\n"},
+		{"/api/chat", chat, "}\n"},
+		{"/v1/responses", `{"model":"m","stream":true,"input":"hi"}`, "}\n\n"},
+		{"/v1/messages", chat, "}\n\n"},
+		{"/v1/pull", `{"model_name":"m","stream":true}`, "}\n\n"},
+		{"/api/pull", `{"model":"m"}`, "}\n"},
+		{"/logs/stream", "", endless},
+		{"/ui/stream", "", endless},
+		{rpc.PathLog + "?follow=1", "", endless},
+		{rpc.PathLogs + "m?follow=1", "", endless},
+	} {
+		method, addr, auth := http.MethodPost, strings.TrimPrefix(w.URL, "http://"), "Authorization: Bearer "+w.Key
+		if r.body == "" {
+			method = http.MethodGet
+		}
+		if strings.HasPrefix(r.path, "/runner/") {
+			addr, auth = w.Addrs["h"], rpc.HeaderAuth+": "+signed(r.path)
+		}
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(kit.Patience))
+		fmt.Fprintf(conn, "%s %s HTTP/1.0\r\n%s\r\nContent-Length: %d\r\n\r\n%s", method, r.path, auth, len(r.body), r.body)
+		lines, head, line := bufio.NewReader(conn), "", ""
+		for ; line != "\r\n" && err == nil; head += line {
+			line, err = lines.ReadString('\n')
+		}
+		first, lineErr := lines.ReadString('\n')
+		text := first
+		if r.ends != endless {
+			rest, _ := io.ReadAll(lines)
+			text += string(rest)
+		}
+		size, _ := strconv.ParseUint(strings.TrimSpace(first), 16, 32)
+		if err != nil || lineErr != nil || strings.Contains(head, "Transfer-Encoding") || !strings.Contains(head, "Connection: close\r\n") ||
+			!strings.Contains(head, " 200 ") || size > 0 || !strings.HasSuffix(text, r.ends) {
+			t.Errorf("%s: %v %v\n%s%s", r.path, err, lineErr, head, text)
 		}
 	}
 }
