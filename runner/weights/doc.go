@@ -15,7 +15,8 @@
 //   - One pull at a time fetches a location, and all who want it wait for it. It goes on when they leave. What has arrived
 //     stays for the next pull, also over a restart, unless room is needed.
 //   - A pull reserves its room first. Entries that nobody holds make room, the least recently used first. If they are not
-//     enough, none is removed and the pull fails with ErrFull.
+//     enough, none is removed and the pull fails with ErrFull. A source that does not say a file's size is read in one
+//     stream, for which room is made as it comes.
 //   - An entry is used without asking its source again. A change there needs a new name: another key or revision.
 //   - Neither errors nor logs contain a token, a signature or the query of a URL.
 package weights

@@ -115,7 +115,8 @@ func (c *Cache) fetchFile(ctx context.Context, p *pull, folder *os.Root, progres
 		return localError(err)
 	}
 	defer f.Close() // synced before, or worth nothing
-	if err := f.Truncate(file.Size); err != nil {
+	unsized := file.Size < 0
+	if err := f.Truncate(max(file.Size, 0)); err != nil {
 		return localError(err)
 	}
 	arrived := make([]chan struct{}, c.ranges(file))
@@ -135,7 +136,7 @@ func (c *Cache) fetchFile(ctx context.Context, p *pull, folder *os.Root, progres
 			if err := c.read(ctx, p, file, f, n); err != nil {
 				return err
 			}
-			if file.Digest != (Digest{}) { // without it, nothing shows that a range was lost with the page cache
+			if file.Digest != (Digest{}) && !unsized { // without it, nothing shows that a range was lost with the page cache
 				_, _ = fmt.Fprintf(progress.file, "%d %d\n", s.file, s.n)
 			}
 			close(arrived[n])
@@ -145,24 +146,33 @@ func (c *Cache) fetchFile(ctx context.Context, p *pull, folder *os.Root, progres
 	return work.Wait()
 }
 
-// read writes one range. After an interruption it continues where it stopped, if the source can.
+// read writes one range. After an interruption it continues where it stopped, if the source can. A file whose size is
+// not known ends where the source ends it.
 func (c *Cache) read(ctx context.Context, p *pull, file *File, f *os.File, n int) error {
 	from, to := c.bounds(file, n)
-	at := from
-	return c.persist(ctx, func() (moved bool, err error) {
+	at, unsized := from, file.Size < 0
+	err := c.persist(ctx, func() (moved bool, err error) {
 		if file.NoRanges {
 			p.got.Add(from - at)
+			if unsized {
+				p.size.Add(from - at)
+			}
 			at = from
 		}
 		begin := at
 		at, err = c.readOnce(ctx, p, file, f, begin, to)
 		return at > begin && !file.NoRanges, err
 	})
+	if err == nil && unsized {
+		file.Size = at
+		err = localError(f.Truncate(at))
+	}
+	return err
 }
 
 var errStalled = errors.New("no data for too long")
 
-// readOnce reads from one offset to another. It returns how far it came.
+// readOnce reads from one offset to another, -1 for the end. It returns how far it came.
 func (c *Cache) readOnce(ctx context.Context, p *pull, file *File, f *os.File, at, to int64) (end int64, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -174,21 +184,46 @@ func (c *Cache) readOnce(ctx context.Context, p *pull, file *File, f *os.File, a
 	}
 	defer body.Close()
 	buf := make([]byte, 256<<10)
-	for at < to {
-		buf = buf[:min(int64(len(buf)), to-at)]
+	for at < to || to < 0 {
+		if to >= 0 {
+			buf = buf[:min(int64(len(buf)), to-at)]
+		}
 		n, err := body.Read(buf)
 		watch.Reset(c.cfg.Stall)
+		if to < 0 {
+			if err := c.grow(p, int64(n)); err != nil {
+				return at, err
+			}
+		}
 		if _, werr := f.WriteAt(buf[:n], at); werr != nil {
 			return at, localError(werr)
 		}
 		at += int64(n)
 		p.got.Add(int64(n))
 		c.pullBytes.Add(n)
-		if err != nil && at < to {
+		if to < 0 && errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil && (at < to || to < 0) {
 			return at, causeOr(ctx, fmt.Errorf("%s broke off at byte %d of %d: %w", file.Name, at, file.Size, err))
 		}
 	}
 	return at, nil
+}
+
+// grow makes room for n more bytes of a pull whose source does not say its size.
+func (c *Cache) grow(p *pull, n int64) error {
+	size := p.size.Add(n)
+	c.mu.Lock()
+	more := size - p.reserved
+	c.mu.Unlock()
+	if more <= 0 {
+		return nil
+	}
+	if err := c.reserve(p, more); err != nil {
+		return &Error{Kind: ErrFull, Note: "its source does not say how large it is", Cause: err}
+	}
+	return nil
 }
 
 // causeOr returns the cause of ctx's end if it has ended, otherwise err.
@@ -226,12 +261,15 @@ func (c *Cache) persist(ctx context.Context, step func() (moved bool, err error)
 
 // verify sums a file's ranges in order as they arrive, compares, and makes the file durable.
 func (c *Cache) verify(ctx context.Context, file *File, f *os.File, arrived []chan struct{}) error {
-	sum := file.Digest.hash(file.Size)
+	sum := file.Digest.hash(0)
 	for n := range arrived {
 		select {
 		case <-arrived[n]:
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		}
+		if n == 0 {
+			sum = file.Digest.hash(file.Size) // which may be known only now
 		}
 		if from, to := c.bounds(file, n); sum != nil {
 			if _, err := io.Copy(sum, io.NewSectionReader(f, from, to-from)); err != nil {

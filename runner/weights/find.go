@@ -22,10 +22,10 @@ type found struct {
 	path  string
 }
 
-// size is the bytes of all files.
+// size is the bytes of all files whose size is known.
 func (f found) size() (n int64) {
 	for _, one := range f.files {
-		n += one.Size
+		n += max(one.Size, 0)
 	}
 	return n
 }
@@ -50,7 +50,7 @@ func find(ctx context.Context, src Source, at Location) (found, error) {
 			f.Name = part
 			out.files = append(out.files, f)
 		}
-		out.path = name
+		out.path = names[0] // whichever is named: engines begin with the first
 		return out, valid(at, out.files)
 	}
 	return folder(ctx, src, at, nil)

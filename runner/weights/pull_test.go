@@ -203,9 +203,12 @@ func TestSeveralFiles(t *testing.T) {
 	for i := 1; i <= 3; i++ {
 		b.hub.Put("new/r", part(i), noise(uint64(10+i), 70_000))
 	}
-	h, err := b.cache.Hold(t.Context(), place("hf://old/r/"+part(1)))
+	h, err := b.cache.Hold(t.Context(), place("hf://old/r/"+part(2)))
 	b.must(err)
 	defer h.Release()
+	if filepath.Base(h.Path) != filepath.Base(part(1)) {
+		t.Errorf("the engine gets %s, want the first shard", h.Path)
+	}
 	for i := 1; i <= 3; i++ {
 		got, err := os.ReadFile(filepath.Join(filepath.Dir(h.Path), filepath.Base(part(i))))
 		if err != nil || !slices.Equal(got, noise(uint64(10+i), 70_000)) {

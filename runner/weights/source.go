@@ -34,7 +34,7 @@ type Source interface {
 // A File is a source's description of one file.
 type File struct {
 	Name     string // below its folder, with slashes
-	Size     int64
+	Size     int64  // -1: the source does not say; NoRanges is set then
 	Digest   Digest // zero if the source says nothing that can be relied on
 	NoRanges bool   // it can only be read from its beginning
 	// Open reads n bytes of a file from an offset on; the reader may return more, or end early.

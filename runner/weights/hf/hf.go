@@ -159,9 +159,9 @@ func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File,
 		return f, err
 	}
 	_ = resp.Body.Close()
-	switch _, size := contentRange(resp); resp.StatusCode {
+	switch from, size := contentRange(resp); resp.StatusCode {
 	case http.StatusPartialContent:
-		f.Size = size
+		f.Size, f.NoRanges = size, from != 0
 	case http.StatusOK:
 		f.Size, f.NoRanges = resp.ContentLength, true
 	default:
@@ -179,19 +179,24 @@ func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File,
 			etag = linked
 		}
 	}
-	if f.Size < 0 {
-		return f, &weights.Error{Kind: weights.ErrUnclear, Note: "the hub does not say the size of " + f.Name}
-	}
+	f.NoRanges = f.NoRanges || f.Size < 0
 	f.Digest = digest(etag)
 	return s.file(at, f), nil
 }
 
-// contentRange reads the header Content-Range: bytes 0-9/100, or bytes */0. Either is -1 if it is not said.
+var rangeRE = regexp.MustCompile(`(?i)^(?:bytes)?[ =]*(?:(\d+)-\d+|\*) */ *(\d+|\*)$`)
+
+// contentRange reads the header Content-Range: bytes 0-9/100, bytes 0-9/* or bytes */0. Either is -1 if it is not said.
 func contentRange(resp *http.Response) (from, size int64) {
 	from, size = -1, -1
-	text := resp.Header.Get("Content-Range")
-	if _, err := fmt.Sscanf(text, "bytes %d-%d/%d", &from, new(int64), &size); err != nil {
-		_, _ = fmt.Sscanf(text, "bytes */%d", &size)
+	if m := rangeRE.FindStringSubmatch(resp.Header.Get("Content-Range")); m != nil {
+		number := func(text string) int64 {
+			if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+				return n
+			}
+			return -1
+		}
+		from, size = number(m[1]), number(m[2])
 	}
 	return from, size
 }
@@ -230,7 +235,7 @@ func (s *Source) file(at catalog.Checkpoint, f weights.File) weights.File {
 			_ = resp.Body.Close()
 			return nil, fmt.Errorf("GET %s: %w", withoutQuery(resp.Request.URL), err)
 		}
-		if start != from || size >= 0 && size != f.Size {
+		if start != from || size >= 0 && f.Size >= 0 && size != f.Size {
 			_ = resp.Body.Close()
 			cause := fmt.Errorf("GET %s: status %d, content range %.100q",
 				withoutQuery(resp.Request.URL), resp.StatusCode, resp.Header.Get("Content-Range"))

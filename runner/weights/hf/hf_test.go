@@ -2,6 +2,8 @@ package hf
 
 import (
 	"context"
+	"crypto/sha1"
+	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -44,19 +46,35 @@ func TestNew(t *testing.T) {
 // Mirrors that answer in their own ways. Each redirects to a store at another origin.
 func TestMirrors(t *testing.T) {
 	const content = "0123456789"
+	whole := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, content) }
+	ranged := func(header string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			var from, to int
+			if n, _ := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &from, &to); n < 2 {
+				whole(w, r)
+				return
+			}
+			w.Header().Set("Accept-Ranges", "none")
+			w.Header().Set("Content-Range", fmt.Sprintf(header, from, to))
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = io.WriteString(w, content[from:to+1])
+		}
+	}
 	for name, c := range map[string]struct {
 		store  http.HandlerFunc
 		ranges bool
+		size   int64
 	}{
-		"without ranges": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, content) }, false},
-		"ranges": {func(w http.ResponseWriter, r *http.Request) {
-			var from, to int
-			_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &from, &to)
-			w.Header().Set("Accept-Ranges", "none")
-			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/10", from, to))
-			w.WriteHeader(http.StatusPartialContent)
-			_, _ = io.WriteString(w, content[from:to+1])
-		}, true},
+		"without ranges": {whole, false, 10},
+		"without a size": {func(w http.ResponseWriter, r *http.Request) {
+			w.(http.Flusher).Flush()
+			whole(w, r)
+		}, false, -1},
+		"ranges":                {ranged("bytes %d-%d/10"), true, 10},
+		"ranges, spelled so":    {ranged("Bytes=%d-%d / 10"), true, 10},
+		"ranges, without unit":  {ranged("%d-%d/10"), true, 10},
+		"ranges without a size": {ranged("bytes %d-%d/*"), false, -1},
+		"ranges, not said":      {ranged("none %d %d"), false, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -76,7 +94,7 @@ func TestMirrors(t *testing.T) {
 			}
 			defer s.Close()
 			f, err := s.Stat(t.Context(), catalog.ParseCheckpoint("hf://o/r/x"))
-			if err != nil || f.Size != int64(len(content)) || f.NoRanges == c.ranges || f.Digest != (weights.Digest{}) {
+			if err != nil || f.Size != c.size || f.NoRanges == c.ranges || f.Digest != (weights.Digest{}) {
 				t.Fatalf("%+v %v", f, err)
 			}
 			cache, err := weights.Open(weights.Config{
@@ -95,6 +113,49 @@ func TestMirrors(t *testing.T) {
 				t.Errorf("%q %v", raw, err)
 			}
 		})
+	}
+}
+
+// A file whose size nobody says stays within the room that there is, and is compared with the hub's checksum.
+func TestUnknownSize(t *testing.T) {
+	const content = "0123456789"
+	var sum string
+	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Linked-Etag", sum)
+		w.(http.Flusher).Flush()
+		_, _ = io.WriteString(w, content)
+	}))
+	defer mirror.Close()
+	s, err := New(mirror.URL, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, c := range []struct {
+		name, sum string
+		room      int64
+		want      error
+	}{
+		{"in order", fmt.Sprintf("%x", sha256.Sum256([]byte(content))), 10, nil},
+		{"by Git", fmt.Sprintf("%x", sha1.Sum([]byte("blob 10\x00"+content))), 10, nil},
+		{"another sum", strings.Repeat("0", 64), 10, weights.ErrDigest},
+		{"without room", "", 9, weights.ErrFull},
+	} {
+		sum = c.sum
+		cache, err := weights.Open(weights.Config{
+			Dir: t.TempDir(), Margin: 1, Bytes: c.room, Sources: map[catalog.Scheme]weights.Source{catalog.SchemeHF: s},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := weights.Location{Checkpoint: catalog.ParseCheckpoint("hf://o/r/x")}
+		if err := cache.Pull(t.Context(), at); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		if got, size := cache.Progress(at); c.want == nil && (got != 10 || size != 10) {
+			t.Errorf("%s: %d of %d bytes", c.name, got, size)
+		}
+		cache.Close()
 	}
 }
 
