@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
+
+	"reveille/infra/jsonscan"
 )
 
 // A Sink writes what a stream says in another dialect. Each method appends to dst and returns it.
@@ -75,7 +77,7 @@ func (s *Stream) fail(dst, data []byte) []byte {
 // lines of data.
 func (s *Stream) line(dst, text []byte) []byte {
 	if !s.begun {
-		text, s.begun = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), true
+		text, s.begun = jsonscan.TrimMark(text), true
 	}
 	switch {
 	case s.ended:

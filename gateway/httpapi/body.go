@@ -1,10 +1,8 @@
 package httpapi
 
 import (
-	"bytes"
 	"reveille/gateway/api"
 	"reveille/gateway/bodycheck"
-	"reveille/gateway/web"
 	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
 	"reveille/infra/policy"
@@ -64,7 +62,7 @@ func (c *call) countRewritten() error {
 
 // parse checks the body of an inference request and finds its model.
 func (r *request) parse() (*call, error) {
-	c := &call{request: r, looks: r.Match.Head, body: bytes.TrimPrefix(r.Ctx.PostBody(), web.ByteOrderMark)}
+	c := &call{request: r, looks: r.Match.Head, body: jsonscan.TrimMark(r.Ctx.PostBody())}
 	route := r.Match.Route
 	spec := r.route.fields
 	var check bodycheck.Check

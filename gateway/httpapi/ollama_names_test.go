@@ -21,6 +21,24 @@ func TestOllamaDeletesANameAlone(t *testing.T) {
 	p.want(200, p.post("/api/show", `{"model":"one"}`))
 }
 
+// Each name in a listing leads back to its model, whose id with a tag may be a name of another.
+func TestOllamaListsNamesThatLeadBack(t *testing.T) {
+	p := newPool(t, "")
+	p.want(200, p.post("/v1/internal/aliases", `{"alias":"one:latest","target":"two"}`))
+	listed := map[string]bool{}
+	for _, m := range p.want(200, p.get("/api/tags")).json["models"].([]any) {
+		name := m.(map[string]any)["name"].(string)
+		if got := p.want(200, p.post("/api/show", `{"model":"`+name+`"}`)).header.Get("x-model"); listed[name] || strings.TrimSuffix(name, ":latest") != got {
+			t.Errorf("%s is %s", name, got)
+		}
+		listed[name] = true
+	}
+	p.want(200, p.do("DELETE", "/api/delete", `{"model":"one:latest"}`))
+	if r := p.want(200, p.get("/v1/internal/aliases")); len(r.json["aliases"].([]any)) != 0 {
+		t.Errorf("after its removal: %s", r.text)
+	}
+}
+
 // What a model's file says of its architecture and its template is shown.
 func TestOllamaShowReadsTheFile(t *testing.T) {
 	p := newPool(t, "")

@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"reveille/gateway/quota"
+	"reveille/infra/jsonscan"
 )
 
 // Scopes is a set of permissions of a key.
@@ -188,7 +189,7 @@ type grant struct {
 
 // parse parses the file. Errors give line numbers but never quote a line.
 func parse(data []byte, each quota.Limits, into map[digest]grant) error {
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // a byte order mark
+	data = jsonscan.TrimMark(data)
 	if bytes.IndexByte(data, 0) >= 0 {
 		return errors.New("the file is not text in UTF-8: save it as UTF-8")
 	}

@@ -80,7 +80,7 @@ func (s *Service) OllamaTags(r *web.Request) error {
 	for _, m := range cat.Models {
 		if w := s.dir.WeightsOf(cat, m); servable(m, w.There) && r.Key.Allows(m.ID) {
 			modified := time.Unix(cmp.Or(w.Created, s.started.Unix()), 0).UTC()
-			list.Models = append(list.Models, ollamaTag{ollamaModelOf(m, w, w.Bytes), modified})
+			list.Models = append(list.Models, ollamaTag{s.ollamaModel(m, w, w.Bytes), modified})
 		}
 	}
 	return r.Reply(fasthttp.StatusOK, list)
@@ -108,7 +108,7 @@ func (s *Service) ollamaLoaded(cat *catalog.Catalog, l loadedModel, rec *state.M
 		m = &catalog.Model{ID: l.Name, Checkpoint: l.Checkpoint, Recipe: l.Recipe}
 	}
 	w := s.dir.WeightsOf(cat, m)
-	out := ollamaLoaded{ollamaModel: ollamaModelOf(m, w, cmp.Or(rec.Memory, w.Bytes)), Expires: time.Now().AddDate(100, 0, 0).UTC()} // the dialect has no value for never
+	out := ollamaLoaded{ollamaModel: s.ollamaModel(m, w, cmp.Or(rec.Memory, w.Bytes)), Expires: time.Now().AddDate(100, 0, 0).UTC()} // the dialect has no value for never
 	if l.Expires != nil {
 		out.Expires = time.UnixMicro(int64(*l.Expires * 1e6)).UTC()
 	}
@@ -122,18 +122,16 @@ func (s *Service) ollamaLoaded(cat *catalog.Catalog, l loadedModel, rec *state.M
 	return out
 }
 
-func ollamaModelOf(m *catalog.Model, w models.Weights, size int64) ollamaModel {
-	name := ollamaName(m.ID)
+func (s *Service) ollamaModel(m *catalog.Model, w models.Weights, size int64) ollamaModel {
+	name := m.ID
+	if tagged := name + latest; !strings.Contains(name, ":") && !s.dir.IsName(tagged) { // else it may be another model's
+		name = tagged
+	}
 	return ollamaModel{Name: name, Model: name, Size: size, Digest: ollamaDigest(m), Details: ollamaDetailsOf(m, w)}
 }
 
-// ollamaName returns a model's id with a tag, which the dialect's clients expect in every name.
-func ollamaName(id string) string {
-	if strings.Contains(id, ":") {
-		return id
-	}
-	return id + ":latest"
-}
+// latest is the tag that the dialect's clients expect in every name, and add to one without a tag.
+const latest = ":latest"
 
 // ollamaDigest stands for the digest of a model's manifest, by which this dialect identifies models. It changes when
 // the catalogue defines the model differently.
@@ -331,7 +329,10 @@ func (s *Service) OllamaDelete(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	name := strings.TrimSuffix(r.Match.Route.ModelName(values).String(), ":latest") // which clients add to every name
+	name := r.Match.Route.ModelName(values).String()
+	if !s.dir.IsName(name) {
+		name = strings.TrimSuffix(name, latest)
+	}
 	if _, alias := s.dir.Tables.Of(state.Aliases)[name]; alias && s.dir.Owner(name) == "" {
 		err = s.dir.Tables.Set(context.Background(), state.Aliases, name, "")
 	} else {

@@ -46,12 +46,9 @@ func (r *Request) Fields() ([]jsonscan.Value, error) {
 	return values, nil
 }
 
-// ByteOrderMark is what some clients write before JSON.
-var ByteOrderMark = []byte("\xef\xbb\xbf")
-
 // Body returns the request's JSON body, {} for an absent optional one.
 func (r *Request) Body() []byte {
-	body := bytes.TrimPrefix(r.Ctx.PostBody(), ByteOrderMark)
+	body := jsonscan.TrimMark(r.Ctx.PostBody())
 	if r.Match.Route.Body == api.BodyOptional && len(bytes.TrimSpace(body)) == 0 {
 		return []byte("{}")
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
+	"reveille/infra/jsonscan"
 	"reveille/infra/recipe"
 )
 
@@ -223,7 +224,7 @@ func (r *report) decode(data []byte) (f file, err error) {
 			err = errors.New("cannot be parsed as YAML")
 		}
 	}()
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // a byte order mark
+	data = jsonscan.TrimMark(data)
 	if len(data) > maxFile {
 		return f, fmt.Errorf("the file is larger than %d bytes", maxFile)
 	}

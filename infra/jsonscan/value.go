@@ -132,3 +132,6 @@ func Marshal(v any) ([]byte, error) {
 	err := enc.Encode(v)
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
+
+// TrimMark returns a text without the byte order mark that some programs write before it.
+func TrimMark(text []byte) []byte { return bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")) }

@@ -47,5 +47,11 @@ func TestForget(t *testing.T) {
 		if err := p.store.Forget(ctx, "old", 0); !errors.Is(err, state.ErrGone) {
 			t.Fatal("forgotten twice:", err)
 		}
+		p.must(p.rdb.HSet(ctx, "rv:{main}:host:new", "state", "asleep").Err()) // such as a lease leaves
+		p.must(p.rdb.SAdd(ctx, "rv:{main}:hosts", "new").Err())
+		done := p.sweepAlone(settings).Actions
+		if len(done) != 1 || done[0].Reason != "not in the catalogue, and has not registered" {
+			t.Errorf("a record without a sign of life: %+v", done)
+		}
 	})
 }

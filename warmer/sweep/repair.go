@@ -132,7 +132,10 @@ func (r *run) forgetDeparted(ctx context.Context, s *state.Snapshot, h *state.Ho
 	if _, listed := r.catalog.Host(h.Name); listed || !asleep && h.State != policy.Lost || len(h.Queue) > 0 || s.NowMS-heard < r.ForgetAfter.Milliseconds() {
 		return nil
 	}
-	a := Action{Kind: Forget, Host: h.Name, Reason: "not in the catalogue and not heard of for " + age(s, heard), Result: Done}
+	a := Action{Kind: Forget, Host: h.Name, Reason: "not in the catalogue, and has not registered", Result: Done}
+	if heard > 0 {
+		a.Reason = "not in the catalogue, and not heard of for " + age(s, heard)
+	}
 	err := r.attempt(a, func() error { return r.store.Forget(ctx, h.Name, r.ForgetAfter) })
 	if errors.Is(err, state.ErrWanted) {
 		return nil
