@@ -1,6 +1,7 @@
 package scheduling
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"slices"
@@ -15,11 +16,12 @@ import (
 )
 
 const (
-	maxStale      = 32                     // a group gives up after so many placements in a row that were stale or found nothing to attach to
-	stalePause    = 10 * time.Millisecond  // first pause between them; grows up to
-	maxStalePause = 200 * time.Millisecond // this, before jitter
-	maxUnanswered = 2                      // calls to a store that does not answer: only the reply may have been lost
-	maxSilence    = 10 * time.Second       // if the store is unavailable for longer, a wait that had a ticket ends
+	maxStale       = 32                     // a group gives up after so many placements in a row that were stale or found nothing to attach to
+	stalePause     = 10 * time.Millisecond  // first pause between them; grows up to
+	maxStalePause  = 200 * time.Millisecond // this, before jitter
+	maxUnanswered  = 2                      // calls to a store that does not answer: only the reply may have been lost
+	maxFailedHosts = 3                      // a model that failed to load on so many is not tried, nor further hosts woken for it
+	maxSilence     = 10 * time.Second       // if the store is unavailable for longer, a wait that had a ticket ends
 )
 
 // acquisition is the state machine of how a group gets its model: what it wants from the pool and how far it has got. Its methods are pure:
@@ -52,8 +54,12 @@ type acquisition struct {
 	blocked          *api.Error // why no host can be tried now, for waiters that time out meanwhile
 	interruptedHosts []string   // hosts that reported that their machine is being taken away
 
-	tooLarge map[string]*policy.Refusal // by host: its runner reported that its memory can never hold this load
-	saved    map[string]int64           // policy.Model.Saved; nil until read
+	failedHosts []string                   // hosts where the load failed
+	failure     *api.Error                 // of the last of them, for when no host is left
+	barred      []string                   // hosts where earlier loads of the model kept failing; set before each choice
+	backoff     *api.Error                 // why, for when no host is left
+	tooLarge    map[string]*policy.Refusal // by host: its runner reported that its memory can never hold this load
+	saved       map[string]int64           // policy.Model.Saved; nil until read
 }
 
 // wanted returns the model to place, as a snapshot and a catalogue describe it.
@@ -88,14 +94,14 @@ func refuseWith(err *api.Error) *nextAction {
 	return &v
 }
 
-// startFailed is the reason to avoid a shunned host.
-const startFailed = "failed to start a short while ago"
-
-// avoidSet lists the shunned hosts for policy.Place; the caller may add to it.
-func avoidSet(shunned []string) map[string]string {
-	avoid := make(map[string]string, len(shunned)+1)
+// avoidSet lists for policy.Place hosts that did not start and hosts that failed to load the model; the caller may add to it.
+func avoidSet(shunned, failed []string) map[string]string {
+	avoid := make(map[string]string, len(shunned)+len(failed)+1)
 	for _, h := range shunned {
-		avoid[h] = startFailed
+		avoid[h] = "failed to start a short while ago"
+	}
+	for _, h := range failed {
+		avoid[h] = "failed to load the model a short while ago"
 	}
 	return avoid
 }
@@ -148,7 +154,10 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 		a.replacing = "" // its host is back
 		return "", &nextAction{do: actionWait}
 	}
-	avoid := avoidSet(shunned)
+	if failed := cmp.Or(a.failure, a.backoff); len(a.failedHosts) >= maxFailedHosts || len(a.barred) >= maxFailedHosts {
+		return "", refuseWith(failed)
+	}
+	avoid := avoidSet(shunned, slices.Concat(a.barred, a.failedHosts))
 	for _, name := range a.interruptedHosts {
 		if h := s.Hosts[name]; h != nil && (h.State == policy.Draining || h.State == policy.Ready) {
 			avoid[name] = "being taken away"
@@ -174,6 +183,8 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	switch r := a.tooLarge[existing]; {
 	case a.explicit && r != nil: // the existing copy stays, and no second one is loaded beside it
 		return "", refuseWith(a.refusal(r))
+	case a.explicit && slices.Contains(a.failedHosts, existing):
+		return "", refuseWith(a.failure)
 	case existing != "" && avoid[existing] == "" && r == nil:
 		return existing, nil
 	}
@@ -207,6 +218,9 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	if a.replacing != "" {
 		a.replacing = "" // no host to move to after all
 		return "", &nextAction{do: actionWait}
+	}
+	if failed := cmp.Or(a.failure, a.backoff); failed != nil {
+		return "", refuseWith(failed)
 	}
 	if slices.ContainsFunc(p.Refusal.Hosts, func(h policy.HostRefusal) bool { return h.Reason.Code == policy.Avoided }) {
 		if a.blocked == nil {
@@ -364,8 +378,9 @@ func (a *acquisition) onTicketState(now time.Time, s state.TicketStatus) nextAct
 		}
 		a.tooLarge[a.host] = shortage(s.Record)
 		return a.restart(now)
-	case s.Record.State == state.TicketFailed:
-		return fail(failure(s.Record, a.explicit))
+	case s.Record.State == state.TicketFailed: // another host may have the file, the engine or the memory
+		a.failedHosts, a.failure = append(a.failedHosts, a.host), failure(s.Record, a.explicit)
+		return a.restart(now)
 	}
 	a.unanswered = 0
 	a.setTicketState(now, s.Record.State, s.Position)
@@ -387,7 +402,7 @@ func (a *acquisition) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Ca
 	if a.ticket == "" || a.replacing != "" || h == nil || h.State != policy.Lost {
 		return nextAction{do: actionWait}
 	}
-	avoid := avoidSet(shunned)
+	avoid := avoidSet(shunned, slices.Concat(a.barred, a.failedHosts))
 	avoid[a.host] = "lost"
 	v := placement.View{Catalog: c, Evict: a.evict}
 	p := policy.Place(v.Pool(s), a.wanted(s, v), avoid)

@@ -5,10 +5,10 @@ import "time"
 // backoff records, by key, how often something failed in a row and when it may be tried again. The first free failures
 // have no effect. Each further one opens a window that doubles from base up to max. It reads no clock. An unknown key
 // has zero times, which mean "now".
-type backoff struct {
+type backoff[K comparable] struct {
 	base, max time.Duration
 	free      int
-	byKey     map[string]*failureWindow
+	byKey     map[K]*failureWindow
 }
 
 type failureWindow struct {
@@ -20,7 +20,7 @@ type failureWindow struct {
 
 // fail records a failure. cause identifies it, because one failure is reported in several ways; why explains it to
 // clients.
-func (t *backoff) fail(key, cause, why string, now time.Time) {
+func (t *backoff[K]) fail(key K, cause, why string, now time.Time) {
 	e := t.byKey[key]
 	if e == nil {
 		e = &failureWindow{}
@@ -41,10 +41,10 @@ func (t *backoff) fail(key, cause, why string, now time.Time) {
 }
 
 // succeed forgets the failures of a key.
-func (t *backoff) succeed(key string) { delete(t.byKey, key) }
+func (t *backoff[K]) succeed(key K) { delete(t.byKey, key) }
 
 // remaining returns how long the key's window stays open, 0 if it is closed.
-func (t *backoff) remaining(key string, now time.Time) time.Duration {
+func (t *backoff[K]) remaining(key K, now time.Time) time.Duration {
 	if e := t.byKey[key]; e != nil {
 		return max(0, e.until.Sub(now))
 	}
@@ -52,7 +52,7 @@ func (t *backoff) remaining(key string, now time.Time) time.Duration {
 }
 
 // why returns the reason of the key's last failure, for clients.
-func (t *backoff) why(key string) string {
+func (t *backoff[K]) why(key K) string {
 	if e := t.byKey[key]; e != nil {
 		return e.why
 	}
@@ -60,7 +60,7 @@ func (t *backoff) why(key string) string {
 }
 
 // waitingKeys lists the keys whose windows are open, and when the first of these ends (zero for none).
-func (t *backoff) waitingKeys(now time.Time) (keys []string, first time.Time) {
+func (t *backoff[K]) waitingKeys(now time.Time) (keys []K, first time.Time) {
 	for k, e := range t.byKey {
 		if e.until.After(now) {
 			keys = append(keys, k)

@@ -83,9 +83,10 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	now := time.Now()
 	g.recovery.observe(s, now)
 	hosts, _ := g.hostBackoff.waitingKeys(now)
+	barred, _ := g.barredLocked(m.ID, now)
 	held, operation := g.closed || g.recovery.active(now), g.nextOperationLocked()
 	g.mu.Unlock()
-	p := policy.Place(pool, want, avoidSet(hosts))
+	p := policy.Place(pool, want, avoidSet(hosts, barred))
 	if held || !isImmediate(p) {
 		return
 	}

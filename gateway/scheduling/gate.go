@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"reflect"
 	"strconv"
 	"sync"
@@ -55,9 +56,9 @@ type Gate struct {
 	watches       map[string]chan state.TicketRecord
 	wakes         map[string]*wakeLease
 	estimates     estimates
-	loadBackoff   backoff // failed loads, by model
+	loadBackoff   backoff[state.CopyID] // failed loads
 	failedEntries map[string]*catalog.Model
-	hostBackoff   backoff // failed starts, by host
+	hostBackoff   backoff[string] // failed starts, by host
 	recovery      recoveryHold
 }
 
@@ -70,9 +71,9 @@ func New(c Config) *Gate {
 		renew: make(chan struct{}, 1), groups: map[string]*group{}, allGroups: map[*group]struct{}{}, tickets: map[string]*group{},
 		watches: map[string]chan state.TicketRecord{}, wakes: map[string]*wakeLease{},
 		estimates:     estimates{load: map[string]time.Duration{}, wake: map[string]time.Duration{}},
-		loadBackoff:   backoff{base: 2 * time.Second, max: time.Minute, free: 1, byKey: map[string]*failureWindow{}},
+		loadBackoff:   backoff[state.CopyID]{base: 2 * time.Second, max: time.Minute, free: 1, byKey: map[state.CopyID]*failureWindow{}},
 		failedEntries: map[string]*catalog.Model{},
-		hostBackoff:   backoff{base: time.Second, max: 30 * time.Second, byKey: map[string]*failureWindow{}},
+		hostBackoff:   backoff[string]{base: time.Second, max: 30 * time.Second, byKey: map[string]*failureWindow{}},
 	}
 	g.life, g.end = context.WithCancel(context.Background())
 	g.table.Store(&endpointTable{})
@@ -186,20 +187,37 @@ func (g *Gate) joinLocked(gr *group, limit time.Duration) *Waiter {
 	return w
 }
 
-// backoffLocked refuses a model whose loads kept failing, until its window ends or its catalogue entry changes.
+// backoffLocked refuses a model whose loads kept failing on all its hosts, until the first window ends or its catalogue
+// entry changes.
 func (g *Gate) backoffLocked(m *catalog.Model) error {
 	if old := g.failedEntries[m.ID]; old != nil && old != m && !reflect.DeepEqual(old, m) {
-		g.loadBackoff.succeed(m.ID)
+		maps.DeleteFunc(g.loadBackoff.byKey, func(id state.CopyID, _ *failureWindow) bool { return id.Model == m.ID })
 		delete(g.failedEntries, m.ID)
 	}
-	if d := g.loadBackoff.remaining(m.ID, time.Now()); d > 0 {
-		text := fmt.Sprintf("Loading the model '%s' failed repeatedly; try again later.", m.ID)
-		if why := g.loadBackoff.why(m.ID); why != "" {
-			text += " The last error: " + why
-		}
-		return api.New(api.ModelBackoff, text).WithRetryAfter(d)
+	if barred, err := g.barredLocked(m.ID, time.Now()); err != nil && len(barred) >= min(maxFailedHosts, len(g.catalog().HostsFor(m))) {
+		return err
 	}
 	return nil
+}
+
+// barredLocked lists the hosts where loads of the model kept failing, and the refusal for when there are no others; nil for
+// none.
+func (g *Gate) barredLocked(model string, now time.Time) (hosts []string, refusal *api.Error) {
+	for id := range g.loadBackoff.byKey {
+		d := g.loadBackoff.remaining(id, now)
+		if id.Model != model || d == 0 {
+			continue
+		}
+		hosts = append(hosts, id.Host)
+		if refusal == nil || d < refusal.RetryAfter {
+			text := fmt.Sprintf("Loading the model '%s' failed repeatedly; try again later.", model)
+			if why := g.loadBackoff.why(id); why != "" {
+				text += " The last error: " + why
+			}
+			refusal = api.New(api.ModelBackoff, text).WithRetryAfter(d)
+		}
+	}
+	return hosts, refusal
 }
 
 // Waiting returns how many requests wait at this gateway, by model.
@@ -251,7 +269,7 @@ func (g *Gate) deliverLocked(s state.TicketStatus) {
 	case !s.Found || r.Kind == "unload":
 	case r.State == state.TicketReady:
 		smooth(g.estimates.load, r.Model, time.Duration(r.LoadMS)*time.Millisecond)
-		g.loadBackoff.succeed(r.Model)
+		g.loadBackoff.succeed(state.CopyID{Host: r.Host, Model: r.Model})
 		delete(g.failedEntries, r.Model)
 		g.hostBackoff.succeed(r.Host)
 	case r.State == state.TicketFailed && interrupted(r):
@@ -259,7 +277,7 @@ func (g *Gate) deliverLocked(s state.TicketStatus) {
 		// One failed wake ends all tickets of the host at once.
 		g.hostBackoff.fail(r.Host, cmp.Or(r.Fields["ended_ms"], s.Ticket), "", now)
 	case loadFailed(r):
-		g.loadBackoff.fail(r.Model, s.Ticket, r.Message, now)
+		g.loadBackoff.fail(state.CopyID{Host: r.Host, Model: r.Model}, s.Ticket, r.Message, now)
 		g.failedEntries[r.Model], _ = g.catalog().Model(r.Model)
 	}
 	if gr := g.tickets[s.Ticket]; gr != nil {

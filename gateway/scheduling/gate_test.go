@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -208,6 +209,8 @@ func TestFailuresReachEveryWaiterAndOpenAWindow(t *testing.T) {
 			return nil
 		}
 		r := start(t, p, nil)
+		r.loadsOnlyOn("a", "m0")
+		r.loadsOnlyOn("a", "m1")
 		w1, w2 := enter(t, r.Gate, WaitRequest{Model: "m0"}), enter(t, r.Gate, WaitRequest{Model: "m0"})
 		for _, w := range []*Waiter{w1, w2} {
 			_, _, err := w.Result()
@@ -239,16 +242,49 @@ func TestFailuresReachEveryWaiterAndOpenAWindow(t *testing.T) {
 	})
 }
 
+func TestFailedLoadGoesToTheNextHost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a", "b")
+		p.loadTime = 100 * time.Millisecond
+		p.outcome = func(model string, n int) map[string]string {
+			if model == "m1" || n%2 == 1 {
+				return map[string]string{"code": "model_load_error", "message": "failure " + strconv.Itoa(n)}
+			}
+			return nil
+		}
+		r := start(t, p, nil)
+		if _, _, err := enter(t, r.Gate, WaitRequest{Model: "m0"}).Result(); err != nil || r.loadsOf("m0") != 2 {
+			t.Errorf("%v after %d loads", err, r.loadsOf("m0"))
+		}
+		if _, _, err := r.Load(t.Context(), LoadRequest{Model: "m2", Wait: true}); err != nil || r.loadsOf("m2") != 2 {
+			t.Errorf("explicit: %v after %d loads", err, r.loadsOf("m2"))
+		}
+		for _, want := range []string{"failure 2", "failure 4"} { // each host once for each request
+			_, _, err := enter(t, r.Gate, WaitRequest{Model: "m1"}).Result()
+			if wantKind(t, err, api.ModelLoadError); !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %s", err, want)
+			}
+		}
+		_, err := r.Enter(WaitRequest{Model: "m1"})
+		wantKind(t, err, api.ModelBackoff)
+		if d := api.As(err).RetryAfter; d > 2*time.Second {
+			t.Errorf("advice %v", d)
+		}
+	})
+}
+
 func TestWindowEndsWithANewCatalogueEntry(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")
 		p.outcome = func(string, int) map[string]string { return map[string]string{"code": "load_timeout"} }
 		r := start(t, p, nil)
+		r.loadsOnlyOn("a", "m0")
 		for range 2 {
 			_, _, err := enter(t, r.Gate, WaitRequest{Model: "m0"}).Result()
 			wantKind(t, err, api.LoadTimeout)
 		}
 		r.cat = testCatalog(t)
+		r.loadsOnlyOn("a", "m0")
 		_, err := r.Enter(WaitRequest{Model: "m0"})
 		wantKind(t, err, api.ModelBackoff)
 		m, _ := r.cat.Model("m0")

@@ -457,6 +457,12 @@ func testCatalog(t testing.TB) *catalog.Catalog {
 	return c
 }
 
+// loadsOnlyOn makes one host the only one for a model.
+func (r *rig) loadsOnlyOn(host, model string) {
+	m, _ := r.cat.Model(model)
+	m.Hosts = []string{host}
+}
+
 // rig is a pool with one gate and a runner on every host.
 type rig struct {
 	*pool

@@ -27,7 +27,7 @@ func (m mirrorOnly) RefreshHosts(context.Context, []string, ...string) (*state.S
 var t0 = time.Unix(1_700_000_000, 0)
 
 func TestTrips(t *testing.T) {
-	tr := backoff{base: 2 * time.Second, max: time.Minute, free: 1, byKey: map[string]*failureWindow{}}
+	tr := backoff[string]{base: 2 * time.Second, max: time.Minute, free: 1, byKey: map[string]*failureWindow{}}
 	want := []time.Duration{0, 2, 4, 8, 16, 32, 60, 60}
 	for i, w := range want {
 		tr.fail("k", string(rune('a'+i)), "", t0)
@@ -127,7 +127,7 @@ func TestNeed(t *testing.T) {
 		"ready":             {waiting(), func(n *acquisition) nextAction { return n.onTicketState(t0, statusOf("ready", nil)) }, actionFinish, ""},
 		"failed": {waiting(), func(n *acquisition) nextAction {
 			return n.onTicketState(t0, statusOf("failed", func(r *state.TicketRecord) { r.Code = "disk_full" }))
-		}, actionFinish, "disk_full"},
+		}, actionPlace, ""},
 		"failed to wake": {waiting(), func(n *acquisition) nextAction {
 			return n.onTicketState(t0, statusOf("failed", func(r *state.TicketRecord) { r.WakeError = true }))
 		}, actionPlace, ""},

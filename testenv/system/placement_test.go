@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"reveille/testenv"
 	"reveille/testenv/calls"
 	"reveille/testenv/kit"
 	"reveille/testenv/worlds"
@@ -139,6 +140,41 @@ func TestVictimsOfSeveralHosts(t *testing.T) {
 	}
 	if a := w.Use("listed"); a.Header.Get("x-runner") != "a" {
 		t.Errorf("a model whose list begins with a went to %s", a.Header.Get("x-runner"))
+	}
+}
+
+// A load that fails goes on to the next host: to the one that has a working engine, past one without the program and one
+// where the program only crashes. The next request goes there too.
+func TestFailedLoadGoesOn(t *testing.T) {
+	t.Parallel()
+	hosts := []worlds.Host{{Name: "a"}}
+	for name, program := range map[string]string{"b": "/bin/false", "c": testenv.Standin(t)} {
+		dir := t.TempDir()
+		if err := os.Symlink(program, filepath.Join(dir, "mine")); err != nil {
+			t.Fatal(err)
+		}
+		hosts = append(hosts, worlds.Host{Name: name, Flags: []string{"--engines-dir=" + dir}})
+	}
+	w := fleet(t, `
+recipes:
+  mine:
+    inherit: standin
+    command: [mine, [--host, "{host}"], [--port, "{port}"], [--model, "{alias}"], [--type, "{type}"]]
+`, hosts, calls.Catalogue{"good": "embedding, hosts: [a]", "x": "llm, recipe: mine, hosts: [a, b, c]"})
+	w.Use("good")
+	before := w.Engine("good")
+	for range 2 {
+		if a := w.Use("x"); a.Header.Get("x-runner") != "c" {
+			t.Errorf("%v on %s", a, a.Header.Get("x-runner"))
+		}
+	}
+	if w.Engine("good") != before {
+		t.Error("the model on the host without the program was evicted for it")
+	}
+	for _, host := range []string{"a", "b"} {
+		if n := w.tickets("x")[host]; n != 1 {
+			t.Errorf("%d tickets on %s", n, host)
+		}
 	}
 }
 
