@@ -86,6 +86,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	var err error
 	spec := engine.Spec{
 		Recipe: *r, Model: m.ID, Checkpoint: f.checkpoint, MMProj: f.mmproj, Type: m.Type, Devices: m.Devices, Options: pl.Apply(r, opts), GPUs: g,
+		Env: map[string]string{},
 	}
 	spec.Program, err = l.Finder.Find(r, r.Backend(opts, m.Devices))
 	if err != nil {
@@ -172,9 +173,6 @@ func (l *Launcher) remember(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) 
 	}
 	with := *spec
 	with.Slots, with.Env = true, maps.Clone(spec.Env)
-	if with.Env == nil {
-		with.Env = map[string]string{}
-	}
 	maps.Copy(with.Env, conversations.Env)
 	if pl.Widened > 0 {
 		with.Env["LLAMA_ARG_SWA_FULL"] = "1"

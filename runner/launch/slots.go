@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -22,10 +21,7 @@ const (
 
 // separate has an engine keep no prompts but those in its slots, and lets the runner erase these.
 func separate(spec *engine.Spec) error {
-	spec.Slots, spec.Env = true, maps.Clone(spec.Env)
-	if spec.Env == nil {
-		spec.Env = map[string]string{}
-	}
+	spec.Slots = true
 	spec.Env["LLAMA_ARG_CACHE_RAM"] = "0"
 	argv, err := engine.Argv(*spec)
 	if err != nil {

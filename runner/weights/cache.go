@@ -5,12 +5,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+	"github.com/shirou/gopsutil/v4/disk"
 
 	"reveille/infra/catalog"
 	"reveille/runner/filelock"
@@ -125,6 +127,15 @@ func (c *Cache) open() (err error) {
 		c.cfg.Bytes = free/2 + c.total/2
 	}
 	return nil
+}
+
+// freeBytes is how much an unprivileged process may still write in the file system of a folder.
+func freeBytes(dir string) (int64, error) {
+	usage, err := disk.Usage(dir)
+	if err != nil {
+		return 0, err
+	}
+	return int64(min(usage.Free, math.MaxInt64)), nil
 }
 
 func (c *Cache) release() {

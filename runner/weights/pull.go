@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -199,7 +200,7 @@ func localError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case isFull(err):
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
 		return &Error{Kind: ErrFull, Cause: err}
 	}
 	return &Error{Kind: ErrFetch, Note: "it could not be written", Cause: err}

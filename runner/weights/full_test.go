@@ -5,9 +5,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"reveille/infra/catalog"
 )
@@ -32,12 +31,12 @@ func TestFullDisks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.free = func(string) (int64, error) { return 0, unix.EIO }
+	c.free = func(string) (int64, error) { return 0, syscall.EIO }
 	err = c.Pull(t.Context(), Location{Checkpoint: catalog.ParseCheckpoint("s3://b/m")})
 	if left, _ := os.ReadDir(c.dir + "/" + pullingName); !errors.Is(err, ErrFull) || len(left) > 0 {
 		t.Errorf("%v; left %v", err, left)
 	}
-	for _, full := range []error{unix.ENOSPC, unix.EDQUOT} {
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT} {
 		if err := localError(&os.PathError{Err: full}); !errors.Is(err, ErrFull) {
 			t.Errorf("%v: %v", full, err)
 		}
