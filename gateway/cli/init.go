@@ -21,7 +21,7 @@ const schemaFile = "models.schema.json"
 
 // Init is `gateway init [FOLDER ...]`.
 type Init struct {
-	Folders []string `arg:"" optional:"" help:"Folders with GGUF files. Default: models, and those of LM Studio, llama.cpp and Hugging Face."`
+	Folders []string `arg:"" optional:"" help:"Folders with GGUF files. Default: the caches of llama.cpp and Hugging Face."`
 
 	File       string   `help:"File to write, with its schema beside it." default:"models.yaml"`
 	Stdout     bool     `help:"Print the file instead."`
@@ -41,7 +41,7 @@ func (c *Init) Run(ctx context.Context, out io.Writer) error {
 	}
 	if len(c.Folders) == 0 {
 		home, _ := os.UserHomeDir()
-		for _, dir := range setup.Usual(home, os.Getenv) {
+		for _, dir := range setup.Caches(home, os.Getenv) {
 			if err := s.Folder(dir); err != nil {
 				s.Skipped = append(s.Skipped, err.Error())
 			}

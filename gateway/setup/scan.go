@@ -23,7 +23,6 @@ import (
 // Bounds of a scan.
 const (
 	maxEntries = 100_000 // files and folders of one place
-	maxDepth   = 8       // folders below a place
 	maxModels  = 500
 )
 
@@ -34,7 +33,6 @@ type Model struct {
 	MMProj string // the projector beside it, "" for none
 	Type   policy.Type
 	Meta   plan.Meta
-	stem   string // name of its file in lower case, without its extension and part
 }
 
 // A Scan collects what is found. The zero value is ready.
@@ -44,53 +42,44 @@ type Scan struct {
 	seen    map[string]bool
 }
 
-// Usual returns the folders in which programs of this user keep GGUF files, whether they exist or not.
-func Usual(home string, env func(string) string) []string {
-	folders := []string{"models"}
-	if home != "" {
-		for _, dir := range []string{"models", ".lmstudio/models", ".cache/llama.cpp", ".cache/huggingface/hub"} {
-			folders = append(folders, filepath.Join(home, dir))
-		}
+// Caches returns the folders in which llama.cpp and Hugging Face's programs keep what they fetched, whether they exist or not.
+func Caches(home string, env func(string) string) []string {
+	return []string{
+		cmp.Or(env("LLAMA_CACHE"), filepath.Join(home, ".cache/llama.cpp")),
+		cmp.Or(env("HF_HUB_CACHE"), filepath.Join(home, ".cache/huggingface/hub")),
 	}
-	if hub := env("HF_HUB_CACHE"); hub != "" {
-		folders = append(folders, hub)
-	}
-	return folders
 }
 
-var (
-	laterPart = regexp.MustCompile(`-(\d{5})-of-\d{5}$`)
-	quantized = regexp.MustCompile(`[-_.](f16|f32|bf16|q[0-9]_[0-9k](_[a-z0-9]+)?|iq[0-9]_[a-z]+)$`)
-)
+var laterPart = regexp.MustCompile(`-(\d{5})-of-\d{5}$`)
 
 // Folder looks for GGUF files in a folder and below it. It enters no linked folder, and follows a link to a file only
 // within the folder. A folder that does not exist has none; other errors name the folder.
 func (s *Scan) Folder(dir string) error {
-	dir, root, err := open(dir)
-	if root == nil {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	defer root.Close()
-	var models []Model
+	before, entries := len(s.Models), 0
 	projectors := map[string][]string{} // by folder
-	entries := 0
 	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		path := filepath.Join(dir, name)
 		if err != nil {
 			s.skip(path, err)
 			return nil
 		}
-		if entries++; entries > maxEntries || len(s.Models)+len(models) >= maxModels {
-			s.skip(dir, fmt.Errorf("too large to search whole: name folders below it"))
+		if entries++; entries > maxEntries || len(s.Models) >= maxModels {
+			s.skip(dir, errors.New("too large to search whole: name folders below it"))
 			return fs.SkipAll
 		}
-		if d.IsDir() {
-			if strings.Count(name, "/") >= maxDepth {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if !strings.EqualFold(filepath.Ext(name), ".gguf") {
+		if d.IsDir() || !strings.EqualFold(filepath.Ext(name), ".gguf") {
 			return nil
 		}
 		if !utf8.ValidString(path) || strings.ContainsFunc(path, unicode.IsControl) {
@@ -115,57 +104,25 @@ func (s *Scan) Folder(dir string) error {
 		case err != nil:
 			s.skip(path, err)
 		case m.Path != "":
-			m.stem = stem
-			models = append(models, m)
+			s.add(m, strings.ReplaceAll(stem, ":", " ")) // a colon starts a tag
 		}
 		return nil
 	})
-	pair(models, projectors)
-	for _, m := range models {
-		s.add(m, strings.ReplaceAll(m.stem, ":", " ")) // a colon starts a tag
-	}
+	pair(s.Models[before:], projectors)
 	return err
 }
 
-// open opens a folder and returns its absolute path. Without an error and a root, it does not exist.
-func open(dir string) (string, *os.Root, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return "", nil, err
-	}
-	root, err := os.OpenRoot(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return dir, nil, nil
-	}
-	return dir, root, err
-}
-
-// pair gives each language model the projector beside it: of several, the one whose name, without mmproj and its
-// quantization, begins the model's; and one that names nothing if it is alone with one model.
+// pair gives a language model the projector beside it, if both are alone in their folder.
 func pair(models []Model, projectors map[string][]string) {
-	beside := map[string]int{} // language models by folder
-	for _, m := range models {
-		if m.Type == policy.LLM {
-			beside[filepath.Dir(m.Path)]++
+	beside := map[string][]*Model{} // language models by folder
+	for i := range models {
+		if m := &models[i]; m.Type == policy.LLM {
+			beside[filepath.Dir(m.Path)] = append(beside[filepath.Dir(m.Path)], m)
 		}
 	}
-	for i := range models {
-		m := &models[i]
-		if m.Type != policy.LLM {
-			continue
-		}
-		dir, longest := filepath.Dir(m.Path), -1
-		for _, p := range projectors[dir] {
-			of := strings.ToLower(strings.TrimSuffix(filepath.Base(p), filepath.Ext(p)))
-			of = strings.Trim(strings.ReplaceAll(quantized.ReplaceAllString(of, ""), "mmproj", ""), "-_.")
-			if quantized.MatchString("-" + of) { // mmproj-f16
-				of = ""
-			}
-			named := of != "" && strings.HasPrefix(m.stem, of)
-			alone := of == "" && beside[dir] == 1
-			if (named || alone) && len(of) > longest {
-				m.MMProj, longest = p, len(of)
-			}
+	for dir, found := range projectors {
+		if len(found) == 1 && len(beside[dir]) == 1 {
+			beside[dir][0].MMProj = found[0]
 		}
 	}
 }

@@ -77,7 +77,7 @@ func TestFolder(t *testing.T) {
 	lay(t, outside, map[string]string{"secret.gguf": files.Gemma})
 	lay(t, dir, map[string]string{
 		"org/repo/Gemma-3-270m-Q4_K_M.gguf": files.Gemma, "org/repo/mmproj-F16.gguf": mmproj,
-		"two/tiny-gemma.gguf": filepath.Join(filepath.Dir(files.Gemma), "tiny-gemma.gguf"), "two/other-mmproj.gguf": mmproj,
+		"two/tiny-gemma.gguf": filepath.Join(filepath.Dir(files.Gemma), "tiny-gemma.gguf"), "two/a-mmproj.gguf": mmproj, "two/b-mmproj.gguf": mmproj,
 		"hub/blobs/abc": files.MiniLM, "rank: \"it\" #1.gguf": files.Reranker, "line\n.gguf": files.Gemma, "byte\xff.gguf": files.Gemma,
 		"big-00002-of-00002.gguf": files.Gemma,
 	})
