@@ -87,6 +87,18 @@ func (r Remote) call(ctx context.Context, method, path string, body, v any) erro
 	return json.Unmarshal(data, v)
 }
 
+// show makes one request. With --json it prints the answer, and otherwise decodes it into v.
+func (r Remote) show(ctx context.Context, out io.Writer, method, path string, body, v any) (printed bool, err error) {
+	var raw json.RawMessage
+	if err := r.call(ctx, method, path, body, &raw); err != nil {
+		return false, err
+	}
+	if r.JSON {
+		return true, print(out, raw)
+	}
+	return false, json.Unmarshal(raw, v)
+}
+
 // open makes one request and returns the body of the answer, for the caller to close. An error answer becomes an error
 // with its message.
 func (r Remote) open(ctx context.Context, method, path string, body io.Reader) (io.ReadCloser, error) {

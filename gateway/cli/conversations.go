@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"reveille/gateway/manage"
 	"reveille/infra/catalog"
 	"reveille/infra/term"
 )
@@ -23,24 +24,8 @@ type ConversationsList struct {
 
 // Run lists the saved conversations of each model and host.
 func (c *ConversationsList) Run(ctx context.Context, out io.Writer) error {
-	var raw json.RawMessage
-	if err := c.call(ctx, "GET", conversationsPath, nil, &raw); err != nil {
-		return err
-	}
-	if c.JSON {
-		return print(out, raw)
-	}
-	var list struct {
-		Conversations []struct {
-			Runner         string `json:"runner"`
-			Model          string `json:"model_name"`
-			Conversations  int    `json:"conversations"`
-			Tokens, Bytes  int64
-			Oldest, Newest float64
-		}
-		Unreached []string `json:"hosts_unreached"`
-	}
-	if err := json.Unmarshal(raw, &list); err != nil {
+	var list manage.ConversationList
+	if printed, err := c.show(ctx, out, "GET", conversationsPath, nil, &list); printed || err != nil {
 		return err
 	}
 	w := term.Table(out)
@@ -48,10 +33,11 @@ func (c *ConversationsList) Run(ctx context.Context, out io.Writer) error {
 	for _, k := range list.Conversations {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\n", k.Model, k.Runner, k.Conversations, k.Tokens, catalog.FormatSize(k.Bytes), seconds(k.Newest), seconds(k.Oldest))
 	}
-	if err := w.Flush(); err != nil {
+	if err := w.Flush(); err != nil || len(list.Unreached) == 0 {
 		return err
 	}
-	return unreached(out, list.Unreached)
+	_, err := fmt.Fprintf(out, "Not reached: %s\n", strings.Join(list.Unreached, ", "))
+	return err
 }
 
 // ConversationsForget is `gateway conversations forget MODEL|all`.
@@ -74,13 +60,7 @@ func (c *ConversationsForget) Run(ctx context.Context, out io.Writer) error {
 	if err := c.call(ctx, "DELETE", path, nil, &raw); err != nil {
 		return err
 	}
-	var done struct {
-		Status string
-		Hosts  []struct {
-			Runner, State                   string
-			Conversations, Copies, Requests int
-		}
-	}
+	var done manage.ForgottenAnswer
 	if err := json.Unmarshal(raw, &done); err != nil {
 		return err
 	}
@@ -123,14 +103,6 @@ func count(n int, thing string) string {
 		return fmt.Sprintf("%d %sies", n, word)
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
-}
-
-func unreached(out io.Writer, hosts []string) error {
-	if len(hosts) == 0 {
-		return nil
-	}
-	_, err := fmt.Fprintf(out, "Not reached: %s\n", strings.Join(hosts, ", "))
-	return err
 }
 
 // seconds is an age as people say it.

@@ -14,12 +14,10 @@ func (c *Health) Run(ctx context.Context, out io.Writer) error {
 	var answer struct {
 		Status string `json:"status"`
 	}
-	if err := c.call(ctx, "GET", "/ready", nil, &answer); err != nil {
+	printed, err := c.show(ctx, out, "GET", "/ready", nil, &answer)
+	if printed || err != nil {
 		return err
 	}
-	if c.JSON {
-		return print(out, answer)
-	}
-	_, err := fmt.Fprintln(out, answer.Status)
+	_, err = fmt.Fprintln(out, answer.Status)
 	return err
 }

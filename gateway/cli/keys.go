@@ -78,11 +78,8 @@ func (c *KeyList) Run(ctx context.Context, out io.Writer) error {
 	var got struct {
 		Keys []keys.Entry `json:"keys"`
 	}
-	if err := c.call(ctx, "GET", "/internal/keys", nil, &got); err != nil {
+	if printed, err := c.show(ctx, out, "GET", "/internal/keys", nil, &got); printed || err != nil {
 		return err
-	}
-	if c.JSON {
-		return print(out, got)
 	}
 	t := term.Table(out)
 	fmt.Fprintln(t, "ID\tSTATE\tGRANT")
@@ -108,12 +105,10 @@ type KeyRevoke struct {
 // Run revokes a key.
 func (c *KeyRevoke) Run(ctx context.Context, out io.Writer) error {
 	var revoked keys.Entry
-	if err := c.call(ctx, "DELETE", "/internal/keys/"+url.PathEscape(c.ID), nil, &revoked); err != nil {
+	printed, err := c.show(ctx, out, "DELETE", "/internal/keys/"+url.PathEscape(c.ID), nil, &revoked)
+	if printed || err != nil {
 		return err
 	}
-	if c.JSON {
-		return print(out, revoked)
-	}
-	_, err := fmt.Fprintf(out, "%s is revoked; gateways refuse it within seconds\n", revoked.ID)
+	_, err = fmt.Fprintf(out, "%s is revoked; gateways refuse it within seconds\n", revoked.ID)
 	return err
 }

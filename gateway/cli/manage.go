@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/url"
@@ -35,13 +34,13 @@ func (c *Load) Run(ctx context.Context, out io.Writer) error {
 		defer close(told)
 		c.progress(watched, out)
 	}()
-	var raw json.RawMessage
-	err := c.call(ctx, "POST", "/v1/load", body, &raw)
+	var done outcome
+	printed, err := c.show(ctx, out, "POST", "/v1/load", body, &done)
 	end()
-	if <-told; err != nil {
+	if <-told; printed || err != nil {
 		return err
 	}
-	return c.outcome(out, raw)
+	return done.print(out)
 }
 
 // progressEvery is the pause between two looks at a load.
@@ -127,32 +126,27 @@ func (c *Unpin) Run(ctx context.Context, out io.Writer) error {
 
 // report makes a management call and prints its outcome.
 func (r Remote) report(ctx context.Context, out io.Writer, path string, body any) error {
-	var raw json.RawMessage
-	if err := r.call(ctx, "POST", path, body, &raw); err != nil {
+	var done outcome
+	if printed, err := r.show(ctx, out, "POST", path, body, &done); printed || err != nil {
 		return err
 	}
-	return r.outcome(out, raw)
+	return done.print(out)
 }
 
-// outcome prints the answer to a management call.
-func (r Remote) outcome(out io.Writer, raw json.RawMessage) error {
-	if r.JSON {
-		return print(out, raw)
+// outcome is the answer to a management call.
+type outcome struct {
+	Message  string
+	Unloaded []string
+	LoadMS   float64 `json:"load_ms"`
+}
+
+func (o outcome) print(out io.Writer) error {
+	if len(o.Unloaded) > 0 {
+		o.Message += ": " + strings.Join(o.Unloaded, ", ")
 	}
-	var answer struct {
-		Message  string
-		Unloaded []string
-		LoadMS   float64 `json:"load_ms"`
+	if o.LoadMS > 0 {
+		o.Message += fmt.Sprintf(" (%.1f s)", o.LoadMS/1000)
 	}
-	if err := json.Unmarshal(raw, &answer); err != nil {
-		return err
-	}
-	if len(answer.Unloaded) > 0 {
-		answer.Message += ": " + strings.Join(answer.Unloaded, ", ")
-	}
-	if answer.LoadMS > 0 {
-		answer.Message += fmt.Sprintf(" (%.1f s)", answer.LoadMS/1000)
-	}
-	_, err := fmt.Fprintln(out, answer.Message)
+	_, err := fmt.Fprintln(out, o.Message)
 	return err
 }

@@ -13,9 +13,11 @@ import (
 
 	xterm "golang.org/x/term"
 
+	"reveille/gateway/manage"
 	"reveille/infra/policy"
 	"reveille/infra/term"
 	"reveille/runner/devices"
+	"reveille/runner/sandbox"
 )
 
 // PS is `gateway ps`.
@@ -24,63 +26,22 @@ type PS struct {
 	Watch bool `short:"w" help:"Show it again every two seconds, until Ctrl-C."`
 }
 
-// health is what ps reads of GET /v1/health.
-type health struct {
-	Models  []modelCopy `json:"all_models_loaded"`
-	Retired []modelCopy `json:"models_retired"`
-	Loading []struct {
-		Name    string  `json:"model_name"`
-		Type    string  `json:"type"`
-		State   string  `json:"state"`
-		Since   float64 `json:"since"`
-		Waiting int     `json:"waiting"`
-	} `json:"models_loading"`
-	Waiting int `json:"queue_length"`
-	Runners []struct {
-		ID      string `json:"id"`
-		State   string `json:"state"`
-		Devices string `json:"devices"`
-		PowerOn bool   `json:"power_off_pending"`
-		Sandbox struct {
-			Mode    string   `json:"mode"`
-			Missing []string `json:"missing"`
-		} `json:"sandbox"`
-		Found devices.Found `json:"found"`
-		Boot  struct {
-			State  string  `json:"state"`
-			Reason string  `json:"reason"`
-			Since  float64 `json:"since"`
-		} `json:"boot"`
-	} `json:"runners"`
-}
-
 // maxFound is how much of a host's devices is shown, in bytes.
 const maxFound = 2000
 
 // maxReason is how much of the reason of a failed start is shown, in bytes.
 const maxReason = 200
 
-type modelCopy struct {
-	Name    string  `json:"model_name"`
-	Type    string  `json:"type"`
-	Device  string  `json:"device"`
-	Runner  string  `json:"runner"`
-	PID     int     `json:"pid"`
-	LastUse float64 `json:"last_use"`
-	Busy    bool    `json:"is_busy"`
-	Pinned  bool    `json:"pinned"`
-	Recipe  string  `json:"recipe"`
-	Plan    struct {
+// devicesOf are a copy's devices, with the GPUs that it uses where it was given some of them.
+func devicesOf(m manage.LoadedModel) string {
+	var plan struct {
 		GPUs []int `json:"gpus"`
-	} `json:"plan"`
-}
-
-// devices are the copy's devices, with the GPUs that it uses where it was given some of them.
-func (m modelCopy) devices() string {
+	}
+	_ = json.Unmarshal(m.Plan, &plan) // none: any GPU
 	out := strings.Fields(m.Device)
-	if n := len(m.Plan.GPUs); n > 0 && n <= policy.MaxGPUs {
+	if n := len(plan.GPUs); n > 0 && n <= policy.MaxGPUs {
 		out = slices.DeleteFunc(out, func(d string) bool { return d == policy.GPU.String() })
-		for _, card := range m.Plan.GPUs {
+		for _, card := range plan.GPUs {
 			out = append(out, fmt.Sprintf("gpu:%d", card))
 		}
 	}
@@ -97,7 +58,7 @@ const clearScreen = "\x1b[H\x1b[2J"
 // the first time, an error is shown in place of the pool.
 func (c *PS) Run(ctx context.Context, out io.Writer) error {
 	if !c.Watch {
-		return c.show(ctx, out)
+		return c.once(ctx, out)
 	}
 	before := ""
 	if f, ok := out.(*os.File); ok && xterm.IsTerminal(int(f.Fd())) {
@@ -105,7 +66,7 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 	}
 	for first := true; ; first = false {
 		var page bytes.Buffer
-		err := c.show(ctx, &page)
+		err := c.once(ctx, &page)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -126,52 +87,47 @@ func (c *PS) Run(ctx context.Context, out io.Writer) error {
 	}
 }
 
-// show prints the pool once.
-func (c *PS) show(ctx context.Context, out io.Writer) error {
-	var raw json.RawMessage
-	if err := c.call(ctx, "GET", "/v1/health", nil, &raw); err != nil {
-		return err
-	}
-	if c.JSON {
-		return print(out, raw)
-	}
-	var h health
-	if err := json.Unmarshal(raw, &h); err != nil {
+// once prints the pool once.
+func (c *PS) once(ctx context.Context, out io.Writer) error {
+	var h manage.HealthReport
+	if printed, err := c.Remote.show(ctx, out, "GET", "/v1/health", nil, &h); printed || err != nil {
 		return err
 	}
 	on := map[string]int{}
-	for _, m := range slices.Concat(h.Models, h.Retired) {
+	for _, m := range slices.Concat(h.Loaded, h.Retired) {
 		on[m.Runner]++
 	}
 	w := term.Table(out)
 	fmt.Fprintln(w, "HOST\tSTATE\tDEVICES\tMODELS\tSANDBOX")
 	for _, r := range h.Runners {
-		box := r.Sandbox.Mode
-		if box != "off" && len(r.Sandbox.Missing) > 0 {
-			box += ", without " + strings.Join(r.Sandbox.Missing, " ")
+		var box sandbox.Report
+		_ = json.Unmarshal(r.Sandbox, &box) // a host that is not up has none
+		if box.Mode != sandbox.Off && len(box.Missing) > 0 {
+			box.Mode += ", without " + strings.Join(box.Missing, " ")
 		}
-		if r.PowerOn {
-			r.State += ", not known to be off"
+		state := string(r.State)
+		if r.PowerOffPending {
+			state += ", not known to be off"
 		}
-		if r.Boot.State != "" {
-			r.State += ", " + r.Boot.State + " " + ago(r.Boot.Since)
+		if r.Boot != nil {
+			state += ", " + r.Boot.State + " " + ago(r.Boot.Since)
+			if r.Boot.Reason != "" {
+				state += ": " + term.Line(r.Boot.Reason, maxReason)
+			}
 		}
-		if r.Boot.Reason != "" {
-			r.State += ": " + term.Line(r.Boot.Reason, maxReason)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", r.ID, r.State, r.Devices, on[r.ID], box)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", r.ID, state, r.Devices, on[r.ID], box.Mode)
 	}
-	for i, r := range h.Runners {
-		if i == 0 {
-			fmt.Fprintln(w, "\nHOST\tFOUND\tNOT FOUND")
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", r.ID, term.Line(r.Found.String(), maxFound), term.Line(strings.Join(r.Found.Missing, "; "), maxFound))
+	fmt.Fprintln(w, "\nHOST\tFOUND\tNOT FOUND")
+	for _, r := range h.Runners {
+		var found devices.Found
+		_ = json.Unmarshal(r.Found, &found)
+		fmt.Fprintf(w, "%s\t%s\t%s\n", r.ID, term.Line(found.String(), maxFound), term.Line(strings.Join(found.Missing, "; "), maxFound))
 	}
 	fmt.Fprintln(w, "\nMODEL\tTYPE\tSTATE\tHOST\tDEVICE\tRECIPE\tPID\tUSED\tNOTE")
-	row := func(m modelCopy, state, note string) {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", m.Name, m.Type, state, m.Runner, m.devices(), m.Recipe, m.PID, ago(m.LastUse), note)
+	row := func(m manage.LoadedModel, state, note string) {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", m.Name, m.Type, state, m.Runner, devicesOf(m), m.Recipe, m.PID, ago(m.LastUse), note)
 	}
-	for _, m := range h.Models {
+	for _, m := range h.Loaded {
 		state, note := "loaded", ""
 		if m.Busy {
 			state = "busy"
@@ -187,10 +143,10 @@ func (c *PS) show(ctx context.Context, out io.Writer) error {
 	for _, m := range h.Loading {
 		fmt.Fprintf(w, "%s\t%s\t%s\t\t\t\t\t%s\t%d waiting\n", m.Name, m.Type, m.State, ago(m.Since), m.Waiting)
 	}
-	if err := w.Flush(); err != nil || h.Waiting == 0 {
+	if err := w.Flush(); err != nil || h.Queue == 0 {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "\n%s waiting\n", count(h.Waiting, "request"))
+	_, err := fmt.Fprintf(out, "\n%s waiting\n", count(h.Queue, "request"))
 	return err
 }
 

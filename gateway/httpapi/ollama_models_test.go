@@ -271,7 +271,7 @@ func TestOllamaPull(t *testing.T) {
 		{`{"model":"gone"}`, 200, lineManifest + "\n" + missing + "\n"},
 		{`{"model":"gone","stream":false}`, 404, missing},
 		{`{"model":"nobody"}`, 404, `{"error":"The model 'nobody' does not exist."}`},
-		{`{}`, 400, `{"error":"No model specified. Name one in 'model'."}`},
+		{`{}`, 400, `{"error":"No model specified. Parameter 'model' or 'model_name' is required."}`},
 	}
 	for _, tt := range tests {
 		r := p.want(tt.status, p.post("/api/pull", tt.body))

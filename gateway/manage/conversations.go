@@ -22,13 +22,13 @@ import (
 // maxKept bounds a host's list of saved conversations.
 const maxKept = 4 << 20
 
-type conversationList struct {
-	Conversations []keptConversations `json:"conversations"`
+type ConversationList struct {
+	Conversations []KeptConversations `json:"conversations"`
 	Unreached     []string            `json:"hosts_unreached"` // asleep, or they did not answer
 }
 
-// keptConversations is what a host keeps of a model.
-type keptConversations struct {
+// KeptConversations is what a host keeps of a model.
+type KeptConversations struct {
 	Runner        string  `json:"runner"`
 	Model         string  `json:"model_name"`
 	Conversations int     `json:"conversations"`
@@ -38,15 +38,13 @@ type keptConversations struct {
 	Newest        float64 `json:"newest"`
 }
 
-type forgottenAnswer struct {
-	Status    string        `json:"status"`    // success; or incomplete: a host that is awake did not do all of it
-	Forgotten int           `json:"forgotten"` // saved conversations
-	Hosts     []forgottenOn `json:"hosts"`
-	Unreached []string      `json:"hosts_unreached"` // they forget when they wake or read the pool's state
+type ForgottenAnswer struct {
+	Status string        `json:"status"` // success; or incomplete: a host that is awake did not do all of it
+	Hosts  []ForgottenOn `json:"hosts"`
 }
 
-// forgottenOn is what a host forgot.
-type forgottenOn struct {
+// ForgottenOn is what a host forgot.
+type ForgottenOn struct {
 	Runner        string `json:"runner"`
 	State         string `json:"state"`         // done, asleep, unreached, or partly: not all that was saved could be removed
 	Conversations int    `json:"conversations"` // that were saved
@@ -54,7 +52,7 @@ type forgottenOn struct {
 	Requests      int    `json:"requests"`      // open requests of these, which finish first
 }
 
-// States of a host in forgottenOn.
+// States of a host in ForgottenOn.
 const (
 	forgotDone      = "done"
 	forgotPartly    = "partly"
@@ -64,9 +62,9 @@ const (
 
 // Conversations is GET /internal/conversations: what each host keeps of the models' conversations.
 func (s *Service) Conversations(r *web.Request) error {
-	out := conversationList{Conversations: []keptConversations{}, Unreached: []string{}}
+	out := ConversationList{Conversations: []KeptConversations{}, Unreached: []string{}}
 	err := s.everyHost(r, "GET", rpc.PathSavedConversations, func(host string, body []byte, err error) {
-		var list []keptConversations
+		var list []KeptConversations
 		if err == nil {
 			err = json.Unmarshal(body, &list)
 		}
@@ -104,13 +102,13 @@ func (s *Service) ConversationsForget(r *web.Request) error {
 	if model != "" {
 		path += "&model=" + url.QueryEscape(model)
 	}
-	out := forgottenAnswer{Status: "success", Hosts: []forgottenOn{}, Unreached: []string{}}
+	out := ForgottenAnswer{Status: "success", Hosts: []ForgottenOn{}}
 	err = s.everyHost(r, "DELETE", path, func(host string, body []byte, err error) {
 		var did rpc.Forgotten
 		if err == nil {
 			err = json.Unmarshal(body, &did)
 		}
-		one := forgottenOn{host, forgotDone, did.Conversations, did.Copies, did.Requests}
+		one := ForgottenOn{host, forgotDone, did.Conversations, did.Copies, did.Requests}
 		switch {
 		case errors.Is(err, errAsleep):
 			one.State = forgotAsleep
@@ -119,13 +117,9 @@ func (s *Service) ConversationsForget(r *web.Request) error {
 		case did.Partly:
 			one.State = forgotPartly
 		}
-		if err != nil {
-			out.Unreached = append(out.Unreached, host)
-		}
 		if one.State == forgotUnreached || one.State == forgotPartly {
 			out.Status = "incomplete"
 		}
-		out.Forgotten += did.Conversations
 		out.Hosts = append(out.Hosts, one)
 	})
 	if err != nil {

@@ -18,20 +18,20 @@ import (
 	"reveille/infra/state"
 )
 
-// healthReport is the answer of GET /health.
-type healthReport struct {
+// HealthReport is the answer of GET /health.
+type HealthReport struct {
 	Status  string         `json:"status"`
 	Version string         `json:"version"`
 	Model   *string        `json:"model_loaded"` // the one that was used last
-	Loaded  []loadedModel  `json:"all_models_loaded"`
-	Retired []loadedModel  `json:"models_retired"` // copies of outdated catalogue entries, which finish their requests
-	Loading []loadingModel `json:"models_loading"`
+	Loaded  []LoadedModel  `json:"all_models_loaded"`
+	Retired []LoadedModel  `json:"models_retired"` // copies of outdated catalogue entries, which finish their requests
+	Loading []LoadingModel `json:"models_loading"`
 	Queue   int            `json:"queue_length"`
-	Runners []runnerInfo   `json:"runners"`
+	Runners []RunnerInfo   `json:"runners"`
 }
 
-// loadedModel is a copy of a model that is ready to serve, or a retired one.
-type loadedModel struct {
+// LoadedModel is a copy of a model that is ready to serve, or a retired one.
+type LoadedModel struct {
 	Name       string          `json:"model_name"`
 	Checkpoint string          `json:"checkpoint"`
 	Recipe     string          `json:"recipe"`
@@ -49,8 +49,8 @@ type loadedModel struct {
 	Plan       json.RawMessage `json:"plan,omitempty"` // how its runner planned the load
 }
 
-// loadingModel is a model that is queued or loading.
-type loadingModel struct {
+// LoadingModel is a model that is queued or loading.
+type LoadingModel struct {
 	Name    string  `json:"model_name"`
 	Type    string  `json:"type"`
 	State   string  `json:"state"`
@@ -58,7 +58,7 @@ type loadingModel struct {
 	Waiting int     `json:"waiting"`
 }
 
-type runnerInfo struct {
+type RunnerInfo struct {
 	ID      string           `json:"id"`
 	State   policy.HostState `json:"state"`
 	Devices string           `json:"devices"`
@@ -69,11 +69,11 @@ type runnerInfo struct {
 	// registered.
 	Found           json.RawMessage `json:"found,omitempty"`
 	PowerOffPending bool            `json:"power_off_pending,omitempty"` // asleep, but its machine may still be on
-	Boot            *bootInfo       `json:"boot,omitempty"`              // what its machine says of its start; absent once its runner is up
+	Boot            *BootInfo       `json:"boot,omitempty"`              // what its machine says of its start; absent once its runner is up
 }
 
-// bootInfo is how the start of a host's machine goes.
-type bootInfo struct {
+// BootInfo is how the start of a host's machine goes.
+type BootInfo struct {
 	State  string  `json:"state"`            // booting or failed
 	Reason string  `json:"reason,omitempty"` // why it failed
 	Since  float64 `json:"since"`            // Unix seconds
@@ -87,7 +87,7 @@ const maxDescription = 64 << 10
 func (s *Service) Health(r *web.Request) error {
 	snap, _ := s.dir.Fresh() // /ready shows a missing store
 	cat := s.cfg.Catalog()
-	h := healthReport{
+	h := HealthReport{
 		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(r, snap, cat), Loading: s.loading(r, snap, cat), Runners: runnersOf(snap, cat),
 		Retired: s.copies(r, snap, cat, func(m *state.ModelRecord) bool { return m.Retired != "" }),
 	}
@@ -104,12 +104,12 @@ func (s *Service) Health(r *web.Request) error {
 }
 
 // loaded lists the copies that are ready to serve, the most recently used first.
-func (s *Service) loaded(r *web.Request, snap *state.Snapshot, cat *catalog.Catalog) []loadedModel {
+func (s *Service) loaded(r *web.Request, snap *state.Snapshot, cat *catalog.Catalog) []LoadedModel {
 	return s.copies(r, snap, cat, func(m *state.ModelRecord) bool { return m.State == policy.ModelLoaded })
 }
 
-func (s *Service) copies(r *web.Request, snap *state.Snapshot, cat *catalog.Catalog, match func(*state.ModelRecord) bool) []loadedModel {
-	out := []loadedModel{}
+func (s *Service) copies(r *web.Request, snap *state.Snapshot, cat *catalog.Catalog, match func(*state.ModelRecord) bool) []LoadedModel {
+	out := []LoadedModel{}
 	for _, h := range snap.Hosts {
 		for _, m := range h.Models {
 			if match(m) && h.State == policy.Ready && r.Key.Allows(cmp.Or(m.Retired, m.ID)) {
@@ -117,15 +117,15 @@ func (s *Service) copies(r *web.Request, snap *state.Snapshot, cat *catalog.Cata
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b loadedModel) int {
+	slices.SortFunc(out, func(a, b LoadedModel) int {
 		return cmp.Or(cmp.Compare(b.LastUse, a.LastUse), strings.Compare(a.Name, b.Name), strings.Compare(a.Runner, b.Runner))
 	})
 	return out
 }
 
-func (s *Service) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *state.HostRecord, m *state.ModelRecord) loadedModel {
+func (s *Service) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *state.HostRecord, m *state.ModelRecord) LoadedModel {
 	used, own := s.dir.Uses.LastOn(m, h.Name)
-	out := loadedModel{
+	out := LoadedModel{
 		Name: cmp.Or(m.Retired, m.ID), Checkpoint: m.Checkpoint, Recipe: m.Recipe, LastUse: float64(used) / 1e6, Type: m.Type, Device: m.Device,
 		BackendURL: m.BackendURL, Options: m.Options, Pinned: s.dir.IsPinned(cat, m), PID: m.PID,
 		Runner: h.Name, LoadMS: m.LoadMS,
@@ -158,22 +158,22 @@ func (s *Service) Shown(snap *state.Snapshot, cat *catalog.Catalog, h *state.Hos
 func seconds(ms int64) float64 { return float64(ms) / 1000 }
 
 // loading lists the models that are queued or loading, by name.
-func (s *Service) loading(r *web.Request, snap *state.Snapshot, cat *catalog.Catalog) []loadingModel {
+func (s *Service) loading(r *web.Request, snap *state.Snapshot, cat *catalog.Catalog) []LoadingModel {
 	waiting := s.cfg.Gate.Waiting()
-	found := map[string]loadingModel{}
+	found := map[string]LoadingModel{}
 	for _, h := range snap.Hosts {
 		for _, t := range h.Queue {
 			if old, there := found[t.Model]; t.Kind == "load" && (!there || seconds(t.Created) < old.Since) {
-				found[t.Model] = loadingModel{Name: t.Model, State: models.TicketState(h, t), Since: seconds(t.Created)}
+				found[t.Model] = LoadingModel{Name: t.Model, State: models.TicketState(h, t), Since: seconds(t.Created)}
 			}
 		}
 	}
 	for id := range waiting {
 		if _, there := found[id]; !there { // not yet placed
-			found[id] = loadingModel{Name: id, State: "queued", Since: seconds(snap.NowMS)}
+			found[id] = LoadingModel{Name: id, State: "queued", Since: seconds(snap.NowMS)}
 		}
 	}
-	out := make([]loadingModel, 0, len(found))
+	out := make([]LoadingModel, 0, len(found))
 	for _, id := range slices.Sorted(maps.Keys(found)) {
 		if !r.Key.Allows(id) {
 			continue
@@ -189,28 +189,28 @@ func (s *Service) loading(r *web.Request, snap *state.Snapshot, cat *catalog.Cat
 }
 
 // runnersOf lists the pool's hosts by name, including those that never registered.
-func runnersOf(snap *state.Snapshot, cat *catalog.Catalog) []runnerInfo {
-	found := map[string]runnerInfo{}
+func runnersOf(snap *state.Snapshot, cat *catalog.Catalog) []RunnerInfo {
+	found := map[string]RunnerInfo{}
 	for _, h := range cat.Hosts {
-		found[h.Name] = runnerInfo{ID: h.Name, State: policy.Asleep, Devices: h.Devices.String()}
+		found[h.Name] = RunnerInfo{ID: h.Name, State: policy.Asleep, Devices: h.Devices.String()}
 	}
 	for name, h := range snap.Hosts {
 		kinds := h.Devices
 		if kinds == "" {
 			kinds = found[name].Devices
 		}
-		info := runnerInfo{ID: name, State: h.State, Devices: kinds, PowerOffPending: h.PowerOffPending()}
+		info := RunnerInfo{ID: name, State: h.State, Devices: kinds, PowerOffPending: h.PowerOffPending()}
 		for field, into := range map[string]*json.RawMessage{"sandbox": &info.Sandbox, "found": &info.Found} {
 			if text := []byte(h.Fields[field]); len(text) <= maxDescription && json.Valid(text) {
 				*into = text
 			}
 		}
 		if b := h.Boot(); b.State != "" {
-			info.Boot = &bootInfo{b.State, b.Reason, seconds(b.AtMS)}
+			info.Boot = &BootInfo{b.State, b.Reason, seconds(b.AtMS)}
 		}
 		found[name] = info
 	}
-	out := make([]runnerInfo, 0, len(found))
+	out := make([]RunnerInfo, 0, len(found))
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		out = append(out, found[name])
 	}
@@ -269,8 +269,8 @@ func (s *Service) Running(r *web.Request) error {
 // of its process. Members stay, with empty values, for clients that expect them.
 
 // redact removes from a report what only managers may see.
-func (h *healthReport) redact() {
-	for _, list := range [][]loadedModel{h.Loaded, h.Retired} {
+func (h *HealthReport) redact() {
+	for _, list := range [][]LoadedModel{h.Loaded, h.Retired} {
 		for i := range list {
 			m := &list[i]
 			m.Checkpoint, m.BackendURL, m.PID, m.Plan = redactCheckpoint(m.Checkpoint), "", 0, nil
@@ -279,14 +279,8 @@ func (h *healthReport) redact() {
 			m.Options = json.RawMessage(redactOptions(o).Canonical())
 		}
 	}
-	redactRunners(h.Runners)
-}
-
-// redactRunners removes how engines are confined, which names paths and users, what devices their machines have, and how
-// these start.
-func redactRunners(runners []runnerInfo) {
-	for i := range runners {
-		runners[i].Sandbox, runners[i].Found, runners[i].Boot = nil, nil, nil
+	for i := range h.Runners { // how engines are confined names paths and users
+		h.Runners[i].Sandbox, h.Runners[i].Found, h.Runners[i].Boot = nil, nil, nil
 	}
 }
 

@@ -123,12 +123,8 @@ func (s *Service) loadHeaders(r *web.Request, model, was string, endpoint schedu
 
 // loadRequest checks the body of POST /load. If it finds a mistake, nothing has changed.
 func (s *Service) loadRequest(r *web.Request) (*loadRequest, error) {
-	values, err := r.Fields()
+	model, err := s.named(r)
 	if err != nil {
-		return nil, err
-	}
-	q := &loadRequest{}
-	if q.model, err = s.named(r, values); err != nil {
 		return nil, err
 	}
 	m, err := r.Members()
@@ -142,7 +138,7 @@ func (s *Service) loadRequest(r *web.Request) (*loadRequest, error) {
 	if err := r.Into(&flags); err != nil {
 		return nil, err
 	}
-	q.save, q.pinned = flags.Save, flags.Pinned
+	q := &loadRequest{model: model, pinned: flags.Pinned, save: flags.Save}
 	delete(m, "pinned") // a recipe could take it for its own option
 	q.options, err = s.dir.OptionsOf(q.model, m)
 	return q, err

@@ -11,7 +11,6 @@ import (
 	"reveille/gateway/scheduling"
 	"reveille/gateway/web"
 	"reveille/infra/catalog"
-	"reveille/infra/jsonscan"
 	"reveille/infra/logring"
 	"reveille/infra/state"
 )
@@ -51,10 +50,10 @@ func New(cfg Config) *Service {
 }
 
 // named returns the model that a management call's body names.
-func (s *Service) named(r *web.Request, values []jsonscan.Value) (*catalog.Model, error) {
-	v := r.Match.Route.ModelName(values)
-	if v.Empty() {
-		return nil, models.NoName()
+func (s *Service) named(r *web.Request) (*catalog.Model, error) {
+	name, err := r.ModelName()
+	if err != nil {
+		return nil, err
 	}
-	return s.dir.Named(&r.Key, v.String())
+	return s.dir.Named(&r.Key, name.String())
 }

@@ -19,7 +19,6 @@ import (
 	"reveille/gateway/models"
 	"reveille/gateway/web"
 	"reveille/infra/catalog"
-	"reveille/infra/jsonscan"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
@@ -102,7 +101,7 @@ func (s *Service) OllamaPS(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, list)
 }
 
-func (s *Service) ollamaLoaded(cat *catalog.Catalog, l loadedModel, rec *state.ModelRecord) ollamaLoaded {
+func (s *Service) ollamaLoaded(cat *catalog.Catalog, l LoadedModel, rec *state.ModelRecord) ollamaLoaded {
 	m, listed := cat.Model(l.Name)
 	if !listed { // it has left the catalogue since
 		m = &catalog.Model{ID: l.Name, Checkpoint: l.Checkpoint, Recipe: l.Recipe}
@@ -206,7 +205,7 @@ type ollamaShown struct {
 
 // OllamaShow is POST /api/show: one model under any of its names.
 func (s *Service) OllamaShow(r *web.Request) error {
-	m, _, err := s.ollamaNamed(r)
+	m, err := s.named(r)
 	if err != nil {
 		return err
 	}
@@ -265,27 +264,13 @@ func capabilities(m *catalog.Model, w models.Weights) []string {
 	return out
 }
 
-// ollamaNamed checks a body and finds the model that it names.
-func (s *Service) ollamaNamed(r *web.Request) (*catalog.Model, []jsonscan.Value, error) {
-	values, err := r.Fields()
-	if err != nil {
-		return nil, nil, err
-	}
-	name := r.Match.Route.ModelName(values)
-	if name.Empty() {
-		return nil, nil, api.NoModel()
-	}
-	m, err := s.dir.Named(&r.Key, name.String())
-	return m, values, err
-}
-
 // OllamaPull is POST /api/pull, for models in the catalog.
 func (s *Service) OllamaPull(r *web.Request) error {
-	m, values, err := s.ollamaNamed(r)
+	m, err := s.named(r)
 	if err != nil {
 		return err
 	}
-	return s.answerPull(r, m, r.Match.Route.Stream(values), linesOfPull(r, ollamaDigest(m)))
+	return s.answerPull(r, m, linesOfPull(r, ollamaDigest(m)))
 }
 
 // ollamaStep is a line of a streamed pull.
@@ -325,11 +310,15 @@ func appendLine(b []byte, step ollamaStep) []byte {
 
 // OllamaDelete is DELETE /api/delete, see remove. A name that was given at run time is removed alone.
 func (s *Service) OllamaDelete(r *web.Request) error {
-	m, values, err := s.ollamaNamed(r)
+	given, err := r.ModelName()
 	if err != nil {
 		return err
 	}
-	name := r.Match.Route.ModelName(values).String()
+	m, err := s.named(r)
+	if err != nil {
+		return err
+	}
+	name := given.String()
 	if !s.dir.IsName(name) {
 		name = strings.TrimSuffix(name, latest)
 	}

@@ -21,11 +21,7 @@ type pinAnswer struct {
 // Pin pins or unpins a model until another call, whatever the catalogue says. It also overrides the pin of a load,
 // which otherwise lasts until that copy is unloaded.
 func (s *Service) Pin(r *web.Request) error {
-	values, err := r.Fields()
-	if err != nil {
-		return err
-	}
-	model, err := s.named(r, values)
+	model, err := s.named(r)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ type doneAnswer struct {
 // describes a model. Weights given as a path must already be on the hosts; a host's runner fetches others, and the host is
 // woken for it. Nothing is loaded.
 func (s *Service) Pull(r *web.Request) error {
-	values, err := r.Fields()
+	name, err := r.ModelName()
 	if err != nil {
 		return err
 	}
@@ -43,14 +43,14 @@ func (s *Service) Pull(r *web.Request) error {
 			return err
 		}
 	}
-	m, err := s.named(r, values)
+	m, err := s.named(r)
 	if err != nil && api.As(err).Kind == api.ModelNotFound && described {
-		m, err = s.admit(r.Match.Route.ModelName(values).String(), reg)
+		m, err = s.admit(name.String(), reg)
 	}
 	if err != nil {
 		return err
 	}
-	return s.answerPull(r, m, r.Match.Route.Stream(values), eventsOfPull(r, m))
+	return s.answerPull(r, m, eventsOfPull(r, m))
 }
 
 // pullState is what a streamed pull has to say.
@@ -105,7 +105,7 @@ func eventsOfPull(r *web.Request, m *catalog.Model) pullForm {
 }
 
 // answerPull answers when a model's weights are on a host, or at once with a stream that lasts until then.
-func (s *Service) answerPull(r *web.Request, m *catalog.Model, streams bool, form pullForm) error {
+func (s *Service) answerPull(r *web.Request, m *catalog.Model, form pullForm) error {
 	r.Ctx.Response.Header.Set(api.HeaderModel, m.ID)
 	pull := func(ctx context.Context) error { return s.cfg.Gate.Pull(ctx, m.ID) }
 	if remote := models.Remote(m) || catalog.ParseCheckpoint(m.MMProj).Scheme != catalog.SchemePath; !remote {
@@ -119,7 +119,7 @@ func (s *Service) answerPull(r *web.Request, m *catalog.Model, streams bool, for
 	} else if s.cfg.Draining() {
 		return api.GoingAway()
 	}
-	if streams {
+	if r.Streams() {
 		s.streamPull(r, m, form, pull)
 		return nil
 	}
@@ -182,15 +182,14 @@ func (s *Service) streamPull(r *web.Request, m *catalog.Model, form pullForm, pu
 
 // Delete is POST /delete, see remove.
 func (s *Service) Delete(r *web.Request) error {
-	values, err := r.Fields()
+	name, err := r.ModelName()
 	if err != nil {
 		return err
 	}
-	name := r.Match.Route.ModelName(values)
 	id, why := s.dir.Withheld(name.String())
 	if why != "" && r.Key.Allows(id) {
 		err = s.forget(id)
-	} else if m, e := s.named(r, values); e == nil {
+	} else if m, e := s.named(r); e == nil {
 		id, err = m.ID, s.remove(r, m)
 	} else if err = e; api.As(err).Kind == api.ModelNotFound {
 		err = api.Newf(api.DeleteUnknown, "The model '%.200s' does not exist.", name.String()).WithParam("model_name")

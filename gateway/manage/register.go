@@ -40,11 +40,10 @@ type registerAnswer struct {
 
 // Register adds a model to the catalogue, or changes a registered one.
 func (s *Service) Register(r *web.Request) error {
-	values, err := r.Fields()
+	name, err := r.ModelName()
 	if err != nil {
 		return err
 	}
-	name := r.Match.Route.ModelName(values)
 	if name.Empty() {
 		return models.NoName()
 	}

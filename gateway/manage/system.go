@@ -15,7 +15,6 @@ import (
 // systemReport is the response of GET /system-info: what the pool's hosts can run.
 type systemReport struct {
 	Recipes map[string]recipeInfo `json:"recipes"`
-	Runners []runnerInfo          `json:"runners"`
 }
 
 type recipeInfo struct {
@@ -32,12 +31,9 @@ func (s *Service) SystemInfo(r *web.Request) error {
 	snap, _ := s.dir.Fresh()
 	cat := s.cfg.Catalog()
 	have := poolDevices(snap, cat)
-	out := systemReport{Recipes: map[string]recipeInfo{}, Runners: runnersOf(snap, cat)}
+	out := systemReport{map[string]recipeInfo{}}
 	for name, rc := range cat.Recipes {
 		out.Recipes[name] = recipeReport(&rc, have)
-	}
-	if !r.Manages() {
-		redactRunners(out.Runners)
 	}
 	return r.Reply(fasthttp.StatusOK, out)
 }

@@ -17,7 +17,7 @@ type unloadAnswer struct {
 // Unload unloads the model that the body names, or all models if there is no body or an empty one. An invalid body unloads
 // nothing, nor does one that has members and names no model.
 func (s *Service) Unload(r *web.Request) error {
-	values, err := r.Fields()
+	name, err := r.ModelName()
 	if err != nil {
 		return err
 	}
@@ -25,21 +25,17 @@ func (s *Service) Unload(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	var asked forced
-	if err := r.Into(&asked); err != nil {
-		return err
-	}
+	force := string(members["force"]) == "true" // the route table wants a boolean
 	delete(members, "force")
 	ctx, stop := r.ClientContext()
 	defer stop()
-	name := r.Match.Route.ModelName(values)
 	switch {
 	case !name.Set() && r.Key.Limited():
 		return api.RestrictedKey()
 	case !name.Set() && len(members) > 0:
 		return api.New(api.MissingRequiredParameter, "The body names no model: want 'model_name', or an empty body to unload all models.").WithParam("model_name")
 	case !name.Set():
-		gone, err := s.dir.Unload(ctx, "", asked.Force)
+		gone, err := s.dir.Unload(ctx, "", force)
 		if err != nil {
 			return r.UnlessLeft(err)
 		}
@@ -51,7 +47,7 @@ func (s *Service) Unload(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.dir.Unload(ctx, model.ID, asked.Force); err != nil {
+	if _, err := s.dir.Unload(ctx, model.ID, force); err != nil {
 		return r.UnlessLeft(err)
 	}
 	r.Ctx.Response.Header.Set(api.HeaderModel, model.ID)

@@ -32,19 +32,33 @@ func (r *Request) Send(status int, contentType string, body []byte) {
 // TextPlain is the media type of answers for people.
 const TextPlain = "text/plain; charset=utf-8"
 
-// Fields checks a JSON body and the fields that the route table names. An absent optional body counts as {}. The values
-// are in the order of the route's keys.
-func (r *Request) Fields() ([]jsonscan.Value, error) {
+// check checks a JSON body and the fields that the route table names. An absent optional body counts as {}.
+func (r *Request) check() error {
+	if r.fields != nil {
+		return nil
+	}
 	route := r.Match.Route
 	values := make([]jsonscan.Value, len(route.Keys()))
 	if err := jsonscan.Scan(r.Body(), route.Keys(), values); err != nil {
-		return nil, api.BadJSON(err)
+		return api.BadJSON(err)
 	}
 	if e := route.Check(values); e != nil {
-		return nil, e
+		return e
 	}
-	return values, nil
+	r.fields = values
+	return nil
 }
+
+// ModelName checks the body and returns the value of the field that names the model.
+func (r *Request) ModelName() (jsonscan.Value, error) {
+	if err := r.check(); err != nil {
+		return jsonscan.Value{}, err
+	}
+	return r.Match.Route.ModelName(r.fields), nil
+}
+
+// Streams reports whether the client wants a stream. The body must have been checked.
+func (r *Request) Streams() bool { return r.Match.Route.Stream(r.fields) }
 
 // Body returns the request's JSON body, {} for an absent optional one.
 func (r *Request) Body() []byte {
@@ -55,12 +69,12 @@ func (r *Request) Body() []byte {
 	return body
 }
 
-// Members decodes the members of a body that [Request.Fields] accepts.
+// Members checks the body and decodes its members.
 func (r *Request) Members() (m map[string]json.RawMessage, err error) { return m, r.Into(&m) }
 
-// Into decodes a body that [Request.Fields] accepts into v.
+// Into checks the body and decodes it into v.
 func (r *Request) Into(v any) error {
-	if _, err := r.Fields(); err != nil {
+	if err := r.check(); err != nil {
 		return err
 	}
 	err := json.Unmarshal(r.Body(), v)

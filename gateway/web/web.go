@@ -10,6 +10,7 @@ import (
 	"reveille/gateway/api"
 	"reveille/gateway/keys"
 	"reveille/gateway/quota"
+	"reveille/infra/jsonscan"
 	"reveille/infra/relay"
 )
 
@@ -39,6 +40,8 @@ type Request struct {
 	Key     keys.Key       // without configured keys, one with every scope and no account
 	Account *quota.Account // of its key; nil without keys
 	Began   time.Time
+
+	fields []jsonscan.Value // of the body, in the order of the route's keys; nil until it is checked
 }
 
 // Answered counts the request's answer.
