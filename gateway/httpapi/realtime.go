@@ -25,6 +25,9 @@ func (s *Server) realtime(r *request) error {
 	if err != nil {
 		return err
 	}
+	if r.Account.CountsTokens() {
+		return api.New(api.InsufficientScope, "This key has a limit of tokens, which this gateway cannot count on a WebSocket; use a key without one.")
+	}
 	query := url.Values{"model": {model.ID}}
 	if v := r.Query("intent"); v != "" {
 		query.Set("intent", v)
@@ -41,6 +44,7 @@ func (x *exchange) deliverWebSocket() error {
 			WithCause(fmt.Errorf("status %d", resp.Status()))
 	}
 	x.call.Answered(fasthttp.StatusSwitchingProtocols)
+	x.call.Ctx.SetStatusCode(fasthttp.StatusSwitchingProtocols)
 	x.handed, x.resp = true, nil // SwitchTo closes it
 	x.call.observed.setEndsWithStream()
 	x.call.s.work.Add(1)

@@ -24,6 +24,12 @@ func TestRealtimeWithoutAnEngine(t *testing.T) {
 			t.Errorf("%s: %d %s", name, r.status, r.text)
 		}
 	}
+	limits := keyed(t, "tokens=9/m").warm("chat").serve(http.NotFound)
+	for key, status := range map[string]int{ann: 403, bob: 501} {
+		if r := limits.dial().say(handshake + key + "\r\n\r\n"); r.status != status {
+			t.Errorf("%s: %d %s", key, r.status, r.text)
+		}
+	}
 	s := newStage(t).warm("chat")
 	for _, other := range []string{
 		strings.Replace(handshake, "13", "12", 1), strings.Replace(handshake, "dGhl", "a", 1), strings.Replace(handshake, "Connection: Upgrade\r\n", "", 1),

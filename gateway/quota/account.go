@@ -154,6 +154,16 @@ func (a *Account) Charge(tokens int64) {
 	}
 }
 
+// CountsTokens reports whether the account has a limit of tokens.
+func (a *Account) CountsTokens() bool {
+	if a == nil {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.limits.Budget > 0 || a.limits.Tokens.N > 0
+}
+
 // BeginWait counts a request that waits for a model to be loaded, or refuses it with queue_full. After success, the caller
 // must call EndWait.
 func (a *Account) BeginWait() error {

@@ -3,6 +3,8 @@ package attack
 import (
 	"context"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,13 +13,15 @@ import (
 
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // A WebSocket goes through gateway and runner to an engine that has a realtime API, for keys that may infer and pages that may
 // use the gateway. It keeps its model busy until it ends.
 func TestRealtime(t *testing.T) {
 	models := calls.Catalogue{"hear": "audio", "other": "audio", "talk": "llm"}.YAML(calls.LocalHost)
-	s := testenv.Start(t, testenv.Spec{Models: models, Args: []string{withKeys(t), "--cors-origins=" + page, "--max-loaded-models=1"}})
+	accessLog := filepath.Join(t.TempDir(), "access.log")
+	s := testenv.Start(t, testenv.Spec{Models: models, Args: []string{withKeys(t), "--access-log=" + accessLog, "--cors-origins=" + page, "--max-loaded-models=1"}})
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	dial := func(path, key, origin string) (*websocket.Conn, *http.Response, error) {
@@ -103,4 +107,8 @@ func TestRealtime(t *testing.T) {
 	if _, text := read(next); !strings.Contains(text, `"model":"other"`) {
 		t.Errorf("greeting %s", text)
 	}
+	kit.Becomes(t, "the line of the first WebSocket", true, func() bool {
+		log, _ := os.ReadFile(accessLog)
+		return strings.Contains(string(log), `"status":101`)
+	})
 }
