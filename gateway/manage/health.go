@@ -22,7 +22,7 @@ import (
 type HealthReport struct {
 	Status  string         `json:"status"`
 	Version string         `json:"version"`
-	Model   *string        `json:"model_loaded"` // the one that was used last
+	Model   *string        `json:"model_loaded"` // the one that was loaded last
 	Loaded  []LoadedModel  `json:"all_models_loaded"`
 	Retired []LoadedModel  `json:"models_retired"` // copies of outdated catalogue entries, which finish their requests
 	Loading []LoadingModel `json:"models_loading"`
@@ -47,6 +47,8 @@ type LoadedModel struct {
 	Expires    *float64        `json:"idle_expires_at"` // Unix seconds; null: it stays, or this gateway does not know
 	LoadMS     int64           `json:"load_ms"`
 	Plan       json.RawMessage `json:"plan,omitempty"` // how its runner planned the load
+
+	loadedMS int64 // when its load ended
 }
 
 // LoadingModel is a model that is queued or loading.
@@ -92,7 +94,8 @@ func (s *Service) Health(r *web.Request) error {
 		Retired: s.copies(r, snap, cat, func(m *state.ModelRecord) bool { return m.Retired != "" }),
 	}
 	if len(h.Loaded) > 0 {
-		h.Model = &h.Loaded[0].Name
+		latest := slices.MaxFunc(h.Loaded, func(a, b LoadedModel) int { return cmp.Compare(a.loadedMS, b.loadedMS) })
+		h.Model = &latest.Name
 	}
 	for _, n := range s.cfg.Gate.Waiting() {
 		h.Queue += n
@@ -128,7 +131,7 @@ func (s *Service) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *sta
 	out := LoadedModel{
 		Name: cmp.Or(m.Retired, m.ID), Checkpoint: m.Checkpoint, Recipe: m.Recipe, LastUse: float64(used) / 1e6, Type: m.Type, Device: m.Device,
 		BackendURL: m.BackendURL, Options: m.Options, Pinned: s.dir.IsPinned(cat, m), PID: m.PID,
-		Runner: h.Name, LoadMS: m.LoadMS,
+		Runner: h.Name, LoadMS: m.LoadMS, loadedMS: state.Number(m.Fields["loaded_ms"]),
 	}
 	// A runner's count from its last heartbeat may include requests of ours that have ended since.
 	out.Busy = s.cfg.Gate.InFlight(h.Name, m.ID) > 0 || m.InFlight > 0 && !(own && used >= h.SeenMS*1000)

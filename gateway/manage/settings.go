@@ -94,7 +94,7 @@ func refusedOption(rc *recipe.Recipe, name string, v any) string {
 	return ""
 }
 
-// maxModels returns the slots of each type: the largest of the hosts' limits, 1 while no host has reported one.
+// maxModels returns the slots of each type: the largest of the hosts' limits, none while no host has reported one.
 func maxModels(snap *state.Snapshot) map[policy.Type]int {
 	out := map[policy.Type]int{}
 	for _, h := range snap.Hosts {
@@ -108,11 +108,6 @@ func maxModels(snap *state.Snapshot) map[policy.Type]int {
 			} else {
 				out[t] = max(out[t], n)
 			}
-		}
-	}
-	for _, t := range policy.Types() {
-		if out[t] == 0 {
-			out[t] = 1
 		}
 	}
 	return out
@@ -154,14 +149,17 @@ func (s *Service) ConfigSet(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, configSetAnswer{"success", append([]string{}, names...)})
 }
 
-// ConfigGet returns the run-time settings, and the limits in force if none are set.
+// ConfigGet returns the run-time settings, and the limits in force if none are set and a host has reported them.
 func (s *Service) ConfigGet(r *web.Request) error {
 	table, err := s.dir.Tables.Read(context.Background(), state.Runtime)
 	if err != nil {
 		return models.StoreError(err)
 	}
 	snap, _ := s.dir.Fresh()
-	out := map[string]any{"max_loaded_models": maxModels(snap), "ctx_size": nil}
+	out := map[string]any{"ctx_size": nil}
+	if most := maxModels(snap); len(most) > 0 {
+		out["max_loaded_models"] = most
+	}
 	for name, value := range table {
 		if _, known := runtimeSettings[name]; known && json.Valid([]byte(value)) {
 			out[name] = json.RawMessage(value)

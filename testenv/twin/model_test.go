@@ -11,6 +11,8 @@ type twin struct {
 	models calls.Catalogue
 	limits map[string]int  // by type; -1 is no limit
 	loaded []string        // the least recently used first
+	loadAt map[string]int  // of loaded models and others, the number of its last load
+	nth    int             // loads so far
 	pins   map[string]bool // of loaded models and others, by calls
 	loads  map[string]bool // of loaded models, what a load said of their pin; it goes before the calls' and ends with the model
 }
@@ -58,6 +60,8 @@ func (w *twin) use(model string) (cold bool, evicted []string, refused bool) {
 		delete(w.loads, m)
 	}
 	w.loaded = append(stay, model)
+	w.nth++
+	w.loadAt[model] = w.nth
 	return true, evicted, false
 }
 
@@ -87,6 +91,16 @@ func (w *twin) order() []string {
 	out := slices.Clone(w.loaded)
 	slices.Reverse(out)
 	return out
+}
+
+// latest is the model that was loaded last, "" for none.
+func (w *twin) latest() (name string) {
+	for _, m := range w.loaded {
+		if name == "" || w.loadAt[m] > w.loadAt[name] {
+			name = m
+		}
+	}
+	return name
 }
 
 // pinnedModels lists the loaded models that are pinned, by name.

@@ -56,7 +56,7 @@ func TestHistories(t *testing.T) {
 			}
 			p := &pair{
 				t: t, client: calls.Client(t, 4), names: slices.Sorted(maps.Keys(models)),
-				twin: twin{models: models, limits: limits, pins: map[string]bool{}, loads: map[string]bool{}},
+				twin: twin{models: models, limits: limits, loadAt: map[string]int{}, pins: map[string]bool{}, loads: map[string]bool{}},
 				sys: testenv.Start(t, testenv.Spec{
 					Models: models.YAML(calls.LocalHost), Args: []string{"--max-loaded-models=" + tc.limit}, Redis: testenv.StartRedis(t),
 				}),
@@ -250,11 +250,7 @@ type told struct {
 func (p *pair) compare() {
 	p.t.Helper()
 	want := p.twin.order()
-	recent := ""
-	if len(want) > 0 {
-		recent = want[0]
-	}
-	expected := fmt.Sprintf("%v, most recent %q, pinned %v", want, recent, p.twin.pinnedModels())
+	expected := fmt.Sprintf("%v, loaded last %q, pinned %v", want, p.twin.latest(), p.twin.pinnedModels())
 	for deadline := time.Now().Add(settling); ; time.Sleep(5 * time.Millisecond) {
 		got := p.look()
 		if got == expected {
@@ -274,7 +270,7 @@ func (p *pair) look() string {
 	if err := json.Unmarshal(a.Body, &h); err != nil || a.Status != http.StatusOK {
 		p.fail("health: %v", a)
 	}
-	names, pins, recent := []string{}, []string{}, ""
+	names, pins, latest := []string{}, []string{}, ""
 	for _, m := range h.Loaded {
 		names = append(names, m.Name)
 		if m.Pinned {
@@ -283,9 +279,9 @@ func (p *pair) look() string {
 	}
 	slices.Sort(pins)
 	if h.Model != nil {
-		recent = *h.Model
+		latest = *h.Model
 	}
-	return fmt.Sprintf("%v, most recent %q, pinned %v", names, recent, pins)
+	return fmt.Sprintf("%v, loaded last %q, pinned %v", names, latest, pins)
 }
 
 func (p *pair) note(call string) { p.history = append(p.history, call) }
