@@ -39,7 +39,7 @@ func TestMM(t *testing.T) {
 	}
 	defer rdb.Close()
 	sig := hex16(m.Signature())
-	if err := rdb.HSet(t.Context(), "mm:main:"+sig+":00000000000000aa", "digest", strings.Repeat("x", 2048)).Err(); err != nil {
+	if err := rdb.Set(t.Context(), "mm:main:"+sig+":"+strings.Repeat("a", 64), strings.Repeat("x", 2048), 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	counts := state.NewUsageReporter(store)

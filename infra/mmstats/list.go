@@ -1,6 +1,6 @@
 // Package mmstats looks at the encoder cache from outside: which models have entries in Redis, how many, and how large
-// ([List]); and what the cache did for each model ([ReadStats]). Package runner/mmcache writes both: the entries as hashes
-// mm:<pool>:<signature>:<key>, the last two 16 hex digits, the rest as counters of the pool's statistics.
+// ([List]); and what the cache did for each model ([ReadStats]). Package runner/mmcache writes both: the entries as
+// strings mm:<pool>:<signature>:<identity>, the last two in hex, the rest as counters of the pool's statistics.
 package mmstats
 
 import (
@@ -29,7 +29,7 @@ const scanCount = 500 // keys a step
 // a time, so it is for people, not for hot paths; entries that come or go meanwhile may be missed. Any error of Redis
 // ends it.
 func List(ctx context.Context, rdb redis.UniversalClient, pool string) ([]Usage, error) {
-	entryRE := regexp.MustCompile(`^mm:` + regexp.QuoteMeta(pool) + `:([0-9a-f]{16}):[0-9a-f]{16}$`)
+	entryRE := regexp.MustCompile(`^mm:` + regexp.QuoteMeta(pool) + `:([0-9a-f]{16}):[0-9a-f]{64}$`)
 	var mu sync.Mutex
 	bySig := map[uint64]Usage{}
 	node := func(ctx context.Context, c *redis.Client) error {
@@ -39,10 +39,10 @@ func List(ctx context.Context, rdb redis.UniversalClient, pool string) ([]Usage,
 				return err
 			}
 			keys = slices.DeleteFunc(keys, func(k string) bool { return !entryRE.MatchString(k) })
-			entries, sizes := make([]*redis.IntCmd, len(keys)), make([]*redis.IntCmd, len(keys))
+			sizes := make([]*redis.IntCmd, len(keys))
 			if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
 				for i, k := range keys {
-					entries[i], sizes[i] = p.HLen(ctx, k), p.MemoryUsage(ctx, k)
+					sizes[i] = p.MemoryUsage(ctx, k)
 				}
 				return nil
 			}); err != nil && !errors.Is(err, redis.Nil) { // of a key that has gone
@@ -50,9 +50,12 @@ func List(ctx context.Context, rdb redis.UniversalClient, pool string) ([]Usage,
 			}
 			mu.Lock()
 			for i, k := range keys {
+				if sizes[i].Err() != nil {
+					continue
+				}
 				sig, _ := strconv.ParseUint(entryRE.FindStringSubmatch(k)[1], 16, 64)
 				u := bySig[sig]
-				bySig[sig] = Usage{sig, u.Entries + int(entries[i].Val()), u.Bytes + sizes[i].Val()}
+				bySig[sig] = Usage{sig, u.Entries + 1, u.Bytes + sizes[i].Val()}
 			}
 			mu.Unlock()
 			if cursor = next; cursor == 0 {

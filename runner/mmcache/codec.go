@@ -25,7 +25,7 @@ type Entry struct {
 //	[12:16]  number of chunks n
 //	[16:16+4n] tokens of each chunk
 //	…        32-bit floats
-//	last 32  HMAC-SHA256 over the Redis key's name, a zero byte, the field, and all of the above
+//	last 32  HMAC-SHA256 over the Redis key's name, a zero byte, and all of the above
 const (
 	valueFormat = 2
 	fixedHeader = 16
@@ -54,9 +54,8 @@ func newCodec(pool string, secret []byte) entryCodec {
 
 func (c entryCodec) mac(sig Sig, id Ident, body []byte) []byte {
 	m := hmac.New(sha256.New, c.key)
-	_, _ = m.Write([]byte(redisKey(c.pool, sig, id.Key)))
+	_, _ = m.Write([]byte(redisKey(c.pool, sig, id)))
 	_, _ = m.Write([]byte{0})
-	_, _ = m.Write(id.Field[:])
 	_, _ = m.Write(body)
 	return m.Sum(nil)
 }

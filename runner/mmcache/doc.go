@@ -5,15 +5,14 @@
 // process over a unix socket (PROTOCOL.md). Entries are stored in two tiers: a [Server]'s memory, which keeps the most
 // recently used within [Config.Bytes], and Redis, which all hosts share:
 //
-//	mm:<pool>:<signature>:<key>   hash, expires   field: SHA-256 in hex → value, see codec.go
-//	mm:<pool>:used                hash, expires   hour since 1970 → bytes written in it, for the quota
+//	mm:<pool>:<signature>:<identity>   string, expires   see codec.go; the identity is in hex
+//	mm:<pool>:used                     hash, expires     hour since 1970 → bytes written in it, for the quota
 //
 // What holds:
 //
-//   - An entry is served only for the input it was made from. The 64-bit key only finds a hash. The field is a SHA-256
-//     over pool, tenant, model, the contents of the projector file, the engine's program and its libraries, the
-//     engine's arguments, and the medium's kind, size, content and layout ([Namespace.Ident]). The value carries a MAC
-//     over key, field and floats. Media whose keys collide get two fields, and both stay.
+//   - An entry is served only for the input it was made from. Its identity is a SHA-256 over pool, tenant, model, the
+//     contents of the projector file, the engine's program and its libraries, the engine's arguments, and the medium's
+//     kind, size, content and layout ([Namespace.Ident]). The value carries a MAC over the key's name and the floats.
 //   - The file contents are those that the engine read at its start. They are hashed during the start, once for each
 //     state of a file; if a file changes meanwhile, the engine runs uncached. Replacing a file later affects only the
 //     next start.

@@ -9,7 +9,7 @@ import "sync"
 // which ends only with a later encode, perhaps one on the waiter's own thread.
 type encodings struct {
 	mu sync.Mutex
-	m  map[field]*encoding
+	m  map[Ident]*encoding
 }
 
 type encoding struct {
@@ -18,27 +18,27 @@ type encoding struct {
 	done    chan struct{} // closed by whoever removes the encoding from the map
 }
 
-// begin records that s encodes f and returns true, or returns the encoding by another session and false.
-func (n *encodings) begin(f field, s *session, partial bool) (*encoding, bool) {
+// begin records that s encodes id and returns true, or returns the encoding by another session and false.
+func (n *encodings) begin(id Ident, s *session, partial bool) (*encoding, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if other, ok := n.m[f]; ok {
+	if other, ok := n.m[id]; ok {
 		return other, false
 	}
 	if n.m == nil {
-		n.m = map[field]*encoding{}
+		n.m = map[Ident]*encoding{}
 	}
 	e := &encoding{by: s, partial: partial, done: make(chan struct{})}
-	n.m[f] = e
+	n.m[id] = e
 	return e, true
 }
 
-// end ends the encoding of f if it is by s.
-func (n *encodings) end(f field, s *session) {
+// end ends the encoding of id if it is by s.
+func (n *encodings) end(id Ident, s *session) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if e, ok := n.m[f]; ok && e.by == s {
-		delete(n.m, f)
+	if e, ok := n.m[id]; ok && e.by == s {
+		delete(n.m, id)
 		close(e.done)
 	}
 }
@@ -47,18 +47,18 @@ func (n *encodings) end(f field, s *session) {
 func (n *encodings) endAll(s *session) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for f, e := range n.m {
+	for id, e := range n.m {
 		if e.by == s {
-			delete(n.m, f)
+			delete(n.m, id)
 			close(e.done)
 		}
 	}
 }
 
-// has reports whether s encodes f.
-func (n *encodings) has(f field, s *session) bool {
+// has reports whether s encodes id.
+func (n *encodings) has(id Ident, s *session) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e, ok := n.m[f]
+	e, ok := n.m[id]
 	return ok && e.by == s
 }

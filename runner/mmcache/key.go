@@ -4,17 +4,11 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"hash"
 	"io"
-
-	"github.com/zeebo/xxh3"
 )
 
 // A Sig is a model's signature. infra/catalog computes it from the model's stable id, once per load.
 type Sig uint64
-
-// A Key is the 64-bit part of a medium's identity: it finds an entry but proves nothing.
-type Key uint64
 
 // A Kind is the kind of a medium.
 type Kind uint8
@@ -32,23 +26,9 @@ type Media struct {
 	A, B uint32
 }
 
-const (
-	headerVersion = 2
-	headerSize    = 20
-)
-
-// Header returns what a key hashes before the media bytes.
-func (m Media) Header(sig Sig) [headerSize]byte {
-	h := [headerSize]byte{0: headerVersion, 1: byte(m.Kind)}
-	binary.LittleEndian.PutUint32(h[4:], m.A)
-	binary.LittleEndian.PutUint32(h[8:], m.B)
-	binary.LittleEndian.PutUint64(h[12:], uint64(sig))
-	return h
-}
-
-// redisKey returns the name of the hash that holds a pool's entries of a key.
-func redisKey(pool string, sig Sig, k Key) string {
-	return fmt.Sprintf("mm:%s:%016x:%016x", pool, uint64(sig), uint64(k))
+// redisKey returns the name of a medium's entry.
+func redisKey(pool string, sig Sig, id Ident) string {
+	return fmt.Sprintf("mm:%s:%016x:%x", pool, uint64(sig), id[:])
 }
 
 // A Layout is the shape of an encoder's output for one medium: Width is the floats per token, Tokens the tokens of
@@ -90,18 +70,14 @@ type Namespace struct {
 	Sig     Sig    // of Model
 }
 
-// An Ident names one medium's entry: Key finds it, Field proves it.
-type Ident struct {
-	Key   Key
-	Field [sha256.Size]byte
-}
+// An Ident names one medium's entry: a SHA-256 over everything that must agree before a result may be reused.
+type Ident [sha256.Size]byte
 
-// identFormat is the version in the strong digest. A new version separates new entries from old ones.
+// identFormat is the version in an identity. A new version separates new entries from old ones.
 const identFormat = 2
 
-// Ident returns the identity of a medium, given its key and the SHA-256 of its raw bytes. The field is a SHA-256 over
-// everything that must agree before a result may be reused.
-func (s Namespace) Ident(k Key, m Media, content [sha256.Size]byte, l Layout) Ident {
+// Ident returns the identity of a medium, given the SHA-256 of its raw bytes.
+func (s Namespace) Ident(m Media, content [sha256.Size]byte, l Layout) Ident {
 	h := sha256.New()
 	part := func(tag byte, data []byte) { writePart(h, tag, data) }
 	u32 := func(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
@@ -120,31 +96,16 @@ func (s Namespace) Ident(k Key, m Media, content [sha256.Size]byte, l Layout) Id
 	}
 	part(10, tokens)
 	part(11, []byte(s.Tenant))
-	id := Ident{Key: k}
-	h.Sum(id.Field[:0])
-	return id
+	return Ident(h.Sum(nil))
 }
 
-// hashMedia reads n raw bytes and returns their key and digest. buf is scratch space.
-func hashMedia(sig Sig, m Media, r io.Reader, n int64, buf []byte) (Key, [sha256.Size]byte, error) {
-	header := m.Header(sig)
-	x, s := xxh3.New(), sha256.New()
-	_, _ = x.Write(header[:])
-	var sum [sha256.Size]byte
-	got, err := io.CopyBuffer(hashes{x, s}, io.LimitReader(r, n), buf)
-	if err != nil {
-		return 0, sum, err
+// hashMedia returns the digest of n raw bytes. buf is scratch space.
+func hashMedia(r io.Reader, n int64, buf []byte) (sum [sha256.Size]byte, err error) {
+	h := sha256.New()
+	got, err := io.CopyBuffer(h, io.LimitReader(r, n), buf)
+	if err == nil && got != n {
+		err = io.ErrUnexpectedEOF
 	}
-	if got != n {
-		return 0, sum, io.ErrUnexpectedEOF
-	}
-	s.Sum(sum[:0])
-	return Key(x.Sum64()), sum, nil
-}
-
-type hashes [2]hash.Hash
-
-func (h hashes) Write(p []byte) (int, error) {
-	_, _ = h[0].Write(p)
-	return h[1].Write(p)
+	h.Sum(sum[:0])
+	return sum, err
 }

@@ -2,8 +2,6 @@ package mmcache
 
 import (
 	"context"
-	_ "embed"
-	"encoding/hex"
 	"errors"
 	"log/slog"
 	"sync/atomic"
@@ -12,15 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-var (
-	//go:embed lua/get.lua
-	luaGet string
-	//go:embed lua/put.lua
-	luaPut string
-)
-
 const (
-	maxFields    = 8        // fields per key's hash
 	queueLen     = 256      // entries waiting to be written ...
 	queueBytes   = 64 << 20 // ... and their floats; what exceeds either limit is not written
 	writeTimeout = 2 * time.Second
@@ -58,33 +48,32 @@ func newL2(c Config, codec entryCodec, m *meters) *l2 {
 	}
 }
 
-func (s *l2) key(sig Sig, id Ident) string { return redisKey(s.codec.pool, sig, id.Key) }
+func (s *l2) key(sig Sig, id Ident) string { return redisKey(s.codec.pool, sig, id) }
 
-// get reads entries in one pipeline. Missing or refused entries are nil.
+// get reads entries in one pipeline, of each no more than a byte beyond the size that it must have. Missing or refused
+// entries are nil.
 func (s *l2) get(ctx context.Context, sig Sig, ids []Ident, layouts []Layout) []*Entry {
 	out := make([]*Entry, len(ids))
 	if len(ids) == 0 || !s.reads.Allow() {
 		return out
 	}
 	pipe := s.rdb.Pipeline()
-	cmds := make([]*redis.Cmd, len(ids))
+	cmds := make([]*redis.StringCmd, len(ids))
 	for i, id := range ids {
-		cmds[i] = pipe.Eval(ctx, luaGet, []string{s.key(sig, id)}, hex.EncodeToString(id.Field[:]), layouts[i].valueSize())
+		cmds[i] = pipe.GetRange(ctx, s.key(sig, id), 0, layouts[i].valueSize())
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	var failure error
 	for i, cmd := range cmds {
-		v, err := cmd.Result()
-		switch v := v.(type) {
-		case string:
-			s.m.redisRead.Add(len(v))
-			out[i] = s.decode(sig, ids[i], layouts[i], []byte(v))
-		case int64:
+		v, err := cmd.Bytes()
+		s.m.redisRead.Add(len(v))
+		switch {
+		case err != nil:
+			failure = err
+		case int64(len(v)) > layouts[i].valueSize():
 			s.m.refused[reasonSize].Inc()
-		default:
-			if err != nil && !errors.Is(err, redis.Nil) {
-				failure = err
-			}
+		case len(v) > 0:
+			out[i] = s.decode(sig, ids[i], layouts[i], v)
 		}
 	}
 	s.reads.record(failure)
@@ -135,7 +124,7 @@ func (s *l2) run(ctx context.Context) {
 	}
 }
 
-// write writes an entry, if the quota and the key's hash have room for it.
+// write writes an entry, if the quota has room for it.
 func (s *l2) write(ctx context.Context, p put) error {
 	if !s.writes.Allow() {
 		return errors.New("no answer of Redis lately")
@@ -152,12 +141,7 @@ func (s *l2) write(ctx context.Context, p put) error {
 		s.m.refused[reasonQuota].Inc()
 		return nil
 	}
-	n, err := s.rdb.Eval(ctx, luaPut, []string{s.key(p.sig, p.id)}, hex.EncodeToString(p.id.Field[:]), v, s.ttl.Milliseconds(), maxFields).Int()
-	switch {
-	case err != nil:
-	case n < 0:
-		s.m.refused[reasonFields].Inc()
-	default:
+	if err = s.rdb.Set(ctx, s.key(p.sig, p.id), v, s.ttl).Err(); err == nil {
 		s.m.redisWritten.Add(len(v))
 		s.log.Debug("encoder cache entry shared", "key", s.key(p.sig, p.id), "bytes", len(v))
 		err = s.quota.add(ctx, int64(len(v)))

@@ -2,12 +2,8 @@ package mmcache
 
 import (
 	"container/list"
-	"crypto/sha256"
 	"sync"
 )
-
-// field is the strong part of an identity. It covers the model too, and so suffices within this process.
-type field = [sha256.Size]byte
 
 // lru keeps the most recently used entries within a number of bytes. It is safe for concurrent use.
 type lru struct {
@@ -16,11 +12,11 @@ type lru struct {
 	mu    sync.Mutex
 	bytes int64
 	order *list.List // of *lruItem, most recently used first
-	items map[field]*list.Element
+	items map[Ident]*list.Element
 }
 
 type lruItem struct {
-	field field
+	id    Ident
 	entry *Entry
 }
 
@@ -28,15 +24,15 @@ type lruItem struct {
 const entryOverhead = 512
 
 func newLRU(limit int64) *lru {
-	return &lru{limit: limit, order: list.New(), items: map[field]*list.Element{}}
+	return &lru{limit: limit, order: list.New(), items: map[Ident]*list.Element{}}
 }
 
 func (e *Entry) cost() int64 { return int64(len(e.Floats)) + entryOverhead }
 
-func (l *lru) get(f field) *Entry {
+func (l *lru) get(id Ident) *Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	el, ok := l.items[f]
+	el, ok := l.items[id]
 	if !ok {
 		return nil
 	}
@@ -45,24 +41,24 @@ func (l *lru) get(f field) *Entry {
 }
 
 // put stores an entry. An entry that exceeds the limit by itself is not stored and evicts no others.
-func (l *lru) put(f field, e *Entry) {
+func (l *lru) put(id Ident, e *Entry) {
 	if e.cost() > l.limit {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if el, ok := l.items[f]; ok {
+	if el, ok := l.items[id]; ok {
 		l.bytes += e.cost() - el.Value.(*lruItem).entry.cost()
 		el.Value.(*lruItem).entry = e
 		l.order.MoveToFront(el)
 	} else {
-		l.items[f] = l.order.PushFront(&lruItem{f, e})
+		l.items[id] = l.order.PushFront(&lruItem{id, e})
 		l.bytes += e.cost()
 	}
 	for l.bytes > l.limit {
 		last := l.order.Back()
 		item := l.order.Remove(last).(*lruItem)
-		delete(l.items, item.field)
+		delete(l.items, item.id)
 		l.bytes -= item.entry.cost()
 	}
 }

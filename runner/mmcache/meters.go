@@ -8,7 +8,6 @@ type reason int
 const (
 	reasonSize     reason = iota // larger than any valid entry
 	reasonInvalid                // cut, changed, of another shape or pool
-	reasonFields                 // the key's hash is full
 	reasonQuota                  // the pool's share of Redis is full
 	reasonQueue                  // too many queued writes
 	reasonIdentity               // the engine's encoder, or the tenant of the request, is unknown
@@ -18,7 +17,7 @@ const (
 
 // String returns the reason as a metric label.
 func (r reason) String() string {
-	return [...]string{"size", "invalid", "fields", "quota", "queue", "identity", "protocol"}[r]
+	return [...]string{"size", "invalid", "quota", "queue", "identity", "protocol"}[r]
 }
 
 // A tier says where a hit was found.

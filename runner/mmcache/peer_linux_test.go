@@ -61,8 +61,7 @@ func rawRequest(o op, it item, waitMS uint32) []byte {
 	binary.LittleEndian.PutUint32(p[12:], it.encodeUS)
 	binary.LittleEndian.PutUint64(p[16:], it.offset)
 	binary.LittleEndian.PutUint64(p[24:], it.bytes)
-	binary.LittleEndian.PutUint64(p[32:], uint64(it.ident.Key))
-	copy(p[40:], it.ident.Field[:])
+	copy(p[32:], it.ident[:])
 	for _, t := range it.layout.Tokens {
 		b = binary.LittleEndian.AppendUint32(b, t)
 	}
@@ -111,8 +110,7 @@ func (e *engineEnd) receive(t testing.TB, want Layout) answer {
 	}
 	p := b[headerLen:]
 	a := answer{result: lookupResult(p[0])}
-	a.ident.Key = Key(binary.LittleEndian.Uint64(p[24:]))
-	copy(a.ident.Field[:], p[32:])
+	copy(a.ident[:], p[24:])
 	if oobn > 0 {
 		m, err := syscall.ParseSocketControlMessage(oob[:oobn])
 		if err != nil {

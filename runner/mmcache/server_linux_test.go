@@ -115,7 +115,7 @@ func TestLead(t *testing.T) {
 	// What no look-up named is neither led nor stored, and counted; nor is another layout, of as many floats, of what one named.
 	id = leader.lookup(t, m, []byte{4}, v.Layout).ident
 	forged, slices := id, Layout{v.Width, []uint32{1, 2}}
-	forged.Field[0]++
+	forged[0]++
 	refused := s.m.refused[reasonProtocol].Get()
 	if got := leader.acquire(t, m, forged, v.Layout, 0); got.result != resultBusy {
 		t.Errorf("an identity that an engine made up: %d", got.result)
@@ -175,7 +175,7 @@ func TestLargeMedia(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	raw := inTime{ctx, io.NewSectionReader(f, 0, 1<<40)}
-	if _, _, err := hashMedia(1, Media{}, raw, 1<<40, make([]byte, hashBuffer)); !errors.Is(err, context.Canceled) {
+	if _, err := hashMedia(raw, 1<<40, make([]byte, hashBuffer)); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

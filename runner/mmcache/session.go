@@ -72,7 +72,7 @@ func (x *session) handle(r *request) error {
 		return x.store(r)
 	}
 	for _, it := range r.items { // opAbandon
-		x.a.s.encodings.end(it.ident.Field, x)
+		x.a.s.encodings.end(it.ident, x)
 	}
 	return nil
 }
@@ -114,17 +114,17 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	var layouts []Layout
 	for i, it := range r.items {
 		raw := io.NewSectionReader(r.file, int64(it.offset), int64(it.bytes))
-		k, sum, err := hashMedia(space.Sig, it.media, inTime{ctx, raw}, int64(it.bytes), x.buf)
+		sum, err := hashMedia(inTime{ctx, raw}, int64(it.bytes), x.buf)
 		if ctx.Err() != nil { // the engine waits no longer
 			return answers, nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errProtocol, err)
 		}
-		id := space.Ident(k, it.media, sum, it.layout)
+		id := space.Ident(it.media, sum, it.layout)
 		answers[i].ident = id
 		x.a.remember(id, it.layout)
-		if e := s.l1.get(id.Field); e != nil {
+		if e := s.l1.get(id); e != nil {
 			x.hit(&answers[i], e, tierMemory)
 			continue
 		}
@@ -138,7 +138,7 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	}
 	for j, e := range s.l2.get(ctx, space.Sig, ids, layouts) {
 		if e != nil {
-			s.l1.put(ids[j].Field, e)
+			s.l1.put(ids[j], e)
 			x.hit(&answers[far[j]], e, tierRedis)
 		}
 	}
@@ -162,7 +162,7 @@ func (r inTime) Read(p []byte) (int, error) {
 func (x *session) hit(a *answer, e *Entry, t tier) {
 	a.result, a.entry = resultHit, e
 	x.a.hit(t, e)
-	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.model, "key", redisKey(x.a.namespace.Pool, x.a.namespace.Sig, a.ident.Key), "bytes", len(e.Floats))
+	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.model, "key", redisKey(x.a.namespace.Pool, x.a.namespace.Sig, a.ident), "bytes", len(e.Floats))
 }
 
 func (x *session) miss(a *answer, v lookupResult) {
@@ -188,18 +188,18 @@ func (x *session) acquire(r *request) []answer {
 			x.miss(a, resultBusy)
 			return
 		}
-		if other, ok := s.encodings.begin(it.ident.Field, x, it.partial); !ok {
+		if other, ok := s.encodings.begin(it.ident, x, it.partial); !ok {
 			others[i] = other
 			return
 		}
 		delete(others, i)
-		if e := s.l1.get(it.ident.Field); e != nil && e.Bytes() == it.layout.Bytes() {
-			s.encodings.end(it.ident.Field, x)
+		if e := s.l1.get(it.ident); e != nil && e.Bytes() == it.layout.Bytes() {
+			s.encodings.end(it.ident, x)
 			x.hit(a, e, tierMemory)
 			return
 		}
 		if it.layout.Bytes() > s.cfg.MaxEntry { // nothing to wait for
-			s.encodings.end(it.ident.Field, x)
+			s.encodings.end(it.ident, x)
 			x.miss(a, resultBusy)
 			return
 		}
@@ -231,12 +231,12 @@ func (x *session) acquire(r *request) []answer {
 func (x *session) store(r *request) error {
 	s := x.a.s
 	it := r.items[0]
-	defer s.encodings.end(it.ident.Field, x)
+	defer s.encodings.end(it.ident, x)
 	size := it.layout.Bytes()
 	if r.file == nil || len(r.items) != 1 || int64(it.bytes) != size {
 		return errProtocol
 	}
-	if !s.encodings.has(it.ident.Field, x) || !x.a.knows(it.ident, it.layout) {
+	if !s.encodings.has(it.ident, x) || !x.a.knows(it.ident, it.layout) {
 		s.m.refused[reasonProtocol].Inc()
 		return nil
 	}
@@ -248,12 +248,12 @@ func (x *session) store(r *request) error {
 	if _, err := io.ReadFull(io.NewSectionReader(r.file, int64(it.offset), size), e.Floats); err != nil {
 		return fmt.Errorf("%w: %w", errProtocol, err)
 	}
-	s.l1.put(it.ident.Field, e)
+	s.l1.put(it.ident, e)
 	if s.l2 != nil {
 		s.l2.put(x.a.namespace.Sig, it.ident, e)
 	}
 	s.m.stores.Inc()
-	s.cfg.Log.Debug("encoder cache insert", "model", x.a.model, "key", redisKey(x.a.namespace.Pool, x.a.namespace.Sig, it.ident.Key),
+	s.cfg.Log.Debug("encoder cache insert", "model", x.a.model, "key", redisKey(x.a.namespace.Pool, x.a.namespace.Sig, it.ident),
 		"bytes", size, "encode", e.EncodeTime)
 	return nil
 }

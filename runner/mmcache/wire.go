@@ -12,11 +12,11 @@ import (
 
 // Messages of PROTOCOL.md.
 const (
-	wireMagic  = 0x324d4d52
+	wireMagic  = 0x334d4d52
 	requestLen = 32 // header of a request
 	headerLen  = 16 // of an answer
-	itemLen    = 72
-	answerLen  = 64
+	itemLen    = 64
+	answerLen  = 56
 	maxMedia   = 64
 	replyBit   = 0x80
 	floatAlign = 64 // alignment of each medium's floats in a reply
@@ -98,8 +98,7 @@ func (r *request) parse(body []byte, count, chunks int, width uint32) error {
 		it.partial = b[1]&flagPartial != 0
 		it.encodeUS = binary.LittleEndian.Uint32(b[12:])
 		it.offset, it.bytes = binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])
-		it.ident.Key = Key(binary.LittleEndian.Uint64(b[32:]))
-		copy(it.ident.Field[:], b[40:itemLen])
+		it.ident = Ident(b[32:itemLen])
 		it.layout = Layout{width, tokens[:n:n]}
 		tokens = tokens[n:]
 		if (it.media.Kind != Image && it.media.Kind != Audio) || it.layout.Bytes() == 0 || it.offset > 1<<40 || it.bytes > 1<<40 {
@@ -184,8 +183,7 @@ func writeReply(c *net.UnixConn, o op, answers []answer) error {
 	for i, a := range answers {
 		p := b[headerLen+i*answerLen:]
 		p[0] = byte(a.result)
-		binary.LittleEndian.PutUint64(p[24:], uint64(a.ident.Key))
-		copy(p[32:answerLen], a.ident.Field[:])
+		copy(p[24:answerLen], a.ident[:])
 		if a.entry == nil {
 			continue
 		}

@@ -93,15 +93,13 @@ func TestEncoderCache(t *testing.T) {
 		}
 		return string(got.Choices[0].Logprobs.Content)
 	}
-	// entries are the values in Redis by key and field; there are to be n of them soon.
+	// entries are the values in Redis by key; there are to be n of them soon.
 	entries := func(n int) map[string]string {
 		t.Helper()
 		for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
 			out := map[string]string{}
 			for _, k := range rdb.Keys(t.Context(), "mm:main:*:*").Val() {
-				for f, v := range rdb.HGetAll(t.Context(), k).Val() {
-					out[k+" "+f] = v
-				}
+				out[k] = rdb.Get(t.Context(), k).Val()
 			}
 			if len(out) == n {
 				return out
@@ -150,8 +148,7 @@ func TestEncoderCache(t *testing.T) {
 	}
 	slices.Sort(ats)
 	for i, at := range ats {
-		key, field, _ := strings.Cut(at, " ")
-		if err := rdb.HSet(t.Context(), key, field, all[ats[(i+1)%len(ats)]]).Err(); err != nil {
+		if err := rdb.Set(t.Context(), at, all[ats[(i+1)%len(ats)]], 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}

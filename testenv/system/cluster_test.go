@@ -85,7 +85,7 @@ func TestCluster(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &report); err != nil || len(report.Hosts) != 1 || report.Hosts[0].Models == 0 {
 			t.Errorf("warmer: %v\n%s", err, out)
 		}
-		if err := w.Rdb.HSet(t.Context(), "mm:main:00000000000000aa:0000000000000001", "f", "12345").Err(); err != nil {
+		if err := w.Rdb.Set(t.Context(), "mm:main:00000000000000aa:"+strings.Repeat("0", 64), "12345", 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		if out := command(t, cluster, "gateway", "mm"); !strings.Contains(out, "00000000000000aa  1") {

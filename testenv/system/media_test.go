@@ -279,7 +279,7 @@ func (v *viewer) signature(model string) string {
 	return ""
 }
 
-// entries are the values in Redis of a signature, of all with "", by key and field.
+// entries are the values in Redis of a signature, of all with "", by key.
 func (v *viewer) entries(sig string) map[string]string {
 	v.T.Helper()
 	out := map[string]string{}
@@ -288,9 +288,7 @@ func (v *viewer) entries(sig string) map[string]string {
 		v.T.Fatal(err)
 	}
 	for _, k := range keys {
-		for f, value := range v.Rdb.HGetAll(v.T.Context(), k).Val() {
-			out[k+" "+f] = value
-		}
+		out[k] = v.Rdb.Get(v.T.Context(), k).Val()
 	}
 	return out
 }
@@ -300,11 +298,10 @@ func (v *viewer) corrupt(sig string) map[string]string {
 	v.T.Helper()
 	bad := v.entries(sig)
 	for at, value := range bad {
-		key, field, _ := strings.Cut(at, " ")
 		changed := []byte(value)
 		changed[len(changed)-1] ^= 1
 		bad[at] = string(changed)
-		if err := v.Rdb.HSet(v.T.Context(), key, field, bad[at]).Err(); err != nil {
+		if err := v.Rdb.Set(v.T.Context(), at, bad[at], 0).Err(); err != nil {
 			v.T.Fatal(err)
 		}
 	}

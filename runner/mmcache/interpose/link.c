@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAGIC 0x324d4d52u /* "RMM2" */
+#define MAGIC 0x334d4d52u /* "RMM3" */
 #define REPLY 0x80u
 #define IDLE 8          /* connections kept */
 #define FAILURES 3      /* in a row, before the runner is left alone for a while */
@@ -35,7 +35,7 @@ struct reply_header {
 };
 
 _Static_assert(sizeof(struct request_header) == 32 && sizeof(struct reply_header) == 16, "layout");
-_Static_assert(sizeof(struct mm_item) == 72 && sizeof(struct mm_answer) == 64, "layout");
+_Static_assert(sizeof(struct mm_item) == 64 && sizeof(struct mm_answer) == 56, "layout");
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static int idle[IDLE];

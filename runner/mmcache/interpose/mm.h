@@ -14,7 +14,7 @@
 
 #define MM_MAX_MEDIA 64    /* media of one call */
 #define MM_MAX_CHUNKS 4096 /* chunks of one call */
-#define MM_IDENT 40        /* bytes of an identity */
+#define MM_IDENT 32        /* bytes of an identity */
 
 enum { MM_TEXT = 0, MM_IMAGE = 1, MM_AUDIO = 2 }; /* chunk types of libmtmd, and the protocol's kinds */
 
