@@ -145,7 +145,7 @@ func (s *Service) streamLogs(r *web.Request, only string) error {
 	}
 	ctx, cancel := context.WithCancel(s.cfg.Life)
 	watch := r.Watch(cancel)
-	f := &follower{s: s, id: r.ID, only: only, lines: make(chan []byte, 64), ended: make(chan logSource)}
+	f := &follower{s: s, id: r.ID, only: only, lines: make(chan []byte, 64), ended: make(chan followed)}
 	history := !r.Asks("no-history") // the request is recycled before the stream runs
 	r.Answered(fasthttp.StatusOK)
 	r.Ctx.SetStatusCode(fasthttp.StatusOK)
@@ -164,28 +164,36 @@ type follower struct {
 	id    string // of the request
 	only  string // the source that is followed, "" for all
 	lines chan []byte
-	ended chan logSource // that are gone
+	ended chan followed
 	work  sync.WaitGroup
 }
 
-// followAgain is the pause before a log that broke off is followed again.
-const followAgain = time.Second
+// followed is a source that is not followed any more, and whether it was read.
+type followed struct {
+	source [2]string // its key
+	read   bool
+}
+
+// lookAgain is the pause between two looks for sources that are new, or broke off.
+const lookAgain = time.Second
 
 // run writes lines until ctx ends or the reader is gone, and waits for its goroutines. What starts later is followed from its
-// start.
+// start, and what breaks off is followed again, without the lines that were read.
 func (f *follower) run(ctx context.Context, w *bufio.Writer, history bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer f.work.Wait()
 	defer cancel()
-	open := map[[2]string]bool{} // name and life of the sources that are followed
+	look := time.NewTicker(lookAgain)
+	defer look.Stop()
+	open, read := map[[2]string]bool{}, map[[2]string]bool{} // by key: what is followed, and what needs no past
 	for {
-		changed := f.s.cfg.Mirror.Changed()
 		for _, src := range logSources(f.s.cfg.Mirror.Snapshot()) {
-			if open[src.key()] || f.only != "" && f.only != src.name {
+			key := src.key()
+			if open[key] || f.only != "" && f.only != src.name {
 				continue
 			}
-			open[src.key()] = true
-			past := history
+			open[key], read[key] = true, read[key] || !history
+			past := !read[key]
 			f.work.Go(func() { f.follow(ctx, src, past) })
 		}
 		history = true
@@ -193,10 +201,11 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer, history bool) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-changed:
+			case <-look.C:
 				waits = false
 			case src := <-f.ended:
-				delete(open, src.key())
+				delete(open, src.source)
+				read[src.source] = read[src.source] || src.read
 			case line := <-f.lines:
 				_, _ = w.Write(line)
 				if len(f.lines) == 0 && w.Flush() != nil {
@@ -207,23 +216,15 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer, history bool) {
 	}
 }
 
-// follow reads a log until it is gone. One that breaks off is followed again, without the lines that were read.
+// follow reads a log until it ends or breaks off.
 func (f *follower) follow(ctx context.Context, src logSource, history bool) {
 	if src.host == nil {
 		f.followRing(ctx, f.s.cfg.Ring, history)
 		return
 	}
-	for there := true; there; {
-		history = !f.followRunner(ctx, src, history) && history
-		select {
-		case <-time.After(followAgain):
-		case <-ctx.Done():
-			return
-		}
-		there = slices.ContainsFunc(logSources(f.s.cfg.Mirror.Snapshot()), func(o logSource) bool { return o.key() == src.key() })
-	}
+	read := f.followRunner(ctx, src, history)
 	select {
-	case f.ended <- src:
+	case f.ended <- followed{src.key(), read}:
 	case <-ctx.Done():
 	}
 }

@@ -24,8 +24,6 @@ var runtimeSettings = map[string]func(s *Service, name string, raw json.RawMessa
 	"ctx_size":          checkContext,
 	recipe.LlamaCpp:     (*Service).checkBackend,
 	"whispercpp":        (*Service).checkBackend,
-	"sdcpp":             (*Service).checkBackend,
-	"flm":               (*Service).checkBackend,
 }
 
 // checkLimits checks for a limit for all types, or an object of limits by type.

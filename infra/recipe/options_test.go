@@ -246,27 +246,6 @@ func FuzzSplitArgs(f *testing.F) {
 	})
 }
 
-func FuzzParse(f *testing.F) {
-	f.Add([]byte("x: {command: [a, [b, '{model}']], types: llm, health_path: /h}"))
-	f.Add([]byte("a: {inherit: llamacpp}\nb: {inherit: a, options: {n: {kind: int, default: 1}}}"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		over, err := Parse(data)
-		if err != nil {
-			return
-		}
-		set, err := Shipped().With(over)
-		if err != nil {
-			return
-		}
-		for name, r := range set { // whatever was accepted is usable
-			if r.Name != name || r.Program() == "" || len(r.Types) == 0 {
-				t.Errorf("accepted %+v", r)
-			}
-			r.Effective(Layers{})
-		}
-	})
-}
-
 // TestOnlyTheOperatorSetsTexts: what takes any text is for the models file and the runner's flags; an empty text from
 // elsewhere sets nothing.
 func TestOnlyTheOperatorSetsTexts(t *testing.T) {

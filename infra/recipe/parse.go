@@ -35,14 +35,10 @@ var parsed = sync.OnceValue(func() map[string]Recipe {
 	return over
 })
 
-// Parse reads a mapping of recipe names to recipes, or to the fields that differ from the recipe of that name. It
-// refuses unknown fields with their line number. The recipes that it returns are not complete yet: see [Set.With].
+// Parse reads a mapping of recipe names to recipes, or to the fields that differ from the recipe of that name. The recipes
+// that it returns are not complete yet: see [Set.With]. It is for the shipped recipes and for tests; package catalog reads
+// those of a models file.
 func Parse(data []byte) (out map[string]Recipe, err error) {
-	defer func() {
-		if v := recover(); v != nil { // go-yaml v1.19.2 panics on a tag where it expects a list
-			out, err = nil, fmt.Errorf("recipes: the text cannot be read as YAML: %v", v)
-		}
-	}()
 	if err := yaml.UnmarshalWithOptions(data, &out, yaml.Strict()); err != nil {
 		return nil, fmt.Errorf("recipes: %w", err)
 	}
