@@ -2,7 +2,6 @@ package mmcache
 
 import (
 	"context"
-	_ "embed" // the script
 	"errors"
 	"log/slog"
 	"math"
@@ -14,9 +13,6 @@ import (
 
 	"reveille/infra/breaker"
 )
-
-//go:embed lua/used.lua
-var luaUsed string
 
 // quotaKey names a hash of the bytes that a pool wrote in each hour (hours since 1970). Whatever was written longer ago
 // than the time to live has expired, so the sum of the rest is an upper bound.
@@ -48,7 +44,7 @@ func hour(t time.Time) int64 { return t.Unix() / 3600 }
 // reserve reports whether n more bytes fit. If they do, it counts them as used until it next reads the sum.
 func (l *poolQuota) reserve(ctx context.Context, n int64) (bool, error) {
 	if time.Since(l.read) > quotaFresh {
-		used, err := l.rdb.Eval(ctx, luaUsed, []string{l.key}, hour(time.Now().Add(-l.ttl))).Int64()
+		used, err := l.usedSince(ctx, hour(time.Now().Add(-l.ttl)))
 		if err != nil {
 			return false, err
 		}
@@ -72,6 +68,25 @@ func (l *poolQuota) reserve(ctx context.Context, n int64) (bool, error) {
 	}
 	l.used += n
 	return true, nil
+}
+
+// usedSince sums the bytes that were written since an hour, and removes the counts of earlier hours and what is none.
+func (l *poolQuota) usedSince(ctx context.Context, oldest int64) (sum int64, err error) {
+	counts, err := l.rdb.HGetAll(ctx, l.key).Result()
+	var gone []string
+	for field, text := range counts {
+		at, noHour := strconv.ParseInt(field, 10, 64)
+		bytes, noCount := strconv.ParseInt(text, 10, 64)
+		if noHour != nil || noCount != nil || at < oldest || bytes < 0 {
+			gone = append(gone, field)
+			continue
+		}
+		sum += min(bytes, 1<<50)
+	}
+	if err == nil && len(gone) > 0 {
+		err = l.rdb.HDel(ctx, l.key, gone...).Err()
+	}
+	return sum, err
 }
 
 // memoryOf returns the bytes that Redis uses and its maxmemory, which is 0 if it has none or does not say. Of a
