@@ -100,7 +100,7 @@ func isIdle(r *Resident, now time.Time, byDefault time.Duration) bool {
 func sleepDue(h *Host, now time.Time, d Defaults) bool {
 	return len(h.Residents) == 0 && len(h.Queue) == 0 && len(h.OtherTickets) == 0 && h.Loading == "" && h.InFlight == 0 && h.Leases == 0 &&
 		!h.UpSince.IsZero() &&
-		elapsed(h.UpSince, now, max(0, d.HostMinUp)) &&
+		elapsed(h.UpSince, now, d.HostMinUp) &&
 		elapsed(Use(h.UpSince, h.Active), now, d.HostIdle)
 }
 

@@ -126,6 +126,7 @@ func TestIdleDefaults(t *testing.T) {
 		{"host at once", host, Defaults{}, 0, 1},
 		{"host never", host, Defaults{HostIdle: -1}, 0, 0},
 		{"host up too short", host, Defaults{HostMinUp: 2 * time.Hour}, 0, 0},
+		{"hosts stay up for ever", host, Defaults{HostMinUp: -1}, 0, 0},
 		{"host without activity since it is up", host, Defaults{HostIdle: time.Hour}, 0, 1},
 		{"unknown start", Host{Name: "h", State: Ready, Active: epoch.Add(-time.Hour)}, Defaults{}, 0, 0},
 	}

@@ -129,6 +129,7 @@ func TestAcquireVariants(t *testing.T) {
 		equal(t, "a background load stays", b.field("ticket:"+bg.Ticket, "state"), "queued")
 		w = state.Want{Gateway: "gw-2", Model: "bg"}
 		equal(t, "waiting for a background load", acquire(t, s, w).Ticket, bg.Ticket)
+		equal(t, "dropped though it is waited for", s.DropUnwaited(ctx, "sweep", bg.Ticket), state.ErrGone)
 		must(t, s.ReleaseTicket(ctx, "gw-2", bg.Ticket, false))
 		equal(t, "a background load stays", b.field("ticket:"+bg.Ticket, "state"), "queued")
 	})

@@ -154,6 +154,17 @@ func (s *Store) ReleaseTicket(ctx context.Context, gateway, ticket string, keep 
 	return err
 }
 
+// DropUnwaited drops a ticket for which nobody waits and whose load has not begun. ErrGone: there is no such ticket.
+func (s *Store) DropUnwaited(ctx context.Context, who, ticket string) error {
+	switch word, err := s.eval(ctx, "leave", who, ticket, Flag(false)); {
+	case err != nil:
+		return err
+	case word != "dropped":
+		return ErrGone
+	}
+	return nil
+}
+
 // RenewWake keeps the lease to wake a host. ErrAwake: the host is awake. ErrNotOwner: another has taken over.
 func (s *Store) RenewWake(ctx context.Context, host, token string) error {
 	return s.evalWord(ctx, "wake", host, token, "renew", WakeLease.Milliseconds(), "", "")

@@ -54,12 +54,13 @@ func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
 // counts.
 func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit time.Duration, copies ...*resident) {
 	h.mu.Lock()
+	busy := func(r *resident) bool { return t != nil && r.isLoaded() && !r.idleFor(t.Fields["only_idle_ms"]) }
+	if i := slices.IndexFunc(copies, busy); i >= 0 {
+		h.mu.Unlock()
+		h.reportOutcome(ctx, ticketOutcome{ticket: t.ID, out: failure(&Error{Code: rpc.CodeModelBusy, Message: "model " + copies[i].id + " is in use"})})
+		return
+	}
 	for _, r := range copies {
-		if t != nil && r.isLoaded() && !r.idleFor(t.Fields["only_idle_ms"]) {
-			h.mu.Unlock()
-			h.reportOutcome(ctx, ticketOutcome{ticket: t.ID, out: failure(&Error{Code: rpc.CodeModelBusy, Message: "model " + r.id + " is in use"})})
-			return
-		}
 		r.to(draining)
 	}
 	h.mu.Unlock()

@@ -146,11 +146,11 @@ func (s *stepped) ReleaseStop(ctx context.Context, host, who, token string) erro
 	return s.Store.ReleaseStop(ctx, host, who, token)
 }
 
-func (s *stepped) ReleaseTicket(ctx context.Context, gateway, ticket string, keep bool) error {
+func (s *stepped) DropUnwaited(ctx context.Context, who, ticket string) error {
 	if err := s.step(); err != nil {
 		return err
 	}
-	return s.Store.ReleaseTicket(ctx, gateway, ticket, keep)
+	return s.Store.DropUnwaited(ctx, who, ticket)
 }
 
 func (s *stepped) MarkLost(ctx context.Context, host string) error {

@@ -71,12 +71,9 @@ func (r *run) dropUnwaited(ctx context.Context, _ *state.Snapshot, h *state.Host
 			continue
 		}
 		a := Action{Kind: Drop, Host: h.Name, Model: t.Model, Reason: "nobody waits for ticket " + t.ID, Result: Done}
-		if !r.DryRun {
-			if err := r.store.ReleaseTicket(ctx, r.ID, t.ID, false); err != nil {
-				return err
-			}
+		if err := r.attempt(a, func() error { return r.store.DropUnwaited(ctx, r.ID, t.ID) }); err != nil {
+			return err
 		}
-		r.note(a)
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func (r *run) releaseAll(ctx context.Context, pending []pendingSleep) {
 func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 	var pending []pendingSleep
 	done := map[string]bool{}
-	err := r.decideOneByOne(ctx, func(s *state.Snapshot) (bool, error) {
+	err := r.decide(ctx, func(s *state.Snapshot) (bool, error) {
 		for _, p := range policy.Idle(r.view(s), r.now(s), r.Defaults).Sleep {
 			if done[p.Host] || !r.power.Can(p.Host) {
 				continue
@@ -76,7 +76,6 @@ func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 			}
 			done[p.Host] = true
 			pending = append(pending, pendingSleep{p.Host, token, p.Reason.String()})
-			return true, nil // the commit has changed the pool: decide again
 		}
 		return false, nil
 	})

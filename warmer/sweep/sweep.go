@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync"
 	"time"
 
 	"reveille/infra/catalog"
@@ -37,7 +38,7 @@ type Store interface {
 	All(ctx context.Context, table state.Setting) (map[string]string, error)
 	Set(ctx context.Context, table state.Setting, name, value string) error
 	Acquire(ctx context.Context, w state.Want) (state.Acquired, error)
-	ReleaseTicket(ctx context.Context, gateway, ticket string, keep bool) error
+	DropUnwaited(ctx context.Context, who, ticket string) error
 	ClaimWake(ctx context.Context, gateway, host string) (token string, err error)
 	RenewWake(ctx context.Context, host, token string) error
 	FailWake(ctx context.Context, host, token, code, message string) error
@@ -99,7 +100,7 @@ func (s Settings) withDefaults() Settings {
 // sweep.
 const staleTries = 5
 
-// run is one sweep. It belongs to one goroutine; each step waits for the goroutines that it starts.
+// run is one sweep. It belongs to one goroutine; each step waits for the goroutines that it starts, except for wakes.
 type run struct {
 	Settings
 	store     Store
@@ -109,6 +110,10 @@ type run struct {
 	catalog   *catalog.Catalog
 	idleTimes map[string]time.Duration // idle times set at run time, by model
 	report    *Report
+
+	wakes   sync.WaitGroup // in the background: a driver may take a minute, and no other host waits for it
+	wakesMu sync.Mutex
+	woken   []Action
 }
 
 // Run makes one sweep. The report lists what was done (with DryRun, what would be done) and why. It is also valid with
@@ -123,6 +128,10 @@ func Run(ctx context.Context, d Deps, s Settings) (Report, error) {
 		if err == nil {
 			err = step(ctx)
 		}
+	}
+	r.wakes.Wait()
+	for _, a := range r.woken {
+		r.note(a)
 	}
 	return *r.report, err
 }
@@ -155,9 +164,9 @@ func (r *run) prepare(ctx context.Context, d Deps) error {
 	return nil
 }
 
-// decideOneByOne makes decisions and commits them one by one, each on a fresh snapshot. next decides and commits one, and
-// reports whether there is more to do. After state.ErrStale it is called again.
-func (r *run) decideOneByOne(ctx context.Context, next func(*state.Snapshot) (more bool, err error)) error {
+// decide makes decisions and commits them. next decides on a snapshot, commits what that still shows as it is, and reports
+// whether there is more to do. After state.ErrStale it is called again.
+func (r *run) decide(ctx context.Context, next func(*state.Snapshot) (more bool, err error)) error {
 	for stale := 0; ; {
 		s, err := r.store.Snapshot(ctx)
 		if err != nil {

@@ -320,6 +320,66 @@ func (w brokenPower) Sleep(ctx context.Context, host string) error {
 	return w.switches.Sleep(ctx, host)
 }
 
+// slowPower has a host whose wake takes until another's machine is off.
+type slowPower struct {
+	switches
+	off chan struct{}
+}
+
+func (slowPower) Can(string) bool { return true }
+
+func (w slowPower) Wake(ctx context.Context, host string) error {
+	select {
+	case <-w.off:
+		return w.switches.Wake(ctx, host)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (w slowPower) Sleep(ctx context.Context, host string) error {
+	close(w.off)
+	return w.switches.Sleep(ctx, host)
+}
+
+// counted counts the reads of the whole pool.
+type counted struct {
+	*state.Store
+	reads int
+}
+
+func (c *counted) Snapshot(ctx context.Context) (*state.Snapshot, error) {
+	c.reads++
+	return c.Store.Snapshot(ctx)
+}
+
+func TestASlowWakeHoldsNobodyBack(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.publish(models + "warm:\n  - {model: paint, schedule: \"* * * * *\", for: 2h}\n")
+		p.boot("box")
+		p.after(time.Hour)
+		deps := p.deps(p.store)
+		deps.Power = func(*catalog.Catalog) sweep.Power { return slowPower{switches{p}, make(chan struct{})} }
+		defer p.living()()
+		r, err := sweep.Run(ctx, deps, settings)
+		p.must(err)
+		equal(t, "sweep", told(r), "warm far/paint queued, sleep box done, wake far done")
+	})
+}
+
+func TestDecisionsOfSeveralHostsShareOneRead(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.boot("box", "chat")
+		p.boot("far", "paint")
+		p.after(time.Hour)
+		store := &counted{Store: p.store}
+		r, err := sweep.Run(ctx, p.deps(store), settings)
+		p.must(err)
+		equal(t, "sweep", told(r), "unload box/chat queued, unload far/paint queued")
+		equal(t, "reads", store.reads, 6) // one for each step, and what the confirmation looks at
+	})
+}
+
 func TestTwoSweepsAtOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box", "chat", "embed")

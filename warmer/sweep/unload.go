@@ -13,10 +13,15 @@ import (
 // still idle by its own count.
 func (r *run) unload(ctx context.Context) error {
 	done := map[state.CopyID]bool{}
-	return r.decideOneByOne(ctx, func(s *state.Snapshot) (bool, error) {
+	return r.decide(ctx, func(s *state.Snapshot) (more bool, err error) {
+		changed := map[string]bool{} // hosts that the snapshot no longer shows as they are
 		for _, u := range policy.Idle(r.view(s), r.now(s), r.Defaults).Unload {
 			p := state.CopyID{Host: u.Host, Model: u.Model}
 			if done[p] {
+				continue
+			}
+			if changed[u.Host] {
+				more = true
 				continue
 			}
 			a := Action{Kind: Unload, Host: u.Host, Model: u.Model, Reason: u.Reason.String(), Result: Queued}
@@ -29,13 +34,10 @@ func (r *run) unload(ctx context.Context) error {
 					return true, err
 				}
 			}
-			done[p] = true
+			done[p], changed[u.Host] = true, !r.DryRun
 			r.note(a)
-			if !r.DryRun {
-				return true, nil // the ticket has changed the pool: decide again
-			}
 		}
-		return false, nil
+		return more, nil
 	})
 }
 

@@ -28,7 +28,7 @@ func (r *run) warmNow(now time.Time) map[string]bool {
 // warm queues a background load of every model that is wanted now and neither loaded nor queued.
 func (r *run) warm(ctx context.Context) error {
 	done := map[string]bool{}
-	return r.decideOneByOne(ctx, func(s *state.Snapshot) (bool, error) {
+	return r.decide(ctx, func(s *state.Snapshot) (bool, error) {
 		wanted := r.warmNow(r.now(s))
 		view := r.view(s)
 		models := placement.View{Catalog: r.catalog}
@@ -99,9 +99,18 @@ func (r *run) excludedHosts(s *state.Snapshot) map[string]string {
 	return out
 }
 
-// wakeHost wakes a host under its power lease. If the driver accepts, the lease is left to expire: either the runner
-// registers, or whoever then waits, a gateway or the next sweep, takes over.
+// wakeHost wakes a host under its power lease, in the background. If the driver accepts, the lease is left to expire: either
+// the runner registers, or whoever then waits, a gateway or the next sweep, takes over.
 func (r *run) wakeHost(ctx context.Context, host, token, reason string) {
+	r.wakes.Go(func() {
+		a := r.wakeNow(ctx, host, token, reason)
+		r.wakesMu.Lock()
+		defer r.wakesMu.Unlock()
+		r.woken = append(r.woken, a)
+	})
+}
+
+func (r *run) wakeNow(ctx context.Context, host, token, reason string) Action {
 	err := power.WithLease(ctx, r.PowerCall, func(ctx context.Context) error {
 		err := r.store.RenewWake(ctx, host, token)
 		if errors.Is(err, state.ErrAwake) {
@@ -120,7 +129,7 @@ func (r *run) wakeHost(ctx context.Context, host, token, reason string) {
 			_ = end(ctx, host, token, noCapacity, err.Error()) // an error means that another holds the lease by now
 		}
 	}
-	r.note(a)
+	return a
 }
 
 // noCapacity is the error table's code for a host that could not be woken.
