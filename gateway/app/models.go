@@ -45,7 +45,7 @@ func (m *models) withheld(id string) string { return (*m.left.Load())[id] }
 func (m *models) get() *catalog.Catalog { return m.current.Load() }
 
 // setFile takes over a new file.
-func (m *models) setFile(c *catalog.Catalog, warnings catalog.Warnings) {
+func (m *models) setFile(c *catalog.Catalog, warnings catalog.Problems) {
 	for _, w := range warnings {
 		m.log.Warn("warning in the models file", "warning", w.String())
 	}

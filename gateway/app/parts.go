@@ -37,7 +37,7 @@ func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, ac
 	p.keys.SharePool(g.usage)
 	g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e); g.models.onEvent(e); g.front.OnEvent(e) })
 	refuse := func(err error) { log.Error("models file is invalid; keeping the previous one", "error", err) }
-	g.watcher = catalog.NewWatcher(s.Models, time.Second, p.file, func(c *catalog.Catalog, w catalog.Warnings) {
+	g.watcher = catalog.NewWatcher(s.Models, time.Second, p.file, func(c *catalog.Catalog, w catalog.Problems) {
 		c, err := s.completed(c)
 		if err != nil {
 			refuse(err)

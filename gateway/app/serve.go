@@ -63,7 +63,7 @@ func (s ServeSettings) parse(log *slog.Logger) (parsed, error) {
 		p.sessions, err = ui.NewSessions(p.secret, s.Pool)
 		errs = append(errs, err)
 	}
-	var warnings catalog.Warnings
+	var warnings catalog.Problems
 	p.file, warnings, err = catalog.Load(s.Models)
 	if err == nil {
 		p.file, err = s.completed(p.file)

@@ -13,7 +13,7 @@ import (
 
 // Explain describes the catalogue for people: a table of its models with inherited values filled in, one of its hosts,
 // the defaults, the warm-ups and the given warnings. The error is w's.
-func (c *Catalog) Explain(w io.Writer, warnings Warnings) error {
+func (c *Catalog) Explain(w io.Writer, warnings Problems) error {
 	t := term.Table(w)
 	fmt.Fprintf(t, "catalogue %s\n", c.Version)
 	if len(c.Models) > 0 {

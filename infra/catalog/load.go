@@ -56,19 +56,12 @@ func (p Problem) String() string {
 	return out
 }
 
-// Problems is everything wrong with a catalogue, in the order of the file. As an error it is never empty.
+// Problems is everything wrong with a catalogue, or the warnings about one that is still usable, in the order of the file. As
+// an error it is never empty.
 type Problems []Problem
 
 // Error has one line for each problem.
-func (ps Problems) Error() string { return lines(ps) }
-
-// Warnings are remarks about a catalogue that is still usable, in the order of the file.
-type Warnings []Problem
-
-// String has one line for each warning.
-func (ws Warnings) String() string { return lines(ws) }
-
-func lines(ps []Problem) string {
+func (ps Problems) Error() string {
 	out := make([]string, len(ps))
 	for i, p := range ps {
 		out[i] = p.String()
@@ -79,7 +72,7 @@ func lines(ps []Problem) string {
 // Load reads and checks the file at path as Parse does. It also warns of checkpoints and projectors that are paths and
 // do not exist for this process (the hosts may have them). It wraps an error of reading the file; any other error is of
 // type [Problems].
-func Load(path string) (*Catalog, Warnings, error) {
+func Load(path string) (*Catalog, Problems, error) {
 	data, err := readBounded(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -90,7 +83,7 @@ func Load(path string) (*Catalog, Warnings, error) {
 	return load(path, data)
 }
 
-func load(path string, data []byte) (*Catalog, Warnings, error) {
+func load(path string, data []byte) (*Catalog, Problems, error) {
 	r := &report{file: path}
 	c, err := r.parse(data)
 	if err != nil {
@@ -100,20 +93,22 @@ func load(path string, data []byte) (*Catalog, Warnings, error) {
 	if len(c.Models) == 0 {
 		r.warn(nil, "no models; for example: models: {my-model: {checkpoint: /path/to/model.gguf, device: cpu}}")
 	}
-	return c, r.sortedWarnings(), nil
+	r.warnings.sort()
+	return c, r.warnings, nil
 }
 
 // Parse makes a catalogue from the text of a models.yaml; name is the file's name in problems. An empty text is a
 // catalogue without models. The error, if any, is of type [Problems], in the order of the file: every entry that cannot
 // be read, else everything that is wrong with what they say. (A text that is not YAML has only one problem.) Parse does
 // no I/O. Only tests call it.
-func Parse(name string, data []byte) (*Catalog, Warnings, error) {
+func Parse(name string, data []byte) (*Catalog, Problems, error) {
 	r := &report{file: name}
 	c, err := r.parse(data)
 	if err != nil {
 		return nil, nil, err
 	}
-	return c, r.sortedWarnings(), nil
+	r.warnings.sort()
+	return c, r.warnings, nil
 }
 
 // readBounded reads a file, but not much more of it than Parse accepts.
@@ -202,7 +197,7 @@ func (r *report) parse(data []byte) (*Catalog, error) {
 		}
 	}
 	if len(r.problems) > 0 {
-		r.sort(r.problems)
+		r.problems.sort()
 		return nil, r.problems
 	}
 	c.seal()
@@ -283,7 +278,7 @@ type report struct {
 	file     string
 	root     ast.Node // of the file; nil for a catalogue from elsewhere
 	problems Problems
-	warnings Warnings
+	warnings Problems
 }
 
 // at is a place in the structure of a file: the keys and indexes that lead there.
@@ -355,11 +350,6 @@ func (r *report) inOrder(section string, names []string) []string {
 	return names
 }
 
-func (r *report) sortedWarnings() Warnings {
-	r.sort(r.warnings)
-	return r.warnings
-}
-
-func (r *report) sort(ps []Problem) {
+func (ps Problems) sort() {
 	slices.SortStableFunc(ps, func(a, b Problem) int { return cmp.Or(a.Line-b.Line, cmp.Compare(a.Path, b.Path)) })
 }

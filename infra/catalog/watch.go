@@ -12,7 +12,7 @@ type Watcher struct {
 	path     string
 	interval time.Duration
 	reload   chan struct{} // capacity 1: a request that Run has not begun to serve; never closed
-	onChange func(*Catalog, Warnings)
+	onChange func(*Catalog, Problems)
 	onError  func(error)
 
 	// The rest belongs to Run.
@@ -27,7 +27,7 @@ type Watcher struct {
 // onChange gets every new valid catalogue, with Load's warnings. onError gets the error of a file that cannot be read
 // or used, once for each new text of the file. After Reload one of the two is always called. Both run on Run's
 // goroutine, one after the other.
-func NewWatcher(path string, interval time.Duration, current *Catalog, onChange func(*Catalog, Warnings), onError func(error)) *Watcher {
+func NewWatcher(path string, interval time.Duration, current *Catalog, onChange func(*Catalog, Problems), onError func(error)) *Watcher {
 	if interval <= 0 {
 		interval = time.Second
 	}

@@ -33,7 +33,7 @@ func watch(t *testing.T, interval time.Duration, text string) *watching {
 		t.Fatal(err)
 	}
 	x.Watcher = NewWatcher(x.path, interval, current,
-		func(c *Catalog, _ Warnings) { x.changes <- slices.Sorted(maps.Keys(c.index.byID)) }, func(err error) { x.errs <- err })
+		func(c *Catalog, _ Problems) { x.changes <- slices.Sorted(maps.Keys(c.index.byID)) }, func(err error) { x.errs <- err })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); x.Run(ctx) }()

@@ -25,7 +25,6 @@ const (
 	defaultBatch    = 2048     // tokens
 	defaultUBatch   = 512      // tokens of a paged model
 	cpuUBatch       = 512      // tokens; attention over a larger batch costs a CPU more than the call saves
-	blockTokens     = 16       // per block, on engines that page by blocks
 	contextStep     = 256      // tokens that contexts are rounded down to
 	fixedBytes      = 64 << 20 // of any engine process
 )
@@ -93,7 +92,6 @@ type Plan struct {
 	Parallel int `json:"parallel"` // sequences at once
 	// Divided means that each sequence has its own part of the pool; otherwise all share it.
 	Divided bool `json:"divided,omitempty"`
-	Blocks  int  `json:"blocks"`  // of the KV pool
 	Longest int  `json:"longest"` // of one sequence, 0 if unknown
 	// Positions is the model's own bound on a sequence, 0 if unknown.
 	Positions int `json:"positions,omitempty"`
@@ -359,7 +357,6 @@ func (p *Plan) paged(m *Meta, o *Options) {
 		p.Longest = min(p.Longest, whole)
 	}
 	p.KVBytes = p.kv(m, p.Context)
-	p.Blocks = (p.Context + blockTokens - 1) / blockTokens
 	if need := p.WeightsBytes + p.KVBytes + p.ComputeBytes; p.Share > 0 && need > p.Share {
 		p.warn("needs %d bytes, more than its share of %d: others make room for it", need, p.Share)
 	}

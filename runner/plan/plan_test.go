@@ -47,7 +47,7 @@ func TestMake(t *testing.T) {
 	}{
 		{"the context asked for", gemma, Options{Type: policy.LLM, Engine: "llamacpp", Context: 4096}, Share{}, func(t *testing.T, p Plan) {
 			// As llama-server counts: 3 layers of 4096 cells and 15 of 4 × 512 + 512.
-			if p.Kind != Paged || p.Context != 4096 || p.KVBytes != 12<<20+75<<19 || p.Blocks != 256 || p.KVBytesPerToken != 2*2*(768+3840) {
+			if p.Kind != Paged || p.Context != 4096 || p.KVBytes != 12<<20+75<<19 || p.KVBytesPerToken != 2*2*(768+3840) {
 				t.Errorf("%+v", p)
 			}
 		}},
@@ -92,7 +92,7 @@ func TestMake(t *testing.T) {
 			}
 		}},
 		{"embedding", minilm, Options{Type: policy.Embedding, Devices: policy.CPU, Engine: "llamacpp"}, ShareOf(8*gib, 1, 0, 0), func(t *testing.T, p Plan) {
-			if p.Kind != Plain || p.KVBytes != 0 || p.Blocks != 0 || p.NBatch != 2048 || p.NUBatch != 2048 || p.Context != 4096 || p.Physical != 512 || p.Longest != 512 {
+			if p.Kind != Plain || p.KVBytes != 0 || p.NBatch != 2048 || p.NUBatch != 2048 || p.Context != 4096 || p.Physical != 512 || p.Longest != 512 {
 				t.Errorf("%+v", p)
 			}
 		}},
