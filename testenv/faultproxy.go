@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"bytes"
 	"net"
 	"sync"
 	"testing"
@@ -23,6 +24,9 @@ type FaultProxy struct {
 	delay   time.Duration
 	refuse  bool
 	closed  bool
+	text    string        // of LoseReply
+	loser   net.Conn      // the client that sent it
+	lost    chan struct{} // closed when its reply was lost
 	resumed chan struct{} // closed while bytes may flow; replaced by Pause
 }
 
@@ -90,6 +94,30 @@ func (f *FaultProxy) Refuse(on bool) {
 	f.refuse = on
 }
 
+// LoseReply loses what the server answers to the next request that holds a text, and closes its connection. The channel is
+// closed then.
+func (f *FaultProxy) LoseReply(text string) (lost <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.text, f.lost = text, make(chan struct{})
+	return f.lost
+}
+
+// loses reports whether bytes are those of LoseReply.
+func (f *FaultProxy) loses(dst, src net.Conn, b []byte) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.text != "" && src.LocalAddr().String() == f.Addr && bytes.Contains(b, []byte(f.text)) {
+		f.text, f.loser = "", src
+	}
+	if f.loser == nil || dst != f.loser {
+		return false
+	}
+	f.loser = nil
+	close(f.lost)
+	return true
+}
+
 // Open returns how many clients are connected through the relay.
 func (f *FaultProxy) Open() int {
 	f.mu.Lock()
@@ -147,6 +175,10 @@ func (f *FaultProxy) copy(dst, src net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := src.Read(buf)
+		if f.loses(dst, src, buf[:n]) {
+			f.remove(dst, src)
+			return
+		}
 		if n > 0 {
 			f.hold()
 			if _, werr := dst.Write(buf[:n]); werr != nil {

@@ -220,15 +220,16 @@ func TestRow03Failover(t *testing.T) {
 func TestRow07ReplyLost(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartRedis(t)
-	lossy := loseReply(t, server.Addr, "\r\nunlucky\r\n$4\r\nload\r\n")
+	lossy := testenv.NewFlaky(t, server.Addr)
+	lost := lossy.LoseReply("\r\nunlucky\r\n$4\r\nload\r\n")
 	w := &world{worlds.StartFleet(t, worlds.Fleet{
 		Models: calls.Catalogue{"unlucky": "llm", "e": "embedding"},
-		Redis:  server.Addr, Hosts: []worlds.Host{{Name: "h"}}, Args: []string{"--redis-url=redis://" + lossy.addr + "/0"},
+		Redis:  server.Addr, Hosts: []worlds.Host{{Name: "h"}}, Args: []string{"--redis-url=redis://" + lossy.Addr + "/0"},
 	})}
 	w.Use("e")
 	a := w.Use("unlucky")
 	select {
-	case <-lossy.lost:
+	case <-lost:
 	default:
 		t.Error("no reply was lost")
 	}
@@ -251,10 +252,11 @@ func TestRow07ReplyLost(t *testing.T) {
 func TestRow07OutcomeLost(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartRedis(t)
-	lossy := loseReply(t, server.Addr, "\r\n$5\r\nready\r\n")
+	lossy := testenv.NewFlaky(t, server.Addr)
+	lost := lossy.LoseReply("\r\n$5\r\nready\r\n")
 	w := &world{worlds.StartFleet(t, worlds.Fleet{
 		Models: calls.Catalogue{"a": "llm", "b": "llm", "none": "llm, " + calls.Options("--need-file /nowhere")},
-		Redis:  server.Addr, Hosts: []worlds.Host{{Name: "h", Redis: lossy.addr}},
+		Redis:  server.Addr, Hosts: []worlds.Host{{Name: "h", Redis: lossy.Addr}},
 	})}
 	if a := w.Ask("none"); a.OK() { // what is lost shall not be Redis' word that it has no such script yet
 		t.Fatal(a)
@@ -284,7 +286,7 @@ func TestRow07OutcomeLost(t *testing.T) {
 		return string(st[0].Record.State)
 	})
 	select {
-	case <-lossy.lost:
+	case <-lost:
 	case <-time.After(kit.Patience):
 		t.Fatal("no reply was lost")
 	}

@@ -12,6 +12,7 @@ func (s *server) sideRoutes() map[string]http.Handler {
 	return map[string]http.Handler{
 		"GET /v1/models":     s.object(s.models),
 		"GET /models":        s.object(s.models),
+		"GET /api/tags":      s.object(s.models),
 		"GET /props":         s.object(s.props),
 		"GET /slots":         http.HandlerFunc(s.slots),
 		"GET /standin/stats": s.object(func() any { return s.stats.snapshot() }),
