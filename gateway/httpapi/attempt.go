@@ -194,15 +194,8 @@ func (x *exchange) prepareSend() error {
 	return nil
 }
 
-// tenant names a key's holder to runners and in the pool's state. Without keys all requests have the same tenant.
-func (s *Server) tenant(key *keys.Key) string {
-	if name, known := s.tenants.Load(key.Account); known {
-		return name.(string)
-	}
-	name := s.cfg.Signer.Tenant(key.Digest)
-	s.tenants.Store(key.Account, name)
-	return name
-}
+// tenant names a key's holder to runners and in the pool's state.
+func (s *Server) tenant(key *keys.Key) string { return s.cfg.Signer.Tenant(key.Digest) }
 
 var jsonType = []byte("application/json")
 

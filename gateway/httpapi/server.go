@@ -115,7 +115,6 @@ type Server struct {
 	history    *ui.History
 
 	crashes quota.Crashes
-	tenants sync.Map // names of keys for runners, string by *quota.Account, see Server.tenant
 
 	life context.Context // ends when Shutdown begins: for work that would not end by itself
 	end  context.CancelFunc

@@ -22,7 +22,11 @@ type Tables struct {
 	store *state.Store
 	dirty chan struct{} // capacity 1: read now
 
-	mu  sync.Mutex // held during every read and write of the store, so that an older answer never replaces a newer one
+	// held, a lock for each table, during every read and write of it in the store, so that an older answer never replaces a
+	// newer one, and a slow read of one table does not hold up another: a revoked key must not wait
+	held map[state.Setting]*sync.Mutex
+
+	mu  sync.Mutex // while cur changes
 	cur atomic.Pointer[map[state.Setting]map[string]string]
 
 	// OnKeys is called with the API keys in Redis when they have changed; nil: nothing is.
@@ -30,7 +34,10 @@ type Tables struct {
 }
 
 func newTables(store *state.Store) *Tables {
-	t := &Tables{store: store, dirty: make(chan struct{}, 1)}
+	t := &Tables{store: store, dirty: make(chan struct{}, 1), held: map[state.Setting]*sync.Mutex{}}
+	for _, name := range settingTables {
+		t.held[name] = new(sync.Mutex)
+	}
 	t.cur.Store(&map[state.Setting]map[string]string{})
 	return t
 }
@@ -40,8 +47,8 @@ func (t *Tables) Of(name state.Setting) map[string]string { return (*t.cur.Load(
 
 // Read reads a table again and returns it; with an error, the previous copy.
 func (t *Tables) Read(ctx context.Context, name state.Setting) (map[string]string, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.held[name].Lock()
+	defer t.held[name].Unlock()
 	return t.readLocked(ctx, name)
 }
 
@@ -50,6 +57,8 @@ func (t *Tables) readLocked(ctx context.Context, name state.Setting) (map[string
 	if err != nil {
 		return t.Of(name), err
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if old, read := (*t.cur.Load())[name]; read && maps.Equal(old, got) {
 		return old, nil // values derived from the old table stay valid
 	}
@@ -64,8 +73,8 @@ func (t *Tables) readLocked(ctx context.Context, name state.Setting) (map[string
 
 // Set writes one entry, or removes it for "", in the store and in the copy.
 func (t *Tables) Set(ctx context.Context, name state.Setting, key, value string) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.held[name].Lock()
+	defer t.held[name].Unlock()
 	if err := t.store.Set(ctx, name, key, value); err != nil {
 		return StoreError(err)
 	}

@@ -314,11 +314,23 @@ func (g *Gate) Run(ctx context.Context) {
 			g.Close()
 			return
 		case <-tick.C:
+			g.forgetDeleted()
 			g.addCopies(ctx)
 		case <-g.renew:
 		}
 		g.renewAll(ctx)
 	}
+}
+
+// forgetDeleted drops what was learned of models that the catalogue no longer has.
+func (g *Gate) forgetDeleted() {
+	c := g.catalog()
+	gone := func(model string) bool { _, there := c.Model(model); return !there }
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	maps.DeleteFunc(g.estimates.load, func(model string, _ time.Duration) bool { return gone(model) })
+	maps.DeleteFunc(g.loadBackoff.byKey, func(id state.CopyID, _ *failureWindow) bool { return gone(id.Model) })
+	maps.DeleteFunc(g.failedEntries, func(model string, _ *catalog.Model) bool { return gone(model) })
 }
 
 // Close ends all waits with draining and waits for the gate's goroutines. Later calls of Enter are refused. It may be

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"reveille/gateway/api"
+	"reveille/infra/catalog"
 	"reveille/infra/state"
 )
 
@@ -290,6 +291,12 @@ func TestWindowEndsWithANewCatalogueEntry(t *testing.T) {
 		m, _ := r.cat.Model("m0")
 		m.Memory = 1
 		enter(t, r.Gate, WaitRequest{Model: "m0"}).Leave(false)
+		time.Sleep(5 * time.Second)
+		r.cat = &catalog.Catalog{}
+		time.Sleep(5 * time.Second)
+		if n := len(r.loadBackoff.byKey) + len(r.failedEntries); n > 0 {
+			t.Errorf("%d traces of a model that is gone", n)
+		}
 	})
 }
 
