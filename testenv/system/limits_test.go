@@ -106,27 +106,28 @@ func TestRule02UseTimesOfRoutes(t *testing.T) {
 	}
 }
 
-// What a runner is told about contexts and batches, by flags or by the environment, reaches the real engine.
+// What a runner and `gateway run` are told about contexts and batches, by flags or by the environment, reaches the real engine.
 func TestSettingsReachTheEngine(t *testing.T) {
 	t.Parallel()
 	testenv.Engines(t)
 	files := testenv.Models(t)
-	for _, h := range []struct {
-		worlds.Host
-		ctx, batch string
-	}{
-		{worlds.Host{Name: "flags", Flags: []string{"--ctx-size=1536", "--n-batch=320"}}, "--ctx-size 1536 ", "--batch-size 320 "},
-		{worlds.Host{Name: "variables", Env: []string{"REVEILLE_CTX_SIZE=1792", "REVEILLE_N_BATCH=448"}}, "--ctx-size 1792 ", "--batch-size 448 "},
+	models := calls.Catalogue{"talk": "llm, recipe: llamacpp, checkpoint: " + files.Tiny, "vec": "embedding, recipe: llamacpp, checkpoint: " + files.MiniLM}
+	runner := func(h worlds.Host) *worlds.World {
+		h.Name = "h"
+		return worlds.StartFleet(t, worlds.Fleet{Models: models, Hosts: []worlds.Host{h}})
+	}
+	flags := []string{"--ctx-size=1536", "--n-batch=320"}
+	for name, w := range map[string]*worlds.World{
+		"a runner's flags": runner(worlds.Host{Flags: flags}), "flags": worlds.Start(t, models, flags...),
+		"a runner's variables": runner(worlds.Host{Env: []string{"REVEILLE_CTX_SIZE=1536", "REVEILLE_N_BATCH=320"}}),
 	} {
-		w := worlds.StartFleet(t, worlds.Fleet{
-			Models: calls.Catalogue{"talk": "llm, recipe: llamacpp, checkpoint: " + files.Tiny, "vec": "embedding, recipe: llamacpp, checkpoint: " + files.MiniLM},
-			Hosts:  []worlds.Host{h.Host},
-		})
-		for m, want := range map[string]string{"talk": h.ctx, "vec": h.batch} {
-			w.Use(m)
+		for m, want := range map[string]string{"talk": "--ctx-size 1536 ", "vec": "--batch-size 320 "} {
+			if a := w.Post("/v1/load", `{"model_name":"`+m+`"}`); !a.OK() {
+				t.Fatal(a)
+			}
 			args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", w.Engine(m)))
 			if text := strings.ReplaceAll(string(args), "\x00", " "); err != nil || !strings.Contains(text, want) {
-				t.Errorf("%s, %s: %v %s", h.Name, m, err, text)
+				t.Errorf("%s, %s: %v %s", name, m, err, text)
 			}
 		}
 	}
