@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"reveille/gateway/api"
+	"reveille/infra/jsonscan"
 )
 
 // inputItem is an item of a request's input.
@@ -17,6 +18,7 @@ type inputItem struct {
 	CallID    string  `json:"call_id"`
 	Name      string  `json:"name"`
 	Arguments string  `json:"arguments"`
+	Input     string  `json:"input"`
 	Output    content `json:"output"`
 }
 
@@ -133,9 +135,15 @@ func (d *dialogue) item(i inputItem) (err error) {
 		m := d.assistant()
 		m.ToolCalls = append(m.ToolCalls, toolCall{i.CallID, "function", functionCall{i.Name, i.Arguments}})
 		return nil
-	case "function_call_output":
+	case "custom_tool_call": // one of a function with a text
+		arguments, err := jsonscan.Marshal(map[string]string{"input": i.Input})
+		if err != nil {
+			return err
+		}
+		return d.item(inputItem{Type: "function_call", CallID: i.CallID, Name: i.Name, Arguments: string(arguments)})
+	case "function_call_output", "custom_tool_call_output":
 		if i.CallID == "" {
-			return refuse("An item of type 'function_call_output' needs a 'call_id'.")
+			return refuse("An item of type '%s' needs a 'call_id'.", i.Type)
 		}
 		m := message{Role: "tool", ToolCallID: i.CallID}
 		m.Content, err = i.Output.chat()
@@ -143,6 +151,9 @@ func (d *dialogue) item(i inputItem) (err error) {
 		return err
 	case "item_reference":
 		return refuse("Items of type 'item_reference' are not supported: this gateway stores no responses (--store-responses); send the items themselves, with 'store' false.")
+	}
+	if strings.HasSuffix(i.Type, "_call") || strings.HasSuffix(i.Type, "_call_output") {
+		return nil // what OpenAI's own tools did, in a history that began there; the answers tell
 	}
 	return refuse("An item's type is not supported: use message, reasoning, function_call or function_call_output.")
 }

@@ -68,6 +68,13 @@ func TestMessages(t *testing.T) {
 			`{"input":[` + turn + `,{"type":"function_call","call_id":"c","name":"f","arguments":""}]}`,
 			`[` + turn + `,{"role":"assistant","content":"","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":""}}]}]`,
 		},
+		"other tools": {
+			`{"input":[` + turn + `,{"type":"web_search_call","id":"ws_1","status":"completed","action":{"type":"search","query":"q"}},
+				{"type":"local_shell_call","call_id":"l","action":{"type":"exec","command":["ls"]}},{"type":"local_shell_call_output","id":"l","output":"a"},
+				{"type":"custom_tool_call","call_id":"c","name":"patch","input":"a\nb"},{"type":"custom_tool_call_output","call_id":"c","output":"done"}]}`,
+			`[` + turn + `,{"role":"assistant","content":"","tool_calls":[{"id":"c","type":"function","function":{"name":"patch","arguments":"{\"input\":\"a\\nb\"}"}}]},
+				{"role":"tool","tool_call_id":"c","content":"done"}]`,
+		},
 		"thoughts that nobody can read": {`{"input":[{"type":"reasoning","summary":[],"encrypted_content":"x"},` + turn + `]}`, `[` + turn + `]`},
 		"a summary":                     {`{"input":[{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}]}]}`, `[{"role":"assistant","reasoning_content":"s","content":""}]`},
 		"nothing said":                  {`{"input":[{"role":"user","content":null},{"type":"function_call_output","call_id":"c"}]}`, `[{"role":"user","content":""},{"role":"tool","content":"","tool_call_id":"c"}]`},
