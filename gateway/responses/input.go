@@ -152,7 +152,8 @@ func (d *dialogue) item(i inputItem) (err error) {
 	case "item_reference":
 		return refuse("Items of type 'item_reference' are not supported: this gateway stores no responses (--store-responses); send the items themselves, with 'store' false.")
 	}
-	if strings.HasSuffix(i.Type, "_call") || strings.HasSuffix(i.Type, "_call_output") {
+	tool := strings.HasSuffix(i.Type, "_call") || strings.HasSuffix(i.Type, "_call_output")
+	if tool && !strings.HasPrefix(i.Type, "computer") { // whose screenshots are all that it says
 		return nil // what OpenAI's own tools did, in a history that began there; the answers tell
 	}
 	return refuse("An item's type is not supported: use message, reasoning, function_call or function_call_output.")
