@@ -268,6 +268,8 @@ func TestFailedLoadGoesToTheNextHost(t *testing.T) {
 		}
 		_, err := r.Enter(WaitRequest{Model: "m1"})
 		wantKind(t, err, api.ModelBackoff)
+		_, _, err2 := r.Load(t.Context(), LoadRequest{Model: "m1", Wait: true})
+		wantKind(t, err2, api.ModelLoadError) // it is tried
 		if d := api.As(err).RetryAfter; d > 2*time.Second {
 			t.Errorf("advice %v", d)
 		}

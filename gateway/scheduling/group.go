@@ -228,7 +228,9 @@ func (g *Gate) chooseHostIn(s *state.Snapshot, gr *group, read string) (host str
 		return "", &nextAction{do: actionPlace, at: now.Add(maxStalePause)}
 	}
 	shunned, retry := g.hostBackoff.waitingKeys(now)
-	gr.acquisition.barred, gr.acquisition.backoff = g.barredLocked(gr.model, now)
+	if !gr.acquisition.explicit { // which may have other options
+		gr.acquisition.barred, gr.acquisition.backoff = g.barredLocked(gr.model, now)
+	}
 	return gr.acquisition.chooseHost(s, g.catalog(), shunned, retry, read)
 }
 
