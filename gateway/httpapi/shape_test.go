@@ -68,7 +68,7 @@ func TestHealthShape(t *testing.T) {
 		delete(r, "found")
 	}
 	empty.has(t, "status=string", "version=string", "model_loaded=null", "all_models_loaded=[]",
-		"models_loading=[]", "queue_length=number", "runners="+runnersShape)
+		"models_loading=[]", "max_models={audio:number embedding:number image:number llm:number reranking:number tts:number}", "queue_length=number", "runners="+runnersShape)
 	limits := p.want(200, p.get("/internal/config")).json["max_loaded_models"].(map[string]any)
 	for name, want := range map[string]float64{"llm": 3, "embedding": 2, "audio": 1, "image": 1} {
 		if got := limits[name]; got != want {
@@ -128,8 +128,10 @@ func TestHealthWhileStreaming(t *testing.T) {
 
 func TestHealthTellsOfLoads(t *testing.T) {
 	p := newPool(t, "")
-	if r := p.want(200, p.get("/internal/config")); r.json["max_loaded_models"] != nil {
-		t.Errorf("limits that no host has told: %s", r.text)
+	for path, member := range map[string]string{"/internal/config": "max_loaded_models", "/v1/health": "max_models"} {
+		if r := p.want(200, p.get(path)); r.json[member] != nil {
+			t.Errorf("limits that no host has told: %s", r.text)
+		}
 	}
 	go p.post("/v1/load", `{"model_name":"one"}`)
 	p.until("the load shows", func() bool {

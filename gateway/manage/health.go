@@ -20,14 +20,15 @@ import (
 
 // HealthReport is the answer of GET /health.
 type HealthReport struct {
-	Status  string         `json:"status"`
-	Version string         `json:"version"`
-	Model   *string        `json:"model_loaded"` // the one that was loaded last
-	Loaded  []LoadedModel  `json:"all_models_loaded"`
-	Retired []LoadedModel  `json:"models_retired"` // copies of outdated catalogue entries, which finish their requests
-	Loading []LoadingModel `json:"models_loading"`
-	Queue   int            `json:"queue_length"`
-	Runners []RunnerInfo   `json:"runners"`
+	Status  string              `json:"status"`
+	Version string              `json:"version"`
+	Model   *string             `json:"model_loaded"` // the one that was loaded last
+	Loaded  []LoadedModel       `json:"all_models_loaded"`
+	Retired []LoadedModel       `json:"models_retired"` // copies of outdated catalogue entries, which finish their requests
+	Loading []LoadingModel      `json:"models_loading"`
+	Max     map[policy.Type]int `json:"max_models,omitempty"` // loaded at a time, by type; absent until a host has told
+	Queue   int                 `json:"queue_length"`
+	Runners []RunnerInfo        `json:"runners"`
 }
 
 // LoadedModel is a copy of a model that is ready to serve, or a retired one.
@@ -91,6 +92,7 @@ func (s *Service) Health(r *web.Request) error {
 	cat := s.cfg.Catalog()
 	h := HealthReport{
 		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(r, snap, cat), Loading: s.loading(r, snap, cat), Runners: runnersOf(snap, cat),
+		Max:     maxModels(snap),
 		Retired: s.copies(r, snap, cat, func(m *state.ModelRecord) bool { return m.Retired != "" }),
 	}
 	if len(h.Loaded) > 0 {
