@@ -157,7 +157,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	if failed := cmp.Or(a.failure, a.backoff); len(a.failedHosts) >= maxFailedHosts || len(a.barred) >= maxFailedHosts {
 		return "", refuseWith(failed)
 	}
-	avoid := avoidSet(shunned, slices.Concat(a.barred, a.failedHosts))
+	avoid := avoidSet(shunned, nil)
 	for _, name := range a.interruptedHosts {
 		if h := s.Hosts[name]; h != nil && (h.State == policy.Draining || h.State == policy.Ready) {
 			avoid[name] = "being taken away"
@@ -175,7 +175,8 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 		}
 		v.Refused = a.model
 	}
-	// An explicit load cannot be attached to, but its host will have the model: no second copy elsewhere.
+	// An explicit load cannot be attached to, but its host will have the model: no second copy elsewhere, even if a load with
+	// other options has failed there.
 	existing := loadingHost(s, a.model)
 	if a.explicit {
 		existing = hostOf(s, a.model)
@@ -188,6 +189,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	case existing != "" && avoid[existing] == "" && r == nil:
 		return existing, nil
 	}
+	maps.Copy(avoid, avoidSet(nil, slices.Concat(a.barred, a.failedHosts)))
 	// The store came back with older data: the host may still carry out the ticket, and another host would load a
 	// second copy.
 	if h := s.Hosts[a.lostTicketHost]; h != nil && h.State == policy.Ready && avoid[a.lostTicketHost] == "" && a.tooLarge[a.lostTicketHost] == nil {
