@@ -94,8 +94,8 @@ func (s ServeSettings) keepLog(log *slog.Logger, ring *logring.Ring) *slog.Logge
 type Drivers map[catalog.Driver]power.Driver
 
 // Serve runs a gateway until ctx ends, then drains it. ready, if not nil, is called with the address once requests are accepted.
-// Order of the end: unready, waiting requests are answered 503, the listener closes and open requests end within
-// --shutdown-timeout, touches are flushed, leases are handed back.
+// Order of the end: unready, waiting requests are answered 503 and leases handed back, the listener closes and open
+// requests end within --shutdown-timeout, uses are flushed.
 func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logger, ready func(addr string)) error {
 	ring := s.ring
 	if ring == nil {

@@ -1,10 +1,10 @@
 // Package bodycheck decides which parts of a request's body may reach an engine.
 //
-// [ForRoute] returns the rules of a route and [ForPath] those of an engine's path. They are an allow-list of top-level
+// A route's literal names its rules, a [Spec]; [ForPath] returns those of an engine's path. They are an allow-list of top-level
 // members: an engine never sees one that could reach its files, addresses, slots or adapters. A body is read once: the
 // caller calls [Check.Member] for each top-level member and, when the model is known, [Check.Finish], which looks into
 // the few members that hold content, media, schemas and grammars. Unknown members and nulls are overwritten with blanks in
-// place, so that a body is neither decoded nor copied.
+// place, so that a body is not decoded, and copied only where an engine needs another form.
 //
 // What is checked is what could run programs, read files, fetch addresses or reach other users' data, and sizes. Types,
 // ranges and meaning are the engine's to check. A request that crashes an engine on purpose is contained by the sandbox,

@@ -159,10 +159,12 @@ func (b *responseBody) next() (p []byte, err error) {
 		switch {
 		case len(b.held) > 0:
 			p, b.held = b.held, nil
+			b.received(p)
 		case !b.events:
 			if p, err = b.x.resp.Next(time.Time{}); err != nil {
 				b.end = err
 			}
+			b.received(p)
 		case b.open:
 			p, err = b.nextEvents()
 		default:
@@ -237,7 +239,15 @@ func (b *responseBody) nextEvents() ([]byte, error) {
 	if i := b.errorAt(p); i >= 0 {
 		b.bad, p = bytes.Clone(p[i:]), p[:i]
 	}
+	b.received(p)
 	return p, b.seen.Take(p)
+}
+
+// received records bytes of the engine's answer.
+func (b *responseBody) received(p []byte) {
+	if len(p) > 0 && b.x.seen.keep(p) {
+		b.x.releaseBody() // the request cannot be sent again
+	}
 }
 
 // comment reports the progress of the load to a waiting client.
@@ -331,9 +341,6 @@ func (x *exchange) breakEvent(err error) []byte {
 func (b *responseBody) translated() ([]byte, error) {
 	for {
 		p, err := b.next()
-		if err == nil && b.x.seen.keep(p) {
-			b.x.releaseBody() // the request cannot be sent again
-		}
 		to := b.x.translator
 		switch {
 		case to == nil, b.last, err != nil && err != io.EOF:

@@ -102,7 +102,7 @@ func (x *exchange) localRunner() LocalRunner {
 	return x.call.s.cfg.LocalRunner(x.route.endpoint.Host, x.route.endpoint.Addr)
 }
 
-// send sends the request to its endpoint, after ready. A runner that could not be reached has not seen the request, so the
+// send sends the request to its endpoint, after awaitTurn. A runner that could not be reached has not seen the request, so the
 // request waits again.
 func (x *exchange) send() (*relay.Response, error) {
 	if t := x.try.admission; t != nil {

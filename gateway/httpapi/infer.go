@@ -227,7 +227,7 @@ func (x *exchange) closeResponse() {
 }
 
 // recordOutcome records the usage that an answer reported, or logs how it broke off. It returns the tokens to charge: for
-// an answer without a report one for each of its events, and an estimate of the prompt.
+// an answer without a report one for each of its events and, unless it broke off, an estimate of the prompt.
 func (x *exchange) recordOutcome(err error) (tokens int64) {
 	defer x.seen.release()
 	switch {
@@ -238,6 +238,7 @@ func (x *exchange) recordOutcome(err error) (tokens int64) {
 		}
 	case clientGone(err):
 		x.call.s.log.Debug("client left during the answer", "request", x.call.ID, "model", x.call.model.ID)
+	case x.seen.first.IsZero(): // no engine has answered
 	default:
 		x.call.s.m.broken.Inc()
 		x.call.s.log.Warn("engine answer was cut off", "request", x.call.ID, "model", x.call.model.ID, "error", err)

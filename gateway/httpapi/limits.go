@@ -15,7 +15,7 @@ import (
 
 // headerReceived decides from the head alone whether to skip a large body: a request that would be refused anyway need not wait
 // for it. Small bodies are always read, which is cheaper than checking twice. With Expect: 100-continue, no body is read
-// before expected has answered.
+// before expectContinue has answered.
 func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	defer s.web.Contain("head of a request") // its body is read then, and its handler meets the same panic
 	if n := h.ContentLength(); relay.Skippable(n) && len(h.Peek("Expect")) == 0 {

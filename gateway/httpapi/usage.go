@@ -35,7 +35,7 @@ var excerpts = sync.Pool{New: func() any { return new(excerpt) }}
 
 // keep records the next bytes. It reports whether they are the first ones.
 func (r *recorder) keep(p []byte) (first bool) {
-	if first = r.first.IsZero() && len(p) > 0 && p[0] != ':'; first { // a comment is not part of the answer
+	if first = r.first.IsZero(); first {
 		r.first = time.Now()
 	}
 	r.bytes += int64(len(p))

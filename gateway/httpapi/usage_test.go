@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"reveille/infra/state"
 )
 
 func TestReadUsage(t *testing.T) {
@@ -31,14 +33,15 @@ func TestReadUsage(t *testing.T) {
 	}
 }
 
-func TestRecorderIgnoresComments(t *testing.T) {
-	tp := new(recorder)
-	tp.keep([]byte(": loading\n\n"))
-	if !tp.first.IsZero() {
-		t.Error("a comment counts as the first byte")
+// What the gateway itself writes while a model loads is no part of its answer.
+func TestUsageAfterComments(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) { c.CommitAfter, c.Keepalive = time.Millisecond, time.Millisecond })
+	s.loading(func(string) state.Outcome { time.Sleep(100 * time.Millisecond); return state.Outcome{} })
+	s.serve(sse("event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":9}}}\n\n",
+		"data: {\"text\":\""+strings.Repeat("x", headSize)+"\"}\n\n", "data: {\"usage\":{\"output_tokens\":2}}\n\n"))
+	r := s.ask("POST", "/v1/messages", `{"model":"chat","messages":[{}],"max_tokens":1,"stream":true}`)
+	if r.status != 200 || strings.Count(r.text, ": ") < 10 {
+		t.Fatalf("%d %s", r.status, r.text)
 	}
-	tp.keep([]byte("data: x\n\n"))
-	if time.Since(tp.first) > time.Minute {
-		t.Error("no first byte")
-	}
+	s.until("the usage was read", func() bool { return s.stat("input_tokens") == 9 && s.stat("output_tokens") == 2 })
 }

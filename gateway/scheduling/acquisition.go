@@ -79,7 +79,7 @@ const (
 
 type nextAction struct {
 	do      action
-	at      time.Time // of ask; zero: now
+	at      time.Time // of actionPlace; zero: now
 	release string    // ticket to give up, "" if none
 
 	err    *api.Error

@@ -29,7 +29,7 @@ type loadedCopy struct {
 	others   int64 // open requests of other gateways when the snapshot was taken
 }
 
-// buildTable indexes a snapshot. flowOf returns the counters of this gateway's requests to a model on a host.
+// buildTable indexes a snapshot. trafficOf returns the counters of this gateway's requests to a model on a host.
 func buildTable(s *state.Snapshot, trafficOf func(host, model string) *copyTraffic) *endpointTable {
 	t := &endpointTable{from: s, copies: make(map[string][]loadedCopy)}
 	for _, h := range s.Hosts {
@@ -147,7 +147,7 @@ func (c *trafficByCopy) of(host, model string) *copyTraffic {
 	return f
 }
 
-// prune drops unneeded flows if there are many.
+// prune drops unneeded counters if there are many.
 func (c *trafficByCopy) prune(s *state.Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

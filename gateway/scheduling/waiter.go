@@ -30,7 +30,7 @@ type Account interface {
 	// BeginWait counts a request as waiting until EndWait, or returns why no more may wait.
 	BeginWait() error
 	EndWait()
-	// Load counts a load that the account starts, or returns why it may not.
+	// CountLoad counts a load that the account starts, or returns why it may not.
 	CountLoad() error
 }
 

@@ -44,11 +44,11 @@ func (h *Host) claimLocked(q queuedLoad, s policy.QueueDecision) *load {
 	}
 	l.closeLocked(l.victims)
 	h.loading = l
-	h.inProgress[q.ticket.ID] = time.Time{}
+	h.markInProgressLocked(q.ticket.ID)
 	return l
 }
 
-// selectGPUsLocked returns how to tell an engine which GPUs a load takes; nil: it uses any.
+// selectGPUsLocked returns how to tell an engine which GPUs a load takes; the zero GPUs: it uses any.
 func (h *Host) selectGPUsLocked(cards policy.GPUMemory) engine.GPUs {
 	if cards == nil {
 		return engine.GPUs{}

@@ -14,7 +14,7 @@ import (
 // snapshotLag is how much newer than a write a snapshot must be to be sure to show it: longer than any call takes.
 const snapshotLag = 2 * time.Second
 
-// loop looks at the queue until ctx ends. A pass that has begun is not interrupted, because its calls use back.
+// loop looks at the queue until ctx ends. A pass that has begun is not interrupted, because its calls use background.
 func (h *Host) loop(ctx, background context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -155,7 +155,7 @@ func (h *Host) finishIfLoaded(ctx context.Context, t state.TicketRecord, e loadS
 		h.mu.Unlock()
 		return false
 	}
-	h.inProgress[t.ID] = time.Time{}
+	h.markInProgressLocked(t.ID)
 	r.reserveLocked(t)
 	if p := requestedPin(t); p != nil {
 		r.pinned, r.loadPin, r.dirty = *p, p, true
@@ -278,6 +278,10 @@ func (h *Host) expectEnd(ticket string) {
 func (h *Host) markInProgress(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.markInProgressLocked(ticket)
+}
+
+func (h *Host) markInProgressLocked(ticket string) {
 	h.inProgress[ticket] = time.Time{}
 	if n, err := strconv.ParseUint(ticket, 10, 64); err == nil {
 		h.highest = max(h.highest, n) // tickets are numbered like generations
