@@ -268,7 +268,7 @@ func (x *exchange) refusal(resp *relay.Response) error {
 	switch {
 	case reason == rpc.RefusedAuth && !x.try.signedAgain:
 		// The clocks differ, or calls sent much later overtook this one: try once more with a new signature.
-		x.try.signedAgain, x.route.hasEndpoint = true, true
+		x.try.signedAgain = true
 		if ms, err := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64); err == nil {
 			x.call.s.cfg.Signer.Correct(x.route.endpoint.Host, ms)
 		}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"reveille/gateway/api"
-	"reveille/infra/jsonscan"
 )
 
 // modelHeaders sets the headers that every answer of a model carries about how it was served. Call it before the head
@@ -46,17 +45,4 @@ func (x *exchange) modelHeaders() {
 
 func (x *exchange) queueHeader() {
 	x.call.Ctx.Response.Header.Set(api.HeaderQueueLength, strconv.Itoa(x.route.ahead))
-}
-
-// setModelName puts the name of the answering model into a JSON body.
-func (c *call) setModelName() error {
-	if c.Match.Route.Body != api.BodyJSON {
-		return nil
-	}
-	body, err := jsonscan.SetString(c.body, "model", c.model.ID)
-	if err != nil {
-		return api.BadJSON(err)
-	}
-	c.body = body
-	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"reveille/gateway/api"
 	"reveille/gateway/scheduling"
 	"reveille/gateway/web"
+	"reveille/infra/jsonscan"
 	"reveille/infra/relay"
 )
 
@@ -53,12 +54,14 @@ func infer(path string) handler {
 
 // canonicalName puts the model's canonical name into the body, as the engine gets it.
 func (c *call) canonicalName() error {
-	if c.Match.Route.Body != api.BodyJSON {
+	if c.Match.Route.Body != api.BodyJSON || c.requestedModel == c.model.ID {
 		return nil
 	}
-	if c.requestedModel != c.model.ID {
-		return c.setModelName()
+	body, err := jsonscan.SetString(c.body, "model", c.model.ID)
+	if err != nil {
+		return api.BadJSON(err)
 	}
+	c.body = body
 	return nil
 }
 

@@ -26,14 +26,8 @@ type Admission interface {
 	Drop()
 }
 
-// NewAnswer makes a response that came from no upstream.
-func NewAnswer(status int, kind string, body []byte) *Response {
-	r := new(Response)
-	r.Answer(status, kind, body)
-	return r
-}
-
-// Answer replaces the upstream's answer, and nothing more of that is read.
+// Answer replaces the upstream's answer, and nothing more of that is read. A new response that came from no upstream gets
+// its answer by it.
 func (r *Response) Answer(status int, kind string, body []byte) {
 	r.head = head{status: status, length: int64(len(body))}
 	r.set = nil

@@ -84,7 +84,7 @@ func (x *localExchange) awaited() (r *reply) {
 func (x *localExchange) Start() (resp *relay.Response, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			resp, err = x.panicked(p).answer(relay.NewAnswer(0, "", nil)), nil
+			resp, err = x.panicked(p).answer(new(relay.Response)), nil
 		}
 	}()
 	if x.reply == nil && x.linked {
@@ -110,7 +110,7 @@ func (x *localExchange) Start() (resp *relay.Response, err error) {
 		x.end(cause)
 		return nil, &relay.Error{Kind: relay.ErrCancelled, Cause: cause}
 	}
-	return x.reply.answer(relay.NewAnswer(0, "", nil)), nil
+	return x.reply.answer(new(relay.Response)), nil
 }
 
 // panicked ends the exchange after a panic.
