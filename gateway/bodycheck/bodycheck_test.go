@@ -210,6 +210,8 @@ func TestMembers(t *testing.T) {
 		{"chat", `{"messages":[{"content":[{"type":"text","text":"x","thought_signature":"y","image_url":{"url":"http://a"},"file_id":1}]}]}`, `{"messages":[{"content":[{"type":"text","text":"x"}]}]}`, ""},
 		{"chat", `{"messages":[{}],"tools":[{"type":"function","function":{"name":"f","description":null,"parameters":{"default":null}}}]}`,
 			`{"messages":[{}],"tools":[{"type":"function","function":{"name":"f","parameters":{"default":null}}}]}`, ""},
+		{"chat", `{"messages":[{"role":"user","name":null,"content":"a"},{"content":null,"tool_calls":null,"tool_call_id":null}]}`,
+			`{"messages":[{"role":"user","content":"a"},{"content":null}]}`, ""},
 		{"chat", `{"messages":[{}],"id_slot":null}`, `{"messages":[{}]}`, ""},
 		{"chat", `{"messages":[{}],"id_slot":0}`, "", unsupported},
 		{"chat", `{"messages":[{}],"lora":[{"id":0}]}`, "", unsupported},

@@ -73,6 +73,9 @@ func (c *content) messages(v jsonscan.Value, parts map[string]part) (err error) 
 	if v.Kind != jsonscan.Array {
 		return c.invalid("'messages' must be a list.")
 	}
+	if err := dropNulls(v); err != nil {
+		return err
+	}
 	w := jsonscan.WalkOf(v.Raw)
 	w.Array(func() bool {
 		if w.Kind() != jsonscan.Object {

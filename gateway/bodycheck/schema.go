@@ -77,22 +77,23 @@ func llamaFormat(v jsonscan.Value) []byte {
 	return slices.Concat([]byte(`{"type":"json_object","schema":`), schema, []byte(`}`))
 }
 
-// dropNulls blanks nulls of tools and of their functions, such as a description: engines refuse what they might pass over.
-func dropNulls(tools jsonscan.Value) (err error) {
-	if tools.Kind != jsonscan.Array || !bytes.Contains(tools.Raw, []byte("null")) {
+// dropNulls blanks nulls of messages and tools and of their functions, such as a description: engines refuse what they might
+// pass over. A null content stays, which templates want.
+func dropNulls(list jsonscan.Value) (err error) {
+	if list.Kind != jsonscan.Array || !bytes.Contains(list.Raw, []byte("null")) {
 		return nil
 	}
-	w := jsonscan.WalkOf(tools.Raw)
+	w := jsonscan.WalkOf(list.Raw)
 	w.Array(func() bool {
-		tool := w.Raw()
-		if tool.Kind != jsonscan.Object {
+		item := w.Raw()
+		if item.Kind != jsonscan.Object {
 			return true
 		}
-		err = filter(tool, func(name []byte, v jsonscan.Value) (keep bool, err error) {
+		err = filter(item, func(name []byte, v jsonscan.Value) (keep bool, err error) {
 			if string(name) == "function" && v.Kind == jsonscan.Object {
 				err = filter(v, func(_ []byte, v jsonscan.Value) (bool, error) { return v.Set(), nil })
 			}
-			return v.Set(), err
+			return v.Set() || string(name) == "content", err
 		})
 		return err == nil
 	})

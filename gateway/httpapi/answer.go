@@ -330,7 +330,7 @@ func (b *responseBody) broken(err error) []byte {
 // breakEvent returns the error event that ends a broken stream.
 func (x *exchange) breakEvent(err error) []byte {
 	x.call.s.m.streamErrors.Inc()
-	e := x.asError(err)
+	e := x.call.shown(x.asError(err))
 	if errors.Is(e, api.EngineCrashed) {
 		x.recordCrash()
 	}

@@ -238,8 +238,8 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 		return x.crashed(api.New(api.EngineCrashed, "The engine ended before its answer was complete."))
 	case status == api.RunnerFailed.Status() && string(resp.Header(rpc.HeaderCode)) == rpc.CodeRunnerFailed:
 		return x.crashed(api.New(api.RunnerFailed, "The connection to the engine was lost before the response was complete."))
-	case x.raw && status < 500, x.upgrade && status < 500: // an engine's 5xx may quote its own code
-		return nil
+	case (x.raw || x.upgrade) && status < 500 && status != 401 && status != 403:
+		return nil // an engine's 5xx may quote its own code, and its 401 is about the gateway's key
 	case status < 300 && api.IsPage(resp.ContentType()):
 		return api.NotUnderstood().WithCause(fmt.Errorf("content type %.100q", resp.ContentType()))
 	case status < 300:

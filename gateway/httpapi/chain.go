@@ -133,6 +133,7 @@ func (r *request) fail(err error) {
 	if e.Kind == api.SlotsPinnedConflict && r.Match.Route.Inference { // of a load with its own options
 		e = api.New(api.SlotsPinned, e.Message).WithCause(e.Cause)
 	}
+	e = r.shown(e)
 	d := r.Match.Dialect
 	status := d.Status(e)
 	logAt := r.s.log.Debug
@@ -155,6 +156,14 @@ func (r *request) fail(err error) {
 	r.Ctx.SetStatusCode(status)
 	r.Ctx.SetContentType(contentType)
 	r.Ctx.SetBody(body)
+}
+
+// shown returns the error without the names of models that the request's key may not use.
+func (r *request) shown(e *api.Error) *api.Error {
+	if !r.Key.Limited() || e.Code != api.SlotsPinned.Code() {
+		return e
+	}
+	return api.New(e.Kind, "Pinned models hold the places that the model needs.").WithCause(e.Cause)
 }
 
 // refusalLines is how many refused requests per second are logged at level info.

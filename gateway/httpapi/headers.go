@@ -38,8 +38,8 @@ func (x *exchange) modelHeaders() {
 		h.Set(api.HeaderColdStart, "1")
 		x.queueHeader()
 	}
-	if len(x.route.info.Evicted) > 0 {
-		h.Set(api.HeaderEvicted, strings.Join(x.route.info.Evicted, ","))
+	if evicted := x.call.Key.Visible(x.route.info.Evicted); len(evicted) > 0 {
+		h.Set(api.HeaderEvicted, strings.Join(evicted, ","))
 	}
 }
 

@@ -206,6 +206,11 @@ func TestUnload(t *testing.T) {
 	if loaded() != 3 {
 		t.Error("a refused call has unloaded something")
 	}
+	for _, r := range []reply{p.post("/v1/unload?model=nobody", ""), p.get("/v1/unload?model=nobody")} { // and not all models
+		if r.status != 404 || r.code() != "model_not_found" {
+			t.Errorf("%d %s", r.status, r.text)
+		}
+	}
 	if r := p.post("/v1/unload", `{"model_name":"nobody"}`); r.status != 404 || r.code() != "model_not_found" {
 		t.Errorf("unknown: %d %s", r.status, r.text)
 	}

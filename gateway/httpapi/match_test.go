@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"reveille/gateway/api"
+	"reveille/infra/state"
 )
 
 var prefixes = []string{"/v1", "/v0", "/api/v1", "/api/v0"}
@@ -54,6 +56,39 @@ func TestRestrictedKeys(t *testing.T) {
 	}
 	if r := s.ask("POST", "/v1/unload", "", "Authorization: Bearer limited"); r.status != 403 {
 		t.Errorf("unloading all models: %d %s", r.status, r.text)
+	}
+}
+
+// A key cannot grant more than it has.
+func TestGrants(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) {
+		c.Keys = keyFile(t, "all infer,manage\nmanage manage\nends infer,manage expires=2090-01-01\nfew infer,manage requests=5/m\n")
+	})
+	for i, c := range []struct {
+		key, grant string
+		status     int
+	}{{"all", "infer,manage", 200}, {"manage", "infer", 403}, {"manage", "manage", 200}, {"ends", "infer", 403}, {"few", "infer", 403}} {
+		body := fmt.Sprintf(`{"digest":"%064d","grant":%q}`, i, c.grant)
+		if r := s.ask("POST", "/internal/keys", body, "Authorization: Bearer "+c.key); r.status != c.status {
+			t.Errorf("%+v: %d %s", c, r.status, r.text)
+		}
+	}
+}
+
+// A restricted key learns no name of another model.
+func TestNamesOfOthers(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) { c.Keys = keyFile(t, "limited infer models=chat\n") })
+	for outcome, status := range map[*state.Outcome]int{
+		{Fields: map[string]string{"evicted": "spare,chat"}}:                                                                       200,
+		{Failed: true, Fields: map[string]string{"code": "slots_pinned_error", "message": "all slots are held by pinned models: spare"}}: 503,
+	} {
+		s.loading(func(string) state.Outcome { return *outcome })
+		r := s.ask("POST", chatPath, chatBody, "Authorization: Bearer limited")
+		if r.status != status || strings.Contains(r.text+r.header.Get("X-Evicted"), "spare") {
+			t.Errorf("%d %v %s", r.status, r.header, r.text)
+		}
+		_ = s.store.DropModel(t.Context(), "here", s.gen, "chat", "test", false)
+		s.until("chat is gone", func() bool { _, there := s.gate.Endpoint("chat"); return !there })
 	}
 }
 

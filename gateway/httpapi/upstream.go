@@ -36,7 +36,7 @@ func (s *Server) upstream(r *request) error {
 		return nil
 	}
 	h := &r.Ctx.Request.Header
-	looks := h.IsHead() || h.IsGet() && slices.Contains(probes, rest)
+	looks := h.IsHead() || h.IsGet() && slices.Contains(probes, strings.TrimSuffix(rest, "/"))
 	c := &call{request: r, model: model, requestedModel: id, body: r.Ctx.PostBody(), looks: looks}
 	if err := c.vetUpstream(rest); err != nil {
 		return err
@@ -48,7 +48,7 @@ func (s *Server) upstream(r *request) error {
 }
 
 // probes are paths of engines that monitors ask.
-var probes = []string{"/health", "/v1/health", "/healthz", "/live", "/ready", "/ping", "/metrics", "/version"}
+var probes = []string{"/health", "/v1/health", "/healthz", "/live", "/livez", "/ready", "/readyz", "/ping", "/metrics", "/version"}
 
 // vetUpstream applies the rules of the inference routes to the body of a request to an engine's own path that runs the
 // model.

@@ -52,6 +52,7 @@ type Key struct {
 	Ceiling string         // of its priority: high, low, or "" for normal
 	models  []string       // patterns; empty: all
 	expires time.Time      // zero: never
+	bounded bool           // it expires, or has limits of its own
 }
 
 // Priority returns the priority of a request that asks for one: high, low, or "" for normal.
@@ -70,6 +71,11 @@ func (k *Key) Priority(asked []byte) string {
 
 // Limited reports whether the key may use some models only.
 func (k *Key) Limited() bool { return len(k.models) > 0 }
+
+// Visible returns those of the models that the key may use.
+func (k *Key) Visible(models []string) []string {
+	return slices.DeleteFunc(slices.Clone(models), func(id string) bool { return !k.Allows(id) })
+}
 
 // Allows reports whether the key may use a model, by its id.
 func (k *Key) Allows(model string) bool {
@@ -162,7 +168,8 @@ func (s *Set) mergeLocked() {
 	}
 	maps.DeleteFunc(s.withdrawn, func(_ digest, w withdrawal) bool { return now.Sub(w.at) > time.Hour })
 	for d, l := range read {
-		k := Key{d, l.scopes, cmp.Or(old[d].Account, s.withdrawn[d].account), l.ceiling, l.models, l.expires}
+		k := Key{d, l.scopes, cmp.Or(old[d].Account, s.withdrawn[d].account), l.ceiling, l.models, l.expires, false}
+		k.bounded = !l.expires.IsZero() || l.limits != s.each && l.limits != (quota.Limits{})
 		delete(s.withdrawn, d)
 		if k.Account == nil {
 			k.Account = quota.New(l.limits)

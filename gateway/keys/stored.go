@@ -17,6 +17,20 @@ import (
 // older record back.
 const Revoked = "revoked"
 
+// MayGrant returns why a key may not make another with a valid grant: a key cannot grant more than it has.
+func (s *Set) MayGrant(k *Key, text string) error {
+	g, err := parseGrant(strings.Fields(text), s.each)
+	switch {
+	case err != nil:
+		return err
+	case g.scopes&^k.Scopes != 0:
+		return errors.New("it has a scope that the key of this request lacks")
+	case k.bounded || k.Limited():
+		return errors.New("the key of this request expires or has limits")
+	}
+	return nil
+}
+
 // maxGrant bounds what a stored key may do, in bytes.
 const maxGrant = 1 << 10
 

@@ -46,6 +46,9 @@ func (s *Service) KeysAdd(r *web.Request) error {
 	if err := keys.CheckStored(name, grant); err != nil {
 		return api.Newf(api.InvalidType, "The key cannot be added: %v.", strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
+	if err := s.cfg.Keys.MayGrant(&r.Key, grant); err != nil {
+		return api.Newf(api.InsufficientScope, "The key cannot be added: %v.", err)
+	}
 	table, err := s.dir.Tables.Read(context.Background(), state.APIKeys)
 	switch {
 	case err != nil:

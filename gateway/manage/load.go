@@ -116,8 +116,8 @@ func (s *Service) loadHeaders(r *web.Request, model, was string, endpoint schedu
 		h.Set(api.HeaderLoadMS, strconv.FormatInt(info.LoadMS, 10))
 	}
 	h.Set(api.HeaderQueueMS, strconv.FormatInt(max(0, info.Waited.Milliseconds()-info.LoadMS), 10))
-	if len(info.Evicted) > 0 {
-		h.Set(api.HeaderEvicted, strings.Join(info.Evicted, ","))
+	if evicted := r.Key.Visible(info.Evicted); len(evicted) > 0 {
+		h.Set(api.HeaderEvicted, strings.Join(evicted, ","))
 	}
 }
 

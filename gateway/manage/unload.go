@@ -29,6 +29,9 @@ func (s *Service) Unload(r *web.Request) error {
 	delete(members, "force")
 	ctx, stop := r.ClientContext()
 	defer stop()
+	if asked := r.Query("model"); asked != "" && !name.Set() {
+		return s.unloadOne(r, asked, force)
+	}
 	switch {
 	case !name.Set() && r.Key.Limited():
 		return api.RestrictedKey()
@@ -43,10 +46,16 @@ func (s *Service) Unload(r *web.Request) error {
 	case name.Empty():
 		return api.New(api.MissingRequiredParameter, "'model_name' must not be empty; leave it out to unload all models.").WithParam("model_name")
 	}
-	model, err := s.dir.Named(&r.Key, name.String())
+	return s.unloadOne(r, name.String(), force)
+}
+
+func (s *Service) unloadOne(r *web.Request, name string, force bool) error {
+	model, err := s.dir.Named(&r.Key, name)
 	if err != nil {
 		return err
 	}
+	ctx, stop := r.ClientContext()
+	defer stop()
 	if _, err := s.dir.Unload(ctx, model.ID, force); err != nil {
 		return r.UnlessLeft(err)
 	}
@@ -57,6 +66,9 @@ func (s *Service) Unload(r *web.Request) error {
 // UnloadAll is GET /unload, llama-swap's: it unloads all models and answers in plain text. HEAD checks that the route exists and
 // unloads nothing.
 func (s *Service) UnloadAll(r *web.Request) error {
+	if asked := r.Query("model"); asked != "" && !r.Match.Head {
+		return s.unloadOne(r, asked, false)
+	}
 	if !r.Match.Head {
 		ctx, stop := r.ClientContext()
 		defer stop()

@@ -229,7 +229,9 @@ func (r *Response) ContentType() []byte { return r.Header(fasthttp.HeaderContent
 
 // IsEvents reports whether the answer is a stream of events.
 func (r *Response) IsEvents() bool {
-	return bytes.HasPrefix(r.ContentType(), []byte("text/event-stream"))
+	const stream = "text/event-stream"
+	kind := r.ContentType()
+	return len(kind) >= len(stream) && bytes.EqualFold(kind[:len(stream)], []byte(stream))
 }
 
 // Header returns the first value of a header field, or nil without one. The value is valid until Close.

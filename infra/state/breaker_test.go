@@ -92,8 +92,9 @@ func TestRedisSetUpWrong(t *testing.T) {
 	b := newBench(t, testenv.Redis(t))
 	must(t, b.rdb.ConfigSet(ctx, "requirepass", "secret").Err())
 	addr := strings.TrimPrefix(b.url, "redis://")
+	must(t, b.rdb.Do(ctx, "ACL", "SETUSER", "reader", "on", ">x", "~*", "&*", "+@all", "-hgetall", "-hset").Err())
 	for url, want := range map[string]string{
-		b.url: "wants a password", "redis://:wrong@" + addr: "does not accept", "redis://:secret@" + addr + "/77": "no database",
+		"redis://reader:x@" + addr: "may not run a command", b.url: "wants a password", "redis://:wrong@" + addr: "does not accept", "redis://:secret@" + addr + "/77": "no database",
 	} {
 		log := &kit.Buffer{}
 		s := b.open(state.Options{URL: url, Log: slog.New(slog.NewTextHandler(log, nil))})
