@@ -79,7 +79,7 @@ func TestGrants(t *testing.T) {
 func TestNamesOfOthers(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.Keys = keyFile(t, "limited infer models=chat\n") })
 	for outcome, status := range map[*state.Outcome]int{
-		{Fields: map[string]string{"evicted": "spare,chat"}}:                                                                       200,
+		{Fields: map[string]string{"evicted": "spare,chat"}}:                                                                             200,
 		{Failed: true, Fields: map[string]string{"code": "slots_pinned_error", "message": "all slots are held by pinned models: spare"}}: 503,
 	} {
 		s.loading(func(string) state.Outcome { return *outcome })
