@@ -19,7 +19,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"reveille/gateway/cli"
@@ -105,7 +104,7 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 			switch {
 			case errors.Is(err, runnerhost.ErrReplaced):
 				fail(fmt.Errorf("%w: %w", errTwin(host), err))
-			case errors.Is(err, syscall.EADDRINUSE) && !served.Load():
+			case cannotListen(err) && !served.Load():
 				fail(fmt.Errorf("host %s: %w; give it another --runner-addr", host, err))
 			default:
 				keep.again(back, host)
@@ -414,3 +413,9 @@ func shellWord(s string) string {
 }
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@%+,-]+$`)
+
+// cannotListen reports whether err is of an address that cannot be listened on.
+func cannotListen(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "listen"
+}

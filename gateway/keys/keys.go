@@ -23,6 +23,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -246,6 +247,9 @@ func parseDigest(hexed string) (d digest, err error) {
 	return digest(raw), nil
 }
 
+// misspelled matches a word that can only be meant as a limit.
+var misspelled = regexp.MustCompile(`^(models|expires|priority|requests|tokens|loads|budget|open|waiting)[^\pL\pN]`)
+
 // parseGrant parses what follows a key in its line. Errors quote nothing.
 func parseGrant(words []string, each quota.Limits) (grant, error) {
 	g := grant{scopes: Infer, limits: each}
@@ -265,16 +269,24 @@ func parseGrant(words []string, each quota.Limits) (grant, error) {
 		words = words[1:]
 	}
 	var name []string
+	given := map[string]bool{}
 	for _, word := range words { // limits may appear within the name
 		if word == "infer" || word == "manage" || word == "infer,manage" || word == "manage,infer" {
 			errs = append(errs, errors.New("scopes must directly follow the key"))
 			continue
 		}
 		if !isWord(word) {
+			if misspelled.MatchString(word) {
+				errs = append(errs, errors.New("a limit is written with an equals sign, such as models=qwen*"))
+			}
 			name = append(name, word)
 			continue
 		}
 		of, value, _ := strings.Cut(word, "=")
+		if given[of] {
+			errs = append(errs, errors.New("a limit is given twice"))
+		}
+		given[of] = true
 		switch of {
 		case "priority":
 			if g.ceiling = value; value != "high" && value != "low" {

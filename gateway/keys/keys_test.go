@@ -90,13 +90,13 @@ func TestLimits(t *testing.T) {
 func TestMistakesNameLinesOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	write(t, path, "canary-key all\nsha256:12 infer\nkey infer canary open=0\nkey open=1 manage\nfine infer team=canary\n"+
-		"key model=canary\nkey infer rquests=60/m\nkey infer Ann expire=2030-01-31\n---\n\"canary\"\nfine infer Ann's laptop\n")
+		"key models:canary\nkey infer models=canary models=canaries\nkey model=canary\nkey infer rquests=60/m\nkey infer Ann expire=2030-01-31\n---\n\"canary\"\nfine infer Ann's laptop\n")
 	_, err := Open(path, "", quota.Limits{})
 	if err == nil {
 		t.Fatal("a file with mistakes was taken")
 	}
-	for line := 1; line <= 11; line++ {
-		if named := strings.Contains(err.Error(), fmt.Sprintf("line %d:", line)); named != (line < 11) {
+	for line := 1; line <= 13; line++ {
+		if named := strings.Contains(err.Error(), fmt.Sprintf("line %d:", line)); named != (line < 13) {
 			t.Errorf("line %d named: %v", line, named)
 		}
 	}

@@ -118,7 +118,11 @@ func (s *Service) copies(r *web.Request, snap *state.Snapshot, cat *catalog.Cata
 	for _, h := range snap.Hosts {
 		for _, m := range h.Models {
 			if match(m) && h.State == policy.Ready && r.Key.Allows(cmp.Or(m.Retired, m.ID)) {
-				out = append(out, s.loadedModel(snap, cat, h, m))
+				one := s.loadedModel(snap, cat, h, m)
+				if r.Key.Limited() {
+					one.Plan = nil // its warnings name other models
+				}
+				out = append(out, one)
 			}
 		}
 	}

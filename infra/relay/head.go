@@ -53,7 +53,7 @@ func parseHead(b []byte) (h head, err error) {
 				return h, errHead
 			}
 			h.chunked = true
-		case equalFold(name, "content-encoding") && !equalFold(value, "identity"):
+		case equalFold(name, "content-encoding") && len(value) > 0 && !equalFold(value, "identity"):
 			return h, errCoding
 		case equalFold(name, "connection"):
 			for option := range bytes.SplitSeq(value, []byte(",")) {
