@@ -25,6 +25,7 @@ func TestOllamaDeletesANameAlone(t *testing.T) {
 func TestOllamaListsNamesThatLeadBack(t *testing.T) {
 	p := newPool(t, "")
 	p.want(200, p.post("/v1/internal/aliases", `{"alias":"one:latest","target":"two"}`))
+	p.want(200, p.post("/v1/internal/aliases", `{"alias":"two:latest","target":"two"}`))
 	listed := map[string]bool{}
 	for _, m := range p.want(200, p.get("/api/tags")).json["models"].([]any) {
 		name := m.(map[string]any)["name"].(string)
@@ -33,8 +34,11 @@ func TestOllamaListsNamesThatLeadBack(t *testing.T) {
 		}
 		listed[name] = true
 	}
+	if listed["one:latest"] || !listed["one"] || !listed["two:latest"] {
+		t.Errorf("listed: %v", listed)
+	}
 	p.want(200, p.do("DELETE", "/api/delete", `{"model":"one:latest"}`))
-	if r := p.want(200, p.get("/v1/internal/aliases")); len(r.json["aliases"].([]any)) != 0 {
+	if r := p.want(200, p.get("/v1/internal/aliases")); len(r.json["aliases"].([]any)) != 1 {
 		t.Errorf("after its removal: %s", r.text)
 	}
 }

@@ -122,8 +122,9 @@ func (s *Service) ollamaLoaded(cat *catalog.Catalog, l LoadedModel, rec *state.M
 }
 
 func (s *Service) ollamaModel(m *catalog.Model, w models.Weights, size int64) ollamaModel {
-	name := m.ID
-	if tagged := name + latest; !strings.Contains(name, ":") && !s.dir.IsName(tagged) { // else it may be another model's
+	name, tagged := m.ID, m.ID+latest
+	owner := cmp.Or(s.dir.Owner(tagged), s.dir.Tables.Of(state.Aliases)[tagged], m.ID)
+	if !strings.Contains(name, ":") && owner == m.ID {
 		name = tagged
 	}
 	return ollamaModel{Name: name, Model: name, Size: size, Digest: ollamaDigest(m), Details: ollamaDetailsOf(m, w)}

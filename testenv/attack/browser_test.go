@@ -18,6 +18,7 @@ import (
 	"reveille/gateway/httpapi"
 	"reveille/testenv"
 	"reveille/testenv/calls"
+	"reveille/testenv/kit"
 )
 
 // foreign are heads of requests that a hostile web page makes its visitor's browser send to a gateway without keys.
@@ -78,6 +79,7 @@ func TestWebPages(t *testing.T) {
 	config := func() string {
 		return string(call(t, "GET", s.URL+"/v1/internal/config", "").Body) + string(call(t, "GET", s.URL+"/v1/models", "").Body) + string(call(t, "GET", s.URL+"/v1/internal/aliases", "").Body)
 	}
+	kit.Becomes(t, "the host has told its limits", true, func() bool { return strings.Contains(config(), "max_loaded_models") })
 	before := config()
 	const body = `{"model":"m","model_name":"user.evil","checkpoint":"/etc/passwd","recipe":"standin","device":"cpu","pinned":true,"ctx_size":1,"alias":"x","target":"m","messages":[{"role":"user","content":"hi"}],"prompt":"hi"}`
 	n := 0
