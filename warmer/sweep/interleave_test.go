@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ var errKilled = errors.New("killed")
 // them.
 type stepped struct {
 	*state.Store
+	mu      sync.Mutex // wakes run beside the sweep
 	between func()
 	killAt  int // number of the call that fails; 0 for none
 	calls   int
@@ -61,6 +63,8 @@ func (s *stepped) keepLease() {
 }
 
 func (s *stepped) step() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.calls++
 	if s.killAt > 0 && s.calls >= s.killAt {
 		return errKilled
