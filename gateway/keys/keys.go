@@ -169,8 +169,8 @@ func (s *Set) mergeLocked() {
 	}
 	maps.DeleteFunc(s.withdrawn, func(_ digest, w withdrawal) bool { return now.Sub(w.at) > time.Hour })
 	for d, l := range read {
-		k := Key{d, l.scopes, cmp.Or(old[d].Account, s.withdrawn[d].account), l.ceiling, l.models, l.expires, false}
-		k.bounded = !l.expires.IsZero() || l.limits != s.each && l.limits != (quota.Limits{})
+		bounded := !l.expires.IsZero() || l.limits != s.each && l.limits != (quota.Limits{})
+		k := Key{d, l.scopes, cmp.Or(old[d].Account, s.withdrawn[d].account), l.ceiling, l.models, l.expires, bounded}
 		delete(s.withdrawn, d)
 		if k.Account == nil {
 			k.Account = quota.New(l.limits)

@@ -27,8 +27,6 @@ func (s *Service) Unload(r *web.Request) error {
 	}
 	force := string(members["force"]) == "true" // the route table wants a boolean
 	delete(members, "force")
-	ctx, stop := r.ClientContext()
-	defer stop()
 	if asked := r.Query("model"); asked != "" && !name.Set() {
 		return s.unloadOne(r, asked, force)
 	}
@@ -38,6 +36,8 @@ func (s *Service) Unload(r *web.Request) error {
 	case !name.Set() && len(members) > 0:
 		return api.New(api.MissingRequiredParameter, "The body names no model: want 'model_name', or an empty body to unload all models.").WithParam("model_name")
 	case !name.Set():
+		ctx, stop := r.ClientContext()
+		defer stop()
 		gone, err := s.dir.Unload(ctx, "", force)
 		if err != nil {
 			return r.UnlessLeft(err)

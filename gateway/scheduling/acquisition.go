@@ -94,17 +94,20 @@ func refuseWith(err *api.Error) *nextAction {
 	return &v
 }
 
-// avoidSet lists for policy.Place hosts that did not start and hosts that failed to load the model; the caller may add to it.
-func avoidSet(shunned, failed []string) map[string]string {
-	avoid := make(map[string]string, len(shunned)+len(failed)+1)
-	for _, h := range shunned {
-		avoid[h] = "failed to start a short while ago"
+// avoidSet lists the hosts that policy.Place must not choose, with the reason for people.
+type avoidSet map[string]string
+
+func (a avoidSet) add(reason string, hosts ...string) {
+	for _, h := range hosts {
+		a[h] = reason
 	}
-	for _, h := range failed {
-		avoid[h] = "failed to load the model a short while ago"
-	}
-	return avoid
 }
+
+// Reasons to avoid a host.
+const (
+	notStarted = "failed to start a short while ago"
+	notLoaded  = "failed to load the model a short while ago"
+)
 
 // maxFreeSearches and hostsPerSearch bound the search for a free slot in a large pool: the number of looks and of hosts per look.
 const (
@@ -157,7 +160,8 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	if failed := cmp.Or(a.failure, a.backoff); len(a.failedHosts) >= maxFailedHosts || len(a.barred) >= maxFailedHosts {
 		return "", refuseWith(failed)
 	}
-	avoid := avoidSet(shunned, nil)
+	avoid := avoidSet{}
+	avoid.add(notStarted, shunned...)
 	for _, name := range a.interruptedHosts {
 		if h := s.Hosts[name]; h != nil && (h.State == policy.Draining || h.State == policy.Ready) {
 			avoid[name] = "being taken away"
@@ -189,7 +193,8 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 	case existing != "" && avoid[existing] == "" && r == nil:
 		return existing, nil
 	}
-	maps.Copy(avoid, avoidSet(nil, slices.Concat(a.barred, a.failedHosts)))
+	avoid.add(notLoaded, a.barred...)
+	avoid.add(notLoaded, a.failedHosts...)
 	// The store came back with older data: the host may still carry out the ticket, and another host would load a
 	// second copy.
 	if h := s.Hosts[a.lostTicketHost]; h != nil && h.State == policy.Ready && avoid[a.lostTicketHost] == "" && a.tooLarge[a.lostTicketHost] == nil {
@@ -404,7 +409,10 @@ func (a *acquisition) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Ca
 	if a.ticket == "" || a.replacing != "" || h == nil || h.State != policy.Lost {
 		return nextAction{do: actionWait}
 	}
-	avoid := avoidSet(shunned, slices.Concat(a.barred, a.failedHosts))
+	avoid := avoidSet{}
+	avoid.add(notStarted, shunned...)
+	avoid.add(notLoaded, a.barred...)
+	avoid.add(notLoaded, a.failedHosts...)
 	avoid[a.host] = "lost"
 	v := placement.View{Catalog: c, Evict: a.evict}
 	p := policy.Place(v.Pool(s), a.wanted(s, v), avoid)

@@ -86,7 +86,10 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	barred, _ := g.barredLocked(m.ID, now)
 	held, operation := g.closed || g.recovery.active(now), g.nextOperationLocked()
 	g.mu.Unlock()
-	p := policy.Place(pool, want, avoidSet(hosts, barred))
+	avoid := avoidSet{}
+	avoid.add(notStarted, hosts...)
+	avoid.add(notLoaded, barred...)
+	p := policy.Place(pool, want, avoid)
 	if held || !isImmediate(p) {
 		return
 	}
