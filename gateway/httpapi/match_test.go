@@ -38,7 +38,9 @@ func TestRestrictedKeys(t *testing.T) {
 		"ollama_tags ollama_ps ollama_show ollama_chat ollama_generate ollama_embed ollama_embeddings ollama_pull ollama_delete running upstream") {
 		open[name] = true
 	}
-	s := newStage(t, func(_ *stage, c *Config) { c.Keys = keyFile(t, "all infer,manage\nlimited infer,manage models=chat\n") }).warm("spare")
+	s := newStage(t, func(_ *stage, c *Config) {
+		c.Keys = keyFile(t, "any-model infer,manage\nlimited-key infer,manage models=chat\n")
+	}).warm("spare")
 	for _, r := range Routes() {
 		method := strings.Replace(r.Method, "ANY", "POST", 1)
 		path := strings.ReplaceAll(r.Path, "{id}", "spare")
@@ -47,14 +49,14 @@ func TestRestrictedKeys(t *testing.T) {
 		}
 		body := `{"model":"spare","model_name":"spare","pinned":true,"max_tokens":1,"messages":[{"role":"user","content":"x"}],"prompt":"x","input":"x",` +
 			`"inputs":"x","texts":["x"],"content":"x","tokens":[1],"query":"x","documents":["x"],"voice":"x","alias":"x","target":"spare","grant":"infer x",` +
-			`"digest":"` + strings.Repeat("0", 64) + `","key":"limited"}`
-		got := s.ask(method, path, body, "Authorization: Bearer limited")
+			`"digest":"` + strings.Repeat("0", 64) + `","key":"limited-key"}`
+		got := s.ask(method, path, body, "Authorization: Bearer limited-key")
 		closed := strings.Contains(got.text, "restricted to certain models")
 		if closed != !open[r.Name] || got.status < 400 && strings.Contains(got.text, "spare") {
 			t.Errorf("%s %s: %d %.300s", method, path, got.status, got.text)
 		}
 	}
-	if r := s.ask("POST", "/v1/unload", "", "Authorization: Bearer limited"); r.status != 403 {
+	if r := s.ask("POST", "/v1/unload", "", "Authorization: Bearer limited-key"); r.status != 403 {
 		t.Errorf("unloading all models: %d %s", r.status, r.text)
 	}
 }
@@ -62,12 +64,13 @@ func TestRestrictedKeys(t *testing.T) {
 // A key cannot grant more than it has.
 func TestGrants(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) {
-		c.Keys = keyFile(t, "all infer,manage\nmanage manage\nends infer,manage expires=2090-01-01\nfew infer,manage requests=5/m\n")
+		c.Keys = keyFile(t, "both-scopes infer,manage\nmanage-key manage\nexpires-key infer,manage expires=2090-01-01\nlimited-key infer,manage requests=5/m\n")
 	})
 	for i, c := range []struct {
 		key, grant string
 		status     int
-	}{{"all", "infer,manage", 200}, {"manage", "infer", 403}, {"manage", "manage", 200}, {"ends", "infer", 403}, {"few", "infer", 403}} {
+	}{{"both-scopes", "infer,manage", 200}, {"manage-key", "infer", 403}, {"manage-key", "manage", 200}, {"expires-key", "infer", 403},
+		{"limited-key", "infer", 403}} {
 		body := fmt.Sprintf(`{"digest":"%064d","grant":%q}`, i, c.grant)
 		if r := s.ask("POST", "/internal/keys", body, "Authorization: Bearer "+c.key); r.status != c.status {
 			t.Errorf("%+v: %d %s", c, r.status, r.text)
@@ -77,13 +80,13 @@ func TestGrants(t *testing.T) {
 
 // A restricted key learns no name of another model.
 func TestNamesOfOthers(t *testing.T) {
-	s := newStage(t, func(_ *stage, c *Config) { c.Keys = keyFile(t, "limited infer models=chat\n") })
+	s := newStage(t, func(_ *stage, c *Config) { c.Keys = keyFile(t, "limited-key infer models=chat\n") })
 	for outcome, status := range map[*state.Outcome]int{
 		{Fields: map[string]string{"evicted": "spare,chat"}}:                                                                             200,
 		{Failed: true, Fields: map[string]string{"code": "slots_pinned_error", "message": "all slots are held by pinned models: spare"}}: 503,
 	} {
 		s.loading(func(string) state.Outcome { return *outcome })
-		r := s.ask("POST", chatPath, chatBody, "Authorization: Bearer limited")
+		r := s.ask("POST", chatPath, chatBody, "Authorization: Bearer limited-key")
 		if r.status != status || strings.Contains(r.text+r.header.Get("X-Evicted"), "spare") {
 			t.Errorf("%d %v %s", r.status, r.header, r.text)
 		}

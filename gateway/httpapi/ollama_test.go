@@ -267,7 +267,7 @@ func TestOllamaKeepAliveNeedsManage(t *testing.T) {
 
 // Only a key that may use the priority high gets it, and one held to low has no other.
 func TestPriority(t *testing.T) {
-	set := keyFile(t, "plain infer\nhasty infer priority=high\nslow infer priority=low\n")
+	set := keyFile(t, "plain-key infer\nhasty-key infer priority=high\nslow-key infer priority=low\n")
 	s := newStage(t, func(_ *stage, c *Config) { c.Keys = set }).warm("vec", "chat")
 	got := make(chan string, 1)
 	s.serve(func(w http.ResponseWriter, r *http.Request) {
@@ -280,7 +280,7 @@ func TestPriority(t *testing.T) {
 		{"slow", "high", "low"}, {"slow", "normal", "low"}, {"slow", "low", "low"},
 	} {
 		for path, body := range map[string]string{"/v1/embeddings": `{"model":"vec","input":"a"}`, "/api/embed": `{"model":"vec","input":"a"}`, chatPath: chatBody} {
-			if r := s.ask("POST", path, body, "Authorization: Bearer "+c.key, "x-priority: "+c.priority); r.status != 200 {
+			if r := s.ask("POST", path, body, "Authorization: Bearer "+c.key+"-key", "x-priority: "+c.priority); r.status != 200 {
 				t.Fatalf("%s: %d %s", path, r.status, r.text)
 			}
 			if v := <-got; v != c.want {

@@ -10,11 +10,11 @@ import (
 	"reveille/infra/state"
 )
 
-const ann, bob = "Authorization: Bearer ann", "Authorization: Bearer bob"
+const ann, bob = "Authorization: Bearer ann-secret", "Authorization: Bearer bob-secret"
 
 // keyed starts a stage on which ann has limits and bob has none.
 func keyed(t *testing.T, limits string) *stage {
-	set := keyFile(t, "ann infer "+limits+" Ann\nbob infer\n")
+	set := keyFile(t, "ann-secret infer "+limits+" Ann\nbob-secret infer\n")
 	return newStage(t, func(_ *stage, c *Config) { c.Keys = set })
 }
 
@@ -140,7 +140,7 @@ func TestKeyLeaves(t *testing.T) {
 	go func() {
 		defer close(gone)
 		req, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.addr+chatPath, strings.NewReader(chatBody))
-		req.Header.Set("Authorization", "Bearer ann")
+		req.Header.Set("Authorization", "Bearer ann-secret")
 		if resp, err := s.http.Do(req); err == nil {
 			_ = resp.Body.Close()
 		}
@@ -241,7 +241,7 @@ func TestLeavingIsNotFree(t *testing.T) {
 				defer close(gone)
 				body := strings.Replace(c.body, "hi", strings.Repeat("many words ", 200), 1)
 				req, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.addr+c.path, strings.NewReader(body))
-				req.Header.Set("Authorization", "Bearer ann")
+				req.Header.Set("Authorization", "Bearer ann-secret")
 				if resp, err := s.http.Do(req); err == nil {
 					_, _ = io.Copy(io.Discard, resp.Body)
 					_ = resp.Body.Close()

@@ -221,9 +221,9 @@ func repeats(t *testing.T) http.HandlerFunc {
 
 // The official openai client continues stored responses.
 func TestStoredResponses(t *testing.T) {
-	set := keyFile(t, "ann infer\nbob infer\n")
+	set := keyFile(t, "ann-secret infer\nbob-secret infer\n")
 	s := newStage(t, func(_ *stage, c *Config) { c.Keys, c.Responses = set, time.Hour }).warm("chat").serve(repeats(t))
-	client(t, "conversation.py", "http://"+s.addr, "ann", "bob")
+	client(t, "conversation.py", "http://"+s.addr, "ann-secret", "bob-secret")
 }
 
 // A response that is deleted while its continuation runs stays deleted. The continuation has its items and is stored.

@@ -210,14 +210,14 @@ func TestPageOfAWithdrawnKey(t *testing.T) {
 // A key that may use some models sees nothing that shows all of them.
 func TestWholePoolNeedsAKeyForAllModels(t *testing.T) {
 	s, change := pageStage(t)
-	change("infer-key infer\nlimited infer,manage models=m\n")
+	change("infer-key infer\nlimited-key infer,manage models=m\n")
 	for _, path := range []string{"/ui/stream", "/metrics", "/v1/metrics", "/v1/stats", "/internal/config", "/internal/aliases", "/v1/internal/aliases", "/logs", "/logs/stream", "/logs/stream/n", "/internal/conversations"} {
-		if r := s.ask("GET", path, "", "Authorization: Bearer limited"); r.status != 403 {
+		if r := s.ask("GET", path, "", "Authorization: Bearer limited-key"); r.status != 403 {
 			t.Errorf("%s with a key for one model: %d %s", path, r.status, r.text)
 		}
 	}
 	for _, path := range []string{"/internal/conversations", "/internal/conversations/n", "/internal/conversations/gone"} {
-		if r := s.ask("DELETE", path, "", "Authorization: Bearer limited"); r.status != 403 && r.status != 404 {
+		if r := s.ask("DELETE", path, "", "Authorization: Bearer limited-key"); r.status != 403 && r.status != 404 {
 			t.Errorf("%s is forgotten by a key for one model: %d %s", path, r.status, r.text)
 		}
 	}
@@ -226,7 +226,7 @@ func TestWholePoolNeedsAKeyForAllModels(t *testing.T) {
 			t.Errorf("%s with a key for all models: %d %s", path, r.status, r.text)
 		}
 	}
-	if r := s.ask("GET", "/v1/models", "", "Authorization: Bearer limited"); r.status != 200 {
+	if r := s.ask("GET", "/v1/models", "", "Authorization: Bearer limited-key"); r.status != 200 {
 		t.Errorf("the listing of its models: %d %s", r.status, r.text)
 	}
 }

@@ -1,7 +1,7 @@
 // Package keys checks API keys, of a file, of flags, and of Redis. A key is stored and looked up only by its SHA-256 digest, so that no comparison depends
 // on secret bytes, and unknown, withdrawn and missing keys take the same path to the same answer.
 //
-// The key file has one key per line: the key, or sha256: and the 64 hex digits of its digest; then its scopes, infer
+// The key file has one key per line: the key, of at least 8 characters, or sha256: and the 64 hex digits of its digest; then its scopes, infer
 // and manage, separated by commas (default infer); then limits such as requests=60/m (package quota), priority=high
 // if the key may use that or priority=low if it has no other, models=PATTERN,… if it may use these alone, and expires=DATE; then a name for people. Blank
 // lines and lines that start with # are ignored. The file is read again when it changes. Redis has the digest and what
@@ -202,6 +202,7 @@ func parse(data []byte, each quota.Limits, into map[digest]grant) error {
 		return errors.New("the file is not text in UTF-8: save it as UTF-8")
 	}
 	var errs []error
+	lines := map[digest]int{}
 	sc := bufio.NewScanner(bytes.NewReader(data))
 	for n := 1; sc.Scan(); n++ {
 		f := strings.Fields(sc.Text())
@@ -209,7 +210,8 @@ func parse(data []byte, each quota.Limits, into map[digest]grant) error {
 			continue
 		}
 		if !isKey(f[0]) {
-			errs = append(errs, fmt.Errorf("line %d: a key has letters, digits and other visible characters of ASCII, and begins with a letter or digit", n))
+			errs = append(errs, fmt.Errorf("line %d: a key has at least %d letters, digits and other visible characters of ASCII, "+
+				"and begins with a letter or digit; `gateway key` makes one", n, minKey))
 			continue
 		}
 		d := digest(sha256.Sum256([]byte(f[0])))
@@ -220,12 +222,20 @@ func parse(data []byte, each quota.Limits, into map[digest]grant) error {
 				continue
 			}
 		}
+		if lines[d] > 0 {
+			errs = append(errs, fmt.Errorf("lines %d and %d have the same key", lines[d], n))
+			continue
+		}
+		lines[d] = n
 		if into[d], err = parseGrant(f[1:], each); err != nil {
 			errs = append(errs, fmt.Errorf("line %d: %w", n, err))
 		}
 	}
 	return errors.Join(append(errs, sc.Err())...)
 }
+
+// minKey keeps a word of a note, such as TODO, from becoming a key.
+const minKey = 8
 
 // isKey reports whether a word can be a key.
 func isKey(word string) bool {
@@ -234,7 +244,7 @@ func isKey(word string) bool {
 			return false
 		}
 	}
-	return word != ""
+	return len(word) >= minKey
 }
 
 func isAlphanumeric(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' }

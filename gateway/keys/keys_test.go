@@ -29,12 +29,12 @@ func write(t *testing.T, path, text string) {
 func TestFile(t *testing.T) {
 	sum := sha256.Sum256([]byte("hashed"))
 	path := filepath.Join(t.TempDir(), "keys")
-	write(t, path, "# people\nplain\n\nboth infer,manage Ada\nsha256:"+hex.EncodeToString(sum[:])+" manage\n")
+	write(t, path, "# people\nplain-api-key\n\nboth-api-key infer,manage Ada\nsha256:"+hex.EncodeToString(sum[:])+" manage\n")
 	s, err := Open(path, "root", quota.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for key, want := range map[string]Scopes{"plain": Infer, "both": Infer | Manage, "hashed": Manage, "root": Infer | Manage, "": 0, "#": 0, "nobody": 0} {
+	for key, want := range map[string]Scopes{"plain-api-key": Infer, "both-api-key": Infer | Manage, "hashed": Manage, "root": Infer | Manage, "": 0, "#": 0, "nobody": 0} {
 		if got := s.Find([]byte(key)).Scopes; got != want {
 			t.Errorf("Scopes(%q) = %v, want %v", key, got, want)
 		}
@@ -49,12 +49,12 @@ func TestFile(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
-	write(t, path, "plain\nlow infer waiting=1 Lou requests=1/h\nbare open=1\n")
+	write(t, path, "plain-api-key\nlow-api-key infer waiting=1 Lou requests=1/h\nbare-api-key open=1\n")
 	s, err := Open(path, "root", quota.Limits{Waiting: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for key, want := range map[string]int{"plain": 2, "low": 1, "bare": 2, "root": 2} {
+	for key, want := range map[string]int{"plain-api-key": 2, "low-api-key": 1, "bare-api-key": 2, "root": 2} {
 		a := s.Find([]byte(key)).Account
 		for n := range want + 1 {
 			if err := a.BeginWait(); (err == nil) != (n < want) {
@@ -62,43 +62,48 @@ func TestLimits(t *testing.T) {
 			}
 		}
 	}
-	if k := s.Find([]byte("bare")); k.Scopes != Infer || k.Account.Begin() != nil || k.Account.Begin() == nil {
+	if k := s.Find([]byte("bare-api-key")); k.Scopes != Infer || k.Account.Begin() != nil || k.Account.Begin() == nil {
 		t.Error("a key with a limit and no scopes has no limit, or more scopes")
 	}
-	low := s.Find([]byte("low")).Account
+	low := s.Find([]byte("low-api-key")).Account
 	if err := errors.Join(low.Begin()); err != nil {
 		t.Fatal(err)
 	}
-	write(t, path, "low infer requests=1/h waiting=3\n")
+	write(t, path, "low-api-key infer requests=1/h waiting=3\n")
 	s.Reload(slog.New(slog.DiscardHandler))
-	again := s.Find([]byte("low")).Account
+	again := s.Find([]byte("low-api-key")).Account
 	if again != low || again.Begin() == nil || again.BeginWait() != nil {
 		t.Error("an account was replaced or reset when the file was read again")
 	}
-	if s.Find([]byte("plain")).Account != nil {
+	if s.Find([]byte("plain-api-key")).Account != nil {
 		t.Error("a withdrawn key has an account")
 	}
-	for _, text := range []string{"", "low infer requests=1/h waiting=3\n"} { // as an editor does
+	for _, text := range []string{"", "low-api-key infer requests=1/h waiting=3\n"} { // as an editor does
 		write(t, path, text)
 		s.Reload(slog.New(slog.DiscardHandler))
 	}
-	if again := s.Find([]byte("low")).Account; again != low || again.Begin() == nil {
+	if again := s.Find([]byte("low-api-key")).Account; again != low || again.Begin() == nil {
 		t.Error("a key that came back has its limits anew")
 	}
 }
 
 func TestMistakesNameLinesOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
-	write(t, path, "canary-key all\nsha256:12 infer\nkey infer canary open=0\nkey open=1 manage\nfine infer team=canary\n"+
-		"key models:canary\nkey infer models=canary models=canaries\nkey model=canary\nkey infer rquests=60/m\nkey infer Ann expire=2030-01-31\n---\n\"canary\"\nfine infer Ann's laptop\n")
+	write(t, path, "canary-key all\nsha256:12 infer\ncanary-3 infer canary open=0\ncanary-4 open=1 manage\ncanary-5 infer team=canary\n"+
+		"canary-6 models:canary\ncanary-7 infer models=canary models=canaries\ncanary-8 model=canary\ncanary-9 infer rquests=60/m\n"+
+		"canary-10 infer Ann expire=2030-01-31\n---------\n\"canary-12\"\nTODO\ncanary infer,manage\nfine-key infer Ann's laptop\n"+
+		"sha256:"+hexOf("canary-17")+"\ncanary-17 manage\n")
 	_, err := Open(path, "", quota.Limits{})
 	if err == nil {
 		t.Fatal("a file with mistakes was taken")
 	}
-	for line := 1; line <= 13; line++ {
-		if named := strings.Contains(err.Error(), fmt.Sprintf("line %d:", line)); named != (line < 13) {
+	for line := 1; line <= 17; line++ {
+		if named := strings.Contains(err.Error(), fmt.Sprintf("line %d:", line)); named != (line < 15) {
 			t.Errorf("line %d named: %v", line, named)
 		}
+	}
+	if !strings.Contains(err.Error(), "lines 16 and 17 ") {
+		t.Errorf("a key on two lines: %v", err)
 	}
 	if strings.Contains(err.Error(), "canary") {
 		t.Error("the error quotes a key")
@@ -108,13 +113,13 @@ func TestMistakesNameLinesOnly(t *testing.T) {
 // Editors of Windows put a byte order mark at the start. A comment is none the less a comment, and a key a key.
 func TestByteOrderMark(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
-	write(t, path, "\ufeff# people\nann\n")
+	write(t, path, "\ufeff# people\nann-api-key\n")
 	s, err := Open(path, "", quota.Limits{})
-	if err != nil || s.Find([]byte("ann")).Scopes != Infer || s.Find([]byte("\ufeff#")).Scopes != 0 {
+	if err != nil || s.Find([]byte("ann-api-key")).Scopes != Infer || s.Find([]byte("\ufeff#")).Scopes != 0 {
 		t.Error("a comment with a mark:", err)
 	}
-	write(t, path, "\ufeffann\n")
-	if s, err = Open(path, "", quota.Limits{}); err != nil || s.Find([]byte("ann")).Scopes != Infer {
+	write(t, path, "\ufeffann-api-key\n")
+	if s, err = Open(path, "", quota.Limits{}); err != nil || s.Find([]byte("ann-api-key")).Scopes != Infer {
 		t.Error("a key with a mark:", err)
 	}
 	write(t, path, "\xff\xfea\x00n\x00n\x00")
@@ -125,7 +130,7 @@ func TestByteOrderMark(t *testing.T) {
 
 func TestWatchWithdrawsAKey(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
-	write(t, path, "one\ntwo\n")
+	write(t, path, "one-api-key\ntwo-api-key\n")
 	s, err := Open(path, "", quota.Limits{})
 	if err != nil {
 		t.Fatal(err)
@@ -133,15 +138,15 @@ func TestWatchWithdrawsAKey(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); s.Watch(ctx, 5*time.Millisecond, slog.New(slog.DiscardHandler)) }()
-	write(t, path, "two\n")
-	for deadline := time.Now().Add(10 * time.Second); s.Find([]byte("one")).Scopes != 0; time.Sleep(time.Millisecond) {
+	write(t, path, "two-api-key\n")
+	for deadline := time.Now().Add(10 * time.Second); s.Find([]byte("one-api-key")).Scopes != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the key is still valid")
 		}
 	}
-	write(t, path, "two bad-scope\n")
+	write(t, path, "two-api-key bad-scope\n")
 	time.Sleep(30 * time.Millisecond)
-	if s.Find([]byte("two")).Scopes != Infer {
+	if s.Find([]byte("two-api-key")).Scopes != Infer {
 		t.Error("a broken file must leave the keys as they are")
 	}
 	cancel()
@@ -184,18 +189,18 @@ func hexOf(key string) string {
 // A stored key counts beside those of the file, and a revoked one never again, whatever Redis holds later.
 func TestStored(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
-	write(t, path, "file manage\n")
+	write(t, path, "file-api-key manage\n")
 	s, err := Open(path, "root", quota.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	scopes := func(key string) Scopes { return s.Find([]byte(key)).Scopes }
-	table := map[string]string{hexOf("a"): "infer requests=1/h Ann", hexOf("b"): "infer,manage", hexOf("file"): "infer", hexOf("c"): "everything", "short": "infer"}
+	table := map[string]string{hexOf("a"): "infer requests=1/h Ann", hexOf("b"): "infer,manage", hexOf("file-api-key"): "infer", hexOf("c"): "everything", "short": "infer"}
 	if err := s.SetStored(table); err == nil || strings.Contains(err.Error(), "everything") {
 		t.Errorf("an entry that is not valid: %v", err)
 	}
 	account := s.Find([]byte("a")).Account
-	if scopes("a") != Infer || scopes("b") != Infer|Manage || scopes("file") != Manage || scopes("root") != Infer|Manage || scopes("c") != 0 {
+	if scopes("a") != Infer || scopes("b") != Infer|Manage || scopes("file-api-key") != Manage || scopes("root") != Infer|Manage || scopes("c") != 0 {
 		t.Error("stored keys, or those of the file, do not count")
 	}
 	before := map[string]string{hexOf("a"): table[hexOf("a")], hexOf("b"): table[hexOf("b")]}
@@ -208,7 +213,7 @@ func TestStored(t *testing.T) {
 	if err := s.SetStored(before); err != nil || scopes("b") != 0 {
 		t.Error("a revoked key came back:", err)
 	}
-	if err := s.SetStored(nil); err != nil || scopes("a") != 0 || scopes("file") != Manage {
+	if err := s.SetStored(nil); err != nil || scopes("a") != 0 || scopes("file-api-key") != Manage {
 		t.Error("an empty table:", err)
 	}
 }
@@ -217,14 +222,14 @@ func TestStored(t *testing.T) {
 // there end, and those of the file stay.
 func TestStoredBesideABrokenFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
-	write(t, path, "file manage\n")
+	write(t, path, "file-api-key manage\n")
 	s, err := Open(path, "", quota.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	scopes := func(key string) Scopes { return s.Find([]byte(key)).Scopes }
 	for _, spoil := range []func(){
-		func() { write(t, path, "file infer\nann infer requests=many\n") },
+		func() { write(t, path, "file-api-key infer\nann-api-key infer requests=many\n") },
 		func() { s.Reload(slog.New(slog.DiscardHandler)) },
 		func() {
 			if err := os.Remove(path); err != nil {
@@ -238,8 +243,8 @@ func TestStoredBesideABrokenFile(t *testing.T) {
 		}
 		spoil()
 		err := s.SetStored(map[string]string{hexOf("stolen"): Revoked, hexOf("new"): "infer"})
-		if err != nil || scopes("stolen") != 0 || scopes("new") != Infer || scopes("file") != Manage || scopes("ann") != 0 {
-			t.Errorf("%v: stolen %v, new %v, file %v, ann %v", err, scopes("stolen"), scopes("new"), scopes("file"), scopes("ann"))
+		if err != nil || scopes("stolen") != 0 || scopes("new") != Infer || scopes("file-api-key") != Manage || scopes("ann-api-key") != 0 {
+			t.Errorf("%v: stolen %v, new %v, file %v, ann %v", err, scopes("stolen"), scopes("new"), scopes("file-api-key"), scopes("ann-api-key"))
 		}
 	}
 }
@@ -283,11 +288,14 @@ func TestListAndNamed(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"nonsense", "infer models=[", "infer models=", "infer expires=soon", "infer tokens=5", "infer priority=normal", strings.Repeat("x ", 1000)} {
-		if CheckStored(hexOf("a"), bad) == nil {
+		if _, err := CheckStored(hexOf("a"), bad); err == nil {
 			t.Errorf("%.20s may be stored", bad)
 		}
 	}
-	if CheckStored("abc", "infer") == nil || CheckStored(hexOf("a"), "infer Ann") != nil {
-		t.Error("the digest is not checked, or a good entry is refused")
+	if _, err := CheckStored("abc", "infer"); err == nil {
+		t.Error("the digest is not checked")
+	}
+	if scopes, err := CheckStored(hexOf("a"), "manage Ann"); scopes != Manage || err != nil {
+		t.Error("a good entry:", scopes, err)
 	}
 }

@@ -17,13 +17,10 @@ import (
 // older record back.
 const Revoked = "revoked"
 
-// MayGrant returns why a key may not make another with a valid grant: a key cannot grant more than it has.
-func (s *Set) MayGrant(k *Key, text string) error {
-	g, err := parseGrant(strings.Fields(text), s.each)
+// MayGrant returns why a key may not make another with these scopes: a key cannot grant more than it has.
+func (k *Key) MayGrant(scopes Scopes) error {
 	switch {
-	case err != nil:
-		return err
-	case g.scopes&^k.Scopes != 0:
+	case scopes&^k.Scopes != 0:
 		return errors.New("it has a scope that the key of this request lacks")
 	case k.bounded || k.Limited():
 		return errors.New("the key of this request expires or has limits")
@@ -76,16 +73,16 @@ func (s *Set) SetStored(table map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// CheckStored checks an entry before it is stored: the digest of a key and what it may do.
-func CheckStored(name, text string) error {
+// CheckStored checks an entry before it is stored, the digest of a key and what it may do, and returns its scopes.
+func CheckStored(name, text string) (Scopes, error) {
 	if _, err := parseDigest(name); err != nil {
-		return err
+		return 0, err
 	}
 	if len(text) > maxGrant {
-		return fmt.Errorf("want at most %d bytes", maxGrant)
+		return 0, fmt.Errorf("want at most %d bytes", maxGrant)
 	}
-	_, err := parseGrant(strings.Fields(text), quota.Limits{})
-	return err
+	g, err := parseGrant(strings.Fields(text), quota.Limits{})
+	return g.scopes, err
 }
 
 // An Entry is a key in Redis for people.

@@ -43,10 +43,11 @@ func (s *Service) KeysAdd(r *web.Request) error {
 		return err
 	}
 	name, grant := strings.ToLower(strings.TrimPrefix(asked.Digest, "sha256:")), asked.Grant
-	if err := keys.CheckStored(name, grant); err != nil {
+	scopes, err := keys.CheckStored(name, grant)
+	if err != nil {
 		return api.Newf(api.InvalidType, "The key cannot be added: %v.", strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	if err := s.cfg.Keys.MayGrant(&r.Key, grant); err != nil {
+	if err := r.Key.MayGrant(scopes); err != nil {
 		return api.Newf(api.InsufficientScope, "The key cannot be added: %v.", err)
 	}
 	table, err := s.dir.Tables.Read(context.Background(), state.APIKeys)
