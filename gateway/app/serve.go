@@ -123,6 +123,9 @@ func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logg
 		return err
 	}
 	defer store.Close()
+	if err := store.CheckFormat(ctx); err != nil {
+		return err
+	}
 	g := assemble(s, p, store, drivers, access, log)
 	addr := ln.Addr().String()
 	hup := make(chan os.Signal, 1)

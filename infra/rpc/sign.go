@@ -19,6 +19,9 @@ import (
 // MaxSkew is how far a call's time may be from the runner's clock.
 const MaxSkew = 30 * time.Second
 
+// maxOffsets bounds the hosts whose clocks a Signer remembers; beyond it, it learns them anew.
+const maxOffsets = 1024
+
 // maxCorrection is how far a runner's clock may be from the gateway's.
 const maxCorrection = time.Hour
 
@@ -62,6 +65,11 @@ func NewSigner(secret []byte) *Signer {
 func (s *Signer) Correct(host string, runnerMS int64) {
 	off := runnerMS - time.Now().UnixMilli()
 	if off <= maxCorrection.Milliseconds() && off >= -maxCorrection.Milliseconds() {
+		n := 0
+		s.offsets.Range(func(any, any) bool { n++; return n < maxOffsets })
+		if n == maxOffsets {
+			s.offsets.Clear()
+		}
 		s.offsets.Store(host, off)
 	}
 }

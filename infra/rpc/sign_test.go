@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"math"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -74,6 +75,19 @@ func TestClockOfOneHost(t *testing.T) {
 		if _, err := v.Verify(s.Sign(honest), honest, time.Now()); err != nil {
 			t.Errorf("a call to the host itself after a clock of %d: %v", ms, err)
 		}
+	}
+}
+
+// Hosts come and go; their clocks are not kept for ever.
+func TestClocksAreBounded(t *testing.T) {
+	s := NewSigner([]byte("secret"))
+	for i := range 3 * maxOffsets {
+		s.Correct(strconv.Itoa(i), time.Now().UnixMilli())
+	}
+	n := 0
+	s.offsets.Range(func(any, any) bool { n++; return true })
+	if n > maxOffsets {
+		t.Errorf("%d clocks are kept, want at most %d", n, maxOffsets)
 	}
 }
 

@@ -30,15 +30,16 @@ type guarded struct {
 // ErrUnavailable. It is also ErrCorrupt if Redis accepted the call and failed in it.
 func (b *guarded) record(err error) error {
 	failed := err != nil && unavailable(err)
+	fault, _ := refusal(err)
 	switch changed := b.Record(failed); {
 	case changed && failed:
-		b.log.Warn(cmp.Or(setupFault(err), "Redis does not answer"), "error", err)
+		b.log.Warn(cmp.Or(fault, "Redis does not answer"), "error", err)
 	case changed:
 		b.log.Info("state store is back")
 	}
 	switch {
 	case failed:
-		if fault := setupFault(err); fault != "" {
+		if fault != "" {
 			err = fmt.Errorf("%s: %w", fault, err)
 		}
 		return &unavailableError{err}
@@ -66,51 +67,44 @@ func (e *unavailableError) Unwrap() []error { return []error{ErrUnavailable, e.c
 
 // unavailable reports whether err means that Redis could not take the call, rather than answered it.
 func unavailable(err error) bool {
-	if errors.Is(err, redis.Nil) {
-		return false
-	}
 	var re redis.Error
-	if !errors.As(err, &re) {
-		return true // timeouts, refused connections, an exhausted pool
-	}
-	for _, p := range []string{"READONLY", "OOM", "MISCONF", "LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS",
-		"max number of clients", "NOSCRIPT"} {
-		if redis.HasErrorPrefix(err, p) {
-			return true
-		}
-	}
-	return setupFault(err) != ""
+	_, refused := refusal(err)
+	return refused || !errors.Is(err, redis.Nil) && !errors.As(err, &re) // timeouts, refused connections, an exhausted pool
 }
 
-// setupFaults are answers of a Redis that is set up in another way than its URL says.
-var setupFaults = []struct{ prefix, say string }{
-	{"NOAUTH", "Redis wants a password, and its URL has none"},
-	{"Protocol error: unauthenticated", "Redis wants a password, and its URL has none"},
-	{"WRONGPASS", "Redis does not accept the user and password of its URL"},
-	{"invalid password", "Redis does not accept the user and password of its URL"},
-	{"AUTH", "Redis has no password, and its URL has one"},
-	{"Client sent AUTH", "Redis has no password, and its URL has one"},
-	{"NOPERM", "the user of Redis may not run a command or use a key or channel that is needed"},
-	{"ACL failure in script", "the user of Redis may not run a command or use a key or channel that is needed"},
-	{"The user executing the script", "the user of Redis may not run a command or use a key or channel that is needed"},
-	{"Unknown Redis command called from script", "Redis does not have a command that is needed; Redis 6.2 and later have all"},
-	{"DB index", "Redis has no database with the number at the end of its URL"},
-	{"invalid DB index", "Redis has no database with the number at the end of its URL"},
-	{"SELECT", "a Redis Cluster has no database but 0: take the number off the end of its URL"},
-	{"MOVED", "Redis is a Cluster: add ?cluster=true to its URL"},
-	{"ASK", "Redis is a Cluster: add ?cluster=true to its URL"},
-	{"CROSSSLOT", "Redis is a Cluster: add ?cluster=true to its URL"},
-	{"CLUSTERDOWN", "the Redis Cluster is down or has no slots yet"},
-	{"unknown command", "Redis does not have a command that is needed; Redis 6.2 and later have all"},
-	{"EXECABORT", "Redis refused a command that is needed"},
+// wrongFormat begins the answer of scripts to a program of another version.
+const wrongFormat = "FORMAT"
+
+// refusals are answers by which Redis takes no calls at all. say tells what is set up wrong, "" where it may pass by itself.
+var refusals = []struct {
+	say      string
+	prefixes []string
+}{
+	{"", []string{"READONLY", "OOM", "MISCONF", "LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS", "max number of clients", "NOSCRIPT"}},
+	{"the pool is used by programs of another version: end them all, delete its key format, then start programs of one version, runners first",
+		[]string{wrongFormat}},
+	{"Redis wants a password, and its URL has none", []string{"NOAUTH", "Protocol error: unauthenticated"}},
+	{"Redis does not accept the user and password of its URL", []string{"WRONGPASS", "invalid password"}},
+	{"Redis has no password, and its URL has one", []string{"AUTH", "Client sent AUTH"}},
+	{"the user of Redis may not run a command or use a key or channel that is needed",
+		[]string{"NOPERM", "ACL failure in script", "The user executing the script"}},
+	{"Redis does not have a command that is needed; Redis 6.2 and later have all",
+		[]string{"Unknown Redis command called from script", "unknown command"}},
+	{"Redis refused a command that is needed", []string{"EXECABORT"}},
+	{"Redis has no database with the number at the end of its URL", []string{"DB index", "invalid DB index"}},
+	{"a Redis Cluster has no database but 0: take the number off the end of its URL", []string{"SELECT"}},
+	{"Redis is a Cluster: add ?cluster=true to its URL", []string{"MOVED", "ASK", "CROSSSLOT"}},
+	{"the Redis Cluster is down or has no slots yet", []string{"CLUSTERDOWN"}},
 }
 
-// setupFault returns what is wrong with how Redis is set up, or "".
-func setupFault(err error) string {
-	for _, f := range setupFaults {
-		if redis.HasErrorPrefix(err, f.prefix) {
-			return f.say
+// refusal reports whether err is one of refusals, and what is set up wrong.
+func refusal(err error) (say string, refused bool) {
+	for _, r := range refusals {
+		for _, prefix := range r.prefixes {
+			if redis.HasErrorPrefix(err, prefix) {
+				return r.say, true
+			}
 		}
 	}
-	return ""
+	return "", false
 }

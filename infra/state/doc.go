@@ -7,6 +7,8 @@
 // meaning.
 //
 //	key                        Redis type  written by                         TTL    holds
+//	rv:{pool}:format           string      register, catalog_put              -      number of the state's format: programs of another
+//	                                                                                 format are refused
 //	rv:{pool}:epoch            string      register                           -      set once; missing after data loss
 //	rv:{pool}:rev              string      every script that changes a        -      revision: rises with every change,
 //	                                       decision's input                          never behind the clock in microseconds

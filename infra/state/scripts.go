@@ -16,6 +16,10 @@ import (
 //go:embed lua/*.lua lua/lib/*.lua
 var luaFiles embed.FS
 
+// format is the number of the state's format. Raise it by hand with every change after which programs from before and after it
+// must not share a pool.
+const format = "1"
+
 // script is one operation. On Redis 7 and later it starts with `#!lua`, so that a server that is out of memory or lacks
 // its replicas refuses it before its first effect. Servers that do not know that line (miniredis, Redis 6) get the
 // script without it.
@@ -30,6 +34,7 @@ func newScript(name string) *script {
 	shebang, body, _ := strings.Cut(source, "\n")
 	included := map[string]bool{}
 	var libs strings.Builder
+	libs.WriteString("local FORMAT = '" + format + "'\n")
 	include(source, included, &libs)
 	end := "return operation()\n"
 	if included["changes"] {

@@ -3,6 +3,7 @@ package state_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +131,50 @@ func TestEveryScript(t *testing.T) {
 		equal(t, "left over", b.content(prefix+"queue:gpu-1"), "")
 		equal(t, "left over", b.content(prefix+"begun:gpu-1"), "")
 	})
+}
+
+// A pool of another format is left as it is, and the error says what to do. A new pool, or one from before formats had numbers, gets
+// this program's.
+func TestFormat(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s, key := b.t, b.store(), prefix+"format"
+		register(t, s, "h", nil)
+		ours := b.rdb.Get(ctx, key).Val()
+		must(t, b.rdb.Set(ctx, key, "old", 0).Err())
+		before := b.dump()
+		_, put := s.PutCatalog(ctx, "v", []byte("{}"), nil)
+		_, _, again := s.Register(ctx, state.HostInfo{Name: "h2"})
+		_, read := s.Snapshot(ctx)
+		for what, err := range map[string]error{"a gateway": put, "a runner": again, "a warmer": read, "the check": s.CheckFormat(ctx)} {
+			if !errors.Is(err, state.ErrUnavailable) || errors.Is(err, state.ErrCorrupt) ||
+				!strings.Contains(err.Error(), key+" is old, and this program speaks format "+ours) || !strings.Contains(err.Error(), "end them all") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		equal(t, "state after refusals", b.dump(), before)
+		must(t, b.rdb.Del(ctx, key).Err())
+		must(t, s.CheckFormat(ctx))
+		_, err := s.PutCatalog(ctx, "v", []byte("{}"), nil)
+		must(t, err)
+		equal(t, "format", b.rdb.Get(ctx, key).Val(), ours)
+	})
+}
+
+// Models that are gone do not stay in `revs` for ever, and a decision from before they were forgotten is stale.
+func TestRevisionsAreBounded(t *testing.T) {
+	b := newBench(t, testenv.Redis(t))
+	s := b.store()
+	g := register(t, s, "h", nil)
+	for i := range 10_001 {
+		must(t, b.rdb.HSet(ctx, prefix+"revs", fmt.Sprint("m:gone", i), 1).Err())
+	}
+	old := want(t, s, "gw", "m", "h")
+	must(t, s.PutModels(ctx, "h", g, []state.ModelPut{{ID: "other", Fields: map[string]string{"type": "llm"}}}))
+	equal(t, "revisions", b.rdb.HLen(ctx, prefix+"revs").Val(), 1)
+	if _, err := s.Acquire(ctx, old); !errors.Is(err, state.ErrStale) {
+		t.Errorf("a decision from before: %v", err)
+	}
+	acquire(t, s, want(t, s, "gw", "m", "h"))
 }
 
 func TestSettings(t *testing.T) {

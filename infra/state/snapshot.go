@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"reveille/infra/policy"
 )
 
@@ -165,6 +167,15 @@ func (s *Store) SnapshotOf(ctx context.Context, hosts, models []string) (*Snapsh
 	}
 	out, _, err := s.readSnapshot(ctx, pageHosts, args...)
 	return out, err
+}
+
+// CheckFormat returns an error if the pool's state has another format than this program's. Where Redis does not answer it
+// returns nil, since every script looks again.
+func (s *Store) CheckFormat(ctx context.Context) error {
+	if _, err := s.SnapshotOf(ctx, nil, nil); redis.HasErrorPrefix(err, wrongFormat) {
+		return err
+	}
+	return nil
 }
 
 // pulses tells which hosts must be read again.

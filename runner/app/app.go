@@ -80,6 +80,9 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		return err
 	}
 	defer store.Close()
+	if err := store.CheckFormat(ctx); err != nil {
+		return err
+	}
 
 	// 3. The host and its server. Redis need not be there yet: the host registers when it is.
 	return runHost(ctx, s, p, marker, ln, store, credentials, log, ready)

@@ -216,6 +216,33 @@ func TestRow03Failover(t *testing.T) {
 	s.Leave()
 }
 
+// Programs of another version than those of the pool end at their start and say what to do.
+func TestPoolOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	server := testenv.StartRedis(t)
+	if err := worlds.RedisAt(t, server.Addr).Set(t.Context(), "rv:{main}:format", "0", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	models := filepath.Join(t.TempDir(), "models.yaml")
+	hosts := "hosts:\n  h: {driver: exec, devices: [cpu], commands: {wake: [\"false\"], sleep: [\"false\"]}}\n"
+	if err := os.WriteFile(models, []byte(calls.Catalogue{"m": "llm"}.YAML(hosts)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	shared := []string{"--redis-url=redis://" + server.Addr + "/0", "--runner-secret=" + strings.Repeat("s", 32)}
+	for binary, args := range map[string][]string{
+		"gateway": {"serve", "--addr=127.0.0.1:0", "--models=" + models},
+		"runner":  {"--runner-addr=127.0.0.1:0", "--host=h", "--state-dir=" + testenv.ShortDir(t)},
+		"warmer":  nil,
+	} {
+		p := testenv.StartProgram(t, binary, testenv.Build(t, binary), append(args, shared...)...)
+		<-p.Exited()
+		log := p.Log()
+		if p.State().ExitCode() != 1 || !strings.Contains(log, "end them all") || !strings.Contains(log, "format is 0, and this program speaks format") {
+			t.Errorf("%s: %v\n%s", binary, p.State(), log)
+		}
+	}
+}
+
 // Row 7: the reply to a committed acquire is lost. The repeat finds the first ticket, and the client notices nothing.
 func TestRow07ReplyLost(t *testing.T) {
 	t.Parallel()

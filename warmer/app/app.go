@@ -107,6 +107,9 @@ func (w *Warmer) Close() error { return w.store.Close() }
 
 // Sweep sweeps once.
 func (w *Warmer) Sweep(ctx context.Context) (sweep.Report, error) {
+	if err := w.store.CheckFormat(ctx); err != nil {
+		return sweep.Report{}, err
+	}
 	var machines func(context.Context) ([]power.Machine, error)
 	if w.settings.Project != "" {
 		machines = func(ctx context.Context) ([]power.Machine, error) { return w.deps.Machines(ctx, w.settings.Project) }
@@ -128,6 +131,9 @@ func (w *Warmer) Sweep(ctx context.Context) (sweep.Report, error) {
 func (w *Warmer) Run(ctx context.Context) error {
 	if w.settings.Once {
 		return w.once(ctx)
+	}
+	if err := w.store.CheckFormat(ctx); err != nil {
+		return err
 	}
 	tick := time.NewTicker(w.settings.Every)
 	defer tick.Stop()

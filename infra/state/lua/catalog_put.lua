@@ -5,6 +5,7 @@
 -- Returns 1 if it wrote the record, 0 if the same record exists.
 -- Invariant: all fields of the record change together; a new host starts asleep.
 -- include changes
+redis.call('SET', P .. 'format', FORMAT)
 for i = 5, #ARGV, 2 do
   local key = P .. 'host:' .. ARGV[i]
   redis.call('SADD', P .. 'hosts', ARGV[i])

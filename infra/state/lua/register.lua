@@ -16,6 +16,7 @@ if stopping(h) and redis.call('HGET', key, 'boot') == boot then return {'stoppin
 local last = tonumber(redis.call('HGET', key, 'generation') or '0')
 local mine = tonumber(ARGV[8])
 if mine > 0 and last > mine and redis.call('HGET', key, 'boot') ~= boot then return {'fenced'} end
+redis.call('SET', P .. 'format', FORMAT)
 if redis.call('EXISTS', P .. 'epoch') == 0 then redis.call('SET', P .. 'epoch', token(0)) end
 local driver = redis.call('HGET', key, 'driver')
 local generation = token(math.max(last, tonumber(ARGV[4])))

@@ -4,6 +4,13 @@
 -- ARGV[1] is the time in ms since the epoch, or 0 to use Redis' own clock (always, outside simulations).
 local P = KEYS[1]
 local NOW = tonumber(ARGV[1])
+
+-- Nothing touches a pool whose state has another format than FORMAT, the program's. register and catalog_put give it one.
+local format = redis.call('GET', P .. 'format')
+if format and format ~= FORMAT then
+  return redis.error_reply('FORMAT ' .. P .. 'format is ' .. format .. ', and this program speaks format ' .. FORMAT)
+end
+
 local NOW_US = NOW * 1000
 if NOW == 0 then
   local t = redis.call('TIME')

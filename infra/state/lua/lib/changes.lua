@@ -9,13 +9,19 @@ local function rise(key, floor)
   return n
 end
 
+-- REVS bounds the models in `revs`, which are not forgotten one by one.
+local REVS = 10000
+
 -- changed raises the revision and records it for host h, for model m, or with neither for the whole pool. From then on,
--- every decision about them that was made on an older snapshot is stale, even one from before Redis lost its data.
+-- every decision about them that was made on an older snapshot is stale, even one from before Redis lost its data. Beyond REVS
+-- models, those recorded go, and the whole pool counts as changed.
 local function changed(h, m)
   local rev = rise(P .. 'rev', 0)
   if h then redis.call('HSET', P .. 'host:' .. h, 'rev', rev) end
   if m then redis.call('HSET', P .. 'revs', 'm:' .. m, rev) end
-  if not h and not m then redis.call('HSET', P .. 'revs', 'pool', rev) end
+  local full = m and redis.call('HLEN', P .. 'revs') > REVS
+  if full then redis.call('DEL', P .. 'revs') end
+  if full or not h and not m then redis.call('HSET', P .. 'revs', 'pool', rev) end
 end
 
 -- revision returns the revision that a decision about host h and model m depends on; '' means none.
