@@ -35,13 +35,13 @@ var specs = map[string]*Spec{
 	"detokenize": Detokenize, "speech": Speech, "image_generations": Image,
 }
 
-// check checks a body on a route; body is changed as for an engine.
-func check(route string, body []byte, m Model) (c Check, dropped int, err error) {
+// check checks a body on a route, which it changes, and returns what the engine gets.
+func check(route string, body []byte, m Model) (c Check, out []byte, dropped int, err error) {
 	if err = c.Read(specs[route], body); err != nil {
-		return c, 0, err
+		return c, nil, 0, err
 	}
-	_, dropped, err = c.Finish(specs[route], body, func() Model { return m })
-	return c, dropped, err
+	out, dropped, err = c.Finish(specs[route], body, func() Model { return m })
+	return c, out, dropped, err
 }
 
 // code returns the code of an error for the client, "" for none.
@@ -133,12 +133,7 @@ func TestParts(t *testing.T) {
 		`{"type":"image_url","image_url":{"url":"` + url[:60] + `\n` + url[60:] + `","min_pixels":4,"format":"png"}}`: "",
 	}
 	for part, want := range chat {
-		body := []byte(`{"messages":[{"role":"user","content":[` + part + `]}]}`)
-		var c Check
-		if err := c.Read(Chat, body); err != nil {
-			t.Fatal(err)
-		}
-		body, _, err := c.Finish(Chat, body, func() Model { return llama })
+		_, body, _, err := check("chat", []byte(`{"messages":[{"role":"user","content":[`+part+`]}]}`), llama)
 		if got := code(err); got != want {
 			t.Errorf("%.150s: %q, want %q", part, got, want)
 		}
@@ -155,6 +150,7 @@ func TestParts(t *testing.T) {
 		{"chat", `{"messages":[{"role":"user","content":"x","image_url":"http://a"}]}`, unsupported},
 		{"chat", `{"messages":[{"role":"user","content":"x","images":[],"image":null,"url":""}]}`, ""},
 		{"chat", `{"messages":[{"role":"user","content":"x"},{"content":{"url":"http://a"}}]}`, invalid},
+		{"chat", `{"messages":[{"content":[{"type":"input_text","text":["x"]}]}]}`, missing},
 		{"chat", `{"messages":[{"content":"x","content":[{"type":"image_url","image_url":{"url":"http://a"}}]}]}`, remote},
 		{"chat", `{"messages":[{"content":[{"type":"image_url","image_url":{"url":"http://a"}}],"content":"x"}]}`, remote},
 		{"chat", `{"messages":[{"content":"x"}],"messages":[{"content":[{"type":"text"}]}]}`, "invalid_request"},
@@ -173,6 +169,8 @@ func TestParts(t *testing.T) {
 		{"messages", `{"messages":[{"content":[{"type":"tool_result","tool_use_id":"t","is_error":false},{"type":"tool_result","content":null}]}]}`, ""},
 		{"messages", `{"messages":[{"content":[{"type":"tool_use","id":"t","name":"f","input":{"url":"https://a","image_url":"https://b"}}]}]}`, ""},
 		{"messages", `{"messages":[{"content":[{"type":"image_url","image_url":{"url":"http://a"}}]}]}`, unsupported},
+		{"messages", `{"messages":[{"content":[{"type":"x","source":{"type":"url","url":"http://a"}}]}]}`, unsupported},
+		{"messages", `{"messages":[{"content":[{"text":"x"}]}]}`, unsupported},
 		{"messages", `{"system":[{"type":"text","text":"x","cache_control":{"type":"ephemeral"}}],"messages":[{}]}`, ""},
 		{"messages", `{"system":[{"type":"image","source":{"type":"url","url":"http://a"}}],"messages":[{}]}`, unsupported},
 		{"messages", `{"system":{"url":"http://a"},"messages":[{}]}`, invalid},
@@ -181,7 +179,7 @@ func TestParts(t *testing.T) {
 		{"tokenize", `{"content":[[{"url":"http://a"}]]}`, unsupported},
 		{"detokenize", `{"tokens":[1,2]}`, ""},
 	} {
-		_, _, err := check(tt.route, []byte(tt.body), llama)
+		_, _, _, err := check(tt.route, []byte(tt.body), llama)
 		if got := code(err); got != tt.want {
 			t.Errorf("%s %.150s: %q, want %q", tt.route, tt.body, got, tt.want)
 		}
@@ -201,7 +199,21 @@ func TestMembers(t *testing.T) {
 		{"messages", `{"messages":[{"content":[{"type":"document","source":{"type":"content","content":[{"type":"text","text":"a"}]}}]}]}`,
 			`{"messages":[{"content":[{"type":"text","text":"a"}]}]}`, ""},
 		{"messages", `{"messages":[{"content":[{"type":"server_tool_use","id":"s","name":"web_search","input":{"query":"q"}},{"type":"text","text":"x"}]}]}`,
-			`{"messages":[{"content":[{"type":"text","text":""},{"type":"text","text":"x"}]}]}`, ""},
+			`{"messages":[{"content":[{"type":"text","text":"x"}]}]}`, ""},
+		{"messages", `{"messages":[{"content":[{"type":"x"},{"type":"compaction","content":"so far"},{"type":"advisor_tool_result","content":{"text":"a"}}]},` +
+			`{"content":[{"type":"x"}]},{"content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"x","text":"b"},{"type":"x"}]}]}]}`,
+			`{"messages":[{"content":[{"type":"text","text":"so far"},{"type":"text","text":"a"}]},` +
+				`{"content":""},{"content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"b"}]}]}]}`, ""},
+		{"messages", `{"messages":[{"content":[{"type":"tool_search_tool_result","tool_use_id":"t","content":{"tool_references":[{"tool_name":"f"}]}}]}],"tools":[{"name":"f"}]}`,
+			`{"messages":[{"content":[{"type":"text","text":"f"}]}],"tools":[{"name":"f"}]}`, ""},
+		{"chat", `{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f"}},{"type":"function","function":{"name":"g","arguments":"{}"}}]},{"role":"tool"},{"role":"user"}]}`,
+			`{"messages":[{"role":"assistant","tool_calls":[{"type":"function","function":{"arguments":"{}","name":"f"}},{"type":"function","function":{"name":"g","arguments":"{}"}}]},` +
+				`{"content":"","role":"tool"},{"role":"user"}]}`, ""},
+		{"chat", `{"messages":[{}],"tools":[{"type":null,"function":{"name":"f"}},{"type":"function","function":{"name":"g"}}]}`,
+			`{"messages":[{}],"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}]}`, ""},
+		{"chat", `{"messages":[{"content":[{"type":"thinking","thinking":"x","":{"url":"http://a"}},{"type":"output_text","text":"a"}]},{"content":[{"type":"reasoning","text":"x"}]},` +
+			`{"content":[{"type":"refusal","refusal":"no"},{"type":"input_text","text":"b","cache_control":{}}]}]}`,
+			`{"messages":[{"content":[{"type":"text","text":"a"}]},{"content":""},{"content":[{"type":"text","text":"no"},{"type":"text","text":"b"}]}]}`, ""},
 		{"messages", `{"messages":[{"content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"tool_reference","tool_name":"f"}]}]}]}`,
 			`{"messages":[{"content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"f"}]}]}]}`, ""},
 		{"chat", `{"messages":[{}],"top_k":null,"reasoning_format":null,"tools":null,"stop":["a"]}`, `{"messages":[{}],"stop":["a"]}`, ""},
@@ -224,8 +236,7 @@ func TestMembers(t *testing.T) {
 		{"image_generations", `{"prompt":"<sd_cpp\u005fextra_args>{}"}`, "", unsupported},
 		{"image_generations", `{"negative_prompt":"<sd_cpp_extra_args>{}"}`, "", unsupported},
 	} {
-		body := []byte(tt.body)
-		_, _, err := check(tt.route, body, Model{})
+		_, body, _, err := check(tt.route, []byte(tt.body), Model{})
 		if got := code(err); got != tt.want {
 			t.Errorf("%s %s: %q, want %q", tt.route, tt.body, got, tt.want)
 		} else if tt.want == "" && compact(t, body) != tt.left {
@@ -233,13 +244,13 @@ func TestMembers(t *testing.T) {
 		}
 	}
 	body := []byte(`{"prompt":"x","min_tokens":3,"zz":1,"seed":null}`)
-	if _, dropped, err := check("completions", body, Model{Fields: []string{"min_tokens"}}); err != nil || dropped != 1 || compact(t, body) != `{"prompt":"x","min_tokens":3}` {
+	if _, _, dropped, err := check("completions", body, Model{Fields: []string{"min_tokens"}}); err != nil || dropped != 1 || compact(t, body) != `{"prompt":"x","min_tokens":3}` {
 		t.Errorf("left %s, %d dropped, %v", body, dropped, err)
 	}
-	if _, _, err := check("chat", []byte(`{"messages":[{}]`+strings.Repeat(`,"zz":1`, maxDropped+1)+`}`), Model{}); !errors.Is(err, api.UnsupportedParameter) {
+	if _, _, _, err := check("chat", []byte(`{"messages":[{}]`+strings.Repeat(`,"zz":1`, maxDropped+1)+`}`), Model{}); !errors.Is(err, api.UnsupportedParameter) {
 		t.Error(err)
 	}
-	if c, _, err := check("chat", []byte(`{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,`+picture(99, 99)+`"}}]}]}`), llama); err != nil || c.Text > 100 {
+	if c, _, _, err := check("chat", []byte(`{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,`+picture(99, 99)+`"}}]}]}`), llama); err != nil || c.Text > 100 {
 		t.Errorf("%d bytes of text, %v", c.Text, err)
 	}
 }
@@ -283,7 +294,7 @@ func TestInputsWithPictures(t *testing.T) {
 		{`[[` + input(png) + `]]`, vision, unsupported},
 		{input(png), vision, unsupported},
 	} {
-		if _, _, err := check("embeddings", []byte(`{"input":`+tt.input+`}`), tt.model); code(err) != tt.want {
+		if _, _, _, err := check("embeddings", []byte(`{"input":`+tt.input+`}`), tt.model); code(err) != tt.want {
 			t.Errorf("%.150s, %+v: %q, want %q", tt.input, tt.model, code(err), tt.want)
 		}
 	}
@@ -307,19 +318,18 @@ func TestSchemas(t *testing.T) {
 			"completions": `{"prompt":"x","json_schema":%s}`,
 			"messages":    `{"messages":[{}],"tools":[{"name":"f","input_schema":%s}]}`,
 		} {
-			if _, _, err := check(route, fmt.Appendf(nil, format, schema), llama); code(err) != want {
+			if _, _, _, err := check(route, fmt.Appendf(nil, format, schema), llama); code(err) != want {
 				t.Errorf("%s %.100s: %v", route, schema, err)
 			}
 		}
 	}
-	if _, _, err := check("completions", []byte(`{"prompt":"x","grammar":"`+strings.Repeat("a", maxSchema)+`"}`), llama); code(err) != invalid {
+	if _, _, _, err := check("completions", []byte(`{"prompt":"x","grammar":"`+strings.Repeat("a", maxSchema)+`"}`), llama); code(err) != invalid {
 		t.Errorf("a long grammar: %v", err)
 	}
 	const sent = `{"messages":[{}],"tools":[{"a":{"minimum":-9007199254740991,"exclusiveMaximum":9007199254740991,"maximum":5,"maxLength":524288},"b":{"maxLength":99,"minimum":-1e300}}]}`
 	const left = `{"messages":[{}],"tools":[{"a":{"minimum":-999999999999999,"exclusiveMaximum":999999999999999,"maximum":5,"x-maxText":524288},"b":{"maxLength":99,"minimum":-1e300}}]}`
 	for engine, want := range map[*Model]string{&llama: left, {}: sent} {
-		body := []byte(sent)
-		if _, _, err := check("messages", body, *engine); err != nil || compact(t, body) != want {
+		if _, body, _, err := check("messages", []byte(sent), *engine); err != nil || compact(t, body) != want {
 			t.Errorf("%+v: %s, %v", engine, body, err)
 		}
 	}
@@ -333,10 +343,10 @@ func TestMessageFormat(t *testing.T) {
 		`{"effort":"low"}`: "", `{"format":{"type":"text"}}`: "", `null`: "",
 	} {
 		body := []byte(`{"messages":[{}],"output_config":` + config + `}`)
-		if _, _, err := check("messages", bytes.Clone(body), Model{}); err != nil {
+		if _, _, _, err := check("messages", bytes.Clone(body), Model{}); err != nil {
 			t.Errorf("%s, another engine: %v", config, err)
 		}
-		if _, _, err := check("messages", body, llama); code(err) != want {
+		if _, _, _, err := check("messages", body, llama); code(err) != want {
 			t.Errorf("%s: %v", config, err)
 		}
 	}
@@ -351,10 +361,10 @@ func TestFormatOfLlama(t *testing.T) {
 		`{"type":"text"}`: "", `{"type":"json_schema","json_schema":{"schema":{}}}`: "", `null`: "",
 	} {
 		body := []byte(`{"messages":[{}],"response_format":` + format + `}`)
-		if c, _, err := check("chat", bytes.Clone(body), Model{}); err != nil || c.format != nil {
+		if c, _, _, err := check("chat", bytes.Clone(body), Model{}); err != nil || c.format != nil {
 			t.Errorf("%s, another engine: %s, %v", format, c.format, err)
 		}
-		if c, _, err := check("chat", body, llama); err != nil || string(c.format) != want {
+		if c, _, _, err := check("chat", body, llama); err != nil || string(c.format) != want {
 			t.Errorf("%s: %s, %v", format, c.format, err)
 		}
 	}
@@ -476,7 +486,8 @@ func FuzzParts(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		sent := bytes.Clone(body)
-		if _, _, err := check("chat", body, llama); err != nil {
+		_, body, _, err := check("chat", body, llama)
+		if err != nil {
 			return
 		}
 		if err := jsonscan.Scan(body, nil, nil); err != nil {
@@ -507,7 +518,7 @@ func BenchmarkMedia(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			for b.Loop() {
-				if _, _, err := check("chat", body, llama); err != nil {
+				if _, _, _, err := check("chat", body, llama); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -107,12 +107,12 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (out []byte, dr
 		return nil, 0, c.err
 	}
 	var content content
+	var said, offered []byte
 	if v := c.values[messages]; v.Set() {
-		err = content.messages(v, s.parts)
+		said, err = content.messages(v, s.parts)
 	}
 	if v := c.values[system]; v.Set() && err == nil {
-		w := jsonscan.WalkOf(v.Raw)
-		err = content.value("system", &w, systemParts)
+		_, err = content.value("system", v, systemParts)
 	}
 	if v := c.values[embeddingInput]; err == nil && holdsObject(v) {
 		if m := model(); !m.LlamaCpp || !m.Vision {
@@ -123,16 +123,22 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (out []byte, dr
 	if err == nil {
 		err = c.constraints(model)
 	}
+	if err == nil {
+		offered, err = each(c.values[tools], func(tool jsonscan.Value) ([]byte, error) { return typed(tool, false) })
+	}
 	if err != nil {
 		return nil, 0, err
 	}
 	c.Text = len(body) - content.media.encoded
 	dropped = c.blank(body, model)
-	for _, part := range content.loose {
-		body = bytes.ReplaceAll(body, part.raw, part.object)
-	}
-	if c.format != nil {
-		if body, err = jsonscan.Set(body, "response_format", c.format); err != nil {
+	for _, m := range [...]struct {
+		name  string
+		value []byte
+	}{{"messages", said}, {"tools", offered}, {"response_format", c.format}} {
+		if m.value == nil {
+			continue
+		}
+		if body, err = jsonscan.Set(body, m.name, m.value); err != nil {
 			return nil, 0, api.BadJSON(err)
 		}
 	}

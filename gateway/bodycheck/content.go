@@ -13,24 +13,29 @@ import (
 type content struct {
 	param string // the parameter that is being checked
 	media media
-	loose []loosePart
 }
-
-// loosePart is a part whose image is a text, and the part with the object that engines want there.
-type loosePart struct{ raw, object []byte }
 
 // part is a type of content part.
 type part struct {
 	member string // that holds its content
 	needed bool
 	check  func(*content, jsonscan.Value) error // of that member; nil: engines fetch and decode nothing in it
-	asText bool                                 // engines do not know it: its texts stand for it
+	parts  map[string]part                      // of that member, if it holds parts itself
+	asText bool                                 // engines do not know it: its texts stand for it, or nothing
+	plain  bool                                 // engines do not know it: that member is its text
+	closed bool                                 // it may hold no media
 }
+
+// otherType is any type of part that has no entry.
+const otherType = "*"
 
 // The parts by type.
 var (
 	openAIParts = map[string]part{
-		"text": {member: "text"}, "refusal": {member: "refusal"},
+		"text": {member: "text"}, "refusal": {member: "refusal", needed: true, plain: true},
+		"input_text":  {member: "text", needed: true, plain: true}, // of /v1/responses, as the next one
+		"output_text": {member: "text", needed: true, plain: true},
+		"thinking":    {plain: true}, "reasoning": {plain: true}, // what the model thought in earlier turns
 		"image_url":   {member: "image_url", needed: true, check: (*content).imageURL},
 		"input_audio": {member: "input_audio", needed: true, check: func(c *content, v jsonscan.Value) error { return c.object(v, "data", c.sound) }},
 		"input_video": {member: "input_video", needed: true, check: func(c *content, v jsonscan.Value) error { return c.object(v, "data", c.video) }},
@@ -41,7 +46,7 @@ var (
 		"image":          {member: "source", needed: true, check: (*content).imageSource},
 		"document":       {member: "source", needed: true, check: (*content).textSource, asText: true},
 		"search_result":  {member: "content", asText: true},
-		"tool_reference": {asText: true},
+		"tool_reference": {asText: true}, otherType: {asText: true, closed: true},
 	}
 	anthropicParts = map[string]part{
 		"text": resultParts["text"], "image": resultParts["image"], "document": resultParts["document"],
@@ -50,12 +55,9 @@ var (
 		"server_tool_use": {asText: true}, "web_search_tool_result": {asText: true}, "web_fetch_tool_result": {asText: true},
 		"code_execution_tool_result": {asText: true}, "bash_code_execution_tool_result": {asText: true},
 		"text_editor_code_execution_tool_result": {asText: true}, "mcp_tool_use": {asText: true}, "mcp_tool_result": {asText: true},
-		"container_upload": {asText: true},
-		"tool_use":         {member: "input"}, "thinking": {member: "thinking"}, "redacted_thinking": {member: "data"},
-		"tool_result": {member: "content", check: func(c *content, v jsonscan.Value) error {
-			w := jsonscan.WalkOf(v.Raw)
-			return c.value(c.param, &w, resultParts)
-		}},
+		"container_upload": {asText: true}, otherType: resultParts[otherType],
+		"tool_use": {member: "input"}, "thinking": {member: "thinking"}, "redacted_thinking": {member: "data"},
+		"tool_result": {member: "content", parts: resultParts},
 	}
 )
 
@@ -67,110 +69,178 @@ var plainMembers = map[string]bool{
 	"tool_use_id": true,
 }
 
-// messages checks a dialogue in OpenAI's or Anthropic's format.
-func (c *content) messages(v jsonscan.Value, parts map[string]part) (err error) {
+// messages checks a dialogue in OpenAI's or Anthropic's format. What it returns stands for it, unless it is nil.
+func (c *content) messages(v jsonscan.Value, parts map[string]part) ([]byte, error) {
 	c.param = "messages"
 	if v.Kind != jsonscan.Array {
-		return c.invalid("'messages' must be a list.")
+		return nil, c.invalid("'messages' must be a list.")
 	}
 	if err := dropNulls(v); err != nil {
-		return err
+		return nil, err
 	}
+	return each(v, func(message jsonscan.Value) ([]byte, error) { return c.message(message, parts) })
+}
+
+// message checks a message, and returns it with what engines need and clients leave out.
+func (c *content) message(v jsonscan.Value, parts map[string]part) (out []byte, err error) {
+	if v.Kind != jsonscan.Object {
+		return nil, c.invalid("Each message must be an object.")
+	}
+	var said, calls []byte
+	isResult, hasContent := false, false
 	w := jsonscan.WalkOf(v.Raw)
-	w.Array(func() bool {
-		if w.Kind() != jsonscan.Object {
-			err = c.invalid("Each message must be an object.")
-			return false
-		}
-		return w.Object(func(name []byte) bool {
-			switch {
-			case string(name) == "content":
-				err = c.value("messages", &w, parts)
-			case isMediaName(name):
-				if v := w.Raw(); v.Kind > jsonscan.Number && len(v.Raw) > len(`""`) {
-					err = c.refuse("A message may hold media only in its content parts.")
-				}
+	w.Object(func(name []byte) bool {
+		switch {
+		case string(name) == "content":
+			hasContent = true
+			said, err = c.value("messages", w.Raw(), parts)
+		case string(name) == "role":
+			isResult = string(w.Raw().Bytes()) == "tool"
+		case string(name) == "tool_calls":
+			calls, err = each(w.Raw(), func(call jsonscan.Value) ([]byte, error) { return typed(call, true) })
+		case isMediaName(name):
+			if v := w.Raw(); v.Kind > jsonscan.Number && len(v.Raw) > len(`""`) {
+				err = c.refuse("A message may hold media only in its content parts.")
 			}
-			return err == nil
-		})
+		}
+		return err == nil
 	})
-	return err
-}
-
-// value checks a content: a text, a list of parts, or none.
-func (c *content) value(param string, w *jsonscan.Walk, parts map[string]part) (err error) {
-	c.param = param
-	switch w.Kind() {
-	case jsonscan.String, jsonscan.Null:
-		w.Raw()
-		return nil
-	case jsonscan.Array:
-		w.Array(func() bool {
-			err = c.part(w.Raw(), parts)
-			return err == nil
-		})
-		return err
+	if isResult && !hasContent {
+		said = []byte(`""`)
 	}
-	return c.invalid("A content must be a text or a list of parts.")
+	if calls != nil && err == nil {
+		out, err = jsonscan.Set(v.Raw, "tool_calls", calls)
+		v.Raw = out
+	}
+	if said != nil && err == nil {
+		out, err = jsonscan.Set(v.Raw, "content", said)
+	}
+	return out, err
 }
 
-// part checks a part and blanks the members that its type does not have.
-func (c *content) part(v jsonscan.Value, parts map[string]part) error {
+// typed returns a tool, or a call of one, with its type and its arguments; nil where it has them.
+func typed(v jsonscan.Value, isCall bool) (out []byte, err error) {
+	function := member(v, "function")
+	if function.Kind != jsonscan.Object {
+		return nil, nil
+	}
+	if isCall && !member(function, "arguments").Set() {
+		out, _ = jsonscan.Set(function.Raw, "arguments", []byte(`"{}"`)) // no error: the document is valid
+		out, _ = jsonscan.Set(v.Raw, "function", out)
+		v.Raw = out
+	}
+	if !member(v, "type").Set() {
+		out, err = jsonscan.Set(v.Raw, "type", []byte(`"function"`))
+	}
+	return out, err
+}
+
+// each returns a list with what fix makes of its items: nil leaves an item as it is, an empty text leaves it out. It returns
+// nil where all stay.
+func each(list jsonscan.Value, fix func(item jsonscan.Value) ([]byte, error)) (out []byte, err error) {
+	if list.Kind != jsonscan.Array {
+		return nil, nil
+	}
+	var few [8][]byte
+	items, changed := few[:0], false
+	w := jsonscan.WalkOf(list.Raw)
+	w.Array(func() bool {
+		var fixed []byte
+		item := w.Raw()
+		if fixed, err = fix(item); fixed == nil {
+			fixed = item.Raw
+		} else {
+			changed = true
+		}
+		if len(fixed) > 0 {
+			items = append(items, fixed)
+		}
+		return err == nil
+	})
+	if !changed || err != nil {
+		return nil, err
+	}
+	return slices.Concat([]byte("["), bytes.Join(items, []byte(",")), []byte("]")), nil
+}
+
+// value checks a content: a text, a list of parts, or none. What it returns stands for it, unless it is nil.
+func (c *content) value(param string, v jsonscan.Value, parts map[string]part) (out []byte, err error) {
+	c.param = param
+	switch v.Kind {
+	case jsonscan.String, jsonscan.Null:
+		return nil, nil
+	case jsonscan.Array:
+		out, err = each(v, func(item jsonscan.Value) ([]byte, error) { return c.part(item, parts) })
+		if string(out) == "[]" {
+			out = []byte(`""`)
+		}
+		return out, err
+	}
+	return nil, c.invalid("A content must be a text or a list of parts.")
+}
+
+// part checks a part and blanks the members that its type does not have. What it returns stands for it, unless it is nil.
+func (c *content) part(v jsonscan.Value, parts map[string]part) (out []byte, err error) {
 	if v.Kind == jsonscan.String {
-		return nil
+		return nil, nil
 	}
 	if v.Kind != jsonscan.Object {
-		return c.invalid("A content part must be an object.")
+		return nil, c.invalid("A content part must be an object.")
 	}
 	kind := member(v, "type")
 	p, known := parts[kind.String()]
-	if !known {
-		return c.refuse("A content part's type is not accepted here.")
+	if !known && kind.Kind == jsonscan.String {
+		p, known = parts[otherType]
 	}
-	found := false
-	var image []byte
-	err := filter(v, func(name []byte, v jsonscan.Value) (keep bool, err error) {
-		switch string(name) {
-		case "type": // parsers may differ in which one of several they take
+	if !known {
+		return nil, c.refuse("A content part's type is not accepted here.")
+	}
+	var found jsonscan.Value
+	var inner []byte
+	err = filter(v, func(name []byte, v jsonscan.Value) (keep bool, err error) {
+		switch {
+		case string(name) == "type": // parsers may differ in which one of several they take
 			if !bytes.Equal(v.Raw, kind.Raw) {
 				err = c.refuse("A content part has two types.")
 			}
 			return true, err
-		case p.member:
-			found = true
+		case p.member != "" && string(name) == p.member:
+			found = v
 			if p.check != nil && (p.needed || v.Set()) {
 				err = p.check(c, v)
 			}
-			if p.member == "image_url" && v.Kind == jsonscan.String {
-				image = v.Raw
+			if p.parts != nil {
+				inner, err = c.value(c.param, v, p.parts)
 			}
 			return true, err
+		case p.closed && isMediaName(name) && v.Set():
+			return true, c.refuse("A content part's type is not accepted here.")
 		}
 		return plainMembers[string(name)] || p.asText, nil
 	})
 	switch {
 	case err != nil:
-		return err
-	case p.needed && !found:
-		return c.missing(p.member)
+		return nil, err
+	case p.needed && (found.Kind == jsonscan.Absent || p.plain && found.Kind != jsonscan.String):
+		return nil, c.missing(p.member)
+	case p.plain:
+		return textPart(found.Raw), nil
 	case p.asText:
-		replace(v, textsOf(v))
-	case image != nil:
-		c.loose = append(c.loose, loosePart{v.Raw, slices.Concat([]byte(`{"type":"image_url","image_url":{"url":`), image, []byte(`}}`))})
+		return textPart(textsOf(v)), nil
+	case inner != nil:
+		return jsonscan.Set(v.Raw, p.member, inner)
+	case p.member == "image_url" && found.Kind == jsonscan.String:
+		return slices.Concat([]byte(`{"type":"image_url","image_url":{"url":`), found.Raw, []byte(`}}`)), nil
 	}
-	return nil
+	return nil, nil
 }
 
-// replace puts a part of a text, quoted, in place of the part v. All that v has but its texts is longer than what the new part
-// has but its text.
-func replace(v jsonscan.Value, text []byte) {
-	part := slices.Concat([]byte(`{"type":"text","text":`), text, []byte(`}`))
-	if len(part) > len(v.Raw) {
-		part = []byte(`{"type":"text","text":""}`)
+// textPart is a part of a text, quoted, and empty where that is.
+func textPart(text []byte) []byte {
+	if len(text) <= len(`""`) {
+		return []byte{}
 	}
-	for i := copy(v.Raw, part); i < len(v.Raw); i++ {
-		v.Raw[i] = ' '
-	}
+	return slices.Concat([]byte(`{"type":"text","text":`), text, []byte(`}`))
 }
 
 // textMembers hold the texts of such parts.
@@ -232,8 +302,8 @@ func (c *content) imageSource(v jsonscan.Value) error { return c.source(v, "base
 // textSource checks the source of a document, which may only be text.
 func (c *content) textSource(v jsonscan.Value) error {
 	if member(v, "type").String() == "content" {
-		w := jsonscan.WalkOf(member(v, "content").Raw)
-		return c.value(c.param, &w, systemParts)
+		_, err := c.value(c.param, member(v, "content"), systemParts)
+		return err
 	}
 	return c.source(v, "text", func(jsonscan.Value) error { return nil })
 }

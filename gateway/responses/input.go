@@ -10,16 +10,30 @@ import (
 
 // inputItem is an item of a request's input.
 type inputItem struct {
-	Type      string  `json:"type"`
-	ID        string  `json:"id"`
-	Role      string  `json:"role"`
-	Content   content `json:"content"`
-	Summary   content `json:"summary"`
-	CallID    string  `json:"call_id"`
-	Name      string  `json:"name"`
-	Arguments string  `json:"arguments"`
-	Input     string  `json:"input"`
-	Output    content `json:"output"`
+	Type      string   `json:"type"`
+	ID        string   `json:"id"`
+	Role      string   `json:"role"`
+	Content   content  `json:"content"`
+	Summary   content  `json:"summary"`
+	CallID    string   `json:"call_id"`
+	Name      string   `json:"name"`
+	Arguments jsonText `json:"arguments"`
+	Input     string   `json:"input"`
+	Output    content  `json:"output"`
+}
+
+// jsonText is the text of a JSON value; some clients send the value itself.
+type jsonText string
+
+// UnmarshalJSON accepts both forms.
+func (t *jsonText) UnmarshalJSON(b []byte) error {
+	if b[0] == '"' {
+		return json.Unmarshal(b, (*string)(t))
+	}
+	if *t = jsonText(b); *t == "null" {
+		*t = ""
+	}
+	return nil
 }
 
 // content is a list of parts, or a text, which is one part.
@@ -133,14 +147,14 @@ func (d *dialogue) item(i inputItem) (err error) {
 			return refuse("An item of type 'function_call' needs the texts 'call_id', 'name' and 'arguments'.")
 		}
 		m := d.assistant()
-		m.ToolCalls = append(m.ToolCalls, toolCall{i.CallID, "function", functionCall{i.Name, i.Arguments}})
+		m.ToolCalls = append(m.ToolCalls, toolCall{i.CallID, "function", functionCall{i.Name, string(i.Arguments)}})
 		return nil
 	case "custom_tool_call": // one of a function with a text
 		arguments, err := jsonscan.Marshal(map[string]string{"input": i.Input})
 		if err != nil {
 			return err
 		}
-		return d.item(inputItem{Type: "function_call", CallID: i.CallID, Name: i.Name, Arguments: string(arguments)})
+		return d.item(inputItem{Type: "function_call", CallID: i.CallID, Name: i.Name, Arguments: jsonText(arguments)})
 	case "function_call_output", "custom_tool_call_output":
 		if i.CallID == "" {
 			return refuse("An item of type '%s' needs a 'call_id'.", i.Type)

@@ -59,10 +59,10 @@ func TestMessages(t *testing.T) {
 		"a turn is one message": {
 			`{"input":[` + turn + `,{"type":"reasoning","id":"rs_1","summary":[],"content":[{"type":"reasoning_text","text":"hm"},{"type":"reasoning_text","text":"ah"}]},
 				{"type":"message","id":"msg_1","status":"completed","role":"assistant","content":[{"type":"output_text","text":"a"}]},
-				{"type":"function_call","id":"fc_1","call_id":"c1","name":"f","arguments":"{\"a\":1}"},{"type":"function_call","call_id":"c2","name":"g","arguments":"{}"},
+				{"type":"function_call","id":"fc_1","call_id":"c1","name":"f","arguments":"{\"a\":1}"},{"type":"function_call","call_id":"c2","name":"g","arguments":{"b": [2]}},
 				{"type":"function_call_output","call_id":"c1","output":"one"},{"type":"function_call_output","call_id":"c2","output":[{"type":"input_text","text":"two"}]}]}`,
 			`[` + turn + `,{"role":"assistant","reasoning_content":"hm\nah","content":"a","tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}},
-				{"id":"c2","type":"function","function":{"name":"g","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c1","content":"one"},{"role":"tool","tool_call_id":"c2","content":"two"}]`,
+				{"id":"c2","type":"function","function":{"name":"g","arguments":"{\"b\": [2]}"}}]},{"role":"tool","tool_call_id":"c1","content":"one"},{"role":"tool","tool_call_id":"c2","content":"two"}]`,
 		},
 		"calls alone": {
 			`{"input":[` + turn + `,{"type":"function_call","call_id":"c","name":"f","arguments":""}]}`,
@@ -163,7 +163,6 @@ func TestRefused(t *testing.T) {
 		`"input":[{"role":"user","content":[{"type":"input_audio","input_audio":{"url":"http://a"}}]}]`: "input",
 		`"input":[{"role":"user","content":[{"type":"input_audio","input_audio":"http://a"}]}]`:         "input",
 		`"input":[{"role":"system","content":[{"type":"input_image","image_url":"data:"}]}]`:            "input",
-		`"input":[{"type":"function_call","call_id":"c","name":"f","arguments":{}}]`:                    "input",
 		`"input":[{"type":"function_call_output","output":"x"}]`:                                        "input",
 		`"input":[{"type":"function_call_output","call_id":"c","output":5}]`:                            "input",
 		`"input":[{"type":"reasoning","summary":[{"type":"summary_text"}]}]`:                            "input",
