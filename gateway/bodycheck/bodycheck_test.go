@@ -230,6 +230,8 @@ func TestMembers(t *testing.T) {
 		{"completions", `{"prompt":"x","chat_parser":"{}"}`, "", unsupported},
 		{"completions", `{"prompt":"x","chat\u005fparser":"{}"}`, "", unsupported},
 		{"completions", `{"prompt":"x","n":17,"samplers":"ee"}`, `{"prompt":"x","n":17,"samplers":"ee"}`, ""},
+		{"embeddings", `{"input":[1000.0,[2e1,"1.0"],1.5]}`, `{"input":[1000,[20,"1.0"],1.5]}`, ""},
+		{"completions", `{"prompt":[2.0,1e9]}`, `{"prompt":[2,1e9]}`, ""},
 		{"embeddings", `{"input":"a","encoding_format":null,"zz":1}`, `{"input":"a"}`, ""},
 		{"rerank", `{"query":"x","documents":["a",{"text":"b","title":"c"}],"rank_fields":["d"]}`, `{"query":"x","documents":["a",{"text":"b","title":"c"}]}`, ""},
 		{"image_generations", `{"prompt":"a <lora:x:1> cat","size":"1x1"}`, `{"prompt":"a <lora:x:1> cat","size":"1x1"}`, ""},

@@ -16,6 +16,7 @@ package bodycheck
 import (
 	"bytes"
 	"slices"
+	"strconv"
 
 	"reveille/gateway/api"
 	"reveille/infra/jsonscan"
@@ -65,12 +66,39 @@ func (c *Check) Member(s *Spec, m *jsonscan.Members) {
 		if holdsObject(v) {
 			c.fail(api.Newf(api.UnsupportedParameter, "'%s' must be texts or tokens.", name).WithParam(string(name)))
 		}
+		wholeTokens(v)
 	case r == imagePrompt:
 		c.fail(checkImagePrompt(string(name), v.Bytes()))
 	case c.values[r].Set():
 		c.fail(api.Newf(api.InvalidRequest, "'%s' is given twice.", name).WithParam(string(name)))
 	default:
+		if r == embeddingInput {
+			wholeTokens(v)
+		}
 		c.values[r] = v
+	}
+}
+
+// wholeTokens writes tokens such as 1000.0 as the whole numbers that engines want.
+func wholeTokens(v jsonscan.Value) {
+	switch v.Kind {
+	case jsonscan.Array:
+		w := jsonscan.WalkOf(v.Raw)
+		w.Array(func() bool { wholeTokens(w.Raw()); return true })
+	case jsonscan.Number:
+		if n, ok := v.Int(); ok && bytes.ContainsAny(v.Raw, ".eE") {
+			overwrite(v.Raw, strconv.AppendInt(nil, n, 10))
+		}
+	}
+}
+
+// overwrite puts a text in place of one that is as long or longer.
+func overwrite(place, text []byte) {
+	if len(text) > len(place) {
+		return
+	}
+	for i := copy(place, text); i < len(place); i++ {
+		place[i] = ' '
 	}
 }
 

@@ -148,9 +148,6 @@ func plainText(v jsonscan.Value) []byte {
 		return text
 	}
 	n := 1 + copy(v.Raw[1:], text)
-	v.Raw[n] = '"'
-	for i := n + 1; i < len(v.Raw); i++ {
-		v.Raw[i] = ' '
-	}
+	overwrite(v.Raw[n:], []byte{'"'})
 	return text
 }

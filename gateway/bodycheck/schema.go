@@ -152,9 +152,8 @@ func relax(name, number []byte, mayIgnore bool) {
 			bound = strconv.AppendInt(nil, -maxBound, 10)
 		}
 		f, err := strconv.ParseFloat(string(number), 64)
-		if (err != nil || f < -maxBound || f > maxBound) && len(number) >= len(bound) {
-			n := copy(number, bound)
-			copy(number[n:], bytes.Repeat([]byte(" "), len(number)-n))
+		if err != nil || f < -maxBound || f > maxBound {
+			overwrite(number, bound)
 		}
 	}
 }

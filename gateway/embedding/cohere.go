@@ -24,14 +24,11 @@ func ReadCohere(body []byte) (*CohereRequest, error) {
 	if err := jsonscan.Scan(body, []string{"texts", "output_dimension", "embedding_types", "truncate"}, v[:]); err != nil {
 		return nil, api.BadJSON(err)
 	}
-	q := CohereRequest{Texts: bytes.Clone(v[0].Raw), Dimensions: v[1].Raw, kinds: []string{"float"}}
-	switch truncate := v[3].String(); truncate {
-	case "", "END":
-		q.Truncate = true
-	case "NONE":
-	default:
-		return nil, api.New(api.UnsupportedParameter, "'truncate' can only be END or NONE.").WithParam("truncate")
+	truncate, err := truncates(v[3], true)
+	if err != nil {
+		return nil, err
 	}
+	q := CohereRequest{Texts: bytes.Clone(v[0].Raw), Dimensions: v[1].Raw, Truncate: truncate, kinds: []string{"float"}}
 	if v[2].Set() && (v[2].Len() > 2 || json.Unmarshal(v[2].Raw, &q.kinds) != nil || len(q.kinds) == 0) {
 		return nil, api.New(api.InvalidType, "'embedding_types' must be a list of one or two texts.").WithParam("embedding_types")
 	}
@@ -41,6 +38,19 @@ func ReadCohere(body []byte) (*CohereRequest, error) {
 		}
 	}
 	return &q, nil
+}
+
+// truncates reads whether texts that are too long are cut at their end.
+func truncates(v jsonscan.Value, absent bool) (bool, error) {
+	switch text := v.String(); {
+	case v.Empty():
+		return absent, nil
+	case v.Kind == jsonscan.Bool:
+		return v.Bool(), nil
+	case text == "END" || text == "NONE":
+		return text == "END", nil
+	}
+	return false, api.New(api.UnsupportedParameter, "'truncate' can only be END or true, NONE or false.").WithParam("truncate")
 }
 
 // Answer returns Cohere's answer of the embeddings, in the order of the texts. id is the request's. Its error is

@@ -13,11 +13,11 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// FromJina returns a request's body with OpenAI's names in place of Jina's, and Jina's truncate in place of Voyage's truncation
-// and vLLM's truncate_prompt_tokens. It refuses what no engine does. Jina's task changes nothing.
+// FromJina returns a request's body with OpenAI's names in place of Jina's, and Jina's truncate in place of Cohere's, of Voyage's
+// truncation and of vLLM's truncate_prompt_tokens. It refuses what no engine does. Jina's task changes nothing.
 func FromJina(body []byte) ([]byte, error) {
-	var v [6]jsonscan.Value
-	names := []string{"embedding_type", "late_chunking", "return_multivector", "normalized", "truncation", "truncate_prompt_tokens"}
+	var v [7]jsonscan.Value
+	names := []string{"embedding_type", "late_chunking", "return_multivector", "normalized", "truncation", "truncate_prompt_tokens", "truncate"}
 	err := jsonscan.Scan(body, names, v[:])
 	if err != nil {
 		return nil, api.BadJSON(err)
@@ -25,12 +25,14 @@ func FromJina(body []byte) ([]byte, error) {
 	if n, _ := v[5].Int(); v[5].Set() && n != -1 {
 		return nil, api.New(api.UnsupportedParameter, "'truncate_prompt_tokens' can only be -1, the most that the model takes.").WithParam("truncate_prompt_tokens")
 	}
-	if v[4].Set() || v[5].Set() {
-		if v[4].Bool() || v[5].Set() {
+	truncate, err := truncates(v[6], false)
+	if err != nil {
+		return nil, err
+	}
+	if v[4].Set() || v[5].Set() || v[6].Kind == jsonscan.String {
+		body, err = jsonscan.Remove(body, names[4:]...)
+		if err == nil && (truncate || v[4].Bool() || v[5].Set()) {
 			body, err = jsonscan.Set(body, "truncate", []byte("true"))
-		}
-		if err == nil {
-			body, err = jsonscan.Remove(body, names[4:]...)
 		}
 		if err != nil {
 			return nil, api.BadJSON(err)

@@ -52,6 +52,10 @@ func TestEmbedDialects(t *testing.T) {
 		{"/v2/embed", `{"model":"vec","texts":["a","b"],"input_type":"search_document","embedding_types":["float"]}`,
 			`"embeddings":{"float":[[3,4,12],[0,0,1]]},"texts":["a","b"],"meta":{"api_version":{"version":"2"},"billed_units":{"input_tokens":5}}}`, `{"model":"vec","input":["a","b"],"truncate":true}`},
 		{"/v2/embed", `{"model":"cut","texts":["a","b"],"embedding_types":["base64"],"output_dimension":2}`, `"embeddings":{"base64":["mpkZP83MTD8=","AAAAAAAAAAA="]}`, `{"model":"cut","input":["a","b"],"truncate":true}`},
+		{"/v2/embed", `{"model":"vec","texts":["a","b"],"truncate":false}`, "[3,4,12]", `{"model":"vec","input":["a","b"]}`},
+		{"/v2/embed", `{"model":"vec","texts":["a","b"],"truncate":true}`, "[3,4,12]", `{"model":"vec","input":["a","b"],"truncate":true}`},
+		{"/v1/embeddings", `{"model":"vec","input":["a","b"],"truncate":"END"}`, "[3,4,12]", `{"truncate":true,"model":"vec","input":["a","b"]}`},
+		{"/v1/embeddings", `{"model":"vec","input":["a","b"],"truncate":"NONE"}`, "[3,4,12]", `{"model":"vec","input":["a","b"]}`},
 	} {
 		r := s.ask("POST", c.path, c.body)
 		if got := s.got()[len(s.got())-1]; r.status != 200 || !strings.Contains(r.text, c.want) || string(got.body) != c.sent || got.path != "/v1/embeddings" {
@@ -86,6 +90,7 @@ func TestEmbedDialects(t *testing.T) {
 		{"/v1/embeddings", `{"model":"vec","input":"a","embedding_type":"binary"}`, "embedding_type"},
 		{"/v1/embeddings", `{"model":"vec","input":"a","embedding_type":["float"]}`, "embedding_type"},
 		{"/v1/embeddings", `{"model":"vec","input":"a","late_chunking":true}`, "late_chunking"},
+		{"/v1/embeddings", `{"model":"vec","input":"a","truncate":"START"}`, "truncate"},
 		{"/v1/embeddings", `{"model":"vec","input":"a","return_multivector":true}`, "return_multivector"},
 		{"/v1/embeddings", `{"model":"vec","input":"a","normalized":false}`, "normalized"},
 	} {

@@ -129,6 +129,9 @@ func whole(raw json.RawMessage) (n int64, ok bool) {
 	v := w.Raw()
 	if v.Kind == jsonscan.String {
 		v = jsonscan.Value{Kind: jsonscan.Number, Raw: v.Bytes()}
+		if bytes.ContainsAny(v.Raw, "+_eExX") { // which Go's parsers take
+			return 0, false
+		}
 	}
 	return v.Int()
 }
@@ -180,9 +183,14 @@ func (q *Request) engine(model string, stream bool, body map[string]any) ([]byte
 		body["tools"] = q.Tools
 	}
 	for _, name := range sampling {
-		if raw := q.Options[name]; !absent(raw) {
-			body[name] = raw
+		raw := q.Options[name]
+		if absent(raw) {
+			continue
 		}
+		if raw[0] == '"' && name != "stop" { // Ollama takes no number in quotes either
+			return nil, api.Newf(api.InvalidType, "'%s' must be a number.", name).WithParam("options." + name)
+		}
+		body[name] = raw
 	}
 	if raw := q.Options["num_keep"]; !absent(raw) {
 		body["n_keep"] = raw
