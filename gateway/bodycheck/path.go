@@ -36,8 +36,8 @@ const (
 	Closed             // runs it with a body that cannot be checked, or opens files
 )
 
-// ForPath returns what an engine's path does, however the path is spelled, and the rules of its body.
-func ForPath(raw string) (Kind, *Spec) {
+// PlainPath returns a path of an engine, which begins with a slash, as it would be spelled honestly.
+func PlainPath(raw string) string {
 	raw, _, _ = strings.Cut(raw, "?")
 	raw, _, _ = strings.Cut(raw, "#")
 	for range 3 { // engines decode once; what decodes further is not spelled honestly
@@ -47,7 +47,12 @@ func ForPath(raw string) (Kind, *Spec) {
 		}
 		raw = plain
 	}
-	p := strings.TrimPrefix(strings.ToLower(path.Clean("/"+strings.ReplaceAll(raw, `\`, "/"))), "/")
+	return strings.ToLower(path.Clean("/" + strings.ReplaceAll(raw, `\`, "/")))
+}
+
+// ForPath returns what an engine's path does, however the path is spelled, and the rules of its body.
+func ForPath(raw string) (Kind, *Spec) {
+	p := PlainPath(raw)[1:]
 	for _, version := range [...]string{"api/v1/", "v1/", "v2/", "openai/v1/"} {
 		if rest, ok := strings.CutPrefix(p, version); ok {
 			p = rest

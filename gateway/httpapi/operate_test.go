@@ -97,6 +97,11 @@ func TestAliases(t *testing.T) {
 		t.Error("a name in use was given to another model:", r.text)
 	}
 	p.want(200, p.post("/v1/internal/aliases", `{"alias":"my/own:tag","target":"one"}`))
+	for _, name := range []string{"My/own:tag", "OTHER", "other:latest", "One", "two:latest", "UNO"} {
+		if r := p.want(409, p.post("/v1/internal/aliases", `{"alias":"`+name+`","target":"two"}`)); r.code() != "option_conflict" {
+			t.Errorf("%s: %s", name, r.text)
+		}
+	}
 	p.want(404, p.post("/v1/internal/aliases", `{"alias":"x","target":"nobody"}`))
 	p.want(400, p.post("/v1/internal/aliases", `{"alias":"a b","target":"one"}`))
 	p.want(400, p.post("/v1/internal/aliases", `{"alias":"x"}`))
@@ -186,6 +191,11 @@ func TestOperatorRoutes(t *testing.T) {
 	p.want(404, p.get("/upstream/nobody/health"))
 	if r := p.want(409, p.get("/upstream/org/three/health")); r.code() != "model_not_loaded" {
 		t.Errorf("a probe: %s", r.text)
+	}
+	for _, probe := range []string{"/upstream/org/three//health", "/upstream/org/three/%68ealth", "/upstream/org/three:latest/health", "/upstream/org/three/x/../Health/"} {
+		if r := p.want(409, p.get(probe)); r.code() != "model_not_loaded" {
+			t.Errorf("%s: %s", probe, r.text)
+		}
 	}
 	if len(p.get("/v1/health").list("all_models_loaded")) != 0 {
 		t.Error("something was loaded")

@@ -89,6 +89,9 @@ func TestKeyWaiting(t *testing.T) {
 		s.until("it waits", func() bool { return s.gate.Waiting()["chat"] == i+1 })
 	}
 	limited(t, s.ask("POST", chatPath, chatBody, ann), "queue_full")
+	if r := s.ask("POST", "/api/generate", `{"model":"chat"}`, ann); r.status != http.StatusTooManyRequests {
+		t.Errorf("Ollama's load: %d %s", r.status, r.text)
+	}
 	close(hold)
 	for range 3 {
 		s.well(<-answers)

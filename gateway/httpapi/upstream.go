@@ -16,7 +16,9 @@ import (
 // rest of the path unchanged. A path that ends with the name is redirected to the one with a slash, so that relative
 // links on an engine's own pages work. HEAD and GET of a probe load nothing.
 func (s *Server) upstream(r *request) error {
-	id, rest, found := api.SplitUpstream(r.Match.Tail, s.dir.IsName)
+	id, rest, found := api.SplitUpstream(r.Match.Tail, func(name string) bool {
+		return s.dir.IsName(name) || s.dir.IsName(strings.TrimSuffix(name, ":latest"))
+	})
 	if !found {
 		return s.dir.Unknown(r.Match.ID)
 	}
@@ -36,7 +38,7 @@ func (s *Server) upstream(r *request) error {
 		return nil
 	}
 	h := &r.Ctx.Request.Header
-	looks := h.IsHead() || h.IsGet() && slices.Contains(probes, strings.TrimSuffix(rest, "/"))
+	looks := h.IsHead() || h.IsGet() && slices.Contains(probes, bodycheck.PlainPath(rest))
 	c := &call{request: r, model: model, requestedModel: id, body: r.Ctx.PostBody(), looks: looks}
 	if err := c.vetUpstream(rest); err != nil {
 		return err

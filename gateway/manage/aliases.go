@@ -36,7 +36,7 @@ func (s *Service) Aliases(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, list)
 }
 
-// AliasSet gives a model another name, which must not be in use.
+// AliasSet gives a model another name, which must not be in use, not even in another case or with a tag ":latest".
 func (s *Service) AliasSet(r *web.Request) error {
 	var asked alias
 	if err := r.Into(&asked); err != nil {
@@ -50,15 +50,20 @@ func (s *Service) AliasSet(r *web.Request) error {
 	if !catalog.ValidModelName(name) {
 		return api.New(api.InvalidType, "'alias' must be letters, digits and . _ - in at most two parts separated by a slash, with an optional tag.").WithParam("alias")
 	}
-	if owner := s.dir.Owner(name); owner != "" {
-		return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already.", name, owner).WithParam("alias")
+	for _, m := range s.cfg.Catalog().Models {
+		names := append([]string{m.ID}, m.Aliases...)
+		if slices.ContainsFunc(names, func(other string) bool { return catalog.SameName(other, name) }) {
+			return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already.", name, m.ID).WithParam("alias")
+		}
 	}
 	table, err := s.dir.Tables.Read(context.Background(), state.Aliases)
 	if err != nil {
 		return models.StoreError(err)
 	}
-	if owner := table[name]; owner != "" && owner != model.ID {
-		return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already; delete it there first.", name, owner).WithParam("alias")
+	for other, owner := range table {
+		if catalog.SameName(other, name) && (other != name || owner != model.ID) {
+			return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already; delete it there first.", other, owner).WithParam("alias")
+		}
 	}
 	if err := s.dir.Tables.Set(context.Background(), state.Aliases, name, model.ID); err != nil {
 		return err

@@ -173,7 +173,9 @@ func (a *Account) BeginWait() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if most := a.limits.Waiting; most > 0 && a.waiting >= most {
-		return api.Newf(api.QueueFull, "%d requests of this key wait for models to be loaded, which is its limit.", most)
+		e := api.Newf(api.QueueFull, "%d requests of this key wait for models to be loaded, which is its limit.", most)
+		e.Kind = api.RateLimitExceeded // it is the key's limit, and the same status in every dialect
+		return e
 	}
 	a.waiting++
 	return nil

@@ -58,7 +58,7 @@ func TestCounts(t *testing.T) {
 	a.End()
 	fine(t, a.Begin())
 	fine(t, a.BeginWait())
-	refused(t, a.BeginWait(), api.QueueFull, 0)
+	refused(t, a.BeginWait(), api.RateLimitExceeded, 0)
 	a.EndWait()
 	fine(t, a.BeginWait())
 }

@@ -131,6 +131,11 @@ func (c *Catalog) Default(t policy.Type) (id string, ok bool) {
 
 const latest = ":latest"
 
+// SameName reports whether two names are the same but for their case and a tag ":latest".
+func SameName(a, b string) bool {
+	return strings.TrimSuffix(fold(a), latest) == strings.TrimSuffix(fold(b), latest)
+}
+
 // exact is steps 1 to 3.
 func (c *Catalog) exact(name string) (id string, ok bool) {
 	if id, ok = c.index.names[name]; ok {
