@@ -33,7 +33,7 @@ type commands struct {
 	Conversations conversationsCmd `cmd:"" help:"List the saved conversations, and forget them."`
 	Wake          cli.Wake         `cmd:"" help:"Wake a host and wait until it is awake."`
 	Sleep         cli.Sleep        `cmd:"" help:"Unload a host's models and put it to sleep."`
-	Forget        cli.Forget       `cmd:"" help:"Forget a host that is not in the catalogue and is asleep or lost."`
+	Forget        cli.Forget       `cmd:"" help:"Forget a host that is not in the catalog and is asleep or lost."`
 	Key           keyCmd           `cmd:"" help:"Make, list and revoke API keys."`
 }
 

@@ -14,7 +14,7 @@ import (
 	"reveille/infra/state"
 )
 
-// models is the catalogue in force: the file, and the models that were registered at run time, as far as this gateway
+// models is the catalog in force: the file, and the models that were registered at run time, as far as this gateway
 // still allows them. It publishes itself to Redis, where runners and the warmer read it, and again whenever Redis does
 // not have it.
 type models struct {
@@ -41,7 +41,7 @@ func newModels(file *catalog.Catalog, store *state.Store, allow catalog.Register
 // withheld returns why a registered model is not in force, "" if it is or if there is no such model.
 func (m *models) withheld(id string) string { return (*m.left.Load())[id] }
 
-// get returns the catalogue in force; never nil.
+// get returns the catalog in force; never nil.
 func (m *models) get() *catalog.Catalog { return m.current.Load() }
 
 // setFile takes over a new file.
@@ -115,10 +115,10 @@ func (m *models) onEvent(e state.Event) {
 	}
 }
 
-// repairEvery is the time between looks at whether the pool has a catalogue at all.
+// repairEvery is the time between looks at whether the pool has a catalog at all.
 const repairEvery = 2 * time.Second
 
-// run publishes the catalogue when this gateway's own changed, and when the pool has none, until ctx ends. pool tells
+// run publishes the catalog when this gateway's own changed, and when the pool has none, until ctx ends. pool tells
 // the version that the pool has, "" for none. Another version there is another gateway's, with a newer file perhaps:
 // whoever changed last is right, and two gateways with different files do not overwrite each other for ever.
 func (m *models) run(ctx context.Context, pool func() string) {
@@ -142,11 +142,11 @@ func (m *models) run(ctx context.Context, pool func() string) {
 	}
 }
 
-// publish writes the catalogue to Redis and reports whether Redis has it.
+// publish writes the catalog to Redis and reports whether Redis has it.
 func (m *models) publish(ctx context.Context, c *catalog.Catalog) bool {
 	data, err := c.Marshal()
 	if err != nil {
-		m.log.Error("catalogue cannot be written", "error", err)
+		m.log.Error("catalog cannot be written", "error", err)
 		return false
 	}
 	hosts := map[string]string{}
@@ -157,7 +157,7 @@ func (m *models) publish(ctx context.Context, c *catalog.Catalog) bool {
 	}
 	changed, err := m.store.PutCatalog(ctx, c.Version, data, hosts)
 	if changed && err == nil {
-		m.log.Info("catalogue published", "version", c.Version)
+		m.log.Info("catalog published", "version", c.Version)
 	}
 	return err == nil
 }

@@ -321,7 +321,7 @@ func (s RunSettings) runner(h catalog.Host) (runner.Settings, error) {
 		}
 	}
 	r.Labels = strings.Join(labels, ",")
-	if len(h.NPUSeats) > 0 { // the runner reads them in the catalogue
+	if len(h.NPUSeats) > 0 { // the runner reads them in the catalog
 		r.NPUSeats = ""
 	}
 	memory := strings.Fields(s.MemoryBudget)

@@ -45,7 +45,7 @@ type ServeSettings struct {
 	complete func(*catalog.Catalog) (*catalog.Catalog, error)
 }
 
-// completed is a models file's catalogue with what this program knows besides it.
+// completed is a models file's catalog with what this program knows besides it.
 func (s ServeSettings) completed(c *catalog.Catalog) (*catalog.Catalog, error) {
 	if s.complete == nil {
 		return c, nil

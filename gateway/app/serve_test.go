@@ -119,7 +119,7 @@ func TestCatalogue(t *testing.T) {
 			return err == nil && strings.Contains(string(text), `"id":"`+name+`"`)
 		}
 	}
-	kit.Eventually(t, "the catalogue is published", inPool("alpha"))
+	kit.Eventually(t, "the catalog is published", inPool("alpha"))
 	redis.FlushAll()
 	kit.Eventually(t, "it comes back after a flush", inPool("alpha"))
 	g.write("beta")
@@ -140,7 +140,7 @@ func TestCatalogue(t *testing.T) {
 	kit.Eventually(t, "a registered model is in force", inPool("user.mine"))
 }
 
-// TestTwoFiles: gateways with different files do not overwrite each other's catalogue for ever.
+// TestTwoFiles: gateways with different files do not overwrite each other's catalog for ever.
 func TestTwoFiles(t *testing.T) {
 	redis := miniredis.RunT(t)
 	st := openStore(t, redis)

@@ -81,7 +81,7 @@ func fit(out io.Writer, c *catalog.Catalog, m setup.Machine) error {
 }
 
 // MissingPrograms reports each engine program that the models need and that is not on this machine, where one of the
-// catalogue's hosts is this machine.
+// catalog's hosts is this machine.
 func MissingPrograms(c *catalog.Catalog, dirs []string) (missing []string) {
 	if len(c.Hosts) > 0 && !slices.ContainsFunc(c.Hosts, func(h *catalog.Host) bool { return h.Driver == catalog.DriverLocal }) {
 		return nil

@@ -91,7 +91,7 @@ type sigUser struct {
 	stats  mmstats.Stats
 }
 
-// signatures are the models of the published catalogue by signature.
+// signatures are the models of the published catalog by signature.
 func signatures(ctx context.Context, o state.Options) (map[uint64]sigUser, error) {
 	store, err := state.Open(o)
 	if err != nil {

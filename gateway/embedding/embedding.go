@@ -100,7 +100,7 @@ func ReadForm(body []byte, model *catalog.Model) (f Form, engine []byte, err err
 	return f, body, nil
 }
 
-// Cut returns an engine's answer with the embeddings cut to the form's dimensions and normalised. Without dimensions it
+// Cut returns an engine's answer with the embeddings cut to the form's dimensions and normalized. Without dimensions it
 // returns the answer unchanged.
 func (f Form) Cut(answer []byte) ([]byte, error) {
 	if f.Dimensions == 0 {

@@ -9,7 +9,7 @@ import (
 	"reveille/infra/state"
 )
 
-// IsPinned follows the copy's load, else a management call, else the catalogue, else the runner's record.
+// IsPinned follows the copy's load, else a management call, else the catalog, else the runner's record.
 func (d *Directory) IsPinned(cat *catalog.Catalog, m *state.ModelRecord) bool {
 	if m.LoadPin {
 		return m.Pinned
@@ -39,7 +39,7 @@ func (d *Directory) PinnedBy(m *catalog.Model) string {
 }
 
 // IdleTime returns how long a model may be unused before the warmer unloads it; below 0 means for ever. It follows the
-// catalogue's warm list, keep_alive, the catalogue's idle times, or the warmer's default.
+// catalog's warm list, keep_alive, the catalog's idle times, or the warmer's default.
 func (d *Directory) IdleTime(cat *catalog.Catalog, id string) (idle time.Duration, known bool) {
 	if keptWarm(cat, id) {
 		return -1, true
@@ -50,7 +50,7 @@ func (d *Directory) IdleTime(cat *catalog.Catalog, id string) (idle time.Duratio
 	return d.ConfiguredIdle(cat, id)
 }
 
-// keptWarm reports whether the catalogue's warm list holds the model now.
+// keptWarm reports whether the catalog's warm list holds the model now.
 func keptWarm(cat *catalog.Catalog, id string) bool {
 	return slices.ContainsFunc(cat.Warm, func(w catalog.Warmup) bool { return w.Model == id && w.Active(time.Now()) })
 }

@@ -42,7 +42,7 @@ func (d *Directory) Resolve(key *keys.Key, name string, route *api.Route) (*cata
 	return m, nil
 }
 
-// Unknown is the error for a name that the catalogue does not have.
+// Unknown is the error for a name that the catalog does not have.
 func (d *Directory) Unknown(name string) *api.Error {
 	if id, why := d.Withheld(name); why != "" {
 		return api.Newf(api.ModelNotFound, "The model '%s' is registered but not served: %s.", id, why).WithParam("model")
@@ -97,13 +97,13 @@ func (d *Directory) Named(key *keys.Key, name string) (*catalog.Model, error) {
 // UserSpace is the prefix of the id of every model that a client registered.
 const UserSpace = "user."
 
-// aliased is the catalogue with the names set at run time, and the sources of both.
+// aliased is the catalog with the names set at run time, and the sources of both.
 type aliased struct {
 	cat, of *catalog.Catalog
 	tables  *map[state.Setting]map[string]string
 }
 
-// names returns the catalogue in force with the names set at run time.
+// names returns the catalog in force with the names set at run time.
 func (d *Directory) names() *catalog.Catalog {
 	cat, tables := d.cfg.Catalog(), d.Tables.cur.Load()
 	if len((*tables)[state.Aliases]) == 0 {
@@ -117,7 +117,7 @@ func (d *Directory) names() *catalog.Catalog {
 	return a.cat
 }
 
-// IsName reports whether a name is exactly a model's: its id, an alias of the catalogue or one set at run time.
+// IsName reports whether a name is exactly a model's: its id, an alias of the catalog or one set at run time.
 func (d *Directory) IsName(name string) bool {
 	if _, there := d.Tables.Of(state.Aliases)[name]; there {
 		return true
@@ -125,7 +125,7 @@ func (d *Directory) IsName(name string) bool {
 	return d.Owner(name) != ""
 }
 
-// Owner returns the model that has the name in the catalogue, as its id or an alias; "" if none.
+// Owner returns the model that has the name in the catalog, as its id or an alias; "" if none.
 func (d *Directory) Owner(name string) string {
 	for _, m := range d.cfg.Catalog().Models {
 		if m.ID == name || slices.Contains(m.Aliases, name) {
@@ -135,7 +135,7 @@ func (d *Directory) Owner(name string) string {
 	return ""
 }
 
-// AliasesOf lists a model's further names: the catalogue's, then those set at run time.
+// AliasesOf lists a model's further names: the catalog's, then those set at run time.
 func (d *Directory) AliasesOf(m *catalog.Model) []string {
 	out := append([]string{}, m.Aliases...)
 	table := d.Tables.Of(state.Aliases)

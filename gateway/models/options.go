@@ -38,7 +38,7 @@ func (d *Directory) Next(cat *catalog.Catalog, m *catalog.Model, saved string) r
 	rc := cat.Recipes[m.Recipe]
 	load, err := placement.Resolve(m, &rc, placement.Sources{Saved: saved, Runtime: d.Tables.Of(state.Runtime)})
 	if err != nil { // of what is saved
-		return rc.Effective(recipe.Layers{Catalogue: m.Options})
+		return rc.Effective(recipe.Layers{Catalog: m.Options})
 	}
 	return load.Options
 }
@@ -49,7 +49,7 @@ func (d *Directory) OptionsOf(m *catalog.Model, body map[string]json.RawMessage)
 	cat := d.cfg.Catalog()
 	rc, there := cat.Recipes[m.Recipe]
 	if !there {
-		return nil, api.Newf(api.ModelLoadError, "The recipe of the model '%s' is not in the catalogue.", m.ID)
+		return nil, api.Newf(api.ModelLoadError, "The recipe of the model '%s' is not in the catalog.", m.ID)
 	}
 	raw := map[string]any{}
 	for name, value := range body {

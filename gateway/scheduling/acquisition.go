@@ -62,7 +62,7 @@ type acquisition struct {
 	saved       map[string]int64           // policy.Model.Saved; nil until read
 }
 
-// wanted returns the model to place, as a snapshot and a catalogue describe it.
+// wanted returns the model to place, as a snapshot and a catalog describe it.
 func (a *acquisition) wanted(s *state.Snapshot, v placement.View) policy.Model {
 	m := v.Model(s, a.model, a.fields["options"])
 	m.Refused, m.Saved = a.tooLarge, a.saved

@@ -63,7 +63,7 @@ type Config struct {
 	Mirror  Mirror
 	Waker   Waker
 	Stopper Stopper                 // for SleepHost; nil: this gateway turns no host off
-	Catalog func() *catalog.Catalog // the catalogue in force; called often, so it must be cheap; never nil
+	Catalog func() *catalog.Catalog // the catalog in force; called often, so it must be cheap; never nil
 
 	Gateway string // unique id of this process in the pool; default: random
 

@@ -40,7 +40,7 @@ func (c *copies) served(at state.CopyID, ended int64, now time.Time, window time
 }
 
 // addCopies queues a further copy of each model whose least loaded copy has a longer queue than it serves in
-// Config.FairAfter, if the catalogue allows one and a host can take it without waiting. Nobody waits for it: requests
+// Config.FairAfter, if the catalog allows one and a host can take it without waiting. Nobody waits for it: requests
 // go to the existing copies, and to the new one once the mirror shows it. An idle copy is evicted like any idle model.
 func (g *Gate) addCopies(ctx context.Context) {
 	c, s := g.catalog(), g.mirror.Snapshot()

@@ -260,7 +260,7 @@ func TestFurtherCopy(t *testing.T) {
 		open, parallel int  // open requests, and how many of them the engine works on
 		ends           int  // requests that end in a second, each followed by a new one
 		others         int  // requests of other gateways
-		single         bool // the catalogue allows one copy
+		single         bool // the catalog allows one copy
 		asleep         bool // the other host
 		want           bool
 	}{

@@ -187,7 +187,7 @@ func (g *Gate) joinLocked(gr *group, limit time.Duration) *Waiter {
 	return w
 }
 
-// backoffLocked refuses a model whose loads kept failing on all its hosts, until the first window ends or its catalogue
+// backoffLocked refuses a model whose loads kept failing on all its hosts, until the first window ends or its catalog
 // entry changes.
 func (g *Gate) backoffLocked(m *catalog.Model) error {
 	if old := g.failedEntries[m.ID]; old != nil && old != m && !reflect.DeepEqual(old, m) {
@@ -322,7 +322,7 @@ func (g *Gate) Run(ctx context.Context) {
 	}
 }
 
-// forgetDeleted drops what was learned of models that the catalogue no longer has.
+// forgetDeleted drops what was learned of models that the catalog no longer has.
 func (g *Gate) forgetDeleted() {
 	c := g.catalog()
 	gone := func(model string) bool { _, there := c.Model(model); return !there }

@@ -95,11 +95,11 @@ func (g *Gate) SleepHost(ctx context.Context, host string, force bool) error {
 }
 
 // ForgetHost removes a host from the pool at an operator's request. Errors are rows of the error table: unknown_url for
-// an unknown host, model_busy (409) for one that the catalogue names, that is awake or that has work,
+// an unknown host, model_busy (409) for one that the catalog names, that is awake or that has work,
 // state_unavailable.
 func (g *Gate) ForgetHost(ctx context.Context, host string) error {
 	if _, listed := g.catalog().Host(host); listed {
-		return api.Newf(api.ModelBusyConflict, "The host '%s' is in the catalogue: remove it there first.", host)
+		return api.Newf(api.ModelBusyConflict, "The host '%s' is in the catalog: remove it there first.", host)
 	}
 	switch err := g.store.Forget(ctx, host, 0); {
 	case errors.Is(err, state.ErrGone):
@@ -113,7 +113,7 @@ func (g *Gate) ForgetHost(ctx context.Context, host string) error {
 	return nil
 }
 
-// checkHost returns an error for a host that neither the catalogue nor the pool names.
+// checkHost returns an error for a host that neither the catalog nor the pool names.
 func (g *Gate) checkHost(host string) error {
 	if _, ok := g.catalog().Host(host); !ok && g.mirror.Snapshot().Hosts[host] == nil {
 		return api.Newf(api.UnknownURL, "There is no host '%s'.", host)

@@ -193,7 +193,7 @@ func TestInterruptedHost(t *testing.T) {
 		t.Errorf("with another host that may come: %+v", v)
 	}
 	n = told()
-	n.interruptedHosts = append(n.interruptedHosts, "b") // the catalogue's other host
+	n.interruptedHosts = append(n.interruptedHosts, "b") // the catalog's other host
 	_, v = n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "draining")), c, nil, time.Time{}, "")
 	if v == nil || v.do != actionFinish || v.err == nil || v.err.Code != "host_interrupted" || v.err.Status != 503 || v.err.Message != "going" {
 		t.Errorf("with no other host: %+v", v)

@@ -13,7 +13,7 @@ var ErrLeft = errors.New("the waiter left")
 
 // WaitRequest is one request for a model that has no endpoint.
 type WaitRequest struct {
-	// Model is the canonical id; it must be in the catalogue.
+	// Model is the canonical id; it must be in the catalog.
 	Model string
 	// Refused names the hosts that refused this request, even if the mirror and the store still show the model loaded there.
 	Refused []string

@@ -28,7 +28,7 @@ const (
 
 // A Model is a model file that was found.
 type Model struct {
-	Name   string // valid in a catalogue and unique in a scan
+	Name   string // valid in a catalog and unique in a scan
 	Path   string // absolute
 	MMProj string // the projector beside it, "" for none
 	Type   policy.Type

@@ -74,7 +74,7 @@ func (c *Catalog) Host(name string) (h *Host, ok bool) {
 	return h, ok
 }
 
-// HostsFor lists the hosts that m may run on, in the order to try. It is empty when the catalogue names no hosts.
+// HostsFor lists the hosts that m may run on, in the order to try. It is empty when the catalog names no hosts.
 func (c *Catalog) HostsFor(m *Model) []*Host {
 	var out []*Host
 	seen := map[string]bool{}
@@ -124,9 +124,9 @@ func (c *Catalog) Policy(m *Model) policy.Model {
 	}
 }
 
-// Outdated reports whether an engine that was loaded for a model under the old catalogue must be reloaded or unloaded
+// Outdated reports whether an engine that was loaded for a model under the old catalog must be reloaded or unloaded
 // under the new one: the model differs in a field that engines are started with, the content of its recipe changed, or
-// the new catalogue lacks it. It compares only that model.
+// the new catalog lacks it. It compares only that model.
 func Outdated(old, new *Catalog, id string) bool {
 	a, b := old.index.byID[id], new.index.byID[id]
 	if a == nil || b == nil {
@@ -143,7 +143,7 @@ func Outdated(old, new *Catalog, id string) bool {
 	return errX != nil || errY != nil || !bytes.Equal(x, y)
 }
 
-// With returns a catalogue with more models: those that a client registered ("user.x"). They come after the models of
+// With returns a catalog with more models: those that a client registered ("user.x"). They come after the models of
 // the file and are checked as if they were in it. They may leave Type empty, which their labels then decide. A model
 // whose id exists already replaces that one. The error is of type [Problems]. c and the arguments are not changed.
 func (c *Catalog) With(models ...Model) (*Catalog, error) {
@@ -175,7 +175,7 @@ func (c *Catalog) With(models ...Model) (*Catalog, error) {
 	return &out, nil
 }
 
-// WithLocalHost returns the catalogue with this machine as its only host if it names no host, else c itself. The error,
+// WithLocalHost returns the catalog with this machine as its only host if it names no host, else c itself. The error,
 // of type [Problems], lists the models that name another host.
 func (c *Catalog) WithLocalHost(name string, labels ...string) (*Catalog, error) {
 	if len(c.Hosts) > 0 {
@@ -186,19 +186,19 @@ func (c *Catalog) WithLocalHost(name string, labels ...string) (*Catalog, error)
 	return out.With()
 }
 
-// seal completes a catalogue whose content is final.
+// seal completes a catalog whose content is final.
 func (c *Catalog) seal() {
 	c.buildIndex()
 	c.Version = ""
 	text, err := c.Marshal()
 	if err != nil {
-		panic("catalog: a checked catalogue cannot be written: " + err.Error())
+		panic("catalog: a checked catalog cannot be written: " + err.Error())
 	}
 	sum := sha256.Sum256(text)
 	c.Version = hex.EncodeToString(sum[:8])
 }
 
-// Marshal writes the catalogue as JSON, in its published form. Equal catalogues give equal bytes.
+// Marshal writes the catalog as JSON, in its published form. Equal catalogs give equal bytes.
 func (c *Catalog) Marshal() ([]byte, error) {
 	text, err := jsonscan.Marshal(c) // recipes hold < > & in their patterns
 	if err != nil {
@@ -216,7 +216,7 @@ func Unmarshal(data []byte) (*Catalog, error) {
 	}
 	version := c.Version
 	if version == "" || len(c.Recipes) == 0 || slices.Contains(c.Models, nil) || slices.Contains(c.Hosts, nil) {
-		return nil, errors.New("catalog: unmarshal: it is not a catalogue")
+		return nil, errors.New("catalog: unmarshal: it is not a catalog")
 	}
 	for name, r := range c.Recipes {
 		if r.Name != name {

@@ -47,7 +47,7 @@ func ValidHostName(s string) bool {
 	return hostNameRE.MatchString(s) && !strings.Contains(s, "..")
 }
 
-// checker checks that the parts of a catalogue are consistent, and completes it: it turns names into ids, normalizes
+// checker checks that the parts of a catalog are consistent, and completes it: it turns names into ids, normalizes
 // options and fills in defaults. It is idempotent.
 type checker struct {
 	*report

@@ -33,7 +33,7 @@ type Checkpoint struct {
 	Revision string
 }
 
-// String returns the checkpoint as a catalogue names it; [ParseCheckpoint] is its inverse.
+// String returns the checkpoint as a catalog names it; [ParseCheckpoint] is its inverse.
 func (c Checkpoint) String() string {
 	text := c.Path
 	switch c.Scheme {
@@ -51,7 +51,7 @@ func (c Checkpoint) String() string {
 	return text
 }
 
-// ParseCheckpoint parses a checkpoint. It never fails: missing parts of a known scheme are empty, and a catalogue
+// ParseCheckpoint parses a checkpoint. It never fails: missing parts of a known scheme are empty, and a catalog
 // refuses them.
 func ParseCheckpoint(s string) Checkpoint {
 	if rest, ok := strings.CutPrefix(s, "s3://"); ok {

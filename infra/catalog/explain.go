@@ -11,11 +11,11 @@ import (
 	"reveille/infra/term"
 )
 
-// Explain describes the catalogue for people: a table of its models with inherited values filled in, one of its hosts,
+// Explain describes the catalog for people: a table of its models with inherited values filled in, one of its hosts,
 // the defaults, the warm-ups and the given warnings. The error is w's.
 func (c *Catalog) Explain(w io.Writer, warnings Problems) error {
 	t := term.Table(w)
-	fmt.Fprintf(t, "catalogue %s\n", c.Version)
+	fmt.Fprintf(t, "catalog %s\n", c.Version)
 	if len(c.Models) > 0 {
 		fmt.Fprintln(t, "\nMODEL\tTYPE\tRECIPE\tDEVICE\tHOSTS\tIDLE\tALIASES\tOPTIONS\tCHECKPOINT")
 	}

@@ -23,7 +23,7 @@ const (
 
 // A Host is one entry of the hosts section: a machine, or a group of equal machines with the driver asg.
 type Host struct {
-	// Name is unique in the catalogue; models name it in their hosts list.
+	// Name is unique in the catalog; models name it in their hosts list.
 	Name string `json:"name" yaml:"-"`
 	// Driver is how the host is woken and put to sleep.
 	Driver Driver `json:"driver"`

@@ -144,7 +144,7 @@ func FuzzUnmarshal(f *testing.F) {
 	})
 }
 
-// A catalogue of a newer program may have members that this one does not know.
+// A catalog of a newer program may have members that this one does not know.
 func TestUnmarshalOfANewerCatalogue(t *testing.T) {
 	c := mustParse(t, named)
 	data, err := c.Marshal()

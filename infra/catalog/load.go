@@ -33,7 +33,7 @@ var Schema string
 // maxFile bounds the bytes of a models file.
 const maxFile = 1 << 20
 
-// A Problem is one mistake in a catalogue, or one warning about it.
+// A Problem is one mistake in a catalog, or one warning about it.
 type Problem struct {
 	File string // as given to Load or Parse; empty when it came from no file
 	Line int    // from 1; 0 without a position in a file
@@ -56,7 +56,7 @@ func (p Problem) String() string {
 	return out
 }
 
-// Problems is everything wrong with a catalogue, or the warnings about one that is still usable, in the order of the file. As
+// Problems is everything wrong with a catalog, or the warnings about one that is still usable, in the order of the file. As
 // an error it is never empty.
 type Problems []Problem
 
@@ -97,8 +97,8 @@ func load(path string, data []byte) (*Catalog, Problems, error) {
 	return c, r.warnings, nil
 }
 
-// Parse makes a catalogue from the text of a models.yaml; name is the file's name in problems. An empty text is a
-// catalogue without models. The error, if any, is of type [Problems], in the order of the file: every entry that cannot
+// Parse makes a catalog from the text of a models.yaml; name is the file's name in problems. An empty text is a
+// catalog without models. The error, if any, is of type [Problems], in the order of the file: every entry that cannot
 // be read, else everything that is wrong with what they say. (A text that is not YAML has only one problem.) Parse does
 // no I/O. Only tests call it.
 func Parse(name string, data []byte) (*Catalog, Problems, error) {
@@ -276,7 +276,7 @@ func (v mergesFirst) Visit(n ast.Node) ast.Visitor {
 // report collects problems and warnings and finds their lines.
 type report struct {
 	file     string
-	root     ast.Node // of the file; nil for a catalogue from elsewhere
+	root     ast.Node // of the file; nil for a catalog from elsewhere
 	problems Problems
 	warnings Problems
 }

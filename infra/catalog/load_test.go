@@ -297,7 +297,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatal(err)
 		}
 		if again, _ := back.Marshal(); string(again) != string(text) {
-			t.Fatal("round trip changed the catalogue")
+			t.Fatal("round trip changed the catalog")
 		}
 	})
 }

@@ -8,7 +8,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// mustParse makes a catalogue from a valid text.
+// mustParse makes a catalog from a valid text.
 func mustParse(t testing.TB, text string) *Catalog {
 	t.Helper()
 	c, _, err := Parse("models.yaml", []byte(text))

@@ -12,10 +12,10 @@ import (
 	"reveille/infra/recipe"
 )
 
-// A Model is one entry of the catalogue. The first paragraphs of these comments are also the descriptions in the JSON
+// A Model is one entry of the catalog. The first paragraphs of these comments are also the descriptions in the JSON
 // Schema of a models file.
 type Model struct {
-	// ID is the canonical name, unique in the catalogue and never equal to another model's alias.
+	// ID is the canonical name, unique in the catalog and never equal to another model's alias.
 	ID string `json:"id" yaml:"-"`
 	// Type is the kind of model; each has its own slots. The default is llm.
 	Type policy.Type `json:"type,omitempty"`
@@ -98,7 +98,7 @@ const (
 // signatureSeed is the xxh3 seed that sets model signatures apart from every other hash of the project.
 const signatureSeed = 0x4D4D5349475F3031
 
-// StableID identifies the model's weights independently of their location and of the catalogue's name for them: the
+// StableID identifies the model's weights independently of their location and of the catalog's name for them: the
 // registry id (org/repo/file) or else the checkpoint's base name and, for a model with a projector, "+" and that file's
 // base name; each includes a pinned revision. Two models with equal StableID produce the same encoder outputs.
 func (m *Model) StableID() string {

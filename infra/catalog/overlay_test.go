@@ -28,7 +28,7 @@ func TestWith(t *testing.T) {
 		t.Errorf("resolve: %q, %v", id, err)
 	}
 	if _, err := base.Resolve("x"); err == nil {
-		t.Error("the old catalogue knows the new model")
+		t.Error("the old catalog knows the new model")
 	}
 	if after, _ := base.Marshal(); !bytes.Equal(before, after) || registered.Type != "" || registered.Options["ctx_size"] != 512 {
 		t.Error("With changed its receiver or its arguments")

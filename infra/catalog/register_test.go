@@ -111,7 +111,7 @@ func TestRegisterList(t *testing.T) {
 	}
 }
 
-// TestRegistrableOwners: an organisation or a bucket is never an address, whatever the list allows.
+// TestRegistrableOwners: an organization or a bucket is never an address, whatever the list allows.
 func TestRegistrableOwners(t *testing.T) {
 	all := RegisterList{"hf://", "s3://"}
 	for owner, want := range map[string]bool{

@@ -99,8 +99,8 @@ func (c *Catalog) Resolve(name string) (id string, err error) {
 	return "", &NotFoundError{clip(name)}
 }
 
-// WithNames returns the catalogue with further names for its models, which act like aliases. Each leads to what its
-// target resolves to. It skips names that lead nowhere, and those that the catalogue already has. c is not changed.
+// WithNames returns the catalog with further names for its models, which act like aliases. Each leads to what its
+// target resolves to. It skips names that lead nowhere, and those that the catalog already has. c is not changed.
 func (c *Catalog) WithNames(extra map[string]string) *Catalog {
 	out := *c
 	x := &out.index

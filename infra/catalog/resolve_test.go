@@ -100,7 +100,7 @@ func TestResolve(t *testing.T) {
 		t.Error("a default for images")
 	}
 	if _, err := new(Catalog).Resolve("x"); err == nil {
-		t.Error("the zero catalogue resolves")
+		t.Error("the zero catalog resolves")
 	}
 }
 
@@ -110,7 +110,7 @@ func TestWithNames(t *testing.T) {
 	for name, want := range map[string]string{
 		"late": "gemma", "late:latest": "gemma", "openai/late": "gemma", "user.late": "gemma", "LATE": "gemma",
 		"my/Own:tag": "hf-one", "MY/OWN:TAG": "hf-one",
-		"gemma": "gemma", "shared": "org/name", // the catalogue's own names take precedence
+		"gemma": "gemma", "shared": "org/name", // the catalog's own names take precedence
 		"nowhere": "", "Case.": "",
 	} {
 		if got, err := more.Resolve(name); got != want || (err == nil) != (want != "") {
@@ -118,7 +118,7 @@ func TestWithNames(t *testing.T) {
 		}
 	}
 	if id, err := c.Resolve("late"); err == nil {
-		t.Errorf("the catalogue itself was changed: %s", id)
+		t.Errorf("the catalog itself was changed: %s", id)
 	}
 	if _, err := new(Catalog).WithNames(map[string]string{"a": "b"}).Resolve("a"); err == nil {
 		t.Error("a name of nothing resolves")

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A Watcher makes a new catalogue whenever its file changes, and keeps the last good one while the file is wrong.
+// A Watcher makes a new catalog whenever its file changes, and keeps the last good one while the file is wrong.
 type Watcher struct {
 	path     string
 	interval time.Duration
@@ -22,9 +22,9 @@ type Watcher struct {
 }
 
 // NewWatcher returns a watcher of the file at path that checks it every interval (1 s if it is not above 0). current is
-// the catalogue in force as loaded from the file (without registered models); nil if there is none yet.
+// the catalog in force as loaded from the file (without registered models); nil if there is none yet.
 //
-// onChange gets every new valid catalogue, with Load's warnings. onError gets the error of a file that cannot be read
+// onChange gets every new valid catalog, with Load's warnings. onError gets the error of a file that cannot be read
 // or used, once for each new text of the file. After Reload one of the two is always called. Both run on Run's
 // goroutine, one after the other.
 func NewWatcher(path string, interval time.Duration, current *Catalog, onChange func(*Catalog, Problems), onError func(error)) *Watcher {
@@ -47,7 +47,7 @@ func (w *Watcher) Reload() {
 }
 
 // Run watches until ctx ends. It may be called once. The first check is immediate, so that a change between the loading
-// of the current catalogue and the start of Run is not missed.
+// of the current catalog and the start of Run is not missed.
 //
 // A check reads the whole file and compares its hash, because the file is small, and neither its time nor its size
 // shows a second change within one tick of the file system's clock. A half-written file is at worst reported and then

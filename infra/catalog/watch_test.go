@@ -101,7 +101,7 @@ func TestWatcherPolls(t *testing.T) {
 		t.Errorf("added: %q", c)
 	}
 
-	// A wrong file is reported once, and the last good catalogue stays in force.
+	// A wrong file is reported once, and the last good catalog stays in force.
 	x.write(strings.Replace(twoModels, "llm", "lm", 1))
 	var problems Problems
 	if err := x.err(); !errors.As(err, &problems) || problems[0].Line != 2 {

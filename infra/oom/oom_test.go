@@ -51,7 +51,7 @@ var real = []struct{ source, text string }{
 func TestSays(t *testing.T) {
 	for _, r := range real {
 		if !Says(r.text) || !Says("a line before\n"+r.text+"\nand one after") {
-			t.Errorf("not recognised, of %s: %s", r.source, r.text)
+			t.Errorf("not recognized, of %s: %s", r.source, r.text)
 		}
 	}
 	for _, p := range words {

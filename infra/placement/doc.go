@@ -1,4 +1,4 @@
-// Package placement turns the pool's state and the catalogue into the input of package policy. Gateways and the warmer
+// Package placement turns the pool's state and the catalog into the input of package policy. Gateways and the warmer
 // share this one view of the pool, and runners use it to resolve the options and devices of a load.
 //
 // A runner publishes its host's memory in the fields of the host's hash: memory_budget and memory_total ("cpu=BYTES

@@ -17,7 +17,7 @@ type Load struct {
 	Options recipe.Options // in force
 }
 
-// Sources are a load's options besides the catalogue's. Texts are as in Redis.
+// Sources are a load's options besides the catalog's. Texts are as in Redis.
 type Sources struct {
 	Saved   string            // JSON of the model's saved options, "" for none
 	Runtime map[string]string // the pool's run-time settings
@@ -25,7 +25,7 @@ type Sources struct {
 	Request string            // JSON of the load's own options, "" for none
 }
 
-// Resolve merges a model's options (request > saved > catalogue > run-time settings > flags > recipe) and sets its
+// Resolve merges a model's options (request > saved > catalog > run-time settings > flags > recipe) and sets its
 // devices to those that the options select. Gateway, warmer and runner all use it, so that a model is accounted to the
 // devices that its engine uses. The error reports options that are not a JSON object. m is not changed.
 func Resolve(m *catalog.Model, rc *recipe.Recipe, from Sources) (Load, error) {
@@ -38,7 +38,7 @@ func Resolve(m *catalog.Model, rc *recipe.Recipe, from Sources) (Load, error) {
 		return Load{}, fmt.Errorf("options: %w", err)
 	}
 	opts := rc.Effective(recipe.Layers{
-		Request: request, Saved: saved, Catalogue: m.Options, Runner: runtimeOptions(from.Flags, from.Runtime, rc),
+		Request: request, Saved: saved, Catalog: m.Options, Runner: runtimeOptions(from.Flags, from.Runtime, rc),
 	})
 	return Load{Model: On(m, rc, opts), Options: opts}, nil
 }

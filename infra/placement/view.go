@@ -13,19 +13,19 @@ import (
 	"reveille/infra/state"
 )
 
-// View reads snapshots under a catalogue. Its methods change nothing.
+// View reads snapshots under a catalog. Its methods change nothing.
 type View struct {
 	Catalog *catalog.Catalog
 	Evict   policy.Eviction // how the value of idle models is computed
 	Refused string          // a model whose recorded copies count as closed, "" for none
-	Only    []string        // hosts to consider; nil: all, and those that only the catalogue names
+	Only    []string        // hosts to consider; nil: all, and those that only the catalog names
 }
 
 // spread is policy.Snapshot.Spread in a large pool: few enough that hosts behind the first can sleep.
 const spread = 16
 
-// Pool returns the pool as decisions see it. Hosts that are in the catalogue but not in the store are asleep. Sleeping
-// hosts that nobody knows how to wake are left out. A runner's report of its host overrides the catalogue. The hosts
+// Pool returns the pool as decisions see it. Hosts that are in the catalog but not in the store are asleep. Sleeping
+// hosts that nobody knows how to wake are left out. A runner's report of its host overrides the catalog. The hosts
 // are in no order.
 func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 	out := policy.Snapshot{Now: time.UnixMilli(s.NowMS), Hosts: make([]policy.Host, 0, len(s.Hosts))}
@@ -74,7 +74,7 @@ func memoryOf(h *catalog.Host) map[policy.Devices]int64 {
 	return out
 }
 
-// host returns one host; known is its catalogue entry, nil for none.
+// host returns one host; known is its catalog entry, nil for none.
 func (v View) host(s *state.Snapshot, rec *state.HostRecord, known *catalog.Host) policy.Host {
 	h := policy.Host{
 		Name: rec.Name, State: rec.State, Labels: rec.Labels, Limits: policy.Uniform(1),
@@ -136,7 +136,7 @@ func (v View) resident(m *state.ModelRecord) policy.Resident {
 	return r
 }
 
-// queued returns a ticket's model as it will be on the ticket's host. A model that left the catalogue has only its id.
+// queued returns a ticket's model as it will be on the ticket's host. A model that left the catalog has only its id.
 func (v View) queued(s *state.Snapshot, rec *state.HostRecord, t state.TicketRecord) policy.Model {
 	m, rc, ok := v.modelAndRecipe(t.Model)
 	if !ok {
@@ -152,8 +152,8 @@ func (v View) queued(s *state.Snapshot, rec *state.HostRecord, t state.TicketRec
 	return out
 }
 
-// Model returns a catalogue's model as it is to be placed, with what it takes on each host. options are those
-// of an explicit load, "" for a request's. A model that left the catalogue has only its id.
+// Model returns a catalog's model as it is to be placed, with what it takes on each host. options are those
+// of an explicit load, "" for a request's. A model that left the catalog has only its id.
 func (v View) Model(s *state.Snapshot, id, options string) policy.Model {
 	m, rc, ok := v.modelAndRecipe(id)
 	if !ok {

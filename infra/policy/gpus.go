@@ -230,7 +230,7 @@ func freeGPUMemory(h *Host, stays func(*Resident) bool) GPUMemory {
 	return free
 }
 
-// gpuSets yields the sets of GPUs to consider. For one GPU these are all single GPUs. For more, they are neighbours in
+// gpuSets yields the sets of GPUs to consider. For one GPU these are all single GPUs. For more, they are neighbors in
 // three orders: by free memory and unused time; the same with the memory that pinned models leave, which includes the
 // set with the most of it; and by size, which includes a set that the model fits if any does.
 func gpuSets(h *Host, want *Model) iter.Seq[[]int] {
@@ -269,7 +269,7 @@ func gpuSets(h *Host, want *Model) iter.Seq[[]int] {
 	}
 }
 
-// windows returns the runs of n neighbours, each sorted by index.
+// windows returns the runs of n neighbors, each sorted by index.
 func windows(list []int, n int) [][]int {
 	var out [][]int
 	for i := 0; i+n <= len(list); i++ {

@@ -24,7 +24,7 @@ const (
 	ModelDraining ModelState = "draining"
 )
 
-// Model is the part of a catalogue entry that decisions need.
+// Model is the part of a catalog entry that decisions need.
 type Model struct {
 	ID      string
 	Type    Type

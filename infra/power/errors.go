@@ -22,7 +22,7 @@ var (
 	ErrStopping = errors.New("host is stopping")
 	// ErrStarting: the host is starting and can be put to sleep once it is on.
 	ErrStarting = errors.New("host is starting")
-	// ErrUnknownHost: the platform or the catalogue has no such host. Waiting does not help.
+	// ErrUnknownHost: the platform or the catalog has no such host. Waiting does not help.
 	ErrUnknownHost = errors.New("unknown host")
 	// ErrDenied: the caller may not do this (credentials, permissions). Waiting does not help.
 	ErrDenied = errors.New("not permitted")

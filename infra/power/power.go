@@ -1,6 +1,6 @@
 // Package power turns hosts on and off. A [Driver] implements one way to do so (a runner in this process, a command, Kubernetes,
 // Wake-on-LAN, EC2, an Auto Scaling group), each in its own package below this one. A [Set] chooses a host's driver by
-// the catalogue. Gateways and the warmer call it.
+// the catalog. Gateways and the warmer call it.
 //
 // Drivers only switch power. A host is ready when its runner has registered in Redis, which no driver reports. The
 // warmer decides that it may be turned off, after the runner has said that nothing is open. The caller of a driver

@@ -21,9 +21,9 @@ const (
 
 // SetConfig configures a Set. Catalog and Drivers are required.
 type SetConfig struct {
-	// Catalog returns the current catalogue. It is called for every operation and must not return nil.
+	// Catalog returns the current catalog. It is called for every operation and must not return nil.
 	Catalog func() *catalog.Catalog
-	// Drivers maps the driver names in the catalogue's hosts to drivers. It is not changed after NewSet.
+	// Drivers maps the driver names in the catalog's hosts to drivers. It is not changed after NewSet.
 	Drivers map[catalog.Driver]Driver
 	// CallTimeout bounds the retries of a call that was throttled, or of a Sleep for a host that is still starting;
 	// default 60 s. For a host that is stopping, retries continue until the caller's context ends.
@@ -33,7 +33,7 @@ type SetConfig struct {
 	Log   *slog.Logger // default: discard
 }
 
-// Set is all hosts of a catalogue with their drivers. It is safe for concurrent use and has nothing to close.
+// Set is all hosts of a catalog with their drivers. It is safe for concurrent use and has nothing to close.
 //
 // It is the only retry loop of a wake, on behalf of everyone who waits for the host (its caller holds the host's power
 // lease). It retries throttled calls after 1, 2, 4 … 30 s, and calls for hosts that are still stopping after 1, 2, 4, 4
@@ -88,7 +88,7 @@ func (s *Set) State(ctx context.Context, host string) (Power, error) {
 	return d.State(ctx, h)
 }
 
-// Can reports whether the host can be turned on and off here: it is in the catalogue and its driver is available.
+// Can reports whether the host can be turned on and off here: it is in the catalog and its driver is available.
 func (s *Set) Can(host string) bool {
 	_, _, err := s.find(host)
 	return err == nil
@@ -126,7 +126,7 @@ func (s *Set) repeat(ctx context.Context, host, verb string, call func(Driver, c
 func (s *Set) find(host string) (Driver, catalog.Host, error) {
 	entry, ok := s.cfg.Catalog().Host(host)
 	if !ok {
-		return nil, catalog.Host{}, fmt.Errorf("%w: %s is not in the catalogue", ErrUnknownHost, host)
+		return nil, catalog.Host{}, fmt.Errorf("%w: %s is not in the catalog", ErrUnknownHost, host)
 	}
 	d := s.cfg.Drivers[entry.Driver]
 	if d == nil {

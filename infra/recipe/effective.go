@@ -8,16 +8,16 @@ import (
 )
 
 // Layers are the sources of load options, highest priority first. The recipe's own defaults rank below all of them.
-// Each layer holds normalised options and may be nil.
+// Each layer holds normalized options and may be nil.
 type Layers struct {
 	Request   Options // for this load; a nil value skips the saved one
 	Saved     Options // stored for the model
-	Catalogue Options // models.yaml
+	Catalog Options // models.yaml
 	Runner    Options // run-time settings over flags and environment; options of other recipes are ignored
 }
 
 // Effective merges the layers by priority and returns every option that has a value. A nil in the request skips the
-// saved value of that option, so that the catalogue or a lower layer decides. Requests and saved options cannot set what
+// saved value of that option, so that the catalog or a lower layer decides. Requests and saved options cannot set what
 // only the operator may. A layer with merge_args appends its arguments to those of the layers below it; in engines that
 // accept a flag twice, the later one wins.
 func (r *Recipe) Effective(l Layers) Options {
@@ -33,7 +33,7 @@ func (r *Recipe) Effective(l Layers) Options {
 			out[name] = spec.Default
 		}
 	}
-	for i, layer := range []Options{l.Runner, l.Catalogue, saved, l.Request} {
+	for i, layer := range []Options{l.Runner, l.Catalog, saved, l.Request} {
 		operator := i < 2
 		merge, _ := layer[MergeArgs].(bool)
 		for name, v := range layer {

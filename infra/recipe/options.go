@@ -56,7 +56,7 @@ type OptionSpec struct {
 	Flag string `json:"flag,omitempty"`
 }
 
-// Options are load options by name. Normalised options, as made by [Recipe.ParseOptions] and [Options.UnmarshalJSON],
+// Options are load options by name. Normalized options, as made by [Recipe.ParseOptions] and [Options.UnmarshalJSON],
 // hold int64, float64, string, bool, or nil for "ignore the saved value".
 type Options map[string]any
 
@@ -68,12 +68,12 @@ func (o Options) Canonical() string {
 	}
 	text, err := jsonscan.Marshal(map[string]any(o))
 	if err != nil {
-		panic("recipe: options that are not normalised: " + err.Error())
+		panic("recipe: options that are not normalized: " + err.Error())
 	}
 	return string(text)
 }
 
-// Equal reports whether two normalised sets of options are the same.
+// Equal reports whether two normalized sets of options are the same.
 func (o Options) Equal(p Options) bool { return o.Canonical() == p.Canonical() }
 
 // Clone returns an independent copy of o.
@@ -133,7 +133,7 @@ func CheckOptions(r *Recipe, opts Options, from Origin) error {
 	return err
 }
 
-// ParseOptions checks options against the recipe and their origin, and returns them normalised. It reports all mistakes
+// ParseOptions checks options against the recipe and their origin, and returns them normalized. It reports all mistakes
 // at once, in the order of the names, each as an [*OptionError]. It keeps a nil value.
 //
 // From [Client], options of kind args must be empty, and options of kind string hold one of their listed values.
@@ -153,7 +153,7 @@ func (r *Recipe) ParseOptions(in map[string]any, from Origin) (Options, error) {
 			out[name] = nil
 			continue
 		}
-		v, reason := spec.normalise(in[name], from)
+		v, reason := spec.normalize(in[name], from)
 		if reason != "" {
 			errs = append(errs, &OptionError{name, reason})
 			continue
@@ -172,8 +172,8 @@ func (r *Recipe) takesArgs() bool {
 	return false
 }
 
-// normalise checks one value. reason is empty if the value is valid.
-func (s OptionSpec) normalise(v any, from Origin) (out any, reason string) {
+// normalize checks one value. reason is empty if the value is valid.
+func (s OptionSpec) normalize(v any, from Origin) (out any, reason string) {
 	if from == Client && s.operatorOnly() && v != "" {
 		return nil, "can only be set in the models file or by the runner's flags"
 	}

@@ -67,7 +67,7 @@ type Recipe struct {
 	// Registration says whether models registered through the API may name this recipe: [RegistrationAllow] or
 	// [RegistrationDeny]. If it is empty, a recipe with its own command denies it.
 	Registration string `json:"registration,omitempty"`
-	// Errors recognises causes of failure in log lines.
+	// Errors recognizes causes of failure in log lines.
 	Errors ErrorPatterns `json:"errors,omitzero"`
 	// Redact matches what a serving engine's log lines quote from requests, see [Redactor].
 	Redact List[*regexp.Regexp] `json:"redact,omitempty"`

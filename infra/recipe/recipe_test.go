@@ -251,7 +251,7 @@ func TestCause(t *testing.T) {
 	}
 }
 
-// The catalogue is published as JSON, including recipes.
+// The catalog is published as JSON, including recipes.
 func TestRecipesSurviveJSON(t *testing.T) {
 	for name, want := range Shipped() {
 		data, err := json.Marshal(want)

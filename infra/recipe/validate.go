@@ -21,7 +21,7 @@ var (
 	envNameRE = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Validate reports every mistake of a complete recipe at once, and normalises the defaults in Options.
+// Validate reports every mistake of a complete recipe at once, and normalizes the defaults in Options.
 func (r *Recipe) Validate() error {
 	v := validator{r: r}
 	v.names()
@@ -177,7 +177,7 @@ func (v *validator) options() {
 			spec.Values = slices.Sorted(maps.Keys(r.Backends))
 		}
 		if spec.Default != nil {
-			def, reason := spec.normalise(spec.Default, Operator)
+			def, reason := spec.normalize(spec.Default, Operator)
 			if reason != "" {
 				v.fail("option %s: default: %s", name, reason)
 			}

@@ -75,7 +75,7 @@ func TestRun(t *testing.T) {
 	}
 	defer func() {
 		if _, err := os.Stat(executed); err == nil {
-			t.Error("the runner executed a command of the published catalogue")
+			t.Error("the runner executed a command of the published catalog")
 		}
 	}()
 	raw, err := c.Marshal()

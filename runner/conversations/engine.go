@@ -36,7 +36,7 @@ var Env = map[string]string{"LLAMA_ARG_ENDPOINT_METRICS": "1", "LLAMA_ARG_CACHE_
 
 // Process describes an engine process that is about to start.
 type Process struct {
-	Model      string   // its name in the catalogue
+	Model      string   // its name in the catalog
 	Checkpoint string   // path of the model file, or of any part of it
 	Program    string   // path
 	Argv, Env  []string // Env as NAME=value

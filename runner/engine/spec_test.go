@@ -62,7 +62,7 @@ func TestArgv(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.Options = s.Recipe.Effective(recipe.Layers{Catalogue: owner})
+			s.Options = s.Recipe.Effective(recipe.Layers{Catalog: owner})
 			argv, err := Argv(s)
 			if err != nil {
 				t.Fatal(err)
@@ -154,7 +154,7 @@ func TestArgvHoldsNothingFromOutside(t *testing.T) {
 			if spec.Kind != recipe.KindArgs {
 				continue
 			}
-			s.Options = r.Effective(recipe.Layers{Catalogue: recipe.Options{option: "--own"}, Request: outside})
+			s.Options = r.Effective(recipe.Layers{Catalog: recipe.Options{option: "--own"}, Request: outside})
 			if got, err := Argv(s); err != nil || !slices.Contains(got, "--own") || slices.Contains(got, "/etc/passwd") {
 				t.Errorf("%s: the operator's arguments become %q, %v", name, got, err)
 			}

@@ -16,9 +16,9 @@ import (
 var ErrReplaced = errors.New("another runner has registered as this host")
 
 // beatLoop keeps the host registered and alive in Redis. It returns nil when ctx ends, and an error when another runner
-// takes its name. An idle host whose last beat succeeded skips every second one: beats are what a large pool costs at
-// rest. Between beats the loop already answers a sweep that wants this host asleep, and registers again when a sleeping
-// host is wanted awake.
+// takes its name. An idle host whose last beat succeeded skips every second one: beats are the cost of a large idle
+// pool. Between beats the loop confirms a sweep's request to put this host to sleep, and registers again when a
+// sleeping host is wanted awake.
 func (h *Host) beatLoop(ctx context.Context) error {
 	tick := time.NewTicker(h.cfg.Beat)
 	defer tick.Stop()
@@ -38,7 +38,7 @@ func (h *Host) beatLoop(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			due = !maySkip || !h.idle()
+			due = !maySkip || !h.isIdle()
 			maySkip = false
 		case <-changed:
 			due = false
@@ -46,9 +46,9 @@ func (h *Host) beatLoop(ctx context.Context) error {
 	}
 }
 
-// idle reports whether a beat has nothing new to tell or to check: no request was open since the last one, no load is in
-// progress, and Redis has shown all of this host's writes.
-func (h *Host) idle() bool {
+// isIdle reports whether a beat has nothing new to report or to check: no request was open since the last one, no load
+// is in progress, and Redis has shown all of this host's writes.
+func (h *Host) isIdle() bool {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	if h.stale || h.fenced || len(h.unsentOutcomes) > 0 || h.recheckMirror.Load() {
@@ -67,14 +67,15 @@ func (h *Host) idle() bool {
 	return true
 }
 
-// beat registers if Redis lacks something, and reports the open requests. Only the error ErrReplaced is final.
+// beat registers if Redis lacks some of the host's state, and reports the open requests. Only the error ErrReplaced is
+// final.
 func (h *Host) beat(ctx context.Context) error {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	if h.writesEnded {
 		return nil
 	}
-	for range 2 { // again if Redis has just turned out to lack the host
+	for range 2 { // again if Redis turns out to lack the host
 		if h.fenced {
 			if err := h.checkFence(ctx); err != nil {
 				return err
@@ -89,7 +90,7 @@ func (h *Host) beat(ctx context.Context) error {
 		err := h.beatLocked(ctx)
 		switch {
 		case errors.Is(err, state.ErrUnknownHost), errors.Is(err, state.ErrFenced):
-			h.log.Warn("Redis does not take this host's beat, registering again", "reason", err)
+			h.log.Warn("Redis refused this host's heartbeat, registering again", "reason", err)
 			h.noteWriteErrorLocked(err)
 		default:
 			return err
@@ -98,20 +99,20 @@ func (h *Host) beat(ctx context.Context) error {
 	return nil
 }
 
-// compareAddrLocked makes the host register again when its record names another address, where gateways would send requests.
-// redisMu is held.
+// compareAddrLocked makes the host register again when its record has another address, because gateways send requests
+// there. redisMu is held.
 func (h *Host) compareAddrLocked() {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
 	if h.stale || me == nil || isAsleepOrWaking(me) || me.Generation != h.generation || me.Fields["addr"] == h.cfg.Addr {
 		return
 	}
-	h.log.Warn("this host's record in Redis names another address, registering again")
+	h.log.Warn("this host's record in Redis has another address, registering again")
 	h.stale = true
 }
 
 // beatLocked sends a beat, and has the mirror read what Redis has changed. redisMu is held.
 func (h *Host) beatLocked(ctx context.Context) error {
-	revision, err := h.exchangeUsesLocked(ctx)
+	revision, err := h.reportUsesLocked(ctx)
 	if err != nil {
 		return err
 	}
@@ -122,19 +123,20 @@ func (h *Host) beatLocked(ctx context.Context) error {
 	return nil
 }
 
-// exchangeUsesLocked tells Redis of the models' uses, learns what it has of them, and returns the host's revision. redisMu is held.
-func (h *Host) exchangeUsesLocked(ctx context.Context) (revision uint64, err error) {
+// reportUsesLocked reports the models' uses to Redis, reads the last uses that Redis knows, and returns the host's
+// revision. redisMu is held.
+func (h *Host) reportUsesLocked(ctx context.Context) (revision uint64, err error) {
 	h.mu.Lock()
 	active := h.active
 	h.active = false
 	now := time.Now()
-	uses, told := make(map[string]state.Use, len(h.residents)), make(map[*resident]time.Time, len(h.residents))
+	uses, reported := make(map[string]state.Use, len(h.residents)), make(map[*resident]time.Time, len(h.residents))
 	for key, r := range h.residents {
 		use := state.Use{Open: len(r.open), Age: -time.Millisecond}
-		if r.used.After(r.told) {
+		if r.used.After(r.reported) {
 			use.Age = max(now.Sub(r.used), 0)
 		}
-		uses[key], told[r] = use, r.used
+		uses[key], reported[r] = use, r.used
 		active = active || len(r.open) > 0
 	}
 	h.mu.Unlock()
@@ -145,22 +147,22 @@ func (h *Host) exchangeUsesLocked(ctx context.Context) (revision uint64, err err
 		h.active = h.active || active
 		return 0, err
 	}
-	for r, at := range told {
+	for r, at := range reported {
 		if inRedis, ok := used[r.key]; ok {
-			r.told, r.inRedis = at, inRedis
+			r.reported, r.inRedis = at, inRedis
 		}
 	}
 	return revision, nil
 }
 
-// readUses reads when models were last used, for the loads that are decided next, and reports whether Redis answered.
+// readUses reads when models were last used, for the loads that are decided next, and reports whether Redis responded.
 func (h *Host) readUses(ctx context.Context) bool {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	if h.stale {
 		return false
 	}
-	_, err := h.exchangeUsesLocked(ctx)
+	_, err := h.reportUsesLocked(ctx)
 	if err != nil && !errors.Is(err, state.ErrUnavailable) {
 		h.noteWriteErrorLocked(err)
 	}
@@ -183,7 +185,7 @@ func (h *Host) checkFence(ctx context.Context) error {
 }
 
 // registerLocked writes everything the host holds, as a new generation, and the outcomes not yet sent. A host that is
-// shutting down writes that again. redisMu is held.
+// shutting down also writes its state again. redisMu is held.
 func (h *Host) registerLocked(ctx context.Context) error {
 	h.detectAgainLocked(ctx)
 	info := state.HostInfo{
@@ -203,12 +205,12 @@ func (h *Host) registerLocked(ctx context.Context) error {
 	if !h.registered.IsZero() {
 		info.Owned = h.generation
 	}
-	has := h.hardware
-	info.Devices, info.Budget, info.Total = has.Devices.String(), placement.FormatMemory(has.Budget, has.Cards), placement.FormatMemory(has.Totals, nil)
-	if has.Cards != nil {
-		info.GPUAPI = has.Found.API()
+	hw := h.hardware
+	info.Devices, info.Budget, info.Total = hw.Devices.String(), placement.FormatMemory(hw.Budget, hw.Cards), placement.FormatMemory(hw.Totals, nil)
+	if hw.Cards != nil {
+		info.GPUAPI = hw.Found.API()
 	}
-	if found, err := json.Marshal(has.Found); err == nil && len(has.Found.Devices) > 0 {
+	if found, err := json.Marshal(hw.Found); err == nil && len(hw.Found.Devices) > 0 {
 		info.Found = string(found)
 	}
 	info.Limits, info.Learned = h.settings.limits.String(), h.learnedLocked()
@@ -225,8 +227,8 @@ func (h *Host) registerLocked(ctx context.Context) error {
 		h.noteWriteErrorLocked(err)
 		switch {
 		case errors.Is(err, state.ErrStopping):
-			h.log.Info("this machine is being turned off, the host is not registered")
-		case !errors.Is(err, state.ErrUnavailable): // the store has reported that
+			h.log.Info("machine is being turned off, not registering the host")
+		case !errors.Is(err, state.ErrUnavailable): // the store logs that one
 			h.log.Error("host could not be registered", "error", err)
 		}
 		h.mu.Lock()

@@ -134,7 +134,7 @@ func (b *bench) until(what string, ok func() bool) {
 	kit.Eventually(b, what, ok)
 }
 
-// publish makes text the pool's catalogue.
+// publish makes text the pool's catalog.
 func (b *bench) publish(text string) {
 	b.Helper()
 	c, _, err := catalog.Parse("models.yaml", []byte(text))
@@ -221,7 +221,7 @@ func (b *bench) failed(ticket, code string) state.TicketRecord {
 	return r
 }
 
-// enter begins a request; leave ends it. A cut request leaves by itself.
+// enter starts a request; leave ends it. A cut request leaves on its own.
 func (b *bench) enter(model, ticket string) (leave func(), refused string) {
 	var once sync.Once
 	var f *fake
@@ -234,7 +234,7 @@ func (b *bench) enter(model, ticket string) (leave func(), refused string) {
 			pass.Release()
 		})
 	}
-	pass, refused = b.host.Acquire(model, ticket, "g", 1, func(error) {
+	pass, refused = b.host.AcquireModel(model, ticket, "g", 1, func(error) {
 		<-admitted
 		f.mayCut.Store(true)
 		leave()
@@ -248,7 +248,7 @@ func (b *bench) enter(model, ticket string) (leave func(), refused string) {
 	return leave, ""
 }
 
-// busy begins a request that must be admitted.
+// busy starts a request that must be admitted.
 func (b *bench) busy(model string) (leave func()) {
 	b.Helper()
 	leave, refused := b.enter(model, "")

@@ -52,27 +52,27 @@ func startOnGPUs(t *testing.T, n int, change ...func(*host.Hardware)) *bench {
 	return b
 }
 
-// told returns how a model's engine was told which GPUs to use.
-func (b *bench) told(model string) string {
+// gpusOf returns the GPU settings of a model's engine.
+func (b *bench) gpusOf(model string) string {
 	b.Helper()
 	g := b.engines.of(model).gpus
 	return fmt.Sprintf("%d %s", g.Count, g.Env["CUDA_VISIBLE_DEVICES"])
 }
 
-// A model takes the fewest GPUs that hold it, its engine is told which, and victims are models on its GPUs.
-func TestGPUsOfLoads(t *testing.T) {
+// A model takes the fewest GPUs that hold it, its engine gets their names, and victims are models on its GPUs.
+func TestLoadTakesTheFewestGPUs(t *testing.T) {
 	b := startOnGPUs(t, 2)
-	for _, step := range []struct{ model, told, cards, evicted string }{
+	for _, step := range []struct{ model, names, cards, evicted string }{
 		{"a", "1 0", "gpu:0=20", ""},
 		{"b", "1 1", "gpu:1=20", ""},
 		{"c", "1 0", "gpu:0=20", "a"},
 		{"second", "1 1", "gpu:1=20", "b"},
-		{"wide", "2 ", "gpu:0=20 gpu:1=20", "c,second"}, // all GPUs: no need to tell
+		{"wide", "2 ", "gpu:0=20 gpu:1=20", "c,second"}, // all GPUs: no names needed
 		{"two", "2 ", "gpu:0=5 gpu:1=5", "wide"},
 	} {
 		r := b.ready(b.load(step.model))
-		if got := b.told(step.model); got != step.told || r.Evicted != step.evicted {
-			t.Errorf("%s: told %q, evicted %q; want %q, %q", step.model, got, r.Evicted, step.told, step.evicted)
+		if got := b.gpusOf(step.model); got != step.names || r.Evicted != step.evicted {
+			t.Errorf("%s: GPUs %q, evicted %q; want %q, %q", step.model, got, r.Evicted, step.names, step.evicted)
 		}
 		if rec := b.record(step.model); rec.Fields["cards"] != step.cards || rec.Device != "gpu" {
 			t.Errorf("%s: record %q on %s, want %q", step.model, rec.Fields["cards"], rec.Device, step.cards)
@@ -81,7 +81,7 @@ func TestGPUsOfLoads(t *testing.T) {
 }
 
 // A refusal names the GPUs, and a host reports the memory of each to gateways.
-func TestRefusalsNameGPUs(t *testing.T) {
+func TestRefusalNamesGPUs(t *testing.T) {
 	b := startOnGPUs(t, 2)
 	r := b.failed(b.load("huge"), "model_too_large")
 	if !strings.Contains(r.Message, "more than the 24 a host has on gpu:0") || r.Fields["cards"] != "gpu:0" {
@@ -103,12 +103,13 @@ func TestRefusalsNameGPUs(t *testing.T) {
 	}
 }
 
-// With one GPU the engine is told nothing. Of eight GPUs, four models take one each beside a model on two.
-func TestOneAndEightGPUs(t *testing.T) {
+// On a host with one GPU the engine gets no GPU names. Of eight GPUs, four models take one each while another model
+// takes two.
+func TestEngineGetsNoGPUNamesOnAOneGPUHost(t *testing.T) {
 	one := startOnGPUs(t, 1)
 	one.ready(one.load("a"))
-	if got := one.told("a"); got != "1 " {
-		t.Errorf("told %q", got)
+	if got := one.gpusOf("a"); got != "1 " {
+		t.Errorf("GPUs %q", got)
 	}
 	one.failed(one.load("wide"), "model_too_large")
 	one.failed(one.load("two"), "model_load_error")
@@ -120,8 +121,8 @@ func TestOneAndEightGPUs(t *testing.T) {
 			continue
 		}
 		eight.ready(eight.load(m))
-		if got, want := eight.told(m), [...]string{"1 0", "1 1", "1 2", "2 3,4"}[i]; got != want {
-			t.Errorf("%s: told %q, want %q", m, got, want)
+		if got, want := eight.gpusOf(m), [...]string{"1 0", "1 1", "1 2", "2 3,4"}[i]; got != want {
+			t.Errorf("%s: GPUs %q, want %q", m, got, want)
 		}
 	}
 	eight.holds("a", "b", "c", "wide")
@@ -129,7 +130,7 @@ func TestOneAndEightGPUs(t *testing.T) {
 
 // The sum of the GPUs counts where the machine, the owner's setting or the recipe does not allow single GPUs to be
 // chosen.
-func TestTheSumOfGPUs(t *testing.T) {
+func TestGPUsCountTogetherWhereNoneCanBeChosen(t *testing.T) {
 	for model, known := range map[string]bool{"huge": false, "other": true} {
 		t.Run(model, func(t *testing.T) {
 			b := startOnGPUs(t, 2, func(h *host.Hardware) {
@@ -138,8 +139,8 @@ func TestTheSumOfGPUs(t *testing.T) {
 				}
 			})
 			b.ready(b.load(model))
-			if got := b.told(model); got != "0 " || b.record(model).Fields["cards"] != "" {
-				t.Errorf("told %q, record %q", got, b.record(model).Fields["cards"])
+			if got := b.gpusOf(model); got != "0 " || b.record(model).Fields["cards"] != "" {
+				t.Errorf("GPUs %q, record %q", got, b.record(model).Fields["cards"])
 			}
 		})
 	}

@@ -18,11 +18,11 @@ import (
 type Error struct {
 	Code    string
 	Message string
-	Final   bool  // nothing was tried and clearing the host cannot help: rule 6 does not apply
+	Final   bool  // clearing the host cannot help: rule 6 does not apply
 	Cause   error // for logs
 }
 
-// Error gives the message and the cause.
+// Error returns the message and the cause.
 func (e *Error) Error() string {
 	if e.Cause != nil {
 		return e.Message + ": " + e.Cause.Error()
@@ -30,11 +30,11 @@ func (e *Error) Error() string {
 	return e.Message
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// clearingHelps reports whether a failed load may succeed on an empty host (rule 6): its engine ran out of memory, or crashed for no
-// known cause.
+// clearingHelps reports whether a failed load might succeed on an empty host (rule 6): its engine ran out of memory, or
+// crashed without a known cause.
 func clearingHelps(err error) bool {
 	if errors.Is(err, engine.ErrOutOfMemory) {
 		return true
@@ -65,8 +65,8 @@ func failure(err error) state.Outcome {
 	return state.Outcome{Failed: true, Fields: map[string]string{"code": code, "message": message}}
 }
 
-// refusal turns a decision against a load into a ticket's outcome. If memory is lacking, it lists the parts of the
-// load's need and gives the figures to gateways, which try the next host.
+// refusal turns a refused load into a ticket's outcome. For lack of memory, it lists the parts of the load's need and
+// includes the figures, with which gateways try the next host.
 func refusal(r policy.Refusal, p *plan.Plan) state.Outcome {
 	out := state.Outcome{Failed: true, Fields: map[string]string{"code": rpc.CodeModelLoadError}}
 	r.Parts = p.Parts()
@@ -83,13 +83,13 @@ func refusal(r policy.Refusal, p *plan.Plan) state.Outcome {
 	return out
 }
 
-// errUnknown: the catalogue version on this host has no such model.
-var errUnknown = errors.New("not in the catalogue")
+// errUnknown: the catalog version on this host has no such model.
+var errUnknown = errors.New("not in the catalog")
 
-// errStale: Redis lacks some of this host's state. Nothing is written before the host has registered again.
+// errStale: Redis lacks some of this host's state. Nothing is written until the host has registered again.
 var errStale = fmt.Errorf("%w: the host is not registered", state.ErrUnavailable)
 
-// endedTicket reports whether err means that Redis no longer has the ticket.
-func endedTicket(err error) bool {
+// isTicketGone reports whether err means that Redis no longer has the ticket.
+func isTicketGone(err error) bool {
 	return errors.Is(err, state.ErrDropped) || errors.Is(err, state.ErrGone)
 }

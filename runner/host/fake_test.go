@@ -16,21 +16,21 @@ import (
 	"reveille/runner/plan"
 )
 
-// engines starts fake engines, tells them how to behave, and records violations.
+// engines starts fake engines with a given behavior and records violations.
 type engines struct {
-	mu      sync.Mutex
-	fails   map[string][]error       // of a model's next starts
-	broken  map[string]error         // what Check finds
-	gates   map[string]chan struct{} // the model's load waits for this
-	slow    func() time.Duration     // how long a load takes
-	plans   map[string]plan.Plan     // of models without a size of their own
-	took    map[string]int64         // by model: what its engine is measured to take
-	started []string
-	live    map[string]*fake
-	loading int
-	faults  []string
-	pids    int
-	beside  bool // a model may have a second engine, beside a retired one
+	mu          sync.Mutex
+	fails       map[string][]error       // of a model's next starts
+	broken      map[string]error         // what Check finds
+	gates       map[string]chan struct{} // the model's load waits for this
+	slow        func() time.Duration     // how long a load takes
+	plans       map[string]plan.Plan     // of models without a size in the catalog
+	took        map[string]int64         // by model: what its engine is measured to take
+	started     []string
+	live        map[string]*fake
+	loading     int
+	faults      []string
+	pids        int
+	allowCopies bool // a model may have a second engine besides a retired one
 }
 
 func newEngines() *engines {
@@ -62,9 +62,9 @@ func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe,
 	e.mu.Lock()
 	e.started = append(e.started, m.ID)
 	if e.loading++; e.loading > 1 {
-		e.faults = append(e.faults, "two loads at once")
+		e.faults = append(e.faults, "two loads at the same time")
 	}
-	if e.live[m.ID] != nil && !e.beside {
+	if e.live[m.ID] != nil && !e.allowCopies {
 		e.faults = append(e.faults, "second copy of "+m.ID)
 	}
 	gate, slow := e.gates[m.ID], time.Duration(0)

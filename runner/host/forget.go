@@ -8,21 +8,21 @@ import (
 	"reveille/infra/policy"
 )
 
-// Forgotten is the outcome of a call to ForgetConversations.
+// Forgotten is the outcome of ForgetConversations.
 type Forgotten struct {
-	Copies int // of models, which are unloaded
+	Copies int // copies of models that are unloaded
 	Open   int // their open requests, which finish first
 
 	at uint64
 }
 
-// ForgetConversations has nothing that was computed of a model's conversations before a time of the pool
-// (state.ForgetConversations) used again, "" for all language models. An engine may hold more than its slots, so each copy is unloaded
-// without being saved: it takes no new request from now on, and its open ones finish as those of a retired copy. A call
-// with the same or an earlier time returns the outcome of the first.
+// ForgetConversations makes the host forget what it computed of a model's conversations before at, a time of the pool's
+// clock (state.ForgetConversations). An empty model stands for all language models. An engine can hold more than its
+// slots, so each copy is unloaded without being saved: it takes no new requests, and its open ones finish like those of
+// a retired copy. A call with the same or an earlier time returns the outcome of the first.
 func (h *Host) ForgetConversations(model string, at uint64) Forgotten {
 	if h.cfg.Forget != nil {
-		h.cfg.Forget(model, at) // first: what is prepared from now on holds nothing
+		h.cfg.Forget(model, at) // first, so that engines prepared from now on hold nothing
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -31,8 +31,8 @@ func (h *Host) ForgetConversations(model string, at uint64) Forgotten {
 	}
 	f := Forgotten{at: at}
 	for _, r := range h.residents {
-		if (model == "" || r.id == model) && r.model.Type == policy.LLM && !r.retired() && !r.forget {
-			r.forget = true
+		if (model == "" || r.id == model) && r.model.Type == policy.LLM && !r.isRetired() && !r.forgetting {
+			r.forgetting = true
 			clear(r.reservations) // waiters request another load
 			h.notifyIdleLocked(r)
 			f.Copies++
@@ -40,12 +40,12 @@ func (h *Host) ForgetConversations(model string, at uint64) Forgotten {
 		}
 	}
 	h.forgotten[model] = f
-	h.log.Info("conversations are forgotten", "model", model, "copies", f.Copies, "open", f.Open)
+	h.log.Info("forgetting conversations", "model", model, "copies", f.Copies, "open", f.Open)
 	h.notify()
 	return f
 }
 
-// refreshForgotten does what other hosts and gateways had the pool forget.
+// refreshForgotten forgets what the pool was asked to forget through other hosts and gateways.
 func (h *Host) refreshForgotten(ctx context.Context) error {
 	all, err := h.store.Forgotten(ctx)
 	if err != nil {

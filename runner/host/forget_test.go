@@ -11,20 +11,21 @@ import (
 	"reveille/runner/host"
 )
 
-// A copy whose conversations are forgotten takes no new request, not even one that it was loaded for, lets its open ones finish beside the
-// next copy, and is unloaded. Other models and types stay. The host hears of it by the pool's state alone.
-func TestForgetConversations(t *testing.T) {
+// A copy whose conversations are forgotten takes no new request, not even one that it was loaded for, lets its open
+// ones finish while the next copy serves, and is unloaded. Other models and types stay. The host learns of it from the
+// pool's state alone.
+func TestForgettingUnloadsTheModel(t *testing.T) {
 	var mu sync.Mutex
-	var told []string
+	var forgotten []string
 	b := start(t, func(c *host.Config) {
 		c.Limits = policy.Uniform(3)
 		c.Forget = func(model string, _ uint64) {
 			mu.Lock()
 			defer mu.Unlock()
-			told = append(told, model)
+			forgotten = append(forgotten, model)
 		}
 	})
-	b.engines.beside = true
+	b.engines.allowCopies = true
 	b.ready(b.load("a"))
 	b.ready(b.load("b"))
 	old := b.host.EngineOf("a")
@@ -69,13 +70,13 @@ func TestForgetConversations(t *testing.T) {
 	b.until("all are gone", func() bool { return len(b.host.View().Models) == 0 })
 	mu.Lock()
 	defer mu.Unlock()
-	if !slices.Contains(told, "a") || !slices.Contains(told, "") {
-		t.Errorf("told %q", told)
+	if !slices.Contains(forgotten, "a") || !slices.Contains(forgotten, "") {
+		t.Errorf("forgotten %q", forgotten)
 	}
 }
 
 // A copy that is being loaded may be given conversations that are forgotten meanwhile: it is loaded again.
-func TestForgetWhileLoading(t *testing.T) {
+func TestForgettingReloadsALoadingModel(t *testing.T) {
 	b := start(t)
 	gate := make(chan struct{})
 	b.engines.mu.Lock()

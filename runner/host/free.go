@@ -8,16 +8,16 @@ import (
 	"reveille/runner/devices"
 )
 
-// Free memory is read again after freeFresh, or after slowFresh if reading it took longer than slowRead, for example because a
-// driver hangs.
+// Free memory is read again after freeInterval, or after slowInterval if reading it took longer than slowRead, for
+// example because a driver hangs.
 const (
-	freeFresh = time.Second
-	slowRead  = 3 * time.Second
-	slowFresh = 5 * time.Minute
+	freeInterval = time.Second
+	slowRead     = 3 * time.Second
+	slowInterval = 5 * time.Minute
 )
 
-// readFree reads how much memory the devices have free, for the loads that are decided next. While a load is in progress
-// nothing is decided.
+// readFree reads how much memory is free on the devices, for the loads that are decided next. While a load is in
+// progress it does nothing, because nothing is decided then.
 func (h *Host) readFree(ctx context.Context) {
 	h.mu.Lock()
 	if h.cfg.Free == nil || h.loading != nil || time.Now().Before(h.freeNext) {
@@ -32,11 +32,11 @@ func (h *Host) readFree(ctx context.Context) {
 			held[r] = m.Held()
 		}
 	}
-	began := time.Now()
+	start := time.Now()
 	found := h.cfg.Free(ctx, kinds)
-	next := freeFresh
-	if time.Since(began) > slowRead {
-		next = slowFresh
+	next := freeInterval
+	if time.Since(start) > slowRead {
+		next = slowInterval
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,7 +61,7 @@ func (h *Host) readFree(ctx context.Context) {
 	h.available, h.freeNext = &now, time.Now().Add(next)
 }
 
-// availableLocked returns the hardware with the budgets that other programs leave.
+// availableLocked returns the hardware with its budgets reduced by what other programs hold.
 func (h *Host) availableLocked() Hardware {
 	if h.available == nil {
 		return h.hardware
@@ -69,44 +69,44 @@ func (h *Host) availableLocked() Hardware {
 	return *h.available
 }
 
-// limitToFree returns the hardware with budgets of at most what is free or held by engines, less margin. held is by kind of device,
-// heldOn by GPU. Devices whose free memory was not found keep their budgets.
-func (has Hardware) limitToFree(found devices.Found, held map[policy.Devices]int64, heldOn policy.GPUMemory, margin int64) Hardware {
-	out := has
+// limitToFree returns the hardware with each budget limited to the memory that is free or held by engines, less margin.
+// held is by kind of device, heldOn by GPU. Devices whose free memory is unknown keep their budgets.
+func (hw Hardware) limitToFree(found devices.Found, held map[policy.Devices]int64, heldOn policy.GPUMemory, margin int64) Hardware {
+	out := hw
 	out.Budget = map[policy.Devices]int64{}
-	room := map[policy.Devices]int64{}
+	freeBytes := map[policy.Devices]int64{}
 	known := map[policy.Devices]bool{policy.CPU: true, policy.GPU: true}
 	gpus := policy.GPUMemory{}
-	main := int64(0)
+	mainFree := int64(0)
 	for _, d := range found.Devices {
 		kind, err := policy.ParseDevices(d.Kind)
 		if err != nil || kind == policy.NPU {
 			continue
 		}
 		if kind == policy.CPU {
-			main = d.Free
+			mainFree = d.Free
 		}
 		free := d.Free
 		if d.Shared > 0 {
-			free = main
+			free = mainFree
 		}
 		if d.Total > 0 {
 			known[kind] = known[kind] && free > 0
-			room[kind] += free
+			freeBytes[kind] += free
 			gpus[d.Index] = free
 		}
 	}
-	for d, budget := range has.Budget {
+	for d, budget := range hw.Budget {
 		out.Budget[d] = budget
-		if room[d] > 0 && known[d] && budget > 0 {
-			out.Budget[d] = min(budget, max(room[d]+held[d]-margin, 1)) // below 1 there would be no limit
+		if freeBytes[d] > 0 && known[d] && budget > 0 {
+			out.Budget[d] = min(budget, max(freeBytes[d]+held[d]-margin, 1)) // 0 would mean no limit
 		}
 	}
-	if has.Cards == nil {
+	if hw.Cards == nil {
 		return out
 	}
 	out.Cards, out.Budget[policy.GPU] = policy.GPUMemory{}, 0
-	for gpu, budget := range has.Cards {
+	for gpu, budget := range hw.Cards {
 		out.Cards[gpu] = budget
 		if free := gpus[gpu]; free > 0 && known[policy.GPU] {
 			out.Cards[gpu] = min(budget, max(free+heldOn[gpu]-margin, 1))
@@ -116,8 +116,8 @@ func (has Hardware) limitToFree(found devices.Found, held map[policy.Devices]int
 	return out
 }
 
-// heldByOthers returns how much of the budget that a refusal names other programs hold, the margin included. It returns 0 if
-// the load would not fit even without them.
+// heldByOthers returns how much of a refusal's budget other programs hold, the margin included. It returns 0 if the
+// load would not fit even without them.
 func (h *Host) heldByOthers(r *policy.Refusal) int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -131,7 +131,7 @@ func (h *Host) heldByOthers(r *policy.Refusal) int64 {
 	return others
 }
 
-// waitsForOthers reports whether a refused load waits a while for memory that other programs hold.
+// waitsForOthers reports whether a refused load keeps waiting for memory that other programs hold.
 func (h *Host) waitsForOthers(ticket string, r *policy.Refusal, now time.Time) bool {
 	if r.Others == 0 {
 		return false
@@ -140,12 +140,12 @@ func (h *Host) waitsForOthers(ticket string, r *policy.Refusal, now time.Time) b
 	defer h.mu.Unlock()
 	w := h.waits[ticket]
 	if w == nil {
-		w = &wait{}
+		w = &ticketWait{}
 		h.waits[ticket] = w
 	}
-	if w.others.IsZero() {
-		w.others = now
+	if w.othersSince.IsZero() {
+		w.othersSince = now
 		h.log.Warn("load waits for memory that other programs hold", "model", r.Model, "need", r.Need, "left", r.Budget, "others", r.Others)
 	}
-	return now.Sub(w.others) < h.cfg.OthersWait
+	return now.Sub(w.othersSince) < h.cfg.OthersWait
 }

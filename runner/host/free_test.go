@@ -8,8 +8,9 @@ import (
 	"reveille/runner/devices"
 )
 
-// A budget is at most what is free and what engines hold, less the margin, on each GPU too. Where that is unknown it stays.
-func TestBudgetsBesideOthers(t *testing.T) {
+// A budget is at most what is free and what engines hold, less the margin, on each GPU too. Where that is unknown it
+// stays.
+func TestBudgetIsLimitedToFreeMemory(t *testing.T) {
 	cpu := func(free int64) devices.Device { return devices.Device{Kind: "cpu", Total: 200, Free: free} }
 	gpu := func(i int, free, shared int64) devices.Device {
 		return devices.Device{Kind: "gpu", Index: i, Total: 100, Free: free, Shared: shared}
@@ -24,7 +25,7 @@ func TestBudgetsBesideOthers(t *testing.T) {
 		gpu   int64
 		cards policy.GPUMemory
 	}{
-		{"nobody else", both, []devices.Device{cpu(180), gpu(0, 60, 0), gpu(1, 95, 0)}, 160, 180, policy.GPUMemory{0: 90, 1: 90}},
+		{"no other program", both, []devices.Device{cpu(180), gpu(0, 60, 0), gpu(1, 95, 0)}, 160, 180, policy.GPUMemory{0: 90, 1: 90}},
 		{"a desktop and a game", both, []devices.Device{cpu(100), gpu(0, 60, 0), gpu(1, 20, 0)}, 105, 105, policy.GPUMemory{0: 90, 1: 15}},
 		{"all is taken", both, []devices.Device{cpu(1), gpu(0, 1, 0), gpu(1, 1, 0)}, 6, 32, policy.GPUMemory{0: 31, 1: 1}},
 		{"as one", sum, []devices.Device{cpu(180), gpu(0, 60, 0), gpu(1, 20, 0)}, 160, 110, nil},

@@ -25,33 +25,33 @@ type Config struct {
 	Boot     string // changes with every start
 	Addr     string // where gateways reach this runner
 	Version  string
-	Sandbox  sandbox.Report // how its engines are confined
+	Sandbox  sandbox.Report // what confines its engines
 	Labels   []string
 	Limits   policy.Limits
-	Hardware // this machine's devices at the start
-	// Detect looks for devices again when the host wakes and its runner was not restarted. nil keeps Hardware. It
+	Hardware // this machine's devices at startup
+	// Detect detects the devices again when the host wakes and its runner was not restarted. nil keeps Hardware. It
 	// returns in bounded time.
 	Detect func(context.Context) Hardware
-	// Free returns the devices of some kinds with their free memory, in bounded time; nil: budgets stay as they are.
+	// Free returns the devices of some kinds with their free memory, in bounded time. nil: budgets do not depend on it.
 	Free     func(context.Context, policy.Devices) devices.Found
-	Margin   int64                      // bytes of each device's free memory that loads leave
-	NPUSeats map[policy.Type]int        // NPU seats; nil: those of the host's catalogue entry, else one NPU model
+	Margin   int64                      // bytes of each device's free memory that loads leave free
+	NPUSeats map[policy.Type]int        // NPU seats; nil: those of the host's catalog entry, else one NPU model
 	Options  recipe.Options             // load options from flags and environment; the pool's run-time settings override them
-	Recipes  func() (recipe.Set, error) // this machine's own, read with each new catalogue; nil: the shipped ones
+	Recipes  func() (recipe.Set, error) // this machine's recipes, read with each new catalog; nil: the built-in ones
 	Evict    policy.Eviction            // which idle model is evicted; default LRU
-	Price    float64                    // of an hour of this host, for policy.Cost; 0 counts as 1
+	Price    float64                    // price of an hour of this host, for policy.Cost; 0 counts as 1
 
 	FairAfter    time.Duration // a busy victim still takes new requests this long; default 2 s
 	DrainTimeout time.Duration // open requests of an unloading model are cut after this; default 30 s
-	// RetireTimeout is the same for a copy of a model whose catalogue entry changed; default 1 h.
+	// RetireTimeout is the same for a copy of a model whose catalog entry changed; default 1 h.
 	RetireTimeout time.Duration
 	Reserve       time.Duration // a loaded model waits this long for the request it was loaded for; default 15 s
 	ClearTimeout  time.Duration // a failed load waits this long for busy models before its retry; default 300 s
 	OthersWait    time.Duration // a load waits this long for memory that other programs hold; default 10 s
 	Beat          time.Duration // heartbeat; default 1 s
 
-	// Forget removes what is saved of a model's conversations from before a time, "" for all, and has what engines hold that were
-	// prepared before not saved. It does not wait. nil: nothing is saved.
+	// Forget deletes the saved conversations of a model from before at, "" for all models, and prevents engines
+	// prepared before at from saving theirs. It does not wait. nil: nothing is saved.
 	Forget func(model string, at uint64)
 
 	Generation uint64       // highest generation known from an earlier run
@@ -65,9 +65,9 @@ type Config struct {
 // Hardware is a host's devices and how much of their memory models may use.
 type Hardware struct {
 	Devices policy.Devices
-	Budget  map[policy.Devices]int64 // bytes per kind of device; no entry: no limit
-	Totals  map[policy.Devices]int64 // bytes that the devices of a kind have, where known
-	Cards   policy.GPUMemory         // Budget of each GPU; nil where they count as one, for example because --memory-budget sets the sum
+	Budget  map[policy.Devices]int64 // bytes for each kind of device; no entry: no limit
+	Totals  map[policy.Devices]int64 // bytes of all devices of a kind, where known
+	Cards   policy.GPUMemory         // the budget of each GPU; nil where all count as one, for example because --memory-budget sets the sum
 	Found   devices.Found            // each device, and what was not found
 }
 
@@ -79,47 +79,48 @@ type Engine interface {
 	Command() string
 	Done() <-chan struct{}
 	Err() error
-	// Stop ends the engine. It returns when its process is gone and Done is closed, or with an error, in bounded time,
-	// when it cannot be ended. It may be called any number of times.
+	// Stop ends the engine. It returns when the process is gone and Done is closed, or in bounded time with an error
+	// when the process does not end. It can be called any number of times.
 	Stop(ctx context.Context) error
 	// Client reaches the engine's HTTP interface. It belongs to the engine and is closed with it.
 	Client() *relay.Client
 }
 
-// Measured is an engine that knows what it took.
+// Measured is an engine that knows how much memory it has taken.
 type Measured interface {
-	// Measured returns the most bytes of its devices' memory that the engine has taken so far, 0 if unknown.
+	// Measured returns the maximum memory, in bytes, that the engine has taken of its devices so far, 0 if unknown.
 	Measured() int64
-	// Held returns how much of that memory becomes free when it ends, 0 if unknown.
+	// Held returns how many of these bytes become free when the engine ends, 0 if unknown.
 	Held() int64
 }
 
 // Engines starts engines.
 type Engines interface {
-	// Start spawns a model's engine on some GPUs and waits until it serves, it fails, or ctx ends. It returns in
-	// bounded time. After an error nothing of the engine is left.
+	// Start starts a model's engine on the given GPUs and waits until it serves, it fails, or ctx ends. It returns in
+	// bounded time. After an error no process of the engine is left.
 	Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, p plan.Plan, g engine.GPUs) (Engine, error)
-	// Check finds what keeps a model from ever starting on this host: missing or damaged files, no program. It starts nothing.
+	// Check reports what prevents a model from starting on this host: missing or damaged files, no program. It starts
+	// nothing.
 	Check(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options) error
-	// Plan computes how a model is to be scheduled. It fails if options contradict each other.
+	// Plan computes how a model is scheduled. It fails if options contradict each other.
 	Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, s plan.Share) (plan.Plan, error)
 }
 
-// Host owns the models of one host. It is safe for concurrent use; Run runs it.
+// Host owns the models of one host. It is safe for concurrent use.
 type Host struct {
 	cfg    Config
 	log    *slog.Logger
 	store  *state.Store
 	mirror *state.Mirror
 
-	wake    chan struct{}           // capacity 1: something for the loop to look at
-	work    sync.WaitGroup          // the load in progress and unloads
-	watches sync.WaitGroup          // one for each engine, until its process is gone
-	life    context.Context         // ends a load in progress when the host drains
-	endLife context.CancelCauseFunc // called by drain
-	givenUp context.Context         // ends the watches of engines that cannot be ended
-	giveUp  context.CancelFunc      // called by drain at its very end
-	notice  notice
+	wake         chan struct{}           // capacity 1: the loop has something to process
+	work         sync.WaitGroup          // the load in progress and unloads
+	watches      sync.WaitGroup          // a goroutine for each engine, until its process is gone
+	life         context.Context         // ends the load in progress when the host drains
+	endLife      context.CancelCauseFunc // called by drain
+	watchCtx     context.Context         // ends the watches of engines that do not end
+	stopWatches  context.CancelFunc      // called at the end of drain
+	interruption interruption
 
 	redisMu        sync.Mutex      // held over every write that carries the generation; taken before mu
 	generation     uint64          // guarded by redisMu; 0 until registered
@@ -130,48 +131,48 @@ type Host struct {
 	written        time.Time       // guarded by redisMu: time just before the last write of a model's record
 	unsentOutcomes []ticketOutcome // guarded by redisMu: outcomes not yet written to Redis
 
-	recheckMirror atomic.Bool // Redis showed something older than a recent write: the next beat checks whether that lasts
+	recheckMirror atomic.Bool // Redis showed state older than a recent write: the next beat checks whether that lasts
 
 	mu               sync.Mutex // guards all below, and every resident
-	highest          uint64     // of the tickets worked on: a Redis that lost data must continue numbering after it
+	highest          uint64     // highest ticket number seen: a Redis that lost data must continue numbering after it
 	catalog          *catalog.Catalog
 	refusedCatalog   string    // version that could not be parsed
-	checkedCatalog   string    // version that the pool announced at the last look
-	catalogCheckedAt time.Time // time of the last look
+	checkedCatalog   string    // version that the pool announced at the last check
+	catalogCheckedAt time.Time // time of that check
 	hardware         Hardware
-	available        *Hardware // hardware with the budgets that other programs left when it was last read, nil before
-	freeNext         time.Time // when to read it again
+	available        *Hardware // hardware with its budgets reduced by what other programs held at the last reading, nil before
+	freeNext         time.Time // time of the next reading
 	settings         settings
-	settingsChange   uint64               // counts the change events received
+	settingsChange   uint64               // number of change events received
 	residents        map[string]*resident // by resident.key
 	loading          *load
 	pulls            map[string]*pull        // in progress, by pullKey
-	waits            map[string]*wait        // tickets of the queue that wait, by id
-	inProgress       map[string]time.Time    // tickets in progress here (zero), or the time when Redis accepted their outcome
-	learned          map[string]string       // fields of the host in Redis: memory needs learned from loads
+	waits            map[string]*ticketWait  // queued tickets that wait, by id
+	inProgress       map[string]time.Time    // tickets in progress here (zero time), or the time when Redis accepted their outcome
+	learned          map[string]string       // fields of the host's record in Redis: memory needs learned from loads
 	needs            map[string]measuredNeed // by plan.Plan.Key
-	quarantine       map[string]time.Time    // loads that failed after a clear, by digest: they do not clear the host again
-	forgotten        map[string]Forgotten    // by model, "" for all: the last outcome
+	quarantine       map[string]time.Time    // loads that failed on a cleared host, by digest, until when they must not clear it again
+	forgotten        map[string]Forgotten    // the last outcome, by model, "" for all
 	draining         bool
-	grace            context.Context // nil until interrupted: the time left to open requests
+	grace            context.Context // the time left to open requests; nil until interrupted
 	active           bool            // a request was open since the last beat
 	stats            Stats
-	crashedPins      map[string]*bool // by model: loadPin of an engine that crashed, for its next load
+	crashedPins      map[string]*bool // loadPin of crashed engines by model, for their next load
 }
 
-// wait is the loop's state of a waiting ticket.
-type wait struct {
-	since     time.Time // when it became the first to wait for its models, zero before
-	overtaken int
-	others    time.Time // when other programs were first found to hold what it needs
+// ticketWait is the loop's record of a waiting ticket.
+type ticketWait struct {
+	since       time.Time // when it became the first in line for its models, zero before
+	overtaken   int
+	othersSince time.Time // when other programs were first found to hold what it needs
 }
 
-// Stats are counts since the start.
+// Stats are counts since startup.
 type Stats struct {
 	Loads, LoadFailures, Evictions, Crashes, Clears, Dropped int
 }
 
-// New makes a host. It holds nothing before Run.
+// New returns a host that holds no models and does nothing until Run.
 func New(cfg Config) *Host {
 	cfg.FairAfter = cmp.Or(max(cfg.FairAfter, 0), 2*time.Second)
 	cfg.DrainTimeout = cmp.Or(max(cfg.DrainTimeout, 0), 30*time.Second)
@@ -186,12 +187,12 @@ func New(cfg Config) *Host {
 	}
 	h := &Host{
 		cfg: cfg, log: cfg.Log, store: cfg.Store, wake: make(chan struct{}, 1), generation: cfg.Generation, stale: true,
-		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, pulls: map[string]*pull{}, waits: map[string]*wait{}, inProgress: map[string]time.Time{},
+		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, pulls: map[string]*pull{}, waits: map[string]*ticketWait{}, inProgress: map[string]time.Time{},
 		quarantine: map[string]time.Time{}, crashedPins: map[string]*bool{}, learned: map[string]string{}, forgotten: map[string]Forgotten{}, needs: map[string]measuredNeed{}, settings: settings{limits: cfg.Limits}, hardware: cfg.Hardware,
 	}
-	h.notice.given = make(chan struct{})
+	h.interruption.started = make(chan struct{})
 	h.life, h.endLife = context.WithCancelCause(context.Background())
-	h.givenUp, h.giveUp = context.WithCancel(context.Background())
+	h.watchCtx, h.stopWatches = context.WithCancel(context.Background())
 	h.mirror = state.NewHostMirror(cfg.Store, cfg.Name, h.onEvent)
 	return h
 }
@@ -203,7 +204,7 @@ func (h *Host) Mirror() *state.Mirror { return h.mirror }
 func (h *Host) onEvent(e state.Event) {
 	switch {
 	case e.Kind == "leave" && e.Host == h.cfg.Name:
-		h.release(e.Model, e.Ticket, e.Gateway)
+		h.releaseReservation(e.Model, e.Ticket, e.Gateway)
 	case e.Kind == "settings", e.Kind == "sync":
 		h.mu.Lock()
 		h.settingsChange++
@@ -212,6 +213,7 @@ func (h *Host) onEvent(e state.Event) {
 	}
 }
 
+// notify wakes the loop.
 func (h *Host) notify() {
 	select {
 	case h.wake <- struct{}{}:
@@ -219,7 +221,7 @@ func (h *Host) notify() {
 	}
 }
 
-// Stats returns the counts.
+// Stats returns the counts since startup.
 func (h *Host) Stats() Stats {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,43 +10,43 @@ import (
 	"reveille/infra/state"
 )
 
-// ErrInterrupted is the cause of requests cut because the host's machine is taken away.
+// ErrInterrupted is the cause of requests that are cut because the host's machine is taken away.
 var ErrInterrupted = errors.New("the host's machine is taken away")
 
 // errInterruptedLoad is the outcome of a load on such a host: another host may succeed.
-var errInterruptedLoad = &Error{Code: rpc.CodeHostInterrupted, Message: "The model's host is being taken away; try again.", Final: true, Cause: ErrInterrupted}
+var errInterruptedLoad = &Error{Code: rpc.CodeHostInterrupted, Message: "The model's host is shutting down. Retry the request.", Final: true, Cause: ErrInterrupted}
 
-// notice says that the host's machine is being taken away.
-type notice struct {
-	once  sync.Once
-	given chan struct{} // closed after until is set
-	until time.Time
+// interruption is the announced end of the host's machine.
+type interruption struct {
+	once    sync.Once
+	started chan struct{} // closed after until is set
+	until   time.Time
 }
 
-// Interrupt tells the host that its machine is being taken away. From then on the host drains: it takes no request and
-// begins no load. Loads that are queued here, in progress, or yet to come fail with host_interrupted, so that other
-// hosts get them. Open requests may run until the given time. Then they are cut with ErrInterrupted, and Run returns.
-// Until then the host stays draining even if nothing is open, because waking it would be useless. Interrupt does not
-// wait. Only the first call counts.
+// Interrupt announces that the host's machine is being taken away. The host drains: it takes no request and starts no
+// load. Loads that are queued, in progress, or arrive later fail with host_interrupted, so that other hosts get them.
+// Open requests can run until the given time. Then they are cut with ErrInterrupted, and Run returns. Until then the
+// host stays draining even if no request is open, because waking it would be useless. Interrupt does not wait. Only the
+// first call counts.
 func (h *Host) Interrupt(until time.Time) {
-	h.notice.once.Do(func() {
-		h.notice.until = until
-		close(h.notice.given)
+	h.interruption.once.Do(func() {
+		h.interruption.until = until
+		close(h.interruption.started)
 	})
 }
 
 // drainInterrupted does what an interrupted host does besides draining. It starts to refuse loads and sets grace, the
-// time left to open requests. The end of ctx shortens grace to Config.DrainTimeout, as for a runner that just stops.
-// The caller calls wait when the engines are gone; wait blocks for the rest of grace, or until ctx ends.
+// time left to open requests. The end of ctx shortens grace to Config.DrainTimeout, as for a runner that is stopped.
+// The caller calls wait when the engines are gone. wait blocks for the rest of grace, or until ctx ends.
 func (h *Host) drainInterrupted(ctx, background context.Context) (wait func()) {
 	base, cut := context.WithCancelCause(background)
-	grace, end := context.WithDeadlineCause(base, h.notice.until, ErrInterrupted)
+	grace, end := context.WithDeadlineCause(base, h.interruption.until, ErrInterrupted)
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(h.cfg.DrainTimeout, func() { cut(ErrCut) }) })
 	h.mu.Lock()
 	h.grace = grace
 	h.mu.Unlock()
-	var turning sync.WaitGroup
-	turning.Go(func() { h.refuseLoads(grace, background) })
+	var refusing sync.WaitGroup
+	refusing.Go(func() { h.refuseLoads(grace, background) })
 	return func() {
 		select {
 		case <-grace.Done():
@@ -55,12 +55,12 @@ func (h *Host) drainInterrupted(ctx, background context.Context) (wait func()) {
 		stop()
 		cut(nil)
 		end()
-		turning.Wait()
+		refusing.Wait()
 	}
 }
 
-// refuseLoads fails the loads that are queued here and those that arrive, until ctx ends. All models are unloaded anyway,
-// so an unload ticket succeeds when its model is gone. A forced one cuts the open requests.
+// refuseLoads fails the loads that are queued here and those that arrive, until ctx ends. All models are unloaded
+// anyway, so an unload ticket succeeds when its model is gone. A forced one cuts the open requests.
 func (h *Host) refuseLoads(ctx, background context.Context) {
 	tick := time.NewTicker(time.Second) // in case events were lost
 	defer tick.Stop()
@@ -90,9 +90,10 @@ func (h *Host) refuseLoads(ctx, background context.Context) {
 	}
 }
 
-// interruptLimit returns the context within which the open requests of a model being unloaded may finish. It ends after limit
-// or, on an interrupted host, with the time that the machine has left. A limit of 0 cuts at once. Its cause says why they are cut.
-func (h *Host) interruptLimit(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+// drainContext returns the context within which the open requests of a model being unloaded can finish. It ends after
+// limit or, on an interrupted host, with the time that the machine has left. A limit of 0 cuts them immediately. Its
+// cause says why they are cut.
+func (h *Host) drainContext(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	h.mu.Lock()
 	grace := h.grace
 	h.mu.Unlock()

@@ -19,8 +19,8 @@ func (b *bench) state() string {
 }
 
 // A host whose machine is taken away drains and stays draining: open requests continue, and everything else is refused
-// at once.
-func TestInterrupt(t *testing.T) {
+// immediately.
+func TestInterruptedHostDrains(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {
 		b := startOn(t, addr)
 		b.ready(b.load("a"))
@@ -59,12 +59,12 @@ func TestInterrupt(t *testing.T) {
 	})
 }
 
-// cutting begins a request that reports why it was cut and then leaves.
+// cutting starts a request that reports why it was cut and then leaves.
 func (b *bench) cutting(model string) <-chan error {
 	b.Helper()
 	why := make(chan error, 1)
 	passes := make(chan *host.Ref, 1)
-	p, refused := b.host.Acquire(model, "", "g", 0, func(cause error) {
+	p, refused := b.host.AcquireModel(model, "", "g", 0, func(cause error) {
 		p := <-passes
 		p.Engine.(*fake).mayCut.Store(true)
 		p.Release()
@@ -89,8 +89,8 @@ func (b *bench) cutWith(why <-chan error, want error) {
 	}
 }
 
-// When the time is over, open requests learn why they are cut, and Run returns by itself.
-func TestInterruptCuts(t *testing.T) {
+// At the deadline, open requests are cut with the reason, and Run returns.
+func TestInterruptedHostCutsRequestsAtItsDeadline(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Hour })
 	b.ready(b.load("a"))
 	why := b.cutting("a")
@@ -108,8 +108,8 @@ func TestInterruptCuts(t *testing.T) {
 	}
 }
 
-// An interrupted runner that is told to stop gets no more time than any other.
-func TestStopOfAnInterruptedHost(t *testing.T) {
+// An interrupted runner that is stopped gets no more time than any other.
+func TestStoppedInterruptedHostGetsNoExtraTime(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.DrainTimeout = 50 * time.Millisecond })
 	b.ready(b.load("a"))
 	why := b.cutting("a")
@@ -121,7 +121,7 @@ func TestStopOfAnInterruptedHost(t *testing.T) {
 }
 
 // Operators' unloads succeed on such a host, and may still cut requests.
-func TestUnloadOfAnInterruptedHost(t *testing.T) {
+func TestInterruptedHostAcceptsUnloads(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
 	why := b.cutting("a")
@@ -135,7 +135,7 @@ func TestUnloadOfAnInterruptedHost(t *testing.T) {
 }
 
 // An interruption may arrive before Redis is available.
-func TestInterruptBeforeRedis(t *testing.T) {
+func TestHostIsInterruptedBeforeRedisIsAvailable(t *testing.T) {
 	b := start(t)
 	b.must(b.end())
 	b.cfg.Boot = "boot-2"

@@ -23,17 +23,17 @@ type load struct {
 	overtakes  []string
 	gpus       engine.GPUs // which GPUs the engine must use
 	recorded   bool        // guarded by Host.mu: Redis shows it as the load in progress
-	victims    []*resident // to stop first
-	closed     []*resident // guarded by Host.mu: victims, and models closed to clear the host
-	began      time.Time
+	victims    []*resident // stopped before the engine starts
+	claimed    []*resident // guarded by Host.mu: victims, and models closed to clear the host
+	started    time.Time
 	evicted    []string
-	needRaised bool // its engine ran out of memory, and spec has the raised need
+	needRaised bool // its engine ran out of memory; spec has the raised need
 }
 
-// claimLocked makes this the host's current load and closes its victims, in the same critical section that chose them.
-// From then on a request for a victim queues behind this load.
-func (h *Host) claimLocked(q queuedLoad, s policy.QueueDecision) *load {
-	l := &load{ticket: q.ticket, spec: q.spec, overtakes: s.Overtakes, began: time.Now()}
+// startLoadLocked makes this the host's current load and closes its victims, in the same critical section that chose
+// them. From then on a request for a victim queues behind this load.
+func (h *Host) startLoadLocked(q queuedLoad, s policy.QueueDecision) *load {
+	l := &load{ticket: q.ticket, spec: q.spec, overtakes: s.Overtakes, started: time.Now()}
 	l.spec.gpuMemory = s.Admission.GPUMemory
 	if l.spec.gpuMemory != nil {
 		l.spec.plan.GPUs = slices.Sorted(maps.Keys(l.spec.gpuMemory))
@@ -42,13 +42,13 @@ func (h *Host) claimLocked(q queuedLoad, s policy.QueueDecision) *load {
 	for _, id := range s.Admission.Evict {
 		l.victims = append(l.victims, h.residents[id])
 	}
-	l.closeLocked(l.victims)
+	l.claimLocked(l.victims)
 	h.loading = l
 	h.markInProgressLocked(q.ticket.ID)
 	return l
 }
 
-// selectGPUsLocked returns how to tell an engine which GPUs a load takes; the zero GPUs: it uses any.
+// selectGPUsLocked returns the settings that restrict an engine to a load's GPUs. The zero value lets it use any.
 func (h *Host) selectGPUsLocked(cards policy.GPUMemory) engine.GPUs {
 	if cards == nil {
 		return engine.GPUs{}
@@ -58,20 +58,20 @@ func (h *Host) selectGPUsLocked(cards policy.GPUMemory) engine.GPUs {
 	return g
 }
 
-// closeLocked closes models until the load ends or they are gone.
-func (l *load) closeLocked(list []*resident) {
+// claimLocked closes models until the load ends or they are gone.
+func (l *load) claimLocked(list []*resident) {
 	for _, r := range list {
-		r.to(claimed)
+		r.setStatus(claimed)
 	}
-	l.closed = append(l.closed, list...)
+	l.claimed = append(l.claimed, list...)
 }
 
 // endLoadLocked allows the next load. Models that this load closed but did not stop take requests again.
 func (h *Host) endLoadLocked(l *load) {
 	h.loading = nil
-	for _, r := range l.closed {
+	for _, r := range l.claimed {
 		if r.status == claimed {
-			r.to(serving)
+			r.setStatus(serving)
 		}
 	}
 }
@@ -79,21 +79,21 @@ func (h *Host) endLoadLocked(l *load) {
 // runLoad performs a claimed load.
 func (h *Host) runLoad(ctx context.Context, l *load) {
 	defer h.notify()
-	if err := h.begin(ctx, l.ticket.ID, h.npuSeat(l)); err != nil {
-		h.abandon(ctx, l, err)
+	if err := h.beginTicket(ctx, l.ticket.ID, h.npuSeat(l)); err != nil {
+		h.dropLoad(ctx, l, err)
 		return
 	}
 	h.mu.Lock()
 	l.recorded = true
 	for _, id := range l.overtakes {
 		if h.waits[id] == nil {
-			h.waits[id] = &wait{}
+			h.waits[id] = &ticketWait{}
 		}
 		h.waits[id].overtaken++
 	}
 	h.mu.Unlock()
 	m := l.spec.model
-	h.log.Info("load begins", "model", m.ID, "ticket", l.ticket.ID, "evicts", ids(l.victims))
+	h.log.Info("load started", "model", m.ID, "ticket", l.ticket.ID, "evicts", ids(l.victims))
 	err := h.cfg.Engines.Check(ctx, m, l.spec.recipe, l.spec.options) // before anything makes room for it
 	if err == nil {
 		err = h.evictAll(l, l.victims, "evicted for "+m.ID)
@@ -108,7 +108,7 @@ func (h *Host) runLoad(ctx context.Context, l *load) {
 		h.publishDirty(ctx)
 		if err = h.startWithRetry(ctx, l, r); err != nil {
 			h.mu.Lock()
-			r.reason = "load failed"
+			r.stopReason = "load failed"
 			h.mu.Unlock()
 			h.freeSlot(ctx, r)
 		}
@@ -116,13 +116,13 @@ func (h *Host) runLoad(ctx context.Context, l *load) {
 	h.endLoad(ctx, l, r, err)
 }
 
-// abandon drops a load that could not begin in Redis because nobody wants its ticket any more or Redis is unavailable.
-func (h *Host) abandon(ctx context.Context, l *load, err error) {
-	h.log.Info("load dropped before it began", "model", l.spec.model.ID, "ticket", l.ticket.ID, "reason", err)
+// dropLoad drops a load that could not start because its ticket is gone from Redis or Redis is unavailable.
+func (h *Host) dropLoad(ctx context.Context, l *load, err error) {
+	h.log.Info("load dropped before it started", "model", l.spec.model.ID, "ticket", l.ticket.ID, "reason", err)
 	h.mu.Lock()
 	h.endLoadLocked(l)
 	h.stats.Dropped++
-	if endedTicket(err) {
+	if isTicketGone(err) {
 		h.inProgress[l.ticket.ID] = time.Now()
 	} else {
 		delete(h.inProgress, l.ticket.ID)
@@ -131,7 +131,7 @@ func (h *Host) abandon(ctx context.Context, l *load, err error) {
 	h.publishDirty(ctx)
 }
 
-// npuSeat returns what a load needs of the NPU.
+// npuSeat returns the NPU seat that a load needs.
 func (h *Host) npuSeat(l *load) state.NPUSeat {
 	m := l.spec.model
 	if !m.Devices.Has(policy.NPU) {
@@ -149,8 +149,8 @@ func (h *Host) npuSeat(l *load) state.NPUSeat {
 	return seat
 }
 
-// evictAll stops the given models, which the load holds, one after the other, and waits for each process to end. It
-// waits for busy ones for at most Config.ClearTimeout.
+// evictAll stops the given models, which the load has claimed, one after the other, and waits for each process to end.
+// It waits for busy models for at most Config.ClearTimeout.
 func (h *Host) evictAll(l *load, list []*resident, reason string) error {
 	ctx, cancel := context.WithTimeout(h.life, h.cfg.ClearTimeout)
 	defer cancel()
@@ -169,19 +169,20 @@ func (h *Host) evictAll(l *load, list []*resident, reason string) error {
 	return nil
 }
 
-// startWithRetry starts the engine; if that fails for want of memory or for no known cause, it clears the host and tries once more (rule 6).
+// startWithRetry starts the engine. If that fails for lack of memory or without a known cause, it clears the host and
+// tries once more (rule 6).
 func (h *Host) startWithRetry(ctx context.Context, l *load, r *resident) error {
 	err := h.startEngine(ctx, l, r)
-	if err == nil || !clearingHelps(err) || h.quarantined(l.spec) || h.life.Err() != nil {
+	if err == nil || !clearingHelps(err) || h.isQuarantined(l.spec) || h.life.Err() != nil {
 		return err
 	}
 	h.log.Warn("load failed, clearing the host for one more try", "model", r.id, "error", err)
-	if err := h.clear(ctx, l, r); err != nil {
+	if err := h.clearHost(ctx, l, r); err != nil {
 		return err
 	}
 	if err = h.startEngine(ctx, l, r); err != nil && h.life.Err() == nil {
 		h.mu.Lock()
-		h.quarantine[l.spec.digest] = time.Now().Add(quarantine)
+		h.quarantine[l.spec.digest] = time.Now().Add(quarantineTime)
 		h.mu.Unlock()
 	}
 	return err
@@ -189,7 +190,7 @@ func (h *Host) startWithRetry(ctx context.Context, l *load, r *resident) error {
 
 // startEngine starts the engine once.
 func (h *Host) startEngine(ctx context.Context, l *load, r *resident) error {
-	began := time.Now()
+	start := time.Now()
 	e, err := h.cfg.Engines.Start(h.life, l.spec.model, l.spec.recipe, l.spec.options, l.spec.plan, l.gpus)
 	if err != nil {
 		if need := h.raiseNeed(l.spec.plan, l.spec.recipe, err); need > 0 {
@@ -201,20 +202,20 @@ func (h *Host) startEngine(ctx context.Context, l *load, r *resident) error {
 		h.stats.LoadFailures++
 		return err
 	}
-	took := measured(e)
+	taken := takenMemory(e)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stats.Loads++
-	r.engine, r.loadTime, r.loaded = e, time.Since(began), time.Now()
-	h.measureLocked(r, took)
+	r.engine, r.loadTime, r.loaded = e, time.Since(start), time.Now()
+	h.measureLocked(r, taken)
 	r.reserveLocked(l.ticket) // not evicted before its waiters are known
-	r.to(serving)
+	r.setStatus(serving)
 	h.watches.Go(func() { h.watch(ctx, r, e) })
 	return nil
 }
 
-// clear empties the host after a failed load: idle models first, busy ones as they become idle.
-func (h *Host) clear(ctx context.Context, l *load, failed *resident) error {
+// clearHost empties the host after a failed load: idle models first, busy ones as they become idle.
+func (h *Host) clearHost(ctx context.Context, l *load, failed *resident) error {
 	h.mu.Lock()
 	h.stats.Clears++
 	var list []*resident
@@ -222,29 +223,29 @@ func (h *Host) clear(ctx context.Context, l *load, failed *resident) error {
 	for _, id := range append(idle, busy...) {
 		list = append(list, h.residents[id])
 	}
-	idles, busies := list[:len(idle)], list[len(idle):]
-	l.closeLocked(idles)
+	idleModels, busyModels := list[:len(idle)], list[len(idle):]
+	l.claimLocked(idleModels)
 	h.mu.Unlock()
 	h.publishDirty(ctx)
 	reason := "cleared for " + failed.id
-	if err := h.evictAll(l, idles, reason); err != nil {
+	if err := h.evictAll(l, idleModels, reason); err != nil {
 		return err
 	}
-	h.holdWhenIdle(l, busies)
+	h.closeWhenIdle(l, busyModels)
 	h.publishDirty(ctx)
-	return h.evictAll(l, busies, reason)
+	return h.evictAll(l, busyModels, reason)
 }
 
-// holdWhenIdle closes busy models when all are idle, at the latest after Config.FairAfter. Until then they take new
+// closeWhenIdle closes busy models when all are idle, at the latest after Config.FairAfter. Until then they take new
 // requests (rule 4).
-func (h *Host) holdWhenIdle(l *load, list []*resident) {
+func (h *Host) closeWhenIdle(l *load, list []*resident) {
 	ctx, cancel := context.WithTimeout(h.life, h.cfg.FairAfter)
 	defer cancel()
 	for {
 		h.mu.Lock()
-		at := slices.IndexFunc(list, (*resident).busy)
+		at := slices.IndexFunc(list, (*resident).isBusy)
 		if at < 0 || ctx.Err() != nil {
-			l.closeLocked(list)
+			l.claimLocked(list)
 			h.mu.Unlock()
 			return
 		}
@@ -256,13 +257,13 @@ func (h *Host) holdWhenIdle(l *load, list []*resident) {
 // endLoad publishes the outcome of the load.
 func (h *Host) endLoad(ctx context.Context, l *load, r *resident, err error) {
 	e := ticketOutcome{ticket: l.ticket.ID, reserve: r, explicit: l.ticket.Options != ""}
-	stops := h.life.Err() != nil
+	shuttingDown := h.life.Err() != nil
 	if err != nil && errors.Is(context.Cause(h.life), ErrInterrupted) {
-		err, stops = errInterruptedLoad, false // its successor may take long to start: waiters ask another host
+		err, shuttingDown = errInterruptedLoad, false // the next runner may take long to start: waiters try another host
 	}
 	h.mu.Lock()
 	if err == nil && r.status == stopping && h.life.Err() == nil {
-		err = &Error{Code: rpc.CodeEngineCrashed, Message: "the engine of model " + r.id + " ended as soon as it was loaded"}
+		err = &Error{Code: rpc.CodeEngineCrashed, Message: "the engine of model " + r.id + " exited as soon as it was loaded"}
 	}
 	h.mu.Unlock()
 	if err == nil {
@@ -276,10 +277,10 @@ func (h *Host) endLoad(ctx context.Context, l *load, r *resident, err error) {
 			h.mu.Unlock()
 		}
 		e.out = state.Outcome{
-			Fields:  map[string]string{"load_ms": strconv.FormatInt(time.Since(l.began).Milliseconds(), 10), "cold": "1"},
+			Fields:  map[string]string{"load_ms": strconv.FormatInt(time.Since(l.started).Milliseconds(), 10), "cold": "1"},
 			Learned: h.learn(l.spec, l.spec.model.Devices),
 		}
-		h.log.Info("load done", "model", r.id, "ms", time.Since(l.began).Milliseconds(), "evicted", l.evicted)
+		h.log.Info("load done", "model", r.id, "ms", time.Since(l.started).Milliseconds(), "evicted", l.evicted)
 	} else {
 		e.out, e.reserve = failure(err), nil
 		if l.needRaised {
@@ -290,11 +291,11 @@ func (h *Host) endLoad(ctx context.Context, l *load, r *resident, err error) {
 	if len(l.evicted) > 0 {
 		e.out.Fields["evicted"] = strings.Join(l.evicted, ",")
 	}
-	if err == nil || !stops { // otherwise the runner stops, and the ticket goes back to the queue for its successor
+	if err == nil || !shuttingDown { // otherwise the runner stops, and the ticket returns to the queue for the next runner
 		h.reportOutcome(ctx, e)
 	}
 	if err == nil {
-		h.keepNeed(r)
+		h.recordNeed(r)
 	}
 	h.mu.Lock()
 	h.endLoadLocked(l)

@@ -11,16 +11,17 @@ import (
 	"reveille/infra/state"
 )
 
-// snapshotLag is how much newer than a write a snapshot must be to be sure to show it: longer than any call takes.
+// snapshotLag is how much newer than a write a snapshot must be to show it for certain: longer than any call takes.
 const snapshotLag = 2 * time.Second
 
-// loop looks at the queue until ctx ends. A pass that has begun is not interrupted, because its calls use background.
+// loop processes the queue until ctx ends. A pass that has started is not interrupted, because its calls use
+// background.
 func (h *Host) loop(ctx, background context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		changed := h.mirror.Changed()
-		again := h.lookAtQueue(background)
+		again := h.processQueue(background)
 		wait := time.Second // in case events were lost
 		if !again.IsZero() {
 			wait = min(wait, max(time.Until(again), time.Millisecond))
@@ -35,9 +36,9 @@ func (h *Host) loop(ctx, background context.Context) {
 	}
 }
 
-// lookAtQueue looks at the queue once: it answers what it can at once and starts the next load. It returns the time when the
-// outcome would change without an event.
-func (h *Host) lookAtQueue(ctx context.Context) time.Time {
+// processQueue makes one pass over the queue: it settles the tickets that need no slot and starts the next load. It
+// returns the time when a decision would change without an event.
+func (h *Host) processQueue(ctx context.Context) time.Time {
 	snap := h.mirror.Snapshot()
 	me := snap.Hosts[h.cfg.Name]
 	if me == nil || isAsleepOrWaking(me) || h.writableGeneration() == 0 || h.refreshSettings(ctx) != nil || h.refreshCatalog(ctx, snap.Catalog) != nil {
@@ -46,23 +47,23 @@ func (h *Host) lookAtQueue(ctx context.Context) time.Time {
 	h.retireOutdated(ctx)
 	h.publishDirty(ctx)
 	h.compareRecords(me.Models, snap.Taken)
-	h.prune(me.Queue, snap.Taken)
+	h.dropStaleEntries(me.Queue, snap.Taken)
 	if len(me.Queue) > 0 {
 		h.readFree(ctx)
 	}
-	loads := h.answerTickets(ctx, me.Queue, snap)
+	loads := h.handleTickets(ctx, me.Queue, snap)
 	if len(loads) > 0 && !h.readUses(ctx) {
 		return time.Time{}
 	}
 	return h.decideLoads(ctx, loads, time.Now())
 }
 
-// prune drops entries that are no longer needed. If Redis accepted a ticket's outcome and then lost it, a newer
-// snapshot shows the ticket again, and the host takes it up anew.
-func (h *Host) prune(queue []state.TicketRecord, seen time.Time) {
-	there := make(map[string]bool, len(queue))
+// dropStaleEntries drops bookkeeping that is no longer needed. If Redis accepted a ticket's outcome and then lost it, a
+// newer snapshot shows the ticket again, and the host carries it out again.
+func (h *Host) dropStaleEntries(queue []state.TicketRecord, seen time.Time) {
+	queued := make(map[string]bool, len(queue))
 	for _, t := range queue {
-		there[t.ID] = true
+		queued[t.ID] = true
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,20 +73,20 @@ func (h *Host) prune(queue []state.TicketRecord, seen time.Time) {
 		}
 	}
 	for id := range h.waits {
-		if !there[id] {
+		if !queued[id] {
 			delete(h.waits, id)
 		}
 	}
-	for id, till := range h.quarantine {
-		if time.Now().After(till) {
+	for id, until := range h.quarantine {
+		if time.Now().After(until) {
 			delete(h.quarantine, id)
 		}
 	}
 }
 
-// waitForCatalog is how long a ticket for a model that is not in the catalogue waits for a newer one. A gateway that reads
+// catalogWait is how long a ticket for a model that is not in the catalog waits for a newer one. A gateway that reads
 // a new models file asks for its models a moment before it has published the file.
-const waitForCatalog = 3 * time.Second
+const catalogWait = 3 * time.Second
 
 // queuedLoad is a load that needs a decision.
 type queuedLoad struct {
@@ -93,28 +94,28 @@ type queuedLoad struct {
 	spec   loadSpec
 }
 
-// answerTickets handles tickets that need no slot: unloads, loads of models already loaded, and impossible loads. It returns
-// the others in order.
-func (h *Host) answerTickets(ctx context.Context, queue []state.TicketRecord, snap *state.Snapshot) []queuedLoad {
+// handleTickets settles the tickets that need no slot: unloads, loads of models already loaded, and impossible loads.
+// It returns the others in order.
+func (h *Host) handleTickets(ctx context.Context, queue []state.TicketRecord, snap *state.Snapshot) []queuedLoad {
 	seen := snap.Taken
 	now := snap.NowMS + time.Since(seen).Milliseconds()
 	var loads []queuedLoad
 	for _, t := range queue {
 		switch {
 		case h.isInProgress(t.ID):
-			h.expectEnd(t.ID)
+			h.recheckReported(t.ID)
 			continue
-		case t.State == state.TicketLoading: // Redis believes that this host is carrying it out
-			h.returnTicket(t.ID, seen)
+		case t.State == state.TicketLoading: // Redis shows it as in progress here
+			h.repairTicket(t.ID, seen)
 			continue
 		case t.State != state.TicketQueued:
 			continue
 		case t.Kind == "unload":
-			h.answerUnload(ctx, t)
+			h.handleUnload(ctx, t)
 			continue
 		}
 		e, err := h.specFor(t)
-		if errors.Is(err, errUnknown) && now-t.Created < waitForCatalog.Milliseconds() {
+		if errors.Is(err, errUnknown) && now-t.Created < catalogWait.Milliseconds() {
 			continue
 		}
 		if err != nil {
@@ -127,8 +128,8 @@ func (h *Host) answerTickets(ctx context.Context, queue []state.TicketRecord, sn
 			}
 			continue
 		}
-		if h.isStarting(t.Model) || h.finishIfLoaded(ctx, t, e) {
-			continue // the outcome of that load decides, or already has
+		if h.isStarting(t.Model) || h.settleIfLoaded(ctx, t, e) {
+			continue // the outcome of that load settles the ticket, or already has
 		}
 		if !h.ensureWeights(ctx, t, e.model) {
 			continue // its weights are being pulled
@@ -146,12 +147,12 @@ func (h *Host) isStarting(model string) bool {
 	return r != nil && r.status == starting
 }
 
-// finishIfLoaded ends a load ticket if its model is already loaded as requested. That counts as a use, and the model is
-// reserved for the waiters. A request accepts the model with any options; an explicit load needs exactly its own.
-func (h *Host) finishIfLoaded(ctx context.Context, t state.TicketRecord, e loadSpec) bool {
+// settleIfLoaded ends a load ticket if its model is already loaded as requested. That counts as a use, and the model is
+// reserved for the waiters. A request accepts the model with any options; an explicit load requires its own options.
+func (h *Host) settleIfLoaded(ctx context.Context, t state.TicketRecord, e loadSpec) bool {
 	h.mu.Lock()
 	r := h.residents[t.Model]
-	if r == nil || !r.serves() || t.Options != "" && !r.options.Equal(e.options) {
+	if r == nil || !r.acceptsAll() || t.Options != "" && !r.options.Equal(e.options) {
 		h.mu.Unlock()
 		return false
 	}
@@ -160,31 +161,31 @@ func (h *Host) finishIfLoaded(ctx context.Context, t state.TicketRecord, e loadS
 	if p := requestedPin(t); p != nil {
 		r.pinned, r.loadPin, r.dirty = *p, p, true
 	}
-	took := r.loadTime
+	loadTime := r.loadTime
 	h.mu.Unlock()
-	out := state.Outcome{Fields: map[string]string{"load_ms": strconv.FormatInt(took.Milliseconds(), 10), "cold": "0"}}
+	out := state.Outcome{Fields: map[string]string{"load_ms": strconv.FormatInt(loadTime.Milliseconds(), 10), "cold": "0"}}
 	h.reportOutcome(ctx, ticketOutcome{ticket: t.ID, out: out, reserve: r, explicit: t.Options != ""})
 	return true
 }
 
-// decideLoads applies the policy to the remaining loads.
+// decideLoads applies the policy to the loads in order. It returns when to decide again without an event.
 func (h *Host) decideLoads(ctx context.Context, loads []queuedLoad, now time.Time) time.Time {
 	for {
 		h.mu.Lock()
 		step := policy.Next(h.viewLocked(loads), now, h.cfg.FairAfter)
 		for _, w := range step.Waits {
 			if w.Heads && h.waits[w.Ticket] == nil {
-				h.waits[w.Ticket] = &wait{since: now}
+				h.waits[w.Ticket] = &ticketWait{since: now}
 			} else if w.Heads && h.waits[w.Ticket].since.IsZero() {
 				h.waits[w.Ticket].since = now
 			}
 		}
-		h.closeLocked(step.Close, serving, closed)
-		h.closeLocked(step.Reopen, closed, serving)
+		h.changeStatusLocked(step.Close, serving, closed)
+		h.changeStatusLocked(step.Reopen, closed, serving)
 		at := slices.IndexFunc(loads, func(q queuedLoad) bool { return q.ticket.ID == step.Ticket })
 		var l *load
 		if at >= 0 && step.Admission.Decision == policy.Load {
-			l = h.claimLocked(loads[at], step)
+			l = h.startLoadLocked(loads[at], step)
 		}
 		h.mu.Unlock()
 
@@ -211,9 +212,9 @@ func (h *Host) decideLoads(ctx context.Context, loads []queuedLoad, now time.Tim
 
 // viewLocked returns the host as the policy sees it.
 func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
-	has := h.availableLocked()
+	hw := h.availableLocked()
 	v := policy.Host{
-		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: has.Devices, Limits: h.settings.limits, Budget: has.Budget, GPUMemory: has.Cards, NPUSeats: h.seatsLocked(),
+		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: hw.Devices, Limits: h.settings.limits, Budget: hw.Budget, GPUMemory: hw.Cards, NPUSeats: h.seatsLocked(),
 	}
 	for _, r := range h.residents {
 		one := r.view()
@@ -235,7 +236,7 @@ func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
 	return v
 }
 
-// seatsLocked returns the NPU seats from the runner's flag, else from the host's entry in the catalogue.
+// seatsLocked returns the NPU seats from the runner's flag, else from the host's entry in the catalog.
 func (h *Host) seatsLocked() map[policy.Type]int {
 	if h.cfg.NPUSeats != nil {
 		return h.cfg.NPUSeats
@@ -246,18 +247,18 @@ func (h *Host) seatsLocked() map[policy.Type]int {
 	return nil
 }
 
-// closeLocked closes models for a load that waits for them, or opens them again. It leaves alone models that are being
-// stopped or that the load in progress holds.
-func (h *Host) closeLocked(ids []string, from, next status) {
+// changeStatusLocked closes models for a load that waits for them, or reopens them. It ignores models with another
+// status than from: those being stopped or claimed by the load in progress.
+func (h *Host) changeStatusLocked(ids []string, from, next status) {
 	for _, id := range ids {
 		if r := h.residents[id]; r != nil && r.status == from {
-			r.to(next)
+			r.setStatus(next)
 		}
 	}
 }
 
-// isInProgress reports whether this host is working on a ticket, or has ended it and no snapshot shows yet that Redis
-// knows.
+// isInProgress reports whether this host is carrying out a ticket, or has reported its outcome and no snapshot shows
+// that yet.
 func (h *Host) isInProgress(ticket string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -265,9 +266,9 @@ func (h *Host) isInProgress(ticket string) bool {
 	return ok
 }
 
-// expectEnd makes the host check again a queued ticket whose outcome it has reported, because a failover may have lost
-// the outcome.
-func (h *Host) expectEnd(ticket string) {
+// recheckReported makes the host check a queued ticket again whose outcome it has reported, because a failover may have
+// lost the outcome.
+func (h *Host) recheckReported(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.inProgress[ticket].IsZero() {

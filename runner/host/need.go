@@ -17,36 +17,36 @@ import (
 
 const (
 	retryTooLarge = 10 * time.Minute // how long a load is refused because its engine ran out of memory
-	measureEvery  = 10 * time.Second // between two looks at what loaded engines take
+	measureEvery  = 10 * time.Second // interval at which the memory of loaded engines is measured
 	maxKnownNeeds = 1000
 )
 
-// A measuredNeed is the memory that a load took of its devices on this host.
+// A measuredNeed is the device memory that a load took on this host.
 type measuredNeed struct {
 	bytes int64
-	// failed is when an engine last ran out of memory with less: bytes is then what it would have needed at least. Zero
-	// if bytes was measured.
+	// failed is when an engine last ran out of memory with less than bytes, which is then the minimum that it needs. It
+	// is zero if bytes was measured.
 	failed time.Time
 }
 
-// plan returns the plan of a load on n GPUs, with the memory that such a load was measured to need. n is 0 for an
-// engine whose GPUs cannot be chosen. A need above the budget, or above what other programs leave, leads to a smaller
-// context where the context is automatic. Otherwise a load that fits by its estimate is refused only for a while, and
-// only if its engine ran out of memory.
-func (h *Host) plan(e loadSpec, n int, share plan.Share) (plan.Plan, error) {
-	p, err := h.measuredPlan(e, n, share)
+// planOn returns the plan of a load on n GPUs, with the memory that such a load was measured to need. n is 0 for an
+// engine whose GPUs cannot be chosen. A need above the budget, or above what other programs leave free, leads to a
+// smaller context if the context is automatic. Otherwise a load that fits by its estimate is refused only for a while,
+// and only if its engine ran out of memory.
+func (h *Host) planOn(e loadSpec, n int, share plan.Share) (plan.Plan, error) {
+	p, err := h.planMeasured(e, n, share)
 	if err != nil || e.model.Memory > 0 || share.Left <= 0 || p.Need <= share.Left {
 		return p, err
 	}
 	share.Budget = share.Left
-	if smaller, err := h.measuredPlan(e, n, share); err == nil && smaller.Context < p.Context {
+	if smaller, err := h.planMeasured(e, n, share); err == nil && smaller.Context < p.Context {
 		return smaller, nil
 	}
 	return p, nil
 }
 
-// measuredPlan is plan without regard to what other programs hold.
-func (h *Host) measuredPlan(e loadSpec, n int, share plan.Share) (plan.Plan, error) {
+// planMeasured is planOn without regard to what other programs hold.
+func (h *Host) planMeasured(e loadSpec, n int, share plan.Share) (plan.Plan, error) {
 	p, err := h.cfg.Engines.Plan(e.model, e.recipe, e.options, share)
 	if err != nil || e.model.Memory > 0 {
 		return p, err
@@ -58,9 +58,9 @@ func (h *Host) measuredPlan(e loadSpec, n int, share plan.Share) (plan.Plan, err
 	}
 	budget := share.Budget
 	if budget > 0 && need.bytes > budget && share.AboveEstimate == 0 {
-		less := share
-		less.AboveEstimate = max(need.bytes-p.Estimate, 0)
-		if smaller, err := h.measuredPlan(e, n, less); err == nil && smaller.Context < p.Context {
+		reduced := share
+		reduced.AboveEstimate = max(need.bytes-p.Estimate, 0)
+		if smaller, err := h.planMeasured(e, n, reduced); err == nil && smaller.Context < p.Context {
 			return smaller, nil
 		}
 	}
@@ -87,7 +87,7 @@ func (h *Host) needOf(key string) measuredNeed {
 	return h.needs[key]
 }
 
-func (h *Host) putNeed(key string, n measuredNeed) {
+func (h *Host) setNeed(key string, n measuredNeed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.needs) >= maxKnownNeeds {
@@ -96,62 +96,62 @@ func (h *Host) putNeed(key string, n measuredNeed) {
 	h.needs[key] = n
 }
 
-// measured returns what an engine has taken so far, 0 if that is unknown.
-func measured(e Engine) int64 {
+// takenMemory returns the memory that an engine has taken so far, 0 if that is unknown.
+func takenMemory(e Engine) int64 {
 	if m, ok := e.(Measured); ok {
 		return m.Measured()
 	}
 	return 0
 }
 
-// measureLocked records what a loaded engine took, and reports whether that is new. If it is more than planned, it is
-// what the model counts from now on.
-func (h *Host) measureLocked(r *resident, took int64) bool {
+// measureLocked records the memory that a loaded engine has taken, and reports whether that is new. If it is more than
+// planned, the model counts with it from now on.
+func (h *Host) measureLocked(r *resident, taken int64) bool {
 	p := &r.plan
-	if took <= p.Measured || p.Measured > 0 && !differ(took, p.Measured) {
+	if taken <= p.Measured || p.Measured > 0 && !differ(taken, p.Measured) {
 		return false
 	}
-	p.Measured, r.dirty = took, true
-	if need := p.Took(took, r.model.Devices); p.Key != "" && need > r.memory {
+	p.Measured, r.dirty = taken, true
+	if need := p.Took(taken, r.model.Devices); p.Key != "" && need > r.memory {
 		r.memory, p.Need, p.Ruled = need, need, plan.ByMeasure
 	}
-	h.log.Info("memory measured", "model", r.id, "estimated", p.Estimate, "measured", took, "parts", p.Parts())
+	h.log.Info("memory measured", "model", r.id, "estimated", p.Estimate, "measured", taken, "parts", p.Parts())
 	return true
 }
 
-// measure measures a loaded engine, and keeps its need for later loads if that is new.
+// measure measures a loaded engine, and records its need for later loads if that is new.
 func (h *Host) measure(r *resident) {
-	took := measured(r.engine)
+	taken := takenMemory(r.engine)
 	h.mu.Lock()
-	changed := h.measureLocked(r, took)
+	changed := h.measureLocked(r, taken)
 	h.mu.Unlock()
 	if changed {
-		h.keepNeed(r)
+		h.recordNeed(r)
 	}
 }
 
-// keepNeed keeps the measured need of a loaded model for later loads, unless it is about the one that was known.
-func (h *Host) keepNeed(r *resident) {
+// recordNeed records the measured need of a loaded model for later loads, unless it differs little from the known one.
+func (h *Host) recordNeed(r *resident) {
 	if r.plan.Key == "" {
 		return
 	}
 	h.mu.Lock()
-	next, was := h.nextNeedLocked(r)
+	next, previous := h.nextNeedLocked(r)
 	h.mu.Unlock()
-	if next.bytes > 0 && (!was.failed.IsZero() || differ(next.bytes, cmp.Or(was.bytes, r.plan.Estimate))) {
-		h.putNeed(r.plan.Key, next)
+	if next.bytes > 0 && (!previous.failed.IsZero() || differ(next.bytes, cmp.Or(previous.bytes, r.plan.Estimate))) {
+		h.setNeed(r.plan.Key, next)
 	}
 }
 
 // nextNeedLocked returns what the next load like that of a loaded model is expected to need. On a CPU it never falls,
 // because an earlier engine may have served larger requests.
-func (h *Host) nextNeedLocked(r *resident) (next, was measuredNeed) {
-	was = h.needs[r.plan.Key]
+func (h *Host) nextNeedLocked(r *resident) (next, previous measuredNeed) {
+	previous = h.needs[r.plan.Key]
 	next.bytes = r.plan.Took(r.plan.Measured, r.model.Devices)
-	if was.failed.IsZero() && r.model.Devices == policy.CPU {
-		next.bytes = max(next.bytes, was.bytes)
+	if previous.failed.IsZero() && r.model.Devices == policy.CPU {
+		next.bytes = max(next.bytes, previous.bytes)
 	}
-	return next, was
+	return next, previous
 }
 
 // differ reports whether a differs from b by more than a thirtieth.
@@ -183,8 +183,8 @@ func (h *Host) measureLoop(ctx context.Context) {
 	}
 }
 
-// raiseNeed notes that an engine ran out of memory: what it failed to get is added to its need, which at most doubles
-// the estimate. It returns the new need, 0 after other failures.
+// raiseNeed raises a load's recorded need after its engine ran out of memory, by what the engine failed to allocate, to
+// twice the estimate at most. It returns the new need, 0 after other failures.
 func (h *Host) raiseNeed(p plan.Plan, rc *recipe.Recipe, err error) int64 {
 	exit, ended := errors.AsType[*engine.ExitError](err)
 	if !ended || p.Key == "" {
@@ -202,7 +202,7 @@ func (h *Host) raiseNeed(p plan.Plan, rc *recipe.Recipe, err error) int64 {
 	if need <= 0 {
 		return 0
 	}
-	h.log.Warn("engine ran out of memory: its model counts as larger", "estimated", p.Estimate, "before", p.Need, "need", need)
-	h.putNeed(p.Key, measuredNeed{need, time.Now()})
+	h.log.Warn("engine ran out of memory, raising the model's memory need", "estimated", p.Estimate, "before", p.Need, "need", need)
+	h.setNeed(p.Key, measuredNeed{need, time.Now()})
 	return need
 }

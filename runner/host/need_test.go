@@ -33,9 +33,9 @@ func startUnmeasured(t *testing.T, addr string) *bench {
 	return b
 }
 
-// What an engine took counts at once, and for the next loads. Less than the estimate does not count
+// What an engine took counts immediately, and for the next loads. Less than the estimate does not count
 // on a processor, and a measured need above the budget does not refuse what fits by its estimate.
-func TestMeasuredNeeds(t *testing.T) {
+func TestMeasuredMemoryCounts(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {
 		b := startUnmeasured(t, addr)
 		b.engines.took["a"], b.engines.took["b"] = 70, 10
@@ -60,9 +60,9 @@ func TestMeasuredNeeds(t *testing.T) {
 	})
 }
 
-// An engine that runs out of memory counts as larger by what it failed to get, at most twice its estimate, and is refused
-// for a while where that is more than the host has. A good load corrects it.
-func TestNeedAfterOutOfMemory(t *testing.T) {
+// An engine that runs out of memory counts as larger by what it failed to get, at most twice its estimate, and is
+// refused for a while where that is more than the host has. A good load corrects it.
+func TestOutOfMemoryRaisesTheNeed(t *testing.T) {
 	b := startUnmeasured(t, testenv.Redis(t))
 	dies := func(size string) error {
 		return &engine.LoadError{Kind: engine.ErrOutOfMemory, Exit: &engine.ExitError{Code: 1, Tail: []string{"failed to allocate buffer of size " + size, "bye"}}}
@@ -94,9 +94,9 @@ func TestNeedAfterOutOfMemory(t *testing.T) {
 	}
 }
 
-// What other programs took is not given to models: a load makes more room, waits a while for theirs, and is then refused
-// with what they hold.
-func TestOtherProgramsMemory(t *testing.T) {
+// What other programs took is not given to models: a load makes more room, waits a while for theirs, and is then
+// refused with what they hold.
+func TestLoadWaitsForMemoryOfOtherPrograms(t *testing.T) {
 	var free atomic.Int64
 	free.Store(1000)
 	b := startOn(t, testenv.Redis(t), func(c *host.Config) {

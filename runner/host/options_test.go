@@ -82,8 +82,8 @@ func (c *optionCase) want() (number int64, device policy.Devices) {
 	return number, policy.GPU // both recipes' own
 }
 
-// TestOptionsDecidePlanAndDevice: whichever layer sets them, options reach the plan, and its share is that of the device that
-// they select. Loads in any order and by any of these ways leave one model at most on the NPU.
+// TestOptionsDecidePlanAndDevice: whichever layer sets them, options reach the plan, and its share is that of the
+// device that they select. Loads in any order and by any of these ways leave one model at most on the NPU.
 func TestOptionsDecidePlanAndDevice(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		budget := map[policy.Devices]int64{policy.CPU: 1000, policy.GPU: 2000}

@@ -12,16 +12,16 @@ import (
 	"reveille/infra/state"
 )
 
-// ticketOutcome is a ticket's outcome.
+// ticketOutcome is a ticket's outcome and what to do with the ticket's waiters.
 type ticketOutcome struct {
 	ticket  string
 	out     state.Outcome
 	reserve *resident // the model to reserve for the ticket's waiters, nil for none
-	// explicit: the waiters want only the outcome, as after an explicit load; no request follows.
+	// explicit: the ticket was an explicit load, which no request follows.
 	explicit bool
 }
 
-// writableGeneration returns the generation to write with, 0 while nothing may be written.
+// writableGeneration returns the generation for writes, 0 while nothing may be written.
 func (h *Host) writableGeneration() uint64 {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
@@ -40,16 +40,16 @@ func (h *Host) noteWriteError(err error) {
 
 // noteWriteErrorLocked is noteWriteError for callers that hold redisMu.
 func (h *Host) noteWriteErrorLocked(err error) {
-	if err == nil || endedTicket(err) {
+	if err == nil || isTicketGone(err) {
 		return
 	}
 	h.stale = true
 	h.fenced = h.fenced || errors.Is(err, state.ErrFenced)
 }
 
-// begin takes a ticket out of the queue in Redis, and a seat of the NPU for its load. If that is held by others, Redis has not
-// what this host has, which then registers again.
-func (h *Host) begin(ctx context.Context, ticket string, seat state.NPUSeat) error {
+// beginTicket takes a ticket out of the queue in Redis, with an NPU seat for its load. If other models hold the seat,
+// Redis lacks some of this host's state, and the host registers again.
+func (h *Host) beginTicket(ctx context.Context, ticket string, seat state.NPUSeat) error {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	if h.stale {
@@ -60,24 +60,24 @@ func (h *Host) begin(ctx context.Context, ticket string, seat state.NPUSeat) err
 	return err
 }
 
-// returnTicket makes Redis take back a ticket that it shows as loading here but that is not, because a failover lost its
-// outcome.
-func (h *Host) returnTicket(ticket string, seen time.Time) {
+// repairTicket handles a ticket that Redis shows as loading here although it is not, because a failover lost its
+// outcome. A new registration returns it to the queue.
+func (h *Host) repairTicket(ticket string, seen time.Time) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	if h.stale {
 		return
 	}
 	if seen.After(h.registered.Add(snapshotLag)) {
-		h.log.Warn("Redis has a load in progress that this host does not, registering again", "ticket", ticket)
+		h.log.Warn("Redis shows a load in progress that this host does not have, registering again", "ticket", ticket)
 		h.stale = true
 	} else {
 		h.recheckMirror.Store(true)
 	}
 }
 
-// compareRecords makes the host register again when Redis holds other models for it than it has: a failover restored an
-// older state with the same generation. seen is when the records were read.
+// compareRecords makes the host register again when its models differ from those in Redis: a failover restored an older
+// state with the same generation. seen is when the records were read.
 func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.Time) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
@@ -91,8 +91,8 @@ func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.T
 		same = same && (r.dirty || rec != nil && (r.engine == nil || rec.PID == r.engine.PID()))
 	}
 	h.mu.Unlock()
-	switch sure := seen.After(h.written.Add(snapshotLag)); {
-	case !same && !sure:
+	switch certain := seen.After(h.written.Add(snapshotLag)); {
+	case !same && !certain:
 		h.recheckMirror.Store(true)
 	case !same:
 		h.log.Warn("Redis and this host disagree on the loaded models, registering again")
@@ -100,16 +100,17 @@ func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.T
 	}
 }
 
-// recordLocked returns a resident's record for Redis, with its last use if Redis was not told of it yet, or in any case.
+// recordLocked returns a resident's record for Redis. It includes the last use if that was not reported yet, or withUse
+// is set.
 func (h *Host) recordLocked(r *resident, withUse bool) state.ModelPut {
 	f := map[string]string{
 		"state": string(policy.ModelDraining), "type": string(r.model.Type), "recipe": r.recipe.Name, "device": r.model.Devices.String(),
 		"checkpoint": r.model.Checkpoint, "in_flight": strconv.Itoa(len(r.open)), "pinned": "0", "load_pin": "0", "memory": strconv.FormatInt(r.memory, 10),
 		"options": r.options.Canonical(), "ticket": r.ticket,
 	}
-	if withUse || r.used.After(r.told) {
+	if withUse || r.used.After(r.reported) {
 		f["used_age_ms"] = strconv.FormatInt(time.Since(r.used).Milliseconds(), 10)
-		r.told, r.inRedis = r.used, time.Time{}
+		r.reported, r.inRedis = r.used, time.Time{}
 	}
 	if raw, err := json.Marshal(r.plan); err == nil {
 		f["plan"] = string(raw)
@@ -126,7 +127,7 @@ func (h *Host) recordLocked(r *resident, withUse bool) state.ModelPut {
 	if r.loadPin != nil {
 		f["load_pin"] = "1"
 	}
-	if r.retired() {
+	if r.isRetired() {
 		f["retired"] = r.id
 	}
 	if r.engine != nil {
@@ -139,7 +140,7 @@ func (h *Host) recordLocked(r *resident, withUse bool) state.ModelPut {
 	return state.ModelPut{ID: r.key, Fields: f}
 }
 
-// publishDirty writes the records that changed. The next registration writes those that Redis does not accept.
+// publishDirty writes the records that changed. The next registration repeats the write if it fails.
 func (h *Host) publishDirty(ctx context.Context) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
@@ -186,8 +187,8 @@ func (h *Host) reportOutcome(ctx context.Context, e ticketOutcome) {
 	h.unsentOutcomes = append(h.unsentOutcomes, e)
 }
 
-// publishOutcomeLocked publishes a ticket's outcome together with the records that changed, and reserves the model for the
-// remaining waiters. redisMu is held.
+// publishOutcomeLocked publishes a ticket's outcome together with the records that changed, and reserves the model for
+// the remaining waiters. redisMu is held.
 func (h *Host) publishOutcomeLocked(ctx context.Context, e ticketOutcome) error {
 	e.out.Models = h.takeDirtyLocked()
 	waiting, err := h.store.Finish(ctx, h.cfg.Name, h.generation, e.ticket, e.out)
@@ -204,7 +205,7 @@ func (h *Host) publishOutcomeLocked(ctx context.Context, e ticketOutcome) error 
 	return nil
 }
 
-// reportNow ends a ticket that needs no work.
+// reportNow reports the outcome of a ticket that needs no work.
 func (h *Host) reportNow(ctx context.Context, t state.TicketRecord, out state.Outcome) {
 	h.markInProgress(t.ID)
 	h.reportOutcome(ctx, ticketOutcome{ticket: t.ID, out: out})

@@ -11,20 +11,20 @@ import (
 	"reveille/infra/state"
 )
 
-// Weights fetches the files of models onto the host. It does so before a load is decided on. A load that cannot get its
-// files therefore evicts nothing, other loads pass it meanwhile, and its plan and memory need are computed from the
-// files themselves.
+// Weights fetches the files of models onto the host. It does so before a load is decided. A load that cannot get its
+// files therefore evicts nothing, other loads overtake it meanwhile, and its plan and memory need are computed from the
+// files.
 type Weights interface {
-	// There reports whether a model needs no pull. It checks only this host.
-	There(m *catalog.Model) bool
-	// Pull fetches the missing files of a model. It returns in bounded time, or when ctx ends. Its errors are like
-	// those of Engines.Start.
+	// HasFiles reports whether a model needs no pull. It checks only this host.
+	HasFiles(m *catalog.Model) bool
+	// Pull fetches the missing files of a model. It returns in bounded time, or when ctx ends, with errors like those
+	// of Engines.Start.
 	Pull(ctx context.Context, m *catalog.Model) error
-	// Progress returns how many bytes of a model's pull have arrived, and of how many; total is 0 while unknown.
+	// Progress returns how many bytes of a model's pull have arrived and their total, 0 while unknown.
 	Progress(m *catalog.Model) (done, total int64)
 }
 
-// pull is a model's weights being fetched.
+// pull is one transfer of a model's weights.
 type pull struct {
 	model   *catalog.Model
 	tickets map[string]struct{} // guarded by Host.mu: loads that wait for it
@@ -38,16 +38,16 @@ func pullKey(m *catalog.Model) string {
 // ensureWeights reports whether the host has the weights that a ticket's load needs. If not, it starts or joins their
 // pull, whose failure fails the ticket.
 func (h *Host) ensureWeights(ctx context.Context, t state.TicketRecord, m *catalog.Model) bool {
-	if h.cfg.Weights == nil || h.cfg.Weights.There(m) {
+	if h.cfg.Weights == nil || h.cfg.Weights.HasFiles(m) {
 		if t.Pulling {
-			_ = h.publishPull(ctx, t.ID, nil) // repeated at the next look if Redis did not accept it
+			_ = h.publishPull(ctx, t.ID, nil) // repeated on the next pass if Redis did not accept it
 		}
 		return true
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, over := h.inProgress[t.ID]; over {
-		return false // its pull has failed since this look began
+	if _, ok := h.inProgress[t.ID]; ok {
+		return false // its pull has failed since this pass started
 	}
 	p := h.pulls[pullKey(m)]
 	if p == nil {
@@ -59,17 +59,17 @@ func (h *Host) ensureWeights(ctx context.Context, t state.TicketRecord, m *catal
 	return false
 }
 
-// runPull performs a pull and reports its progress to those who wait for it. It continues when nobody waits any more,
-// because the next request will want it.
+// runPull performs a pull and reports its progress to the tickets that wait for it. It continues when none waits any
+// more, because the next request will need the files.
 func (h *Host) runPull(ctx context.Context, p *pull) {
-	ended := make(chan error, 1)
-	go func() { ended <- h.cfg.Weights.Pull(h.life, p.model) }()
+	done := make(chan error, 1)
+	go func() { done <- h.cfg.Weights.Pull(h.life, p.model) }()
 	tick := time.NewTicker(h.cfg.Beat)
 	defer tick.Stop()
 	for {
 		h.publishPulls(ctx, p)
 		select {
-		case err := <-ended:
+		case err := <-done:
 			h.endPull(ctx, p, err)
 			return
 		case <-tick.C:
@@ -80,14 +80,14 @@ func (h *Host) runPull(ctx context.Context, p *pull) {
 // endPull lets the waiting loads continue, or fails them.
 func (h *Host) endPull(ctx context.Context, p *pull, err error) {
 	defer h.notify()
-	failed := err != nil && h.life.Err() == nil // otherwise the runner stops, and its successor pulls for the tickets
+	failed := err != nil && h.life.Err() == nil // otherwise the runner stops, and the next one pulls for the tickets
 	h.mu.Lock()
 	delete(h.pulls, pullKey(p.model))
 	tickets := slices.Sorted(maps.Keys(p.tickets))
 	if failed {
 		h.stats.LoadFailures++
 		for _, id := range tickets {
-			h.inProgress[id] = time.Time{} // in the same critical section as the end, or the loop would pull for them again
+			h.inProgress[id] = time.Time{} // in the same critical section as the pull's end, or the loop would start another pull
 		}
 	}
 	h.mu.Unlock()
@@ -105,10 +105,10 @@ func (h *Host) publishPulls(ctx context.Context, p *pull) {
 	h.mu.Lock()
 	tickets := slices.Sorted(maps.Keys(p.tickets))
 	h.mu.Unlock()
-	var far state.Pulled
-	far.Done, far.Total = h.cfg.Weights.Progress(p.model)
+	var progress state.Pulled
+	progress.Done, progress.Total = h.cfg.Weights.Progress(p.model)
 	for _, id := range tickets {
-		if errors.Is(h.publishPull(ctx, id, &far), state.ErrGone) {
+		if errors.Is(h.publishPull(ctx, id, &progress), state.ErrGone) {
 			h.mu.Lock()
 			delete(p.tickets, id)
 			h.mu.Unlock()
@@ -116,13 +116,13 @@ func (h *Host) publishPulls(ctx context.Context, p *pull) {
 	}
 }
 
-// publishPull writes the progress of a ticket's pull, nil for ended. Progress that Redis does not accept is not written
-// later, because the next report replaces it.
-func (h *Host) publishPull(ctx context.Context, ticket string, far *state.Pulled) error {
+// publishPull writes the progress of a ticket's pull; nil means that it ended. A failed write is not repeated, because
+// the next report replaces it.
+func (h *Host) publishPull(ctx context.Context, ticket string, progress *state.Pulled) error {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
 	if h.stale {
 		return errStale
 	}
-	return h.store.PutPulled(ctx, h.cfg.Name, h.generation, ticket, far)
+	return h.store.PutPulled(ctx, h.cfg.Name, h.generation, ticket, progress)
 }

@@ -28,7 +28,7 @@ func newWeights(away ...string) *weights {
 	return w
 }
 
-func (w *weights) There(m *catalog.Model) bool {
+func (w *weights) HasFiles(m *catalog.Model) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !w.away[m.ID]
@@ -76,7 +76,7 @@ func (b *bench) pulling(ticket string) {
 }
 
 // While weights are pulled nothing makes room for them: the later victim still serves, and other loads pass.
-func TestPullComesBeforeTheDecision(t *testing.T) {
+func TestPullEvictsNothing(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {
 		w := newWeights("b")
 		gate := make(chan struct{})
@@ -107,16 +107,16 @@ type lateWeights struct {
 	late  func()
 }
 
-func (w *lateWeights) There(m *catalog.Model) bool {
-	there := w.weights.There(m)
+func (w *lateWeights) HasFiles(m *catalog.Model) bool {
+	there := w.weights.HasFiles(m)
 	if m.ID == "b" && w.armed.CompareAndSwap(true, false) {
 		w.late()
 	}
 	return there
 }
 
-// A ticket whose pull fails during a look at the queue does not begin another one.
-func TestPullFailsDuringALook(t *testing.T) {
+// A ticket whose pull fails during a pass over the queue does not start another one.
+func TestFailedPullIsNotRestartedInTheSamePass(t *testing.T) {
 	w := &lateWeights{weights: newWeights("b")}
 	gate := make(chan struct{})
 	w.gates["b"] = gate
@@ -136,7 +136,7 @@ func TestPullFailsDuringALook(t *testing.T) {
 }
 
 // A failed pull fails all who wait for it and evicts nothing. The next request pulls again.
-func TestFailedPull(t *testing.T) {
+func TestFailedPullFailsAllItsTickets(t *testing.T) {
 	w := newWeights("b")
 	gate := make(chan struct{})
 	w.gates["b"] = gate
@@ -164,7 +164,7 @@ func TestFailedPull(t *testing.T) {
 }
 
 // Nobody waits any more: nothing is loaded, but the pull continues for the next request.
-func TestPullThatNobodyWaitsFor(t *testing.T) {
+func TestPullContinuesWithoutWaiters(t *testing.T) {
 	w := newWeights("b")
 	gate := make(chan struct{})
 	w.gates["b"] = gate
@@ -174,7 +174,7 @@ func TestPullThatNobodyWaitsFor(t *testing.T) {
 	b.must(b.store.ReleaseTicket(t.Context(), "g", ticket, false))
 	b.until("dropped", func() bool { return b.peek(ticket).Record.State == "dropped" })
 	close(gate)
-	b.until("pulled", func() bool { return w.There(&catalog.Model{ID: "b"}) })
+	b.until("pulled", func() bool { return w.HasFiles(&catalog.Model{ID: "b"}) })
 	b.ready(b.load("b"))
 	if w.count("b") != 1 || b.engines.starts("b") != 1 {
 		t.Errorf("%d pulls, %d starts", w.count("b"), b.engines.starts("b"))
@@ -182,7 +182,7 @@ func TestPullThatNobodyWaitsFor(t *testing.T) {
 }
 
 // A runner that stops ends its pulls; its successor starts them again.
-func TestShutdownInAPull(t *testing.T) {
+func TestNextRunnerRestartsAPull(t *testing.T) {
 	w := newWeights("b")
 	w.gates["b"] = make(chan struct{})
 	b := start(t, with(w))

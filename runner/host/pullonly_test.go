@@ -15,7 +15,7 @@ func (b *bench) wantWeights(model string) string {
 }
 
 // A pull without a load fetches the weights, and nothing is loaded or evicted.
-func TestPullOnly(t *testing.T) {
+func TestPullOnlyLoadsNothing(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {
 		w := newWeights("b")
 		gate := make(chan struct{})
@@ -35,7 +35,7 @@ func TestPullOnly(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		b.holds("a")
-		if n := b.engines.starts("b"); n != 0 || w.count("b") != 1 || !w.There(&catalog.Model{ID: "b"}) {
+		if n := b.engines.starts("b"); n != 0 || w.count("b") != 1 || !w.HasFiles(&catalog.Model{ID: "b"}) {
 			t.Errorf("%d starts, %d pulls", n, w.count("b"))
 		}
 		b.ready(b.load("b"))
@@ -46,7 +46,7 @@ func TestPullOnly(t *testing.T) {
 }
 
 // A pull for a load and an explicit pull are one, and both report how it failed.
-func TestPullOnlyBesideALoad(t *testing.T) {
+func TestPullOnlyAndLoadShareAPull(t *testing.T) {
 	w := newWeights("b")
 	gate := make(chan struct{})
 	w.gates["b"] = gate

@@ -15,7 +15,7 @@ import (
 	"reveille/runner/plan"
 )
 
-func TestFailure(t *testing.T) {
+func TestFailureHasCodeAndMessage(t *testing.T) {
 	exit := &engine.ExitError{Code: 1, Tail: []string{"panic at /opt/engine/src/a.cpp"}}
 	for _, c := range []struct {
 		err           error
@@ -45,14 +45,14 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-func TestReservations(t *testing.T) {
+func TestReservationIsKeptForItsWaiters(t *testing.T) {
 	now := time.Now()
 	d := reservations{}
 	g, h := reservation{"t", "g"}, reservation{"t", "h"}
 	if len(d) > 0 || d.has(g) {
 		t.Error("the zero value has a reservation")
 	}
-	d.end(g) // no reservation yet
+	d.remove(g) // no reservation yet
 	d.resolve("t", []string{"g"}, now)
 	if len(d) > 0 {
 		t.Error("a reservation for a ticket that was given up")
@@ -60,12 +60,12 @@ func TestReservations(t *testing.T) {
 	d[reservation{ticket: "t"}] = pending{}
 	d[reservation{ticket: "u"}] = pending{}
 	if !d.has(g) || !d.has(h) || d.has(reservation{"", "g"}) || d.has(reservation{"v", "g"}) {
-		t.Error("while it is asked, the model is reserved for everybody who names the ticket, and nobody else")
+		t.Error("while the outcome is written, the model is reserved for every request with the ticket, and for no other")
 	}
-	d.arrive(g, 1, now) // arrived before the answer
+	d.countArrival(g, 1, now) // arrived before the response
 	d.resolve("u", nil, now)
 	if !d.has(h) {
-		t.Error("the answer for one ticket ended another's")
+		t.Error("the response for one ticket ended another's")
 	}
 	d.resolve("t", []string{"g", "h"}, now.Add(time.Second))
 	if d.has(g) || !d.has(h) {
@@ -82,37 +82,37 @@ func TestReservations(t *testing.T) {
 
 	// Several requests of one gateway waited.
 	d[reservation{ticket: "w"}] = pending{}
-	d.arrive(reservation{"w", "g"}, 2, now)
-	d.arrive(reservation{"w", "h"}, 2, now)
-	d.arrive(reservation{"w", "h"}, 2, now)
+	d.countArrival(reservation{"w", "g"}, 2, now)
+	d.countArrival(reservation{"w", "h"}, 2, now)
+	d.countArrival(reservation{"w", "h"}, 2, now)
 	d.resolve("w", []string{"f", "g", "h"}, now.Add(time.Hour))
 	f, g, h := reservation{"w", "f"}, reservation{"w", "g"}, reservation{"w", "h"}
 	if !d.has(f) || !d.has(g) || d.has(h) {
 		t.Errorf("one of two requests of g and both of h came: %v", d)
 	}
-	if until := d.arrive(f, 3, now); until != now.Add(arriveWithin) || !d.has(f) {
+	if until := d.countArrival(f, 3, now); until != now.Add(arrivalWait) || !d.has(f) {
 		t.Errorf("after the first of three the reservation expires at %v", until)
 	}
-	if until := d.arrive(f, 3, now.Add(time.Minute)); !until.IsZero() || !d.has(f) {
+	if until := d.countArrival(f, 3, now.Add(time.Minute)); !until.IsZero() || !d.has(f) {
 		t.Errorf("after the second of three it expires at %v", until)
 	}
-	d.arrive(f, 3, now)
-	d.arrive(g, 2, now)
+	d.countArrival(f, 3, now)
+	d.countArrival(g, 2, now)
 	if len(d) > 0 {
 		t.Errorf("all came: %v", d)
 	}
 	d[reservation{ticket: "x"}] = pending{}
-	d.end(reservation{"x", "g"})
+	d.remove(reservation{"x", "g"})
 	d.resolve("x", []string{"g"}, now.Add(time.Hour))
 	if len(d) > 0 {
 		t.Error("a reservation for a gateway that left")
 	}
 }
 
-func TestRuntimeLimits(t *testing.T) {
+func TestRuntimeLimitsOverrideFlags(t *testing.T) {
 	flags := policy.Uniform(1)
 	for text, want := range map[string]string{
-		"": "1", "3": "3", "-1": "-1", `{"llm":2,"image":-1}`: "2 1 1 1 -1 1", "0": "1", `{"llm":0}`: "1", "nonsense": "1",
+		"": "1", "3": "3", "-1": "-1", `{"llm":2,"image":-1}`: "2 1 1 1 -1 1", "0": "1", `{"llm":0}`: "1", "invalid": "1",
 	} {
 		if got := runtimeLimits(flags, map[string]string{"max_loaded_models": text}).String(); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
@@ -122,7 +122,7 @@ func TestRuntimeLimits(t *testing.T) {
 
 // A model's value follows from how long its load took, the price of the host, and how long it has been unused. The
 // setting decides whether that value counts or only the time of use.
-func TestVictimBySetting(t *testing.T) {
+func TestEvictionSettingChoosesTheVictim(t *testing.T) {
 	now := time.Now()
 	loaded := func(id string, took, unused time.Duration) *resident {
 		return &resident{

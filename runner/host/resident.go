@@ -12,64 +12,66 @@ import (
 	"reveille/runner/plan"
 )
 
-// resident is a model that holds a slot: loading, loaded, or being stopped. Host.mu guards every field that changes.
+// resident is a copy of a model that holds a slot: loading, loaded, or being stopped. Host.mu guards every field that
+// changes.
 type resident struct {
-	id        string // of its model
+	id        string // the model's
 	recipe    *recipe.Recipe
 	options   recipe.Options
 	plan      plan.Plan
 	memory    int64
-	gpuMemory policy.GPUMemory // of memory on each GPU; nil: on all of the host's
+	gpuMemory policy.GPUMemory // the part of memory on each GPU; nil: no GPUs were chosen
 	catalog   *catalog.Catalog // from which it was loaded
 	gone      chan struct{}    // closed when the process has ended and the slot is free
 
-	key      string // among the host's residents and in Redis: id, or another key once retired
-	model    *catalog.Model
-	checked  *catalog.Catalog // the newest catalogue that it was compared with
-	status   status
-	forget   bool // takes no new request: what it holds is forgotten, and it is unloaded as soon as it is loaded
-	pinned   bool
-	loadPin  *bool     // a load's pin setting, until this copy is unloaded or a management call changes it; nil: none
-	engine   Engine    // nil while loading
-	used     time.Time // last use
-	told     time.Time // the one of them that Redis was told last
-	inRedis  time.Time // last use as Redis has it, zero if unknown
-	loaded   time.Time
-	loadTime time.Duration // of the load
-	ticket   string        // of the last load that it satisfied
+	key        string // among the host's residents and in Redis: id, or another key once retired
+	model      *catalog.Model
+	checked    *catalog.Catalog // the newest catalog that its entry was compared with
+	status     status
+	forgetting bool // its conversations must be forgotten: it takes no new request, and is unloaded as soon as it is loaded
+	pinned     bool
+	loadPin    *bool     // a load's pin setting, until this copy is unloaded or a management call changes it; nil: none
+	engine     Engine    // nil while loading
+	used       time.Time // last use, by this host's clock
+	reported   time.Time // the last one reported to Redis
+	inRedis    time.Time // last use as Redis has it, zero if unknown
+	loaded     time.Time
+	loadTime   time.Duration // how long the load took
+	ticket     string        // the last load ticket that it satisfied
 
 	open         map[*Ref]struct{}
 	reservations reservations
-	idle         []chan struct{} // closed when the model is no longer busy
+	idleWaiters  []chan struct{} // closed when the model is no longer busy
 
-	reason   string // why it is being stopped
-	eviction bool   // it is being stopped for another model
-	dirty    bool   // its record in Redis must be written
+	stopReason string // why it is being stopped; "" until then
+	evicted    bool   // it is being stopped to make room for another model
+	dirty      bool   // its record in Redis must be written
 }
 
-// clockError is more than two calls to Redis take. Times of use that differ by less are in the order that this host saw.
+// clockError is longer than two calls to Redis take. Uses whose times differ by less keep the order in which this host
+// saw them.
 const clockError = time.Second
 
-// lastUse returns the last use by which victims are chosen: what Redis has, or a use that it has not been told of yet.
+// lastUse returns the last use by which victims are chosen: what Redis has, or a use not reported to it yet.
 func (r *resident) lastUse() time.Time {
-	if r.inRedis.IsZero() || r.used.After(r.told) || r.inRedis.Sub(r.used).Abs() < clockError {
+	if r.inRedis.IsZero() || r.used.After(r.reported) || r.inRedis.Sub(r.used).Abs() < clockError {
 		return r.used
 	}
 	return r.inRedis
 }
 
-func (r *resident) busy() bool { return len(r.open) > 0 || len(r.reservations) > 0 }
+func (r *resident) isBusy() bool { return len(r.open) > 0 || len(r.reservations) > 0 }
 
-// retired reports whether its catalogue entry is outdated, so that it only finishes its requests.
-func (r *resident) retired() bool { return r.key != r.id }
+// isRetired reports whether its catalog entry is outdated, so that it only finishes its requests.
+func (r *resident) isRetired() bool { return r.key != r.id }
 
-// serves reports whether the model takes any request.
-func (r *resident) serves() bool {
-	return r.status == serving && !r.forget
+// acceptsAll reports whether the model takes any request, reserved or not.
+func (r *resident) acceptsAll() bool {
+	return r.status == serving && !r.forgetting
 }
 
 // view returns the resident as package policy sees it. It shows a victim of the current load as draining. It shows a
-// retired copy as loaded while it is busy: it may serve for an hour, so policy evicts idle models rather than wait for
+// retired copy as loaded while it is busy: it can serve for an hour, so policy evicts idle models rather than wait for
 // it.
 func (r *resident) view() policy.Resident {
 	v := policy.Resident{
@@ -79,13 +81,13 @@ func (r *resident) view() policy.Resident {
 	switch {
 	case r.status == claimed:
 		v.State = policy.ModelDraining
-	case r.retired() && r.busy():
+	case r.isRetired() && r.isBusy():
 		v.State = policy.ModelLoaded
 	}
 	return v
 }
 
-// ErrCut is the cause of requests that an unload cuts.
+// ErrCut is the cause of requests that an unload cuts off.
 var ErrCut = errors.New("model is being unloaded")
 
 // Ref is one request's reference to an engine, which is not stopped before Release unless the request was cut.
@@ -95,38 +97,39 @@ type Ref struct {
 
 	host     *Host
 	resident *resident
-	cut      func(error) // nil once called
+	cut      func(error) // nil when none was given, or once called
 	readOnly bool        // keeps the engine but does not count as a use
 }
 
-// Acquire admits a request to a model, or returns a refusal of infra/rpc that says why not. If the request must end
-// early, cut is called, at most once and from another goroutine; it may be nil. ticket and gateway name the load that
-// the request waited for, and waiters is how many of the gateway's requests waited; 0 means 1.
-func (h *Host) Acquire(model, ticket, gateway string, waiters int, cut func(error)) (*Ref, string) {
+// AcquireModel admits a request to a loaded model, or returns the reason for the refusal, one of infra/rpc. If the
+// request must end early, cut is called, at most once and from another goroutine; it can be nil. ticket and gateway
+// name the load that the request waited for, and waiters is the number of the gateway's requests that waited; 0 means
+// 1.
+func (h *Host) AcquireModel(model, ticket, gateway string, waiters int, cut func(error)) (*Ref, string) {
 	return h.admit(model, reservation{ticket, gateway}, waiters, cut, false)
 }
 
-// AcquireRead admits a request that only reads an engine's state. It keeps the model loaded, but does not count as a
-// use.
-func (h *Host) AcquireRead(model string, cut func(error)) (*Ref, string) {
+// AcquireModelRead admits a request that only reads an engine's state. It keeps the model loaded, but does not count as
+// a use.
+func (h *Host) AcquireModelRead(model string, cut func(error)) (*Ref, string) {
 	return h.admit(model, reservation{}, 0, cut, true)
 }
 
-func (h *Host) admit(model string, d reservation, waiters int, cut func(error), readOnly bool) (*Ref, string) {
+func (h *Host) admit(model string, key reservation, waiters int, cut func(error), readOnly bool) (*Ref, string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.draining {
 		return nil, rpc.RefusedDraining
 	}
 	r := h.residents[model]
-	if r == nil || r.engine == nil || r.status == stopping || r.forget || !r.serves() && !r.reservations.has(d) {
+	if r == nil || r.engine == nil || r.status == stopping || r.forgetting || !r.acceptsAll() && !r.reservations.has(key) {
 		return nil, rpc.RefusedNotLoaded
 	}
 	ref := &Ref{Engine: r.engine, Model: r.model, host: h, resident: r, cut: cut, readOnly: readOnly}
 	r.open[ref] = struct{}{}
 	ref.useLocked()
 	now := time.Now()
-	if until := r.reservations.arrive(d, waiters, now); !until.IsZero() {
+	if until := r.reservations.countArrival(key, waiters, now); !until.IsZero() {
 		h.expireAfter(r, until.Sub(now))
 	}
 	return ref, ""
@@ -145,7 +148,7 @@ func (r *Ref) Release() {
 	h := r.host
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, in := r.resident.open[r]; !in {
+	if _, ok := r.resident.open[r]; !ok {
 		return
 	}
 	delete(r.resident.open, r)
@@ -153,29 +156,29 @@ func (r *Ref) Release() {
 	h.notifyIdleLocked(r.resident)
 }
 
-// notifyIdleLocked wakes those who wait for the model to become idle.
+// notifyIdleLocked wakes the goroutines that wait for the model to become idle.
 func (h *Host) notifyIdleLocked(r *resident) {
-	if r.busy() {
+	if r.isBusy() {
 		return
 	}
-	for _, c := range r.idle {
+	for _, c := range r.idleWaiters {
 		close(c)
 	}
-	r.idle = nil
+	r.idleWaiters = nil
 	if len(h.waits) > 0 || r.status > serving {
 		h.notify()
 	}
 }
 
-// awaitIdle waits until the model is not busy, or ctx ends. A model that is closed for good then stays idle.
+// awaitIdle waits until the model is not busy, or ctx ends. A model that will not reopen then stays idle.
 func (h *Host) awaitIdle(ctx context.Context, r *resident) error {
 	h.mu.Lock()
-	if !r.busy() {
+	if !r.isBusy() {
 		h.mu.Unlock()
 		return nil
 	}
 	c := make(chan struct{})
-	r.idle = append(r.idle, c)
+	r.idleWaiters = append(r.idleWaiters, c)
 	h.mu.Unlock()
 	select {
 	case <-c:
@@ -185,16 +188,16 @@ func (h *Host) awaitIdle(ctx context.Context, r *resident) error {
 	}
 }
 
-// cutAll ends the open requests of a model and admits no others.
+// cutAll cuts the open requests of a model and admits no others.
 func (h *Host) cutAll(r *resident, cause error) {
 	h.mu.Lock()
-	r.to(stopping)
+	r.setStatus(stopping)
 	clear(r.reservations)
 	var cuts []func(error)
-	for p := range r.open {
-		if p.cut != nil {
-			cuts = append(cuts, p.cut)
-			p.cut = nil
+	for ref := range r.open {
+		if ref.cut != nil {
+			cuts = append(cuts, ref.cut)
+			ref.cut = nil
 		}
 	}
 	h.notifyIdleLocked(r)

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// retire closes a copy whose catalogue entry changed or whose conversations are forgotten. Its open requests may finish, within
-// Config.RetireTimeout, while the model's next copy already serves. So that both can be resident, the old copy gets the key
-// "<model>~<pid>", which no model can have. A copy without open requests is stopped at once. A reserved one stays as it is,
-// to be retired later.
-func (h *Host) retire(ctx context.Context, r *resident, why string) {
+// retire closes a copy whose catalog entry changed or whose conversations must be forgotten. Its open requests can
+// finish, within Config.RetireTimeout, while the model's next copy already serves. So that both can be resident, the
+// old copy gets the key "<model>~<pid>", which no model can have. A copy without open requests is stopped immediately.
+// A reserved copy is left for a later pass.
+func (h *Host) retire(ctx context.Context, r *resident, reason string) {
 	h.redisMu.Lock()
 	h.mu.Lock()
 	if !r.isLoaded() || len(r.reservations) > 0 {
@@ -17,23 +17,23 @@ func (h *Host) retire(ctx context.Context, r *resident, why string) {
 		h.redisMu.Unlock()
 		return
 	}
-	r.to(draining)
+	r.setStatus(draining)
 	if len(r.open) > 0 {
 		delete(h.residents, r.key)
 		r.key = fmt.Sprintf("%s~%d", r.id, r.engine.PID())
 		r.pinned, r.loadPin = false, nil
 		h.residents[r.key] = r
 	}
-	aside, open := r.retired(), len(r.open)
+	rekeyed, open := r.isRetired(), len(r.open)
 	h.mu.Unlock()
-	if aside {
+	if rekeyed {
 		h.publishDirtyLocked(ctx) // under the new key first, so that the process always has a record
 		if !h.stale {
-			h.noteWriteErrorLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.id, why, false))
+			h.noteWriteErrorLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.id, reason, false))
 		}
 	}
 	h.redisMu.Unlock()
-	h.log.Info("a copy is unloaded after its open requests", "reason", why, "model", r.id, "pid", r.engine.PID(), "open", open)
+	h.log.Info("retiring a copy, its open requests finish first", "reason", reason, "model", r.id, "pid", r.engine.PID(), "open", open)
 	h.startUnload(ctx, nil, h.cfg.RetireTimeout, r)
 }
 

@@ -34,7 +34,7 @@ func TestLoadServesAndIsRecorded(t *testing.T) {
 }
 
 // Rules 1 and 2: the least recently used model of the type is evicted; other types stay.
-func TestLeastRecentlyUsedGoes(t *testing.T) {
+func TestLeastRecentlyUsedModelIsEvicted(t *testing.T) {
 	limits, _ := policy.ParseLimits("2 1")
 	b := start(t, func(c *host.Config) { c.Limits = limits })
 	for _, m := range []string{"e", "a", "b"} {
@@ -50,7 +50,7 @@ func TestLeastRecentlyUsedGoes(t *testing.T) {
 	}
 }
 
-func TestNoLimit(t *testing.T) {
+func TestNothingIsEvictedWithoutALimit(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.Limits = policy.Uniform(-1) })
 	for _, m := range []string{"a", "b", "c"} {
 		b.ready(b.load(m))
@@ -59,7 +59,7 @@ func TestNoLimit(t *testing.T) {
 }
 
 // Rule 3: one model on the NPU, whatever its type.
-func TestNPUIsExclusive(t *testing.T) {
+func TestNPUHoldsOneModel(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("n"))
 	b.ready(b.load("o"))
@@ -70,7 +70,7 @@ func TestNPUIsExclusive(t *testing.T) {
 }
 
 // Rules 4 and 5: a load waits for a busy victim and finally closes it; loads that need not wait pass.
-func TestBusyVictim(t *testing.T) {
+func TestLoadWaitsForABusyVictim(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
 	leave := b.busy("a")
@@ -89,7 +89,7 @@ func TestBusyVictim(t *testing.T) {
 }
 
 // A model closed for a load that nobody wants any more opens again.
-func TestShutModelReopens(t *testing.T) {
+func TestClosedModelReopensWhenItsLoadIsDropped(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
 	leave := b.busy("a")
@@ -132,7 +132,7 @@ func TestFailedLoadClearsTheHost(t *testing.T) {
 	}
 }
 
-func TestLoadFailsTwice(t *testing.T) {
+func TestLoadThatFailsTwiceClearsNoMore(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
 	b.engines.fails["i"] = []error{errLoad, errLoad, errLoad}
@@ -168,7 +168,7 @@ func TestBusyModelServesBeforeItIsCleared(t *testing.T) {
 }
 
 // Failures that clearing the host cannot fix clear nothing.
-func TestHopelessLoads(t *testing.T) {
+func TestFatalFailureClearsNothing(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
 	for err, code := range map[error]string{
@@ -211,7 +211,7 @@ func TestLoadedModelServesItsRequestFirst(t *testing.T) {
 	b.ready(second)
 }
 
-func TestReservationEnds(t *testing.T) {
+func TestReservationExpires(t *testing.T) {
 	for name, end := range map[string]func(b *bench, ticket string){
 		"by time": func(*bench, string) {},
 		"by leave": func(b *bench, ticket string) {
@@ -246,7 +246,7 @@ func TestPinnedModelStays(t *testing.T) {
 }
 
 // A load's own pin outlives a crash of its engine, but neither an unload nor a management call.
-func TestPinOutlivesCrash(t *testing.T) {
+func TestPinSurvivesACrash(t *testing.T) {
 	b := start(t)
 	pinned := func() string {
 		return b.ask(state.Want{Model: "a", Explicit: true, Fields: map[string]string{"pinned": "1"}})
@@ -273,7 +273,7 @@ func TestPinOutlivesCrash(t *testing.T) {
 }
 
 // Rule 9: victims are evicted until the memory suffices.
-func TestMemoryBudget(t *testing.T) {
+func TestVictimsAreEvictedUntilMemorySuffices(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.Budget = map[policy.Devices]int64{policy.CPU: 25} })
 	b.ready(b.load("a"))
 	b.ready(b.load("e"))
@@ -282,7 +282,7 @@ func TestMemoryBudget(t *testing.T) {
 }
 
 // Rule 10: other options reload the model, the same options do not.
-func TestOptions(t *testing.T) {
+func TestOtherOptionsReloadTheModel(t *testing.T) {
 	b := start(t)
 	own := func(options string) string {
 		return b.ask(state.Want{Model: "a", Explicit: true, Fields: map[string]string{"options": options}})
@@ -313,12 +313,12 @@ func TestOptions(t *testing.T) {
 }
 
 // Limits and options set at run time apply from the next load on, and gateways learn the limits.
-func TestRuntimeSettings(t *testing.T) {
+func TestRuntimeSettingsApplyFromTheNextLoad(t *testing.T) {
 	b := start(t)
 	b.must(b.store.Set(t.Context(), state.Runtime, "max_loaded_models", `{"llm":2}`))
 	b.must(b.store.Set(t.Context(), state.Runtime, "ctx_size", "77"))
 	b.must(b.store.Set(t.Context(), state.Runtime, "llamacpp", `{"backend":"cpu","args":null}`)) // of another recipe
-	b.until("limits are told", func() bool {
+	b.until("limits are published", func() bool {
 		s, err := b.store.Snapshot(t.Context())
 		return err == nil && s.Hosts["h"].Limits == "2 1 1 1 1 1"
 	})
@@ -335,7 +335,7 @@ func TestRuntimeSettings(t *testing.T) {
 }
 
 // Invariant 10: many simultaneous requests for one cold model cause one start.
-func TestManyAskForOneModel(t *testing.T) {
+func TestManyRequestsCauseOneLoad(t *testing.T) {
 	b := start(t)
 	gate := make(chan struct{})
 	b.engines.gates["a"] = gate
@@ -357,7 +357,7 @@ func TestManyAskForOneModel(t *testing.T) {
 	}
 }
 
-func TestAbandonedTicketIsNotLoaded(t *testing.T) {
+func TestReleasedTicketIsNotLoaded(t *testing.T) {
 	b := start(t)
 	gate := make(chan struct{})
 	b.engines.gates["a"] = gate
@@ -365,7 +365,7 @@ func TestAbandonedTicketIsNotLoaded(t *testing.T) {
 	b.until("a loads", func() bool { return b.engines.starts("a") == 1 })
 	other := b.load("e")
 	b.must(b.store.ReleaseTicket(t.Context(), "g", other, false))
-	b.must(b.store.ReleaseTicket(t.Context(), "g", loading, false)) // has begun, so it continues
+	b.must(b.store.ReleaseTicket(t.Context(), "g", loading, false)) // has started, so it continues
 	close(gate)
 	b.until("a is loaded", func() bool { r := b.record("a"); return r != nil && r.State == "loaded" })
 	time.Sleep(100 * time.Millisecond)

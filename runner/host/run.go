@@ -11,39 +11,39 @@ import (
 
 // Run registers the host, sends its heartbeats and serves its queue until ctx ends, then drains. Draining admits no new
 // request, lets open ones finish within Config.DrainTimeout, stops the engines and then records the host as asleep. A
-// host whose machine is taken away drains as Interrupt says. Run returns ErrReplaced when another runner takes the
-// host's name: it then cuts requests and leaves Redis to that runner. Run is called once.
+// host whose machine is taken away drains as Interrupt describes. Run returns ErrReplaced when another runner takes the
+// host's name: it then cuts requests and writes nothing more to Redis. Run must be called only once.
 func (h *Host) Run(ctx context.Context) error {
-	live, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	background, endBack := context.WithCancel(context.WithoutCancel(ctx)) // for what continues until the last engine is gone
+	running, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	background, endBackground := context.WithCancel(context.WithoutCancel(ctx)) // for everything that continues until the last engine is gone
 	var wg sync.WaitGroup
 	wg.Go(func() { h.mirror.Run(background) })
 	wg.Go(func() {
 		if err := h.beatLoop(background); err != nil {
-			end(err)
+			stop(err)
 		}
 	})
 	wg.Go(func() { h.measureLoop(background) })
 	wg.Go(func() {
 		select {
-		case <-h.notice.given:
-			end(ErrInterrupted)
-		case <-live.Done():
+		case <-h.interruption.started:
+			stop(ErrInterrupted)
+		case <-running.Done():
 		}
 	})
-	h.loop(live, background)
-	cause := context.Cause(live)
+	h.loop(running, background)
+	cause := context.Cause(running)
 	replaced := errors.Is(cause, ErrReplaced)
-	waitOut := func() {}
+	waitForEnd := func() {}
 	if errors.Is(cause, ErrInterrupted) {
-		h.log.Warn("the host's machine is taken away", "cut", h.notice.until)
-		waitOut = h.drainInterrupted(ctx, background)
+		h.log.Warn("the host's machine is taken away", "cut", h.interruption.until)
+		waitForEnd = h.drainInterrupted(ctx, background)
 	}
 	h.drain(background, cause)
-	waitOut()
+	waitForEnd()
 	h.writeState(background, replaced, policy.Asleep)
-	endBack()
+	endBackground()
 	wg.Wait()
 	if replaced {
 		return ErrReplaced
@@ -51,30 +51,31 @@ func (h *Host) Run(ctx context.Context) error {
 	return nil
 }
 
-// drain ends everything in order, for the given cause. A replaced host stops at once and leaves Redis to its successor.
+// drain stops loads and engines in order, for the given cause. A replaced host stops immediately and writes nothing to
+// Redis.
 func (h *Host) drain(ctx context.Context, cause error) {
 	replaced := errors.Is(cause, ErrReplaced)
 	h.mu.Lock()
 	h.draining = true
 	all := h.residentsLocked()
 	for _, r := range all {
-		clear(r.reservations) // requests that it was reserved for are refused now
+		clear(r.reservations) // requests with a reservation are refused from now on
 		h.notifyIdleLocked(r)
 	}
 	h.mu.Unlock()
 	h.endLife(cause)
 	h.writeState(ctx, replaced, policy.Draining)
 	h.startUnload(ctx, nil, h.drainTimeout(replaced), all...)
-	h.work.Wait() // also for the load in progress, which fails, or has just succeeded
+	h.work.Wait() // includes the load in progress, which fails or has just succeeded
 	h.mu.Lock()
-	rest := h.residentsLocked()
+	remaining := h.residentsLocked()
 	h.mu.Unlock()
-	for _, r := range rest {
+	for _, r := range remaining {
 		if err := h.stop(ctx, r, "runner stops", false); err != nil {
 			h.log.Error("engine does not stop", "model", r.id, "error", err)
 		}
 	}
-	h.giveUp()
+	h.stopWatches()
 	h.watches.Wait()
 }
 
@@ -89,7 +90,7 @@ func (h *Host) residentsLocked() []*resident {
 	return out
 }
 
-// writeState writes the host's state. After the final state, or if the host is replaced, nothing more is written.
+// writeState writes the host's state. Nothing is written after the final state or if the host is replaced.
 func (h *Host) writeState(ctx context.Context, replaced bool, st policy.HostState) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
@@ -98,7 +99,7 @@ func (h *Host) writeState(ctx context.Context, replaced bool, st policy.HostStat
 		return
 	}
 	err := h.store.SetHostState(ctx, h.cfg.Name, h.generation, string(st))
-	if err != nil && !errors.Is(err, state.ErrUnknownHost) { // a host that Redis holds asleep does not drain
+	if err != nil && !errors.Is(err, state.ErrUnknownHost) { // Redis already has the host asleep
 		h.log.Warn("the host's state could not be written", "state", st, "error", err)
 	}
 }

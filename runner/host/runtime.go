@@ -15,14 +15,14 @@ func runtimeLimits(flags policy.Limits, table map[string]string) policy.Limits {
 	if one, err := policy.ParseLimits(text); err == nil {
 		return one
 	}
-	by := map[policy.Type]int{}
-	if json.Unmarshal([]byte(text), &by) != nil {
+	byType := map[policy.Type]int{}
+	if json.Unmarshal([]byte(text), &byType) != nil {
 		return flags
 	}
 	list := make([]string, 0, len(policy.Types()))
 	for _, t := range policy.Types() {
-		n, said := by[t]
-		if !said {
+		n, ok := byType[t]
+		if !ok {
 			n = flags.Of(t)
 		}
 		list = append(list, strconv.Itoa(n))

@@ -8,25 +8,25 @@ import (
 	"reveille/infra/state"
 )
 
-// confirmSleep answers a sweep that wants this host asleep: either nothing is open here, or work arrived. If nothing is
-// open, the host is then asleep: its runner still beats but starts nothing, until its machine is turned off or a beat
-// finds that the host is wanted awake.
+// confirmSleep responds to a sweep that wants this host asleep. If the host holds no model, it is asleep afterwards:
+// its runner still sends heartbeats but starts nothing, until its machine is turned off or a beat finds that the host
+// is wanted awake. If work arrived, the host stays awake.
 func (h *Host) confirmSleep(ctx context.Context) {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
 	if me == nil || me.State != policy.Draining || me.Fields["sleep_token"] == "" {
 		return
 	}
 	h.mu.Lock()
-	holds := h.draining || h.loading != nil || len(h.residents) > 0
+	hasWork := h.draining || h.loading != nil || len(h.residents) > 0
 	h.mu.Unlock()
-	if holds {
-		return // Redis does not know of it: the sweep takes its drain back
+	if hasWork {
+		return // Redis does not know that yet; the sweep will undo the drain
 	}
 	switch err := h.store.ConfirmSleep(ctx, h.cfg.Name, h.writableGeneration(), me.Fields["sleep_token"]); {
 	case err == nil:
 		h.log.Info("host goes to sleep")
 	case errors.Is(err, state.ErrWanted):
-		h.log.Info("work came, the host stays awake")
+		h.log.Info("work arrived, the host stays awake")
 	case errors.Is(err, state.ErrUnavailable), errors.Is(err, state.ErrGone):
 		return
 	default:
@@ -41,14 +41,14 @@ func (h *Host) isWaking() bool {
 	return me != nil && me.State == policy.Waking
 }
 
-// isAsleepOrWaking reports whether Redis holds the host asleep or about to be woken. Then nothing may begin before this runner
-// has registered again.
+// isAsleepOrWaking reports whether Redis has the host as asleep or about to be woken. Then nothing may start until this
+// runner has registered again.
 func isAsleepOrWaking(me *state.HostRecord) bool {
 	return me.State == policy.Asleep || me.State == policy.Waking
 }
 
-// detectAgainLocked looks for devices when a sleeping host wakes, because its machine may have changed. redisMu is
-// held.
+// detectAgainLocked detects the devices again when a sleeping host wakes, because its machine may have changed. redisMu
+// is held.
 func (h *Host) detectAgainLocked(ctx context.Context) {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
 	if h.cfg.Detect == nil || h.registered.IsZero() || me == nil || !isAsleepOrWaking(me) {

@@ -15,16 +15,16 @@ import (
 	"reveille/runner/plan"
 )
 
-// quarantine is how long a load that failed although the host was cleared for it does not clear the host again.
-const quarantine = 10 * time.Minute
+// quarantineTime is how long a load that failed on a cleared host must not clear the host again.
+const quarantineTime = 10 * time.Minute
 
 // loadSpec is a ticket's model and everything needed to load it.
 type loadSpec struct {
 	model     *catalog.Model // on the devices that its options select
 	catalog   *catalog.Catalog
 	recipe    *recipe.Recipe
-	options   recipe.Options // effective
-	digest    string         // of what is loaded, so that a changed entry does not inherit what was learned
+	options   recipe.Options // the effective ones
+	digest    string         // identifies what is loaded, so that a changed entry does not inherit what was learned
 	plan      plan.Plan
 	gpus      policy.GPUChoice // GPUs that it may use
 	gpuMemory policy.GPUMemory // what it takes of each GPU, once decided; nil: of all together
@@ -33,7 +33,7 @@ type loadSpec struct {
 	loadPin   *bool // the load's own pin setting, nil for none
 }
 
-// specFor reads a ticket: its model, recipe and effective options (request > saved > catalogue > run-time settings >
+// specFor resolves a ticket to its model, recipe and effective options (request > saved > catalog > run-time settings >
 // flags > recipe).
 func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	h.mu.Lock()
@@ -48,15 +48,15 @@ func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	pinned := false
 	m, ok := cat.Model(t.Model)
 	if ok {
-		pinned = h.pinnedLocked(m, loadPin)
+		pinned = h.isPinnedLocked(m, loadPin)
 	}
 	h.mu.Unlock()
 	if !ok {
-		return loadSpec{}, &Error{Code: rpc.CodeModelNotFound, Message: "model " + t.Model + " is not in the catalogue", Final: true, Cause: errUnknown}
+		return loadSpec{}, &Error{Code: rpc.CodeModelNotFound, Message: "model " + t.Model + " is not in the catalog", Final: true, Cause: errUnknown}
 	}
 	rc, ok := cat.Recipes[m.Recipe]
 	if !ok {
-		return loadSpec{}, &Error{Code: rpc.CodeModelLoadError, Message: "this runner has no recipe " + m.Recipe + "; name a file that has it with --recipes", Final: true, Cause: errUnknown}
+		return loadSpec{}, &Error{Code: rpc.CodeModelLoadError, Message: "this runner has no recipe " + m.Recipe + "; add it to the file of --recipes", Final: true, Cause: errUnknown}
 	}
 	from := h.sources(m, set)
 	from.Request = t.Options
@@ -80,8 +80,9 @@ func (h *Host) sources(m *catalog.Model, set settings) placement.Sources {
 }
 
 // planFor computes a load's plan, and which GPUs it may use. Its share of a device depends on the host's settings and
-// on the catalogue: the smallest budget of its devices, less what other models need, divided by the number of language
-// models that may be loaded at once. If single GPUs can be chosen, the plan is for the fewest that hold it.
+// on the catalog: the smallest budget of its devices, less what other models need, divided by the number of language
+// models that can be loaded at the same time. If single GPUs can be chosen, the plan uses the fewest that hold the
+// model.
 func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, policy.GPUChoice, error) {
 	var share plan.Share
 	var unknown []string
@@ -92,38 +93,38 @@ func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, policy.GPUChoice, e
 	}
 	h.mu.Lock()
 	hardware := h.hardware
-	left := h.availableLocked()
+	available := h.availableLocked()
 	h.mu.Unlock()
 	for d, budget := range hardware.Budget {
 		if e.model.Devices.Overlaps(d) && (share.Budget == 0 || budget < share.Budget) {
 			share.Budget = budget
 		}
-		if n := left.Budget[d]; e.model.Devices.Overlaps(d) && n < budget && (share.Left == 0 || n < share.Left) {
+		if n := available.Budget[d]; e.model.Devices.Overlaps(d) && n < budget && (share.Left == 0 || n < share.Left) {
 			share.Left = n
 		}
 	}
-	share.Total = hardware.Totals[e.model.Devices] // ambiguous for several devices
-	p, gpus, err := h.planOnGPUs(e, share, hardware, left.Cards)
+	share.Total = hardware.Totals[e.model.Devices] // unknown for several devices
+	p, gpus, err := h.planOnGPUs(e, share, hardware, available.Cards)
 	if err == nil && len(unknown) > 0 && share.Budget > 0 && e.model.Memory == 0 {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("the share of %s leaves no room for %s, whose size is not known before the weights are here: "+
-			"with a `memory:` of its own in the models file a model counts from the start", e.model.ID, strings.Join(unknown, ", ")))
+		p.Warnings = append(p.Warnings, fmt.Sprintf("the share of %s leaves no room for %s, whose size is unknown until its weights are on this host: "+
+			"set `memory:` in its models file entry to reserve room from the start", e.model.ID, strings.Join(unknown, ", ")))
 	}
 	return p, gpus, err
 }
 
-// planOnGPUs plans for the fewest GPUs whose budgets hold the load, and returns how many it needs at least. A load
-// whose need is unknown gets all GPUs unless its entry says otherwise. share is that of all GPUs together, and left what other
-// programs leave of each.
-func (h *Host) planOnGPUs(e loadSpec, share plan.Share, has Hardware, left policy.GPUMemory) (p plan.Plan, gpus policy.GPUChoice, err error) {
-	if has.Cards != nil {
-		gpus = placement.Load{Model: e.model, Options: e.options}.GPUs(e.recipe, has.Found.API())
+// planOnGPUs plans for the fewest GPUs whose budgets hold the load, and returns the minimum number that it needs. A
+// load whose need is unknown gets all GPUs unless its entry says otherwise. share is the share of all GPUs together,
+// and left the memory of each that other programs leave free.
+func (h *Host) planOnGPUs(e loadSpec, share plan.Share, hw Hardware, left policy.GPUMemory) (p plan.Plan, gpus policy.GPUChoice, err error) {
+	if hw.Cards != nil {
+		gpus = placement.Load{Model: e.model, Options: e.options}.GPUs(e.recipe, hw.Found.API())
 	}
 	wanted := e.model.Choice()
-	totals := has.Found.GPUTotals()
-	for n := range gpus.Counts(has.Cards) {
+	totals := hw.Found.GPUTotals()
+	for n := range gpus.Counts(hw.Cards) {
 		some := gpus
 		some.Min, some.Max = n, n
-		set, budget := some.Largest(has.Cards)
+		set, budget := some.Largest(hw.Cards)
 		part := share
 		part.Budget, part.Total, part.Left = min(budget, share.Budget), 0, 0
 		if _, room := some.Largest(left); room < budget {
@@ -132,8 +133,8 @@ func (h *Host) planOnGPUs(e loadSpec, share plan.Share, has Hardware, left polic
 		for _, card := range set {
 			part.Total += totals[card]
 		}
-		part.Paged = (share.Paged*n + len(has.Cards) - 1) / len(has.Cards) // the paged models on the same GPUs
-		if p, err = h.plan(e, n, part); err != nil {
+		part.Paged = (share.Paged*n + len(hw.Cards) - 1) / len(hw.Cards) // the paged models on the same GPUs
+		if p, err = h.planOn(e, n, part); err != nil {
 			return p, gpus, err
 		}
 		if p.Need == 0 && wanted == (policy.GPUChoice{}) {
@@ -150,15 +151,15 @@ func (h *Host) planOnGPUs(e loadSpec, share plan.Share, has Hardware, left polic
 	if p.Need > 0 { // too much for all of them
 		return p, gpus, nil
 	}
-	p, err = h.plan(e, 0, share)
+	p, err = h.planOn(e, 0, share)
 	if wanted != (policy.GPUChoice{}) && e.model.Devices.Has(policy.GPU) && gpus.Max == 0 {
-		p.Warnings = append(p.Warnings, "the choice of GPUs is not heeded: "+e.recipe.Name+" cannot be told of single GPUs on this host")
+		p.Warnings = append(p.Warnings, "the choice of GPUs is ignored: "+e.recipe.Name+" cannot use single GPUs of this host")
 	}
 	return p, gpus, err
 }
 
-// needsOfOthers returns the memory needs of the models of other types that may be loaded together with e, each planned as its
-// own load would be, and the models whose need is unknown, which count as 0.
+// needsOfOthers returns the memory needs of the models of other types that can be loaded together with e, each planned
+// as for its own load, and the models whose need is unknown, which count as 0.
 func (h *Host) needsOfOthers(e loadSpec, set settings) (needs map[policy.Type][]int64, unknown []string) {
 	needs = map[policy.Type][]int64{}
 	for _, m := range e.catalog.Models {
@@ -203,17 +204,17 @@ func (h *Host) pagedOthers(m *catalog.Model) (loaded int) {
 	return loaded
 }
 
-// requestedPin returns a load's pin setting, or nil.
+// requestedPin returns a load's pin setting, nil for none.
 func requestedPin(t state.TicketRecord) *bool {
-	v, asked := t.Fields["pinned"]
-	if !asked {
+	v, ok := t.Fields["pinned"]
+	if !ok {
 		return nil
 	}
 	return new(v == "1")
 }
 
-// learn records a load's memory use on this host, so that gateways know it when they place the model next. It returns the
-// host's fields to write. If the catalogue gives the size, there is nothing to learn.
+// learn records a load's memory use on this host, for gateways that place the model next. It returns the fields of the
+// host's record to write. If the catalog gives the size, there is nothing to learn.
 func (h *Host) learn(e loadSpec, device policy.Devices) map[string]string {
 	if e.memory <= 0 || e.model.Memory > 0 {
 		return nil
@@ -229,16 +230,16 @@ func (h *Host) learn(e loadSpec, device policy.Devices) map[string]string {
 	return map[string]string{field: n.String()}
 }
 
-// learnedLocked returns what was learned about models that are still in the catalogue.
+// learnedLocked returns what was learned about models that are still in the catalog.
 func (h *Host) learnedLocked() map[string]string {
 	maps.DeleteFunc(h.learned, func(field, _ string) bool {
-		_, there := h.catalog.Model(strings.TrimPrefix(field, placement.NeedField))
-		return !there
+		_, ok := h.catalog.Model(strings.TrimPrefix(field, placement.NeedField))
+		return !ok
 	})
 	return maps.Clone(h.learned)
 }
 
-// newResident makes the resident that takes the new model's slot.
+// newResident returns the resident that takes the new model's slot.
 func (e loadSpec) newResident(ticket string) *resident {
 	return &resident{
 		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.memory, gpuMemory: e.gpuMemory, catalog: e.catalog, gone: make(chan struct{}),
@@ -246,8 +247,8 @@ func (e loadSpec) newResident(ticket string) *resident {
 	}
 }
 
-// quarantined reports whether a load failed after the host was cleared for it, a short while ago.
-func (h *Host) quarantined(e loadSpec) bool {
+// isQuarantined reports whether a load failed on a cleared host a short while ago.
+func (h *Host) isQuarantined(e loadSpec) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return time.Now().Before(h.quarantine[e.digest])

@@ -29,7 +29,7 @@ func (p *planner) Plan(m *catalog.Model, _ *recipe.Recipe, o recipe.Options, s p
 	return plan.Plan{Need: p.need[m.ID]}, nil
 }
 
-// planning returns a host with a catalogue that only makes plans.
+// planning returns a host with a catalog that only makes plans.
 func planning(t *testing.T, cfg Config, text string) (*Host, *planner) {
 	t.Helper()
 	c, _, err := catalog.Parse("models.yaml", []byte(text))
@@ -48,7 +48,7 @@ func planning(t *testing.T, cfg Config, text string) (*Host, *planner) {
 }
 
 // A plan is for the fewest GPUs that hold it, and its share is the share of those.
-func TestPlansForGPUs(t *testing.T) {
+func TestPlanUsesTheFewestGPUs(t *testing.T) {
 	const models = `
 models:
   l: {type: llm, recipe: llamacpp, checkpoint: "hf://o/r/a.gguf"}
@@ -91,8 +91,8 @@ models:
 	}
 	has.Cards = nil
 	h, _ := planning(t, Config{Limits: policy.Uniform(4), Hardware: has}, models)
-	if e := entryOf(t, h, "pinned"); len(e.plan.Warnings) != 1 || !strings.Contains(e.plan.Warnings[0], "not heeded") || e.gpus != (policy.GPUChoice{}) {
-		t.Errorf("a choice that cannot be told: %q, %+v", e.plan.Warnings, e.gpus)
+	if e := entryOf(t, h, "pinned"); len(e.plan.Warnings) != 1 || !strings.Contains(e.plan.Warnings[0], "is ignored") || e.gpus != (policy.GPUChoice{}) {
+		t.Errorf("a choice that the engine cannot use: %q, %+v", e.plan.Warnings, e.gpus)
 	}
 }
 
@@ -105,7 +105,7 @@ func entryOf(t *testing.T, h *Host, model string) loadSpec {
 	return e
 }
 
-const neighbours = `
+const neighbors = `
 models:
   a: {type: llm, recipe: llamacpp, device: cpu, checkpoint: "hf://o/r/a.gguf"}
   e: {type: embedding, recipe: llamacpp, device: cpu, checkpoint: "hf://o/r/e.gguf", options: {n_ubatch: 1024}}
@@ -113,7 +113,7 @@ models:
   g: {type: embedding, recipe: llamacpp, device: gpu, checkpoint: "hf://o/r/g.gguf"}
 `
 
-// contextPlanner plans an automatic context of a byte a token for what the share leaves beside 40 bytes of weights.
+// contextPlanner plans an automatic context of a byte a token for what the share leaves besides 40 bytes of weights.
 type contextPlanner struct{ Engines }
 
 func (contextPlanner) Plan(_ *catalog.Model, _ *recipe.Recipe, o recipe.Options, s plan.Share) (plan.Plan, error) {
@@ -128,14 +128,14 @@ func (contextPlanner) Plan(_ *catalog.Model, _ *recipe.Recipe, o recipe.Options,
 
 // A need above the budget makes an automatic context smaller. A configured one is refused only for a while after its
 // engine ran out of memory.
-func TestNeedsAboveTheBudget(t *testing.T) {
+func TestNeedAboveTheBudgetShrinksTheContext(t *testing.T) {
 	h, _ := planning(t, Config{Limits: policy.Uniform(1), Hardware: Hardware{Budget: map[policy.Devices]int64{policy.CPU: 100}}}, `
 models:
   auto: {type: llm, recipe: llamacpp, device: cpu, checkpoint: "hf://o/r/a.gguf"}
   set: {type: llm, recipe: llamacpp, device: cpu, checkpoint: "hf://o/r/a.gguf", options: {ctx_size: 50}}
 `)
 	h.cfg.Engines = contextPlanner{}
-	know := func(tokens string, n measuredNeed) { h.putNeed(needKey(tokens, policy.CPU, 0), n) }
+	know := func(tokens string, n measuredNeed) { h.setNeed(needKey(tokens, policy.CPU, 0), n) }
 	check := func(what, model string, context int, need int64, ruled string) {
 		t.Helper()
 		if p := entryOf(t, h, model).plan; p.Context != context || p.Need != need || p.Ruled != ruled {
@@ -158,32 +158,32 @@ models:
 }
 
 // A share uses the limits in force, those set at run time included.
-func TestShareHeedsRuntimeLimits(t *testing.T) {
-	h, p := planning(t, Config{Limits: policy.Uniform(1), Hardware: Hardware{Budget: map[policy.Devices]int64{policy.CPU: 1000}}}, neighbours)
+func TestShareFollowsRuntimeLimits(t *testing.T) {
+	h, p := planning(t, Config{Limits: policy.Uniform(1), Hardware: Hardware{Budget: map[policy.Devices]int64{policy.CPU: 1000}}}, neighbors)
 	h.settings.limits = policy.Uniform(4)
 	if entryOf(t, h, "a"); p.shares["a"].Paged != 4 {
 		t.Errorf("%+v", p.shares["a"])
 	}
 }
 
-// The models beside a language model are planned with the options that their own loads would use.
-func TestNeighboursArePlannedAsTheyLoad(t *testing.T) {
-	h, p := planning(t, Config{Limits: policy.Uniform(1), Options: recipe.Options{"n_batch": int64(4096)}}, neighbours)
+// The models that share a device with a language model are planned with the options that their own loads would use.
+func TestOtherModelsArePlannedWithTheirOptions(t *testing.T) {
+	h, p := planning(t, Config{Limits: policy.Uniform(1), Options: recipe.Options{"n_batch": int64(4096)}}, neighbors)
 	h.settings.runtime = map[string]string{"ctx_size": "9000"}
 	h.settings.saved = map[string]string{"e": `{"n_parallel":3}`}
 	entryOf(t, h, "a")
 	beside := p.options["e"]
 	if own := entryOf(t, h, "e").options; !reflect.DeepEqual(beside, own) || own["n_batch"] != int64(4096) || own["ctx_size"] != int64(9000) {
 		text, _ := json.Marshal([]recipe.Options{beside, own})
-		t.Errorf("beside another and by itself: %s", text)
+		t.Errorf("with another and alone: %s", text)
 	}
 }
 
-// A share counts the known needs of neighbours on its devices, and the plan names the neighbours whose need is unknown.
-func TestNeighboursOfUnknownSize(t *testing.T) {
+// A share counts the known needs of neighbors on its devices, and the plan names the neighbors whose need is unknown.
+func TestPlanNamesModelsOfUnknownSize(t *testing.T) {
 	h, p := planning(t, Config{
 		Limits: policy.Uniform(1), Hardware: Hardware{Budget: map[policy.Devices]int64{policy.CPU: 1000}, Totals: map[policy.Devices]int64{policy.CPU: 1250}},
-	}, neighbours)
+	}, neighbors)
 	for _, size := range []int64{0, 50} {
 		p.need["e"] = size
 		e := entryOf(t, h, "a")

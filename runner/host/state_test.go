@@ -13,7 +13,7 @@ import (
 )
 
 // Redis is emptied in the middle of a load: engines stay, the load ends, and everything is registered again.
-func TestEmptiedRedis(t *testing.T) {
+func TestHostRegistersAgainAfterRedisIsEmptied(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {
 		b := startOn(t, addr)
 		b.ready(b.load("a"))
@@ -21,7 +21,7 @@ func TestEmptiedRedis(t *testing.T) {
 		gate := make(chan struct{})
 		b.engines.gates["e"] = gate
 		b.load("e")
-		b.until("e loads", func() bool { return b.engines.starts("e") == 1 }) // its load is begun in Redis
+		b.until("e loads", func() bool { return b.engines.starts("e") == 1 }) // its load has started in Redis
 		before := b.host.View().Generation
 		b.must(b.rdb.FlushAll(t.Context()).Err())
 		b.until("registered with what it holds", func() bool {
@@ -41,7 +41,7 @@ func TestEmptiedRedis(t *testing.T) {
 
 // Redis is unavailable while a load ends: the outcome is reported once it is back, and the model is reserved until
 // then.
-func TestRedisAwayAtTheEndOfALoad(t *testing.T) {
+func TestOutcomeIsReportedWhenRedisIsBack(t *testing.T) {
 	redis := testenv.Redis(t)
 	flaky := testenv.NewFlaky(t, redis)
 	b := startOn(t, redis, func(c *host.Config) {
@@ -74,7 +74,7 @@ func TestRedisAwayAtTheEndOfALoad(t *testing.T) {
 	b.ready(other)
 }
 
-func TestReplaced(t *testing.T) {
+func TestReplacedHostStops(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
 	b.busy("a") // will be cut
@@ -98,7 +98,7 @@ func TestReplaced(t *testing.T) {
 }
 
 // A failover that lost the registration looks like a fence at first, but is not.
-func TestOlderStateIsNoFence(t *testing.T) {
+func TestRestoredOlderStateDoesNotReplaceTheHost(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
 	pid := b.engines.of("a").pid
@@ -109,7 +109,7 @@ func TestOlderStateIsNoFence(t *testing.T) {
 }
 
 // A failover lost the end of a ticket: the host reports it again, so the ticket does not stay in progress for ever.
-func TestLostOutcomeIsToldAgain(t *testing.T) {
+func TestLostOutcomeIsReportedAgain(t *testing.T) {
 	b := start(t)
 	ticket := b.load("a")
 	b.ready(ticket)
@@ -128,7 +128,7 @@ func TestLostOutcomeIsToldAgain(t *testing.T) {
 	}
 }
 
-func TestShutdown(t *testing.T) {
+func TestShutdownDrains(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Minute })
 	b.ready(b.load("a"))
 	b.ready(b.load("e"))
@@ -165,7 +165,7 @@ func TestShutdown(t *testing.T) {
 	b.ready(queued) // its successor carries out what was queued
 }
 
-func TestShutdownInALoad(t *testing.T) {
+func TestShutdownEndsALoad(t *testing.T) {
 	b := start(t)
 	b.engines.gates["a"] = make(chan struct{})
 	ticket := b.load("a")
@@ -181,7 +181,7 @@ func TestShutdownInALoad(t *testing.T) {
 	b.ready(ticket)
 }
 
-func TestCatalogueChange(t *testing.T) {
+func TestChangedCatalogRetiresModels(t *testing.T) {
 	b := start(t)
 	for _, m := range []string{"a", "e", "i"} {
 		b.ready(b.load(m))
@@ -211,11 +211,11 @@ func TestCatalogueChange(t *testing.T) {
 	}
 	_, err := b.store.PutCatalog(t.Context(), "feedfeedfeedfeed", []byte(`{"version":"no"}`), nil)
 	b.must(err)
-	b.ready(b.load("b")) // a catalogue that cannot be parsed changes nothing
+	b.ready(b.load("b")) // a catalog that cannot be parsed changes nothing
 }
 
 // A gateway asks for new models of its models file a moment before it has published the file.
-func TestTicketBeforeItsCatalogue(t *testing.T) {
+func TestTicketWaitsForItsCatalog(t *testing.T) {
 	b := start(t)
 	early := b.load("new")
 	time.Sleep(100 * time.Millisecond) // the runner must have seen the ticket by then, or the test shows nothing
@@ -223,8 +223,9 @@ func TestTicketBeforeItsCatalogue(t *testing.T) {
 	b.ready(early)
 }
 
-// TestForeignAddress: a host whose record is given another address, such as an earlier one of its own, registers again.
-func TestForeignAddress(t *testing.T) {
+// TestForeignAddressIsCorrected: a host whose record is given another address, such as its own earlier one, registers
+// again.
+func TestForeignAddressIsCorrected(t *testing.T) {
 	b := start(t)
 	was := b.host.View().Generation
 	b.must(b.rdb.HSet(t.Context(), "rv:{main}:host:h", "addr", "127.0.0.1:2").Err())
@@ -236,7 +237,7 @@ func TestForeignAddress(t *testing.T) {
 }
 
 // A failover lost a record written a moment before: the host does not wait for its next look at everything.
-func TestLostRecordIsToldAgain(t *testing.T) {
+func TestLostRecordIsWrittenAgain(t *testing.T) {
 	b := start(t)
 	ctx := t.Context()
 	before, err := b.rdb.HGetAll(ctx, "rv:{main}:host:h").Result()

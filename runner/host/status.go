@@ -6,19 +6,19 @@ import (
 	"reveille/infra/policy"
 )
 
-// status is where a resident is in its life. Host.mu guards it; only resident.to changes it.
+// status is a stage in a resident's life. Host.mu guards it; only resident.setStatus changes it.
 type status int
 
 const (
-	starting status = iota // its engine starts
+	starting status = iota // its engine is starting
 	serving                // takes requests
 	closed                 // takes only requests that it is reserved for: a load waits for its slot
-	claimed                // the same; the load in progress has its slot, and alone opens it again
+	claimed                // the same, but only the load in progress, which has claimed its slot, can reopen it
 	draining               // the same; it is unloaded when its open requests have ended
 	stopping               // takes no request: its engine is being stopped, or dead
 )
 
-// transitions are what may follow a status.
+// transitions lists the statuses that may follow each status.
 var transitions = map[status][]status{
 	starting: {serving, stopping},
 	serving:  {closed, claimed, draining, stopping},
@@ -27,8 +27,8 @@ var transitions = map[status][]status{
 	draining: {stopping},
 }
 
-// to changes the status and has the record written, or changes nothing where that status may not follow.
-func (r *resident) to(next status) {
+// setStatus changes the status and marks the record for writing. It does nothing if that transition is not allowed.
+func (r *resident) setStatus(next status) {
 	if slices.Contains(transitions[r.status], next) {
 		r.status, r.dirty = next, true
 	}

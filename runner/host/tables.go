@@ -16,11 +16,11 @@ import (
 type settings struct {
 	saved, pins, runtime map[string]string
 	limits               policy.Limits // the flags', overridden at run time
-	read                 uint64        // the change after which they were read
+	read                 uint64        // the value of settingsChange when they were read
 }
 
-// refreshSettings reads the run-time tables after an event made them stale. If that fails, loads wait for Redis like everything
-// else, and the previous tables stay in force.
+// refreshSettings reads the run-time tables after an event has made them stale. If that fails, loads wait for Redis,
+// and the previous tables stay in force.
 func (h *Host) refreshSettings(ctx context.Context) error {
 	h.mu.Lock()
 	change := h.settingsChange
@@ -45,20 +45,20 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 		return err
 	}
 	h.mu.Lock()
-	was := h.settings.limits
+	previous := h.settings.limits
 	maps.DeleteFunc(h.crashedPins, func(model string, _ *bool) bool { return h.settings.pins[model] != pins[model] })
 	for _, r := range h.residents {
-		if h.settings.pins[r.id] != pins[r.id] { // the call is newer than the load
+		if h.settings.pins[r.id] != pins[r.id] { // the management call is newer than the load
 			r.dirty, r.loadPin = r.dirty || r.loadPin != nil, nil
 		}
 	}
 	h.settings = settings{saved: saved, pins: pins, runtime: runtime, limits: runtimeLimits(h.cfg.Limits, runtime), read: change}
 	for _, r := range h.residents {
-		if p := h.pinnedLocked(r.model, r.loadPin); p != r.pinned && !r.retired() {
+		if p := h.isPinnedLocked(r.model, r.loadPin); p != r.pinned && !r.isRetired() {
 			r.pinned, r.dirty = p, true
 		}
 	}
-	changed := h.settings.limits != was
+	changed := h.settings.limits != previous
 	if changed {
 		clear(h.learned) // a model's share of a device depends on them
 	}
@@ -69,9 +69,9 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 	return nil
 }
 
-// pinnedLocked reports whether a model is pinned by its load's own setting, else by a management call, else by the
-// catalogue.
-func (h *Host) pinnedLocked(m *catalog.Model, load *bool) bool {
+// isPinnedLocked reports whether a model is pinned by its load's own setting, else by a management call, else by the
+// catalog.
+func (h *Host) isPinnedLocked(m *catalog.Model, load *bool) bool {
 	if load != nil {
 		return *load
 	}
@@ -81,8 +81,8 @@ func (h *Host) pinnedLocked(m *catalog.Model, load *bool) bool {
 	return m.Pin
 }
 
-// refreshCatalog reads the published catalogue if its version has changed. It skips one that it cannot parse or that
-// is not signed. Models whose entry needs no other engine get their new entry.
+// refreshCatalog reads the published catalog if its version has changed. It skips a catalog that is invalid or not
+// signed.
 func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 	h.mu.Lock()
 	same := version == "" || version == h.catalog.Version || version == h.refusedCatalog ||
@@ -93,7 +93,7 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 	}
 	published, raw, err := h.store.Catalog(ctx)
 	if errors.Is(err, state.ErrUnsigned) {
-		h.log.Error("catalogue is refused; keeping the previous one", "version", version, "error", err)
+		h.log.Error("catalog refused, keeping the previous one", "version", version, "error", err)
 		h.mu.Lock()
 		h.refusedCatalog = version
 		h.mu.Unlock()
@@ -110,27 +110,27 @@ func (h *Host) refreshCatalog(ctx context.Context, version string) error {
 		return nil
 	}
 	next, err := catalog.Unmarshal(raw)
-	own, err2 := h.cfg.Recipes()
+	recipes, recipesErr := h.cfg.Recipes()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err2 != nil {
-		h.log.Error("recipes are invalid; keeping the previous ones", "error", err2)
-		own = h.catalog.Recipes
+	if recipesErr != nil {
+		h.log.Error("recipes are invalid, keeping the previous ones", "error", recipesErr)
+		recipes = h.catalog.Recipes
 	}
 	if err != nil {
 		h.refusedCatalog = published
-		h.log.Error("catalogue is invalid; keeping the previous one", "version", published, "error", err)
+		h.log.Error("catalog is invalid, keeping the previous one", "version", published, "error", err)
 		return nil
 	}
-	next.Recipes = own // commands never come from Redis
+	next.Recipes = recipes // commands never come from Redis
 	h.catalog, h.refusedCatalog = next, ""
-	h.log.Info("catalogue read", "version", next.Version, "models", len(next.Models))
+	h.log.Info("catalog read", "version", next.Version, "models", len(next.Models))
 	return nil
 }
 
-// retireOutdated retires models whose entry is gone or changed in a way that needs another engine. The others get
-// their new entry. It checks a loading model once it is loaded and has served its waiters. It also retires models whose
-// conversations are forgotten.
+// retireOutdated retires models whose entry is gone or changed in a way that needs another engine. The others get their
+// new entry. A loading model is checked once it is loaded and has served its waiters. Models whose conversations must
+// be forgotten are retired as well.
 func (h *Host) retireOutdated(ctx context.Context) {
 	h.mu.Lock()
 	current := h.catalog
@@ -138,7 +138,7 @@ func (h *Host) retireOutdated(ctx context.Context) {
 	for _, r := range h.residents {
 		switch {
 		case !r.isLoaded():
-		case r.forget:
+		case r.forgetting:
 			clear(r.reservations)
 			forgotten = append(forgotten, r)
 		case r.checked != current && len(r.reservations) == 0:
@@ -150,15 +150,15 @@ func (h *Host) retireOutdated(ctx context.Context) {
 		h.retire(ctx, r, "conversations forgotten")
 	}
 	for _, r := range compare {
-		if catalog.Outdated(r.catalog, current, r.id) { // slow, so without the lock; only the loop, which calls this, changes the catalogue
-			h.retire(ctx, r, "catalogue entry changed")
+		if catalog.Outdated(r.catalog, current, r.id) { // slow, so without the lock; only the loop, which calls this, changes the catalog
+			h.retire(ctx, r, "catalog entry changed")
 			continue
 		}
 		h.mu.Lock()
 		if r.isLoaded() {
 			r.checked = current
 			m, _ := current.Model(r.id)
-			r.model, r.pinned, r.dirty = placement.On(m, r.recipe, r.options), h.pinnedLocked(m, r.loadPin), true
+			r.model, r.pinned, r.dirty = placement.On(m, r.recipe, r.options), h.isPinnedLocked(m, r.loadPin), true
 		}
 		h.mu.Unlock()
 	}

@@ -12,10 +12,10 @@ import (
 	"reveille/infra/state"
 )
 
-// errorEventGrace is how long cut requests may take to send their error event before their engine is stopped.
+// errorEventGrace is the time for cut requests to send their error event before their engine is stopped.
 const errorEventGrace = 2 * time.Second
 
-// drainTimeout returns how long the open requests of a model being unloaded may run.
+// drainTimeout returns the time left to the open requests of a model being unloaded.
 func (h *Host) drainTimeout(force bool) time.Duration {
 	if force {
 		return 0
@@ -23,13 +23,13 @@ func (h *Host) drainTimeout(force bool) time.Duration {
 	return h.cfg.DrainTimeout
 }
 
-// answerUnload handles an unload ticket. It refuses the ticket at once when there is nothing to unload, leaves it in
-// the queue while the model is loading, and otherwise carries it out without waiting for the queue. Retired copies of the model are
-// unloaded too, unless the ticket is for an idle model.
-func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
+// handleUnload handles an unload ticket. It refuses the ticket if there is nothing to unload, leaves it in the queue
+// while the model is loading, and otherwise starts the unload without waiting for the queue. Retired copies of the
+// model are unloaded too, unless the ticket is for an idle model.
+func (h *Host) handleUnload(ctx context.Context, t state.TicketRecord) {
 	copies := h.copies(t.Model)
 	if t.Fields["only_idle_ms"] != "" {
-		copies = slices.DeleteFunc(copies, (*resident).retired) // only this goroutine retires
+		copies = slices.DeleteFunc(copies, (*resident).isRetired) // only this goroutine retires
 	}
 	switch {
 	case len(copies) == 0:
@@ -37,10 +37,10 @@ func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
 	case h.isStarting(t.Model):
 	default:
 		h.markInProgress(t.ID)
-		switch err := h.begin(ctx, t.ID, state.NPUSeat{}); {
+		switch err := h.beginTicket(ctx, t.ID, state.NPUSeat{}); {
 		case err == nil:
 			h.startUnload(ctx, &t, h.drainTimeout(t.Force), copies...)
-		case endedTicket(err):
+		case isTicketGone(err):
 			h.endInProgress(t.ID)
 		default:
 			h.unmarkInProgress(t.ID)
@@ -48,10 +48,10 @@ func (h *Host) answerUnload(ctx context.Context, t state.TicketRecord) {
 	}
 }
 
-// startUnload unloads copies of models without waiting for the queue: open requests may finish, for at most limit, and are then cut.
-// t, if not nil, gets the outcome once all copies are gone. A ticket with only_idle_ms unloads only a model that has
-// been idle that long. None of the copies may be loading. Several calls may unload one copy at once: the shortest limit
-// counts.
+// startUnload unloads copies of models in the background: their open requests can finish within limit and are then cut.
+// The ticket t, if not nil, gets the outcome once all copies are gone. A ticket with only_idle_ms unloads only a model
+// that has been idle that long. None of the copies may be loading. Several calls can unload one copy at the same time:
+// the shortest limit counts.
 func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit time.Duration, copies ...*resident) {
 	h.mu.Lock()
 	busy := func(r *resident) bool { return t != nil && r.isLoaded() && !r.idleFor(t.Fields["only_idle_ms"]) }
@@ -61,7 +61,7 @@ func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit tim
 		return
 	}
 	for _, r := range copies {
-		r.to(draining)
+		r.setStatus(draining)
 	}
 	h.mu.Unlock()
 	h.publishDirty(ctx)
@@ -88,9 +88,9 @@ func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit tim
 	})
 }
 
-// UnloadSuspect unloads an engine that can no longer be trusted. The next request for its model loads it again. UnloadSuspect
-// ignores an engine that is no longer the model's or is already being stopped. It returns when the model takes no new
-// request, and does not wait for the unload.
+// UnloadSuspect unloads a model whose engine can no longer be trusted. The next request for the model loads it again.
+// UnloadSuspect ignores an engine that is no longer the model's or is already being stopped. It returns when the model
+// takes no new requests, and does not wait for the unload.
 func (h *Host) UnloadSuspect(model string, e Engine, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -98,9 +98,9 @@ func (h *Host) UnloadSuspect(model string, e Engine, reason string) {
 	if h.draining || r == nil || r.engine != e || !r.isLoaded() {
 		return
 	}
-	r.to(draining)
-	r.reason = reason
-	h.work.Go(func() { h.startUnload(context.Background(), nil, h.cfg.DrainTimeout, r) }) // not draining: the shutdown does not wait yet
+	r.setStatus(draining)
+	r.stopReason = reason
+	h.work.Go(func() { h.startUnload(context.Background(), nil, h.cfg.DrainTimeout, r) }) // the host is not draining, so the shutdown does not wait for work yet
 }
 
 // idleFor reports whether the model has been idle for ms milliseconds; "" sets no condition.
@@ -109,31 +109,31 @@ func (r *resident) idleFor(ms string) bool {
 		return true
 	}
 	n, err := strconv.ParseInt(ms, 10, 64)
-	return err == nil && !r.busy() && !r.pinned && time.Since(r.used) >= time.Duration(n)*time.Millisecond
+	return err == nil && !r.isBusy() && !r.pinned && time.Since(r.used) >= time.Duration(n)*time.Millisecond
 }
 
 // unload waits for the open requests of a closed model and stops it.
 func (h *Host) unload(ctx context.Context, r *resident, limit time.Duration) error {
-	limited, cancel := h.interruptLimit(ctx, limit)
+	limited, cancel := h.drainContext(ctx, limit)
 	err := h.awaitIdle(limited, r)
 	cancel()
 	if err != nil {
-		h.log.Warn("open requests are cut", "model", r.id, "limit", limit, "reason", err)
+		h.log.Warn("cutting open requests", "model", r.id, "limit", limit, "reason", err)
 		h.cutAll(r, err)
 		wait, cancel := context.WithTimeout(ctx, errorEventGrace)
-		_ = h.awaitIdle(wait, r) // requests that notice write their last event; the rest die with the engine
+		_ = h.awaitIdle(wait, r) // requests that notice send their error event; the others end with the engine
 		cancel()
 	}
 	return h.stop(ctx, r, "unloaded", false)
 }
 
-// stop ends the engine of a closed model that is not busy, and returns when its slot is free. An engine that cannot be
-// ended keeps its slot.
+// stop stops the engine of a closed model that is not busy, and returns when its slot is free. An engine that does not
+// end keeps its slot.
 func (h *Host) stop(ctx context.Context, r *resident, reason string, eviction bool) error {
 	h.mu.Lock()
-	r.to(stopping)
-	if r.reason == "" {
-		r.reason, r.eviction = reason, eviction
+	r.setStatus(stopping)
+	if r.stopReason == "" {
+		r.stopReason, r.evicted = reason, eviction
 	}
 	h.mu.Unlock()
 	h.measure(r)
@@ -141,31 +141,31 @@ func (h *Host) stop(ctx context.Context, r *resident, reason string, eviction bo
 		return err
 	}
 	select {
-	case <-r.gone: // its watch also saw the end
+	case <-r.gone: // the engine's watch frees the slot
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// watch frees the slot of an engine that has ended, whatever ended it.
+// watch waits until an engine ends, for whatever reason, and frees its slot.
 func (h *Host) watch(ctx context.Context, r *resident, e Engine) {
 	select {
 	case <-e.Done():
-	case <-h.givenUp.Done(): // the runner ends; an engine that does not end is left alone
+	case <-h.watchCtx.Done(): // the runner exits and leaves an engine that does not end behind
 		return
 	}
 	h.mu.Lock()
-	crashed := r.reason == ""
+	crashed := r.stopReason == ""
 	if crashed {
-		r.reason = "engine died"
+		r.stopReason = "engine died"
 		h.stats.Crashes++
 		if r.loadPin != nil {
 			h.crashedPins[r.id] = r.loadPin
 		}
 	}
-	r.to(stopping)
-	clear(r.reservations) // it serves nobody any more; its waiters request another load
+	r.setStatus(stopping)
+	clear(r.reservations) // its waiters request another load
 	h.notifyIdleLocked(r)
 	p := r.plan
 	h.mu.Unlock()
@@ -181,7 +181,7 @@ func (h *Host) freeSlot(ctx context.Context, r *resident) {
 	h.redisMu.Lock()
 	h.mu.Lock()
 	delete(h.residents, r.key)
-	reason, eviction := r.reason, r.eviction
+	reason, eviction := r.stopReason, r.evicted
 	if eviction {
 		h.stats.Evictions++
 	}

@@ -8,7 +8,7 @@ import (
 	"reveille/runner/host"
 )
 
-func TestUnloadLetsRequestsEnd(t *testing.T) {
+func TestUnloadLetsRequestsFinish(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Minute })
 	b.ready(b.load("a"))
 	leave := b.busy("a")
@@ -26,13 +26,13 @@ func TestUnloadLetsRequestsEnd(t *testing.T) {
 }
 
 // A retired engine takes no new request, ends when its open ones are done, and makes room for another engine of its
-// model, at once if one is requested meanwhile.
-func TestUnloadSuspect(t *testing.T) {
+// model, immediately if one is requested meanwhile.
+func TestUnloadSuspectUnloadsTheModelOnce(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Minute })
 	b.ready(b.load("a"))
 	leave, old := b.busy("a"), b.host.EngineOf("a")
 	for range 2 {
-		b.host.UnloadSuspect("a", old, "talks nonsense")
+		b.host.UnloadSuspect("a", old, "invalid responses")
 		if _, refused := b.enter("a", ""); refused != rpc.RefusedNotLoaded {
 			t.Errorf("retired model: %q", refused)
 		}
@@ -45,16 +45,16 @@ func TestUnloadSuspect(t *testing.T) {
 	leave()
 	b.ready(waiting)
 	b.holds("a")
-	b.host.UnloadSuspect("a", old, "talks nonsense") // the slot is another engine's now
-	b.host.UnloadSuspect("b", old, "talks nonsense")
+	b.host.UnloadSuspect("a", old, "invalid responses") // the slot is another engine's now
+	b.host.UnloadSuspect("b", old, "invalid responses")
 	b.busy("a")()
 	if n := b.engines.starts("a"); n != 2 {
 		t.Errorf("%d starts, want 2", n)
 	}
 }
 
-func TestUnloadCutsRequests(t *testing.T) {
-	for name, fields := range map[string][]string{"at the end of its time": nil, "at once by force": {"force", "1"}} {
+func TestUnloadCutsRequestsAfterItsTimeout(t *testing.T) {
+	for name, fields := range map[string][]string{"at the end of its time": nil, "immediately by force": {"force", "1"}} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, func(c *host.Config) {
 				if c.DrainTimeout = 50 * time.Millisecond; fields != nil {
@@ -72,7 +72,7 @@ func TestUnloadCutsRequests(t *testing.T) {
 }
 
 // Force cuts the requests that an earlier unload lets finish.
-func TestForceOvertakesADrain(t *testing.T) {
+func TestForcedUnloadShortensADrain(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Minute })
 	b.ready(b.load("a"))
 	b.busy("a")
@@ -85,7 +85,7 @@ func TestForceOvertakesADrain(t *testing.T) {
 	}
 }
 
-func TestUnloadOfIdleModelsOnly(t *testing.T) {
+func TestUnloadSparesBusyModels(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
 	leave := b.busy("a")
@@ -115,7 +115,7 @@ func TestUnloadWaitsForALoad(t *testing.T) {
 }
 
 // A load's victim that is itself unloaded is gone exactly once and delays nobody, whatever becomes of the load.
-func TestUnloadOfAVictim(t *testing.T) {
+func TestVictimCanBeUnloaded(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
 	leave := b.busy("a")
@@ -129,7 +129,7 @@ func TestUnloadOfAVictim(t *testing.T) {
 }
 
 // An engine that cannot be ended keeps its slot, fails what needs it, and frees the slot when it ends after all.
-func TestStuckEngine(t *testing.T) {
+func TestStuckEngineKeepsItsSlot(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
 	a := b.engines.of("a")
@@ -164,7 +164,7 @@ func TestCrashFreesTheSlot(t *testing.T) {
 	}
 }
 
-func TestCrashWhileDraining(t *testing.T) {
+func TestCrashDuringADrainFreesTheSlot(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.DrainTimeout = time.Minute })
 	b.ready(b.load("a"))
 	leave := b.busy("a")

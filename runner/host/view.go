@@ -55,7 +55,7 @@ func (h *Host) View() View {
 	}
 	for _, r := range h.residents {
 		m := ModelView{
-			ID: r.id, Type: string(r.model.Type), State: r.modelState(), Closed: r.status > serving, Retired: r.retired(), Pinned: r.pinned, InFlight: len(r.open), Reserved: len(r.reservations),
+			ID: r.id, Type: string(r.model.Type), State: r.modelState(), Closed: r.status > serving, Retired: r.isRetired(), Pinned: r.pinned, InFlight: len(r.open), Reserved: len(r.reservations),
 			Used: r.used, Memory: r.memory, GPUMemory: r.gpuMemory, Plan: r.plan,
 		}
 		if r.engine != nil {

@@ -135,7 +135,7 @@ func (x *exchange) finish(err error) {
 
 // infer admits a request to the model's engine and relays the answer.
 func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
-	gateway, ok := s.authorised(ctx, model)
+	gateway, ok := s.authorized(ctx, model)
 	if !ok {
 		return
 	}
@@ -221,9 +221,9 @@ func (x *exchange) acquire() *reply {
 	s := x.s
 	var refused string
 	if len(x.field(rpc.HeaderRead)) > 0 {
-		x.ref, refused = s.cfg.Host.AcquireRead(x.model, x.cancel)
+		x.ref, refused = s.cfg.Host.AcquireModelRead(x.model, x.cancel)
 	} else {
-		x.ref, refused = s.cfg.Host.Acquire(x.model, string(x.field(rpc.HeaderTicket)), x.gateway, waiters(x.field(rpc.HeaderWaiters)), x.cancel)
+		x.ref, refused = s.cfg.Host.AcquireModel(x.model, string(x.field(rpc.HeaderTicket)), x.gateway, waiters(x.field(rpc.HeaderWaiters)), x.cancel)
 	}
 	if refused != "" {
 		s.m.refused.Inc()

@@ -16,7 +16,7 @@ import (
 
 // describe returns the host's view of itself as JSON.
 func (s *Server) describe(ctx *fasthttp.RequestCtx) {
-	if _, ok := s.authorised(ctx, ""); !ok {
+	if _, ok := s.authorized(ctx, ""); !ok {
 		return
 	}
 	body, err := json.Marshal(s.cfg.Host.View())
@@ -30,7 +30,7 @@ func (s *Server) describe(ctx *fasthttp.RequestCtx) {
 
 // kept lists the saved conversations of this host by model, or forgets those of the model in the query, or of all.
 func (s *Server) kept(ctx *fasthttp.RequestCtx) {
-	if _, ok := s.authorised(ctx, ""); !ok {
+	if _, ok := s.authorized(ctx, ""); !ok {
 		return
 	}
 	var answer any = s.cfg.Conversations.Kept()
@@ -60,14 +60,14 @@ type logged interface{ Log() *logring.Ring }
 
 // ownLog returns the runner's own log.
 func (s *Server) ownLog(ctx *fasthttp.RequestCtx) {
-	if _, ok := s.authorised(ctx, ""); ok {
+	if _, ok := s.authorized(ctx, ""); ok {
 		s.sendLog(ctx, s.cfg.Ring)
 	}
 }
 
 // logs returns an engine's output.
 func (s *Server) logs(ctx *fasthttp.RequestCtx, model string) {
-	if _, ok := s.authorised(ctx, ""); !ok {
+	if _, ok := s.authorized(ctx, ""); !ok {
 		return
 	}
 	e, ok := s.cfg.Host.EngineOf(model).(logged)

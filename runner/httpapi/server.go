@@ -160,7 +160,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		ctx.SetBodyString(`{"status":"ok"}`)
 	case path == rpc.PathMetrics:
 		if !ctx.RemoteIP().IsLoopback() || !isLoopbackHost(ctx.Host()) {
-			if _, ok := s.authorised(ctx, ""); !ok {
+			if _, ok := s.authorized(ctx, ""); !ok {
 				return
 			}
 		}
@@ -180,8 +180,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// authorised checks a call's signature and returns the gateway's name; otherwise it has answered.
-func (s *Server) authorised(ctx *fasthttp.RequestCtx, model string) (gateway string, ok bool) {
+// authorized checks a call's signature and returns the gateway's name; otherwise it has answered.
+func (s *Server) authorized(ctx *fasthttp.RequestCtx, model string) (gateway string, ok bool) {
 	now := time.Now()
 	gateway, err := s.verify.Verify(string(ctx.Request.Header.Peek(rpc.HeaderAuth)), rpc.Call{
 		Method: string(ctx.Method()), Path: string(ctx.RequestURI()), Host: s.cfg.Name, Model: model,

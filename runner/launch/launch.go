@@ -1,4 +1,4 @@
-// Package launch turns catalogue entries into running engines: it finds the program, checks the files, starts the
+// Package launch turns catalog entries into running engines: it finds the program, checks the files, starts the
 // process and waits until the engine serves. It implements host.Engines.
 package launch
 

@@ -23,8 +23,8 @@ func locationsOf(m *catalog.Model) []weights.Location {
 	return out
 }
 
-// There reports whether all files of a model are on this host, or cannot be fetched anyway.
-func (l *Launcher) There(m *catalog.Model) bool {
+// HasFiles reports whether all files of a model are on this host, or cannot be fetched anyway.
+func (l *Launcher) HasFiles(m *catalog.Model) bool {
 	for _, at := range locationsOf(m) {
 		if l.Weights == nil {
 			return true // Start reports the error

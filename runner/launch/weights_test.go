@@ -57,13 +57,13 @@ func TestFetchedWeights(t *testing.T) {
 	}
 	a := catalog.Model{ID: "a", Type: policy.LLM, Devices: policy.CPU, Checkpoint: "hf://o/r/a.bin", MMProj: "hf://o/r/mmproj-a.bin@v1"}
 	b := catalog.Model{ID: "b", Type: policy.LLM, Devices: policy.CPU, Checkpoint: "hf://o/r/b.bin"}
-	if l.There(&a) || l.path(a.Checkpoint, "") != "" {
+	if l.HasFiles(&a) || l.path(a.Checkpoint, "") != "" {
 		t.Error("there before they were fetched")
 	}
 	if err := l.Pull(t.Context(), &a); err != nil {
 		t.Fatal(err)
 	}
-	if done, total := l.Progress(&a); !l.There(&a) || done != 2000 || total != 2000 {
+	if done, total := l.Progress(&a); !l.HasFiles(&a) || done != 2000 || total != 2000 {
 		t.Errorf("%d of %d", done, total)
 	}
 	r := reading()
@@ -77,7 +77,7 @@ func TestFetchedWeights(t *testing.T) {
 		}
 	}
 	var refused *host.Error
-	if err := l.Pull(t.Context(), &b); !errors.As(err, &refused) || refused.Code != "disk_full" || !refused.Final || !l.There(&a) {
+	if err := l.Pull(t.Context(), &b); !errors.As(err, &refused) || refused.Code != "disk_full" || !refused.Final || !l.HasFiles(&a) {
 		t.Errorf("files of a running engine were evicted: %v", err)
 	}
 	if err := e.Stop(t.Context()); err != nil {
@@ -90,7 +90,7 @@ func TestFetchedWeights(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if l.There(&a) {
+	if l.HasFiles(&a) {
 		t.Error("both fit where one does")
 	}
 

@@ -16,7 +16,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// sanitize makes a driver report invalid accesses, leaks and undefined behaviour.
+// sanitize makes a driver report invalid accesses, leaks and undefined behavior.
 var sanitize = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"}
 
 var (

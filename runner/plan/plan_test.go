@@ -284,7 +284,7 @@ func command(t *testing.T, r recipe.Recipe, m Meta, typ policy.Type, d policy.De
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := r.Effective(recipe.Layers{Catalogue: given})
+	opts := r.Effective(recipe.Layers{Catalog: given})
 	o := OptionsOf(&r, typ, d, 0, opts)
 	if o.Media = media; media {
 		o.Projector = gib

@@ -40,7 +40,7 @@ func (s Share) of(memory int64) int64 {
 }
 
 // NeedsOfOthers sums the largest plain needs that can be loaded at once: for each type as many as its limit allows, or
-// all without a limit. needs are the needs of the catalogue's plain models by type.
+// all without a limit. needs are the needs of the catalog's plain models by type.
 func NeedsOfOthers(limits policy.Limits, needs map[policy.Type][]int64) (sum int64) {
 	for t, list := range needs {
 		for _, n := range largest(list, limits.Of(t)) {

@@ -28,7 +28,7 @@ var ErrInUse = errors.New("the folder of weights is used by another process")
 
 // An Error is a pull that failed.
 type Error struct {
-	Location string // as the catalogue names it
+	Location string // as the catalog names it
 	Kind     error  // one of the errors above
 	Note     string // what else a client may know: a file's name, a status, sizes; "" nothing
 	Cause    error  // for logs: may name URLs and paths, never secrets; nil none

@@ -55,7 +55,7 @@ func TestValid(t *testing.T) {
 }
 
 func TestDigests(t *testing.T) {
-	for algorithm, want := range map[Algorithm]string{ // of "123456789", the check value of catalogues of checksums; git hash-object
+	for algorithm, want := range map[Algorithm]string{ // of "123456789", the check value of catalogs of checksums; git hash-object
 		SHA256: "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225", SHA1: "f7c3bc1d808e04732adf679965ccc34ca7ae3441",
 		MD5: "25f9e794323b453885f5181f1b624d0b", CRC64NVME: "ae8b14860a799888", CRC32C: "e3069283", CRC32: "cbf43926",
 		GitBlob: "e2e107ac61ac259b87c544f6e7a4eb03422c6c21",

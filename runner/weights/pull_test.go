@@ -111,7 +111,7 @@ func TestExpiredSignatures(t *testing.T) {
 	b.holds("hf://o/r/m.gguf", content)
 }
 
-// Bytes that are not those promised never become an entry; a sum of the catalogue goes before the source's.
+// Bytes that are not those promised never become an entry; a sum of the catalog goes before the source's.
 func TestWrongDigest(t *testing.T) {
 	b := start(t)
 	content := noise(6, 200<<10)
@@ -132,7 +132,7 @@ func TestWrongDigest(t *testing.T) {
 	own := place("hf://o/r/large.gguf")
 	own.SHA256 = hex.EncodeToString(make([]byte, 32))
 	if err := b.cache.Pull(t.Context(), own); !errors.Is(err, weights.ErrDigest) {
-		t.Errorf("a wrong sum of the catalogue: %v", err)
+		t.Errorf("a wrong sum of the catalog: %v", err)
 	}
 	own.SHA256 = hex.EncodeToString(sum[:])
 	b.must(b.cache.Pull(t.Context(), own))

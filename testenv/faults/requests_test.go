@@ -12,8 +12,8 @@ import (
 	"reveille/testenv/calls"
 )
 
-// Row 33: what a request itself does wrong is told at once, in the dialect of its path and as not worth a retry, and loads
-// nothing.
+// Row 33: what a request itself does wrong is told at once, in the dialect of its path and as not worth a retry, and
+// loads nothing.
 func TestRow33BadRequests(t *testing.T) {
 	t.Parallel()
 	guests := filepath.Join(t.TempDir(), "keys")
@@ -99,7 +99,7 @@ func TestRow33BadRequests(t *testing.T) {
 			t.Errorf("%s: %s, want %s", path, text, shape)
 		}
 	}
-	if n := len(w.Loaded()); n != 0 || strings.Contains(w.Runner().Log(), `msg="load begins"`) {
+	if n := len(w.Loaded()); n != 0 || strings.Contains(w.Runner().Log(), `msg="load started"`) {
 		t.Errorf("%d models were loaded by bad requests", n)
 	}
 }

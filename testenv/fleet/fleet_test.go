@@ -466,7 +466,7 @@ func (f *fleet) use(ctx context.Context, g *gateway, model string) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	lease, refused := f.hosts[route.Host].Acquire(model, info.Ticket, g.name, info.Waiters, func(error) {})
+	lease, refused := f.hosts[route.Host].AcquireModel(model, info.Ticket, g.name, info.Waiters, func(error) {})
 	if lease == nil {
 		return 0, fmt.Errorf("the request was refused: %s", refused)
 	}

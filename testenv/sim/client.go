@@ -134,7 +134,7 @@ func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (a
 	}
 	defer life.disconnect(conn)
 	cut := make(chan struct{}, 1)
-	pass, reason := life.host.Acquire(c.model, load.Ticket, c.life.id, load.Waiters, func(error) {
+	pass, reason := life.host.AcquireModel(c.model, load.Ticket, c.life.id, load.Waiters, func(error) {
 		c.w.record(check.Event{Kind: check.Cut, Request: c.id})
 		cut <- struct{}{}
 	})

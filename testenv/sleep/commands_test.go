@@ -89,7 +89,7 @@ hosts:
 	says(command(false, "load", "nothing"), "nothing")
 }
 
-// TestForget: `gateway forget` removes a host that the catalogue does not name once its runner is gone; the gateway says why
+// TestForget: `gateway forget` removes a host that the catalog does not name once its runner is gone; the gateway says why
 // it keeps another one.
 func TestForget(t *testing.T) {
 	t.Parallel()
@@ -114,7 +114,7 @@ func TestForget(t *testing.T) {
 			t.Errorf("POST forget of %s: %v, want %d %s", host, a, status, code)
 		}
 	}
-	forget("listed", false, "is in the catalogue")
+	forget("listed", false, "is in the catalog")
 	post("listed", 409, "model_busy")
 	forget("nobody", false, "no host 'nobody'")
 	post("nobody", 404, "unknown_url")

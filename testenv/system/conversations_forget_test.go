@@ -36,8 +36,8 @@ func about(name string) message {
 	return message{"user", text.String() + "What happened?"}
 }
 
-// After a forget no turn reuses anything from before: not what the engine's slots hold, nor its prompt cache in memory, nor what was saved, nor what was
-// being saved at that moment. A request that runs goes on to its end.
+// After a forget no turn reuses anything from before: not what the engine's slots hold, nor its prompt cache in memory,
+// nor what was saved, nor what was being saved at that moment. A request that runs goes on to its end.
 func TestConversationsForgotten(t *testing.T) {
 	testenv.Engines(t)
 	const models = `models:
@@ -143,7 +143,7 @@ hosts:
 		t.Error("the pool still knows of what a saved")
 	}
 	a, _ = testenv.StartRunner(t, url, secret, "a", dir)
-	kit.Eventually(t, "a has forgotten", func() bool { return strings.Contains(a.Log(), "conversations are forgotten") })
+	kit.Eventually(t, "a has forgotten", func() bool { return strings.Contains(a.Log(), "forgetting conversations") })
 	if got := say(t, s, "talker", about("Ada")); got.Timings.Cached > 16 || got.restored != "" {
 		t.Errorf("after its sleep %d tokens came from the cache, %q", got.Timings.Cached, got.restored)
 	}

@@ -158,7 +158,7 @@ func TestRule05Passing(t *testing.T) {
 func begun(log string) []string {
 	var models []string
 	for line := range strings.Lines(log) {
-		if strings.Contains(line, `msg="load begins"`) {
+		if strings.Contains(line, `msg="load started"`) {
 			_, rest, _ := strings.Cut(line, " model=")
 			model, _, _ := strings.Cut(rest, " ")
 			models = append(models, model)
@@ -231,7 +231,8 @@ func TestRule06MissingFile(t *testing.T) {
 	stays(t, "processes of x and e", before, pids)
 }
 
-// A model that cannot load makes no room for itself: what can be known without an engine is looked at before anything is evicted.
+// A model that cannot load makes no room for itself: what can be known without an engine is looked at before anything
+// is evicted.
 func TestRule06BrokenModelEvictsNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -279,8 +280,8 @@ func TestRule06BrokenModelEvictsNothing(t *testing.T) {
 	}
 }
 
-// Rule 6: options that an engine refuses touch no other model. Batches that llama-server aborts on are planned around, or
-// refused before it starts.
+// Rule 6: options that an engine refuses touch no other model. Batches that llama-server aborts on are planned around,
+// or refused before it starts.
 func TestRule06RefusedOptions(t *testing.T) {
 	t.Parallel()
 	testenv.Engines(t)

@@ -25,11 +25,11 @@ type Settings struct {
 	config.RedisFinder
 	config.Log
 	Sweep
-	RunnerSecret string `help:"Secret shared by the pool's gateways and runners, with which the catalogue is signed. Without it models are unloaded and loaded, but no host is turned on or off; in AWS Lambda, EC2 instances and Auto Scaling groups are."`
+	RunnerSecret string `help:"Secret shared by the pool's gateways and runners, with which the catalog is signed. Without it models are unloaded and loaded, but no host is turned on or off; in AWS Lambda, EC2 instances and Auto Scaling groups are."`
 
 	Project string `help:"Tag Project of the pool's EC2 instances. Those with a tag Host that run without a runner are turned off, and all that run are counted."`
 
-	ForgetAfter time.Duration `help:"Time without a word after which a host that is asleep or lost and not in the catalogue is forgotten." default:"24h"`
+	ForgetAfter time.Duration `help:"Time without a word after which a host that is asleep or lost and not in the catalog is forgotten." default:"24h"`
 
 	Once   bool `help:"Sweep once, print the report and end."`
 	DryRun bool `help:"Decide and report, change nothing."`
@@ -38,7 +38,7 @@ type Settings struct {
 
 // Sweep are the flags that say when something is idle; gateway run has them too.
 type Sweep struct {
-	Idle      time.Duration `help:"Time without traffic after which a model is unloaded, where the catalogue says nothing; negative: never." default:"10m"`
+	Idle      time.Duration `help:"Time without traffic after which a model is unloaded, where the catalog says nothing; negative: never." default:"10m"`
 	HostIdle  time.Duration `help:"Time without activity after which an empty host is put to sleep; negative: never." default:"15m"`
 	HostMinUp time.Duration `help:"Least time a host stays up once awake." default:"5m"`
 	Every     time.Duration `help:"Time between two sweeps of the local ticker." default:"1m"`
@@ -54,7 +54,7 @@ func (s Sweep) Validate() error {
 
 // Deps are a warmer's dependencies.
 type Deps struct {
-	Drivers map[catalog.Driver]power.Driver // by the name that the catalogue's hosts give
+	Drivers map[catalog.Driver]power.Driver // by the name that the catalog's hosts give
 	// Machines are a project's machines that their cloud bills as running; needed with Settings.Project.
 	Machines func(ctx context.Context, project string) ([]power.Machine, error)
 	Lambda   bool         // the process is an AWS Lambda function, whose role bounds what it may turn on and off
@@ -81,13 +81,13 @@ func New(s Settings, d Deps) (*Warmer, error) {
 	s.Pool = redis.Pool
 	o := state.Options{URL: redis.RedisURL, Pool: redis.Pool, Timeout: storeTimeout, Log: d.Log}
 	if s.RunnerSecret == "" {
-		// The catalogue is then whatever stands in Redis, so nothing that it says is executed or called.
+		// The catalog is then whatever stands in Redis, so nothing that it says is executed or called.
 		o.Unverified, d.Drivers = true, maps.Clone(d.Drivers)
 		maps.DeleteFunc(d.Drivers, func(name catalog.Driver, _ power.Driver) bool {
 			return !d.Lambda || name != catalog.DriverEC2 && name != catalog.DriverASG
 		})
 		if !d.Lambda {
-			d.Log.Warn("hosts are not turned on or off: the catalogue cannot be verified without --runner-secret")
+			d.Log.Warn("hosts are not turned on or off: the catalog cannot be verified without --runner-secret")
 		}
 	} else {
 		if o.Secret, err = config.Secret(s.RunnerSecret); err != nil {

@@ -8,7 +8,7 @@ import (
 	"reveille/infra/state"
 )
 
-// A host outside the catalogue is forgotten a day after its last sign of life; a host in the catalogue, or with work,
+// A host outside the catalog is forgotten a day after its last sign of life; a host in the catalog, or with work,
 // is not.
 func TestForget(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
@@ -50,7 +50,7 @@ func TestForget(t *testing.T) {
 		p.must(p.rdb.HSet(ctx, "rv:{main}:host:new", "state", "asleep").Err()) // such as a lease leaves
 		p.must(p.rdb.SAdd(ctx, "rv:{main}:hosts", "new").Err())
 		done := p.sweepAlone(settings).Actions
-		if len(done) != 1 || done[0].Reason != "not in the catalogue, and has not registered" {
+		if len(done) != 1 || done[0].Reason != "not in the catalog, and has not registered" {
 			t.Errorf("a record without a sign of life: %+v", done)
 		}
 	})

@@ -319,7 +319,7 @@ func (p *pool) sweepAlone(s sweep.Settings) sweep.Report {
 	return r
 }
 
-// told summarises a report, one word per action.
+// told summarizes a report, one word per action.
 func told(r sweep.Report) string {
 	var out []string
 	for _, a := range r.Actions {

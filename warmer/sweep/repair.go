@@ -121,7 +121,7 @@ func wanted(t state.TicketRecord) bool {
 	return t.Kind == "load" && (t.Waiters > 0 || t.Fields["background"] == "1")
 }
 
-// forgetDeparted forgets a host that left the catalogue, or a group's machine that is off, after a long time without a sign
+// forgetDeparted forgets a host that left the catalog, or a group's machine that is off, after a long time without a sign
 // of life.
 func (r *run) forgetDeparted(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	asleep := h.State == policy.Asleep && !(h.PowerOffPending() && r.power.Can(h.Name))
@@ -129,9 +129,9 @@ func (r *run) forgetDeparted(ctx context.Context, s *state.Snapshot, h *state.Ho
 	if _, listed := r.catalog.Host(h.Name); listed || !asleep && h.State != policy.Lost || len(h.Queue) > 0 || s.NowMS-heard < r.ForgetAfter.Milliseconds() {
 		return nil
 	}
-	a := Action{Kind: Forget, Host: h.Name, Reason: "not in the catalogue, and has not registered", Result: Done}
+	a := Action{Kind: Forget, Host: h.Name, Reason: "not in the catalog, and has not registered", Result: Done}
 	if heard > 0 {
-		a.Reason = "not in the catalogue, and not heard of for " + age(s, heard)
+		a.Reason = "not in the catalog, and not heard of for " + age(s, heard)
 	}
 	err := r.attempt(a, func() error { return r.store.Forget(ctx, h.Name, r.ForgetAfter) })
 	if errors.Is(err, state.ErrWanted) {

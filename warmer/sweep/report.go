@@ -26,7 +26,7 @@ const (
 	Lost     Kind = "lost"     // a host has been silent for too long
 	Drop     Kind = "drop"     // nobody waits for a load
 	Stranded Kind = "stranded" // a host did not register after its wake, or has been lost for long
-	Forget   Kind = "forget"   // a host outside the catalogue has shown no sign of life for long
+	Forget   Kind = "forget"   // a host outside the catalog has shown no sign of life for long
 	Orphan   Kind = "orphan"   // a machine runs without a runner
 	Recall   Kind = "recall"   // a drain whose sweep is gone is cancelled
 )

@@ -5,7 +5,7 @@
 //  1. repairs what dead processes left behind: silent hosts, abandoned wakes, tickets without waiters, unfinished sleeps,
 //     machines without a runner;
 //  2. queues unloads of models that have been idle for too long; their runners check again and carry them out;
-//  3. queues loads that the catalogue's warm list wants now, waking hosts for them;
+//  3. queues loads that the catalog's warm list wants now, waking hosts for them;
 //  4. puts hosts without work to sleep (see package state for the steps), and has their drivers turn them off once their
 //     runners have confirmed.
 //
@@ -64,7 +64,7 @@ type Power interface {
 // Deps are a sweep's dependencies. Store and Power are required.
 type Deps struct {
 	Store Store
-	Power func(*catalog.Catalog) Power // hosts of a catalogue with their drivers
+	Power func(*catalog.Catalog) Power // hosts of a catalog with their drivers
 	Log   *slog.Logger                 // default: discard
 	// Machines lists the pool's machines that their cloud bills as running; nil if no cloud can tell.
 	Machines func(context.Context) ([]power.Machine, error)
@@ -78,7 +78,7 @@ type Settings struct {
 	Confirm     time.Duration  // how long a runner may take to confirm its drain; default 10 s, at most 12 s
 	PowerCall   time.Duration  // how long a driver may take for one host; default 60 s
 	WakeLimit   time.Duration  // a host that has not registered this long after its wake began has failed, one that has been lost this long is turned off; default 10 min
-	ForgetAfter time.Duration  // a host outside the catalogue that has been asleep or lost this long is forgotten; default 24 h
+	ForgetAfter time.Duration  // a host outside the catalog that has been asleep or lost this long is forgotten; default 24 h
 	Location    *time.Location // of the schedules; default local time
 	ID          string         // of this sweep, unique in the pool; default random
 }
@@ -140,7 +140,7 @@ func Run(ctx context.Context, d Deps, s Settings) (Report, error) {
 func (r *run) prepare(ctx context.Context, d Deps) error {
 	_, raw, err := r.store.Catalog(ctx)
 	if err != nil {
-		return fmt.Errorf("read the catalogue: %w", err)
+		return fmt.Errorf("read the catalog: %w", err)
 	}
 	r.catalog = &catalog.Catalog{}
 	if len(raw) > 0 {

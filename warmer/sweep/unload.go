@@ -43,11 +43,11 @@ func (r *run) unload(ctx context.Context) error {
 
 // idleTime returns the idle time after which the model is unloaded.
 func (r *run) idleTime(model string) time.Duration {
-	catalogue := time.Duration(0)
+	modelIdle := time.Duration(0)
 	if m, ok := r.catalog.Model(model); ok {
-		catalogue = r.catalog.Policy(m).Idle
+		modelIdle = r.catalog.Policy(m).Idle
 	}
-	if idle := r.idleTimeOf(model, catalogue); idle != 0 {
+	if idle := r.idleTimeOf(model, modelIdle); idle != 0 {
 		return idle
 	}
 	return r.Idle

@@ -45,10 +45,10 @@ func (r *run) view(s *state.Snapshot) policy.Snapshot {
 	return out
 }
 
-// idleTimeOf returns a model's idle time: the one set at run time, or else the catalogue's.
-func (r *run) idleTimeOf(model string, catalogue time.Duration) time.Duration {
+// idleTimeOf returns a model's idle time: the one set at run time, or else the catalog's.
+func (r *run) idleTimeOf(model string, modelIdle time.Duration) time.Duration {
 	if keep, set := r.idleTimes[model]; set {
 		return keep
 	}
-	return catalogue
+	return modelIdle
 }

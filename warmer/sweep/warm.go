@@ -14,7 +14,7 @@ import (
 // shunAfterFailure is how long scheduled loads avoid a host whose wake failed.
 const shunAfterFailure = 2 * time.Minute
 
-// warmNow returns the models that the catalogue's warm list wants loaded at now.
+// warmNow returns the models that the catalog's warm list wants loaded at now.
 func (r *run) warmNow(now time.Time) map[string]bool {
 	out := map[string]bool{}
 	for _, w := range r.catalog.Warm {

@@ -49,7 +49,7 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	}
 }
 
-// Sleep stops the host's instance, or hibernates it if the catalogue says so and the instance can. power.ErrStarting:
+// Sleep stops the host's instance, or hibernates it if the catalog says so and the instance can. power.ErrStarting:
 // the instance must finish starting first.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	api, err := d.cfg.Client(ctx, host.Region)

@@ -144,7 +144,7 @@ func (c *cloudlet) refusals(t *testing.T) {
 	c.becomes(h, power.Off)
 }
 
-// listing returns a catalogue with one host for an instance.
+// listing returns a catalog with one host for an instance.
 func listing(t *testing.T, instance string) *catalog.Catalog {
 	c, _, err := catalog.Parse("models.yaml", []byte("models: {m: {type: llm, recipe: standin, device: gpu}}\nhosts: {gpu-1: {driver: ec2, instance: "+instance+", devices: [gpu]}}\n"))
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 var _ power.Driver = (*Driver)(nil)
 
-// everybody is the packets' destination unless the catalogue sets another.
+// everybody is the packets' destination unless the catalog sets another.
 const everybody = "255.255.255.255:9"
 
 // Config of a Driver. A zero value means the default.
@@ -46,7 +46,7 @@ func New(cfg Config) *Driver {
 	return &Driver{cfg}
 }
 
-// Wake sends magic packets until the runner's port answers. If the catalogue has no address for the host, it sends one
+// Wake sends magic packets until the runner's port answers. If the catalog has no address for the host, it sends one
 // packet, and only the host's registration shows that the packet arrived.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	mac, err := net.ParseMAC(host.MAC)
@@ -62,7 +62,7 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 }
 
 // Sleep waits until the machine is off, which its runner does. power.ErrFailed: the machine stays on. A host without an
-// address in the catalogue counts as off.
+// address in the catalog counts as off.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	if _, err := net.ParseMAC(host.MAC); err != nil {
 		return fmt.Errorf("%w: %w", power.ErrUnknownHost, err)
