@@ -10,10 +10,10 @@ import (
 // Layers are the sources of load options, highest priority first. The recipe's own defaults rank below all of them.
 // Each layer holds normalized options and may be nil.
 type Layers struct {
-	Request   Options // for this load; a nil value skips the saved one
-	Saved     Options // stored for the model
+	Request Options // for this load; a nil value skips the saved one
+	Saved   Options // stored for the model
 	Catalog Options // models.yaml
-	Runner    Options // run-time settings over flags and environment; options of other recipes are ignored
+	Runner  Options // run-time settings over flags and environment; options of other recipes are ignored
 }
 
 // Effective merges the layers by priority and returns every option that has a value. A nil in the request skips the

@@ -124,14 +124,14 @@ func TestEffective(t *testing.T) {
 	}{
 		{"defaults", Layers{}, `{"ctx_size":-1}`},
 		{"each beats those below", Layers{
-			Request:   Options{"n_batch": int64(5)},
-			Saved:     Options{"n_batch": int64(4), "n_ubatch": int64(4)},
+			Request: Options{"n_batch": int64(5)},
+			Saved:   Options{"n_batch": int64(4), "n_ubatch": int64(4)},
 			Catalog: Options{"n_batch": int64(3), "n_ubatch": int64(3), "n_parallel": int64(3)},
-			Runner:    Options{"n_batch": int64(2), "n_ubatch": int64(2), "n_parallel": int64(2), "ctx_size": int64(2)},
+			Runner:  Options{"n_batch": int64(2), "n_ubatch": int64(2), "n_parallel": int64(2), "ctx_size": int64(2)},
 		}, `{"ctx_size":2,"n_batch":5,"n_parallel":3,"n_ubatch":4}`},
 		{"null skips the saved value alone", Layers{
-			Request:   Options{"ctx_size": nil, "n_batch": nil},
-			Saved:     Options{"ctx_size": int64(1024)},
+			Request: Options{"ctx_size": nil, "n_batch": nil},
+			Saved:   Options{"ctx_size": int64(1024)},
 			Catalog: Options{"ctx_size": int64(2048), "n_batch": int64(7)},
 		}, `{"ctx_size":2048,"n_batch":7}`},
 		{"null without anything below", Layers{Request: Options{"ctx_size": nil}, Saved: Options{"ctx_size": int64(9)}},
