@@ -37,7 +37,7 @@ type resident struct {
 	inRedis    time.Time // last use as Redis has it, zero if unknown
 	loaded     time.Time
 	loadTime   time.Duration // how long the load took
-	ticket     string        // the last load ticket that it satisfied
+	ticket     string        // the latest load ticket that it satisfied
 
 	open         map[*Ref]struct{}
 	reservations reservations

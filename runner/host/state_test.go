@@ -97,14 +97,20 @@ func TestReplacedHostStops(t *testing.T) {
 	}
 }
 
-// A failover that lost the registration looks like a fence at first, but is not.
+// A failover that lost the registration looks like a fence at first, but is not. An unload that it brings back was of an earlier copy.
 func TestRestoredOlderStateDoesNotReplaceTheHost(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
+	b.busy("a") // would be cut
 	pid := b.engines.of("a").pid
+	for id, kind := range map[string]string{"4": "load", "5": "unload"} {
+		b.must(b.rdb.HSet(t.Context(), "rv:{main}:ticket:"+id, "host", "h", "model", "a", "kind", kind, "force", "1", "state", "queued").Err())
+		b.must(b.rdb.RPush(t.Context(), "rv:{main}:queue:h", id).Err())
+	}
 	b.must(b.rdb.HSet(t.Context(), "rv:{main}:host:h", "generation", "7", "boot", "an older life").Err())
 	b.must(b.rdb.Del(t.Context(), "rv:{main}:model:h:a", "rv:{main}:models:h").Err())
 	b.until("registered again", func() bool { r := b.record("a"); return r != nil && r.PID == pid })
+	b.failed("5", "model_not_loaded")
 	b.busy("a")()
 }
 

@@ -25,9 +25,10 @@ func (h *Host) drainTimeout(force bool) time.Duration {
 
 // handleUnload handles an unload ticket. It refuses the ticket if there is nothing to unload, leaves it in the queue
 // while the model is loading, and otherwise starts the unload without waiting for the queue. Retired copies of the
-// model are unloaded too, unless the ticket is for an idle model.
+// model are unloaded too, unless the ticket is for an idle model. A copy that a later ticket loaded is not meant:
+// Redis has been restored.
 func (h *Host) handleUnload(ctx context.Context, t state.TicketRecord) {
-	copies := h.copies(t.Model)
+	copies := slices.DeleteFunc(h.copies(t.Model), func(r *resident) bool { return state.Number(r.ticket) > state.Number(t.ID) })
 	if t.Fields["only_idle_ms"] != "" {
 		copies = slices.DeleteFunc(copies, (*resident).isRetired) // only this goroutine retires
 	}
