@@ -38,15 +38,20 @@ func TestConfigurationPage(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(preface)
 	seen := map[string]bool{"help": true, "version": true}
+	run, err := parse(&gateway.RunSettings{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, section := range []struct {
 		title, about string
 		settings     any
 	}{
 		{"All programs", "", &shared{}},
 		{"gateway serve", "Also of `gateway run`.", &gateway.ServeSettings{}},
-		{"runner", "Also of `gateway run`, which passes them to the runners of its local hosts. A runner listens on 127.0.0.1:8090 by default and" +
+		{"runner", "Also of `gateway run`, which passes them to the runners of its local hosts, except `--instance`, `--scaling-group`, `--launch-hook`," +
+			" `--terminate-hook`, `--price` and `--sleep-command`. A runner listens on 127.0.0.1:8090 by default and" +
 			" also has `--max-held`, `--read-timeout`, `--min-rate`, `--max-conns-per-address` (16384), `--proxies`, `--runner-secret`, `--fair-after` and `--evict`.", &runner.Settings{}},
-		{"warmer", "Also of `gateway run`, except `--once`, `--dry-run` and `--json`. A warmer also has `--runner-secret`.", &warmer.Settings{}},
+		{"warmer", "Also of `gateway run`, except `--project`, `--once`, `--dry-run` and `--json`. A warmer also has `--runner-secret`.", &warmer.Settings{}},
 		{"gateway run", "", &gateway.RunSettings{}},
 		{"gateway ps, load, unload and other commands", "", &cli.PS{}},
 	} {
@@ -64,6 +69,10 @@ func TestConfigurationPage(t *testing.T) {
 				return
 			}
 			seen[f.Name] = true
+			const also = "Also of `gateway run`"
+			if strings.HasPrefix(section.about, also) && !strings.Contains(section.about, "`--"+f.Name+"`") && run.Flags.Lookup(f.Name) == nil {
+				t.Errorf("gateway run has no --%s", f.Name)
+			}
 			usage, _, _ := strings.Cut(f.Usage, " ($")
 			value := strings.Trim(f.DefValue, "[]")
 			if value == "false" {

@@ -30,10 +30,12 @@ type guarded struct {
 // ErrUnavailable. It is also ErrCorrupt if Redis accepted the call and failed in it.
 func (b *guarded) record(err error) error {
 	failed := err != nil && unavailable(err)
-	fault, _ := refusal(err)
+	fault, refused := refusal(err)
 	switch changed := b.Record(failed); {
+	case changed && refused:
+		b.log.Warn(cmp.Or(fault, "Redis takes no calls"), "error", err)
 	case changed && failed:
-		b.log.Warn(cmp.Or(fault, "Redis does not answer"), "error", err)
+		b.log.Warn("Redis does not answer", "error", err)
 	case changed:
 		b.log.Info("state store is back")
 	}
@@ -80,7 +82,9 @@ var refusals = []struct {
 	say      string
 	prefixes []string
 }{
-	{"", []string{"READONLY", "OOM", "MISCONF", "LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS", "max number of clients", "NOSCRIPT"}},
+	{"Redis is full: raise its maxmemory", []string{"OOM"}},
+	{"Redis cannot write its data to disk, and takes no changes until it can", []string{"MISCONF"}},
+	{"", []string{"READONLY", "LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS", "max number of clients", "NOSCRIPT"}},
 	{"the pool is used by programs of another version: end them all, delete its key format, then start programs of one version, runners first",
 		[]string{wrongFormat}},
 	{"Redis wants a password, and its URL has none", []string{"NOAUTH", "Protocol error: unauthenticated"}},

@@ -61,12 +61,14 @@ func TestStalledRedis(t *testing.T) {
 func TestFullRedis(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testenv.Redis(t))
-	s := b.store()
-	_, _, err := s.Register(ctx, state.HostInfo{Name: "h"})
+	_, _, err := b.store().Register(ctx, state.HostInfo{Name: "h"})
 	must(t, err)
 	for _, fault := range []string{"full", "the disk fails"} {
+		log, told := &kit.Buffer{}, "cannot write its data"
+		s := b.open(state.Options{URL: b.url, Log: slog.New(slog.NewTextHandler(log, nil))})
 		switch fault {
 		case "full":
+			told = "Redis is full"
 			must(t, b.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 		default:
 			must(t, b.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
@@ -80,8 +82,13 @@ func TestFullRedis(t *testing.T) {
 		if snap, err := s.Snapshot(ctx); err != nil || snap.Hosts["h"] == nil {
 			t.Errorf("%s: a snapshot: %v", fault, err)
 		}
-		if err := s.Set(ctx, state.Aliases, "a", "b"); !errors.Is(err, state.ErrUnavailable) || errors.Is(err, state.ErrCorrupt) {
-			t.Errorf("%s: a setting: %v", fault, err)
+		for range 5 {
+			if err := s.Set(ctx, state.Aliases, "a", "b"); !errors.Is(err, state.ErrUnavailable) || errors.Is(err, state.ErrCorrupt) {
+				t.Errorf("%s: a setting: %v", fault, err)
+			}
+		}
+		if !strings.Contains(log.String(), told) {
+			t.Errorf("%s: the log says %s", fault, log)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func PinnedBy(value string) bool { return strings.HasPrefix(value, "1") }
 func (s *Store) Set(ctx context.Context, table Setting, name, value string) error {
 	key := s.keys.settings(string(table))
 	return s.guard(ctx, func(ctx context.Context) error {
-		_, err := s.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		commands, err := s.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			if value == "" {
 				p.HDel(ctx, key, name)
 			} else {
@@ -50,6 +50,11 @@ func (s *Store) Set(ctx context.Context, table Setting, name, value string) erro
 			s.publish(ctx, p, Event{Kind: "settings", State: string(table), Model: name})
 			return nil
 		})
+		for _, c := range commands {
+			if redis.HasErrorPrefix(err, "EXECABORT") && c.Err() != nil {
+				return c.Err() // why Redis did not take the command, and so none
+			}
+		}
 		return err
 	})
 }

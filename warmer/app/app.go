@@ -29,19 +29,18 @@ type Settings struct {
 
 	Project string `help:"Tag Project of the pool's EC2 instances. Those with a tag Host that run without a runner are turned off, and all that run are counted."`
 
-	ForgetAfter time.Duration `help:"Time without a word after which a host that is asleep or lost and not in the catalog is forgotten." default:"24h"`
-
 	Once   bool `help:"Sweep once, print the report and end."`
 	DryRun bool `help:"Decide and report, change nothing."`
 	JSON   bool `help:"Print reports as JSON instead of a table."`
 }
 
-// Sweep are the flags that say when something is idle; gateway run has them too.
+// Sweep are the flags that say when something is idle or gone; gateway run has them too.
 type Sweep struct {
-	Idle      time.Duration `help:"Time without traffic after which a model is unloaded, where the catalog says nothing; negative: never." default:"10m"`
-	HostIdle  time.Duration `help:"Time without activity after which an empty host is put to sleep; negative: never." default:"15m"`
-	HostMinUp time.Duration `help:"Least time a host stays up once awake." default:"5m"`
-	Every     time.Duration `help:"Time between two sweeps of the local ticker." default:"1m"`
+	Idle        time.Duration `help:"Time without traffic after which a model is unloaded, where the catalog says nothing; negative: never." default:"10m"`
+	HostIdle    time.Duration `help:"Time without activity after which an empty host is put to sleep; negative: never." default:"15m"`
+	HostMinUp   time.Duration `help:"Least time a host stays up once awake." default:"5m"`
+	Every       time.Duration `help:"Time between two sweeps of the local ticker." default:"1m"`
+	ForgetAfter time.Duration `help:"Time without a word after which a host that is asleep or lost and not in the catalog is forgotten." default:"24h"`
 }
 
 // Validate checks the settings; config.Parse calls it.
