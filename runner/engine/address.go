@@ -10,12 +10,12 @@ import (
 	"sync"
 )
 
-// maxSocketPath is what fits into a socket address on every system, with its end.
+// maxSocketPath is the maximum length of a socket path on every system, without the final NUL.
 const maxSocketPath = 103
 
-// fillAddress gives spec an address of its own where it has none. The port is held until release is called, which may
-// happen more than once.
-func fillAddress(spec *Spec, dir string) (release func(), err error) {
+// assignAddress gives spec an address if it has none. The port is reserved until release is called, which can happen
+// more than once.
+func assignAddress(spec *Spec, dir string) (release func(), err error) {
 	release = func() {}
 	if spec.onSocket() {
 		if spec.Socket == "" {
@@ -46,8 +46,8 @@ func randomHex(bytes int) string {
 	return hex.EncodeToString(b)
 }
 
-// withLibraries puts the program's folder first in LD_LIBRARY_PATH when its libraries lie beside it.
-func withLibraries(env []string, program string) []string {
+// withLibraryPath puts the program's folder first in LD_LIBRARY_PATH if its libraries are in that folder.
+func withLibraryPath(env []string, program string) []string {
 	const name = "LD_LIBRARY_PATH="
 	for i, kv := range env {
 		if current, ok := strings.CutPrefix(kv, name); ok {

@@ -20,7 +20,7 @@ func watched(pid int) *Process {
 }
 
 // A load may take 300 s, and 60 s without progress (fault 10). In virtual time.
-func TestLoadTimesByTheClock(t *testing.T) {
+func TestLoadTimeoutsFollowTheClock(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		progress time.Duration // between two signs of it; 0 none
@@ -46,7 +46,7 @@ func TestLoadTimesByTheClock(t *testing.T) {
 					}
 				}()
 			}
-			err := p.load(ended, newReader(p))
+			err := p.awaitReady(ended, newReader(p))
 			took := time.Since(p.started)
 			close(ended)
 			var e *LoadError
@@ -58,14 +58,14 @@ func TestLoadTimesByTheClock(t *testing.T) {
 }
 
 // An engine that does not listen to SIGTERM is killed 10 s after it (fault 10). In virtual time, but for the engine.
-func TestGraceByTheClock(t *testing.T) {
+func TestGraceFollowsTheClock(t *testing.T) {
 	engine := start(t, testSpec("-ignore-term"), testConfig(t))
 	if err := engine.EnsureReady(within(t)); err != nil {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		p, ended := watched(engine.PID()), make(chan struct{})
-		go p.end(ended)
+		go p.terminate(ended)
 		time.Sleep(recipe.DefaultStopGrace - time.Nanosecond)
 		synctest.Wait()
 		if !alive(engine.PID()) {

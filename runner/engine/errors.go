@@ -9,17 +9,17 @@ import (
 
 // Errors of a load. They are wrapped in a [*LoadError].
 var (
-	// ErrFileNotFound: a model file does not exist on this host. Trying again cannot help.
+	// ErrFileNotFound: a model file does not exist on this host. A retry cannot help.
 	ErrFileNotFound = errors.New("model file not found")
-	// ErrCorrupt: a model file is damaged or cut off. No engine was started for it.
+	// ErrCorrupt: a model file is damaged or truncated. No engine was started for it.
 	ErrCorrupt = errors.New("model file is corrupt")
-	// ErrOutOfMemory: the engine said that memory ran out, and ended.
+	// ErrOutOfMemory: the engine reported that memory ran out, and exited.
 	ErrOutOfMemory = errors.New("engine out of memory")
-	// ErrUnsupported: the engine said that it cannot run this model or these options, and ended.
+	// ErrUnsupported: the engine reported that it cannot run this model or these options, and exited.
 	ErrUnsupported = errors.New("not supported by the engine")
-	// ErrRefused: the engine does not accept its arguments or the kind of its model. Trying again cannot help.
+	// ErrRefused: the engine does not accept its arguments or the kind of its model. A retry cannot help.
 	ErrRefused = errors.New("refused by the engine")
-	// ErrLoadTimeout: the engine made no progress, or was not ready in the whole time allowed, and was stopped.
+	// ErrLoadTimeout: the engine made no progress, or was not ready within the load timeout, and was stopped.
 	ErrLoadTimeout = errors.New("engine load timed out")
 )
 
@@ -29,20 +29,22 @@ var (
 	ErrNoProgram = errors.New("engine program not found")
 	// ErrStopped: the process was stopped on request before it was ready.
 	ErrStopped = errors.New("engine was stopped")
-	// ErrStuck: the process did not end although it was killed, for example because a device driver blocks it. Its owner
-	// keeps waiting: [Process.Done] stays open until the process is gone.
-	ErrStuck = errors.New("engine does not end")
+	// ErrStuck: the process did not exit although it was killed, for example because a device driver blocks it. Its
+	// owner keeps waiting: [Process.Done] stays open until the process is gone.
+	ErrStuck = errors.New("engine does not exit")
 	// ErrClosed: the [Spawner] was closed.
 	ErrClosed = errors.New("engine spawner is closed")
 )
 
-// A LoadError is a load that failed. Its text is fit for clients: it holds no path and no log line; those are in Exit.
+// A LoadError is a failed load. Its text can be shown to clients: it contains no path and no log line; those are in
+// Exit.
 type LoadError struct {
 	Kind   error // one of the errors of a load above
 	Detail string
-	Exit   *ExitError // how the process ended; nil when it was never started
+	Exit   *ExitError // how the process exited; nil if it was never started
 }
 
+// Error returns the kind of the error and its detail.
 func (e *LoadError) Error() string {
 	if e.Detail == "" {
 		return e.Kind.Error()
@@ -50,7 +52,7 @@ func (e *LoadError) Error() string {
 	return e.Kind.Error() + ": " + e.Detail
 }
 
-// Unwrap gives errors.Is and errors.As the kind and the exit.
+// Unwrap returns the kind and the exit.
 func (e *LoadError) Unwrap() []error {
 	if e.Exit == nil {
 		return []error{e.Kind}
@@ -58,14 +60,14 @@ func (e *LoadError) Unwrap() []error {
 	return []error{e.Kind, e.Exit}
 }
 
-// An ExitError is an engine that ended by itself, while it loaded or served.
+// An ExitError is the exit of an engine that nobody stopped, while it loaded or served.
 type ExitError struct {
-	Code   int            // exit status; -1 when a signal ended it
+	Code   int            // exit status; -1 if a signal ended it
 	Signal syscall.Signal // 0 unless a signal ended it
 	Tail   []string       // the last lines of its log, oldest first
 }
 
-// Error gives the status or the signal and the last log line.
+// Error returns the exit status or the signal, and the last log line.
 func (e *ExitError) Error() string {
 	s := fmt.Sprintf("engine exited with status %d", e.Code)
 	if e.Signal != 0 {

@@ -11,19 +11,20 @@ import (
 	"reveille/infra/recipe"
 )
 
-// A Finder knows where engine programs may lie. The zero value looks beside the running program and in PATH.
+// A Finder finds engine programs. The zero value searches the folder of the running program and PATH.
 type Finder struct {
 	// Paths maps a recipe, or recipe:backend for one of its backends ("llamacpp:cuda"), to the program to use.
 	Paths map[string]string
-	// Dirs are folders looked into before the running program's own.
+	// Dirs are folders searched before the folder of the running program.
 	Dirs []string
 	// Self is the path of the running program; os.Executable when empty.
 	Self string
 }
 
-// Find returns the absolute path of the program of a recipe. It takes, in this order, the configured path, the
-// recipe's command when that is a path, a file of the command's name in Dirs, beside the running program, and in PATH.
-// A configured path that is no program is an error, not a reason to look on. Errors are [ErrNoProgram].
+// Find returns the absolute path of the program of a recipe. It uses, in this order, the configured path, the recipe's
+// command if that is a path, and a file of the command's name in Dirs, in the folder of the running program and in
+// PATH. A configured path that is not a program is an error and does not continue the search. Errors wrap
+// [ErrNoProgram].
 func (f Finder) Find(r *recipe.Recipe, backend string) (string, error) {
 	for _, key := range []string{r.Name + ":" + backend, r.Name} {
 		if p := f.Paths[key]; p != "" {
@@ -53,7 +54,7 @@ func (f Finder) Find(r *recipe.Recipe, backend string) (string, error) {
 	if p, err := exec.LookPath(name); err == nil {
 		return program(p)
 	}
-	return "", fmt.Errorf("%w: %s (recipe %s) is not beside this program nor in PATH; install it, or name its folder with --engines-dir", ErrNoProgram, name, r.Name)
+	return "", fmt.Errorf("%w: %s (recipe %s) is neither in the folder of this program nor in PATH; install it, or set its folder with --engines-dir", ErrNoProgram, name, r.Name)
 }
 
 // program checks that path is an executable file and returns it absolute.
@@ -69,8 +70,8 @@ func program(path string) (string, error) {
 	return abs, nil
 }
 
-// libraryPath returns the LD_LIBRARY_PATH for a program: its folder, when shared libraries lie beside it, before the
-// given one.
+// libraryPath returns the LD_LIBRARY_PATH for a program: its folder, if that has shared libraries, followed by the
+// current one.
 func libraryPath(program, current string) string {
 	dir := filepath.Dir(program)
 	libs, err := fs.Glob(os.DirFS(dir), "lib*.so*")

@@ -11,8 +11,8 @@ import (
 	"reveille/runner/sandbox"
 )
 
-// jail says what the engine of a spec may do. env is its environment, dir its private folder.
-func jail(s Spec, argv, env []string, dir string) sandbox.Jail {
+// jailOf returns what the engine of a spec is allowed to do. env is its environment, dir its private folder.
+func jailOf(s Spec, argv, env []string, dir string) sandbox.Jail {
 	needs := s.Recipe.Sandbox
 	j := sandbox.Jail{
 		Program: argv[0], Dir: dir, Pids: needs.Pids,
@@ -45,8 +45,8 @@ func jail(s Spec, argv, env []string, dir string) sandbox.Jail {
 	return j
 }
 
-// modelFiles are the files that a checkpoint stands for: all parts of a split GGUF file, a folder with the files that
-// its links name in the folder "blobs" of the Hugging Face cache; none for what is no path.
+// modelFiles returns the files of a checkpoint: all parts of a split GGUF file, or a folder and the files in the folder
+// "blobs" of the Hugging Face cache that its links point to. It returns none if path is not a path.
 func modelFiles(path string) []string {
 	if !filepath.IsAbs(path) {
 		abs, err := filepath.Abs(path)
@@ -73,14 +73,14 @@ func modelFiles(path string) []string {
 	return catalog.Shards(path)
 }
 
-// expandHome replaces "~/" by the runner's home; without one such paths are left out.
+// expandHome replaces "~/" by the runner's home folder. Without one it leaves such paths out.
 func expandHome(paths []string) []string {
 	home, err := os.UserHomeDir()
 	var out []string
 	for _, p := range paths {
-		rest, below := strings.CutPrefix(p, "~/")
+		rest, ok := strings.CutPrefix(p, "~/")
 		switch {
-		case !below:
+		case !ok:
 			out = append(out, p)
 		case err == nil:
 			out = append(out, filepath.Join(home, rest))
@@ -89,7 +89,7 @@ func expandHome(paths []string) []string {
 	return out
 }
 
-// privateDir makes the engine's private folder in the folder for sockets.
+// privateDir creates the engine's private folder in the folder for sockets.
 func privateDir(socketDir string) (string, error) {
 	dir, err := os.MkdirTemp(socketDir, "engine-")
 	if err != nil {

@@ -29,7 +29,7 @@ import (
 func TestMain(m *testing.M) {
 	switch os.Getenv("ENGINE_TEST_ROLE") {
 	case "engine":
-		syscall.Exit(engineMain(os.Args[1:])) // not os.Exit, which under -cover prints a line of its own
+		syscall.Exit(engineMain(os.Args[1:])) // not os.Exit, which under -cover prints an extra line
 	case "runner":
 		runnerMain()
 	default:
@@ -42,7 +42,7 @@ func engineMain(args []string) int {
 	fl := flag.NewFlagSet("engine", flag.ExitOnError)
 	host := fl.String("host", "", "")
 	port := fl.Int("port", 0, "")
-	load := fl.Duration("load", 0, "answer 503 for so long")
+	load := fl.Duration("load", 0, "time during which it responds with 503")
 	say := fl.String("say", "", "print this")
 	exit := fl.Int("exit", -1, "then exit so")
 	sig := fl.Int("signal", 0, "then die by this signal")

@@ -12,23 +12,24 @@ import (
 )
 
 // A Marker marks all processes of a runner's engines by a variable in their environment. An engine dies with its
-// runner, but not the processes that it started itself: the next start of the runner finds them by the mark. A nil
-// Marker marks nothing.
+// runner, but the processes that it started do not. The next start of the runner finds them by the mark. A nil Marker
+// marks nothing.
 type Marker struct {
-	file *os.File // locked as long as this process lives
-	mine bool     // no other runner has the file
-	mark string   // NAME=value
+	file  *os.File // locked for the life of this process
+	owned bool     // no other runner has locked the file
+	mark  string   // NAME=value
 }
 
-// OpenMarker opens the file at path, which need not exist; its folder must. The mark is the file's content and its
-// place on the disk: a copy of it belongs to another runner. If another runner has the file, the mark is a fresh one.
+// OpenMarker opens or creates the file at path in an existing folder. The mark consists of the file's content and its
+// device and inode, so that a copy of the file is another mark. If another runner has locked the file, the mark is a
+// new random one.
 func OpenMarker(path string) (*Marker, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("mark of engine processes: %w", err)
 	}
 	m := &Marker{file: f}
-	if m.mine, err = filelock.Try(f); err != nil {
+	if m.owned, err = filelock.Try(f); err != nil {
 		return nil, fmt.Errorf("mark of engine processes: %w", err)
 	}
 	id := make([]byte, 32)
@@ -38,7 +39,7 @@ func OpenMarker(path string) (*Marker, error) {
 			return nil, fmt.Errorf("mark of engine processes: %w", err)
 		}
 	}
-	if !m.mine {
+	if !m.owned {
 		id = []byte(randomHex(16))
 	}
 	m.mark = "REVEILLE_ENGINE=" + string(id)
@@ -50,10 +51,10 @@ func OpenMarker(path string) (*Marker, error) {
 	return m, nil
 }
 
-// KillLeftovers kills what is left of the engines of an earlier runner. It returns the pids that it killed, and an
-// error if some are still alive when ctx ends. Call it before the first [Start].
+// KillLeftovers kills the remaining processes of an earlier runner's engines. It returns the pids that it killed, and
+// an error if some are still alive when ctx ends. Call it before the first [Start].
 func (m *Marker) KillLeftovers(ctx context.Context) (killed []int, err error) {
-	if !m.mine {
+	if !m.owned {
 		return nil, nil
 	}
 	for _, pid := range marked(m.mark) {

@@ -7,18 +7,18 @@ import (
 	"sync"
 )
 
-// bufferLine matches llama-server's lines on the buffers that it allocates while it loads. The build that the tests
-// use prints them from verbosity 4 on.
+// bufferLine matches llama-server's lines on the buffers that it allocates while it loads. The build used by the tests
+// prints them at verbosity 4 and above.
 var bufferLine = regexp.MustCompile(`(\w+): +(\w+) +(model|KV|RS|output|compute) buffer size *= *(\d{1,9}\.\d{1,6}) MiB`)
 
-// maxReserved bounds how many reserved buffers are counted one by one.
-const maxReserved = 64
+// maxReservedBuffers bounds how many reserved buffers are counted one by one.
+const maxReservedBuffers = 64
 
 // buffers adds up the buffers that an engine's log reports. It is safe for concurrent use.
 type buffers struct {
-	mu       sync.Mutex
-	kept     [2]int64                     // model and cache, by place
-	reserved map[[2]string]reservedBuffer // compute and output, by function and name: later lines replace smaller ones
+	mu        sync.Mutex
+	allocated [2]int64                     // model and cache, by place
+	reserved  map[[2]string]reservedBuffer // compute and output, by function and name; a larger later line replaces a smaller one
 }
 
 type reservedBuffer struct {
@@ -28,12 +28,12 @@ type reservedBuffer struct {
 
 // The places of buffers.
 const (
-	inMain = iota
-	onDevice
+	mainMemory = iota
+	deviceMemory
 )
 
-// line adds what a line of the log reports.
-func (b *buffers) line(text string) {
+// addLine adds the buffer that a line of the log reports.
+func (b *buffers) addLine(text string) {
 	m := bufferLine.FindStringSubmatch(text)
 	if m == nil {
 		return
@@ -42,18 +42,18 @@ func (b *buffers) line(text string) {
 	if err != nil {
 		return
 	}
-	n, place := int64(mib*(1<<20)), onDevice
+	n, place := int64(mib*(1<<20)), deviceMemory
 	if strings.HasPrefix(m[2], "CPU") || strings.HasSuffix(m[2], "_Host") || m[2] == "BLAS" || m[2] == "AMX" {
-		place = inMain
+		place = mainMemory
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if m[3] != "output" && m[3] != "compute" {
-		b.kept[place] += n
+		b.allocated[place] += n
 		return
 	}
 	key := [2]string{m[1], m[2] + " " + m[3]}
-	if was, known := b.reserved[key]; known && n <= was.bytes || !known && len(b.reserved) >= maxReserved {
+	if previous, known := b.reserved[key]; known && n <= previous.bytes || !known && len(b.reserved) >= maxReservedBuffers {
 		return
 	}
 	if b.reserved == nil {
@@ -66,23 +66,23 @@ func (b *buffers) line(text string) {
 func (b *buffers) sum() (main, device int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	by := b.kept
+	total := b.allocated
 	for _, r := range b.reserved {
-		by[r.place] += r.bytes
+		total[r.place] += r.bytes
 	}
-	return by[inMain], by[onDevice]
+	return total[mainMemory], total[deviceMemory]
 }
 
-// Memory returns the most bytes of main memory and of its devices' own memory that the engine has taken, 0 if unknown.
-// Main memory is what its processes held, mapped files included, or what its log says that it allocated, whichever is
-// more. Devices are known only from the log of the load.
+// Memory returns the maximum main memory and device memory, in bytes, that the engine has taken, 0 if unknown. Main
+// memory is what its processes held, mapped files included, or what its log reports as allocated, whichever is more.
+// Device memory is known only from the log of the load.
 func (p *Process) Memory() (main, device int64) {
 	main, device = p.buffers.sum()
 	return max(main, statusBytes(p.pid, "VmHWM")), device
 }
 
-// Held returns how many bytes become free when the engine ends: of main memory what is not the copy of a file, and
-// what the log reported of devices' own memory; 0 if unknown.
+// Held returns how many bytes become free when the engine exits: main memory that is not backed by a file, and the
+// device memory that the log reported; 0 if unknown.
 func (p *Process) Held() (main, device int64) {
 	_, device = p.buffers.sum()
 	return statusBytes(p.pid, "RssAnon", "RssShmem"), device

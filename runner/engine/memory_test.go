@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestBuffers(t *testing.T) {
+func TestBuffersAreSummedUpFromTheLog(t *testing.T) {
 	const mib = 1 << 20
 	for _, test := range []struct {
 		name         string
@@ -39,17 +39,17 @@ func TestBuffers(t *testing.T) {
 	} {
 		var b buffers
 		for _, line := range test.lines {
-			b.line(line)
+			b.addLine(line)
 		}
 		if main, device := b.sum(); main != test.main || device != test.device {
 			t.Errorf("%s: %d and %d bytes, want %d and %d", test.name, main, device, test.main, test.device)
 		}
 	}
 	var b buffers
-	for i := range 10 * maxReserved {
-		b.line(fmt.Sprintf("f%d: CPU compute buffer size = 1.00 MiB", i))
+	for i := range 10 * maxReservedBuffers {
+		b.addLine(fmt.Sprintf("f%d: CPU compute buffer size = 1.00 MiB", i))
 	}
-	if main, _ := b.sum(); main != maxReserved*mib {
+	if main, _ := b.sum(); main != maxReservedBuffers*mib {
 		t.Errorf("%d bytes of endless buffers", main)
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // A runner is killed with -9: its engine dies with it, and the next start clears away what the engine had started.
-func TestRunnerKilled(t *testing.T) {
+func TestEnginesDieWithTheirRunner(t *testing.T) {
 	dir := t.TempDir()
 	markPath, pidFile := filepath.Join(dir, "engines"), filepath.Join(dir, "pid")
 	runner := exec.Command(os.Args[0], markPath, pidFile)
@@ -66,7 +66,7 @@ func TestRunnerKilled(t *testing.T) {
 }
 
 // Only processes with the runner's own mark are killed, and only if no other runner has it.
-func TestMarkerSparesOthers(t *testing.T) {
+func TestMarkerSparesOtherProcesses(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "engines")
 	first, err := OpenMarker(path)

@@ -22,12 +22,12 @@ func (p *Process) runOwner(output *os.File) {
 	ended := make(chan struct{}) // closed when the leader is dead but not reaped
 	go func() {
 		defer close(ended)
-		await(p.cmd)
+		awaitExit(p.cmd)
 	}()
 	reader := newReader(p)
 	go reader.run(output)
 
-	failure := p.load(ended, reader)
+	failure := p.awaitReady(ended, reader)
 	if failure == nil { // ready
 		select {
 		case <-ended:
@@ -37,10 +37,10 @@ func (p *Process) runOwner(output *os.File) {
 			failure = errStopRequested
 		}
 	}
-	p.end(ended)
+	p.terminate(ended)
 
-	// The leader is a zombie: its number still names the group, so whatever it left there can be killed without
-	// meeting another's. One signal is enough: the kernel lets no fork slip past it.
+	// The leader is a zombie, so its pid still names the group, and the signal cannot reach another group. One signal
+	// is enough: no fork escapes it.
 	p.signal(syscall.SIGKILL)
 	state := reap(p.cmd)
 	p.awaitGroup()
@@ -52,19 +52,19 @@ func (p *Process) runOwner(output *os.File) {
 
 	p.err = p.outcome(failure, state, reader.cause)
 	p.state.Store(int32(Exited))
-	p.cfg.Logger.Info("engine ended", "model", p.spec.Model, "pid", p.pid, "error", p.err)
+	p.cfg.Logger.Info("engine exited", "model", p.spec.Model, "pid", p.pid, "error", p.err)
 	p.log.Close()
 	close(p.done)
 }
 
 // Why a process ended. These errors stay inside the package.
 var (
-	errStopRequested = errors.New("asked to stop")
-	errExited        = errors.New("ended by itself")
+	errStopRequested = errors.New("stop requested")
+	errExited        = errors.New("exited")
 )
 
-// load waits until the engine is ready, and returns nil, or until the load has failed.
-func (p *Process) load(ended <-chan struct{}, reader *reader) error {
+// awaitReady waits until the engine is ready and returns nil, or returns why the load failed.
+func (p *Process) awaitReady(ended <-chan struct{}, reader *reader) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	probed := make(chan struct{})
 	healthy := make(chan struct{})
@@ -81,8 +81,8 @@ func (p *Process) load(ended <-chan struct{}, reader *reader) error {
 	}
 	defer func() { cancel(); <-probed }()
 
-	whole, stall, _ := p.spec.Recipe.Times()
-	total := time.NewTimer(whole)
+	loadTimeout, stall, _ := p.spec.Recipe.Times()
+	total := time.NewTimer(loadTimeout)
 	defer total.Stop()
 	idle := time.NewTimer(stall)
 	defer idle.Stop()
@@ -99,7 +99,7 @@ func (p *Process) load(ended <-chan struct{}, reader *reader) error {
 		case <-p.kill:
 			return errStopRequested
 		case <-total.C:
-			return &LoadError{Kind: ErrLoadTimeout, Detail: fmt.Sprintf("not ready after %v", whole)}
+			return &LoadError{Kind: ErrLoadTimeout, Detail: fmt.Sprintf("not ready after %v", loadTimeout)}
 		case <-idle.C:
 			still := time.Since(p.started) - time.Duration(p.progress.Load())
 			if still >= stall {
@@ -110,8 +110,8 @@ func (p *Process) load(ended <-chan struct{}, reader *reader) error {
 	}
 }
 
-// markReady marks the load complete, unless the process is dead already: then the good answer came from another
-// process's server.
+// markReady marks the load complete, unless the process is already dead: then another process on the same port sent the
+// response.
 func (p *Process) markReady(ended <-chan struct{}) error {
 	select {
 	case <-ended:
@@ -125,9 +125,10 @@ func (p *Process) markReady(ended <-chan struct{}) error {
 	return nil
 }
 
-// end ends the process and returns when its leader is dead. It sends SIGTERM, then SIGKILL after the grace or on
-// request. If that has no effect either, it reports so and keeps waiting, because a living process holds its memory.
-func (p *Process) end(ended <-chan struct{}) {
+// terminate ends the process and returns when its leader is dead. It sends SIGTERM, then SIGKILL after the grace period
+// or on request. If that has no effect either, it reports this and keeps waiting, because a living process holds its
+// memory.
+func (p *Process) terminate(ended <-chan struct{}) {
 	select {
 	case <-ended:
 		return
@@ -152,16 +153,16 @@ func (p *Process) end(ended <-chan struct{}) {
 		return
 	case <-timer.C:
 	}
-	p.cfg.Logger.Error("engine does not end", "model", p.spec.Model, "pid", p.pid)
+	p.cfg.Logger.Error("engine does not exit", "model", p.spec.Model, "pid", p.pid)
 	close(p.stuck)
 	<-ended
 }
 
-// awaitGroup waits until the rest of the group, which was killed, is gone.
+// awaitGroup waits until the other processes of the group, which were killed, are gone.
 func (p *Process) awaitGroup() {
 	for deadline := time.Now().Add(groupWait); groupAlive(p.pid); time.Sleep(firstPoll) {
 		if time.Now().After(deadline) {
-			p.cfg.Logger.Error("processes of an engine do not end", "model", p.spec.Model, "pgid", p.pid)
+			p.cfg.Logger.Error("processes of an engine do not exit", "model", p.spec.Model, "pgid", p.pid)
 			return
 		}
 	}
@@ -190,8 +191,8 @@ func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Ca
 	if wasReady {
 		return exit
 	}
-	// An engine may crash when memory runs out or when it refuses its arguments. Other causes count only if it exited by
-	// itself.
+	// An engine can crash when memory runs out or when it refuses its arguments. Other causes count only if it exited
+	// on its own.
 	switch {
 	case cause == recipe.CauseOutOfMemory:
 		return &LoadError{Kind: ErrOutOfMemory, Exit: exit}
@@ -207,42 +208,42 @@ func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Ca
 	return exit
 }
 
-// unknownArgument is what engines say of an argument that they do not know.
+// unknownArgument matches what engines log about an argument that they do not know.
 var unknownArgument = regexp.MustCompile(`(?i)(?:invalid|unknown|unrecognized) (?:argument|option)s?:? *(--?[a-z][a-z0-9-]*)`)
 
-// refusedArgument says which argument an engine did not know, or where to look. It repeats no value.
+// refusedArgument describes the argument that an engine did not know, or points to the log. It repeats no value.
 func refusedArgument(tail []string) string {
 	for _, line := range tail {
 		if m := unknownArgument.FindStringSubmatch(line); m != nil {
 			return "it does not know the argument " + m[1] + "; change the model's arguments or update the engine"
 		}
 	}
-	return "its log says why"
+	return "see its log"
 }
 
 // A reader copies an engine's output into the log for as long as the engine lives, and matches the recipe's patterns.
-// After done is closed its other fields may be read.
+// Its other fields can be read after done is closed.
 type reader struct {
-	p     *Process
-	ready chan struct{} // closed when a line matched Ready.Log
-	done  chan struct{}
-	cause recipe.Cause // the strongest seen
-	found bool         // ready is closed
-	clean recipe.Redactor
+	p        *Process
+	ready    chan struct{} // closed when a line matched Ready.Log
+	done     chan struct{}
+	cause    recipe.Cause // the strongest seen
+	isReady  bool         // ready is closed
+	redactor recipe.Redactor
 }
 
 func newReader(p *Process) *reader {
-	return &reader{p: p, ready: make(chan struct{}), done: make(chan struct{}), clean: recipe.Redactor{Recipe: &p.spec.Recipe}}
+	return &reader{p: p, ready: make(chan struct{}), done: make(chan struct{}), redactor: recipe.Redactor{Recipe: &p.spec.Recipe}}
 }
 
 func (r *reader) run(output *os.File) {
 	defer close(r.done)
-	lines := logring.Splitter{Emit: r.line}
+	lines := logring.Splitter{Emit: r.handleLine}
 	buf := make([]byte, 8<<10)
 	for {
 		n, err := output.Read(buf)
 		if n > 0 {
-			if r.progress(buf[:n]) {
+			if r.isProgress(buf[:n]) {
 				r.p.touch()
 			}
 			lines.Add(buf[:n])
@@ -254,9 +255,9 @@ func (r *reader) run(output *os.File) {
 	}
 }
 
-// progress reports whether output shows progress. Bytes count, not lines: progress dots come without an end of line.
+// isProgress reports whether output shows progress. Bytes count, not lines: progress dots come without an end of line.
 // Lines about the health path do not count, because the runner itself polls it during a load.
-func (r *reader) progress(output []byte) bool {
+func (r *reader) isProgress(output []byte) bool {
 	path := []byte(r.p.spec.Recipe.HealthPath)
 	for line := range bytes.FieldsFuncSeq(output, func(c rune) bool { return c == '\n' || c == '\r' }) {
 		if len(path) == 0 || !bytes.Contains(line, path) {
@@ -271,14 +272,15 @@ var causeRank = map[recipe.Cause]int{
 	recipe.CauseUnsupported: 1, recipe.CauseFileNotFound: 2, recipe.CauseRefused: 3, recipe.CauseOutOfMemory: 4,
 }
 
-func (r *reader) line(text string) {
+// handleLine logs a line of output, and while the engine loads, evaluates it.
+func (r *reader) handleLine(text string) {
 	p := r.p
 	if key := p.spec.APIKey; key != "" {
 		text = strings.ReplaceAll(text, key, "[key]")
 	}
 	loading := p.State() == Loading
-	if clean := r.clean.Line(text); !loading {
-		text = clean
+	if redacted := r.redactor.Line(text); !loading {
+		text = redacted
 	}
 	p.log.Append(text, time.Now())
 	if p.cfg.Logger.Enabled(context.Background(), slog.LevelDebug) {
@@ -287,12 +289,12 @@ func (r *reader) line(text string) {
 	if !loading {
 		return
 	}
-	p.buffers.line(text)
+	p.buffers.addLine(text)
 	if c := p.spec.Recipe.Errors.Cause(text); causeRank[c] > causeRank[r.cause] {
 		r.cause = c
 	}
-	if re := p.spec.Recipe.Ready.Log; re != nil && !r.found && re.MatchString(text) {
-		r.found = true
+	if re := p.spec.Recipe.Ready.Log; re != nil && !r.isReady && re.MatchString(text) {
+		r.isReady = true
 		close(r.ready)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// How the health path is polled: at first often enough that a fast load is not held up, then rarely enough that a slow
-// one is not disturbed.
+// The health path is polled often at first, so that a fast load is not delayed, and then less often, so that a slow
+// load is not disturbed.
 const (
 	firstPoll   = 5 * time.Millisecond
 	slowestPoll = 50 * time.Millisecond
@@ -21,7 +21,7 @@ type prober struct {
 	url, key string
 	want     int // status that means ready
 	client   *http.Client
-	progress func() // called when the answer differs from the one before
+	progress func() // called when the status differs from the one before
 }
 
 func newProber(s Spec, progress func()) *prober {
@@ -40,7 +40,7 @@ func newProber(s Spec, progress func()) *prober {
 		url: s.HealthURL(), key: s.APIKey, want: want, progress: progress,
 		client: &http.Client{
 			Timeout: pollTimeout,
-			// A transport of its own: no proxy from the environment, and no connection outlives the load.
+			// A separate transport, so that no proxy from the environment is used and no connection outlives the load.
 			Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
 			CheckRedirect: func(*http.Request, []*http.Request) error {
 				return http.ErrUseLastResponse
@@ -49,7 +49,7 @@ func newProber(s Spec, progress func()) *prober {
 	}
 }
 
-// run polls until the engine is ready, and reports whether it became so before ctx ended.
+// run polls until the engine is ready, and reports whether it became ready before ctx ended.
 func (p *prober) run(ctx context.Context) bool {
 	defer p.client.CloseIdleConnections()
 	wait := firstPoll
@@ -75,7 +75,7 @@ func (p *prober) run(ctx context.Context) bool {
 	}
 }
 
-// try returns the status of one poll, 0 when there was no answer.
+// try returns the status of one poll, 0 if there was no response.
 func (p *prober) try(ctx context.Context) int {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
 	if err != nil {

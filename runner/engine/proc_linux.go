@@ -71,8 +71,8 @@ func processes(ok func(pid int, s procStat) bool) (out []int) {
 	return out
 }
 
-// groupAlive reports whether a live process is in the group. The signal 0 answers nearly always; it also counts
-// zombies, which a container's init may never reap, so a yes is looked at again.
+// groupAlive reports whether a live process is in the group. Signal 0 nearly always suffices, but it also counts
+// zombies, which a container's init may never reap, so a positive result is checked again.
 func groupAlive(pgid int) bool {
 	if syscall.Kill(-pgid, 0) == syscall.ESRCH {
 		return false
@@ -80,7 +80,7 @@ func groupAlive(pgid int) bool {
 	return len(groupMembers(pgid)) > 0
 }
 
-// statusBytes sums up sizes of /proc/<pid>/status over the processes of a group. What they share counts for each.
+// statusBytes sums up sizes in /proc/<pid>/status over the processes of a group. Shared memory counts for each process.
 func statusBytes(pgid int, names ...string) (sum int64) {
 	for _, pid := range groupMembers(pgid) {
 		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
@@ -98,9 +98,9 @@ func statusBytes(pgid int, names ...string) (sum int64) {
 	return sum
 }
 
-// await blocks until the child has ended and leaves it unreaped, so that its pid and its group's number stay its own
-// until reap.
-func await(cmd *exec.Cmd) {
+// awaitExit blocks until the child has exited and leaves it unreaped, so that its pid and its group's number are not
+// reused until reap.
+func awaitExit(cmd *exec.Cmd) {
 	for unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
 }

@@ -12,18 +12,18 @@ import (
 
 func groupMembers(int) []int { return nil }
 
-// statusBytes is not known here.
+// statusBytes is not implemented on this system.
 func statusBytes(int, ...string) int64 { return 0 }
 
 // groupAlive reports whether a process is in the group.
 func groupAlive(pgid int) bool { return syscall.Kill(-pgid, 0) != syscall.ESRCH }
 
-// marked: not known here; leftovers are left alone.
+// marked is not implemented on this system: leftovers stay.
 func marked(string) []int { return nil }
 
-// await blocks until the child has ended. Without waitid it is reaped here already, so that a signal to its group in
-// the short time until the owner notices could meet a group of the same number; Linux has no such window.
-func await(cmd *exec.Cmd) { _ = cmd.Wait() }
+// awaitExit blocks until the child has exited. Without waitid it is already reaped here, so a signal to its group in
+// the short time until the owner notices could reach another group of the same number. Linux has no such window.
+func awaitExit(cmd *exec.Cmd) { _ = cmd.Wait() }
 
 // reap returns the ended child's status.
 func reap(cmd *exec.Cmd) *os.ProcessState { return cmd.ProcessState }

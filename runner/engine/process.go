@@ -22,15 +22,15 @@ import (
 	"reveille/infra/recipe"
 )
 
-// Bounds that no recipe changes.
+// Timeouts and limits that do not depend on the recipe.
 const (
 	killWait    = 10 * time.Second       // from SIGKILL until a process counts as stuck
-	groupWait   = 5 * time.Second        // for the rest of the group to vanish after its leader
-	pipeWait    = 500 * time.Millisecond // for the last output, held open perhaps by a process that left the group
+	groupWait   = 5 * time.Second        // for the rest of the group to exit after its leader
+	pipeWait    = 500 * time.Millisecond // for the last output; a process that left the group can hold the pipe open
 	tailInError = 20                     // log lines in an ExitError
 )
 
-// A State is where a process is in its life. It only moves forward.
+// A State is a stage in a process's life. It only moves forward.
 type State int32
 
 // The states.
@@ -46,20 +46,20 @@ func (s State) String() string {
 	return [...]string{"loading", "ready", "stopping", "exited"}[s]
 }
 
-// Config configures processes besides their [Spec]. Logger and Spawner are required.
+// Config configures processes in addition to their [Spec]. Logger and Spawner are required.
 type Config struct {
 	Logger  *slog.Logger // gets an engine's lines at debug level
 	Spawner *Spawner
 	Marker  *Marker            // marks processes for the next start; may be nil
 	Environ []string           // the runner's environment, NAME=value
-	Files   *modelfile.Checker // remembers which model files are sound; when nil each start reads their headers
-	// SocketDir is where each engine gets its private folder, with the socket of one that listens on one; os.TempDir when
-	// empty. Its names should be known to the runner's user alone.
+	Files   *modelfile.Checker // caches which model files are intact; if nil each start reads their headers
+	// SocketDir is the folder in which each engine gets its private folder, which contains the engine's socket if it
+	// listens on one; os.TempDir if empty. Only the runner's user should be able to list it.
 	SocketDir string
 }
 
-// A Process is one engine process. One goroutine owns it: it alone signals and reaps, everyone else sends it a request
-// or waits for it. All methods are safe for concurrent use.
+// A Process is one engine process. One goroutine owns it: it alone signals and reaps, all others send it a request or
+// wait for it. All methods are safe for concurrent use.
 type Process struct {
 	// Constant after Start.
 	spec    Spec
@@ -69,32 +69,32 @@ type Process struct {
 	pid     int
 	started time.Time
 	log     *logring.Ring
-	buffers buffers // by its log, while it loads
+	buffers buffers // from its log, while it loads
 	dir     string  // private folder
-	release func()  // of the sandbox, for the owner at the end
+	release func()  // releases the sandbox; called by the owner at the end
 
 	// Requests to the owner; each channel is closed at most once, by its Once.
 	stop, kill         chan struct{}
 	stopOnce, killOnce sync.Once
 
-	// Written by the owner before it closes the channel named, read after that.
+	// Written by the owner before it closes the named channel, read after that.
 	readyAt time.Time // ready
 	err     error     // done
 
 	ready chan struct{} // closed by the owner when the load is complete
 	stuck chan struct{} // closed by the owner when SIGKILL had no effect in killWait
-	done  chan struct{} // closed by the owner, last of all: the process and its group are gone
+	done  chan struct{} // closed by the owner at the very end: the process and its group are gone
 
 	state    atomic.Int32 // advisory
-	progress atomic.Int64 // time of the last sign of life while loading, in ns since started
+	progress atomic.Int64 // time of the last progress while loading, in ns since started
 }
 
-// Start spawns the engine described by spec and returns while it loads: [Process.EnsureReady] waits for the load. ctx
-// bounds the start alone. An empty Host, Port, Socket or APIKey of spec is filled in: loopback, a free port, a socket
-// in Config.SocketDir, a fresh random key. spec.Program should come from [Finder.Find].
+// Start starts the engine described by spec and returns while it loads: [Process.EnsureReady] waits for the load. ctx
+// bounds only the start. An empty Host, Port, Socket or APIKey of spec is filled in: loopback, a free port, a socket in
+// Config.SocketDir, a new random key. spec.Program should come from [Finder.Find].
 //
-// A missing model file is a [*LoadError] with [ErrFileNotFound], a damaged one [ErrCorrupt], before anything is
-// spawned; a missing program is [ErrNoProgram].
+// A missing model file is a [*LoadError] with [ErrFileNotFound], a damaged one [ErrCorrupt], before a process is
+// started; a missing program is [ErrNoProgram].
 func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 		}
 	}()
 	spec.dir = dir
-	release, err := fillAddress(&spec, dir)
+	release, err := assignAddress(&spec, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -128,11 +128,11 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	if err != nil {
 		return nil, err
 	}
-	env = withLibraries(env, argv[0])
+	env = withLibraryPath(env, argv[0])
 	if cfg.Marker != nil {
 		env = append(env, cfg.Marker.mark)
 	}
-	jail := jail(spec, argv, env, dir)
+	jail := jailOf(spec, argv, env, dir)
 	if !jail.OpenFiles {
 		env = append(slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "TMPDIR=") }), "TMPDIR="+dir)
 	}
@@ -149,7 +149,7 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 		stop: make(chan struct{}), kill: make(chan struct{}),
 		ready: make(chan struct{}), stuck: make(chan struct{}), done: make(chan struct{}),
 	}
-	release() // as late as can be: from here on the port is the engine's to take
+	release() // as late as possible: from here on the engine can take the port
 	p.release, err = cfg.Spawner.start(cmd, jail)
 	_ = w.Close()
 	if err != nil {
@@ -167,8 +167,8 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	return p, nil
 }
 
-// CheckFiles checks that the model's files, with all parts of a split one, are there and are what their names say. files may be
-// nil. Names in errors are base names.
+// CheckFiles checks that the model's files, including all parts of a split one, exist and have the format that their
+// names indicate. files can be nil. Errors contain only base names.
 func CheckFiles(s Spec, files *modelfile.Checker) error {
 	if err := checkPresence(s); err != nil {
 		return err
@@ -218,7 +218,7 @@ func checkContent(s Spec, files *modelfile.Checker) error {
 	return nil
 }
 
-// describeFileError puts what is wrong with a file into words for clients.
+// describeFileError turns a file's error into one for clients.
 func describeFileError(err error, path string) error {
 	if bad, ok := errors.AsType[*modelfile.Error](err); ok {
 		return &LoadError{Kind: ErrCorrupt, Detail: filepath.Base(path) + ": " + bad.Reason}
@@ -232,7 +232,7 @@ func describeFileError(err error, path string) error {
 // PID returns the engine's process id; it is also its process group's.
 func (p *Process) PID() int { return p.pid }
 
-// ReadyAt returns when the load was complete; ok is false before that and for one that never was.
+// ReadyAt returns when the load was complete; ok is false if it is not, or never was.
 func (p *Process) ReadyAt() (t time.Time, ok bool) {
 	select {
 	case <-p.ready:
@@ -242,10 +242,10 @@ func (p *Process) ReadyAt() (t time.Time, ok bool) {
 	}
 }
 
-// Spec returns what runs, with address and key filled in.
+// Spec returns the spec of the process, with address and key filled in.
 func (p *Process) Spec() Spec { return p.spec }
 
-// Dir returns the engine's private folder. It is removed when the process has ended.
+// Dir returns the engine's private folder. It is removed when the process has exited.
 func (p *Process) Dir() string { return p.dir }
 
 // Argv returns the argument vector. It must not be changed.
@@ -260,14 +260,14 @@ func (p *Process) APIKey() string { return p.spec.APIKey }
 // Log returns the engine's output.
 func (p *Process) Log() *logring.Ring { return p.log }
 
-// State returns the state, which may have changed on return.
+// State returns the current state. It is advisory: it may change at any time.
 func (p *Process) State() State { return State(p.state.Load()) }
 
-// Done is closed when the process has ended, was reaped, and its group is empty.
+// Done is closed when the process has exited and was reaped, and its group is empty.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err returns why the process ended: nil while it lives and after a stop of a ready engine, an [*ExitError] when a
-// ready one ended by itself, a [*LoadError], an [*ExitError] or [ErrStopped] when it never was ready.
+// Err returns why the process exited: nil while it runs and after a ready engine was stopped; an [*ExitError] if a
+// ready engine exited on its own; a [*LoadError], an [*ExitError] or [ErrStopped] if it never was ready.
 func (p *Process) Err() error {
 	select {
 	case <-p.done:
@@ -277,8 +277,8 @@ func (p *Process) Err() error {
 	}
 }
 
-// EnsureReady waits until the engine serves. When the load fails it returns after the process is gone, with what
-// [Process.Err] says, or with [ErrStuck] when it cannot be ended. The end of ctx ends the wait, never the load.
+// EnsureReady waits until the engine serves. If the load fails it returns after the process is gone, with the error of
+// [Process.Err], or with [ErrStuck] if the process does not exit. The end of ctx ends the wait, never the load.
 func (p *Process) EnsureReady(ctx context.Context) error {
 	select {
 	case <-p.ready:
@@ -299,21 +299,21 @@ func (p *Process) EnsureReady(ctx context.Context) error {
 	}
 }
 
-// Stop asks the engine to end, kills it and its group after the recipe's grace, and returns nil when they are gone. It
-// may be called any number of times, at any moment. The end of ctx ends the wait, not the stop; [ErrStuck] says that
-// even killing had no effect so far.
+// Stop asks the engine to exit, kills it and its group after the recipe's grace period, and returns nil when they are
+// gone. It can be called any number of times, at any moment. The end of ctx ends the wait, not the stop. Stop returns
+// [ErrStuck] if the process has not exited although it was killed.
 func (p *Process) Stop(ctx context.Context) error {
 	p.stopOnce.Do(func() { close(p.stop) })
-	return p.await(ctx)
+	return p.awaitDone(ctx)
 }
 
-// Kill is Stop without grace.
+// Kill is Stop without the grace period.
 func (p *Process) Kill(ctx context.Context) error {
 	p.killOnce.Do(func() { close(p.kill) })
-	return p.await(ctx)
+	return p.awaitDone(ctx)
 }
 
-func (p *Process) await(ctx context.Context) error {
+func (p *Process) awaitDone(ctx context.Context) error {
 	select {
 	case <-p.done:
 		return nil
@@ -329,13 +329,13 @@ func (p *Process) await(ctx context.Context) error {
 	}
 }
 
-// signal sends sig to the whole group. Only the owner calls it, and only before it reaped the leader: until then the
-// group's number cannot have become another's.
+// signal sends sig to the whole group. Only the owner calls it, and only before it reaps the leader: until then the
+// group's number cannot be reused.
 func (p *Process) signal(sig syscall.Signal) {
 	if err := syscall.Kill(-p.pid, sig); err != nil && err != syscall.ESRCH {
-		p.cfg.Logger.Warn("engine signal refused", "model", p.spec.Model, "pid", p.pid, "signal", signalName(sig), "error", err)
+		p.cfg.Logger.Warn("signal to engine failed", "model", p.spec.Model, "pid", p.pid, "signal", signalName(sig), "error", err)
 	}
 }
 
-// touch notes a sign of life.
+// touch records progress of the load.
 func (p *Process) touch() { p.progress.Store(int64(time.Since(p.started))) }

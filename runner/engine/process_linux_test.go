@@ -17,13 +17,13 @@ import (
 	"reveille/infra/recipe"
 )
 
-func TestLifeOfAnEngine(t *testing.T) {
+func TestEngineStartsServesAndStops(t *testing.T) {
 	p := start(t, testSpec("-load", "200ms"), testConfig(t))
 	if p.State() != Loading {
 		t.Errorf("state = %v, want loading", p.State())
 	}
 	if _, ok := p.ReadyAt(); ok {
-		t.Error("ready at once")
+		t.Error("ready immediately")
 	}
 	if err := p.EnsureReady(within(t)); err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func TestLifeOfAnEngine(t *testing.T) {
 		t.Errorf("ready after %v", at.Sub(p.started))
 	}
 	if s, ok := readStat(p.PID()); !ok || s.pgrp != p.PID() {
-		t.Errorf("stat = %+v, want a group of its own, %d", s, p.PID())
+		t.Errorf("stat = %+v, want its own group, %d", s, p.PID())
 	}
 	if len(p.APIKey()) != 64 {
 		t.Errorf("key of %d characters", len(p.APIKey()))
@@ -65,7 +65,7 @@ func TestLifeOfAnEngine(t *testing.T) {
 	}
 }
 
-func TestUnixSocket(t *testing.T) {
+func TestEngineListensOnASocket(t *testing.T) {
 	spec := testSpec()
 	spec.Recipe.Listen = recipe.ListenSocket
 	p := start(t, spec, testConfig(t))
@@ -84,7 +84,7 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-func TestReadyByLog(t *testing.T) {
+func TestLogLineMakesTheEngineReady(t *testing.T) {
 	over, err := recipe.Parse([]byte("x: {ready: {log: 'model (is )?loaded'}}"))
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestReadyByLog(t *testing.T) {
 	}
 }
 
-func TestFailedLoads(t *testing.T) {
+func TestFailedLoadHasItsCause(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		flags  []string
@@ -122,7 +122,7 @@ func TestFailedLoads(t *testing.T) {
 		{"pinned memory is not needed", []string{"-say", "ggml_cuda_host_malloc: failed to allocate 1900.00 MiB of pinned memory: invalid argument", "-exit", "1"},
 			nil, 1, 0, "engine exited with status 1: ggml_cuda_host_malloc: failed to allocate 1900.00 MiB of pinned memory: invalid argument"},
 		{"unsupported", []string{"-say", "unknown model architecture: 'x'", "-exit", "1"},
-			ErrRefused, 1, 0, "refused by the engine: its log says why"},
+			ErrRefused, 1, 0, "refused by the engine: see its log"},
 		{"an argument that it does not know", []string{"-say", "error: invalid argument: --no-such-arg=/secret", "-exit", "1"},
 			ErrRefused, 1, 0, "refused by the engine: it does not know the argument --no-such-arg; change the model's arguments or update the engine"},
 	} {
@@ -161,7 +161,7 @@ func TestLoadTimeouts(t *testing.T) {
 			t.Error("still alive")
 		}
 	})
-	t.Run("to log our own questions is no progress", func(t *testing.T) {
+	t.Run("log lines about health checks are not progress", func(t *testing.T) {
 		spec := testSpec("-chatty", "-load", "1h")
 		spec.Recipe.StallTimeout = 300 * time.Millisecond
 		spec.Recipe.LoadTimeout = 20 * time.Second
@@ -170,19 +170,19 @@ func TestLoadTimeouts(t *testing.T) {
 			t.Errorf("err = %v, want the stall", err)
 		}
 	})
-	t.Run("progress counts, the whole is bounded", func(t *testing.T) {
+	t.Run("progress counts, the whole load is bounded", func(t *testing.T) {
 		spec := testSpec("-dots")
 		spec.Recipe.StallTimeout = time.Second
 		spec.Recipe.LoadTimeout = 2500 * time.Millisecond
 		p := start(t, spec, testConfig(t))
 		err := p.EnsureReady(within(t))
 		if !errors.Is(err, ErrLoadTimeout) || !strings.Contains(err.Error(), "not ready after 2.5s") {
-			t.Errorf("err = %v, want the whole time, not the stall", err)
+			t.Errorf("err = %v, want the load timeout, not the stall", err)
 		}
 	})
 }
 
-func TestFilesAreCheckedFirst(t *testing.T) {
+func TestFilesAreCheckedBeforeTheStart(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "there.gguf")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -191,7 +191,7 @@ func TestFilesAreCheckedFirst(t *testing.T) {
 	for _, tt := range []struct{ name, checkpoint, mmproj, kind, want string }{
 		{"absent", filepath.Join(dir, "gone.gguf"), "", recipe.CheckpointFile, "model file not found: gone.gguf"},
 		{"no folder in the way", filepath.Join(file, "x.gguf"), "", recipe.CheckpointFile, "model file x.gguf: not a directory"},
-		{"a folder is no file", dir, "", "", "model file not found: " + filepath.Base(dir)},
+		{"a folder is not a file", dir, "", "", "model file not found: " + filepath.Base(dir)},
 		{"projector absent", file, filepath.Join(dir, "mm.gguf"), "", "model file not found: mm.gguf"},
 		{"a folder is a path", dir, "", recipe.CheckpointPath, ""},
 		{"names are not checked", "org/model", "", recipe.CheckpointAny, ""},
@@ -212,7 +212,7 @@ func TestFilesAreCheckedFirst(t *testing.T) {
 }
 
 // A damaged file, of the model or of its projector, fails the load before anything is spawned.
-func TestDamagedFiles(t *testing.T) {
+func TestDamagedFileStartsNoEngine(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -251,7 +251,7 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-func TestDeathWhileServing(t *testing.T) {
+func TestExitWhileServingIsReported(t *testing.T) {
 	p := start(t, testSpec(), testConfig(t))
 	if err := p.EnsureReady(within(t)); err != nil {
 		t.Fatal(err)
@@ -288,7 +288,7 @@ func TestStopEndsTheGroup(t *testing.T) {
 	}
 }
 
-func TestStopOfADeafEngine(t *testing.T) {
+func TestStopKillsAnEngineThatIgnoresSIGTERM(t *testing.T) {
 	spec := testSpec("-ignore-term")
 	spec.Recipe.StopGrace = 200 * time.Millisecond
 	p := start(t, spec, testConfig(t))
@@ -304,7 +304,7 @@ func TestStopOfADeafEngine(t *testing.T) {
 	}
 }
 
-func TestKillCutsTheGraceShort(t *testing.T) {
+func TestKillSkipsTheGrace(t *testing.T) {
 	p := start(t, testSpec("-ignore-term"), testConfig(t)) // grace 20 s
 	if err := p.EnsureReady(within(t)); err != nil {
 		t.Fatal(err)
@@ -319,7 +319,7 @@ func TestKillCutsTheGraceShort(t *testing.T) {
 	}
 }
 
-func TestStopWhileLoading(t *testing.T) {
+func TestStopEndsALoad(t *testing.T) {
 	p := start(t, testSpec("-deaf"), testConfig(t))
 	if err := p.Stop(within(t)); err != nil {
 		t.Fatal(err)
@@ -329,7 +329,7 @@ func TestStopWhileLoading(t *testing.T) {
 	}
 }
 
-func TestEnsureReadyLeavesTheLoadAlone(t *testing.T) {
+func TestEnsureReadyDoesNotEndTheLoad(t *testing.T) {
 	p := start(t, testSpec("-load", "300ms"), testConfig(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -341,7 +341,7 @@ func TestEnsureReadyLeavesTheLoadAlone(t *testing.T) {
 	}
 }
 
-func TestChildEnvironment(t *testing.T) {
+func TestEngineInheritsOnlyAllowedVariables(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "canary")
 	t.Setenv("HF_HOME", "/hf")
 	before := umask()
@@ -380,7 +380,7 @@ func umask() int {
 	return m
 }
 
-func TestNoProgram(t *testing.T) {
+func TestMissingProgramIsReported(t *testing.T) {
 	spec := testSpec()
 	spec.Program = filepath.Join(t.TempDir(), "llama-server")
 	if _, err := Start(t.Context(), spec, testConfig(t)); !errors.Is(err, ErrNoProgram) {
@@ -388,7 +388,7 @@ func TestNoProgram(t *testing.T) {
 	}
 }
 
-func TestClosedSpawner(t *testing.T) {
+func TestClosedSpawnerStartsNothing(t *testing.T) {
 	s := NewSpawner(nil)
 	s.Close()
 	cfg := testConfig(t)
@@ -399,7 +399,7 @@ func TestClosedSpawner(t *testing.T) {
 }
 
 // An engine must not die with the thread of the goroutine that asked for it.
-func TestEngineOutlivesItsCallersThread(t *testing.T) {
+func TestEngineSurvivesItsCallersThread(t *testing.T) {
 	cfg := testConfig(t)
 	got := make(chan *Process, 1)
 	go func() {
@@ -425,8 +425,8 @@ func TestEngineOutlivesItsCallersThread(t *testing.T) {
 	}
 }
 
-// Engines started at the same moment get addresses of their own.
-func TestManyAtOnce(t *testing.T) {
+// Engines started at the same moment get different addresses.
+func TestManyEnginesRunTogether(t *testing.T) {
 	cfg := testConfig(t)
 	var wg sync.WaitGroup
 	procs := make([]*Process, 8)

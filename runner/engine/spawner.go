@@ -8,16 +8,16 @@ import (
 	"reveille/runner/sandbox"
 )
 
-// A Spawner starts engines, each in a process group of its own and sandboxed as far as the machine can. On Linux an
-// engine is killed when this process ends; elsewhere that of a killed runner lives until [Marker.KillLeftovers] at the
-// next start. Safe for concurrent use.
+// A Spawner starts engines, each in its own process group and sandboxed as far as the machine supports it. On Linux an
+// engine is killed when this process exits. On other systems the engine of a killed runner lives until
+// [Marker.KillLeftovers] at the next start. A Spawner is safe for concurrent use.
 type Spawner struct {
 	box  *sandbox.Sandbox
 	once sync.Once
 	quit chan struct{} // closed by Close
 }
 
-// NewSpawner returns a Spawner that must be closed. Without a sandbox engines have all that the runner has.
+// NewSpawner returns a Spawner that must be closed. Without a sandbox engines have all rights of the runner.
 func NewSpawner(box *sandbox.Sandbox) *Spawner {
 	if box == nil {
 		box, _ = sandbox.New(sandbox.Config{Mode: sandbox.Off, Log: slog.New(slog.DiscardHandler)}) // fails only for a user
@@ -25,7 +25,7 @@ func NewSpawner(box *sandbox.Sandbox) *Spawner {
 	return &Spawner{box: box, quit: make(chan struct{})}
 }
 
-// start starts cmd in a jail. release must be called when the process has ended.
+// start starts cmd in a jail. release must be called when the process has exited.
 func (s *Spawner) start(cmd *exec.Cmd, j sandbox.Jail) (release func(), err error) {
 	select {
 	case <-s.quit:
@@ -35,6 +35,6 @@ func (s *Spawner) start(cmd *exec.Cmd, j sandbox.Jail) (release func(), err erro
 	}
 }
 
-// Close refuses further starts. It should be called after the processes were stopped: on Linux the kernel kills those
+// Close refuses further starts. It should be called after the processes are stopped: on Linux the kernel kills those
 // that still run.
 func (s *Spawner) Close() { s.once.Do(func() { close(s.quit) }) }

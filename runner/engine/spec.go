@@ -12,21 +12,21 @@ import (
 	"reveille/infra/recipe"
 )
 
-// A Spec says completely what to run. It is a value: the functions on it read no file and no environment.
+// A Spec describes an engine to run completely. It is a value: its functions read no file and no environment.
 type Spec struct {
 	Recipe  recipe.Recipe
-	Program string // path of the program; the recipe's own name for it when empty
-	Model   string // the name the engine shall use for the model
+	Program string // path of the program; the name in the recipe if empty
+	Model   string // the name that the engine uses for the model
 	// Checkpoint and MMProj are paths on this host, or what Recipe.Checkpoint allows instead.
 	Checkpoint, MMProj string
 	Type               policy.Type
-	Devices            policy.Devices // the model's own choice; 0 when it made none
-	Options            recipe.Options // effective ones
-	// The engine listens on Host and Port, or, where the recipe says so, on the unix socket at path Socket.
+	Devices            policy.Devices // the devices set in the model's entry; 0 if none
+	Options            recipe.Options // the effective ones
+	// The engine listens on Host and Port, or, if the recipe says so, on the unix socket at path Socket.
 	Host   string
 	Port   int
 	Socket string
-	APIKey string // given to the engine where the recipe has a place for it
+	APIKey string // passed to the engine if the recipe has a placeholder for it
 	GPUs   GPUs
 	// Slots lets the engine save the state of conversations in its private folder, see [Process.Dir].
 	Slots bool
@@ -34,11 +34,11 @@ type Spec struct {
 	Env   map[string]string // added to the environment last, for example for the encoder cache
 }
 
-// GPUs are the GPUs that an engine is told to use; the zero value tells it nothing.
+// GPUs are the GPUs that an engine must use; the zero value does not restrict it.
 type GPUs struct {
-	Count int               // how many, 0 for any that it likes
-	Names string            // as llama-server calls them, with commas; "" where Env tells, or none is left out
-	Env   map[string]string // the variables that show it no others; nil where Names tells, or none is left out
+	Count int               // how many, 0 for any
+	Names string            // llama-server's names for them, separated by commas; "" if Env selects them, or no GPU is left out
+	Env   map[string]string // variables that hide all others; nil if Names selects them, or no GPU is left out
 }
 
 func (s *Spec) onSocket() bool { return s.Recipe.Listen == recipe.ListenSocket }
@@ -47,7 +47,7 @@ func (s *Spec) backend() recipe.Backend {
 	return s.Recipe.Backends[s.Recipe.Backend(s.Options, s.Devices)]
 }
 
-// values are the values of the recipe's placeholders.
+// values returns the values of the recipe's placeholders.
 func (s *Spec) values() (recipe.Values, error) {
 	options, err := s.Recipe.OptionArgs(s.Options)
 	if err != nil {
@@ -81,15 +81,15 @@ func (s *Spec) values() (recipe.Values, error) {
 	case policy.Embedding:
 		v["media_marker"] = []string{recipe.MediaMarker}
 	}
-	if s.onSocket() { // engines that take a socket take it in place of the host
+	if s.onSocket() { // engines accept a socket in place of the host
 		v["host"], v["port"] = []string{s.Socket}, nil
 	}
 	return v, nil
 }
 
-// Argv returns the argument vector, the program first. It is the last check of all that goes into it, whoever made the
-// Spec: it fails for a type the recipe does not serve, for options that the recipe refuses, for a name or path that the
-// engine could take for a flag, and for texts that cannot be arguments.
+// Argv returns the argument vector, the program first. It checks everything in it again: it fails for a type that the
+// recipe does not serve, for options that the recipe refuses, for a name or path that the engine could take for a flag,
+// and for strings that cannot be arguments.
 func Argv(s Spec) ([]string, error) {
 	if !s.Recipe.Serves(s.Type) {
 		return nil, fmt.Errorf("recipe %s does not serve models of type %q", s.Recipe.Name, s.Type)
@@ -99,7 +99,7 @@ func Argv(s Spec) ([]string, error) {
 	}
 	for _, text := range []string{s.Checkpoint, s.MMProj, s.Model, s.Host, s.Socket} {
 		if strings.HasPrefix(text, "-") {
-			return nil, fmt.Errorf("recipe %s: %.40q begins with a hyphen, which the engine would take for a flag", s.Recipe.Name, text)
+			return nil, fmt.Errorf("recipe %s: %.40q starts with a hyphen, so the engine would take it for a flag", s.Recipe.Name, text)
 		}
 	}
 	v, err := s.values()
@@ -117,14 +117,14 @@ func Argv(s Spec) ([]string, error) {
 		argv[0] = s.Program
 	}
 	if slices.ContainsFunc(argv, func(a string) bool { return strings.ContainsRune(a, 0) }) {
-		return nil, fmt.Errorf("recipe %s: an argument holds a NUL character", s.Recipe.Name)
+		return nil, fmt.Errorf("recipe %s: an argument contains a NUL character", s.Recipe.Name)
 	}
 	return argv, nil
 }
 
-// passedOn are the variables of the runner's environment that engines get: what finds programs, libraries and devices.
-// Everything else, secrets of the runner above all, stays behind.
-var passedOn = []string{
+// inheritedVars are the variables of the runner's environment that engines get, to find programs, libraries and
+// devices. Engines get no other variable, because the environment contains the runner's secrets.
+var inheritedVars = []string{
 	"PATH", "HOME", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME",
 	"HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "FLM_MODEL_PATH", "RYZENAI_INSTALL_PATH", "XILINX_XRT",
 	"CUDA_VISIBLE_DEVICES", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
@@ -132,8 +132,9 @@ var passedOn = []string{
 	"GGML_VK_VISIBLE_DEVICES", "VK_ICD_FILENAMES", "VK_DRIVER_FILES", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT",
 }
 
-// Environ returns the engine's environment as sorted NAME=value texts: the allowed part of base (the runner's own, in
-// the same form), then the recipe's variables, then those that show some GPUs, then those of the Spec.
+// Environ returns the engine's environment as sorted NAME=value strings. Later sources override earlier ones: the
+// allowed part of base (the runner's environment), the recipe's variables, those that select GPUs, and those of the
+// Spec.
 func Environ(s Spec, base []string) ([]string, error) {
 	v, err := s.values()
 	if err != nil {
@@ -157,17 +158,17 @@ func Environ(s Spec, base []string) ([]string, error) {
 	return sorted(env), nil
 }
 
-// QueryEnviron returns the environment, as sorted NAME=value texts, of a program that is asked about this machine: the
-// part of base that engines get, and where the program's libraries lie.
+// QueryEnviron returns the environment, as sorted NAME=value strings, of a program that reports on this machine: the
+// part of base that engines get, and the folder of the program's libraries.
 func QueryEnviron(program string, base []string) []string {
-	return withLibraries(sorted(inherited(base)), program)
+	return withLibraryPath(sorted(inherited(base)), program)
 }
 
-// inherited is the part of the runner's environment that engines get.
+// inherited returns the part of the runner's environment that engines get.
 func inherited(base []string) map[string]string {
 	env := map[string]string{}
 	for _, kv := range base {
-		if name, val, ok := strings.Cut(kv, "="); ok && slices.Contains(passedOn, name) {
+		if name, val, ok := strings.Cut(kv, "="); ok && slices.Contains(inheritedVars, name) {
 			env[name] = val
 		}
 	}
@@ -182,7 +183,7 @@ func sorted(env map[string]string) []string {
 	return out
 }
 
-// BaseURL is the root of the engine's HTTP interface, without a slash at the end. For an engine on a socket the host
+// BaseURL returns the root of the engine's HTTP interface, without a trailing slash. For an engine on a socket the host
 // is a placeholder: the connection is made to Socket.
 func (s Spec) BaseURL() string {
 	if s.onSocket() {
@@ -191,7 +192,7 @@ func (s Spec) BaseURL() string {
 	return "http://" + net.JoinHostPort(s.Host, strconv.Itoa(s.Port))
 }
 
-// HealthURL is polled during a load; it is "" for an engine that is watched only by its log.
+// HealthURL returns the URL that is polled during a load, "" for an engine whose log shows when it is ready.
 func (s Spec) HealthURL() string {
 	if s.Recipe.HealthPath == "" || s.Recipe.Ready.Log != nil {
 		return ""

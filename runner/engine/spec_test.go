@@ -15,8 +15,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestArgv compares argument vectors and the recipe's own variables with testdata/argv, one argument on a line.
-func TestArgv(t *testing.T) {
+// TestArgvMatchesGoldenFiles compares argument vectors and the recipe's own variables with testdata/argv, one argument
+// on a line.
+func TestArgvMatchesGoldenFiles(t *testing.T) {
 	set := recipe.Shipped()
 	type opts = recipe.Options
 	for _, tt := range []struct {
@@ -87,7 +88,7 @@ func TestArgv(t *testing.T) {
 	}
 }
 
-func TestArgvRefuses(t *testing.T) {
+func TestArgvRefusesInvalidSpecs(t *testing.T) {
 	set := recipe.Shipped()
 	for _, tt := range []struct {
 		name, recipe string
@@ -113,7 +114,7 @@ func TestArgvRefuses(t *testing.T) {
 }
 
 // A command that does not name the weights needs no file.
-func TestNoFileForACommandWithoutModel(t *testing.T) {
+func TestCommandWithoutModelNeedsNoFile(t *testing.T) {
 	over, err := recipe.Parse([]byte("bare: {command: [bare, [--port, '{port}']], types: llm, health_path: /health}\nnamed: {command: [named, '{model}'], types: llm, health_path: /health}\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -130,9 +131,9 @@ func TestNoFileForACommandWithoutModel(t *testing.T) {
 	}
 }
 
-// TestArgvHoldsNothingFromOutside: arguments and free texts of requests and saved options, however they got there, put no
-// word on a command line.
-func TestArgvHoldsNothingFromOutside(t *testing.T) {
+// TestClientOptionsCannotAddArguments: arguments and free texts of requests and saved options, however they got there,
+// put no word on a command line.
+func TestClientOptionsCannotAddArguments(t *testing.T) {
 	for name, r := range recipe.Shipped() {
 		s := Spec{Recipe: r, Type: r.Types[0], Model: "m", Checkpoint: "/m", Host: "127.0.0.1", Port: 1}
 		outside := recipe.Options{recipe.MergeArgs: true}
@@ -162,7 +163,7 @@ func TestArgvHoldsNothingFromOutside(t *testing.T) {
 	}
 }
 
-func TestArgvOnASocket(t *testing.T) {
+func TestArgvUsesTheSocket(t *testing.T) {
 	s := Spec{Recipe: recipe.Shipped()["llamacpp"], Type: policy.LLM, Model: "m", Checkpoint: "/m.gguf", Socket: "/run/e.sock"}
 	s.Recipe.Listen = recipe.ListenSocket
 	argv, err := Argv(s)
@@ -172,7 +173,7 @@ func TestArgvOnASocket(t *testing.T) {
 	}
 }
 
-func TestURLs(t *testing.T) {
+func TestURLsOfSocketAndPort(t *testing.T) {
 	s := Spec{Recipe: recipe.Shipped()["llamacpp"], Host: "::1", Port: 8001}
 	if got := s.BaseURL(); got != "http://[::1]:8001" {
 		t.Errorf("BaseURL = %q", got)
@@ -182,7 +183,7 @@ func TestURLs(t *testing.T) {
 	}
 }
 
-func TestFind(t *testing.T) {
+func TestFinderSearchesInOrder(t *testing.T) {
 	dir := t.TempDir()
 	file := func(path string, mode os.FileMode) string {
 		path = filepath.Join(dir, path)
@@ -195,7 +196,7 @@ func TestFind(t *testing.T) {
 		return path
 	}
 	configured, cuda := file("conf/llama-server", 0o755), file("conf/cuda", 0o755)
-	inDirs, beside, inPath := file("dirs/eng-a", 0o755), file("self/eng-b", 0o755), file("path/eng-c", 0o755)
+	inDirs, nextTo, inPath := file("dirs/eng-a", 0o755), file("self/eng-b", 0o755), file("path/eng-c", 0o755)
 	file("dirs/eng-b", 0o644) // not executable: passed over
 	t.Setenv("PATH", filepath.Join(dir, "path"))
 	f := Finder{
@@ -209,7 +210,7 @@ func TestFind(t *testing.T) {
 		{"another backend", "llamacpp", "llama-server", "cpu", configured},
 		{"a path as command", "x", inPath, "", inPath},
 		{"in a folder", "x", "eng-a", "", inDirs},
-		{"beside the program", "x", "eng-b", "", beside},
+		{"next to the program", "x", "eng-b", "", nextTo},
 		{"in PATH", "x", "eng-c", "", inPath},
 		{"nowhere", "x", "eng-d", "", ""},
 		{"configured wrongly", "broken", "eng-a", "", ""},
@@ -226,7 +227,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-func TestLibrariesBesideTheProgram(t *testing.T) {
+func TestLibraryPathIncludesTheProgramsFolder(t *testing.T) {
 	with, without := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(with, "libllama.so.1"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -241,7 +242,7 @@ func TestLibrariesBesideTheProgram(t *testing.T) {
 		{"none at all", without + "/eng", nil, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := withLibraries(tt.env, tt.program); !slices.Equal(got, tt.want) {
+			if got := withLibraryPath(tt.env, tt.program); !slices.Equal(got, tt.want) {
 				t.Errorf("env = %q, want %q", got, tt.want)
 			}
 		})

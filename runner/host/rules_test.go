@@ -174,7 +174,7 @@ func TestFatalFailureClearsNothing(t *testing.T) {
 	for err, code := range map[error]string{
 		&engine.LoadError{Kind: engine.ErrFileNotFound, Detail: "x.gguf"}:                       "model_file_not_found",
 		&host.Error{Code: rpc.CodeModelLoadError, Message: "weights are far away", Final: true}: rpc.CodeModelLoadError,
-		&engine.LoadError{Kind: engine.ErrRefused, Detail: "its log says why"}:                  rpc.CodeModelLoadError,
+		&engine.LoadError{Kind: engine.ErrRefused, Detail: "see its log"}:                       rpc.CodeModelLoadError,
 		&engine.LoadError{Kind: engine.ErrNoProgram, Detail: "recipe llamacpp: no server"}:      rpc.CodeModelLoadError,
 		&engine.LoadError{Kind: engine.ErrCorrupt, Detail: "x.gguf: it is cut off"}:             rpc.CodeModelLoadError,
 		&engine.LoadError{Kind: engine.ErrUnsupported, Detail: "its architecture"}:              rpc.CodeModelLoadError,

@@ -233,7 +233,8 @@ func (b *bench) until(what string, ok func() bool) {
 	kit.Eventually(b, what, ok)
 }
 
-// load loads a model. It asks again while there is neither the model nor its load: an engine may just be on its way out.
+// load loads a model. It asks again while there is neither the model nor its load: an engine may just be on its way
+// out.
 func (b *bench) load(model string) {
 	b.Helper()
 	b.until(model+" is loaded", func() bool {
@@ -276,7 +277,7 @@ func (b *bench) request(ctx context.Context, method, path, model, body string) *
 	return r
 }
 
-// answer is a whole answer; err reports a body that broke off.
+// answer is a complete response; err is set if the body was cut off.
 type answer struct {
 	status int
 	header http.Header

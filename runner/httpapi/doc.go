@@ -1,11 +1,12 @@
-// Package httpapi is a runner's HTTP side: signed requests of gateways are admitted by runner/host and relayed to the
-// model's engine; operators read the host's view, engine logs and metrics.
+// Package httpapi is a runner's HTTP server. It relays signed requests of gateways, which runner/host admits, to the
+// model's engine, and serves the host's state, engine logs and metrics to operators.
 //
-// A request that no engine saw is refused with status 421 and a reason (infra/rpc), so that the gateway may send it
-// elsewhere. Everything else is the engine's answer, or an error that says the engine failed. Inside an event stream
-// such an error is the last event, in the format of the engine's route, and the stream ends properly.
+// A request that no engine saw is refused with status 421 and a reason (infra/rpc), so that the gateway can send it
+// elsewhere. Everything else is the engine's response, or an error that reports the engine's failure. Inside an event
+// stream such an error is the last event, and the stream ends properly.
 //
-// The first byte of a stream has a limit, --first-byte, that grows with the prompt; an answer in one piece has five times
-// that. A watchdog restarts an engine after three answers in a minute that are not HTTP. It kills one that has missed a
-// limit and does not answer a minimal request either, and a llama-server whose main loop stands still.
+// The first byte of a stream has a timeout, --first-byte, that grows with the prompt. A response that is not streamed
+// has five times that timeout. A watchdog restarts an engine after three responses in a minute that are not HTTP. It
+// kills an engine that missed a timeout and does not respond to a minimal request either, and a llama-server whose main
+// loop is stuck.
 package httpapi

@@ -16,7 +16,7 @@ import (
 
 // When an engine dies, the queued requests that it has not seen are refused, so that they are sent again. The request
 // that it worked on gets an error.
-func TestEngineDiesUnderItsQueue(t *testing.T) {
+func TestBatchedRequestsFailWhenTheEngineExits(t *testing.T) {
 	set := metrics.NewSet()
 	b := start(t, func(c *httpapi.Config) { c.Metrics = set })
 	b.engines.Meters = batch.NewMeters(set)
@@ -42,6 +42,6 @@ func TestEngineDiesUnderItsQueue(t *testing.T) {
 		got[fmt.Sprint(a.status, " ", a.header.Get(rpc.HeaderRefused), a.header.Get(rpc.HeaderCode))]++
 	}
 	if want := map[string]int{"421 not_loaded": waiting, "502 engine_crashed": 1}; !maps.Equal(got, want) {
-		t.Errorf("answers %v, want %v", got, want)
+		t.Errorf("responses %v, want %v", got, want)
 	}
 }

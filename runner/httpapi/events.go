@@ -8,42 +8,42 @@ import (
 	"reveille/infra/relay"
 )
 
-// eventStream is the body of a streamed answer. If the engine breaks off, an event with the error ends it.
+// eventStream is the body of a streamed response. If the engine fails, an event with the error ends the stream.
 type eventStream struct {
 	*relay.Response
-	x    *exchange
-	seen relay.Events
-	rest []byte // not yet read
-	last error  // after rest
+	request *activeRequest
+	events  relay.Events
+	unread  []byte // next returned it, Read has not yet
+	err     error  // returned after unread
 }
 
 // next returns the next bytes for the client.
 func (s *eventStream) next() ([]byte, error) {
-	if s.last != nil {
-		return nil, s.last
+	if s.err != nil {
+		return nil, s.err
 	}
 	b, err := s.Response.Next(time.Time{})
 	switch {
 	case err == nil:
-		_ = s.seen.Take(b) // the gateway bounds lines
+		_ = s.events.Take(b) // the gateway limits the length of lines
 		return b, nil
 	case err == io.EOF, errors.Is(err, relay.ErrGone):
-		s.last = err
+		s.err = err
 		return nil, err
 	}
-	s.last = io.EOF
-	return append(s.seen.AppendBoundary(nil), s.x.lastEvent(err)...), nil
+	s.err = io.EOF
+	return append(s.events.AppendBoundary(nil), s.request.errorEvent(err)...), nil
 }
 
 // Read implements io.Reader.
 func (s *eventStream) Read(p []byte) (n int, err error) {
-	for len(s.rest) == 0 {
-		if s.rest, err = s.next(); err != nil {
+	for len(s.unread) == 0 {
+		if s.unread, err = s.next(); err != nil {
 			return 0, err
 		}
 	}
-	n = copy(p, s.rest)
-	s.rest = s.rest[n:]
+	n = copy(p, s.unread)
+	s.unread = s.unread[n:]
 	return n, nil
 }
 

@@ -20,69 +20,69 @@ import (
 	"reveille/runner/mmcache"
 )
 
-// modelRequest is a request of a gateway for a model's engine, over HTTP or from this process.
+// modelRequest is a gateway's request for a model's engine, over HTTP or from this process.
 type modelRequest struct {
 	model, gateway string
 	method, path   string
 	target         []byte // path and query
 	body           []byte
 	size           int                      // of the body
-	field          func(name string) []byte // of infra/rpc, and those of the client that are passed on
+	field          func(name string) []byte // header fields of infra/rpc, and the client's that are passed on
 	handshake      *fasthttp.RequestHeader  // nil unless it asks for a WebSocket
 }
 
-// exchange is one admitted request and its response. finish ends it exactly once, wherever the answer breaks off: it releases
-// the engine and stops the watch.
-type exchange struct {
+// activeRequest is an admitted request and its response. complete ends it exactly once, wherever the response fails: it
+// releases the engine and stops the watch.
+type activeRequest struct {
 	modelRequest
 	s             *Server
 	ref           *host.Ref
 	watch         *relay.Watch
-	call          relay.Call
-	stop          atomic.Pointer[context.CancelCauseFunc] // ends its wait in a queue, nil outside one
+	engineCall    relay.Call
+	cancelWait    atomic.Pointer[context.CancelCauseFunc] // ends its wait in a queue, nil outside one
 	permits       *fairqueue.Queue                        // the queue of its permit, nil for none
 	tenant        string                                  // the permit's holder
 	releaseSlot   func()                                  // releases its slot, nil for none
-	text          []byte                                  // the body that the engine gets
-	conversations *conversations.Engine                   // that it uses, nil for none
-	media         *mmcache.Request                        // of its engine's encoder cache, nil for none
+	engineBody    []byte                                  // the body that the engine gets
+	conversations *conversations.Engine                   // the saved conversations that it uses, nil for none
+	media         *mmcache.Request                        // its use of the engine's encoder cache, nil for none
 	req           relay.Request                           // to the engine
 	reqFields     [6]relay.Field
-	bearer        [80]byte // the value of one of them
-	began         time.Time
+	bearer        [80]byte // the value of Authorization
+	started       time.Time
 	spans         spans
 	once          sync.Once
 }
 
-// spans are what a trace says of an exchange; nil ones where it is not traced.
-type spans struct{ all, engine *trace.Span }
+// spans are the trace spans of a request, nil if it is not traced.
+type spans struct{ request, engine *trace.Span }
 
-// begin begins the spans of a request that its gateway traces.
-func (s *spans) begin(t *trace.Tracer, parent []byte, model string, began time.Time) {
+// start starts the spans of a request that its gateway traces.
+func (s *spans) start(t *trace.Tracer, parent []byte, model string, started time.Time) {
 	if t == nil {
 		return
 	}
-	s.all = t.Continue(parent, "runner", began)
-	s.all.Text("gen_ai.request.model", model)
+	s.request = t.Continue(parent, "runner", started)
+	s.request.Text("gen_ai.request.model", model)
 }
 
-// waited records the wait since from, and begins the span of the engine.
-func (s *spans) waited(from time.Time) {
-	if s.all == nil {
+// startEngine records the wait since from, and starts the engine's span.
+func (s *spans) startEngine(from time.Time) {
+	if s.request == nil {
 		return
 	}
 	now := time.Now()
-	s.all.Child(trace.Internal, "wait for a slot", from).End(now)
-	s.engine = s.all.Child(trace.Client, "engine", now)
+	s.request.Child(trace.Internal, "wait for a slot", from).End(now)
+	s.engine = s.request.Child(trace.Client, "engine", now)
 }
 
 // end ends the spans.
 func (s *spans) end(err error) {
-	if s.all == nil {
+	if s.request == nil {
 		return
 	}
 	now := time.Now()
-	for _, span := range []*trace.Span{s.engine, s.all} {
+	for _, span := range []*trace.Span{s.engine, s.request} {
 		if err != nil {
 			span.Fail()
 		}
@@ -90,57 +90,58 @@ func (s *spans) end(err error) {
 	}
 }
 
-// cancel ends the exchange, whatever it waits for.
-func (x *exchange) cancel(cause error) {
-	x.call.Cancel(cause)
-	if stop := x.stop.Load(); stop != nil {
+// cancelWith ends the request with a cause, whatever it waits for.
+func (a *activeRequest) cancelWith(cause error) {
+	a.engineCall.Cancel(cause)
+	if stop := a.cancelWait.Load(); stop != nil {
 		(*stop)(cause)
 	}
 }
 
-// life returns the context of a wait in a queue. It ends when the exchange is cancelled, with that cause, or by cancel.
-func (x *exchange) life() (life context.Context, cancel context.CancelCauseFunc) {
-	life, cancel = context.WithCancelCause(context.Background())
-	x.stop.Store(&cancel)
-	if cause := x.call.Cause(); cause != nil { // cancelled before x.stop was set
+// waitContext returns the context of a wait in a queue. It ends when the request is canceled, with that cause, or by
+// cancel.
+func (a *activeRequest) waitContext() (ctx context.Context, cancel context.CancelCauseFunc) {
+	ctx, cancel = context.WithCancelCause(context.Background())
+	a.cancelWait.Store(&cancel)
+	if cause := a.engineCall.Cause(); cause != nil { // canceled before cancelWait was set
 		cancel(cause)
 	}
-	return life, cancel
+	return ctx, cancel
 }
 
-// errUnanswered ends an exchange whose body could not be read, or whose handler panicked.
-var errUnanswered = errors.New("the handler ended without an answer")
+// errNoResponse completes a request whose body could not be read, or whose handler panicked.
+var errNoResponse = errors.New("the handler returned without a response")
 
-func (x *exchange) finish(err error) {
-	x.once.Do(func() {
-		x.watch.Stop()
-		x.conversations.End()
-		x.media.End()
-		if x.releaseSlot != nil {
-			x.releaseSlot()
+func (a *activeRequest) complete(err error) {
+	a.once.Do(func() {
+		a.watch.Stop()
+		a.conversations.End()
+		a.media.End()
+		if a.releaseSlot != nil {
+			a.releaseSlot()
 		}
-		if x.permits != nil {
-			x.permits.Release(x.tenant)
+		if a.permits != nil {
+			a.permits.Release(a.tenant)
 		}
-		x.s.watchdog.ended(x.ref, err) // before Release, so that whoever sees the request's end also sees its outcome
-		x.ref.Release()
-		x.spans.end(err)
-		x.s.m.open.Add(-1)
-		x.s.m.seconds.UpdateDuration(x.began)
+		a.s.watchdog.requestEnded(a.ref, err) // before Release, so that a caller that sees the request's end also sees its outcome
+		a.ref.Release()
+		a.spans.end(err)
+		a.s.m.open.Add(-1)
+		a.s.m.seconds.UpdateDuration(a.started)
 		if err != nil && !errors.Is(err, relay.ErrGone) {
-			x.s.m.broken.Inc()
+			a.s.m.broken.Inc()
 		}
 	})
 }
 
-// infer admits a request to the model's engine and relays the answer.
+// infer admits a request to the model's engine and relays the response.
 func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
-	gateway, ok := s.authorized(ctx, model)
+	gateway, ok := s.authorize(ctx, model)
 	if !ok {
 		return
 	}
 	h := &ctx.Request.Header
-	x := &exchange{s: s, began: time.Now(), modelRequest: modelRequest{
+	a := &activeRequest{s: s, started: time.Now(), modelRequest: modelRequest{
 		model: model, gateway: gateway, method: string(ctx.Method()), path: string(ctx.Path()), target: ctx.RequestURI(), size: max(h.ContentLength(), 0), field: h.Peek,
 	}}
 	var body relay.Body
@@ -148,228 +149,230 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	read := func() bool {
 		var err error
 		if body, err = s.intake.Read(ctx, 0); err != nil {
-			unread(err).send(ctx)
+			bodyError(err).send(ctx)
 			return false
 		}
-		x.body = ctx.PostBody()
+		a.body = ctx.PostBody()
 		return true
 	}
-	long := x.size >= longBody
+	long := a.size >= longBody
 	if !long && !read() {
 		return
 	}
 	if relay.AsksWebSocket(h) {
-		x.handshake = h
+		a.handshake = h
 	}
-	handed := false // to the body of the answer, which fasthttp closes
+	handedOver := false // to the response body, which fasthttp closes
 	defer func() {
-		if !handed && x.ref != nil {
-			x.finish(errUnanswered)
+		if !handedOver && a.ref != nil {
+			a.complete(errNoResponse)
 		}
 	}()
-	if refused := x.acquire(); refused != nil {
+	if refused := a.acquireEngine(); refused != nil {
 		refused.send(ctx)
 		return
 	}
-	x.watch = s.watcher.Arm(ctx.Conn(), func() { x.cancel(relay.ErrGone) })
+	a.watch = s.watcher.Arm(ctx.Conn(), func() { a.cancelWith(relay.ErrGone) })
 	if long && !read() {
 		return
 	}
-	if q := x.queue(); q != nil {
-		if answer, served := x.embed(q, ctx.Response.BodyWriter()); served {
-			answer.send(ctx)
+	if q := a.batcher(); q != nil {
+		if r, served := a.serveBatched(q, ctx.Response.BodyWriter()); served {
+			r.send(ctx)
 			return
 		}
 	}
-	if unserved := x.await(); unserved != nil {
-		unserved.send(ctx)
+	if reply := a.awaitTurn(); reply != nil {
+		reply.send(ctx)
 		return
 	}
-	resp, err := x.send()
+	resp, err := a.sendToEngine()
 	if err == nil {
 		err = resp.Await(time.Time{})
 	}
-	err = x.check(resp, err, &ctx.Response.Header)
+	err = a.checkResponse(resp, err, &ctx.Response.Header)
 	if err != nil {
-		x.finish(err)
+		a.complete(err)
 		if resp != nil {
 			_ = resp.Close()
 		}
-		x.engineFailed(err).send(ctx)
+		a.engineFailed(err).send(ctx)
 		return
 	}
-	handed = true
+	handedOver = true
 	switch {
 	case resp.AcceptsWebSocket(h):
-		resp.SwitchTo(ctx, nil, webSocketIdle, x.finish)
+		resp.SwitchTo(ctx, nil, webSocketIdle, a.complete)
 	case resp.IsEvents() && resp.Status() == fasthttp.StatusOK:
-		resp.OnEnd = x.finish
+		resp.OnEnd = a.complete
 		ctx.SetContentTypeBytes(resp.ContentType())
-		ctx.Response.SetBodyStream(&eventStream{Response: resp, x: x}, -1)
+		ctx.Response.SetBodyStream(&eventStream{Response: resp, request: a}, -1)
 		ctx.Response.ImmediateHeaderFlush = resp.Buffered() == 0
 	default:
-		resp.OnEnd = x.finish
+		resp.OnEnd = a.complete
 		resp.SendTo(ctx)
 	}
 }
 
-// longBody is the size in bytes from which a body is read only once its model has taken the request.
+// longBody is the size in bytes from which a body is read only after its model has admitted the request.
 const longBody = 512 << 10
 
-// acquire admits the request to its model, or returns the refusal.
-func (x *exchange) acquire() *reply {
-	s := x.s
+// acquireEngine admits the request to its model, or returns the refusal.
+func (a *activeRequest) acquireEngine() *reply {
+	s := a.s
 	var refused string
-	if len(x.field(rpc.HeaderRead)) > 0 {
-		x.ref, refused = s.cfg.Host.AcquireModelRead(x.model, x.cancel)
+	if len(a.field(rpc.HeaderRead)) > 0 {
+		a.ref, refused = s.cfg.Host.AcquireModelRead(a.model, a.cancelWith)
 	} else {
-		x.ref, refused = s.cfg.Host.AcquireModel(x.model, string(x.field(rpc.HeaderTicket)), x.gateway, waiters(x.field(rpc.HeaderWaiters)), x.cancel)
+		a.ref, refused = s.cfg.Host.AcquireModel(a.model, string(a.field(rpc.HeaderTicket)), a.gateway, waiters(a.field(rpc.HeaderWaiters)), a.cancelWith)
 	}
 	if refused != "" {
 		s.m.refused.Inc()
 		return refusal(refused)
 	}
-	s.watchdog.began(x.ref)
-	x.spans.begin(s.cfg.Tracer, x.field(trace.Header), x.model, x.began)
+	s.watchdog.requestStarted(a.ref)
+	a.spans.start(s.cfg.Tracer, a.field(trace.Header), a.model, a.started)
 	s.m.requests.Inc()
 	s.m.open.Add(1)
 	return nil
 }
 
-// await waits for the request's turn at the engine: a permit and a slot. A reply means that there is none.
-func (x *exchange) await() *reply {
-	if r := x.acquirePermit(); r != nil {
+// awaitTurn waits until the engine has a permit and a slot for the request. It returns a reply if the request gets
+// none.
+func (a *activeRequest) awaitTurn() *reply {
+	if r := a.acquirePermit(); r != nil {
 		return r
 	}
-	return x.acquireSlot()
+	return a.acquireSlot()
 }
 
-// send sends the request to the engine, once it is its turn.
-func (x *exchange) send() (*relay.Response, error) {
-	e := x.ref.Engine
+// sendToEngine sends the request to the engine after awaitTurn.
+func (a *activeRequest) sendToEngine() (*relay.Response, error) {
+	e := a.ref.Engine
 	if e, ok := e.(interface {
 		Conversations() *conversations.Engine
-	}); ok && !x.isReadOnly() && !slotless(x.path) {
-		x.conversations = e.Conversations()
-		x.conversations.Begin()
+	}); ok && !a.isReadOnly() && !needsNoSlot(a.path) {
+		a.conversations = e.Conversations()
+		a.conversations.Begin()
 	}
-	x.spans.waited(x.began)
-	x.beginMedia()
-	req := x.engineRequest()
-	if x.spans.engine != nil {
-		req.Add(trace.Header, x.spans.engine.AppendContext(nil))
+	a.spans.startEngine(a.started)
+	a.beginMedia()
+	req := a.buildRequest()
+	if a.spans.engine != nil {
+		req.Add(trace.Header, a.spans.engine.AppendContext(nil))
 	}
-	return e.Client().Start(&x.call, req)
+	return e.Client().Start(&a.engineCall, req)
 }
 
-// check returns err, or else checks the head of resp. It adds what the encoder cache and the restored conversation gave to
-// more, in fields of infra/rpc.
-func (x *exchange) check(resp *relay.Response, err error, more fields) error {
-	if hits, misses, exact := x.media.End(); exact && hits+misses > 0 {
+// checkResponse returns err, or else waits for the head of resp. It adds to more the header fields of infra/rpc that
+// report what came from the encoder cache and from the restored conversation.
+func (a *activeRequest) checkResponse(resp *relay.Response, err error, more fields) error {
+	if hits, misses, exact := a.media.End(); exact && hits+misses > 0 {
 		more.Set(rpc.HeaderMedia, "hit="+strconv.FormatInt(hits, 10)+", miss="+strconv.FormatInt(misses, 10))
 	}
 	if err != nil {
 		return err
 	}
-	if resp.Status() != fasthttp.StatusOK || x.conversations == nil {
+	if resp.Status() != fasthttp.StatusOK || a.conversations == nil {
 		return nil
 	}
-	life, cancel := x.life()
+	ctx, cancel := a.waitContext()
 	defer cancel(nil)
-	if n := x.conversations.Reused(life); n > 0 {
+	if n := a.conversations.Reused(ctx); n > 0 {
 		more.Set(rpc.HeaderCache, "restored="+strconv.Itoa(n))
 	}
 	return nil
 }
 
-// fields are the header fields of an answer.
+// fields are the header fields of a response.
 type fields interface{ Set(name, value string) }
 
-// engineRequest returns the request to the engine: method, path and content type as received, with the engine's own key.
-func (x *exchange) engineRequest() *relay.Request {
-	s, req := x.s, &x.req
-	stream := len(x.field(rpc.HeaderStream)) > 0
+// buildRequest returns the request to the engine: method, path and content type as received, with the engine's own key.
+func (a *activeRequest) buildRequest() *relay.Request {
+	s, req := a.s, &a.req
+	stream := len(a.field(rpc.HeaderStream)) > 0
 	*req = relay.Request{
-		Method: x.method, Path: x.target, Body: x.text, Events: stream,
-		FirstByte: firstByteLimit(s.cfg.FirstByte, x.size, stream), Silence: LongAnswer * s.cfg.FirstByte,
-		Fields: x.reqFields[:0],
+		Method: a.method, Path: a.target, Body: a.engineBody, Events: stream,
+		FirstByte: firstByteLimit(s.cfg.FirstByte, a.size, stream), Silence: LongAnswer * s.cfg.FirstByte,
+		Fields: a.reqFields[:0],
 	}
-	if token := x.media.Token(); token != nil {
+	if token := a.media.Token(); token != nil {
 		req.Add(mmcache.HeaderToken, token)
 	}
 	for _, name := range [...]string{"Content-Type", "Accept", rpc.HeaderRequest} {
-		if v := x.field(name); len(v) > 0 {
+		if v := a.field(name); len(v) > 0 {
 			req.Add(name, v)
 		}
 	}
-	if x.handshake != nil {
-		req.AddWebSocket(x.handshake)
+	if a.handshake != nil {
+		req.AddWebSocket(a.handshake)
 	}
-	if key := x.ref.Engine.APIKey(); key != "" {
-		req.Add("Authorization", append(append(x.bearer[:0], "Bearer "...), key...))
+	if key := a.ref.Engine.APIKey(); key != "" {
+		req.Add("Authorization", append(append(a.bearer[:0], "Bearer "...), key...))
 	}
 	return req
 }
 
-// webSocketIdle is how long a WebSocket may carry nothing. The gateway's limit is shorter.
+// webSocketIdle is the idle timeout of a WebSocket. The gateway's limit is shorter.
 const webSocketIdle = 10 * time.Minute
 
-// LongAnswer times the first-byte limit is how long an answer that is not streamed may take, because its first byte
-// comes when all of it is computed.
+// LongAnswer times the first-byte limit is the timeout of a response that is not streamed, because its first byte comes
+// when all of it is computed.
 const LongAnswer = 5
 
-// firstByteLimit returns how long an engine may take for the first byte of an answer, given the limit for a short
-// prompt: prompt is the body's bytes. A longer prompt may take longer, but never longer than a whole answer.
+// firstByteLimit returns the timeout for the first byte of a response, given the timeout for a short prompt. prompt is
+// the size of the body. A longer prompt has a longer timeout, but never a longer one than a whole response.
 func firstByteLimit(firstByte time.Duration, prompt int, stream bool) time.Duration {
 	const short = 64 << 10 // bytes: about as many tokens as an engine without a GPU reads in that time
-	most := LongAnswer * firstByte
+	limit := LongAnswer * firstByte
 	if !stream {
-		return most
+		return limit
 	}
-	return min(firstByte+firstByte*time.Duration(prompt/short), most)
+	return min(firstByte+firstByte*time.Duration(prompt/short), limit)
 }
 
-// engineFailed is the reply to a request whose engine gave no answer. If the engine never saw it, that is a refusal.
-func (x *exchange) engineFailed(err error) *reply {
+// engineFailed returns the reply to a request whose engine sent no response. If the engine never saw the request, that
+// is a refusal.
+func (a *activeRequest) engineFailed(err error) *reply {
 	if re, ok := errors.AsType[*relay.Error](err); ok && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
 		return refusal(rpc.RefusedNotLoaded)
 	}
 	if errors.Is(err, relay.ErrBadRequest) {
-		return failure(fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The request cannot be passed on as it is.")
+		return failure(fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The request cannot be forwarded unchanged.")
 	}
-	return failure(x.describeError(err))
+	return failure(a.describeError(err))
 }
 
-// describeError returns the error table's entry for a broken exchange with an engine.
-func (x *exchange) describeError(err error) (status int, code, message string) {
+// describeError returns the error table's entry for a failed engine request.
+func (a *activeRequest) describeError(err error) (status int, code, message string) {
 	switch {
 	case errors.Is(err, host.ErrCut):
-		return fasthttp.StatusServiceUnavailable, rpc.CodeDraining, "The model was unloaded before the answer was complete."
+		return fasthttp.StatusServiceUnavailable, rpc.CodeDraining, "The model was unloaded before the response was complete."
 	case errors.Is(err, host.ErrInterrupted):
-		return fasthttp.StatusServiceUnavailable, rpc.CodeHostInterrupted, "The model's host was taken away before the answer was complete."
+		return fasthttp.StatusServiceUnavailable, rpc.CodeHostInterrupted, "The model's host was shut down before the response was complete."
 	case errors.Is(err, relay.ErrTimeout):
-		return fasthttp.StatusGatewayTimeout, rpc.CodeUpstreamTimeout, "The engine did not answer in time."
+		return fasthttp.StatusGatewayTimeout, rpc.CodeUpstreamTimeout, "The engine did not respond in time."
 	case errors.Is(err, relay.ErrTooLarge): // caused by the request, not the engine
 		return fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The response is too long: reduce 'max_tokens', 'n', the log-probabilities or the inputs."
 	case errors.Is(err, relay.ErrBadReply):
-		return fasthttp.StatusBadGateway, rpc.CodeBadEngineReply, "The engine's answer could not be understood."
+		return fasthttp.StatusBadGateway, rpc.CodeBadEngineReply, "The engine sent an invalid response."
 	}
-	// A process that ends closes its connections first.
-	const moment = 250 * time.Millisecond
-	wait := time.NewTimer(moment)
+	// A process that exits closes its connections first.
+	const exitWait = 250 * time.Millisecond
+	wait := time.NewTimer(exitWait)
 	defer wait.Stop()
 	select {
-	case <-x.ref.Engine.Done():
-		return fasthttp.StatusBadGateway, rpc.CodeEngineCrashed, "The engine ended before its answer was complete."
+	case <-a.ref.Engine.Done():
+		return fasthttp.StatusBadGateway, rpc.CodeEngineCrashed, "The engine exited before the response was complete."
 	case <-wait.C:
 		return fasthttp.StatusBadGateway, rpc.CodeRunnerFailed, "The connection to the engine was lost before the response was complete."
 	}
 }
 
-// lastEvent returns the event that ends a broken stream, in OpenAI's format whatever the path: the gateway translates
+// errorEvent returns the event that ends a failed stream. It has OpenAI's format on every path: the gateway translates
 // it to the path's dialect.
-func (x *exchange) lastEvent(err error) []byte {
-	_, code, message := x.describeError(err)
+func (a *activeRequest) errorEvent(err error) []byte {
+	_, code, message := a.describeError(err)
 	return append(append([]byte("data: "), errorBody(code, message)...), "\n\n"...)
 }
 
@@ -378,7 +381,7 @@ func errorBody(code, message string) []byte {
 	return body
 }
 
-// waiters reads how many requests a gateway sends with a ticket.
+// waiters parses the number of requests that a gateway sends with a ticket.
 func waiters(header []byte) int {
 	n, _ := strconv.ParseUint(string(header), 10, 16)
 	return int(n)

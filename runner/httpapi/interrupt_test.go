@@ -8,13 +8,13 @@ import (
 
 // When a machine is taken away, a stream ends with an error event and an unanswered request with 503, both with that
 // reason.
-func TestInterruptionCuts(t *testing.T) {
+func TestInterruptionCutsRequests(t *testing.T) {
 	for name, c := range map[string]struct {
 		first  string
 		status int
 	}{
-		"stream":        {head("text/event-stream", "Transfer-Encoding: chunked\r\n") + "a\r\ndata: 1\n\n\n\r\n", 200},
-		"no answer yet": {"", 503},
+		"stream":          {head("text/event-stream", "Transfer-Encoding: chunked\r\n") + "a\r\ndata: 1\n\n\n\r\n", 200},
+		"no response yet": {"", 503},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t)

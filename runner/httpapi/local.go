@@ -12,21 +12,21 @@ import (
 	"reveille/infra/rpc"
 )
 
-// localExchange is an exchange with a gateway of this process: the gateway's connection goroutine does what that of infer does, and
-// reads the engine's answer itself. It implements relay.Admission, and relay.Hop once the request was sent.
-type localExchange struct {
-	exchange
-	from   *relay.Call   // the gateway's; cancels the exchange
-	linked bool          // from does
-	reply  *reply        // instead of the engine's answer
-	ready  chan struct{} // closed once Start may follow, nil unless it waits for that
+// localRequest is a request of a gateway in this process. The gateway's connection goroutine does what infer does, and
+// reads the engine's response itself. localRequest implements relay.Admission, and relay.Hop once the request was sent.
+type localRequest struct {
+	activeRequest
+	gatewayCall *relay.Call   // cancels the request
+	linked      bool          // gatewayCall is linked to this request
+	reply       *reply        // replaces the engine's response
+	turnDone    chan struct{} // closed when awaitTurn has returned; nil unless it runs in a goroutine
 }
 
-// Admit admits a request of a gateway in this process, which needs no signature. It is not for WebSockets. The request and what
-// it holds must stay as they are until the admission has been started or dropped; from ends the exchange.
-func (s *Server) Admit(gateway string, from *relay.Call, req *relay.Request) relay.Admission {
+// Admit admits a request of a gateway in this process, which needs no signature. It does not serve WebSockets. req and
+// its contents must not change until the admission is started or dropped. gatewayCall cancels the request.
+func (s *Server) Admit(gateway string, gatewayCall *relay.Call, req *relay.Request) relay.Admission {
 	target, _, _ := bytes.Cut(req.Path, []byte("?"))
-	x := &localExchange{from: from, exchange: exchange{s: s, began: time.Now(), modelRequest: modelRequest{
+	a := &localRequest{gatewayCall: gatewayCall, activeRequest: activeRequest{s: s, started: time.Now(), modelRequest: modelRequest{
 		gateway: gateway, method: req.Method, path: string(target), target: req.Path, body: req.Body, size: len(req.Body),
 		field: func(name string) []byte {
 			for i := range req.Fields {
@@ -37,147 +37,147 @@ func (s *Server) Admit(gateway string, from *relay.Call, req *relay.Request) rel
 			return nil
 		},
 	}}}
-	x.model = string(x.field(rpc.HeaderModel))
-	if x.linked = from.Link(x.cancel); x.linked {
-		x.reply = x.acquire()
+	a.model = string(a.field(rpc.HeaderModel))
+	if a.linked = gatewayCall.Link(a.cancelWith); a.linked {
+		a.reply = a.acquireEngine()
 	}
-	return x
+	return a
 }
 
 // Wait implements relay.Admission.
-func (x *localExchange) Wait(until time.Time) bool {
-	if x.ready == nil {
-		if !x.linked || x.reply != nil || x.queue() != nil {
+func (a *localRequest) Wait(until time.Time) bool {
+	if a.turnDone == nil {
+		if !a.linked || a.reply != nil || a.batcher() != nil {
 			return true
 		}
-		if ready := x.tryPermit(); until.IsZero() || ready && x.table() == nil {
-			x.reply = x.awaited()
+		if acquired := a.tryPermit(); until.IsZero() || acquired && a.slotTable() == nil {
+			a.reply = a.awaitTurnSafely()
 			return true
 		}
-		x.ready = make(chan struct{})
+		a.turnDone = make(chan struct{})
 		go func() {
-			defer close(x.ready)
-			x.reply = x.awaited()
+			defer close(a.turnDone)
+			a.reply = a.awaitTurnSafely()
 		}()
 	}
 	limit := time.NewTimer(time.Until(until))
 	defer limit.Stop()
 	select {
-	case <-x.ready:
+	case <-a.turnDone:
 		return true
 	case <-limit.C:
 		return false
 	}
 }
 
-// awaited is await that answers a panic, since the program has other requests.
-func (x *localExchange) awaited() (r *reply) {
+// awaitTurnSafely is awaitTurn with a reply for a panic, since the process has other requests.
+func (a *localRequest) awaitTurnSafely() (r *reply) {
 	defer func() {
 		if p := recover(); p != nil {
-			r = x.panicked(p)
+			r = a.panicked(p)
 		}
 	}()
-	return x.await()
+	return a.awaitTurn()
 }
 
 // Start implements relay.Admission.
-func (x *localExchange) Start() (resp *relay.Response, err error) {
+func (a *localRequest) Start() (resp *relay.Response, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			resp, err = x.panicked(p).answer(new(relay.Response)), nil
+			resp, err = a.panicked(p).writeTo(new(relay.Response)), nil
 		}
 	}()
-	if x.reply == nil && x.linked {
-		if q := x.queue(); q != nil {
+	if a.reply == nil && a.linked {
+		if q := a.batcher(); q != nil {
 			var b bytes.Buffer
-			if r, served := x.embed(q, &b); served && r == nil {
-				x.reply = &reply{status: fasthttp.StatusOK, kind: vectors, body: b.Bytes()}
-			} else if x.reply = r; !served {
-				x.reply = x.await()
+			if r, served := a.serveBatched(q, &b); served && r == nil {
+				a.reply = &reply{status: fasthttp.StatusOK, kind: vectorsType, body: b.Bytes()}
+			} else if a.reply = r; !served {
+				a.reply = a.awaitTurn()
 			}
 		}
 	}
-	if x.reply == nil && x.linked {
-		if resp, err = x.send(); err == nil {
-			resp.Hop = x
+	if a.reply == nil && a.linked {
+		if resp, err = a.sendToEngine(); err == nil {
+			resp.Hop = a
 			return resp, nil
 		}
-		x.reply = x.engineFailed(err)
-		x.end(err)
+		a.reply = a.engineFailed(err)
+		a.completeLocal(err)
 	}
-	x.unlink()
-	if cause := x.from.Cause(); cause != nil {
-		x.end(cause)
+	a.unlink()
+	if cause := a.gatewayCall.Cause(); cause != nil {
+		a.completeLocal(cause)
 		return nil, &relay.Error{Kind: relay.ErrCancelled, Cause: cause}
 	}
-	return x.reply.answer(new(relay.Response)), nil
+	return a.reply.writeTo(new(relay.Response)), nil
 }
 
-// panicked ends the exchange after a panic.
-func (x *localExchange) panicked(p any) *reply {
-	r := x.s.panicked(p)
-	x.end(errUnanswered)
+// panicked completes the request after a panic.
+func (a *localRequest) panicked(p any) *reply {
+	r := a.s.panicked(p)
+	a.completeLocal(errNoResponse)
 	return r
 }
 
 // Drop implements relay.Admission.
-func (x *localExchange) Drop() {
-	x.cancel(relay.ErrGone)
-	if x.ready != nil {
-		<-x.ready
+func (a *localRequest) Drop() {
+	a.cancelWith(relay.ErrGone)
+	if a.turnDone != nil {
+		<-a.turnDone
 	}
-	x.end(relay.ErrGone)
+	a.completeLocal(relay.ErrGone)
 }
 
-// end ends the exchange, if it was admitted.
-func (x *localExchange) end(err error) {
-	x.unlink()
-	if x.ref != nil {
-		x.finish(err)
-	}
-}
-
-func (x *localExchange) unlink() {
-	if x.linked {
-		x.from.Unlink()
+// completeLocal completes the request, if it was admitted.
+func (a *localRequest) completeLocal(err error) {
+	a.unlink()
+	if a.ref != nil {
+		a.complete(err)
 	}
 }
 
-// Head implements relay.Hop: it does what infer does before it passes an answer on.
-func (x *localExchange) Head(resp *relay.Response, err error) (out error) {
+func (a *localRequest) unlink() {
+	if a.linked {
+		a.gatewayCall.Unlink()
+	}
+}
+
+// Head implements relay.Hop: it does what infer does before it relays a response.
+func (a *localRequest) Head(resp *relay.Response, err error) (out error) {
 	defer func() {
 		if p := recover(); p != nil {
-			x.panicked(p).answer(resp)
+			a.panicked(p).writeTo(resp)
 			out = nil
 		}
 	}()
 	if err == nil {
 		resp.StripHeaders()
 	}
-	if err = x.check(resp, err, resp); err == nil {
+	if err = a.checkResponse(resp, err, resp); err == nil {
 		return nil
 	}
-	if x.from.Cause() != nil {
+	if a.gatewayCall.Cause() != nil {
 		return err
 	}
-	x.end(err)
-	x.engineFailed(err).answer(resp)
+	a.completeLocal(err)
+	a.engineFailed(err).writeTo(resp)
 	return nil
 }
 
-// Broke implements relay.Hop. In a stream of events the error is what lastEvent would say.
-func (x *localExchange) Broke(resp *relay.Response, err error) error {
-	if x.from.Cause() != nil || !resp.IsEvents() || resp.Status() != fasthttp.StatusOK {
+// Broke implements relay.Hop. In an event stream the error is that of errorEvent.
+func (a *localRequest) Broke(resp *relay.Response, err error) error {
+	if a.gatewayCall.Cause() != nil || !resp.IsEvents() || resp.Status() != fasthttp.StatusOK {
 		return err
 	}
-	_, code, message := x.describeError(err)
+	_, code, message := a.describeError(err)
 	return &relay.EventError{Data: errorBody(code, message), Cause: err}
 }
 
 // End implements relay.Hop.
-func (x *localExchange) End(err error) {
+func (a *localRequest) End(err error) {
 	if errors.Is(err, net.ErrClosed) { // the gateway did not read to the end
 		err = relay.ErrGone
 	}
-	x.end(err)
+	a.completeLocal(err)
 }

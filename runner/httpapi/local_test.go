@@ -17,7 +17,7 @@ import (
 	"reveille/runner/mmcache"
 )
 
-// direct is call from a gateway in the same process. It reads the answer as a gateway does.
+// direct is call from a gateway in the same process. It reads the response as a gateway does.
 func (b *bench) direct(method, path, model, body string) answer {
 	b.Helper()
 	var link relay.Call
@@ -58,12 +58,12 @@ func (b *bench) read(resp *relay.Response) answer {
 	return a
 }
 
-// ways are the two ways to a runner. The tests of answers go both.
+// ways are the two ways to a runner. Tests of responses use both.
 var ways = map[string]func(*bench, string, string, string, string) answer{"over HTTP": (*bench).call, "direct": (*bench).direct}
 
-// TestDirectRefusals: what is not loaded is refused, and fields of an engine's answer that only runners may send, or that
-// runners do not pass on, do not reach the gateway.
-func TestDirectRefusals(t *testing.T) {
+// TestLocalRequestsAreRefused: a model that is not loaded is refused, and fields of an engine's response that only
+// runners may send, or that runners do not pass on, do not reach the gateway.
+func TestLocalRequestsAreRefused(t *testing.T) {
 	b := start(t)
 	b.load("fake")
 	if a := b.direct("POST", chat, "slow", "{}"); a.status != rpc.StatusRefused || a.header.Get(rpc.HeaderRefused) != rpc.RefusedNotLoaded {
@@ -85,8 +85,9 @@ func TestDirectRefusals(t *testing.T) {
 	b.until("no request is open", func() bool { return b.open() == 0 })
 }
 
-// TestDirectTurns: a request waits for its permit without holding up its gateway, and leaves the queue with its client.
-func TestDirectTurns(t *testing.T) {
+// TestLocalRequestsWaitTheirTurn: a request waits for its permit without holding up its gateway, and leaves the queue
+// with its client.
+func TestLocalRequestsWaitTheirTurn(t *testing.T) {
 	b := start(t)
 	b.load("fake")
 	permits := fairqueue.New(1)
@@ -132,8 +133,8 @@ func TestDirectTurns(t *testing.T) {
 	b.until("no request is open", func() bool { return b.open() == 0 })
 }
 
-// A client that leaves before the head of the answer is not counted in the encoder cache's engine any more.
-func TestDirectEndsItsMedia(t *testing.T) {
+// A client that disconnects before the header of the response is no longer counted in the encoder cache.
+func TestCanceledLocalRequestLeavesTheEncoderCache(t *testing.T) {
 	b := start(t)
 	b.load("fake")
 	media := &mmcache.Attachment{}
@@ -161,8 +162,8 @@ func TestDirectEndsItsMedia(t *testing.T) {
 	}
 }
 
-// A panic while a request waits for its turn is an answer, wherever it waits.
-func TestPanicInATurnIsAnswered(t *testing.T) {
+// A panic while a request waits for its turn becomes a response, wherever it waits.
+func TestPanicWhileWaitingGetsAResponse(t *testing.T) {
 	for name, until := range map[string]func() time.Time{"without limit": func() time.Time { return time.Time{} }, "in the background": func() time.Time { return time.Now().Add(time.Minute) }} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t)

@@ -10,10 +10,10 @@ import (
 // Every request with media contains at least one of mediaMarks.
 var mediaMarks = [...][]byte{[]byte("image"), []byte("audio"), []byte("multimodal_data")}
 
-// holdsMedia reports whether the body may contain images or audio.
-func (x *exchange) holdsMedia() bool {
+// mayHaveMedia reports whether the body can contain images or audio.
+func (a *activeRequest) mayHaveMedia() bool {
 	for _, m := range mediaMarks {
-		if bytes.Contains(x.body, m) {
+		if bytes.Contains(a.body, m) {
 			return true
 		}
 	}
@@ -21,9 +21,9 @@ func (x *exchange) holdsMedia() bool {
 }
 
 // beginMedia announces the request to its engine's encoder cache, if there is one.
-func (x *exchange) beginMedia() {
-	cached, ok := x.ref.Engine.(interface{ Media() *mmcache.Attachment })
+func (a *activeRequest) beginMedia() {
+	cached, ok := a.ref.Engine.(interface{ Media() *mmcache.Attachment })
 	if ok && cached.Media() != nil {
-		x.media = cached.Media().Begin(string(x.field(rpc.HeaderCacheTenant)), x.holdsMedia())
+		a.media = cached.Media().Begin(string(a.field(rpc.HeaderCacheTenant)), a.mayHaveMedia())
 	}
 }

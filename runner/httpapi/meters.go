@@ -10,7 +10,7 @@ import (
 // meters are the runner's metrics.
 type meters struct {
 	requests, refused, refusedAuth, broken *metrics.Counter
-	nonsense, silent                       *metrics.Counter // engines that the watchdog ended
+	badReplyRestarts, noAnswerRestarts     *metrics.Counter // engines that the watchdog ended
 	open, waiting                          *metrics.Gauge
 	seconds                                *metrics.PrometheusHistogram
 }
@@ -38,14 +38,14 @@ func newMeters(set *metrics.Set, h *host.Host) meters {
 	memory("reveille_runner_models_planned_bytes", func(m host.ModelView) int64 { return m.Memory })
 	memory("reveille_runner_models_measured_bytes", func(m host.ModelView) int64 { return m.Plan.Measured })
 	return meters{
-		requests:    set.NewCounter("reveille_runner_requests_total"),
-		refused:     set.NewCounter(`reveille_runner_refused_total{reason="not_loaded"}`),
-		refusedAuth: set.NewCounter(`reveille_runner_refused_total{reason="auth"}`),
-		broken:      set.NewCounter("reveille_runner_broken_total"),
-		nonsense:    set.NewCounter(`reveille_runner_engine_restarts_total{reason="bad_reply"}`),
-		silent:      set.NewCounter(`reveille_runner_engine_restarts_total{reason="no_answer"}`),
-		open:        set.NewGauge("reveille_runner_requests_open", nil),
-		waiting:     set.NewGauge("reveille_runner_requests_waiting", nil),
-		seconds:     set.NewPrometheusHistogramExt("reveille_runner_request_seconds", meter.Seconds),
+		requests:         set.NewCounter("reveille_runner_requests_total"),
+		refused:          set.NewCounter(`reveille_runner_refused_total{reason="not_loaded"}`),
+		refusedAuth:      set.NewCounter(`reveille_runner_refused_total{reason="auth"}`),
+		broken:           set.NewCounter("reveille_runner_broken_total"),
+		badReplyRestarts: set.NewCounter(`reveille_runner_engine_restarts_total{reason="bad_reply"}`),
+		noAnswerRestarts: set.NewCounter(`reveille_runner_engine_restarts_total{reason="no_answer"}`),
+		open:             set.NewGauge("reveille_runner_requests_open", nil),
+		waiting:          set.NewGauge("reveille_runner_requests_waiting", nil),
+		seconds:          set.NewPrometheusHistogramExt("reveille_runner_request_seconds", meter.Seconds),
 	}
 }

@@ -14,26 +14,27 @@ import (
 	"reveille/infra/rpc"
 )
 
-// describe returns the host's view of itself as JSON.
-func (s *Server) describe(ctx *fasthttp.RequestCtx) {
-	if _, ok := s.authorized(ctx, ""); !ok {
+// handleHost returns the host's view of itself as JSON.
+func (s *Server) handleHost(ctx *fasthttp.RequestCtx) {
+	if _, ok := s.authorize(ctx, ""); !ok {
 		return
 	}
 	body, err := json.Marshal(s.cfg.Host.View())
 	if err != nil {
-		s.fail(ctx, fasthttp.StatusInternalServerError, rpc.CodeInternalError, "The host's view could not be written.")
+		s.fail(ctx, fasthttp.StatusInternalServerError, rpc.CodeInternalError, "The host's state could not be encoded.")
 		return
 	}
 	ctx.SetContentType("application/json")
 	ctx.SetBody(body)
 }
 
-// kept lists the saved conversations of this host by model, or forgets those of the model in the query, or of all.
-func (s *Server) kept(ctx *fasthttp.RequestCtx) {
-	if _, ok := s.authorized(ctx, ""); !ok {
+// handleConversations lists the saved conversations of this host by model. With DELETE it forgets those of the model in
+// the query, or all.
+func (s *Server) handleConversations(ctx *fasthttp.RequestCtx) {
+	if _, ok := s.authorize(ctx, ""); !ok {
 		return
 	}
-	var answer any = s.cfg.Conversations.Kept()
+	var result any = s.cfg.Conversations.Kept()
 	if ctx.IsDelete() {
 		model := string(ctx.QueryArgs().Peek("model"))
 		at, err := strconv.ParseUint(string(ctx.QueryArgs().Peek("at")), 10, 64)
@@ -41,16 +42,16 @@ func (s *Server) kept(ctx *fasthttp.RequestCtx) {
 			s.fail(ctx, fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The query must have 'at', a time in microseconds.")
 			return
 		}
-		held := s.cfg.Host.ForgetConversations(model, at)
+		loaded := s.cfg.Host.ForgetConversations(model, at)
 		saved := s.cfg.Conversations.Forget(model, at)
-		out := rpc.Forgotten{Copies: held.Copies, Requests: held.Open}
+		out := rpc.Forgotten{Copies: loaded.Copies, Requests: loaded.Open}
 		if saved != nil {
 			out.Partly = saved.Wait() != nil
 			out.Conversations = saved.Conversations
 		}
-		answer = out
+		result = out
 	}
-	body, _ := json.Marshal(answer) // strings and numbers always marshal
+	body, _ := json.Marshal(result) // strings and numbers always marshal
 	ctx.SetBody(body)
 	ctx.SetContentType("application/json")
 }
@@ -58,16 +59,16 @@ func (s *Server) kept(ctx *fasthttp.RequestCtx) {
 // logged is an engine that keeps its output.
 type logged interface{ Log() *logring.Ring }
 
-// ownLog returns the runner's own log.
-func (s *Server) ownLog(ctx *fasthttp.RequestCtx) {
-	if _, ok := s.authorized(ctx, ""); ok {
+// handleRunnerLog returns the runner's own log.
+func (s *Server) handleRunnerLog(ctx *fasthttp.RequestCtx) {
+	if _, ok := s.authorize(ctx, ""); ok {
 		s.sendLog(ctx, s.cfg.Ring)
 	}
 }
 
-// logs returns an engine's output.
-func (s *Server) logs(ctx *fasthttp.RequestCtx, model string) {
-	if _, ok := s.authorized(ctx, ""); !ok {
+// handleEngineLog returns an engine's output.
+func (s *Server) handleEngineLog(ctx *fasthttp.RequestCtx, model string) {
+	if _, ok := s.authorize(ctx, ""); !ok {
 		return
 	}
 	e, ok := s.cfg.Host.EngineOf(model).(logged)
@@ -78,7 +79,7 @@ func (s *Server) logs(ctx *fasthttp.RequestCtx, model string) {
 	s.sendLog(ctx, e.Log())
 }
 
-// sendLog returns a log as text; with ?follow=1 new lines follow until it is closed or the reader leaves.
+// sendLog returns a log as text. With ?follow=1 new lines follow until the log is closed or the client disconnects.
 func (s *Server) sendLog(ctx *fasthttp.RequestCtx, log *logring.Ring) {
 	past, next, cancel := log.Subscribe(-1)
 	ctx.SetContentType("text/plain; charset=utf-8")
@@ -101,12 +102,12 @@ func (s *Server) sendLog(ctx *fasthttp.RequestCtx, log *logring.Ring) {
 	ctx.Response.ImmediateHeaderFlush = len(past) == 0
 }
 
-// follower is the body of an answer that follows a log until that is closed or the reader leaves.
+// follower is the body of a response that follows a log until the log is closed or the client disconnects.
 type follower struct {
 	next   <-chan logring.Line
 	cancel func()
 	watch  *relay.Watch
-	gone   chan struct{} // closed when the reader left
+	gone   chan struct{} // closed when the client has disconnected
 	buf    []byte
 }
 
@@ -130,7 +131,7 @@ func (f *follower) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close ends the subscription. fasthttp calls it once, however the answer ended.
+// Close ends the subscription. fasthttp calls it once, however the response ended.
 func (f *follower) Close() error {
 	f.watch.Stop()
 	f.cancel()

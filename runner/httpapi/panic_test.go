@@ -13,8 +13,8 @@ import (
 	"github.com/valyala/fasthttp/fasthttputil"
 )
 
-// A fault in one request is an answer, not the end of the runner.
-func TestPanicIsAnswered(t *testing.T) {
+// A panic in one request becomes a response and does not end the runner.
+func TestPanicGetsAResponse(t *testing.T) {
 	s := &Server{cfg: Config{Log: slog.New(slog.DiscardHandler)}} // without a verifier: every handler that needs one fails
 	ln := fasthttputil.NewInmemoryListener()
 	srv := &fasthttp.Server{Handler: s.guard}
@@ -29,7 +29,7 @@ func TestPanicIsAnswered(t *testing.T) {
 		}
 		body, _ := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if resp.StatusCode != 500 || string(body) != string(errorBody("internal_error", "The runner failed.")) {
+		if resp.StatusCode != 500 || string(body) != string(errorBody("internal_error", "Internal error in the runner.")) {
 			t.Errorf("%d %q", resp.StatusCode, body)
 		}
 	}

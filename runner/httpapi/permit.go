@@ -12,71 +12,72 @@ import (
 	"reveille/runner/fairqueue"
 )
 
-var errQueueTimeout = errors.New("the engine had no permit for the request in time")
+var errQueueTimeout = errors.New("no permit of the engine became free in time")
 
-// permitsOf returns the queue that the request needs a permit of, nil for none.
-func (x *exchange) permitsOf() *fairqueue.Queue {
-	if e, ok := x.ref.Engine.(fairqueue.Limited); ok && !x.isReadOnly() {
+// permitsOf returns the queue from which the request needs a permit, nil for none.
+func (a *activeRequest) permitsOf() *fairqueue.Queue {
+	if e, ok := a.ref.Engine.(fairqueue.Limited); ok && !a.isReadOnly() {
 		return e.Permits()
 	}
 	return nil
 }
 
-// tryPermit gets the request its permit unless it must wait for one.
-func (x *exchange) tryPermit() bool {
-	permits := x.permitsOf()
-	if permits == nil || x.permits != nil {
+// tryPermit acquires the request's permit without waiting, and reports whether the request has all it needs.
+func (a *activeRequest) tryPermit() bool {
+	permits := a.permitsOf()
+	if permits == nil || a.permits != nil {
 		return true
 	}
-	tenant := string(x.field(rpc.HeaderTenant))
+	tenant := string(a.field(rpc.HeaderTenant))
 	if !permits.TryAcquire(tenant) {
 		return false
 	}
-	x.permits, x.tenant = permits, tenant
+	a.permits, a.tenant = permits, tenant
 	return true
 }
 
-// acquirePermit waits for a permit to send the request to the engine. A reply means that there is none.
-func (x *exchange) acquirePermit() *reply {
-	if x.tryPermit() {
+// acquirePermit waits for a permit to send the request to the engine. It returns a reply if the request gets none.
+func (a *activeRequest) acquirePermit() *reply {
+	if a.tryPermit() {
 		return nil
 	}
-	permits, tenant := x.permitsOf(), string(x.field(rpc.HeaderTenant))
-	life, done := x.waiting()
+	permits, tenant := a.permitsOf(), string(a.field(rpc.HeaderTenant))
+	ctx, done := a.startWaiting()
 	defer done()
-	if permits.Acquire(life, tenant) == nil {
-		x.permits, x.tenant = permits, tenant
+	if permits.Acquire(ctx, tenant) == nil {
+		a.permits, a.tenant = permits, tenant
 		return nil
 	}
-	return x.finishUnsent(context.Cause(life))
+	return a.completeUnsent(context.Cause(ctx))
 }
 
-// waiting counts an exchange that waits for its turn, until done. life ends with the exchange, or after the longest wait.
-func (x *exchange) waiting() (life context.Context, done func()) {
-	x.s.m.waiting.Add(1)
-	life, cancel := x.life()
-	limit := time.AfterFunc(LongAnswer*x.s.cfg.FirstByte, func() { cancel(errQueueTimeout) })
-	return life, func() {
+// startWaiting counts the request as waiting until done is called. ctx ends with the request, or after the maximum
+// wait.
+func (a *activeRequest) startWaiting() (ctx context.Context, done func()) {
+	a.s.m.waiting.Add(1)
+	ctx, cancel := a.waitContext()
+	limit := time.AfterFunc(LongAnswer*a.s.cfg.FirstByte, func() { cancel(errQueueTimeout) })
+	return ctx, func() {
 		limit.Stop()
 		cancel(nil)
-		x.s.m.waiting.Add(-1)
+		a.s.m.waiting.Add(-1)
 	}
 }
 
-// finishUnsent ends an exchange that the engine never saw.
-func (x *exchange) finishUnsent(err error) *reply {
-	x.finish(err)
+// completeUnsent completes a request that the engine never saw, and returns its reply.
+func (a *activeRequest) completeUnsent(err error) *reply {
+	a.complete(err)
 	switch {
 	case errors.Is(err, errQueueTimeout):
-		return failure(fasthttp.StatusGatewayTimeout, rpc.CodeQueueTimeout, "The model was busy with other requests for too long.")
+		return failure(fasthttp.StatusGatewayTimeout, rpc.CodeQueueTimeout, "Timed out while waiting for the model, which was busy with other requests.")
 	case errors.Is(err, relay.ErrGone):
-		return nobody
+		return clientGone
 	}
-	return x.engineFailed(err)
+	return a.engineFailed(err)
 }
 
-// isReadOnly reports whether a request only reads the engine's state and so does not wait. All others compute: a template or
-// a tokenizer works on their bodies, if not the model; a WebSocket does for as long as it is open.
-func (x *exchange) isReadOnly() bool {
-	return (x.method == fasthttp.MethodGet || x.method == fasthttp.MethodHead) && x.handshake == nil
+// isReadOnly reports whether a request only reads the engine's state and therefore needs no permit. All others compute:
+// the model, a template or a tokenizer processes their bodies. A WebSocket computes for as long as it is open.
+func (a *activeRequest) isReadOnly() bool {
+	return (a.method == fasthttp.MethodGet || a.method == fasthttp.MethodHead) && a.handshake == nil
 }

@@ -14,7 +14,7 @@ import (
 
 // Whatever an engine computes from a request's body needs a permit, even if it computes no sequence: templates and
 // tokenizers run in its connection threads.
-func TestWhatNeedsAPermit(t *testing.T) {
+func TestComputingRequestsNeedAPermit(t *testing.T) {
 	b := start(t, func(c *httpapi.Config) { c.FirstByte = 20 * time.Millisecond })
 	b.load("fake")
 	b.engines.fakes[0].permits = fairqueue.New(0)
@@ -29,7 +29,7 @@ func TestWhatNeedsAPermit(t *testing.T) {
 }
 
 // Readings of an engine's state do not wait.
-func TestWhatNeedsNoPermit(t *testing.T) {
+func TestReadingRequestsNeedNoPermit(t *testing.T) {
 	b := start(t)
 	b.load("fake")
 	b.engines.fakes[0].permits = fairqueue.New(0)

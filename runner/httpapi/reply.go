@@ -7,7 +7,7 @@ import (
 	"reveille/infra/rpc"
 )
 
-// reply is an answer of the runner itself.
+// reply is a response of the runner itself.
 type reply struct {
 	status      int
 	name, value string // a header field of infra/rpc
@@ -15,23 +15,23 @@ type reply struct {
 	body        []byte
 }
 
-// nobody replies to a gateway that has left.
-var nobody = &reply{status: fasthttp.StatusBadGateway, name: rpc.HeaderCode, value: "client_gone", kind: "application/json"}
+// clientGone is the reply to a gateway that has disconnected.
+var clientGone = &reply{status: fasthttp.StatusBadGateway, name: rpc.HeaderCode, value: "client_gone", kind: "application/json"}
 
-// refusal says that no engine saw the request.
+// refusal is the reply to a request that no engine saw.
 func refusal(reason string) *reply {
 	return &reply{rpc.StatusRefused, rpc.HeaderRefused, reason, "application/json", errorBody("refused", reason)}
 }
 
-// failure is one of the runner's own errors.
+// failure is the reply with one of the runner's own errors.
 func failure(status int, code, message string) *reply {
 	return &reply{status, rpc.HeaderCode, code, "application/json", errorBody(code, message)}
 }
 
-// send makes the reply the answer of ctx. A nil reply sends what the embedding queue has already written to the body.
+// send makes the reply the response of ctx. A nil reply sends what the embedding queue has already written to the body.
 func (r *reply) send(ctx *fasthttp.RequestCtx) {
 	if r == nil {
-		ctx.SetContentType(vectors)
+		ctx.SetContentType(vectorsType)
 		return
 	}
 	ctx.SetStatusCode(r.status)
@@ -42,8 +42,8 @@ func (r *reply) send(ctx *fasthttp.RequestCtx) {
 	ctx.SetBody(r.body)
 }
 
-// answer turns resp into this reply.
-func (r *reply) answer(resp *relay.Response) *relay.Response {
+// writeTo turns resp into this reply.
+func (r *reply) writeTo(resp *relay.Response) *relay.Response {
 	resp.Answer(r.status, r.kind, r.body)
 	if r.name != "" {
 		resp.Set(r.name, r.value)

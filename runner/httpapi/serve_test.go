@@ -28,7 +28,7 @@ func ask(stream bool) string {
 	return fmt.Sprintf(`{"model":"real","stream":%v,"messages":[{"role":"user","content":"hello"}]}`, stream)
 }
 
-func TestStandin(t *testing.T) {
+func TestResponseIsRelayed(t *testing.T) {
 	b := start(t)
 	b.load("real")
 	if a := b.call("POST", chat, "real", ask(false)); a.status != 200 || !strings.Contains(a.body, `"choices"`) {
@@ -53,7 +53,7 @@ func TestStandin(t *testing.T) {
 	b.until("no request is open", func() bool { return b.open() == 0 })
 }
 
-func TestRefusals(t *testing.T) {
+func TestInvalidRequestsAreRefused(t *testing.T) {
 	b := start(t)
 	b.load("fake")
 	b.engines.handle = func(net.Conn, *http.Request) { t.Error("a refused request reached an engine") }
@@ -126,8 +126,8 @@ type far struct{ net.Conn }
 
 func (far) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7), Port: 1} }
 
-// TestMetricsFromElsewhere: a runner serves its metrics only to its own machine and to gateways.
-func TestMetricsFromElsewhere(t *testing.T) {
+// TestRemoteMetricsNeedASignature: a runner serves its metrics only to its own machine and to gateways.
+func TestRemoteMetricsNeedASignature(t *testing.T) {
 	b := start(t)
 	srv := httpapi.New(httpapi.Config{Name: "h", Host: b.host, Secret: secret, Log: slog.New(slog.DiscardHandler)})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -151,12 +151,12 @@ func TestMetricsFromElsewhere(t *testing.T) {
 	b.must(<-served)
 }
 
-// head returns an engine's answer up to its body. The fakes close each connection after their answer.
+// head returns an engine's response up to its body. The fakes close each connection after their response.
 func head(kind, more string) string {
 	return "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: " + kind + "\r\n" + more + "\r\n"
 }
 
-func TestEngineFaults(t *testing.T) {
+func TestEngineFaultsAreReported(t *testing.T) {
 	b := start(t, func(c *httpapi.Config) { c.FirstByte = 300 * time.Millisecond })
 	b.load("fake")
 	const first = "data: {\"n\":1}\n\n"
@@ -175,9 +175,9 @@ func TestEngineFaults(t *testing.T) {
 		body   string // the end of it
 		cut    bool
 	}{
-		"dies without an answer":   {write(""), chat, 502, "runner_failed", "", false},
+		"exits without a response": {write(""), chat, 502, "runner_failed", "", false},
 		"dies in its head":         {write("HTTP/1.1 200 OK\r\nConte"), chat, 502, "runner_failed", "", false},
-		"answers garbage":          {write("SSH-2.0\r\n"), chat, 502, "bad_engine_reply", "", false},
+		"sends garbage":            {write("SSH-2.0\r\n"), chat, 502, "bad_engine_reply", "", false},
 		"says nothing":             {silent(""), chat, 504, "upstream_timeout", "", false},
 		"dies in a body":           {write(head("application/json", "Content-Length: 50\r\n") + "{"), chat, 200, "", "{", true},
 		"falls silent in a body":   {silent(head("application/json", "Content-Length: 50\r\n") + "{"), chat, 200, "", "{", true},
@@ -200,14 +200,14 @@ func TestEngineFaults(t *testing.T) {
 	}
 }
 
-// sized returns a whole answer with status 200.
+// sized returns a complete response with status 200.
 func sized(kind, body string) string {
 	return head(kind, fmt.Sprintf("Content-Length: %d\r\n", len(body))) + body
 }
 
-// An engine gets no more requests at once than it has room for. The others wait in order, and do not delay a request
+// An engine gets no more concurrent requests than it has permits. The others wait in order, and do not delay a request
 // that only reads the engine's state.
-func TestTurns(t *testing.T) {
+func TestRequestsWaitTheirTurn(t *testing.T) {
 	b := start(t)
 	b.load("fake")
 	b.engines.fakes[0].permits = fairqueue.New(1)
@@ -259,7 +259,7 @@ func TestTurns(t *testing.T) {
 	}
 	leave()
 	if a := <-answers; a.err == nil {
-		t.Errorf("whoever left has an answer: %+v", a)
+		t.Errorf("a disconnected client has a response: %+v", a)
 	}
 	waiting(1)
 	for range 2 {
@@ -275,7 +275,7 @@ func TestTurns(t *testing.T) {
 }
 
 // A tenant with many requests delays its own: the next permit goes to a waiting tenant that has none.
-func TestTurnsByTenant(t *testing.T) {
+func TestTenantsTakeTurns(t *testing.T) {
 	b := start(t)
 	b.load("fake")
 	b.engines.fakes[0].permits = fairqueue.New(1)
@@ -305,7 +305,7 @@ func TestTurnsByTenant(t *testing.T) {
 	}
 }
 
-func TestPermitThatNeverComes(t *testing.T) {
+func TestPermitWaitTimesOut(t *testing.T) {
 	b := start(t, func(c *httpapi.Config) { c.FirstByte = 100 * time.Millisecond })
 	b.load("fake")
 	b.engines.fakes[0].permits = fairqueue.New(0)
@@ -315,8 +315,8 @@ func TestPermitThatNeverComes(t *testing.T) {
 	b.until("no request is open", func() bool { return b.open() == 0 })
 }
 
-// After three unintelligible answers in a minute the engine is restarted, once its other requests are done.
-func TestNonsenseRestartsTheEngine(t *testing.T) {
+// After three invalid responses in a minute the engine is restarted, once its other requests are done.
+func TestInvalidResponsesRestartTheEngine(t *testing.T) {
 	b := start(t)
 	b.load("fake")
 	goOn, began := make(chan struct{}), make(chan struct{})
@@ -333,7 +333,7 @@ func TestNonsenseRestartsTheEngine(t *testing.T) {
 	go func() { long <- b.call("POST", "/long", "fake", "{}") }()
 	<-began
 	for i := range 3 {
-		time.Sleep(time.Duration(min(i, 1)) * 1100 * time.Millisecond) // bad answers within a second count once
+		time.Sleep(time.Duration(min(i, 1)) * 1100 * time.Millisecond) // bad responses within a second count once
 		if v := b.host.View(); len(v.Models) != 1 || v.Models[0].Closed {
 			t.Fatalf("after %d: %+v", i, v.Models)
 		}
@@ -344,7 +344,7 @@ func TestNonsenseRestartsTheEngine(t *testing.T) {
 	b.until("the model takes no request", func() bool { v := b.host.View(); return len(v.Models) == 1 && v.Models[0].Closed })
 	close(goOn)
 	if a := <-long; a.status != 200 || a.body != "done" {
-		t.Errorf("another's answer: %+v", a)
+		t.Errorf("another request's response: %+v", a)
 	}
 	b.until("the engine is gone", func() bool { return len(b.host.View().Models) == 0 })
 	b.load("fake")
@@ -353,16 +353,16 @@ func TestNonsenseRestartsTheEngine(t *testing.T) {
 	}
 }
 
-// An engine that falls silent is probed. It stays if it answers the probe, and is ended if it does not.
-func TestSilentEngine(t *testing.T) {
+// An engine that falls silent is probed. It stays if it responds to the probe, and is ended if it does not.
+func TestSilentEngineIsProbed(t *testing.T) {
 	for name, c := range map[string]struct {
-		probe string // the answer to it
+		probe string // the response to it
 		ended bool
 	}{
-		"answers the probe": {probe: sized("application/json", "{}")},
-		"refuses the probe": {probe: "HTTP/1.1 404 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"},
-		"fails the probe":   {probe: "HTTP/1.1 500 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", ended: true},
-		"breaks the probe":  {probe: "", ended: true},
+		"responds to the probe": {probe: sized("application/json", "{}")},
+		"refuses the probe":     {probe: "HTTP/1.1 404 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"},
+		"fails the probe":       {probe: "HTTP/1.1 500 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", ended: true},
+		"breaks the probe":      {probe: "", ended: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, func(c *httpapi.Config) { c.FirstByte = 100 * time.Millisecond })
@@ -402,9 +402,9 @@ func TestSilentEngine(t *testing.T) {
 	}
 }
 
-// While an engine has a request, its main loop is checked at intervals, whatever its other threads answer. An engine
+// While an engine has a request, its main loop is checked at intervals, whatever its other threads respond. An engine
 // whose loop hangs is ended, although the request's client neither leaves nor times out.
-func TestLoopIsWatched(t *testing.T) {
+func TestStuckLoopEndsTheEngine(t *testing.T) {
 	says := func(text string) func(net.Conn) { return func(c net.Conn) { _, _ = io.WriteString(c, text) } }
 	for name, c := range map[string]struct {
 		loop  func(net.Conn)
@@ -458,7 +458,7 @@ func TestLoopIsWatched(t *testing.T) {
 }
 
 // What an engine receives: the request as it arrived, with the engine's own key and nothing of the protocol.
-func TestEngineRequest(t *testing.T) {
+func TestEngineGetsItsOwnKey(t *testing.T) {
 	b := start(t)
 	b.load("fake")
 	got := make(chan *http.Request, 1)
@@ -481,10 +481,10 @@ func TestEngineRequest(t *testing.T) {
 }
 
 // A gateway that leaves frees the engine and the pass within about a second, whatever the engine is doing.
-func TestGatewayLeaves(t *testing.T) {
+func TestDisconnectEndsTheEngineRequest(t *testing.T) {
 	b := start(t)
 	b.load("fake")
-	for name, first := range map[string]string{"before an answer": "", "in a silent stream": head("text/event-stream", "Transfer-Encoding: chunked\r\n")} {
+	for name, first := range map[string]string{"before a response": "", "in a silent stream": head("text/event-stream", "Transfer-Encoding: chunked\r\n")} {
 		t.Run(name, func(t *testing.T) {
 			began, left := make(chan struct{}), make(chan struct{})
 			b.engines.handle = func(c net.Conn, _ *http.Request) {
@@ -517,8 +517,8 @@ func TestGatewayLeaves(t *testing.T) {
 	}
 }
 
-// hanging makes a request to the model fake, whose engine says first and no more. It returns when that was said; the answer
-// comes on the channel.
+// hanging makes a request to the model fake, whose engine says first and no more. It returns when that was said; the
+// response comes on the channel.
 func (b *bench) hanging(first string) <-chan answer {
 	began := make(chan struct{})
 	b.engines.handle = func(conn net.Conn, _ *http.Request) {
@@ -536,11 +536,11 @@ func (b *bench) hanging(first string) <-chan answer {
 	return got
 }
 
-// An unload that cuts ends a stream with an error event, and a request without an answer with 503.
-func TestUnloadCuts(t *testing.T) {
+// An unload that cuts ends a stream with an error event, and a request without a response with 503.
+func TestUnloadCutsWithAnError(t *testing.T) {
 	for name, c := range map[string]struct{ first, want string }{
-		"stream":        {head("text/event-stream", "Transfer-Encoding: chunked\r\n") + "a\r\ndata: 1\n\n\n\r\n", `"code":"draining"`},
-		"no answer yet": {"", `"code":"draining"`},
+		"stream":          {head("text/event-stream", "Transfer-Encoding: chunked\r\n") + "a\r\ndata: 1\n\n\n\r\n", `"code":"draining"`},
+		"no response yet": {"", `"code":"draining"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t)
@@ -563,7 +563,7 @@ func TestUnloadCuts(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeRead(t *testing.T) {
+func TestUnreadableRequestsAreRefused(t *testing.T) {
 	b := start(t, func(c *httpapi.Config) { c.Intake.MaxBody = 1000 })
 	b.load("fake")
 	b.engines.handle = func(net.Conn, *http.Request) { t.Error("reached an engine") }
@@ -592,7 +592,7 @@ func TestWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestLogIsFollowed(t *testing.T) {
+func TestFollowedLogSendsNewLines(t *testing.T) {
 	b := start(t)
 	b.load("real")
 	ctx, leave := context.WithCancel(t.Context())
@@ -608,7 +608,7 @@ func TestLogIsFollowed(t *testing.T) {
 }
 
 // The runner's own log is for gateways alone, and a reader who follows it does not hold up the runner's end.
-func TestOwnLog(t *testing.T) {
+func TestRunnerServesItsLog(t *testing.T) {
 	ring := logring.New(0)
 	b := start(t, func(c *httpapi.Config) { c.Ring = ring })
 	ring.Append("level=INFO msg=hello", time.Now())

@@ -24,7 +24,7 @@ import (
 	"reveille/runner/host"
 )
 
-// DefaultFirstByte is how long an engine may take for the first byte of a streamed answer to a short prompt.
+// DefaultFirstByte is the timeout for the first byte of a streamed response to a short prompt.
 const DefaultFirstByte = 120 * time.Second
 
 // Config configures a Server. All fields but the times, Metrics and the limits are required.
@@ -33,17 +33,17 @@ type Config struct {
 	Host      *host.Host
 	Secret    []byte // the pool's runner secret
 	Log       *slog.Logger
-	FirstByte time.Duration // longest an engine may take for the first byte of a stream; default 120 s, see firstByteLimit
-	Metrics   *metrics.Set  // gets the metrics; default: its own set
+	FirstByte time.Duration // timeout for the first byte of a stream; default 120 s, see firstByteLimit
+	Metrics   *metrics.Set  // receives the metrics; default: a new set
 	Intake    relay.IntakeConfig
 	Listener  relay.ListenerConfig
 
 	Ring          *logring.Ring        // the runner's own log; nil: an empty one
-	Tracer        *trace.Tracer        // gets the spans of requests that their gateways trace; nil: none are recorded
-	Conversations *conversations.Store // nil: none are kept
+	Tracer        *trace.Tracer        // receives the spans of requests that their gateways trace; nil: none are recorded
+	Conversations *conversations.Store // nil: none are saved
 }
 
-// Server answers gateways. Make it with New.
+// Server serves gateways' requests. Create it with New.
 type Server struct {
 	cfg      Config
 	verify   *rpc.Verifier
@@ -55,7 +55,7 @@ type Server struct {
 	m        meters
 }
 
-// New makes a server.
+// New returns a server.
 func New(cfg Config) *Server {
 	cfg.FirstByte = cmp.Or(max(cfg.FirstByte, 0), DefaultFirstByte)
 	cfg.Metrics = cmp.Or(cfg.Metrics, metrics.NewSet())
@@ -66,7 +66,7 @@ func New(cfg Config) *Server {
 	s.m = newMeters(s.set, cfg.Host)
 	s.watchdog = newWatchdog(cfg.Host, cfg.Log, &s.m, cfg.FirstByte)
 	s.http = &fasthttp.Server{
-		Handler: s.guard, ErrorHandler: s.unreadable, Name: "reveille-runner", NoDefaultServerHeader: true, NoDefaultContentType: true,
+		Handler: s.guard, ErrorHandler: s.handleHeaderError, Name: "reveille-runner", NoDefaultServerHeader: true, NoDefaultContentType: true,
 		IdleTimeout: 90 * time.Second, ReadBufferSize: 16 << 10, SecureErrorLogMessage: true, Logger: relay.HTTPLogger{Log: cfg.Log}, CloseOnShutdown: true,
 	}
 	s.intake.Configure(s.http)
@@ -84,7 +84,8 @@ func (s *Server) Serve(ln net.Listener) error {
 	return s.http.Serve(relay.NewListener(ln, cfg))
 }
 
-// Shutdown stops accepting, and waits for open requests until ctx ends. Those that follow the runner's log end at once.
+// Shutdown stops accepting, and waits for open requests until ctx ends. Requests that follow the runner's log end
+// immediately.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.cfg.Ring.Close()
 	err := s.http.ShutdownWithContext(ctx)
@@ -92,7 +93,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// guard prevents a fault in one request from ending the runner, and with it every engine.
+// guard prevents a panic in one request from ending the runner, and with it every engine.
 func (s *Server) guard(ctx *fasthttp.RequestCtx) {
 	defer s.intake.Finish(ctx)
 	defer func() {
@@ -105,39 +106,39 @@ func (s *Server) guard(ctx *fasthttp.RequestCtx) {
 	s.handle(ctx)
 }
 
-// panicked logs a panic and returns what the request gets. Call it in the deferred function that recovered.
+// panicked logs a panic and returns the request's reply. Call it in the deferred function that recovered.
 func (s *Server) panicked(p any) *reply {
-	s.cfg.Log.Error("request handler failed", "panic", p, "stack", string(debug.Stack()))
-	return failure(fasthttp.StatusInternalServerError, rpc.CodeInternalError, "The runner failed.")
+	s.cfg.Log.Error("request handler panicked", "panic", p, "stack", string(debug.Stack()))
+	return failure(fasthttp.StatusInternalServerError, rpc.CodeInternalError, "Internal error in the runner.")
 }
 
-// unreadable answers a request whose head could not be read.
-func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
+// handleHeaderError responds to a request whose header could not be read.
+func (s *Server) handleHeaderError(ctx *fasthttp.RequestCtx, err error) {
 	relay.Linger(ctx.Conn())
 	var small *fasthttp.ErrSmallBuffer
 	var ne net.Error
 	switch {
 	case errors.As(err, &small):
-		s.fail(ctx, fasthttp.StatusRequestHeaderFieldsTooLarge, rpc.CodeInvalidRequest, "The request's head is too large.")
+		s.fail(ctx, fasthttp.StatusRequestHeaderFieldsTooLarge, rpc.CodeInvalidRequest, "The request's header is too large.")
 	case errors.As(err, &ne) && ne.Timeout():
-		s.fail(ctx, fasthttp.StatusRequestTimeout, rpc.CodeInvalidRequest, "The request did not come in time.")
+		s.fail(ctx, fasthttp.StatusRequestTimeout, rpc.CodeInvalidRequest, "Timed out while reading the request.")
 	default:
 		s.fail(ctx, fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The request could not be read.")
 	}
 	ctx.SetConnectionClose()
 }
 
-// unread is the reply to a request whose body could not be read.
-func unread(err error) *reply {
+// bodyError returns the reply to a request whose body could not be read.
+func bodyError(err error) *reply {
 	switch {
 	case errors.Is(err, relay.ErrBodyTooLarge):
 		return failure(fasthttp.StatusRequestEntityTooLarge, rpc.CodeRequestTooLarge, "The request's body is too large.")
 	case errors.Is(err, relay.ErrBuffersFull):
-		return failure(fasthttp.StatusServiceUnavailable, rpc.CodeOverloaded, "The model's host buffers too many request bodies; try again.")
+		return failure(fasthttp.StatusServiceUnavailable, rpc.CodeOverloaded, "The model's host buffers too many request bodies. Retry the request.")
 	case errors.Is(err, relay.ErrBodySlow):
-		return failure(fasthttp.StatusRequestTimeout, rpc.CodeInvalidRequest, "The request did not come in time.")
+		return failure(fasthttp.StatusRequestTimeout, rpc.CodeInvalidRequest, "Timed out while reading the request.")
 	}
-	return failure(fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The body is not as long as its Content-Length.")
+	return failure(fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The body is shorter than its Content-Length.")
 }
 
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
@@ -160,7 +161,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		ctx.SetBodyString(`{"status":"ok"}`)
 	case path == rpc.PathMetrics:
 		if !ctx.RemoteIP().IsLoopback() || !isLoopbackHost(ctx.Host()) {
-			if _, ok := s.authorized(ctx, ""); !ok {
+			if _, ok := s.authorize(ctx, ""); !ok {
 				return
 			}
 		}
@@ -168,20 +169,20 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		metrics.ExposeMetadata(true) // the lines TYPE
 		s.set.WritePrometheus(ctx)
 	case path == rpc.PathHost:
-		s.describe(ctx)
+		s.handleHost(ctx)
 	case path == rpc.PathLog:
-		s.ownLog(ctx)
+		s.handleRunnerLog(ctx)
 	case len(path) > len(rpc.PathLogs) && path[:len(rpc.PathLogs)] == rpc.PathLogs:
-		s.logs(ctx, path[len(rpc.PathLogs):])
+		s.handleEngineLog(ctx, path[len(rpc.PathLogs):])
 	case path == rpc.PathSavedConversations:
-		s.kept(ctx)
+		s.handleConversations(ctx)
 	default:
-		s.fail(ctx, fasthttp.StatusNotFound, "unknown_url", "There is no such path on a runner.")
+		s.fail(ctx, fasthttp.StatusNotFound, "unknown_url", "Unknown path.")
 	}
 }
 
-// authorized checks a call's signature and returns the gateway's name; otherwise it has answered.
-func (s *Server) authorized(ctx *fasthttp.RequestCtx, model string) (gateway string, ok bool) {
+// authorize checks the request's signature and returns the gateway's name. If ok is false, it has sent the response.
+func (s *Server) authorize(ctx *fasthttp.RequestCtx, model string) (gateway string, ok bool) {
 	now := time.Now()
 	gateway, err := s.verify.Verify(string(ctx.Request.Header.Peek(rpc.HeaderAuth)), rpc.Call{
 		Method: string(ctx.Method()), Path: string(ctx.RequestURI()), Host: s.cfg.Name, Model: model,
@@ -203,16 +204,16 @@ func (s *Server) authorized(ctx *fasthttp.RequestCtx, model string) (gateway str
 	return "", false
 }
 
-// refuse answers that no engine saw the request.
+// refuse responds that no engine saw the request.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, reason string) { refusal(reason).send(ctx) }
 
-// fail answers with one of the runner's own errors.
+// fail responds with one of the runner's own errors.
 func (s *Server) fail(ctx *fasthttp.RequestCtx, status int, code, message string) {
 	failure(status, code, message).send(ctx)
 }
 
-// isLoopbackHost reports whether a Host header names this machine by a loopback address or localhost. A page whose own
-// name's DNS record leads here sends that name.
+// isLoopbackHost reports whether a Host header names this machine by a loopback address or localhost. A web page whose
+// DNS name resolves to this machine sends its own name.
 func isLoopbackHost(host []byte) bool {
 	name := string(host)
 	if h, _, err := net.SplitHostPort(name); err == nil {

@@ -9,44 +9,44 @@ import (
 	"reveille/runner/engineslots"
 )
 
-// table returns the engine's slots if the request needs one of them, else nil.
-func (x *exchange) table() *engineslots.Table {
-	if e, apart := x.ref.Engine.(interface{ Slots() *engineslots.Table }); apart && !x.isReadOnly() && !slotless(x.path) {
+// slotTable returns the engine's slots if the request needs one of them, else nil.
+func (a *activeRequest) slotTable() *engineslots.Table {
+	if e, ok := a.ref.Engine.(interface{ Slots() *engineslots.Table }); ok && !a.isReadOnly() && !needsNoSlot(a.path) {
 		return e.Slots()
 	}
 	return nil
 }
 
-// acquireSlot waits for a slot of the engine that holds no conversation of another key, if the model keeps them apart,
-// and makes the engine use it. A reply means that there is none.
-func (x *exchange) acquireSlot() *reply {
-	x.text = x.body
-	table := x.table()
+// acquireSlot waits for a slot that holds no conversation of another key, if the model isolates keys, and makes the
+// engine use it. It returns a reply if the request gets none.
+func (a *activeRequest) acquireSlot() *reply {
+	a.engineBody = a.body
+	table := a.slotTable()
 	if table == nil {
 		return nil
 	}
-	steered := steerable(x.path, x.body)
+	canChoose := acceptsSlot(a.path, a.body)
 	var prompt engineslots.Prompt
-	if steered {
-		prompt = engineslots.PromptOf(x.body)
+	if canChoose {
+		prompt = engineslots.PromptOf(a.body)
 	}
-	life, done := x.waiting()
+	ctx, done := a.startWaiting()
 	defer done()
-	slot, err := table.Acquire(life, engineslots.TenantOf(string(x.field(rpc.HeaderCacheTenant))), prompt, !steered)
+	slot, err := table.Acquire(ctx, engineslots.TenantOf(string(a.field(rpc.HeaderCacheTenant))), prompt, !canChoose)
 	if err == nil {
-		x.releaseSlot = func() { table.Release(slot) }
-		if !steered {
+		a.releaseSlot = func() { table.Release(slot) }
+		if !canChoose {
 			return nil
 		}
-		if x.text, err = jsonscan.Set(x.body, "id_slot", strconv.AppendInt(nil, int64(slot), 10)); err == nil {
+		if a.engineBody, err = jsonscan.Set(a.body, "id_slot", strconv.AppendInt(nil, int64(slot), 10)); err == nil {
 			return nil
 		}
 	}
-	return x.finishUnsent(err)
+	return a.completeUnsent(err)
 }
 
-// slotless reports whether an engine's path (POST) computes nothing in a slot.
-func slotless(path string) bool {
+// needsNoSlot reports whether a POST to the path computes nothing in a slot.
+func needsNoSlot(path string) bool {
 	switch strings.TrimPrefix(path, "/v1") {
 	case "/tokenize", "/detokenize", "/apply-template", "/messages/count_tokens", "/chat/completions/input_tokens", "/responses/input_tokens":
 		return true
@@ -54,9 +54,9 @@ func slotless(path string) bool {
 	return false
 }
 
-// steerable reports whether llama-server heeds id_slot in a request: not on Anthropic's route, and not for the copies of a
-// request for several answers.
-func steerable(path string, body []byte) bool {
+// acceptsSlot reports whether llama-server follows id_slot in a request. It does not on Anthropic's route, nor for the
+// copies of a request for several choices.
+func acceptsSlot(path string, body []byte) bool {
 	switch strings.TrimPrefix(path, "/v1") {
 	case "/chat/completions", "/completions", "/completion", "/infill", "/responses":
 	default:

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestTooManyBadReplies(t *testing.T) {
+func TestThreeBadRepliesInAMinuteAreTooMany(t *testing.T) {
 	t0 := time.Unix(1_700_000_000, 0)
 	const second = time.Second
 	for name, tc := range map[string]struct {
@@ -16,13 +16,13 @@ func TestTooManyBadReplies(t *testing.T) {
 		"three in more":           {after: []time.Duration{0, second, 60 * second}, want: "---"},
 		"the last three count":    {after: []time.Duration{0, 50 * second, 70 * second, 80 * second}, want: "---+"},
 		"from the start after it": {after: []time.Duration{0, second, 2 * second, 3 * second, 4 * second, 5 * second}, want: "--+--+"},
-		"one answer of a batch":   {after: []time.Duration{0, 0, 0, 999 * time.Millisecond}, want: "----"},
+		"one response of a batch": {after: []time.Duration{0, 0, 0, 999 * time.Millisecond}, want: "----"},
 		"several of batches":      {after: []time.Duration{0, 0, 2 * second, 2 * second, 4 * second}, want: "----+"},
 	} {
 		e := &watched{}
 		got := ""
 		for _, after := range tc.after {
-			if e.tooManyBad(t0.Add(after)) {
+			if e.recordBad(t0.Add(after)) {
 				got += "+"
 			} else {
 				got += "-"
@@ -34,7 +34,7 @@ func TestTooManyBadReplies(t *testing.T) {
 	}
 }
 
-func TestFirstByteLimit(t *testing.T) {
+func TestFirstByteLimitGrowsWithThePrompt(t *testing.T) {
 	const limit = 120 * time.Second
 	for _, tc := range []struct {
 		prompt int

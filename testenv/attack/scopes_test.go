@@ -276,7 +276,7 @@ func TestPriorityOverTheWire(t *testing.T) {
 }
 
 // TestRunnerMetrics: a runner's metrics are for its own machine and for gateways, on whatever address of the machine it
-// listens. runner/httpapi/TestMetricsFromElsewhere holds the same where a machine has loopback addresses only.
+// listens. runner/httpapi/TestRemoteMetricsNeedASignature holds the same where a machine has loopback addresses only.
 func TestRunnerMetrics(t *testing.T) {
 	rds := testenv.StartRedis(t)
 	own, err := net.InterfaceAddrs()

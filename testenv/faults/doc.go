@@ -12,7 +12,7 @@
 //	rows 3, 4    gateway/scheduling TestLoadsDoNotWaitForALostRunner
 //	row 8        infra/state TestLostHost
 //	row 9        testenv/sim: the record of a dead process is gone within 2 s
-//	row 12       runner/httpapi TestTooManyBadReplies
+//	row 12       runner/httpapi TestThreeBadRepliesInAMinuteAreTooMany
 //	rows 14, 15  infra/state TestWaiterLease
 //	row 17       infra/relay TestUnreachableByTheClock
 //	row 22       infra/policy TestNext
