@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 )
 
@@ -25,25 +26,41 @@ type Completion struct {
 	Raw []byte `json:"-"` // of an event; valid while a sink has it
 }
 
-// Choice is the model's output: Message in a whole answer, Delta in a stream, Text in either for a prompt.
+// Choice is the model's output: Message in a whole answer, Delta or Message in a stream, Text in either for a prompt.
 type Choice struct {
-	Index   int    `json:"index"` // streams with several answers: translators take the first
-	Message Said   `json:"message"`
-	Delta   Said   `json:"delta"`
+	Index   Number `json:"index"` // streams with several answers: translators take the first
+	Message *Said  `json:"message"`
+	Delta   *Said  `json:"delta"`
 	Text    string `json:"text"`
 	Reason  string `json:"finish_reason"`
 }
 
+// Said is the choice's message, or a part of one.
+func (c *Choice) Said() *Said { return cmp.Or(c.Delta, c.Message, &Said{}) }
+
 // Usage counts tokens.
 type Usage struct {
-	Prompt        int64 `json:"prompt_tokens"`
-	Output        int64 `json:"completion_tokens"`
+	Prompt        Number `json:"prompt_tokens"`
+	Output        Number `json:"completion_tokens"`
 	PromptDetails struct {
-		Cached int64 `json:"cached_tokens"`
+		Cached Number `json:"cached_tokens"`
 	} `json:"prompt_tokens_details"`
 	OutputDetails struct {
-		Reasoning int64 `json:"reasoning_tokens"`
+		Reasoning Number `json:"reasoning_tokens"`
 	} `json:"completion_tokens_details"`
+}
+
+// Number is a whole number. Engines also write it as a fraction or a text.
+type Number int64
+
+// UnmarshalJSON takes all of these.
+func (n *Number) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
+	f, err := strconv.ParseFloat(strings.Trim(string(b), `"`), 64)
+	*n = Number(f)
+	return err
 }
 
 // Said is a message, or a part of one.
@@ -52,24 +69,6 @@ type Said struct {
 	Reasoning string `json:"reasoning_content"`
 	Thinking  string `json:"reasoning"` // vLLM's name for it
 	ToolCalls []Call `json:"tool_calls"`
-}
-
-// UnmarshalJSON takes counts that are written as fractions.
-func (u *Usage) UnmarshalJSON(b []byte) error {
-	var f struct {
-		Prompt        float64 `json:"prompt_tokens"`
-		Output        float64 `json:"completion_tokens"`
-		PromptDetails struct {
-			Cached float64 `json:"cached_tokens"`
-		} `json:"prompt_tokens_details"`
-		OutputDetails struct {
-			Reasoning float64 `json:"reasoning_tokens"`
-		} `json:"completion_tokens_details"`
-	}
-	err := json.Unmarshal(b, &f)
-	u.Prompt, u.Output = int64(f.Prompt), int64(f.Output)
-	u.PromptDetails.Cached, u.OutputDetails.Reasoning = int64(f.PromptDetails.Cached), int64(f.OutputDetails.Reasoning)
-	return err
 }
 
 // UnmarshalJSON takes a content that is a list of parts.
@@ -134,7 +133,7 @@ func (s *calls) settle(pieces []Call) {
 			c.Function.Name += p.Function.Name
 			c.Function.Arguments += p.Function.Arguments
 		}
-		p.Index = at
+		p.Index = Number(at)
 	}
 }
 
@@ -151,7 +150,7 @@ func (c *Call) continues(p *Call) bool {
 
 // Call is a call of a tool. In a stream its pieces share an index: the name comes first, the arguments bit by bit.
 type Call struct {
-	Index    int      `json:"index"`
+	Index    Number   `json:"index"`
 	ID       string   `json:"id"`
 	Type     string   `json:"type"`
 	Function Function `json:"function"`
@@ -180,7 +179,7 @@ func (s *Said) Thought() string { return cmp.Or(s.Reasoning, s.Thinking) }
 func Vectors(engine []byte) ([]json.RawMessage, int64, error) {
 	var e struct {
 		Data []struct {
-			Index     int             `json:"index"`
+			Index     Number          `json:"index"`
 			Embedding json.RawMessage `json:"embedding"`
 		} `json:"data"`
 		Usage Usage `json:"usage"`
@@ -190,10 +189,10 @@ func Vectors(engine []byte) ([]json.RawMessage, int64, error) {
 	}
 	list := make([]json.RawMessage, len(e.Data))
 	for _, d := range e.Data {
-		if d.Index < 0 || d.Index >= len(list) || list[d.Index] != nil || len(d.Embedding) == 0 {
+		if d.Index < 0 || int(d.Index) >= len(list) || list[d.Index] != nil || len(d.Embedding) == 0 || d.Embedding[0] == 'n' {
 			return nil, 0, ErrAnswer
 		}
 		list[d.Index] = d.Embedding
 	}
-	return list, e.Usage.Prompt, nil
+	return list, int64(e.Usage.Prompt), nil
 }

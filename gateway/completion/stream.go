@@ -16,8 +16,8 @@ type Sink interface {
 	Event(dst []byte, c *Completion) []byte
 	// End ends a complete answer. Nothing follows it.
 	End(dst []byte) []byte
-	// Fail ends an answer that broke off: data is an object that holds the error, nil where the stream could not be
-	// understood. Nothing follows it.
+	// Fail ends an answer that broke off: data is {"error": {"message": ...}}, nil where the stream could not be understood. Nothing
+	// follows it.
 	Fail(dst, data []byte) []byte
 }
 
@@ -31,6 +31,7 @@ type Stream struct {
 	begun bool // there was a line
 	spoke bool // there was an event of the completion
 	ended bool // End or Fail of the sink was called
+	fails bool // the name of the event is error
 }
 
 // maxEvent bounds an event, in bytes.
@@ -70,7 +71,25 @@ func (s *Stream) End(dst []byte) []byte {
 
 func (s *Stream) fail(dst, data []byte) []byte {
 	s.ended = true
-	return s.sink.Fail(dst, data)
+	return s.sink.Fail(dst, failure(data))
+}
+
+// failure returns an error of an engine as {"error": {"message": ...}}. It may also be {"error": "text"}, {"message": "text"} or a text.
+// It returns nil for anything else.
+func failure(data []byte) []byte {
+	var e struct {
+		Message string          `json:"message"`
+		Error   json.RawMessage `json:"error"`
+	}
+	if json.Unmarshal(data, &e.Message) != nil && json.Unmarshal(data, &e) != nil {
+		return nil
+	}
+	if bytes.HasPrefix(e.Error, []byte("{")) {
+		return data
+	}
+	_ = json.Unmarshal(e.Error, &e.Message)
+	data, _ = json.Marshal(map[string]any{"error": map[string]string{"message": e.Message}})
+	return data
 }
 
 // line takes a line. Events of engines end with an empty line or at the end of their JSON, which may be spread over several
@@ -83,7 +102,7 @@ func (s *Stream) line(dst, text []byte) []byte {
 	case s.ended:
 		return dst
 	case len(text) == 0:
-		s.cut = len(s.data) > 0
+		s.cut, s.fails = len(s.data) > 0, false
 		return dst
 	case text[0] == ':':
 		return s.sink.Comment(dst, text)
@@ -93,7 +112,10 @@ func (s *Stream) line(dst, text []byte) []byte {
 	name, data, _ := bytes.Cut(text, []byte(":"))
 	data = bytes.TrimLeft(data, " ")
 	switch {
-	case string(name) == "error":
+	case string(name) == "event":
+		s.fails = string(data) == "error"
+		return dst
+	case string(name) == "error", string(name) == "data" && s.fails:
 		return s.fail(dst, data)
 	case string(name) != "data":
 		return dst
@@ -124,7 +146,7 @@ func (s *Stream) line(dst, text []byte) []byte {
 	c.Raw, s.spoke = data, true
 	c.Choices = slices.DeleteFunc(c.Choices, func(c Choice) bool { return c.Index != 0 })
 	for i := range c.Choices {
-		s.calls.settle(c.Choices[i].Delta.ToolCalls)
+		s.calls.settle(c.Choices[i].Said().ToolCalls)
 	}
 	dst = s.sink.Event(dst, &c)
 	s.data = s.data[:0]

@@ -66,15 +66,19 @@ func FromJina(body []byte) ([]byte, error) {
 type Form struct {
 	Dimensions int  // 0: the model's own
 	own        bool // they must be the model's own
+	Inputs     int  // texts in the request
 	Base64     bool // of little-endian float32, in place of a list of numbers
 }
 
 // ReadForm reads the form from a request's body. If it has dimensions, the body that is returned asks the engine for neither
 // them nor base64. Those of a model that does not allow dimensions must be its own.
 func ReadForm(body []byte, model *catalog.Model) (f Form, engine []byte, err error) {
-	var v [4]jsonscan.Value
-	if err := jsonscan.Scan(body, []string{"dimensions", "encoding_format", "output_dimension", "output_dtype"}, v[:]); err != nil {
+	var v [5]jsonscan.Value
+	if err := jsonscan.Scan(body, []string{"dimensions", "encoding_format", "output_dimension", "output_dtype", "input"}, v[:]); err != nil {
 		return f, nil, api.BadJSON(err)
+	}
+	if f.Inputs = 1; v[4].Kind == jsonscan.Array && v[4].First() != jsonscan.Number { // a list of numbers is one text's tokens
+		f.Inputs = v[4].Len()
 	}
 	if !v[0].Set() {
 		v[0] = v[2] // Voyage's name
@@ -98,6 +102,20 @@ func ReadForm(body []byte, model *catalog.Model) (f Form, engine []byte, err err
 		return f, nil, api.BadJSON(err)
 	}
 	return f, body, nil
+}
+
+// Count returns how many embeddings an engine's answer has, -1 for none that can be used.
+func Count(answer []byte) (n int) {
+	var data, e [1]jsonscan.Value
+	if jsonscan.Scan(answer, []string{"data"}, data[:]) != nil || data[0].Kind != jsonscan.Array {
+		return -1
+	}
+	for m := jsonscan.MembersOf(data[0]); m.Next(); n++ {
+		if jsonscan.Scan(m.Value().Raw, []string{"embedding"}, e[:]) != nil || !e[0].Set() {
+			return -1
+		}
+	}
+	return n
 }
 
 // Cut returns an engine's answer with the embeddings cut to the form's dimensions and normalized. Without dimensions it

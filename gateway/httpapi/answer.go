@@ -12,6 +12,8 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/gateway/completion"
+	"reveille/gateway/embedding"
+	"reveille/infra/jsonscan"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 )
@@ -45,14 +47,15 @@ func (x *exchange) deliver() error {
 	}
 	b := &responseBody{x: x}
 	size := resp.Size()
-	if !x.raw && (size < 0 || resp.Buffered() < size) && bytes.HasPrefix(resp.ContentType(), []byte("application/json")) {
+	if !x.raw && (x.inputs > 0 || bytes.HasPrefix(resp.ContentType(), []byte("application/json"))) {
 		held, ended, err := x.readAnswer(maxHeld)
+		if err == nil && ended {
+			size, err = len(held), x.checkAnswer(held)
+		}
 		if err != nil {
 			return err
 		}
-		if b.held = held; ended {
-			size = len(held)
-		}
+		b.held = held
 	}
 	x.modelHeaders()
 	x.call.Answered(resp.Status())
@@ -83,6 +86,17 @@ func (x *exchange) readAnswer(limit int) (answer []byte, ended bool, err error) 
 	return answer, false, nil
 }
 
+// checkAnswer checks an answer in one piece whose status is a success.
+func (x *exchange) checkAnswer(answer []byte) error {
+	if m, err := jsonscan.Open(answer); err == nil && m.Next() && string(m.Name()) == "error" && m.Value().Set() {
+		return api.NormalizeError(fasthttp.StatusBadGateway, answer, x.route.endpoint.Host)
+	}
+	if x.inputs > 0 && embedding.Count(answer) != x.inputs {
+		return api.NotUnderstood().WithCause(errors.New("not an embedding for each input"))
+	}
+	return nil
+}
+
 func errNoStream() error {
 	return api.New(api.BadEngineReply, "The model answered with something other than a stream.")
 }
@@ -97,6 +111,10 @@ func (x *exchange) sendTranslated() error {
 		return err
 	} else if !ended {
 		return relay.ErrTooLarge
+	}
+	engine = jsonscan.TrimMark(engine)
+	if err := x.checkAnswer(engine); err != nil {
+		return err
 	}
 	answer, err := x.translate(engine)
 	switch {
@@ -305,10 +323,11 @@ func (b *responseBody) errorEvent() error {
 	return &relay.EventError{Data: bytes.TrimSpace(data[min(len(data), len("data: ")):])}
 }
 
-// broken ends a stream with err, or makes another attempt. It returns the last bytes for the client, if any.
+// broken ends a stream with err, or makes another attempt. It returns the last bytes for the client, if any. A stream whose last event
+// has come is complete, whatever follows.
 func (b *responseBody) broken(err error) []byte {
-	if err == io.EOF && b.spoke {
-		b.end = err
+	if b.spoke && (err == io.EOF || b.x.seen.ended()) {
+		b.end = io.EOF
 		return nil
 	} else if err == io.EOF {
 		err = api.NotUnderstood().WithCause(errors.New("a stream without an event"))

@@ -63,7 +63,7 @@ func TestEmbedDialects(t *testing.T) {
 		}
 	}
 	for body, status := range map[string]int{
-		`{"model":"vec","input":["a","b"],"dimensions":3.0}`: 200, `{"model":"vec","input":["a","b"],"dimensions":2}`: 400, "\ufeff" + `{"model":"vec","input":"a"}`: 200,
+		`{"model":"vec","input":["a","b"],"dimensions":3.0}`: 200, `{"model":"vec","input":["a","b"],"dimensions":2}`: 400, "\ufeff" + `{"model":"vec","input":["a","b"]}`: 200,
 	} {
 		if r := s.ask("POST", "/v1/embeddings", body); r.status != status {
 			t.Errorf("%s: %d %s", body, r.status, r.text)
@@ -77,7 +77,7 @@ func TestEmbedDialects(t *testing.T) {
 		{"/embed", `{"inputs":[{"text":"a"}]}`, "input"},
 		{"/embed", `{"inputs":"a","normalize":false}`, "normalize"},
 		{"/embed", `{"inputs":"a","prompt_name":"query"}`, "prompt_name"},
-		{"/embed", `{"inputs":"a","dimensions":2}`, "dimensions"},
+		{"/embed", `{"inputs":["a","b"],"dimensions":2}`, "dimensions"},
 		{"/embed", `{"model":"chat","inputs":"a"}`, "model"},
 		{"/v2/embed", `{"model":"vec"}`, "texts"},
 		{"/v2/embed", `{"model":"vec","texts":["a"],"embedding_types":["int8"]}`, "embedding_types"},
@@ -85,7 +85,7 @@ func TestEmbedDialects(t *testing.T) {
 		{"/v2/embed", `{"model":"vec","texts":["a"],"images":["data:"]}`, "images"},
 		{"/v2/embed", `{"model":"vec","texts":["a"],"inputs":[]}`, "inputs"},
 		{"/v1/embeddings", `{"model":"vec","input":[{"text":"a"}]}`, "input"},
-		{"/v1/embeddings", `{"model":"vec","input":"a","output_dimension":2}`, "dimensions"},
+		{"/v1/embeddings", `{"model":"vec","input":["a","b"],"output_dimension":2}`, "dimensions"},
 		{"/v1/embeddings", `{"model":"vec","input":"a","output_dtype":"int8"}`, "output_dtype"},
 		{"/v1/embeddings", `{"model":"vec","input":"a","embedding_type":"binary"}`, "embedding_type"},
 		{"/v1/embeddings", `{"model":"vec","input":"a","embedding_type":["float"]}`, "embedding_type"},
@@ -112,7 +112,7 @@ func TestEmbedDialects(t *testing.T) {
 
 // Jina's embedding_type is OpenAI's encoding_format.
 func TestJinaEmbeddingType(t *testing.T) {
-	s := newStage(t).warm("vec").serve(answering(`{"data":[]}`))
+	s := newStage(t).warm("vec").serve(answering(`{"data":[{"embedding":"AA=="}]}`))
 	r := s.ask("POST", "/v1/embeddings", `{"model":"vec","input":"a","embedding_type":"base64","task":"text-matching","normalized":true,"late_chunking":false}`)
 	const want = `{"encoding_format":"base64","model":"vec","input":"a","task":"text-matching","normalized":true,"late_chunking":false}`
 	if got := s.got(); r.status != 200 || len(got) != 1 || string(got[0].body) != want {

@@ -51,7 +51,7 @@ func (x *exchange) embed(tell func(raw []byte) ([]byte, error)) error {
 	if err != nil {
 		return err
 	}
-	x.path = embeddingsPath
+	x.path, x.inputs = embeddingsPath, form.Inputs
 	x.translate = func(raw []byte) ([]byte, error) {
 		if raw, err = form.Cut(raw); err != nil {
 			return nil, err

@@ -23,7 +23,7 @@ func (s *Server) embeddings(r *request) error {
 	if err != nil {
 		return err
 	}
-	x := &exchange{call: c, path: embeddingsPath}
+	x := &exchange{call: c, path: embeddingsPath, inputs: form.Inputs}
 	if form.Dimensions > 0 {
 		x.translate = form.Cut
 	}

@@ -23,6 +23,7 @@ type exchange struct {
 	raw        bool                                // pass method, headers and answer through unchanged
 	translate  func(engine []byte) ([]byte, error) // an answer in one piece into another dialect's; nil relays it
 	translator translator                          // a stream into another dialect's; nil relays it
+	inputs     int                                 // texts that the answer must have embeddings of; 0: any answer
 	onComplete func()                              // called after a complete answer; nil: nothing
 	load       func(*exchange) error               // queues the load of a model that is on no host; nil leaves it to the gate
 	onLoaded   func() error                        // answers once the model is loaded, without the engine; nil asks the engine

@@ -444,7 +444,7 @@ func TestLargeBodyIsNotKept(t *testing.T) {
 }
 
 func TestDefaultModel(t *testing.T) {
-	s := newStage(t).warm("vec")
+	s := newStage(t).warm("vec").serve(answering(`{"data":[{"embedding":[1]}]}`))
 	if r := s.ask("POST", "/v1/embeddings", `{"input":"x"}`); r.status != 200 || r.header.Get("X-Model") != "vec" {
 		t.Errorf("%d %s", r.status, r.text)
 	}

@@ -86,7 +86,7 @@ func TestEmbeddings(t *testing.T) {
 	if !strings.Contains(r.text, `[0.6,0.8]`) || !strings.Contains(r.text, `[0,0]`) || string(s.got()[1].body) != `{"model":"cut","input":["a","b"]}` {
 		t.Errorf("%s, engine %s", r.text, s.got()[1].body)
 	}
-	r = s.ask("POST", "/v1/embeddings", `{"model":"cut","input":"a","dimensions":2,"encoding_format":"base64"}`)
+	r = s.ask("POST", "/v1/embeddings", `{"model":"cut","input":["a","b"],"dimensions":2,"encoding_format":"base64"}`)
 	var got struct{ Data []struct{ Embedding string } }
 	if err := json.Unmarshal([]byte(r.text), &got); err != nil {
 		t.Fatal(err, r.text)
@@ -96,15 +96,44 @@ func TestEmbeddings(t *testing.T) {
 		t.Errorf("%x %v", raw, err)
 	}
 	for body, code := range map[string]string{
-		`{"model":"vec","input":"a","dimensions":2}`:          "unsupported_parameter",
+		`{"model":"vec","input":["a","b"],"dimensions":2}`:    "unsupported_parameter",
 		`{"model":"cut","input":"a","dimensions":0}`:          "invalid_type",
 		`{"model":"cut","input":"a","dimensions":"2"}`:        "invalid_type",
-		`{"model":"cut","input":"a","dimensions":4}`:          "invalid_type",
+		`{"model":"cut","input":["a","b"],"dimensions":4}`:    "invalid_type",
 		`{"model":"cut","input":"a","encoding_format":"int"}`: "invalid_type",
 		`{"model":"cut","input":[]}`:                          "missing_required_parameter",
 	} {
 		if r := s.ask("POST", "/v1/embeddings", body); r.status != 400 || r.code() != code {
 			t.Errorf("%s: %d %s", body, r.status, r.text)
+		}
+	}
+}
+
+// Answers of a success that are none.
+func TestBadAnswers(t *testing.T) {
+	s := newStage(t).warm("vec", "chat")
+	const mark, chat, two = "\ufeff", `{"model":"chat","messages":[{"role":"user","content":"x"}],"stream":false}`, `{"model":"vec","input":["a","b"]}`
+	for _, c := range []struct{ path, body, engine, message string }{
+		{"/v1/embeddings", two, `{"data":[{"embedding":[1]}]}`, "understood"},
+		{"/v1/embeddings", two, `{"data":[{"embedding":[1]},{"embedding":null}]}`, "understood"},
+		{"/v1/embeddings", `{"model":"vec","input":"a"}`, ``, "understood"},
+		{"/v1/embeddings", two, `{"error":{"message":"no"}}`, "no"},
+		{"/api/embed", two, `{"data":[{"index":0,"embedding":[1]}]}`, "understood"},
+		{"/api/embed", `{"model":"vec","input":"a"}`, `{"data":[{"index":0,"embedding":null}]}`, "understood"},
+		{"/api/embed", two, ``, "understood"},
+		{chatPath, chatBody, `{"error":"no"}`, "no"},
+		{"/api/chat", chat, mark + `{"error":{"message":"no"}}`, "no"},
+		{"/v1/responses", `{"model":"chat","input":"x"}`, `{"error":{"message":"no"}}`, "no"},
+	} {
+		s.serve(answering(c.engine))
+		if r := s.ask("POST", c.path, c.body); r.status != 502 || !strings.Contains(r.text, c.message) {
+			t.Errorf("%s %s: %d %s", c.path, c.engine, r.status, r.text)
+		}
+	}
+	s.serve(answering(mark + `{"choices":[{"message":{"content":"hello"}}]}`))
+	for path, body := range map[string]string{"/api/chat": chat, "/v1/responses": `{"model":"chat","input":"x"}`} {
+		if r := s.ask("POST", path, body); r.status != 200 || !strings.Contains(r.text, "hello") {
+			t.Errorf("%s behind a mark: %d %s", path, r.status, r.text)
 		}
 	}
 }

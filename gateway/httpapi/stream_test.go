@@ -218,6 +218,15 @@ func TestErrorEvents(t *testing.T) {
 			}
 		})
 	}
+	// A stream whose last event has come is whole, although its last chunk or what follows it is missing.
+	for path, body := range map[string]string{chatPath: chatLive, "/v1/responses": `{"model":"chat","input":"x","stream":true}`, "/api/chat": `{"model":"chat","messages":[{"role":"user","content":"x"}]}`} {
+		for _, after := range []string{"break", runner} {
+			r := newStage(t).warm("chat").serve(sse(one, end, after)).ask("POST", path, body)
+			if strings.Contains(r.text, "error\":{") || strings.Contains(r.text, "BROKEN") || !strings.Contains(r.text, `"a"`) {
+				t.Errorf("%s: %q", path, r.text)
+			}
+		}
+	}
 	text := `data: {"choices":[{"delta":{"content":"data: {\"error\":"}}]}` + "\n\n" + end // only text that the model quotes
 	if r := newStage(t).warm("chat").serve(sse(text)).ask("POST", chatPath, chatLive); r.text != text {
 		t.Errorf("%q", r.text)
@@ -246,9 +255,9 @@ func TestNoStreamForStreamTrue(t *testing.T) {
 	// On a route without streams, the flag commits nothing.
 	s := newStage(t, eager).warm("vec").serve(func(w http.ResponseWriter, _ *http.Request) {
 		time.Sleep(150 * time.Millisecond)
-		_, _ = io.WriteString(w, `{"data":[]}`)
+		_, _ = io.WriteString(w, `{"data":[{"embedding":[1]}]}`)
 	})
-	if r := s.ask("POST", "/v1/embeddings", `{"model":"vec","input":"x","stream":true}`); r.status != 200 || r.text != `{"data":[]}` {
+	if r := s.ask("POST", "/v1/embeddings", `{"model":"vec","input":"x","stream":true}`); r.status != 200 || r.text != `{"data":[{"embedding":[1]}]}` {
 		t.Errorf("%d %q", r.status, r.text)
 	}
 }

@@ -2,7 +2,9 @@ package httpapi
 
 import (
 	"bytes"
+	"iter"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -65,6 +67,15 @@ func (r *recorder) usage() (u usage, ok bool) {
 	return u, ok
 }
 
+// ended reports whether the last event of a chat has come.
+func (r *recorder) ended() bool {
+	if r.kept == nil {
+		return false
+	}
+	last := bytes.TrimRight(r.kept.tail, "\r\n")
+	return bytes.HasSuffix(last, []byte("[DONE]")) || bytes.HasSuffix(last, []byte(`"message_stop"}`))
+}
+
 // release frees the memory.
 func (r *recorder) release() {
 	if r.kept != nil {
@@ -97,53 +108,58 @@ var (
 	detailKeys  = []string{"cached_tokens"}
 )
 
+// usageIn reads all reports in a part of an answer. Each number is the highest of them, since those of a stream grow or tell only a part.
 func usageIn(part []byte) (u usage, ok bool) {
-	var us [5]jsonscan.Value
-	var ti [4]jsonscan.Value
-	var de [1]jsonscan.Value
-	hasUsage := lastObject(part, `"usage":`, usageKeys, us[:])
-	hasTimings := lastObject(part, `"timings":`, timingsKeys, ti[:])
-	if hasUsage {
-		u.Input, u.Output = nonNegative(us[0])+nonNegative(us[1]), nonNegative(us[2])+nonNegative(us[3])
-		if us[4].Kind == jsonscan.Object && jsonscan.Scan(us[4].Raw, detailKeys, de[:]) == nil {
-			u.Cached = nonNegative(de[0])
+	for obj := range objectsAfter(part, `"usage":`) {
+		var v [5]jsonscan.Value
+		var cached [1]jsonscan.Value
+		if jsonscan.Scan(obj, usageKeys, v[:]) != nil {
+			continue
 		}
+		if v[4].Kind == jsonscan.Object {
+			_ = jsonscan.Scan(v[4].Raw, detailKeys, cached[:])
+		}
+		u.Input, u.Output = max(u.Input, nonNegative(v[0])+nonNegative(v[1])), max(u.Output, nonNegative(v[2])+nonNegative(v[3]))
+		u.Cached, ok = max(u.Cached, nonNegative(cached[0])), true
 	}
-	if hasTimings {
-		if !hasUsage {
-			u.Input, u.Output, u.Cached = nonNegative(ti[1])+nonNegative(ti[0]), nonNegative(ti[2]), nonNegative(ti[0])
+	told := ok
+	for obj := range objectsAfter(part, `"timings":`) {
+		var v [4]jsonscan.Value
+		if jsonscan.Scan(obj, timingsKeys, v[:]) != nil {
+			continue
 		}
-		if ti[3].Kind == jsonscan.Number {
-			u.PerSecond, _ = strconv.ParseFloat(string(ti[3].Raw), 64)
+		if !told {
+			u.Input, u.Output, u.Cached, ok = nonNegative(v[1])+nonNegative(v[0]), nonNegative(v[2]), nonNegative(v[0]), true
 		}
+		if v[3].Kind == jsonscan.Number {
+			u.PerSecond, _ = strconv.ParseFloat(string(v[3].Raw), 64)
+		}
+		ok = true
 	}
-	return u, hasUsage || hasTimings
+	return u, ok
 }
 
-// nonNegative parses a non-negative integer, and returns 0 for anything else.
+// nonNegative parses a number of tokens, which may be a fraction or a text, and returns 0 for anything else.
 func nonNegative(v jsonscan.Value) int64 {
-	if v.Kind != jsonscan.Number {
+	n, err := strconv.ParseFloat(strings.Trim(string(v.Raw), `"`), 64)
+	if err != nil || !(n > 0 && n < 1<<53) {
 		return 0
 	}
-	n, err := strconv.ParseInt(string(v.Raw), 10, 64)
-	if err != nil || n < 0 {
-		return 0
-	}
-	return n
+	return int64(n)
 }
 
-// lastObject reads members of the object after the last occurrence of key that is followed by an object. It searches
-// forwards, which is several times as fast as backwards.
-func lastObject(part []byte, key string, names []string, out []jsonscan.Value) bool {
-	var last []byte
-	for {
-		i := bytes.Index(part, []byte(key))
-		if i < 0 {
-			return last != nil && jsonscan.Scan(last, names, out) == nil
-		}
-		part = part[i+len(key):]
-		if obj := object(bytes.TrimLeft(part, " ")); obj != nil {
-			last = obj
+// objectsAfter yields the objects after each occurrence of key. It searches forwards, which is several times as fast as backwards.
+func objectsAfter(part []byte, key string) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for {
+			i := bytes.Index(part, []byte(key))
+			if i < 0 {
+				return
+			}
+			part = part[i+len(key):]
+			if obj := object(bytes.TrimLeft(part, " ")); obj != nil && !yield(obj) {
+				return
+			}
 		}
 	}
 }

@@ -80,7 +80,8 @@ func (f *ResponseWriter) Answer(engine []byte) ([]byte, error) {
 	s := words{form: f}
 	choice := c.Choices[0]
 	s.note(c)
-	l := f.line(part{choice.Message.Content + choice.Text, choice.Message.Thought(), toolCalls(choice.Message.ToolCalls)})
+	said := choice.Said()
+	l := f.line(part{said.Content + choice.Text, said.Thought(), toolCalls(said.ToolCalls)})
 	s.close(&l)
 	return jsonscan.Marshal(l)
 }

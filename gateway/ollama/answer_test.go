@@ -85,7 +85,7 @@ func TestEmbeddings(t *testing.T) {
 		}
 		same(t, got, want)
 	}
-	for _, engine := range []string{`{}`, `{"data":[]}`, `{"data":[{"index":1,"embedding":[5]}]}`, `{"data":[{"index":0,"embedding":[5]},{"index":0,"embedding":[5]}]}`, `{"data":[{}]}`} {
+	for _, engine := range []string{`{}`, `{"data":[]}`, `{"data":[{"index":1,"embedding":[5]}]}`, `{"data":[{"index":0,"embedding":[5]},{"index":0,"embedding":[5]}]}`, `{"data":[{}]}`, `{"data":[{"embedding":null}]}`} {
 		if _, err := form(false).Embeddings([]byte(engine)); !errors.Is(err, completion.ErrAnswer) {
 			t.Errorf("%s: %v", engine, err)
 		}
@@ -137,11 +137,20 @@ func TestStream(t *testing.T) {
 		"the gateway's error": {`data: {"choices":[{"delta":{"content":"a"}}]}` + "\n\n" + `{"error":"gone"}` + "\n", []string{part("a"), `{"error":"gone"}`}},
 		"the engine's error":  {`data: {"error":{"message":"no","code":500}}` + "\n\ndata: [DONE]\n\n", []string{`{"error":"no"}`}},
 		"an error event":      {"event: error\n" + `data: {"type":"error","error":{"message":"no"}}` + "\n\n", []string{`{"error":"no"}`}},
-		"an old error":        {`error: {"message":"no"}` + "\n\n", []string{`{"error":"no"}`}},
-		"cut in an event":     {"data: {oops\n\n" + `{"error":"gone"}` + "\n", []string{`{"error":"gone"}`}},
-		"nonsense":            {"data: {oops\n\n", []string{`{"error":"The model's answer could not be understood."}`}},
-		"nothing":             {"id: 1\n\n", []string{`{"error":"The model's answer could not be understood."}`}},
-		"only an end":         {"data: [DONE]\n\n", []string{`{"error":"The model's answer could not be understood."}`}},
+		"another error event": {
+			`data: {"choices":[{"delta":{"content":"a"}}]}` + "\n\nevent: error\n" + `data: {"message":"no"}` + "\n\ndata: [DONE]\n\n",
+			[]string{part("a"), `{"error":"no"}`},
+		},
+		"a message, an index and counts in other forms": {
+			`data: {"choices":[{"index":0.0,"message":{"content":"a"}}]}` + "\n\n" + `data: {"choices":[{"index":"0","delta":null,"message":{"content":"b"}}],` +
+				`"usage":{"prompt_tokens":"3","completion_tokens":2.0},"timings":{"prompt_ms":1,"predicted_ms":2}}` + "\n\ndata: [DONE]\n\n",
+			[]string{part("a"), part("b"), last("stop", `"prompt_eval_count":3,"prompt_eval_duration":1000000,"eval_count":2,"eval_duration":2000000`)},
+		},
+		"an old error":    {`error: {"message":"no"}` + "\n\n", []string{`{"error":"no"}`}},
+		"cut in an event": {"data: {oops\n\n" + `{"error":"gone"}` + "\n", []string{`{"error":"gone"}`}},
+		"nonsense":        {"data: {oops\n\n", []string{`{"error":"The model's answer could not be understood."}`}},
+		"nothing":         {"id: 1\n\n", []string{`{"error":"The model's answer could not be understood."}`}},
+		"only an end":     {"data: [DONE]\n\n", []string{`{"error":"The model's answer could not be understood."}`}},
 		"one line end between events, a mark, empty data, a list, text behind the end": {
 			"\ufeff" + `data: {"choices":[{"delta":{"content":"a"}}]}` + "\ndata:\n" + `data: {"choices":[{"delta":{"content":[{"type":"text","text":"b"}]}}]}` +
 				"\ndata: [DONE]\nmore\n", []string{part("a"), part("b"), last("stop", none)},
@@ -152,10 +161,6 @@ func TestStream(t *testing.T) {
 		"two answers": {
 			`data: {"choices":[{"index":0,"delta":{"content":"a"}}]}` + "\n\n" + `data: {"choices":[{"index":1,"delta":{"content":"b"}}]}` + "\n\ndata: [DONE]\n\n",
 			[]string{part("a"), last("stop", none)},
-		},
-		"counts as fractions": {
-			`data: {"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":3.0,"completion_tokens":2.0},"timings":{"prompt_ms":1,"predicted_ms":2}}` + "\n\ndata: [DONE]\n\n",
-			[]string{part("a"), last("stop", `"prompt_eval_count":3,"prompt_eval_duration":1000000,"eval_count":2,"eval_duration":2000000`)},
 		},
 		"calls without an index": {
 			`data: {"choices":[{"delta":{"tool_calls":[{"function":{"name":"f","arguments":{"a":1}}}]}}]}` + "\n\n" +

@@ -306,7 +306,7 @@ func engineMessages(in []Message) ([]openAIMessage, error) {
 				c.ID = fmt.Sprintf("call_%d", calls)
 			}
 			calls++
-			call := completion.Call{Index: i, ID: c.ID, Type: "function", Function: completion.Function{Name: c.Function.Name, Arguments: argumentsText(c.Function.Arguments)}}
+			call := completion.Call{Index: completion.Number(i), ID: c.ID, Type: "function", Function: completion.Function{Name: c.Function.Name, Arguments: argumentsText(c.Function.Arguments)}}
 			o.ToolCalls = append(o.ToolCalls, call)
 			open = append(open, call)
 		}

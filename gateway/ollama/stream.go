@@ -1,6 +1,7 @@
 package ollama
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 
@@ -39,10 +40,11 @@ func (s *words) Event(dst []byte, c *completion.Completion) []byte {
 		return dst
 	}
 	choice := c.Choices[0]
-	for _, call := range choice.Delta.ToolCalls {
+	said := choice.Said()
+	for _, call := range said.ToolCalls {
 		s.call(call)
 	}
-	w := part{content: choice.Delta.Content + choice.Text, thinking: choice.Delta.Thought()}
+	w := part{content: said.Content + choice.Text, thinking: said.Thought()}
 	if w.content == "" && w.thinking == "" {
 		return dst
 	}
@@ -58,7 +60,7 @@ func (s *words) note(c *completion.Completion) {
 		s.reason = c.Choices[0].Reason
 	}
 	if u := c.Usage; u != nil {
-		s.usage.PromptCount, s.usage.OutputCount = u.Prompt, u.Output
+		s.usage.PromptCount, s.usage.OutputCount = int64(u.Prompt), int64(u.Output)
 	}
 	if t := c.Timings; t != nil {
 		s.usage.PromptTime, s.usage.OutputTime = milliseconds(t.PromptMS), milliseconds(t.OutputMS)
@@ -69,7 +71,7 @@ func milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(
 
 // call takes in a part of a tool call: its name comes first, its arguments in pieces.
 func (s *words) call(c completion.Call) {
-	if c.Index == len(s.calls) {
+	if int(c.Index) == len(s.calls) {
 		s.calls = append(s.calls, c)
 		return
 	}
@@ -96,21 +98,12 @@ func (s *words) close(l *line) {
 	}
 }
 
-// Fail appends an error, which is an object with a message or an error, or a text.
-func (s *words) Fail(dst, why []byte) []byte {
+// Fail appends an error.
+func (s *words) Fail(dst, data []byte) []byte {
 	var e struct {
-		Message string          `json:"message"`
-		Error   json.RawMessage `json:"error"`
+		Error struct{ Message string }
 	}
-	message := ""
-	if json.Unmarshal(why, &message) != nil && json.Unmarshal(why, &e) == nil {
-		if message = e.Message; message == "" && !absent(e.Error) {
-			return s.Fail(dst, e.Error)
-		}
-	}
-	if message == "" {
-		message = "The model's answer could not be understood."
-	}
-	text, _ := json.Marshal(map[string]string{"error": message})
+	_ = json.Unmarshal(data, &e)
+	text, _ := json.Marshal(map[string]string{"error": cmp.Or(e.Error.Message, "The model's answer could not be understood.")})
 	return append(append(dst, text...), '\n')
 }

@@ -31,11 +31,9 @@ func (f *ResponseWriter) Answer(engine []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	said := &c.Choices[0].Message
-	for i := range said.ToolCalls {
-		said.ToolCalls[i].Index = i
+	for i, calls := 0, c.Choices[0].Said().ToolCalls; i < len(calls); i++ {
+		calls[i].Index = completion.Number(i)
 	}
-	c.Choices[0].Delta = *said
 	s := state{form: f}
 	s.Event(nil, c)
 	s.finish(nil)
@@ -169,9 +167,9 @@ func (s *state) response(is status) []byte {
 		u = &completion.Usage{} // clients want one
 	}
 	if u != nil {
-		r.Usage = &usage{Input: u.Prompt, Output: u.Output, Total: u.Prompt + u.Output}
-		r.Usage.InputDetails.Cached = u.PromptDetails.Cached
-		r.Usage.OutputDetails.Reasoning = u.OutputDetails.Reasoning
+		r.Usage = &usage{Input: int64(u.Prompt), Output: int64(u.Output), Total: int64(u.Prompt + u.Output)}
+		r.Usage.InputDetails.Cached = int64(u.PromptDetails.Cached)
+		r.Usage.OutputDetails.Reasoning = int64(u.OutputDetails.Reasoning)
 	}
 	text := encode(r)
 	if len(s.form.Echo) == 0 {

@@ -18,9 +18,9 @@ type state struct {
 	sequence int
 	begun    bool
 	items    []*item
-	open     *item         // of text or thoughts; nil for none
-	calls    map[int]*item // by the engine's index
-	reason   string        // why the engine ended
+	open     *item                       // of text or thoughts; nil for none
+	calls    map[completion.Number]*item // by the engine's index
+	reason   string                      // why the engine ended
 	usage    *completion.Usage
 	failure  failure
 }
@@ -71,9 +71,10 @@ func (s *state) Event(dst []byte, c *completion.Completion) []byte {
 		return dst
 	}
 	choice := &c.Choices[0]
-	dst = s.say(dst, "reasoning", choice.Delta.Thought())
-	dst = s.say(dst, "message", choice.Delta.Content)
-	for _, c := range choice.Delta.ToolCalls {
+	said := choice.Said()
+	dst = s.say(dst, "reasoning", said.Thought())
+	dst = s.say(dst, "message", said.Content)
+	for _, c := range said.ToolCalls {
 		dst = s.call(dst, c)
 	}
 	if choice.Reason != "" {
@@ -122,7 +123,7 @@ func (s *state) call(dst []byte, c completion.Call) []byte {
 		}
 		it = &item{Type: "function_call", call: &call{ID: c.ID, Name: c.Function.Name}}
 		if s.calls == nil {
-			s.calls = map[int]*item{}
+			s.calls = map[completion.Number]*item{}
 		}
 		s.calls[c.Index] = it
 		dst = s.add(dst, it)

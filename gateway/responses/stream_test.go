@@ -174,7 +174,7 @@ func deltas(t *rapid.T) (list []completion.Said) {
 		case 3:
 			for range rapid.IntRange(1, 2).Draw(t, "calls") {
 				s.ToolCalls = append(s.ToolCalls, completion.Call{
-					Index: rapid.IntRange(0, 3).Draw(t, "index"), ID: rapid.SampledFrom([]string{"", "c"}).Draw(t, "id"),
+					Index: completion.Number(rapid.IntRange(0, 3).Draw(t, "index")), ID: rapid.SampledFrom([]string{"", "c"}).Draw(t, "id"),
 					Function: completion.Function{Name: rapid.SampledFrom([]string{"", "f"}).Draw(t, "name"), Arguments: words.Draw(t, "arguments")},
 				})
 			}
@@ -199,7 +199,7 @@ func TestStreamProperties(t *testing.T) {
 		}
 		list := deltas(t)
 		for _, d := range list {
-			send(completion.Completion{Choices: []completion.Choice{{Delta: d}}})
+			send(completion.Completion{Choices: []completion.Choice{{Delta: &d}}})
 		}
 		send(completion.Completion{Choices: []completion.Choice{{Reason: reason}}})
 		send(completion.Completion{Usage: &completion.Usage{Prompt: 3, Output: 4}})
@@ -259,7 +259,7 @@ func TestStreamAndAnswerAgree(t *testing.T) {
 			})
 		}
 		reason := rapid.SampledFrom([]string{"stop", "length"}).Draw(t, "reason")
-		engine, err := json.Marshal(completion.Completion{Choices: []completion.Choice{{Message: m, Reason: reason}}, Usage: &completion.Usage{Prompt: 1}})
+		engine, err := json.Marshal(completion.Completion{Choices: []completion.Choice{{Message: &m, Reason: reason}}, Usage: &completion.Usage{Prompt: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,9 +268,9 @@ func TestStreamAndAnswerAgree(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range m.ToolCalls {
-			m.ToolCalls[i].Index = i
+			m.ToolCalls[i].Index = completion.Number(i)
 		}
-		stream, err := json.Marshal(completion.Completion{Choices: []completion.Choice{{Delta: m, Reason: reason}}, Usage: &completion.Usage{Prompt: 1}})
+		stream, err := json.Marshal(completion.Completion{Choices: []completion.Choice{{Delta: &m, Reason: reason}}, Usage: &completion.Usage{Prompt: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -315,7 +315,7 @@ func TestBrokenStream(t *testing.T) {
 	for in, want := range map[string]string{
 		late: "gone", a + late: "gone", a + "data: {oops\n\n" + late: "gone", a + a[:9] + "\n\n" + late + a: "gone",
 		"data: [DONE]\n\n": none, "": none, a + "data: {oops\n\n": none, a + "data: {oops\n\n" + a: none,
-		a + `data: {"error":"text"}` + "\n\n": none, a + `data: {"error":{"code":500,"message":"no"}}` + "\n\n": "no",
+		a + `data: {"error":"text"}` + "\n\n": "text", a + "event: error\n" + `data: {"message":"no"}` + "\n\n": "no", a + "event: error\ndata: 5\n\n": none, a + `data: {"error":{"code":500,"message":"no"}}` + "\n\n": "no",
 	} {
 		evs, err := events(told(in, whole))
 		if err != nil || len(evs) < 2 {

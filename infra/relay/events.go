@@ -1,9 +1,24 @@
 package relay
 
-import "bytes"
+import (
+	"bytes"
+	"regexp"
+)
 
 // MaxLine is the longest line of an event stream that should be passed on or translated, in bytes.
 const MaxLine = 16 << 20
+
+// lastBytes is how much is kept of the end of a stream, for isCut.
+const lastBytes = 4 << 10
+
+// What events of chats have, and what the last ones have.
+var (
+	chatEvent = regexp.MustCompile(`"choices":|"type": ?"(message|content_block)_`)
+	chatEnd   = regexp.MustCompile(`\[DONE\]|"finish_reason": ?"|"type": ?"message_stop"`)
+)
+
+// isCut reports whether a stream that ends with these bytes is one of a chat that has not come to its end.
+func isCut(tail []byte) bool { return chatEvent.Match(tail) && !chatEnd.Match(tail) }
 
 // Events tracks whether an event stream is between two events, where a comment or another event may be inserted, and
 // the length of its current line.

@@ -60,8 +60,9 @@ type Response struct {
 	wasSent  bool
 	got      bool
 	interim  int
-	scanned  int   // head bytes already searched for its end
-	left     int64 // bytes left of a body with a Content-Length
+	scanned  int    // head bytes already searched for its end
+	left     int64  // bytes left of a body with a Content-Length
+	tail     []byte // the last bytes of a stream that ends with its connection
 	chunks   chunkDecoder
 	rest     []byte // decoded bytes not yet returned
 	err      error  // in phaseFailed
@@ -317,6 +318,8 @@ func (r *Response) Next(until time.Time) ([]byte, error) {
 			_ = r.fail(ErrTimeout, nil)
 		case err == errDue:
 			return nil, ErrPending
+		case err == io.EOF && r.framing == frameClose && isCut(r.tail):
+			_ = r.fail(ErrBroken, io.ErrUnexpectedEOF)
 		case err == io.EOF && r.framing == frameClose:
 			r.phase = phaseEnded
 		case err == io.EOF:
@@ -346,6 +349,11 @@ func (r *Response) decode(b []byte) []byte {
 		b = b[:used]
 		if r.left -= int64(used); r.left == 0 {
 			r.phase = phaseEnded
+		}
+	case frameClose:
+		if r.IsEvents() {
+			r.tail = append(r.tail, b...)
+			r.tail = r.tail[max(0, len(r.tail)-lastBytes):]
 		}
 	case frameChunked:
 		var err error
