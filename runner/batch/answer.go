@@ -12,16 +12,16 @@ import (
 )
 
 var (
-	errAnswer = errors.New("the engine's answer is not a list of as many embeddings as it was given inputs")
-	errValues = errors.New("the engine's answer holds a value that is not a finite number")
+	errResponse = errors.New("the engine's response is not a list with one embedding for each input")
+	errValues   = errors.New("the engine's response contains a value that is not a finite number")
 )
 
-// An embedding is one vector as an engine wrote it: JSON text, of base64 or a list of numbers.
+// An embedding is one vector as an engine wrote it: a JSON string of base64, or a JSON list of numbers.
 type embedding json.RawMessage
 
-// readAnswer returns the n embeddings of an engine's answer in the order of the inputs. It fails unless each index
+// readResponse returns the n embeddings of an engine's response in the order of the inputs. It fails unless each index
 // occurs exactly once.
-func readAnswer(body []byte, n int) ([]embedding, error) {
+func readResponse(body []byte, n int) ([]embedding, error) {
 	var answer struct {
 		Data []struct {
 			Index     *int            `json:"index"`
@@ -29,12 +29,12 @@ func readAnswer(body []byte, n int) ([]embedding, error) {
 		} `json:"data"`
 	}
 	if json.Unmarshal(body, &answer) != nil || len(answer.Data) != n {
-		return nil, errAnswer
+		return nil, errResponse
 	}
 	out := make([]embedding, n)
 	for _, d := range answer.Data {
 		if d.Index == nil || *d.Index < 0 || *d.Index >= n || out[*d.Index] != nil || len(d.Embedding) == 0 {
-			return nil, errAnswer
+			return nil, errResponse
 		}
 		out[*d.Index] = embedding(d.Embedding)
 	}
@@ -88,11 +88,11 @@ func appendNumbers(dst []byte, values []float32) []byte {
 	return append(dst, ']')
 }
 
-// flushSize is how many bytes of an answer are buffered before they are written.
+// flushSize is how many bytes of a response are buffered before they are written.
 const flushSize = 32 << 10
 
-// writeAnswer writes the body of the answer to a request of sequences with these token counts.
-func (p *parsed) writeAnswer(w io.Writer, counts []int, results [][]float32) error {
+// writeResponse writes the body of the response to a request whose sequences have these token counts.
+func (p *parsed) writeResponse(w io.Writer, counts []int, results [][]float32) error {
 	total := 0
 	b := append(make([]byte, 0, flushSize), `{"object":"list","data":[`...)
 	for i, values := range results {

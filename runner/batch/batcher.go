@@ -19,10 +19,10 @@ import (
 // Config of a Batcher. Engine is required.
 type Config struct {
 	Limits Limits        // zeroes mean the defaults
-	Delay  time.Duration // longest time that a request waits for others while the engine is idle; usually 0
+	Delay  time.Duration // maximum time that a request waits for others while the engine is idle; usually 0
 	Engine Engine
 	Model  string     // label of the metrics
-	Words  *WordPiece // counts tokens in process where it is exact; nil asks the engine
+	Words  *WordPiece // counts tokens in process where that is exact; nil: the engine counts them
 	// OutOfMemory recognizes an engine's error text; nil means oom.Says.
 	OutOfMemory func(text string) bool
 	Meters      *Meters // nil means no metrics
@@ -35,7 +35,7 @@ type Call struct {
 	Priority Priority
 }
 
-// A Batcher is the queue of all embedding requests for a loaded model. Create it with New and end it with Close. It is
+// A Batcher is the queue of all embedding requests for a loaded model. Create it with New and stop it with Close. It is
 // safe for concurrent use.
 type Batcher struct {
 	cfg     Config
@@ -47,28 +47,28 @@ type Batcher struct {
 	mu       sync.Mutex
 	packer   *packer
 	jobs     map[uint64]*job // requests that still lack embeddings
-	inFlight map[*batchRun]struct{}
+	inFlight map[*engineRun]struct{}
 	lastID   uint64
-	wake     *time.Timer // calls the packer again
+	wake     *time.Timer // calls dispatch
 	closed   bool
 }
 
-// job is one request being served. Batcher.mu guards it from enter until done is closed.
+// job is one request being served. Batcher.mu guards it from enqueue until done is closed.
 type job struct {
 	parsed
-	id      uint64
-	entered time.Time
-	runs    int // runs that sent sequences of it
-	counts  []int
-	results [][]float32
-	left    int    // number of missing results
-	whole   []byte // the engine's answer to the request sent unchanged
-	err     error
-	done    chan struct{}
+	id       uint64
+	queued   time.Time
+	runs     int // number of runs that sent sequences of it
+	counts   []int
+	results  [][]float32
+	left     int    // number of missing results
+	response []byte // the engine's response to the request sent unchanged
+	err      error
+	done     chan struct{}
 }
 
-// New creates the queue of a running engine. It asks the engine how many special tokens its model adds; ctx bounds the
-// wait.
+// New creates the queue of a running engine. It asks the engine how many special tokens its model adds. ctx bounds that
+// call.
 func New(ctx context.Context, cfg Config) (*Batcher, error) {
 	cfg.Limits = cfg.Limits.WithDefaults()
 	if err := cfg.Limits.Validate(); err != nil {
@@ -85,7 +85,7 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 	}
 	b := &Batcher{
 		cfg: cfg, counter: c, log: cfg.Log, packer: newPacker(cfg.Limits, cfg.Delay),
-		jobs: map[uint64]*job{}, inFlight: map[*batchRun]struct{}{},
+		jobs: map[uint64]*job{}, inFlight: map[*engineRun]struct{}{},
 	}
 	b.wake = time.AfterFunc(time.Hour, b.dispatch)
 	b.wake.Stop()
@@ -96,8 +96,8 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 	return b, nil
 }
 
-// Close ends the queue. It cancels engine calls. Requests fail with ErrCut if a sequence of theirs was sent, otherwise
-// with ErrUnsent. Close returns when no engine call is left.
+// Close stops the queue and cancels engine calls. Requests fail with ErrCut if one of their sequences was sent,
+// otherwise with ErrUnsent. Close returns when no engine call is left.
 func (b *Batcher) Close() {
 	b.mu.Lock()
 	b.closed = true
@@ -106,19 +106,19 @@ func (b *Batcher) Close() {
 		x.cancel(ErrCut)
 	}
 	b.mu.Unlock()
-	b.runs.Wait() // the runs know what they sent and end their own requests
+	b.runs.Wait() // the runs know what they sent and finish their own requests
 	b.mu.Lock()
 	for id, j := range b.jobs {
-		b.failLocked(id, lost(j.runs > 0))
+		b.failLocked(id, unsentOrCut(j.runs > 0))
 	}
 	b.mu.Unlock()
 	b.cfg.Meters.remove(b)
 }
 
-// Serve answers one request by writing the body of a 200 answer to w. On error it has written nothing. The error is
-// ErrNotBatched, ErrUnsent, ErrCut, *Error, *EngineError, the cause of ctx, or the error of an Engine.Embed call that
-// reached the engine. When ctx ends, the request's sequences leave the queue, and an engine call that serves only this
-// request is canceled.
+// Serve serves one request and writes the body of the response, whose status is 200, to w. On error it has written
+// nothing. The error is ErrNotBatched, ErrUnsent, ErrCut, *Error, *EngineError, the cause of ctx, or the error of an
+// Engine.Embed call that reached the engine. When ctx ends, the request's sequences leave the queue, and an engine call
+// that serves only this request is canceled.
 func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
 	p, ok := parse(c.Body)
 	if !ok {
@@ -129,7 +129,7 @@ func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
-		b.log.Debug("the engine's tokenizer failed: the request is passed on", "error", err)
+		b.log.Debug("tokenizer failed, request is not batched", "error", err)
 		return ErrNotBatched
 	}
 	longest := b.cfg.Limits.Longest()
@@ -140,55 +140,55 @@ func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
 		case !p.truncate:
 			return tooLong(i, n, longest)
 		}
-		if p.inputs[i], err = b.counter.cut(ctx, p.inputs[i], longest); err != nil {
+		if p.inputs[i], err = b.counter.truncate(ctx, p.inputs[i], longest); err != nil {
 			return cmp.Or(context.Cause(ctx), err)
 		}
 		counts[i], p.body = len(p.inputs[i].ids), nil
 	}
 	j := &job{parsed: p, counts: counts, results: make([][]float32, len(counts)), left: len(counts), done: make(chan struct{})}
-	if err := b.enter(j, c.Priority); err != nil {
+	if err := b.enqueue(j, c.Priority); err != nil {
 		return err
 	}
 	select {
 	case <-j.done:
 	case <-ctx.Done():
-		b.abandon(j.id, context.Cause(ctx))
+		b.cancelJob(j.id, context.Cause(ctx))
 		<-j.done
 	}
 	switch {
 	case j.err != nil:
 		return j.err
-	case j.whole != nil:
-		_, err := w.Write(j.whole)
+	case j.response != nil:
+		_, err := w.Write(j.response)
 		return err
 	}
-	return j.writeAnswer(w, j.counts, j.results)
+	return j.writeResponse(w, j.counts, j.results)
 }
 
-// enter queues a job.
-func (b *Batcher) enter(j *job, p Priority) error {
+// enqueue queues a job.
+func (b *Batcher) enqueue(j *job, p Priority) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
 		return ErrUnsent
 	}
 	b.lastID++
-	j.id, j.entered = b.lastID, time.Now()
+	j.id, j.queued = b.lastID, time.Now()
 	b.jobs[j.id] = j
-	b.packer.Add(j.id, &Request{Priority: p, Group: j.group(), Tokens: j.counts}, j.entered)
-	b.dispatchLocked(j.entered)
+	b.packer.Add(j.id, &Request{Priority: p, Group: j.group(), Tokens: j.counts}, j.queued)
+	b.dispatchLocked(j.queued)
 	return nil
 }
 
-// abandon ends a job whose client has left, unless it has already ended.
-func (b *Batcher) abandon(id uint64, cause error) {
+// cancelJob ends a job whose client has disconnected, unless it has already ended.
+func (b *Batcher) cancelJob(id uint64, cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failLocked(id, cause)
 	b.dispatchLocked(time.Now())
 }
 
-var errUnwanted = errors.New("nobody waits for the answer")
+var errNoClient = errors.New("no client waits for the response")
 
 // failLocked ends a job with an error, unless it has ended. Its sequences leave the queue, and runs that serve no
 // other job are canceled.
@@ -199,15 +199,15 @@ func (b *Batcher) failLocked(id uint64, err error) {
 	}
 	b.packer.Remove(id)
 	j.err = err
-	b.endLocked(j)
+	b.finishLocked(j)
 	for x := range b.inFlight {
 		if !b.isWantedLocked(x.sequences) {
-			x.cancel(errUnwanted)
+			x.cancel(errNoClient)
 		}
 	}
 }
 
-func (b *Batcher) endLocked(j *job) {
+func (b *Batcher) finishLocked(j *job) {
 	delete(b.jobs, j.id)
 	close(j.done)
 }
@@ -217,7 +217,7 @@ func (b *Batcher) isWantedLocked(part []sequence) bool {
 	return slices.ContainsFunc(part, func(s sequence) bool { return b.jobs[s.Request] != nil })
 }
 
-// dispatch asks the packer again, at the time it named.
+// dispatch starts the batches that are due at the time that the packer returned.
 func (b *Batcher) dispatch() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

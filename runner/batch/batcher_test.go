@@ -36,10 +36,10 @@ type fake struct {
 	words  string              // message when out of memory; "" means llama.cpp's
 	coy    bool                // refuses to tokenize the empty text
 	hold   chan struct{}       // if set, calls wait for a value or the end of ctx
-	deaf   bool                // answers a call that was cancelled
+	deaf   bool                // responds to a call that was canceled
 	broken error               // if set, calls fail
 	mute   func() error        // if set, the error of tokenizer calls
-	answer func([]byte) []byte // if set, changes answers
+	answer func([]byte) []byte // if set, changes responses
 
 	mu       sync.Mutex
 	calls    [][]string
@@ -142,9 +142,9 @@ func fakeTokens(in string) int {
 	return len(in) + fakeSpecials
 }
 
-// Inputs that are too long are cut, with the model's special tokens around what is left, if the request asks for it; the others
-// of the request stay as they are.
-func TestTruncate(t *testing.T) {
+// Inputs that are too long are cut, with the model's special tokens around what is left, if the request asks for it;
+// the others of the request stay as they are.
+func TestLongInputsAreTruncated(t *testing.T) {
 	e := &fake{}
 	b := newBatcher(t, e, Limits{NBatch: 8, NUBatch: 8, Context: 8})
 	serve := func(body string) error { return b.Serve(t.Context(), Call{Body: []byte(body)}, io.Discard) }
@@ -213,7 +213,7 @@ func newBatcher(t testing.TB, e Engine, l Limits) *Batcher {
 	return b
 }
 
-// reply is a decoded answer.
+// reply is a decoded response.
 type reply struct {
 	Object string
 	Model  string
@@ -253,7 +253,7 @@ func body(t testing.TB, input any, more ...any) []byte {
 	return raw
 }
 
-// check compares an answer, bit for bit, with the engine's embedding of each text alone.
+// check compares a response, bit for bit, with the engine's embedding of each text alone.
 func (r reply) check(texts []string, coded bool) error {
 	if len(r.Data) != len(texts) {
 		return fmt.Errorf("%d embeddings for %d texts", len(r.Data), len(texts))
@@ -277,8 +277,9 @@ func (r reply) check(texts []string, coded bool) error {
 	return nil
 }
 
-// TestServeHistories mixes many clients, sizes, failures and departures. Every answer must equal the naive one.
-func TestServeHistories(t *testing.T) {
+// TestRandomRequestsGetTheirOwnEmbeddings mixes many clients, sizes, failures and disconnects. Every response must
+// equal the naive one.
+func TestRandomRequestsGetTheirOwnEmbeddings(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l := Limits{NBatch: rapid.IntRange(70, 300).Draw(rt, "n_batch")}.WithDefaults()
 		l.NUBatch = rapid.IntRange(40, l.NBatch).Draw(rt, "n_ubatch")
@@ -362,11 +363,11 @@ func TestLoneRequestPassesUnchanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := fakeAnswer([]string{"cat"}, false); !bytes.Equal(buf.Bytes(), want) {
-		t.Errorf("got %s, want the engine's own answer %s", buf.Bytes(), want)
+		t.Errorf("got %s, want the engine's own response %s", buf.Bytes(), want)
 	}
 }
 
-func TestForms(t *testing.T) {
+func TestAllRequestFormsAreServed(t *testing.T) {
 	l := Limits{NBatch: 100, NUBatch: 50}
 	for _, tt := range []struct {
 		name, body string
@@ -412,7 +413,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-func TestNotBatched(t *testing.T) {
+func TestUnusualRequestsAreNotBatched(t *testing.T) {
 	b := newBatcher(t, &fake{}, Limits{})
 	for _, raw := range []string{
 		``, `[]`, `{}`, `{"input":[]}`, `{"input":null}`, `{"input":5}`, `{"input":{"a":1}}`, `{"input":["a",null]}`, `{"input":["a",[]]}`,
@@ -428,7 +429,7 @@ func TestNotBatched(t *testing.T) {
 	}
 }
 
-func TestTooLong(t *testing.T) {
+func TestInputThatIsTooLongIsRefused(t *testing.T) {
 	b := newBatcher(t, &fake{}, Limits{NBatch: 100, NUBatch: 60, Positions: 50})
 	_, err := serve(t.Context(), b, Call{Body: body(t, []string{"fits", strings.Repeat("x", 49)})})
 	var own *Error
@@ -445,8 +446,8 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// TestTenThousandInputs sends one request that needs many batches.
-func TestTenThousandInputs(t *testing.T) {
+// TestTenThousandInputsAreSplit sends one request that needs many batches.
+func TestTenThousandInputsAreSplit(t *testing.T) {
 	e := &fake{limits: Limits{}.WithDefaults()}
 	b := newBatcher(t, e, Limits{})
 	texts := make([]string, 10_000)
@@ -483,8 +484,9 @@ func queue(t *testing.T, b *Batcher, e *fake, calls []Call) ([]reply, []error) {
 	return replies, errs
 }
 
-// TestJoined checks that queued requests share one call and that each gets its own answer in its own form.
-func TestJoined(t *testing.T) {
+// TestWaitingRequestsShareACall checks that queued requests share one call and that each gets its own response in its
+// own form.
+func TestWaitingRequestsShareACall(t *testing.T) {
 	e := &fake{}
 	b := newBatcher(t, e, Limits{})
 	replies, errs := queue(t, b, e, []Call{
@@ -511,8 +513,8 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// TestGroups checks that requests with different parameters do not share a call.
-func TestGroups(t *testing.T) {
+// TestGroupsDoNotShareACall checks that requests with different parameters do not share a call.
+func TestGroupsDoNotShareACall(t *testing.T) {
 	e := &fake{}
 	b := newBatcher(t, e, Limits{})
 	_, errs := queue(t, b, e, []Call{
@@ -526,8 +528,8 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestPoison checks that an engine's refusal affects only the request at fault.
-func TestPoison(t *testing.T) {
+// TestOneBadRequestDoesNotFailTheOthers checks that an engine's refusal affects only the request at fault.
+func TestOneBadRequestDoesNotFailTheOthers(t *testing.T) {
 	e := &fake{poison: "poison"}
 	b := newBatcher(t, e, Limits{})
 	replies, errs := queue(t, b, e, []Call{{Body: body(t, "a")}, {Body: body(t, []string{"b", "poison"})}, {Body: body(t, "c")}})
@@ -540,8 +542,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// TestIsolation checks that the request at fault in a refused call is found by halving.
-func TestIsolation(t *testing.T) {
+// TestRefusedCallIsSplit checks that the request at fault in a refused call is found by halving.
+func TestRefusedCallIsSplit(t *testing.T) {
 	const clients = 64
 	run := func(t *testing.T, e *fake) (replies []reply, errs []error) {
 		t.Helper()
@@ -589,7 +591,7 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-func TestOutOfMemory(t *testing.T) {
+func TestOutOfMemoryIsRetriedInSmallerCalls(t *testing.T) {
 	texts := make([]string, 64)
 	for i := range texts {
 		texts[i] = fmt.Sprintf("%014d", i) // 16 tokens
@@ -674,10 +676,10 @@ func TestOutOfMemory(t *testing.T) {
 	})
 }
 
-// TestMemoryIsRemembered sends full batches, one after the other, to an engine whose memory holds less than n_batch.
-// Whatever the sizes, only a few calls are too large after the first batch, and each text gets the same embedding as
-// alone, bit for bit.
-func TestMemoryIsRemembered(t *testing.T) {
+// TestCeilingRemembersOutOfMemory sends full batches, one after the other, to an engine whose memory holds less than
+// n_batch. Whatever the sizes, only a few calls are too large after the first batch, and each text gets the same
+// embedding as alone, bit for bit.
+func TestCeilingRemembersOutOfMemory(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const rounds = 20
 		e := &fake{limits: Limits{NBatch: rapid.IntRange(128, 2048).Draw(rt, "n_batch")}.WithDefaults()}
@@ -723,9 +725,9 @@ func TestMemoryIsRemembered(t *testing.T) {
 	})
 }
 
-// TestComputeError covers llama-server's message for a graph that it could not allocate, and for other failures of a
-// computation.
-func TestComputeError(t *testing.T) {
+// TestComputeErrorCountsAsOutOfMemory covers llama-server's message for a graph that it could not allocate, and for
+// other failures of a computation.
+func TestComputeErrorCountsAsOutOfMemory(t *testing.T) {
 	const words = `{"error":{"code":500,"message":"Compute error.","type":"server_error"}}`
 	texts := []string{strings.Repeat("a", 98), strings.Repeat("b", 98), strings.Repeat("c", 98), strings.Repeat("d", 98)}
 	t.Run("of memory", func(t *testing.T) {
@@ -741,7 +743,7 @@ func TestComputeError(t *testing.T) {
 		replies, errs := queue(t, b, e, []Call{{Body: body(t, strings.Repeat("x", 180))}, {Body: body(t, texts[0])}})
 		var engine *EngineError
 		if !errors.As(errs[0], &engine) || engine.Status != 500 || string(engine.Body) != words {
-			t.Errorf("the engine's own answer is lost: %v", errs[0])
+			t.Errorf("the engine's response is lost: %v", errs[0])
 		}
 		if err := cmp.Or(errs[1], replies[1].check(texts[:1], false)); err != nil {
 			t.Error(err)
@@ -752,8 +754,8 @@ func TestComputeError(t *testing.T) {
 	})
 }
 
-// TestClientErrorQuotesMemory checks that a refusal that quotes a text does not count as out of memory.
-func TestClientErrorQuotesMemory(t *testing.T) {
+// TestClientErrorIsNotOutOfMemory checks that a refusal that quotes a text does not count as out of memory.
+func TestClientErrorIsNotOutOfMemory(t *testing.T) {
 	for _, status := range []int{400, 413, 422} {
 		e := &fake{oom: 1, status: status, words: `{"error":"CUDA error: out of memory is not a text that I like"}`}
 		_, err := serve(t.Context(), newBatcher(t, e, Limits{}), Call{Body: body(t, []string{"CUDA error: out of memory", "another"})})
@@ -764,9 +766,9 @@ func TestClientErrorQuotesMemory(t *testing.T) {
 	}
 }
 
-// TestLeaving checks that a client that leaves takes its sequences with it, and that a call that serves nobody else is
-// cancelled.
-func TestLeaving(t *testing.T) {
+// TestDisconnectedClientLeavesTheQueue checks that a client that leaves takes its sequences with it, and that a call
+// that serves no other request is canceled.
+func TestDisconnectedClientLeavesTheQueue(t *testing.T) {
 	e := &fake{hold: make(chan struct{})}
 	b := newBatcher(t, e, Limits{})
 	under, leaveCall := context.WithCancel(t.Context())
@@ -796,8 +798,8 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-// TestClose checks that closing a queue tells requests that were partly sent from others.
-func TestClose(t *testing.T) {
+// TestCloseFailsWaitingRequests checks that requests that were partly sent fail with another error than unsent ones.
+func TestCloseFailsWaitingRequests(t *testing.T) {
 	for name, c := range map[string]struct {
 		deaf bool
 		want error // for a request that is completely in flight
@@ -826,8 +828,9 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestEngineOutOfReach checks that a request may be made elsewhere unless a sequence of it was sent.
-func TestEngineOutOfReach(t *testing.T) {
+// TestUnreachableEngineFailsRequestsUnsent checks that a request may be made elsewhere unless a sequence of it was
+// sent.
+func TestUnreachableEngineFailsRequestsUnsent(t *testing.T) {
 	e := &fake{broken: &relay.Error{Kind: relay.ErrUnreachable}}
 	b := newBatcher(t, e, Limits{NBatch: 10})
 	if _, err := serve(t.Context(), b, Call{Body: body(t, "x")}); !errors.Is(err, ErrUnsent) {
@@ -840,8 +843,9 @@ func TestEngineOutOfReach(t *testing.T) {
 	}
 }
 
-// TestDyingEngine checks that after a broken call nothing is sent until the engine answers or cannot be reached.
-func TestDyingEngine(t *testing.T) {
+// TestExitingEngineLosesNoUnsentRequest checks that after a broken call nothing is sent until the engine responds or
+// cannot be reached.
+func TestExitingEngineLosesNoUnsentRequest(t *testing.T) {
 	e := &fake{hold: make(chan struct{}), broken: &relay.Error{Kind: relay.ErrBroken, Sent: true}}
 	b := newBatcher(t, e, Limits{})
 	var wg sync.WaitGroup
@@ -864,8 +868,8 @@ func TestDyingEngine(t *testing.T) {
 	}
 }
 
-// TestBadAnswers checks that only complete answers with finite values are passed on.
-func TestBadAnswers(t *testing.T) {
+// TestInvalidResponsesAreRefused checks that only complete responses with finite values are relayed.
+func TestInvalidResponsesAreRefused(t *testing.T) {
 	for name, change := range map[string]func([]byte) []byte{
 		"not JSON":     func([]byte) []byte { return []byte("oops") },
 		"cut":          func(b []byte) []byte { return b[:len(b)/2] },
@@ -890,7 +894,7 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-func TestBrokenEngine(t *testing.T) {
+func TestBrokenConnectionsFailRequests(t *testing.T) {
 	broken := errors.New("connection reset")
 	b := newBatcher(t, &fake{broken: broken}, Limits{})
 	if _, err := serve(t.Context(), b, Call{Body: body(t, "x")}); !errors.Is(err, broken) {
@@ -898,7 +902,7 @@ func TestBrokenEngine(t *testing.T) {
 	}
 }
 
-func TestEmbeddingValues(t *testing.T) {
+func TestEmbeddingValuesAreDecoded(t *testing.T) {
 	inf := base64.StdEncoding.EncodeToString([]byte{0, 0, 0x80, 0x7f})
 	for text, want := range map[string]bool{
 		`[1,-2.5e-3]`: true, `[ 0, 1E+3 ,-0.5e2]`: true, `[` + strings.Repeat("9", 38) + `]`: true, `"AACAPw=="`: true,

@@ -9,21 +9,21 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// parallelCounts bounds the concurrent tokenizer calls of all requests together, which compete with the embeddings.
-const parallelCounts = 4
+// maxTokenizerCalls bounds the concurrent tokenizer calls of all requests, which compete with the embeddings.
+const maxTokenizerCalls = 4
 
 // counter counts the tokens of texts as the model sees them: in process where that is exact, otherwise by asking the
 // engine. It is safe for concurrent use.
 type counter struct {
 	engine   Engine
-	words    *WordPiece    // nil means always ask
+	words    *WordPiece    // nil: the engine counts all texts
 	specials int           // tokens that the model adds to a text
-	asking   chan struct{} // capacity parallelCounts
+	calls    chan struct{} // capacity maxTokenizerCalls
 }
 
-// newCounter learns how many special tokens the model adds, and uses words only if it agrees with the engine.
+// newCounter asks the engine how many special tokens the model adds, and uses words only if it agrees with the engine.
 func newCounter(ctx context.Context, e Engine, words *WordPiece) (*counter, error) {
-	c := &counter{engine: e, asking: make(chan struct{}, parallelCounts)}
+	c := &counter{engine: e, calls: make(chan struct{}, maxTokenizerCalls)}
 	var err error
 	if c.specials, err = specialTokens(ctx, e); err != nil || words == nil {
 		return c, err
@@ -52,8 +52,8 @@ func specialTokens(ctx context.Context, e Engine) (int, error) {
 	return len(all) - len(own), err
 }
 
-// cut replaces a text by its first tokens, so many that the model takes them with its special ones.
-func (c *counter) cut(ctx context.Context, in input, longest int) (input, error) {
+// truncate replaces a text by its first tokens, so that it has at most longest tokens with the special ones.
+func (c *counter) truncate(ctx context.Context, in input, longest int) (input, error) {
 	own := in.ids
 	var special []int64
 	if !in.tokens {
@@ -83,7 +83,7 @@ func (c *counter) cut(ctx context.Context, in input, longest int) (input, error)
 func (c *counter) count(ctx context.Context, inputs []input) ([]int, error) {
 	out := make([]int, len(inputs))
 	calls, ctx := errgroup.WithContext(ctx)
-	calls.SetLimit(parallelCounts)
+	calls.SetLimit(maxTokenizerCalls)
 	for i := range inputs {
 		in := &inputs[i]
 		if in.tokens {
@@ -98,8 +98,8 @@ func (c *counter) count(ctx context.Context, inputs []input) ([]int, error) {
 		}
 		calls.Go(func() error {
 			select {
-			case c.asking <- struct{}{}:
-				defer func() { <-c.asking }()
+			case c.calls <- struct{}{}:
+				defer func() { <-c.calls }()
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}

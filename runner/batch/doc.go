@@ -1,6 +1,6 @@
-// Package batch queues all embedding requests of a loaded model. It packs waiting requests into engine calls by
-// tokens, and gives every request its own answer: in order, each sequence exactly once, through splits, retries and
-// departures.
+// Package batch queues all embedding requests of a loaded model. It packs waiting requests into engine calls by tokens,
+// and gives every request its own response: in order, each sequence exactly once, even after splits, retries and
+// disconnects.
 //
 // # Sizes
 //
@@ -12,9 +12,10 @@
 //
 // # When a call is made
 //
-// An idle engine is used at once, and batches grow only by queueing; see [packer]. A request that has a call to itself
-// is passed on and answered byte for byte. A shared call asks for base64, which takes a quarter of the bytes and
-// almost no work in the engine. Clients that want numbers get the shortest ones that read back as the same float32.
+// An idle engine is used immediately, and batches grow only by queueing; see [packer]. A request that has a call to
+// itself is relayed unchanged, and so is the response. A shared call asks for base64, which takes a quarter of the
+// bytes and almost no work in the engine. Clients that want numbers get the shortest ones that read back as the same
+// float32.
 //
 // # Token counts
 //
@@ -29,15 +30,15 @@
 //   - 400 context_length_exceeded: an input is longer than the longest sequence. Nothing of the request was sent.
 //   - 503 engine_out_of_memory: the engine had no memory for a call, nor for smaller ones down to 64 tokens in at most
 //     6 tries. The engine stays in use, and later batches start at the size that worked, see [ceiling].
-//   - 502 bad_engine_reply: the engine's answer lacks an embedding or contains a value that is not finite.
+//   - 502 bad_engine_reply: the engine's response lacks an embedding or contains a value that is not finite.
 //   - If an engine refuses a call of several requests with 4xx or 500, each half of them is sent again, and so on, so
-//     that only the request at fault is refused, with the engine's own answer. 401, 403, 408, 429 and statuses that
-//     describe the engine, such as 503, are the answer to all of them.
-//   - When the engine ends, requests that were not sent at all fail with ErrUnsent and can be made elsewhere. Others
+//     that only the request at fault is refused, with the engine's response. 401, 403, 408, 429 and statuses that
+//     describe the engine, such as 503, are the response to all of them.
+//   - When the engine exits, requests that were not sent at all fail with ErrUnsent and can be made elsewhere. Others
 //     fail with ErrCut or the error of their call.
 //
 // # Concurrency
 //
 // One mutex guards a queue; it is never held during I/O. Each batch is one goroutine, which works on copies of its
-// requests, since a request may end, for example when its client leaves, before the call that carries it.
+// requests, since a request can end before the call that carries it, for example when its client disconnects.
 package batch

@@ -13,15 +13,15 @@ import (
 
 // An Engine computes embeddings. It must be safe for concurrent use, and return soon after ctx ends.
 type Engine interface {
-	// Embed makes one call with body, an OpenAI embeddings request, and appends the body of the answer to dst. An error
-	// means that there is no answer; a *relay.Error without Sent means that the call did not reach the engine.
-	Embed(ctx context.Context, body, dst []byte) (status int, answer []byte, err error)
+	// Embed makes one call with body, an OpenAI embeddings request, and appends the body of the response to dst. An
+	// error means that there is no response; a *relay.Error without Sent means that the call did not reach the engine.
+	Embed(ctx context.Context, body, dst []byte) (status int, response []byte, err error)
 	// Tokens returns the tokens of a text, with or without the special ones that the model adds.
 	Tokens(ctx context.Context, text string, special bool) ([]int64, error)
 }
 
-// unseen reports whether a call that failed with err did not reach the engine.
-func unseen(err error) bool {
+// neverSent reports whether a call that failed with err did not reach the engine.
+func neverSent(err error) bool {
 	var re *relay.Error
 	return errors.As(err, &re) && !re.Sent
 }
@@ -31,8 +31,8 @@ type HTTP struct {
 	Client    *relay.Client
 	Key       string        // bearer token; empty means none
 	Model     string        // the engine's name for the model
-	Dialect   Dialect       // how it counts tokens
-	FirstByte time.Duration // longest wait for an answer and between its parts; 0 means no limit
+	Dialect   Dialect       // the API that counts tokens
+	FirstByte time.Duration // timeout for a response and between its parts; 0 means no limit
 }
 
 var _ Engine = (*HTTP)(nil)
@@ -61,14 +61,14 @@ func DialectOf(family string) (d Dialect, ok bool) {
 }
 
 const (
-	maxAnswer     = 1 << 30 // bytes
+	maxResponse   = 1 << 30 // bytes
 	maxTokens     = 64 << 20
 	tokenizeLimit = 30 * time.Second
 )
 
 // Embed makes one call.
 func (e *HTTP) Embed(ctx context.Context, body, dst []byte) (int, []byte, error) {
-	return e.post(ctx, "/v1/embeddings", body, dst, e.FirstByte, maxAnswer)
+	return e.post(ctx, "/v1/embeddings", body, dst, e.FirstByte, maxResponse)
 }
 
 // Tokens asks the engine's tokenizer.
@@ -86,28 +86,28 @@ func (e *HTTP) Tokens(ctx context.Context, text string, special bool) ([]int64, 
 	if err != nil {
 		return nil, err
 	}
-	status, answer, err := e.post(ctx, "/tokenize", body, nil, tokenizeLimit, maxTokens)
+	status, response, err := e.post(ctx, "/tokenize", body, nil, tokenizeLimit, maxTokens)
 	if err != nil {
 		return nil, err
 	}
 	if status != 200 {
-		return nil, &EngineError{Status: status, Body: answer}
+		return nil, &EngineError{Status: status, Body: response}
 	}
-	return e.tokens(answer)
+	return e.tokens(response)
 }
 
-// tokens reads the answer of /tokenize.
-func (e *HTTP) tokens(answer []byte) (out []int64, err error) {
+// tokens reads the response of /tokenize.
+func (e *HTTP) tokens(response []byte) (out []int64, err error) {
 	if e.Dialect == TEI {
 		var a [][]struct{ ID int64 }
-		if err = json.Unmarshal(answer, &a); err == nil && len(a) == 1 {
+		if err = json.Unmarshal(response, &a); err == nil && len(a) == 1 {
 			for _, token := range a[0] {
 				out = append(out, token.ID)
 			}
 		}
 	} else {
 		var a struct{ Tokens []int64 }
-		err = json.Unmarshal(answer, &a)
+		err = json.Unmarshal(response, &a)
 		out = a.Tokens
 	}
 	if err != nil {

@@ -122,8 +122,8 @@ func words(t testing.TB) *WordPiece {
 	return NewWordPiece(tokens)
 }
 
-// TestNaiveTwin checks that concurrent clients get, bit for bit, the embedding of each text alone.
-func TestNaiveTwin(t *testing.T) {
+// TestBatchesMatchSingleRequests checks that concurrent clients get, bit for bit, the embedding of each text alone.
+func TestBatchesMatchSingleRequests(t *testing.T) {
 	p := standin(t)
 	b := newBatcher(t, p, Limits{NBatch: 256})
 	naive := func(text string) []float32 {
@@ -171,9 +171,9 @@ func floats(t *testing.T, raw json.RawMessage) (v []float32) {
 	return v
 }
 
-// TestOutOfMemoryOfAnEngine checks that the engine sees halved calls, that the result is complete, and that the size
-// is remembered.
-func TestOutOfMemoryOfAnEngine(t *testing.T) {
+// TestRealEngineRunsOutOfMemory checks that the engine sees halved calls, that the result is complete, and that the
+// size is remembered.
+func TestRealEngineRunsOutOfMemory(t *testing.T) {
 	p := standin(t, "--oom-over", "300")
 	b := newBatcher(t, p, Limits{NBatch: 1024})
 	texts := make([]string, 64)
@@ -200,9 +200,9 @@ func TestOutOfMemoryOfAnEngine(t *testing.T) {
 	}
 }
 
-// TestRealModel checks that packed embeddings point in the same direction as single ones, in every form, and that
-// tokens are counted as the model does.
-func TestRealModel(t *testing.T) {
+// TestRealModelGetsTheSameEmbeddings checks that packed embeddings point in the same direction as single ones, in every
+// form, and that tokens are counted as the model does.
+func TestRealModelGetsTheSameEmbeddings(t *testing.T) {
 	p := minilm(t, "-b", "512", "-ub", "512", "-np", "64", "-c", "4096", "-kvu")
 	b, err := New(t.Context(), Config{Limits: Limits{Positions: 512}, Engine: p, Words: words(t)})
 	if err != nil {
@@ -314,8 +314,8 @@ func cosine(a, b []float64) float64 {
 	return dot / math.Sqrt(x*y)
 }
 
-// TestStalledEngine checks that an engine that falls silent within an answer does not block the queue.
-func TestStalledEngine(t *testing.T) {
+// TestStalledEngineTimesOut checks that an engine that falls silent within a response does not block the queue.
+func TestStalledEngineTimesOut(t *testing.T) {
 	release := make(chan struct{})
 	var calls atomic.Int32
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -346,9 +346,9 @@ func TestStalledEngine(t *testing.T) {
 	}
 }
 
-// TestSpecialTokens checks that they are also learnt from an engine that refuses the empty text, as Text Embeddings
-// Inference does.
-func TestSpecialTokens(t *testing.T) {
+// TestSpecialTokensAreCounted checks that they are also learnt from an engine that refuses the empty text, as Text
+// Embeddings Inference does.
+func TestSpecialTokensAreCounted(t *testing.T) {
 	for _, coy := range []bool{false, true} {
 		if b := newBatcher(t, &fake{coy: coy}, Limits{}); b.counter.specials != fakeSpecials {
 			t.Errorf("refuses the empty text: %v: %d special tokens", coy, b.counter.specials)
@@ -356,8 +356,8 @@ func TestSpecialTokens(t *testing.T) {
 	}
 }
 
-// TestTokenizeRequests checks how each dialect asks for special tokens.
-func TestTokenizeRequests(t *testing.T) {
+// TestTokenizeRequestsOfEachDialect checks how each dialect asks for special tokens.
+func TestTokenizeRequestsOfEachDialect(t *testing.T) {
 	bodies := make(chan string, 1)
 	answers := map[Dialect]string{LlamaCpp: `{"tokens":[1,2]}`, VLLM: `{"count":2,"tokens":[1,2]}`, TEI: `[[{"id":1},{"id":2}]]`}
 	var dialect Dialect

@@ -38,8 +38,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzReadAnswer checks that the embeddings found can be written again in both forms.
-func FuzzReadAnswer(f *testing.F) {
+// FuzzReadResponse checks that the embeddings found can be written again in both forms.
+func FuzzReadResponse(f *testing.F) {
 	f.Add(fakeAnswer([]string{"a", "b"}, false), 2)
 	f.Add(fakeAnswer([]string{"a"}, true), 1)
 	f.Add([]byte(`{"data":[{"index":0,"embedding":[[1,2],[3]]}]}`), 1)
@@ -47,7 +47,7 @@ func FuzzReadAnswer(f *testing.F) {
 		if n < 1 || n > 16 {
 			return
 		}
-		out, err := readAnswer(body, n)
+		out, err := readResponse(body, n)
 		if err != nil {
 			return
 		}

@@ -30,8 +30,8 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Validate reports every rule that l breaks, after filling in defaults: NBatch > 0, NBatch ≥ NUBatch > 0, Context ≥
-// NBatch.
+// Validate reports every violated rule of l, whose defaults must be filled in: NBatch > 0, NBatch ≥ NUBatch > 0,
+// Context ≥ NBatch.
 func (l Limits) Validate() error {
 	var errs []error
 	if l.NBatch <= 0 {
@@ -60,5 +60,5 @@ func (l Limits) Longest() int {
 	return l.NUBatch
 }
 
-// active returns how many batches may be in flight at once.
-func (l Limits) active() int { return max(1, l.Context/l.NBatch) }
+// maxActive returns the maximum number of batches in flight.
+func (l Limits) maxActive() int { return max(1, l.Context/l.NBatch) }

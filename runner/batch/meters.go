@@ -35,13 +35,13 @@ type meters struct {
 func (m *Meters) add(model string, b *Batcher) *meters {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	of := m.models[model]
-	if of == nil {
-		of = m.newMeters(model)
-		m.models[model] = of
+	perModel := m.models[model]
+	if perModel == nil {
+		perModel = m.newMeters(model)
+		m.models[model] = perModel
 	}
-	of.queues[b] = struct{}{}
-	return of
+	perModel.queues[b] = struct{}{}
+	return perModel
 }
 
 func (m *Meters) remove(b *Batcher) {
@@ -52,7 +52,7 @@ func (m *Meters) remove(b *Batcher) {
 
 func (m *Meters) newMeters(model string) *meters {
 	name := func(s string) string { return fmt.Sprintf("reveille_runner_embedding_%s{model=%q}", s, model) }
-	of := &meters{
+	perModel := &meters{
 		batches:     m.set.NewCounter(name("batches_total")),
 		sequences:   m.set.NewCounter(name("sequences_total")),
 		tokens:      m.set.NewPrometheusHistogramExt(name("batch_tokens"), meter.Tokens),
@@ -69,7 +69,7 @@ func (m *Meters) newMeters(model string) *meters {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			total := 0
-			for b := range of.queues {
+			for b := range perModel.queues {
 				b.mu.Lock()
 				total += value(b.packer)
 				b.mu.Unlock()
@@ -81,7 +81,7 @@ func (m *Meters) newMeters(model string) *meters {
 	gauge("in_flight_tokens", func(f *packer) int { return f.inFlight })
 	gauge("active_batches", func(f *packer) int { return f.active })
 	gauge("batch_ceiling_tokens", func(f *packer) int { return f.ceiling.now })
-	return of
+	return perModel
 }
 
 // formed counts a batch.

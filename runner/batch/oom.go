@@ -16,13 +16,13 @@ const (
 	raiseAfter, maxRaiseAfter = 16, 1024
 )
 
-// A ceiling is the most tokens that are packed into one engine call. It starts at n_batch. When a call runs out of
-// memory, it remembers the size that worked, so that later batches need not find it again. It is always between
-// minTokens and n_batch.
+// A ceiling is the maximum number of tokens that are packed into one engine call. It starts at n_batch. When a call
+// runs out of memory, it remembers the size that worked, so that later batches need not find it again. It is always
+// between minTokens and n_batch.
 //
 // After 16 full batches that worked it rises by an eighth, since memory may become free again. It rises slowly because
-// a failed raise wastes one call and may end a fragile engine: then it returns to the size that had worked, and the 16
-// are doubled, up to 1024.
+// a failed raise wastes one call and may crash a fragile engine. After a failed raise it returns to the size that
+// worked, and the 16 are doubled, up to 1024.
 type ceiling struct {
 	nBatch     int
 	now        int
@@ -35,7 +35,7 @@ func newCeiling(nBatch int) ceiling {
 	return ceiling{nBatch: nBatch, now: nBatch, fullNeeded: raiseAfter}
 }
 
-// succeeded records that a batch worked in one call; full says that the batch could not hold more.
+// succeeded records that a batch worked in one call. full means that the batch could not hold more.
 func (c *ceiling) succeeded(tokens int, full bool) {
 	if tokens > c.now { // one long sequence, or a batch from before the ceiling fell
 		return
@@ -63,48 +63,48 @@ func (c *ceiling) outOfMemory(failed, cut int) {
 	c.now, c.proven, c.fullNeeded = min(c.now, cut), 0, raiseAfter
 }
 
-// shortage is what a run learned about the engine's memory.
-type shortage struct {
+// memoryShortage is what a run has learned about the engine's memory.
+type memoryShortage struct {
 	limit int // largest call to try from now on; 0: no limit yet
-	// unclear counts parts that say nothing about other batches: a single sequence was too large, or the call failed for
-	// another reason. Otherwise clients could keep everyone's batches small with sequences that never fit.
+	// unclear counts parts that say nothing about other batches: a single sequence was too large, or the call failed
+	// for another reason. Otherwise a client could keep all batches small with sequences that never fit.
 	unclear int
 	// The smallest call that was too large without such a part, 0 for none, and the size that it was cut to.
 	failed, cut int
 }
 
 // learn records that a call of tokens tokens was too large and was replaced by calls of at most cut tokens.
-func (s *shortage) learn(tokens, cut int) {
+func (s *memoryShortage) learn(tokens, cut int) {
 	if s.failed == 0 || tokens < s.failed {
 		s.failed, s.cut = tokens, cut
 	}
 }
 
-// outOfMemory reports whether an answer means that the engine ran out of memory for a call at a try. Text Embeddings
-// Inference answers 424 to every failure of its backend. llama-server uses one message for a graph that it could not
-// allocate and for every other failed computation: it counts as out of memory while a smaller call can be tried.
-func (b *Batcher) outOfMemory(status int, answer []byte, part []sequence, try int) bool {
+// outOfMemory reports whether a response means that the engine ran out of memory for a call at a try. Text Embeddings
+// Inference responds with 424 to every failure of its backend. llama-server uses one message for a graph that it could
+// not allocate and for every other failed computation: it counts as out of memory while a smaller call can be tried.
+func (b *Batcher) outOfMemory(status int, response []byte, part []sequence, try int) bool {
 	if status < 500 && status != 424 {
 		return false
 	}
-	return b.cfg.OutOfMemory(string(answer)) || divisible(part, try) && bytes.Contains(answer, []byte(`"Compute error."`))
+	return b.cfg.OutOfMemory(string(response)) || isDivisible(part, try) && bytes.Contains(response, []byte(`"Compute error."`))
 }
 
-// divisible reports whether sequences that ran out of memory at a try can be sent in smaller calls.
-func divisible(part []sequence, try int) bool {
+// isDivisible reports whether sequences that ran out of memory at a try can be sent in smaller calls.
+func isDivisible(part []sequence, try int) bool {
 	return try < maxTries && len(part) > 1 && sum(part) > minTokens
 }
 
-// smaller returns the most tokens per call after a call of tokens tokens failed at a try: half, or less if halving
-// would not reach minTokens by the last try.
-func smaller(tokens, try int) int {
+// smallerSize returns the maximum number of tokens per call after a call of tokens tokens failed at a try: half, or
+// less if halving would not reach minTokens by the last try.
+func smallerSize(tokens, try int) int {
 	all := float64(tokens)
 	step := math.Pow(all/minTokens, 1/float64(maxTries-try))
 	return max(minTokens, int(math.Round(all/max(2, step))))
 }
 
-// leading returns how many leading sequences have at most tokens tokens in total, but at least one.
-func leading(part []sequence, tokens int) int {
+// leadingCount returns how many leading sequences have at most tokens tokens in total, but at least one.
+func leadingCount(part []sequence, tokens int) int {
 	total := 0
 	for i, s := range part {
 		if total += s.Tokens; i > 0 && total > tokens {

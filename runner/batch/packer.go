@@ -58,15 +58,15 @@ type Batch struct {
 // reads no clock and starts no goroutine. It is not safe for concurrent use.
 //
 //   - Every sequence of a request that was added and not removed is in exactly one batch, in the request's order.
-//   - A batch has at least one sequence and at most NBatch tokens, and the batches in flight have at most Context. A batch
-//     of several sequences has at most as many tokens as the ceiling.
+//   - A batch has at least one sequence and at most NBatch tokens, and the batches in flight have at most Context. A
+//     batch of several sequences has at most as many tokens as the ceiling.
 //   - While anything waits, a batch is in flight or Next names a moment at which there will be one.
 //
 // Requests of one priority take turns, a sequence each, so that a request of ten thousand texts and one of a single
-// text are both in the next batch. A batch ends at the first sequence that does not fit, which begins the next one.
-// Higher priorities go first.
+// text are both in the next batch. A batch ends at the first sequence that does not fit, which is the first of the next
+// batch. Higher priorities go first.
 //
-// An idle engine is used at once. While a batch is in flight another starts only when it would be full, so that
+// An idle engine is used immediately. While a batch is in flight another starts only when it would be full, so that
 // batches grow only by queueing.
 type packer struct {
 	limits  Limits
@@ -119,10 +119,10 @@ func (f *packer) Done(b *Batch) {
 	f.active--
 }
 
-// Next returns the batch to send now, or nil. With nil, again is when to ask again at the latest; the zero time means
-// that only an Add or a Done can change the answer.
+// Next returns the batch to send now, or nil. With nil, again is the latest time of the next call; the zero time means
+// that only an Add or a Done can change the result.
 func (f *packer) Next(now time.Time) (b *Batch, again time.Time) {
-	if len(f.byID) == 0 || f.active >= f.limits.active() {
+	if len(f.byID) == 0 || f.active >= f.limits.maxActive() {
 		return nil, time.Time{}
 	}
 	if f.pending < f.ceiling.now {

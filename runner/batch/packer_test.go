@@ -51,14 +51,14 @@ func (m *machine) done(t *rapid.T) {
 		m.packer.ceiling.succeeded(b.Tokens, b.Full)
 	case "memory":
 		if len(b.Items) > 1 && b.Tokens > minTokens {
-			m.packer.ceiling.outOfMemory(b.Tokens, smaller(b.Tokens, 1))
+			m.packer.ceiling.outOfMemory(b.Tokens, smallerSize(b.Tokens, 1))
 		}
 	}
 	m.packer.Done(m.flying[i])
 	m.flying = slices.Delete(m.flying, i, i+1)
 }
 
-// step asks the packer and checks its answer; it reports whether there was a batch.
+// step asks the packer and checks its response; it reports whether there was a batch.
 func (m *machine) step(t *rapid.T) (formed bool, again time.Time) {
 	b, again := m.packer.Next(m.now)
 	if b == nil {
@@ -72,7 +72,7 @@ func (m *machine) step(t *rapid.T) (formed bool, again time.Time) {
 		t.Fatalf("in flight %d, want %d", b.InFlight, inFlight)
 	}
 	if len(b.Items) == 0 || len(b.Items) > 1 && b.Tokens > m.packer.ceiling.now || b.Tokens > m.limits.NBatch || inFlight+b.Tokens > m.limits.Context {
-		t.Fatalf("batch of %d sequences, %d tokens beside %d", len(b.Items), b.Tokens, inFlight)
+		t.Fatalf("batch of %d sequences, %d tokens with %d in flight", len(b.Items), b.Tokens, inFlight)
 	}
 	total := 0
 	for _, it := range b.Items {
@@ -90,7 +90,7 @@ func (m *machine) step(t *rapid.T) (formed bool, again time.Time) {
 		t.Fatalf("batch says %d tokens, has %d", b.Tokens, total)
 	}
 	m.flying = append(m.flying, b)
-	if len(m.flying) > m.limits.active() {
+	if len(m.flying) > m.limits.maxActive() {
 		t.Fatalf("%d batches in flight", len(m.flying))
 	}
 	return true, time.Time{}
@@ -106,7 +106,7 @@ func (m *machine) check(t *rapid.T) {
 	}
 }
 
-// drain ends batches and waits as told until nothing is left: progress.
+// drain ends batches and waits as the packer says until nothing is left.
 func (m *machine) drain(t *rapid.T) {
 	for steps := 0; len(m.queued) > 0 || len(m.flying) > 0; steps++ {
 		if steps > 10_000 {
@@ -127,7 +127,7 @@ func (m *machine) drain(t *rapid.T) {
 	}
 }
 
-func TestFormerHistories(t *testing.T) {
+func TestPackerKeepsItsPromisesOnRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nBatch := rapid.IntRange(1, 600).Draw(t, "n_batch")
 		m := machine{
@@ -176,8 +176,9 @@ func sortedIDs(m map[uint64][]int) []uint64 {
 
 func repeat(n, tokens int) []int { return slices.Repeat([]int{tokens}, n) }
 
-// TestTenThousandAndOne checks that a single text is in the very next batch, however much another request has queued.
-func TestTenThousandAndOne(t *testing.T) {
+// TestShortRequestIsNotDelayedByALongOne checks that a single text is in the very next batch, however much another
+// request has queued.
+func TestShortRequestIsNotDelayedByALongOne(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
 	f.Add(1, &Request{Priority: Normal, Tokens: repeat(10_000, 10)}, now)
 	first, _ := f.Next(now)
@@ -207,7 +208,7 @@ func TestBatchesGrowByQueueing(t *testing.T) {
 	for id := range uint64(5) {
 		add(2+id, 10)
 		if b, _ := f.Next(now); b != nil {
-			t.Fatalf("a second batch of %d tokens beside one in flight", b.Tokens)
+			t.Fatalf("a second batch of %d tokens while one is in flight", b.Tokens)
 		}
 	}
 	for id := range uint64(5) {
@@ -224,8 +225,8 @@ func TestBatchesGrowByQueueing(t *testing.T) {
 	}
 }
 
-// TestPriorities checks that higher priorities go first and lower ones fill the rest.
-func TestPriorities(t *testing.T) {
+// TestHigherPriorityGoesFirst checks that higher priorities go first and lower ones fill the rest.
+func TestHigherPriorityGoesFirst(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 20, NUBatch: 10, Context: 20}, 0), time.Unix(0, 0)
 	f.Add(1, &Request{Priority: Low, Tokens: repeat(3, 10)}, now)
 	f.Add(2, &Request{Priority: Normal, Tokens: repeat(2, 10)}, now)
@@ -243,8 +244,8 @@ func TestPriorities(t *testing.T) {
 	}
 }
 
-// TestNoPassing checks that smaller requests do not pass a waiting head forever.
-func TestNoPassing(t *testing.T) {
+// TestSmallerRequestsDoNotOvertakeForever checks that smaller requests do not pass a waiting head forever.
+func TestSmallerRequestsDoNotOvertakeForever(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 150}, 0), time.Unix(0, 0)
 	f.Add(1, &Request{Priority: Normal, Tokens: []int{60}}, now)
 	b, _ := f.Next(now)
@@ -261,7 +262,7 @@ func TestNoPassing(t *testing.T) {
 	}
 }
 
-func TestDelay(t *testing.T) {
+func TestIdleEngineWaitsForTheDelay(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 5*time.Millisecond), time.Unix(100, 0)
 	f.Add(1, &Request{Priority: Normal, Tokens: []int{10}}, now)
 	if b, again := f.Next(now); b != nil || !again.Equal(now.Add(5*time.Millisecond)) {
@@ -273,7 +274,7 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-func TestLimits(t *testing.T) {
+func TestInvalidLimitsAreRefused(t *testing.T) {
 	for _, tt := range []struct {
 		in      Limits
 		want    Limits
@@ -293,12 +294,12 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSmaller checks that from any size the last try has minTokens, and that no try has more than half of what failed
-// before.
-func TestSmaller(t *testing.T) {
+// TestSmallerSizeReachesTheMinimum checks that from any size the last try has minTokens, and that no try has more than
+// half of what failed before.
+func TestSmallerSizeReachesTheMinimum(t *testing.T) {
 	ladder := func(tokens int) (sizes []int) {
 		for try := 1; try < maxTries && tokens > minTokens; try++ {
-			tokens = smaller(tokens, try)
+			tokens = smallerSize(tokens, try)
 			sizes = append(sizes, tokens)
 		}
 		return sizes
@@ -321,7 +322,7 @@ func TestSmaller(t *testing.T) {
 	})
 }
 
-func TestRun(t *testing.T) {
+func TestRunsShrinkAndGrow(t *testing.T) {
 	for _, tt := range []struct {
 		sizes []int
 		most  int
@@ -339,7 +340,7 @@ func TestRun(t *testing.T) {
 		}
 		var got []int
 		for len(items) > 0 {
-			n := leading(items, tt.most)
+			n := leadingCount(items, tt.most)
 			got, items = append(got, n), items[n:]
 		}
 		if fmt.Sprint(got) != tt.want {
@@ -348,9 +349,9 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestCeiling checks what a queue learns about its engine's memory. The engine computes calls of up to memory tokens.
-// Full batches follow one another, and those that are too large are cut as the queue cuts them.
-func TestCeiling(t *testing.T) {
+// TestCeilingFallsAndRises checks what a queue learns about its engine's memory. The engine computes calls of up to
+// memory tokens. Full batches follow one another, and those that are too large are cut as the queue cuts them.
+func TestCeilingFallsAndRises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nBatch := rapid.IntRange(minTokens, 1<<16).Draw(t, "n_batch")
 		c := newCeiling(nBatch)
@@ -364,12 +365,12 @@ func TestCeiling(t *testing.T) {
 					continue
 				}
 				n++
-				var s shortage
+				var s memoryShortage
 				for try := 1; size > memory; try++ {
 					if try == maxTries {
 						t.Fatalf("%d is not reached from %d", memory, c.now)
 					}
-					s.learn(size, smaller(size, try))
+					s.learn(size, smallerSize(size, try))
 					size = s.cut / text * text
 				}
 				c.outOfMemory(s.failed, s.cut)

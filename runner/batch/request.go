@@ -26,8 +26,7 @@ type input struct {
 }
 
 // parse parses a request. ok is false if the request cannot be joined with others: it is invalid, has an input of
-// another form, or a member outside OpenAI's API, which may change the meaning of a call or its answer. Whoever
-// answers such a request decides what that means.
+// another form, or a member outside OpenAI's API, which can change the meaning of a call or its response.
 func parse(body []byte) (p parsed, ok bool) {
 	var members map[string]json.RawMessage
 	if !utf8.Valid(body) || json.Unmarshal(body, &members) != nil {
@@ -61,7 +60,7 @@ func parse(body []byte) (p parsed, ok bool) {
 	return p, len(p.inputs) > 0
 }
 
-// parseInput reads the value of input: a text, a list of tokens, or a list of those.
+// parseInput reads the value of input: a string, a list of tokens, or a list of those.
 func (p *parsed) parseInput(raw json.RawMessage) bool {
 	if in, ok := parseOne(raw); ok {
 		p.inputs = []input{in}
@@ -87,7 +86,7 @@ func parseOne(raw json.RawMessage) (in input, ok bool) {
 	switch {
 	case raw[0] == '"':
 		return in, json.Unmarshal(raw, &in.text) == nil
-	case raw[0] != '[' || bytes.ContainsAny(raw[1:], `"[n`): // a list of texts, lists or null
+	case raw[0] != '[' || bytes.ContainsAny(raw[1:], `"[n`): // a list of strings, lists or null
 		return in, false
 	}
 	err := json.Unmarshal(raw, &in.ids)
@@ -95,11 +94,11 @@ func parseOne(raw json.RawMessage) (in input, ok bool) {
 	return in, err == nil && len(in.ids) > 0 && slices.Min(in.ids) >= 0
 }
 
-// group returns equal texts for requests that can share an engine call.
+// group returns equal strings for requests that can share an engine call.
 func (p *parsed) group() string { return string(p.dimensions) }
 
 // callBody writes an engine call for sequences of one group. It asks for base64, which is much cheaper for an engine
-// to write than numbers; writeAnswer turns it into numbers for clients that want them.
+// to write than numbers; writeResponse turns it into numbers for clients that want them.
 func callBody(model, dimensions json.RawMessage, sequences []sequence) []byte {
 	size := len(model) + len(dimensions) + 100
 	for _, s := range sequences {

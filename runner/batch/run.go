@@ -12,16 +12,16 @@ import (
 	"reveille/infra/relay"
 )
 
-// batchRun is a batch in flight: one engine call, or several if it is split. It holds all it needs from the requests,
-// which may end before it does.
-type batchRun struct {
+// engineRun is a batch in flight: one engine call, or several if it is split. It copies all it needs from the requests,
+// which can end before it.
+type engineRun struct {
 	batch             *Batch
 	sequences         []sequence // grouped by request, in the request's order
 	model, dimensions json.RawMessage
 	verbatim          []byte // the body of the only request, sent unchanged; nil if an input of it was cut
-	seen              bool   // at least part of a call reached the engine
+	reached           bool   // at least part of a call reached the engine
 	whole             bool   // the engine computed all sequences in one call
-	short             shortage
+	short             memoryShortage
 	ctx               context.Context
 	cancel            context.CancelCauseFunc
 }
@@ -33,8 +33,8 @@ type sequence struct {
 }
 
 // prepareLocked creates the run of a batch.
-func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *batchRun {
-	x := &batchRun{batch: batch, sequences: make([]sequence, len(batch.Items))}
+func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *engineRun {
+	x := &engineRun{batch: batch, sequences: make([]sequence, len(batch.Items))}
 	x.ctx, x.cancel = context.WithCancelCause(context.Background())
 	b.inFlight[x] = struct{}{}
 	b.meters.formed(batch, b.cfg.Limits)
@@ -48,7 +48,7 @@ func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *batchRun {
 			continue
 		}
 		if j.runs++; j.runs == 1 {
-			b.meters.wait.Update(now.Sub(j.entered).Seconds())
+			b.meters.wait.Update(now.Sub(j.queued).Seconds())
 		}
 	}
 	first, last := batch.Items[0].Request, batch.Items[len(batch.Items)-1].Request
@@ -60,9 +60,9 @@ func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *batchRun {
 	return x
 }
 
-// execute sends a batch, delivers its answers and releases its share of the context.
-func (b *Batcher) execute(x *batchRun) {
-	b.send(x, x.sequences, 1)
+// execute sends a batch, delivers the results and releases its share of the context.
+func (b *Batcher) execute(x *engineRun) {
+	b.callEngine(x, x.sequences, 1)
 	x.cancel(nil)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -77,44 +77,44 @@ func (b *Batcher) execute(x *batchRun) {
 	b.dispatchLocked(time.Now())
 }
 
-// send makes the call for part of a run and delivers the result. try starts at 1 and increases each time the call is
-// split for lack of memory.
-func (b *Batcher) send(x *batchRun, part []sequence, try int) {
+// callEngine makes the call for part of a run and delivers the result. try starts at 1 and increases each time the call
+// is split for lack of memory.
+func (b *Batcher) callEngine(x *engineRun, part []sequence, try int) {
 	whole := len(part) == len(x.sequences)
 	body := x.verbatim
 	if body == nil || !whole {
 		body = callBody(x.model, x.dimensions, part)
 	}
-	status, answer, err := b.cfg.Engine.Embed(x.ctx, body, nil)
+	status, response, err := b.cfg.Engine.Embed(x.ctx, body, nil)
 	if errors.Is(err, relay.ErrBroken) {
 		b.awaitEngine(x.ctx)
 	}
-	seen := !unseen(err)
-	x.seen = x.seen || seen
-	short := err == nil && b.outOfMemory(status, answer, part, try)
+	reached := !neverSent(err)
+	x.reached = x.reached || reached
+	short := err == nil && b.outOfMemory(status, response, part, try)
 	if status != 200 && !short {
 		x.short.unclear++
 	}
 	switch {
-	case !seen:
+	case !reached:
 		b.failUnsent(x, part)
 	case err != nil:
 		b.fail(part, err)
 	case status == 200:
 		x.whole = x.whole || whole
-		b.deliver(part, answer, whole && x.verbatim != nil)
+		b.deliver(part, response, whole && x.verbatim != nil)
 	case short:
-		b.retry(x, part, try, answer)
+		b.retry(x, part, try, response)
 	case blamesRequest(status) && part[0].Request != part[len(part)-1].Request:
 		b.isolate(x, part, try)
 	default:
-		b.fail(part, &EngineError{Status: status, Body: answer})
+		b.fail(part, &EngineError{Status: status, Body: response})
 	}
 }
 
-// awaitEngine waits until an engine whose connection broke during a call answers again or cannot be reached. A dying
-// engine's connections close one by one, and a call sent on the last of them would be lost and could not be sent
-// elsewhere.
+// awaitEngine waits until an engine whose connection broke during a call responds again or cannot be reached. The
+// connections of an exiting engine close one by one. A call sent on the last of them would be lost and could not be
+// sent elsewhere.
 func (b *Batcher) awaitEngine(ctx context.Context) {
 	const tries = 10
 	for range tries {
@@ -124,7 +124,7 @@ func (b *Batcher) awaitEngine(ctx context.Context) {
 	}
 }
 
-// blamesRequest reports whether a status may be one request's fault rather than the engine's, or that of all requests.
+// blamesRequest reports whether a status can be caused by one request, rather than by the engine or by all requests.
 func blamesRequest(status int) bool {
 	switch status {
 	case 401, 403, 408, 429:
@@ -134,8 +134,8 @@ func blamesRequest(status int) bool {
 }
 
 // isolate sends each half of the requests of a refused call again.
-func (b *Batcher) isolate(x *batchRun, part []sequence, try int) {
-	var starts []int // of every request but the first
+func (b *Batcher) isolate(x *engineRun, part []sequence, try int) {
+	var starts []int // the first sequence of every request but the first
 	for i := 1; i < len(part); i++ {
 		if part[i].Request != part[i-1].Request {
 			starts = append(starts, i)
@@ -144,15 +144,15 @@ func (b *Batcher) isolate(x *batchRun, part []sequence, try int) {
 	middle := starts[len(starts)/2]
 	for _, half := range [...][]sequence{part[:middle], part[middle:]} {
 		if b.isWanted(half) {
-			b.send(x, half, try)
+			b.callEngine(x, half, try)
 		}
 	}
 }
 
 // retry sends sequences in smaller calls after the engine ran out of memory.
-func (b *Batcher) retry(x *batchRun, part []sequence, try int, reason []byte) {
+func (b *Batcher) retry(x *engineRun, part []sequence, try int, reason []byte) {
 	tokens := sum(part)
-	if !divisible(part, try) {
+	if !isDivisible(part, try) {
 		if len(part) == 1 {
 			x.short.unclear++
 		} else {
@@ -164,15 +164,15 @@ func (b *Batcher) retry(x *batchRun, part []sequence, try int, reason []byte) {
 		b.fail(part, outOfMemory(tokens, try, string(bytes.ToValidUTF8(reason[:min(len(reason), excerpt)], nil))))
 		return
 	}
-	unclear, cut := x.short.unclear, smaller(tokens, try)
+	unclear, cut := x.short.unclear, smallerSize(tokens, try)
 	if x.short.limit == 0 || cut < x.short.limit {
 		x.short.limit = cut
 	}
 	for rest := part; len(rest) > 0; {
-		n := leading(rest, x.short.limit)
+		n := leadingCount(rest, x.short.limit)
 		if piece := rest[:n]; b.isWanted(piece) {
 			b.meters.retried(sum(piece))
-			b.send(x, piece, try+1)
+			b.callEngine(x, piece, try+1)
 		} else {
 			x.short.unclear++
 		}
@@ -190,12 +190,12 @@ func (b *Batcher) isWanted(part []sequence) bool {
 }
 
 // failUnsent fails the jobs of sequences whose call did not reach the engine.
-func (b *Batcher) failUnsent(x *batchRun, part []sequence) {
+func (b *Batcher) failUnsent(x *engineRun, part []sequence) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, s := range part {
 		if j := b.jobs[s.Request]; j != nil {
-			b.failLocked(s.Request, lost(x.seen || j.runs > 1))
+			b.failLocked(s.Request, unsentOrCut(x.reached || j.runs > 1))
 		}
 	}
 }
@@ -208,16 +208,16 @@ func (b *Batcher) fail(part []sequence, err error) {
 	}
 }
 
-// deliver distributes an answer to the jobs. verbatim says that it is the answer to the only one, unchanged.
-func (b *Batcher) deliver(part []sequence, answer []byte, verbatim bool) {
-	found, err := readAnswer(answer, len(part))
+// deliver distributes a response to the jobs. verbatim means that the call was one job's request, sent unchanged.
+func (b *Batcher) deliver(part []sequence, response []byte, verbatim bool) {
+	found, err := readResponse(response, len(part))
 	if err != nil {
 		b.fail(part, badReply(err))
 		return
 	}
 	values := make([][]float32, len(part))
 	for i, e := range found {
-		values[i], _ = e.values() // nil for unusable ones
+		values[i], _ = e.values() // nil if unusable
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -233,9 +233,9 @@ func (b *Batcher) deliver(part []sequence, answer []byte, verbatim bool) {
 		j.results[s.Index] = values[i]
 		if j.left--; j.left == 0 {
 			if verbatim {
-				j.whole = answer
+				j.response = response
 			}
-			b.endLocked(j)
+			b.finishLocked(j)
 		}
 	}
 }

@@ -2,18 +2,18 @@ package batch
 
 import "strings"
 
-// WordPiece counts the tokens of plain ASCII texts as BERT's tokenizer would with its vocabulary. It is exact or says
-// that it cannot tell. It is immutable and so safe for concurrent use.
+// WordPiece counts the tokens of plain ASCII texts as BERT's tokenizer would with its vocabulary. It is exact or
+// reports that it cannot count a text. It is immutable and therefore safe for concurrent use.
 type WordPiece struct {
-	vocabulary map[string]struct{} // words begin with wordStart, other pieces do not
+	vocabulary map[string]struct{} // words start with wordStart, other pieces do not
 	brackets   map[string]struct{} // entries such as [CLS], which a text may contain
 	longest    int                 // length of the longest entry in bytes
 }
 
-// wordStart marks pieces that begin a word (U+2581).
+// wordStart marks pieces that start a word (U+2581).
 const wordStart = "▁"
 
-// NewWordPiece creates a counter for a vocabulary in which U+2581 marks the pieces that begin a word.
+// NewWordPiece creates a counter for a vocabulary in which U+2581 marks the pieces that start a word.
 func NewWordPiece(tokens []string) *WordPiece {
 	w := &WordPiece{vocabulary: make(map[string]struct{}, len(tokens)), brackets: map[string]struct{}{}}
 	for _, t := range tokens {
