@@ -55,7 +55,7 @@ type llama struct {
 	task  []int // 0: served nobody
 	link  string
 	deny  bool // refuses to restore
-	mute  bool // restores, and does not answer
+	mute  bool // restores, and does not respond
 	dies  bool // ends in the middle of saving
 
 	saving func()      // called before each save; may be nil
@@ -177,9 +177,9 @@ func (l *llama) holding(slot int, tokens []uint32, task int) func(*Engine) {
 	}
 }
 
-// Conversations come back with their owners, into the table that keeps these apart; what nobody knows the owner of is
-// not saved. The same tokens of two owners are two conversations.
-func TestOwnersComeBack(t *testing.T) {
+// Conversations come back with their owners, into the table that keeps these apart; one without a known owner is not
+// saved. The same tokens of two owners are two conversations.
+func TestConversationsAreRestoredWithTheirOwners(t *testing.T) {
 	model := filepath.Join(t.TempDir(), "m.gguf")
 	s, p, l := open(t, t.TempDir(), 1<<20), process(t, model), newLlama(t, 3)
 	ann, ben := engineslots.TenantOf("ann"), engineslots.TenantOf("ben")
@@ -211,7 +211,7 @@ func TestOwnersComeBack(t *testing.T) {
 }
 
 // A slot whose restore has no known end belongs to the conversation's owner: another gets it erased.
-func TestOwnerOfAnUncertainRestore(t *testing.T) {
+func TestUncertainRestoreKeepsItsOwner(t *testing.T) {
 	s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 1)
 	ann, table := engineslots.TenantOf("ann"), engineslots.New(1, nil)
 	run(t, s, p, l, table, func(e *Engine) {
@@ -228,7 +228,7 @@ func TestOwnerOfAnUncertainRestore(t *testing.T) {
 }
 
 // A conversation that was restored is worth what computing it took, whatever its short new turns take.
-func TestWorthOfRestored(t *testing.T) {
+func TestRestoredConversationsKeepTheirWorth(t *testing.T) {
 	s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 1)
 	run(t, s, p, l, nil, l.holding(0, count(1, 100), 1))
 	again := newLlama(t, 1)
@@ -250,7 +250,7 @@ func names(t *testing.T, dir string) []string {
 	return list
 }
 
-func TestConversationsSurviveTheEngine(t *testing.T) {
+func TestNextEngineRestoresConversations(t *testing.T) {
 	dir, model := t.TempDir(), filepath.Join(t.TempDir(), "m.gguf")
 	p := process(t, model, "--ctx-size", "4096")
 	s := open(t, dir, 1<<20)
@@ -289,7 +289,7 @@ func TestConversationsSurviveTheEngine(t *testing.T) {
 	}
 }
 
-func TestOtherEnginesGetNothing(t *testing.T) {
+func TestOtherEnginesRestoreNothing(t *testing.T) {
 	dir, model := t.TempDir(), filepath.Join(t.TempDir(), "m.gguf")
 	p := process(t, model, "--ctx-size", "4096")
 	s := open(t, dir, 1<<20)
@@ -317,7 +317,7 @@ func TestOtherEnginesGetNothing(t *testing.T) {
 }
 
 // A file that is cut short or changed anywhere is never given to an engine, and does not stay.
-func TestDamagedFiles(t *testing.T) {
+func TestDamagedFilesAreDropped(t *testing.T) {
 	dir, model := t.TempDir(), filepath.Join(t.TempDir(), "m.gguf")
 	p := process(t, model)
 	s := open(t, dir, 1<<20)
@@ -352,7 +352,7 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-func TestRefusedByTheEngine(t *testing.T) {
+func TestConversationRefusedByTheEngineIsDropped(t *testing.T) {
 	dir, model := t.TempDir(), filepath.Join(t.TempDir(), "m.gguf")
 	p := process(t, model)
 	s := open(t, dir, 1<<20)
@@ -367,7 +367,7 @@ func TestRefusedByTheEngine(t *testing.T) {
 }
 
 // An engine that dies while it saves leaves what was saved before.
-func TestDeadEngine(t *testing.T) {
+func TestEngineThatDiesWhileSavingKeepsEarlierFiles(t *testing.T) {
 	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	l := newLlama(t, 2)
 	run(t, s, p, l, nil, l.holding(0, count(1, 100), 1))
@@ -381,7 +381,7 @@ func TestDeadEngine(t *testing.T) {
 }
 
 // What an engine leaves in place of a saved file is not read if it is something else.
-func TestHostileEngine(t *testing.T) {
+func TestOnlyRegularSavedFilesAreRead(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, stateOf(count(1, 100)...), 0o600); err != nil {
 		t.Fatal(err)
@@ -398,14 +398,14 @@ func TestHostileEngine(t *testing.T) {
 	}
 }
 
-func TestRoom(t *testing.T) {
+func TestOldestConversationsMakeRoom(t *testing.T) {
 	dir := t.TempDir()
 	one := headerSize + int64(len(stateOf(count(1, 100)...)))
 	s := open(t, dir, 3*one)
 	for i := range 10 {
 		l := newLlama(t, 1)
 		run(t, s, process(t, filepath.Join(t.TempDir(), "m.gguf"), fmt.Sprint(i)), l, nil, l.holding(0, count(1, 100), 1))
-		time.Sleep(2 * time.Millisecond) // so that each has a time of its own
+		time.Sleep(2 * time.Millisecond) // so that each has a different time
 	}
 	if s.total != 3*one || len(names(t, dir)) != 3 {
 		t.Errorf("%d bytes in %d files, want %d in 3", s.total, len(names(t, dir)), 3*one)
@@ -423,7 +423,7 @@ func TestRoom(t *testing.T) {
 }
 
 // What is cheap to compute is not saved, and what has expired goes.
-func TestWorth(t *testing.T) {
+func TestOnlyWorthwhileConversationsAreSaved(t *testing.T) {
 	dir, model := t.TempDir(), filepath.Join(t.TempDir(), "m.gguf")
 	s := open(t, dir, 1<<20)
 	s.perByte = []float64{1, 1, 1} // a second a byte
@@ -453,9 +453,9 @@ func TestWorth(t *testing.T) {
 	}
 }
 
-// A save ends when it has taken as long as its conversation is worth, also if the engine hangs: whoever waits for the
-// model to go waits no longer.
-func TestHangingEngine(t *testing.T) {
+// A save ends when it has taken as long as its conversation is worth, even if the engine hangs, so that the unload of
+// the model is not delayed.
+func TestHangingEngineDoesNotDelayTheStop(t *testing.T) {
 	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	hang := make(chan struct{})
 	defer close(hang)

@@ -11,7 +11,7 @@ import (
 )
 
 // A full disk keeps what fits, leaves nothing behind of the rest, and takes the next conversation once there is room.
-func TestFullDisk(t *testing.T) {
+func TestFullDiskStoresNothing(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=1m,mode=700"); err != nil {
 		t.Skip("a small disk needs root's rights to mount: ", err)
@@ -45,9 +45,9 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// Whoever asks what is kept, or begins a load, does not wait for the disk: not while a conversation is read that a load
-// wants, nor while one is saved that goes on with it.
-func TestSlowDisk(t *testing.T) {
+// Listing the conversations and starting a load do not wait for the disk, neither while a load reads a conversation nor
+// while a later state of it is saved.
+func TestSlowDiskDoesNotBlockCallers(t *testing.T) {
 	dir := t.TempDir()
 	s, p := open(t, dir, 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	l := newLlama(t, 1)
@@ -94,7 +94,7 @@ func TestSlowDisk(t *testing.T) {
 	if _, err := f.Write(text); err != nil {
 		t.Fatal(err)
 	}
-	s.storeAll(e.id, "m", []saved{{file: f, header: header{Identity: e.id, Bytes: uint64(len(text)), Tokens: 150, Model: nameOf("m")}}})
+	s.storeAll(e.id, "m", []savedFile{{file: f, header: header{Identity: e.id, Bytes: uint64(len(text)), Tokens: 150, Model: nameOf("m")}}})
 	time.Sleep(100 * time.Millisecond) // so that it is at work
 	answers("a save")
 	s.await(t.Context(), e.id)

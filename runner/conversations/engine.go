@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	askTimeout  = 500 * time.Millisecond // of a question to the engine
-	stepTimeout = 2 * time.Second        // of saving, and of restoring, all conversations of an engine
-	minGain     = 10                     // a conversation is saved and restored if computing it takes this many times longer
-	minTokens   = 64                     // tokens of a conversation that is worth a file
-	maxSlots    = 256
-	maxAnswer   = 4 << 20 // bytes of an engine's answer
+	queryTimeout = 500 * time.Millisecond // of a query to the engine
+	stepTimeout  = 2 * time.Second        // of saving or restoring all conversations of an engine
+	minGain      = 10                     // a conversation is saved and restored only if computing it takes this many times longer
+	minTokens    = 64                     // minimum tokens of a conversation that is worth a file
+	maxSlots     = 256
+	maxResponse  = 4 << 20 // bytes of an engine's response
 )
 
-// Env are variables of llama-server's environment. It counts what it computes, which Save needs. It also leaves idle
-// conversations in their slots: by default, every request moves those of the other slots into its prompt cache, from
-// where they cannot be saved.
+// Env are variables for llama-server's environment. With them it counts what it computes, which Save needs, and leaves
+// idle conversations in their slots. By default every request moves those of the other slots into its prompt cache,
+// from where they cannot be saved.
 var Env = map[string]string{"LLAMA_ARG_ENDPOINT_METRICS": "1", "LLAMA_ARG_CACHE_IDLE_SLOTS": "0"}
 
 // Process describes an engine process that is about to start.
@@ -40,7 +40,7 @@ type Process struct {
 	Checkpoint string   // path of the model file, or of any part of it
 	Program    string   // path
 	Argv, Env  []string // Env as NAME=value
-	PerToken   int64    // bytes of the state of a token, as planned
+	PerToken   int64    // planned bytes of state for each token
 }
 
 // Engine is one engine process. Call Stage after its start, Restore once before its first request, and Save before its
@@ -51,10 +51,10 @@ type Engine struct {
 	staged chan []stagedFile
 	dir    string
 
-	// What makes the identity.
+	// The parts of the identity.
 	files      []filestate.File // of the model and the program
 	parts      []string         // the model's name, arguments and variables
-	id         Identity         // set before identified is closed; zero: it cannot be known
+	id         Identity         // set before identified is closed; zero: unknown
 	identified chan struct{}
 
 	perToken int64 // bytes, as planned
@@ -68,10 +68,10 @@ type Engine struct {
 	client           *relay.Client
 	key              string
 	table            *engineslots.Table
-	restoredPerToken float64 // seconds, as measured when what was restored was computed; 0: nothing was
+	restoredPerToken float64 // seconds to compute a token of what was restored; 0: nothing was restored
 }
 
-// stagedFile is a conversation that lies in the engine's folder.
+// stagedFile is a conversation in the engine's folder.
 type stagedFile struct {
 	*entry
 	name string
@@ -87,8 +87,8 @@ func (s *Store) Prepare(p Process) (*Engine, error) {
 		store: s, files: files, log: s.cfg.Log.With("model", p.Model), staged: make(chan []stagedFile, 1),
 		perToken: p.PerToken, model: p.Model, identified: make(chan struct{}), forgotten: s.lastForget(p.Model),
 	}
-	// Models of one file may be for keys that do not trust each other.
-	e.parts = append([]string{"model " + p.Model}, numbersFrom(p.Argv)...)
+	// Several models can use one file for keys that do not trust each other.
+	e.parts = append([]string{"model " + p.Model}, computeArgs(p.Argv)...)
 	for _, kv := range slices.Sorted(slices.Values(p.Env)) {
 		name, _, _ := strings.Cut(kv, "=")
 		if strings.HasSuffix(name, "_VISIBLE_DEVICES") || hasAnyPrefix(name, "GGML_", "LLAMA_ARG_", "HSA_OVERRIDE_", "OMP_") {
@@ -102,8 +102,8 @@ func hasAnyPrefix(name string, prefixes ...string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// numbersFrom returns the arguments that may change what an engine computes: all but addresses, names and paths.
-func numbersFrom(argv []string) []string {
+// computeArgs returns the arguments that can change what an engine computes: all but addresses, names and paths.
+func computeArgs(argv []string) []string {
 	var out []string
 	for i := 1; i < len(argv); i++ {
 		switch argv[i] {
@@ -116,8 +116,8 @@ func numbersFrom(argv []string) []string {
 	return out
 }
 
-// Stage begins to copy the conversations that are worth it into the engine's private folder, while the engine loads
-// its model. There are at most slots of them. It ends with ctx.
+// Stage starts copying the conversations that are worth it into the engine's private folder while the engine loads its
+// model, at most one for each slot. The copy ends with ctx.
 func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 	if e == nil {
 		return
@@ -155,12 +155,12 @@ func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 				continue
 			}
 			name := "restore-" + strconv.Itoa(len(out))
-			if err := e.stage(c, name); err != nil {
+			if err := e.stageOne(c, name); err != nil {
 				if errors.Is(err, errDamaged) {
-					e.refuse(c, err)
+					e.dropBad(c, err)
 					continue
 				}
-				e.log.Warn("conversations are not restored", "error", err)
+				e.log.Warn("conversations not restored", "error", err)
 				break
 			}
 			sum += cost
@@ -169,8 +169,8 @@ func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 	}()
 }
 
-// stage copies a conversation into the engine's folder, for the engine's user.
-func (e *Engine) stage(c *entry, name string) error {
+// stageOne copies a conversation into the engine's folder and gives it to the engine's user.
+func (e *Engine) stageOne(c *entry, name string) error {
 	root, err := os.OpenRoot(e.dir)
 	if err != nil {
 		return err
@@ -190,20 +190,20 @@ func (e *Engine) stage(c *entry, name string) error {
 	return err
 }
 
-// refuse removes a conversation that cannot be restored.
-func (e *Engine) refuse(c *entry, err error) {
+// dropBad removes a conversation that cannot be restored.
+func (e *Engine) dropBad(c *entry, err error) {
 	if errors.Is(err, errDamaged) {
 		e.store.m.damaged.Inc()
 	} else {
 		e.store.m.rejected.Inc()
 	}
-	e.log.Warn("a saved conversation is dropped", "tokens", c.Tokens, "error", err)
+	e.log.Warn("saved conversation dropped", "tokens", c.Tokens, "error", err)
 	e.store.remove(c)
 }
 
-// Restore gives the engine, which serves by now, the conversations that were staged: the last used first, each in a
-// slot of its own. A conversation that it refuses is removed. client, key and table are the engine's; a nil table
-// keeps no owners apart.
+// Restore restores the staged conversations in the serving engine, the last used first, each into a separate slot. A
+// conversation that the engine refuses is removed. client, key and table are the engine's. A nil table does not isolate
+// owners.
 func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, table *engineslots.Table) {
 	if e == nil {
 		return
@@ -226,25 +226,25 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 		if ctx.Err() != nil {
 			break
 		}
-		if e.store.forgets(c.entry) {
+		if e.store.isForgotten(c.entry) {
 			continue
 		}
-		began := time.Now()
+		start := time.Now()
 		var got struct {
 			Restored int `json:"n_restored"`
 		}
-		if table != nil { // before the engine is asked: it may restore the slot without answering in time
+		if table != nil { // before the call: the engine may restore the slot and not respond in time
 			table.Restored(slot, c.Tenant, c.Prompt)
 		}
-		err := e.slot(ctx, slot, "restore", c.name, stepTimeout, &got)
+		err := e.slotAction(ctx, slot, "restore", c.name, stepTimeout, &got)
 		if err == nil && got.Restored != int(c.Tokens) {
 			err = fmt.Errorf("%d of %d tokens were restored", got.Restored, c.Tokens)
 		}
 		if ctx.Err() == nil && err != nil {
-			e.refuse(c.entry, err)
+			e.dropBad(c.entry, err)
 			continue
 		}
-		e.store.measured(int64(c.Bytes), time.Since(began))
+		e.store.recordSpeed(int64(c.Bytes), time.Since(start))
 		if err != nil {
 			break
 		}
@@ -252,22 +252,22 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 		tokens += got.Restored
 		e.restoredPerToken = max(e.restoredPerToken, c.PromptMS/1000/float64(c.Tokens))
 		e.reuse.restored(slot, c.entry)
-		e.store.m.seconds.Add(max(c.worth()-time.Since(began), 0).Seconds())
+		e.store.m.seconds.Add(max(c.worth()-time.Since(start), 0).Seconds())
 	}
 	e.store.m.tokens.Add(tokens)
 	for _, c := range files {
-		_ = os.Remove(filepath.Join(e.dir, c.name)) // the engine's folder goes with it anyway
+		_ = os.Remove(filepath.Join(e.dir, c.name)) // otherwise removed with the engine's folder
 	}
 	if tokens > 0 {
 		e.log.Info("conversations restored", "conversations", len(files), "tokens", tokens)
 	}
 }
 
-// slotState is what /slots says of a slot.
+// slotState is a slot as /slots reports it.
 type slotState struct {
 	ID     int  `json:"id"`
 	Busy   bool `json:"is_processing"`
-	Task   *int `json:"id_task"` // nil: the slot has served nobody since the engine started
+	Task   *int `json:"id_task"` // nil: the slot has served no request since the engine started
 	Tokens int  `json:"n_prompt_tokens"`
 
 	// Of its last request.
@@ -277,9 +277,9 @@ type slotState struct {
 	} `json:"next_token"`
 }
 
-// Save has the engine, which must be idle, save the conversations that it computed since its start, the last used
-// first, if that takes much less time than computing them anew would. It returns after at most stepTimeout, or when
-// ctx ends; what was saved by then is copied into the store later.
+// Save makes the engine, which must be idle, save the conversations that it has computed since its start, the last used
+// first, if that takes much less time than computing them again. It returns after at most stepTimeout, or when ctx
+// ends. What was saved by then is copied into the store later.
 func (e *Engine) Save(ctx context.Context) {
 	if e == nil || e.client == nil || !filestate.Unchanged(e.files) {
 		return
@@ -295,19 +295,19 @@ func (e *Engine) Save(ctx context.Context) {
 	}
 	list, perToken, err := e.listSlots(ctx)
 	if err != nil {
-		e.log.Warn("conversations are not saved", "error", err)
+		e.log.Warn("conversations not saved", "error", err)
 		return
 	}
-	if e.restoredPerToken > 0 { // the engine has only computed new turns since: short prompts take longer for each token
+	if e.restoredPerToken > 0 { // since then the engine has computed only new turns, and short prompts take longer for each token
 		perToken = min(perToken, e.restoredPerToken)
 	}
 	root, err := os.OpenRoot(e.dir)
 	if err != nil {
-		e.log.Warn("conversations are not saved", "error", err)
+		e.log.Warn("conversations not saved", "error", err)
 		return
 	}
 	defer root.Close()
-	var out []saved
+	var out []savedFile
 	perSize := e.perToken
 	for _, s := range list {
 		var owner engineslots.Tenant
@@ -324,16 +324,16 @@ func (e *Engine) Save(ctx context.Context) {
 			e.store.dropMeasurement()
 			continue
 		}
-		began := time.Now()
+		start := time.Now()
 		f, err := e.saveSlot(ctx, root, s, min(worth, stepTimeout))
 		if err != nil {
 			e.store.m.unsaved.Inc()
-			e.store.measured(perSize*int64(s.Tokens), time.Since(began))
-			e.log.Warn("a conversation is not saved", "tokens", s.Tokens, "error", err)
+			e.store.recordSpeed(perSize*int64(s.Tokens), time.Since(start))
+			e.log.Warn("conversation not saved", "tokens", s.Tokens, "error", err)
 			break
 		}
 		perSize = int64(f.Bytes) / int64(f.Tokens)
-		e.store.measured(int64(f.Bytes), time.Since(began))
+		e.store.recordSpeed(int64(f.Bytes), time.Since(start))
 		f.Identity, f.Model, f.Forgotten = e.id, nameOf(e.model), e.forgotten
 		f.Tenant, f.Prompt, f.PromptMS = owner, prompt, float64(f.Tokens)*perToken*1000
 		out = append(out, f)
@@ -341,16 +341,16 @@ func (e *Engine) Save(ctx context.Context) {
 	if len(out) > 0 {
 		e.log.Info("conversations saved", "conversations", len(out))
 	}
-	slices.Reverse(out) // the last used is the last kept, and the first to be restored
+	slices.Reverse(out) // the last used conversation is stored last, and restored first
 	e.store.storeAll(e.id, e.model, out)
 }
 
-// listSlots returns the slots that may be worth saving, the last used first, and the seconds that the engine takes to
+// listSlots returns the slots that can be worth saving, the last used first, and the seconds that the engine takes to
 // compute a token of a prompt, within askTimeout.
 func (e *Engine) listSlots(ctx context.Context) (slots []slotState, perToken float64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	text, err := e.ask(ctx, "GET", "/slots", nil, askTimeout)
+	text, err := e.roundTrip(ctx, "GET", "/slots", nil, queryTimeout)
 	if err == nil {
 		err = json.Unmarshal(text, &slots)
 	}
@@ -362,7 +362,7 @@ func (e *Engine) listSlots(ctx context.Context) (slots []slotState, perToken flo
 	if len(slots) == 0 {
 		return nil, 0, nil
 	}
-	if text, err = e.ask(ctx, "GET", "/metrics", nil, askTimeout); err != nil {
+	if text, err = e.roundTrip(ctx, "GET", "/metrics", nil, queryTimeout); err != nil {
 		return nil, 0, fmt.Errorf("metrics: %w", err)
 	}
 	tokens, seconds := metric(text, "llamacpp:prompt_tokens_total"), metric(text, "llamacpp:prompt_seconds_total")
@@ -385,55 +385,55 @@ func metric(text []byte, name string) float64 {
 	return 0
 }
 
-// saveSlot has the engine save a slot, and opens the file.
-func (e *Engine) saveSlot(ctx context.Context, root *os.Root, s slotState, limit time.Duration) (f saved, err error) {
+// saveSlot makes the engine save a slot, and opens the file.
+func (e *Engine) saveSlot(ctx context.Context, root *os.Root, s slotState, limit time.Duration) (f savedFile, err error) {
 	name := "save-" + strconv.Itoa(s.ID)
 	var got struct {
 		Saved   int   `json:"n_saved"`
 		Written int64 `json:"n_written"`
 	}
-	if err = e.slot(ctx, s.ID, "save", name, limit, &got); err != nil {
-		return saved{}, err
+	if err = e.slotAction(ctx, s.ID, "save", name, limit, &got); err != nil {
+		return savedFile{}, err
 	}
 	if got.Saved < minTokens || got.Written < 4*int64(got.Saved) {
-		return saved{}, fmt.Errorf("%d tokens in %d bytes were saved", got.Saved, got.Written)
+		return savedFile{}, fmt.Errorf("%d tokens in %d bytes were saved", got.Saved, got.Written)
 	}
 	file, err := openUntrusted(root, name)
 	if err != nil {
-		return saved{}, err
+		return savedFile{}, err
 	}
 	info, err := file.Stat()
 	if err == nil && (!info.Mode().IsRegular() || info.Size() != got.Written) {
 		err = errForeign
 	}
 	if err != nil {
-		return saved{}, errors.Join(err, file.Close())
+		return savedFile{}, errors.Join(err, file.Close())
 	}
-	f = saved{file: file}
+	f = savedFile{file: file}
 	f.Bytes, f.Tokens = uint64(got.Written), uint32(got.Saved)
 	return f, nil
 }
 
-// slot has the engine save or restore a slot, and decodes the answer.
-func (e *Engine) slot(ctx context.Context, id int, action, file string, limit time.Duration, into any) error {
+// slotAction makes the engine save or restore a slot, and decodes the response.
+func (e *Engine) slotAction(ctx context.Context, id int, action, file string, limit time.Duration, into any) error {
 	body, err := json.Marshal(map[string]string{"filename": file})
 	if err != nil {
 		return err
 	}
-	answer, err := e.ask(ctx, "POST", fmt.Sprintf("/slots/%d?action=%s", id, action), body, limit)
+	response, err := e.roundTrip(ctx, "POST", fmt.Sprintf("/slots/%d?action=%s", id, action), body, limit)
 	if err != nil {
 		return fmt.Errorf("%s: %w", action, err)
 	}
-	return json.Unmarshal(answer, into)
+	return json.Unmarshal(response, into)
 }
 
-func (e *Engine) ask(ctx context.Context, method, path string, body []byte, limit time.Duration) ([]byte, error) {
+func (e *Engine) roundTrip(ctx context.Context, method, path string, body []byte, limit time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	req := relay.Request{Method: method, Path: []byte(path), Body: body, FirstByte: limit, Silence: limit, Probe: true}
-	status, answer, err := e.client.Fetch(ctx, &req, e.key, nil, maxAnswer)
+	status, response, err := e.client.Fetch(ctx, &req, e.key, nil, maxResponse)
 	if err == nil && status != 200 {
 		err = fmt.Errorf("status %d", status)
 	}
-	return answer, err
+	return response, err
 }

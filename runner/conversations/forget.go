@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-var errClosed = errors.New("the runner ends")
+var errClosed = errors.New("the store is closed")
 
-// Forgetting is the outcome of a call to Store.Forget.
+// Forgetting is the outcome of Store.Forget.
 type Forgetting struct {
-	Conversations int // that were saved
+	Conversations int // saved conversations that are removed
 
 	at   uint64
 	done chan struct{} // closed once their files are removed
 	err  error         // set before
 }
 
-// Wait waits until the files are removed. It returns an error if one could not be.
+// Wait waits until the files are removed. It returns an error if one of them could not be removed.
 func (f *Forgetting) Wait() error {
 	if f == nil {
 		return nil
@@ -25,10 +25,10 @@ func (f *Forgetting) Wait() error {
 	return f.err
 }
 
-// Forget removes what engines computed for a model's conversations before a time of the pool
-// (state.ForgetConversations), "" for those of all models. Nothing of it is used from now on; the files go in the
-// background. What engines that were prepared before hold is not saved, and what is being saved or staged is dropped.
-// Calls with the same or an earlier time return what came of the first. A nil store has nothing.
+// Forget removes what engines computed for a model's conversations before at, a time of the pool's clock
+// (state.ForgetConversations). An empty model stands for all models. From now on none of it is used; the files are
+// removed in the background. Engines prepared before at save nothing, and what is being saved or staged is dropped.
+// Calls with the same or an earlier time return the outcome of the first. A nil store does nothing.
 func (s *Store) Forget(model string, at uint64) *Forgetting {
 	if s == nil {
 		return nil
@@ -42,7 +42,7 @@ func (s *Store) Forget(model string, at uint64) *Forgetting {
 	s.forgettings[model] = f
 	var gone []*entry
 	for _, e := range s.entries {
-		if s.forgottenLocked(e) {
+		if s.isForgottenLocked(e) {
 			gone = s.dropLocked(gone, e)
 		}
 	}
@@ -59,8 +59,8 @@ func (s *Store) Forget(model string, at uint64) *Forgetting {
 	return f
 }
 
-// lastForget returns the time of the last Forget of a model's conversations, 0 for none. Nothing from before one that
-// is two lifetimes of a conversation ago is left.
+// lastForget returns the time of the last Forget of a model's conversations, 0 for none. A Forget more than two
+// lifetimes of a conversation ago does not count, because everything from before it has expired.
 func (s *Store) lastForget(model string) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,11 +76,11 @@ func (s *Store) lastForgetLocked(model string) (at uint64) {
 	return at
 }
 
-// forgets reports whether an entry is from before its model's conversations were forgotten.
-func (s *Store) forgets(e *entry) bool {
+// isForgotten reports whether an entry is from before its model's conversations were forgotten.
+func (s *Store) isForgotten(e *entry) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.forgottenLocked(e)
+	return s.isForgottenLocked(e)
 }
 
-func (s *Store) forgottenLocked(e *entry) bool { return e.Forgotten < s.lastForgetLocked(e.model()) }
+func (s *Store) isForgottenLocked(e *entry) bool { return e.Forgotten < s.lastForgetLocked(e.model()) }

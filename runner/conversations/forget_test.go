@@ -15,8 +15,8 @@ func now() uint64 { return uint64(time.Now().UnixMicro()) }
 
 // What an engine held when its model's conversations were forgotten is not saved, whenever the forget came: before the
 // save, while the engine writes, while the files are copied. What a later engine computes is saved, and outlives a
-// restart of the runner that is told again.
-func TestForgetAndSave(t *testing.T) {
+// restart of the runner that is asked again.
+func TestForgottenConversationsAreNotSaved(t *testing.T) {
 	dir := t.TempDir()
 	s, p := open(t, dir, 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	none := func(what string) {
@@ -60,7 +60,7 @@ func TestForgetAndSave(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	file := saved{file: f, header: header{Bytes: uint64(len(text)), Tokens: 100, Model: nameOf("m"), Forgotten: e.forgotten}}
+	file := savedFile{file: f, header: header{Bytes: uint64(len(text)), Tokens: 100, Model: nameOf("m"), Forgotten: e.forgotten}}
 	if err := s.storeOne(file); !errors.Is(err, errForgotten) {
 		t.Errorf("a file that was being copied: %v", err)
 	}
@@ -80,7 +80,7 @@ func TestForgetAndSave(t *testing.T) {
 }
 
 // What was staged for an engine is not restored once it is forgotten.
-func TestForgetAndRestore(t *testing.T) {
+func TestForgottenConversationsAreNotRestored(t *testing.T) {
 	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	l := newLlama(t, 1)
 	run(t, s, p, l, nil, l.holding(0, count(1, 100), 1))

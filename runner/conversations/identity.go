@@ -7,11 +7,11 @@ import (
 	"runtime"
 )
 
-// Identity stands for all that determines an engine's numbers: the model's name, the contents of its files and of the
-// program, arguments, variables and GPUs. Only an engine with the same identity gets a saved state.
+// Identity is a hash of everything that determines an engine's numbers: the model's name, the contents of its files and
+// of the program, arguments, variables and GPUs. Only an engine with the same identity gets a saved state.
 type Identity [sha256.Size]byte
 
-// identify computes the engine's identity. It ends with ctx, and then there is none.
+// identify computes the engine's identity. If ctx ends first, the identity stays unknown.
 func (e *Engine) identify(ctx context.Context) {
 	h := sha256.New()
 	fmt.Fprintf(h, "conversations v2 %s\n", runtime.GOARCH)
@@ -21,7 +21,7 @@ func (e *Engine) identify(ctx context.Context) {
 	for _, f := range e.files {
 		c, err := e.store.contents.Digest(ctx, f)
 		if err != nil {
-			e.log.Warn("conversations are not kept", "error", err)
+			e.log.Warn("conversations will not be saved", "error", err)
 			return
 		}
 		fmt.Fprintf(h, "file %x\n", c)

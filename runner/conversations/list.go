@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// Kept is what a host keeps of a model's conversations.
+// Kept summarizes a model's saved conversations on this host.
 type Kept struct {
 	Model         string  `json:"model_name"`
 	Conversations int     `json:"conversations"`
 	Tokens        int64   `json:"tokens"`
 	Bytes         int64   `json:"bytes"`
-	Oldest        float64 `json:"oldest"` // seconds since it was saved
+	Oldest        float64 `json:"oldest"` // age in seconds
 	Newest        float64 `json:"newest"`
 }
 
-// Kept returns what is kept, by model. A nil store keeps nothing.
+// Kept returns the saved conversations, by model. A nil store has none.
 func (s *Store) Kept() []Kept {
 	if s == nil {
 		return []Kept{}
@@ -53,5 +53,5 @@ func nameOf(model string) (n modelName) {
 	return n
 }
 
-// model is the name of the entry's model.
+// model returns the name of the entry's model.
 func (e *entry) model() string { return strings.TrimRight(string(e.Model[:]), "\x00") }

@@ -2,6 +2,7 @@ package conversations
 
 import "github.com/VictoriaMetrics/metrics"
 
+// meters are the package's metrics.
 type meters struct {
 	saved, restored, tokens          *metrics.Counter
 	seconds                          *metrics.FloatCounter

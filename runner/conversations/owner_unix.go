@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// openUntrusted opens a file to read that somebody else may replace: not through a link, and without waiting for the
-// other end of a pipe.
+// openUntrusted opens for reading a file that another user can replace. It does not follow a link or wait for the other
+// end of a pipe.
 func openUntrusted(root *os.Root, name string) (*os.File, error) {
 	return root.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 }

@@ -6,28 +6,28 @@ import (
 	"sync"
 )
 
-// maxAsked is how many requests have their slot looked up, after which conversations that nobody used are left alone.
-const maxAsked = 32
+// maxLookups limits the requests whose slot is looked up. After that, unused conversations are no longer checked.
+const maxLookups = 32
 
-// reuse learns whether requests use the restored conversations of an engine. Once two run at the same time it stops,
-// because it cannot tell which of them used the tokens. Its methods are safe for concurrent use.
+// reuse finds out whether requests use an engine's restored conversations. It stops once two requests run at the same
+// time, because it cannot know which of them used the tokens. Its methods are safe for concurrent use.
 type reuse struct {
-	mu        sync.Mutex
-	running   int
-	asked     int            // how often the engine was asked since something was restored
-	unusedYet map[int]*entry // restored and not yet used, by slot
+	mu      sync.Mutex
+	running int
+	lookups int            // number of lookups since a conversation was restored
+	unused  map[int]*entry // restored and not yet used, by slot
 }
 
 func (r *reuse) restored(slot int, c *entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.unusedYet == nil {
-		r.unusedYet = map[int]*entry{}
+	if r.unused == nil {
+		r.unused = map[int]*entry{}
 	}
-	r.unusedYet[slot] = c
+	r.unused[slot] = c
 }
 
-// Begin notes that a request is about to be sent. It must be followed by End when its answer is over.
+// Begin records that a request is about to be sent. Call End when its response is complete.
 func (e *Engine) Begin() {
 	if e == nil {
 		return
@@ -35,11 +35,11 @@ func (e *Engine) Begin() {
 	e.reuse.mu.Lock()
 	defer e.reuse.mu.Unlock()
 	if e.reuse.running++; e.reuse.running > 1 {
-		e.reuse.unusedYet = nil
+		e.reuse.unused = nil
 	}
 }
 
-// End notes that a request is over.
+// End records the end of a request.
 func (e *Engine) End() {
 	if e == nil {
 		return
@@ -49,24 +49,24 @@ func (e *Engine) End() {
 	e.reuse.running--
 }
 
-// Reused returns how many tokens of the prompt of the request that the engine begins to answer came from a restored
-// conversation, 0 if none did or it is not known. It asks the engine only while there are restored conversations
-// that no request has used, and at most maxAsked times.
+// Reused returns how many prompt tokens of the request whose response the engine starts came from a restored
+// conversation, 0 if none did or that is unknown. It queries the engine only while there are restored conversations
+// that no request has used, and at most maxLookups times.
 func (e *Engine) Reused(ctx context.Context) int {
 	if e == nil {
 		return 0
 	}
 	r := &e.reuse
 	r.mu.Lock()
-	any := len(r.unusedYet) > 0
-	if r.asked++; any && r.asked >= maxAsked {
-		r.unusedYet = nil
+	hasUnused := len(r.unused) > 0
+	if r.lookups++; hasUnused && r.lookups >= maxLookups {
+		r.unused = nil
 	}
 	r.mu.Unlock()
-	if !any {
+	if !hasUnused {
 		return 0
 	}
-	text, err := e.ask(ctx, "GET", "/slots", nil, askTimeout)
+	text, err := e.roundTrip(ctx, "GET", "/slots", nil, queryTimeout)
 	var list []slotState
 	if err != nil || json.Unmarshal(text, &list) != nil {
 		return 0
@@ -79,16 +79,16 @@ func (e *Engine) Reused(ctx context.Context) int {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if last == nil || r.unusedYet[last.ID] == nil {
+	if last == nil || r.unused[last.ID] == nil {
 		return 0
 	}
-	c := r.unusedYet[last.ID]
-	delete(r.unusedYet, last.ID)
+	c := r.unused[last.ID]
+	delete(r.unused, last.ID)
 	return max(min(last.cached(), int(c.Tokens)), 0)
 }
 
-// cached returns how many tokens of its last request's prompt a slot did not compute. llama-server counts what it
-// generated among the tokens, but for the last one.
+// cached returns how many tokens of its last request's prompt a slot did not compute. llama-server includes the
+// generated tokens, except for the last one.
 func (s *slotState) cached() int {
 	n := s.Tokens - s.Computed
 	for _, g := range s.Generated {

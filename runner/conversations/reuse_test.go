@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// turns runs an engine for one request, which makes slot 0 hold tokens of which it computed some, and returns how many
+// turns runs an engine for one request, which makes slot 0 hold tokens, computes some of them, and returns how many
 // came from a restored conversation.
 func turns(t *testing.T, s *Store, p Process, tokens []uint32, computed int, others bool) (n int) {
 	t.Helper()
@@ -20,15 +20,15 @@ func turns(t *testing.T, s *Store, p Process, tokens []uint32, computed int, oth
 		l.holding(0, tokens, 1)(e)
 		n = e.Reused(t.Context())
 		if again := e.Reused(t.Context()); again != 0 {
-			t.Errorf("a later answer reused %d restored tokens", again)
+			t.Errorf("a later response reused %d restored tokens", again)
 		}
 		e.End()
 	})
 	return n
 }
 
-// An answer tells what it reused of a restored conversation.
-func TestReuse(t *testing.T) {
+// A response reports what it reused of a restored conversation.
+func TestReusedCountsRestoredTokens(t *testing.T) {
 	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	turn := func(tokens []uint32, computed, want int) {
 		t.Helper()
@@ -41,12 +41,12 @@ func TestReuse(t *testing.T) {
 	turn(count(1, 200), 200, 0)
 	turn(count(2, 300), 300, 0) // a new chat
 	if n := turns(t, s, p, count(2, 350), 50, true); n != 0 {
-		t.Errorf("with two requests at once, %d tokens are said to be reused", n)
+		t.Errorf("with two concurrent requests, %d tokens are reported as reused", n)
 	}
 }
 
-// What is kept is listed by model, and forgotten by model or altogether.
-func TestForget(t *testing.T) {
+// Saved conversations are listed by model, and forgotten by model or all together.
+func TestConversationsAreListedAndForgottenByModel(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, 1<<20)
 	for i, model := range []string{"a", "b/c:d"} {

@@ -1,5 +1,5 @@
-// Package conversations keeps what llama-server computed for its conversations when its model is unloaded, and gives
-// it to the next process that loads the same model in the same way. The next turn of a chat then computes only what is
+// Package conversations saves what llama-server computed for its conversations when its model is unloaded, and restores
+// it in the next process that loads the same model in the same way. The next turn of a chat then computes only what is
 // new. See infra/docs/conversations.md and infra/adr/0025-conversations.md.
 package conversations
 
@@ -37,11 +37,11 @@ const DefaultTTL = 24 * time.Hour
 // Config configures a [Store]. Dir and Log are required.
 type Config struct {
 	Dir     string        // folder of this store alone; created if missing
-	Bytes   int64         // most bytes of all files; 0 means a tenth of what they take and the disk has free
+	Bytes   int64         // maximum bytes of all files; 0: a tenth of the files and the disk's free space
 	TTL     time.Duration // 0 means DefaultTTL
 	Log     *slog.Logger
 	Metrics *metrics.Set // receives the metrics; nil means a separate set
-	// Announce tells the pool what this host has saved of a model, which a load then prefers; nil tells nobody.
+	// Announce publishes what this host has saved of a model; loads prefer such a host. nil: nothing is published.
 	Announce func(model string, c state.Conversations) error
 }
 
@@ -52,19 +52,19 @@ type Store struct {
 	root     *os.Root
 	m        meters
 	contents filestate.Contents
-	work     sync.WaitGroup // calls of keep and of Engine.identify
+	work     sync.WaitGroup // calls of storeAll and Engine.identify
 
 	// mu is never held over disk accesses: hosts and their loads wait for it.
 	mu          sync.Mutex
 	closed      bool
 	entries     map[string]*entry // by file name
 	total       int64             // their bytes
-	latest      int64             // SavedMS of the last, so that no two are equal
-	pending     map[Identity]int  // calls of keep in progress
-	life        context.Context   // of work besides keep
+	latest      int64             // SavedMS of the last entry, so that no two are equal
+	pending     map[Identity]int  // calls of storeAll in progress
+	life        context.Context   // of identify, ended by Close
 	end         context.CancelFunc
-	stored      chan struct{}          // closed and replaced when one ends
-	forgettings map[string]*Forgetting // by model, "" of all
+	stored      chan struct{}          // closed and replaced when one of them ends
+	forgettings map[string]*Forgetting // by model, "" for all
 	perByte     []float64              // seconds to save or restore a byte, of the last few times
 }
 
@@ -84,12 +84,12 @@ const (
 var (
 	errForeign = errors.New("not a saved conversation")
 	errDamaged = errors.New("the saved conversation is damaged")
-	// errForgotten: it is from before its model's conversations were forgotten.
+	// errForgotten: the conversation is from before its model's conversations were forgotten.
 	errForgotten = errors.New("the conversation is forgotten")
 	castagnoli   = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// header is what a file starts with, before the engine's own data. All numbers are little-endian.
+// header is the start of a file, before the engine's data. All numbers are little-endian.
 type header struct {
 	Magic     [8]byte
 	Identity  Identity
@@ -98,9 +98,9 @@ type header struct {
 	CRC       uint32 // CRC-32C of the engine's data
 	SavedMS   int64  // since the epoch
 	Model     modelName
-	PromptMS  float64            // time to compute the tokens anew
-	Forgotten uint64             // the last Forget that its engine began after, in µs since the epoch
-	Tenant    engineslots.Tenant // zero: of all
+	PromptMS  float64            // time to compute the tokens again
+	Forgotten uint64             // the last Forget before its engine was prepared, in µs since the epoch
+	Tenant    engineslots.Tenant // zero: shared by all
 	Prompt    engineslots.Prompt
 	Sum       [sha256.Size]byte // SHA-256 of the tokens
 }
@@ -126,7 +126,7 @@ func Open(cfg Config) (*Store, error) {
 		contents: filestate.Contents{Sampled: true}, forgettings: map[string]*Forgetting{},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
-	if err := s.read(); err != nil {
+	if err := s.readFiles(); err != nil {
 		return nil, errors.Join(fmt.Errorf("conversations: %w", err), root.Close())
 	}
 	if s.cfg.Bytes <= 0 {
@@ -142,7 +142,7 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close waits until what was saved is on disk.
+// Close stops the store. It waits until everything saved is on disk.
 func (s *Store) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -152,8 +152,8 @@ func (s *Store) Close() {
 	_ = s.root.Close()
 }
 
-// read finds the files of earlier runs.
-func (s *Store) read() error {
+// readFiles reads the files of earlier runs.
+func (s *Store) readFiles() error {
 	list, err := fs.ReadDir(s.root.FS(), ".")
 	if err != nil {
 		return err
@@ -162,7 +162,7 @@ func (s *Store) read() error {
 		e, err := s.readEntry(f)
 		if err != nil || len(s.entries) >= maxEntries {
 			if rm := s.root.Remove(f.Name()); rm != nil {
-				s.cfg.Log.Warn("a file that is no saved conversation cannot be removed", "file", f.Name(), "error", rm)
+				s.cfg.Log.Warn("cannot remove a file that is not a saved conversation", "file", f.Name(), "error", rm)
 			}
 			continue
 		}
@@ -196,10 +196,10 @@ func (s *Store) readEntry(f fs.DirEntry) (*entry, error) {
 
 func (e *entry) age() time.Duration { return time.Since(time.UnixMilli(e.SavedMS)) }
 
-// worth is the time that restoring the entry saves.
+// worth returns the time that restoring the entry saves.
 func (e *entry) worth() time.Duration { return time.Duration(e.PromptMS * float64(time.Millisecond)) }
 
-// newestLocked returns the conversations of an engine whose time is not over, the last saved first.
+// newestLocked returns the conversations for an identity that have not expired, the last saved first.
 func (s *Store) newestLocked(id Identity) []*entry {
 	var out []*entry
 	for _, e := range s.entries {
@@ -230,7 +230,7 @@ func (s *Store) makeRoomLocked(size int64) (gone []*entry, fits bool) {
 	return gone, s.total+size <= s.cfg.Bytes
 }
 
-// dropLocked drops an entry, if it is still there, and appends it to those whose files unlink has to remove.
+// dropLocked drops an entry, if the store still has it, and appends it to those whose files unlink must remove.
 func (s *Store) dropLocked(gone []*entry, e *entry) []*entry {
 	if s.entries[e.name] != e {
 		return gone
@@ -245,7 +245,7 @@ func (s *Store) unlink(gone []*entry) error {
 	var errs error
 	for _, e := range gone {
 		if err := s.root.Remove(e.name); err != nil {
-			s.cfg.Log.Warn("a saved conversation cannot be removed", "file", e.name, "error", err)
+			s.cfg.Log.Warn("cannot remove a saved conversation", "file", e.name, "error", err)
 			errs = errors.Join(errs, err)
 		}
 	}
@@ -260,8 +260,8 @@ func (s *Store) remove(e *entry) {
 	_ = s.unlink(gone)
 }
 
-// measured records how long the engine took to save or restore bytes.
-func (s *Store) measured(bytes int64, took time.Duration) {
+// recordSpeed records how long the engine took to save or restore bytes.
+func (s *Store) recordSpeed(bytes int64, took time.Duration) {
 	if bytes <= 0 {
 		return
 	}
@@ -270,16 +270,16 @@ func (s *Store) measured(bytes int64, took time.Duration) {
 	s.perByte = append(s.perByte[max(len(s.perByte)-4, 0):], took.Seconds()/float64(bytes))
 }
 
-// dropMeasurement forgets the oldest measurement, so that a few slow ones do not keep conversations from being saved
-// for good.
+// dropMeasurement drops the oldest measurement, so that a few slow ones do not prevent conversations from being saved
+// forever.
 func (s *Store) dropMeasurement() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.perByte = s.perByte[min(1, len(s.perByte)):]
 }
 
-// cost estimates the time to save or restore bytes: the median of the last times. Until there are three, times of a
-// usual disk stand in for those that are missing, so that a single slow one decides nothing.
+// cost estimates the time to save or restore bytes: the median of the last measurements. Missing ones up to three are
+// replaced by the speed of a usual disk, so that a single slow measurement has no effect.
 func (s *Store) cost(bytes int64) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -292,19 +292,19 @@ func (s *Store) cost(bytes int64) time.Duration {
 	return time.Duration(known[len(known)/2] * float64(bytes) * float64(time.Second))
 }
 
-// saved is a conversation that an engine just wrote.
-type saved struct {
+// savedFile is a conversation that an engine has written.
+type savedFile struct {
 	header // without Magic, CRC, SavedMS and Sum
 	file   *os.File
 }
 
-// storeAll copies files that an engine saved into the store, and closes them; then it tells the pool. It returns at
-// once; [Store.await] waits for the copies.
-func (s *Store) storeAll(id Identity, model string, files []saved) {
+// storeAll copies files that an engine saved into the store in the background, closes them, and announces them to the
+// pool. [Store.await] waits for the copies.
+func (s *Store) storeAll(id Identity, model string, files []savedFile) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || len(files) == 0 {
-		closeAll(files)
+		closeFiles(files)
 		return
 	}
 	s.pending[id]++
@@ -317,12 +317,12 @@ func (s *Store) storeAll(id Identity, model string, files []saved) {
 			}
 			if err != nil {
 				s.m.full.Inc()
-				s.cfg.Log.Warn("a conversation is not kept", "tokens", f.Tokens, "error", err)
+				s.cfg.Log.Warn("conversation not stored", "tokens", f.Tokens, "error", err)
 				continue
 			}
 			s.m.saved.Inc()
 		}
-		closeAll(files)
+		closeFiles(files)
 		s.mu.Lock()
 		if s.pending[id]--; s.pending[id] == 0 {
 			delete(s.pending, id)
@@ -334,7 +334,7 @@ func (s *Store) storeAll(id Identity, model string, files []saved) {
 	})
 }
 
-// announce tells the pool what this host has saved of a model.
+// announce publishes what this host has saved of a model.
 func (s *Store) announce(model string, id Identity) {
 	var c state.Conversations
 	s.mu.Lock()
@@ -349,36 +349,36 @@ func (s *Store) announce(model string, id Identity) {
 		return
 	}
 	if err := s.cfg.Announce(model, c); err != nil {
-		s.cfg.Log.Debug("saved conversations are not announced", "model", model, "error", err)
+		s.cfg.Log.Debug("saved conversations not announced", "model", model, "error", err)
 	}
 }
 
-func closeAll(files []saved) {
+func closeFiles(files []savedFile) {
 	for _, f := range files {
 		_ = f.file.Close()
 	}
 }
 
-// await waits until nothing with this identity is being copied, or ctx ends.
+// await waits until no file with this identity is being copied, or ctx ends.
 func (s *Store) await(ctx context.Context, id Identity) {
 	for {
 		s.mu.Lock()
-		done, kept := s.pending[id] == 0, s.stored
+		done, stored := s.pending[id] == 0, s.stored
 		s.mu.Unlock()
 		if done {
 			return
 		}
 		select {
-		case <-kept:
+		case <-stored:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// storeOne copies one file. Earlier states of the same conversation, whose tokens this one begins with, are removed.
-// The copy is not synced: after a power failure the checksum tells what is missing.
-func (s *Store) storeOne(f saved) (err error) {
+// storeOne copies one file. Earlier states of the same conversation, whose tokens this one starts with, are removed.
+// The copy is not synced: after a power failure the checksum reveals what is missing.
+func (s *Store) storeOne(f savedFile) (err error) {
 	size := headerSize + int64(f.Bytes)
 	e := &entry{header: f.header, size: size, name: hex.EncodeToString(f.Identity[:8]) + "-" + rand.Text() + suffix}
 	s.mu.Lock()
@@ -394,13 +394,13 @@ func (s *Store) storeOne(f saved) (err error) {
 			s.mu.Lock()
 			s.total -= size
 			s.mu.Unlock()
-			_ = s.root.Remove(tmp) // it may not be there
+			_ = s.root.Remove(tmp) // it may not exist
 		}
 	}()
 	if !fits {
 		return fmt.Errorf("%d bytes are more than the limit of %d", f.Bytes, s.cfg.Bytes)
 	}
-	tokens, err := s.write(tmp, e, f.file)
+	tokens, err := s.writeEntry(tmp, e, f.file)
 	if err == nil {
 		err = s.root.Rename(tmp, e.name)
 	}
@@ -415,7 +415,7 @@ func (s *Store) storeOne(f saved) (err error) {
 		return old.Tenant != f.Tenant || n > len(tokens) || sha256.Sum256(tokens[:n]) != old.Sum
 	})
 	s.mu.Lock()
-	forgotten := s.forgottenLocked(e)
+	forgotten := s.isForgottenLocked(e)
 	if forgotten {
 		gone = []*entry{e}
 	} else {
@@ -432,8 +432,8 @@ func (s *Store) storeOne(f saved) (err error) {
 	return nil
 }
 
-// write writes an entry's file with the data from an engine's, and returns its tokens.
-func (s *Store) write(name string, e *entry, from io.ReaderAt) ([]byte, error) {
+// writeEntry writes an entry's file with the data of an engine's file, and returns its tokens.
+func (s *Store) writeEntry(name string, e *entry, from io.ReaderAt) ([]byte, error) {
 	f, err := s.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
@@ -459,7 +459,7 @@ func (s *Store) write(name string, e *entry, from io.ReaderAt) ([]byte, error) {
 	return tokens, f.Close()
 }
 
-// copyTo writes an entry's data to w. It returns errDamaged if they are not what was saved.
+// copyTo writes an entry's data to w. It returns errDamaged if the data differ from what was saved.
 func (s *Store) copyTo(w io.Writer, e *entry) error {
 	f, err := s.root.Open(e.name)
 	if err != nil {

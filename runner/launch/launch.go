@@ -185,7 +185,7 @@ func (l *Launcher) remember(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) 
 		Model: spec.Model, Checkpoint: spec.Checkpoint, Program: spec.Program, Argv: argv, Env: env, PerToken: pl.KVBytesPerToken,
 	})
 	if err != nil {
-		l.Log.Warn("conversations are not kept", "model", spec.Model, "error", err)
+		l.Log.Warn("conversations will not be saved", "model", spec.Model, "error", err)
 		return nil
 	}
 	*spec = with
@@ -241,8 +241,8 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 	return p, nil
 }
 
-// signature identifies what an engine of a plan takes: its command, its sizes and what is known of the model's files, but
-// neither their names nor their content.
+// signature identifies what an engine of a plan takes: its command, its sizes and what is known of the model's files,
+// but neither their names nor their content.
 func (l *Launcher) signature(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, o plan.Options, p *plan.Plan) string {
 	meta, _ := l.plans.Read(l.path(m.Checkpoint, m.SHA256)) // the plan has read it
 	parts := []any{meta, o.Projector, m.Type, r.Family(), r.Command, r.Env, r.TypeFlags, p.Apply(r, opts).Canonical()}

@@ -60,7 +60,7 @@ func FindLibrary(dirs ...string) (string, error) {
 	return "", fmt.Errorf("%w: %s was not built (it needs a C compiler)", ErrNoInterposer, LibraryName)
 }
 
-// An Attachment is the cache of one engine process. Its socket serves only one model, whatever the engine says. It is
+// An Attachment is the cache of one engine process. Its socket serves only one model, whatever the engine claims. It is
 // safe for concurrent use.
 type Attachment struct {
 	s     *Server
@@ -70,10 +70,10 @@ type Attachment struct {
 	ln    *net.UnixListener
 
 	files     []filestate.File
-	started   chan bool     // receives once whether the files are those that the engine has read
-	decided   chan struct{} // closed when space and known are final
+	started   chan bool     // receives one value: whether the engine has read the same files
+	decided   chan struct{} // closed when namespace and known are final
 	namespace Namespace
-	known     bool // whether space is complete; if not, nothing is looked up or stored
+	known     bool // whether namespace is complete; if not, nothing is looked up or stored
 	ctx       context.Context
 	cancel    context.CancelFunc
 
@@ -83,15 +83,15 @@ type Attachment struct {
 	mu     sync.Mutex
 	closed bool
 	open   map[*session]struct{}
-	named  map[Ident]Digest // what look-ups have answered, with the layout of the outputs
+	named  map[Ident]Digest // identities that look-ups have returned, with the layout of the outputs
 	wg     sync.WaitGroup   // accept and sessions
 }
 
 // maxNamed bounds the identities that are remembered; engines encode soon after a look-up.
 const maxNamed = 4096
 
-// remember notes the identity that a look-up answers, so that the engine can wait for it and store it.
-func (a *Attachment) remember(id Ident, l Layout) {
+// rememberIdent records the identity that a look-up returns, so that the engine can wait for it and store it.
+func (a *Attachment) rememberIdent(id Ident, l Layout) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.named) >= maxNamed {
@@ -100,8 +100,8 @@ func (a *Attachment) remember(id Ident, l Layout) {
 	a.named[id] = l.digest()
 }
 
-// knows reports whether a look-up of this engine has answered an identity for outputs of this layout.
-func (a *Attachment) knows(id Ident, l Layout) bool {
+// isNamed reports whether a look-up of this engine has returned an identity for outputs of this layout.
+func (a *Attachment) isNamed(id Ident, l Layout) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	named, ok := a.named[id]
@@ -114,14 +114,14 @@ const (
 )
 
 // Attach creates the socket for an engine of model m that is about to start as e describes. It returns ErrNoInterposer
-// if engines cannot be attached, and another error if an encoder file cannot be inspected. Call Started when the
-// engine serves, and Detach when it has ended.
+// if engines cannot be attached, and another error if an encoder file cannot be inspected. Call Started when the engine
+// serves, and Detach when it has exited.
 func (s *Server) Attach(m *catalog.Model, e Encoder) (*Attachment, error) {
 	if !supported || s.cfg.Library == "" {
 		return nil, ErrNoInterposer
 	}
 	if strings.ContainsAny(s.cfg.Library, " :") {
-		return nil, fmt.Errorf("%w: the dynamic linker takes no path with a space or colon: %s", ErrNoInterposer, s.cfg.Library)
+		return nil, fmt.Errorf("%w: the dynamic linker does not accept a path with a space or colon: %s", ErrNoInterposer, s.cfg.Library)
 	}
 	files, err := filestate.OfEngine(e.Projector, e.Program, e.Env)
 	if err != nil {
@@ -137,7 +137,7 @@ func (s *Server) Attach(m *catalog.Model, e Encoder) (*Attachment, error) {
 // the same files.
 func (a *Attachment) identify(e Encoder) {
 	defer close(a.decided)
-	began := time.Now()
+	start := time.Now()
 	sum, err := e.digest(a.ctx, &a.s.contents, a.files)
 	log := a.s.cfg.Log.With("model", a.model)
 	if err != nil {
@@ -146,7 +146,7 @@ func (a *Attachment) identify(e Encoder) {
 		}
 		return
 	}
-	log.Debug("encoder identified", "digest", hex.EncodeToString(sum[:8]), "files", len(a.files), "took", time.Since(began))
+	log.Debug("encoder identified", "digest", hex.EncodeToString(sum[:8]), "files", len(a.files), "took", time.Since(start))
 	select {
 	case same := <-a.started:
 		if !same {
@@ -158,15 +158,15 @@ func (a *Attachment) identify(e Encoder) {
 	}
 }
 
-// Started says that the engine has read its files and serves. Nothing is cached before. If a file changed since
-// Attach, the engine stays uncached; later changes do not affect it. Started may be called once, and on nil.
+// Started reports that the engine has read its files and serves. Nothing is cached before that. If a file changed since
+// Attach, the engine stays uncached. Later changes do not affect it. Call Started once; a nil Attachment is allowed.
 func (a *Attachment) Started() {
 	if a != nil {
 		a.started <- filestate.Unchanged(a.files)
 	}
 }
 
-// identity returns the engine's space, and false if the space is not known. It waits for the decision until ctx ends.
+// identity returns the engine's namespace, and false if it is unknown. It waits for the decision until ctx ends.
 func (a *Attachment) identity(ctx context.Context) (Namespace, bool) {
 	select {
 	case <-a.decided:
@@ -176,8 +176,8 @@ func (a *Attachment) identity(ctx context.Context) (Namespace, bool) {
 	}
 }
 
-// listen creates an attachment; begin starts whatever decides its identity.
-func (s *Server) listen(model string, sp Namespace, begin func(*Attachment)) (*Attachment, error) {
+// listen creates an attachment. start starts the goroutine that decides its identity.
+func (s *Server) listen(model string, namespace Namespace, begin func(*Attachment)) (*Attachment, error) {
 	var name [6]byte
 	_, _ = rand.Read(name[:]) // never fails
 	path := filepath.Join(s.cfg.Dir, "mm-"+hex.EncodeToString(name[:])+".sock")
@@ -190,7 +190,7 @@ func (s *Server) listen(model string, sp Namespace, begin func(*Attachment)) (*A
 		return nil, fmt.Errorf("mmcache: %w", err)
 	}
 	a := &Attachment{
-		s: s, model: model, namespace: sp, path: path, ln: ln,
+		s: s, model: model, namespace: namespace, path: path, ln: ln,
 		open: map[*session]struct{}{}, named: map[Ident]Digest{},
 		started: make(chan bool, 1), decided: make(chan struct{}),
 	}
@@ -219,7 +219,7 @@ func (a *Attachment) Env() map[string]string {
 }
 
 // Env returns the environment variables to add for an engine that reads media but is not attached. The interposer then
-// caches nothing; it only names media so that llama-server's prompt cache does not mistake one for another.
+// caches nothing; it only gives media names, so that llama-server's prompt cache does not confuse them.
 func (s *Server) Env() map[string]string { return map[string]string{EnvPreload: s.cfg.Library} }
 
 // Counts returns how many media all of the engine's requests so far have taken from the cache, and how many were
@@ -227,8 +227,8 @@ func (s *Server) Env() map[string]string { return map[string]string{EnvPreload: 
 // that the engine took from its own prompt cache are not counted.
 func (a *Attachment) Counts() (hits, misses int64) { return a.hits.Load(), a.misses.Load() }
 
-// hit counts a medium served from the cache.
-func (a *Attachment) hit(t tier, e *Entry) {
+// recordHit counts a medium served from the cache.
+func (a *Attachment) recordHit(t tier, e *Entry) {
 	a.hits.Add(1)
 	a.s.m.hits[t].Inc()
 	a.s.m.saved.Add(e.EncodeTime.Seconds())
@@ -237,15 +237,15 @@ func (a *Attachment) hit(t tier, e *Entry) {
 	a.s.cfg.Count(mmstats.CounterOf(mmstats.CountSavedSeconds, a.model), e.EncodeTime.Seconds())
 }
 
-// miss counts a medium that the engine is about to encode.
-func (a *Attachment) miss() {
+// recordMiss counts a medium that the engine is about to encode.
+func (a *Attachment) recordMiss() {
 	a.misses.Add(1)
 	a.s.m.misses.Inc()
 	a.s.cfg.Count(mmstats.CounterOf(mmstats.CountMisses, a.model), 1)
 }
 
 // Detach closes the socket and waits until its goroutines have ended. An engine that is still running continues
-// uncached. Detach may be called more than once, and on nil.
+// uncached. Detach can be called more than once, and on nil.
 func (a *Attachment) Detach() {
 	if a == nil {
 		return
@@ -273,7 +273,7 @@ func (a *Attachment) accept() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			select { // out of descriptors, perhaps: requests go uncached meanwhile
+			select { // probably out of file descriptors; meanwhile requests are not cached
 			case <-a.s.ctx.Done():
 			case <-time.After(acceptPause):
 			}

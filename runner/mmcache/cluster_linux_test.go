@@ -10,9 +10,9 @@ import (
 	"reveille/testenv/kit"
 )
 
-// TestCluster checks that entries spread over the nodes of a Redis Cluster with TLS, that one host's entries serve
-// another, all of a request at once, and that the list of entries finds them on every node.
-func TestCluster(t *testing.T) {
+// TestEntriesAreSharedOnARedisCluster checks that entries spread over the nodes of a Redis Cluster with TLS, that one
+// host's entries serve another, all of a request in one read, and that the list of entries finds them on every node.
+func TestEntriesAreSharedOnARedisCluster(t *testing.T) {
 	cluster := testenv.StartRedisCluster(t)
 	host := func() *Server {
 		// The certificate is not verified here: this process reads its root certificates only once, perhaps before this

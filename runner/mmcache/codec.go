@@ -13,7 +13,7 @@ import (
 type Entry struct {
 	Layout
 	Floats     []byte        // little-endian 32-bit floats, all chunks in a row
-	EncodeTime time.Duration // what a hit saves
+	EncodeTime time.Duration // the time that a hit saves
 }
 
 // A value in Redis, little-endian:
@@ -32,8 +32,8 @@ const (
 	macSize     = sha256.Size
 )
 
-// errInvalid: a value is cut, changed, of another version or shape, or not made by this pool for this medium. It is a
-// miss.
+// errInvalid: a value is truncated, modified, of another version or shape, or not from this pool and for this medium.
+// It counts as a miss.
 var errInvalid = errors.New("invalid value")
 
 // macLabel separates the cache's key from other uses of the runner secret.
@@ -65,7 +65,7 @@ func (l Layout) digest() Digest { return sha256.Sum256((&Entry{Layout: l}).heade
 // valueSize returns the size of the value of an entry with this layout.
 func (l Layout) valueSize() int64 { return fixedHeader + 4*int64(len(l.Tokens)) + l.Bytes() + macSize }
 
-// header is what precedes the floats.
+// header returns the bytes before the floats.
 func (e *Entry) header() []byte {
 	v := make([]byte, fixedHeader, fixedHeader+4*len(e.Tokens)+len(e.Floats)+macSize)
 	v[0] = valueFormat

@@ -1,5 +1,5 @@
 // Package mmcache stores the outputs of media encoders, so that an unmodified llama-server skips its encoder for every
-// picture or sound that any host of the pool has already encoded with the same model.
+// image or sound that any host of the pool has already encoded with the same model.
 //
 // An engine started with an [Attachment]'s environment loads the interposer (interpose/, in C), which asks this
 // process over a unix socket (PROTOCOL.md). Entries are stored in two tiers: a [Server]'s memory, which keeps the most
@@ -8,7 +8,7 @@
 //	mm:<pool>:<signature>:<identity>   string, expires   see codec.go; the identity is in hex
 //	mm:<pool>:used                     hash, expires     hour since 1970 → bytes written in it, for the quota
 //
-// What holds:
+// Guarantees:
 //
 //   - An entry is served only for the input it was made from. Its identity is a SHA-256 over pool, tenant, model, the
 //     contents of the projector file, the engine's program and its libraries, the engine's arguments, and the medium's
@@ -18,13 +18,13 @@
 //     next start.
 //   - If the model's scope is key, tenants share nothing: neither entries nor the wait for an encode. A token in the
 //     engine's request identifies the tenant ([Request]); without one nothing is looked up or stored.
-//   - An engine can wait for and store only what a look-up of one of its connections named, in the same layout. Anything
-//     else is refused and counted.
-//   - A fault is a miss and is counted, but never an error: Redis is down or slow; an entry is modified, cut, too
+//   - An engine can wait for and store only entries that a look-up of one of its connections returned, in the same
+//     layout. Anything else is refused and counted.
+//   - A fault is a miss and is counted, but never an error: Redis is down or slow; an entry is modified, truncated, too
 //     large, of another shape or from another pool; a runner is frozen or dead; a libmtmd is unknown.
-//   - Every wait is bounded, see interpose/README.md. Redis is written asynchronously; what does not fit in the queue
-//     is not written.
-//   - A host encodes a medium only once at a time; others wait for the result (encodings.go).
+//   - Every wait is bounded, see interpose/README.md. Redis is written asynchronously; entries that do not fit in the
+//     queue are not written.
+//   - A host never encodes a medium twice at the same time: other requests wait for the result (encodings.go).
 //
 // Entries do not name the processor, its driver or system libraries. If the hosts of a pool differ in these, one may
 // get floats that another computed and that differ by rounding; `mm_cache: none` excludes a model. A chat that

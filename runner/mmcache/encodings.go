@@ -15,10 +15,10 @@ type encodings struct {
 type encoding struct {
 	by      *session
 	partial bool
-	done    chan struct{} // closed by whoever removes the encoding from the map
+	done    chan struct{} // closed when the encoding is removed from the map
 }
 
-// begin records that s encodes id and returns true, or returns the encoding by another session and false.
+// start records that s encodes id and returns true, or returns the encoding by another session and false.
 func (n *encodings) begin(id Ident, s *session, partial bool) (*encoding, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -20,12 +20,12 @@ import (
 func same(t *testing.T, what string, got, want answerTokens) {
 	t.Helper()
 	if !reflect.DeepEqual(got.Tokens, want.Tokens) {
-		t.Errorf("%s: the answer differs from the one without a cache:\n%v\n%v", what, got.Tokens, want.Tokens)
+		t.Errorf("%s: the response differs from the one without a cache:\n%v\n%v", what, got.Tokens, want.Tokens)
 	}
 }
 
-// TestEngines runs stock llama-servers of two hidden sizes on two hosts that share one Redis.
-func TestEngines(t *testing.T) {
+// TestRealEnginesShareEncoderOutputs runs stock llama-servers of two hidden sizes on two hosts that share one Redis.
+func TestRealEnginesShareEncoderOutputs(t *testing.T) {
 	library(t)
 	gemma, tiny := visionModels(t)
 	p1, p2, p3 := testenv.Picture(1, 320, 240), testenv.Picture(2, 200, 448), testenv.Picture(3, 448, 448)
@@ -67,7 +67,7 @@ func TestEngines(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	b.counts("ten at once with a new picture", 9, 1, &cb)
+	b.counts("ten concurrent requests with a new picture", 9, 1, &cb)
 	kit.Eventually(t, "the writes behind", func() bool { return len(rdb.Keys(t.Context(), "mm:main:*:*").Val()) == 4 })
 	b.stop()
 	one.Close()
@@ -122,8 +122,9 @@ func TestEngines(t *testing.T) {
 	}
 }
 
-// TestAudio sends sounds to a stock llama-server with an audio tower. One of them is too long for a single chunk.
-func TestAudio(t *testing.T) {
+// TestAudioIsCached sends sounds to a stock llama-server with an audio tower. One of them is too long for a single
+// chunk.
+func TestAudioIsCached(t *testing.T) {
 	library(t)
 	files := testenv.Models(t)
 	ear := &catalog.Model{ID: "tiny-audio", Checkpoint: files.Tiny, MMProj: files.TinyAudio, Type: policy.LLM, MMCache: catalog.ShareAll}
@@ -158,8 +159,8 @@ func TestAudio(t *testing.T) {
 	}
 }
 
-// TestEmbedding checks that pictures in embedding requests take the same path.
-func TestEmbedding(t *testing.T) {
+// TestEmbeddingModelsUseTheCache checks that pictures in embedding requests take the same path.
+func TestEmbeddingModelsUseTheCache(t *testing.T) {
 	library(t)
 	_, tiny := visionModels(t)
 	tiny.Type = policy.Embedding
@@ -185,7 +186,7 @@ func TestEmbedding(t *testing.T) {
 				t.Fatalf("%v\n%s", err, l.log())
 			}
 			answers = append(answers, got)
-			if s != nil { // the engine answers before the cache has taken the outputs
+			if s != nil { // the engine responds before the cache has stored the outputs
 				kit.Eventually(t, "the outputs in memory", func() bool { n, _ := s.l1.size(); return n == 1 })
 			}
 		}
@@ -201,7 +202,7 @@ func TestEmbedding(t *testing.T) {
 	}
 }
 
-func TestFindLibrary(t *testing.T) {
+func TestLibraryIsFoundInTheFirstFolder(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := FindLibrary(dir); err == nil {
 		t.Error("found an entry that does not exist")

@@ -117,8 +117,8 @@ func (c *cutter) copy(dst, src *net.UnixConn, limit int) bool {
 	}
 }
 
-// TestTruncations cuts 1,000 conversations at random places. Every request must get a correct answer.
-func TestTruncations(t *testing.T) {
+// TestTruncatedMessagesAreRefused cuts 1,000 conversations at random places. Every request must get a correct response.
+func TestTruncatedMessagesAreRefused(t *testing.T) {
 	s := newServer(t, nil)
 	a := testAttachment(t, s)
 	cut := newCutter(t, a.path)
@@ -186,8 +186,9 @@ func startRunner(t *testing.T) (*exec.Cmd, string, *bufio.Scanner) {
 	return cmd, path, lines
 }
 
-// TestRunnerKilled kills the runner with SIGKILL while one engine encodes and another waits for the result.
-func TestRunnerKilled(t *testing.T) {
+// TestEngineSurvivesAKilledRunner kills the runner with SIGKILL while one engine encodes and another waits for the
+// result.
+func TestEngineSurvivesAKilledRunner(t *testing.T) {
 	driver(t)
 	runner, path, lines := startRunner(t)
 	env := []string{EnvSocket + "=" + path, EnvLookupMS + "=20000", EnvEncodeMS + "=60000"}
@@ -212,8 +213,8 @@ func TestRunnerKilled(t *testing.T) {
 	}
 }
 
-// TestRunnerFrozen checks that a stopped runner costs an engine no more than a few look-up times.
-func TestRunnerFrozen(t *testing.T) {
+// TestEngineSurvivesAFrozenRunner checks that a stopped runner costs an engine no more than a few look-up times.
+func TestEngineSurvivesAFrozenRunner(t *testing.T) {
 	driver(t)
 	runner, path, _ := startRunner(t)
 	if err := runner.Process.Signal(syscall.SIGSTOP); err != nil {

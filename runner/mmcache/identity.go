@@ -11,7 +11,7 @@ import (
 	"reveille/runner/filestate"
 )
 
-// An Encoder describes what computes a model's encoder outputs on this host: its files, and how the engine is run.
+// An Encoder describes what computes a model's encoder outputs on this host: its files, and how the engine runs.
 type Encoder struct {
 	Projector string   // path of the projector file
 	Program   string   // path of the engine's program
@@ -19,7 +19,7 @@ type Encoder struct {
 	Env       []string // of the engine, NAME=value
 }
 
-// Digest is the part of an entry's identity that says which encoder computed it.
+// Digest is the part of an entry's identity that identifies the encoder.
 type Digest = [sha256.Size]byte
 
 // digest returns the SHA-256 over the files' contents and everything else that affects the encoder's numbers.
@@ -52,21 +52,22 @@ func writePart(h hash.Hash, tag byte, data []byte) {
 	_, _ = h.Write(data)
 }
 
-// textOnly lists the engine's arguments that do not reach its encoder, with the number of values that follow each. All
-// others are part of an entry's identity, so that an unknown argument reduces sharing but never causes a wrong answer.
-var textOnly = map[string]int{
+// nonEncoderArgs lists the engine's arguments that do not reach its encoder, with the number of values that follow
+// each. All others are part of an entry's identity, so that an unknown argument reduces sharing but never causes a
+// wrong result.
+var nonEncoderArgs = map[string]int{
 	"--model": 1, "-m": 1, "--mmproj": 1, "-mm": 1, "--alias": 1, "-a": 1, "--host": 1, "--port": 1, "--ctx-size": 1, "-c": 1,
 	"--batch-size": 1, "-b": 1, "--ubatch-size": 1, "-ub": 1, "--parallel": 1, "-np": 1, "--kv-unified": 0, "-kvu": 0,
 	"--cache-type-k": 1, "-ctk": 1, "--cache-type-v": 1, "-ctv": 1, "--jinja": 0, "--embedding": 0, "--pooling": 1,
 	"--slot-save-path": 1, "--gpu-layers": 1, "-ngl": 1,
 }
 
-// encoderArgs returns the arguments that may change what the encoder computes, in order.
+// encoderArgs returns the arguments that can change what the encoder computes, in order.
 func encoderArgs(argv []string) []string {
 	var out []string
 	for i := 1; i < len(argv); i++ {
 		name, _, joined := strings.Cut(argv[i], "=")
-		values, ok := textOnly[name]
+		values, ok := nonEncoderArgs[name]
 		switch {
 		case !ok:
 			out = append(out, argv[i])

@@ -48,9 +48,9 @@ func digestOf(t testing.TB, d *filestate.Contents, e Encoder) Digest {
 	return sum
 }
 
-// TestEncoderDigest checks that equal contents in any place are the same encoder, and that any other content is
-// another.
-func TestEncoderDigest(t *testing.T) {
+// TestEncoderDigestCoversFilesAndArguments checks that equal contents in any place are the same encoder, and that any
+// other content is another.
+func TestEncoderDigestCoversFilesAndArguments(t *testing.T) {
 	var d filestate.Contents
 	base := digestOf(t, &d, fakeEncoder(t, "A"))
 	moved := fakeEncoder(t, "A")
@@ -100,7 +100,7 @@ func TestEncoderDigest(t *testing.T) {
 	}
 }
 
-func TestEncoderFilesMissing(t *testing.T) {
+func TestMissingEncoderFileIsAnError(t *testing.T) {
 	for name, change := range map[string]func(*Encoder){
 		"no projector": func(e *Encoder) { e.Projector += "x" },
 		"a folder":     func(e *Encoder) { e.Projector = filepath.Dir(e.Projector) },
@@ -135,7 +135,7 @@ func TestEncoderFilesMissing(t *testing.T) {
 	}
 }
 
-func TestDigestChangesUnderRead(t *testing.T) {
+func TestFileChangedDuringHashingIsNotCached(t *testing.T) {
 	e := fakeEncoder(t, "A")
 	files, err := filestate.OfEngine(e.Projector, e.Program, e.Env)
 	if err != nil {
@@ -152,7 +152,7 @@ func TestDigestChangesUnderRead(t *testing.T) {
 	}
 }
 
-func TestEncoderArgs(t *testing.T) {
+func TestEncoderArgsLeaveOutNonEncoderArguments(t *testing.T) {
 	got := encoderArgs([]string{"llama-server", "--model", "m", "-np", "2", "--image-max-tokens", "64", "--flash-attn=off", "--host=h", "-c", "8", "--device", "none", "--jinja", "-t", "1", "--port"})
 	want := []string{"--image-max-tokens", "64", "--flash-attn=off", "--device", "none", "-t", "1"}
 	if !slices.Equal(got, want) {
@@ -160,9 +160,9 @@ func TestEncoderArgs(t *testing.T) {
 	}
 }
 
-// TestStarted checks that nothing is served or stored before the engine runs and its files are known, and never if one
-// of them changed while the engine started.
-func TestStarted(t *testing.T) {
+// TestNothingIsCachedBeforeStarted checks that nothing is served or stored before the engine runs and its files are
+// known, and never if one of them changed while the engine started.
+func TestNothingIsCachedBeforeStarted(t *testing.T) {
 	m, v, raw := Media{Image, 1, 1}, numbered(1), []byte{1, 2, 3}
 	attach := func(s *Server, e Encoder) *Attachment {
 		a, err := s.Attach(modelOf("m.gguf+p.gguf"), e)

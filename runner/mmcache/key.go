@@ -60,8 +60,8 @@ func (l Layout) Bytes() int64 {
 	return sum * int64(l.Width) * 4
 }
 
-// A Namespace is a set of entries that may be shared: its media are encoded alike, and their senders may learn of each
-// other.
+// A Namespace is a set of entries that requests may share: its media are encoded in the same way, and their senders are
+// allowed to learn of each other's media.
 type Namespace struct {
 	Pool    string // pools share nothing
 	Tenant  string // tenant, "" if all requests share entries
@@ -70,7 +70,7 @@ type Namespace struct {
 	Sig     Sig    // of Model
 }
 
-// An Ident names one medium's entry: a SHA-256 over everything that must agree before a result may be reused.
+// An Ident names one medium's entry: a SHA-256 over everything that must be equal before a result can be reused.
 type Ident [sha256.Size]byte
 
 // identFormat is the version in an identity. A new version separates new entries from old ones.

@@ -49,9 +49,9 @@ func (s sample) ident() Ident {
 	return s.space.Ident(s.media, sha256.Sum256(s.raw), s.layout)
 }
 
-// TestIdentProperty checks that equal inputs have equal identities, whatever ran before, and that any difference
-// yields another one.
-func TestIdentProperty(t *testing.T) {
+// TestIdentChangesWithEveryPart checks that equal inputs have equal identities, whatever ran before, and that any
+// difference yields another one.
+func TestIdentChangesWithEveryPart(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		a, b := drawSample(r, "a"), drawSample(r, "b")
 		again := a

@@ -25,8 +25,8 @@ type l2 struct {
 	log    *slog.Logger
 	m      *meters
 	quota  poolQuota
-	reads  guarded
-	writes guarded
+	reads  redisBreaker
+	writes redisBreaker
 
 	queue  chan put
 	queued atomic.Int64  // bytes of floats in queue
@@ -43,14 +43,14 @@ func newL2(c Config, codec entryCodec, m *meters) *l2 {
 	return &l2{
 		rdb: c.Redis, codec: codec, ttl: c.TTL, log: c.Log, m: m,
 		quota: poolQuota{rdb: c.Redis, key: quotaKey(c.Pool), ttl: c.TTL, quota: c.Quota},
-		reads: guarded{log: c.Log, what: "read from"}, writes: guarded{log: c.Log, what: "write to"},
+		reads: redisBreaker{log: c.Log, what: "read from"}, writes: redisBreaker{log: c.Log, what: "write to"},
 		queue: make(chan put, queueLen), done: make(chan struct{}),
 	}
 }
 
 func (s *l2) key(sig Sig, id Ident) string { return redisKey(s.codec.pool, sig, id) }
 
-// get reads entries in one pipeline, of each no more than a byte beyond the size that it must have. Missing or refused
+// get reads entries in one pipeline, and of each at most one byte more than its expected size. Missing or refused
 // entries are nil.
 func (s *l2) get(ctx context.Context, sig Sig, ids []Ident, layouts []Layout) []*Entry {
 	out := make([]*Entry, len(ids))
@@ -127,7 +127,7 @@ func (s *l2) run(ctx context.Context) {
 // write writes an entry, if the quota has room for it.
 func (s *l2) write(ctx context.Context, p put) error {
 	if !s.writes.Allow() {
-		return errors.New("no answer of Redis lately")
+		return errors.New("Redis unavailable")
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout+fetchTime(int64(len(p.e.Floats))))
 	defer cancel()

@@ -20,7 +20,7 @@ type lruItem struct {
 	entry *Entry
 }
 
-// entryOverhead is the memory of an entry besides its floats, in bytes.
+// entryOverhead is the memory of an entry in addition to its floats, in bytes.
 const entryOverhead = 512
 
 func newLRU(limit int64) *lru {
@@ -40,7 +40,7 @@ func (l *lru) get(id Ident) *Entry {
 	return el.Value.(*lruItem).entry
 }
 
-// put stores an entry. An entry that exceeds the limit by itself is not stored and evicts no others.
+// put stores an entry. An entry that alone exceeds the limit is not stored and evicts no others.
 func (l *lru) put(id Ident, e *Entry) {
 	if e.cost() > l.limit {
 		return

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sealedFile returns a memory file of the parts, each padded to a multiple of align. Nobody can change it any more, so
+// sealedFile returns a memory file of the parts, each padded to a multiple of align. It is sealed against changes, so
 // mapping it cannot lead to faults. The caller closes it.
 func sealedFile(parts [][]byte, align int) (*os.File, error) {
 	fd, err := unix.MemfdCreate("reveille-mm", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)

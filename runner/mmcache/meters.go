@@ -2,12 +2,12 @@ package mmcache
 
 import "github.com/VictoriaMetrics/metrics"
 
-// A reason says why an entry was refused.
+// A reason is why an entry was refused.
 type reason int
 
 const (
 	reasonSize     reason = iota // larger than any valid entry
-	reasonInvalid                // cut, changed, of another shape or pool
+	reasonInvalid                // truncated, modified, of another shape or pool
 	reasonQuota                  // the pool's share of Redis is full
 	reasonQueue                  // too many queued writes
 	reasonIdentity               // the engine's encoder, or the tenant of the request, is unknown
@@ -20,7 +20,7 @@ func (r reason) String() string {
 	return [...]string{"size", "invalid", "quota", "queue", "identity", "protocol"}[r]
 }
 
-// A tier says where a hit was found.
+// A tier is where a hit was found.
 type tier int
 
 const (

@@ -102,7 +102,7 @@ func testAttachment(t testing.TB, s *Server) *Attachment {
 	return a
 }
 
-func TestMockEngine(t *testing.T) {
+func TestInterposerCachesForAMockEngine(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		args     string
@@ -123,7 +123,7 @@ func TestMockEngine(t *testing.T) {
 		{"sounds of several chunks", "audio=1 slices=3", 3, 3},
 		{"older functions", "old=1 each=2 distinct=2 requests=2", 4, 2},
 		{"older functions, slices", "old=1 slices=4", 4, 4},
-		{"one id for two pictures: they are named anew", "each=2 distinct=2 one_id=1", 2, 2},
+		{"one id for two pictures: they get new names", "each=2 distinct=2 one_id=1", 2, 2},
 		{"one id for pictures of several requests", "requests=6 distinct=3 one_id=1", 6, 3},
 		{"no ids: not cached", "no_id=1", 1, 2},
 		{"a bitmap without bytes: not cached", "each=2 distinct=2 lazy=1", 2, 4},
@@ -154,8 +154,8 @@ func TestMockEngine(t *testing.T) {
 	}
 }
 
-// TestMockStandsAside runs engines that cannot be cached, or that have no runner to ask.
-func TestMockStandsAside(t *testing.T) {
+// TestInterposerLeavesUnknownEnginesAlone runs engines that cannot be cached, or that have no runner to ask.
+func TestInterposerLeavesUnknownEnginesAlone(t *testing.T) {
 	s := newServer(t, nil)
 	a := testAttachment(t, s)
 	for name, c := range map[string]struct {
@@ -179,9 +179,9 @@ func TestMockStandsAside(t *testing.T) {
 	}
 }
 
-// TestMockConcurrent sends ten concurrent requests with one new medium. They cause one encode, within a process and
-// across two.
-func TestMockConcurrent(t *testing.T) {
+// TestConcurrentRequestsShareAnEncode sends ten concurrent requests with one new medium. They cause one encode, within
+// a process and across two.
+func TestConcurrentRequestsShareAnEncode(t *testing.T) {
 	s := newServer(t, nil)
 	a, b := testAttachment(t, s), testAttachment(t, s)
 	args := []string{"threads=10", "requests=10", "encode_ms=300"}
@@ -192,7 +192,7 @@ func TestMockConcurrent(t *testing.T) {
 	}
 	wg.Wait()
 	if n := results[0].encodes + results[1].encodes; n != 1 || results[0].answered+results[1].answered != 20 {
-		t.Errorf("%+v: want one encode and 20 answers", results)
+		t.Errorf("%+v: want one encode and 20 responses", results)
 	}
 	hits, misses := a.Counts()
 	hits2, misses2 := b.Counts()
@@ -201,8 +201,8 @@ func TestMockConcurrent(t *testing.T) {
 	}
 }
 
-// TestMockModels sends the same pictures to two models of different width and to two of equal width.
-func TestMockModels(t *testing.T) {
+// TestModelsDoNotShareEntries sends the same pictures to two models of different width and to two of equal width.
+func TestModelsDoNotShareEntries(t *testing.T) {
 	s := newServer(t, nil)
 	for i, width := range []int{16, 24, 16} {
 		a, err := s.listen("m"+strconv.Itoa(i), Namespace{Pool: "main", Model: "m" + strconv.Itoa(i), Sig: Sig(i)}, identified)

@@ -95,11 +95,11 @@ func (e *engineEnd) raw(t testing.TB, message, data []byte) {
 	}
 }
 
-// receive reads the answer for one medium and its floats.
-func (e *engineEnd) receive(t testing.TB, want Layout) answer {
+// receive reads the response for one medium and its floats.
+func (e *engineEnd) receive(t testing.TB, want Layout) itemResult {
 	t.Helper()
 	_ = e.c.SetReadDeadline(time.Now().Add(30 * time.Second))
-	b := make([]byte, headerLen+answerLen)
+	b := make([]byte, headerLen+resultLen)
 	oob := make([]byte, syscall.CmsgSpace(4))
 	n, oobn, _, _, err := e.c.ReadMsgUnix(b, oob)
 	if err == nil && n < len(b) {
@@ -109,7 +109,7 @@ func (e *engineEnd) receive(t testing.TB, want Layout) answer {
 		t.Fatal(err)
 	}
 	p := b[headerLen:]
-	a := answer{result: lookupResult(p[0])}
+	a := itemResult{result: lookupResult(p[0])}
 	copy(a.ident[:], p[24:])
 	if oobn > 0 {
 		m, err := syscall.ParseSocketControlMessage(oob[:oobn])
@@ -130,13 +130,13 @@ func (e *engineEnd) receive(t testing.TB, want Layout) answer {
 	return a
 }
 
-func (e *engineEnd) lookup(t testing.TB, m Media, raw []byte, l Layout) answer {
+func (e *engineEnd) lookup(t testing.TB, m Media, raw []byte, l Layout) itemResult {
 	t.Helper()
 	e.send(t, opLookup, item{media: m, layout: l, bytes: uint64(len(raw))}, 0, raw)
 	return e.receive(t, l)
 }
 
-func (e *engineEnd) acquire(t testing.TB, m Media, id Ident, l Layout, waitMS uint32) answer {
+func (e *engineEnd) acquire(t testing.TB, m Media, id Ident, l Layout, waitMS uint32) itemResult {
 	t.Helper()
 	e.send(t, opAcquire, item{media: m, layout: l, ident: id}, waitMS, nil)
 	return e.receive(t, l)

@@ -14,36 +14,36 @@ import (
 	"reveille/infra/breaker"
 )
 
-// quotaKey names a hash of the bytes that a pool wrote in each hour (hours since 1970). Whatever was written longer ago
-// than the time to live has expired, so the sum of the rest is an upper bound.
+// quotaKey names a hash of the bytes that a pool wrote in each hour (hours since 1970). Entries written longer ago than
+// the time to live have expired, so the sum of the rest is an upper bound.
 func quotaKey(pool string) string { return "mm:" + pool + ":used" }
 
-const quotaFresh = 2 * time.Second // greatest age of the sum used for a decision
+const quotaMaxAge = 2 * time.Second // maximum age of the sum used for a decision
 
 // Shares of a Redis that has a maxmemory. The rest is the pool's state, whose writes Redis refuses when it is full.
 const (
-	entriesShare = 4 // entries take at most a quarter of it
-	roomShare    = 2 // nothing is written while Redis uses more than half of it, whoever does
+	entriesShare = 4 // entries use at most a quarter of it
+	roomShare    = 2 // nothing is written while more than half of it is in use, for whatever data
 )
 
-// poolQuota keeps the entries of all hosts within a number of bytes, and within their share of Redis' memory, apart
-// from what others write within quotaFresh. It is not safe for concurrent use.
+// poolQuota keeps the entries of all hosts within a number of bytes, and within their share of Redis' memory, except
+// for what other hosts write within quotaMaxAge. It is not safe for concurrent use.
 type poolQuota struct {
 	rdb   redis.UniversalClient
 	key   string
 	ttl   time.Duration
 	quota int64 // 0 means no limit but the share
 
-	most int64 // bytes that entries may take now
-	used int64
-	read time.Time
+	limit int64 // bytes that entries can use now
+	used  int64
+	read  time.Time
 }
 
 func hour(t time.Time) int64 { return t.Unix() / 3600 }
 
 // reserve reports whether n more bytes fit. If they do, it counts them as used until it next reads the sum.
 func (l *poolQuota) reserve(ctx context.Context, n int64) (bool, error) {
-	if time.Since(l.read) > quotaFresh {
+	if time.Since(l.read) > quotaMaxAge {
 		used, err := l.usedSince(ctx, hour(time.Now().Add(-l.ttl)))
 		if err != nil {
 			return false, err
@@ -52,46 +52,46 @@ func (l *poolQuota) reserve(ctx context.Context, n int64) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		l.used, l.most, l.read = used, math.MaxInt64, time.Now()
+		l.used, l.limit, l.read = used, math.MaxInt64, time.Now()
 		if l.quota > 0 {
-			l.most = l.quota
+			l.limit = l.quota
 		}
 		if memory > 0 {
-			l.most = min(l.most, memory/entriesShare)
+			l.limit = min(l.limit, memory/entriesShare)
 		}
 		if memory > 0 && taken > memory/roomShare {
-			l.most = 0
+			l.limit = 0
 		}
 	}
-	if n > l.most-l.used {
+	if n > l.limit-l.used {
 		return false, nil
 	}
 	l.used += n
 	return true, nil
 }
 
-// usedSince sums the bytes that were written since an hour, and removes the counts of earlier hours and what is none.
+// usedSince sums the bytes that were written since an hour, and removes the counts of earlier hours and invalid fields.
 func (l *poolQuota) usedSince(ctx context.Context, oldest int64) (sum int64, err error) {
 	counts, err := l.rdb.HGetAll(ctx, l.key).Result()
-	var gone []string
+	var stale []string
 	for field, text := range counts {
-		at, noHour := strconv.ParseInt(field, 10, 64)
-		bytes, noCount := strconv.ParseInt(text, 10, 64)
-		if noHour != nil || noCount != nil || at < oldest || bytes < 0 {
-			gone = append(gone, field)
+		at, hourErr := strconv.ParseInt(field, 10, 64)
+		bytes, countErr := strconv.ParseInt(text, 10, 64)
+		if hourErr != nil || countErr != nil || at < oldest || bytes < 0 {
+			stale = append(stale, field)
 			continue
 		}
 		sum += min(bytes, 1<<50)
 	}
-	if err == nil && len(gone) > 0 {
-		err = l.rdb.HDel(ctx, l.key, gone...).Err()
+	if err == nil && len(stale) > 0 {
+		err = l.rdb.HDel(ctx, l.key, stale...).Err()
 	}
 	return sum, err
 }
 
-// memoryOf returns the bytes that Redis uses and its maxmemory, which is 0 if it has none or does not say. Of a
+// memoryOf returns the bytes that Redis uses and its maxmemory, which is 0 if it is not set or not reported. In a
 // Cluster it asks one node.
-func memoryOf(ctx context.Context, rdb redis.UniversalClient) (used, most int64, err error) {
+func memoryOf(ctx context.Context, rdb redis.UniversalClient) (used, maxMemory int64, err error) {
 	text, err := rdb.Info(ctx, "memory").Result()
 	if _, refused := errors.AsType[redis.Error](err); refused {
 		return 0, 0, nil // the embedded Redis has no such section
@@ -102,10 +102,10 @@ func memoryOf(ctx context.Context, rdb redis.UniversalClient) (used, most int64,
 		case "used_memory":
 			used = n
 		case "maxmemory":
-			most = n
+			maxMemory = n
 		}
 	}
-	return used, most, err
+	return used, maxMemory, err
 }
 
 // add records bytes that were written. If it fails, the counted sum is too low by n.
@@ -120,15 +120,15 @@ func (l *poolQuota) add(ctx context.Context, n int64) error {
 	return err
 }
 
-// guarded spares callers the wait for an unreachable Redis, and logs one line per change of state. It is safe for
-// concurrent use.
-type guarded struct {
+// redisBreaker spares callers the wait for an unreachable Redis, and logs one line for each change of state. It is safe
+// for concurrent use.
+type redisBreaker struct {
 	breaker.Breaker
 	log  *slog.Logger
 	what string // completes "encoder cache can ... Redis"
 }
 
-func (b *guarded) record(err error) {
+func (b *redisBreaker) record(err error) {
 	switch changed := b.Record(err != nil); {
 	case changed && err != nil:
 		b.log.Warn("encoder cache cannot "+b.what+" Redis for now", "error", err)

@@ -118,7 +118,7 @@ type llama struct {
 	t      testing.TB
 	p      *engine.Process
 	a      *Attachment
-	tokens int // per answer
+	tokens int // in each response
 }
 
 // startLlama starts the pinned engine, uncached if s is nil.

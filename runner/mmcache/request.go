@@ -11,7 +11,7 @@ import (
 const HeaderToken = "X-Reveille-Media"
 
 // token identifies one request while it is in its engine. Only the runner and the engine know it, so a header that a
-// client puts in a body identifies nothing.
+// client sends in a body identifies no request.
 type token [16]byte
 
 // A Request is one request in an attached engine.
@@ -20,20 +20,20 @@ type Request struct {
 	token        token
 	counted      bool
 	ended        bool
-	alone        bool
-	crowded      uint64
+	startedAlone bool
+	overlaps     uint64
 	hits, misses int64
 }
 
 // requests tracks the requests in an attachment's engine.
 type requests struct {
-	mu      sync.Mutex
-	tenants map[token]string
-	open    int    // counted ones
-	crowded uint64 // incremented when one starts while another is open
+	mu       sync.Mutex
+	tenants  map[token]string
+	open     int    // counted ones
+	overlaps uint64 // incremented when one starts while another is open
 }
 
-// Begin announces a request before the engine sees it. tenant is its tenant, or ""; counted says that it may have
+// Begin announces a request before the engine sees it. tenant is its tenant, or ""; counted means that it can have
 // media. End it when the engine's first byte has arrived or the request has failed.
 func (a *Attachment) Begin(tenant string, counted bool) *Request {
 	q := &Request{a: a, counted: counted}
@@ -48,12 +48,12 @@ func (a *Attachment) Begin(tenant string, counted bool) *Request {
 		r.tenants[q.token] = tenant
 	}
 	if counted {
-		q.alone = r.open == 0
+		q.startedAlone = r.open == 0
 		r.open++
-		if !q.alone {
-			r.crowded++
+		if !q.startedAlone {
+			r.overlaps++
 		}
-		q.crowded = r.crowded
+		q.overlaps = r.overlaps
 		q.hits, q.misses = a.Counts()
 	}
 	return q
@@ -69,7 +69,7 @@ func (q *Request) Token() []byte {
 }
 
 // End returns how many of this request's media came from the cache, and how many were encoded. exact is false if
-// another request with media was in the engine at any moment since Begin, and after the first call. End may be called
+// another request with media was in the engine at any moment since Begin, and after the first call. End can be called
 // on nil.
 func (q *Request) End() (hits, misses int64, exact bool) {
 	if q == nil {
@@ -85,7 +85,7 @@ func (q *Request) End() (hits, misses int64, exact bool) {
 	}
 	q.ended = true
 	r.open--
-	return hits - q.hits, misses - q.misses, q.alone && r.crowded == q.crowded
+	return hits - q.hits, misses - q.misses, q.startedAlone && r.overlaps == q.overlaps
 }
 
 // tenantOf returns the tenant of the request that a token identifies. If tenants share nothing and the token is

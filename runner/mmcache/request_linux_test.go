@@ -9,7 +9,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-func TestRequestCounts(t *testing.T) {
+func TestRequestCountsItsOwnMedia(t *testing.T) {
 	a := &Attachment{}
 	check := func(what string, q *Request, hits, misses int64, exact bool) {
 		t.Helper()
@@ -25,17 +25,17 @@ func TestRequestCounts(t *testing.T) {
 	a.hits.Add(1)
 	check("overlapped by a later one", first, 1, 0, false)
 	third := a.Begin("", true)
-	check("began beside another", second, 1, 0, false)
-	check("began while another was open", third, 0, 0, false)
+	check("started while another was open", second, 1, 0, false)
+	check("started after another, which was still open", third, 0, 0, false)
 	text := a.Begin("", false)
 	check("alone among texts", a.Begin("", true), 0, 0, true)
 	check("a text", text, 0, 0, false)
 	check("none", nil, 0, 0, false)
 }
 
-// TestTenants checks that each tenant has its own entries and waits only for its own encodes. A look-up for a request
-// that has ended, never existed, or is not named finds nothing and stores nothing.
-func TestTenants(t *testing.T) {
+// TestTenantsShareNothing checks that each tenant has its own entries and waits only for its own encodes. A look-up for
+// a request that has ended, never existed, or is not named finds nothing and stores nothing.
+func TestTenantsShareNothing(t *testing.T) {
 	m, v, raw := Media{Image, 1, 1}, numbered(1), []byte{1, 2, 3}
 	s := newServer(t, func(c *Config) { c.Library, c.LookupWait = "/lib/"+LibraryName, 200*time.Millisecond })
 	attach := func(scope catalog.Sharing) *Attachment {

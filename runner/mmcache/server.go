@@ -24,18 +24,18 @@ const (
 	DefaultEncodeWait = 15 * time.Second
 )
 
-// MaxLookupWait is the longest look-up wait that engines accept from a [Config]; with a longer one they use the
+// MaxLookupWait is the maximum look-up wait that engines accept from a [Config]; with a longer one they use the
 // default.
 const MaxLookupWait = 10 * time.Second
 
-// MaxEntryLimit is the largest [Config.MaxEntry].
+// MaxEntryLimit is the maximum of [Config.MaxEntry].
 const MaxEntryLimit = 1 << 30
 
 // Config configures a [Server]. Log is required; other zero values mean the defaults.
 type Config struct {
 	Pool    string                // scope of the entries
 	Secret  []byte                // the pool's runner secret
-	Redis   redis.UniversalClient // shares entries between hosts, nil does not; the caller closes it
+	Redis   redis.UniversalClient // shares entries between hosts; nil: not shared; the caller closes it
 	Library string                // path of the interposer, see [FindLibrary]
 	Dir     string                // folder for sockets; only the runner's user should be able to read it
 	Log     *slog.Logger
@@ -47,8 +47,8 @@ type Config struct {
 	TTL        time.Duration // of entries in Redis
 	Quota      int64         // bytes of all values in Redis, from all hosts; -1 means no limit
 	MaxEntry   int64         // bytes of one medium's floats; larger ones are not cached
-	LookupWait time.Duration // longest wait of an engine for a look-up, plus 4 ms per MiB of media and 32 ms per MiB of outputs
-	EncodeWait time.Duration // longest wait of an engine for another's encode of the same medium
+	LookupWait time.Duration // maximum wait of an engine for a look-up, plus 4 ms per MiB of media and 32 ms per MiB of outputs
+	EncodeWait time.Duration // maximum wait of an engine for another engine's encode of the same medium
 }
 
 func (c Config) withDefaults() Config {

@@ -22,7 +22,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-func TestAttach(t *testing.T) {
+func TestAttachedEngineUsesItsSocket(t *testing.T) {
 	m, e := modelOf("m.gguf+p.gguf"), fakeEncoder(t, "weights")
 	if _, err := newServer(t, nil).Attach(m, e); !errors.Is(err, ErrNoInterposer) {
 		t.Error(err)
@@ -62,8 +62,8 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestLead checks who may encode, wait and store.
-func TestLead(t *testing.T) {
+// TestOneSessionEncodesAndOthersWait checks who may encode, wait and store.
+func TestOneSessionEncodesAndOthersWait(t *testing.T) {
 	s := newServer(t, nil)
 	a := testAttachment(t, s)
 	m, raw, v := Media{Image, 1, 1}, []byte{9, 9, 9}, numbered(1)
@@ -112,7 +112,8 @@ func TestLead(t *testing.T) {
 		wg.Wait()
 	}
 
-	// What no look-up named is neither led nor stored, and counted; nor is another layout, of as many floats, of what one named.
+	// What no look-up named is neither led nor stored, and counted; nor is another layout, of as many floats, of what
+	// one named.
 	id = leader.lookup(t, m, []byte{4}, v.Layout).ident
 	forged, slices := id, Layout{v.Width, []uint32{1, 2}}
 	forged[0]++
@@ -146,9 +147,9 @@ func TestLead(t *testing.T) {
 	}
 }
 
-// TestLargeMedia checks that an engine cannot have the runner read without end: not by the size that it names, and not
-// beyond the time that it waits or stays.
-func TestLargeMedia(t *testing.T) {
+// TestLargeMediaDoNotBlockTheRunner checks that an engine cannot have the runner read without end: not by the size that
+// it names, and not beyond the time that it waits or stays.
+func TestLargeMediaDoNotBlockTheRunner(t *testing.T) {
 	s := newServer(t, nil)
 	e := dialEngine(t, s, Namespace{})
 	fd, err := unix.MemfdCreate("sparse", 0)
@@ -174,20 +175,20 @@ func TestLargeMedia(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	raw := inTime{ctx, io.NewSectionReader(f, 0, 1<<40)}
+	raw := contextReader{ctx, io.NewSectionReader(f, 0, 1<<40)}
 	if _, err := hashMedia(raw, 1<<40, make([]byte, hashBuffer)); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
 
-// TestScope checks that models, pools and encoders share no entries.
-func TestScope(t *testing.T) {
+// TestScopesShareNoEntries checks that models, pools and encoders share no entries.
+func TestScopesShareNoEntries(t *testing.T) {
 	s := newServer(t, nil)
 	m, raw, v := Media{Image, 1, 1}, []byte{1, 2, 3}, numbered(1)
 	base := Namespace{Pool: "p", Model: "m", Sig: 1}
 	dialEngine(t, s, base).insert(t, m, raw, v)
-	hit := dialEngine(t, s, base)
-	kit.Eventually(t, "a hit in the same space", func() bool { return hit.lookup(t, m, raw, v.Layout).result == resultHit })
+	recordHit := dialEngine(t, s, base)
+	kit.Eventually(t, "a hit in the same space", func() bool { return recordHit.lookup(t, m, raw, v.Layout).result == resultHit })
 	for name, sp := range map[string]Namespace{
 		"pool": {"q", "", "m", Digest{}, 1}, "model": {"p", "", "n", Digest{}, 2},
 		"signature alike": {"p", "", "n", Digest{}, 1}, "encoder": {"p", "", "m", Digest{1}, 1},
@@ -197,13 +198,13 @@ func TestScope(t *testing.T) {
 		}
 	}
 	wide := Layout{v.Width * 2, v.Tokens}
-	if got := hit.lookup(t, m, raw, wide); got.result != resultMiss {
+	if got := recordHit.lookup(t, m, raw, wide); got.result != resultMiss {
 		t.Error("another width")
 	}
 }
 
-// TestCounts checks the pool's statistics for a model's media.
-func TestCounts(t *testing.T) {
+// TestCountsFollowHitsAndMisses checks the pool's statistics for a model's media.
+func TestCountsFollowHitsAndMisses(t *testing.T) {
 	rdb := redisClient(t, testenv.Redis(t))
 	var mu sync.Mutex
 	counters := map[string]float64{}
@@ -265,8 +266,8 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// TestProtocolErrors checks that a malformed message ends the conversation and is counted.
-func TestProtocolErrors(t *testing.T) {
+// TestProtocolErrorsCloseTheConnection checks that a malformed message ends the conversation and is counted.
+func TestProtocolErrorsCloseTheConnection(t *testing.T) {
 	v := numbered(1)
 	good := rawRequest(opLookup, item{media: Media{Image, 1, 1}, layout: v.Layout, bytes: 3}, 1)
 	change := func(at int, b byte) []byte {
@@ -291,8 +292,8 @@ func TestProtocolErrors(t *testing.T) {
 	}
 }
 
-// TestManyConnections checks that an engine cannot open more connections than its share.
-func TestManyConnections(t *testing.T) {
+// TestConnectionsAreLimited checks that an engine cannot open more connections than its share.
+func TestConnectionsAreLimited(t *testing.T) {
 	a := testAttachment(t, newServer(t, nil))
 	var last *engineEnd
 	for range maxSessions + 1 {

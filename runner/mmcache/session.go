@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	replyWait  = time.Second // for an engine to receive an answer
+	replyWait  = time.Second // for an engine to receive a reply
 	hashBuffer = 256 << 10
 	maxWait    = 10 * time.Minute
-	maxRaw     = 1 << 30 // bytes of the media of a look-up, the most that the interposer sends
+	maxRaw     = 1 << 30 // bytes of the media of a look-up, the maximum that the interposer sends
 )
 
 // session is one connection of an engine. One goroutine runs it; the encodes that it leads end with it.
@@ -52,7 +52,7 @@ func (x *session) run() {
 			continue
 		case errors.Is(err, errProtocol), errors.Is(err, io.ErrUnexpectedEOF):
 			x.a.s.m.refused[reasonProtocol].Inc()
-			x.a.s.cfg.Log.Debug("encoder cache hung up on an engine", "model", x.a.model, "error", err)
+			x.a.s.cfg.Log.Debug("encoder cache closed an engine's connection", "model", x.a.model, "error", err)
 		}
 		return
 	}
@@ -61,11 +61,11 @@ func (x *session) run() {
 func (x *session) handle(r *request) error {
 	switch r.op {
 	case opLookup:
-		answers, err := x.lookup(r)
+		results, err := x.lookup(r)
 		if err != nil {
 			return err
 		}
-		return x.reply(r.op, answers)
+		return x.reply(r.op, results)
 	case opAcquire:
 		return x.reply(r.op, x.acquire(r))
 	case opStore:
@@ -77,13 +77,13 @@ func (x *session) handle(r *request) error {
 	return nil
 }
 
-func (x *session) reply(o op, answers []answer) error {
+func (x *session) reply(o op, results []itemResult) error {
 	_ = x.conn.SetWriteDeadline(time.Now().Add(replyWait))
-	return writeReply(x.conn, o, answers)
+	return writeReply(x.conn, o, results)
 }
 
-// lookup hashes the media and finds their entries, first in memory, then all others in Redis at once.
-func (x *session) lookup(r *request) ([]answer, error) {
+// lookup hashes the media and finds their entries, first in memory, then all others in Redis with one pipeline.
+func (x *session) lookup(r *request) ([]itemResult, error) {
 	s := x.a.s
 	if r.file == nil {
 		return nil, errProtocol
@@ -91,101 +91,101 @@ func (x *session) lookup(r *request) ([]answer, error) {
 	if x.buf == nil {
 		x.buf = make([]byte, hashBuffer)
 	}
-	answers := make([]answer, len(r.items))
+	results := make([]itemResult, len(r.items))
 	var total uint64
 	for _, it := range r.items {
 		total += it.bytes
 	}
 	if total > maxRaw {
 		s.m.refused[reasonSize].Add(len(r.items))
-		return answers, nil
+		return results, nil
 	}
 	ctx, cancel := context.WithTimeout(x.ctx, s.cfg.lookupTime(r.items))
 	defer cancel()
-	space, known := x.a.identity(ctx)
+	namespace, known := x.a.identity(ctx)
 	tenant, ok := x.a.tenantOf(r.token)
-	space.Tenant = tenant
-	if !known || !ok { // identities stay zero: nothing is looked up, waited for or stored
+	namespace.Tenant = tenant
+	if !known || !ok { // identities stay zero, so nothing is looked up, waited for or stored
 		s.m.refused[reasonIdentity].Add(len(r.items))
-		return answers, nil
+		return results, nil
 	}
-	var far []int
+	var remote []int
 	var ids []Ident
 	var layouts []Layout
 	for i, it := range r.items {
 		raw := io.NewSectionReader(r.file, int64(it.offset), int64(it.bytes))
-		sum, err := hashMedia(inTime{ctx, raw}, int64(it.bytes), x.buf)
-		if ctx.Err() != nil { // the engine waits no longer
-			return answers, nil
+		sum, err := hashMedia(contextReader{ctx, raw}, int64(it.bytes), x.buf)
+		if ctx.Err() != nil { // the engine has stopped waiting
+			return results, nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errProtocol, err)
 		}
-		id := space.Ident(it.media, sum, it.layout)
-		answers[i].ident = id
-		x.a.remember(id, it.layout)
+		id := namespace.Ident(it.media, sum, it.layout)
+		results[i].ident = id
+		x.a.rememberIdent(id, it.layout)
 		if e := s.l1.get(id); e != nil {
-			x.hit(&answers[i], e, tierMemory)
+			x.recordHit(&results[i], e, tierMemory)
 			continue
 		}
 		if it.layout.Bytes() <= s.cfg.MaxEntry {
-			far, ids, layouts = append(far, i), append(ids, id), append(layouts, it.layout)
+			remote, ids, layouts = append(remote, i), append(ids, id), append(layouts, it.layout)
 		}
 	}
 	s.m.lookups.Add(len(r.items))
-	if s.l2 == nil || len(far) == 0 {
-		return answers, nil
+	if s.l2 == nil || len(remote) == 0 {
+		return results, nil
 	}
-	for j, e := range s.l2.get(ctx, space.Sig, ids, layouts) {
+	for j, e := range s.l2.get(ctx, namespace.Sig, ids, layouts) {
 		if e != nil {
 			s.l1.put(ids[j], e)
-			x.hit(&answers[far[j]], e, tierRedis)
+			x.recordHit(&results[remote[j]], e, tierRedis)
 		}
 	}
-	return answers, nil
+	return results, nil
 }
 
-// inTime reads until ctx ends.
-type inTime struct {
+// contextReader reads until ctx ends.
+type contextReader struct {
 	ctx context.Context
 	io.Reader
 }
 
 // Read implements [io.Reader].
-func (r inTime) Read(p []byte) (int, error) {
+func (r contextReader) Read(p []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, err
 	}
 	return r.Reader.Read(p)
 }
 
-func (x *session) hit(a *answer, e *Entry, t tier) {
+func (x *session) recordHit(a *itemResult, e *Entry, t tier) {
 	a.result, a.entry = resultHit, e
-	x.a.hit(t, e)
+	x.a.recordHit(t, e)
 	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.model, "key", redisKey(x.a.namespace.Pool, x.a.namespace.Sig, a.ident), "bytes", len(e.Floats))
 }
 
-func (x *session) miss(a *answer, v lookupResult) {
+func (x *session) recordMiss(a *itemResult, v lookupResult) {
 	a.result = v
-	x.a.miss()
+	x.a.recordMiss()
 }
 
-// acquire answers an engine that is about to encode. Each medium gets its entry if that has arrived meanwhile, or else
-// the right to encode it for all sessions. If another session is encoding it and does not finish in time, the engine
-// may encode it for itself.
-func (x *session) acquire(r *request) []answer {
+// acquire replies to an engine that is about to encode. Each medium gets its entry if that has arrived meanwhile, or
+// else the right to encode it for all sessions. If another session is encoding it and does not finish in time, the
+// engine can encode it for itself.
+func (x *session) acquire(r *request) []itemResult {
 	s := x.a.s
-	answers := make([]answer, len(r.items))
+	results := make([]itemResult, len(r.items))
 	others := map[int]*encoding{}
 	encodes := false
 	try := func(i int) {
-		it, a := r.items[i], &answers[i]
+		it, a := r.items[i], &results[i]
 		a.ident = it.ident
-		if !x.a.knows(it.ident, it.layout) { // its look-up found no identity, or there was none
+		if !x.a.isNamed(it.ident, it.layout) { // no look-up returned this identity
 			if it.ident != (Ident{}) {
 				s.m.refused[reasonProtocol].Inc()
 			}
-			x.miss(a, resultBusy)
+			x.recordMiss(a, resultBusy)
 			return
 		}
 		if other, ok := s.encodings.begin(it.ident, x, it.partial); !ok {
@@ -195,16 +195,16 @@ func (x *session) acquire(r *request) []answer {
 		delete(others, i)
 		if e := s.l1.get(it.ident); e != nil && e.Bytes() == it.layout.Bytes() {
 			s.encodings.end(it.ident, x)
-			x.hit(a, e, tierMemory)
+			x.recordHit(a, e, tierMemory)
 			return
 		}
 		if it.layout.Bytes() > s.cfg.MaxEntry { // nothing to wait for
 			s.encodings.end(it.ident, x)
-			x.miss(a, resultBusy)
+			x.recordMiss(a, resultBusy)
 			return
 		}
 		encodes = true
-		x.miss(a, resultMiss)
+		x.recordMiss(a, resultMiss)
 	}
 	for i := range r.items {
 		try(i)
@@ -214,7 +214,7 @@ func (x *session) acquire(r *request) []answer {
 	for i := range r.items {
 		for other := others[i]; other != nil; other = others[i] {
 			if encodes || other.partial || ctx.Err() != nil {
-				x.miss(&answers[i], resultBusy)
+				x.recordMiss(&results[i], resultBusy)
 				break
 			}
 			select {
@@ -224,10 +224,11 @@ func (x *session) acquire(r *request) []answer {
 			}
 		}
 	}
-	return answers
+	return results
 }
 
-// store keeps an encoder's output, in memory at once and in Redis soon, if the session has the right to encode it.
+// store stores an encoder's output, in memory immediately and in Redis asynchronously, if the session has the right to
+// encode it.
 func (x *session) store(r *request) error {
 	s := x.a.s
 	it := r.items[0]
@@ -236,7 +237,7 @@ func (x *session) store(r *request) error {
 	if r.file == nil || len(r.items) != 1 || int64(it.bytes) != size {
 		return errProtocol
 	}
-	if !s.encodings.has(it.ident, x) || !x.a.knows(it.ident, it.layout) {
+	if !s.encodings.has(it.ident, x) || !x.a.isNamed(it.ident, it.layout) {
 		s.m.refused[reasonProtocol].Inc()
 		return nil
 	}

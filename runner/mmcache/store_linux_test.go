@@ -27,7 +27,7 @@ func numbered(v float32) *Entry {
 	return e
 }
 
-func TestCodecProperty(t *testing.T) {
+func TestCodecRoundTrip(t *testing.T) {
 	c := newCodec("main", []byte("secret"))
 	rapid.Check(t, func(r *rapid.T) {
 		e := &Entry{Layout: Layout{rapid.Uint32Range(1, 9).Draw(r, "width"), rapid.SliceOfN(rapid.Uint32Range(1, 9), 1, 5).Draw(r, "tokens")}}
@@ -79,7 +79,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func TestLRUProperty(t *testing.T) {
+func TestLRUKeepsTheMostRecentlyUsed(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		l := newLRU(10 * (entryOverhead + 100))
 		var order []byte // most recently used last
@@ -112,8 +112,8 @@ func TestLRUProperty(t *testing.T) {
 	}
 }
 
-// TestRedisFaults checks that every fault of an entry or of Redis is a miss and is counted.
-func TestRedisFaults(t *testing.T) {
+// TestRedisFaultsAreMisses checks that every fault of an entry or of Redis is a miss and is counted.
+func TestRedisFaultsAreMisses(t *testing.T) {
 	srv := testenv.StartRedis(t)
 	rdb := redisClient(t, srv.Addr)
 	set := metrics.NewSet()
@@ -197,7 +197,7 @@ func TestRedisFaults(t *testing.T) {
 	}
 }
 
-func TestQuota(t *testing.T) {
+func TestQuotaLimitsWrites(t *testing.T) {
 	rdb := redisClient(t, testenv.Redis(t))
 	size := int64(len(newCodec("main", []byte("secret")).Encode(3, Ident{}, numbered(0))))
 	s := newServer(t, func(c *Config) { c.Redis, c.Quota = rdb, 3*size+size/2 })
@@ -219,9 +219,9 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// TestShareOfRedis checks that entries never fill a Redis that has a maxmemory, whatever the quota: state can be
-// written.
-func TestShareOfRedis(t *testing.T) {
+// TestEntriesUseAShareOfRedis checks that entries never fill a Redis that has a maxmemory, whatever the quota: state
+// can be written.
+func TestEntriesUseAShareOfRedis(t *testing.T) {
 	const memory = 16 << 20
 	rdb := redisClient(t, testenv.StartRedis(t, "--maxmemory", strconv.Itoa(memory)).Addr)
 	s := newServer(t, func(c *Config) { c.Redis, c.Quota = rdb, -1 })
@@ -243,7 +243,7 @@ func TestShareOfRedis(t *testing.T) {
 			t.Fatal("state is refused: ", err)
 		}
 	}
-	time.Sleep(quotaFresh)
+	time.Sleep(quotaMaxAge)
 	refusals := s.m.refused[reasonQuota].Get()
 	before := len(rdb.Keys(t.Context(), "mm:main:0*").Val())
 	e.insert(t, Media{Image, 1, 1}, []byte{200}, numbered(0))
@@ -253,8 +253,8 @@ func TestShareOfRedis(t *testing.T) {
 	}
 }
 
-// TestMiniRedis checks that the embedded Redis runs the same scripts.
-func TestMiniRedis(t *testing.T) {
+// TestEmbeddedRedisStoresEntries checks that the embedded Redis runs the same scripts.
+func TestEmbeddedRedisStoresEntries(t *testing.T) {
 	rdb := redisClient(t, testenv.MiniRedis(t).Addr())
 	s := newServer(t, func(c *Config) { c.Redis, c.Bytes = rdb, -1 })
 	e := dialEngine(t, s, Namespace{Pool: "main", Model: "m"})

@@ -3,14 +3,14 @@ package mmcache
 import "time"
 
 const (
-	hashMiB  = 4 * time.Millisecond  // per MiB of media
-	fetchMiB = 32 * time.Millisecond // per MiB of floats: a quarter of the speed of 1 Gbit/s
-	maxFetch = 10 * time.Second
+	hashPerMiB  = 4 * time.Millisecond  // per MiB of media
+	fetchPerMiB = 32 * time.Millisecond // per MiB of floats: a quarter of the speed of 1 Gbit/s
+	maxFetch    = 10 * time.Second
 )
 
-func fetchTime(bytes int64) time.Duration { return min(time.Duration(bytes>>20)*fetchMiB, maxFetch) }
+func fetchTime(bytes int64) time.Duration { return min(time.Duration(bytes>>20)*fetchPerMiB, maxFetch) }
 
-// lookupTime returns how long a look-up may take: the engine waits a tenth longer.
+// lookupTime returns the timeout of a look-up. The engine waits a tenth longer.
 func (c *Config) lookupTime(items []item) time.Duration {
 	var media uint64
 	var floats int64
@@ -18,5 +18,5 @@ func (c *Config) lookupTime(items []item) time.Duration {
 		media += it.bytes
 		floats += it.layout.Bytes()
 	}
-	return (c.LookupWait + time.Duration(media>>20)*hashMiB + fetchTime(floats)) * 9 / 10
+	return (c.LookupWait + time.Duration(media>>20)*hashPerMiB + fetchTime(floats)) * 9 / 10
 }

@@ -14,9 +14,9 @@ import (
 const (
 	wireMagic  = 0x334d4d52
 	requestLen = 32 // header of a request
-	headerLen  = 16 // of an answer
+	headerLen  = 16 // of a reply
 	itemLen    = 64
-	answerLen  = 56
+	resultLen  = 56
 	maxMedia   = 64
 	replyBit   = 0x80
 	floatAlign = 64 // alignment of each medium's floats in a reply
@@ -36,9 +36,9 @@ const flagPartial = 1
 type lookupResult uint8
 
 const (
-	resultMiss lookupResult = 0 // in answer to an acquire: encode it, others wait for you
+	resultMiss lookupResult = 0 // in reply to an acquire: encode it; other sessions wait for the result
 	resultHit  lookupResult = 1
-	resultBusy lookupResult = 2 // encode it, but only for yourself
+	resultBusy lookupResult = 2 // encode it, but only for this engine
 )
 
 var errProtocol = errors.New("mmcache: malformed message")
@@ -60,7 +60,7 @@ type request struct {
 	file   *os.File // descriptor received with the message, or nil; the receiver closes it
 }
 
-// readRequest reads one message. It returns io.EOF if the engine ended the conversation between messages.
+// readRequest reads one message. It returns io.EOF if the engine closed the connection between messages.
 func readRequest(c *net.UnixConn) (*request, error) {
 	var h [requestLen]byte
 	r := &request{}
@@ -166,24 +166,25 @@ func (r *request) close() {
 	}
 }
 
-// An answer to one item; entry is set for a hit.
-type answer struct {
+// An itemResult is the result for one item; entry is set for a hit.
+type itemResult struct {
 	result lookupResult
 	ident  Ident
 	entry  *Entry
 }
 
-// writeReply answers a request. It passes the floats of all hits in one sealed memory file, which the engine maps.
-func writeReply(c *net.UnixConn, o op, answers []answer) error {
-	b := make([]byte, headerLen+len(answers)*answerLen)
+// writeReply sends the reply to a request. It passes the floats of all hits in one sealed memory file, which the engine
+// maps.
+func writeReply(c *net.UnixConn, o op, results []itemResult) error {
+	b := make([]byte, headerLen+len(results)*resultLen)
 	binary.LittleEndian.PutUint32(b, wireMagic)
-	b[4], b[5] = byte(o)|replyBit, byte(len(answers))
+	b[4], b[5] = byte(o)|replyBit, byte(len(results))
 	var parts [][]byte
 	var size uint64
-	for i, a := range answers {
-		p := b[headerLen+i*answerLen:]
+	for i, a := range results {
+		p := b[headerLen+i*resultLen:]
 		p[0] = byte(a.result)
-		copy(p[24:answerLen], a.ident[:])
+		copy(p[24:resultLen], a.ident[:])
 		if a.entry == nil {
 			continue
 		}

@@ -11,8 +11,8 @@ import (
 	"reveille/testenv/kit"
 )
 
-// On a full disk the model is unloaded and loaded as ever, with the same answers: without what could not be saved, with what fits, and with
-// everything once there is room again.
+// On a full disk the model is unloaded and loaded as ever, with the same answers: without what could not be saved, with
+// what fits, and with everything once there is room again.
 func TestConversationsOnAFullDisk(t *testing.T) {
 	testenv.Engines(t)
 	dir := t.TempDir()
@@ -112,6 +112,6 @@ func TestConversationsOnAFullDisk(t *testing.T) {
 		t.Errorf("with room again %v tokens came from the cache", got)
 	}
 	kit.Eventually(t, "the runner counts what did not fit", func() bool {
-		return strings.Contains(s.Log(), "a conversation is not kept") || strings.Contains(s.Log(), "a conversation is not saved")
+		return strings.Contains(s.Log(), "conversation not stored") || strings.Contains(s.Log(), "conversation not saved")
 	})
 }

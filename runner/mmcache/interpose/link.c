@@ -54,7 +54,7 @@ static void failed(void) {
     bool first = ++failures == FAILURES;
     if (failures >= FAILURES) pause_until = now_ms() + mm_pause_ms();
     pthread_mutex_unlock(&mu);
-    if (first) mm_log("reveille-mm: the runner does not answer, encoder outputs are not cached for now");
+    if (first) mm_log("reveille-mm: the runner does not respond, encoder outputs are not cached for now");
 }
 
 static void worked(void) {
@@ -62,7 +62,7 @@ static void worked(void) {
     bool was = failures >= FAILURES;
     failures = 0;
     pthread_mutex_unlock(&mu);
-    if (was) mm_log("reveille-mm: the runner answers again");
+    if (was) mm_log("reveille-mm: the runner responds again");
 }
 
 int mm_connect(void) {
