@@ -225,6 +225,8 @@ func (c *checker) fits(m *Model, rec *recipe.Recipe, p func(...string) []string)
 		c.add(p("device"), "device %s, but the options select a backend that uses %s", m.Devices, d)
 	case rec.Devices.Has(policy.NPU) && !d.Has(policy.NPU) && rec.Backend(opts, m.Devices) == "":
 		c.add(p("device"), "device %s, but recipe %s runs on the %s, which its models have to themselves", d, m.Recipe, rec.Devices)
+	case d&^rec.Allowed() != 0:
+		c.add(p("device"), "device %s, but recipe %s runs on %s", d, m.Recipe, rec.Allowed())
 	default:
 		m.Devices = d
 		c.gpus(m, rec, p)

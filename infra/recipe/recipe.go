@@ -260,6 +260,21 @@ func (r *Recipe) DevicesFor(opts Options, model policy.Devices) policy.Devices {
 	return r.Devices
 }
 
+// Allowed returns the devices that models may use. An engine for another than the NPU may have been built for the CPU or a GPU.
+func (r *Recipe) Allowed() policy.Devices {
+	all := r.Devices
+	for _, b := range r.Backends {
+		all |= b.Devices
+	}
+	switch all {
+	case 0:
+		return policy.CPU | policy.GPU | policy.NPU
+	case policy.NPU:
+		return all
+	}
+	return all | policy.CPU | policy.GPU
+}
+
 // Times returns the three bounds with defaults filled in.
 func (r *Recipe) Times() (load, stall, stop time.Duration) {
 	return cmp.Or(max(r.LoadTimeout, 0), DefaultLoadTimeout), cmp.Or(max(r.StallTimeout, 0), DefaultStallTimeout),
