@@ -94,7 +94,8 @@ func revision(at catalog.Checkpoint) string { return url.PathEscape(cmp.Or(at.Re
 
 func escapePath(path string) string { return (&url.URL{Path: path}).EscapedPath() }
 
-// get requests a URL, a range of it unless that is "", and follows redirects. Responses without success are errors.
+// get requests a URL, a range of it unless that is "", and follows redirects. A range that is refused (416) is left out. Responses
+// without success are errors.
 func (s *Source) get(ctx context.Context, at *url.URL, byteRange string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
@@ -120,7 +121,10 @@ func (s *Source) get(ctx context.Context, at *url.URL, byteRange string) (*http.
 		return resp, nil
 	}
 	_ = resp.Body.Close()
-	return resp, statusError(resp)
+	if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable && byteRange != "" {
+		return s.get(ctx, at, "")
+	}
+	return nil, statusError(resp)
 }
 
 // withoutQuery is a URL without what may be secret in it.
@@ -145,7 +149,7 @@ func statusError(resp *http.Response) error {
 		e.Kind = weights.ErrDenied
 	case http.StatusNotFound, http.StatusGone:
 		e.Kind = weights.ErrNotFound
-	case http.StatusPreconditionFailed, http.StatusRequestedRangeNotSatisfiable:
+	case http.StatusPreconditionFailed:
 		e.Kind = weights.ErrChanged
 	}
 	return e
@@ -155,20 +159,15 @@ func statusError(resp *http.Response) error {
 func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File, error) {
 	resp, err := s.get(ctx, s.page(at), "bytes=0-0")
 	f := weights.File{Name: path.Base(at.Path)}
-	if resp == nil || err != nil && resp.StatusCode != http.StatusRequestedRangeNotSatisfiable {
+	if err != nil {
 		return f, err
 	}
 	_ = resp.Body.Close()
-	switch from, size := contentRange(resp); resp.StatusCode {
-	case http.StatusPartialContent:
-		f.Size, f.NoRanges = size, from != 0
-	case http.StatusOK:
-		f.Size, f.NoRanges = resp.ContentLength, true
-	default:
-		if size != 0 { // an empty file has no first byte
-			return f, err
-		}
-		f.Size = 0
+	f.Size, f.NoRanges = resp.ContentLength, true
+	if resp.StatusCode == http.StatusPartialContent {
+		var from int64
+		from, f.Size = contentRange(resp)
+		f.NoRanges = from != 0
 	}
 	etag := resp.Header.Get("Etag")
 	for r := resp; r != nil; r = r.Request.Response { // the hub says more about the file than its store

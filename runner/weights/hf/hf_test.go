@@ -70,9 +70,24 @@ func TestMirrors(t *testing.T) {
 			w.(http.Flusher).Flush()
 			whole(w, r)
 		}, false, -1},
-		"ranges":                {ranged("bytes %d-%d/10"), true, 10},
-		"ranges, spelled so":    {ranged("Bytes=%d-%d / 10"), true, 10},
-		"ranges, without unit":  {ranged("%d-%d/10"), true, 10},
+		"ranges":               {ranged("bytes %d-%d/10"), true, 10},
+		"ranges, spelled so":   {ranged("Bytes=%d-%d / 10"), true, 10},
+		"ranges, without unit": {ranged("%d-%d/10"), true, 10},
+		"ranges refused": {func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Range") != "" {
+				w.Header().Set("Content-Range", "bytes */10")
+				w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
+				return
+			}
+			whole(w, r)
+		}, false, 10},
+		"ranges refused beyond the first": {func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Range") != "bytes=0-0" && r.Header.Get("Range") != "" {
+				w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
+				return
+			}
+			ranged("bytes %d-%d/10")(w, r)
+		}, true, 10},
 		"ranges without a size": {ranged("bytes %d-%d/*"), false, -1},
 		"ranges, not said":      {ranged("none %d %d"), false, -1},
 	} {
