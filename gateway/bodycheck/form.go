@@ -62,5 +62,5 @@ func Form(body []byte, boundary string, images bool) (form []byte, dropped int, 
 	if err != nil {
 		return nil, 0, err
 	}
-	return jsonscan.RemoveParts(body, drop), dropped, nil
+	return jsonscan.NameFiles(jsonscan.RemoveParts(body, drop), boundary, fileFields), dropped, nil
 }

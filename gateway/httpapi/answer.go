@@ -69,7 +69,8 @@ func (x *exchange) deliver() error {
 // error and not a part. A longer one is relayed from there on.
 const maxHeld = 1 << 20
 
-// readAnswer reads the engine's answer until it ends or is longer than limit. What it reads counts as held, like bodies.
+// readAnswer reads the engine's answer until it ends or is longer than limit. What it reads counts as held, like bodies, until
+// the exchange ends.
 func (x *exchange) readAnswer(limit int) (answer []byte, ended bool, err error) {
 	for len(answer) <= limit {
 		p, err := x.resp.Next(time.Time{})
@@ -78,9 +79,10 @@ func (x *exchange) readAnswer(limit int) (answer []byte, ended bool, err error) 
 		} else if err != nil {
 			return nil, false, err
 		}
-		if err := x.call.buffered.Add(len(p)); err != nil {
+		if err := x.call.s.intake.Hold(len(p)); err != nil {
 			return nil, false, x.call.bodyError(err)
 		}
+		x.buffered += len(p)
 		answer = append(answer, p...)
 	}
 	return answer, false, nil
@@ -123,10 +125,34 @@ func (x *exchange) sendTranslated() error {
 	case err != nil:
 		return err
 	}
+	if answer, err = jsonscan.Marshal(json.RawMessage(answer)); err != nil {
+		return err
+	}
+	if err := x.call.s.intake.Hold(len(answer) - x.buffered); err != nil {
+		return x.call.bodyError(err)
+	}
+	x.buffered = 0
 	x.answered = true
 	x.seen.keep(engine)
 	x.modelHeaders()
-	return x.call.Reply(fasthttp.StatusOK, json.RawMessage(answer))
+	x.call.Send(fasthttp.StatusOK, api.ContentType, nil)
+	x.call.Ctx.Response.SetBodyStream(&translatedBody{*bytes.NewReader(answer), x.call.s.intake}, len(answer))
+	return nil
+}
+
+// translatedBody is a translated answer. It counts as held until it is written.
+type translatedBody struct {
+	bytes.Reader
+	intake *relay.Intake
+}
+
+// SupportsBodyWriteTo tells fasthttp to use WriteTo instead of Read.
+func (b *translatedBody) SupportsBodyWriteTo() bool { return true }
+
+// Close ends the count.
+func (b *translatedBody) Close() error {
+	b.intake.Release(int(b.Size()))
+	return nil
 }
 
 // sendStream commits: it sends status 200 and the headers of an event stream. Its body is the runner's answer, or the

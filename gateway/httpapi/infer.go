@@ -35,6 +35,7 @@ type exchange struct {
 	resp     *relay.Response // a runner's answer, or the wait for it; nil between attempts
 	answered bool            // the client gets an answer
 	seen     recorder        // of it
+	buffered int             // bytes of the answer that count as held until the exchange ends
 	handed   bool            // closing the response's body finishes the exchange, not start
 }
 
@@ -183,6 +184,7 @@ func (x *exchange) abandon(cause error) {
 func (x *exchange) finish(err error) {
 	x.watch.Stop()
 	x.closeResponse()
+	x.call.s.intake.Release(x.buffered)
 	if t := x.try.admission; t != nil {
 		x.try.admission = nil
 		t.Drop()

@@ -61,9 +61,13 @@ func TestForm(t *testing.T) {
 		return "--b\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\n" + value + "\r\n"
 	}
 	kind := "Content-Type: multipart/form-data; boundary=b"
-	body := part("model", "ears") + part("file", "RIFF") + "--b--\r\n"
-	if r := s.ask("POST", "/v1/audio/transcriptions", body, kind); r.status != 200 || string(s.got()[0].body) != body || s.got()[0].contentType != kind[14:] {
-		t.Errorf("%d %s", r.status, r.text)
+	const named = `file"; filename="file` // without a file name, engines take it for a text
+	want := part("model", "ears") + part(named, "RIFF") + "--b--\r\n"
+	for i, name := range []string{named, "file"} {
+		body := part("model", "ears") + part(name, "RIFF") + "--b--\r\n"
+		if r := s.ask("POST", "/v1/audio/transcriptions", body, kind); r.status != 200 || string(s.got()[i].body) != want || s.got()[i].contentType != kind[14:] {
+			t.Errorf("%d %s; the engine got %s", r.status, r.text, s.got()[i].body)
+		}
 	}
 	for body, param := range map[string]string{
 		part("model", "ears") + "--b--\r\n": "file", part("file", "x") + "--b--\r\n": "model", part("model", "nobody") + part("file", "x") + "--b--\r\n": "model",
@@ -338,6 +342,23 @@ func TestHeldBytes(t *testing.T) {
 	})
 	if r := s.ask("POST", "/api/chat", `{"model":"spare","messages":[{"role":"user","content":"hi"}],"stream":false}`); r.status != 503 {
 		t.Errorf("an answer over the budget: %d %s", r.status, r.text[:min(len(r.text), 200)])
+	}
+	s.until("all is released", func() bool { return s.server.intake.Buffered() == 0 })
+}
+
+// A translated answer counts as held until it is written, which its client can delay.
+func TestHeldAnswer(t *testing.T) {
+	s := newStage(t).warm("spare")
+	const size = 32 << 20 // more than sockets take
+	s.serve(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"`+strings.Repeat("x", size)+`"}}]}`)
+	})
+	resp := s.open(t.Context(), "POST", "/api/chat", `{"model":"spare","messages":[{"role":"user","content":"hi"}],"stream":false}`)
+	if held := s.server.intake.Buffered(); held < size {
+		t.Errorf("%d bytes held", held)
+	}
+	if r := s.read(resp); r.status != 200 || len(r.text) < size {
+		t.Errorf("%d, %d bytes", r.status, len(r.text))
 	}
 	s.until("all is released", func() bool { return s.server.intake.Buffered() == 0 })
 }

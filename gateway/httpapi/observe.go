@@ -154,7 +154,9 @@ func (o *observed) end(r *request) {
 	now, e := time.Now(), &o.entry
 	e.Duration = accesslog.Milliseconds(now.Sub(e.Began))
 	e.Status = r.Ctx.Response.StatusCode()
-	if !o.endsWithStream && !r.Ctx.Response.IsBodyStream() {
+	if body, is := r.Ctx.Response.BodyStream().(*translatedBody); is {
+		e.BytesOut = body.Size()
+	} else if !o.endsWithStream && !r.Ctx.Response.IsBodyStream() {
 		e.BytesOut = int64(len(r.Ctx.Response.Body()))
 	}
 	if r.Account != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"mime"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -20,6 +21,7 @@ type Part struct {
 	Value   []byte // the content inside the body; not a copy
 
 	from, to int // from the delimiter before it to the one behind it, without their line breaks
+	unnamed  int // where its file name would stand; 0 where it has one, or no field name
 }
 
 // Empty reports whether the field is missing or has no content.
@@ -104,7 +106,11 @@ func EachPart(body []byte, boundary string, fn func(name string, p Part)) error 
 			return fail(len(body), "form part is not closed")
 		}
 		at += start - 2
-		fn(fieldName(head), Part{Present: true, Value: body[start:max(at, start)], from: from, to: at + 2})
+		name, unnamed := fieldName(head)
+		if unnamed > 0 {
+			unnamed += pos + min(end, 2)
+		}
+		fn(name, Part{Present: true, Value: body[start:max(at, start)], from: from, to: at + 2, unnamed: unnamed})
 		from, pos = at+2, at+len(delimiter)
 	}
 	return nil
@@ -126,6 +132,22 @@ func RemoveParts(body []byte, parts []Part) []byte {
 	return out
 }
 
+// NameFiles returns a body in which the parts of these names have a file name, by which engines tell a file from a text.
+func NameFiles(body []byte, boundary string, names []string) []byte {
+	var out []byte
+	copied := 0
+	_ = EachPart(body, boundary, func(name string, p Part) { // of an invalid form, what was read
+		if p.unnamed > 0 && slices.Contains(names, name) {
+			out = append(append(out, body[copied:p.unnamed]...), `; filename="file"`...)
+			copied = p.unnamed
+		}
+	})
+	if copied == 0 {
+		return body
+	}
+	return append(out, body[copied:]...)
+}
+
 // hasControl reports a control character in header lines other than tabs and the line breaks between them. Some readers
 // end a line, or the header, at a bare line feed: they would find other contents in the part.
 func hasControl(head []byte) bool {
@@ -137,10 +159,12 @@ func hasControl(head []byte) bool {
 	return false
 }
 
-// fieldName finds the field name in a part's header: "" where the part has none, or more than one disposition.
-func fieldName(head []byte) (name string) {
-	seen := false
+// fieldName finds the field name in a part's header: "" where the part has none, or more than one disposition. unnamed is
+// where the header could name a file, 0 where it does.
+func fieldName(head []byte) (name string, unnamed int) {
+	seen, end := false, -len("\r\n")
 	for line := range bytes.SplitSeq(head, []byte("\r\n")) {
+		end += len("\r\n") + len(line)
 		field, value, found := bytes.Cut(line, []byte(":"))
 		if !found || !strings.EqualFold(string(bytes.TrimSpace(field)), "Content-Disposition") {
 			continue
@@ -153,11 +177,13 @@ func fieldName(head []byte) (name string) {
 			}
 		}
 		if strings.TrimSpace(kind) != "form-data" || seen {
-			return ""
+			return "", 0
 		}
-		name, seen = params["name"], true
+		if name, seen = params["name"], true; name != "" && !bytes.Contains(bytes.ToLower(value), []byte("filename")) {
+			unnamed = end
+		}
 	}
-	return name
+	return name, unnamed
 }
 
 var quotedName = regexp.MustCompile(`(?i);[ \t]*name="([^"\\]*)"`)

@@ -95,6 +95,12 @@ func (b *Body) Add(n int) error {
 	return nil
 }
 
+// Hold counts n bytes that are held besides bodies, such as those of an answer, until Release. The error is ErrBuffersFull.
+func (in *Intake) Hold(n int) error { return in.hold(int64(n)) }
+
+// Release ends the count of n bytes.
+func (in *Intake) Release(n int) { in.buffered.Add(-int64(n)) }
+
 // hold counts n bytes if the limit leaves room for them.
 func (in *Intake) hold(n int64) error {
 	if held := in.buffered.Add(n); in.cfg.MaxHeld > 0 && held > in.cfg.MaxHeld {
