@@ -15,9 +15,9 @@ type Command struct {
 }
 
 // maxOutput is how much of a program's output is read, in bytes.
-const maxOutput = 64 << 10
+const maxOutput = 1 << 20
 
-// Run returns the first 64 KiB of a program's standard output, also together with the error of a program that fails.
+// Run returns the first MiB of a program's standard output, also together with the error of a program that fails.
 // It returns within the limit and a second. If even SIGKILL does not end a program, such as nvidia-smi while its
 // driver hangs, Run leaves it behind.
 func (c Command) Run(ctx context.Context, program string, args ...string) ([]byte, error) {

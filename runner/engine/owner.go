@@ -211,11 +211,16 @@ func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Ca
 // unknownArgument matches what engines log about an argument that they do not know.
 var unknownArgument = regexp.MustCompile(`(?i)(?:invalid|unknown|unrecognized) (?:argument|option)s?:? *(--?[a-z][a-z0-9-]*)`)
 
+// UnknownArgument describes an argument that an engine does not know.
+func UnknownArgument(name string) string {
+	return "it does not know the argument " + name + "; change the model's arguments or update the engine"
+}
+
 // refusedArgument describes the argument that an engine did not know, or points to the log. It repeats no value.
 func refusedArgument(tail []string) string {
 	for _, line := range tail {
 		if m := unknownArgument.FindStringSubmatch(line); m != nil {
-			return "it does not know the argument " + m[1] + "; change the model's arguments or update the engine"
+			return UnknownArgument(m[1])
 		}
 	}
 	return "see its log"

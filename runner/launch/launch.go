@@ -47,6 +47,7 @@ type Launcher struct {
 
 	plans plan.Reader
 	files modelfile.Checker
+	help  modelfile.Memory[flags] // by program
 }
 
 var _ host.Engines = (*Launcher)(nil)
@@ -66,19 +67,6 @@ func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		return nil, err
 	}
 	return e, nil
-}
-
-// Check finds what keeps a model from ever starting on this host. Its errors are those of [Launcher.Start].
-func (l *Launcher) Check(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options) error {
-	f, err := l.hold(ctx, m)
-	if err != nil {
-		return err
-	}
-	defer f.release()
-	if _, err := l.Finder.Find(r, r.Backend(opts, m.Devices)); err != nil {
-		return err
-	}
-	return engine.CheckFiles(engine.Spec{Recipe: *r, Checkpoint: f.checkpoint, MMProj: f.mmproj}, &l.files)
 }
 
 // start is Start for a model whose files are on this host. The engine releases the files when it ends.

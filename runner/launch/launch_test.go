@@ -127,6 +127,34 @@ func TestRoom(t *testing.T) {
 	}
 }
 
+// What never starts is known before anything makes room for it.
+func TestCheck(t *testing.T) {
+	l, r, files := newLauncher(t), recipe.Shipped()[recipe.LlamaCpp], testenv.Models(t)
+	l.Finder = engine.Finder{Paths: map[string]string{recipe.LlamaCpp: testenv.Engines(t).LlamaServer}}
+	clip := filepath.Join(t.TempDir(), "clip.gguf") // without general.type
+	text, err := os.ReadFile(files.GemmaVision)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(clip, bytes.Replace(text, []byte("general.type"), []byte("general.typo"), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ checkpoint, args, want string }{
+		{files.Tiny, "", ""},
+		{files.Tiny, "--no-mmap -np 2 --ctx_size 512 --temp -1 --grammar --odd --override-kv=a=b", ""},
+		{files.Tiny, "--no-mmap --bogus-flag 3", "--bogus-flag"},
+		{files.Tiny, "-np 2 -zz", "-zz"},
+		{files.GemmaVision, "", "projector"},
+		{clip, "", "projector"},
+	} {
+		m := &catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU, Checkpoint: c.checkpoint}
+		err := l.Check(t.Context(), m, &r, recipe.Options{"llamacpp_args": c.args})
+		if (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, engine.ErrRefused) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
 func TestFailedStarts(t *testing.T) {
 	l := newLauncher(t)
 	bare := recipe.Shipped()["llamacpp"]
