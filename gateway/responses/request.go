@@ -2,6 +2,7 @@ package responses
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -135,6 +136,7 @@ func toolsOf(raw json.RawMessage) (tools []chatTool, err error) {
 		return nil, invalid("'tools' must be a list of objects with a 'type' and a 'name'.")
 	}
 	for _, t := range list {
+		t.Type = cmp.Or(t.Type, "function")
 		switch {
 		case t.Type == "function" && t.Name != "":
 			tools = append(tools, chatTool{"function", t.function})

@@ -103,7 +103,7 @@ func TestMembers(t *testing.T) {
 		`"tools":[{"type":"function","name":"f","description":"d","parameters":` + schema + `,"strict":false,"zz":1},{"type":"custom","name":"c"},{"type":"function","name":"g","parameters":null}],"tool_choice":{"type":"function","name":"f"}`: `"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":` + schema + `,"strict":false}},{"type":"function","function":{"name":"g"}}],
 			"tool_choice":{"type":"function","function":{"name":"f"}}`,
 		`"tools":[{"type":"web_search_preview"},{"type":"local_shell"}],"tool_choice":"auto"`: ``,
-		`"tools":[{"type":"function","name":"f"}],"tool_choice":"required"`:                   `"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"`,
+		`"tools":[{"name":"f"}],"tool_choice":"required"`:                                     `"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"`,
 		`"background":false,"previous_response_id":null,"conversation":null,"prompt":null`:    ``,
 	} {
 		chat, _, err := translate(`{"input":"a","stream":true,`+body+`}`, true)
