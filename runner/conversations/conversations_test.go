@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -58,9 +59,10 @@ type llama struct {
 	mute  bool // restores, and does not respond
 	dies  bool // ends in the middle of saving
 
-	saving func()      // called before each save; may be nil
-	done   map[int]int // tokens that a slot's last request computed
-	speed  float64
+	saving  func()      // called before each save; may be nil
+	done    map[int]int // tokens that a slot's last request computed
+	decoded map[int]int // tokens that it generated
+	speed   float64
 }
 
 func newLlama(t *testing.T, slots int) *llama {
@@ -72,6 +74,9 @@ func newLlama(t *testing.T, slots int) *llama {
 		var out []map[string]any
 		for i, tokens := range l.slots {
 			s := map[string]any{"id": i, "is_processing": false}
+			if n := l.decoded[i]; n > 0 {
+				s["next_token"] = []map[string]int{{"n_decoded": n}}
+			}
 			if l.task[i] > 0 {
 				s["id_task"], s["n_prompt_tokens"], s["n_prompt_tokens_processed"] = l.task[i], len(tokens), l.done[i]
 			}
@@ -238,6 +243,42 @@ func TestRestoredConversationsKeepTheirWorth(t *testing.T) {
 	list := slices.Collect(maps.Values(s.entries))
 	if len(list) != 1 || list[0].worth() != time.Duration(101*l.speed*float64(time.Second)) {
 		t.Errorf("worth %v", list)
+	}
+}
+
+// A later state replaces an earlier one whose prompt it starts with: what the model said may be other tokens once a client
+// sends it back.
+func TestStateOfTheNextTurnReplacesTheEarlierOne(t *testing.T) {
+	s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 1)
+	l.decoded = map[int]int{0: 21}
+	run(t, s, p, l, nil, l.holding(0, count(1, 120), 1))
+	for i, c := range []struct{ same, want int }{{99, 2}, {100, 2}} { // the second replaces the first state, not that of the other branch
+		next := append(count(1, c.same), count(2, 60)...)
+		again := newLlama(t, 1)
+		run(t, s, p, again, nil, again.holding(0, next, 1))
+		if got := len(s.entries); got != c.want {
+			t.Errorf("step %d: %d states are kept, want %d", i, got, c.want)
+		}
+	}
+}
+
+func TestTokensOfStates(t *testing.T) {
+	tokens := count(5, 20)
+	packed := slices.Concat([]uint32{1<<32 - 1, 1, 20}, tokens, []uint32{0})
+	media, version := slices.Clone(packed), slices.Clone(packed)
+	media[len(media)-1], version[1] = 1, 2
+	for name, c := range map[string]struct {
+		state []uint32
+		want  error
+	}{
+		"plain": {state: tokens}, "packed": {state: packed}, "packed with media": {media, errForeign},
+		"packed in another version": {version, errForeign}, "too few": {tokens[1:], errForeign},
+	} {
+		text := stateOf(c.state...)
+		got, err := readTokens(io.NewSectionReader(bytes.NewReader(text), 0, int64(len(text))), 20)
+		if !errors.Is(err, c.want) || err == nil && !bytes.Equal(got, stateOf(tokens...)[12:92]) {
+			t.Errorf("%s: %d bytes, %v", name, len(got), err)
+		}
 	}
 }
 

@@ -410,7 +410,10 @@ func (e *Engine) saveSlot(ctx context.Context, root *os.Root, s slotState, limit
 		return savedFile{}, errors.Join(err, file.Close())
 	}
 	f = savedFile{file: file}
-	f.Bytes, f.Tokens = uint64(got.Written), uint32(got.Saved)
+	f.Bytes, f.Tokens, f.Prompted = uint64(got.Written), uint32(got.Saved), uint32(got.Saved)
+	if n := s.prompted(); n >= minTokens && n < got.Saved {
+		f.Prompted = uint32(n)
+	}
 	return f, nil
 }
 

@@ -87,10 +87,13 @@ func (e *Engine) Reused(ctx context.Context) int {
 	return max(min(last.cached(), int(c.Tokens)), 0)
 }
 
-// cached returns how many tokens of its last request's prompt a slot did not compute. llama-server includes the
-// generated tokens, except for the last one.
-func (s *slotState) cached() int {
-	n := s.Tokens - s.Computed
+// cached returns how many tokens of its last request's prompt a slot did not compute.
+func (s *slotState) cached() int { return s.prompted() - s.Computed }
+
+// prompted returns how many tokens the prompt of its last request had. llama-server counts what it generated among the
+// tokens, but for the last one.
+func (s *slotState) prompted() int {
+	n := s.Tokens
 	for _, g := range s.Generated {
 		n -= max(g.Decoded-1, 0)
 	}

@@ -95,6 +95,7 @@ type header struct {
 	Identity  Identity
 	Bytes     uint64 // of the engine's data
 	Tokens    uint32 // whose state it is
+	Prompted  uint32 // the first of them, which were the prompt of its last request
 	CRC       uint32 // CRC-32C of the engine's data
 	SavedMS   int64  // since the epoch
 	Model     modelName
@@ -102,11 +103,11 @@ type header struct {
 	Forgotten uint64             // the last Forget before its engine was prepared, in µs since the epoch
 	Tenant    engineslots.Tenant // zero: shared by all
 	Prompt    engineslots.Prompt
-	Sum       [sha256.Size]byte // SHA-256 of the tokens
+	Sum       [sha256.Size]byte // SHA-256 of the tokens that were the prompt
 }
 
 var (
-	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '7'}
+	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '8'}
 	headerSize = int64(binary.Size(header{}))
 )
 
@@ -411,7 +412,7 @@ func (s *Store) storeOne(f savedFile) (err error) {
 	earlier := s.newestLocked(f.Identity)
 	s.mu.Unlock()
 	earlier = slices.DeleteFunc(earlier, func(old *entry) bool {
-		n := int(old.Tokens) * 4
+		n := int(old.Prompted) * 4
 		return old.Tenant != f.Tenant || n > len(tokens) || sha256.Sum256(tokens[:n]) != old.Sum
 	})
 	s.mu.Lock()
@@ -452,7 +453,7 @@ func (s *Store) writeEntry(name string, e *entry, from io.ReaderAt) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
-	e.CRC, e.Sum = sum.Sum32(), sha256.Sum256(tokens)
+	e.CRC, e.Sum = sum.Sum32(), sha256.Sum256(tokens[:e.Prompted*4])
 	if err := binary.Write(io.NewOffsetWriter(f, 0), binary.LittleEndian, e.header); err != nil {
 		return nil, err
 	}
@@ -475,16 +476,37 @@ func (s *Store) copyTo(w io.Writer, e *entry) error {
 }
 
 // readTokens returns the tokens, of 4 bytes each, that a state of llama.cpp starts with (llama_state_seq_save_file in
-// src/llama-context.cpp: magic "ggsq", version, number of tokens, tokens).
+// src/llama-context.cpp: magic "ggsq", version, number of tokens, tokens). Newer servers pack them as if they were tokens
+// themselves (server_tokens::serialize in tools/server/server-common.cpp): -1, version 1, number of tokens, tokens, number of
+// media, media. States with media are refused, because their tokens do not identify them.
 func readTokens(r *io.SectionReader, want int) ([]byte, error) {
 	var head struct{ Magic, Version, Tokens uint32 }
 	if err := binary.Read(r, binary.LittleEndian, &head); err != nil {
 		return nil, err
 	}
-	if head.Magic != 0x67677371 || want < 0 || int64(head.Tokens) != int64(want) || int64(want)*4 > r.Size()-12 {
+	if head.Magic != 0x67677371 || want < 0 || int64(want)*4 > r.Size()-12 {
 		return nil, errForeign
+	}
+	isPacked := int64(head.Tokens) != int64(want)
+	if isPacked {
+		var pack struct {
+			Marker          int32
+			Version, Tokens uint32
+		}
+		if err := binary.Read(r, binary.LittleEndian, &pack); err != nil {
+			return nil, err
+		}
+		if pack.Marker != -1 || pack.Version != 1 || int64(pack.Tokens) != int64(want) {
+			return nil, errForeign
+		}
 	}
 	out := make([]byte, want*4)
 	_, err := io.ReadFull(r, out)
+	if isPacked && err == nil {
+		var media uint32
+		if err = binary.Read(r, binary.LittleEndian, &media); err == nil && media != 0 {
+			err = errForeign
+		}
+	}
 	return out, err
 }
