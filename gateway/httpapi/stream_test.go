@@ -227,6 +227,10 @@ func TestErrorEvents(t *testing.T) {
 			}
 		}
 	}
+	quoted := newStage(t).warm("chat").serve(sse(one, `data: {"choices":[{"delta":{"content":"[DONE]`, "break")).ask("POST", chatPath, chatLive)
+	if !strings.HasSuffix(quoted.text, "}}\n\n") || !strings.Contains(quoted.text, `"error":{`) {
+		t.Errorf("a text that quotes the end: %q", quoted.text)
+	}
 	text := `data: {"choices":[{"delta":{"content":"data: {\"error\":"}}]}` + "\n\n" + end // only text that the model quotes
 	if r := newStage(t).warm("chat").serve(sse(text)).ask("POST", chatPath, chatLive); r.text != text {
 		t.Errorf("%q", r.text)

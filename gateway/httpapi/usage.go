@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"iter"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -72,9 +73,10 @@ func (r *recorder) ended() bool {
 	if r.kept == nil {
 		return false
 	}
-	last := bytes.TrimRight(r.kept.tail, "\r\n")
-	return bytes.HasSuffix(last, []byte("[DONE]")) || bytes.HasSuffix(last, []byte(`"message_stop"}`))
+	return lastEvent.Match(r.kept.tail)
 }
+
+var lastEvent = regexp.MustCompile(`(?:^|\n)data: ?(?:\[DONE\]|\{"type": ?"message_stop"\})\r?\n\s*$`)
 
 // release frees the memory.
 func (r *recorder) release() {

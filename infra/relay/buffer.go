@@ -3,8 +3,8 @@ package relay
 import "sync"
 
 const (
-	smallBuffer = 16 << 10 // fits most heads, and the body of most answers
-	bigBuffer   = 64 << 10 // the longest head, and for bodies that fill a small one
+	smallBuffer = 16 << 10  // fits most heads, and the body of most answers
+	bigBuffer   = 128 << 10 // the longest head, and for bodies that fill a small one
 )
 
 // All clients of the process share these buffers. A connection has one only while it holds unread bytes, so idle

@@ -14,7 +14,7 @@ const lastBytes = 4 << 10
 // What events of chats have, and what the last ones have.
 var (
 	chatEvent = regexp.MustCompile(`"choices":|"type": ?"(message|content_block)_`)
-	chatEnd   = regexp.MustCompile(`\[DONE\]|"finish_reason": ?"|"type": ?"message_stop"`)
+	chatEnd   = regexp.MustCompile(`(?m)^data: ?\[DONE\]|"finish_reason": ?"|"type": ?"message_stop"`)
 )
 
 // isCut reports whether a stream that ends with these bytes is one of a chat that has not come to its end.

@@ -38,7 +38,7 @@ func parseHead(b []byte) (h head, err error) {
 			break
 		}
 		name, value, ok := bytes.Cut(line, []byte(":"))
-		if !ok || !isToken(name) || !isValue(value) { // a folded line, or a blank before the colon, too
+		if name = bytes.TrimRight(name, " \t"); !ok || !isToken(name) || !isValue(value) {
 			return h, errHead
 		}
 		switch value = bytes.TrimSpace(value); {
@@ -65,6 +65,17 @@ func parseHead(b []byte) (h head, err error) {
 		return h, errHead // a reader that uses the other framing sees another body
 	}
 	return h, nil
+}
+
+// unfold joins the lines of folded fields with blanks, as RFC 9112 5.2 wants it. What follows the status line is no field's.
+func unfold(head []byte) {
+	for i := bytes.IndexByte(head, '\n') + 1; i < len(head)-1; i++ {
+		if head[i] == '\n' && (head[i+1] == ' ' || head[i+1] == '\t') {
+			if head[i] = ' '; head[i-1] == '\r' {
+				head[i-1] = ' '
+			}
+		}
+	}
 }
 
 // cutLine returns the first line of b without its end, and what follows it.

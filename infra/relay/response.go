@@ -165,6 +165,7 @@ func (r *Response) takeHead() error {
 			r.scanned = len(b)
 			return nil
 		}
+		unfold(b[:n])
 		h, err := parseHead(b[:n])
 		if err != nil {
 			return err
@@ -244,8 +245,10 @@ func (r *Response) Header(name string) []byte {
 	}
 	for rest := r.head.fields; len(rest) > 0; {
 		var line []byte
-		if line, rest = cutLine(rest); len(line) > len(name) && line[len(name)] == ':' && equalFold(line[:len(name)], name) {
-			return bytes.TrimSpace(line[len(name)+1:])
+		if line, rest = cutLine(rest); len(line) > len(name) && equalFold(line[:len(name)], name) {
+			if value, is := bytes.CutPrefix(bytes.TrimLeft(line[len(name):], " \t"), []byte(":")); is {
+				return bytes.TrimSpace(value)
+			}
 		}
 	}
 	return nil
