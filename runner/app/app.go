@@ -1,5 +1,5 @@
-// Package app wires a runner: settings in, a running daemon out. The runner's main and the local host of `gateway run`
-// both start it.
+// Package app builds a runner from its settings and runs it. The runner's main and the local host of `gateway run` both
+// use it.
 package app
 
 import (
@@ -37,12 +37,13 @@ import (
 )
 
 // ErrRunning: a runner of this host name already uses the state folder.
-var ErrRunning = errors.New("another runner of this host is running; stop it first, or give this one another --host or --state-dir")
+var ErrRunning = errors.New("another runner of this host is running; stop it, or use another --host or --state-dir")
 
-// Run runs a runner until ctx ends, then drains it. ready, if not nil, is called with the address and the server once requests are accepted.
-// A second runner of the same host is refused with ErrRunning before it touches anything. Redis may be away: Run keeps
-// trying to register. On a machine that is taken away the host drains before ctx ends. Order of the end: no new requests,
-// open ones end or are cut, engines are stopped, the host is written asleep, the listener closes.
+// Run runs a runner until ctx ends, then drains it. ready, if not nil, is called with the address and the server once
+// requests are accepted. A second runner of the same host fails with ErrRunning before it changes anything. If Redis is
+// unavailable, Run keeps trying to register. On a machine that is taken away the host drains before ctx ends. The order
+// of the shutdown: no new requests, open ones finish or are cut, engines are stopped, the host is recorded as asleep,
+// the listener closes.
 func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr string, srv *httpapi.Server)) error {
 	ring := logring.New(0)
 	log = logring.Tee(log, ring, s.RunnerSecret, redact.Password(s.RedisURL), s.HFToken)
@@ -62,13 +63,13 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 	}
 	defer unlock()
 
-	// 1. What an earlier runner of this host left behind.
-	marker, err := endLeftovers(ctx, filepath.Join(s.StateDir, "engines-"+p.name), log)
+	// 1. Processes that an earlier runner of this host left behind.
+	marker, err := killLeftovers(ctx, filepath.Join(s.StateDir, "engines-"+p.name), log)
 	if err != nil {
 		return err
 	}
 
-	// 2. The listener, so that the address that is registered answers.
+	// 2. The listener, so that the registered address accepts connections.
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.RunnerAddr)
 	if err != nil {
 		return fmt.Errorf("--runner-addr: %w", err)
@@ -84,22 +85,23 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		return err
 	}
 
-	// 3. The host and its server. Redis need not be there yet: the host registers when it is.
+	// 3. The host and its server. If Redis is unavailable, the host registers later.
 	return runHost(ctx, s, p, marker, ln, store, credentials, log, ready)
 }
 
-// parse checks the settings; all mistakes are reported in one go.
+// parse checks the settings and reports all mistakes together.
 func (s Settings) parse(log *slog.Logger) (p parsed, err error) {
 	p, err = s.HostSettings.parse()
-	var err2, err3, err4, err5 error
-	p.secret, err2 = config.Secret(s.RunnerSecret)
-	p.sleep, err3 = sleepCommand(s.SleepCommand)
-	p.intake, err4 = s.Intake.Parse()
-	p.tracer, err5 = trace.New(s.Traces, "reveille-runner", config.Version(), p.name, log)
-	return p, errors.Join(err, err2, err3, err4, err5, s.InstanceSettings.parse())
+	var secretErr, sleepErr, intakeErr, traceErr error
+	p.secret, secretErr = config.Secret(s.RunnerSecret)
+	p.sleep, sleepErr = sleepCommand(s.SleepCommand)
+	p.intake, intakeErr = s.Intake.Parse()
+	p.tracer, traceErr = trace.New(s.Traces, "reveille-runner", config.Version(), p.name, log)
+	return p, errors.Join(err, secretErr, sleepErr, intakeErr, traceErr, s.InstanceSettings.parse())
 }
 
-// runHost makes a host with all that its engines need, and its server on a listener, and runs them until ctx ends.
+// runHost creates a host with everything that its engines need, and its server on a listener, and runs them until ctx
+// ends.
 func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, ln net.Listener, store *state.Store, credentials *state.Credentials, log *slog.Logger, ready func(addr string, srv *httpapi.Server)) error {
 	box, err := newSandbox(s.HostSettings, p, log)
 	if err != nil {
@@ -123,12 +125,12 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 		return err
 	}
 	defer endWeights()
-	talks, endTalks := savedConversations(s, p, store, set, log)
-	defer endTalks()
+	saved, endSaved := savedConversations(s, p, store, set, log)
+	defer endSaved()
 	launcher := &launch.Launcher{
 		Spawner: spawner, Marker: marker, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
 		Meters: batch.NewMeters(set), Weights: cache, CallTimeout: httpapi.LongAnswer * s.FirstByte,
-		Conversations: talks,
+		Conversations: saved,
 	}
 	m := newCloudMachine(s.InstanceSettings, log)
 	defer m.close()
@@ -147,13 +149,13 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 		Hardware: hardware, Detect: func(ctx context.Context) host.Hardware { return detect(ctx, s.HostSettings, p, log) },
 		Free: free, Margin: p.margin, NPUSeats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },
-		Store: store, Log: log, Forget: func(model string, at uint64) { talks.Forget(model, at) },
+		Store: store, Log: log, Forget: func(model string, at uint64) { saved.Forget(model, at) },
 		Engines: launcher, Weights: launcher, Recipes: s.recipes,
 	})
 	srv := httpapi.New(httpapi.Config{
 		Name: p.name, Host: h, Secret: p.secret, Log: log, Ring: p.ring, FirstByte: s.FirstByte, Metrics: set,
 		Intake:   relay.IntakeConfig{MaxHeld: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate},
-		Listener: relay.ListenerConfig{MaxConnsPerIP: p.intake.PerAddress, Proxies: p.intake.Proxies}, Conversations: talks, Tracer: p.tracer,
+		Listener: relay.ListenerConfig{MaxConnsPerIP: p.intake.PerAddress, Proxies: p.intake.Proxies}, Conversations: saved, Tracer: p.tracer,
 	})
 	traced, endTraces := context.WithCancel(context.WithoutCancel(ctx)) // until after the last request
 	var work sync.WaitGroup
@@ -169,8 +171,8 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 	})
 }
 
-// savedConversations opens the folder of saved conversations. Without it the runner works as well, so that an error is only
-// logged and the store nil, as it is where none are kept.
+// savedConversations opens the folder of saved conversations. The runner also works without it, so an error is only
+// logged. The store is nil after an error, or if conversations are not saved.
 func savedConversations(s Settings, p parsed, pool *state.Store, set *metrics.Set, log *slog.Logger) (store *conversations.Store, end func()) {
 	if p.conversations < 0 {
 		return nil, func() {}
@@ -178,18 +180,18 @@ func savedConversations(s Settings, p parsed, pool *state.Store, set *metrics.Se
 	cfg := conversations.Config{
 		Dir: filepath.Join(s.StateDir, "conversations-"+p.name), Bytes: p.conversations, Log: log, Metrics: set,
 		Announce: func(model string, c state.Conversations) error {
-			return pool.PutConversations(context.Background(), model, p.name, c) // the pool's store bounds it
+			return pool.PutConversations(context.Background(), model, p.name, c) // the pool's store has a timeout
 		},
 	}
 	store, err := conversations.Open(cfg)
 	if err != nil {
-		log.Warn("saved conversations are off", "error", err)
+		log.Warn("conversations will not be saved", "error", err)
 		return nil, func() {}
 	}
 	return store, store.Close
 }
 
-// serve runs a host and its server until ctx ends, then ends them. listening is called once requests are accepted.
+// serve runs a host and its server until ctx ends, then stops them. listening is called once requests are accepted.
 func serve(ctx context.Context, srv *httpapi.Server, ln net.Listener, power *sleeper, m *cloudMachine, h *host.Host, log *slog.Logger, listening func()) error {
 	served := make(chan error, 1)
 	run, stop := context.WithCancelCause(ctx)
@@ -210,12 +212,12 @@ func serve(ctx context.Context, srv *httpapi.Server, ln net.Listener, power *sle
 	if err := srv.Shutdown(end); err != nil {
 		log.Warn("open connections were closed", "error", err)
 	}
-	_ = ln.Close() // Shutdown does not know of it if Serve has only just been called
+	_ = ln.Close() // Shutdown misses it if Serve has only just been called
 	return errors.Join(hostErr, <-served)
 }
 
-// endLeftovers ends the engines that an earlier runner with the same file left behind.
-func endLeftovers(ctx context.Context, path string, log *slog.Logger) (marker *engine.Marker, err error) {
+// killLeftovers kills the engine processes that an earlier runner with the same file left behind.
+func killLeftovers(ctx context.Context, path string, log *slog.Logger) (marker *engine.Marker, err error) {
 	if marker, err = engine.OpenMarker(path); err != nil {
 		return nil, err
 	}
@@ -226,7 +228,7 @@ func endLeftovers(ctx context.Context, path string, log *slog.Logger) (marker *e
 		return nil, fmt.Errorf("engines of an earlier runner: %w", err)
 	}
 	if len(killed) > 0 {
-		log.Warn("engines of an earlier runner were ended", "pids", killed)
+		log.Warn("killed engines of an earlier runner", "pids", killed)
 	}
 	return marker, nil
 }
@@ -242,6 +244,6 @@ func (f fenceFile) read() uint64 {
 
 func (f fenceFile) write(n uint64, log *slog.Logger) {
 	if err := renameio.WriteFile(string(f), strconv.AppendUint(nil, n, 10), 0o600); err != nil {
-		log.Warn("fencing token could not be kept on disk", "error", err)
+		log.Warn("fencing token could not be written to disk", "error", err)
 	}
 }

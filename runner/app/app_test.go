@@ -56,7 +56,7 @@ func running(t *testing.T, s Settings) (addr string, end func() error) {
 }
 
 // A whole life: listening, registered with that address, a model loaded and served; at the end all is gone.
-func TestRun(t *testing.T) {
+func TestRunnerServesAndDrains(t *testing.T) {
 	addr := testenv.Redis(t)
 	s := settings(t, addr)
 	store, err := state.Open(state.Options{URL: s.RedisURL, Secret: []byte(s.RunnerSecret), Timeout: 2 * time.Second})
@@ -161,7 +161,7 @@ func TestSecondRunnerIsRefused(t *testing.T) {
 }
 
 // Redis need not be there at the start.
-func TestRedisComesLater(t *testing.T) {
+func TestRunnerRegistersWhenRedisIsAvailable(t *testing.T) {
 	redis := testenv.StartRedis(t)
 	redis.Kill()
 	s := settings(t, redis.Addr)
@@ -190,7 +190,7 @@ func flags(t *testing.T, args ...string) (s Settings, err error) {
 	return s, err
 }
 
-func TestParse(t *testing.T) {
+func TestInvalidSettingsAreRefused(t *testing.T) {
 	good := HostSettings{
 		Host: "gpu-1", RunnerAddr: "10.0.0.1:8090", Devices: "cpu,npu", Labels: "fast, big", MaxLoadedModels: "2 1", MemoryBudget: "cpu=1GiB gpu=20GB",
 		NPUSeats: "llm=1 audio=2", CtxSize: 4096, NParallel: 8, BatchDelay: 5 * time.Millisecond, LlamacppBackend: "cpu", FairAfter: time.Second, DrainTimeout: time.Second, RetireTimeout: time.Second,
@@ -218,7 +218,7 @@ func TestParse(t *testing.T) {
 		"--fair-after":                 func(h *HostSettings) { h.FairAfter = 0 },
 		"--drain-timeout":              func(h *HostSettings) { h.DrainTimeout = -time.Second },
 		"--retire-timeout":             func(h *HostSettings) { h.RetireTimeout = 0 },
-		"name one of this host":        func(h *HostSettings) { h.RunnerAddr = ":8090" },
+		"one of this host's addresses": func(h *HostSettings) { h.RunnerAddr = ":8090" },
 		"\"0.0.0.0:8090\": gateways":   func(h *HostSettings) { h.RunnerAddr = "0.0.0.0:8090" },
 		"--runner-addr \"8090\": want": func(h *HostSettings) { h.RunnerAddr = "8090" },
 	} {

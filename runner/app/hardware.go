@@ -17,22 +17,22 @@ import (
 	"reveille/runner/host"
 )
 
-// Detect finds this machine's devices and their default budgets, as a runner without flags does.
+// Detect detects this machine's devices and their default budgets, as a runner without flags does.
 func Detect(ctx context.Context, enginesDir []string) host.Hardware {
 	return detect(ctx, HostSettings{EnginesDir: enginesDir}, parsed{}, slog.New(slog.DiscardHandler))
 }
 
-// detect finds and logs this machine's devices. Flags take precedence: it does not look for kinds of device that --devices leaves
-// out.
+// detect detects and logs this machine's devices. Flags take precedence: kinds of device that --devices leaves out are
+// not detected.
 func detect(ctx context.Context, s HostSettings, p parsed, log *slog.Logger) host.Hardware {
 	found := devices.Detect(ctx, sources(s, p))
-	has := p.devices
-	if has == 0 {
-		has = found.Kinds()
+	kinds := p.devices
+	if kinds == 0 {
+		kinds = found.Kinds()
 	}
-	budget := found.Budget(has)
+	budget := found.Budget(kinds)
 	maps.Copy(budget, p.budget)
-	cards := found.GPUMemory(has)
+	cards := found.GPUMemory(kinds)
 	if p.budget[policy.GPU] > 0 {
 		cards = nil
 	}
@@ -45,10 +45,10 @@ func detect(ctx context.Context, s HostSettings, p parsed, log *slog.Logger) hos
 		cards[card] = n
 	}
 	log.Info("devices of this machine", "found", found.String(), "missing", found.Missing, "budget", placement.FormatMemory(budget, cards))
-	return host.Hardware{Devices: has, Budget: budget, Totals: found.Totals(), Cards: cards, Found: found}
+	return host.Hardware{Devices: kinds, Budget: budget, Totals: found.Totals(), Cards: cards, Found: found}
 }
 
-// freeMemory looks at the free memory of the processor, and of the GPUs if they are among the kinds of device.
+// freeMemory reads the free main memory, and the free memory of the GPUs if kinds includes them.
 func freeMemory(ctx context.Context, kinds policy.Devices, s HostSettings, p parsed) devices.Found {
 	cfg := devices.Config{}
 	if kinds.Has(policy.GPU) {
@@ -59,7 +59,7 @@ func freeMemory(ctx context.Context, kinds policy.Devices, s HostSettings, p par
 	return devices.Detect(ctx, cfg)
 }
 
-// sources returns where devices are looked for.
+// sources returns how devices are detected.
 func sources(s HostSettings, p parsed) devices.Config {
 	cfg := devices.Config{
 		Kinds: p.devices, Apple: runtime.GOOS == "darwin" && runtime.GOARCH == "arm64", Files: os.DirFS("/"),
@@ -81,8 +81,7 @@ func sources(s HostSettings, p parsed) devices.Config {
 	return cfg
 }
 
-// mainMemory returns the machine's memory and what programs can still have of it in bytes, 0 where the system does not
-// tell.
+// mainMemory returns the machine's total and available memory in bytes, 0 if unknown.
 func mainMemory() (total, free int64) {
 	m, err := mem.VirtualMemory()
 	if err != nil {
@@ -91,7 +90,7 @@ func mainMemory() (total, free int64) {
 	return int64(m.Total), int64(m.Available)
 }
 
-// memTotal is the machine's memory in bytes, 0 where the system does not tell.
+// memTotal returns the machine's memory in bytes, 0 if unknown.
 func memTotal() int64 {
 	total, _ := mainMemory()
 	return total

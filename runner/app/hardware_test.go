@@ -15,8 +15,9 @@ import (
 	"reveille/testenv/kit"
 )
 
-// What the engine of --engines-dir lists becomes the host's devices and budget, and --devices and --memory-budget overrule.
-func TestHardware(t *testing.T) {
+// What the engine of --engines-dir lists becomes the host's devices and budget, and --devices and --memory-budget
+// overrule.
+func TestFlagsOverrideDetectedHardware(t *testing.T) {
 	dir := t.TempDir()
 	program := "#!/bin/sh\n[ \"$1$REVEILLE_RUNNER_SECRET\" = --list-devices ] && echo 'Available devices:\n  CUDA0: Quadro P4000 (8107 MiB, 8022 MiB free)'\n"
 	if err := os.WriteFile(filepath.Join(dir, "llama-server"), []byte(program), 0o700); err != nil {

@@ -15,27 +15,27 @@ import (
 	"reveille/runner/instance"
 )
 
-// InstanceSettings are the flags of a runner on a machine of a cloud.
+// InstanceSettings are the flags of a runner on a cloud machine.
 type InstanceSettings struct {
-	Instance      string `help:"Cloud of this machine, whose metadata service says when it is taken away: the host then drains. aws, or none." enum:"none,aws" default:"none"`
-	ScalingGroup  string `help:"Auto Scaling group of this machine, for the two hooks."`
+	Instance      string `help:"Cloud of this machine: aws or none. The host drains when the cloud's metadata service announces that the machine is taken away." enum:"none,aws" default:"none"`
+	ScalingGroup  string `help:"Auto Scaling group of this machine, for the lifecycle hooks."`
 	LaunchHook    string `help:"Lifecycle hook at which the group waits until this host has registered."`
 	TerminateHook string `help:"Lifecycle hook at which the group waits until this host has drained."`
 }
 
 func (s InstanceSettings) parse() error {
 	if hooks := s.LaunchHook != "" || s.TerminateHook != ""; hooks && (s.Instance != "aws" || s.ScalingGroup == "") {
-		return errors.New("--launch-hook, --terminate-hook: name the group with --scaling-group, and --instance=aws")
+		return errors.New("--launch-hook and --terminate-hook need --scaling-group and --instance=aws")
 	}
 	return nil
 }
 
 const (
-	farewell  = 10 * time.Second // before a spot instance stops, open requests are cut
-	hookLimit = 5 * time.Minute  // of all tries to complete a lifecycle action
+	shutdownMargin = 10 * time.Second // open requests are cut this long before a spot instance stops
+	hookLimit      = 5 * time.Minute  // for all tries to complete a lifecycle action
 )
 
-// cloudMachine is the instance that the runner lives on.
+// cloudMachine is the instance that runs the runner.
 type cloudMachine struct {
 	InstanceSettings
 	meta       *instance.Metadata
@@ -45,8 +45,8 @@ type cloudMachine struct {
 	once       sync.Once
 }
 
-// newCloudMachine makes the instance of the settings, nil where there is none. The address of the metadata service is where
-// AWS's own programs look for it. Close it.
+// newCloudMachine returns the instance of the settings, nil for none. It takes the address of the metadata service from
+// the same variable as AWS's programs. The caller must close it.
 func newCloudMachine(s InstanceSettings, log *slog.Logger) *cloudMachine {
 	if s.Instance != "aws" {
 		return nil
@@ -56,7 +56,8 @@ func newCloudMachine(s InstanceSettings, log *slog.Logger) *cloudMachine {
 	return m
 }
 
-// client is the API of the machine's region. AWS's settings and credentials are those of the environment.
+// client returns a client for the API of the machine's region, with the AWS settings and credentials of the
+// environment.
 func (m *cloudMachine) client(ctx context.Context) (*awsquery.Client, error) {
 	cfg, err := awsconfig.LoadDefaultConfig(ctx)
 	if err == nil && cfg.Region == "" {
@@ -65,38 +66,38 @@ func (m *cloudMachine) client(ctx context.Context) (*awsquery.Client, error) {
 	return awsquery.AutoScaling(cfg), err
 }
 
-// onRegister is called when the host is registered. It may be called any number of times.
+// onRegister records that the host is registered. It can be called any number of times.
 func (m *cloudMachine) onRegister() {
 	if m != nil {
 		m.once.Do(func() { close(m.registered) })
 	}
 }
 
-// run runs the host until ctx ends. Where the machine is taken away before that, the host drains, run tells the machine's
-// group that it may go, and then waits until ctx ends: a runner that ended would be started again.
+// run runs the host until ctx ends. If the machine is taken away before that, the host drains, run completes the
+// group's termination hook, and then waits until ctx ends, because a runner that exits would be started again.
 func (m *cloudMachine) run(ctx context.Context, h *host.Host) error {
 	if m == nil {
 		return h.Run(ctx)
 	}
-	live, end := context.WithCancel(ctx)
+	running, stop := context.WithCancel(ctx)
 	noticed := make(chan struct{}) // closed before the host is interrupted
 	var watching sync.WaitGroup
-	watching.Go(func() { m.completeLaunch(live) })
+	watching.Go(func() { m.completeLaunch(running) })
 	watching.Go(func() {
-		n, err := instance.Watch(live, m.meta, 0, m.log)
+		n, err := instance.Watch(running, m.meta, 0, m.log)
 		if err != nil {
 			return
 		}
 		close(noticed)
-		m.log.Warn("this machine is taken away", "reason", string(n.Reason), "at", n.At)
+		m.log.Warn("this machine is being taken away", "reason", string(n.Reason), "at", n.At)
 		if n.Reason == instance.Interruption {
-			h.Interrupt(n.At.Add(-farewell))
+			h.Interrupt(n.At.Add(-shutdownMargin))
 		} else {
-			end()
+			stop()
 		}
 	})
-	err := h.Run(live)
-	end()
+	err := h.Run(running)
+	stop()
 	watching.Wait()
 	select {
 	case <-noticed:
@@ -110,7 +111,7 @@ func (m *cloudMachine) run(ctx context.Context, h *host.Host) error {
 	return err
 }
 
-// completeLaunch tells the group that the host has registered.
+// completeLaunch completes the launch hook once the host has registered.
 func (m *cloudMachine) completeLaunch(ctx context.Context) {
 	if m.LaunchHook == "" {
 		return
@@ -122,7 +123,7 @@ func (m *cloudMachine) completeLaunch(ctx context.Context) {
 	}
 }
 
-// completeTermination tells the group that the host has drained.
+// completeTermination completes the termination hook after the host has drained.
 func (m *cloudMachine) completeTermination(ctx context.Context) {
 	if m.TerminateHook != "" {
 		m.complete(ctx, m.TerminateHook)
@@ -137,7 +138,7 @@ func (m *cloudMachine) complete(ctx context.Context, hook string) {
 	}
 }
 
-// close ends what the machine keeps open.
+// close closes the connections to the metadata service.
 func (m *cloudMachine) close() {
 	if m != nil {
 		m.meta.Close()

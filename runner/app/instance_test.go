@@ -38,9 +38,9 @@ func (s *scaling) completed() string {
 	return strings.Join(s.done, ", ")
 }
 
-// A machine of an Auto Scaling group: the group hears when the host has registered; when the group ends the machine, the
-// host drains, the group hears that, and the runner stays until it is told to end.
-func TestLifecycle(t *testing.T) {
+// A machine of an Auto Scaling group: the group hears when the host has registered; when the group ends the machine,
+// the host drains, the group hears that, and the runner stays until it is told to end.
+func TestLifecycleHooksAreCompleted(t *testing.T) {
 	group := &scaling{}
 	api := httptest.NewServer(group)
 	defer api.Close()
@@ -91,7 +91,7 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-func TestInstanceFlags(t *testing.T) {
+func TestInvalidInstanceFlagsAreRefused(t *testing.T) {
 	parse := func(args ...string) error {
 		t.Helper()
 		s, err := flags(t, args...)

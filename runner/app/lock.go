@@ -7,17 +7,18 @@ import (
 	"reveille/runner/filelock"
 )
 
-// Lock takes a lock of the state folder, or returns [ErrRunning]. The lock ends with the process at the latest.
+// Lock locks the file at path in the state folder, or returns [ErrRunning]. The lock ends with the process at the
+// latest.
 func Lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("state folder: %w", err)
 	}
-	switch mine, err := filelock.Try(f); {
+	switch locked, err := filelock.Try(f); {
 	case err != nil:
 		_ = f.Close()
 		return nil, fmt.Errorf("state folder: lock %s: %w", path, err)
-	case !mine:
+	case !locked:
 		_ = f.Close()
 		return nil, ErrRunning
 	}

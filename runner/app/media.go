@@ -14,8 +14,8 @@ import (
 	"reveille/runner/mmcache"
 )
 
-// mediaCache is the host's encoder cache, nil where engines cannot be attached: they then run uncached. What it did is
-// counted in the pool's statistics. end closes it and all that belongs to it.
+// mediaCache opens the host's encoder cache. The cache is nil if engines cannot be attached; they then run uncached.
+// Its use is counted in the pool's statistics. end closes it and everything that belongs to it.
 func mediaCache(s Settings, p parsed, dir string, store *state.Store, credentials *state.Credentials, set *metrics.Set, log *slog.Logger) (cache *mmcache.Server, end func(), err error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestMediaFlags(t *testing.T) {
+func TestInvalidMediaFlagsAreRefused(t *testing.T) {
 	h := HostSettings{Host: "h", RunnerAddr: "127.0.0.1:0", Devices: "cpu", MaxLoadedModels: "1", FairAfter: time.Second, DrainTimeout: time.Second, RetireTimeout: time.Second}
 	for text, want := range map[string]int64{"": 0, "64MiB": 64 << 20, "0": -1, "0B": -1} {
 		h.MMCacheBytes = text

@@ -15,10 +15,10 @@ import (
 type ReportSettings struct {
 	config.Redis
 	Host   string `help:"Name of this host in the pool."`
-	Failed string `help:"Why its start failed; without it, it is booting."`
+	Failed string `help:"Why the start failed; without it the host is reported as booting."`
 }
 
-// Report tells the pool how the start of a host's machine goes, in a few seconds at most.
+// Report writes to the pool that a host's machine is booting or failed to start. It takes a few seconds at most.
 func Report(ctx context.Context, s ReportSettings) error {
 	if s.Host == "" {
 		return errors.New("--host (REVEILLE_HOST) is missing")

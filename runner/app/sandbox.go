@@ -8,7 +8,7 @@ import (
 	"reveille/runner/sandbox"
 )
 
-// newSandbox finds out how engines can be confined here, and says so.
+// newSandbox detects how engines can be confined on this machine, and logs it.
 func newSandbox(s HostSettings, p parsed, log *slog.Logger) (*sandbox.Sandbox, error) {
 	box, err := sandbox.New(sandbox.Config{
 		Mode: s.Sandbox, User: s.EngineUser, Memory: p.engineMemory, Private: []string{s.StateDir}, Log: log,

@@ -11,11 +11,11 @@ import (
 	"reveille/infra/state"
 )
 
-// sleeper turns its own machine off by a command, for hosts that nothing turns off from outside. The command runs once for
-// each stop that a sweep or an operator begins: by then this host's runner has confirmed that nothing is open, and nobody
-// wakes the host before the stop has ended.
+// sleeper turns its machine off with a command, for hosts that cannot be turned off from outside. The command runs once
+// for each stop that a sweep or an operator starts. By then this host's runner has confirmed that no request is open,
+// and the host is not woken until the stop has ended.
 type sleeper struct {
-	host, boot string // of this runner: another one's machine is not ours to turn off
+	host, boot string // of this runner: it must not turn off another runner's machine
 	argv       []string
 	mirror     *state.Mirror
 	log        *slog.Logger
@@ -30,8 +30,9 @@ func sleepCommand(text string) ([]string, error) {
 	return argv, nil
 }
 
-// run watches the pool until ctx ends, and with it a command in progress; without a command it does nothing. A command that fails is logged; the sweep notices
-// that the machine is still on, and its next stop runs the command again.
+// run watches the pool until ctx ends, which also ends a command in progress. Without a command it does nothing. A
+// command that fails is logged. The sweep notices that the machine is still on, and its next stop runs the command
+// again.
 func (s *sleeper) run(ctx context.Context) {
 	if len(s.argv) == 0 {
 		return
@@ -40,7 +41,7 @@ func (s *sleeper) run(ctx context.Context) {
 	self := catalog.Host{Name: s.host, Commands: &catalog.Commands{Sleep: s.argv}}
 	for done := ""; ; {
 		changed := s.mirror.Changed()
-		if stop := s.due(s.mirror.Snapshot()); stop != "" && stop != done {
+		if stop := s.pendingStop(s.mirror.Snapshot()); stop != "" && stop != done {
 			done = stop
 			s.log.Info("turning this machine off", "command", s.argv[0])
 			if err := power.Sleep(ctx, self); err != nil && ctx.Err() == nil {
@@ -55,8 +56,8 @@ func (s *sleeper) run(ctx context.Context) {
 	}
 }
 
-// due is the stop that this machine is to follow, "" for none.
-func (s *sleeper) due(pool *state.Snapshot) string {
+// pendingStop returns the stop that this machine must carry out, "" for none.
+func (s *sleeper) pendingStop(pool *state.Snapshot) string {
 	me := pool.Hosts[s.host]
 	if me == nil || me.Fields["boot"] != s.boot {
 		return ""

@@ -89,7 +89,7 @@ func (m *machine) asleep() string {
 }
 
 // The command runs once for each stop, and never before one: a confirmed sleep may still be called off.
-func TestSleepCommand(t *testing.T) {
+func TestSleepCommandRunsOncePerStop(t *testing.T) {
 	m := newMachine(t)
 	ctx := t.Context()
 	wake := func(claim func(context.Context, string, string) (string, error)) {
@@ -127,7 +127,7 @@ func TestSleepCommand(t *testing.T) {
 }
 
 // Only a stop of this very runner's host counts, while nobody wants it awake.
-func TestStopToFollow(t *testing.T) {
+func TestSleeperFollowsOnlyItsOwnStops(t *testing.T) {
 	s := &sleeper{host: "h", boot: "mine", log: slog.New(slog.DiscardHandler)}
 	for name, tc := range map[string]struct {
 		state      policy.HostState
@@ -142,17 +142,17 @@ func TestStopToFollow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			me := &state.HostRecord{State: tc.state, Fields: map[string]string{"boot": tc.boot, "stop_ms": tc.stop}}
-			if got := s.due(&state.Snapshot{Hosts: map[string]*state.HostRecord{"h": me}}); got != tc.want {
+			if got := s.pendingStop(&state.Snapshot{Hosts: map[string]*state.HostRecord{"h": me}}); got != tc.want {
 				t.Errorf("due is %q, want %q", got, tc.want)
 			}
 		})
 	}
-	if got := s.due(&state.Snapshot{}); got != "" {
+	if got := s.pendingStop(&state.Snapshot{}); got != "" {
 		t.Errorf("a pool without the host: %q", got)
 	}
 }
 
-func TestSleepCommandIsChecked(t *testing.T) {
+func TestInvalidSleepCommandIsRefused(t *testing.T) {
 	s := settings(t, "127.0.0.1:1")
 	s.SleepCommand = `sh -c "exit`
 	if err := Run(t.Context(), s, slog.New(slog.DiscardHandler), nil); err == nil || !strings.Contains(err.Error(), "--sleep-command: a quote is not closed") {

@@ -9,13 +9,13 @@ import (
 
 const socketPrefix = "reveille-" // of the folder's name
 
-// socketDir makes the folder for the sockets between this runner and its engines, with a path short enough for a socket.
-// record is a file that remembers it: what a runner left there that was killed is removed by the next one with the same
-// record. Two runners must not use one record at the same time.
+// socketDir creates the folder for the sockets between this runner and its engines, with a path short enough for a
+// socket. The file record keeps its path, so that the next runner with the same record removes the folder of a killed
+// one. Two runners must not use one record at the same time.
 func socketDir(record string) (string, error) {
 	old, err := os.ReadFile(record)
 	if err == nil && strings.HasPrefix(filepath.Base(string(old)), socketPrefix) {
-		_ = os.RemoveAll(string(old)) // what stays does no harm
+		_ = os.RemoveAll(string(old)) // remaining files do no harm
 	}
 	dir, err := os.MkdirTemp("", socketPrefix)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // What a killed runner left is gone with the next start; nothing else is.
-func TestSocketDir(t *testing.T) {
+func TestSocketDirOfAKilledRunnerIsRemoved(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	record := filepath.Join(t.TempDir(), "sockets-h")
 	first, err := socketDir(record)

@@ -12,7 +12,7 @@ import (
 	"reveille/runner/weights"
 )
 
-func TestWeightsFlags(t *testing.T) {
+func TestInvalidWeightsFlagsAreRefused(t *testing.T) {
 	parse := func(args ...string) Settings {
 		t.Helper()
 		s, err := flags(t, args...)
@@ -41,7 +41,7 @@ func TestWeightsFlags(t *testing.T) {
 }
 
 // The folder is the runner's own: in the state folder by default, and a second owner is refused.
-func TestWeightsFolder(t *testing.T) {
+func TestWeightsFolderIsReachableForEngines(t *testing.T) {
 	s := Settings{HostSettings: HostSettings{StateDir: t.TempDir()}}
 	_, end, err := weightsCache(s, "h", metrics.NewSet(), slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -2,8 +2,8 @@ package devices
 
 import "reveille/infra/policy"
 
-// minMargin is the least part of a GPU's own memory to leave free: a driver and an engine's context take up to half
-// of it.
+// minMargin is the minimum of a GPU's own memory that stays free. A driver and an engine's context take up to half of
+// it.
 const minMargin = 1 << 30
 
 // Totals returns the bytes of memory of the processor and of the GPUs that engines use, where known. For GPUs it is
@@ -17,34 +17,34 @@ func (f Found) Totals() map[policy.Devices]int64 {
 	return out
 }
 
-// Budget returns how many bytes models may take by default: 80 % of the main memory, and of each GPU's own memory all
-// but the larger of 10 % and minMargin, summed up, because llama-server splits a model over all GPUs. The rest is for
-// drivers and other programs. A GPU that uses the main memory gets up to four fifths of the processor's 80 %, and the
-// processor gets what it leaves, so that both together stay within it. Kinds of device that the host must not use
-// count as absent.
-func (f Found) Budget(has policy.Devices) map[policy.Devices]int64 {
+// Budget returns how many bytes models can take by default: 80 % of the main memory, and the sum of the GPUs' own
+// memory, each less 10 % or minMargin, whichever is larger, because llama-server splits a model over all GPUs. The rest
+// is for drivers and other programs. A GPU that uses the main memory gets up to four fifths of the processor's 80 %,
+// and the processor gets the rest, so that both together stay within the 80 %. Kinds of device that the host must not
+// use count as absent.
+func (f Found) Budget(kinds policy.Devices) map[policy.Devices]int64 {
 	out := map[policy.Devices]int64{}
 	for _, d := range f.used() { // the processor is the first
 		switch {
 		case d.Kind == cpu:
 			out[policy.CPU] = d.Total / 5 * 4
-		case has.Has(policy.GPU):
+		case kinds.Has(policy.GPU):
 			lent := min(d.Shared/10*9, out[policy.CPU]/5*4)
-			out[policy.GPU] += d.own() + lent
+			out[policy.GPU] += d.ownBudget() + lent
 			out[policy.CPU] -= lent
 		}
 	}
 	return out
 }
 
-// own returns what models may take of a GPU's own memory.
-func (d *Device) own() int64 {
+// ownBudget returns how much of a GPU's own memory models can take.
+func (d *Device) ownBudget() int64 {
 	own := d.Total - d.Shared
 	return max(own-max(own/10, minMargin), 0)
 }
 
-// used returns the processor and the GPUs whose memory is known and counts: all that have their own memory, or else
-// the one with the most. Like llama-server, it ignores a processor's GPU beside a card.
+// used returns the processor and the GPUs whose memory is known and counts: all that have their own memory, or else the
+// one with the most. Like llama-server, it ignores a processor's GPU if there is a graphics card.
 func (f Found) used() (out []Device) {
 	var largest Device
 	for _, d := range f.Devices {

@@ -27,9 +27,9 @@ func (c *Config) lookup(name string) (value string, set bool) {
 	return c.LookupEnv(name)
 }
 
-// visible turns llama-server's name of a GPU into its entry in the API's variable. llama-server numbers the GPUs that
-// the variable shows it, so the entry is the one with that number in the runner's own variable, if that is set.
-func (c *Config) visible(d *Device) {
+// setVisible turns llama-server's name of a GPU into its entry in the API's variable. llama-server numbers the GPUs
+// that the variable shows it, so the entry is the one with that number in the runner's own variable, if that is set.
+func (c *Config) setVisible(d *Device) {
 	var entries string
 	var set bool
 	switch d.API {
@@ -72,10 +72,10 @@ func (f Found) gpus() []Device {
 	return slices.DeleteFunc(f.used(), func(d Device) bool { return d.Kind != gpu })
 }
 
-// GPUMemory returns the budgets of the GPUs, which add up to that of [Found.Budget]; nil if engines cannot be told
-// which GPUs to use.
-func (f Found) GPUMemory(has policy.Devices) policy.GPUMemory {
-	if f.API() == "" || !has.Has(policy.GPU) {
+// GPUMemory returns the budgets of the GPUs, which add up to that of [Found.Budget]. It returns nil if engines cannot
+// be restricted to single GPUs.
+func (f Found) GPUMemory(kinds policy.Devices) policy.GPUMemory {
+	if f.API() == "" || !kinds.Has(policy.GPU) {
 		return nil
 	}
 	out := policy.GPUMemory{}
@@ -83,8 +83,8 @@ func (f Found) GPUMemory(has policy.Devices) policy.GPUMemory {
 		if d.Index >= policy.MaxGPUs {
 			return nil
 		}
-		if out[d.Index] = d.own(); d.Shared > 0 { // then it is the only one
-			out[d.Index] = f.Budget(has)[policy.GPU]
+		if out[d.Index] = d.ownBudget(); d.Shared > 0 { // then it is the only one
+			out[d.Index] = f.Budget(kinds)[policy.GPU]
 		}
 	}
 	return out

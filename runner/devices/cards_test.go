@@ -8,7 +8,7 @@ import (
 )
 
 // Each GPU has a budget, and engines are told which to use in terms of the runner's own environment.
-func TestCards(t *testing.T) {
+func TestGPUsAreSelectedByTheirAPI(t *testing.T) {
 	const head = "Available devices:\n"
 	row := card(24000 * mib)
 	two := head + rows(2, "  CUDA%d: NVIDIA GeForce RTX 3090 (24000 MiB, 23846 MiB free)\n")

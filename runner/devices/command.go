@@ -14,12 +14,11 @@ type Command struct {
 	Env   func(program string) []string // environment of a program; nil passes on this process's
 }
 
-// maxOutput is how much of a program's output is read, in bytes.
+// maxOutput is the maximum of a program's output that is read, in bytes.
 const maxOutput = 1 << 20
 
-// Run returns the first MiB of a program's standard output, also together with the error of a program that fails.
-// It returns within the limit and a second. If even SIGKILL does not end a program, such as nvidia-smi while its
-// driver hangs, Run leaves it behind.
+// Run returns the first MiB of a program's standard output, even if the program fails. It returns within the limit
+// and a second. A program that survives SIGKILL, such as nvidia-smi while its driver hangs, is left behind.
 func (c Command) Run(ctx context.Context, program string, args ...string) ([]byte, error) {
 	limit := c.Limit
 	if limit <= 0 {
@@ -27,9 +26,9 @@ func (c Command) Run(ctx context.Context, program string, args ...string) ([]byt
 	}
 	program, err := exec.LookPath(program)
 	if err != nil {
-		return nil, errors.New("is not installed")
+		return nil, errors.New("not installed")
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("does not end within %v", limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("does not exit within %v", limit))
 	type result struct {
 		out []byte
 		err error
@@ -41,7 +40,7 @@ func (c Command) Run(ctx context.Context, program string, args ...string) ([]byt
 		if c.Env != nil {
 			cmd.Env = c.Env(program)
 		}
-		var out head
+		var out outputHead
 		cmd.Stdout, cmd.WaitDelay = &out, time.Second/2
 		err := cmd.Run()
 		if ctx.Err() != nil {
@@ -57,10 +56,10 @@ func (c Command) Run(ctx context.Context, program string, args ...string) ([]byt
 	}
 }
 
-// head keeps the first maxOutput bytes written to it.
-type head struct{ kept []byte }
+// outputHead keeps the first maxOutput bytes written to it.
+type outputHead struct{ kept []byte }
 
-func (h *head) Write(p []byte) (int, error) {
+func (h *outputHead) Write(p []byte) (int, error) {
 	h.kept = append(h.kept, p[:min(len(p), maxOutput-len(h.kept))]...)
 	return len(p), nil
 }

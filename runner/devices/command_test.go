@@ -24,7 +24,7 @@ func script(t *testing.T, name, text string) string {
 }
 
 // A detection ends within its limits even if programs hang, also with a child that holds their output open.
-func TestHang(t *testing.T) {
+func TestHangingProgramIsLeftBehind(t *testing.T) {
 	smi := script(t, "nvidia-smi", "exec sleep 1000")
 	t.Setenv("PATH", filepath.Dir(smi)+":"+os.Getenv("PATH"))
 	cfg := Config{
@@ -35,7 +35,7 @@ func TestHang(t *testing.T) {
 	go func() { found <- Detect(t.Context(), cfg) }()
 	select {
 	case f := <-found:
-		if len(f.Missing) != 1 || !strings.Contains(f.Missing[0], "llama-server: does not end within 100ms") || !strings.Contains(f.Missing[0], "nvidia-smi: does not end within 100ms") {
+		if len(f.Missing) != 1 || !strings.Contains(f.Missing[0], "llama-server: does not exit within 100ms") || !strings.Contains(f.Missing[0], "nvidia-smi: does not exit within 100ms") {
 			t.Errorf("missing %q", f.Missing)
 		}
 	case <-time.After(kit.Patience):
@@ -43,7 +43,7 @@ func TestHang(t *testing.T) {
 	}
 }
 
-func TestCommand(t *testing.T) {
+func TestCommandLimitsTimeAndOutput(t *testing.T) {
 	patient := Command{Limit: kit.Patience}
 	out, err := patient.Run(t.Context(), script(t, "endless", "yes 0123456789abcde | head -n 100000"))
 	if err != nil || len(out) != maxOutput {
@@ -54,13 +54,13 @@ func TestCommand(t *testing.T) {
 	if out, err := patient.Run(t.Context(), script(t, "env", `echo "$A$SECRET"; exit 9`)); string(out) != "b\n" || err == nil {
 		t.Errorf("%q, %v", out, err)
 	}
-	if _, err := (Command{}).Run(t.Context(), "reveille-no-such-program"); err == nil || err.Error() != "is not installed" {
+	if _, err := (Command{}).Run(t.Context(), "reveille-no-such-program"); err == nil || err.Error() != "not installed" {
 		t.Error(err)
 	}
 }
 
 // The real engine, in a build for processors, lists no GPU.
-func TestRealEngine(t *testing.T) {
+func TestRealEngineListsDevices(t *testing.T) {
 	f := Detect(t.Context(), Config{Kinds: policy.GPU, Files: fstest.MapFS{}, LlamaServer: testenv.Engines(t).LlamaServer, Run: Command{Limit: kit.Patience}.Run})
 	if len(f.Missing) != 1 || !strings.Contains(f.Missing[0], "llama-server: lists none") {
 		t.Errorf("%+v", f)

@@ -18,7 +18,7 @@ const (
 	maxReason  = 160 // bytes of a reason
 )
 
-// The kinds of device, as package policy writes them.
+// The kinds of device, as in package policy.
 const (
 	cpu = "cpu"
 	gpu = "gpu"
@@ -36,8 +36,8 @@ type Device struct {
 	Shared int64  `json:"shared,omitempty"` // part of Total that is also the machine's main memory
 	Source string `json:"source"`           // what reported it
 
-	// API and Visible are how an engine is told to use a GPU: by its name in llama-server ("Vulkan1"), or for CUDA and
-	// ROCm by an entry of CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES. Empty if no engine can be told.
+	// API and Visible select a GPU for an engine: by its name in llama-server ("Vulkan1"), or for CUDA and ROCm by an
+	// entry of CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES. Both are empty if it cannot be selected.
 	API     string `json:"-"` // cuda, rocm, vulkan, sycl, …
 	Visible string `json:"-"`
 }
@@ -48,14 +48,14 @@ type Found struct {
 	Missing []string `json:"missing,omitempty"` // "KIND: SOURCE: reason; …", of the sources that found nothing
 }
 
-// Config says how to detect devices. The zero value finds a processor and nothing else.
+// Config configures Detect. The zero value finds a processor and nothing else.
 type Config struct {
-	Kinds  policy.Devices // kinds to look for besides the processor
+	Kinds  policy.Devices // kinds to detect in addition to the processor
 	Memory int64          // of the machine, in bytes
-	Free   int64          // of Memory what programs can still have, 0 if unknown
+	Free   int64          // the free part of Memory, 0 if unknown
 	Apple  bool           // the machine has Apple's own processor
 	Files  fs.FS          // the system's files: os.DirFS("/")
-	// LlamaServer is the program's path. If it is empty, NoServer says why.
+	// LlamaServer is the program's path. If it is empty, NoServer is the reason.
 	LlamaServer, NoServer string
 	// Run runs a program and returns its output, in bounded time and size: see [Command]. The name nvidia-smi is
 	// searched for in PATH.
@@ -76,15 +76,17 @@ func Detect(ctx context.Context, cfg Config) Found {
 	return f
 }
 
-// answer is what the sources report of one kind: devices, and why some sources found none.
-type answer struct {
+// sourceResult is what the sources report for one kind: devices, and why some sources found none.
+type sourceResult struct {
 	devices []Device
 	reasons []string
 }
 
-func (a *answer) no(source, reason string) { a.reasons = append(a.reasons, source+": "+reason) }
+func (a *sourceResult) addReason(source, reason string) {
+	a.reasons = append(a.reasons, source+": "+reason)
+}
 
-func (f *Found) add(kind string, a answer) {
+func (f *Found) add(kind string, a sourceResult) {
 	if len(a.reasons) > 0 {
 		f.Missing = append(f.Missing, term.Line(kind+": "+strings.Join(a.reasons, "; "), 4*maxReason))
 	}
@@ -95,38 +97,38 @@ func (f *Found) add(kind string, a answer) {
 	}
 }
 
-// gpus asks one source after the other until one finds a GPU. A GPU that only the system reports, and that has no
-// memory of its own, as in most desktop processors, counts if llama-server cannot be asked. Otherwise the main memory
-// stays the processor's.
-func (c *Config) gpus(ctx context.Context) (a answer) {
+// gpus queries one source after the other until one finds a GPU. A GPU that only the system reports and that has no
+// separate memory, as in most desktop processors, counts only if llama-server cannot be queried. Otherwise the main
+// memory stays the processor's.
+func (c *Config) gpus(ctx context.Context) (a sourceResult) {
 	listed, err := c.llamaServer(ctx)
 	if len(listed) > 0 {
-		return answer{devices: listed}
+		return sourceResult{devices: listed}
 	}
-	integrated := err != nil // may count
+	useIntegrated := err != nil
 	if err == nil {
-		a.no(sourceLlama, "lists none")
+		a.addReason(sourceLlama, "lists none")
 	} else {
-		a.no(sourceLlama, term.Line(err.Error(), maxReason))
+		a.addReason(sourceLlama, term.Line(err.Error(), maxReason))
 	}
 	if found, err := c.nvidiaSMI(ctx); err != nil {
-		a.no(sourceSMI, term.Line(err.Error(), maxReason))
+		a.addReason(sourceSMI, term.Line(err.Error(), maxReason))
 	} else if a.devices = found; len(found) > 0 {
 		return a
 	}
 	for _, card := range c.amdGPUs() {
-		if card.Shared == 0 || integrated {
+		if card.Shared == 0 || useIntegrated {
 			a.devices = append(a.devices, card)
 		}
 	}
-	if c.Apple && integrated {
-		a.devices = append(a.devices, Device{Name: "Apple", Total: c.Memory / 3 * 2, Shared: c.Memory / 3 * 2, Source: "system"}) // the least that macOS lends it
+	if c.Apple && useIntegrated {
+		a.devices = append(a.devices, Device{Name: "Apple", Total: c.Memory / 3 * 2, Shared: c.Memory / 3 * 2, Source: "system"}) // the minimum that macOS allows the GPU
 	}
 	if len(a.devices) == 0 {
 		a.devices = c.gpuNodes()
 	}
 	if len(a.devices) == 0 {
-		a.no("device files", "none")
+		a.addReason("device files", "none")
 	}
 	return a
 }
@@ -140,8 +142,8 @@ func (f Found) Kinds() (d policy.Devices) {
 	return d
 }
 
-// String returns one line with equal devices together: "cpu 62.7 GiB; gpu 2 × NVIDIA GeForce RTX 3090 23.6 GiB
-// (llama-server)".
+// String describes the devices in one line, equal ones together: "cpu 62.7 GiB; gpu 2 × NVIDIA GeForce RTX 3090 23.6
+// GiB (llama-server)".
 func (f Found) String() string {
 	var out []string
 	for left := f.Devices; len(left) > 0; {

@@ -18,7 +18,7 @@ const (
 	gib = 1 << 30
 )
 
-// machine is the answers of a test's machine.
+// machine is the responses of a test's machine.
 type machine struct {
 	memory int64
 	apple  bool
@@ -50,9 +50,9 @@ func (m machine) detect(t *testing.T) Found {
 	return Detect(t.Context(), cfg)
 }
 
-// TestDetect checks how recorded outputs of real machines, each with its published source, are read, and the budgets
-// that follow.
-func TestDetect(t *testing.T) {
+// TestDevicesOfManyMachines checks how recorded outputs of real machines, each with its published source, are read, and
+// the budgets that follow.
+func TestDevicesOfManyMachines(t *testing.T) {
 	const empty = "Available devices:\n" // a build for processors
 	for _, test := range []struct {
 		name    string
@@ -74,7 +74,8 @@ func TestDetect(t *testing.T) {
 			"cpu 100 GiB; gpu NVIDIA GeForce RTX 3080 Ti 11.6 GiB (llama-server); gpu NVIDIA RTX PRO 4000 Blackwell SFF Edition 23.5 GiB (llama-server)",
 			card(11909*mib) + card(24026*mib), 80 * gib,
 		}, {
-			// Eight: the cards of ggml-org/llama.cpp#6017 with the size of modal-labs/modal-client#2797, in nvidia-smi's form.
+			// Eight: the cards of ggml-org/llama.cpp#6017 with the size of modal-labs/modal-client#2797, in
+			// nvidia-smi's form.
 			"nvidia, eight", machine{memory: 1000 * gib, server: empty, smi: rows(8, "%d, NVIDIA A100 80GB PCIe, 81920, 81037\n")},
 			"cpu 1000 GiB; gpu 8 × NVIDIA A100 80GB PCIe 80 GiB (nvidia-smi)", 8 * card(81920*mib), 800 * gib,
 		}, {
@@ -100,7 +101,8 @@ func TestDetect(t *testing.T) {
 			"amd cards by files", machine{memory: 100 * gib, server: empty, files: amdgpu("25753026560", "33285996544", "67108864", "33285996544", "4294967296", "4294967296")},
 			"cpu 100 GiB; gpu AMD 0x744c 24 GiB (amdgpu); gpu AMD 0x744c 4 GiB (amdgpu)", card(25753026560) + card(4294967296), 80 * gib,
 		}, {
-			// Ryzen AI Max+ 395: ggml-org/llama.cpp#20142, with the size of the files, SikamikanikoBG/homelab-monitor#237.
+			// Ryzen AI Max+ 395: ggml-org/llama.cpp#20142, with the size of the files,
+			// SikamikanikoBG/homelab-monitor#237.
 			"amd apu", machine{memory: 128 * gib, server: "load_backend: loaded RPC backend from /home/corford/src/llama-vulkan/llama-b8204/libggml-rpc.so\n" +
 				"ggml_vulkan: Found 1 Vulkan devices:\nggml_vulkan: 0 = AMD Radeon Graphics (RADV GFX1151) (radv) | uma: 1 | fp16: 1 | bf16: 0 | warp size: 64\n" +
 				"Available devices:\n  Vulkan0: AMD Radeon Graphics (RADV GFX1151) (127488 MiB, 127340 MiB free)\n", files: amdgpu("536870912", "133143986176")},
@@ -203,7 +205,7 @@ func amdgpu(sizes ...string) map[string]string {
 
 // NPUs are found by their device files and named by their drivers: Umio-Yasuno/amdgpu_top#120 (amdxdna),
 // intel/linux-npu-driver#15 (intel_vpu).
-func TestNPUs(t *testing.T) {
+func TestNPUsAreDetectedByTheirFiles(t *testing.T) {
 	f := machine{server: "none", files: map[string]string{
 		"dev/accel/accel0": "", "sys/class/accel/accel0/device/uevent": "DRIVER=amdxdna\nPCI_CLASS=118000\nPCI_ID=1022:1502\n",
 		"dev/accel/accel1": "", "sys/class/accel/accel1/device/uevent": "DRIVER=intel_vpu\n", "dev/accel/accel2": "", "dev/neuron0": "", "dev/neuron_core": "",
@@ -220,7 +222,7 @@ func TestNPUs(t *testing.T) {
 }
 
 // Output of programs reaches logs and terminals: it is bounded, on one line, and without control characters.
-func TestHostileOutput(t *testing.T) {
+func TestInvalidOutputIsIgnored(t *testing.T) {
 	long := strings.Repeat("é\x1b[2J\u202e", 5000)
 	for name, m := range map[string]machine{
 		"names":   {server: "Available devices:\n" + rows(1000, "  CUDA%d: "+long[:4000]+" (8107 MiB, 8022 MiB free)\n")},

@@ -14,7 +14,7 @@ const sourceLlama = "llama-server"
 // free)". It does not match processors, BLAS libraries and other machines (RPC).
 var deviceLine = regexp.MustCompile(`^\s+((CUDA|ROCm|MUSA|SYCL|Vulkan|GPUOpenCL|MTL|Metal)\d*): (.+) \((\d{1,9}) MiB, (\d{1,9}) MiB free\)\s*$`)
 
-// llamaServer asks the engine itself. nil without an error means that it runs and lists no GPU.
+// llamaServer lists the GPUs that the engine reports. nil without an error means that it runs and lists no GPU.
 func (c *Config) llamaServer(ctx context.Context) ([]Device, error) {
 	if c.LlamaServer == "" {
 		return nil, errors.New(c.NoServer)
@@ -29,8 +29,8 @@ func (c *Config) llamaServer(ctx context.Context) ([]Device, error) {
 	}
 	cards := c.amdGPUs()
 	for i := range listed {
-		listed[i].Shared = c.shared(&listed[i], cards)
-		c.visible(&listed[i])
+		listed[i].Shared = c.sharedMemory(&listed[i], cards)
+		c.setVisible(&listed[i])
 	}
 	return listed, nil
 }
@@ -55,16 +55,16 @@ func parseListDevices(text string) ([]Device, error) {
 			out = append(out, d)
 		}
 	}
-	own := out
+	native := out
 	for _, d := range portable {
-		if !slices.ContainsFunc(own, func(o Device) bool { return vendor(o.Name) == vendor(d.Name) }) {
+		if !slices.ContainsFunc(native, func(o Device) bool { return vendor(o.Name) == vendor(d.Name) }) {
 			out = append(out, d)
 		}
 	}
 	return out, nil
 }
 
-// vendor returns who makes a GPU of that name, "" for others.
+// vendor returns the vendor of a GPU with that name, "" if unknown.
 func vendor(name string) string {
 	for _, v := range [...]struct{ word, vendor string }{
 		{"NVIDIA", nvidia}, {"GeForce", nvidia}, {"Quadro", nvidia}, {"Tesla", nvidia},
@@ -87,14 +87,14 @@ const (
 var (
 	// intelCard matches Intel's GPUs with their own memory; the others are part of a processor.
 	intelCard = regexp.MustCompile(`(?i)Arc(\(TM\))? (Pro )?[AB]\d|Data Center|DG1`)
-	// nvidiaSoC matches NVIDIA's chips whose GPU has no memory of its own: DGX Spark and the Jetsons.
+	// nvidiaSoC matches NVIDIA's chips whose GPU has no separate memory: DGX Spark and the Jetsons.
 	nvidiaSoC = regexp.MustCompile(`GB10\b|Orin|Thor|Xavier|Tegra`)
 )
 
-// shared returns the part of a GPU's memory that is the machine's main memory. For Apple, Intel and NVIDIA the name
-// decides. AMD's processors set a part of the memory aside for their GPU, which the system then does not count as its
-// own. amdgpu calls that part VRAM, as for a card, and the rest is shared.
-func (c *Config) shared(d *Device, cards []Device) int64 {
+// sharedMemory returns the part of a GPU's memory that is the machine's main memory. For Apple, Intel and NVIDIA the
+// name decides. AMD's processors reserve a part of the memory for their GPU, which the system does not count as main
+// memory. amdgpu reports that part as VRAM, as for a card, and the rest is shared.
+func (c *Config) sharedMemory(d *Device, cards []Device) int64 {
 	switch v := vendor(d.Name); {
 	case v == apple, v == intel && !intelCard.MatchString(d.Name), v == nvidia && nvidiaSoC.MatchString(d.Name):
 		return d.Total

@@ -18,7 +18,7 @@ func (c *Config) nvidiaSMI(ctx context.Context) ([]Device, error) {
 	if len(text) == 0 && err != nil {
 		return nil, err
 	}
-	out := parseSMI(string(text), c.Memory) // on failure its reason is on the same output
+	out := parseSMI(string(text), c.Memory) // on failure the reason is in the same output
 	for i := range out {
 		if _, set := c.lookup(visibleCUDA); set { // nvidia-smi ignores it
 			out[i].API, out[i].Visible = "", ""
@@ -61,12 +61,12 @@ func mebibytes(text string) int64 {
 
 var drmCard = regexp.MustCompile(`/card[0-9]+/device/`) // a card's connectors have names like card1-DP-2
 
-// largestCarveout is the most memory that a processor's firmware sets aside for its GPU by default. Cards that run
+// largestCarveout is the maximum memory that a processor's firmware reserves for its GPU by default. Cards that run
 // models have more.
 const largestCarveout = 2 << 30
 
-// amdGPUs returns the GPUs of the driver amdgpu by its files in /sys. One with hardly any memory set aside is part of
-// a processor: it takes what it needs from the main memory (GTT).
+// amdGPUs returns the GPUs of the driver amdgpu by its files in /sys. A GPU with little reserved memory is part of a
+// processor and uses main memory (GTT).
 func (c *Config) amdGPUs() (out []Device) {
 	found, _ := fs.Glob(c.Files, "sys/class/drm/card*/device/mem_info_vram_total")
 	for _, file := range found[:min(len(found), maxDevices)] {
@@ -104,7 +104,7 @@ func (c *Config) gpuNodes() []Device {
 }
 
 // npus finds NPUs by their device files, and their drivers by /sys: amdxdna (AMD), intel_vpu or ivpu (Intel).
-func (c *Config) npus() (a answer) {
+func (c *Config) npus() (a sourceResult) {
 	accel, _ := fs.Glob(c.Files, "dev/accel/accel[0-9]*")
 	neuron, _ := fs.Glob(c.Files, "dev/neuron[0-9]*")
 	for _, node := range accel {
@@ -120,7 +120,7 @@ func (c *Config) npus() (a answer) {
 		a.devices = append(a.devices, Device{Name: "AWS Neuron", Source: "/" + node})
 	}
 	if len(a.devices) == 0 {
-		a.no("device files", "none in /dev/accel, no /dev/neuron*")
+		a.addReason("device files", "none in /dev/accel, no /dev/neuron*")
 	}
 	return a
 }

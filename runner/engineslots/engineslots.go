@@ -1,6 +1,5 @@
-// Package engineslots keeps the conversations of API keys apart in an engine of llama-server, which reuses the
-// beginning of whatever a slot computed last. A request gets a slot that holds nothing of another key; see
-// infra/adr/0025-conversations.md.
+// Package engineslots isolates the conversations of API keys in llama-server, which reuses the start of the last prompt
+// of a slot. A request gets a slot that holds nothing of another key. See infra/adr/0025-conversations.md.
 package engineslots
 
 import (
@@ -12,25 +11,25 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Tenant stands for the requests that share conversations.
+// Tenant identifies the requests that share conversations.
 type Tenant [sha256.Size]byte
 
 // TenantOf returns the tenant with a name.
 func TenantOf(name string) Tenant { return sha256.Sum256([]byte(name)) }
 
-// Any is the slot of a request for which the engine chooses.
+// Any is the result for a request whose slot the engine chooses.
 const Any = -1
 
-// Table knows whose conversation each slot of an engine holds. Methods are safe for concurrent use.
+// Table records whose conversation each slot of an engine holds. Methods are safe for concurrent use.
 type Table struct {
 	erase func(ctx context.Context, slot int) error
 
-	mu      sync.Mutex
-	slots   []slot
-	now     int       // counts requests
-	past    int       // counts Restored, downwards
-	alone   bool      // a request with Any runs
-	waiting list.List // of *waiter, in order of arrival
+	mu        sync.Mutex
+	slots     []slot
+	now       int       // counts requests
+	past      int       // counts calls of Restored, downwards
+	exclusive bool      // a request with Any runs
+	waiting   list.List // of *waiter, in order of arrival
 }
 
 type slot struct {
@@ -40,7 +39,7 @@ type slot struct {
 	busy   bool
 }
 
-// holder is whose conversation a slot holds.
+// holder is the owner of the conversation in a slot.
 type holder struct {
 	tenant Tenant
 	kind   kind
@@ -49,9 +48,9 @@ type holder struct {
 type kind uint8
 
 const (
-	nobody  kind = iota // the slot is empty
-	known               // it holds one of tenant
-	unknown             // it may hold one of anybody
+	emptySlot     kind = iota // the slot is empty
+	knownTenant               // it holds one of tenant's
+	unknownTenant             // it can hold any tenant's
 )
 
 type waiter struct {
@@ -63,15 +62,15 @@ type waiter struct {
 	erase  []int
 }
 
-// New returns the table of an engine with n empty slots. erase empties one, after its request if it has one.
+// New returns the table of an engine with n empty slots. erase empties a slot, after the slot's request if it has one.
 func New(n int, erase func(ctx context.Context, slot int) error) *Table {
 	return &Table{erase: erase, slots: make([]slot, n)}
 }
 
-// Acquire waits for a slot for a request of tenant, and erases what it holds of others. If the engine cannot be told
-// which slot to use, `any`, it waits until no request of another tenant runs, erases all that is not tenant's, and
-// returns Any; until its release no other request gets a slot. Every slot must be released once. If ctx ends first, or
-// something cannot be erased, there is none to release and the error is ctx's cause or that of erase.
+// Acquire waits for a slot for a request of tenant, and erases what the slot holds of other tenants. With any, for a
+// request whose slot cannot be chosen, it waits until no request of another tenant runs, erases everything of other
+// tenants, and returns Any; until its release no other request gets a slot. Every slot must be released once. On an
+// error, ctx's cause or that of erase, there is no slot to release.
 func (t *Table) Acquire(ctx context.Context, tenant Tenant, p Prompt, any bool) (int, error) {
 	w := &waiter{tenant: tenant, prompt: p, any: any, ready: make(chan struct{})}
 	t.mu.Lock()
@@ -103,7 +102,7 @@ func (t *Table) Acquire(ctx context.Context, tenant Tenant, p Prompt, any bool) 
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		for _, s := range w.erase {
-			t.slots[s].holder = holder{tenant, known}
+			t.slots[s].holder = holder{tenant, knownTenant}
 		}
 		t.dispatchLocked()
 	}
@@ -115,14 +114,14 @@ func (t *Table) Release(slot int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if slot == Any {
-		t.alone = false
+		t.exclusive = false
 	} else {
 		t.slots[slot].busy = false
 	}
 	t.dispatchLocked()
 }
 
-// dispatchLocked serves waiters while the first can be.
+// dispatchLocked serves waiters in order until one cannot be served.
 func (t *Table) dispatchLocked() {
 	for e := t.waiting.Front(); e != nil; e = t.waiting.Front() {
 		w := e.Value.(*waiter)
@@ -136,13 +135,13 @@ func (t *Table) dispatchLocked() {
 
 // grantLocked gives a waiter its slot if it can have one now.
 func (t *Table) grantLocked(w *waiter) bool {
-	if t.alone {
+	if t.exclusive {
 		return false
 	}
-	mine := holder{w.tenant, known}
+	own := holder{w.tenant, knownTenant}
 	if w.any {
 		for i := range t.slots {
-			if t.slots[i].busy && t.slots[i].holder != mine {
+			if t.slots[i].busy && t.slots[i].holder != own {
 				return false
 			}
 		}
@@ -154,10 +153,10 @@ func (t *Table) grantLocked(w *waiter) bool {
 			w.takeLocked(s, i)
 			s.prompt = Prompt{}
 		}
-		t.alone, w.slot = true, Any
+		t.exclusive, w.slot = true, Any
 		return true
 	}
-	i := t.chooseLocked(mine, &w.prompt)
+	i := t.chooseLocked(own, &w.prompt)
 	if i < 0 {
 		return false
 	}
@@ -169,23 +168,23 @@ func (t *Table) grantLocked(w *waiter) bool {
 	return true
 }
 
-// takeLocked makes a waiter the holder of a slot, once it has erased what the slot holds of others.
+// takeLocked gives a slot to a waiter, which must erase what the slot holds of other tenants.
 func (w *waiter) takeLocked(s *slot, i int) {
-	mine := holder{w.tenant, known}
-	if s.holder.kind != nobody && s.holder != mine {
+	own := holder{w.tenant, knownTenant}
+	if s.holder.kind != emptySlot && s.holder != own {
 		w.erase = append(w.erase, i)
-		mine = holder{kind: unknown}
+		own = holder{kind: unknownTenant}
 	}
-	s.holder = mine
+	s.holder = own
 }
 
-// chooseLocked returns the idle slot that a prompt gets, or -1: the holder's own that begins most like it, else an
-// empty one, else the one that was used longest ago.
-func (t *Table) chooseLocked(mine holder, p *Prompt) int {
+// chooseLocked returns the idle slot for a prompt, or -1: the tenant's slot with the longest common start, else an
+// empty one, else the least recently used.
+func (t *Table) chooseLocked(own holder, p *Prompt) int {
 	best, common := -1, int64(0)
 	for i := range t.slots {
 		s := &t.slots[i]
-		if s.busy || s.holder != mine {
+		if s.busy || s.holder != own {
 			continue
 		}
 		if n := s.prompt.common(p); n > common {
@@ -200,31 +199,32 @@ func (t *Table) chooseLocked(mine holder, p *Prompt) int {
 		s := &t.slots[i]
 		switch {
 		case s.busy:
-		case s.holder.kind == nobody && (best < 0 || t.slots[best].holder.kind != nobody):
+		case s.holder.kind == emptySlot && (best < 0 || t.slots[best].holder.kind != emptySlot):
 			best = i
-		case best < 0 || t.slots[best].holder.kind != nobody && s.used < t.slots[best].used:
+		case best < 0 || t.slots[best].holder.kind != emptySlot && s.used < t.slots[best].used:
 			best = i
 		}
 	}
 	return best
 }
 
-// Held returns whose conversation a slot holds and the prompt of its last request; false if that is not known.
+// Held returns whose conversation a slot holds and the prompt of its last request; false if that is unknown.
 func (t *Table) Held(slot int) (tenant Tenant, p Prompt, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if slot < 0 || slot >= len(t.slots) || t.slots[slot].holder.kind != known {
+	if slot < 0 || slot >= len(t.slots) || t.slots[slot].holder.kind != knownTenant {
 		return Tenant{}, Prompt{}, false
 	}
 	return t.slots[slot].holder.tenant, t.slots[slot].prompt, true
 }
 
-// Restored records that an idle slot was given a conversation of a tenant. The last used one comes first.
+// Restored records that a tenant's conversation was restored into an idle slot. The last used conversation is restored
+// first.
 func (t *Table) Restored(i int, tenant Tenant, p Prompt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.past--
-	t.slots[i] = slot{holder: holder{tenant, known}, prompt: p, used: t.past}
+	t.slots[i] = slot{holder: holder{tenant, knownTenant}, prompt: p, used: t.past}
 }
 
 const (
@@ -232,15 +232,15 @@ const (
 	maxMarks = 64
 )
 
-// Prompt tells how far the beginnings of two request bodies are equal, without keeping them. Its size is fixed, so
-// that it can be stored; a stored one need not be valid.
+// Prompt measures the common start of two request bodies without storing them. Its size is fixed, so that it can be
+// saved. A saved Prompt can be invalid.
 type Prompt struct {
 	Length int64
 	Step   int64
 	Marks  [maxMarks]uint64 // hashes of the first Step, 2*Step, … bytes
 }
 
-// PromptOf reads a body.
+// PromptOf returns the Prompt of a request body.
 func PromptOf(body []byte) Prompt {
 	p := Prompt{Length: int64(len(body)), Step: minStep}
 	for p.Step*maxMarks < p.Length {
@@ -262,7 +262,7 @@ func (p *Prompt) mark(n int64) (hash uint64, ok bool) {
 	return p.Marks[n/p.Step-1], true
 }
 
-// common returns how many bytes two prompts begin with alike, as far as the marks of both tell.
+// common returns the length of the common start of two prompts, as far as the marks of both show.
 func (p *Prompt) common(q *Prompt) (n int64) {
 	step := max(p.Step, q.Step)
 	for {

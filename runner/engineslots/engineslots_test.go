@@ -29,7 +29,7 @@ func (l *llama) erase(_ context.Context, slot int) error {
 
 // In any order of requests that are told a slot, that are not, that leave while they wait, and of erasures that fail,
 // no request meets the conversation of another tenant.
-func TestKeysNeverMeet(t *testing.T) {
+func TestSlotsNeverMixKeys(t *testing.T) {
 	const n = 3
 	l := &llama{holds: make([]Tenant, n)}
 	table := New(n, l.erase)
@@ -78,7 +78,7 @@ func TestKeysNeverMeet(t *testing.T) {
 }
 
 // A conversation goes on in its own slot; a new one takes an empty slot, then the one that was used longest ago.
-func TestChoice(t *testing.T) {
+func TestSlotWithTheLongestCommonStartIsChosen(t *testing.T) {
 	table := New(3, func(context.Context, int) error { return nil })
 	body := func(who string, turns int) Prompt {
 		return PromptOf([]byte(strings.Repeat("the same system prompt ", 40) + strings.Repeat(who+" says something. ", 30*turns)))
@@ -112,7 +112,7 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-func TestPromptsInCommon(t *testing.T) {
+func TestCommonStartOfPrompts(t *testing.T) {
 	text := []byte(strings.Repeat("0123456789abcdef", 4096))
 	for _, lengths := range [][2]int{{0, 0}, {10, 20}, {500, 500}, {500, 3000}, {8000, 8300}, {9000, 60000}} {
 		a, b := PromptOf(text[:lengths[0]]), PromptOf(text[:lengths[1]])

@@ -1,5 +1,5 @@
-// Package fairqueue bounds how many requests run at a time. The others wait, and the next permit goes to the tenant
-// that holds the fewest: a tenant that sends thousands of requests delays its own.
+// Package fairqueue limits the number of concurrent requests. The others wait, and the next permit goes to the tenant
+// that holds the fewest, so a tenant that sends thousands of requests delays only its own.
 package fairqueue
 
 import (
@@ -8,18 +8,18 @@ import (
 	"sync"
 )
 
-// Limited is an engine that takes a bounded number of requests at a time; a nil queue means no bound.
+// Limited is an engine with a limited number of concurrent requests. A nil queue means no limit.
 type Limited interface{ Permits() *Queue }
 
 // Queue has a fixed number of permits, one for each request that runs. Methods are safe for concurrent use.
 type Queue struct {
 	mu      sync.Mutex
-	free    int // 0 while anyone waits
+	free    int // 0 while a request waits
 	tenants map[string]*tenant
 	waiting list.List // of *tenant with waiters; among tenants with equally many permits the first is next
 }
 
-// tenant is one that holds permits or waits for one.
+// tenant is a tenant that holds permits or waits for one.
 type tenant struct {
 	name    string
 	running int
@@ -27,7 +27,7 @@ type tenant struct {
 	element *list.Element // in Queue.waiting, nil without waiters
 }
 
-// New makes a queue with n permits.
+// New returns a queue with n permits.
 func New(n int) *Queue { return &Queue{free: n, tenants: map[string]*tenant{}} }
 
 // TryAcquire takes a permit for a tenant if one is free.
@@ -69,7 +69,7 @@ func (q *Queue) Acquire(ctx context.Context, name string) error {
 		q.releaseLocked(t)
 	default:
 		t.waiters.Remove(at)
-		q.tidyLocked(t)
+		q.cleanUpLocked(t)
 	}
 	return context.Cause(ctx)
 }
@@ -85,7 +85,7 @@ func (q *Queue) releaseLocked(t *tenant) {
 	q.free++
 	q.dispatchLocked() // while the request that ended still counts for its tenant: the permit goes to another tenant if one waits
 	t.running--
-	q.tidyLocked(t)
+	q.cleanUpLocked(t)
 }
 
 // dispatchLocked gives free permits to waiters.
@@ -102,7 +102,7 @@ func (q *Queue) dispatchLocked() {
 		t.running++
 		q.free--
 		q.waiting.MoveToBack(next)
-		q.tidyLocked(t)
+		q.cleanUpLocked(t)
 	}
 }
 
@@ -115,8 +115,8 @@ func (q *Queue) tenantLocked(name string) *tenant {
 	return t
 }
 
-// tidyLocked removes a tenant from waiting when it has no waiters, and forgets it when it holds no permit either.
-func (q *Queue) tidyLocked(t *tenant) {
+// cleanUpLocked removes a tenant from waiting if it has no waiters, and altogether if it holds no permit either.
+func (q *Queue) cleanUpLocked(t *tenant) {
 	if t.waiters.Len() > 0 {
 		return
 	}

@@ -48,7 +48,7 @@ func trace(t *testing.T, permits int, running, arrivals string) string {
 	return order.String()
 }
 
-func TestTurns(t *testing.T) {
+func TestTenantsTakeTurns(t *testing.T) {
 	for name, c := range map[string]struct {
 		permits                 int
 		running, arrivals, want string
@@ -66,7 +66,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-func TestLeave(t *testing.T) {
+func TestCanceledWaiterTakesNoPermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(1)
 		if err := q.Acquire(t.Context(), "a"); err != nil {
@@ -95,7 +95,7 @@ func TestLeave(t *testing.T) {
 }
 
 // However requests come, wait and leave, no more than there are permits run, and no permit is lost.
-func TestPermitsUnderLoad(t *testing.T) {
+func TestPermitsAreNeverExceeded(t *testing.T) {
 	const permits = 3
 	q := New(permits)
 	var work sync.WaitGroup

@@ -13,7 +13,7 @@ import (
 	"reveille/infra/catalog"
 )
 
-// A File is a file that an engine's numbers depend on, in the state in which its engine reads it.
+// A File is a file that determines an engine's numbers, in the state in which the engine reads it.
 type File struct {
 	Path  string
 	State State
@@ -42,10 +42,10 @@ func Unchanged(files []File) bool {
 	return !slices.ContainsFunc(files, func(f File) bool { return !f.State.Is(f.Path) })
 }
 
-// Contents remembers the digests of files' contents. It is safe for concurrent use.
+// Contents caches the digests of files' contents. It is safe for concurrent use.
 type Contents struct {
-	// Sampled takes only samples of what follows the first wholeFile bytes, since reading all of a large model would take
-	// longer than its load.
+	// Sampled reads only samples after the first wholeFile bytes, since reading all of a large model would take longer
+	// than its load.
 	Sampled bool
 
 	mu    sync.Mutex

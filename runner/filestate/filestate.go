@@ -21,8 +21,8 @@ type State struct {
 // clockTick is longer than the resolution of a file system's times.
 const clockTick = 50 * time.Millisecond
 
-// Settled returns the state of a regular file. If the file was written just now, it first waits until a later write would
-// change the state.
+// Settled returns the state of a regular file. If the file was written just now, it first waits until a later write
+// would change the state.
 func Settled(path string) (State, error) {
 	for again := false; ; again = true {
 		info, err := os.Stat(path)

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// Of returns the state that info shows, or errors.ErrUnsupported where the system does not tell it.
+// Of returns the state that info shows, or errors.ErrUnsupported if the system does not report it.
 func Of(info os.FileInfo) (State, error) {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -194,7 +194,7 @@ func (h *Host) startEngine(ctx context.Context, l *load, r *resident) error {
 	e, err := h.cfg.Engines.Start(h.life, l.spec.model, l.spec.recipe, l.spec.options, l.spec.plan, l.gpus)
 	if err != nil {
 		if need := h.raiseNeed(l.spec.plan, l.spec.recipe, err); need > 0 {
-			l.spec.memory, l.spec.plan.Need, l.spec.plan.Ruled = need, need, plan.ByFailure
+			l.spec.memory, l.spec.plan.Need, l.spec.plan.NeedSource = need, need, plan.FromOOM
 			l.needRaised = true
 		}
 		h.mu.Lock()
@@ -270,9 +270,9 @@ func (h *Host) endLoad(ctx context.Context, l *load, r *resident, err error) {
 		if l.spec.plan.Key != "" {
 			h.mu.Lock()
 			next, _ := h.nextNeedLocked(r)
-			l.spec.memory, l.spec.plan.Need, l.spec.plan.Ruled = next.bytes, next.bytes, plan.ByMeasure
+			l.spec.memory, l.spec.plan.Need, l.spec.plan.NeedSource = next.bytes, next.bytes, plan.FromMeasurement
 			if next.bytes == l.spec.plan.Estimate {
-				l.spec.plan.Ruled = plan.ByEstimate
+				l.spec.plan.NeedSource = plan.FromEstimate
 			}
 			h.mu.Unlock()
 		}

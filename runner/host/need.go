@@ -69,9 +69,9 @@ func (h *Host) planMeasured(e loadSpec, n int, share plan.Share) (plan.Plan, err
 	if p.Need <= budget && need.bytes > budget && !recent {
 		need.bytes, failed = budget, false
 	}
-	p.Need, p.Ruled = need.bytes, plan.ByMeasure
+	p.Need, p.NeedSource = need.bytes, plan.FromMeasurement
 	if failed {
-		p.Ruled = plan.ByFailure
+		p.NeedSource = plan.FromOOM
 	}
 	return p, nil
 }
@@ -112,8 +112,8 @@ func (h *Host) measureLocked(r *resident, taken int64) bool {
 		return false
 	}
 	p.Measured, r.dirty = taken, true
-	if need := p.Took(taken, r.model.Devices); p.Key != "" && need > r.memory {
-		r.memory, p.Need, p.Ruled = need, need, plan.ByMeasure
+	if need := p.NeedFromMeasurement(taken, r.model.Devices); p.Key != "" && need > r.memory {
+		r.memory, p.Need, p.NeedSource = need, need, plan.FromMeasurement
 	}
 	h.log.Info("memory measured", "model", r.id, "estimated", p.Estimate, "measured", taken, "parts", p.Parts())
 	return true
@@ -147,7 +147,7 @@ func (h *Host) recordNeed(r *resident) {
 // because an earlier engine may have served larger requests.
 func (h *Host) nextNeedLocked(r *resident) (next, previous measuredNeed) {
 	previous = h.needs[r.plan.Key]
-	next.bytes = r.plan.Took(r.plan.Measured, r.model.Devices)
+	next.bytes = r.plan.NeedFromMeasurement(r.plan.Measured, r.model.Devices)
 	if previous.failed.IsZero() && r.model.Devices == policy.CPU {
 		next.bytes = max(next.bytes, previous.bytes)
 	}

@@ -27,7 +27,7 @@ func startUnmeasured(t *testing.T, addr string) *bench {
 		c.Limits, c.Hardware.Budget = policy.Uniform(-1), map[policy.Devices]int64{policy.CPU: 100}
 	})
 	for _, m := range []string{"a", "b"} {
-		b.engines.plans[m] = plan.Plan{Estimate: 40, Need: 40, Signature: m, Ruled: plan.ByEstimate}
+		b.engines.plans[m] = plan.Plan{Estimate: 40, Need: 40, Signature: m, NeedSource: plan.FromEstimate}
 	}
 	b.publish(unmeasured)
 	return b
@@ -80,7 +80,7 @@ func TestOutOfMemoryRaisesTheNeed(t *testing.T) {
 	}
 
 	b.ready(b.unload("b"))
-	b.engines.plans["b"] = plan.Plan{Estimate: 60, Need: 60, Signature: "large", WeightsBytes: 60, Ruled: plan.ByEstimate}
+	b.engines.plans["b"] = plan.Plan{Estimate: 60, Need: 60, Signature: "large", WeightsBytes: 60, NeedSource: plan.FromEstimate}
 	b.engines.fails["b"] = []error{dies("9999999999"), dies("1")}
 	b.failed(b.load("b"), "engine_out_of_memory")
 	r := b.failed(b.load("b"), "model_too_large")

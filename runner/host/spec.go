@@ -220,7 +220,7 @@ func (h *Host) learn(e loadSpec, device policy.Devices) map[string]string {
 		return nil
 	}
 	n := placement.Need{Bytes: e.memory, Device: device, Parts: e.plan.Parts(), Of: e.digest}
-	if e.plan.Ruled == plan.ByFailure {
+	if e.plan.NeedSource == plan.FromOOM {
 		n.Until = time.Now().Add(retryTooLarge).UnixMilli()
 	}
 	field := placement.NeedField + e.model.ID

@@ -138,23 +138,23 @@ models:
 	know := func(tokens string, n measuredNeed) { h.setNeed(needKey(tokens, policy.CPU, 0), n) }
 	check := func(what, model string, context int, need int64, ruled string) {
 		t.Helper()
-		if p := entryOf(t, h, model).plan; p.Context != context || p.Need != need || p.Ruled != ruled {
-			t.Errorf("%s: context %d, need %d by %q; want %d, %d by %q", what, p.Context, p.Need, p.Ruled, context, need, ruled)
+		if p := entryOf(t, h, model).plan; p.Context != context || p.Need != need || p.NeedSource != ruled {
+			t.Errorf("%s: context %d, need %d by %q; want %d, %d by %q", what, p.Context, p.Need, p.NeedSource, context, need, ruled)
 		}
 	}
 	check("nothing known", "auto", 60, 100, "")
 	know("60", measuredNeed{120, time.Now()})
 	check("it ran out of memory", "auto", 40, 100, "")
 	know("40", measuredNeed{bytes: 90})
-	check("the smaller one was measured", "auto", 40, 90, plan.ByMeasure)
+	check("the smaller one was measured", "auto", 40, 90, plan.FromMeasurement)
 	know("50", measuredNeed{bytes: 95})
-	check("measured", "set", 50, 95, plan.ByMeasure)
+	check("measured", "set", 50, 95, plan.FromMeasurement)
 	know("50", measuredNeed{bytes: 130})
-	check("measured above the budget", "set", 50, 100, plan.ByMeasure)
+	check("measured above the budget", "set", 50, 100, plan.FromMeasurement)
 	know("50", measuredNeed{130, time.Now()})
-	check("just ran out of memory", "set", 50, 130, plan.ByFailure)
+	check("just ran out of memory", "set", 50, 130, plan.FromOOM)
 	know("50", measuredNeed{130, time.Now().Add(-retryTooLarge)})
-	check("ran out of memory long ago", "set", 50, 100, plan.ByMeasure)
+	check("ran out of memory long ago", "set", 50, 100, plan.FromMeasurement)
 }
 
 // A share uses the limits in force, those set at run time included.

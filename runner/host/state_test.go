@@ -97,7 +97,8 @@ func TestReplacedHostStops(t *testing.T) {
 	}
 }
 
-// A failover that lost the registration looks like a fence at first, but is not. An unload that it brings back was of an earlier copy.
+// A failover that lost the registration looks like a fence at first, but is not. An unload that it brings back was of
+// an earlier copy.
 func TestRestoredOlderStateDoesNotReplaceTheHost(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))

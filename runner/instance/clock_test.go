@@ -35,8 +35,9 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { p.once.Do(func() { close(p.ends) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
 
-// A notice is seen within 5 s of its coming (fault 26), whatever the moment, also if one look fails meanwhile. In virtual time.
-func TestNoticeByTheClock(t *testing.T) {
+// A notice is seen within 5 s of its coming (fault 26), whatever the moment, also if one look fails meanwhile. In
+// virtual time.
+func TestNoticeArrivesWithinThePollInterval(t *testing.T) {
 	for after := time.Duration(0); after <= PollEvery; after += 250 * time.Millisecond {
 		for _, fails := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,6 @@
-// Package instance knows of the machine that a runner lives on what only its cloud can tell, and tells the cloud how the
-// runner gets on: Metadata reads the instance metadata service, Watch waits for the word that the machine is taken away,
-// and a Group, which holds a new or leaving machine back at a lifecycle hook, is told to wait no longer.
+// Package instance connects a runner with the cloud of its machine. Metadata reads the instance metadata service. Watch
+// waits for the notice that the machine is being taken away. Group completes the lifecycle hooks at which an Auto
+// Scaling group holds back a new or leaving machine.
 //
-// It decides nothing about the runner: who watches drains the host.
+// It decides nothing about the runner: the caller of Watch drains the host.
 package instance

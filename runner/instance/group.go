@@ -11,11 +11,11 @@ import (
 	"reveille/infra/awsquery"
 )
 
-// Group is the Auto Scaling group of the machine. All fields are needed.
+// Group is the Auto Scaling group of the machine. All fields are required.
 type Group struct {
 	Name     string
-	Metadata *Metadata // tells the machine's id
-	// Client is Auto Scaling of the machine's region. It is asked for at every try.
+	Metadata *Metadata // source of the machine's id
+	// Client returns a client for Auto Scaling in the machine's region. It is called for every try.
 	Client func(ctx context.Context) (*awsquery.Client, error)
 	Log    *slog.Logger
 }
@@ -25,8 +25,8 @@ const (
 	maxPause   = 15 * time.Second
 )
 
-// Complete tells the group to wait for this machine at a lifecycle hook no longer. It tries until the group has received it
-// or ctx ends, whose error then comes with the last failure. A group that does not wait (any more) is as good.
+// Complete completes a lifecycle hook of this machine, so that the group stops waiting. It retries until it succeeds or
+// ctx ends, and then returns ctx's cause with the last error. It also succeeds if the group does not wait (any more).
 func (g *Group) Complete(ctx context.Context, hook string) error {
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		err := g.complete(ctx, hook)
@@ -34,7 +34,7 @@ func (g *Group) Complete(ctx context.Context, hook string) error {
 		case err == nil:
 			g.Log.Info("lifecycle action completed", "group", g.Name, "hook", hook)
 			return nil
-		case notAwaited(err):
+		case isNotAwaited(err):
 			g.Log.Info("the group does not wait for this machine", "group", g.Name, "hook", hook)
 			return nil
 		}
@@ -48,8 +48,8 @@ func (g *Group) Complete(ctx context.Context, hook string) error {
 }
 
 func (g *Group) complete(ctx context.Context, hook string) error {
-	id, there, err := g.Metadata.Get(ctx, "instance-id")
-	if err == nil && !there {
+	id, ok, err := g.Metadata.Get(ctx, "instance-id")
+	if err == nil && !ok {
 		err = errors.New("instance metadata: no instance-id")
 	}
 	if err != nil {
@@ -64,9 +64,9 @@ func (g *Group) complete(ctx context.Context, hook string) error {
 	}, nil)
 }
 
-// notAwaited reports whether AWS refused because nothing waits at the hook: the machine was never held back, the hook's
-// time ran out, or an earlier try arrived and its answer was lost.
-func notAwaited(err error) bool {
+// isNotAwaited reports whether AWS refused because the group does not wait at the hook: the machine was never held
+// back, the hook timed out, or an earlier try succeeded and its response was lost.
+func isNotAwaited(err error) bool {
 	e, ok := errors.AsType[*awsquery.Error](err)
 	return ok && e.Code == "ValidationError" && strings.Contains(strings.ToLower(e.Message), "no active lifecycle action")
 }

@@ -21,7 +21,8 @@ import (
 	"reveille/testenv/kit"
 )
 
-// cloud fails with what it is given, one call each, and notes what was asked of it. An empty error loses the connection.
+// cloud fails with what it is given, one call each, and notes what was asked of it. An empty error loses the
+// connection.
 type cloud struct {
 	mu    sync.Mutex
 	fails []awsquery.Error
@@ -55,7 +56,7 @@ func group(t *testing.T, c *cloud, data map[string]string) *instance.Group {
 	}
 }
 
-func TestComplete(t *testing.T) {
+func TestCompleteRetriesUntilTheGroupHasIt(t *testing.T) {
 	id := map[string]string{imds.InstanceID: "i-1"}
 	gone := awsquery.Error{Code: "ValidationError", Message: "No active Lifecycle Action found with instance ID i-1"}
 	for name, c := range map[string]struct {
@@ -82,7 +83,7 @@ func TestComplete(t *testing.T) {
 }
 
 // What does not pass ends with ctx, and is told.
-func TestCompleteGivesUp(t *testing.T) {
+func TestCompleteEndsWithItsContext(t *testing.T) {
 	refused := awsquery.Error{Code: "ValidationError", Message: "no such group"}
 	for name, c := range map[string]struct {
 		data map[string]string

@@ -18,23 +18,24 @@ import (
 
 const (
 	callLimit = 2 * time.Second // of one call; the service is on the machine's own link
-	maxBytes  = 16 << 10        // of an answer
+	maxBytes  = 16 << 10        // of a response
 )
 
-// Metadata is the instance metadata service, version 2. It is safe for concurrent use. Close it.
+// Metadata is a client of the instance metadata service, version 2. It is safe for concurrent use. The caller must
+// close it.
 type Metadata struct {
 	client    *imds.Client
 	transport *http.Transport
 }
 
-// NewMetadata makes a client of the service at an endpoint, "" for the one that AWS_EC2_METADATA_SERVICE_ENDPOINT names or
-// every EC2 instance has.
+// NewMetadata returns a client of the service at an endpoint. An empty endpoint stands for that of
+// AWS_EC2_METADATA_SERVICE_ENDPOINT, else for that of every EC2 instance.
 func NewMetadata(endpoint string) *Metadata {
-	// Never by a proxy: it would tell of another machine.
+	// No proxy, which would report another machine.
 	transport := &http.Transport{Proxy: nil, MaxIdleConns: 1, IdleConnTimeout: time.Minute}
 	return &Metadata{transport: transport, client: imds.New(imds.Options{
 		Endpoint: strings.TrimRight(endpoint, "/"), EnableFallback: aws.FalseTernary, DisableDefaultMaxBackoff: true,
-		Retryer: retry.NewStandard(func(o *retry.StandardOptions) { // a second try: the first one's token may have run out
+		Retryer: retry.NewStandard(func(o *retry.StandardOptions) { // a second try, because the token may have expired
 			o.MaxAttempts, o.MaxBackoff, o.RateLimiter = 2, 100*time.Millisecond, ratelimit.None
 		}),
 		HTTPClient: &http.Client{
@@ -44,11 +45,11 @@ func NewMetadata(endpoint string) *Metadata {
 	})}
 }
 
-// Close ends the connections that are kept.
+// Close closes idle connections.
 func (m *Metadata) Close() { m.transport.CloseIdleConnections() }
 
-// Get reads what is at a path below meta-data/; there is false where nothing is. It takes a few seconds at most.
-func (m *Metadata) Get(ctx context.Context, path string) (text string, there bool, err error) {
+// Get returns the value at a path below meta-data/; ok is false if there is none. It takes a few seconds at most.
+func (m *Metadata) Get(ctx context.Context, path string) (text string, ok bool, err error) {
 	text, err = m.read(ctx, path)
 	var status *smithyhttp.ResponseError
 	switch {

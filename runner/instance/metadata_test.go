@@ -16,7 +16,7 @@ func metadata(t *testing.T, endpoint string) *instance.Metadata {
 	return m
 }
 
-func TestMetadata(t *testing.T) {
+func TestMetadataIsRead(t *testing.T) {
 	s := imds.Start(t, map[string]string{imds.InstanceID: "i-0123456789abcdef0\n"})
 	m := metadata(t, s.URL+"/")
 	want := func(path, text string, there bool) {
@@ -46,9 +46,9 @@ func TestMetadata(t *testing.T) {
 	want(imds.InstanceID, "i-0123456789abcdef0", true)
 }
 
-// What is no metadata service makes an error: one that has no tokens, that leads elsewhere, that refuses its own tokens,
-// that is not there.
-func TestNoMetadata(t *testing.T) {
+// What is no metadata service makes an error: one that has no tokens, that leads elsewhere, that refuses its own
+// tokens, that is not there.
+func TestMissingMetadataServiceIsAnError(t *testing.T) {
 	serve := func(h http.HandlerFunc) string {
 		server := httptest.NewServer(h)
 		t.Cleanup(server.Close)

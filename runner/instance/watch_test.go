@@ -29,7 +29,7 @@ func watching(t *testing.T, s *imds.Service, log io.Writer) (got <-chan instance
 	return notices, func() error { cancel(); return <-ended }
 }
 
-func TestWatch(t *testing.T) {
+func TestWatchReturnsNotices(t *testing.T) {
 	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, c := range map[string]struct {
 		path, text string
@@ -63,7 +63,7 @@ func TestWatch(t *testing.T) {
 }
 
 // A spot notice that cannot be understood is one all the same, with the two minutes that AWS gives.
-func TestNoticeWithoutATime(t *testing.T) {
+func TestNoticeWithoutATimeCountsFromNow(t *testing.T) {
 	for _, text := range []string{`{"action":"terminate"}`, "soon", `{"time":"tomorrow"}`} {
 		s := imds.Start(t, map[string]string{imds.SpotAction: text})
 		before := time.Now()
@@ -75,14 +75,14 @@ func TestNoticeWithoutATime(t *testing.T) {
 }
 
 // A service that fails is asked on, and the log says so once.
-func TestWatchThroughFailures(t *testing.T) {
+func TestWatchContinuesAfterFailures(t *testing.T) {
 	s := imds.Start(t, nil)
 	log := &kit.Buffer{}
 	s.Break(http.StatusServiceUnavailable)
 	got, stop := watching(t, s, log)
-	kit.Eventually(t, "the failure is logged", func() bool { return strings.Count(log.String(), "cannot be read") == 1 })
+	kit.Eventually(t, "the failure is logged", func() bool { return strings.Count(log.String(), "metadata unavailable") == 1 })
 	s.Break(0)
-	kit.Eventually(t, "the recovery is logged", func() bool { return strings.Count(log.String(), "can be read again") == 1 })
+	kit.Eventually(t, "the recovery is logged", func() bool { return strings.Count(log.String(), "available again") == 1 })
 	s.Interrupt(time.Now())
 	<-got
 	if err := stop(); err != nil || strings.Count(log.String(), "level=WARN") != 1 {

@@ -38,11 +38,11 @@ type Launcher struct {
 	Finder      engine.Finder
 	SocketDir   string
 	Log         *slog.Logger
-	Media       *mmcache.Server // caches the output of media encoders; nil means no cache
+	Media       *mmcache.Server // caches the output of media encoders; nil: no cache
 	Meters      *batch.Meters   // of embedding queues; nil: none
-	CallTimeout time.Duration   // longest that a call from such a queue may take; default 10 min
+	CallTimeout time.Duration   // timeout of a call from such a queue; default 10 min
 	Weights     *weights.Cache  // fetches missing weights; nil disables fetching
-	// Conversations keeps those of llama-server over loads; nil keeps none.
+	// Conversations saves llama-server's conversations across loads; nil: none are saved.
 	Conversations *conversations.Store
 
 	plans plan.Reader
@@ -51,11 +51,11 @@ type Launcher struct {
 }
 
 var _ host.Engines = (*Launcher)(nil)
-var _ fairqueue.Limited = (*running)(nil)
+var _ fairqueue.Limited = (*runningEngine)(nil)
 
 // Start starts the engine of a model and waits until it serves. If ctx ends first, the engine is killed. A failed start
-// leaves nothing behind, except a process that even SIGKILL could not end, which is logged. Errors come from package
-// engine or are *host.Error.
+// leaves nothing behind, except a process that survives SIGKILL, which is logged. Errors come from package engine or
+// are *host.Error.
 func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, pl plan.Plan, g engine.GPUs) (host.Engine, error) {
 	f, err := l.hold(ctx, m)
 	if err != nil {
@@ -69,7 +69,7 @@ func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	return e, nil
 }
 
-// start is Start for a model whose files are on this host. The engine releases the files when it ends.
+// start is Start for a model whose files are on this host. The files are released when the engine exits.
 func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, pl plan.Plan, g engine.GPUs, f *files) (host.Engine, error) {
 	var err error
 	spec := engine.Spec{
@@ -81,14 +81,14 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		return nil, err
 	}
 	media := l.attach(m, &spec)
-	apart := m.Conversations == catalog.SharePerKey
-	if apart {
-		if err := separate(&spec); err != nil {
+	perKey := m.Conversations == catalog.SharePerKey
+	if perKey {
+		if err := isolateSlots(&spec); err != nil {
 			media.Detach()
 			return nil, err
 		}
 	}
-	talks := l.remember(m, &spec, &pl)
+	conversations := l.prepareConversations(m, &spec, &pl)
 	p, err := engine.Start(ctx, spec, engine.Config{
 		Logger: l.Log, Spawner: l.Spawner, Marker: l.Marker, Environ: os.Environ(), SocketDir: l.SocketDir, Files: &l.files,
 	})
@@ -96,9 +96,9 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		media.Detach()
 		return nil, err
 	}
-	talks.Stage(ctx, p.Dir(), pl.Parallel)
+	conversations.Stage(ctx, p.Dir(), pl.Parallel)
 	run := newRunning(p, media)
-	if err = p.EnsureReady(ctx); err == nil && apart {
+	if err = p.EnsureReady(ctx); err == nil && perKey {
 		run.slots, err = slotTable(ctx, run, pl.Parallel)
 	}
 	if err != nil {
@@ -115,22 +115,22 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	media.Started()
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
 		"parallel", pl.Parallel, "need", pl.Need, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
-	run.talks = talks
-	talks.Restore(ctx, run.calls, p.APIKey(), run.slots)
+	run.conversations = conversations
+	conversations.Restore(ctx, run.calls, p.APIKey(), run.slots)
 	run.files, run.permits = f, fairqueue.New(maxConcurrent(r.Family(), pl))
 	if m.Type == policy.Embedding {
 		run.queue = l.queue(ctx, run, m, r, f.checkpoint, opts, pl)
 	}
-	go run.closeAtEnd()
+	go run.closeAfterExit()
 	return run, nil
 }
 
 // queue creates the queue of an embedding model. It returns nil for an engine that cannot count tokens, whose requests
 // are then relayed.
-func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r *recipe.Recipe, checkpoint string, opts recipe.Options, p plan.Plan) *batch.Batcher {
+func (l *Launcher) queue(ctx context.Context, run *runningEngine, m *catalog.Model, r *recipe.Recipe, checkpoint string, opts recipe.Options, p plan.Plan) *batch.Batcher {
 	dialect, ok := batch.DialectOf(r.Family())
 	if !ok {
-		l.Log.Info("embedding requests are not batched: no way to count tokens by this engine", "model", m.ID, "recipe", r.Name, "engine", r.Family())
+		l.Log.Info("embedding requests are not batched: this engine cannot count tokens", "model", m.ID, "recipe", r.Name, "engine", r.Family())
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -153,21 +153,21 @@ func (l *Launcher) queue(ctx context.Context, run *running, m *catalog.Model, r 
 	return q
 }
 
-// remember has an engine's conversations saved when it ends and restored now, if they can be. The engine also runs
-// without.
-func (l *Launcher) remember(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) *conversations.Engine {
-	if l.Conversations == nil || m.Conversations == catalog.ShareNone || spec.Type != policy.LLM || spec.Recipe.Family() != recipe.LlamaCpp || pl.Forgets != "" {
+// prepareConversations prepares an engine whose saved conversations can be restored, and saved when it stops. The
+// engine also runs without them.
+func (l *Launcher) prepareConversations(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) *conversations.Engine {
+	if l.Conversations == nil || m.Conversations == catalog.ShareNone || spec.Type != policy.LLM || spec.Recipe.Family() != recipe.LlamaCpp || pl.CannotSave != "" {
 		return nil
 	}
-	with := *spec
-	with.Slots, with.Env = true, maps.Clone(spec.Env)
-	maps.Copy(with.Env, conversations.Env)
-	if pl.Widened > 0 {
-		with.Env["LLAMA_ARG_SWA_FULL"] = "1"
+	saving := *spec
+	saving.Slots, saving.Env = true, maps.Clone(spec.Env)
+	maps.Copy(saving.Env, conversations.Env)
+	if pl.ExtraSWABytes > 0 {
+		saving.Env["LLAMA_ARG_SWA_FULL"] = "1"
 	}
-	argv, env, err := command(with)
+	argv, env, err := command(saving)
 	if err != nil {
-		return nil // the start logs it
+		return nil // start reports it
 	}
 	e, err := l.Conversations.Prepare(conversations.Process{
 		Model: spec.Model, Checkpoint: spec.Checkpoint, Program: spec.Program, Argv: argv, Env: env, PerToken: pl.KVBytesPerToken,
@@ -176,7 +176,7 @@ func (l *Launcher) remember(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) 
 		l.Log.Warn("conversations will not be saved", "model", spec.Model, "error", err)
 		return nil
 	}
-	*spec = with
+	*spec = saving
 	return e
 }
 
@@ -198,7 +198,7 @@ func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachme
 	}
 	argv, env, err := command(*spec)
 	if err != nil {
-		return nil // the start logs it
+		return nil // start reports it
 	}
 	a, err := l.Media.Attach(m, mmcache.Encoder{Projector: spec.MMProj, Program: spec.Program, Argv: argv, Env: env})
 	if err != nil {
@@ -234,16 +234,16 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 func (l *Launcher) signature(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, o plan.Options, p *plan.Plan) string {
 	meta, _ := l.plans.Read(l.path(m.Checkpoint, m.SHA256)) // the plan has read it
 	parts := []any{meta, o.Projector, m.Type, r.Family(), r.Command, r.Env, r.TypeFlags, p.Apply(r, opts).Canonical()}
-	if p.Widened > 0 {
-		parts = append(parts, p.Widened)
+	if p.ExtraSWABytes > 0 {
+		parts = append(parts, p.ExtraSWABytes)
 	}
 	text, _ := json.Marshal(parts) // all of it comes from JSON or YAML
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 
-// Measured returns the most bytes of its devices' memory that the engine has taken, 0 if unknown.
-func (r *running) Measured() int64 {
+// Measured returns the maximum memory, in bytes, that the engine has taken of its devices, 0 if unknown.
+func (r *runningEngine) Measured() int64 {
 	main, device := r.Memory()
 	if r.Spec().Devices == policy.CPU {
 		return main
@@ -251,8 +251,8 @@ func (r *running) Measured() int64 {
 	return device
 }
 
-// Held returns how much of that memory becomes free when the engine ends, 0 if unknown.
-func (r *running) Held() int64 {
+// Held returns how many of these bytes become free when the engine exits, 0 if unknown.
+func (r *runningEngine) Held() int64 {
 	main, device := r.Process.Held()
 	if r.Spec().Devices == policy.CPU {
 		return main
@@ -260,58 +260,59 @@ func (r *running) Held() int64 {
 	return device
 }
 
-// running is an engine in service.
-type running struct {
+// runningEngine is an engine that serves.
+type runningEngine struct {
 	*engine.Process
-	client  *relay.Client
-	calls   *relay.Client       // the queue's own: few calls at a time and no streams, so connections to every engine are kept
-	media   *mmcache.Attachment // nil: uncached
-	queue   *batch.Batcher      // nil for models without one
-	permits *fairqueue.Queue    // bounds its concurrent requests
-	files   *files              // held while the engine runs
-	talks   *conversations.Engine
-	save    sync.Once          // of talks
-	slots   *engineslots.Table // nil: all keys share conversations
+	client        *relay.Client
+	calls         *relay.Client       // for the queue: few concurrent calls and no streams, so connections to every engine are kept
+	media         *mmcache.Attachment // nil: uncached
+	queue         *batch.Batcher      // nil for models without one
+	permits       *fairqueue.Queue    // bounds its concurrent requests
+	files         *files              // held while the engine runs
+	conversations *conversations.Engine
+	save          sync.Once          // of talks
+	slots         *engineslots.Table // nil: all keys share conversations
 }
 
-// Stop saves the engine's conversations and ends it, see [engine.Process.Stop].
-func (r *running) Stop(ctx context.Context) error {
+// Stop saves the engine's conversations and stops it, see [engine.Process.Stop].
+func (r *runningEngine) Stop(ctx context.Context) error {
 	r.save.Do(func() {
 		select {
 		case <-r.Done():
 		default:
-			r.talks.Save(ctx)
+			r.conversations.Save(ctx)
 		}
 	})
 	return r.Process.Stop(ctx)
 }
 
-// Conversations returns what is saved of the engine's conversations, or nil if nothing is.
-func (r *running) Conversations() *conversations.Engine { return r.talks }
+// Conversations returns the engine's saved conversations, or nil if none are saved.
+func (r *runningEngine) Conversations() *conversations.Engine { return r.conversations }
 
 // Embeddings returns the queue of the model's embedding requests, or nil if it has none.
-func (r *running) Embeddings() *batch.Batcher { return r.queue }
+func (r *runningEngine) Embeddings() *batch.Batcher { return r.queue }
 
 // idleConn is how long an unused connection to an engine is kept: llama-server and vLLM close theirs after 5 s.
 const idleConn = 3 * time.Second
 
 // Permits returns the queue that bounds the engine's concurrent requests.
-func (r *running) Permits() *fairqueue.Queue { return r.permits }
+func (r *runningEngine) Permits() *fairqueue.Queue { return r.permits }
 
-// maxConcurrent returns how many requests an engine gets at a time. The others wait in the runner, where they cost less
-// and take turns by tenant. llama-server gets as many as it computes at once, plus one that is ready to start; its few
-// other threads stay free for reads of its state. For other engines the limit only bounds their open files.
+// maxConcurrent returns the maximum number of an engine's concurrent requests. The others wait in the runner, where
+// they cost less and tenants take turns. llama-server gets as many as it computes in parallel, plus one that is ready
+// to start; its few other threads stay free for reads of its state. For other engines the limit only bounds their open
+// files.
 func maxConcurrent(family string, p plan.Plan) int {
-	const usual, files = 4, 512
+	const defaultParallel, maxOpenFiles = 4, 512
 	if family == recipe.LlamaCpp {
-		return cmp.Or(p.Parallel, usual) + 1
+		return cmp.Or(p.Parallel, defaultParallel) + 1
 	}
-	return max(files, p.Parallel)
+	return max(maxOpenFiles, p.Parallel)
 }
 
-// LoopPath returns the path (GET) that the engine answers from its main loop, between the iterations that compute all
-// requests, or "" if no such path is known.
-func (r *running) LoopPath() string {
+// LoopPath returns the path that the engine serves (GET) from its main loop, between the iterations that compute all
+// requests, or "" if it has none.
+func (r *runningEngine) LoopPath() string {
 	rc := r.Spec().Recipe
 	switch rc.Family() {
 	case recipe.LlamaCpp, "standin":
@@ -320,7 +321,7 @@ func (r *running) LoopPath() string {
 	return ""
 }
 
-func newRunning(p *engine.Process, media *mmcache.Attachment) *running {
+func newRunning(p *engine.Process, media *mmcache.Attachment) *runningEngine {
 	s := p.Spec()
 	cfg := relay.Config{
 		Addr:           strings.TrimPrefix(p.BaseURL(), "http://"),
@@ -332,11 +333,11 @@ func newRunning(p *engine.Process, media *mmcache.Attachment) *running {
 	}
 	kept := relay.New(cfg)
 	cfg.Single = s.Recipe.Connections != recipe.ConnectionsKept
-	return &running{Process: p, client: relay.New(cfg), calls: kept, media: media}
+	return &runningEngine{Process: p, client: relay.New(cfg), calls: kept, media: media}
 }
 
-// closeAtEnd waits until the engine has ended, then closes its resources.
-func (r *running) closeAtEnd() {
+// closeAfterExit waits until the engine has exited, then closes its resources.
+func (r *runningEngine) closeAfterExit() {
 	<-r.Done()
 	if r.queue != nil {
 		r.queue.Close()
@@ -348,7 +349,7 @@ func (r *running) closeAtEnd() {
 }
 
 // Command returns the engine's command line, quoted like recipe.JoinArgs, without its key.
-func (r *running) Command() string {
+func (r *runningEngine) Command() string {
 	args := make([]string, 0, len(r.Argv()))
 	for _, a := range r.Argv() {
 		if key := r.APIKey(); key != "" && strings.Contains(a, key) {
@@ -360,7 +361,7 @@ func (r *running) Command() string {
 }
 
 // Media returns the engine's attachment to the encoder cache, or nil if it has none.
-func (r *running) Media() *mmcache.Attachment { return r.media }
+func (r *runningEngine) Media() *mmcache.Attachment { return r.media }
 
-// Client returns the client for the engine. It is closed once the engine has ended.
-func (r *running) Client() *relay.Client { return r.client }
+// Client returns the client for the engine. It is closed once the engine has exited.
+func (r *runningEngine) Client() *relay.Client { return r.client }

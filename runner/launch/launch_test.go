@@ -52,7 +52,7 @@ func start(ctx context.Context, l *Launcher, m catalog.Model, args string) (host
 	return l.Start(ctx, &m, &r, m.Options, plan.Plan{}, engine.GPUs{})
 }
 
-func TestStart(t *testing.T) {
+func TestEngineStartsAndServes(t *testing.T) {
 	l := newLauncher(t)
 	e, err := start(t.Context(), l, catalog.Model{}, "--tokens 3")
 	if err != nil {
@@ -89,7 +89,7 @@ func TestStart(t *testing.T) {
 }
 
 // Only engines known to handle it well get several requests on one connection.
-func TestConnections(t *testing.T) {
+func TestConnectionsFollowTheRecipe(t *testing.T) {
 	l := newLauncher(t)
 	for connections, idle := range map[string]int{"": 0, recipe.ConnectionsSingle: 0, recipe.ConnectionsKept: 1} {
 		r := recipe.Shipped()["standin"]
@@ -115,7 +115,7 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-func TestRoom(t *testing.T) {
+func TestConcurrencyFollowsThePlan(t *testing.T) {
 	for _, c := range []struct {
 		family   string
 		parallel int
@@ -127,8 +127,8 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// What never starts is known before anything makes room for it.
-func TestCheck(t *testing.T) {
+// A model that can never start is refused before anything is evicted for it.
+func TestCheckRefusesModelsThatCannotStart(t *testing.T) {
 	l, r, files := newLauncher(t), recipe.Shipped()[recipe.LlamaCpp], testenv.Models(t)
 	l.Finder = engine.Finder{Paths: map[string]string{recipe.LlamaCpp: testenv.Engines(t).LlamaServer}}
 	clip := filepath.Join(t.TempDir(), "clip.gguf") // without general.type
@@ -155,7 +155,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestFailedStarts(t *testing.T) {
+func TestFailedStartLeavesNothing(t *testing.T) {
 	l := newLauncher(t)
 	bare := recipe.Shipped()["llamacpp"]
 	missing := catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU, Checkpoint: filepath.Join(t.TempDir(), "gone.gguf")}
@@ -201,7 +201,7 @@ func TestFailedStarts(t *testing.T) {
 }
 
 // An engine sees the GPUs that its load was given, in the terms of what the runner's own environment shows.
-func TestGPUsOfAnEngine(t *testing.T) {
+func TestEngineGetsItsGPUs(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("no /proc")
 	}
@@ -230,7 +230,7 @@ func TestGPUsOfAnEngine(t *testing.T) {
 }
 
 // When ctx ends, the load stops and the engine is killed.
-func TestCancelledStart(t *testing.T) {
+func TestCanceledStartKillsTheEngine(t *testing.T) {
 	l := newLauncher(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(300*time.Millisecond, cancel)
@@ -243,7 +243,7 @@ func TestCancelledStart(t *testing.T) {
 }
 
 // An embedding model gets a queue if its recipe's family can count tokens; otherwise the log says that it cannot.
-func TestQueueByFamily(t *testing.T) {
+func TestOnlyEnginesThatCountTokensHaveAQueue(t *testing.T) {
 	l := newLauncher(t)
 	var log bytes.Buffer
 	set, err := recipe.Shipped().With(map[string]recipe.Recipe{"mine": {Inherit: "standin"}})
@@ -256,7 +256,7 @@ func TestQueueByFamily(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.(*running).Embeddings() == nil {
+	if e.(*runningEngine).Embeddings() == nil {
 		t.Error("a recipe that inherits has no queue")
 	}
 	if err := e.Stop(t.Context()); err != nil {
@@ -272,7 +272,7 @@ func TestQueueByFamily(t *testing.T) {
 }
 
 // batch_delay sets the delay of the queue, as logged.
-func TestBatchDelay(t *testing.T) {
+func TestBatchDelayReachesTheQueue(t *testing.T) {
 	l := newLauncher(t)
 	var log bytes.Buffer
 	l.Log = slog.New(slog.NewTextHandler(&log, nil))
@@ -288,14 +288,14 @@ func TestBatchDelay(t *testing.T) {
 	}()
 	for ms, want := range map[any]string{nil: "batch_delay=0s", int64(7): "batch_delay=7ms"} {
 		log.Reset()
-		l.queue(t.Context(), e.(*running), &m, &r, "", recipe.Options{"batch_delay": ms}, plan.Plan{}).Close()
+		l.queue(t.Context(), e.(*runningEngine), &m, &r, "", recipe.Options{"batch_delay": ms}, plan.Plan{}).Close()
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("with %v: log %q lacks %s", ms, log.String(), want)
 		}
 	}
 }
 
-func TestPlan(t *testing.T) {
+func TestPlanFollowsTheFiles(t *testing.T) {
 	files := testenv.Models(t)
 	llamacpp := recipe.Shipped()["llamacpp"]
 	size := func(path string) int64 {

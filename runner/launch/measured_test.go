@@ -17,8 +17,9 @@ import (
 	"reveille/testenv"
 )
 
-// TestMeasured compares plans with what the real engine took. With -v it prints the table of infra/docs/models.md.
-func TestMeasured(t *testing.T) {
+// TestMemoryOfAnEngineIsMeasured compares plans with what the real engine took. With -v it prints the table of
+// infra/docs/models.md.
+func TestMemoryOfAnEngineIsMeasured(t *testing.T) {
 	files := testenv.Models(t)
 	l := newLauncher(t)
 	l.Finder = engine.Finder{Paths: map[string]string{recipe.LlamaCpp: testenv.Engines(t).LlamaServer}}
@@ -63,7 +64,7 @@ func TestMeasured(t *testing.T) {
 				t.Fatal(err)
 			}
 			next := max(used, p.Estimate)
-			if off := float64(used)/float64(next) - 1; ready > used || p.Took(used, policy.CPU) != next || next > p.Estimate+p.Estimate/5 || off < -0.1 {
+			if off := float64(used)/float64(next) - 1; ready > used || p.NeedFromMeasurement(used, policy.CPU) != next || next > p.Estimate+p.Estimate/5 || off < -0.1 {
 				t.Errorf("%s with %d tokens took %d bytes, then %d, estimated %d", m.name, context, ready, used, p.Estimate)
 			}
 			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%+.0f %%\t%d\t%+.0f %%\n", m.name, context, p.Estimate>>20, ready>>20, used>>20,

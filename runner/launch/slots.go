@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	slotLimit = 30 * time.Second // of a call about slots; a slot that computes is erased at the end of its batch
-	maxSlots  = 256
+	slotTimeout = 30 * time.Second // for a call about slots; a slot that computes is erased at the end of its batch
+	maxSlots    = 256
 )
 
-// separate has an engine keep no prompts but those in its slots, and lets the runner erase these.
-func separate(spec *engine.Spec) error {
+// isolateSlots configures an engine to keep prompts only in its slots, which the runner can erase.
+func isolateSlots(spec *engine.Spec) error {
 	spec.Slots = true
 	spec.Env["LLAMA_ARG_CACHE_RAM"] = "0"
 	argv, err := engine.Argv(*spec)
@@ -36,51 +36,51 @@ func separate(spec *engine.Spec) error {
 			value = argv[i+1]
 		}
 		if value != "0" {
-			return &host.Error{Code: rpc.CodeModelLoadError, Message: "conversations: key needs " + name + " 0, or no " + name, Final: true}
+			return &host.Error{Code: rpc.CodeModelLoadError, Message: "conversations: key requires " + name + " 0, or no " + name, Final: true}
 		}
 	}
 	return nil
 }
 
-// slotTable returns the table of an engine that serves, whose n slots it erases once to see that it can.
-func slotTable(ctx context.Context, r *running, n int) (*engineslots.Table, error) {
-	wrong := func(cause error) error {
-		return &host.Error{Code: rpc.CodeModelLoadError, Message: "the engine cannot keep conversations apart by key", Final: true, Cause: cause}
+// slotTable returns the slot table of a serving engine. It erases the n slots once to verify that it can.
+func slotTable(ctx context.Context, r *runningEngine, n int) (*engineslots.Table, error) {
+	fail := func(cause error) error {
+		return &host.Error{Code: rpc.CodeModelLoadError, Message: "the engine cannot isolate the conversations of keys", Final: true, Cause: cause}
 	}
-	ask := func(ctx context.Context, method, path string) ([]byte, error) {
-		ctx, cancel := context.WithTimeout(ctx, slotLimit)
+	roundTrip := func(ctx context.Context, method, path string) ([]byte, error) {
+		ctx, cancel := context.WithTimeout(ctx, slotTimeout)
 		defer cancel()
-		req := relay.Request{Method: method, Path: []byte(path), FirstByte: slotLimit, Silence: slotLimit}
-		status, answer, err := r.calls.Fetch(ctx, &req, r.APIKey(), nil, 4<<20)
+		req := relay.Request{Method: method, Path: []byte(path), FirstByte: slotTimeout, Silence: slotTimeout}
+		status, response, err := r.calls.Fetch(ctx, &req, r.APIKey(), nil, 4<<20)
 		if err == nil && status != 200 {
 			err = fmt.Errorf("%s %s: status %d", method, path, status)
 		}
-		return answer, err
+		return response, err
 	}
-	text, err := ask(ctx, "GET", "/slots")
+	text, err := roundTrip(ctx, "GET", "/slots")
 	if err != nil {
-		return nil, wrong(err)
+		return nil, fail(err)
 	}
 	var list []struct {
 		ID int `json:"id"`
 	}
 	if err := json.Unmarshal(text, &list); err != nil || len(list) != n || n > maxSlots {
-		return nil, wrong(fmt.Errorf("%d slots in place of %d, %v", len(list), n, err))
+		return nil, fail(fmt.Errorf("%d slots instead of %d, %v", len(list), n, err))
 	}
 	erase := func(ctx context.Context, slot int) error {
-		_, err := ask(ctx, "POST", fmt.Sprintf("/slots/%d?action=erase", slot))
+		_, err := roundTrip(ctx, "POST", fmt.Sprintf("/slots/%d?action=erase", slot))
 		return err
 	}
 	for i, s := range list {
 		if s.ID != i {
-			return nil, wrong(fmt.Errorf("slot %d has the number %d", i, s.ID))
+			return nil, fail(fmt.Errorf("slot %d has the number %d", i, s.ID))
 		}
 		if err := erase(ctx, i); err != nil {
-			return nil, wrong(err)
+			return nil, fail(err)
 		}
 	}
 	return engineslots.New(n, erase), nil
 }
 
-// Slots returns the table that keeps conversations of keys apart, or nil if all share them.
-func (r *running) Slots() *engineslots.Table { return r.slots }
+// Slots returns the table that isolates the conversations of keys, or nil if all share them.
+func (r *runningEngine) Slots() *engineslots.Table { return r.slots }

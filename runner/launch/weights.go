@@ -12,7 +12,8 @@ import (
 
 var _ host.Weights = (*Launcher)(nil)
 
-// locationsOf returns the locations of a model's weights that have to be fetched; files named by a host path do not.
+// locationsOf returns the locations of a model's weights that must be fetched. It leaves out files named by a host
+// path.
 func locationsOf(m *catalog.Model) []weights.Location {
 	var out []weights.Location
 	for _, at := range []weights.Location{{Checkpoint: catalog.ParseCheckpoint(m.Checkpoint), SHA256: m.SHA256}, {Checkpoint: catalog.ParseCheckpoint(m.MMProj)}} {
@@ -23,7 +24,7 @@ func locationsOf(m *catalog.Model) []weights.Location {
 	return out
 }
 
-// HasFiles reports whether all files of a model are on this host, or cannot be fetched anyway.
+// HasFiles reports whether all files of a model are on this host, or cannot be fetched.
 func (l *Launcher) HasFiles(m *catalog.Model) bool {
 	for _, at := range locationsOf(m) {
 		if l.Weights == nil {
@@ -46,7 +47,7 @@ func (l *Launcher) Progress(m *catalog.Model) (done, total int64) {
 	return l.Weights.Progress(locationsOf(m)...)
 }
 
-// pullError turns a weights error into one for clients. It is final, as evicting other models would not help.
+// pullError turns an error of weights into one for clients. It is final, because evicting other models would not help.
 func pullError(err error) error {
 	var e *weights.Error
 	if !errors.As(err, &e) {
@@ -68,7 +69,7 @@ type files struct {
 	holds              []*weights.Hold
 }
 
-// hold finds a model's files and fetches those removed since they were pulled.
+// hold returns a model's files, and fetches those that were removed since they were pulled.
 func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
 	f := &files{}
 	for _, one := range []struct {
@@ -79,7 +80,7 @@ func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
 		if at.Scheme == catalog.SchemePath {
 			if m.Registered && at.Path != "" && !catalog.Below(at.Path, m.Within) {
 				f.release()
-				return nil, &host.Error{Code: rpc.CodeModelFileNotFound, Message: "model file is not in a folder that registered models may use on this host", Final: true}
+				return nil, &host.Error{Code: rpc.CodeModelFileNotFound, Message: "model file is not in a folder that registered models can use on this host", Final: true}
 			}
 			*one.path = catalog.Shards(at.Path)[0]
 			continue
@@ -96,7 +97,7 @@ func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
 
 func (l *Launcher) holdWeights(ctx context.Context, at weights.Location) (*weights.Hold, error) {
 	if l.Weights == nil {
-		return nil, &host.Error{Code: rpc.CodeModelLoadError, Message: "weights at " + string(at.Scheme) + ":// cannot be fetched by this runner", Final: true}
+		return nil, &host.Error{Code: rpc.CodeModelLoadError, Message: "this runner cannot fetch weights from " + string(at.Scheme) + "://", Final: true}
 	}
 	h, err := l.Weights.Hold(ctx, at)
 	return h, pullError(err)
@@ -108,7 +109,7 @@ func (f *files) release() {
 	}
 }
 
-// path returns the path of a file on this host, of its first part if it is split, or "" if it is not there.
+// path returns the path of a file on this host, of its first part if it is split, or "" if it is missing.
 func (l *Launcher) path(checkpoint, sha256 string) string {
 	at := weights.Location{Checkpoint: catalog.ParseCheckpoint(checkpoint), SHA256: sha256}
 	if at.Scheme == catalog.SchemePath {

@@ -50,7 +50,7 @@ func fetching(t *testing.T, most int64) (*Launcher, *hub.Hub) {
 }
 
 // A model's files, including its projector's, are fetched, passed to the engine and kept while it runs.
-func TestFetchedWeights(t *testing.T) {
+func TestMissingWeightsAreFetched(t *testing.T) {
 	l, h := fetching(t, 2500)
 	for _, name := range []string{"a.bin", "mmproj-a.bin", "b.bin"} {
 		h.Put("o/r", name, bytes.Repeat([]byte(name[:1]), 1000))
@@ -107,7 +107,7 @@ func TestFetchedWeights(t *testing.T) {
 	}
 }
 
-func TestWeightsThatCannotBeFetched(t *testing.T) {
+func TestUnavailableWeightsAreReported(t *testing.T) {
 	l, h := fetching(t, 0)
 	h.Put("o/r", "m.gguf", []byte("weights"))
 	h.Damage("o/r", "m.gguf")
@@ -127,7 +127,7 @@ func TestWeightsThatCannotBeFetched(t *testing.T) {
 }
 
 // The plan of a model with fetched weights is the plan of its file.
-func TestPlanOfFetchedWeights(t *testing.T) {
+func TestPlanUsesFetchedWeights(t *testing.T) {
 	l, h := fetching(t, 0)
 	raw, err := os.ReadFile(testenv.Models(t).MiniLM)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 // Layers with a sliding window keep all tokens, so that conversations survive, if that fits the share and takes no
 // context.
-func TestWiden(t *testing.T) {
+func TestSlidingWindowIsKeptIfItFits(t *testing.T) {
 	const extra = 3840 * 2 * 2 * (4096 - 4*512 - 512) // bytes, at a context of 4096
 	usual := Options{Type: policy.LLM, Engine: "llamacpp", Devices: policy.CPU, Context: 4096, Conversations: true}
 	with := func(change func(*Options)) Options { o := usual; change(&o); return o }
@@ -24,19 +24,19 @@ func TestWiden(t *testing.T) {
 	}{
 		{"room", usual, ShareOf(4*gib, 1, 0, 0), extra, ""},
 		{"just enough", usual, ShareOf(narrow.Estimate+extra, 1, 0, 0), extra, ""},
-		{"a byte less", usual, ShareOf(narrow.Estimate+extra-1, 1, 0, 0), 0, "its share lacks"},
-		{"no budget", usual, Share{}, 0, "its share lacks"},
+		{"a byte less", usual, ShareOf(narrow.Estimate+extra-1, 1, 0, 0), 0, "than the share has"},
+		{"no budget", usual, Share{}, 0, "than the share has"},
 		{"the owner did it", with(func(o *Options) { o.FullWindows = true }), Share{}, 0, ""},
-		{"the owner's memory", with(func(o *Options) { o.Memory = narrow.Estimate }), ShareOf(4*gib, 1, 0, 0), 0, "its share lacks"},
+		{"the owner's memory", with(func(o *Options) { o.Memory = narrow.Estimate }), ShareOf(4*gib, 1, 0, 0), 0, "than the share has"},
 		{"nothing is saved", with(func(o *Options) { o.Conversations = false }), ShareOf(4*gib, 1, 0, 0), 0, "sliding window"},
 		{"no prompt is reused", with(func(o *Options) { o.Unsaved = "--no-cache-prompt" }), ShareOf(4*gib, 1, 0, 0), 0, "--no-cache-prompt"},
 		{"a projector", with(func(o *Options) { o.Media = true }), ShareOf(4*gib, 1, 0, 0), 0, "images"},
 		{"another engine", with(func(o *Options) { o.Engine = "vllm" }), ShareOf(4*gib, 1, 0, 0), 0, ""},
-		{"an automatic context that would shrink", with(func(o *Options) { o.Context, o.Devices = 0, policy.GPU }), ShareOf(gib/2, 1, 0, 0), 0, "its share lacks"},
+		{"an automatic context that would shrink", with(func(o *Options) { o.Context, o.Devices = 0, policy.GPU }), ShareOf(gib/2, 1, 0, 0), 0, "than the share has"},
 	} {
 		p := Make(gemma, tt.opts, tt.share)
-		if p.Widened != tt.widened || (p.Forgets == "") != (tt.forgets == "") || !strings.Contains(p.Forgets, tt.forgets) {
-			t.Errorf("%s: widened by %d, want %d; forgets %q, want %q", tt.name, p.Widened, tt.widened, p.Forgets, tt.forgets)
+		if p.ExtraSWABytes != tt.widened || (p.CannotSave == "") != (tt.forgets == "") || !strings.Contains(p.CannotSave, tt.forgets) {
+			t.Errorf("%s: widened by %d, want %d; forgets %q, want %q", tt.name, p.ExtraSWABytes, tt.widened, p.CannotSave, tt.forgets)
 		}
 		if tt.widened > 0 && p.KVBytes != narrow.KVBytes+extra {
 			t.Errorf("%s: a KV cache of %d bytes, want %d", tt.name, p.KVBytes, narrow.KVBytes+extra)
@@ -45,7 +45,7 @@ func TestWiden(t *testing.T) {
 }
 
 // Conversations survive an unload where all that the engine keeps between requests is a KV cache of whole prompts.
-func TestForgets(t *testing.T) {
+func TestPlanReportsWhyConversationsCannotBeSaved(t *testing.T) {
 	llamacpp := recipe.Shipped()["llamacpp"]
 	vllm := recipe.Shipped()["vllm"]
 	hybrid := llama8b
@@ -77,7 +77,7 @@ func TestForgets(t *testing.T) {
 		}
 		o := OptionsOf(c.r, policy.LLM, policy.CPU, 0, opts)
 		o.Media = c.media
-		if why := Make(c.m, o, Share{}).Forgets; (why == "") != c.keeps {
+		if why := Make(c.m, o, Share{}).CannotSave; (why == "") != c.keeps {
 			t.Errorf("%s: forgets %q, want conversations kept: %v", c.name, why, c.keeps)
 		}
 	}

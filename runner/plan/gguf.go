@@ -21,7 +21,7 @@ const (
 var errHeader = errors.New("not a GGUF header within the usual bounds")
 
 // ErrProjector is the error for a GGUF file with a projector for images or audio (mmproj).
-var ErrProjector = errors.New("holds a projector, not a model")
+var ErrProjector = errors.New("contains a projector, not a model")
 
 // readGGUF reads the header of a GGUF file. The file is mapped, and neither tensors nor vocabulary are read.
 func readGGUF(path string) (m Meta, err error) {
@@ -29,13 +29,13 @@ func readGGUF(path string) (m Meta, err error) {
 	if err != nil {
 		return Meta{}, err
 	}
-	defer guard(&err)
+	defer recoverParser(&err)
 	a := f.Architecture()
 	if a.Type == "projector" {
 		return Meta{}, ErrProjector
 	}
 	if a.Type != "" && a.Type != "model" {
-		return Meta{}, fmt.Errorf("holds a %s, not a model", a.Type)
+		return Meta{}, fmt.Errorf("contains a %s, not a model", a.Type)
 	}
 	t := f.Tokenizer()
 	m = Meta{Format: "gguf", Arch: a.Architecture, Weights: int64(f.ModelSize), Causal: a.AttentionCausal, Pooling: Pooling(a.PoolingType), Tokenizer: t.Model}
@@ -43,12 +43,12 @@ func readGGUF(path string) (m Meta, err error) {
 	for _, n := range []struct {
 		to   *int
 		from uint64
-		most uint64
+		max  uint64
 	}{
 		{&m.Layers, a.BlockCount, maxLayers}, {&m.Hidden, a.EmbeddingLength, maxInt}, {&m.Heads, a.AttentionHeadCount, maxInt},
 		{&m.Vocab, vocab, maxInt}, {&m.Positions, a.MaximumContextLength, maxInt}, {&m.Window, a.AttentionSlidingWindow, maxInt},
 	} {
-		if n.from > n.most {
+		if n.from > n.max {
 			return Meta{}, errHeader
 		}
 		*n.to = int(n.from)
@@ -56,11 +56,11 @@ func readGGUF(path string) (m Meta, err error) {
 	if m.Weights < 0 {
 		return Meta{}, errHeader
 	}
-	return m, cache(&m, &a)
+	return m, setCacheSizes(&m, &a)
 }
 
-// cache computes what a token takes in the cache, layer by layer.
-func cache(m *Meta, a *gguf.GGUFArchitecture) error {
+// setCacheSizes computes what a token takes in the cache, layer by layer.
+func setCacheSizes(m *Meta, a *gguf.GGUFArchitecture) error {
 	if a.AttentionRecurrent && !a.AttentionHybrid {
 		return nil // its state does not grow with the context
 	}
@@ -100,15 +100,15 @@ func cache(m *Meta, a *gguf.GGUFArchitecture) error {
 // parseGGUF checks the file before it calls the parser, which allocates by the file's lengths, and turns the parser's
 // panics into errors.
 func parseGGUF(path string, opts ...gguf.GGUFReadOption) (f *gguf.GGUFFile, err error) {
-	defer guard(&err)
+	defer recoverParser(&err)
 	if err := modelfile.Check(path); err != nil {
 		return nil, err
 	}
 	return gguf.ParseGGUFFile(path, opts...)
 }
 
-// guard turns a panic of the parser into an error.
-func guard(err *error) {
+// recoverParser turns a panic of the parser into an error.
+func recoverParser(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("%w: %v", errHeader, p)
 	}
@@ -124,7 +124,7 @@ func Vocabulary(path string) (tokens []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer guard(&err)
+	defer recoverParser(&err)
 	kv, ok := f.Header.MetadataKV.Get("tokenizer.ggml.tokens")
 	if !ok {
 		return nil, nil

@@ -10,10 +10,10 @@ type Meta struct {
 	Hidden    int `json:"hidden,omitempty"`
 	Heads     int `json:"heads,omitempty"`
 	Vocab     int `json:"vocab,omitempty"`
-	Positions int `json:"positions,omitempty"` // longest sequence it was trained for, 0 if unknown
-	// Scaled models stretch their positions, so that an engine may take sequences longer than Positions.
+	Positions int `json:"positions,omitempty"` // maximum sequence it was trained for, 0 if unknown
+	// Scaled models extend their positions, so that an engine may accept sequences longer than Positions.
 	Scaled bool `json:"scaled,omitempty"`
-	// Causal models look only back, and so can keep keys and values.
+	// Causal models attend only to earlier tokens, and can therefore keep keys and values.
 	Causal bool `json:"causal"`
 	// Cache is what a token takes in the KV cache, summed over the layers that keep all tokens; Windowed is the sum
 	// over those that keep only the last Window tokens of a sequence.
@@ -28,7 +28,7 @@ type Meta struct {
 // Pooling is how a model turns the outputs of its tokens into one, by GGUF's numbers; 0 for a model that generates.
 type Pooling uint32
 
-// PoolingRank is that of a model that scores documents.
+// PoolingRank is the pooling of a model that scores documents.
 const PoolingRank Pooling = 4
 
 // Elements counts the numbers that the cache keeps for a token.
@@ -54,7 +54,7 @@ func (e Elements) bytes(k, v string) int64 {
 	return (e.K*per(k) + e.V*per(v) + 255) / 256
 }
 
-// kept reports whether the model has a KV cache at all.
-func (m *Meta) kept() bool {
+// hasKVCache reports whether the model has a KV cache.
+func (m *Meta) hasKVCache() bool {
 	return m.Causal && m.Layers > 0 && m.Cache.K+m.Cache.V+m.Windowed.K+m.Windowed.V > 0
 }

@@ -17,7 +17,7 @@ import (
 func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, opts recipe.Options) Options {
 	o := Options{Type: t, Devices: d, Engine: r.Family(), Memory: memory}
 	if o.Engine == recipe.LlamaCpp && !reflect.DeepEqual(r.Command, llamacpp().Command) {
-		o.Unsaved = "the engine's command is not the usual one"
+		o.Unsaved = "the engine's command is not the built-in one"
 	}
 	o.Context = number(opts["ctx_size"])
 	o.NBatch, o.NUBatch, o.Parallel = number(opts["n_batch"]), number(opts["n_ubatch"]), number(opts["n_parallel"])
@@ -25,17 +25,17 @@ func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, 
 	o.ExactKV, o.Fraction = opts["kv_cache_bytes"] != nil, opts["gpu_memory_utilization"] != nil
 	for name, spec := range r.Options {
 		if args, err := recipe.SplitArgs(text(opts[name])); spec.Kind == recipe.KindArgs && err == nil {
-			o.heed(args)
+			o.applyArgs(args)
 		}
 	}
 	return o
 }
 
-// llamacpp returns the shipped recipe.
+// llamacpp returns the built-in recipe.
 var llamacpp = sync.OnceValue(func() recipe.Recipe { return recipe.Shipped()[recipe.LlamaCpp] })
 
-// heed applies the last value of each argument that matters.
-func (o *Options) heed(args []string) {
+// applyArgs applies the last value of each argument that matters.
+func (o *Options) applyArgs(args []string) {
 	for i := range args {
 		flag, value, joined := strings.Cut(args[i], "=")
 		if !joined && i+1 < len(args) {
@@ -82,23 +82,23 @@ func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
 	if out == nil {
 		out = recipe.Options{}
 	}
-	said := map[string]bool{}
+	inArgs := map[string]bool{}
 	for name, spec := range r.Options {
 		if spec.Kind == recipe.KindArgs {
 			args, _ := recipe.SplitArgs(text(opts[name]))
 			for _, a := range args {
 				flag, _, _ := strings.Cut(a, "=")
-				said[flag] = true
+				inArgs[flag] = true
 			}
 		}
 	}
 	for name, v := range p.values(r.Family(), opts) {
 		spec, known := r.Options[name]
-		if !known || said[spec.Flag] || said[short[spec.Flag]] {
+		if !known || inArgs[spec.Flag] || inArgs[shortFlags[spec.Flag]] {
 			continue
 		}
-		was, set := out[name]
-		if set && !automatic(spec, was) && !p.overrules(r.Family(), name) {
+		value, set := out[name]
+		if set && !isAutomatic(spec, value) && !p.overrides(r.Family(), name) {
 			continue
 		}
 		out[name] = v
@@ -106,9 +106,9 @@ func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
 	return out
 }
 
-// overrules reports whether the plan's value replaces a configured one: the configured value means something else to
+// overrides reports whether the plan's value replaces a configured one: the configured value means something else to
 // the runner (the size of its batches, the context of one sequence), or is more than the engine accepts.
-func (p *Plan) overrules(engine, option string) bool {
+func (p *Plan) overrides(engine, option string) bool {
 	switch engine {
 	case recipe.LlamaCpp:
 		return p.Kind == Plain && (option == "n_batch" || option == "n_ubatch") || option == "n_parallel" || p.Divided && (option == "kv_unified" || option == "ctx_size")
@@ -120,8 +120,8 @@ func (p *Plan) overrules(engine, option string) bool {
 	return false
 }
 
-// short are the short forms of llama-server's flags.
-var short = map[string]string{
+// shortFlags are the short forms of llama-server's flags.
+var shortFlags = map[string]string{
 	"--ctx-size": "-c", "--batch-size": "-b", "--ubatch-size": "-ub", "--parallel": "-np", "--kv-unified": "-kvu", "--cache-type-k": "-ctk", "--cache-type-v": "-ctv",
 }
 
@@ -143,26 +143,26 @@ func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 			v["kv_unified"] = !p.Divided // one pool for all sequences, each of any length up to it
 		}
 		if p.Kind == Plain && p.Physical > 0 {
-			// n_batch is the runner's packing capacity. llama-server takes no more than a physical batch of embeddings
-			// at a time and would lower its own n_batch to that with a warning.
+			// n_batch is the runner's packing capacity. llama-server accepts only one physical batch of embeddings at a
+			// time and would lower its own n_batch to that with a warning.
 			v["n_batch"] = int64(p.Physical)
 		}
 	case recipe.VLLM:
 		switch {
 		case p.Kind == Paged:
 			set("ctx_size", p.Longest)
-			if whole := cmp.Or(p.Total, p.Budget); whole > 0 && p.Share > 0 {
-				v["gpu_memory_utilization"] = ratio(p.Share, whole)
+			if memory := cmp.Or(p.Total, p.Budget); memory > 0 && p.Share > 0 {
+				v["gpu_memory_utilization"] = ratio(p.Share, memory)
 			}
 			if n, ok := opts["kv_cache_bytes"].(int64); ok && n < 0 && p.KVBytes > 0 {
 				v["kv_cache_bytes"] = p.KVBytes
 			}
-		case p.Longest > 0 && p.Positions > 0: // it embeds
+		case p.Longest > 0 && p.Positions > 0: // an embedding model
 			set("ctx_size", p.Longest)
 			set("n_batch", p.NBatch)
 			set("n_parallel", p.Parallel)
 		case p.Longest > 0:
-			v["ctx_size"] = nil // tokens in flight are not the length of a sequence, which the engine knows
+			v["ctx_size"] = nil // tokens in flight do not limit the length of a sequence; the engine knows that limit
 		}
 	case recipe.TEI:
 		if p.Positions > 0 {
@@ -183,14 +183,14 @@ func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 	return v
 }
 
-// ratio returns share / whole, rounded down to hundredths, from 0.01 to 0.95.
-func ratio(share, whole int64) float64 {
-	hundredths := max(min(int64(float64(share)/float64(whole)*100), 95), 1)
+// ratio returns share / memory, rounded down to hundredths, from 0.01 to 0.95.
+func ratio(share, memory int64) float64 {
+	hundredths := max(min(int64(float64(share)/float64(memory)*100), 95), 1)
 	return float64(hundredths) / 100
 }
 
-// automatic reports whether a value leaves the choice to the plan.
-func automatic(spec recipe.OptionSpec, v any) bool {
+// isAutomatic reports whether a value leaves the choice to the plan.
+func isAutomatic(spec recipe.OptionSpec, v any) bool {
 	n, ok := v.(int64)
 	return v == nil || ok && spec.Auto != nil && float64(n) == *spec.Auto
 }

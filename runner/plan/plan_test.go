@@ -37,7 +37,7 @@ var (
 
 const gib = 1 << 30
 
-func TestMake(t *testing.T) {
+func TestPlansOfKnownModels(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		meta  Meta
@@ -157,7 +157,7 @@ func TestMake(t *testing.T) {
 	}
 }
 
-func TestDefaultsGiveWay(t *testing.T) {
+func TestConfiguredValuesOverrideDefaults(t *testing.T) {
 	for _, tt := range []struct{ in, want Options }{
 		{Options{}, Options{NBatch: 2048, NUBatch: 2048, Context: 4096}},
 		{Options{Context: 512}, Options{NBatch: 512, NUBatch: 512, Context: 512}},
@@ -177,9 +177,9 @@ func TestDefaultsGiveWay(t *testing.T) {
 	}
 }
 
-// TestOrderDoesNotMatter: with slot limits a plan does not depend on what is loaded; without them, only on how many
-// models are.
-func TestOrderDoesNotMatter(t *testing.T) {
+// TestPlansDoNotDependOnTheOrderOfLoads: with slot limits a plan does not depend on what is loaded; without them, only
+// on how many models are.
+func TestPlansDoNotDependOnTheOrderOfLoads(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		budget, limit := rapid.Int64Range(1, 1<<40).Draw(t, "budget"), rapid.IntRange(1, 8).Draw(t, "limit")
 		a, b := rapid.IntRange(0, 8).Draw(t, "loaded"), rapid.IntRange(0, 8).Draw(t, "loaded another time")
@@ -192,9 +192,9 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestPlansAreSane: whatever the metadata says, nothing is negative, and an automatic context fits its share or is the
-// minimum.
-func TestPlansAreSane(t *testing.T) {
+// TestPlansKeepTheirInvariants: whatever the metadata says, nothing is negative, and an automatic context fits its
+// share or is the minimum.
+func TestPlansKeepTheirInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(0, 1<<20)
 		m := Meta{
@@ -227,8 +227,8 @@ func TestPlansAreSane(t *testing.T) {
 	})
 }
 
-// TestGolden compares whole command lines with testdata/argv.
-func TestGolden(t *testing.T) {
+// TestPlansMatchGoldenFiles compares whole command lines with testdata/argv.
+func TestPlansMatchGoldenFiles(t *testing.T) {
 	set := recipe.Shipped()
 	long, err := Read(folder(t, `{"architectures":["BertModel"],"model_type":"bert","num_hidden_layers":12,"hidden_size":768,"num_attention_heads":12,
 		"vocab_size":30522,"max_position_embeddings":8192}`))
@@ -299,8 +299,9 @@ func command(t *testing.T, r recipe.Recipe, m Meta, typ policy.Type, d policy.De
 	return argv, p
 }
 
-// TestInheritedRecipes: a recipe that inherits, at any depth, is planned and started like the one at the root.
-func TestInheritedRecipes(t *testing.T) {
+// TestDerivedRecipesPlanLikeTheirFamily: a recipe that inherits, at any depth, is planned and started like the one at
+// the root.
+func TestDerivedRecipesPlanLikeTheirFamily(t *testing.T) {
 	for name, load := range map[string]struct {
 		meta    Meta
 		typ     policy.Type
@@ -325,8 +326,9 @@ func TestInheritedRecipes(t *testing.T) {
 	}
 }
 
-// TestLongest: vllm is never given a sequence longer than the model's own, unless its positions are stretched.
-func TestLongest(t *testing.T) {
+// TestLongestIsBoundedByTheModel: vllm is never given a sequence longer than the model's own, unless its positions are
+// stretched.
+func TestLongestIsBoundedByTheModel(t *testing.T) {
 	r := recipe.Shipped()["vllm"]
 	stretched := llama8b
 	stretched.Scaled = true
@@ -349,8 +351,8 @@ func TestLongest(t *testing.T) {
 	}
 }
 
-// TestFractionOfTheDevice: a plan says so if the fraction that it gives is only that of the budget.
-func TestFractionOfTheDevice(t *testing.T) {
+// TestVLLMGetsItsFractionOfTheDevice: a plan says so if the fraction that it gives is only that of the budget.
+func TestVLLMGetsItsFractionOfTheDevice(t *testing.T) {
 	r := recipe.Shipped()["vllm"]
 	for _, tt := range []struct {
 		name    string

@@ -15,8 +15,8 @@ import (
 // maxConfig bounds a config.json, in bytes.
 const maxConfig = 4 << 20
 
-// errNoMetadata: the checkpoint is not something to read metadata from, but for example a registry's name for a model.
-var errNoMetadata = errors.New("no metadata can be read from it")
+// errNoMetadata: the checkpoint has no readable metadata, for example because it is the name of a model in a registry.
+var errNoMetadata = errors.New("it has no readable metadata")
 
 // Read reads the metadata of a checkpoint on this host: a GGUF file of any name, or a folder with config.json and
 // safetensors. It reads only headers, so it takes milliseconds for a model of any size, and its cost is bounded
@@ -109,7 +109,7 @@ func (c *config) fill(m *Meta) error {
 		m.Causal = m.Causal || strings.HasSuffix(a, "ForCausalLM") || strings.HasSuffix(a, "ForConditionalGeneration")
 	}
 	if m.Layers > maxLayers || max(m.Hidden, m.Heads, m.Vocab, m.Positions, t.HeadsKV, t.HeadDim, t.Latent, t.Rotated) > maxInt/2 {
-		return errors.New("config.json: a size is beyond any model's")
+		return errors.New("config.json: a size is out of range")
 	}
 	if m.Heads == 0 || m.Layers == 0 {
 		return nil

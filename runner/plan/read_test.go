@@ -13,8 +13,8 @@ import (
 	"reveille/testenv"
 )
 
-// TestReadRealModels: the files contain what the golden files assume, and reading takes milliseconds.
-func TestReadRealModels(t *testing.T) {
+// TestMetadataOfRealModels: the files contain what the golden files assume, and reading takes milliseconds.
+func TestMetadataOfRealModels(t *testing.T) {
 	files := testenv.Models(t)
 	for path, want := range map[string]Meta{files.Gemma: gemma, files.MiniLM: minilm} {
 		began := time.Now()
@@ -35,7 +35,7 @@ func TestReadRealModels(t *testing.T) {
 	}
 }
 
-func TestReadFolder(t *testing.T) {
+func TestMetadataOfFolders(t *testing.T) {
 	for _, tt := range []struct {
 		name, config string
 		want         Meta
@@ -107,8 +107,8 @@ func begin(tensors, keys uint64) *header {
 	return h.num(uint32(3)).num(tensors).num(keys)
 }
 
-// TestHostileHeaders: no hostile header takes much memory or time, or causes a panic.
-func TestHostileHeaders(t *testing.T) {
+// TestInvalidHeadersAreErrors: no hostile header takes much memory or time, or causes a panic.
+func TestInvalidHeadersAreErrors(t *testing.T) {
 	big := uint64(1) << 60
 	for name, raw := range map[string][]byte{
 		"empty":                nil,

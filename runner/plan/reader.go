@@ -7,10 +7,10 @@ import (
 	"reveille/infra/modelfile"
 )
 
-// A Reader remembers the metadata of unchanged files. The zero value is ready. It is safe for concurrent use.
+// A Reader caches the metadata of unchanged files. The zero value is ready to use. It is safe for concurrent use.
 type Reader struct{ known modelfile.Memory[Meta] }
 
-// Read is the function Read with a memory.
+// Read is the function Read with a cache.
 func (r *Reader) Read(checkpoint string) (Meta, error) {
 	info, err := os.Stat(checkpoint)
 	if err != nil {
@@ -24,7 +24,7 @@ func (r *Reader) Read(checkpoint string) (Meta, error) {
 	return r.known.Read(checkpoint, info, Read)
 }
 
-// For makes the plan of a load. If the metadata cannot be read, it returns the plain plan with a warning.
+// For computes the plan of a load. If the metadata cannot be read, it returns the plain plan with a warning.
 func (r *Reader) For(checkpoint string, o Options, s Share) Plan {
 	m, err := r.Read(checkpoint)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 	"reveille/testenv"
 )
 
-// TestPlansOnTheRealEngine: a text, an embedding and a reranking model run side by side, each by its own plan, and the
-// plans are the same whichever was loaded first.
-func TestPlansOnTheRealEngine(t *testing.T) {
+// TestRealEngineAcceptsThePlans: a text, an embedding and a reranking model run side by side, each by its own plan, and
+// the plans are the same whichever was loaded first.
+func TestRealEngineAcceptsThePlans(t *testing.T) {
 	files := testenv.Models(t)
 	models := []struct {
 		file       string

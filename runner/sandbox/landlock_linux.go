@@ -12,9 +12,9 @@ import (
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 )
 
-// Files that libraries and drivers read. Paths missing on a machine are skipped. From /etc only files without secrets
-// are listed.
-var system = []string{
+// systemFiles are read by libraries and drivers. Paths that a machine lacks are skipped. From /etc only files without
+// secrets are listed.
+var systemFiles = []string{
 	"/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/proc", "/sys",
 	"/nix/store", "/gnu/store", "/run/opengl-driver", "/opt/rocm*", "/opt/amdgpu*", "/opt/nvidia", "/opt/intel", "/opt/xilinx",
 	"/etc/ld.so.*", "/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/hosts", "/etc/host.conf", "/etc/resolv.conf",
@@ -22,8 +22,8 @@ var system = []string{
 	"/etc/vulkan", "/etc/OpenCL", "/etc/glvnd", "/etc/egl", "/etc/nvidia*", "/etc/amd*",
 }
 
-// Device files that engines open.
-var devices = []string{
+// deviceFiles are opened by engines.
+var deviceFiles = []string{
 	"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
 	"/dev/dri", "/dev/nvidia*", "/dev/kfd", "/dev/accel", "/dev/dxg",
 }
@@ -40,7 +40,7 @@ const (
 		ll.AccessFSResolveUnix
 )
 
-// Landlock's version that restricts signals (Linux 6.12).
+// abiSignals is the first Landlock version that restricts signals (Linux 6.12).
 const abiSignals = 6
 
 // restrict applies the Landlock rules of a jail to this thread and everything it starts. It requires no_new_privs. The
@@ -70,7 +70,7 @@ func (s *Sandbox) restrict(j Jail) error {
 	return errors.Join(err, os.NewFile(uintptr(fd), "landlock").Close())
 }
 
-// fileRules returns the rules for the files that a jail may access. Missing ones are skipped.
+// fileRules returns the rules for the files that a jail allows. Missing files are skipped.
 func (s *Sandbox) fileRules(j Jail) (rules []landlock.Rule, err error) {
 	add := func(access landlock.AccessFSSet, paths ...string) {
 		for _, path := range paths {
@@ -87,10 +87,10 @@ func (s *Sandbox) fileRules(j Jail) (rules []landlock.Rule, err error) {
 			}
 		}
 	}
-	for _, pattern := range system {
+	for _, pattern := range systemFiles {
 		add(rightsRead, glob(pattern)...)
 	}
-	for _, pattern := range devices {
+	for _, pattern := range deviceFiles {
 		add(rightsDev, glob(pattern)...)
 	}
 	add(rightsModel, j.Read...)

@@ -1,8 +1,8 @@
-// Package sandbox confines engine processes. On Linux each engine is forked by a dedicated thread. Before the fork
-// that thread gives up, for itself and its children, everything that engines do not need: new privileges,
-// capabilities, files other than the model's, the network, and system calls that only attacks use. There is no
-// launcher program, so the engine is the runner's own child from the start. Control groups of version 2 limit memory and
-// processes where the runner may create them. On other systems [New] reports every measure as missing.
+// Package sandbox confines engine processes. On Linux each engine is forked by a dedicated thread. Before the fork that
+// thread drops, for itself and its children, everything that engines do not need: new privileges, capabilities, files
+// other than the model's, the network, and system calls that only attacks use. There is no launcher program, so the
+// engine is the runner's own child from the start. Control groups of version 2 limit memory and processes if the runner
+// can create them. On other systems [New] reports every measure as missing.
 //
 // infra/adr/0018-engines-in-a-sandbox.md lists what each measure needs and what is not covered.
 package sandbox
@@ -39,21 +39,21 @@ const (
 var measures = []string{NoNewPrivs, User, Capabilities, Files, Network, Signals, Syscalls, Memory, Pids, CoreDumps}
 
 // ErrMissing means that strict mode refuses to start an engine because a measure is missing.
-var ErrMissing = errors.New("this machine cannot sandbox engines as --sandbox strict requires")
+var ErrMissing = errors.New("this machine lacks measures that --sandbox strict requires")
 
 // Config configures a [Sandbox].
 type Config struct {
 	Mode string // Auto, Off or Strict
-	// User is the account name, UID or UID:GID that all engines run as; it requires a runner that is root. If empty, an
-	// engine whose files are readable to another user runs as account "reveille-engine" or, without that account, as
-	// user and group 60978.
+	// User is the account name, UID or UID:GID of all engines; it requires that the runner is root. If empty, an engine
+	// whose files are readable to another user runs as account "reveille-engine" or, without that account, as user and
+	// group 60978.
 	User    string
-	Memory  int64        // most bytes one engine may use; 0 means no limit
-	Private []string     // folders that no engine may see into, such as the runner's state folder
-	Log     *slog.Logger // receives a warning for each engine that gets less than the report says; required
+	Memory  int64        // memory limit of one engine in bytes; 0: no limit
+	Private []string     // folders that engines must not read, such as the runner's state folder
+	Log     *slog.Logger // receives a warning for each engine with fewer measures than the report lists; required
 }
 
-// A Jail lists what one engine may do beyond what all engines may. The zero value allows the least.
+// A Jail lists what one engine may do in addition to what all engines may do. The zero value allows the minimum.
 type Jail struct {
 	Program   string   // absolute path
 	Read      []string // files and folders to read
@@ -64,14 +64,14 @@ type Jail struct {
 	Port      int      // TCP port to listen on, 0 for none
 	OpenFiles bool     // no file restrictions, and no separate user unless Config.User names one
 	OpenNet   bool     // no network restrictions
-	Pids      int      // most processes and threads; defaultPids when 0
+	Pids      int      // maximum number of processes and threads; 0: defaultPids
 }
 
 // defaultPids is the default limit on an engine's processes and threads. It leaves room for thread pools on large
 // machines.
 const defaultPids = 4096
 
-// A Report says which measures are in force on this machine.
+// A Report lists the measures that are active on this machine.
 type Report struct {
 	Mode    string   `json:"mode"`
 	On      []string `json:"on"`

@@ -28,7 +28,7 @@ const (
 	// coreLimit turns core dumps off. Unlike 0 it also stops dumps that the kernel pipes to a program (core(5)).
 	coreLimit = 1
 	// stackLimit is the stack size of engine threads in bytes. llama.cpp's tokenizers recurse for each character of a
-	// long word, and its parsers for each bracket and space of an answer. glibc's usual 8 MiB overflow at some 20,000
+	// long word, and its parsers for each bracket and space of a response. glibc's usual 8 MiB overflow at some 20,000
 	// levels. Memory is used only for the pages that a thread touches.
 	stackLimit = 256 << 20
 )
@@ -39,7 +39,7 @@ type Sandbox struct {
 	report   Report
 	landlock bool
 	seccomp  bool
-	cgroup   string // in which it creates those of engines, "" for none
+	cgroup   string // where the engines' groups are created, "" for none
 	uid      uint32 // of engines; 0 means the runner's own
 	gid      uint32
 	private  []string
@@ -71,7 +71,7 @@ func New(cfg Config) (*Sandbox, error) {
 	missing := s.probe()
 	if s.cgroup = findCgroup(); s.cgroup == "" {
 		missing = append(missing, Memory, Pids)
-		cfg.Log.Info("engines have no limit of memory and processes: that needs a control group of version 2 that the runner may divide (systemd: Delegate=yes)")
+		cfg.Log.Info("engines have no limit of memory and processes: the runner needs a delegated control group of version 2 (systemd: Delegate=yes)")
 	} else if cfg.Memory <= 0 {
 		missing = append(missing, Memory)
 	}
@@ -102,11 +102,11 @@ func growStacks() {
 // Report returns the result of New's probe.
 func (s *Sandbox) Report() Report { return s.report }
 
-// findUser looks up the user that engines run as.
+// findUser looks up the user of the engines.
 func (s *Sandbox) findUser() error {
 	if os.Getuid() != 0 {
 		if s.cfg.User != "" {
-			return errors.New("an engine user can be set only where the runner is root")
+			return errors.New("an engine user can only be set if the runner is root")
 		}
 		return nil
 	}
@@ -131,10 +131,10 @@ func (s *Sandbox) findUser() error {
 	return nil
 }
 
-// probe tries an empty jail on a thread and returns which measures do not hold there.
+// probe tries an empty jail on a thread and returns the measures that do not work there.
 func (s *Sandbox) probe() (missing []string) {
-	check := func(measure string, holds bool) {
-		if !holds {
+	check := func(measure string, works bool) {
+		if !works {
 			missing = append(missing, measure)
 		}
 	}
@@ -151,7 +151,7 @@ func (s *Sandbox) probe() (missing []string) {
 		}
 		check(Files, err != nil)
 		abi, err := ll.LandlockGetABIVersion()
-		check(Network, refused(unix.SOCK_DGRAM, false) && refused(unix.SOCK_STREAM, true))
+		check(Network, isRefused(unix.SOCK_DGRAM, false) && isRefused(unix.SOCK_STREAM, true))
 		check(Signals, err == nil && s.landlock && abi >= abiSignals)
 		check(Syscalls, s.seccomp && unix.Unshare(unix.CLONE_NEWUTS) == unix.EPERM)
 	})
@@ -159,8 +159,8 @@ func (s *Sandbox) probe() (missing []string) {
 	return missing
 }
 
-// refused reports whether this thread may not create a socket, or connect with it.
-func refused(kind int, connect bool) bool {
+// isRefused reports whether this thread cannot create a socket, or cannot connect with it.
+func isRefused(kind int, connect bool) bool {
 	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return true
@@ -189,9 +189,9 @@ func onThread(f func()) {
 	}()
 }
 
-// Start starts cmd in the jail, in a process group of its own, and returns once the program runs. The engine is killed
-// when this process ends or quit is closed. The caller must call release after the process has ended; release is never
-// nil.
+// Start starts cmd in the jail, in a separate process group, and returns once the program runs. The engine is killed
+// when this process exits or quit is closed. The caller must call release after the process has exited; release is
+// never nil.
 func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release func(), err error) {
 	if err := s.report.Check(); err != nil {
 		return func() {}, err
@@ -199,12 +199,12 @@ func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release fu
 	group := ""
 	if s.cgroup != "" {
 		group, err = newGroup(s.cgroup, s.cfg.Memory, cmp.Or(max(j.Pids, 0), defaultPids))
-		if err := s.limited(err); err != nil {
+		if err := s.allowUnlimited(err); err != nil {
 			removeGroup(group)
 			return func() {}, err
 		}
 	}
-	started, over := make(chan error, 1), make(chan struct{})
+	started, released := make(chan error, 1), make(chan struct{})
 	onThread(func() {
 		err := s.confine(cmd, j)
 		if err == nil {
@@ -213,7 +213,7 @@ func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release fu
 		started <- err
 		if err == nil {
 			select { // the kernel kills the engine when the thread that forked it ends
-			case <-over:
+			case <-released:
 			case <-quit:
 			}
 		}
@@ -222,11 +222,11 @@ func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release fu
 		removeGroup(group)
 		return func() {}, err
 	}
-	release = func() { close(over); removeGroup(group) }
+	release = func() { close(released); removeGroup(group) }
 	if group == "" {
 		return release, nil
 	}
-	if err := s.limited(write(group, "cgroup.procs", strconv.Itoa(cmd.Process.Pid))); err != nil {
+	if err := s.allowUnlimited(writeFile(group, "cgroup.procs", strconv.Itoa(cmd.Process.Pid))); err != nil {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
 		release()
@@ -235,22 +235,22 @@ func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release fu
 	return release, nil
 }
 
-// limited logs a control group error as a warning and drops it, except in strict mode.
-func (s *Sandbox) limited(err error) error {
+// allowUnlimited logs a control group error as a warning and drops it, except in strict mode.
+func (s *Sandbox) allowUnlimited(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case s.cfg.Mode == Strict:
 		return fmt.Errorf("engine's control group: %w", err)
 	}
-	s.cfg.Log.Warn("engine runs without its limits", "error", err)
+	s.cfg.Log.Warn("engine runs without limits", "error", err)
 	return nil
 }
 
 // confine restricts this thread to the jail and sets the user of cmd.
 func (s *Sandbox) confine(cmd *exec.Cmd, j Jail) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	// A sandbox around the runner may refuse both; New has reported that.
+	// A sandbox around the runner can refuse both; New has reported that.
 	if unix.Unshare(unix.CLONE_FS) == nil {
 		unix.Umask(umask)
 	}
@@ -259,21 +259,21 @@ func (s *Sandbox) confine(cmd *exec.Cmd, j Jail) error {
 		if s.uid == 0 {
 			return nil
 		}
-		return s.become(cmd, j)
+		return s.setUser(cmd, j)
 	}
 	readFiles := false
 	if s.uid != 0 && (s.cfg.User != "" || !j.OpenFiles) {
-		err := s.become(cmd, j)
+		err := s.setUser(cmd, j)
 		if err != nil && (s.cfg.User != "" || s.cfg.Mode == Strict) {
 			return err
 		}
 		if err != nil {
-			s.cfg.Log.Warn("engine runs as root: its own user cannot read its files", "program", filepath.Base(j.Program), "error", err)
+			s.cfg.Log.Warn("engine runs as root, because the engine user cannot read its files", "program", filepath.Base(j.Program), "error", err)
 		}
 		readFiles = err != nil
 	}
 	if s.uid != 0 && cmd.SysProcAttr.Credential == nil && j.OpenFiles {
-		s.cfg.Log.Warn("engine runs as root and can read every file, as its recipe needs open files: set --engine-user", "program", filepath.Base(j.Program))
+		s.cfg.Log.Warn("engine runs as root and can read every file, because its recipe needs open files; set --engine-user", "program", filepath.Base(j.Program))
 	}
 	_ = dropCapabilities(readFiles) // New has reported that
 	if s.landlock {
@@ -287,24 +287,24 @@ func (s *Sandbox) confine(cmd *exec.Cmd, j Jail) error {
 	return nil
 }
 
-// become makes cmd run as the engine user, if that user can read the files that the jail names.
-func (s *Sandbox) become(cmd *exec.Cmd, j Jail) error {
+// setUser makes cmd run as the engine user, if that user can read the jail's files.
+func (s *Sandbox) setUser(cmd *exec.Cmd, j Jail) error {
 	groups := deviceGroups()
-	given := slices.Clone(j.Sockets)
+	owned := slices.Clone(j.Sockets)
 	if j.Dir != "" {
-		given = append(given, j.Dir)
+		owned = append(owned, j.Dir)
 	}
-	for _, path := range given {
+	for _, path := range owned {
 		if parent := filepath.Dir(path); parent != os.TempDir() {
 			if err := os.Chmod(parent, 0o711); err != nil { // its file names are random
 				return err
 			}
 		}
 	}
-	if err := readableBy(s.uid, s.gid, append([]string{j.Program}, j.Read...), given); err != nil {
+	if err := checkReadable(s.uid, s.gid, append([]string{j.Program}, j.Read...), owned); err != nil {
 		return fmt.Errorf("engine user %d: %w", s.uid, err)
 	}
-	for _, path := range given {
+	for _, path := range owned {
 		if err := os.Chown(path, int(s.uid), int(s.gid)); err != nil {
 			return err
 		}
@@ -316,8 +316,8 @@ func (s *Sandbox) become(cmd *exec.Cmd, j Jail) error {
 	return nil
 }
 
-// readableBy checks, as another user, that it can open some files and find others. It must run on a thread that ends.
-func readableBy(uid, gid uint32, open, find []string) error {
+// checkReadable checks that another user can open some files and find others. It must run on a thread that ends.
+func checkReadable(uid, gid uint32, open, find []string) error {
 	none := [1]uint32{}
 	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, uintptr(unsafe.Pointer(&none)), 0); e != 0 {
 		return e
@@ -363,7 +363,7 @@ func deviceGroups() []uint32 {
 }
 
 // dropCapabilities leaves programs that this thread starts without capabilities, whatever user runs them. With
-// readFiles an engine that has to run as root keeps root's right to read files, within Landlock's limits.
+// readFiles an engine that must run as root keeps root's right to read files, within Landlock's limits.
 func dropCapabilities(readFiles bool) error {
 	_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 	if unix.Geteuid() != 0 {

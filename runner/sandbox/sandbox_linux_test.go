@@ -185,7 +185,7 @@ var attempts = map[string]func(w world) error{
 	},
 }
 
-// allowed lists the attempts that must succeed. "root" may be allowed only if the engine's files belong to root.
+// allowed lists the attempts that must succeed. "root" can be allowed only if the engine's files belong to root.
 var allowed = []string{"read model", "read device", "read proc", "write own", "listen own", "runner socket", "exec", "thread"}
 
 func loopback(port int) unix.Sockaddr {
@@ -367,9 +367,9 @@ func try(t *testing.T, s *Sandbox, w world, j Jail) (map[string]string, error) {
 	return got, ended
 }
 
-// TestJail lets a program try everything that an engine needs and everything that must be blocked: once with files
-// that its own user can read, once with files that only root can read.
-func TestJail(t *testing.T) {
+// TestJailRestrictsTheEngine lets a program try everything that an engine needs and everything that must be blocked:
+// once with files that its own user can read, once with files that only root can read.
+func TestJailRestrictsTheEngine(t *testing.T) {
 	for _, open := range []bool{true, false} {
 		t.Run(map[bool]string{true: "own user", false: "runner's user"}[open], func(t *testing.T) {
 			w, j := scene(t, open)
@@ -396,8 +396,8 @@ func TestJail(t *testing.T) {
 	}
 }
 
-// TestJailOpen checks that an engine gets the open files and network that its recipe asks for.
-func TestJailOpen(t *testing.T) {
+// TestOpenJailAllowsFilesAndNetwork checks that an engine gets the open files and network that its recipe asks for.
+func TestOpenJailAllowsFilesAndNetwork(t *testing.T) {
 	w, j := scene(t, false)
 	s := newBox(t, Config{})
 	j.OpenFiles, j.OpenNet = true, true
@@ -422,8 +422,9 @@ func TestJailOpen(t *testing.T) {
 	}
 }
 
-// TestLimits kills an engine that exceeds its memory limit and refuses processes beyond the limit.
-func TestLimits(t *testing.T) {
+// TestMemoryAndProcessesAreLimited kills an engine that exceeds its memory limit and refuses processes beyond the
+// limit.
+func TestMemoryAndProcessesAreLimited(t *testing.T) {
 	for name, killed := range map[string]bool{"bomb memory": true, "bomb forks": false} {
 		w, j := scene(t, true)
 		s := newBox(t, Config{Memory: 128 << 20})
@@ -440,8 +441,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestStrict refuses to start anything if a measure is missing.
-func TestStrict(t *testing.T) {
+// TestStrictRefusesMissingMeasures refuses to start anything if a measure is missing.
+func TestStrictRefusesMissingMeasures(t *testing.T) {
 	s := newBox(t, Config{Mode: Strict}) // without a memory limit
 	cmd := exec.Command("/bin/true")
 	if _, err := s.Start(cmd, Jail{Program: "/bin/true"}, nil); !errors.Is(err, ErrMissing) || cmd.Process != nil {
@@ -449,8 +450,8 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// TestOff removes nothing from an engine but the ability to gain privileges.
-func TestOff(t *testing.T) {
+// TestOffKeepsNoNewPrivs removes nothing from an engine but the ability to gain privileges.
+func TestOffKeepsNoNewPrivs(t *testing.T) {
 	w, j := scene(t, false)
 	s := newBox(t, Config{Mode: Off})
 	w.Only = []string{"read other", "listen else", "root", "privileges"}
@@ -460,8 +461,8 @@ func TestOff(t *testing.T) {
 	}
 }
 
-// TestKilledRunner checks that an engine of another user dies with its runner.
-func TestKilledRunner(t *testing.T) {
+// TestEngineDiesWithTheRunner checks that an engine of another user dies with its runner.
+func TestEngineDiesWithTheRunner(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "SANDBOX_TEST_RUNNER=1")
 	out, err := cmd.StdoutPipe()
@@ -490,8 +491,8 @@ func TestKilledRunner(t *testing.T) {
 	}
 }
 
-// TestUser rejects users that engines cannot run as.
-func TestUser(t *testing.T) {
+// TestEngineRunsAsItsUser rejects users that engines cannot run as.
+func TestEngineRunsAsItsUser(t *testing.T) {
 	for _, name := range []string{"root", "0", "0:5", "nobody-here", "-1", "1:x"} {
 		if _, err := New(Config{User: name, Mode: Auto}); err == nil {
 			t.Errorf("%q was accepted", name)
@@ -520,11 +521,11 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-func TestCgroupDir(t *testing.T) {
+func TestCgroupDirIsTheRunnersGroup(t *testing.T) {
 	for own, want := range map[string]string{
-		"8:memory:/not/here\n7:cpu,cpuacct:/\n0::/x\n": root, "0::/": root, "8:memory:/x\n": root, "": root,
+		"8:memory:/not/here\n7:cpu,cpuacct:/\n0::/x\n": cgroupRoot, "0::/": cgroupRoot, "8:memory:/x\n": cgroupRoot, "": cgroupRoot,
 		// A second sandbox in one process uses the same folder as the first, which moved the process.
-		"0::/" + runnerGroup + "\n": root,
+		"0::/" + runnerGroup + "\n": cgroupRoot,
 	} {
 		if got := cgroupDir(own); got != want {
 			t.Errorf("%q: %q, want %q", own, got, want)
@@ -532,8 +533,8 @@ func TestCgroupDir(t *testing.T) {
 	}
 }
 
-// TestGroup checks what is written to control groups.
-func TestGroup(t *testing.T) {
+// TestGroupHasItsLimits checks what is written to control groups.
+func TestGroupHasItsLimits(t *testing.T) {
 	group, err := newGroup(t.TempDir(), 1<<30, 40)
 	if err != nil {
 		t.Fatal(err)

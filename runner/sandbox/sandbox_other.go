@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// A Sandbox confines nothing here.
+// A Sandbox does not confine engines on this system.
 type Sandbox struct{ report Report }
 
 // New reports every measure as missing.
@@ -21,7 +21,7 @@ func New(cfg Config) (*Sandbox, error) {
 // Report returns the report, in which every measure is missing.
 func (s *Sandbox) Report() Report { return s.report }
 
-// Start starts cmd in a process group of its own; in strict mode it fails. release is never nil.
+// Start starts cmd in a separate process group. In strict mode it fails. release is never nil.
 func (s *Sandbox) Start(cmd *exec.Cmd, _ Jail, _ <-chan struct{}) (release func(), err error) {
 	if err := s.report.Check(); err != nil {
 		return func() {}, err

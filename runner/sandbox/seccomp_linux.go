@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// denied lists system calls that no engine makes, but that attacks on the kernel, on other processes or on this filter
-// do. It includes io_uring, whose operations bypass every filter.
+// denied lists system calls that engines never make, but that attacks on the kernel, on other processes or on this
+// filter use. It includes io_uring, whose operations bypass every filter.
 var denied = []uint32{
 	unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
@@ -66,7 +66,7 @@ func filter(inet, open bool) []unix.SockFilter {
 	for _, n := range denied {
 		when(n, ret(refuse))
 	}
-	when(unix.SYS_CLONE3, ret(absent)) // a filter cannot see its flags, which lie in memory; C libraries fall back to clone
+	when(unix.SYS_CLONE3, ret(absent)) // a filter cannot read its flags, which are in memory; C libraries fall back to clone
 	when(unix.SYS_CLONE, arg(0), and(newNamespace), jump(0, 0, 1), allow, ret(refuse))
 	if !open {
 		internet := []unix.SockFilter{ret(refuse)}

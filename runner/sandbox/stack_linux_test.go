@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStacks checks that engines start with large stacks in every mode, and that an owner's larger limit is kept.
-func TestStacks(t *testing.T) {
+// TestThreadsHaveLargeStacks checks that engines start with large stacks in every mode, and that an owner's larger
+// limit is kept.
+func TestThreadsHaveLargeStacks(t *testing.T) {
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_STACK, &before); err != nil {
 		t.Fatal(err)

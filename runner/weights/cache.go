@@ -26,21 +26,21 @@ const (
 	progressName = ".progress"
 )
 
-// Config of a Cache. Zero values have defaults where one is named.
+// Config configures a Cache. Where a field names a default, zero selects it.
 type Config struct {
-	Dir     string // of the cache alone; created if missing
-	Bytes   int64  // limit of all entries; default half of what they have and the disk has free when the cache is opened
-	Margin  int64  // bytes of the disk left free; default 512 MiB
+	Dir     string // used by the cache alone; created if missing
+	Bytes   int64  // size limit of all entries; default half of their size and the disk's free space when the cache is opened
+	Margin  int64  // bytes of the disk that stay free; default 512 MiB
 	Sources map[catalog.Scheme]Source
 	Log     *slog.Logger // default: none
-	Metrics *metrics.Set // default: a set of its own
+	Metrics *metrics.Set // default: a new set
 
 	Ranges int           // parallel reads of one pull; default 8
 	Range  int64         // bytes of one read; default 64 MiB
 	Stall  time.Duration // a read without progress for this long is repeated; default 30 s
-	Tries  int           // failures in a row, without a byte between them, that end a pull; default 6
-	Pause  time.Duration // before the second try, doubled with each; default 500 ms, at most 15 s
-	Wanted time.Duration // entries that Has found this recently are not removed; default 10 s
+	Tries  int           // consecutive failures without a byte between them that end a pull; default 6
+	Pause  time.Duration // before the second try, doubled with each further one up to 15 s; default 500 ms
+	Wanted time.Duration // entries that Has found within this time are not removed; default 10 s
 }
 
 // Cache is the folder of fetched weights. It is safe for concurrent use.
@@ -54,7 +54,7 @@ type Cache struct {
 	end  context.CancelFunc
 	work sync.WaitGroup // pulls
 
-	pullBytes    *metrics.Counter // written, also by pulls that fail later
+	pullBytes    *metrics.Counter // written bytes, including those of pulls that fail later
 	pullFailures *metrics.Counter
 	pullSeconds  *metrics.PrometheusHistogram // of pulls that succeeded
 
@@ -64,7 +64,7 @@ type Cache struct {
 	total   int64            // bytes of entries
 }
 
-// Open takes possession of a folder and reads what is there. ErrInUse: another process has it.
+// Open locks a folder and reads its entries. It returns ErrInUse if another process has locked it.
 func Open(cfg Config) (*Cache, error) {
 	cfg.Margin = cmp.Or(max(cfg.Margin, 0), 512<<20)
 	cfg.Ranges = cmp.Or(max(cfg.Ranges, 0), 8)
@@ -111,9 +111,9 @@ func (c *Cache) open() (err error) {
 	if c.lock, err = c.root.OpenFile(lockName, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return err
 	}
-	if mine, err := filelock.Try(c.lock); err != nil {
+	if locked, err := filelock.Try(c.lock); err != nil {
 		return err
-	} else if !mine {
+	} else if !locked {
 		return fmt.Errorf("%w: %s", ErrInUse, c.dir)
 	}
 	if err = c.scan(); err != nil {
@@ -129,7 +129,7 @@ func (c *Cache) open() (err error) {
 	return nil
 }
 
-// freeBytes is how much an unprivileged process may still write in the file system of a folder.
+// freeBytes returns how many bytes an unprivileged process can still write to the file system of a folder.
 func freeBytes(dir string) (int64, error) {
 	usage, err := disk.Usage(dir)
 	if err != nil {
@@ -147,7 +147,7 @@ func (c *Cache) release() {
 	}
 }
 
-// Close ends the pulls in progress and gives the folder back. Holds may be released afterwards.
+// Close ends the pulls in progress and unlocks the folder. Holds can be released afterwards.
 func (c *Cache) Close() {
 	c.end()
 	c.work.Wait()
@@ -156,8 +156,8 @@ func (c *Cache) Close() {
 	c.release()
 }
 
-// Has reports whether the weights of a location are there for a load that is about to hold them: for Config.Wanted
-// they are not removed. So loads that wait for each other's slots do not evict each other's weights in turn.
+// Has reports whether the cache has the weights of a location, and keeps them for Config.Wanted, because a load is
+// about to hold them. This prevents loads that wait for each other's slots from evicting each other's weights in turn.
 func (c *Cache) Has(at Location) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,8 +168,8 @@ func (c *Cache) Has(at Location) bool {
 	return e != nil
 }
 
-// Path is where an engine finds the weights of a location, false if they have to be pulled first. Without a hold they
-// may be removed at any time.
+// Path returns the path of a location's weights for an engine, and false if they must be pulled first. Without a hold
+// they can be removed at any time.
 func (c *Cache) Path(at Location) (string, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,20 +183,20 @@ func (c *Cache) pathOf(e *entry) string {
 	return filepath.Join(c.dir, e.id, filepath.FromSlash(e.Path))
 }
 
-// A Hold keeps an entry where it is.
+// A Hold protects an entry from removal.
 type Hold struct {
-	Path string // what an engine is given: a file, or the folder of several
+	Path string // the engine's argument: a file, or the folder of several
 
 	cache *Cache
 	entry *entry
 	once  sync.Once
 }
 
-// holdTries bounds how often an entry may be removed between its pull and its hold.
+// holdTries limits how often an entry can be removed between its pull and its hold.
 const holdTries = 3
 
-// Hold keeps the weights of a location in the cache until Release, pulling them first if need be. Errors are [*Error],
-// or the end of ctx.
+// Hold keeps the weights of a location in the cache until Release. It pulls them first if necessary. Errors are
+// [*Error], or the end of ctx.
 func (c *Cache) Hold(ctx context.Context, at Location) (*Hold, error) {
 	for range holdTries {
 		c.mu.Lock()
@@ -211,7 +211,7 @@ func (c *Cache) Hold(ctx context.Context, at Location) (*Hold, error) {
 			return nil, err
 		}
 	}
-	return nil, &Error{Location: at.String(), Kind: ErrFull, Note: "other weights take its room again and again"}
+	return nil, &Error{Location: at.String(), Kind: ErrFull, Note: "other weights repeatedly take its space"}
 }
 
 // Release ends the hold. Further calls do nothing.

@@ -22,13 +22,13 @@ type entry struct {
 
 	holds  int
 	used   time.Time
-	wanted time.Time // when a load last asked for it
+	wanted time.Time // when Has last found it
 }
 
 // manifest is the content of .weights.json.
 type manifest struct {
-	Location string   `json:"place"`          // the name in files already written
-	Path     string   `json:"path,omitempty"` // of the file that engines are given, "" for the folder
+	Location string   `json:"place"`          // "place" for compatibility with existing files
+	Path     string   `json:"path,omitempty"` // of the file that engines get, "" for the folder
 	Files    []record `json:"files"`
 }
 
@@ -38,7 +38,7 @@ type record struct {
 	Digest string `json:"digest,omitempty"` // as Digest.String
 }
 
-// idOf is the name of a location's folder: readable, and unique.
+// idOf returns the name of a location's folder, readable and unique.
 func idOf(at Location) string {
 	sum := sha256.Sum256([]byte(at.String()))
 	readable := strings.Map(func(r rune) rune {
@@ -51,9 +51,9 @@ func idOf(at Location) string {
 	return strings.TrimRight(readable[:min(len(readable), 100)], "-.") + "-" + hex.EncodeToString(sum[:6])
 }
 
-// scan reads the entries and the unfinished pulls that are there.
+// scan reads the existing entries.
 func (c *Cache) scan() error {
-	_ = c.root.RemoveAll(removedName) // of a process that was killed while it removed an entry
+	_ = c.root.RemoveAll(removedName) // left by a process that was killed while it removed an entry
 	dirs, err := fs.ReadDir(c.root.FS(), ".")
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ func (c *Cache) scan() error {
 		}
 		e, err := c.readEntry(d.Name())
 		if err != nil {
-			c.cfg.Log.Warn("folder among the weights is left alone", "folder", d.Name(), "error", err)
+			c.cfg.Log.Warn("ignoring a folder among the weights", "folder", d.Name(), "error", err)
 			continue
 		}
 		c.entries[e.id] = e
@@ -93,8 +93,8 @@ func (c *Cache) readEntry(id string) (*entry, error) {
 	return e, nil
 }
 
-// entryLocked returns the entry of a location if its files are all there in their sizes and have the requested
-// checksum, otherwise nil.
+// entryLocked returns the entry of a location if all its files exist with their sizes and the requested checksum,
+// otherwise nil.
 func (c *Cache) entryLocked(at Location) *entry {
 	e := c.entries[idOf(at)]
 	if e == nil || e.Location != at.String() {
@@ -113,7 +113,7 @@ func (c *Cache) entryLocked(at Location) *entry {
 	return e
 }
 
-// removeLocked removes an entry. It disappears at once and whole; an engine that has its files open keeps them.
+// removeLocked removes an entry atomically. An engine that has its files open keeps them.
 func (c *Cache) removeLocked(e *entry, why string) error {
 	if err := c.root.Rename(e.id, removedName); err != nil && !os.IsNotExist(err) {
 		return err
@@ -122,12 +122,12 @@ func (c *Cache) removeLocked(e *entry, why string) error {
 		delete(c.entries, e.id)
 		c.total -= e.bytes
 	}
-	c.cfg.Log.Info("weights are removed", "location", e.Location, "bytes", e.bytes, "reason", why)
+	c.cfg.Log.Info("weights removed", "location", e.Location, "bytes", e.bytes, "reason", why)
 	return c.root.RemoveAll(removedName)
 }
 
-// reserve makes room for more bytes of a pull and keeps it until the pull's end. If all idle entries would not make
-// enough, none is removed.
+// reserve makes space for more bytes of a pull and reserves it until the pull ends. If all idle entries together are
+// not enough, none is removed.
 func (c *Cache) reserve(p *pull, more int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,14 +148,14 @@ func (c *Cache) reserve(p *pull, more int64) error {
 		}
 	}
 	if shortfall > idle {
-		return full(more, max(0, more-shortfall+idle))
+		return errFull(more, max(0, more-shortfall+idle))
 	}
 	for shortfall > 0 {
 		e := c.oldestLocked()
 		if e == nil {
-			return full(more, max(0, more-shortfall))
+			return errFull(more, max(0, more-shortfall))
 		}
-		if err := c.removeLocked(e, "room for "+p.location.String()); err != nil {
+		if err := c.removeLocked(e, "space for "+p.location.String()); err != nil {
 			return &Error{Kind: ErrFull, Cause: err}
 		}
 		if shortfall, err = c.shortfallLocked(more); err != nil {
@@ -166,13 +166,13 @@ func (c *Cache) reserve(p *pull, more int64) error {
 	return nil
 }
 
-// full is the error of a pull of size bytes for which there is less room.
-func full(size, room int64) error {
-	note := fmt.Sprintf("it needs %s, there are %s", catalog.FormatSize(size), catalog.FormatSize(room))
+// errFull returns the error of a pull of size bytes for which there is less space.
+func errFull(size, space int64) error {
+	note := fmt.Sprintf("needs %s, only %s free", catalog.FormatSize(size), catalog.FormatSize(space))
 	return &Error{Kind: ErrFull, Note: note}
 }
 
-// shortfallLocked is how many bytes have to be removed before more may come; 0 or less for none.
+// shortfallLocked returns how many bytes must be removed before more bytes fit; 0 or less for none.
 func (c *Cache) shortfallLocked(more int64) (int64, error) {
 	free, err := c.free(c.dir)
 	if err != nil {
@@ -188,12 +188,12 @@ func (c *Cache) shortfallLocked(more int64) (int64, error) {
 	return max(ofLimit, ofDisk), nil
 }
 
-// isIdleLocked reports whether an entry is not held and not about to be.
+// isIdleLocked reports whether an entry is neither held nor about to be.
 func (c *Cache) isIdleLocked(e *entry) bool {
 	return e.holds == 0 && time.Since(e.wanted) > c.cfg.Wanted
 }
 
-// oldestLocked is the least recently used idle entry, nil for none.
+// oldestLocked returns the least recently used idle entry, nil for none.
 func (c *Cache) oldestLocked() (out *entry) {
 	for _, e := range c.entries {
 		if c.isIdleLocked(e) && (out == nil || e.used.Before(out.used)) {
@@ -203,7 +203,7 @@ func (c *Cache) oldestLocked() (out *entry) {
 	return out
 }
 
-// removePartialsLocked removes what pulls have left behind that did not end, except of those in progress.
+// removePartialsLocked removes the files of unfinished pulls that are not in progress.
 func (c *Cache) removePartialsLocked() {
 	left, _ := fs.ReadDir(c.root.FS(), pullingName)
 	for _, d := range left {

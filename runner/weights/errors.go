@@ -5,36 +5,36 @@ import (
 	"errors"
 )
 
-// What a pull can fail with. They are wrapped in an [*Error].
+// Errors of a pull. They are wrapped in an [*Error].
 var (
-	// ErrNotFound: there is no such bucket, repository, revision or file.
-	ErrNotFound = errors.New("it is not there")
+	// ErrNotFound: the bucket, repository, revision or file does not exist.
+	ErrNotFound = errors.New("not found")
 	// ErrDenied: the source needs credentials, or refuses the given ones.
 	ErrDenied = errors.New("access denied")
-	// ErrUnclear: what is there is not the files of one model, or cannot be files on this host.
-	ErrUnclear = errors.New("it does not name one model")
-	// ErrFull: neither the disk nor the cache's limit has room, even without all idle entries.
-	ErrFull = errors.New("there is no room for it on the disk")
+	// ErrUnclear: the location does not name the files of one model, or they cannot be files on this host.
+	ErrUnclear = errors.New("does not name one model")
+	// ErrFull: the disk or the cache's limit lacks space, even without all idle entries.
+	ErrFull = errors.New("not enough disk space")
 	// ErrDigest: the received bytes do not match their checksum.
-	ErrDigest = errors.New("its bytes do not match their checksum")
-	// ErrChanged: the source has other bytes now than when the pull began.
-	ErrChanged = errors.New("it changed while it was fetched")
-	// ErrFetch: the source could not be reached or broke off, again and again.
-	ErrFetch = errors.New("it could not be fetched")
+	ErrDigest = errors.New("checksum mismatch")
+	// ErrChanged: the source has changed since the pull started.
+	ErrChanged = errors.New("changed during the pull")
+	// ErrFetch: the source could not be reached or failed repeatedly.
+	ErrFetch = errors.New("fetch failed")
 )
 
 // ErrInUse: another process owns the cache's folder.
-var ErrInUse = errors.New("the folder of weights is used by another process")
+var ErrInUse = errors.New("the weights folder is in use by another process")
 
 // An Error is a pull that failed.
 type Error struct {
 	Location string // as the catalog names it
 	Kind     error  // one of the errors above
-	Note     string // what else a client may know: a file's name, a status, sizes; "" nothing
-	Cause    error  // for logs: may name URLs and paths, never secrets; nil none
+	Note     string // details for clients, such as a file's name, a status or sizes; "" for none
+	Cause    error  // for logs: can contain URLs and paths, never secrets; nil for none
 }
 
-// Message is the error in words for clients, without URLs and paths of this host.
+// Message returns the error's text for clients, without URLs and paths of this host.
 func (e *Error) Message() string {
 	text := e.Location + ": " + e.Kind.Error()
 	if e.Note != "" {
@@ -43,7 +43,7 @@ func (e *Error) Message() string {
 	return text
 }
 
-// Error is the message and the cause.
+// Error returns the message and the cause.
 func (e *Error) Error() string {
 	if e.Cause == nil {
 		return e.Message()
@@ -51,7 +51,7 @@ func (e *Error) Error() string {
 	return e.Message() + ": " + e.Cause.Error()
 }
 
-// Unwrap gives errors.Is and errors.As the kind and the cause.
+// Unwrap returns the kind and the cause.
 func (e *Error) Unwrap() []error {
 	if e.Cause == nil {
 		return []error{e.Kind}
@@ -59,24 +59,24 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Cause}
 }
 
-// failed turns err into the error of a location's pull. The error of an ended context stays as it is.
-func failed(at Location, err error) error {
+// pullError turns err into the error of a location's pull. It returns the error of an ended context unchanged.
+func pullError(at Location, err error) error {
 	var e *Error
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &e):
-		own := *e
-		own.Location = at.String()
-		return &own
+		copied := *e
+		copied.Location = at.String()
+		return &copied
 	case errors.Is(err, context.Canceled):
 		return err
 	}
 	return &Error{Location: at.String(), Kind: ErrFetch, Cause: err}
 }
 
-// final reports whether trying again is no use.
-func final(err error) bool {
+// isFinal reports whether a retry cannot help.
+func isFinal(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Kind != ErrFetch
 }

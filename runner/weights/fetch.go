@@ -37,7 +37,7 @@ func (c *Cache) fetch(ctx context.Context, p *pull, folder *os.Root, files []Fil
 	if err := c.reserve(p, p.size.Load()-p.got.Load()); err != nil {
 		return err
 	}
-	c.cfg.Log.Info("pull begins", "location", p.location.String(), "files", len(files), "bytes", p.size.Load(), "there", p.got.Load())
+	c.cfg.Log.Info("pull started", "location", p.location.String(), "files", len(files), "bytes", p.size.Load(), "present", p.got.Load())
 	for i := range files {
 		if err := c.fetchFile(ctx, p, folder, progress, i, &files[i]); err != nil {
 			return err
@@ -46,16 +46,16 @@ func (c *Cache) fetch(ctx context.Context, p *pull, folder *os.Root, files []Fil
 	return nil
 }
 
-// progress tells which ranges of a pull's files have arrived. A restart continues with it.
+// progress records which ranges of a pull's files have arrived. A pull after a restart continues with it.
 type progress struct {
 	file *os.File
-	done map[span]bool // at the start
+	done map[span]bool // ranges that had arrived when the pull started
 }
 
 type span struct{ file, n int }
 
-// openProgress reads what an earlier pull of the same files has left in the folder. What belongs to other files is
-// removed.
+// openProgress reads the progress of an earlier pull of the same files in the folder. If the files differ, it removes
+// everything.
 func openProgress(folder *os.Root, step int64, files []File) (*progress, error) {
 	records := make([]record, len(files))
 	for i, f := range files {
@@ -88,7 +88,7 @@ func openProgress(folder *os.Root, step int64, files []File) (*progress, error) 
 	return p, err
 }
 
-// ranges is how many ranges a file is read in.
+// ranges returns the number of ranges of a file.
 func (c *Cache) ranges(f *File) int {
 	if f.NoRanges {
 		return 1
@@ -96,7 +96,7 @@ func (c *Cache) ranges(f *File) int {
 	return int((f.Size + c.cfg.Range - 1) / c.cfg.Range)
 }
 
-// bounds returns the offsets of a file's n-th range; to is behind it.
+// bounds returns the offsets of a file's n-th range, which ends before to.
 func (c *Cache) bounds(f *File, n int) (from, to int64) {
 	if f.NoRanges {
 		return 0, f.Size
@@ -105,7 +105,7 @@ func (c *Cache) bounds(f *File, n int) (from, to int64) {
 	return from, min(from+c.cfg.Range, f.Size)
 }
 
-// fetchFile writes a file, several ranges in parallel, while it sums those that have arrived.
+// fetchFile writes a file, several ranges in parallel, and computes the checksum as ranges arrive.
 func (c *Cache) fetchFile(ctx context.Context, p *pull, folder *os.Root, progress *progress, i int, file *File) error {
 	if err := folder.MkdirAll(path.Dir(file.Name), 0o755); err != nil {
 		return localError(err)
@@ -114,7 +114,7 @@ func (c *Cache) fetchFile(ctx context.Context, p *pull, folder *os.Root, progres
 	if err != nil {
 		return localError(err)
 	}
-	defer f.Close() // synced before, or worth nothing
+	defer f.Close() // the file was synced before, or is not used
 	unsized := file.Size < 0
 	if err := f.Truncate(max(file.Size, 0)); err != nil {
 		return localError(err)
@@ -133,10 +133,10 @@ func (c *Cache) fetchFile(ctx context.Context, p *pull, folder *os.Root, progres
 			continue
 		}
 		work.Go(func() error {
-			if err := c.read(ctx, p, file, f, n); err != nil {
+			if err := c.readRange(ctx, p, file, f, n); err != nil {
 				return err
 			}
-			if file.Digest != (Digest{}) && !unsized { // without it, nothing shows that a range was lost with the page cache
+			if file.Digest != (Digest{}) && !unsized { // without a checksum, the loss of a range with the page cache would not be noticed
 				_, _ = fmt.Fprintf(progress.file, "%d %d\n", s.file, s.n)
 			}
 			close(arrived[n])
@@ -146,12 +146,12 @@ func (c *Cache) fetchFile(ctx context.Context, p *pull, folder *os.Root, progres
 	return work.Wait()
 }
 
-// read writes one range. After an interruption it continues where it stopped, if the source can. A file whose size is
-// not known ends where the source ends it.
-func (c *Cache) read(ctx context.Context, p *pull, file *File, f *os.File, n int) error {
+// readRange reads one range into the file. After an interruption it continues where it stopped, if the source supports
+// ranges. A file of unknown size ends at the end of the source's stream.
+func (c *Cache) readRange(ctx context.Context, p *pull, file *File, f *os.File, n int) error {
 	from, to := c.bounds(file, n)
 	at, unsized := from, file.Size < 0
-	err := c.persist(ctx, func() (moved bool, err error) {
+	err := c.retry(ctx, func() (moved bool, err error) {
 		if file.NoRanges {
 			p.got.Add(from - at)
 			if unsized {
@@ -159,9 +159,9 @@ func (c *Cache) read(ctx context.Context, p *pull, file *File, f *os.File, n int
 			}
 			at = from
 		}
-		begin := at
-		at, err = c.readOnce(ctx, p, file, f, begin, to)
-		return at > begin && !file.NoRanges, err
+		start := at
+		at, err = c.readOnce(ctx, p, file, f, start, to)
+		return at > start && !file.NoRanges, err
 	})
 	if err == nil && unsized {
 		file.Size = at
@@ -172,7 +172,7 @@ func (c *Cache) read(ctx context.Context, p *pull, file *File, f *os.File, n int
 
 var errStalled = errors.New("no data for too long")
 
-// readOnce reads from one offset to another, -1 for the end. It returns how far it came.
+// readOnce reads from offset at to offset to, -1 for the end of the stream. It returns the offset that it reached.
 func (c *Cache) readOnce(ctx context.Context, p *pull, file *File, f *os.File, at, to int64) (end int64, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -205,13 +205,13 @@ func (c *Cache) readOnce(ctx context.Context, p *pull, file *File, f *os.File, a
 			break
 		}
 		if err != nil && (at < to || to < 0) {
-			return at, causeOr(ctx, fmt.Errorf("%s broke off at byte %d of %d: %w", file.Name, at, file.Size, err))
+			return at, causeOr(ctx, fmt.Errorf("%s ended at byte %d of %d: %w", file.Name, at, file.Size, err))
 		}
 	}
 	return at, nil
 }
 
-// grow makes room for n more bytes of a pull whose source does not say its size.
+// grow makes space for n more bytes of a pull whose source does not report its size.
 func (c *Cache) grow(p *pull, n int64) error {
 	size := p.size.Add(n)
 	c.mu.Lock()
@@ -221,12 +221,12 @@ func (c *Cache) grow(p *pull, n int64) error {
 		return nil
 	}
 	if err := c.reserve(p, more); err != nil {
-		return &Error{Kind: ErrFull, Note: "its source does not say how large it is", Cause: err}
+		return &Error{Kind: ErrFull, Note: "its source does not report its size", Cause: err}
 	}
 	return nil
 }
 
-// causeOr returns the cause of ctx's end if it has ended, otherwise err.
+// causeOr returns the cause of ctx if it has ended, otherwise err.
 func causeOr(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -237,8 +237,9 @@ func causeOr(ctx context.Context, err error) error {
 // maxPause bounds the pause before another try.
 const maxPause = 15 * time.Second
 
-// persist repeats a step until it succeeds, fails for good, or has failed Config.Tries times in a row without moving.
-func (c *Cache) persist(ctx context.Context, step func() (moved bool, err error)) error {
+// retry repeats a step until it succeeds, fails with a final error, or has failed Config.Tries times in a row without
+// progress.
+func (c *Cache) retry(ctx context.Context, step func() (moved bool, err error)) error {
 	for tries := 1; ; tries++ {
 		moved, err := step()
 		if ctx.Err() != nil && err != nil {
@@ -247,10 +248,10 @@ func (c *Cache) persist(ctx context.Context, step func() (moved bool, err error)
 		if moved {
 			tries = 1
 		}
-		if err == nil || final(err) || tries >= c.cfg.Tries {
+		if err == nil || isFinal(err) || tries >= c.cfg.Tries {
 			return err
 		}
-		c.cfg.Log.Debug("source failed, trying again", "error", err)
+		c.cfg.Log.Debug("source failed, retrying", "error", err)
 		select {
 		case <-time.After(min(c.cfg.Pause<<min(tries-1, 16), maxPause)):
 		case <-ctx.Done():
@@ -259,7 +260,7 @@ func (c *Cache) persist(ctx context.Context, step func() (moved bool, err error)
 	}
 }
 
-// verify sums a file's ranges in order as they arrive, compares, and makes the file durable.
+// verify computes a file's checksum in order as ranges arrive, compares it, and syncs the file.
 func (c *Cache) verify(ctx context.Context, file *File, f *os.File, arrived []chan struct{}) error {
 	sum := file.Digest.hash(0)
 	for n := range arrived {
@@ -269,7 +270,7 @@ func (c *Cache) verify(ctx context.Context, file *File, f *os.File, arrived []ch
 			return context.Cause(ctx)
 		}
 		if n == 0 {
-			sum = file.Digest.hash(file.Size) // which may be known only now
+			sum = file.Digest.hash(file.Size) // the size may be known only now
 		}
 		if from, to := c.bounds(file, n); sum != nil {
 			if _, err := io.Copy(sum, io.NewSectionReader(f, from, to-from)); err != nil {
@@ -281,7 +282,7 @@ func (c *Cache) verify(ctx context.Context, file *File, f *os.File, arrived []ch
 	const pointer = "version https://git-lfs.github.com/spec/"
 	head := make([]byte, len(pointer))
 	if n, _ := f.ReadAt(head, 0); file.Size < 1024 && string(head[:n]) == pointer {
-		return &Error{Kind: ErrUnclear, Note: file.Name + " is a Git LFS pointer, not the file itself"}
+		return &Error{Kind: ErrUnclear, Note: file.Name + " is a Git LFS pointer, not the file"}
 	}
 	if sum != nil {
 		if err := file.Digest.compare(file.Name, sum); err != nil {

@@ -24,7 +24,7 @@ func (s source) Stat(context.Context, catalog.Checkpoint) (File, error) {
 func (s source) List(context.Context, catalog.Checkpoint) ([]File, error) { return nil, nil }
 
 // A disk that is full or unknown: the error says so, and nothing is left.
-func TestFullDisks(t *testing.T) {
+func TestPullOnAFullDiskFails(t *testing.T) {
 	unread := func(_, _ int64) (io.ReadCloser, error) { return nil, errors.New("read") }
 	c, err := Open(Config{Dir: t.TempDir(), Margin: 1, Sources: map[catalog.Scheme]Source{catalog.SchemeS3: source{1000, unread}}})
 	if err != nil {
@@ -45,7 +45,7 @@ func TestFullDisks(t *testing.T) {
 
 // Without a limit of its own, a cache takes half of the free disk: a pull of three quarters is refused before a byte
 // of it.
-func TestHalfOfTheDiskByDefault(t *testing.T) {
+func TestDefaultLimitIsHalfOfTheDisk(t *testing.T) {
 	dir := t.TempDir()
 	free, err := freeBytes(dir)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"reveille/runner/weights"
 )
 
-func TestMeters(t *testing.T) {
+func TestPullsAreCounted(t *testing.T) {
 	set := metrics.NewSet()
 	b := start(t, func(c *weights.Config) { c.Metrics = set })
 	b.hub.Put("o/r", "a.gguf", bytes.Repeat([]byte("x"), 100_000))

@@ -7,19 +7,19 @@ import (
 	"reveille/infra/catalog"
 )
 
-func TestNeeded(t *testing.T) {
+func TestOnlyNeededFilesAreFetched(t *testing.T) {
 	for list, want := range map[string]string{
 		"config.json model.onnx":                          "config.json model.onnx",
 		"a.safetensors b.bin c.PT d/e.onnx f.json g.gguf": "a.safetensors f.json",
 		"README.md m.gguf":                                "m.gguf -> m.gguf",
-		"a.gguf b.gguf":                                   "it does not name one model",
+		"a.gguf b.gguf":                                   "does not name one model",
 		".a d/.b":                                         "",
 	} {
 		var files []File
 		for name := range strings.FieldsSeq(list) {
 			files = append(files, File{Name: name})
 		}
-		what, err := needed(files)
+		what, err := neededFiles(files)
 		var names []string
 		for _, f := range what.files {
 			names = append(names, f.Name)
@@ -37,24 +37,24 @@ func TestNeeded(t *testing.T) {
 	}
 }
 
-func TestValid(t *testing.T) {
+func TestInvalidFileNamesAreRefused(t *testing.T) {
 	sum := Location{SHA256: "00"}
 	for name, at := range map[string]Location{"a": {}, "a/b.c": {}, "é ü": sum} {
-		if err := valid(at, []File{{Name: name}}); err != nil {
+		if err := checkFiles(at, []File{{Name: name}}); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
 	for _, name := range []string{"", ".", "..", "a/../b", "/a", "a//b", "a/", `a\b`, "a\x00b", "a\nb", manifestName, strings.Repeat("a", 256)} {
-		if valid(Location{}, []File{{Name: name}}) == nil {
+		if checkFiles(Location{}, []File{{Name: name}}) == nil {
 			t.Errorf("%q is a file", name)
 		}
 	}
-	if valid(sum, []File{{Name: "a"}, {Name: "b"}}) == nil || valid(sum, nil) == nil || valid(Location{}, make([]File, MaxFiles+1)) == nil {
+	if checkFiles(sum, []File{{Name: "a"}, {Name: "b"}}) == nil || checkFiles(sum, nil) == nil || checkFiles(Location{}, make([]File, MaxFiles+1)) == nil {
 		t.Error("accepted")
 	}
 }
 
-func TestDigests(t *testing.T) {
+func TestDigestsOfEachAlgorithm(t *testing.T) {
 	for algorithm, want := range map[Algorithm]string{ // of "123456789", the check value of catalogs of checksums; git hash-object
 		SHA256: "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225", SHA1: "f7c3bc1d808e04732adf679965ccc34ca7ae3441",
 		MD5: "25f9e794323b453885f5181f1b624d0b", CRC64NVME: "ae8b14860a799888", CRC32C: "e3069283", CRC32: "cbf43926",
@@ -72,7 +72,7 @@ func TestDigests(t *testing.T) {
 	}
 }
 
-func TestIDs(t *testing.T) {
+func TestEntryNamesAreReadableAndUnique(t *testing.T) {
 	id := func(text string) string { return idOf(Location{Checkpoint: catalog.ParseCheckpoint(text)}) }
 	a := id("hf://org/Repo-x/d/é m.gguf@v1")
 	if !strings.HasPrefix(a, "hf-org-Repo-x---m.gguf-") || a == id("hf://org/Repo-x/d/é m.gguf") || len(id("s3://b/"+strings.Repeat("a", 900))) > 120 {

@@ -14,24 +14,24 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// pull is one location being fetched.
+// pull is the transfer of one location.
 type pull struct {
 	id       string
 	location Location
 	done     chan struct{} // closed after err is set
 	err      error
 	got      atomic.Int64 // bytes on disk
-	size     atomic.Int64 // bytes in all, 0 until the source reports it
+	size     atomic.Int64 // total bytes, 0 until the source reports it
 	reserved int64        // guarded by Cache.mu: bytes of the limit
 }
 
-// Pull fetches the weights of some locations into the cache, unless they are there already. It returns when all are
-// there, one has failed, or ctx ends; the pulls go on after that. Errors are [*Error], or ctx's.
+// Pull fetches the weights of the locations that the cache lacks. It returns when it has all of them, one has failed,
+// or ctx ends; the pulls continue after that. Errors are [*Error], or ctx's.
 func (c *Cache) Pull(ctx context.Context, locations ...Location) error {
 	all, ctx := errgroup.WithContext(ctx)
 	for _, at := range locations {
 		all.Go(func() error {
-			p := c.join(at)
+			p := c.startOrJoin(at)
 			if p == nil {
 				return nil
 			}
@@ -46,8 +46,9 @@ func (c *Cache) Pull(ctx context.Context, locations ...Location) error {
 	return all.Wait()
 }
 
-// join returns the pull of a location, which it begins if there is none; nil if its weights are there.
-func (c *Cache) join(at Location) *pull {
+// startOrJoin returns the pull of a location, which it starts if there is none. It returns nil if the cache has the
+// weights.
+func (c *Cache) startOrJoin(at Location) *pull {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.entryLocked(at) != nil {
@@ -59,17 +60,17 @@ func (c *Cache) join(at Location) *pull {
 	p := &pull{id: idOf(at), location: at, done: make(chan struct{})}
 	c.pulls[p.id] = p
 	c.work.Go(func() {
-		began := time.Now()
+		start := time.Now()
 		err := c.run(c.life, p)
 		if err == nil {
-			c.pullSeconds.UpdateDuration(began)
-			c.cfg.Log.Info("pull done", "location", at.String(), "bytes", p.size.Load(), "ms", time.Since(began).Milliseconds())
+			c.pullSeconds.UpdateDuration(start)
+			c.cfg.Log.Info("pull done", "location", at.String(), "bytes", p.size.Load(), "ms", time.Since(start).Milliseconds())
 		} else if !errors.Is(err, context.Canceled) {
 			c.pullFailures.Inc()
 		}
 		c.mu.Lock()
 		delete(c.pulls, p.id)
-		p.err = failed(at, err)
+		p.err = pullError(at, err)
 		c.mu.Unlock()
 		close(p.done)
 	})
@@ -91,18 +92,18 @@ func (c *Cache) Progress(locations ...Location) (got, size int64) {
 	return got, size
 }
 
-// findTime bounds one try to list the files of a location.
-const findTime = 5 * time.Minute
+// findTimeoutout limits one try to list the files of a location.
+const findTimeout = 5 * time.Minute
 
-// run fetches a location into a folder of its own and makes that the entry.
+// run fetches a location into a separate folder, which becomes the entry.
 func (c *Cache) run(ctx context.Context, p *pull) error {
 	src := c.cfg.Sources[p.location.Scheme]
 	if src == nil {
-		return &Error{Kind: ErrUnclear, Note: "this runner fetches nothing from " + string(p.location.Scheme) + "://"}
+		return &Error{Kind: ErrUnclear, Note: "this runner cannot fetch from " + string(p.location.Scheme) + "://"}
 	}
 	var what found
-	err := c.persist(ctx, func() (moved bool, err error) {
-		ctx, cancel := context.WithTimeout(ctx, findTime)
+	err := c.retry(ctx, func() (moved bool, err error) {
+		ctx, cancel := context.WithTimeout(ctx, findTimeout)
 		defer cancel()
 		what, err = find(ctx, src, p.location)
 		return false, err
@@ -131,7 +132,7 @@ func (c *Cache) run(ctx context.Context, p *pull) error {
 	if err == nil {
 		err = c.commit(e, scratch)
 	}
-	if err != nil && (final(err) || p.got.Load() == 0) { // otherwise the next pull continues with what has arrived
+	if err != nil && (isFinal(err) || p.got.Load() == 0) { // otherwise the next pull continues with what has arrived
 		_ = c.root.RemoveAll(scratch)
 	}
 	return err

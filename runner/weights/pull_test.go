@@ -20,7 +20,7 @@ import (
 	"reveille/testenv/hub"
 )
 
-func TestPull(t *testing.T) {
+func TestPullFetchesAndVerifies(t *testing.T) {
 	b := start(t)
 	b.hub.Private()
 	content := noise(1, 1<<20+17)
@@ -56,7 +56,7 @@ func TestPull(t *testing.T) {
 }
 
 // The server breaks off in the middle of ranges, over and over: each goes on where it stopped.
-func TestBrokenRangesGoOn(t *testing.T) {
+func TestInterruptedRangesContinue(t *testing.T) {
 	b := start(t)
 	content := noise(2, 300<<10)
 	b.hub.Put("o/r", "m.gguf", content)
@@ -73,7 +73,7 @@ func TestBrokenRangesGoOn(t *testing.T) {
 	}
 }
 
-func TestSourceThatStaysBroken(t *testing.T) {
+func TestPullGivesUpOnABrokenSource(t *testing.T) {
 	b := start(t, func(c *weights.Config) { c.Tries = 3 })
 	b.hub.Put("o/r", "m.gguf", noise(3, 100<<10))
 	b.hub.Refuse("m.gguf", http.StatusServiceUnavailable, "")
@@ -85,8 +85,8 @@ func TestSourceThatStaysBroken(t *testing.T) {
 	b.must(b.cache.Pull(t.Context(), place("hf://o/r/m.gguf")))
 }
 
-// A connection that brings nothing any more is given up, and its range asked for anew.
-func TestStalledRange(t *testing.T) {
+// A connection that brings nothing any more is given up, and its range asked for again.
+func TestStalledRangeIsReadAgain(t *testing.T) {
 	b := start(t, func(c *weights.Config) { c.Stall, c.Tries = 100*time.Millisecond, 1000 })
 	content := noise(4, 10_000)
 	b.hub.Put("o/r", "m.gguf", content)
@@ -98,7 +98,7 @@ func TestStalledRange(t *testing.T) {
 	b.holds("hf://o/r/m.gguf", content)
 }
 
-func TestExpiredSignatures(t *testing.T) {
+func TestExpiredSignaturesAreRenewed(t *testing.T) {
 	b := start(t, func(c *weights.Config) { c.Ranges = 1 })
 	content := noise(5, 300<<10)
 	b.hub.Put("o/r", "m.gguf", content)
@@ -112,7 +112,7 @@ func TestExpiredSignatures(t *testing.T) {
 }
 
 // Bytes that are not those promised never become an entry; a sum of the catalog goes before the source's.
-func TestWrongDigest(t *testing.T) {
+func TestChecksumMismatchFailsThePull(t *testing.T) {
 	b := start(t)
 	content := noise(6, 200<<10)
 	b.hub.Put("o/r", "large.gguf", content)
@@ -145,7 +145,7 @@ func TestWrongDigest(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
+func TestRefusedPullsHaveTheirKind(t *testing.T) {
 	b := start(t)
 	b.hub.Put("o/r", "m.gguf", noise(7, 1000))
 	b.hub.Put("o/r", "a-Q4.gguf", noise(7, 1000))
@@ -160,7 +160,7 @@ func TestRefusals(t *testing.T) {
 		{"hf://o/r/m.gguf@v9", weights.ErrNotFound, "status 404 RevisionNotFound"},
 		{"hf://o/r/m-00001-of-00002.gguf", weights.ErrNotFound, "status 404 EntryNotFound"},
 		{"hf://o/r", weights.ErrUnclear, "name one of its 3 GGUF files, such as a-Q4.gguf"},
-		{"s3://b/k", weights.ErrUnclear, "this runner fetches nothing from s3://"},
+		{"s3://b/k", weights.ErrUnclear, "this runner cannot fetch from s3://"},
 	} {
 		if e := b.fails(c.text, c.want); e.Note != c.note {
 			t.Errorf("%s: note %q, want %q", c.text, e.Note, c.note)
@@ -185,7 +185,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestNothingListens(t *testing.T) {
+func TestUnreachableSourceFailsThePull(t *testing.T) {
 	b := start(t, func(c *weights.Config) { c.Tries = 2 })
 	src, err := hf.New("http://127.0.0.1:1", hub.Token)
 	b.must(err)
@@ -197,7 +197,7 @@ func TestNothingListens(t *testing.T) {
 
 // All shards of a split file, whichever is named; a repository that was renamed; a whole repository and a folder of
 // it.
-func TestSeveralFiles(t *testing.T) {
+func TestAllNeededFilesArePulled(t *testing.T) {
 	b := start(t)
 	part := func(i int) string { return "q/m-0000" + string(rune('0'+i)) + "-of-00003.gguf" }
 	for i := 1; i <= 3; i++ {
@@ -247,7 +247,7 @@ func TestSeveralFiles(t *testing.T) {
 }
 
 // Many want one location, some leave: it is fetched once, to its end.
-func TestOnePull(t *testing.T) {
+func TestConcurrentPullsShareOneTransfer(t *testing.T) {
 	b := start(t)
 	content := noise(8, 300<<10)
 	b.hub.Put("o/r", "m.gguf", content)
@@ -288,7 +288,7 @@ func TestOnePull(t *testing.T) {
 }
 
 // The first place that fails ends the pull of the others.
-func TestPullOfSeveral(t *testing.T) {
+func TestPullOfSeveralLocations(t *testing.T) {
 	b := start(t)
 	b.hub.Put("o/r", "m.gguf", noise(9, 1000))
 	b.hub.Put("o/r", "mmproj.gguf", noise(10, 2000))
@@ -321,7 +321,7 @@ func beKilled(dir string) {
 }
 
 // The next process continues a pull whose process was killed.
-func TestKilledPull(t *testing.T) {
+func TestKilledPullIsContinued(t *testing.T) {
 	const ranges = 64
 	b := start(t)
 	content := noise(11, ranges*b.cfg.Range)

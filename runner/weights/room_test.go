@@ -29,7 +29,7 @@ func (b *bench) puts(size int, names ...string) {
 }
 
 // What was used longest ago makes room, also after a restart; what an engine holds never does.
-func TestRoomByLastUse(t *testing.T) {
+func TestLeastRecentlyUsedEntriesAreRemoved(t *testing.T) {
 	b := start(t, func(c *weights.Config) { c.Bytes = 35_000 })
 	b.puts(10_000, "a", "b", "c", "d", "e", "f")
 	pull := func(name string) { b.Helper(); b.must(b.cache.Pull(t.Context(), place("hf://o/r/"+name))) }
@@ -58,7 +58,7 @@ func TestRoomByLastUse(t *testing.T) {
 	expect("a d e")
 
 	a, d, e := hold("a"), hold("d"), hold("e")
-	if err := b.fails("hf://o/r/f", weights.ErrFull); err.Note != "it needs 9.8 KiB, there are 4.9 KiB" {
+	if err := b.fails("hf://o/r/f", weights.ErrFull); err.Note != "needs 9.8 KiB, only 4.9 KiB free" {
 		t.Error(err.Note)
 	}
 	expect("a d e")
@@ -69,14 +69,14 @@ func TestRoomByLastUse(t *testing.T) {
 	a.Release() // does nothing
 	e.Release()
 	b.puts(40_000, "huge")
-	if err := b.fails("hf://o/r/huge", weights.ErrFull); err.Note != "it needs 39.1 KiB, there are 34.2 KiB" {
+	if err := b.fails("hf://o/r/huge", weights.ErrFull); err.Note != "needs 39.1 KiB, only 34.2 KiB free" {
 		t.Error(err.Note)
 	}
 	expect("a e f") // none went in vain
 }
 
 // What a load has just found there, and has not held yet, is not taken away for another.
-func TestWantedEntriesStay(t *testing.T) {
+func TestRecentlyWantedEntriesAreKept(t *testing.T) {
 	b := start(t, func(c *weights.Config) { c.Bytes, c.Wanted = 15_000, time.Hour })
 	b.puts(10_000, "a", "b")
 	b.must(b.cache.Pull(t.Context(), place("hf://o/r/a")))
@@ -95,8 +95,8 @@ func TestWantedEntriesStay(t *testing.T) {
 	}
 }
 
-// Room is promised once: two pulls at a time that fit one by one only do not both begin.
-func TestRoomIsReserved(t *testing.T) {
+// Room is promised once: two pulls at a time that fit one by one only do not both start.
+func TestPullReservesItsSpace(t *testing.T) {
 	b := start(t, func(c *weights.Config) { c.Bytes = 35_000 })
 	b.puts(20_000, "a", "b")
 	b.hub.Shut()
@@ -112,17 +112,17 @@ func TestRoomIsReserved(t *testing.T) {
 }
 
 // A disk without room is noticed before the first byte, and costs nothing that is there.
-func TestFullDisk(t *testing.T) {
+func TestFullDiskRemovesNothing(t *testing.T) {
 	b := start(t, func(c *weights.Config) { c.Margin = 1 << 60 })
 	b.puts(10_000, "a")
 	e := b.fails("hf://o/r/a", weights.ErrFull)
-	if e.Note != "it needs 9.8 KiB, there are 0 B" || len(b.hub.Reads()) != 0 || len(b.left()) != 0 {
+	if e.Note != "needs 9.8 KiB, only 0 B free" || len(b.hub.Reads()) != 0 || len(b.left()) != 0 {
 		t.Errorf("%s; %d reads; left %v", e.Note, len(b.hub.Reads()), b.left())
 	}
 }
 
 // Files that are not as they were pulled are not used.
-func TestDamagedEntry(t *testing.T) {
+func TestDamagedEntryIsPulledAgain(t *testing.T) {
 	b := start(t)
 	content := noise(20, 10_000)
 	b.hub.Put("o/r", "m.gguf", content)
@@ -150,7 +150,7 @@ func TestDamagedEntry(t *testing.T) {
 }
 
 // What is not the cache's in its folder stays.
-func TestStrangersStay(t *testing.T) {
+func TestForeignFoldersAreKept(t *testing.T) {
 	b := start(t)
 	b.cache.Close()
 	mine := filepath.Join(b.cfg.Dir, "mine", "model.gguf")

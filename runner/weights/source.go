@@ -18,30 +18,30 @@ import (
 // A Location is where weights come from.
 type Location struct {
 	catalog.Checkpoint
-	SHA256 string // of its one file, in lower-case hex; "" leaves it to what the source says
+	SHA256 string // of its only file, in lower-case hex; "": the source's checksum counts
 }
 
-// A Source finds weights at locations of one scheme. Its methods and those of its files are safe for concurrent use.
-// Their errors are [*Error], without a location, or count as [ErrFetch]. Errors hold no secrets.
+// A Source reads weights at locations of one scheme. Its methods and those of its files are safe for concurrent use.
+// Their errors are [*Error], without a location, or count as [ErrFetch]. Errors contain no secrets.
 type Source interface {
-	// Stat describes the one file of that name. ErrNotFound: there is none; there may be a folder.
+	// Stat describes the file with that name. It returns ErrNotFound if there is none; there can be a folder.
 	Stat(ctx context.Context, at catalog.Checkpoint) (File, error)
 	// List describes all files below a folder of that name, in order of their names. A whole repository is the folder
-	// with the name "". It may stop after MaxFiles+1.
+	// with the name "". It can stop after MaxFiles+1 files.
 	List(ctx context.Context, at catalog.Checkpoint) ([]File, error)
 }
 
 // A File is a source's description of one file.
 type File struct {
 	Name     string // below its folder, with slashes
-	Size     int64  // -1: the source does not say; NoRanges is set then
-	Digest   Digest // zero if the source says nothing that can be relied on
-	NoRanges bool   // it can only be read from its beginning
-	// Open reads n bytes of a file from an offset on; the reader may return more, or end early.
+	Size     int64  // -1: unknown; NoRanges is set then
+	Digest   Digest // zero if the source reports no reliable checksum
+	NoRanges bool   // it can only be read from the start
+	// Open reads n bytes of the file from an offset. The reader can return more, or end early.
 	Open func(ctx context.Context, from, n int64) (io.ReadCloser, error)
 }
 
-// An Algorithm makes a checksum of a file's bytes.
+// An Algorithm is a checksum algorithm.
 type Algorithm string
 
 // The algorithms that sources use.
@@ -52,7 +52,7 @@ const (
 	CRC64NVME Algorithm = "crc64nvme"
 	CRC32C    Algorithm = "crc32c"
 	CRC32     Algorithm = "crc32"
-	GitBlob   Algorithm = "git-sha1" // SHA-1 of the bytes behind Git's header of a blob
+	GitBlob   Algorithm = "git-sha1" // SHA-1 of the bytes after Git's blob header
 )
 
 // nvme is the polynomial of CRC-64/NVME, reflected.
@@ -64,7 +64,7 @@ type Digest struct {
 	Sum       string // lower-case hex
 }
 
-// String is ALGORITHM:SUM, "" for the zero Digest.
+// String returns ALGORITHM:SUM, "" for the zero Digest.
 func (d Digest) String() string {
 	if d == (Digest{}) {
 		return ""
@@ -72,7 +72,7 @@ func (d Digest) String() string {
 	return string(d.Algorithm) + ":" + d.Sum
 }
 
-// hash begins the sum of a file of that size; nil for the zero Digest and for algorithms that are not known.
+// hash returns a hash for a file of that size, nil for the zero Digest and unknown algorithms.
 func (d Digest) hash(size int64) hash.Hash {
 	switch d.Algorithm {
 	case SHA256:
@@ -95,7 +95,7 @@ func (d Digest) hash(size int64) hash.Hash {
 	return nil
 }
 
-// compare checks the bytes that h has seen against d.
+// compare compares the checksum of h with d.
 func (d Digest) compare(name string, h hash.Hash) error {
 	if got := hex.EncodeToString(h.Sum(nil)); got != d.Sum {
 		return &Error{Kind: ErrDigest, Note: name, Cause: fmt.Errorf("%s is %s, want %s", d.Algorithm, got, d.Sum)}

@@ -220,10 +220,10 @@ hosts: {local: {driver: local, devices: [cpu]}}
 		code    string
 		message string
 	}{
-		{"gone", 404, "model_file_not_found", "weights hf://o/r/gone.bin: it is not there: status 404 EntryNotFound"},
-		{"huge", 507, "disk_full", "weights hf://o/r/huge.bin: there is no room for it on the disk: it needs 58.6 KiB, there are 48.8 KiB"},
-		{"bad", 500, "model_load_error", "weights hf://o/r/bad.bin: its bytes do not match their checksum: bad.bin"},
-		{"cloud", 500, "model_load_error", "weights hf://o/r/bad.bin: its bytes do not match their checksum: bad.bin"},
+		{"gone", 404, "model_file_not_found", "weights hf://o/r/gone.bin: not found: status 404 EntryNotFound"},
+		{"huge", 507, "disk_full", "weights hf://o/r/huge.bin: not enough disk space: needs 58.6 KiB, only 48.8 KiB free"},
+		{"bad", 500, "model_load_error", "weights hf://o/r/bad.bin: checksum mismatch: bad.bin"},
+		{"cloud", 500, "model_load_error", "weights hf://o/r/bad.bin: checksum mismatch: bad.bin"},
 	} {
 		a := w.chat(c.model)
 		if a.Status != c.status || a.Code() != c.code || a.Error().Message != c.message || a.Header.Get("x-should-retry") != "false" {

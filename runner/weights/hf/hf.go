@@ -1,8 +1,8 @@
-// Package hf finds weights in repositories of the Hugging Face hub, or of a mirror that speaks its protocol: ranged
-// reads of a file's page, which redirects to a store, and listings of whole repositories.
+// Package hf reads weights from repositories of the Hugging Face hub, or of a mirror with the same protocol: ranged
+// reads of a file's URL, which redirects to a store, and listings of whole repositories.
 //
-// The token goes to the hub alone, never along a redirect to another origin. It is in no error, nor are the queries of
-// URLs, which hold the store's signatures.
+// The token is sent only to the hub, never to another origin after a redirect. Errors contain neither the token nor the
+// queries of URLs, which contain the store's signatures.
 package hf
 
 import (
@@ -31,7 +31,7 @@ const (
 	defaultEndpoint = "https://huggingface.co"
 	maxRedirects    = 6
 	maxPage         = 16 << 20 // bytes of one page of a listing
-	// Whether ranges can be read is found out only for larger files of a listing.
+	// Only larger files of a listing are checked for support of ranges.
 	smallFile = 16 << 20
 )
 
@@ -44,7 +44,7 @@ type Source struct {
 
 var _ weights.Source = (*Source)(nil)
 
-// New makes a source of the hub at endpoint, "" for the public one. token, if not "", is sent to it.
+// New returns a source for the hub at endpoint, "" for the public one. token, if not "", is sent to it.
 func New(endpoint, token string) (*Source, error) {
 	if endpoint == "" {
 		endpoint = defaultEndpoint
@@ -52,11 +52,11 @@ func New(endpoint, token string) (*Source, error) {
 	base, err := url.Parse(strings.TrimRight(endpoint, "/"))
 	if err != nil || base.Scheme != "https" && base.Scheme != "http" || base.Host == "" ||
 		base.User != nil || base.RawQuery != "" || base.Fragment != "" {
-		return nil, errors.New("want an http or https URL such as " + defaultEndpoint) // it may hold a password: not quoted
+		return nil, errors.New("want an http or https URL such as " + defaultEndpoint) // not quoted, because it can contain a password
 	}
 	s := &Source{base: base, token: token}
 	var http1 http.Protocols
-	http1.SetHTTP1(true) // parallel ranges want connections of their own
+	http1.SetHTTP1(true) // parallel ranges need separate connections
 	s.client = &http.Client{CheckRedirect: s.checkRedirect, Transport: &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
@@ -75,9 +75,9 @@ func (s *Source) checkRedirect(next *http.Request, before []*http.Request) error
 		return fmt.Errorf("more than %d redirects", maxRedirects)
 	}
 	if next.URL.Scheme != "https" && before[0].URL.Scheme == "https" {
-		return &weights.Error{Kind: weights.ErrDenied, Note: "a redirect away from https"}
+		return &weights.Error{Kind: weights.ErrDenied, Note: "redirected from https to http"}
 	}
-	if !s.isHub(next.URL) { // the client would send it to other ports and to subdomains
+	if !s.isHub(next.URL) { // the client would send the token to other ports and to subdomains
 		next.Header.Del("Authorization")
 	}
 	return nil
@@ -85,8 +85,8 @@ func (s *Source) checkRedirect(next *http.Request, before []*http.Request) error
 
 func (s *Source) isHub(u *url.URL) bool { return u.Scheme == s.base.Scheme && u.Host == s.base.Host }
 
-// page is the hub's URL of a file.
-func (s *Source) page(at catalog.Checkpoint) *url.URL {
+// fileURL returns the hub's URL of a file.
+func (s *Source) fileURL(at catalog.Checkpoint) *url.URL {
 	return s.base.JoinPath(at.Repo, "resolve", revision(at), escapePath(at.Path))
 }
 
@@ -94,8 +94,8 @@ func revision(at catalog.Checkpoint) string { return url.PathEscape(cmp.Or(at.Re
 
 func escapePath(path string) string { return (&url.URL{Path: path}).EscapedPath() }
 
-// get requests a URL, a range of it unless that is "", and follows redirects. A range that is refused (416) is left out. Responses
-// without success are errors.
+// get requests a URL, or a range of it unless byteRange is "", and follows redirects. If the range is refused (416), it
+// requests the whole URL. Responses without success are errors.
 func (s *Source) get(ctx context.Context, at *url.URL, byteRange string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Source) get(ctx context.Context, at *url.URL, byteRange string) (*http.
 	}
 	resp, err := s.client.Do(req)
 	var quoting *url.Error
-	if errors.As(err, &quoting) { // it quotes the whole URL
+	if errors.As(err, &quoting) { // url.Error quotes the whole URL
 		err = fmt.Errorf("GET %s: %w", withoutQuery(req.URL), quoting.Err)
 	}
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *Source) get(ctx context.Context, at *url.URL, byteRange string) (*http.
 	return nil, statusError(resp)
 }
 
-// withoutQuery is a URL without what may be secret in it.
+// withoutQuery returns a URL without its possibly secret parts.
 func withoutQuery(u *url.URL) string { return u.Scheme + "://" + u.Host + u.EscapedPath() }
 
 var errorCode = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
@@ -155,9 +155,10 @@ func statusError(resp *http.Response) error {
 	return e
 }
 
-// Stat reads a file's first byte. Not every mirror answers HEAD, and the response shows whether ranges can be read.
+// Stat reads a file's first byte, because not every mirror supports HEAD, and because the response shows whether ranges
+// can be read.
 func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File, error) {
-	resp, err := s.get(ctx, s.page(at), "bytes=0-0")
+	resp, err := s.get(ctx, s.fileURL(at), "bytes=0-0")
 	f := weights.File{Name: path.Base(at.Path)}
 	if err != nil {
 		return f, err
@@ -170,7 +171,7 @@ func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File,
 		f.NoRanges = from != 0
 	}
 	etag := resp.Header.Get("Etag")
-	for r := resp; r != nil; r = r.Request.Response { // the hub says more about the file than its store
+	for r := resp; r != nil; r = r.Request.Response { // the hub reports more about the file than its store
 		if n, err := strconv.ParseInt(r.Header.Get("X-Linked-Size"), 10, 64); err == nil && n >= 0 {
 			f.Size = n
 		}
@@ -180,12 +181,13 @@ func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File,
 	}
 	f.NoRanges = f.NoRanges || f.Size < 0
 	f.Digest = digest(etag)
-	return s.file(at, f), nil
+	return s.withOpen(at, f), nil
 }
 
 var rangeRE = regexp.MustCompile(`(?i)^(?:bytes)?[ =]*(?:(\d+)-\d+|\*) */ *(\d+|\*)$`)
 
-// contentRange reads the header Content-Range: bytes 0-9/100, bytes 0-9/* or bytes */0. Either is -1 if it is not said.
+// contentRange reads the header Content-Range: bytes 0-9/100, bytes 0-9/* or bytes */0. Either is -1 if it is not
+// given.
 func contentRange(resp *http.Response) (from, size int64) {
 	from, size = -1, -1
 	if m := rangeRE.FindStringSubmatch(resp.Header.Get("Content-Range")); m != nil {
@@ -200,7 +202,7 @@ func contentRange(resp *http.Response) (from, size int64) {
 	return from, size
 }
 
-// digest is what an ETag is the checksum of: the hub names large files by SHA-256, small ones by Git.
+// digest returns the checksum in an ETag: the hub uses SHA-256 for large files and Git's blob hash for small ones.
 func digest(etag string) weights.Digest {
 	sum := strings.ToLower(strings.Trim(strings.TrimPrefix(etag, "W/"), `"`))
 	_, err := hex.DecodeString(sum)
@@ -213,21 +215,21 @@ func digest(etag string) weights.Digest {
 	return weights.Digest{}
 }
 
-// file adds how the file is read: each range from the hub's page, since the store's signed URLs expire.
-func (s *Source) file(at catalog.Checkpoint, f weights.File) weights.File {
+// withOpen sets how the file is read: each range from the hub's URL, since the store's signed URLs expire.
+func (s *Source) withOpen(at catalog.Checkpoint, f weights.File) weights.File {
 	f.Open = func(ctx context.Context, from, n int64) (io.ReadCloser, error) {
 		byteRange := ""
 		if !f.NoRanges {
 			byteRange = fmt.Sprintf("bytes=%d-%d", from, from+n-1)
 		}
-		resp, err := s.get(ctx, s.page(at), byteRange)
+		resp, err := s.get(ctx, s.fileURL(at), byteRange)
 		if err != nil {
 			return nil, err
 		}
 		start, size := int64(0), resp.ContentLength
 		if resp.StatusCode == http.StatusPartialContent {
 			start, size = contentRange(resp)
-		} else if from > 0 && from < smallFile { // it reads no ranges after all
+		} else if from > 0 && from < smallFile { // the server does not support ranges after all
 			start, err = io.CopyN(io.Discard, resp.Body, from)
 		}
 		if err != nil {
@@ -257,7 +259,7 @@ type node struct {
 	} `json:"lfs"`
 }
 
-// List asks the hub for the files of a folder, or of the whole repository.
+// List lists the files of a folder, or of the whole repository.
 func (s *Source) List(ctx context.Context, at catalog.Checkpoint) ([]weights.File, error) {
 	prefix := ""
 	if at.Path != "" {
@@ -272,8 +274,8 @@ func (s *Source) List(ctx context.Context, at catalog.Checkpoint) ([]weights.Fil
 			return nil, err
 		}
 		for _, n := range nodes {
-			name, below := strings.CutPrefix(n.Path, prefix)
-			if n.Type != "file" || !below {
+			name, inFolder := strings.CutPrefix(n.Path, prefix)
+			if n.Type != "file" || !inFolder {
 				continue
 			}
 			file := at
@@ -288,7 +290,7 @@ func (s *Source) List(ctx context.Context, at catalog.Checkpoint) ([]weights.Fil
 				}
 			}
 			f.Name = name
-			out = append(out, s.file(file, f))
+			out = append(out, s.withOpen(file, f))
 		}
 		next = following
 	}
@@ -296,7 +298,7 @@ func (s *Source) List(ctx context.Context, at catalog.Checkpoint) ([]weights.Fil
 	return out, nil
 }
 
-// listPage reads one page of a listing and where the next one is, nil for none.
+// listPage reads one page of a listing. It returns the URL of the next page, nil for none.
 func (s *Source) listPage(ctx context.Context, at *url.URL) ([]node, *url.URL, error) {
 	resp, err := s.get(ctx, at, "")
 	if err != nil {
@@ -314,7 +316,7 @@ func (s *Source) listPage(ctx context.Context, at *url.URL) ([]node, *url.URL, e
 	}
 	next, err := at.Parse(target[1:])
 	if err != nil || !s.isHub(next) {
-		return nil, nil, fmt.Errorf("GET %s: its next page is elsewhere", withoutQuery(resp.Request.URL))
+		return nil, nil, fmt.Errorf("GET %s: the next page is on another host", withoutQuery(resp.Request.URL))
 	}
 	return nodes, next, nil
 }

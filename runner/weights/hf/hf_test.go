@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestNew(t *testing.T) {
+func TestInvalidEndpointsAreRefused(t *testing.T) {
 	for _, endpoint := range []string{"", "https://hf-mirror.example", "http://127.0.0.1:1/below/"} {
 		if _, err := New(endpoint, ""); err != nil {
 			t.Errorf("%q: %v", endpoint, err)
@@ -37,14 +37,14 @@ func TestNew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := s.page(catalog.ParseCheckpoint("hf://o/r/d e/ü?#%.gguf@refs/pr/1"))
+	page := s.fileURL(catalog.ParseCheckpoint("hf://o/r/d e/ü?#%.gguf@refs/pr/1"))
 	if got := page.String(); got != "https://x/below/o/r/resolve/refs%2Fpr%2F1/d%20e/%C3%BC%3F%23%25.gguf" {
 		t.Error(got)
 	}
 }
 
 // Mirrors that answer in their own ways. Each redirects to a store at another origin.
-func TestMirrors(t *testing.T) {
+func TestMirrorsAreRead(t *testing.T) {
 	const content = "0123456789"
 	whole := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, content) }
 	ranged := func(header string) http.HandlerFunc {
@@ -132,7 +132,7 @@ func TestMirrors(t *testing.T) {
 }
 
 // A file whose size nobody says stays within the room that there is, and is compared with the hub's checksum.
-func TestUnknownSize(t *testing.T) {
+func TestFileOfUnknownSizeIsPulled(t *testing.T) {
 	const content = "0123456789"
 	var sum string
 	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -175,7 +175,7 @@ func TestUnknownSize(t *testing.T) {
 }
 
 // A file that only points to the weights is named as such.
-func TestPointer(t *testing.T) {
+func TestLFSPointerIsRefused(t *testing.T) {
 	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n")
 	}))
@@ -196,7 +196,7 @@ func TestPointer(t *testing.T) {
 	}
 }
 
-func TestStrangeHubs(t *testing.T) {
+func TestInvalidHubResponsesAreErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
 		final  bool
@@ -226,7 +226,7 @@ func TestStrangeHubs(t *testing.T) {
 }
 
 // A listing whose next page is at another origin, or whose pages never end.
-func TestStrangeListings(t *testing.T) {
+func TestInvalidListingsAreErrors(t *testing.T) {
 	pages := 0
 	next := ""
 	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -251,7 +251,7 @@ func TestStrangeListings(t *testing.T) {
 	}
 }
 
-func TestCancelled(t *testing.T) {
+func TestCanceledPullEnds(t *testing.T) {
 	s, err := New("http://127.0.0.1:1", "")
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 )
 
-func TestDigest(t *testing.T) {
+func TestDigestIsTheStrongestChecksum(t *testing.T) {
 	const etag = `"25F9E794323B453885F5181F1B624D0B"`
 	crc, sum := sdk.String("rosUhgp5mIg="), sdk.String("FeKw08M4keuw8e9gnsQZQgwg4yDOlMZfvIwzEkSOsiU=")
 	for name, c := range map[string]struct {

@@ -1,4 +1,4 @@
-// Package s3 finds weights in buckets of S3, or of a store that speaks its protocol.
+// Package s3 reads weights from buckets of S3, or of a store with the same protocol.
 package s3
 
 import (
@@ -30,21 +30,21 @@ type API interface {
 	ListObjectsV2(context.Context, *awss3.ListObjectsV2Input, ...func(*awss3.Options)) (*awss3.ListObjectsV2Output, error)
 }
 
-// Source is S3 as one account sees it. It is safe for concurrent use.
+// Source is S3 with one account's credentials. It is safe for concurrent use.
 type Source struct {
 	client func(context.Context) (API, error)
 
-	mu  sync.Mutex // guards api; held while it is made
+	mu  sync.Mutex // guards api; held while it is created
 	api API
 }
 
 var _ weights.Source = (*Source)(nil)
 
-// New makes a source. It calls client at the first request for an object, and again while it fails.
+// New returns a source. It calls client at the first request for an object, and again after a failure.
 func New(client func(context.Context) (API, error)) *Source { return &Source{client: client} }
 
-// Client makes a client for AWS's settings. Ranges have no checksum of their own, so none is asked for; stores that
-// are not AWS have no name for each bucket, so the path names it.
+// Client returns a client with AWS's settings. It requests no checksums, because ranges have none. Other stores than
+// AWS have no host name for each bucket, so their bucket is in the path.
 func Client(cfg aws.Config) *awss3.Client {
 	return awss3.NewFromConfig(cfg, func(o *awss3.Options) {
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
@@ -52,7 +52,8 @@ func Client(cfg aws.Config) *awss3.Client {
 	})
 }
 
-func (s *Source) ask(ctx context.Context) (API, error) {
+// connect returns the client, which it creates if necessary.
+func (s *Source) connect(ctx context.Context) (API, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.api != nil {
@@ -66,9 +67,9 @@ func (s *Source) ask(ctx context.Context) (API, error) {
 	return api, nil
 }
 
-// Stat asks S3 for an object.
+// Stat describes an object.
 func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File, error) {
-	api, err := s.ask(ctx)
+	api, err := s.connect(ctx)
 	if err != nil {
 		return weights.File{}, err
 	}
@@ -76,7 +77,7 @@ func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File,
 		Bucket: &at.Bucket, Key: &at.Path, ChecksumMode: types.ChecksumModeEnabled,
 	})
 	if err != nil {
-		return weights.File{}, refused("HEAD", at, err)
+		return weights.File{}, classify("HEAD", at, err)
 	}
 	f := weights.File{Name: path.Base(at.Path), Size: aws.ToInt64(head.ContentLength), Digest: digest(head)}
 	f.Open = func(ctx context.Context, from, n int64) (io.ReadCloser, error) {
@@ -84,7 +85,7 @@ func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File,
 			Bucket: &at.Bucket, Key: &at.Path, IfMatch: head.ETag, Range: aws.String(fmt.Sprintf("bytes=%d-%d", from, from+n-1)),
 		})
 		if err != nil {
-			return nil, refused("GET", at, err)
+			return nil, classify("GET", at, err)
 		}
 		if got, want := aws.ToString(out.ContentRange), fmt.Sprintf("bytes %d-%d/%d", from, from+n-1, f.Size); got != want {
 			_ = out.Body.Close()
@@ -95,9 +96,9 @@ func (s *Source) Stat(ctx context.Context, at catalog.Checkpoint) (weights.File,
 	return f, nil
 }
 
-// List asks S3 for the objects below a folder, and then for each.
+// List lists the objects below a folder, with one more request for each.
 func (s *Source) List(ctx context.Context, at catalog.Checkpoint) ([]weights.File, error) {
-	api, err := s.ask(ctx)
+	api, err := s.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +108,7 @@ func (s *Source) List(ctx context.Context, at catalog.Checkpoint) ([]weights.Fil
 	for pages.HasMorePages() && len(out) <= weights.MaxFiles {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, refused("LIST", at, err)
+			return nil, classify("LIST", at, err)
 		}
 		for _, o := range page.Contents {
 			object := at
@@ -126,8 +127,9 @@ func (s *Source) List(ctx context.Context, at catalog.Checkpoint) ([]weights.Fil
 	return out, nil // S3 lists them in order
 }
 
-// digest is the strongest checksum of an object's bytes that S3 tells: those of the whole object, not of its parts; or
-// its ETag where that is one: of an object that was put in one piece and is not encrypted with a key of its own.
+// digest returns the strongest checksum of an object's bytes that S3 reports, of the whole object, not of its parts.
+// Without one it returns the ETag if that is a checksum: if the object was uploaded in one piece and is not encrypted
+// with a separate key.
 func digest(h *awss3.HeadObjectOutput) weights.Digest {
 	if h.ChecksumType != types.ChecksumTypeComposite {
 		for _, sum := range []struct {
@@ -152,8 +154,8 @@ func digest(h *awss3.HeadObjectOutput) weights.Digest {
 	return weights.Digest{}
 }
 
-// refused classifies errors of S3.
-func refused(verb string, at catalog.Checkpoint, err error) error {
+// classify turns S3's errors into those of weights.
+func classify(verb string, at catalog.Checkpoint, err error) error {
 	if ctxErr := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded); ctxErr {
 		return err
 	}
@@ -172,7 +174,7 @@ func refused(verb string, at catalog.Checkpoint, err error) error {
 	switch status {
 	case http.StatusForbidden:
 		e.Kind = weights.ErrDenied
-		e.Note += "; it is not allowed, or does not exist and listing the bucket is not allowed"
+		e.Note += "; access is denied, or it does not exist and listing the bucket is denied"
 	case http.StatusUnauthorized:
 		e.Kind = weights.ErrDenied
 	case http.StatusNotFound:
@@ -182,7 +184,7 @@ func refused(verb string, at catalog.Checkpoint, err error) error {
 	case http.StatusPreconditionFailed, http.StatusRequestedRangeNotSatisfiable:
 		e.Kind = weights.ErrChanged
 	case http.StatusBadRequest:
-		e.Kind = weights.ErrDenied // of a token that has run out, and of a bucket's name that cannot be
+		e.Kind = weights.ErrDenied // an expired token or an invalid bucket name
 	}
 	return e
 }

@@ -68,8 +68,9 @@ func (b broken) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestOnTheEmulator runs on one emulator, since its start is what costs time; each part has a bucket of its own.
-func TestOnTheEmulator(t *testing.T) {
+// TestObjectsOfTheEmulatorArePulled runs on one emulator, since its start is what costs time; each part has a bucket of
+// its own.
+func TestObjectsOfTheEmulatorArePulled(t *testing.T) {
 	cfg := aws.Start(t, 0).Config()
 	t.Run("objects", func(t *testing.T) { start(t, cfg, "objects").objects() })
 	t.Run("refusals", func(t *testing.T) { start(t, cfg, "refusals").refusals() })
