@@ -4,14 +4,53 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 )
 
 // maxSocketPath is the maximum length of a socket path on every system, without the final NUL.
 const maxSocketPath = 103
+
+// Engines get ports below those that systems give to programs that ask for any (32768 and higher on Linux), because a
+// Python engine binds its port long after it was started.
+const (
+	firstPort = 20000
+	portCount = 10000
+)
+
+// ports has the ports of the engines of this process that run, so that none is given to a second one.
+var ports = struct {
+	sync.Mutex
+	used map[int]bool
+}{used: map[int]bool{}}
+
+// listenOnPort returns a listener on a port that no other engine has. Its port belongs to the caller until freePort.
+func listenOnPort(host string) (l net.Listener, err error) {
+	ports.Lock()
+	defer ports.Unlock()
+	for range 100 {
+		port := firstPort + mathrand.IntN(portCount)
+		if ports.used[port] {
+			continue
+		}
+		if l, err = net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port))); err == nil {
+			ports.used[port] = true
+			return l, nil
+		}
+	}
+	return nil, fmt.Errorf("find a port for the engine: %w", err)
+}
+
+// freePort returns a port of listenOnPort, whose engine has exited.
+func freePort(port int) {
+	ports.Lock()
+	defer ports.Unlock()
+	delete(ports.used, port)
+}
 
 // assignAddress gives spec an address if it has none. The port is reserved until release is called, which can happen
 // more than once.
@@ -32,9 +71,9 @@ func assignAddress(spec *Spec, dir string) (release func(), err error) {
 	if spec.Port != 0 {
 		return release, nil
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort(spec.Host, "0"))
+	l, err := listenOnPort(spec.Host)
 	if err != nil {
-		return release, fmt.Errorf("find a port for the engine: %w", err)
+		return release, err
 	}
 	spec.Port = l.Addr().(*net.TCPAddr).Port
 	return sync.OnceFunc(func() { _ = l.Close() }), nil

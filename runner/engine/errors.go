@@ -19,6 +19,8 @@ var (
 	ErrUnsupported = errors.New("not supported by the engine")
 	// ErrRefused: the engine does not accept its arguments or the kind of its model. A retry cannot help.
 	ErrRefused = errors.New("refused by the engine")
+	// ErrPortTaken: another program listens on the engine's port.
+	ErrPortTaken = errors.New("the engine's port is taken by another program")
 	// ErrLoadTimeout: the engine made no progress, or was not ready within the load timeout, and was stopped.
 	ErrLoadTimeout = errors.New("engine load timed out")
 )

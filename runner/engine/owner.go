@@ -48,6 +48,7 @@ func (p *Process) runOwner(output *os.File) {
 	<-reader.done
 	_ = output.Close()
 	p.release()
+	freePort(p.spec.Port)
 	_ = os.RemoveAll(p.dir)
 
 	p.err = p.outcome(failure, state, reader.cause)
@@ -67,15 +68,15 @@ var (
 func (p *Process) awaitReady(ended <-chan struct{}, reader *reader) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	probed := make(chan struct{})
-	healthy := make(chan struct{})
+	healthy := make(chan error, 1)
 	if p.spec.HealthURL() == "" {
 		close(probed)
 	} else {
-		prober := newProber(p.spec, p.touch)
+		prober := p.newProber()
 		go func() {
 			defer close(probed)
-			if prober.run(ctx) {
-				close(healthy)
+			if err := prober.run(ctx); ctx.Err() == nil {
+				healthy <- err
 			}
 		}()
 	}
@@ -90,7 +91,10 @@ func (p *Process) awaitReady(ended <-chan struct{}, reader *reader) error {
 		select {
 		case <-ended:
 			return errExited
-		case <-healthy:
+		case err := <-healthy:
+			if err != nil {
+				return err
+			}
 			return p.markReady(ended)
 		case <-reader.ready:
 			return p.markReady(ended)

@@ -22,9 +22,16 @@ type prober struct {
 	want     int // status that means ready
 	client   *http.Client
 	progress func() // called when the status differs from the one before
+	// findListener reports whether a process listens on the engine's port, and whether it is the engine's.
+	findListener func() (found, isOurs bool)
 }
 
-func newProber(s Spec, progress func()) *prober {
+func (p *Process) newProber() *prober {
+	s, mark := p.spec, ""
+	if p.cfg.Marker != nil {
+		mark = p.cfg.Marker.mark
+	}
+	find := func() (found, isOurs bool) { return findListener(p.pid, mark, s.Port) }
 	want := s.Recipe.Ready.Status
 	if want == 0 {
 		want = http.StatusOK
@@ -35,9 +42,10 @@ func newProber(s Spec, progress func()) *prober {
 		dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "unix", s.Socket)
 		}
+		find = func() (found, isOurs bool) { return true, true }
 	}
 	return &prober{
-		url: s.HealthURL(), key: s.APIKey, want: want, progress: progress,
+		url: s.HealthURL(), key: s.APIKey, want: want, progress: p.touch, findListener: find,
 		client: &http.Client{
 			Timeout: pollTimeout,
 			// A separate transport, so that no proxy from the environment is used and no connection outlives the load.
@@ -49,22 +57,32 @@ func newProber(s Spec, progress func()) *prober {
 	}
 }
 
-// run polls until the engine is ready, and reports whether it became ready before ctx ended.
-func (p *prober) run(ctx context.Context) bool {
+// run polls until the engine is ready, and returns ctx's error if that ends first. Before the first request, which has the
+// engine's key, it makes sure that the engine gets it, and returns ErrPortTaken if another program would.
+func (p *prober) run(ctx context.Context) error {
 	defer p.client.CloseIdleConnections()
 	wait := firstPoll
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	last := 0
+	last, found := 0, false
 	for {
 		select {
 		case <-ctx.Done():
-			return false
+			return ctx.Err()
 		case <-timer.C:
 		}
-		status := p.try(ctx)
+		status, isOurs := 0, true
+		if !found {
+			found, isOurs = p.findListener()
+		}
+		if found && !isOurs {
+			return &LoadError{Kind: ErrPortTaken}
+		}
+		if found {
+			status = p.try(ctx)
+		}
 		if status == p.want {
-			return ctx.Err() == nil
+			return ctx.Err()
 		}
 		if status != last {
 			p.progress()

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -45,10 +46,57 @@ func groupMembers(pgid int) []int {
 
 // marked lists the live processes that were started with the variable text kv.
 func marked(kv string) []int {
-	return processes(func(pid int, _ procStat) bool {
-		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-		return err == nil && slices.Contains(strings.Split(string(b), "\x00"), kv)
-	})
+	return processes(func(pid int, _ procStat) bool { return hasMark(pid, kv) })
+}
+
+func hasMark(pid int, kv string) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	return err == nil && slices.Contains(strings.Split(string(b), "\x00"), kv)
+}
+
+// findListener reports whether a process listens on a TCP port of this machine, and whether it is in the group or has
+// the mark. It counts as theirs if the system does not say.
+func findListener(pgid int, mark string, port int) (found, isOurs bool) {
+	inodes, err := listeners(port)
+	if err != nil {
+		return true, true
+	}
+	if len(inodes) == 0 {
+		return false, false
+	}
+	own := processes(func(pid int, s procStat) bool { return s.pgrp == pgid || mark != "" && hasMark(pid, mark) })
+	for _, pid := range own {
+		dir := "/proc/" + strconv.Itoa(pid) + "/fd/"
+		files, err := os.ReadDir(dir)
+		if os.IsPermission(err) {
+			return true, true
+		}
+		for _, f := range files {
+			target, _ := os.Readlink(dir + f.Name())
+			if inode, ok := strings.CutPrefix(target, "socket:["); ok && slices.Contains(inodes, strings.TrimSuffix(inode, "]")) {
+				return true, true
+			}
+		}
+	}
+	return true, len(own) == 0
+}
+
+// listeners returns the inodes of the sockets that listen on a port (proc_net_tcp(5)).
+func listeners(port int) (inodes []string, err error) {
+	const listening = "0A"
+	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		b, err := os.ReadFile(file)
+		if err != nil && file == "/proc/net/tcp" { // a system without IPv6 has no tcp6
+			return nil, err
+		}
+		for line := range strings.Lines(string(b)) {
+			f := strings.Fields(line)
+			if len(f) > 9 && f[3] == listening && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+				inodes = append(inodes, f[9])
+			}
+		}
+	}
+	return inodes, nil
 }
 
 // processes lists the live processes for which ok is true.

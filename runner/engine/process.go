@@ -108,6 +108,7 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	}
 	defer func() {
 		if err != nil {
+			freePort(spec.Port)
 			_ = os.RemoveAll(dir)
 		}
 	}()

@@ -3,13 +3,16 @@ package engine
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -63,6 +66,30 @@ func TestEngineStartsServesAndStops(t *testing.T) {
 	if err := p.EnsureReady(within(t)); !errors.Is(err, ErrStopped) {
 		t.Errorf("EnsureReady after the stop = %v", err)
 	}
+}
+
+// A program that took the port before the engine did is not taken for it, and gets no request, not even the key.
+func TestStrangerOnThePortFailsTheLoad(t *testing.T) {
+	p := start(t, testSpec("-deaf"), testConfig(t))
+	if port := p.Spec().Port; port < firstPort || port >= firstPort+portCount {
+		t.Errorf("port %d", port)
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(p.Spec().Host, strconv.Itoa(p.Spec().Port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int32
+	stranger := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) })}
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = stranger.Serve(l) })
+	if err := p.EnsureReady(within(t)); !errors.Is(err, ErrPortTaken) {
+		t.Errorf("EnsureReady = %v", err)
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("the stranger got %d requests", n)
+	}
+	_ = stranger.Close()
+	wg.Wait()
 }
 
 func TestEngineListensOnASocket(t *testing.T) {
