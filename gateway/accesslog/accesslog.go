@@ -61,9 +61,9 @@ func (l *Log) Write(e Entry) {
 	if l == nil {
 		return
 	}
-	e.Method, e.Path, e.UserAgent = cut(e.Method, maxAgent), cut(e.Path, maxPath), cut(e.UserAgent, maxAgent)
+	e.Method, e.Path, e.UserAgent = clip(e.Method, maxAgent), clip(e.Path, maxPath), clip(e.UserAgent, maxAgent)
 	text, _ := jsonscan.Marshal(e) // texts and numbers always marshal
 	l.queue(append(text, '\n'))
 }
 
-func cut(s string, most int) string { return strings.ToValidUTF8(term.Clip(s, most), "\uFFFD") }
+func clip(s string, most int) string { return strings.ToValidUTF8(term.Clip(s, most), "\uFFFD") }

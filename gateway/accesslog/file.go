@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	queued   = 4096 // lines that wait for the file
-	lastCall = time.Second
+	queued       = 4096 // lines that wait for the file
+	flushTimeout = time.Second
 )
 
 // Log is an access log. Lines are written by one goroutine: whoever writes one does not wait for a slow disk or a reader of standard
@@ -65,12 +65,12 @@ func (l *Log) queue(line []byte) {
 	}
 }
 
-// close writes what is queued, if that takes no longer than lastCall.
+// close writes what is queued, if that takes no longer than flushTimeout.
 func (l *Log) close() {
 	close(l.stop)
 	select {
 	case <-l.done:
-	case <-time.After(lastCall):
+	case <-time.After(flushTimeout):
 	}
 }
 

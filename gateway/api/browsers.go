@@ -77,8 +77,8 @@ func (s Source) crossSite() bool {
 	return slices.ContainsFunc(s.Sites, func(site string) bool { return site != "none" && site != "same-origin" })
 }
 
-// Foreign reports whether a page of another origin made the request, allowed or not.
-func (s Source) Foreign() bool {
+// CrossOrigin reports whether a page of another origin made the request, allowed or not.
+func (s Source) CrossOrigin() bool {
 	pages, fromOrigin := s.pages()
 	return slices.ContainsFunc(pages, func(page string) bool { return !s.isOwn(originOf(page)) }) || !fromOrigin && s.crossSite()
 }
@@ -93,8 +93,8 @@ func (s Source) isOwn(origin string) bool {
 	return isWeb(origin) && origin == originOf(scheme+"://"+at)
 }
 
-// noPage are the headers of a response to a request without an origin.
-var noPage = []Header{{"Vary", "Origin"}}
+// noOriginHeaders are the headers of a response to a request without an origin.
+var noOriginHeaders = []Header{{"Vary", "Origin"}}
 
 // Check returns the headers of the response to a request, or its refusal.
 func (b *Browsers) Check(s Source) ([]Header, *Error) {
@@ -109,10 +109,10 @@ func (b *Browsers) Check(s Source) ([]Header, *Error) {
 	switch {
 	case refused, fromOrigin && len(pages) > 1, !fromOrigin && s.crossSite():
 		e := New(ForbiddenOrigin, "Web pages of this origin may not use this gateway; --cors-origins lists those that may.")
-		e.Headers = noPage
+		e.Headers = noOriginHeaders
 		return nil, e
 	case !fromOrigin:
-		return noPage, nil
+		return noOriginHeaders, nil
 	case b.any:
 		return []Header{{"Access-Control-Allow-Origin", "*"}, {"Access-Control-Expose-Headers", exposed}}, nil
 	}

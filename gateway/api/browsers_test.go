@@ -72,7 +72,7 @@ func TestOriginsOfPages(t *testing.T) {
 	}
 }
 
-func TestPagesWithoutOrigin(t *testing.T) {
+func TestWebPagesWithoutOrigin(t *testing.T) {
 	b := rules(t, nil, nil, true)
 	for site, want := range map[string]bool{"none": true, "same-origin": true, "same-site": false, "Same-Origin": false, "cross-site": false, "Cross-Site": false, "": false, "x": false, "cross-site, none": false} {
 		if _, e := b.Check(Source{Host: "localhost", Sites: []string{site}}); (e == nil) != want {
@@ -116,7 +116,7 @@ func TestPagesWithoutOrigin(t *testing.T) {
 }
 
 // A gateway's own pages, as engines have them, are not foreign.
-func TestForeign(t *testing.T) {
+func TestCrossOrigin(t *testing.T) {
 	for _, c := range []struct {
 		host, target, origin, site string
 		foreign                    bool
@@ -134,12 +134,12 @@ func TestForeign(t *testing.T) {
 		if c.site != "" {
 			s.Sites = []string{c.site}
 		}
-		if s.Foreign() != c.foreign {
-			t.Errorf("%+v: foreign %v", c, s.Foreign())
+		if s.CrossOrigin() != c.foreign {
+			t.Errorf("%+v: foreign %v", c, s.CrossOrigin())
 		}
 		if c.origin != "" && c.site == "" { // the same by a Referer alone
-			if by := (Source{Host: c.host, Target: c.target, Referers: []string{c.origin + "/page"}}); by.Foreign() != c.foreign {
-				t.Errorf("%+v, by its Referer: foreign %v", c, by.Foreign())
+			if by := (Source{Host: c.host, Target: c.target, Referers: []string{c.origin + "/page"}}); by.CrossOrigin() != c.foreign {
+				t.Errorf("%+v, by its Referer: foreign %v", c, by.CrossOrigin())
 			}
 		}
 		if _, e := rules(t, nil, nil, false).Check(s); c.origin != "" && (e == nil) == (c.foreign && !strings.HasPrefix(c.origin, "app:")) {

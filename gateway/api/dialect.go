@@ -68,7 +68,7 @@ func (d Dialect) Status(e *Error) int {
 
 // Body returns the JSON body e has in this dialect, without a final newline.
 func (d Dialect) Body(e *Error, requestID string) []byte {
-	object := e.object()
+	object := e.openAI()
 	message := object.Message
 	switch d {
 	case Anthropic:
@@ -81,8 +81,8 @@ func (d Dialect) Body(e *Error, requestID string) []byte {
 	return encode(openAIBody{object})
 }
 
-// object is the error as OpenAI's dialect has it.
-func (e *Error) object() openAIError {
+// openAI is the error as OpenAI's dialect has it.
+func (e *Error) openAI() openAIError {
 	message := e.Message
 	if message == "" {
 		message = statusText(e.Status)
@@ -115,7 +115,7 @@ type responsesEvent struct {
 
 // Event is the data of the error event in a stream of [Responses].
 func (e *Error) Event(sequence int) []byte {
-	object := e.object()
+	object := e.openAI()
 	return encode(responsesEvent{"error", sequence, object, object})
 }
 

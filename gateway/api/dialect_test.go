@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestBodies(t *testing.T) {
+func TestErrorBodiesOfDialects(t *testing.T) {
 	e := New(ModelNotFound, `no "x" <here>`).WithParam("model")
 	tests := []struct {
 		d    Dialect

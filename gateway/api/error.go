@@ -98,11 +98,11 @@ func As(err error) *Error {
 	return New(InternalError, "The gateway could not handle this request.").WithCause(err)
 }
 
-// GoingAway is the answer to a request that a draining gateway does not begin or end any more.
-func GoingAway() *Error { return New(Draining, "This gateway is going away; try again.") }
+// ShuttingDown is the answer to a request that a draining gateway does not begin or end any more.
+func ShuttingDown() *Error { return New(Draining, "This gateway is going away; try again.") }
 
-// NotUnderstood is the answer where an engine's own makes no sense.
-func NotUnderstood() *Error {
+// InvalidEngineResponse is the answer where an engine's own makes no sense.
+func InvalidEngineResponse() *Error {
 	return New(BadEngineReply, "The model's answer could not be understood.")
 }
 

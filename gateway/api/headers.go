@@ -40,17 +40,17 @@ const (
 
 // Names of headers that every answer of a model has, as they are sent: setting them changes no letters.
 var (
-	SentRequestID    = sentAs(HeaderRequestID)
-	SentRequestIDAlt = sentAs(HeaderRequestIDAlt)
-	SentModel        = sentAs(HeaderModel)
-	SentModelState   = sentAs(HeaderModelState)
-	SentHost         = sentAs(HeaderHost)
-	SentQueueMS      = sentAs(HeaderQueueMS)
-	SentLoadMS       = sentAs(HeaderLoadMS)
-	SentServerTiming = sentAs(HeaderServerTiming)
+	CanonicalRequestID    = canonical(HeaderRequestID)
+	CanonicalRequestIDAlt = canonical(HeaderRequestIDAlt)
+	CanonicalModel        = canonical(HeaderModel)
+	CanonicalModelState   = canonical(HeaderModelState)
+	CanonicalHost         = canonical(HeaderHost)
+	CanonicalQueueMS      = canonical(HeaderQueueMS)
+	CanonicalLoadMS       = canonical(HeaderLoadMS)
+	CanonicalServerTiming = canonical(HeaderServerTiming)
 )
 
-func sentAs(name string) []byte { return []byte(textproto.CanonicalMIMEHeaderKey(name)) }
+func canonical(name string) []byte { return []byte(textproto.CanonicalMIMEHeaderKey(name)) }
 
 // exposed is what Access-Control-Expose-Headers lists: all of ours.
 const exposed = HeaderRequestID + ", " + HeaderRequestIDAlt + ", " + HeaderRetryAfter + ", " + HeaderRetryAfterMS + ", " +
@@ -59,13 +59,13 @@ const exposed = HeaderRequestID + ", " + HeaderRequestIDAlt + ", " + HeaderRetry
 	HeaderCacheTokens + ", " + HeaderServerTiming + ", " + HeaderLimitRequests + ", " + HeaderRemainingRequests + ", " + HeaderResetRequests + ", " +
 	HeaderLimitTokens + ", " + HeaderRemainingTokens + ", " + HeaderResetTokens
 
-// ownID is an id that a client may give its request.
-var ownID = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
+// clientID is an id that a client may give its request.
+var clientID = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
 
 // RequestID returns the id of a request: the client's own when it has 1 to 128
 // characters of A-Z a-z 0-9 . _ : -, else "req_" and 26 random characters.
 func RequestID(client []byte) string {
-	if len(client) > 0 && ownID.Match(client) {
+	if len(client) > 0 && clientID.Match(client) {
 		return string(client)
 	}
 	return "req_" + strings.ToLower(rand.Text())

@@ -28,7 +28,7 @@ func headerMap(hs []Header) map[string]string {
 	return m
 }
 
-func TestExposedHeadersAreOurs(t *testing.T) {
+func TestExposedHeadersAreListed(t *testing.T) {
 	for _, name := range []string{"x-request-id", "request-id", "retry-after-ms", "x-should-retry", "x-model", "x-model-state", "x-cold-start", "x-queue-ms", "x-load-ms", "x-queue-length", "x-evicted", "x-runner", "x-media-cache", "x-cache-tokens"} {
 		if !strings.Contains(", "+exposed+", ", ", "+name+", ") {
 			t.Errorf("%s is not exposed", name)

@@ -34,86 +34,86 @@ type row struct {
 }
 
 const (
-	final = true // see row.noRetry
-	again = false
+	notRetryable = true // see row.noRetry
+	retryable    = false
 )
 
-// table has the rows by kind; the first one is no kind's.
-var table = []row{{}}
+// kindTable has the rows by kind; the first one is no kind's.
+var kindTable = []row{{}}
 
-func define(code string, status int, typ string, noRetry bool, retry time.Duration) Kind {
-	table = append(table, row{code, status, typ, noRetry, retry})
-	return Kind(len(table) - 1)
+func addKind(code string, status int, typ string, noRetry bool, retry time.Duration) Kind {
+	kindTable = append(kindTable, row{code, status, typ, noRetry, retry})
+	return Kind(len(kindTable) - 1)
 }
 
 // The error table, by status.
 var (
-	InvalidJSON              = define("invalid_json", 400, typeInvalid, final, 0)         // not one JSON object
-	InvalidRequest           = define(rpc.CodeInvalidRequest, 400, typeInvalid, final, 0) // its framing or its form
-	MissingRequiredParameter = define("missing_required_parameter", 400, typeInvalid, final, 0)
-	InvalidType              = define("invalid_type", 400, typeInvalid, final, 0) // or value
-	ModelAmbiguous           = define("model_ambiguous", 400, typeInvalid, final, 0)
-	ModelTypeMismatch        = define("model_type_mismatch", 400, typeInvalid, final, 0)
-	UnsupportedParameter     = define("unsupported_parameter", 400, typeInvalid, final, 0)
-	ContextLengthExceeded    = define(rpc.CodeContextLength, 400, typeInvalid, final, 0)
-	RemoteMediaDisabled      = define("remote_media_disabled", 400, typeInvalid, final, 0)
+	InvalidJSON              = addKind("invalid_json", 400, typeInvalid, notRetryable, 0)         // not one JSON object
+	InvalidRequest           = addKind(rpc.CodeInvalidRequest, 400, typeInvalid, notRetryable, 0) // its framing or its form
+	MissingRequiredParameter = addKind("missing_required_parameter", 400, typeInvalid, notRetryable, 0)
+	InvalidType              = addKind("invalid_type", 400, typeInvalid, notRetryable, 0) // or value
+	ModelAmbiguous           = addKind("model_ambiguous", 400, typeInvalid, notRetryable, 0)
+	ModelTypeMismatch        = addKind("model_type_mismatch", 400, typeInvalid, notRetryable, 0)
+	UnsupportedParameter     = addKind("unsupported_parameter", 400, typeInvalid, notRetryable, 0)
+	ContextLengthExceeded    = addKind(rpc.CodeContextLength, 400, typeInvalid, notRetryable, 0)
+	RemoteMediaDisabled      = addKind("remote_media_disabled", 400, typeInvalid, notRetryable, 0)
 
-	InvalidAPIKey     = define("invalid_api_key", 401, typeAuth, final, 0)
-	InsufficientScope = define("insufficient_scope", 403, typePermission, final, 0)
-	ForbiddenHost     = define("forbidden_host", 403, typePermission, final, 0)
-	ForbiddenOrigin   = define("forbidden_origin", 403, typePermission, final, 0)
+	InvalidAPIKey     = addKind("invalid_api_key", 401, typeAuth, notRetryable, 0)
+	InsufficientScope = addKind("insufficient_scope", 403, typePermission, notRetryable, 0)
+	ForbiddenHost     = addKind("forbidden_host", 403, typePermission, notRetryable, 0)
+	ForbiddenOrigin   = addKind("forbidden_origin", 403, typePermission, notRetryable, 0)
 
-	ModelNotFound     = define(rpc.CodeModelNotFound, 404, typeInvalid, final, 0)
-	ModelNotLoaded    = define(rpc.CodeModelNotLoaded, 404, typeInvalid, final, 0) // only unload
-	UnknownURL        = define("unknown_url", 404, typeInvalid, final, 0)
-	ModelFileNotFound = define(rpc.CodeModelFileNotFound, 404, typeInvalid, final, 0)
-	ResponseNotFound  = define("response_not_found", 404, typeInvalid, final, 0)
+	ModelNotFound     = addKind(rpc.CodeModelNotFound, 404, typeInvalid, notRetryable, 0)
+	ModelNotLoaded    = addKind(rpc.CodeModelNotLoaded, 404, typeInvalid, notRetryable, 0) // only unload
+	UnknownURL        = addKind("unknown_url", 404, typeInvalid, notRetryable, 0)
+	ModelFileNotFound = addKind(rpc.CodeModelFileNotFound, 404, typeInvalid, notRetryable, 0)
+	ResponseNotFound  = addKind("response_not_found", 404, typeInvalid, notRetryable, 0)
 
-	MethodNotAllowed    = define("method_not_allowed", 405, typeInvalid, final, 0)
-	RequestTimeout      = define("request_timeout", 408, typeInvalid, final, 0)       // the body did not arrive in time
-	SlotsPinnedConflict = define(rpc.CodeSlotsPinned, 409, typeConflict, final, 0)    // only management routes
-	ModelBusyConflict   = define(rpc.CodeModelBusy, 409, typeConflict, final, 0)      // only management routes
-	OptionConflict      = define("option_conflict", 409, typeConflict, final, 0)      // only management routes
-	NotLoadedConflict   = define(rpc.CodeModelNotLoaded, 409, typeConflict, final, 0) // routes that load nothing
+	MethodNotAllowed    = addKind("method_not_allowed", 405, typeInvalid, notRetryable, 0)
+	RequestTimeout      = addKind("request_timeout", 408, typeInvalid, notRetryable, 0)       // the body did not arrive in time
+	SlotsPinnedConflict = addKind(rpc.CodeSlotsPinned, 409, typeConflict, notRetryable, 0)    // only management routes
+	ModelBusyConflict   = addKind(rpc.CodeModelBusy, 409, typeConflict, notRetryable, 0)      // only management routes
+	OptionConflict      = addKind("option_conflict", 409, typeConflict, notRetryable, 0)      // only management routes
+	NotLoadedConflict   = addKind(rpc.CodeModelNotLoaded, 409, typeConflict, notRetryable, 0) // routes that load nothing
 
-	RequestTooLarge      = define(rpc.CodeRequestTooLarge, 413, typeInvalid, final, 0)
-	UnsupportedMediaType = define("unsupported_media_type", 415, typeInvalid, final, 0)
-	DeleteUnknown        = define(rpc.CodeModelNotFound, 422, typeInvalid, final, 0) // only delete
-	RateLimitExceeded    = define("rate_limit_exceeded", 429, typeRateLimit, again, time.Second)
-	QueueFull            = define("queue_full", 429, typeRateLimit, again, 5*time.Second)
-	InsufficientQuota    = define("insufficient_quota", 429, typeRateLimit, final, 0)
-	HeadersTooLarge      = define("headers_too_large", 431, typeInvalid, final, 0)
+	RequestTooLarge      = addKind(rpc.CodeRequestTooLarge, 413, typeInvalid, notRetryable, 0)
+	UnsupportedMediaType = addKind("unsupported_media_type", 415, typeInvalid, notRetryable, 0)
+	DeleteUnknown        = addKind(rpc.CodeModelNotFound, 422, typeInvalid, notRetryable, 0) // only delete
+	RateLimitExceeded    = addKind("rate_limit_exceeded", 429, typeRateLimit, retryable, time.Second)
+	QueueFull            = addKind("queue_full", 429, typeRateLimit, retryable, 5*time.Second)
+	InsufficientQuota    = addKind("insufficient_quota", 429, typeRateLimit, notRetryable, 0)
+	HeadersTooLarge      = addKind("headers_too_large", 431, typeInvalid, notRetryable, 0)
 
-	InternalError  = define(rpc.CodeInternalError, 500, typeServer, again, 0)
-	ModelLoadError = define(rpc.CodeModelLoadError, 500, typeServer, final, 0)
-	ModelTooLarge  = define(rpc.CodeModelTooLarge, 500, typeServer, final, 0)
-	NotSupported   = define("not_supported", 501, typeNotServed, final, 0)
+	InternalError  = addKind(rpc.CodeInternalError, 500, typeServer, retryable, 0)
+	ModelLoadError = addKind(rpc.CodeModelLoadError, 500, typeServer, notRetryable, 0)
+	ModelTooLarge  = addKind(rpc.CodeModelTooLarge, 500, typeServer, notRetryable, 0)
+	NotSupported   = addKind("not_supported", 501, typeNotServed, notRetryable, 0)
 
-	RunnerFailed   = define(rpc.CodeRunnerFailed, 502, typeServer, again, 2*time.Second)
-	EngineCrashed  = define(rpc.CodeEngineCrashed, 502, typeServer, again, time.Second)
-	BadEngineReply = define(rpc.CodeBadEngineReply, 502, typeServer, again, 0)
+	RunnerFailed   = addKind(rpc.CodeRunnerFailed, 502, typeServer, retryable, 2*time.Second)
+	EngineCrashed  = addKind(rpc.CodeEngineCrashed, 502, typeServer, retryable, time.Second)
+	BadEngineReply = addKind(rpc.CodeBadEngineReply, 502, typeServer, retryable, 0)
 
-	NoCapacity        = define("no_capacity", 503, typeServer, again, 60*time.Second)
-	StateUnavailable  = define("state_unavailable", 503, typeServer, again, 5*time.Second)
-	ModelLoading      = define("model_loading", 503, typeServer, again, 10*time.Second)
-	ModelBackoff      = define("model_backoff", 503, typeServer, again, 30*time.Second)
-	ModelBusy         = define(rpc.CodeModelBusy, 503, typeServer, again, 10*time.Second)
-	SlotsPinned       = define(rpc.CodeSlotsPinned, 503, typeServer, again, 60*time.Second)
-	HostUnreachable   = define("host_unreachable", 503, typeServer, again, 5*time.Second)
-	HostInterrupted   = define(rpc.CodeHostInterrupted, 503, typeServer, again, 30*time.Second)
-	EngineOutOfMemory = define(rpc.CodeEngineOutOfMemory, 503, typeServer, again, 30*time.Second)
-	Overloaded        = define(rpc.CodeOverloaded, 503, typeServer, again, 5*time.Second)
-	Draining          = define(rpc.CodeDraining, 503, typeServer, again, time.Second)
+	NoCapacity        = addKind("no_capacity", 503, typeServer, retryable, 60*time.Second)
+	StateUnavailable  = addKind("state_unavailable", 503, typeServer, retryable, 5*time.Second)
+	ModelLoading      = addKind("model_loading", 503, typeServer, retryable, 10*time.Second)
+	ModelBackoff      = addKind("model_backoff", 503, typeServer, retryable, 30*time.Second)
+	ModelBusy         = addKind(rpc.CodeModelBusy, 503, typeServer, retryable, 10*time.Second)
+	SlotsPinned       = addKind(rpc.CodeSlotsPinned, 503, typeServer, retryable, 60*time.Second)
+	HostUnreachable   = addKind("host_unreachable", 503, typeServer, retryable, 5*time.Second)
+	HostInterrupted   = addKind(rpc.CodeHostInterrupted, 503, typeServer, retryable, 30*time.Second)
+	EngineOutOfMemory = addKind(rpc.CodeEngineOutOfMemory, 503, typeServer, retryable, 30*time.Second)
+	Overloaded        = addKind(rpc.CodeOverloaded, 503, typeServer, retryable, 5*time.Second)
+	Draining          = addKind(rpc.CodeDraining, 503, typeServer, retryable, time.Second)
 
-	LoadTimeout     = define(rpc.CodeLoadTimeout, 504, typeTimeout, again, 30*time.Second)
-	QueueTimeout    = define(rpc.CodeQueueTimeout, 504, typeTimeout, again, 10*time.Second)
-	UpstreamTimeout = define(rpc.CodeUpstreamTimeout, 504, typeTimeout, again, 5*time.Second)
-	DiskFull        = define(rpc.CodeDiskFull, 507, typeServer, final, 0)
+	LoadTimeout     = addKind(rpc.CodeLoadTimeout, 504, typeTimeout, retryable, 30*time.Second)
+	QueueTimeout    = addKind(rpc.CodeQueueTimeout, 504, typeTimeout, retryable, 10*time.Second)
+	UpstreamTimeout = addKind(rpc.CodeUpstreamTimeout, 504, typeTimeout, retryable, 5*time.Second)
+	DiskFull        = addKind(rpc.CodeDiskFull, 507, typeServer, notRetryable, 0)
 )
 
 // Kinds returns every kind in the order of their statuses.
 func Kinds() []Kind {
-	all := make([]Kind, len(table)-1)
+	all := make([]Kind, len(kindTable)-1)
 	for i := range all {
 		all[i] = Kind(i + 1)
 	}
@@ -132,10 +132,10 @@ func KindOf(code string, status int) (k Kind, ok bool) {
 }
 
 func (k Kind) row() row {
-	if k == 0 || int(k) >= len(table) {
+	if k == 0 || int(k) >= len(kindTable) {
 		k = InternalError
 	}
-	return table[k]
+	return kindTable[k]
 }
 
 // Code returns the error code clients see.

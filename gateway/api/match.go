@@ -41,8 +41,8 @@ func (t *Router) Match(method, path string) RouteMatch {
 	if len(rest) > 1 {
 		trimmed = strings.TrimSuffix(rest, "/")
 	}
-	if n := t.exact[place{mount, trimmed}]; n != nil {
-		return n.hit(method, "", "")
+	if n := t.exact[mountedPath{mount, trimmed}]; n != nil {
+		return n.match(method, "", "")
 	}
 	for _, n := range t.tails[mount] {
 		from := trimmed
@@ -57,7 +57,7 @@ func (t *Router) Match(method, path string) RouteMatch {
 		if err != nil {
 			break
 		}
-		return n.hit(method, id, raw)
+		return n.match(method, id, raw)
 	}
 	unknown := RouteMatch{Path: path}
 	switch {
@@ -111,7 +111,7 @@ type node struct {
 	keepSlash      bool   // a final slash belongs to {id}
 }
 
-func (n *node) hit(method, id, raw string) RouteMatch {
+func (n *node) match(method, id, raw string) RouteMatch {
 	h := RouteMatch{Dialect: n.dialect, ID: id, Tail: raw, Head: method == "HEAD"}
 	for _, r := range n.routes {
 		if r.Method == method || h.Head && r.Method == "GET" || r.Method == anyMethod {
@@ -123,29 +123,29 @@ func (n *node) hit(method, id, raw string) RouteMatch {
 	return h
 }
 
-// place is a path as it is mounted.
-type place struct {
+// mountedPath is a path as it is mounted.
+type mountedPath struct {
 	mount Mount
 	path  string
 }
 
 // Router finds the route of a request. It is never changed.
 type Router struct {
-	exact map[place]*node
+	exact map[mountedPath]*node
 	tails map[Mount][]*node // paths with {id}, the more special before the more general
 }
 
 // NewRouter returns a router of a table, whose routes it completes.
 func NewRouter(table []*Route) *Router {
-	all := map[place]*node{}
-	t := &Router{exact: map[place]*node{}, tails: map[Mount][]*node{}}
+	all := map[mountedPath]*node{}
+	t := &Router{exact: map[mountedPath]*node{}, tails: map[Mount][]*node{}}
 	for i, r := range table {
 		r.compile(i)
 		for _, mount := range []Mount{Prefixed, Bare} {
 			if r.Mount&mount == 0 {
 				continue
 			}
-			at := place{mount, r.Path}
+			at := mountedPath{mount, r.Path}
 			n := all[at]
 			if n == nil {
 				n = &node{dialect: r.Dialect, keepSlash: r.Body == BodyRaw}

@@ -25,7 +25,7 @@ func NormalizeError(status int, body []byte, hide ...string) *Error {
 	if say != "" {
 		reply.message = say
 	}
-	e := New(kind, redact.Answer(reply.message, hide...))
+	e := New(kind, redact.Response(reply.message, hide...))
 	if !certain && status < 500 {
 		if code := plainCode(reply.code); code != "" || status != e.Status {
 			e.Code = code
@@ -115,53 +115,53 @@ func plainText(body []byte) string {
 	return s
 }
 
-// fault is what an engine's error says, in lower case, and what that means.
-type fault struct {
-	kind Kind
-	says *regexp.Regexp // a group's text follows the words of say
-	say  string         // replaces the engine's words where these tell nothing to a client
+// errorRule is what an engine's error says, in lower case, and what that means.
+type errorRule struct {
+	kind    Kind
+	pattern *regexp.Regexp // a group's text follows the words of say
+	message string         // replaces the engine's words where these tell nothing to a client
 }
 
-func says(kind Kind, pattern, say string) fault {
-	return fault{kind, regexp.MustCompile(`(?i)` + pattern), say}
+func newRule(kind Kind, pattern, say string) errorRule {
+	return errorRule{kind, regexp.MustCompile(`(?i)` + pattern), say}
 }
 
 // requestFaults show that the request cannot be served by this model however
 // often it is sent.
-var requestFaults = []fault{
-	says(ContextLengthExceeded, `exceed_context_size|exceed(?s:.*)context (?:size|length|window)|maximum context length|larger than the max context size|`+
+var requestFaults = []errorRule{
+	newRule(ContextLengthExceeded, `exceed_context_size|exceed(?s:.*)context (?:size|length|window)|maximum context length|larger than the max context size|`+
 		`too large to process(?s:.*)batch size|must have less than(?s:.*)tokens`, ""),
-	says(UnsupportedParameter, `(?:image|audio|video) input is not supported|does not support multimodal|not a multimodal model|provide the mmproj`, ""),
-	says(InvalidType, `failed to (?:load|decode) (?:image|audio)|failed to read audio|cannot identify image file|invalid (?:image|audio)`, ""),
-	says(ModelTypeMismatch, `does not support (?:embeddings|reranking|completions|chat|infill)|pooling type(?s:.*)not oai compatible|`+
+	newRule(UnsupportedParameter, `(?:image|audio|video) input is not supported|does not support multimodal|not a multimodal model|provide the mmproj`, ""),
+	newRule(InvalidType, `failed to (?:load|decode) (?:image|audio)|failed to read audio|cannot identify image file|invalid (?:image|audio)`, ""),
+	newRule(ModelTypeMismatch, `does not support (?:embeddings|reranking|completions|chat|infill)|pooling type(?s:.*)not oai compatible|`+
 		`model is not an? (?:embedding model|re-ranker)`, ""),
-	says(UnsupportedParameter, `infill is not supported`, "This model has no tokens that mark a gap, so it cannot fill one."),
-	says(InvalidType, `failed to parse tools`, "A field of 'tools' is missing or has a value of the wrong type."),
-	says(InvalidType, `while executing(?s:.*)at line|notimplemented:`, "The model's chat template cannot take these messages or calls of tools."),
-	says(InvalidType, `failed to parse messages`, "A field of 'messages' is missing or has a value of the wrong type."),
-	says(InvalidType, `\[json\.exception`, "A field has a value of the wrong type or out of range."),
-	says(InvalidType, `_m_range_check`, "A token is not one of the model's."),
-	says(InvalidType, `json schema conversion failed:\s*((?s:.*))`, "The schema is not one that the model's engine can use: "),
-	says(InvalidType, `failed to parse grammar|failed to initialize samplers`, "The grammar or the schema is not one that the model's engine can use."),
-	says(InvalidType, `unknown reasoning format`, "'reasoning_format' is not one that the model's engine knows."),
-	says(InvalidType, `elements must be a string, a list of tokens`, "A prompt must be a text, or a list of texts and tokens."),
-	says(InvalidType, `unexpected empty grammar stack`, "No text of this model satisfies the grammar or the schema."),
+	newRule(UnsupportedParameter, `infill is not supported`, "This model has no tokens that mark a gap, so it cannot fill one."),
+	newRule(InvalidType, `failed to parse tools`, "A field of 'tools' is missing or has a value of the wrong type."),
+	newRule(InvalidType, `while executing(?s:.*)at line|notimplemented:`, "The model's chat template cannot take these messages or calls of tools."),
+	newRule(InvalidType, `failed to parse messages`, "A field of 'messages' is missing or has a value of the wrong type."),
+	newRule(InvalidType, `\[json\.exception`, "A field has a value of the wrong type or out of range."),
+	newRule(InvalidType, `_m_range_check`, "A token is not one of the model's."),
+	newRule(InvalidType, `json schema conversion failed:\s*((?s:.*))`, "The schema is not one that the model's engine can use: "),
+	newRule(InvalidType, `failed to parse grammar|failed to initialize samplers`, "The grammar or the schema is not one that the model's engine can use."),
+	newRule(InvalidType, `unknown reasoning format`, "'reasoning_format' is not one that the model's engine knows."),
+	newRule(InvalidType, `elements must be a string, a list of tokens`, "A prompt must be a text, or a list of texts and tokens."),
+	newRule(InvalidType, `unexpected empty grammar stack`, "No text of this model satisfies the grammar or the schema."),
 }
 
 // engineFaults name the trouble behind an engine's 5xx; oom knows more words for a lack of memory.
-var engineFaults = []fault{
-	says(EngineOutOfMemory, `bad_alloc`, "The model's engine has no memory left for this request."),
-	says(ModelLoading, `loading model`, ""),
+var engineFaults = []errorRule{
+	newRule(EngineOutOfMemory, `bad_alloc`, "The model's engine has no memory left for this request."),
+	newRule(ModelLoading, `loading model`, ""),
 	// llama-server's word when the sequences that share its context have filled it. One that is too long by itself is refused at its start.
-	says(Overloaded, `context size has been exceeded`, "Other requests use the model's context; there is no room beside them now."),
-	says(BadEngineReply, `output that does not match the expected`, "The model's output does not have the form of its chat template; another seed or prompt may help."),
+	newRule(Overloaded, `context size has been exceeded`, "Other requests use the model's context; there is no room beside them now."),
+	newRule(BadEngineReply, `output that does not match the expected`, "The model's output does not have the form of its chat template; another seed or prompt may help."),
 }
 
-// find returns the first fault that a text tells of, with what clients are told of it.
-func find(faults []fault, text string) (kind Kind, say string, ok bool) {
+// matchRule returns the first fault that a text tells of, with what clients are told of it.
+func matchRule(faults []errorRule, text string) (kind Kind, say string, ok bool) {
 	for _, f := range faults {
-		if m := f.says.FindStringSubmatch(text); m != nil {
-			return f.kind, f.say + strings.Join(m[1:], ""), true
+		if m := f.pattern.FindStringSubmatch(text); m != nil {
+			return f.kind, f.message + strings.Join(m[1:], ""), true
 		}
 	}
 	return 0, "", false
@@ -181,16 +181,16 @@ func classify(status int, r reply) (k Kind, answer int, certain bool, say string
 		return k, status, true, "" // a runner speaks our own table
 	}
 	text := r.typ + "\n" + r.message
-	if kind, say, ok := find(engineFaults, text); ok && status >= 500 {
+	if kind, say, ok := matchRule(engineFaults, text); ok && status >= 500 {
 		return kind, kind.Status(), true, say
 	}
-	if kind, say, ok := find(requestFaults, text); ok {
+	if kind, say, ok := matchRule(requestFaults, text); ok {
 		if status >= 500 {
 			status = http.StatusBadRequest
 		}
 		return kind, status, true, say
 	}
-	if status >= 500 && oom.Says(r.message) {
+	if status >= 500 && oom.IsOutOfMemory(r.message) {
 		return EngineOutOfMemory, EngineOutOfMemory.Status(), true, ""
 	}
 	if internals.MatchString(r.message) {
@@ -235,8 +235,8 @@ func plainCode(code string) string {
 	return code
 }
 
-// IsPage reports whether an answer's content type is that of a web page, as from a web server or proxy. No engine sends one.
-func IsPage(contentType []byte) bool {
+// IsWebPage reports whether an answer's content type is that of a web page, as from a web server or proxy. No engine sends one.
+func IsWebPage(contentType []byte) bool {
 	media, _, _ := bytes.Cut(contentType, []byte(";"))
 	switch strings.ToLower(string(bytes.TrimSpace(media))) {
 	case "text/html", "application/xhtml+xml", "image/svg+xml":

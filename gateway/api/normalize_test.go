@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-func TestRetype(t *testing.T) {
+func TestNormalizeError(t *testing.T) {
 	tests := []struct {
 		name    string
 		status  int
@@ -66,7 +66,7 @@ func TestRetype(t *testing.T) {
 }
 
 // Whatever an engine sends, the answer is an error in the table's words.
-func FuzzRetype(f *testing.F) {
+func FuzzNormalizeError(f *testing.F) {
 	f.Add(400, []byte(`{"error":{"code":400,"message":"m /a/b 10.0.0.1:80","type":"t","param":"p"}}`))
 	f.Add(500, []byte("Traceback (most recent call last)"))
 	f.Add(503, []byte(`{"error":"\ud800","detail":[1]}`))

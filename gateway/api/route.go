@@ -60,13 +60,13 @@ func (s JSONTypes) Has(k jsonscan.Kind) bool { return s>>k&1 != 0 }
 // Field is a request field the gateway looks at before anything is loaded. A
 // null counts as absent.
 type Field struct {
-	Name    string
-	Alt     string    // another name for the same field, "" when there is none
-	Types   JSONTypes // accepted types
-	Needed  bool      // must be there and not empty
-	Max     int       // most items of an array, 0 for no limit; an array of numbers is one item (tokens)
-	Min1    bool      // a number must be at least 1
-	Refused bool      // must not be there: the route cannot do what it asks for
+	Name        string
+	Alt         string    // another name for the same field, "" when there is none
+	Types       JSONTypes // accepted types
+	Required    bool      // must be there and not empty
+	Max         int       // most items of an array, 0 for no limit; an array of numbers is one item (tokens)
+	AtLeastOne  bool      // a number must be at least 1
+	Unsupported bool      // must not be there: the route cannot do what it asks for
 }
 
 // Route is what clients and the checks before a handler need to know of a route. Routes are shared: do not change one.
@@ -198,7 +198,7 @@ func (r *Route) CheckForm(parts []jsonscan.Part) *Error {
 			}
 			i++
 		}
-		if f.Needed && p.Empty() {
+		if f.Required && p.Empty() {
 			return f.missing(p.Present)
 		}
 	}
@@ -215,26 +215,26 @@ func (r *Route) firstField() int {
 func (f Field) check(v jsonscan.Value) *Error {
 	switch {
 	case !v.Set():
-		if f.Needed {
+		if f.Required {
 			return f.missing(false)
 		}
 		return nil
-	case f.Refused:
+	case f.Unsupported:
 		return Newf(UnsupportedParameter, "'%s' is not supported here.", f.Name).WithParam(f.Name)
 	case !f.Types.Has(v.Kind):
 		return f.wrongType(v.Kind)
-	case f.Needed && v.Empty():
+	case f.Required && v.Empty():
 		return f.missing(true)
 	case f.Max > 0 && v.Kind == jsonscan.Array && v.Len() > f.Max && v.First() != jsonscan.Number:
 		return Newf(InvalidType, "'%s' has %d items; at most %d are accepted.", f.Name, v.Len(), f.Max).WithParam(f.Name)
-	case f.Min1 && v.Kind == jsonscan.Number && !atLeastOne(v.Raw):
+	case f.AtLeastOne && v.Kind == jsonscan.Number && !atLeastOne(v.Raw):
 		return Newf(InvalidType, "'%s' must be at least 1.", f.Name).WithParam(f.Name)
 	}
 	return nil
 }
 
 func (f Field) missing(present bool) *Error {
-	text := f.asked() + "."
+	text := f.expected() + "."
 	if present {
 		text = fmt.Sprintf("'%s' must not be empty.", f.Name)
 	}
@@ -242,11 +242,11 @@ func (f Field) missing(present bool) *Error {
 }
 
 func (f Field) wrongType(got jsonscan.Kind) *Error {
-	return Newf(InvalidType, "%s, not %s.", f.asked(), got).WithParam(f.Name)
+	return Newf(InvalidType, "%s, not %s.", f.expected(), got).WithParam(f.Name)
 }
 
-// asked says what a field must be. Of a needed one it is Lemonade's sentence, which its clients look for.
-func (f Field) asked() string {
+// expected says what a field must be. Of a needed one it is Lemonade's sentence, which its clients look for.
+func (f Field) expected() string {
 	types := ""
 	for k := jsonscan.Null; k <= jsonscan.Object; k++ {
 		if f.Types.Has(k) {
@@ -255,7 +255,7 @@ func (f Field) asked() string {
 	}
 	types = strings.TrimPrefix(types, " or ")
 	switch {
-	case !f.Needed:
+	case !f.Required:
 		return fmt.Sprintf("'%s' must be a JSON %s", f.Name, types)
 	case types == "":
 		return fmt.Sprintf("Parameter '%s' is required", f.Name)

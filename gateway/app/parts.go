@@ -51,7 +51,7 @@ func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, ac
 		Store: store, Mirror: g.mirror, Catalog: g.models.get, Gateway: signer.Gateway(), Hold: s.Hold, FairAfter: s.FairAfter, Evict: p.evict, MaxPerModel: s.MaxWaiting, Log: log,
 		Waker: hosts, Stopper: hosts,
 	})
-	pressure.Adopt(p.memory)
+	pressure.ApplyToRuntime(p.memory)
 	g.gauge = pressure.New(p.memory, nil)
 	g.front = httpapi.New(httpapi.Config{
 		Gate: g.gate, Store: store, Mirror: g.mirror, Usage: g.usage, Catalog: g.models.get, Signer: signer, Keys: p.keys, Log: log, Version: config.Version(),

@@ -121,12 +121,12 @@ func TestParts(t *testing.T) {
 		image("data:image/png;base64," + picture(14000, 14000)):                                                       invalid,
 		image("data:image/png;base64," + picture(1<<31-1, 1<<31-1)):                                                   invalid,
 		image("data:image/png;base64," + b64([]byte("no picture at all"))):                                            invalid,
-		image(url) + strings.Repeat(","+image(url), maxPictures-1):                                                    "",
-		image(url) + strings.Repeat(","+image(url), maxPictures):                                                      invalid,
+		image(url) + strings.Repeat(","+image(url), maxImages-1):                                                      "",
+		image(url) + strings.Repeat(","+image(url), maxImages):                                                        invalid,
 		strings.TrimSuffix(strings.Repeat(image("data:image/png;base64,"+picture(6000, 6000))+",", 2), ","):           invalid,
 		image(url + strings.Repeat("A", 28_000_000)):                                                                  invalid,
 		`{"type":"input_audio","input_audio":{"data":"` + strings.Repeat("A", 34_000_000) + `"}}`:                     invalid,
-		strings.TrimSuffix(strings.Repeat(`{"type":"input_audio","input_audio":{"data":""}},`, maxSounds+1), ","):     invalid,
+		strings.TrimSuffix(strings.Repeat(`{"type":"input_audio","input_audio":{"data":""}},`, maxAudios+1), ","):     invalid,
 		`{"type":"text","text":"x"` + strings.Repeat(`,"y":1`, maxDropped+1) + `}`:                                    unsupported + " without a parameter",
 		`{"type":"tool_result","content":"x"}`:                                                                        unsupported,
 		`{"type":"input_audio","input_audio":{"data":"` + sound[:8] + `\n` + sound[8:] + `","url":"http://a"}}`:       "",
@@ -188,7 +188,7 @@ func TestParts(t *testing.T) {
 
 // Members that no rule names, nulls and members of parts that no engine needs are left out; what reaches into a shared engine
 // is refused.
-func TestMembers(t *testing.T) {
+func TestFieldsAreChecked(t *testing.T) {
 	for _, tt := range []struct{ route, body, left, want string }{
 		{"chat", `{"messages":[{}],"temperature":0.5,"zz":1}`, `{"messages":[{}],"temperature":0.5}`, ""},
 		{"chat", `{"zz":{"a":[1]},"y":2, "messages":[{}]}`, `{"messages":[{}]}`, ""},
@@ -267,7 +267,7 @@ func compact(t *testing.T, body []byte) string {
 }
 
 // Only the form of llama-server's inputs with pictures passes, with base64 alone, and only to models with a projector.
-func TestInputsWithPictures(t *testing.T) {
+func TestInputsWithImages(t *testing.T) {
 	png := picture(10, 10)
 	input := func(data ...string) string {
 		return `{"prompt_string":"` + strings.Repeat("<__media__>", len(data)) + `","multimodal_data":["` + strings.Join(data, `","`) + `"]}`
@@ -283,7 +283,7 @@ func TestInputsWithPictures(t *testing.T) {
 		{`"a text"`, blind, ""}, {`[[1,2],[3]]`, other, ""},
 		{`[` + input(png) + `]`, blind, unsupported},
 		{`[` + input(png) + `]`, other, unsupported},
-		{`[` + input(png) + strings.Repeat(","+input(png), maxPictures) + `]`, vision, invalid},
+		{`[` + input(png) + strings.Repeat(","+input(png), maxImages) + `]`, vision, invalid},
 		{`[` + input(picture(14000, 14000)) + `]`, vision, invalid},
 		{`[` + input("data:image/png;base64,"+png) + `]`, vision, unsupported},
 		{`[` + input(`\u0068ttp:\/\/a`) + `]`, vision, unsupported},

@@ -61,9 +61,9 @@ func (c *Check) Member(s *Spec, m *jsonscan.Members) {
 		c.drop(field{string(name), m.Span()})
 	case !v.Set(), r == onlyFalse && v.Bool():
 		c.drop(field{"", m.Span()}) // null means absent, which not every engine knows
-	case r == asIs, r == onlyFalse:
+	case r == passThrough, r == onlyFalse:
 	case r == noObjects:
-		if holdsObject(v) {
+		if containsObject(v) {
 			c.fail(api.Newf(api.UnsupportedParameter, "'%s' must be texts or tokens.", name).WithParam(string(name)))
 		}
 		wholeTokens(v)
@@ -142,7 +142,7 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (out []byte, dr
 	if v := c.values[system]; v.Set() && err == nil {
 		_, err = content.value("system", v, systemParts)
 	}
-	if v := c.values[embeddingInput]; err == nil && holdsObject(v) {
+	if v := c.values[embeddingInput]; err == nil && containsObject(v) {
 		if m := model(); !m.LlamaCpp || !m.Vision {
 			return nil, 0, api.New(api.UnsupportedParameter, "This model embeds texts and tokens only.").WithParam("input")
 		}
@@ -152,7 +152,7 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (out []byte, dr
 		err = c.constraints(model)
 	}
 	if err == nil {
-		offered, err = each(c.values[tools], func(tool jsonscan.Value) ([]byte, error) { return typed(tool, false) })
+		offered, err = mapItems(c.values[tools], func(tool jsonscan.Value) ([]byte, error) { return typed(tool, false) })
 	}
 	if err != nil {
 		return nil, 0, err
@@ -214,8 +214,8 @@ func filter(v jsonscan.Value, keep func(name []byte, v jsonscan.Value) (bool, er
 	return nil
 }
 
-// holdsObject reports whether v is an object or a list with one, however deep.
-func holdsObject(v jsonscan.Value) bool {
+// containsObject reports whether v is an object or a list with one, however deep.
+func containsObject(v jsonscan.Value) bool {
 	if v.Kind != jsonscan.Array && v.Kind != jsonscan.Object {
 		return false
 	}

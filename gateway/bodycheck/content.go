@@ -37,7 +37,7 @@ var (
 		"output_text": {member: "text", needed: true, plain: true},
 		"thinking":    {plain: true}, "reasoning": {plain: true}, // what the model thought in earlier turns
 		"image_url":   {member: "image_url", needed: true, check: (*content).imageURL},
-		"input_audio": {member: "input_audio", needed: true, check: func(c *content, v jsonscan.Value) error { return c.object(v, "data", c.sound) }},
+		"input_audio": {member: "input_audio", needed: true, check: func(c *content, v jsonscan.Value) error { return c.object(v, "data", c.audio) }},
 		"input_video": {member: "input_video", needed: true, check: func(c *content, v jsonscan.Value) error { return c.object(v, "data", c.video) }},
 	}
 	systemParts = map[string]part{"text": {member: "text"}}
@@ -78,7 +78,7 @@ func (c *content) messages(v jsonscan.Value, parts map[string]part) ([]byte, err
 	if err := dropNulls(v); err != nil {
 		return nil, err
 	}
-	return each(v, func(message jsonscan.Value) ([]byte, error) { return c.message(message, parts) })
+	return mapItems(v, func(message jsonscan.Value) ([]byte, error) { return c.message(message, parts) })
 }
 
 // message checks a message, and returns it with what engines need and clients leave out.
@@ -97,7 +97,7 @@ func (c *content) message(v jsonscan.Value, parts map[string]part) (out []byte, 
 		case string(name) == "role":
 			isResult = string(w.Raw().Bytes()) == "tool"
 		case string(name) == "tool_calls":
-			calls, err = each(w.Raw(), func(call jsonscan.Value) ([]byte, error) { return typed(call, true) })
+			calls, err = mapItems(w.Raw(), func(call jsonscan.Value) ([]byte, error) { return typed(call, true) })
 		case isMediaName(name):
 			if v := w.Raw(); v.Kind > jsonscan.Number && len(v.Raw) > len(`""`) {
 				err = c.refuse("A message may hold media only in its content parts.")
@@ -135,9 +135,9 @@ func typed(v jsonscan.Value, isCall bool) (out []byte, err error) {
 	return out, err
 }
 
-// each returns a list with what fix makes of its items: nil leaves an item as it is, an empty text leaves it out. It returns
+// mapItems returns a list with what fix makes of its items: nil leaves an item as it is, an empty text leaves it out. It returns
 // nil where all stay.
-func each(list jsonscan.Value, fix func(item jsonscan.Value) ([]byte, error)) (out []byte, err error) {
+func mapItems(list jsonscan.Value, fix func(item jsonscan.Value) ([]byte, error)) (out []byte, err error) {
 	if list.Kind != jsonscan.Array {
 		return nil, nil
 	}
@@ -170,7 +170,7 @@ func (c *content) value(param string, v jsonscan.Value, parts map[string]part) (
 	case jsonscan.String, jsonscan.Null:
 		return nil, nil
 	case jsonscan.Array:
-		out, err = each(v, func(item jsonscan.Value) ([]byte, error) { return c.part(item, parts) })
+		out, err = mapItems(v, func(item jsonscan.Value) ([]byte, error) { return c.part(item, parts) })
 		if string(out) == "[]" {
 			out = []byte(`""`)
 		}
@@ -291,13 +291,13 @@ func (c *content) object(v jsonscan.Value, member string, check func(jsonscan.Va
 // imageURL checks an image: an object with a data: URL, or the URL alone, which llama-server would take for base64.
 func (c *content) imageURL(v jsonscan.Value) error {
 	if v.Kind == jsonscan.String {
-		return c.image(v)
+		return c.dataURLImage(v)
 	}
-	return c.object(v, "url", c.image)
+	return c.object(v, "url", c.dataURLImage)
 }
 
 // imageSource checks Anthropic's source of an image.
-func (c *content) imageSource(v jsonscan.Value) error { return c.source(v, "base64", c.bareImage) }
+func (c *content) imageSource(v jsonscan.Value) error { return c.source(v, "base64", c.base64Image) }
 
 // textSource checks the source of a document, which may only be text.
 func (c *content) textSource(v jsonscan.Value) error {
@@ -350,18 +350,18 @@ func (c *content) embeddingInputs(v jsonscan.Value) (err error) {
 		item := w.Raw()
 		switch {
 		case item.Kind == jsonscan.Object && member(item, "prompt_string").Kind == jsonscan.String && member(item, "multimodal_data").Kind == jsonscan.Array:
-			before := c.media.pictures
+			before := c.media.images
 			markers := bytes.Count(member(item, "prompt_string").Bytes(), []byte(recipe.MediaMarker))
 			err = filter(item, func(name []byte, v jsonscan.Value) (bool, error) {
 				if string(name) == "multimodal_data" {
-					return true, c.bareImages(v)
+					return true, c.base64Images(v)
 				}
 				return string(name) == "prompt_string", nil
 			})
-			if err == nil && c.media.pictures-before != markers { // llama-server says only that it failed
+			if err == nil && c.media.images-before != markers { // llama-server says only that it failed
 				err = c.invalid("A 'prompt_string' needs one '" + recipe.MediaMarker + "' for each picture.")
 			}
-		case holdsObject(item):
+		case containsObject(item):
 			err = c.refuse("An input with pictures is an object with a text 'prompt_string' and a list 'multimodal_data'.")
 		}
 		return err == nil
@@ -369,14 +369,14 @@ func (c *content) embeddingInputs(v jsonscan.Value) (err error) {
 	return err
 }
 
-// bareImages checks a list of images in base64.
-func (c *content) bareImages(v jsonscan.Value) (err error) {
+// base64Images checks a list of images in base64.
+func (c *content) base64Images(v jsonscan.Value) (err error) {
 	if v.Kind != jsonscan.Array {
 		return c.invalid("'multimodal_data' must be a list.")
 	}
 	w := jsonscan.WalkOf(v.Raw)
 	w.Array(func() bool {
-		err = c.bareImage(w.Raw())
+		err = c.base64Image(w.Raw())
 		return err == nil
 	})
 	return err

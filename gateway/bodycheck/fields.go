@@ -6,7 +6,7 @@ import "maps"
 type rule uint8
 
 const (
-	asIs        rule = iota // passed on
+	passThrough rule = iota // passed on
 	onlyFalse               // passed on only where it is false
 	noObjects               // refused where it holds an object: some engines take media in objects there
 	imagePrompt             // refused where it holds settings of the engine
@@ -39,15 +39,15 @@ func spec(parts map[string]part, sets ...map[string]rule) *Spec {
 func plain(names ...string) map[string]rule {
 	set := map[string]rule{}
 	for _, name := range names {
-		set[name] = asIs
+		set[name] = passThrough
 	}
 	return set
 }
 
-// sampling are the members that steer how text is generated. Engines of the llama.cpp family take them on every route that
+// samplingFields are the members that steer how text is generated. Engines of the llama.cpp family take them on every route that
 // generates. "cache_prompt": true is their default; if it reached them, it would undo an owner's --no-cache-prompt, which
 // keeps keys from testing guesses of others' prompts.
-var sampling = func() map[string]rule {
+var samplingFields = func() map[string]rule {
 	set := plain("model", "stream", "stream_options", "temperature", "top_p", "top_k", "min_p", "top_n_sigma", "xtc_probability",
 		"xtc_threshold", "typical_p", "dynatemp_range", "dynatemp_exponent", "repeat_last_n", "repeat_penalty", "presence_penalty",
 		"frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
@@ -64,8 +64,8 @@ var sampling = func() map[string]rule {
 	return set
 }()
 
-// chatting are the members of routes that take a dialogue.
-var chatting = func() map[string]rule {
+// chatFields are the members of routes that take a dialogue.
+var chatFields = func() map[string]rule {
 	set := plain("tool_choice", "parallel_tool_calls", "reasoning_effort", "reasoning", "enable_thinking", "chat_template_kwargs",
 		"add_generation_prompt", "continue_final_message")
 	set["messages"], set["tools"] = messages, tools
@@ -74,9 +74,9 @@ var chatting = func() map[string]rule {
 
 // The rules of JSON bodies that engines receive.
 var (
-	Chat        = spec(openAIParts, sampling, chatting)
-	Messages    = spec(anthropicParts, sampling, chatting, plain("stop_sequences", "thinking"), map[string]rule{"system": system, "output_config": outputConfig})
-	Completions = spec(nil, sampling, plain("suffix", "input_prefix", "input_suffix", "input_extra"), map[string]rule{"prompt": noObjects})
+	Chat        = spec(openAIParts, samplingFields, chatFields)
+	Messages    = spec(anthropicParts, samplingFields, chatFields, plain("stop_sequences", "thinking"), map[string]rule{"system": system, "output_config": outputConfig})
+	Completions = spec(nil, samplingFields, plain("suffix", "input_prefix", "input_suffix", "input_extra"), map[string]rule{"prompt": noObjects})
 	Embeddings  = spec(nil, plain("model", "encoding_format", "dimensions", "embd_normalize", "user", "truncate", "truncation",
 		"truncate_prompt_tokens", "normalize", "input_type", "task",
 		"output_dimension", "output_dtype", "embedding_type", "late_chunking", "return_multivector", "normalized"),

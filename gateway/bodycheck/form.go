@@ -12,9 +12,9 @@ import (
 // fileFields are the fields of forms that hold files.
 var fileFields = []string{"file", "image", "image[]", "mask"}
 
-// soundFields and imageFields are the other fields of forms that reach an engine.
+// audioFields and imageFields are the other fields of forms that reach an engine.
 var (
-	soundFields = plain("model", "language", "prompt", "response_format", "temperature", "timestamp_granularities[]",
+	audioFields = plain("model", "language", "prompt", "response_format", "temperature", "timestamp_granularities[]",
 		"timestamp_granularities", "include[]", "chunking_strategy", "stream", "user")
 	imageFields = func() map[string]rule {
 		set := plain("strength", "partial_images", "input_fidelity")
@@ -29,7 +29,7 @@ const maxField = 64 << 10
 // Form checks a form for audio models, or for image models, and returns it without the fields that are empty or that no rule
 // names; dropped counts the latter. It changes body.
 func Form(body []byte, boundary string, images bool) (form []byte, dropped int, err error) {
-	fields := soundFields
+	fields := audioFields
 	if images {
 		fields = imageFields
 	}
@@ -40,11 +40,11 @@ func Form(body []byte, boundary string, images bool) (form []byte, dropped int, 
 		switch {
 		case err != nil:
 		case slices.Contains(fileFields, name) && images:
-			if err = media.addPicture(name, len(p.Value)); err == nil {
+			if err = media.addImage(name, len(p.Value)); err == nil {
 				err = media.addPixels(name, bytes.NewReader(p.Value))
 			}
 		case slices.Contains(fileFields, name):
-			err = media.addSound(name, len(p.Value))
+			err = media.addAudio(name, len(p.Value))
 		case !known:
 			drop = append(drop, p)
 			dropped++

@@ -20,35 +20,35 @@ import (
 // Limits of the media of one request. Decoders of pictures allocate by the size that a header announces; of sounds, by their
 // bytes.
 const (
-	maxPictures     = 8          // and videos
-	maxPixels       = 40_000_000 // of a picture
-	maxPixelsAll    = 64_000_000
-	maxPictureBytes = 20_000_000 // of all pictures and videos, decoded
-	maxSounds       = 8
-	maxSoundBytes   = 25_000_000 // of all sounds, decoded
+	maxImages     = 8          // and videos
+	maxPixels     = 40_000_000 // of a picture
+	maxPixelsAll  = 64_000_000
+	maxImageBytes = 20_000_000 // of all pictures and videos, decoded
+	maxAudios     = 8
+	maxAudioBytes = 25_000_000 // of all sounds, decoded
 )
 
 // media counts the media of one request.
 type media struct {
-	pictures, pictureBytes, pixels int
-	sounds, soundBytes             int
-	encoded                        int // bytes of base64
+	images, imageBytes, pixels int
+	audios, audioBytes         int
+	encoded                    int // bytes of base64
 }
 
-// addPicture counts a picture or video of so many bytes.
-func (m *media) addPicture(param string, size int) error {
-	m.pictures++
-	if m.pictureBytes += size; m.pictures > maxPictures || m.pictureBytes > maxPictureBytes {
-		return api.Newf(api.InvalidType, "A request may hold at most %d pictures and videos, of %d bytes together.", maxPictures, maxPictureBytes).WithParam(param)
+// addImage counts a picture or video of so many bytes.
+func (m *media) addImage(param string, size int) error {
+	m.images++
+	if m.imageBytes += size; m.images > maxImages || m.imageBytes > maxImageBytes {
+		return api.Newf(api.InvalidType, "A request may hold at most %d pictures and videos, of %d bytes together.", maxImages, maxImageBytes).WithParam(param)
 	}
 	return nil
 }
 
-// addSound counts a sound of so many bytes.
-func (m *media) addSound(param string, size int) error {
-	m.sounds++
-	if m.soundBytes += size; m.sounds > maxSounds || m.soundBytes > maxSoundBytes {
-		return api.Newf(api.InvalidType, "A request may hold at most %d sounds, of %d bytes together.", maxSounds, maxSoundBytes).WithParam(param)
+// addAudio counts a sound of so many bytes.
+func (m *media) addAudio(param string, size int) error {
+	m.audios++
+	if m.audioBytes += size; m.audios > maxAudios || m.audioBytes > maxAudioBytes {
+		return api.Newf(api.InvalidType, "A request may hold at most %d sounds, of %d bytes together.", maxAudios, maxAudioBytes).WithParam(param)
 	}
 	return nil
 }
@@ -68,8 +68,8 @@ func (m *media) addPixels(param string, r io.Reader) error {
 	return nil
 }
 
-// image checks an image in a data: URL.
-func (c *content) image(v jsonscan.Value) error {
+// dataURLImage checks an image in a data: URL.
+func (c *content) dataURLImage(v jsonscan.Value) error {
 	text := plainText(v)
 	head, data, isURL := cutDataURL(text)
 	switch {
@@ -80,34 +80,34 @@ func (c *content) image(v jsonscan.Value) error {
 	case !isURL || !strings.HasPrefix(head, "data:image/"):
 		return c.refuse("An image must be a data: URL such as data:image/png;base64,….")
 	}
-	return c.picture(data)
+	return c.countImage(data)
 }
 
-// bareImage checks an image in base64 without a data: URL before it, which engines would not take off there.
-func (c *content) bareImage(v jsonscan.Value) error {
+// base64Image checks an image in base64 without a data: URL before it, which engines would not take off there.
+func (c *content) base64Image(v jsonscan.Value) error {
 	text := plainText(v)
 	if v.Kind != jsonscan.String || bytes.IndexByte(text, ':') >= 0 {
 		return c.refuse("An image is base64 here, without a data: URL before it.")
 	}
-	return c.picture(text)
+	return c.countImage(text)
 }
 
-// picture checks a picture in base64.
-func (c *content) picture(data []byte) error {
+// countImage checks a picture in base64.
+func (c *content) countImage(data []byte) error {
 	c.media.encoded += len(data)
-	if err := c.media.addPicture(c.param, base64.StdEncoding.DecodedLen(len(data))); err != nil {
+	if err := c.media.addImage(c.param, base64.StdEncoding.DecodedLen(len(data))); err != nil {
 		return err
 	}
 	return c.media.addPixels(c.param, base64.NewDecoder(base64.StdEncoding, bytes.NewReader(data)))
 }
 
 // video checks a video in base64, which may have a data: URL before it.
-func (c *content) video(v jsonscan.Value) error { return c.counted(v, c.media.addPicture) }
+func (c *content) video(v jsonscan.Value) error { return c.countMedia(v, c.media.addImage) }
 
-// sound checks a sound in base64, which may have a data: URL before it.
-func (c *content) sound(v jsonscan.Value) error { return c.counted(v, c.media.addSound) }
+// audio checks a sound in base64, which may have a data: URL before it.
+func (c *content) audio(v jsonscan.Value) error { return c.countMedia(v, c.media.addAudio) }
 
-func (c *content) counted(v jsonscan.Value, add func(param string, size int) error) error {
+func (c *content) countMedia(v jsonscan.Value, add func(param string, size int) error) error {
 	text := plainText(v)
 	if _, data, isURL := cutDataURL(text); isURL {
 		text = data

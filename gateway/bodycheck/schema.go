@@ -125,7 +125,7 @@ func checkSchemas(param string, v jsonscan.Value, llamaCpp, mayIgnore bool) (err
 						err = api.New(api.UnsupportedParameter, "A '$ref' must lead to a place in the same schema: it begins with '#'.").WithParam(param)
 					}
 				case kind == jsonscan.Number && llamaCpp:
-					relax(name, w.Raw().Raw, mayIgnore)
+					relaxKeyword(name, w.Raw().Raw, mayIgnore)
 				default:
 					return look(depth + 1)
 				}
@@ -139,8 +139,8 @@ func checkSchemas(param string, v jsonscan.Value, llamaCpp, mayIgnore bool) (err
 	return err
 }
 
-// relax overwrites a keyword of a schema, or its number, that llama.cpp would reject.
-func relax(name, number []byte, mayIgnore bool) {
+// relaxKeyword overwrites a keyword of a schema, or its number, that llama.cpp would reject.
+func relaxKeyword(name, number []byte, mayIgnore bool) {
 	switch string(name) {
 	case "maxLength":
 		if mayIgnore && len(number) > maxLengthDigits {

@@ -60,7 +60,7 @@ func (c *ConversationsForget) Run(ctx context.Context, out io.Writer) error {
 	if err := c.call(ctx, "DELETE", path, nil, &raw); err != nil {
 		return err
 	}
-	var done manage.ForgottenAnswer
+	var done manage.ForgetResponse
 	if err := json.Unmarshal(raw, &done); err != nil {
 		return err
 	}

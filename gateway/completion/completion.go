@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// ErrAnswer: an engine's answer is not one of OpenAI's.
-var ErrAnswer = errors.New("the answer is not a completion")
+// ErrInvalidResponse: an engine's answer is not one of OpenAI's.
+var ErrInvalidResponse = errors.New("the answer is not a completion")
 
 // Completion is a whole answer, or one event of a stream.
 type Completion struct {
@@ -28,15 +28,15 @@ type Completion struct {
 
 // Choice is the model's output: Message in a whole answer, Delta or Message in a stream, Text in either for a prompt.
 type Choice struct {
-	Index   Number `json:"index"` // streams with several answers: translators take the first
-	Message *Said  `json:"message"`
-	Delta   *Said  `json:"delta"`
-	Text    string `json:"text"`
-	Reason  string `json:"finish_reason"`
+	Index   Number   `json:"index"` // streams with several answers: translators take the first
+	Message *Message `json:"message"`
+	Delta   *Message `json:"delta"`
+	Text    string   `json:"text"`
+	Reason  string   `json:"finish_reason"`
 }
 
-// Said is the choice's message, or a part of one.
-func (c *Choice) Said() *Said { return cmp.Or(c.Delta, c.Message, &Said{}) }
+// MessageOrDelta is the choice's message, or a part of one.
+func (c *Choice) MessageOrDelta() *Message { return cmp.Or(c.Delta, c.Message, &Message{}) }
 
 // Usage counts tokens.
 type Usage struct {
@@ -63,8 +63,8 @@ func (n *Number) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// Said is a message, or a part of one.
-type Said struct {
+// Message is a message, or a part of one.
+type Message struct {
 	Content   string `json:"content"`
 	Reasoning string `json:"reasoning_content"`
 	Thinking  string `json:"reasoning"` // vLLM's name for it
@@ -72,8 +72,8 @@ type Said struct {
 }
 
 // UnmarshalJSON takes a content that is a list of parts.
-func (s *Said) UnmarshalJSON(b []byte) error {
-	type plain Said
+func (s *Message) UnmarshalJSON(b []byte) error {
+	type plain Message
 	v := struct {
 		*plain
 		Content json.RawMessage `json:"content"`
@@ -112,10 +112,10 @@ func (f *Function) UnmarshalJSON(b []byte) error {
 // calls are those of an answer so far, which pieces of a stream add to.
 type calls []Call
 
-// settle gives pieces of calls the index of their call in the answer, and leaves out names that are told again. A piece adds to
+// assignIndexes gives pieces of calls the index of their call in the answer, and leaves out names that are told again. A piece adds to
 // the call with its id or, without an id, to the last one with its index, which is 0 where it has none. A name after complete
 // arguments begins another call.
-func (s *calls) settle(pieces []Call) {
+func (s *calls) assignIndexes(pieces []Call) {
 	for i := range pieces {
 		p := &pieces[i]
 		at := len(*s) - 1
@@ -162,20 +162,20 @@ type Function struct {
 	Arguments string `json:"arguments"` // JSON text
 }
 
-// Parse reads a whole answer, which has at least one choice. Its error is ErrAnswer.
+// Parse reads a whole answer, which has at least one choice. Its error is ErrInvalidResponse.
 func Parse(engine []byte) (*Completion, error) {
 	var c Completion
 	if err := json.Unmarshal(engine, &c); err != nil || len(c.Choices) == 0 {
-		return nil, errors.Join(ErrAnswer, err)
+		return nil, errors.Join(ErrInvalidResponse, err)
 	}
 	return &c, nil
 }
 
-// Thought is a message's reasoning, which is not part of the answer. Some engines send it under both names.
-func (s *Said) Thought() string { return cmp.Or(s.Reasoning, s.Thinking) }
+// ReasoningContent is a message's reasoning, which is not part of the answer. Some engines send it under both names.
+func (s *Message) ReasoningContent() string { return cmp.Or(s.Reasoning, s.Thinking) }
 
 // Vectors reads an answer to an embedding request: the embeddings in the order of the inputs, and the tokens of these. Its
-// error is ErrAnswer.
+// error is ErrInvalidResponse.
 func Vectors(engine []byte) ([]json.RawMessage, int64, error) {
 	var e struct {
 		Data []struct {
@@ -185,12 +185,12 @@ func Vectors(engine []byte) ([]json.RawMessage, int64, error) {
 		Usage Usage `json:"usage"`
 	}
 	if err := json.Unmarshal(engine, &e); err != nil || len(e.Data) == 0 {
-		return nil, 0, errors.Join(ErrAnswer, err)
+		return nil, 0, errors.Join(ErrInvalidResponse, err)
 	}
 	list := make([]json.RawMessage, len(e.Data))
 	for _, d := range e.Data {
 		if d.Index < 0 || int(d.Index) >= len(list) || list[d.Index] != nil || len(d.Embedding) == 0 || d.Embedding[0] == 'n' {
-			return nil, 0, ErrAnswer
+			return nil, 0, ErrInvalidResponse
 		}
 		list[d.Index] = d.Embedding
 	}

@@ -23,15 +23,15 @@ type Sink interface {
 
 // Stream reads an engine's event stream into a sink. It is not safe for concurrent use.
 type Stream struct {
-	sink  Sink
-	part  []byte // of a line that has not ended
-	data  []byte // of an event that is not complete: where the stream breaks off in it, an error follows
-	cut   bool   // an empty line followed data
-	calls calls
-	begun bool // there was a line
-	spoke bool // there was an event of the completion
-	ended bool // End or Fail of the sink was called
-	fails bool // the name of the event is error
+	sink      Sink
+	part      []byte // of a line that has not ended
+	data      []byte // of an event that is not complete: where the stream breaks off in it, an error follows
+	cut       bool   // an empty line followed data
+	calls     calls
+	begun     bool // there was a line
+	hasObject bool // there was an event of the completion
+	ended     bool // End or Fail of the sink was called
+	failed    bool // the name of the event is error
 }
 
 // maxEvent bounds an event, in bytes.
@@ -62,7 +62,7 @@ func (s *Stream) End(dst []byte) []byte {
 	switch {
 	case s.ended:
 		return dst
-	case !s.spoke || len(s.data) > 0:
+	case !s.hasObject || len(s.data) > 0:
 		return s.fail(dst, nil)
 	}
 	s.ended = true
@@ -102,7 +102,7 @@ func (s *Stream) line(dst, text []byte) []byte {
 	case s.ended:
 		return dst
 	case len(text) == 0:
-		s.cut, s.fails = len(s.data) > 0, false
+		s.cut, s.failed = len(s.data) > 0, false
 		return dst
 	case text[0] == ':':
 		return s.sink.Comment(dst, text)
@@ -113,9 +113,9 @@ func (s *Stream) line(dst, text []byte) []byte {
 	data = bytes.TrimLeft(data, " ")
 	switch {
 	case string(name) == "event":
-		s.fails = string(data) == "error"
+		s.failed = string(data) == "error"
 		return dst
-	case string(name) == "error", string(name) == "data" && s.fails:
+	case string(name) == "error", string(name) == "data" && s.failed:
 		return s.fail(dst, data)
 	case string(name) != "data":
 		return dst
@@ -143,10 +143,10 @@ func (s *Stream) line(dst, text []byte) []byte {
 	case err != nil:
 		return dst
 	}
-	c.Raw, s.spoke = data, true
+	c.Raw, s.hasObject = data, true
 	c.Choices = slices.DeleteFunc(c.Choices, func(c Choice) bool { return c.Index != 0 })
 	for i := range c.Choices {
-		s.calls.settle(c.Choices[i].Said().ToolCalls)
+		s.calls.assignIndexes(c.Choices[i].MessageOrDelta().ToolCalls)
 	}
 	dst = s.sink.Event(dst, &c)
 	s.data = s.data[:0]

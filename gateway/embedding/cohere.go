@@ -24,7 +24,7 @@ func ReadCohere(body []byte) (*CohereRequest, error) {
 	if err := jsonscan.Scan(body, []string{"texts", "output_dimension", "embedding_types", "truncate"}, v[:]); err != nil {
 		return nil, api.BadJSON(err)
 	}
-	truncate, err := truncates(v[3], true)
+	truncate, err := readTruncate(v[3], true)
 	if err != nil {
 		return nil, err
 	}
@@ -40,8 +40,8 @@ func ReadCohere(body []byte) (*CohereRequest, error) {
 	return &q, nil
 }
 
-// truncates reads whether texts that are too long are cut at their end.
-func truncates(v jsonscan.Value, absent bool) (bool, error) {
+// readTruncate reads whether texts that are too long are cut at their end.
+func readTruncate(v jsonscan.Value, absent bool) (bool, error) {
 	switch text := v.String(); {
 	case v.Empty():
 		return absent, nil
@@ -53,10 +53,10 @@ func truncates(v jsonscan.Value, absent bool) (bool, error) {
 	return false, api.New(api.UnsupportedParameter, "'truncate' can only be END or true, NONE or false.").WithParam("truncate")
 }
 
-// Answer returns Cohere's answer of the embeddings, in the order of the texts. id is the request's. Its error is
-// [completion.ErrAnswer].
-func (q *CohereRequest) Answer(id string, vectors []json.RawMessage, tokens int64) (CohereAnswer, error) {
-	out := CohereAnswer{ID: id, Embeddings: map[string]any{}, Texts: q.Texts}
+// Response returns Cohere's answer of the embeddings, in the order of the texts. id is the request's. Its error is
+// [completion.ErrInvalidResponse].
+func (q *CohereRequest) Response(id string, vectors []json.RawMessage, tokens int64) (CohereResponse, error) {
+	out := CohereResponse{ID: id, Embeddings: map[string]any{}, Texts: q.Texts}
 	for _, kind := range q.kinds {
 		if kind == "float" {
 			out.Embeddings[kind] = vectors
@@ -66,7 +66,7 @@ func (q *CohereRequest) Answer(id string, vectors []json.RawMessage, tokens int6
 		for i, raw := range vectors {
 			var vector []float32
 			if json.Unmarshal(raw, &vector) != nil {
-				return out, completion.ErrAnswer
+				return out, completion.ErrInvalidResponse
 			}
 			packed[i] = encodeBase64(vector)
 		}
@@ -76,8 +76,8 @@ func (q *CohereRequest) Answer(id string, vectors []json.RawMessage, tokens int6
 	return out, nil
 }
 
-// CohereAnswer is the answer to an CohereRequest.
-type CohereAnswer struct {
+// CohereResponse is the answer to an CohereRequest.
+type CohereResponse struct {
 	ID         string          `json:"id"`
 	Embeddings map[string]any  `json:"embeddings"` // by type
 	Texts      json.RawMessage `json:"texts"`

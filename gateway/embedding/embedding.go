@@ -13,9 +13,9 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// FromJina returns a request's body with OpenAI's names in place of Jina's, and Jina's truncate in place of Cohere's, of Voyage's
+// ToOpenAI returns a request's body with OpenAI's names in place of Jina's, and Jina's truncate in place of Cohere's, of Voyage's
 // truncation and of vLLM's truncate_prompt_tokens. It refuses what no engine does. Jina's task changes nothing.
-func FromJina(body []byte) ([]byte, error) {
+func ToOpenAI(body []byte) ([]byte, error) {
 	var v [7]jsonscan.Value
 	names := []string{"embedding_type", "late_chunking", "return_multivector", "normalized", "truncation", "truncate_prompt_tokens", "truncate"}
 	err := jsonscan.Scan(body, names, v[:])
@@ -25,7 +25,7 @@ func FromJina(body []byte) ([]byte, error) {
 	if n, _ := v[5].Int(); v[5].Set() && n != -1 {
 		return nil, api.New(api.UnsupportedParameter, "'truncate_prompt_tokens' can only be -1, the most that the model takes.").WithParam("truncate_prompt_tokens")
 	}
-	truncate, err := truncates(v[6], false)
+	truncate, err := readTruncate(v[6], false)
 	if err != nil {
 		return nil, err
 	}
@@ -62,17 +62,17 @@ func FromJina(body []byte) ([]byte, error) {
 	return body, nil
 }
 
-// Form is how a client wants its embeddings.
-type Form struct {
+// Format is how a client wants its embeddings.
+type Format struct {
 	Dimensions int  // 0: the model's own
 	own        bool // they must be the model's own
 	Inputs     int  // texts in the request
 	Base64     bool // of little-endian float32, in place of a list of numbers
 }
 
-// ReadForm reads the form from a request's body. If it has dimensions, the body that is returned asks the engine for neither
+// ReadFormat reads the form from a request's body. If it has dimensions, the body that is returned asks the engine for neither
 // them nor base64. Those of a model that does not allow dimensions must be its own.
-func ReadForm(body []byte, model *catalog.Model) (f Form, engine []byte, err error) {
+func ReadFormat(body []byte, model *catalog.Model) (f Format, engine []byte, err error) {
 	var v [5]jsonscan.Value
 	if err := jsonscan.Scan(body, []string{"dimensions", "encoding_format", "output_dimension", "output_dtype", "input"}, v[:]); err != nil {
 		return f, nil, api.BadJSON(err)
@@ -104,8 +104,8 @@ func ReadForm(body []byte, model *catalog.Model) (f Form, engine []byte, err err
 	return f, body, nil
 }
 
-// Count returns how many embeddings an engine's answer has, -1 for none that can be used.
-func Count(answer []byte) (n int) {
+// CountEmbeddings returns how many embeddings an engine's answer has, -1 for none that can be used.
+func CountEmbeddings(answer []byte) (n int) {
 	var data, e [1]jsonscan.Value
 	if jsonscan.Scan(answer, []string{"data"}, data[:]) != nil || data[0].Kind != jsonscan.Array {
 		return -1
@@ -118,9 +118,9 @@ func Count(answer []byte) (n int) {
 	return n
 }
 
-// Cut returns an engine's answer with the embeddings cut to the form's dimensions and normalized. Without dimensions it
+// Truncate returns an engine's answer with the embeddings cut to the form's dimensions and normalized. Without dimensions it
 // returns the answer unchanged.
-func (f Form) Cut(answer []byte) ([]byte, error) {
+func (f Format) Truncate(answer []byte) ([]byte, error) {
 	if f.Dimensions == 0 {
 		return answer, nil
 	}
@@ -131,7 +131,7 @@ func (f Form) Cut(answer []byte) ([]byte, error) {
 		Embedding []float32 `json:"embedding"`
 	}
 	if json.Unmarshal(answer, &doc) != nil || json.Unmarshal(doc["data"], &data) != nil {
-		return nil, api.NotUnderstood()
+		return nil, api.InvalidEngineResponse()
 	}
 	out := make([]map[string]any, len(data))
 	for i, d := range data {
@@ -143,7 +143,7 @@ func (f Form) Cut(answer []byte) ([]byte, error) {
 		}
 		vector := d.Embedding
 		if f.Dimensions < len(vector) {
-			vector = cut(vector, f.Dimensions)
+			vector = truncateVector(vector, f.Dimensions)
 		}
 		var e any = vector
 		if f.Base64 {
@@ -159,8 +159,8 @@ func (f Form) Cut(answer []byte) ([]byte, error) {
 	return json.Marshal(doc)
 }
 
-// cut returns the first n values, scaled to length 1.
-func cut(v []float32, n int) []float32 {
+// truncateVector returns the first n values, scaled to length 1.
+func truncateVector(v []float32, n int) []float32 {
 	var sum float64
 	for _, f := range v[:n] {
 		sum += float64(f) * float64(f)

@@ -59,35 +59,35 @@ func sourceOf(h *fasthttp.RequestHeader) api.Source {
 
 // authenticate returns the key of a request with these headers, or the error that refuses the request on this route. On a
 // gateway without keys every request gets a key with both scopes.
-func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.RouteMatch, source api.Source) (keys.Key, *api.Error) {
-	metrics := hit.Route != nil && s.routes[hit.Route.Index].metrics
-	free := hit.Route != nil && hit.Route.Scope == api.ScopeFree || metrics && s.cfg.FreeMetrics
-	key := keys.Key{Scopes: keys.Infer | keys.Manage, Ceiling: "high"}
+func (s *Server) authenticate(h *fasthttp.RequestHeader, match api.RouteMatch, source api.Source) (keys.Key, *api.Error) {
+	metrics := match.Route != nil && s.routes[match.Route.Index].metrics
+	free := match.Route != nil && match.Route.Scope == api.ScopeFree || metrics && s.cfg.FreeMetrics
+	key := keys.Key{Scopes: keys.Infer | keys.Manage, MaxPriority: "high"}
 	switch {
 	case free:
 	case s.cfg.Keys.Configured():
 		if key = s.keyOf(h, source); key.Scopes == 0 {
 			return keys.Key{}, api.Unauthorized()
 		}
-		if hit.Route == nil {
-			return keys.Key{}, hit.Err()
+		if match.Route == nil {
+			return keys.Key{}, match.Err()
 		}
-		scope := hit.Route.Scope
+		scope := match.Route.Scope
 		manages := scope == api.ScopeManage || scope == api.ScopeAdmin
 		switch {
 		case manages && key.Scopes&keys.Manage == 0:
 			return keys.Key{}, api.New(api.InsufficientScope, "This key may not manage models; it needs the scope 'manage'.")
-		case (scope == api.ScopeInfer || manages && hit.Route.Inference) && key.Scopes&keys.Infer == 0:
+		case (scope == api.ScopeInfer || manages && match.Route.Inference) && key.Scopes&keys.Infer == 0:
 			return keys.Key{}, api.New(api.InsufficientScope, "This key may not run models; it needs the scope 'infer'.")
-		case key.Limited() && !hit.Route.PerModel && scope != api.ScopeFree:
+		case key.Limited() && !match.Route.PerModel && scope != api.ScopeFree:
 			return keys.Key{}, api.RestrictedKey()
 		}
-	case hit.Route != nil && hit.Route.Scope == api.ScopeAdmin:
+	case match.Route != nil && match.Route.Scope == api.ScopeAdmin:
 		if e := s.needsLocalAdmin(h, source); e != nil {
 			return keys.Key{}, e
 		}
 	}
-	if e := hit.Err(); e != nil {
+	if e := match.Err(); e != nil {
 		return keys.Key{}, e
 	}
 	if !free && !metrics && s.cfg.Memory.Level() >= pressure.Shed {
@@ -100,7 +100,7 @@ func (s *Server) authenticate(h *fasthttp.RequestHeader, hit api.RouteMatch, sou
 // themselves, so these do not count if a page of another origin sent the request.
 func (s *Server) keyOf(h *fasthttp.RequestHeader, source api.Source) keys.Key {
 	authorization := h.Peek("Authorization")
-	if keys.IsBasic(authorization) && source.Foreign() {
+	if keys.IsBasic(authorization) && source.CrossOrigin() {
 		authorization = nil
 	}
 	// Clients send both if their environment has both; one of them may be for another service.
@@ -109,8 +109,8 @@ func (s *Server) keyOf(h *fasthttp.RequestHeader, source api.Source) keys.Key {
 			return key
 		}
 	}
-	if !source.Foreign() {
-		if key, session := s.sessionOf(h); session.Proves(h.Peek(ui.HeaderToken)) {
+	if !source.CrossOrigin() {
+		if key, session := s.sessionOf(h); session.ValidToken(h.Peek(ui.HeaderToken)) {
 			return key
 		}
 	}

@@ -24,8 +24,8 @@ type translator interface {
 	End(dst []byte) []byte // after the last event
 }
 
-// deliver sets the runner's answer on the client's response.
-func (x *exchange) deliver() error {
+// deliverResponse sets the runner's answer on the client's response.
+func (x *exchange) deliverResponse() error {
 	resp, h := x.resp, &x.call.Ctx.Response.Header
 	if x.upgrade {
 		return x.deliverWebSocket()
@@ -47,10 +47,10 @@ func (x *exchange) deliver() error {
 	}
 	b := &responseBody{x: x}
 	size := resp.Size()
-	if !x.raw && (x.inputs > 0 || bytes.HasPrefix(resp.ContentType(), []byte("application/json"))) {
-		held, ended, err := x.readAnswer(maxHeld)
+	if !x.raw && (x.embeddingCount > 0 || bytes.HasPrefix(resp.ContentType(), []byte("application/json"))) {
+		held, ended, err := x.bufferResponse(maxBufferedJSON)
 		if err == nil && ended {
-			size, err = len(held), x.checkAnswer(held)
+			size, err = len(held), x.checkResponseBody(held)
 		}
 		if err != nil {
 			return err
@@ -58,20 +58,20 @@ func (x *exchange) deliver() error {
 		b.held = held
 	}
 	x.modelHeaders()
-	x.call.Answered(resp.Status())
+	x.call.CountResponse(resp.Status())
 	x.call.Ctx.SetStatusCode(resp.Status())
 	h.SetContentTypeBytes(resp.ContentType())
 	x.sendBody(b, size)
 	return nil
 }
 
-// maxHeld is how much of a JSON answer is held until it ends, so that the client of an engine that dies within one gets an
+// maxBufferedJSON is how much of a JSON answer is held until it ends, so that the client of an engine that dies within one gets an
 // error and not a part. A longer one is relayed from there on.
-const maxHeld = 1 << 20
+const maxBufferedJSON = 1 << 20
 
-// readAnswer reads the engine's answer until it ends or is longer than limit. What it reads counts as held, like bodies, until
+// bufferResponse reads the engine's answer until it ends or is longer than limit. What it reads counts as held, like bodies, until
 // the exchange ends.
-func (x *exchange) readAnswer(limit int) (answer []byte, ended bool, err error) {
+func (x *exchange) bufferResponse(limit int) (answer []byte, ended bool, err error) {
 	for len(answer) <= limit {
 		p, err := x.resp.Next(time.Time{})
 		if err == io.EOF {
@@ -79,22 +79,22 @@ func (x *exchange) readAnswer(limit int) (answer []byte, ended bool, err error) 
 		} else if err != nil {
 			return nil, false, err
 		}
-		if err := x.call.s.intake.Hold(len(p)); err != nil {
+		if err := x.call.s.intake.Reserve(len(p)); err != nil {
 			return nil, false, x.call.bodyError(err)
 		}
-		x.buffered += len(p)
+		x.bufferedBytes += len(p)
 		answer = append(answer, p...)
 	}
 	return answer, false, nil
 }
 
-// checkAnswer checks an answer in one piece whose status is a success.
-func (x *exchange) checkAnswer(answer []byte) error {
+// checkResponseBody checks an answer in one piece whose status is a success.
+func (x *exchange) checkResponseBody(answer []byte) error {
 	if m, err := jsonscan.Open(answer); err == nil && m.Next() && string(m.Name()) == "error" && m.Value().Set() {
 		return api.NormalizeError(fasthttp.StatusBadGateway, answer, x.route.endpoint.Host)
 	}
-	if x.inputs > 0 && embedding.Count(answer) != x.inputs {
-		return api.NotUnderstood().WithCause(errors.New("not an embedding for each input"))
+	if x.embeddingCount > 0 && embedding.CountEmbeddings(answer) != x.embeddingCount {
+		return api.InvalidEngineResponse().WithCause(errors.New("not an embedding for each input"))
 	}
 	return nil
 }
@@ -103,37 +103,37 @@ func errNoStream() error {
 	return api.New(api.BadEngineReply, "The model answered with something other than a stream.")
 }
 
-// maxBuffered bounds answers that are rewritten instead of relayed.
-const maxBuffered = 256 << 20
+// maxTranslated bounds answers that are rewritten instead of relayed.
+const maxTranslated = 256 << 20
 
 // sendTranslated answers with the translation of the engine's answer.
 func (x *exchange) sendTranslated() error {
-	engine, ended, err := x.readAnswer(maxBuffered)
+	engine, ended, err := x.bufferResponse(maxTranslated)
 	if err != nil {
 		return err
 	} else if !ended {
 		return relay.ErrTooLarge
 	}
 	engine = jsonscan.TrimMark(engine)
-	if err := x.checkAnswer(engine); err != nil {
+	if err := x.checkResponseBody(engine); err != nil {
 		return err
 	}
 	answer, err := x.translate(engine)
 	switch {
-	case errors.Is(err, completion.ErrAnswer):
-		return api.NotUnderstood().WithCause(err)
+	case errors.Is(err, completion.ErrInvalidResponse):
+		return api.InvalidEngineResponse().WithCause(err)
 	case err != nil:
 		return err
 	}
 	if answer, err = jsonscan.Marshal(json.RawMessage(answer)); err != nil {
 		return err
 	}
-	if err := x.call.s.intake.Hold(len(answer) - x.buffered); err != nil {
+	if err := x.call.s.intake.Reserve(len(answer) - x.bufferedBytes); err != nil {
 		return x.call.bodyError(err)
 	}
-	x.buffered = 0
-	x.answered = true
-	x.seen.keep(engine)
+	x.bufferedBytes = 0
+	x.responded = true
+	x.recorder.record(engine)
 	x.modelHeaders()
 	x.call.Send(fasthttp.StatusOK, api.ContentType, nil)
 	x.call.Ctx.Response.SetBodyStream(&translatedBody{*bytes.NewReader(answer), x.call.s.intake}, len(answer))
@@ -159,143 +159,143 @@ func (b *translatedBody) Close() error {
 // rest of the wait for it.
 func (x *exchange) sendStream() {
 	x.modelHeaders()
-	x.call.Answered(fasthttp.StatusOK)
+	x.call.CountResponse(fasthttp.StatusOK)
 	x.call.Ctx.SetStatusCode(fasthttp.StatusOK)
 	x.call.Ctx.SetContentType(x.call.Match.Dialect.StreamType())
 	x.call.setHeaders(streamHeaders)
 	x.call.keepBody = true // until the first event, because the request may be repeated before it
-	x.sendBody(&responseBody{x: x, events: true, open: x.resp != nil && x.resp.Status() > 0}, -1)
+	x.sendBody(&responseBody{x: x, events: true, streaming: x.resp != nil && x.resp.Status() > 0}, -1)
 }
 
 // sendBody makes b the body of the client's response. If its first bytes are still to come, the head is sent at once.
 func (x *exchange) sendBody(b *responseBody, size int) {
-	x.answered, x.handed = true, true
+	x.responded, x.endsWithBody = true, true
 	x.call.observed.setEndsWithStream()
 	x.call.Ctx.Response.SetBodyStream(b, size)
-	x.call.Ctx.Response.ImmediateHeaderFlush = size < 0 && len(b.held) == 0 && (!b.events || b.open) && x.resp.Buffered() == 0
+	x.call.Ctx.Response.ImmediateHeaderFlush = size < 0 && len(b.held) == 0 && (!b.events || b.streaming) && x.resp.Buffered() == 0
 }
 
 // responseBody is the body of the client's response. fasthttp's goroutine for the connection writes it, and closes it,
 // which finishes the exchange. A stream of events has comments while its model loads, pings while the engine is silent,
 // and an error event if it breaks off.
 type responseBody struct {
-	x      *exchange
-	held   []byte       // its beginning, already read
-	events bool         // it is a stream of events
-	open   bool         // the runner has answered with one
-	seen   relay.Events // of the engine
-	spoke  bool         // there was an object in an event
-	early  []byte       // the beginning of the stream's first event, until it has an object
-	due    time.Time    // the next comment or ping; zero for a ping until the stream waits
-	bad    []byte       // the beginning of an event with an error
-	end    error        // for the reader, once all bytes are read
-	err    error        // how the exchange failed
+	x              *exchange
+	held           []byte       // its beginning, already read
+	events         bool         // it is a stream of events
+	streaming      bool         // the runner has answered with one
+	engineEvents   relay.Events // of the engine
+	hasObject      bool         // there was an object in an event
+	firstEvent     []byte       // the beginning of the stream's first event, until it has an object
+	nextPing       time.Time    // the next comment or ping; zero for a ping until the stream waits
+	errorEventData []byte       // the beginning of an event with an error
+	readErr        error        // for the reader, once all bytes are read
+	err            error        // how the exchange failed
 
-	last    bool   // the translator has ended
-	scratch []byte // for comments and error events
-	out     []byte // for translations
+	translatorEnded bool   // the translator has ended
+	scratch         []byte // for comments and error events
+	out             []byte // for translations
 }
 
 // next returns the next bytes as the engine writes them, valid until the following call, or the error that ends the body:
 // io.EOF at its proper end.
 func (b *responseBody) next() (p []byte, err error) {
-	for b.end == nil {
+	for b.readErr == nil {
 		switch {
 		case len(b.held) > 0:
 			p, b.held = b.held, nil
-			b.received(p)
+			b.recordBytes(p)
 		case !b.events:
 			if p, err = b.x.resp.Next(time.Time{}); err != nil {
-				b.end = err
+				b.readErr = err
 			}
-			b.received(p)
-		case b.open:
+			b.recordBytes(p)
+		case b.streaming:
 			p, err = b.nextEvents()
 		default:
-			p, err = b.awaitAnswer()
+			p, err = b.awaitResponse()
 		}
 		if err != nil && b.events {
-			p = b.broken(err)
+			p = b.retryOrBreak(err)
 		}
 		if len(p) > 0 {
 			return p, nil
 		}
 	}
-	if b.end != io.EOF && b.err == nil {
-		b.err = b.end
+	if b.readErr != io.EOF && b.err == nil {
+		b.err = b.readErr
 	}
-	return nil, b.end
+	return nil, b.readErr
 }
 
-// awaitAnswer waits for the runner's answer until the next comment is due, or returns the comment.
-func (b *responseBody) awaitAnswer() ([]byte, error) {
-	if now := time.Now(); !now.Before(b.due) {
-		b.due = now.Add(b.x.call.s.cfg.Keepalive)
-		b.scratch = b.x.comment(b.scratch[:0])
+// awaitResponse waits for the runner's answer until the next comment is due, or returns the comment.
+func (b *responseBody) awaitResponse() ([]byte, error) {
+	if now := time.Now(); !now.Before(b.nextPing) {
+		b.nextPing = now.Add(b.x.call.s.cfg.Keepalive)
+		b.scratch = b.x.appendProgress(b.scratch[:0])
 		return b.scratch, nil
 	}
-	err := b.x.attemptUntilAnswered(b.due)
+	err := b.x.attemptUntilAnswered(b.nextPing)
 	switch {
 	case err == relay.ErrPending:
 		return nil, nil
 	case err == nil && !b.x.resp.IsEvents():
 		err = errNoStream()
 	}
-	b.open, b.due = err == nil, time.Time{}
+	b.streaming, b.nextPing = err == nil, time.Time{}
 	return nil, err
 }
 
 // nextEvents returns what the engine writes, or a ping. An event with an error ends the stream.
 func (b *responseBody) nextEvents() ([]byte, error) {
 	resp := b.x.resp
-	if b.bad != nil {
-		return nil, b.errorEvent()
+	if b.errorEventData != nil {
+		return nil, b.readErrorEvent()
 	}
-	if b.due.IsZero() && resp.Buffered() == 0 {
-		b.due = time.Now().Add(b.x.call.s.cfg.Keepalive)
+	if b.nextPing.IsZero() && resp.Buffered() == 0 {
+		b.nextPing = time.Now().Add(b.x.call.s.cfg.Keepalive)
 	}
-	p, err := resp.Next(b.due)
+	p, err := resp.Next(b.nextPing)
 	switch {
-	case err == relay.ErrPending && b.seen.Boundary():
-		b.due = time.Time{}
+	case err == relay.ErrPending && b.engineEvents.Boundary():
+		b.nextPing = time.Time{}
 		return b.ping(), nil
 	case err == relay.ErrPending:
-		b.due = time.Time{}
+		b.nextPing = time.Time{}
 		return nil, nil
 	case err != nil:
 		return nil, err
 	}
-	b.due = time.Time{}
-	if !b.spoke { // what comes before the first object is no answer
-		b.early = append(b.early, p...)
-		switch i := bytes.LastIndex(b.early, eventEnd); {
-		case bytes.IndexByte(b.early, '{') >= 0:
-			b.spoke, p, b.early = true, b.early, nil
+	b.nextPing = time.Time{}
+	if !b.hasObject { // what comes before the first object is no answer
+		b.firstEvent = append(b.firstEvent, p...)
+		switch i := bytes.LastIndex(b.firstEvent, eventEnd); {
+		case bytes.IndexByte(b.firstEvent, '{') >= 0:
+			b.hasObject, p, b.firstEvent = true, b.firstEvent, nil
 		case i >= 0:
-			b.early = b.early[i+len(eventEnd):]
+			b.firstEvent = b.firstEvent[i+len(eventEnd):]
 			return nil, nil
-		case len(b.early) > relay.MaxLine:
+		case len(b.firstEvent) > relay.MaxLine:
 			return nil, relay.ErrTooLarge
 		default:
 			return nil, nil
 		}
 	}
 	if i := b.errorAt(p); i >= 0 {
-		b.bad, p = bytes.Clone(p[i:]), p[:i]
+		b.errorEventData, p = bytes.Clone(p[i:]), p[:i]
 	}
-	b.received(p)
-	return p, b.seen.Take(p)
+	b.recordBytes(p)
+	return p, b.engineEvents.Feed(p)
 }
 
-// received records bytes of the engine's answer.
-func (b *responseBody) received(p []byte) {
-	if len(p) > 0 && b.x.seen.keep(p) {
+// recordBytes records bytes of the engine's answer.
+func (b *responseBody) recordBytes(p []byte) {
+	if len(p) > 0 && b.x.recorder.record(p) {
 		b.x.releaseBody() // the request cannot be sent again
 	}
 }
 
-// comment reports the progress of the load to a waiting client.
-func (x *exchange) comment(dst []byte) []byte {
+// appendProgress reports the progress of the load to a waiting client.
+func (x *exchange) appendProgress(dst []byte) []byte {
 	w := x.route.waiter.Load()
 	if w == nil { // loaded: the engine is computing
 		return append(dst, api.Ping...)
@@ -309,22 +309,22 @@ func (x *exchange) comment(dst []byte) []byte {
 
 // ping returns the dialect's ping, or a comment before the first event.
 func (b *responseBody) ping() []byte {
-	if p := b.x.call.Match.Dialect.Ping(); p != nil && b.seen.Begun() {
+	if p := b.x.call.Match.Dialect.Ping(); p != nil && b.engineEvents.Started() {
 		return p
 	}
 	return append(b.scratch[:0], api.Ping...)
 }
 
 var (
-	errorEvent = []byte("data: {\"error\":")
-	eventEnd   = []byte("\n\n")
+	errorEventPrefix = []byte("data: {\"error\":")
+	eventEnd         = []byte("\n\n")
 )
 
 // errorAt returns where an event with an error starts in p, or a negative number if none does. Engines write whole
 // events, so it finds one that starts in p and ends in later bytes, but not one whose first line is split.
 func (b *responseBody) errorAt(p []byte) int {
-	i := bytes.Index(p, errorEvent)
-	if i == 0 && b.seen.Boundary() || i > 0 && p[i-1] == '\n' {
+	i := bytes.Index(p, errorEventPrefix)
+	if i == 0 && b.engineEvents.Boundary() || i > 0 && p[i-1] == '\n' {
 		return i
 	}
 	return -1
@@ -335,65 +335,65 @@ const (
 	errorEventWait = 5 * time.Second // longest wait for its end
 )
 
-// errorEvent reads an event with an error to its end and returns it as an error.
-func (b *responseBody) errorEvent() error {
+// readErrorEvent reads an event with an error to its end and returns it as an error.
+func (b *responseBody) readErrorEvent() error {
 	until := time.Now().Add(errorEventWait)
-	for len(b.bad) < maxErrorEvent && !bytes.Contains(b.bad, eventEnd) {
+	for len(b.errorEventData) < maxErrorEvent && !bytes.Contains(b.errorEventData, eventEnd) {
 		p, err := b.x.resp.Next(until)
 		if err != nil {
 			break
 		}
-		b.bad = append(b.bad, p...)
+		b.errorEventData = append(b.errorEventData, p...)
 	}
-	data, _, _ := bytes.Cut(b.bad, eventEnd)
+	data, _, _ := bytes.Cut(b.errorEventData, eventEnd)
 	return &relay.EventError{Data: bytes.TrimSpace(data[min(len(data), len("data: ")):])}
 }
 
-// broken ends a stream with err, or makes another attempt. It returns the last bytes for the client, if any. A stream whose last event
+// retryOrBreak ends a stream with err, or makes another attempt. It returns the last bytes for the client, if any. A stream whose last event
 // has come is complete, whatever follows.
-func (b *responseBody) broken(err error) []byte {
-	if b.spoke && (err == io.EOF || b.x.seen.ended()) {
-		b.end = io.EOF
+func (b *responseBody) retryOrBreak(err error) []byte {
+	if b.hasObject && (err == io.EOF || b.x.recorder.sawLastEvent()) {
+		b.readErr = io.EOF
 		return nil
 	} else if err == io.EOF {
-		err = api.NotUnderstood().WithCause(errors.New("a stream without an event"))
+		err = api.InvalidEngineResponse().WithCause(errors.New("a stream without an event"))
 	}
-	if b.open && !b.seen.Begun() && b.x.shouldRepeat(err) {
+	if b.streaming && !b.engineEvents.Started() && b.x.shouldRepeat(err) {
 		b.x.closeResponse()
-		b.open, b.bad, b.due = false, nil, time.Time{}
+		b.streaming, b.errorEventData, b.nextPing = false, nil, time.Time{}
 		return nil
 	}
-	b.end, b.err = err, err
+	b.readErr, b.err = err, err
 	if clientGone(err) {
 		return nil
 	}
-	b.end = io.EOF
-	b.scratch = append(b.seen.AppendBoundary(b.scratch[:0]), b.x.breakEvent(err)...)
+	b.readErr = io.EOF
+	b.scratch = append(b.engineEvents.AppendBoundary(b.scratch[:0]), b.x.breakEvent(err)...)
 	return b.scratch
 }
 
 // breakEvent returns the error event that ends a broken stream.
 func (x *exchange) breakEvent(err error) []byte {
 	x.call.s.m.streamErrors.Inc()
-	e := x.call.shown(x.asError(err))
+	e := x.call.hideModels(x.asError(err))
 	if errors.Is(e, api.EngineCrashed) {
 		x.recordCrash()
 	}
 	return x.call.Match.Dialect.StreamError(e, x.call.ID)
 }
 
-// translated is next, in the client's dialect.
-func (b *responseBody) translated() ([]byte, error) {
+// nextTranslated is next, in the client's dialect.
+func (b *responseBody) nextTranslated() ([]byte, error) {
 	for {
 		p, err := b.next()
 		to := b.x.translator
 		switch {
-		case to == nil, b.last, err != nil && err != io.EOF:
+		case to == nil, b.translatorEnded, err != nil && err != io.EOF:
 			return p, err
 		case err == nil:
 			b.out = to.Append(b.out[:0], p)
 		default:
-			b.out, b.last = to.End(b.out[:0]), true
+			b.out, b.translatorEnded = to.End(b.out[:0]), true
 		}
 		if len(b.out) > 0 {
 			return b.out, nil
@@ -411,10 +411,10 @@ func (b *responseBody) WriteTo(w io.Writer) (total int64, err error) {
 	for {
 		if buffered && total > 0 && b.x.resp != nil && b.x.resp.Buffered() == 0 {
 			if err := f.Flush(); err != nil {
-				return total, b.clientLeft(err)
+				return total, b.setClientGone(err)
 			}
 		}
-		p, err := b.translated()
+		p, err := b.nextTranslated()
 		if err == io.EOF {
 			return total, nil
 		} else if err != nil {
@@ -422,12 +422,12 @@ func (b *responseBody) WriteTo(w io.Writer) (total int64, err error) {
 		}
 		n, err := w.Write(p)
 		if total += int64(n); err != nil {
-			return total, b.clientLeft(err)
+			return total, b.setClientGone(err)
 		}
 	}
 }
 
-func (b *responseBody) clientLeft(err error) error {
+func (b *responseBody) setClientGone(err error) error {
 	b.err = fmt.Errorf("%w: %w", relay.ErrGone, err)
 	return b.err
 }
@@ -438,10 +438,10 @@ func (b *responseBody) Read([]byte) (int, error) { return 0, errors.ErrUnsupport
 // Close finishes the exchange.
 func (b *responseBody) Close() (err error) {
 	defer b.recoverPanic(&err)
-	if resp := b.x.resp; b.err == nil && b.end == nil && (resp == nil || resp.Outcome() != nil) { // not read to its end
+	if resp := b.x.resp; b.err == nil && b.readErr == nil && (resp == nil || resp.Outcome() != nil) { // not read to its end
 		b.err = &relay.Error{Kind: relay.ErrCancelled, Cause: relay.ErrGone}
 	}
-	b.x.finish(b.err)
+	b.x.completeRequest(b.err)
 	return nil
 }
 
@@ -449,7 +449,7 @@ func (b *responseBody) Close() (err error) {
 func (b *responseBody) recoverPanic(err *error) {
 	if v := recover(); v != nil {
 		*err = fmt.Errorf("panic in an answer: %v", v)
-		b.err, b.end = *err, *err
+		b.err, b.readErr = *err, *err
 		b.x.call.s.panicked("answer of "+b.x.call.ID, v)
 	}
 }

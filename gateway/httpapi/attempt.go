@@ -19,7 +19,7 @@ import (
 // attempt is one try at a runner; a request may need several.
 type attempt struct {
 	link        relay.Call
-	admission   relay.Admission // by a runner of this process, from prepareSend until send
+	admission   relay.Admission // by a runner of this process, from buildAttempt until sendToRunner
 	prompt      int64           // its tokens, estimated, once an engine may have the request
 	counted     bool            // the endpoint counts one of our requests
 	signedAgain bool            // signed again after a runner rejected a signature
@@ -37,8 +37,8 @@ type LocalRunner interface {
 	Admit(gateway string, from *relay.Call, req *relay.Request) relay.Admission
 }
 
-// errAgain sends an exchange back to awaitTurn.
-var errAgain = errors.New("try again")
+// errRetry sends an exchange back to awaitTurn.
+var errRetry = errors.New("try again")
 
 // attemptUntilAnswered makes attempts until x.resp is an answer that checkResponse accepts. It returns relay.ErrPending if
 // the given time comes first, and goes on when it is called again; the zero time never comes.
@@ -49,7 +49,7 @@ func (x *exchange) attemptUntilAnswered(until time.Time) error {
 			return err
 		}
 		x.closeResponse()
-		if !errors.Is(err, errAgain) {
+		if !errors.Is(err, errRetry) {
 			return err
 		}
 	}
@@ -64,7 +64,7 @@ func (x *exchange) attemptOnce(until time.Time) error {
 		if !ready {
 			return relay.ErrPending
 		}
-		if x.resp, err = x.send(); err != nil {
+		if x.resp, err = x.sendToRunner(); err != nil {
 			return err
 		}
 	}
@@ -85,7 +85,7 @@ func (x *exchange) awaitTurn(until time.Time) (bool, error) {
 		if local == nil {
 			return true, nil
 		}
-		if err := x.prepareSend(); err != nil {
+		if err := x.buildAttempt(); err != nil {
 			return false, err
 		}
 		x.try.admission = local.Admit(x.call.s.cfg.Signer.Gateway(), &x.try.link, &x.try.req)
@@ -102,21 +102,21 @@ func (x *exchange) localRunner() LocalRunner {
 	return x.call.s.cfg.LocalRunner(x.route.endpoint.Host, x.route.endpoint.Addr)
 }
 
-// send sends the request to its endpoint, after awaitTurn. A runner that could not be reached has not seen the request, so the
+// sendToRunner sends the request to its endpoint, after awaitTurn. A runner that could not be reached has not seen the request, so the
 // request waits again.
-func (x *exchange) send() (*relay.Response, error) {
+func (x *exchange) sendToRunner() (*relay.Response, error) {
 	if t := x.try.admission; t != nil {
-		x.try.admission, x.try.prompt = nil, int64(x.call.text/4)
+		x.try.admission, x.try.prompt = nil, int64(x.call.textBytes/4)
 		return t.Start()
 	}
-	if err := x.prepareSend(); err != nil {
+	if err := x.buildAttempt(); err != nil {
 		return nil, err
 	}
 	s := x.call.s
 	call := rpc.Call{Method: x.try.req.Method, Path: string(x.path), Host: x.route.endpoint.Host, Model: x.call.model.ID, CacheTenant: x.try.cacheTenant, Length: len(x.call.body)}
 	x.try.req.Add(rpc.HeaderAuth, []byte(s.cfg.Signer.Sign(call)))
-	x.try.prompt = int64(x.call.text / 4)
-	resp, err := s.dir.Client(x.route.endpoint.Addr).Start(&x.try.link, &x.try.req)
+	x.try.prompt = int64(x.call.textBytes / 4)
+	resp, err := s.registry.Client(x.route.endpoint.Addr).Start(&x.try.link, &x.try.req)
 	if err == nil {
 		return resp, nil
 	}
@@ -127,8 +127,8 @@ func (x *exchange) send() (*relay.Response, error) {
 	return nil, err
 }
 
-// prepareSend counts the request at its endpoint and makes what is sent there, but for the signature.
-func (x *exchange) prepareSend() error {
+// buildAttempt counts the request at its endpoint and makes what is sent there, but for the signature.
+func (x *exchange) buildAttempt() error {
 	if err := x.call.s.crashes.Check(x.call.Account, x.call.model.ID, time.Now()); err != nil { // changed meanwhile
 		return err
 	}
@@ -206,12 +206,12 @@ func (x *exchange) countOpen() {
 	}
 	x.try.counted = true
 	x.call.s.cfg.Gate.Begin(x.route.endpoint, x.call.model.ID)
-	x.touch()
+	x.noteUse()
 }
 
-func (x *exchange) touch() {
-	if !x.call.looks {
-		x.call.s.dir.Uses.Note(x.route.endpoint.Host, x.call.model.ID)
+func (x *exchange) noteUse() {
+	if !x.call.readOnly {
+		x.call.s.registry.Uses.Note(x.route.endpoint.Host, x.call.model.ID)
 	}
 }
 
@@ -220,32 +220,32 @@ func (x *exchange) uncountOpen() {
 	if x.try.counted {
 		x.try.counted = false
 		x.call.s.cfg.Gate.End(x.route.endpoint, x.call.model.ID)
-		x.touch()
+		x.noteUse()
 	}
 }
 
 // maxErrorBody is how much of a runner's error answer is read.
 const maxErrorBody = 1 << 20
 
-// checkResponse checks the head of a runner's answer. nil means relay it, errAgain means that the runner refused,
+// checkResponse checks the head of a runner's answer. nil means relay it, errRetry means that the runner refused,
 // any other error is for the client. A runner that refuses has not passed the request to an engine (infra/rpc).
 func (x *exchange) checkResponse(resp *relay.Response) error {
 	status := resp.Status()
 	switch {
 	case status == rpc.StatusRefused && len(resp.Header(rpc.HeaderRefused)) > 0: // not the engine's own status
-		return x.refusal(resp)
+		return x.handleRefusal(resp)
 	case status == api.EngineCrashed.Status() && string(resp.Header(rpc.HeaderCode)) == rpc.CodeEngineCrashed:
-		return x.crashed(api.New(api.EngineCrashed, "The engine ended before its answer was complete."))
+		return x.handleCrash(api.New(api.EngineCrashed, "The engine ended before its answer was complete."))
 	case status == api.RunnerFailed.Status() && string(resp.Header(rpc.HeaderCode)) == rpc.CodeRunnerFailed:
-		return x.crashed(api.New(api.RunnerFailed, "The connection to the engine was lost before the response was complete."))
+		return x.handleCrash(api.New(api.RunnerFailed, "The connection to the engine was lost before the response was complete."))
 	case (x.raw || x.upgrade) && status < 500 && status != 401 && status != 403:
 		return nil // an engine's 5xx may quote its own code, and its 401 is about the gateway's key
-	case status < 300 && api.IsPage(resp.ContentType()):
-		return api.NotUnderstood().WithCause(fmt.Errorf("content type %.100q", resp.ContentType()))
+	case status < 300 && api.IsWebPage(resp.ContentType()):
+		return api.InvalidEngineResponse().WithCause(fmt.Errorf("content type %.100q", resp.ContentType()))
 	case status < 300:
 		return nil
 	case status < 400: // a client that follows the redirect would send its key there
-		return api.NotUnderstood().WithCause(fmt.Errorf("a redirect to %.100q", resp.Header("Location")))
+		return api.InvalidEngineResponse().WithCause(fmt.Errorf("a redirect to %.100q", resp.Header("Location")))
 	}
 	body, err := resp.AppendBody(nil, maxErrorBody)
 	if err != nil {
@@ -263,7 +263,7 @@ func clientError(resp *relay.Response, body []byte, host string) *api.Error {
 	return e
 }
 
-func (x *exchange) refusal(resp *relay.Response) error {
+func (x *exchange) handleRefusal(resp *relay.Response) error {
 	reason := string(resp.Header(rpc.HeaderRefused))
 	switch {
 	case reason == rpc.RefusedAuth && !x.try.signedAgain:
@@ -272,7 +272,7 @@ func (x *exchange) refusal(resp *relay.Response) error {
 		if ms, err := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64); err == nil {
 			x.call.s.cfg.Signer.Correct(x.route.endpoint.Host, ms)
 		}
-		return errAgain
+		return errRetry
 	case reason == rpc.RefusedAuth:
 		return api.New(api.InternalError, "The model's host does not accept this gateway.").
 			WithCause(errors.New("runner " + x.route.endpoint.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))

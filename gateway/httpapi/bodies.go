@@ -7,7 +7,7 @@ import (
 )
 
 // checkBody applies the rules for engine bodies to a body that the gateway wrote itself, or that goes to an engine's own path.
-func (c *call) checkBody(spec *bodycheck.Spec) error {
+func (c *inferenceCall) checkBody(spec *bodycheck.Spec) error {
 	var check bodycheck.Check
 	if err := check.Read(spec, c.body); err != nil {
 		return api.BadJSON(err)
@@ -16,25 +16,25 @@ func (c *call) checkBody(spec *bodycheck.Spec) error {
 }
 
 // finishCheck ends the check of a body after all its members were seen.
-func (c *call) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec) error {
+func (c *inferenceCall) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec) error {
 	body, dropped, err := check.Finish(spec, c.body, c.engineModel)
 	if err != nil {
 		return err
 	}
 	c.body = body
 	c.s.m.droppedFields.Add(dropped)
-	c.text = check.Text
+	c.textBytes = check.Text
 	return nil
 }
 
 // engineModel describes the model for the check of a body.
-func (c *call) engineModel() bodycheck.Model {
+func (c *inferenceCall) engineModel() bodycheck.Model {
 	r := c.s.cfg.Catalog().Recipes[c.model.Recipe]
 	return bodycheck.Model{Fields: r.Fields, LlamaCpp: r.Family() == recipe.LlamaCpp, Vision: c.model.MMProj != ""}
 }
 
 // checkForm checks the fields and files of a form for models of audio or images.
-func (c *call) checkForm(boundary string, images bool) error {
+func (c *inferenceCall) checkForm(boundary string, images bool) error {
 	form, dropped, err := bodycheck.Form(c.body, boundary, images)
 	if err != nil {
 		return err

@@ -8,19 +8,19 @@ import (
 	"reveille/infra/policy"
 )
 
-// call is an inference request that passed the checks of its body.
-type call struct {
+// inferenceCall is an inference request that passed the checks of its body.
+type inferenceCall struct {
 	*request
 	model          *catalog.Model
 	requestedModel string // the model name that the client sent
 	body           []byte // what the engine receives
 
 	engineStreams bool // the body asks the engine for a stream
-	looks         bool // the request only looks: it neither loads the model nor keeps it loaded
+	readOnly      bool // the request only looks: it neither loads the model nor keeps it loaded
 
 	context int64 // tokens of context that a load for the request asks for, 0 for none
 
-	text int // bytes of the body without media, 0 if unknown
+	textBytes int // bytes of the body without media, 0 if unknown
 }
 
 // readBody reads the body of an authorised request, if its route takes one.
@@ -52,7 +52,7 @@ func (r *request) dropBody() {
 }
 
 // countRewritten counts a body that was written anew with the buffers of bodies.
-func (c *call) countRewritten() error {
+func (c *inferenceCall) countRewritten() error {
 	came, sent := c.Ctx.PostBody(), c.body
 	if cap(sent) == 0 || cap(came) > 0 && &came[:cap(came)][cap(came)-1] == &sent[:cap(sent)][cap(sent)-1] {
 		return nil // it is the one that came, perhaps with less at either end
@@ -61,8 +61,8 @@ func (c *call) countRewritten() error {
 }
 
 // parse checks the body of an inference request and finds its model.
-func (r *request) parse() (*call, error) {
-	c := &call{request: r, looks: r.Match.Head, body: jsonscan.TrimMark(r.Ctx.PostBody())}
+func (r *request) parse() (*inferenceCall, error) {
+	c := &inferenceCall{request: r, readOnly: r.Match.Head, body: jsonscan.TrimMark(r.Ctx.PostBody())}
 	route := r.Match.Route
 	spec := r.route.fields
 	var check bodycheck.Check
@@ -79,10 +79,10 @@ func (r *request) parse() (*call, error) {
 	if name == "" && route.InQuery {
 		name = r.Query("model")
 	}
-	if c.model, err = r.s.dir.Resolve(&r.Key, name, route); err != nil {
+	if c.model, err = r.s.registry.Resolve(&r.Key, name, route); err != nil {
 		return nil, err
 	}
-	c.requestedModel, c.model = name, r.fallback(c.model)
+	c.requestedModel, c.model = name, r.loadedFallback(c.model)
 	if route.Type != "" && c.model.Type != route.Type {
 		return nil, api.Newf(api.ModelTypeMismatch, "The model '%s' is of type %s; this route needs one of type %s.", c.model.ID, c.model.Type, route.Type).WithParam("model")
 	}
@@ -96,7 +96,7 @@ func (r *request) parse() (*call, error) {
 }
 
 // parseJSON reads a body once: it takes the members that the route table names and passes all others to the check.
-func (c *call) parseJSON(check *bodycheck.Check, spec *bodycheck.Spec) (name string, err error) {
+func (c *inferenceCall) parseJSON(check *bodycheck.Check, spec *bodycheck.Spec) (name string, err error) {
 	route := c.Match.Route
 	var values [api.MaxKeys]jsonscan.Value
 	m, err := jsonscan.Open(c.body)
@@ -126,7 +126,7 @@ func (c *call) parseJSON(check *bodycheck.Check, spec *bodycheck.Spec) (name str
 	return route.ModelName(values[:]).String(), nil
 }
 
-func (c *call) parseForm() (name string, err error) {
+func (c *inferenceCall) parseForm() (name string, err error) {
 	boundary, ok := jsonscan.Boundary(string(c.Ctx.Request.Header.ContentType()))
 	if !ok {
 		return "", api.New(api.UnsupportedMediaType, "This route takes multipart/form-data.")

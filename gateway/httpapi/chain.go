@@ -29,8 +29,8 @@ type request struct {
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	r := s.newRequest(ctx)
 	defer r.release()
-	if err := r.chain(); err != nil {
-		r.fail(err)
+	if err := r.runChain(); err != nil {
+		r.writeError(err)
 	}
 }
 
@@ -43,8 +43,8 @@ func (s *Server) newRequest(ctx *fasthttp.RequestCtx) *request {
 	}
 	r.observed = s.observe(r)
 	h := &ctx.Response.Header
-	h.SetCanonical(api.SentRequestID, []byte(r.ID))
-	h.SetCanonical(api.SentRequestIDAlt, []byte(r.ID))
+	h.SetCanonical(api.CanonicalRequestID, []byte(r.ID))
+	h.SetCanonical(api.CanonicalRequestIDAlt, []byte(r.ID))
 	return r
 }
 
@@ -66,8 +66,8 @@ func methodOf(m []byte) string {
 	return string(m)
 }
 
-// chain runs the checks in order and the route's handler.
-func (r *request) chain() error {
+// runChain runs the checks in order and the route's handler.
+func (r *request) runChain() error {
 	h := &r.Ctx.Request.Header
 	if r.s.cfg.Memory.Level() >= pressure.CloseConns {
 		r.Ctx.SetConnectionClose()
@@ -80,7 +80,7 @@ func (r *request) chain() error {
 		}
 		r.setHeaders(headers)
 		r.setHeaders(api.Preflight(string(h.Peek("Access-Control-Request-Headers"))))
-		r.s.m.answer("preflight", fasthttp.StatusNoContent)
+		r.s.m.countResponse("preflight", fasthttp.StatusNoContent)
 		r.Ctx.SetStatusCode(fasthttp.StatusNoContent)
 		return nil
 	}
@@ -125,15 +125,15 @@ func (r *request) setHeaders(headers []api.Header) {
 	}
 }
 
-// fail answers with an error in the dialect of the path. It logs the code and the cause but not the message, which may quote a
+// writeError answers with an error in the dialect of the path. It logs the code and the cause but not the message, which may quote a
 // client or an engine.
-func (r *request) fail(err error) {
+func (r *request) writeError(err error) {
 	e := api.As(err)
 	r.observed.setError(e)
 	if e.Kind == api.SlotsPinnedConflict && r.Match.Route.Inference { // of a load with its own options
 		e = api.New(api.SlotsPinned, e.Message).WithCause(e.Cause)
 	}
-	e = r.shown(e)
+	e = r.hideModels(e)
 	d := r.Match.Dialect
 	status := d.Status(e)
 	logAt := r.s.log.Debug
@@ -152,14 +152,14 @@ func (r *request) fail(err error) {
 		status, contentType, body = fasthttp.StatusOK, d.StreamType(), d.StreamError(e, r.ID)
 		r.setHeaders(streamHeaders)
 	}
-	r.Answered(status)
+	r.CountResponse(status)
 	r.Ctx.SetStatusCode(status)
 	r.Ctx.SetContentType(contentType)
 	r.Ctx.SetBody(body)
 }
 
-// shown returns the error without the names of models that the request's key may not use.
-func (r *request) shown(e *api.Error) *api.Error {
+// hideModels returns the error without the names of models that the request's key may not use.
+func (r *request) hideModels(e *api.Error) *api.Error {
 	if !r.Key.Limited() || e.Code != api.SlotsPinned.Code() {
 		return e
 	}
@@ -183,7 +183,7 @@ func (r *request) release() {
 	if v := recover(); v != nil {
 		r.s.panicked(r.RouteName()+" "+r.ID, v)
 		r.keepBody = false
-		r.fail(api.New(api.InternalError, "The gateway could not handle this request."))
+		r.writeError(api.New(api.InternalError, "The gateway could not handle this request."))
 	}
 	if !r.keepBody {
 		r.dropBody()

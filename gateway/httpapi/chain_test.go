@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestOrderOfChecks combines faults in pairs: the earlier check wins.
-func TestOrderOfChecks(t *testing.T) {
+// TestChecksRunInOrder combines faults in pairs: the earlier check wins.
+func TestChecksRunInOrder(t *testing.T) {
 	set := keyFile(t, "both-key infer,manage\ninfer-key infer\nmanage-key manage\n")
 	s := newStage(t, func(_ *stage, c *Config) { c.Keys = set; c.MaxBody = 4096 })
 	model := regexp.MustCompile(`"model":"[^"]*"`)
@@ -149,8 +149,8 @@ func TestExpectContinue(t *testing.T) {
 	}
 }
 
-// TestUnreadable: requests that the HTTP library refuses get our bodies and headers.
-func TestUnreadable(t *testing.T) {
+// TestMalformedRequests: requests that the HTTP library refuses get our bodies and headers.
+func TestMalformedRequests(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.MaxBody = 100_000 })
 	for _, q := range []struct {
 		text, code string
@@ -178,8 +178,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestLargeBodyLosesNoAnswer: a client that keeps sending can still read why it was refused.
-func TestLargeBodyLosesNoAnswer(t *testing.T) {
+// TestLargeBodyStillGetsItsResponse: a client that keeps sending can still read why it was refused.
+func TestLargeBodyStillGetsItsResponse(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.MaxBody = 1000 })
 	c := s.dial()
 	sent := make(chan error, 1)
@@ -213,7 +213,7 @@ func TestPanics(t *testing.T) {
 		}
 		x := &exchange{call: cl, path: []byte(chatPath)}
 		x.translate = func([]byte) ([]byte, error) { panic("boom") }
-		return x.start()
+		return x.serveInference()
 	})
 	if r := c.say(post(chatPath, chatBody)); r.status != 500 {
 		t.Errorf("%d %s", r.status, r.text)

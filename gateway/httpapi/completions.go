@@ -15,20 +15,20 @@ func (s *Server) completions(r *request) error {
 	}
 	x := &exchange{call: c, path: completionsPath}
 	if !c.engineModel().LlamaCpp {
-		return x.start()
+		return x.serveInference()
 	}
 	q, err := legacy.Translate(c.body)
 	if err != nil {
 		return err
 	}
 	if q == nil {
-		return x.start()
+		return x.serveInference()
 	}
 	c.body = q.Body
 	if c.stream {
 		x.translator = legacy.NewStream(q)
 	} else {
-		x.translate = q.Answer
+		x.translate = q.Response
 	}
-	return x.start()
+	return x.serveInference()
 }

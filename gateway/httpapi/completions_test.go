@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// speaking returns an engine that streams events.
-func speaking(events ...string) http.HandlerFunc {
+// newCompletionStage returns an engine that streams events.
+func newCompletionStage(events ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, strings.Join(events, ""))
@@ -50,14 +50,14 @@ func TestCompletionsOfLlamaServer(t *testing.T) {
 // The same in streams, event by event.
 func TestStreamsOfCompletionsOfLlamaServer(t *testing.T) {
 	const asked = `{"model":"llama","prompt":"sat","logprobs":1,"stream":true}`
-	s := newStage(t).warm("llama").serve(speaking("data: null\n\n", "data: "+spoken+"\n\n", "data: "+spoken+"\n\n", "data: [DONE]\n\n"))
+	s := newStage(t).warm("llama").serve(newCompletionStage("data: null\n\n", "data: "+spoken+"\n\n", "data: "+spoken+"\n\n", "data: [DONE]\n\n"))
 	const want = `"text_offset":[0]},"text":" on"}],"object":"text_completion"}` + "\n\n" + `data: {"choices":[{"finish_reason":null,"index":0,` +
 		`"logprobs":{"tokens":[" on"],"token_logprobs":[-0.5],"top_logprobs":[{" in":-2," on":-0.5}],"text_offset":[3]}`
 	r := s.ask("POST", "/v1/completions", asked)
 	if r.status != 200 || !strings.Contains(r.text, want) || !strings.HasSuffix(r.text, "data: [DONE]\n\n") || strings.Contains(r.text, "null\n") {
 		t.Errorf("%d %s", r.status, r.text)
 	}
-	s.serve(speaking("data: "+spoken+"\n\n", `data: {"error":{"code":500,"message":"it broke","type":"server_error"}}`+"\n\n"))
+	s.serve(newCompletionStage("data: "+spoken+"\n\n", `data: {"error":{"code":500,"message":"it broke","type":"server_error"}}`+"\n\n"))
 	if r := s.ask("POST", "/v1/completions", asked); !strings.Contains(r.text, "data: {\"error\":") || strings.Contains(r.text, "[DONE]") {
 		t.Errorf("an error: %s", r.text)
 	}

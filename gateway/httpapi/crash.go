@@ -8,9 +8,9 @@ import (
 	"reveille/infra/relay"
 )
 
-// crashed handles an engine that died with the request, or broke its connection, before the first byte of an answer. Its
-// work on the request is lost, so the request is repeated, once: the error is then errAgain, otherwise e for the client.
-func (x *exchange) crashed(e *api.Error) error {
+// handleCrash handles an engine that died with the request, or broke its connection, before the first byte of an answer. Its
+// work on the request is lost, so the request is repeated, once: the error is then errRetry, otherwise e for the client.
+func (x *exchange) handleCrash(e *api.Error) error {
 	if errors.Is(e, api.EngineCrashed) {
 		x.recordCrash()
 	}
@@ -31,6 +31,6 @@ func (x *exchange) recordCrash() {
 // shouldRepeat decides whether to repeat the request of a stream that broke off before its first event.
 func (x *exchange) shouldRepeat(err error) bool {
 	e := x.asError(err)
-	_, told := errors.AsType[*relay.EventError](err) // else the runner broke off, and the engine may still compute
-	return (errors.Is(e, api.EngineCrashed) || told && errors.Is(e, api.RunnerFailed)) && errors.Is(x.crashed(e), errAgain)
+	_, reported := errors.AsType[*relay.EventError](err) // else the runner broke off, and the engine may still compute
+	return (errors.Is(e, api.EngineCrashed) || reported && errors.Is(e, api.RunnerFailed)) && errors.Is(x.handleCrash(e), errRetry)
 }

@@ -21,19 +21,19 @@ type embeddingRequest struct {
 }
 
 // embedAs serves an embedding request of another dialect. tell turns the embeddings, in the order of the texts, into
-// its answer.
-func (c *call) embedAs(q embeddingRequest, tell func(vectors []json.RawMessage, tokens int64) (any, error)) (err error) {
+// its response.
+func (c *inferenceCall) embedAs(q embeddingRequest, encode func(vectors []json.RawMessage, tokens int64) (any, error)) (err error) {
 	q.Model = c.model.ID
 	if c.body, err = jsonscan.Marshal(q); err != nil {
 		return err
 	}
 	x := &exchange{call: c}
-	return x.embed(func(raw []byte) ([]byte, error) {
+	return x.serveEmbeddings(func(raw []byte) ([]byte, error) {
 		vectors, tokens, err := completion.Vectors(raw)
 		if err != nil {
 			return nil, err
 		}
-		out, err := tell(vectors, tokens)
+		out, err := encode(vectors, tokens)
 		if err != nil {
 			return nil, err
 		}
@@ -41,24 +41,24 @@ func (c *call) embedAs(q embeddingRequest, tell func(vectors []json.RawMessage, 
 	})
 }
 
-// embed serves an embedding request of another dialect, whose body is in the engine's. tell turns the engine's answer into the
+// serveEmbeddings serves an embedding request of another dialect, whose body is in the engine's. tell turns the engine's answer into the
 // client's.
-func (x *exchange) embed(tell func(raw []byte) ([]byte, error)) error {
+func (x *exchange) serveEmbeddings(encode func(raw []byte) ([]byte, error)) error {
 	if err := x.call.checkBody(bodycheck.Embeddings); err != nil {
 		return err
 	}
-	form, err := x.call.embeddingForm()
+	form, err := x.call.readEmbeddingFormat()
 	if err != nil {
 		return err
 	}
-	x.path, x.inputs = embeddingsPath, form.Inputs
+	x.path, x.embeddingCount = embeddingsPath, form.Inputs
 	x.translate = func(raw []byte) ([]byte, error) {
-		if raw, err = form.Cut(raw); err != nil {
+		if raw, err = form.Truncate(raw); err != nil {
 			return nil, err
 		}
-		return tell(raw)
+		return encode(raw)
 	}
-	return x.start()
+	return x.serveInference()
 }
 
 // teiEmbed serves /embed of Text Embeddings Inference.
@@ -89,7 +89,7 @@ func (s *Server) teiInfo(r *request) error {
 			name = id
 		}
 	}
-	m, err := s.dir.Named(&r.Key, name)
+	m, err := s.registry.Named(&r.Key, name)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (s *Server) teiInfo(r *request) error {
 	default:
 		return api.Newf(api.ModelTypeMismatch, "The model '%s' is of type %s; this route needs one of type embedding or reranking.", m.ID, m.Type).WithParam("model")
 	}
-	longest, _ := s.dir.ContextOf(m, s.dir.WeightsOf(cat, m), s.dir.Effective(cat, m))
+	longest, _ := s.registry.ContextOf(m, s.registry.WeightsOf(cat, m), s.registry.Effective(cat, m))
 	info := map[string]any{
 		"model_id": m.ID, "model_type": map[string]any{kind: map[string]any{}}, "max_client_batch_size": api.MaxInputs, "auto_truncate": false, "version": config.Version(),
 	}
@@ -122,6 +122,6 @@ func (s *Server) cohereEmbed(r *request) error {
 		return err
 	}
 	return c.embedAs(embeddingRequest{Input: q.Texts, Dimensions: q.Dimensions, Truncate: q.Truncate}, func(vectors []json.RawMessage, tokens int64) (any, error) {
-		return q.Answer(r.ID, vectors, tokens)
+		return q.Response(r.ID, vectors, tokens)
 	})
 }

@@ -16,23 +16,23 @@ func (s *Server) embeddings(r *request) error {
 	if err := c.canonicalName(); err != nil {
 		return err
 	}
-	if c.body, err = embedding.FromJina(c.body); err != nil {
+	if c.body, err = embedding.ToOpenAI(c.body); err != nil {
 		return err
 	}
-	form, err := c.embeddingForm()
+	form, err := c.readEmbeddingFormat()
 	if err != nil {
 		return err
 	}
-	x := &exchange{call: c, path: embeddingsPath, inputs: form.Inputs}
+	x := &exchange{call: c, path: embeddingsPath, embeddingCount: form.Inputs}
 	if form.Dimensions > 0 {
-		x.translate = form.Cut
+		x.translate = form.Truncate
 	}
-	return x.start()
+	return x.serveInference()
 }
 
-// embeddingForm reads how the request wants its embeddings encoded, and removes from the body what the engine must not see
+// readEmbeddingFormat reads how the request wants its embeddings encoded, and removes from the body what the engine must not see
 // of that.
-func (c *call) embeddingForm() (form embedding.Form, err error) {
-	form, c.body, err = embedding.ReadForm(c.body, c.model)
+func (c *inferenceCall) readEmbeddingFormat() (form embedding.Format, err error) {
+	form, c.body, err = embedding.ReadFormat(c.body, c.model)
 	return form, err
 }

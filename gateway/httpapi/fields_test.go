@@ -164,7 +164,7 @@ func TestCheckForm(t *testing.T) {
 	}
 }
 
-func TestWrongTypeNamesWhatIsWanted(t *testing.T) {
+func TestWrongTypeNamesTheExpectedType(t *testing.T) {
 	for _, tt := range []struct{ path, body, want string }{
 		{"/v1/embeddings", `{"input":5}`, "Parameter 'input' is required and must be a string or array, not number."},
 		{"/v1/embeddings", `{}`, "Parameter 'input' is required and must be a string or array."},

@@ -12,8 +12,8 @@ import (
 // is sent.
 func (x *exchange) modelHeaders() {
 	h := &x.call.Ctx.Response.Header
-	h.SetCanonical(api.SentModel, []byte(x.call.model.ID))
-	h.SetCanonical(api.SentModelState, []byte(x.route.state))
+	h.SetCanonical(api.CanonicalModel, []byte(x.call.model.ID))
+	h.SetCanonical(api.CanonicalModelState, []byte(x.route.state))
 	host, waited, load := x.route.endpoint.Host, x.route.info.Waited, time.Duration(0)
 	if w := x.route.waiter.Load(); w != nil { // a stream that begins before its model is ready
 		st := w.Progress()
@@ -24,16 +24,16 @@ func (x *exchange) modelHeaders() {
 		load = min(time.Duration(x.route.info.LoadMS)*time.Millisecond, waited)
 	}
 	if host != "" {
-		h.SetCanonical(api.SentHost, []byte(host))
+		h.SetCanonical(api.CanonicalHost, []byte(host))
 	}
 	var buf [96]byte
 	ms := func(b []byte, d time.Duration) []byte { return strconv.AppendInt(b, d.Milliseconds(), 10) }
-	h.SetCanonical(api.SentQueueMS, ms(buf[:0], waited-load))
-	h.SetCanonical(api.SentLoadMS, ms(buf[:0], load))
+	h.SetCanonical(api.CanonicalQueueMS, ms(buf[:0], waited-load))
+	h.SetCanonical(api.CanonicalLoadMS, ms(buf[:0], load))
 	b := ms(append(buf[:0], "queue;dur="...), waited-load)
 	b = ms(append(b, ", load;dur="...), load)
 	b = ms(append(b, ", ttft;dur="...), time.Since(x.call.Began))
-	h.SetCanonical(api.SentServerTiming, b)
+	h.SetCanonical(api.CanonicalServerTiming, b)
 	if x.route.cold {
 		h.Set(api.HeaderColdStart, "1")
 		x.queueHeader()

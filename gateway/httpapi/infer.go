@@ -17,26 +17,26 @@ import (
 // exchange is one inference request and its response. It belongs to the connection's goroutine: the handler's and then, if
 // the response has a body that is relayed, the one that writes it. Only abandon may be called from other goroutines.
 type exchange struct {
-	call       *call
-	path       []byte                              // at the engine
-	upgrade    bool                                // pass a WebSocket through
-	raw        bool                                // pass method, headers and answer through unchanged
-	translate  func(engine []byte) ([]byte, error) // an answer in one piece into another dialect's; nil relays it
-	translator translator                          // a stream into another dialect's; nil relays it
-	inputs     int                                 // texts that the answer must have embeddings of; 0: any answer
-	onComplete func()                              // called after a complete answer; nil: nothing
-	load       func(*exchange) error               // queues the load of a model that is on no host; nil leaves it to the gate
-	onLoaded   func() error                        // answers once the model is loaded, without the engine; nil asks the engine
+	call           *inferenceCall
+	path           []byte                              // at the engine
+	upgrade        bool                                // pass a WebSocket through
+	raw            bool                                // pass method, headers and answer through unchanged
+	translate      func(engine []byte) ([]byte, error) // an answer in one piece into another dialect's; nil relays it
+	translator     translator                          // a stream into another dialect's; nil relays it
+	embeddingCount int                                 // texts that the answer must have embeddings of; 0: any answer
+	onComplete     func()                              // called after a complete answer; nil: nothing
+	load           func(*exchange) error               // queues the load of a model that is on no host; nil leaves it to the gate
+	onLoaded       func() error                        // answers once the model is loaded, without the engine; nil asks the engine
 
 	watch *relay.Watch // for the client leaving
 	route routing
 	try   attempt
 
-	resp     *relay.Response // a runner's answer, or the wait for it; nil between attempts
-	answered bool            // the client gets an answer
-	seen     recorder        // of it
-	buffered int             // bytes of the answer that count as held until the exchange ends
-	handed   bool            // closing the response's body finishes the exchange, not start
+	resp          *relay.Response // a runner's answer, or the wait for it; nil between attempts
+	responded     bool            // the client gets an answer
+	recorder      recorder        // of it
+	bufferedBytes int             // bytes of the answer that count as held until the exchange ends
+	endsWithBody  bool            // closing the response's body finishes the exchange, not start
 }
 
 // infer serves an inference route on the engine's path.
@@ -50,12 +50,12 @@ func infer(path string) handler {
 		if err := c.canonicalName(); err != nil {
 			return err
 		}
-		return (&exchange{call: c, path: at}).start()
+		return (&exchange{call: c, path: at}).serveInference()
 	}
 }
 
 // canonicalName puts the model's canonical name into the body, as the engine gets it.
-func (c *call) canonicalName() error {
+func (c *inferenceCall) canonicalName() error {
 	if c.Match.Route.Body != api.BodyJSON || c.requestedModel == c.model.ID {
 		return nil
 	}
@@ -69,9 +69,9 @@ func (c *call) canonicalName() error {
 
 var errPanicked = errors.New("panic in a handler")
 
-// start finds a runner, waiting for a load if necessary, and delivers the answer. Until a stream is committed, every
+// serveInference finds a runner, waiting for a load if necessary, and delivers the answer. Until a stream is committed, every
 // failure has its own HTTP status.
-func (x *exchange) start() (err error) {
+func (x *exchange) serveInference() (err error) {
 	s := x.call.s
 	hold := s.cfg.HoldWhole
 	if x.call.stream && x.onLoaded == nil {
@@ -81,7 +81,7 @@ func (x *exchange) start() (err error) {
 		return err
 	}
 	if s.draining.Load() {
-		return api.GoingAway()
+		return api.ShuttingDown()
 	}
 	if err := x.call.countRewritten(); err != nil {
 		return err
@@ -97,17 +97,17 @@ func (x *exchange) start() (err error) {
 	x.watch = s.watcher.Arm(x.call.Ctx.Conn(), func() { x.abandon(relay.ErrGone) })
 	outcome := errPanicked
 	defer func() {
-		if !x.handed {
-			x.finish(outcome)
+		if !x.endsWithBody {
+			x.completeRequest(outcome)
 		}
 	}()
-	switch outcome = x.run(); {
+	switch outcome = x.respond(); {
 	case outcome == nil:
 		return nil
 	case clientGone(outcome):
 		s.log.Debug("client left", "request", x.call.ID, "model", x.call.model.ID)
-		s.m.answer(x.call.RouteName(), web.StatusGone)
-		x.call.Ctx.SetStatusCode(web.StatusGone)
+		s.m.countResponse(x.call.RouteName(), web.StatusClientGone)
+		x.call.Ctx.SetStatusCode(web.StatusClientGone)
 		x.call.Ctx.SetConnectionClose()
 		return nil
 	}
@@ -119,11 +119,11 @@ func (x *exchange) start() (err error) {
 	return e
 }
 
-// run finds an endpoint, attempts it until there is an answer or a stream must be committed without one, and delivers that.
-func (x *exchange) run() (err error) {
+// respond finds an endpoint, attempts it until there is an answer or a stream must be committed without one, and delivers that.
+func (x *exchange) respond() (err error) {
 	if x.route.endpoint, x.route.hasEndpoint = x.call.s.cfg.Gate.EndpointFor(x.call.model.ID, x.call.body); x.route.hasEndpoint {
 		x.route.state = "loaded"
-	} else if x.route.state = x.call.s.dir.StateOf(x.call.model.ID); x.call.looks {
+	} else if x.route.state = x.call.s.registry.StateOf(x.call.model.ID); x.call.readOnly {
 		err = notLoaded(x.call.model.ID)
 	} else if x.load != nil && x.route.wait.policy == "block" && x.route.state == "unloaded" {
 		err = x.load(x)
@@ -150,11 +150,11 @@ func (x *exchange) run() (err error) {
 	case err != nil:
 		return err
 	}
-	return x.deliver()
+	return x.deliverResponse()
 }
 
 // refuseByLimit sets the headers of a refusal by one of the key's limits.
-func (c *call) refuseByLimit(err error) error {
+func (c *inferenceCall) refuseByLimit(err error) error {
 	h := &c.Ctx.Response.Header
 	h.Set(api.HeaderModel, c.model.ID)
 	h.Set(api.HeaderQueueLength, strconv.Itoa(c.s.cfg.Gate.Waiting()[c.model.ID]))
@@ -179,12 +179,12 @@ func (x *exchange) abandon(cause error) {
 	}
 }
 
-// finish ends the exchange: the watch, the answer, the counts, the statistics. It has one owner: closing the response's
+// completeRequest ends the exchange: the watch, the answer, the counts, the statistics. It has one owner: closing the response's
 // body if that was handed over, else start.
-func (x *exchange) finish(err error) {
+func (x *exchange) completeRequest(err error) {
 	x.watch.Stop()
 	x.closeResponse()
-	x.call.s.intake.Release(x.buffered)
+	x.call.s.intake.Release(x.bufferedBytes)
 	if t := x.try.admission; t != nil {
 		x.try.admission = nil
 		t.Drop()
@@ -197,10 +197,10 @@ func (x *exchange) finish(err error) {
 	x.call.Account.End()
 	x.call.s.m.seconds.UpdateDuration(x.call.Began)
 	first := time.Since(x.call.Began)
-	if x.answered {
+	if x.responded {
 		first = 0
-		if !x.seen.first.IsZero() {
-			first = x.seen.first.Sub(x.call.Began)
+		if !x.recorder.first.IsZero() {
+			first = x.recorder.first.Sub(x.call.Began)
 		}
 		x.call.Account.Charge(x.recordOutcome(err))
 	} else if clientGone(err) {
@@ -213,7 +213,7 @@ func (x *exchange) finish(err error) {
 	if x.onComplete != nil && err == nil {
 		x.onComplete()
 	}
-	if x.handed {
+	if x.endsWithBody {
 		x.releaseBody()
 	}
 }
@@ -235,22 +235,22 @@ func (x *exchange) closeResponse() {
 // recordOutcome records the usage that an answer reported, or logs how it broke off. It returns the tokens to charge: for
 // an answer without a report one for each of its events and, unless it broke off, an estimate of the prompt.
 func (x *exchange) recordOutcome(err error) (tokens int64) {
-	defer x.seen.release()
+	defer x.recorder.release()
 	switch {
 	case err == nil:
-		if a := x.recordAnswer(); a.Reported {
+		if a := x.recordUsage(); a.Reported {
 			x.call.observed.setUsage(a.Input, a.Output, a.Cached)
 			return a.Input + a.Output
 		}
 	case clientGone(err):
 		x.call.s.log.Debug("client left during the answer", "request", x.call.ID, "model", x.call.model.ID)
-	case x.seen.first.IsZero(): // no engine has answered
+	case x.recorder.first.IsZero(): // no engine has answered
 	default:
 		x.call.s.m.broken.Inc()
 		x.call.s.log.Warn("engine answer was cut off", "request", x.call.ID, "model", x.call.model.ID, "error", err)
-		return x.seen.events
+		return x.recorder.events
 	}
-	return x.seen.events + x.try.prompt
+	return x.recorder.events + x.try.prompt
 }
 
 // asError maps an error of the exchange to the client's error.
@@ -267,7 +267,7 @@ func (x *exchange) asError(err error) *api.Error {
 	case errors.Is(err, relay.ErrTooLarge):
 		return api.New(api.InvalidRequest, "The response is too long: reduce 'max_tokens', 'n', the log-probabilities or the inputs.").WithCause(err)
 	case errors.Is(err, relay.ErrBadReply):
-		return api.NotUnderstood().WithCause(err)
+		return api.InvalidEngineResponse().WithCause(err)
 	case errors.Is(err, relay.ErrBroken), errors.Is(err, relay.ErrUnreachable), errors.Is(err, relay.ErrCancelled):
 		return api.New(api.RunnerFailed, "The model's host broke off before the answer was complete.").WithCause(err)
 	}

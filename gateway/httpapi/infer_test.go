@@ -16,7 +16,7 @@ import (
 	"reveille/infra/state"
 )
 
-func TestWarmAnswer(t *testing.T) {
+func TestLoadedModelResponds(t *testing.T) {
 	s := newStage(t).warm("chat")
 	body := " {\"messages\":[{\"role\":\"user\",\"content\":\"h\\u0069\"}],\"model\" : \"chat\", \"stop\":[\"1.0e5\" ,null],\"seed\":2}\n"
 	r := s.ask("POST", chatPath, body, "Content-Type: application/x-www-form-urlencoded")
@@ -45,7 +45,7 @@ func TestAliasIsRewritten(t *testing.T) {
 	if err := s.store.Set(t.Context(), state.Aliases, "late", "chat"); err != nil {
 		t.Fatal(err)
 	}
-	s.until("the alias is known", func() bool { return s.server.dir.IsName("late") })
+	s.until("the alias is known", func() bool { return s.server.registry.IsName("late") })
 	for _, name := range []string{"nick", "chat:latest", "CHAT", "late", "late:latest", "LATE", "openai/late", "openai/late:latest", "LATE:latest"} {
 		r := s.ask("POST", chatPath, `{"user":"\u00e9", "model":"`+name+`","messages":[{}],"model":"`+name+`"}`)
 		got := s.got()
@@ -78,7 +78,7 @@ func TestForm(t *testing.T) {
 	}
 }
 
-func TestColdAnswer(t *testing.T) {
+func TestColdModelIsLoaded(t *testing.T) {
 	s := newStage(t)
 	together := make(chan struct{})
 	s.loading(func(string) state.Outcome {
@@ -114,7 +114,7 @@ func TestLoadFails(t *testing.T) {
 	}
 }
 
-func TestPatience(t *testing.T) {
+func TestWaitTimeouts(t *testing.T) {
 	s := newStage(t)
 	release := make(chan struct{})
 	s.loading(func(string) state.Outcome { <-release; return state.Outcome{} })
@@ -197,8 +197,8 @@ func TestRefusalLeadsToALoad(t *testing.T) {
 	}
 }
 
-// TestEndlessRefusals: endless refusals are bounded by the wait and do not flood the runner.
-func TestEndlessRefusals(t *testing.T) {
+// TestRefusalsUntilTheTimeout: endless refusals are bounded by the wait and do not flood the runner.
+func TestRefusalsUntilTheTimeout(t *testing.T) {
 	s := newStage(t).warm("chat").serve(refuse(rpc.RefusedNotLoaded))
 	began := time.Now()
 	r := s.ask("POST", chatPath, chatBody, "x-wait-timeout: 1.2")
@@ -221,9 +221,9 @@ func TestRunnerGone(t *testing.T) {
 	}
 }
 
-// TestClocks: a clock that is ten minutes off, in either direction, costs the first request one refusal and nothing
+// TestClockSkewIsCorrected: a clock that is ten minutes off, in either direction, costs the first request one refusal and nothing
 // else.
-func TestClocks(t *testing.T) {
+func TestClockSkewIsCorrected(t *testing.T) {
 	s := newStage(t).warm("chat")
 	for _, off := range []time.Duration{10 * time.Minute, -10 * time.Minute} {
 		s.server.cfg.Signer.Correct("here", time.Now().Add(off).UnixMilli())
@@ -316,7 +316,7 @@ func TestSilentRunner(t *testing.T) {
 	}
 }
 
-func TestHeldBytes(t *testing.T) {
+func TestBufferedBytesAreLimited(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.MaxHeldBytes = 300_000 }).warm("spare")
 	release := make(chan struct{})
 	s.loading(func(string) state.Outcome { <-release; return state.Outcome{} })
@@ -347,7 +347,7 @@ func TestHeldBytes(t *testing.T) {
 }
 
 // A translated answer counts as held until it is written, which its client can delay.
-func TestHeldAnswer(t *testing.T) {
+func TestJSONResponsesAreBuffered(t *testing.T) {
 	s := newStage(t).warm("spare")
 	const size = 32 << 20 // more than sockets take
 	s.serve(func(w http.ResponseWriter, _ *http.Request) {
@@ -406,7 +406,7 @@ func TestShutdownCuts(t *testing.T) {
 
 // TestClientLeaves: a client leaves in every phase of a request. The cleanup of the stage checks that nothing is left.
 func TestClientLeaves(t *testing.T) {
-	committed := func(s *stage) bool { return s.server.m.answers.of(answerKey{"chat", 200}).Get() == 1 }
+	committed := func(s *stage) bool { return s.server.m.responses.counter(responseKey{"chat", 200}).Get() == 1 }
 	cases := map[string]struct {
 		warm, live bool
 		engine     http.HandlerFunc
@@ -445,7 +445,7 @@ func TestClientLeaves(t *testing.T) {
 			s.until("the phase", func() bool { return c.at(s) })
 			_ = conn.c.Close()
 			s.settled()
-			if n := s.server.m.answers.of(answerKey{"chat", 499}).Get(); !c.live && n != 1 {
+			if n := s.server.m.responses.counter(responseKey{"chat", 499}).Get(); !c.live && n != 1 {
 				t.Errorf("counted as left: %d", n)
 			}
 		})
@@ -476,7 +476,7 @@ func TestDefaultModel(t *testing.T) {
 }
 
 // An answer without a stream where the client's dialect needs one is closed, not only refused.
-func TestAnswersWithoutStreamAreClosed(t *testing.T) {
+func TestResponsesWithoutStreamAreClosed(t *testing.T) {
 	s := newStage(t).warm("chat") // its engine answers with JSON
 	for path, body := range map[string]string{
 		"/api/chat":     `{"model":"chat","messages":[{"role":"user","content":"hi"}]}`,
@@ -486,7 +486,7 @@ func TestAnswersWithoutStreamAreClosed(t *testing.T) {
 			t.Errorf("%s: %d %s", path, r.status, r.text)
 		}
 	}
-	if n := s.server.dir.Client(s.runner.Listener.Addr().String()).Stats().Active; n != 0 {
+	if n := s.server.registry.Client(s.runner.Listener.Addr().String()).Stats().Active; n != 0 {
 		t.Errorf("%d answers are open after all requests ended", n)
 	}
 }

@@ -29,8 +29,8 @@ func (f *inflight) count() int {
 	return len(f.all)
 }
 
-// cut ends every open exchange with cause.
-func (f *inflight) cut(cause error) {
+// cancelAll ends every open exchange with cause.
+func (f *inflight) cancelAll(cause error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for x := range f.all {

@@ -17,15 +17,15 @@ import (
 // for it. Small bodies are always read, which is cheaper than checking twice. With Expect: 100-continue, no body is read
 // before expectContinue has answered.
 func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
-	defer s.web.Contain("head of a request") // its body is read then, and its handler meets the same panic
+	defer s.web.RecoverPanic("head of a request") // its body is read then, and its handler meets the same panic
 	if n := h.ContentLength(); relay.Skippable(n) && len(h.Peek("Expect")) == 0 {
 		source := sourceOf(h)
-		hit := match(h)
+		found := match(h)
 		_, e := s.cfg.Browsers.Check(source)
 		if e == nil {
-			_, e = s.authenticate(h, hit, source)
+			_, e = s.authenticate(h, found, source)
 		}
-		if e != nil || s.intake.Fits(n, maxBody(hit.Route)) != nil {
+		if e != nil || s.intake.CheckSize(n, maxBody(found.Route)) != nil {
 			relay.SkipBody(h)
 		}
 	}
@@ -36,16 +36,16 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestCo
 // headers alone rule out.
 func (s *Server) expectContinue(ctx *fasthttp.RequestCtx) (status int) {
 	status = fasthttp.StatusInternalServerError
-	defer s.web.Contain("head of a request")
+	defer s.web.RecoverPanic("head of a request")
 	r := s.newRequest(ctx)
 	err := r.authorize()
 	if err == nil {
-		err = r.bodyError(s.intake.Fits(ctx.Request.Header.ContentLength(), maxBody(r.Match.Route)))
+		err = r.bodyError(s.intake.CheckSize(ctx.Request.Header.ContentLength(), maxBody(r.Match.Route)))
 	}
 	if err == nil {
 		return fasthttp.StatusContinue
 	}
-	r.fail(err)
+	r.writeError(err)
 	return ctx.Response.StatusCode()
 }
 
@@ -55,8 +55,8 @@ func (r *request) bodyError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, relay.ErrBodyTooLarge):
-		most := min(r.s.cfg.MaxBody, cmp.Or(maxBody(r.Match.Route), math.MaxInt))
-		return api.Newf(api.RequestTooLarge, "The request body is larger than the limit of %d bytes.", most)
+		limit := min(r.s.cfg.MaxBody, cmp.Or(maxBody(r.Match.Route), math.MaxInt))
+		return api.Newf(api.RequestTooLarge, "The request body is larger than the limit of %d bytes.", limit)
 	case errors.Is(err, relay.ErrBuffersFull):
 		return api.New(api.Overloaded, "Too many requests and answers are held in memory; try again.")
 	case errors.Is(err, relay.ErrBodySlow):
@@ -76,13 +76,13 @@ func (s *Server) badRequest(ctx *fasthttp.RequestCtx, err error) {
 	var ne net.Error
 	switch {
 	case hasHead && (errors.Is(refused, api.ForbiddenHost) || errors.Is(refused, api.ForbiddenOrigin)):
-		r.fail(refused)
+		r.writeError(refused)
 	case errors.As(err, &small):
-		r.fail(api.New(api.HeadersTooLarge, "The request's headers are too large."))
+		r.writeError(api.New(api.HeadersTooLarge, "The request's headers are too large."))
 	case errors.As(err, &ne) && ne.Timeout():
-		r.fail(api.New(api.RequestTimeout, "The request did not arrive in time."))
+		r.writeError(api.New(api.RequestTimeout, "The request did not arrive in time."))
 	default:
-		r.fail(api.New(api.InvalidRequest, "The request could not be understood as HTTP."))
+		r.writeError(api.New(api.InvalidRequest, "The request could not be understood as HTTP."))
 	}
 	ctx.SetConnectionClose()
 	r.observed.end(r)

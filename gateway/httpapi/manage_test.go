@@ -12,7 +12,7 @@ import (
 )
 
 // A model's context is that of its file. For a loaded copy it is the one its runner planned.
-func TestModelsTellTheirContext(t *testing.T) {
+func TestModelsReportTheirContext(t *testing.T) {
 	p := newPool(t, "")
 	dir := t.TempDir()
 	header := func(key string, n uint32) string { // a GGUF file with one key

@@ -79,7 +79,7 @@ func TestGrants(t *testing.T) {
 }
 
 // A restricted key learns no name of another model.
-func TestNamesOfOthers(t *testing.T) {
+func TestRestrictedKeysDoNotSeeOtherModels(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.Keys = keyFile(t, "limited-key infer models=chat\n") })
 	for outcome, status := range map[*state.Outcome]int{
 		{Fields: map[string]string{"evicted": "spare,chat"}}:                                                                             200,

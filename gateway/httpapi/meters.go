@@ -18,7 +18,7 @@ type meters struct {
 	streamErrors *metrics.Counter
 	panics       *metrics.Counter
 	broken       *metrics.Counter
-	answers      *answers
+	responses    *responseCounters
 
 	droppedFields *metrics.Counter
 }
@@ -39,26 +39,28 @@ func newMeters(set *metrics.Set, gate *scheduling.Gate, mirror *state.Mirror, me
 	return meters{
 		seconds:      set.NewPrometheusHistogramExt("reveille_gateway_request_seconds", meter.Seconds),
 		streamErrors: set.NewCounter("reveille_gateway_stream_errors_total"), broken: set.NewCounter("reveille_gateway_answers_broken_total"),
-		panics: set.NewCounter("reveille_gateway_panics_total"), answers: &answers{set: set},
+		panics: set.NewCounter("reveille_gateway_panics_total"), responses: &responseCounters{set: set},
 		droppedFields: set.NewCounter("reveille_gateway_body_fields_dropped_total"),
 	}
 }
 
-// answer counts an answer by route and status.
-func (m meters) answer(route string, status int) { m.answers.of(answerKey{route, status}).Inc() }
+// countResponse counts an answer by route and status.
+func (m meters) countResponse(route string, status int) {
+	m.responses.counter(responseKey{route, status}).Inc()
+}
 
-type answerKey struct {
+type responseKey struct {
 	route  string
 	status int
 }
 
-// answers are the counters of answers, made on first use.
-type answers struct {
+// responseCounters are the counters of answers, made on first use.
+type responseCounters struct {
 	set *metrics.Set
 	all sync.Map // *metrics.Counter by answerKey
 }
 
-func (a *answers) of(key answerKey) *metrics.Counter {
+func (a *responseCounters) counter(key responseKey) *metrics.Counter {
 	if c, known := a.all.Load(key); known {
 		return c.(*metrics.Counter)
 	}

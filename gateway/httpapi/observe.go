@@ -34,7 +34,7 @@ func (s *Server) observe(r *request) *observed {
 		UserAgent: string(h.UserAgent()), BytesIn: int64(max(0, h.ContentLength())),
 	}}
 	if route := r.Match.Route; route != nil && route.Inference {
-		o.span = s.cfg.Tracer.Begin(h.Peek(trace.Header), methodOf(h.Method())+" "+route.Path, r.Began)
+		o.span = s.cfg.Tracer.Start(h.Peek(trace.Header), methodOf(h.Method())+" "+route.Path, r.Began)
 		o.entry.Trace = o.span.Trace()
 	}
 	return o
@@ -116,8 +116,8 @@ func (o *observed) endExchange(x *exchange, first time.Duration, err error) {
 		e.Load = accesslog.Milliseconds(x.route.info.LoadMS) * accesslog.Milliseconds(time.Millisecond)
 	}
 	e.Broken = err != nil && o.endsWithStream
-	if x.answered && x.translator == nil {
-		e.BytesOut = x.seen.bytes
+	if x.responded && x.translator == nil {
+		e.BytesOut = x.recorder.bytes
 	}
 	if o.hold != nil { // it left
 		o.endWait(x.route.info, err)

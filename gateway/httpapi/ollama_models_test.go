@@ -397,7 +397,7 @@ func (l lines) again() {
 
 // A model without an idle time from a call or the catalogue is unloaded after the warmer's; a pinned one stays. An
 // invalid idle time in Redis counts as none.
-func TestListingsTellTheWarmersIdleTime(t *testing.T) {
+func TestListingsReportTheWarmersIdleTime(t *testing.T) {
 	p := newPool(t, "")
 	here := p.playHost("here")
 	for _, id := range []string{"left", "one"} {

@@ -12,7 +12,7 @@ import (
 )
 
 // Deleting a name that was given at run time leaves the model.
-func TestOllamaDeletesANameAlone(t *testing.T) {
+func TestOllamaDeletesOnlyTheName(t *testing.T) {
 	p := newPool(t, "")
 	p.want(200, p.post("/v1/internal/aliases", `{"alias":"copy","target":"one"}`))
 	if r := p.want(200, p.post("/api/show", `{"model":"copy:latest"}`)); r.header.Get("x-model") != "one" {
@@ -24,10 +24,10 @@ func TestOllamaDeletesANameAlone(t *testing.T) {
 }
 
 // Each name in a listing leads back to its model, whose id with a tag may be a name of another.
-func TestOllamaListsNamesThatLeadBack(t *testing.T) {
+func TestOllamaListsNamesThatResolve(t *testing.T) {
 	p := newPool(t, "")
 	for _, name := range []string{"one:latest", "two:latest"} { // as the models file may have them
-		if err := p.server.dir.Tables.Set(t.Context(), state.Aliases, name, "two"); err != nil {
+		if err := p.server.registry.Tables.Set(t.Context(), state.Aliases, name, "two"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -77,7 +77,7 @@ func TestOllamaKeepAlive(t *testing.T) {
 	if m := record(); m == nil || !strings.Contains(p.get("/v1/health").text, "1024") {
 		t.Errorf("%+v, %s", m, p.get("/v1/health").text)
 	}
-	idle := func() string { return p.server.dir.Tables.Of(state.IdleTTL)["two"] }
+	idle := func() string { return p.server.registry.Tables.Of(state.IdleTTL)["two"] }
 	p.until("the idle time is 7 minutes", func() bool { return idle() == "420000" })
 	p.want(200, p.post("/api/chat", `{"model":"two","messages":[{"role":"user","content":"hi"}],"keep_alive":-1}`))
 	p.until("the idle time has no end", func() bool { return idle() == "-1" })
@@ -167,7 +167,7 @@ func TestOllamaStreamWaits(t *testing.T) {
 }
 
 // The keep_alive of a client that left before its answer was complete has no effect.
-func TestOllamaKeepAliveOfWhoLeft(t *testing.T) {
+func TestOllamaKeepAliveAfterTheClientLeft(t *testing.T) {
 	s := newStage(t, eager).warm("chat")
 	asked := make(chan struct{}, 100)
 	s.serve(func(_ http.ResponseWriter, r *http.Request) {
@@ -201,7 +201,7 @@ func TestOllamaKeepAliveOfWhoLeft(t *testing.T) {
 		s.mu.Lock()
 		orders := s.loads["chat"]
 		s.mu.Unlock()
-		if kept := s.server.dir.Tables.Of(state.IdleTTL); len(kept) > 0 || orders > 0 {
+		if kept := s.server.registry.Tables.Of(state.IdleTTL); len(kept) > 0 || orders > 0 {
 			t.Fatalf("%s: idle times %v, %d orders for a loaded model", body, kept, orders)
 		}
 	}
@@ -216,7 +216,7 @@ func TestOllamaKeepAliveOfWhoLeft(t *testing.T) {
 // it does not change what a manager set.
 func TestOllamaKeepAliveNeedsManage(t *testing.T) {
 	p := newPool(t, "1", func(c *Config) { c.Keys = keyFile(t, localKey+" infer,manage\ninfer-key infer\n") })
-	idle := func() string { return p.server.dir.Tables.Of(state.IdleTTL)["two"] }
+	idle := func() string { return p.server.registry.Tables.Of(state.IdleTTL)["two"] }
 	ask := func(status int, key, path, body string) reply {
 		t.Helper()
 		return p.want(status, p.with(key, "POST", path, body))
@@ -254,7 +254,7 @@ func TestOllamaKeepAliveNeedsManage(t *testing.T) {
 	chat("infer-key", "0")
 	chat("infer-key", `"1m"`)
 	ask(200, "infer-key", "/api/generate", `{"model":"two","options":{"num_ctx":8192},"keep_alive":60}`)
-	if m := loaded(); m == nil || m.PID != pid || !p.server.dir.IsPinned(p.catalog(), m) {
+	if m := loaded(); m == nil || m.PID != pid || !p.server.registry.IsPinned(p.catalog(), m) {
 		t.Errorf("an infer key changed a pinned model: %+v, process %d before", m, pid)
 	}
 	// With every slot pinned, waiting may help: on these routes a load with its own options gets the same answer.

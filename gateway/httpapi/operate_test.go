@@ -50,7 +50,7 @@ func TestMetricsOfRunners(t *testing.T) {
 }
 
 // Without the state store, listings come from the mirror, and routes that need the store say so.
-func TestStoreAway(t *testing.T) {
+func TestRequestsWhileRedisIsUnavailable(t *testing.T) {
 	p := newPool(t, "1")
 	p.want(200, p.chat("one"))
 	p.want(200, p.get("/v1/health"))

@@ -26,7 +26,7 @@ func TestMemorySteps(t *testing.T) {
 		<-goOn
 		_, _ = io.WriteString(w, end)
 	})
-	set := func(n int64) { used.Store(n); gauge.Look() }
+	set := func(n int64) { used.Store(n); gauge.Sample() }
 	stream := s.open(t.Context(), "POST", chatPath, chatLive)
 	if first, err := bufio.NewReader(io.LimitReader(stream.Body, int64(len(one)))).ReadString('\n'); err != nil {
 		t.Fatalf("%q %v", first, err)

@@ -20,7 +20,7 @@ import (
 func (s *Server) root(r *request) error {
 	r.Ctx.Response.Header.Add("Vary", "Accept")
 	if bytes.Contains(r.Ctx.Request.Header.Peek("Accept"), []byte("text/html")) {
-		r.Answered(fasthttp.StatusFound)
+		r.CountResponse(fasthttp.StatusFound)
 		r.Ctx.Response.Header.Set("Location", "/ui")
 		r.Ctx.SetStatusCode(fasthttp.StatusFound)
 		return nil
@@ -37,7 +37,7 @@ func (s *Server) ready(r *request) error {
 	why := ""
 	if s.draining.Load() {
 		why = "draining"
-	} else if _, err := s.dir.Fresh(); err != nil {
+	} else if _, err := s.registry.Fresh(); err != nil {
 		why = "state_unavailable"
 	}
 	if why != "" {
@@ -73,7 +73,7 @@ func (r *request) runnerMetrics() *meter.Sum {
 	var work sync.WaitGroup
 	sum := &meter.Sum{}
 	runners := 0
-	snap, _ := r.s.dir.Fresh()
+	snap, _ := r.s.registry.Fresh()
 	for _, h := range snap.Hosts {
 		if h.State != policy.Ready {
 			continue
@@ -82,7 +82,7 @@ func (r *request) runnerMetrics() *meter.Sum {
 			var call relay.Call
 			stop := time.AfterFunc(summedWait, func() { call.Cancel(relay.ErrTimeout) })
 			defer stop.Stop()
-			resp, err := r.s.dir.Ask(&call, "GET", h, rpc.PathMetrics, r.ID, models.AskWait)
+			resp, err := r.s.registry.Ask(&call, "GET", h, rpc.PathMetrics, r.ID, models.AskWait)
 			if err != nil {
 				return
 			}

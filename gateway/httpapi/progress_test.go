@@ -65,7 +65,7 @@ func (s *stage) status(model string) string {
 
 // While a model is loaded, its status says what the comments of a stream waiting for it say: for a load in progress,
 // one queued behind it, and one whose weights are being pulled.
-func TestStatusTellsWhatCommentsTell(t *testing.T) {
+func TestStatusReportsWhatCommentsReport(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.CommitAfter, c.Keepalive = time.Millisecond, 5*time.Millisecond })
 	took := state.Outcome{Fields: map[string]string{"cold": "1", "load_ms": "300"}}
 	s.loading(func(string) state.Outcome { return took })
@@ -134,7 +134,7 @@ func TestHeadersOfAStreamThatWaits(t *testing.T) {
 	<-begun
 	s.until("the gateway knows that the load is under way", func() bool {
 		st, _ := s.gate.ProgressOf("chat")
-		return st.Stage == "loading" && s.server.dir.StateOf("chat") == "loading"
+		return st.Stage == "loading" && s.server.registry.StateOf("chat") == "loading"
 	})
 	second := s.open(t.Context(), "POST", chatPath, chatLive)
 	for name, want := range map[string]string{"X-Runner": "here", "X-Queue-Ms": "0", "X-Cold-Start": "1", "X-Model-State": "loading"} {

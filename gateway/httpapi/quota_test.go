@@ -131,7 +131,7 @@ func TestKeyLoads(t *testing.T) {
 }
 
 // A client that leaves returns what its request took, whether the request waits or is being answered.
-func TestKeyLeaves(t *testing.T) {
+func TestLeavingClientsFreeTheirKey(t *testing.T) {
 	s := keyed(t, "open=1 waiting=1")
 	hold := make(chan struct{})
 	s.loading(func(string) state.Outcome {
@@ -182,7 +182,7 @@ func TestKeyJoinsALoad(t *testing.T) {
 	}
 	answers := make(chan reply, 2)
 	go func() { answers <- s.ask("POST", "/api/generate", `{"model":"chat"}`, bob) }() // waits apart from other requests
-	s.until("it is under way", func() bool { return s.server.dir.StateOf("chat") != "unloaded" })
+	s.until("it is under way", func() bool { return s.server.registry.StateOf("chat") != "unloaded" })
 	go func() { answers <- s.ask("POST", chatPath, of("chat"), ann) }()
 	s.until("ann waits", func() bool { return s.gate.Waiting()["chat"] >= 2 })
 	close(hold)
@@ -193,7 +193,7 @@ func TestKeyJoinsALoad(t *testing.T) {
 
 // Runners learn which key a request belongs to, so that keys take turns. The name is the same for each request of a
 // key, and reveals nothing about it.
-func TestTenants(t *testing.T) {
+func TestTenantsAreSeparate(t *testing.T) {
 	tenants := func(s *stage, head ...string) (names []string) {
 		for _, line := range head {
 			s.well(s.ask("POST", chatPath, chatBody, line))

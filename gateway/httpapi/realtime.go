@@ -17,11 +17,11 @@ const webSocketIdle = 5 * time.Minute
 // realtime passes a WebSocket through to the engine of the model that the query names. It counts as one request for as
 // long as it is open. Of the query, the engine gets the model and the intent.
 func (s *Server) realtime(r *request) error {
-	if !relay.AsksWebSocket(&r.Ctx.Request.Header) {
+	if !relay.IsWebSocketHandshake(&r.Ctx.Request.Header) {
 		return api.New(api.InvalidRequest, "This path takes WebSockets only: a GET with 'Upgrade: websocket' and version 13.")
 	}
 	name := r.Query("model")
-	model, err := s.dir.Resolve(&r.Key, name, r.Match.Route)
+	model, err := s.registry.Resolve(&r.Key, name, r.Match.Route)
 	if err != nil {
 		return err
 	}
@@ -32,8 +32,8 @@ func (s *Server) realtime(r *request) error {
 	if v := r.Query("intent"); v != "" {
 		query.Set("intent", v)
 	}
-	c := &call{request: r, model: model, requestedModel: name}
-	return (&exchange{call: c, path: []byte("/v1/realtime?" + query.Encode()), upgrade: true}).start()
+	c := &inferenceCall{request: r, model: model, requestedModel: name}
+	return (&exchange{call: c, path: []byte("/v1/realtime?" + query.Encode()), upgrade: true}).serveInference()
 }
 
 // deliverWebSocket answers with the WebSocket that the engine agreed to.
@@ -43,18 +43,18 @@ func (x *exchange) deliverWebSocket() error {
 		return api.Newf(api.NotSupported, "The engine of the model '%s' has no realtime API.", x.call.model.ID).
 			WithCause(fmt.Errorf("status %d", resp.Status()))
 	}
-	x.call.Answered(fasthttp.StatusSwitchingProtocols)
+	x.call.CountResponse(fasthttp.StatusSwitchingProtocols)
 	x.call.Ctx.SetStatusCode(fasthttp.StatusSwitchingProtocols)
-	x.handed, x.resp = true, nil // SwitchTo closes it
+	x.endsWithBody, x.resp = true, nil // SwitchTo closes it
 	x.call.observed.setEndsWithStream()
-	x.call.s.work.Add(1)
+	x.call.s.background.Add(1)
 	more := []relay.Field{{Name: api.HeaderRequestID, Value: []byte(x.call.ID)}, {Name: api.HeaderModel, Value: []byte(x.call.model.ID)}}
 	resp.SwitchTo(x.call.Ctx, more, webSocketIdle, func(err error) {
 		if err != nil {
 			x.call.s.log.Info("websocket ended", "request", x.call.ID, "model", x.call.model.ID, "error", err)
 		}
-		x.finish(err)
-		x.call.s.work.Done()
+		x.completeRequest(err)
+		x.call.s.background.Done()
 	})
 	return nil
 }

@@ -21,7 +21,7 @@ func (s *Server) rerank(r *request) error {
 	}
 	x := &exchange{call: c, path: rerankPath}
 	x.translate = func(engine []byte) ([]byte, error) {
-		return q.Answer(engine, c.ID, c.model.ID, c.model.NormalizeScores)
+		return q.Response(engine, c.ID, c.model.ID, c.model.NormalizeScores)
 	}
-	return x.start()
+	return x.serveInference()
 }

@@ -21,7 +21,7 @@ import (
 // responses serves /v1/responses: an engine's chat, encoded as a response.
 func (s *Server) responses(r *request) error {
 	f := &responses.ResponseWriter{ID: rand.Text(), Began: r.Began, Now: time.Now}
-	c, err := r.asChat(f)
+	c, err := r.parseAsChat(f)
 	if err != nil {
 		return err
 	}
@@ -29,50 +29,50 @@ func (s *Server) responses(r *request) error {
 	if c.stream {
 		x.translator = responses.NewStream(f)
 	} else {
-		x.translate = f.Answer
+		x.translate = f.Response
 	}
-	return responses.Asked(x.start())
+	return responses.NameRequestFields(x.serveInference())
 }
 
 // inputTokens serves /v1/responses/input_tokens.
 func (s *Server) inputTokens(r *request) error {
-	c, err := r.asChat(&responses.ResponseWriter{})
+	c, err := r.parseAsChat(&responses.ResponseWriter{})
 	if err != nil {
 		return err
 	}
 	x := &exchange{call: c, path: []byte(responses.InputTokensPath)}
 	x.translate = responses.InputTokens
-	return responses.Asked(x.start())
+	return responses.NameRequestFields(x.serveInference())
 }
 
-// asChat checks the body of a request and turns it into a chat, whose answer f encodes.
-func (r *request) asChat(f *responses.ResponseWriter) (*call, error) {
+// parseAsChat checks the body of a request and turns it into a chat, whose answer f encodes.
+func (r *request) parseAsChat(f *responses.ResponseWriter) (*inferenceCall, error) {
 	c, err := r.parse()
 	if err != nil {
 		return nil, err
 	}
 	f.Model = c.model.ID
-	if err := c.conversation(f); err != nil {
+	if err := c.prependConversation(f); err != nil {
 		return nil, err
 	}
 	if c.body, f.Echo, err = responses.Translate(c.body, c.model.ID, c.stream); err != nil {
 		return nil, err
 	}
 	if err := c.checkBody(bodycheck.Chat); err != nil {
-		return nil, responses.Asked(err)
+		return nil, responses.NameRequestFields(err)
 	}
 	return c, nil
 }
 
-// conversation puts the items of the conversation that a request continues before its input, and has f store the answer if the
+// prependConversation puts the items of the conversation that a request continues before its input, and has f store the answer if the
 // request and the gateway's settings want that.
-func (c *call) conversation(f *responses.ResponseWriter) error {
+func (c *inferenceCall) prependConversation(f *responses.ResponseWriter) error {
 	q, err := responses.StoreOf(c.body)
 	if err != nil {
 		return err
 	}
-	keep := c.s.cfg.Responses
-	if keep == 0 {
+	retention := c.s.cfg.Responses
+	if retention == 0 {
 		if q.Previous != "" {
 			return api.New(api.UnsupportedParameter, "'previous_response_id' is not supported: this gateway stores no responses (--store-responses); send the whole conversation in 'input'.").WithParam("previous_response_id")
 		}
@@ -80,7 +80,7 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 	}
 	var before []json.RawMessage
 	if f.Previous = q.Previous; q.Previous != "" {
-		last, err := c.stored(q.Previous)
+		last, err := c.storedResponse(q.Previous)
 		if err != nil {
 			return api.As(err).WithParam("previous_response_id")
 		}
@@ -91,11 +91,11 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 		return err
 	}
 	if len(references) > 0 {
-		found, err := c.items(references)
+		found, err := c.storedItems(references)
 		if err != nil {
 			return err
 		}
-		if err := q.Resolve(found, c.holdItems); err != nil {
+		if err := q.Resolve(found, c.bufferItems); err != nil {
 			return err
 		}
 	}
@@ -110,12 +110,12 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 		}
 		return errTooLong()
 	}
-	keeps := q.Wanted && f.ID != ""
+	store := q.Wanted && f.ID != ""
 	more := 0
 	if continues {
 		more = len(items)
 	}
-	if keeps {
+	if store {
 		more += len(items)
 	}
 	if err := c.buffered.Add(more); err != nil {
@@ -126,10 +126,10 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 			return err
 		}
 	}
-	if keeps {
+	if store {
 		tenant, id := c.s.tenant(&c.Key), f.ResponseID()
 		f.Keep = func(response, output []byte) bool {
-			err := c.s.cfg.Store.PutResponse(context.Background(), tenant, id, responses.NewStored(response, items, output), keep)
+			err := c.s.cfg.Store.PutResponse(context.Background(), tenant, id, responses.NewStored(response, items, output), retention)
 			if err != nil {
 				c.s.log.Warn("response not stored", "request", c.ID, "error", err)
 			}
@@ -139,8 +139,8 @@ func (c *call) conversation(f *responses.ResponseWriter) error {
 	return nil
 }
 
-// holdItems counts n bytes of a conversation, which must be small enough to be stored, besides the request's body.
-func (c *call) holdItems(n int) error {
+// bufferItems counts n bytes of a conversation, which must be small enough to be stored, besides the request's body.
+func (c *inferenceCall) bufferItems(n int) error {
 	if n > state.MaxResponse {
 		return errTooLong()
 	}
@@ -151,23 +151,23 @@ func errTooLong() error {
 	return api.Newf(api.RequestTooLarge, "The conversation has more than %d MiB.", state.MaxResponse>>20).WithParam("input")
 }
 
-// maxReferred is the number of stored responses whose items one request may refer to. Each has the items of the conversation before it,
+// maxReferencedResponses is the number of stored responses whose items one request may refer to. Each has the items of the conversation before it,
 // so that most conversations need the last one.
-const maxReferred = 8
+const maxReferencedResponses = 8
 
-// items returns stored items of the request's key by id.
-func (c *call) items(ids []string) (map[string]json.RawMessage, error) {
+// storedItems returns stored items of the request's key by id.
+func (c *inferenceCall) storedItems(ids []string) (map[string]json.RawMessage, error) {
 	found := map[string]json.RawMessage{}
 	reads := 0
 	for _, id := range slices.Backward(ids) {
 		if found[id] != nil {
 			continue
 		}
-		if reads++; reads > maxReferred {
-			return nil, api.Newf(api.InvalidType, "The items that 'input' refers to are of more than %d conversations; send the items themselves.", maxReferred).WithParam("input")
+		if reads++; reads > maxReferencedResponses {
+			return nil, api.Newf(api.InvalidType, "The items that 'input' refers to are of more than %d conversations; send the items themselves.", maxReferencedResponses).WithParam("input")
 		}
 		_, rest, _ := strings.Cut(id, "_")
-		last, err := c.stored("resp_" + rest[:min(len(rest), responseIDLength)])
+		last, err := c.storedResponse("resp_" + rest[:min(len(rest), responseIDLength)])
 		if err != nil {
 			return nil, api.As(err).WithParam("input")
 		}
@@ -186,8 +186,8 @@ func (c *call) items(ids []string) (map[string]json.RawMessage, error) {
 	return found, nil
 }
 
-// stored returns a response that the request's key has stored.
-func (r *request) stored(id string) (*responses.Stored, error) {
+// storedResponse returns a response that the request's key has stored.
+func (r *request) storedResponse(id string) (*responses.Stored, error) {
 	if r.s.cfg.Responses == 0 {
 		return nil, api.New(api.ResponseNotFound, "This gateway stores no responses (--store-responses).")
 	}
@@ -213,15 +213,15 @@ func (r *request) stored(id string) (*responses.Stored, error) {
 
 // isResponseID reports whether a text has the form of the ids that this gateway gives.
 func isResponseID(id string) bool {
-	text, is := strings.CutPrefix(id, "resp_")
-	return is && len(text) == responseIDLength && strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
+	text, ok := strings.CutPrefix(id, "resp_")
+	return ok && len(text) == responseIDLength && strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
 }
 
 var responseIDLength = len(rand.Text())
 
 // responseItems serves GET /v1/responses/{id}/input_items.
 func (s *Server) responseItems(r *request) error {
-	stored, err := r.stored(r.Match.ID)
+	stored, err := r.storedResponse(r.Match.ID)
 	if err != nil {
 		return err
 	}
@@ -243,11 +243,11 @@ func (s *Server) responseItems(r *request) error {
 
 // responseGet serves GET /v1/responses/{id}.
 func (s *Server) responseGet(r *request) error {
-	stored, err := r.stored(r.Match.ID)
+	stored, err := r.storedResponse(r.Match.ID)
 	if err != nil {
 		return err
 	}
-	if r.Asks("stream") {
+	if r.QueryFlag("stream") {
 		return api.New(api.UnsupportedParameter, "'stream' is not supported here.").WithParam("stream")
 	}
 	return r.Reply(200, stored.Response)
@@ -255,7 +255,7 @@ func (s *Server) responseGet(r *request) error {
 
 // responseDelete serves DELETE /v1/responses/{id}.
 func (s *Server) responseDelete(r *request) error {
-	if _, err := r.stored(r.Match.ID); err != nil {
+	if _, err := r.storedResponse(r.Match.ID); err != nil {
 		return err
 	}
 	if err := s.cfg.Store.DropResponse(context.Background(), r.s.tenant(&r.Key), r.Match.ID); err != nil {

@@ -259,7 +259,7 @@ func TestDeletedWhileContinued(t *testing.T) {
 
 // References that would make a conversation too large are refused before it is made: their number before Redis is asked, the size
 // before anything is copied.
-func TestReferencesAmplify(t *testing.T) {
+func TestReferencesCannotAmplify(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.Responses = time.Hour }).warm("chat").serve(repeats(t))
 	first := s.ask("POST", "/v1/responses", `{"model":"chat","input":"`+strings.Repeat("many words ", 1<<20/11)+`"}`)
 	id := first.json["output"].([]any)[0].(map[string]any)["id"].(string)

@@ -110,7 +110,7 @@ func TestEmbeddings(t *testing.T) {
 }
 
 // Answers of a success that are none.
-func TestBadAnswers(t *testing.T) {
+func TestInvalidEngineResponses(t *testing.T) {
 	s := newStage(t).warm("vec", "chat")
 	const mark, chat, two = "\ufeff", `{"model":"chat","messages":[{"role":"user","content":"x"}],"stream":false}`, `{"model":"vec","input":["a","b"]}`
 	for _, c := range []struct{ path, body, engine, message string }{

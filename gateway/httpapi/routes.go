@@ -27,8 +27,8 @@ func lemonade(r api.Route, serve func(*manage.Service, *web.Request) error) rout
 	return managed(r, serve)
 }
 
-// listing is a route of Ollama's listings.
-func listing(r api.Route, serve func(*manage.Service, *web.Request) error) route {
+// ollamaListing is a route of Ollama's listings.
+func ollamaListing(r api.Route, serve func(*manage.Service, *web.Request) error) route {
 	r.Dialect, r.Mount, r.PerModel = api.Ollama, bare, true
 	return managed(r, serve)
 }
@@ -38,9 +38,9 @@ func managed(r api.Route, serve func(*manage.Service, *web.Request) error) route
 	return route{Route: r, serve: func(s *Server, q *request) error { return serve(s.manage, &q.Request) }}
 }
 
-// infers is a route that runs a model, which its body names. fields says what of a JSON body reaches the engine; nil: none
+// inference is a route that runs a model, which its body names. fields says what of a JSON body reaches the engine; nil: none
 // does, or the handler knows.
-func infers(r api.Route, fields *bodycheck.Spec, serve handler) route {
+func inference(r api.Route, fields *bodycheck.Spec, serve handler) route {
 	r.Scope, r.PerModel, r.Inference, r.Model = api.ScopeInfer, true, true, modelField
 	if r.Body == api.BodyNone {
 		r.Body = api.BodyJSON
@@ -74,14 +74,14 @@ var (
 
 // required returns the only field of a route besides the model: it must be there. A list has at most so many items, 0 for no
 // limit.
-func required(name string, types api.JSONTypes, most int) []api.Field {
-	return []api.Field{{Name: name, Types: types, Needed: true, Max: most}}
+func required(name string, types api.JSONTypes, max int) []api.Field {
+	return []api.Field{{Name: name, Types: types, Required: true, Max: max}}
 }
 
 // requiredTexts are texts that must be there, and not be empty.
 func requiredTexts(names ...string) (fields []api.Field) {
 	for _, name := range names {
-		fields = append(fields, api.Field{Name: name, Types: text, Needed: true})
+		fields = append(fields, api.Field{Name: name, Types: text, Required: true})
 	}
 	return fields
 }
@@ -173,11 +173,11 @@ var routes = []route{
 		(*manage.Service).Models),
 	managed(api.Route{Name: "model", Pattern: "GET /models/{id}", Scope: anyKey, PerModel: true},
 		(*manage.Service).Model),
-	infers(api.Route{Name: "chat", Pattern: "POST /chat/completions", Type: policy.LLM, CanStream: true,
+	inference(api.Route{Name: "chat", Pattern: "POST /chat/completions", Type: policy.LLM, CanStream: true,
 		Fields: messages}, bodycheck.Chat, infer("/v1/chat/completions")),
-	infers(api.Route{Name: "completions", Pattern: "POST /completions", Type: policy.LLM, CanStream: true,
+	inference(api.Route{Name: "completions", Pattern: "POST /completions", Type: policy.LLM, CanStream: true,
 		Fields: required("prompt", textOrList, 0)}, bodycheck.Completions, (*Server).completions),
-	infers(api.Route{Name: "responses", Pattern: "POST /responses", Dialect: api.Responses, Type: policy.LLM,
+	inference(api.Route{Name: "responses", Pattern: "POST /responses", Dialect: api.Responses, Type: policy.LLM,
 		CanStream: true, Fields: required("input", textOrList, api.MaxItems)}, nil, (*Server).responses),
 	{Route: api.Route{Name: "response", Pattern: "GET /responses/{id}", Dialect: api.Responses,
 		Scope: api.ScopeInfer, PerModel: true}, serve: (*Server).responseGet},
@@ -185,52 +185,52 @@ var routes = []route{
 		Scope: api.ScopeInfer, PerModel: true}, serve: (*Server).responseItems},
 	{Route: api.Route{Name: "response_delete", Pattern: "DELETE /responses/{id}", Dialect: api.Responses,
 		Scope: api.ScopeInfer, PerModel: true}, serve: (*Server).responseDelete},
-	infers(api.Route{Name: "input_tokens", Pattern: "POST /responses/input_tokens", Dialect: api.Responses,
+	inference(api.Route{Name: "input_tokens", Pattern: "POST /responses/input_tokens", Dialect: api.Responses,
 		Type: policy.LLM, Fields: required("input", textOrList, api.MaxItems)}, nil, (*Server).inputTokens),
-	infers(api.Route{Name: "embeddings", Pattern: "POST /embeddings", Type: policy.Embedding,
+	inference(api.Route{Name: "embeddings", Pattern: "POST /embeddings", Type: policy.Embedding,
 		Fields: required("input", textOrList, api.MaxInputs)}, bodycheck.Embeddings, (*Server).embeddings),
-	infers(api.Route{Name: "transcriptions", Pattern: "POST /audio/transcriptions", Type: policy.Audio, Body: form,
+	inference(api.Route{Name: "transcriptions", Pattern: "POST /audio/transcriptions", Type: policy.Audio, Body: form,
 		Fields: required("file", 0, 0)}, nil, infer("/v1/audio/transcriptions")),
-	infers(api.Route{Name: "translations", Pattern: "POST /audio/translations", Type: policy.Audio, Body: form,
+	inference(api.Route{Name: "translations", Pattern: "POST /audio/translations", Type: policy.Audio, Body: form,
 		Fields: required("file", 0, 0)}, nil, infer("/v1/audio/translations")),
 	{Route: api.Route{Name: "realtime", Pattern: "GET /realtime", Scope: api.ScopeInfer, PerModel: true,
 		Inference: true}, serve: (*Server).realtime},
-	infers(api.Route{Name: "speech", Pattern: "POST /audio/speech", Type: policy.TTS,
+	inference(api.Route{Name: "speech", Pattern: "POST /audio/speech", Type: policy.TTS,
 		Fields: requiredTexts("input", "voice")}, bodycheck.Speech, infer("/v1/audio/speech")),
-	infers(api.Route{Name: "image_generations", Pattern: "POST /images/generations", Type: policy.Image,
+	inference(api.Route{Name: "image_generations", Pattern: "POST /images/generations", Type: policy.Image,
 		Fields: requiredTexts("prompt")}, bodycheck.Image, infer("/v1/images/generations")),
-	infers(api.Route{Name: "image_edits", Pattern: "POST /images/edits", Type: policy.Image, Body: form,
-		Fields: []api.Field{{Name: "image", Alt: "image[]", Needed: true}, {Name: "prompt", Needed: true}}}, nil,
+	inference(api.Route{Name: "image_edits", Pattern: "POST /images/edits", Type: policy.Image, Body: form,
+		Fields: []api.Field{{Name: "image", Alt: "image[]", Required: true}, {Name: "prompt", Required: true}}}, nil,
 		infer("/v1/images/edits")),
-	infers(api.Route{Name: "image_variations", Pattern: "POST /images/variations", Type: policy.Image, Body: form,
-		Fields: []api.Field{{Name: "image", Alt: "image[]", Needed: true}, {Name: "prompt"}}}, nil,
+	inference(api.Route{Name: "image_variations", Pattern: "POST /images/variations", Type: policy.Image, Body: form,
+		Fields: []api.Field{{Name: "image", Alt: "image[]", Required: true}, {Name: "prompt"}}}, nil,
 		infer("/v1/images/variations")),
 
 	// llama-server's own.
-	infers(api.Route{Name: "tokenize", Pattern: "POST /tokenize", Mount: both, Type: policy.LLM, InQuery: true,
+	inference(api.Route{Name: "tokenize", Pattern: "POST /tokenize", Mount: both, Type: policy.LLM, InQuery: true,
 		Fields: requiredTexts("content")}, bodycheck.Tokenize, infer("/tokenize")),
-	infers(api.Route{Name: "detokenize", Pattern: "POST /detokenize", Mount: both, Type: policy.LLM, InQuery: true,
+	inference(api.Route{Name: "detokenize", Pattern: "POST /detokenize", Mount: both, Type: policy.LLM, InQuery: true,
 		Fields: required("tokens", list, 0)}, bodycheck.Detokenize, infer("/detokenize")),
-	infers(api.Route{Name: "apply_template", Pattern: "POST /apply-template", Mount: both, Type: policy.LLM,
+	inference(api.Route{Name: "apply_template", Pattern: "POST /apply-template", Mount: both, Type: policy.LLM,
 		InQuery: true, Fields: messages}, bodycheck.Chat, infer("/apply-template")),
 
 	// Anthropic.
-	infers(api.Route{Name: "messages", Pattern: "POST /messages", Dialect: api.Anthropic, Type: policy.LLM,
-		CanStream: true, Fields: []api.Field{{Name: "max_tokens", Types: number, Needed: true, Min1: true},
-			{Name: "messages", Types: list, Needed: true, Max: api.MaxMessages}}}, bodycheck.Messages,
+	inference(api.Route{Name: "messages", Pattern: "POST /messages", Dialect: api.Anthropic, Type: policy.LLM,
+		CanStream: true, Fields: []api.Field{{Name: "max_tokens", Types: number, Required: true, AtLeastOne: true},
+			{Name: "messages", Types: list, Required: true, Max: api.MaxMessages}}}, bodycheck.Messages,
 		infer("/v1/messages")),
-	infers(api.Route{Name: "count_tokens", Pattern: "POST /messages/count_tokens", Dialect: api.Anthropic,
+	inference(api.Route{Name: "count_tokens", Pattern: "POST /messages/count_tokens", Dialect: api.Anthropic,
 		Type: policy.LLM, Fields: messages}, bodycheck.Messages, infer("/v1/messages/count_tokens")),
 
 	// Embeddings of Text Embeddings Inference and of Cohere.
-	infers(api.Route{Name: "tei_embed", Pattern: "POST /embed", Mount: bare, Type: policy.Embedding,
-		Fields: []api.Field{{Name: "inputs", Types: textOrList, Needed: true, Max: api.MaxInputs},
-			{Name: "prompt_name", Refused: true}}}, nil, (*Server).teiEmbed),
+	inference(api.Route{Name: "tei_embed", Pattern: "POST /embed", Mount: bare, Type: policy.Embedding,
+		Fields: []api.Field{{Name: "inputs", Types: textOrList, Required: true, Max: api.MaxInputs},
+			{Name: "prompt_name", Unsupported: true}}}, nil, (*Server).teiEmbed),
 	{Route: api.Route{Name: "tei_info", Pattern: "GET /info", Mount: bare, Scope: anyKey, PerModel: true},
 		serve: (*Server).teiInfo},
-	infers(api.Route{Name: "cohere_embed", Pattern: "POST /v2/embed", Mount: bare, Type: policy.Embedding,
-		Fields: []api.Field{{Name: "texts", Types: list, Needed: true, Max: api.MaxInputs},
-			{Name: "images", Refused: true}, {Name: "inputs", Refused: true}}}, nil, (*Server).cohereEmbed),
+	inference(api.Route{Name: "cohere_embed", Pattern: "POST /v2/embed", Mount: bare, Type: policy.Embedding,
+		Fields: []api.Field{{Name: "texts", Types: list, Required: true, Max: api.MaxInputs},
+			{Name: "images", Unsupported: true}, {Name: "inputs", Unsupported: true}}}, nil, (*Server).cohereEmbed),
 
 	// Rerank.
 	rerankRoute("/rerank", both),
@@ -239,27 +239,27 @@ var routes = []route{
 	rerankRoute("/v2/rerank", bare),
 
 	// Ollama.
-	listing(api.Route{Name: "ollama_version", Pattern: "GET /api/version", Scope: anyKey},
+	ollamaListing(api.Route{Name: "ollama_version", Pattern: "GET /api/version", Scope: anyKey},
 		(*manage.Service).OllamaVersion),
-	listing(api.Route{Name: "ollama_tags", Pattern: "GET /api/tags", Scope: anyKey}, (*manage.Service).OllamaTags),
-	listing(api.Route{Name: "ollama_ps", Pattern: "GET /api/ps", Scope: anyKey}, (*manage.Service).OllamaPS),
-	listing(api.Route{Name: "ollama_show", Pattern: "POST /api/show", Scope: anyKey, Body: bodyJSON,
+	ollamaListing(api.Route{Name: "ollama_tags", Pattern: "GET /api/tags", Scope: anyKey}, (*manage.Service).OllamaTags),
+	ollamaListing(api.Route{Name: "ollama_ps", Pattern: "GET /api/ps", Scope: anyKey}, (*manage.Service).OllamaPS),
+	ollamaListing(api.Route{Name: "ollama_show", Pattern: "POST /api/show", Scope: anyKey, Body: bodyJSON,
 		Model: modelOrName}, (*manage.Service).OllamaShow),
-	infers(api.Route{Name: "ollama_chat", Pattern: "POST /api/chat", Mount: bare, Dialect: api.Ollama,
+	inference(api.Route{Name: "ollama_chat", Pattern: "POST /api/chat", Mount: bare, Dialect: api.Ollama,
 		Type: policy.LLM, CanStream: true, Streams: true,
 		Fields: []api.Field{{Name: "messages", Types: list, Max: api.MaxMessages}}}, nil, (*Server).ollamaChat),
-	infers(api.Route{Name: "ollama_generate", Pattern: "POST /api/generate", Mount: bare, Dialect: api.Ollama,
+	inference(api.Route{Name: "ollama_generate", Pattern: "POST /api/generate", Mount: bare, Dialect: api.Ollama,
 		Type: policy.LLM, CanStream: true, Streams: true, Fields: []api.Field{{Name: "prompt", Types: text}}}, nil,
 		(*Server).ollamaGenerate),
-	infers(api.Route{Name: "ollama_embed", Pattern: "POST /api/embed", Mount: bare, Dialect: api.Ollama,
+	inference(api.Route{Name: "ollama_embed", Pattern: "POST /api/embed", Mount: bare, Dialect: api.Ollama,
 		Type: policy.Embedding, Fields: []api.Field{{Name: "input", Types: textOrList, Max: api.MaxInputs}}}, nil,
 		(*Server).ollamaEmbed),
-	infers(api.Route{Name: "ollama_embeddings", Pattern: "POST /api/embeddings", Mount: bare, Dialect: api.Ollama,
+	inference(api.Route{Name: "ollama_embeddings", Pattern: "POST /api/embeddings", Mount: bare, Dialect: api.Ollama,
 		Type: policy.Embedding, Fields: []api.Field{{Name: "prompt", Types: text}}}, nil,
 		(*Server).ollamaEmbeddings),
-	listing(api.Route{Name: "ollama_pull", Pattern: "POST /api/pull", Scope: manages, Body: bodyJSON, Streams: true,
+	ollamaListing(api.Route{Name: "ollama_pull", Pattern: "POST /api/pull", Scope: manages, Body: bodyJSON, Streams: true,
 		Model: modelOrName}, (*manage.Service).OllamaPull),
-	listing(api.Route{Name: "ollama_delete", Pattern: "DELETE /api/delete", Scope: admin, Body: bodyJSON,
+	ollamaListing(api.Route{Name: "ollama_delete", Pattern: "DELETE /api/delete", Scope: admin, Body: bodyJSON,
 		Model: modelOrName}, (*manage.Service).OllamaDelete),
 
 	// Operator routes.
@@ -278,10 +278,10 @@ var routes = []route{
 
 func rerankRoute(path string, mount api.Mount) route {
 	r := api.Route{Name: "rerank", Pattern: "POST " + path, Mount: mount, Type: policy.Reranking, Fields: []api.Field{
-		{Name: "query", Types: text, Needed: true}, {Name: "documents", Alt: "texts", Types: list, Needed: true, Max: api.MaxDocuments},
-		{Name: "top_n", Alt: "top_k", Types: number, Min1: true}, {Name: "max_tokens_per_doc", Types: number, Min1: true},
+		{Name: "query", Types: text, Required: true}, {Name: "documents", Alt: "texts", Types: list, Required: true, Max: api.MaxDocuments},
+		{Name: "top_n", Alt: "top_k", Types: number, AtLeastOne: true}, {Name: "max_tokens_per_doc", Types: number, AtLeastOne: true},
 	}}
-	return infers(r, bodycheck.Rerank, (*Server).rerank)
+	return inference(r, bodycheck.Rerank, (*Server).rerank)
 }
 
 // router finds routes of the table.

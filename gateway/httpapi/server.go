@@ -108,7 +108,7 @@ type Server struct {
 	refusalLog *rate.Limiter
 	set        *metrics.Set
 	m          meters
-	dir        *models.Directory
+	registry   *models.Directory
 	manage     *manage.Service
 	web        web.Server
 	hub        *ui.Hub
@@ -116,9 +116,9 @@ type Server struct {
 
 	crashes quota.Crashes
 
-	life context.Context // ends when Shutdown begins: for work that would not end by itself
-	end  context.CancelFunc
-	work sync.WaitGroup
+	lifetime    context.Context // ends when Shutdown begins: for work that would not end by itself
+	endLifetime context.CancelFunc
+	background  sync.WaitGroup
 }
 
 // New makes a server.
@@ -129,26 +129,26 @@ func New(cfg Config) *Server {
 
 		intake: relay.NewIntake(relay.IntakeConfig{MaxBody: cfg.MaxBody, MaxHeld: cfg.MaxHeldBytes, ReadTimeout: cfg.ReadTimeout, MinRate: cfg.MinRate}),
 	}
-	s.life, s.end = context.WithCancel(context.Background())
-	s.dir = models.New(models.Config{
+	s.lifetime, s.endLifetime = context.WithCancel(context.Background())
+	s.registry = models.New(models.Config{
 		Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Catalog: cfg.Catalog, Signer: cfg.Signer, Withheld: cfg.Withheld,
 	})
-	s.dir.Tables.OnKeys = func(table map[string]string) {
+	s.registry.Tables.OnKeys = func(table map[string]string) {
 		if err := cfg.Keys.SetStored(table); err != nil {
 			s.log.Error("API keys in Redis are invalid", "error", err)
 		}
 	}
 	s.manage = manage.New(manage.Config{
-		Models: s.dir, Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Usage: cfg.Usage, Catalog: cfg.Catalog,
+		Models: s.registry, Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Usage: cfg.Usage, Catalog: cfg.Catalog,
 		Keys: cfg.Keys, Overlay: cfg.Overlay, Register: cfg.Register,
-		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Ring: cfg.Ring, Life: s.life,
+		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Ring: cfg.Ring, Lifetime: s.lifetime,
 	})
 	s.routes = routes
 	s.hub, s.history = s.newHub(), ui.NewHistory(time.Now())
 	s.set.NewGauge("reveille_gateway_access_log_dropped_total", func() float64 { return float64(cfg.AccessLog.Dropped()) })
 	s.set.NewGauge("reveille_gateway_requests_open", func() float64 { return float64(s.Open()) })
 	s.m = newMeters(s.set, cfg.Gate, cfg.Mirror, cfg.Memory)
-	s.web = web.Server{Watcher: s.watcher, Answered: s.m.answer, LocalAdmin: s.localAdmin, Panicked: s.panicked}
+	s.web = web.Server{Watcher: s.watcher, CountResponse: s.m.countResponse, LocalAdmin: s.localAdmin, OnPanic: s.panicked}
 	s.http = &fasthttp.Server{
 		Handler: s.handle, ErrorHandler: s.badRequest, HeaderReceived: s.headerReceived, ExpectHandler: s.expectContinue,
 		NoDefaultServerHeader: true, NoDefaultContentType: true, IdleTimeout: 60 * time.Second, ReadBufferSize: 16 << 10,
@@ -160,8 +160,8 @@ func New(cfg Config) *Server {
 
 // Serve accepts connections until Shutdown. Call it once.
 func (s *Server) Serve(ln net.Listener) error {
-	s.work.Go(func() { s.dir.Tables.Run(s.life) })
-	s.work.Go(s.watchHosts)
+	s.background.Go(func() { s.registry.Tables.Run(s.lifetime) })
+	s.background.Go(s.watchHosts)
 	return s.http.Serve(relay.NewListener(ln, relay.ListenerConfig{
 		MaxConns: s.cfg.MaxConns, MaxConnsPerIP: s.cfg.PerAddress, Proxies: s.cfg.Proxies, Refusal: tooManyConns(),
 	}))
@@ -173,30 +173,30 @@ func (s *Server) Drain() { s.draining.Store(true) }
 // Open returns the number of open inference requests.
 func (s *Server) Open() int { return s.inflight.count() }
 
-// cutFor is how long cut requests may take to send their clients the reason.
-const cutFor = 2 * time.Second
+// shutdownMargin is how long cut requests may take to send their clients the reason.
+const shutdownMargin = 2 * time.Second
 
 // Shutdown stops accepting and waits for open requests until ctx ends. Those still open then are cut: streams with an
 // error event, and the error is ctx's.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
-	s.end()
+	s.endLifetime()
 	err := s.http.ShutdownWithContext(ctx) // which does not wait for WebSockets
 	if ctx.Err() != nil && err != nil {
-		s.inflight.cut(api.GoingAway())
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutFor)
+		s.inflight.cancelAll(api.ShuttingDown())
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownMargin)
 		_ = s.http.ShutdownWithContext(last) // it reports that the listener is closed, which it already is
 		cancel()
 	}
-	s.inflight.cut(api.GoingAway()) // WebSockets; others have ended
-	s.work.Wait()
+	s.inflight.cancelAll(api.ShuttingDown()) // WebSockets; others have ended
+	s.background.Wait()
 	s.hub.Wait()
-	s.dir.Close()
+	s.registry.Close()
 	return err
 }
 
 // OnEvent processes an event of the pool; pass it the mirror's events. It never blocks.
 func (s *Server) OnEvent(e state.Event) {
 	s.history.OnEvent(time.Now(), e)
-	s.dir.OnEvent(e)
+	s.registry.OnEvent(e)
 }

@@ -126,7 +126,7 @@ func TestHealthWhileStreaming(t *testing.T) {
 	})
 }
 
-func TestHealthTellsOfLoads(t *testing.T) {
+func TestHealthReportsLoads(t *testing.T) {
 	p := newPool(t, "")
 	for path, member := range map[string]string{"/internal/config": "max_loaded_models", "/v1/health": "max_models"} {
 		if r := p.want(200, p.get(path)); r.json[member] != nil {

@@ -113,7 +113,7 @@ func TestColdStream(t *testing.T) {
 	}
 }
 
-func TestPrefillIsKeptAlive(t *testing.T) {
+func TestPingsDuringPrefill(t *testing.T) {
 	begin, finish := make(chan struct{}), make(chan struct{})
 	s := newStage(t, eager).warm("chat").serve(func(w http.ResponseWriter, r *http.Request) {
 		<-begin
@@ -301,7 +301,7 @@ func TestPanicInAStream(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return (&exchange{call: c, path: []byte(chatPath), translator: f}).start()
+			return (&exchange{call: c, path: []byte(chatPath), translator: f}).serveInference()
 		})
 		c := s.dial()
 		if _, err := io.WriteString(c.c, post(chatPath, chatLive)); err != nil {

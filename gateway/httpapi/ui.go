@@ -89,7 +89,7 @@ func (s *Server) login(r *request) error {
 	var body struct {
 		Key string `json:"key"`
 	}
-	if err := r.Into(&body); err != nil {
+	if err := r.Decode(&body); err != nil {
 		return err
 	}
 	key := s.cfg.Keys.Find([]byte(strings.TrimSpace(body.Key)))
@@ -112,7 +112,7 @@ func (s *Server) logout(r *request) error {
 
 // ownPage refuses pages of other origins, also those that may use the gateway: sessions are the page's own.
 func (r *request) ownPage() error {
-	if sourceOf(&r.Ctx.Request.Header).Foreign() {
+	if sourceOf(&r.Ctx.Request.Header).CrossOrigin() {
 		return api.New(api.ForbiddenOrigin, "Only the gateway's own page has sessions.")
 	}
 	return nil
@@ -166,9 +166,9 @@ func (s *Server) pageStream(r *request) error {
 	if _, session := s.sessionOf(&r.Ctx.Request.Header); session.Token != "" {
 		ends = session.Ends
 	}
-	ctx, cancel := context.WithCancel(s.life)
+	ctx, cancel := context.WithCancel(s.lifetime)
 	watch := r.Watch(cancel)
-	r.Answered(fasthttp.StatusOK)
+	r.CountResponse(fasthttp.StatusOK)
 	r.Ctx.SetStatusCode(fasthttp.StatusOK)
 	r.Ctx.SetContentType(api.OpenAI.StreamType())
 	r.Stream(func(w *bufio.Writer) {
@@ -193,7 +193,7 @@ func (s *Server) pageStream(r *request) error {
 
 // newHub makes the producer of what pages show. It reads this gateway's memory only.
 func (s *Server) newHub() *ui.Hub {
-	return ui.NewHub(s.life, ui.HubConfig{
+	return ui.NewHub(s.lifetime, ui.HubConfig{
 		MaxViewers: maxViewers, MaxPerKey: maxKeyViewers, Pace: pagePace, Every: pageEvery, Changed: s.cfg.Mirror.Changed, Build: s.buildPage,
 		Now: func() int64 {
 			snap := s.cfg.Mirror.Snapshot()
@@ -202,8 +202,8 @@ func (s *Server) newHub() *ui.Hub {
 	})
 }
 
-func (s *Server) buildPage() (out ui.News) {
-	defer s.web.Contain("page")
+func (s *Server) buildPage() (out ui.Update) {
+	defer s.web.RecoverPanic("page")
 	src := s.pageSource()
 	s.history.OnSnapshot(time.Now(), src.Snapshot)
 	for feed, view := range map[ui.Feed]any{
@@ -222,8 +222,8 @@ func (s *Server) buildPage() (out ui.News) {
 func (s *Server) pageSource() ui.Source {
 	snap, cat := s.cfg.Mirror.Snapshot(), s.cfg.Catalog()
 	return ui.Source{
-		Snapshot: snap, Stale: !s.cfg.Store.Up(), Catalog: cat, Waiting: s.cfg.Gate.Waiting(), Evict: s.cfg.Evict, Stage: s.cfg.Gate.ProgressOf,
-		Copy: func(h *state.HostRecord, m *state.ModelRecord) ui.Model { return s.manage.Shown(snap, cat, h, m) },
+		Snapshot: snap, Stale: !s.cfg.Store.IsAvailable(), Catalog: cat, Waiting: s.cfg.Gate.Waiting(), Evict: s.cfg.Evict, Stage: s.cfg.Gate.ProgressOf,
+		Copy: func(h *state.HostRecord, m *state.ModelRecord) ui.Model { return s.manage.PageModel(snap, cat, h, m) },
 	}
 }
 
@@ -233,7 +233,7 @@ func (s *Server) watchHosts() {
 	defer tick.Stop()
 	for {
 		select {
-		case <-s.life.Done():
+		case <-s.lifetime.Done():
 			return
 		case <-tick.C:
 			s.history.OnSnapshot(time.Now(), s.cfg.Mirror.Snapshot())

@@ -208,7 +208,7 @@ func TestPageOfAWithdrawnKey(t *testing.T) {
 }
 
 // A key that may use some models sees nothing that shows all of them.
-func TestWholePoolNeedsAKeyForAllModels(t *testing.T) {
+func TestPoolWideDataNeedsAKeyForAllModels(t *testing.T) {
 	s, change := pageStage(t)
 	change("infer-key infer\nlimited-key infer,manage models=m\n")
 	for _, path := range []string{"/ui/stream", "/metrics", "/v1/metrics", "/v1/stats", "/internal/config", "/internal/aliases", "/v1/internal/aliases", "/logs", "/logs/stream", "/logs/stream/n", "/internal/conversations"} {

@@ -17,12 +17,12 @@ import (
 // links on an engine's own pages work. HEAD and GET of a probe load nothing.
 func (s *Server) upstream(r *request) error {
 	id, rest, found := api.SplitUpstream(r.Match.Tail, func(name string) bool {
-		return s.dir.IsName(name) || s.dir.IsName(strings.TrimSuffix(name, ":latest"))
+		return s.registry.IsName(name) || s.registry.IsName(strings.TrimSuffix(name, ":latest"))
 	})
 	if !found {
-		return s.dir.Unknown(r.Match.ID)
+		return s.registry.Unknown(r.Match.ID)
 	}
-	model, err := s.dir.Named(&r.Key, id)
+	model, err := s.registry.Named(&r.Key, id)
 	if err != nil {
 		return err
 	}
@@ -32,21 +32,21 @@ func (s *Server) upstream(r *request) error {
 		query = "?" + query
 	}
 	if rest == "" {
-		r.Answered(fasthttp.StatusTemporaryRedirect)
+		r.CountResponse(fasthttp.StatusTemporaryRedirect)
 		r.Ctx.Response.Header.Set("Location", path+"/"+query)
 		r.Ctx.SetStatusCode(fasthttp.StatusTemporaryRedirect)
 		return nil
 	}
 	h := &r.Ctx.Request.Header
 	looks := h.IsHead() || h.IsGet() && slices.Contains(probes, bodycheck.PlainPath(rest))
-	c := &call{request: r, model: model, requestedModel: id, body: r.Ctx.PostBody(), looks: looks}
+	c := &inferenceCall{request: r, model: model, requestedModel: id, body: r.Ctx.PostBody(), readOnly: looks}
 	if err := c.vetUpstream(rest); err != nil {
 		return err
 	}
 	// An engine's page must not act as the gateway's own.
 	r.Ctx.Response.Header.Set("Content-Security-Policy", "sandbox")
 	x := &exchange{call: c, path: []byte(rest + query), raw: true}
-	return x.start()
+	return x.serveInference()
 }
 
 // probes are paths of engines that monitors ask.
@@ -54,7 +54,7 @@ var probes = []string{"/health", "/v1/health", "/healthz", "/live", "/livez", "/
 
 // vetUpstream applies the rules of the inference routes to the body of a request to an engine's own path that runs the
 // model.
-func (c *call) vetUpstream(path string) error {
+func (c *inferenceCall) vetUpstream(path string) error {
 	if h := &c.Ctx.Request.Header; h.IsGet() || h.IsHead() {
 		return nil
 	}

@@ -36,8 +36,8 @@ type excerpt struct {
 
 var excerpts = sync.Pool{New: func() any { return new(excerpt) }}
 
-// keep records the next bytes. It reports whether they are the first ones.
-func (r *recorder) keep(p []byte) (first bool) {
+// record records the next bytes. It reports whether they are the first ones.
+func (r *recorder) record(p []byte) (first bool) {
 	if first = r.first.IsZero(); first {
 		r.first = time.Now()
 	}
@@ -68,8 +68,8 @@ func (r *recorder) usage() (u usage, ok bool) {
 	return u, ok
 }
 
-// ended reports whether the last event of a chat has come.
-func (r *recorder) ended() bool {
+// sawLastEvent reports whether the last event of a chat has come.
+func (r *recorder) sawLastEvent() bool {
 	if r.kept == nil {
 		return false
 	}
@@ -94,9 +94,9 @@ type usage struct {
 
 // readUsage finds usage and timings at the ends of an answer.
 func readUsage(head, tail []byte) (u usage, ok bool) {
-	u, ok = usageIn(tail)
+	u, ok = usageReports(tail)
 	if u.Input == 0 && u.Cached == 0 { // embeddings report it first, as do Anthropic's streams for the input
-		if first, there := usageIn(head); there {
+		if first, ok := usageReports(head); ok {
 			u.Input, u.Cached, ok = first.Input, first.Cached, true
 			u.Output = max(u.Output, first.Output)
 		}
@@ -110,8 +110,8 @@ var (
 	detailKeys  = []string{"cached_tokens"}
 )
 
-// usageIn reads all reports in a part of an answer. Each number is the highest of them, since those of a stream grow or tell only a part.
-func usageIn(part []byte) (u usage, ok bool) {
+// usageReports reads all reports in a part of an answer. Each number is the highest of them, since those of a stream grow or tell only a part.
+func usageReports(part []byte) (u usage, ok bool) {
 	for obj := range objectsAfter(part, `"usage":`) {
 		var v [5]jsonscan.Value
 		var cached [1]jsonscan.Value
@@ -124,13 +124,13 @@ func usageIn(part []byte) (u usage, ok bool) {
 		u.Input, u.Output = max(u.Input, nonNegative(v[0])+nonNegative(v[1])), max(u.Output, nonNegative(v[2])+nonNegative(v[3]))
 		u.Cached, ok = max(u.Cached, nonNegative(cached[0])), true
 	}
-	told := ok
+	reported := ok
 	for obj := range objectsAfter(part, `"timings":`) {
 		var v [4]jsonscan.Value
 		if jsonscan.Scan(obj, timingsKeys, v[:]) != nil {
 			continue
 		}
-		if !told {
+		if !reported {
 			u.Input, u.Output, u.Cached, ok = nonNegative(v[1])+nonNegative(v[0]), nonNegative(v[2]), nonNegative(v[0]), true
 		}
 		if v[3].Kind == jsonscan.Number {
@@ -159,16 +159,16 @@ func objectsAfter(part []byte, key string) iter.Seq[[]byte] {
 				return
 			}
 			part = part[i+len(key):]
-			if obj := object(bytes.TrimLeft(part, " ")); obj != nil && !yield(obj) {
+			if obj := leadingObject(bytes.TrimLeft(part, " ")); obj != nil && !yield(obj) {
 				return
 			}
 		}
 	}
 }
 
-// object returns the JSON object at the start of b, nil if there is none or it is incomplete. It must not contain texts
+// leadingObject returns the JSON object at the start of b, nil if there is none or it is incomplete. It must not contain texts
 // with braces.
-func object(b []byte) []byte {
+func leadingObject(b []byte) []byte {
 	depth := 0
 	for i, c := range b {
 		switch c {
@@ -187,16 +187,16 @@ func object(b []byte) []byte {
 	return nil
 }
 
-// recordAnswer adds the exchange's complete answer to the pool's statistics, and returns it.
-func (x *exchange) recordAnswer() state.Answer {
-	var a state.Answer
+// recordUsage adds the exchange's complete answer to the pool's statistics, and returns it.
+func (x *exchange) recordUsage() state.ResponseUsage {
+	var a state.ResponseUsage
 	var u usage
-	if u, a.Reported = x.seen.usage(); a.Reported {
+	if u, a.Reported = x.recorder.usage(); a.Reported {
 		a.Input, a.Output, a.Cached, a.PerSecond = u.Input, u.Output, u.Cached, u.PerSecond
-		if !x.seen.first.IsZero() {
-			a.FirstToken = x.seen.first.Sub(x.call.Began)
+		if !x.recorder.first.IsZero() {
+			a.FirstToken = x.recorder.first.Sub(x.call.Began)
 		}
 	}
-	x.call.s.cfg.Usage.Answered(a)
+	x.call.s.cfg.Usage.CountResponse(a)
 	return a
 }

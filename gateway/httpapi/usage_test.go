@@ -21,7 +21,7 @@ func TestReadUsage(t *testing.T) {
 		tp := new(recorder)
 		for len(text) > 0 {
 			n := min(len(text), 700)
-			tp.keep([]byte(text[:n]))
+			tp.record([]byte(text[:n]))
 			text = text[n:]
 		}
 		if got, ok := tp.usage(); !ok || got != want {

@@ -5,7 +5,7 @@ import (
 )
 
 // Between uses a model's last use does not change, however often the pool is read.
-func TestLastUseStandsStill(t *testing.T) {
+func TestReadsDoNotChangeTheLastUse(t *testing.T) {
 	p := newPool(t, "1")
 	p.want(200, p.chat("one"))
 	seen := map[any]bool{}

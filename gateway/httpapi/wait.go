@@ -58,9 +58,9 @@ type routing struct {
 	refusals    refusals
 }
 
-// fallback returns the first of a cold model's fallbacks that is loaded, if the client asks for one rather than wait, else
+// loadedFallback returns the first of a cold model's fallbacks that is loaded, if the client asks for one rather than wait, else
 // the model itself. It runs before all that depends on the model.
-func (r *request) fallback(m *catalog.Model) *catalog.Model {
+func (r *request) loadedFallback(m *catalog.Model) *catalog.Model {
 	gate := r.s.cfg.Gate
 	if string(r.Ctx.Request.Header.Peek(api.HeaderColdWait)) != "fallback" {
 		return m
@@ -102,7 +102,7 @@ func (t loadCharge) CountLoad() error {
 		return nil
 	}
 	var err error
-	if c := t.x.call; c.s.dir.StateOf(c.model.ID) == "unloaded" {
+	if c := t.x.call; c.s.registry.StateOf(c.model.ID) == "unloaded" {
 		err = c.Account.CountLoad()
 	}
 	t.x.route.loadCharged, t.x.route.loadDenied = err == nil, err != nil
@@ -113,8 +113,8 @@ func (t loadCharge) CountLoad() error {
 // no load left: the mirror may be behind.
 func (x *exchange) recheckLoading() bool {
 	x.route.loadDenied = false
-	_, err := x.call.s.dir.Fresh()
-	x.route.loadCharged = err == nil && x.call.s.dir.StateOf(x.call.model.ID) != "unloaded"
+	_, err := x.call.s.registry.Fresh()
+	x.route.loadCharged = err == nil && x.call.s.registry.StateOf(x.call.model.ID) != "unloaded"
 	return x.route.loadCharged
 }
 
@@ -138,7 +138,7 @@ const (
 func (x *exchange) retryAtGate(why *api.Error) error {
 	x.uncountOpen()
 	x.try.prompt = 0
-	if x.call.looks {
+	if x.call.readOnly {
 		return why
 	}
 	x.route.hasEndpoint = false
@@ -150,7 +150,7 @@ func (x *exchange) retryAtGate(why *api.Error) error {
 	if x.route.refusals.n++; x.route.refusals.n > 1 {
 		x.route.refusals.pause = time.Now().Add(min(maxPause, firstPause<<min(x.route.refusals.n-2, 10)))
 	}
-	return errAgain
+	return errRetry
 }
 
 // acquireEndpoint obtains an endpoint: from the mirror for a warm model, else from the gate. It returns false if there
@@ -159,7 +159,7 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 	if x.route.hasEndpoint {
 		return true, nil
 	}
-	if in, err := x.pause(until); !in || err != nil {
+	if in, err := x.waitOutPause(until); !in || err != nil {
 		return false, err
 	}
 	w := x.route.waiter.Load()
@@ -205,8 +205,8 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 	return true, nil
 }
 
-// pause waits out the pause after a refusal. It returns false if until comes first.
-func (x *exchange) pause(until time.Time) (bool, error) {
+// waitOutPause waits out the pause after a refusal. It returns false if until comes first.
+func (x *exchange) waitOutPause(until time.Time) (bool, error) {
 	d := time.Until(x.route.refusals.pause)
 	if d <= 0 {
 		return true, nil

@@ -47,24 +47,24 @@ type digest [sha256.Size]byte
 
 // Key is a valid key.
 type Key struct {
-	Digest  [sha256.Size]byte // of its text
-	Scopes  Scopes
-	Account *quota.Account // kept as long as the key, however often the file is read
-	Ceiling string         // of its priority: high, low, or "" for normal
-	models  []string       // patterns; empty: all
-	expires time.Time      // zero: never
-	bounded bool           // it expires, or has limits of its own
+	Digest      [sha256.Size]byte // of its text
+	Scopes      Scopes
+	Account     *quota.Account // kept as long as the key, however often the file is read
+	MaxPriority string         // of its priority: high, low, or "" for normal
+	models      []string       // patterns; empty: all
+	expires     time.Time      // zero: never
+	hasLimits   bool           // it expires, or has limits of its own
 }
 
 // Priority returns the priority of a request that asks for one: high, low, or "" for normal.
 func (k *Key) Priority(asked []byte) string {
 	switch string(asked) {
 	case "high":
-		return k.Ceiling
+		return k.MaxPriority
 	case "low":
 		return "low"
 	}
-	if k.Ceiling == "low" {
+	if k.MaxPriority == "low" {
 		return "low"
 	}
 	return ""
@@ -83,23 +83,23 @@ func (k *Key) Allows(model string) bool {
 	if !k.Limited() {
 		return true
 	}
-	name := flat.Replace(model)
+	name := slashEscaper.Replace(model)
 	return slices.ContainsFunc(k.models, func(pattern string) bool {
-		ok, err := path.Match(flat.Replace(pattern), name)
+		ok, err := path.Match(slashEscaper.Replace(pattern), name)
 		return ok && err == nil
 	})
 }
 
-// flat lets * of a pattern match a slash too.
-var flat = strings.NewReplacer("/", "\x00")
+// slashEscaper lets * of a pattern match a slash too.
+var slashEscaper = strings.NewReplacer("/", "\x00")
 
 // Set is the set of valid keys. It is safe for concurrent use. The zero value has no keys and is open.
 type Set struct {
-	path  string
-	admin string
-	local string // see AddLocal
-	each  quota.Limits
-	keys  atomic.Pointer[map[digest]Key]
+	path     string
+	admin    string
+	local    string // see AddLocal
+	defaults quota.Limits
+	keys     atomic.Pointer[map[digest]Key]
 
 	mu      sync.Mutex       // held while keys change
 	seen    string           // the text last read
@@ -121,7 +121,7 @@ type withdrawal struct {
 // Open reads the file at path ("" for none) and adds admin ("" for none) as a key with both scopes. each are the limits
 // of every key whose line sets no others.
 func Open(path, admin string, each quota.Limits) (*Set, error) {
-	s := &Set{path: path, admin: admin, each: each, withdrawn: map[digest]withdrawal{}}
+	s := &Set{path: path, admin: admin, defaults: each, withdrawn: map[digest]withdrawal{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s, s.readLocked()
@@ -136,7 +136,7 @@ func (s *Set) readLocked() error {
 		}
 		s.seen = string(data)
 		file := map[digest]grant{}
-		if err := parse(data, s.each, file); err != nil {
+		if err := parse(data, s.defaults, file); err != nil {
 			return fmt.Errorf("api keys %s: %w", s.path, err)
 		}
 		s.file = file
@@ -151,10 +151,10 @@ func (s *Set) mergeLocked() {
 	maps.Copy(read, s.stored)
 	maps.Copy(read, s.file)
 	if s.admin != "" {
-		read[sha256.Sum256([]byte(s.admin))] = grant{scopes: Infer | Manage, ceiling: "high", limits: s.each}
+		read[sha256.Sum256([]byte(s.admin))] = grant{scopes: Infer | Manage, maxPriority: "high", limits: s.defaults}
 	}
 	if s.local != "" {
-		read[sha256.Sum256([]byte(s.local))] = grant{scopes: Infer | Manage, ceiling: "high"}
+		read[sha256.Sum256([]byte(s.local))] = grant{scopes: Infer | Manage, maxPriority: "high"}
 	}
 	var old map[digest]Key
 	if p := s.keys.Load(); p != nil {
@@ -169,8 +169,8 @@ func (s *Set) mergeLocked() {
 	}
 	maps.DeleteFunc(s.withdrawn, func(_ digest, w withdrawal) bool { return now.Sub(w.at) > time.Hour })
 	for d, l := range read {
-		bounded := !l.expires.IsZero() || l.limits != s.each && l.limits != (quota.Limits{})
-		k := Key{d, l.scopes, cmp.Or(old[d].Account, s.withdrawn[d].account), l.ceiling, l.models, l.expires, bounded}
+		bounded := !l.expires.IsZero() || l.limits != s.defaults && l.limits != (quota.Limits{})
+		k := Key{d, l.scopes, cmp.Or(old[d].Account, s.withdrawn[d].account), l.maxPriority, l.models, l.expires, bounded}
 		delete(s.withdrawn, d)
 		if k.Account == nil {
 			k.Account = quota.New(l.limits)
@@ -187,12 +187,12 @@ func (s *Set) mergeLocked() {
 
 // grant is what a key may do.
 type grant struct {
-	scopes  Scopes
-	ceiling string
-	limits  quota.Limits
-	models  []string
-	expires time.Time
-	name    string
+	scopes      Scopes
+	maxPriority string
+	limits      quota.Limits
+	models      []string
+	expires     time.Time
+	name        string
 }
 
 // parse parses the file. Errors give line numbers but never quote a line.
@@ -264,7 +264,7 @@ var misspelled = regexp.MustCompile(`^(models|expires|priority|requests|tokens|l
 func parseGrant(words []string, each quota.Limits) (grant, error) {
 	g := grant{scopes: Infer, limits: each}
 	var errs []error
-	if len(words) > 0 && !isWord(words[0]) {
+	if len(words) > 0 && !isSetting(words[0]) {
 		g.scopes = 0
 		for word := range strings.SplitSeq(words[0], ",") {
 			switch word {
@@ -285,7 +285,7 @@ func parseGrant(words []string, each quota.Limits) (grant, error) {
 			errs = append(errs, errors.New("scopes must directly follow the key"))
 			continue
 		}
-		if !isWord(word) {
+		if !isSetting(word) {
 			if misspelled.MatchString(word) {
 				errs = append(errs, errors.New("a limit is written with an equals sign, such as models=qwen*"))
 			}
@@ -299,7 +299,7 @@ func parseGrant(words []string, each quota.Limits) (grant, error) {
 		given[of] = true
 		switch of {
 		case "priority":
-			if g.ceiling = value; value != "high" && value != "low" {
+			if g.maxPriority = value; value != "high" && value != "low" {
 				errs = append(errs, errors.New("priority: want priority=high, priority=low or nothing"))
 			}
 		case "models":
@@ -326,8 +326,8 @@ func parseGrant(words []string, each quota.Limits) (grant, error) {
 	return g, errors.Join(errs...)
 }
 
-// isWord reports whether a word has the form of a limit or another setting, valid or not.
-func isWord(word string) bool { return strings.Contains(word, "=") }
+// isSetting reports whether a word has the form of a limit or another setting, valid or not.
+func isSetting(word string) bool { return strings.Contains(word, "=") }
 
 // AddLocal adds a key with both scopes, for parts of the program that need a key even if none is configured. It does
 // not count as configured. Call it before the set is used.

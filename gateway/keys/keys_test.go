@@ -87,7 +87,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-func TestMistakesNameLinesOnly(t *testing.T) {
+func TestErrorsNameLinesWithoutKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	write(t, path, "canary-key all\nsha256:12 infer\ncanary-3 infer canary open=0\ncanary-4 open=1 manage\ncanary-5 infer team=canary\n"+
 		"canary-6 models:canary\ncanary-7 infer models=canary models=canaries\ncanary-8 model=canary\ncanary-9 infer rquests=60/m\n"+
@@ -220,7 +220,7 @@ func TestStored(t *testing.T) {
 
 // A file that cannot be read or is not valid, as while somebody writes it, holds up nothing that Redis says: keys that are revoked
 // there end, and those of the file stay.
-func TestStoredBesideABrokenFile(t *testing.T) {
+func TestStoredKeysWithABrokenFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	write(t, path, "file-api-key manage\n")
 	s, err := Open(path, "", quota.Limits{})

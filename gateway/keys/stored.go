@@ -22,7 +22,7 @@ func (k *Key) MayGrant(scopes Scopes) error {
 	switch {
 	case scopes&^k.Scopes != 0:
 		return errors.New("it has a scope that the key of this request lacks")
-	case k.bounded || k.Limited():
+	case k.hasLimits || k.Limited():
 		return errors.New("the key of this request expires or has limits")
 	}
 	return nil
@@ -61,7 +61,7 @@ func (s *Set) SetStored(table map[string]string) error {
 		if s.revoked[d] || err != nil {
 			continue
 		}
-		g, err := parseGrant(strings.Fields(text), s.each)
+		g, err := parseGrant(strings.Fields(text), s.defaults)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("api key %.12s in Redis: %w", name, err))
 			continue

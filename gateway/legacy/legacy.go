@@ -47,12 +47,12 @@ func Translate(body []byte) (*Request, error) {
 
 type object = map[string]json.RawMessage
 
-// Answer returns the client's answer for the engine's, which may be an event of a stream. Its error is [completion.ErrAnswer].
-func (r *Request) Answer(engine []byte) ([]byte, error) {
+// Response returns the client's answer for the engine's, which may be an event of a stream. Its error is [completion.ErrInvalidResponse].
+func (r *Request) Response(engine []byte) ([]byte, error) {
 	var doc object
 	var choices []object
 	if json.Unmarshal(engine, &doc) != nil || json.Unmarshal(doc["choices"], &choices) != nil {
-		return nil, completion.ErrAnswer
+		return nil, completion.ErrInvalidResponse
 	}
 	for _, c := range choices {
 		var index int
@@ -107,17 +107,19 @@ func (r *Request) logprobs(index int, tokens []token) logprobs {
 }
 
 // NewStream makes the stream of a request's answer.
-func NewStream(r *Request) *completion.Stream { return completion.NewStream(events{r}) }
+func NewStream(r *Request) *completion.Stream { return completion.NewStream(eventTranslator{r}) }
 
-// events writes the client's events.
-type events struct{ *Request }
+// eventTranslator writes the client's events.
+type eventTranslator struct{ *Request }
 
 // Comment passes a comment on.
-func (e events) Comment(dst, text []byte) []byte { return append(append(dst, text...), "\n\n"...) }
+func (e eventTranslator) Comment(dst, text []byte) []byte {
+	return append(append(dst, text...), "\n\n"...)
+}
 
 // Event appends an event. One without an answer, as llama-server sends before those to several prompts, says nothing.
-func (e events) Event(dst []byte, c *completion.Completion) []byte {
-	text, err := e.Answer(c.Raw)
+func (e eventTranslator) Event(dst []byte, c *completion.Completion) []byte {
+	text, err := e.Response(c.Raw)
 	if err != nil {
 		return dst
 	}
@@ -125,12 +127,12 @@ func (e events) Event(dst []byte, c *completion.Completion) []byte {
 }
 
 // End appends the mark of a complete answer.
-func (e events) End(dst []byte) []byte { return api.AppendEvent(dst, "", []byte("[DONE]")) }
+func (e eventTranslator) End(dst []byte) []byte { return api.AppendEvent(dst, "", []byte("[DONE]")) }
 
 // Fail appends an error.
-func (e events) Fail(dst, data []byte) []byte {
+func (e eventTranslator) Fail(dst, data []byte) []byte {
 	if data == nil {
-		data = api.OpenAI.Body(api.NotUnderstood(), "")
+		data = api.OpenAI.Body(api.InvalidEngineResponse(), "")
 	}
 	return api.AppendEvent(dst, "", data)
 }

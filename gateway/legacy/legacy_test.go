@@ -19,7 +19,7 @@ func FuzzAnswer(f *testing.F) {
 		if !json.Valid(r.Body) {
 			t.Errorf("%s: the engine gets %s", body, r.Body)
 		}
-		if text, err := r.Answer([]byte(engine)); err == nil && !json.Valid(text) {
+		if text, err := r.Response([]byte(engine)); err == nil && !json.Valid(text) {
 			t.Errorf("%s: %s", engine, text)
 		}
 		s := NewStream(r)

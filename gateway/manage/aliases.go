@@ -25,7 +25,7 @@ type aliasList struct {
 
 // Aliases lists the names set at run time, in order. The listings of models show the catalogue's.
 func (s *Service) Aliases(r *web.Request) error {
-	table, err := s.dir.Tables.Read(context.Background(), state.Aliases)
+	table, err := s.registry.Tables.Read(context.Background(), state.Aliases)
 	if err != nil {
 		return models.StoreError(err)
 	}
@@ -39,11 +39,11 @@ func (s *Service) Aliases(r *web.Request) error {
 // AliasSet gives a model another name, which must not be in use, not even in another case or with a tag ":latest".
 func (s *Service) AliasSet(r *web.Request) error {
 	var asked alias
-	if err := r.Into(&asked); err != nil {
+	if err := r.Decode(&asked); err != nil {
 		return err
 	}
 	name := asked.Alias
-	model, err := s.dir.Named(&r.Key, asked.Target)
+	model, err := s.registry.Named(&r.Key, asked.Target)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (s *Service) AliasSet(r *web.Request) error {
 			return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already.", name, m.ID).WithParam("alias")
 		}
 	}
-	table, err := s.dir.Tables.Read(context.Background(), state.Aliases)
+	table, err := s.registry.Tables.Read(context.Background(), state.Aliases)
 	if err != nil {
 		return models.StoreError(err)
 	}
@@ -65,7 +65,7 @@ func (s *Service) AliasSet(r *web.Request) error {
 			return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already; delete it there first.", other, owner).WithParam("alias")
 		}
 	}
-	if err := s.dir.Tables.Set(context.Background(), state.Aliases, name, model.ID); err != nil {
+	if err := s.registry.Tables.Set(context.Background(), state.Aliases, name, model.ID); err != nil {
 		return err
 	}
 	return r.Reply(fasthttp.StatusOK, alias{name, model.ID})
@@ -73,14 +73,14 @@ func (s *Service) AliasSet(r *web.Request) error {
 
 // AliasDelete removes a name.
 func (s *Service) AliasDelete(r *web.Request) error {
-	table, err := s.dir.Tables.Read(context.Background(), state.Aliases)
+	table, err := s.registry.Tables.Read(context.Background(), state.Aliases)
 	if err != nil {
 		return models.StoreError(err)
 	}
 	if _, there := table[r.Match.ID]; !there {
 		return unknownAlias(r.Match.ID)
 	}
-	if err := s.dir.Tables.Set(context.Background(), state.Aliases, r.Match.ID, ""); err != nil {
+	if err := s.registry.Tables.Set(context.Background(), state.Aliases, r.Match.ID, ""); err != nil {
 		return err
 	}
 	return r.Reply(fasthttp.StatusOK, map[string]string{"status": "success", "message": "Alias removed", "alias": r.Match.ID})

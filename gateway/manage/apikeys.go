@@ -22,7 +22,7 @@ type keyList struct {
 
 // KeysList is GET /internal/keys: the API keys in Redis, without the keys themselves, which nobody knows.
 func (s *Service) KeysList(r *web.Request) error {
-	table, err := s.dir.Tables.Read(context.Background(), state.APIKeys)
+	table, err := s.registry.Tables.Read(context.Background(), state.APIKeys)
 	if err != nil {
 		return models.StoreError(err)
 	}
@@ -39,7 +39,7 @@ func (s *Service) KeysAdd(r *web.Request) error {
 		Digest string `json:"digest"`
 		Grant  string `json:"grant"`
 	}
-	if err := r.Into(&asked); err != nil {
+	if err := r.Decode(&asked); err != nil {
 		return err
 	}
 	name, grant := strings.ToLower(strings.TrimPrefix(asked.Digest, "sha256:")), asked.Grant
@@ -50,7 +50,7 @@ func (s *Service) KeysAdd(r *web.Request) error {
 	if err := r.Key.MayGrant(scopes); err != nil {
 		return api.Newf(api.InsufficientScope, "The key cannot be added: %v.", err)
 	}
-	table, err := s.dir.Tables.Read(context.Background(), state.APIKeys)
+	table, err := s.registry.Tables.Read(context.Background(), state.APIKeys)
 	switch {
 	case err != nil:
 		return models.StoreError(err)
@@ -59,7 +59,7 @@ func (s *Service) KeysAdd(r *web.Request) error {
 	case len(table) >= maxKeys:
 		return api.Newf(api.OptionConflict, "The pool has %d API keys, revoked ones included, which is the most.", maxKeys)
 	}
-	if err := s.dir.Tables.Set(context.Background(), state.APIKeys, name, grant); err != nil {
+	if err := s.registry.Tables.Set(context.Background(), state.APIKeys, name, grant); err != nil {
 		return err
 	}
 	return r.Reply(fasthttp.StatusOK, keys.List(map[string]string{name: grant})[0])
@@ -67,7 +67,7 @@ func (s *Service) KeysAdd(r *web.Request) error {
 
 // KeysRevoke is DELETE /internal/keys/{id}. Every gateway refuses the key within seconds.
 func (s *Service) KeysRevoke(r *web.Request) error {
-	table, err := s.dir.Tables.Read(context.Background(), state.APIKeys)
+	table, err := s.registry.Tables.Read(context.Background(), state.APIKeys)
 	if err != nil {
 		return models.StoreError(err)
 	}
@@ -75,7 +75,7 @@ func (s *Service) KeysRevoke(r *web.Request) error {
 	if len(names) != 1 {
 		return api.Newf(api.InvalidType, "%d API keys in Redis have this id or name; want one.", len(names)).WithParam("id")
 	}
-	if err := s.dir.Tables.Set(context.Background(), state.APIKeys, names[0], keys.Revoked); err != nil {
+	if err := s.registry.Tables.Set(context.Background(), state.APIKeys, names[0], keys.Revoked); err != nil {
 		return err
 	}
 	return r.Reply(fasthttp.StatusOK, keys.List(map[string]string{names[0]: keys.Revoked})[0])

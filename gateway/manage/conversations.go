@@ -19,16 +19,16 @@ import (
 	"reveille/infra/rpc"
 )
 
-// maxKept bounds a host's list of saved conversations.
-const maxKept = 4 << 20
+// maxSavedList bounds a host's list of saved conversations.
+const maxSavedList = 4 << 20
 
 type ConversationList struct {
-	Conversations []KeptConversations `json:"conversations"`
-	Unreached     []string            `json:"hosts_unreached"` // asleep, or they did not answer
+	Conversations []SavedConversations `json:"conversations"`
+	Unreached     []string             `json:"hosts_unreached"` // asleep, or they did not answer
 }
 
-// KeptConversations is what a host keeps of a model.
-type KeptConversations struct {
+// SavedConversations is what a host keeps of a model.
+type SavedConversations struct {
 	Runner        string  `json:"runner"`
 	Model         string  `json:"model_name"`
 	Conversations int     `json:"conversations"`
@@ -38,13 +38,13 @@ type KeptConversations struct {
 	Newest        float64 `json:"newest"`
 }
 
-type ForgottenAnswer struct {
-	Status string        `json:"status"` // success; or incomplete: a host that is awake did not do all of it
-	Hosts  []ForgottenOn `json:"hosts"`
+type ForgetResponse struct {
+	Status string             `json:"status"` // success; or incomplete: a host that is awake did not do all of it
+	Hosts  []HostForgetResult `json:"hosts"`
 }
 
-// ForgottenOn is what a host forgot.
-type ForgottenOn struct {
+// HostForgetResult is what a host forgot.
+type HostForgetResult struct {
 	Runner        string `json:"runner"`
 	State         string `json:"state"`         // done, asleep, unreached, or partly: not all that was saved could be removed
 	Conversations int    `json:"conversations"` // that were saved
@@ -52,7 +52,7 @@ type ForgottenOn struct {
 	Requests      int    `json:"requests"`      // open requests of these, which finish first
 }
 
-// States of a host in ForgottenOn.
+// States of a host in HostForgetResult.
 const (
 	forgotDone      = "done"
 	forgotPartly    = "partly"
@@ -62,9 +62,9 @@ const (
 
 // Conversations is GET /internal/conversations: what each host keeps of the models' conversations.
 func (s *Service) Conversations(r *web.Request) error {
-	out := ConversationList{Conversations: []KeptConversations{}, Unreached: []string{}}
-	err := s.everyHost(r, "GET", rpc.PathSavedConversations, func(host string, body []byte, err error) {
-		var list []KeptConversations
+	out := ConversationList{Conversations: []SavedConversations{}, Unreached: []string{}}
+	err := s.callHosts(r, "GET", rpc.PathSavedConversations, func(host string, body []byte, err error) {
+		var list []SavedConversations
 		if err == nil {
 			err = json.Unmarshal(body, &list)
 		}
@@ -77,7 +77,7 @@ func (s *Service) Conversations(r *web.Request) error {
 		}
 	})
 	if err != nil {
-		return r.UnlessLeft(err)
+		return r.UnlessClientGone(err)
 	}
 	return r.Reply(fasthttp.StatusOK, out)
 }
@@ -87,7 +87,7 @@ func (s *Service) Conversations(r *web.Request) error {
 func (s *Service) ConversationsForget(r *web.Request) error {
 	model := r.Match.ID
 	if model != "" {
-		switch m, err := s.dir.Named(&r.Key, model); {
+		switch m, err := s.registry.Named(&r.Key, model); {
 		case err == nil:
 			model = m.ID
 		case !errors.Is(err, api.ModelNotFound) || r.Key.Limited(): // one that is gone from the catalogue may have left some
@@ -102,13 +102,13 @@ func (s *Service) ConversationsForget(r *web.Request) error {
 	if model != "" {
 		path += "&model=" + url.QueryEscape(model)
 	}
-	out := ForgottenAnswer{Status: "success", Hosts: []ForgottenOn{}}
-	err = s.everyHost(r, "DELETE", path, func(host string, body []byte, err error) {
+	out := ForgetResponse{Status: "success", Hosts: []HostForgetResult{}}
+	err = s.callHosts(r, "DELETE", path, func(host string, body []byte, err error) {
 		var did rpc.Forgotten
 		if err == nil {
 			err = json.Unmarshal(body, &did)
 		}
-		one := ForgottenOn{host, forgotDone, did.Conversations, did.Copies, did.Requests}
+		one := HostForgetResult{host, forgotDone, did.Conversations, did.Copies, did.Requests}
 		switch {
 		case errors.Is(err, errAsleep):
 			one.State = forgotAsleep
@@ -123,15 +123,15 @@ func (s *Service) ConversationsForget(r *web.Request) error {
 		out.Hosts = append(out.Hosts, one)
 	})
 	if err != nil {
-		return r.UnlessLeft(err)
+		return r.UnlessClientGone(err)
 	}
 	return r.Reply(fasthttp.StatusOK, out)
 }
 
-// everyHost makes a call to each host that is awake, one after the other, and passes the outcome to take. It fails only if the
+// callHosts makes a call to each host that is awake, one after the other, and passes the outcome to take. It fails only if the
 // client left.
-func (s *Service) everyHost(r *web.Request, method, path string, take func(host string, body []byte, err error)) error {
-	snap, _ := s.dir.Fresh()
+func (s *Service) callHosts(r *web.Request, method, path string, take func(host string, body []byte, err error)) error {
+	snap, _ := s.registry.Fresh()
 	var call relay.Call
 	watch := r.Watch(func() { call.Cancel(relay.ErrGone) })
 	defer watch.Stop()
@@ -139,7 +139,7 @@ func (s *Service) everyHost(r *web.Request, method, path string, take func(host 
 		err := errAsleep
 		var body []byte
 		if h := snap.Hosts[host]; h.Addr != "" && (h.State == policy.Ready || h.State == policy.Draining) {
-			body, err = s.answerOf(&call, method, h, path, r.ID, maxKept)
+			body, err = s.fetchFromHost(&call, method, h, path, r.ID, maxSavedList)
 		}
 		if errors.Is(err, relay.ErrGone) {
 			return err

@@ -88,7 +88,7 @@ const maxDescription = 64 << 10
 // Health is GET /health: what is loaded, what is being loaded, and what could be. While the pool's state is unavailable,
 // it answers from the mirror.
 func (s *Service) Health(r *web.Request) error {
-	snap, _ := s.dir.Fresh() // /ready shows a missing store
+	snap, _ := s.registry.Fresh() // /ready shows a missing store
 	cat := s.cfg.Catalog()
 	h := HealthReport{
 		Status: "ok", Version: s.cfg.Version, Loaded: s.loaded(r, snap, cat), Loading: s.loading(r, snap, cat), Runners: runnersOf(snap, cat),
@@ -133,11 +133,11 @@ func (s *Service) copies(r *web.Request, snap *state.Snapshot, cat *catalog.Cata
 }
 
 func (s *Service) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *state.HostRecord, m *state.ModelRecord) LoadedModel {
-	used, own := s.dir.Uses.LastOn(m, h.Name)
+	used, own := s.registry.Uses.LastOn(m, h.Name)
 	out := LoadedModel{
 		Name: cmp.Or(m.Retired, m.ID), Checkpoint: m.Checkpoint, Recipe: m.Recipe, LastUse: float64(used) / 1e6, Type: m.Type, Device: m.Device,
-		BackendURL: m.BackendURL, Options: m.Options, Pinned: s.dir.IsPinned(cat, m), PID: m.PID,
-		Runner: h.Name, LoadMS: m.LoadMS, loadedMS: state.Number(m.Fields["loaded_ms"]),
+		BackendURL: m.BackendURL, Options: m.Options, Pinned: s.registry.IsPinned(cat, m), PID: m.PID,
+		Runner: h.Name, LoadMS: m.LoadMS, loadedMS: state.ParseNumber(m.Fields["loaded_ms"]),
 	}
 	// A runner's count from its last heartbeat may include requests of ours that have ended since.
 	out.Busy = s.cfg.Gate.InFlight(h.Name, m.ID) > 0 || m.InFlight > 0 && !(own && used >= h.SeenMS*1000)
@@ -147,15 +147,15 @@ func (s *Service) loadedModel(snap *state.Snapshot, cat *catalog.Catalog, h *sta
 	if plan := []byte(m.Fields["plan"]); json.Valid(plan) {
 		out.Plan = plan
 	}
-	if idle, known := s.dir.IdleTime(cat, m.ID); known && !out.Pinned && idle >= 0 && m.Retired == "" {
+	if idle, known := s.registry.IdleTime(cat, m.ID); known && !out.Pinned && idle >= 0 && m.Retired == "" {
 		at := float64(used+idle.Microseconds()) / 1e6
 		out.Expires = &at
 	}
 	return out
 }
 
-// Shown is a loaded or retired copy as the page shows it.
-func (s *Service) Shown(snap *state.Snapshot, cat *catalog.Catalog, h *state.HostRecord, m *state.ModelRecord) ui.Model {
+// PageModel is a loaded or retired copy as the page shows it.
+func (s *Service) PageModel(snap *state.Snapshot, cat *catalog.Catalog, h *state.HostRecord, m *state.ModelRecord) ui.Model {
 	l := s.loadedModel(snap, cat, h, m)
 	out := ui.Model{ID: l.Name, Busy: l.Busy, Pinned: l.Pinned, Used: int64(l.LastUse * 1000)}
 	if l.Expires != nil {
@@ -245,7 +245,7 @@ var runningStates = map[policy.ModelState]string{policy.ModelLoading: "starting"
 
 // Running is GET /running, in llama-swap's form: the models that have a process, or will have one soon, by host and name.
 func (s *Service) Running(r *web.Request) error {
-	snap, _ := s.dir.Fresh()
+	snap, _ := s.registry.Fresh()
 	cat := s.cfg.Catalog()
 	list := runningList{Running: []runningModel{}}
 	for _, host := range slices.Sorted(maps.Keys(snap.Hosts)) {
@@ -262,7 +262,7 @@ func (s *Service) Running(r *web.Request) error {
 			if m.State == "" {
 				m.State = "stopped"
 			}
-			if idle, known := s.dir.IdleTime(cat, id); known && idle > 0 && !s.dir.IsPinned(cat, rec) {
+			if idle, known := s.registry.IdleTime(cat, id); known && idle > 0 && !s.registry.IsPinned(cat, rec) {
 				m.TTL = int64(idle.Seconds())
 			}
 			if entry, there := cat.Model(id); there {

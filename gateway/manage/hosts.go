@@ -8,12 +8,12 @@ import (
 	"reveille/gateway/web"
 )
 
-// forced is a body that may ask to cut open requests.
-type forced struct {
+// forceRequest is a body that may ask to cut open requests.
+type forceRequest struct {
 	Force bool `json:"force"`
 }
 
-type hostAnswer struct {
+type hostResponse struct {
 	Status  string `json:"status"`
 	Message string `json:"message"`
 	Host    string `json:"host"`
@@ -27,8 +27,8 @@ func (s *Service) HostWake(r *web.Request) error {
 // HostSleep is POST /internal/hosts/{id}/sleep. It unloads the host's models and answers when the host is off. "force":
 // true cuts open requests.
 func (s *Service) HostSleep(r *web.Request) error {
-	var asked forced
-	if err := r.Into(&asked); err != nil {
+	var asked forceRequest
+	if err := r.Decode(&asked); err != nil {
 		return err
 	}
 	return s.operate(r, "Host sleeps", func(ctx context.Context, host string) error { return s.cfg.Gate.SleepHost(ctx, host, asked.Force) })
@@ -45,7 +45,7 @@ func (s *Service) operate(r *web.Request, outcome string, do func(ctx context.Co
 	ctx, stop := r.ClientContext()
 	defer stop()
 	if err := do(ctx, r.Match.ID); err != nil {
-		return r.UnlessLeft(err)
+		return r.UnlessClientGone(err)
 	}
-	return r.Reply(fasthttp.StatusOK, hostAnswer{"success", outcome, r.Match.ID})
+	return r.Reply(fasthttp.StatusOK, hostResponse{"success", outcome, r.Match.ID})
 }

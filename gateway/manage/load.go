@@ -17,8 +17,8 @@ import (
 	"reveille/infra/state"
 )
 
-// loadAnswer is the answer of POST /load.
-type loadAnswer struct {
+// loadResponse is the answer of POST /load.
+type loadResponse struct {
 	Status     string `json:"status"`
 	Message    string `json:"message"`
 	Name       string `json:"model_name"`
@@ -51,22 +51,22 @@ func (s *Service) Load(r *web.Request) error {
 		}
 	}
 	if s.cfg.Draining() {
-		return api.GoingAway()
+		return api.ShuttingDown()
 	}
 	ctx, stop := r.ClientContext()
 	defer stop()
-	was := s.dir.StateOf(q.model.ID)
+	was := s.registry.StateOf(q.model.ID)
 	ask := scheduling.LoadRequest{
 		Model: q.model.ID, Options: json.RawMessage(q.options.Canonical()), Pinned: q.pinned, Wait: r.Query("wait") != "false",
 	}
 	endpoint, info, err := s.cfg.Gate.Load(ctx, ask)
 	if err != nil {
-		return r.UnlessLeft(err)
+		return r.UnlessClientGone(err)
 	}
-	if err := s.keep(q); err != nil {
+	if err := s.saveSettings(q); err != nil {
 		return err
 	}
-	answer := loadAnswer{
+	answer := loadResponse{
 		Status: "loading", Message: "Model " + q.model.ID + " is being loaded", Name: q.model.ID, Checkpoint: q.model.Checkpoint,
 		Recipe: q.model.Recipe, Type: string(q.model.Type), Device: q.model.Devices.String(), LoadMS: info.LoadMS,
 	}
@@ -74,9 +74,9 @@ func (s *Service) Load(r *web.Request) error {
 	if !ask.Wait {
 		return r.Reply(fasthttp.StatusAccepted, answer)
 	}
-	s.dir.Uses.Note(endpoint.Host, q.model.ID)
+	s.registry.Uses.Note(endpoint.Host, q.model.ID)
 	answer.Status, answer.Message = "success", "Loaded model: "+q.model.ID
-	snap, _ := s.dir.Refresh(ctx) // so that a later listing is exact; an error does not undo the load
+	snap, _ := s.registry.Refresh(ctx) // so that a later listing is exact; an error does not undo the load
 	if h := snap.Hosts[endpoint.Host]; h != nil && h.Models[q.model.ID] != nil {
 		m := h.Models[q.model.ID]
 		answer.Checkpoint, answer.Recipe = cmp.Or(m.Checkpoint, answer.Checkpoint), cmp.Or(m.Recipe, answer.Recipe)
@@ -85,14 +85,14 @@ func (s *Service) Load(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, answer)
 }
 
-// keep saves the settings that outlive the load, once the load has succeeded. A null skipped the saved value for this load
+// saveSettings saves the settings that outlive the load, once the load has succeeded. A null skipped the saved value for this load
 // only, so that value stays.
-func (s *Service) keep(q *loadRequest) error {
+func (s *Service) saveSettings(q *loadRequest) error {
 	if !q.save {
 		return nil
 	}
 	saved := recipe.Options{}
-	before := s.dir.Saved(q.model.ID)
+	before := s.registry.Saved(q.model.ID)
 	for name, v := range q.options {
 		if v == nil {
 			v = before[name]
@@ -101,7 +101,7 @@ func (s *Service) keep(q *loadRequest) error {
 			saved[name] = v
 		}
 	}
-	return s.dir.Tables.Set(context.Background(), state.SavedOptions, q.model.ID, saved.Canonical())
+	return s.registry.Tables.Set(context.Background(), state.SavedOptions, q.model.ID, saved.Canonical())
 }
 
 func (s *Service) loadHeaders(r *web.Request, model, was string, endpoint scheduling.Endpoint, info scheduling.LoadInfo) {
@@ -123,7 +123,7 @@ func (s *Service) loadHeaders(r *web.Request, model, was string, endpoint schedu
 
 // loadRequest checks the body of POST /load. If it finds a mistake, nothing has changed.
 func (s *Service) loadRequest(r *web.Request) (*loadRequest, error) {
-	model, err := s.named(r)
+	model, err := s.namedModel(r)
 	if err != nil {
 		return nil, err
 	}
@@ -135,11 +135,11 @@ func (s *Service) loadRequest(r *web.Request) (*loadRequest, error) {
 		Save   bool  `json:"save_options"`
 		Pinned *bool `json:"pinned"`
 	}
-	if err := r.Into(&flags); err != nil {
+	if err := r.Decode(&flags); err != nil {
 		return nil, err
 	}
 	q := &loadRequest{model: model, pinned: flags.Pinned, save: flags.Save}
 	delete(m, "pinned") // a recipe could take it for its own option
-	q.options, err = s.dir.OptionsOf(q.model, m)
+	q.options, err = s.registry.OptionsOf(q.model, m)
 	return q, err
 }

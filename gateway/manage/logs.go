@@ -47,14 +47,14 @@ func logSources(snap *state.Snapshot) []logSource {
 			out = append(out, logSource{"runner " + name, h, rpc.PathLog, h.Fields["boot"]})
 		}
 	}
-	for _, m := range everyLoaded(snap) {
+	for _, m := range loadedCopies(snap) {
 		out = append(out, logSource{m.ID + " on " + m.Host, snap.Hosts[m.Host], rpc.PathLogs + m.ID, strconv.Itoa(m.PID)})
 	}
 	return out
 }
 
-// everyLoaded lists the loaded copies by host and name.
-func everyLoaded(snap *state.Snapshot) []*state.ModelRecord {
+// loadedCopies lists the loaded copies by host and name.
+func loadedCopies(snap *state.Snapshot) []*state.ModelRecord {
 	var out []*state.ModelRecord
 	for _, host := range slices.Sorted(maps.Keys(snap.Hosts)) {
 		h := snap.Hosts[host]
@@ -67,8 +67,8 @@ func everyLoaded(snap *state.Snapshot) []*state.ModelRecord {
 	return out
 }
 
-// wantedLogs are the sources that a request's query wants: the one that it names, or all.
-func (s *Service) wantedLogs(r *web.Request, snap *state.Snapshot) ([]logSource, error) {
+// requestedLogs are the sources that a request's query wants: the one that it names, or all.
+func (s *Service) requestedLogs(r *web.Request, snap *state.Snapshot) ([]logSource, error) {
 	all := logSources(snap)
 	want := r.Query("source")
 	if want == "" {
@@ -85,8 +85,8 @@ func (s *Service) wantedLogs(r *web.Request, snap *state.Snapshot) ([]logSource,
 
 // Logs is GET /logs: the logs of this gateway, the runners and the loaded models' engines, one after the other.
 func (s *Service) Logs(r *web.Request) error {
-	snap, _ := s.dir.Fresh()
-	sources, err := s.wantedLogs(r, snap)
+	snap, _ := s.registry.Fresh()
+	sources, err := s.requestedLogs(r, snap)
 	if err != nil {
 		return err
 	}
@@ -103,8 +103,8 @@ func (s *Service) Logs(r *web.Request) error {
 			for _, l := range s.cfg.Ring.Tail(-1) {
 				text = append(append(text, l.Text...), '\n')
 			}
-		} else if text, err = s.answerOf(&call, "GET", src.host, src.path, r.ID, maxLog); errors.Is(err, relay.ErrGone) {
-			return r.UnlessLeft(err)
+		} else if text, err = s.fetchFromHost(&call, "GET", src.host, src.path, r.ID, maxLog); errors.Is(err, relay.ErrGone) {
+			return r.UnlessClientGone(err)
 		} else if err != nil {
 			continue // one host that does not answer must not hide the others' logs
 		}
@@ -116,11 +116,11 @@ func (s *Service) Logs(r *web.Request) error {
 
 // LogsStreamModel is GET /logs/stream/{id}: LogsStream of the log of one model's engine.
 func (s *Service) LogsStreamModel(r *web.Request) error {
-	m, err := s.dir.Named(&r.Key, r.Match.ID)
+	m, err := s.registry.Named(&r.Key, r.Match.ID)
 	if err != nil {
 		return err
 	}
-	snap, _ := s.dir.Fresh()
+	snap, _ := s.registry.Fresh()
 	copies := snap.Copies(m.ID)
 	if len(copies) == 0 {
 		return api.Newf(api.ModelNotLoaded, "The model '%s' is not loaded.", m.ID)
@@ -131,8 +131,8 @@ func (s *Service) LogsStreamModel(r *web.Request) error {
 // LogsStream is GET /logs/stream: it follows the logs of this gateway, the runners and the engines, including those that
 // start later, or the one that the query names, until the reader leaves. Each line begins with its source.
 func (s *Service) LogsStream(r *web.Request) error {
-	snap, _ := s.dir.Fresh()
-	if _, err := s.wantedLogs(r, snap); err != nil {
+	snap, _ := s.registry.Fresh()
+	if _, err := s.requestedLogs(r, snap); err != nil {
 		return err
 	}
 	return s.streamLogs(r, r.Query("source"))
@@ -143,11 +143,11 @@ func (s *Service) streamLogs(r *web.Request, only string) error {
 		r.Send(fasthttp.StatusOK, web.TextPlain, nil)
 		return nil
 	}
-	ctx, cancel := context.WithCancel(s.cfg.Life)
+	ctx, cancel := context.WithCancel(s.cfg.Lifetime)
 	watch := r.Watch(cancel)
 	f := &follower{s: s, id: r.ID, only: only, lines: make(chan []byte, 64), ended: make(chan followed)}
-	history := !r.Asks("no-history") // the request is recycled before the stream runs
-	r.Answered(fasthttp.StatusOK)
+	history := !r.QueryFlag("no-history") // the request is recycled before the stream runs
+	r.CountResponse(fasthttp.StatusOK)
 	r.Ctx.SetStatusCode(fasthttp.StatusOK)
 	r.Ctx.SetContentType(web.TextPlain)
 	r.Stream(func(w *bufio.Writer) {
@@ -174,8 +174,8 @@ type followed struct {
 	read   bool
 }
 
-// lookAgain is the pause between two looks for sources that are new, or broke off.
-const lookAgain = time.Second
+// rescanEvery is the pause between two looks for sources that are new, or broke off.
+const rescanEvery = time.Second
 
 // run writes lines until ctx ends or the reader is gone, and waits for its goroutines. What starts later is followed from its
 // start, and what breaks off is followed again, without the lines that were read.
@@ -183,7 +183,7 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer, history bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer f.work.Wait()
 	defer cancel()
-	look := time.NewTicker(lookAgain)
+	look := time.NewTicker(rescanEvery)
 	defer look.Stop()
 	open, read := map[[2]string]bool{}, map[[2]string]bool{} // by key: what is followed, and what needs no past
 	for {
@@ -261,7 +261,7 @@ func (f *follower) followRunner(ctx context.Context, src logSource, history bool
 	if !history {
 		path += "&no-history=1"
 	}
-	resp, err := f.s.dir.Ask(&call, "GET", src.host, path, f.id, 0)
+	resp, err := f.s.registry.Ask(&call, "GET", src.host, path, f.id, 0)
 	if err != nil {
 		return false
 	}
@@ -289,9 +289,9 @@ func (f *follower) line(ctx context.Context, source string, text []byte) bool {
 
 var errRefused = errors.New("the host refused")
 
-// answerOf makes a call to a host and returns its response, which may have at most max bytes.
-func (s *Service) answerOf(call *relay.Call, method string, h *state.HostRecord, path, id string, max int) ([]byte, error) {
-	resp, err := s.dir.Ask(call, method, h, path, id, models.AskWait)
+// fetchFromHost makes a call to a host and returns its response, which may have at most max bytes.
+func (s *Service) fetchFromHost(call *relay.Call, method string, h *state.HostRecord, path, id string, max int) ([]byte, error) {
+	resp, err := s.registry.Ask(call, method, h, path, id, models.AskWait)
 	if err != nil {
 		return nil, err
 	}

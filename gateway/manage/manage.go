@@ -34,26 +34,26 @@ type Config struct {
 	Keepalive time.Duration // between messages of a streamed pull
 	Draining  func() bool
 	Ring      *logring.Ring   // this gateway's own log
-	Life      context.Context // ends when the server shuts down, and streams of logs with it
+	Lifetime  context.Context // ends when the server shuts down, and streams of logs with it
 }
 
 // Service serves the routes. Make it with New.
 type Service struct {
-	cfg     Config
-	dir     *models.Directory
-	started time.Time
+	cfg      Config
+	registry *models.Directory
+	started  time.Time
 }
 
 // New makes a service.
 func New(cfg Config) *Service {
-	return &Service{cfg: cfg, dir: cfg.Models, started: time.Now()}
+	return &Service{cfg: cfg, registry: cfg.Models, started: time.Now()}
 }
 
-// named returns the model that a management call's body names.
-func (s *Service) named(r *web.Request) (*catalog.Model, error) {
+// namedModel returns the model that a management call's body names.
+func (s *Service) namedModel(r *web.Request) (*catalog.Model, error) {
 	name, err := r.ModelName()
 	if err != nil {
 		return nil, err
 	}
-	return s.dir.Named(&r.Key, name.String())
+	return s.registry.Named(&r.Key, name.String())
 }

@@ -53,18 +53,18 @@ type modelList struct {
 
 // Models is GET /models: the catalog's models; those whose files are missing only with ?show_all.
 func (s *Service) Models(r *web.Request) error {
-	_, _ = s.dir.Fresh() // states come from the mirror
+	_, _ = s.registry.Fresh() // states come from the mirror
 	list := modelList{Object: "list", Data: []modelItem{}}
 	cat := s.cfg.Catalog()
 	for _, m := range cat.Models {
 		if !r.Key.Allows(m.ID) {
 			continue
 		}
-		if item := s.item(r, cat, m); servable(m, item.Downloaded) || r.Asks("show_all") {
+		if item := s.modelItemOf(r, cat, m); servable(m, item.Downloaded) || r.QueryFlag("show_all") {
 			list.Data = append(list.Data, item)
 		}
 	}
-	if s.fromAnthropic(r) {
+	if s.isAnthropicClient(r) {
 		return r.Reply(fasthttp.StatusOK, anthropicListing(list.Data))
 	}
 	return r.Reply(fasthttp.StatusOK, list)
@@ -72,12 +72,12 @@ func (s *Service) Models(r *web.Request) error {
 
 // Model is GET /models/{id}: one model, found by any of its names.
 func (s *Service) Model(r *web.Request) error {
-	m, err := s.dir.Named(&r.Key, r.Match.ID)
+	m, err := s.registry.Named(&r.Key, r.Match.ID)
 	if err != nil {
 		return err
 	}
-	snap, _ := s.dir.Fresh()
-	item := s.item(r, s.cfg.Catalog(), m)
+	snap, _ := s.registry.Fresh()
+	item := s.modelItemOf(r, s.cfg.Catalog(), m)
 	if copies := snap.Copies(m.ID); len(copies) > 0 {
 		item.Status.Host = copies[0].Host
 	} else if p, loading := s.cfg.Gate.ProgressOf(m.ID); loading {
@@ -86,21 +86,21 @@ func (s *Service) Model(r *web.Request) error {
 			BytesDone: p.BytesDone, BytesTotal: p.BytesTotal,
 		}
 	}
-	if s.fromAnthropic(r) {
+	if s.isAnthropicClient(r) {
 		return r.Reply(fasthttp.StatusOK, anthropicItem(item))
 	}
 	r.Ctx.Response.Header.Set(api.HeaderModel, m.ID)
 	return r.Reply(fasthttp.StatusOK, item)
 }
 
-func (s *Service) item(r *web.Request, cat *catalog.Catalog, m *catalog.Model) modelItem {
-	w := s.dir.WeightsOf(cat, m)
+func (s *Service) modelItemOf(r *web.Request, cat *catalog.Catalog, m *catalog.Model) modelItem {
+	w := s.registry.WeightsOf(cat, m)
 	out := modelItem{
 		ID: m.ID, Object: "model", Created: cmp.Or(w.Created, s.started.Unix()), OwnedBy: "reveille", Checkpoint: m.Checkpoint, Recipe: m.Recipe,
 		Type: string(m.Type), Labels: append([]string{}, m.Labels...), Size: float64(w.Bytes) / 1e9, Downloaded: w.There,
-		Options: s.dir.Effective(cat, m), Aliases: s.dir.AliasesOf(m), Status: modelState{Value: s.dir.StateOf(m.ID)}, PinnedBy: s.dir.PinnedBy(m),
+		Options: s.registry.Effective(cat, m), Aliases: s.registry.AliasesOf(m), Status: modelState{Value: s.registry.StateOf(m.ID)}, PinnedBy: s.registry.PinnedBy(m),
 	}
-	out.Context, out.MaxContext = s.dir.ContextOf(m, w, out.Options)
+	out.Context, out.MaxContext = s.registry.ContextOf(m, w, out.Options)
 	if !r.Manages() {
 		out.Checkpoint, out.Options = redactCheckpoint(out.Checkpoint), redactOptions(out.Options)
 	}
@@ -110,9 +110,9 @@ func (s *Service) item(r *web.Request, cat *catalog.Catalog, m *catalog.Model) m
 // servable reports whether a model can be requested: its weights are present, or its first request fetches them.
 func servable(m *catalog.Model, there bool) bool { return there || models.Remote(m) }
 
-// fromAnthropic reports whether the request is from a client of Anthropic's API, in which two paths have their own
+// isAnthropicClient reports whether the request is from a client of Anthropic's API, in which two paths have their own
 // format.
-func (s *Service) fromAnthropic(r *web.Request) bool {
+func (s *Service) isAnthropicClient(r *web.Request) bool {
 	return len(r.Ctx.Request.Header.Peek("anthropic-version")) > 0
 }
 

@@ -73,11 +73,11 @@ type ollamaList[T any] struct {
 
 // OllamaTags is GET /api/tags: the models of GET /models.
 func (s *Service) OllamaTags(r *web.Request) error {
-	_, _ = s.dir.Fresh() // states come from the mirror
+	_, _ = s.registry.Fresh() // states come from the mirror
 	list := ollamaList[ollamaTag]{Models: []ollamaTag{}}
 	cat := s.cfg.Catalog()
 	for _, m := range cat.Models {
-		if w := s.dir.WeightsOf(cat, m); servable(m, w.There) && r.Key.Allows(m.ID) {
+		if w := s.registry.WeightsOf(cat, m); servable(m, w.There) && r.Key.Allows(m.ID) {
 			modified := time.Unix(cmp.Or(w.Created, s.started.Unix()), 0).UTC()
 			list.Models = append(list.Models, ollamaTag{s.ollamaModel(m, w, w.Bytes), modified})
 		}
@@ -88,7 +88,7 @@ func (s *Service) OllamaTags(r *web.Request) error {
 // OllamaPS is GET /api/ps: the loaded models, the most recently used first. Of several copies it shows the one used
 // last.
 func (s *Service) OllamaPS(r *web.Request) error {
-	snap, _ := s.dir.Fresh()
+	snap, _ := s.registry.Fresh()
 	cat := s.cfg.Catalog()
 	list := ollamaList[ollamaLoaded]{Models: []ollamaLoaded{}}
 	seen := map[string]bool{}
@@ -106,7 +106,7 @@ func (s *Service) ollamaLoaded(cat *catalog.Catalog, l LoadedModel, rec *state.M
 	if !listed { // it has left the catalogue since
 		m = &catalog.Model{ID: l.Name, Checkpoint: l.Checkpoint, Recipe: l.Recipe}
 	}
-	w := s.dir.WeightsOf(cat, m)
+	w := s.registry.WeightsOf(cat, m)
 	out := ollamaLoaded{ollamaModel: s.ollamaModel(m, w, cmp.Or(rec.Memory, w.Bytes)), Expires: time.Now().AddDate(100, 0, 0).UTC()} // the dialect has no value for never
 	if l.Expires != nil {
 		out.Expires = time.UnixMicro(int64(*l.Expires * 1e6)).UTC()
@@ -116,14 +116,14 @@ func (s *Service) ollamaLoaded(cat *catalog.Catalog, l LoadedModel, rec *state.M
 	}
 	var o recipe.Options
 	if json.Unmarshal(l.Options, &o) == nil {
-		out.Context, _ = s.dir.ContextOf(m, w, o)
+		out.Context, _ = s.registry.ContextOf(m, w, o)
 	}
 	return out
 }
 
 func (s *Service) ollamaModel(m *catalog.Model, w models.Weights, size int64) ollamaModel {
 	name, tagged := m.ID, m.ID+latest
-	owner := cmp.Or(s.dir.Owner(tagged), s.dir.Tables.Of(state.Aliases)[tagged], m.ID)
+	owner := cmp.Or(s.registry.Owner(tagged), s.registry.Tables.Of(state.Aliases)[tagged], m.ID)
 	if !strings.Contains(name, ":") && owner == m.ID {
 		name = tagged
 	}
@@ -206,16 +206,16 @@ type ollamaShown struct {
 
 // OllamaShow is POST /api/show: one model under any of its names.
 func (s *Service) OllamaShow(r *web.Request) error {
-	m, err := s.named(r)
+	m, err := s.namedModel(r)
 	if err != nil {
 		return err
 	}
-	_, _ = s.dir.Fresh() // the options in force come from the mirror
+	_, _ = s.registry.Fresh() // the options in force come from the mirror
 	cat := s.cfg.Catalog()
-	options := s.dir.Effective(cat, m)
-	w := s.dir.WeightsOf(cat, m)
+	options := s.registry.Effective(cat, m)
+	w := s.registry.WeightsOf(cat, m)
 	details := ollamaDetailsOf(m, w)
-	_, context := s.dir.ContextOf(m, w, options)
+	_, context := s.registry.ContextOf(m, w, options)
 	parameters := ""
 	if n, _ := options["ctx_size"].(int64); n > 0 {
 		parameters = fmt.Sprintf("%-30s %d", "num_ctx", n)
@@ -267,11 +267,11 @@ func capabilities(m *catalog.Model, w models.Weights) []string {
 
 // OllamaPull is POST /api/pull, for models in the catalog.
 func (s *Service) OllamaPull(r *web.Request) error {
-	m, err := s.named(r)
+	m, err := s.namedModel(r)
 	if err != nil {
 		return err
 	}
-	return s.answerPull(r, m, linesOfPull(r, ollamaDigest(m)))
+	return s.servePull(r, m, pullLines(r, ollamaDigest(m)))
 }
 
 // ollamaStep is a line of a streamed pull.
@@ -282,8 +282,8 @@ type ollamaStep struct {
 	Done   int64  `json:"completed,omitempty"` // bytes
 }
 
-// linesOfPull is the format of the Ollama dialect, which repeats its last line when there is nothing new.
-func linesOfPull(r *web.Request, digest string) pullForm {
+// pullLines is the format of the Ollama dialect, which repeats its last line when there is nothing new.
+func pullLines(r *web.Request, digest string) pullFormat {
 	id, dialect, answer := r.ID, r.Match.Dialect, ollamaStep{Status: "success"}
 	say := func(b []byte, p pullState) []byte {
 		step := ollamaStep{"pulling " + digest[:12], "sha256:" + digest, p.total, p.done}
@@ -301,7 +301,7 @@ func linesOfPull(r *web.Request, digest string) pullForm {
 		}
 		return appendLine(b, step)
 	}
-	return pullForm{media: api.Ollama.StreamType(), say: say, answer: answer}
+	return pullFormat{media: api.Ollama.StreamType(), encode: say, respond: answer}
 }
 
 func appendLine(b []byte, step ollamaStep) []byte {
@@ -315,21 +315,21 @@ func (s *Service) OllamaDelete(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	m, err := s.named(r)
+	m, err := s.namedModel(r)
 	if err != nil {
 		return err
 	}
 	name := given.String()
-	if !s.dir.IsName(name) {
+	if !s.registry.IsName(name) {
 		name = strings.TrimSuffix(name, latest)
 	}
-	if _, alias := s.dir.Tables.Of(state.Aliases)[name]; alias && s.dir.Owner(name) == "" {
-		err = s.dir.Tables.Set(context.Background(), state.Aliases, name, "")
+	if _, alias := s.registry.Tables.Of(state.Aliases)[name]; alias && s.registry.Owner(name) == "" {
+		err = s.registry.Tables.Set(context.Background(), state.Aliases, name, "")
 	} else {
 		err = s.remove(r, m)
 	}
 	if err != nil {
-		return r.UnlessLeft(err)
+		return r.UnlessClientGone(err)
 	}
 	r.Send(fasthttp.StatusOK, web.TextPlain, nil)
 	return nil

@@ -14,8 +14,8 @@ import (
 	"reveille/infra/state"
 )
 
-// optionsAnswer is the answer of the options routes.
-type optionsAnswer struct {
+// optionsResponse is the answer of the options routes.
+type optionsResponse struct {
 	Name      string         `json:"model_name"`
 	Recipe    string         `json:"recipe"`
 	Saved     recipe.Options `json:"saved"`
@@ -24,11 +24,11 @@ type optionsAnswer struct {
 
 // replyOptions answers with a model's options: those saved, and those of its next load.
 func (s *Service) replyOptions(r *web.Request, m *catalog.Model) error {
-	saved, text := s.dir.Saved(m.ID), ""
+	saved, text := s.registry.Saved(m.ID), ""
 	if len(saved) > 0 {
 		text = saved.Canonical()
 	}
-	out := optionsAnswer{m.ID, m.Recipe, saved, s.dir.Next(s.cfg.Catalog(), m, text)}
+	out := optionsResponse{m.ID, m.Recipe, saved, s.registry.Next(s.cfg.Catalog(), m, text)}
 	if !r.Manages() {
 		out.Saved, out.Effective = redactOptions(out.Saved), redactOptions(out.Effective)
 	}
@@ -37,14 +37,14 @@ func (s *Service) replyOptions(r *web.Request, m *catalog.Model) error {
 
 // OptionsGet returns a model's options.
 func (s *Service) OptionsGet(r *web.Request) error {
-	m, err := s.dir.Named(&r.Key, r.Match.ID)
+	m, err := s.registry.Named(&r.Key, r.Match.ID)
 	if err != nil {
 		return err
 	}
-	if _, err := s.dir.Tables.Read(context.Background(), state.SavedOptions); err != nil {
+	if _, err := s.registry.Tables.Read(context.Background(), state.SavedOptions); err != nil {
 		return models.StoreError(err)
 	}
-	_, _ = s.dir.Fresh()
+	_, _ = s.registry.Fresh()
 	return s.replyOptions(r, m)
 }
 
@@ -54,11 +54,11 @@ func (s *Service) OptionsSet(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	m, err := s.dir.Named(&r.Key, r.Match.ID)
+	m, err := s.registry.Named(&r.Key, r.Match.ID)
 	if err != nil {
 		return err
 	}
-	given, err := s.dir.OptionsOf(m, body)
+	given, err := s.registry.OptionsOf(m, body)
 	if err != nil {
 		return err
 	}
@@ -67,10 +67,10 @@ func (s *Service) OptionsSet(r *web.Request) error {
 			return api.Newf(api.UnsupportedParameter, "There is no option '%.64s' to save.", name).WithParam(name)
 		}
 	}
-	if _, err := s.dir.Tables.Read(context.Background(), state.SavedOptions); err != nil {
+	if _, err := s.registry.Tables.Read(context.Background(), state.SavedOptions); err != nil {
 		return models.StoreError(err)
 	}
-	next := s.dir.Saved(m.ID)
+	next := s.registry.Saved(m.ID)
 	maps.Copy(next, given)
 	maps.DeleteFunc(next, func(_ string, v any) bool { return v == nil || v == "" })
 	return s.saveOptions(r, m, next)
@@ -78,7 +78,7 @@ func (s *Service) OptionsSet(r *web.Request) error {
 
 // OptionsDelete deletes a model's saved options.
 func (s *Service) OptionsDelete(r *web.Request) error {
-	m, err := s.dir.Named(&r.Key, r.Match.ID)
+	m, err := s.registry.Named(&r.Key, r.Match.ID)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (s *Service) saveOptions(r *web.Request, m *catalog.Model, o recipe.Options
 	if len(o) > 0 {
 		text = o.Canonical()
 	}
-	if err := s.dir.Tables.Set(context.Background(), state.SavedOptions, m.ID, text); err != nil {
+	if err := s.registry.Tables.Set(context.Background(), state.SavedOptions, m.ID, text); err != nil {
 		return err
 	}
 	return s.replyOptions(r, m)

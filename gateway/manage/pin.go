@@ -11,7 +11,7 @@ import (
 	"reveille/infra/state"
 )
 
-type pinAnswer struct {
+type pinResponse struct {
 	Status  string `json:"status"`
 	Message string `json:"message"`
 	Name    string `json:"model_name"`
@@ -21,14 +21,14 @@ type pinAnswer struct {
 // Pin pins or unpins a model until another call, whatever the catalogue says. It also overrides the pin of a load,
 // which otherwise lasts until that copy is unloaded.
 func (s *Service) Pin(r *web.Request) error {
-	model, err := s.named(r)
+	model, err := s.namedModel(r)
 	if err != nil {
 		return err
 	}
 	var asked struct {
 		Pinned bool `json:"pinned"` // the route table requires it
 	}
-	if err := r.Into(&asked); err != nil {
+	if err := r.Decode(&asked); err != nil {
 		return err
 	}
 	if err := s.setPin(model.ID, asked.Pinned); err != nil {
@@ -38,7 +38,7 @@ func (s *Service) Pin(r *web.Request) error {
 	if !asked.Pinned {
 		message = "Model unpinned"
 	}
-	return r.Reply(fasthttp.StatusOK, pinAnswer{"success", message, model.ID, asked.Pinned})
+	return r.Reply(fasthttp.StatusOK, pinResponse{"success", message, model.ID, asked.Pinned})
 }
 
 // pinWait bounds the wait for the runners to apply a pin.
@@ -47,7 +47,7 @@ const pinWait = time.Second
 // setPin pins or unpins a model and waits until the runners that hold it have confirmed, so that the new pin applies to the next
 // load.
 func (s *Service) setPin(model string, pinned bool) error {
-	if err := s.dir.Tables.Set(context.Background(), state.Pins, model, state.PinValue(pinned)); err != nil {
+	if err := s.registry.Tables.Set(context.Background(), state.Pins, model, state.PinValue(pinned)); err != nil {
 		return err
 	}
 	due := time.NewTimer(pinWait)

@@ -17,7 +17,7 @@ import (
 	"reveille/infra/relay"
 )
 
-type doneAnswer struct {
+type doneResponse struct {
 	Status  string `json:"status"`
 	Message string `json:"message"`
 }
@@ -43,14 +43,14 @@ func (s *Service) Pull(r *web.Request) error {
 			return err
 		}
 	}
-	m, err := s.named(r)
+	m, err := s.namedModel(r)
 	if err != nil && api.As(err).Kind == api.ModelNotFound && described {
-		m, err = s.admit(name.String(), reg)
+		m, err = s.registerModel(name.String(), reg)
 	}
 	if err != nil {
 		return err
 	}
-	return s.answerPull(r, m, eventsOfPull(r, m))
+	return s.servePull(r, m, pullEvents(r, m))
 }
 
 // pullState is what a streamed pull has to say.
@@ -61,11 +61,11 @@ type pullState struct {
 	err         error // with over
 }
 
-// pullForm is the format of a pull's messages: the events of the management routes, or the lines of the Ollama dialect.
-type pullForm struct {
-	media  string // of a stream
-	say    func(b []byte, p pullState) []byte
-	answer any // of a call without a stream
+// pullFormat is the format of a pull's messages: the events of the management routes, or the lines of the Ollama dialect.
+type pullFormat struct {
+	media   string // of a stream
+	encode  func(b []byte, p pullState) []byte
+	respond any // of a call without a stream
 }
 
 // progress is one event of a streamed pull.
@@ -78,12 +78,12 @@ type progress struct {
 	Percent float64 `json:"percent"`
 }
 
-func eventsOfPull(r *web.Request, m *catalog.Model) pullForm {
+func pullEvents(r *web.Request, m *catalog.Model) pullFormat {
 	event := func(b []byte, name string, data any) []byte {
 		text, _ := json.Marshal(data) // texts and numbers always marshal
 		return api.AppendEvent(b, name, text)
 	}
-	answer := doneAnswer{"success", "Model is installed: " + m.ID}
+	answer := doneResponse{"success", "Model is installed: " + m.ID}
 	id, dialect, name := r.ID, r.Match.Dialect, m.StableID()
 	say := func(b []byte, p pullState) []byte {
 		percent := 100.0
@@ -101,15 +101,15 @@ func eventsOfPull(r *web.Request, m *catalog.Model) pullForm {
 		}
 		return event(b, "progress", step)
 	}
-	return pullForm{media: "text/event-stream; charset=utf-8", say: say, answer: answer}
+	return pullFormat{media: "text/event-stream; charset=utf-8", encode: say, respond: answer}
 }
 
-// answerPull answers when a model's weights are on a host, or at once with a stream that lasts until then.
-func (s *Service) answerPull(r *web.Request, m *catalog.Model, form pullForm) error {
+// servePull answers when a model's weights are on a host, or at once with a stream that lasts until then.
+func (s *Service) servePull(r *web.Request, m *catalog.Model, form pullFormat) error {
 	r.Ctx.Response.Header.Set(api.HeaderModel, m.ID)
 	pull := func(ctx context.Context) error { return s.cfg.Gate.Pull(ctx, m.ID) }
 	if remote := models.Remote(m) || catalog.ParseCheckpoint(m.MMProj).Scheme != catalog.SchemePath; !remote {
-		there := s.dir.WeightsOf(s.cfg.Catalog(), m).There
+		there := s.registry.WeightsOf(s.cfg.Catalog(), m).There
 		pull = func(context.Context) error {
 			if there {
 				return nil
@@ -117,7 +117,7 @@ func (s *Service) answerPull(r *web.Request, m *catalog.Model, form pullForm) er
 			return api.Newf(api.ModelFileNotFound, "The files of the model '%s' are not there.", m.ID)
 		}
 	} else if s.cfg.Draining() {
-		return api.GoingAway()
+		return api.ShuttingDown()
 	}
 	if r.Streams() {
 		s.streamPull(r, m, form, pull)
@@ -126,9 +126,9 @@ func (s *Service) answerPull(r *web.Request, m *catalog.Model, form pullForm) er
 	ctx, stop := r.ClientContext()
 	defer stop()
 	if err := pull(ctx); err != nil { // one that takes longer than a request is held continues
-		return r.UnlessLeft(err)
+		return r.UnlessClientGone(err)
 	}
-	return r.Reply(fasthttp.StatusOK, form.answer)
+	return r.Reply(fasthttp.StatusOK, form.respond)
 }
 
 // pullPoll is how often a streamed pull checks its progress.
@@ -136,10 +136,10 @@ const pullPoll = 500 * time.Millisecond
 
 // streamPull answers with a stream until a model's weights are on a host, however long that takes: a message for each observed
 // progress, and one after a long time without any. The pull continues when the client leaves.
-func (s *Service) streamPull(r *web.Request, m *catalog.Model, form pullForm, pull func(context.Context) error) {
+func (s *Service) streamPull(r *web.Request, m *catalog.Model, form pullFormat, pull func(context.Context) error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	watch := r.Watch(func() { cancel(relay.ErrGone) })
-	r.Answered(fasthttp.StatusOK)
+	r.CountResponse(fasthttp.StatusOK)
 	r.Ctx.Response.Header.Set("Cache-Control", "no-cache")
 	r.Ctx.SetContentType(form.media)
 	r.Stream(func(w *bufio.Writer) {
@@ -156,7 +156,7 @@ func (s *Service) streamPull(r *web.Request, m *catalog.Model, form pullForm, pu
 		poll := time.NewTicker(pullPoll)
 		defer poll.Stop()
 		now, said := pullState{quiet: true}, time.Now()
-		for buf := form.say(nil, now); ; {
+		for buf := form.encode(nil, now); ; {
 			if _, err := w.Write(buf); err != nil || w.Flush() != nil || now.over {
 				return
 			}
@@ -174,7 +174,7 @@ func (s *Service) streamPull(r *web.Request, m *catalog.Model, form pullForm, pu
 						now.done, now.total = st.BytesDone, st.BytesTotal
 					}
 				}
-				buf, said = form.say(buf, now), time.Now()
+				buf, said = form.encode(buf, now), time.Now()
 			}
 		}
 	})
@@ -186,25 +186,25 @@ func (s *Service) Delete(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	id, why := s.dir.Withheld(name.String())
+	id, why := s.registry.Withheld(name.String())
 	if why != "" && r.Key.Allows(id) {
 		err = s.forget(id)
-	} else if m, e := s.named(r); e == nil {
+	} else if m, e := s.namedModel(r); e == nil {
 		id, err = m.ID, s.remove(r, m)
 	} else if err = e; api.As(err).Kind == api.ModelNotFound {
 		err = api.Newf(api.DeleteUnknown, "The model '%.200s' does not exist.", name.String()).WithParam("model_name")
 	}
 	if err != nil {
-		return r.UnlessLeft(err)
+		return r.UnlessClientGone(err)
 	}
-	return r.Reply(fasthttp.StatusOK, doneAnswer{"success", "Deleted model: " + id})
+	return r.Reply(fasthttp.StatusOK, doneResponse{"success", "Deleted model: " + id})
 }
 
 // remove unloads a model, and deletes its registration if it has one. It leaves the files of the operator's catalog alone.
 func (s *Service) remove(r *web.Request, m *catalog.Model) error {
 	ctx, stop := r.ClientContext()
 	defer stop()
-	if err := s.dir.EnsureGone(ctx, m.ID); err != nil {
+	if err := s.registry.EnsureGone(ctx, m.ID); err != nil {
 		return err
 	}
 	if strings.HasPrefix(m.ID, models.UserSpace) && s.cfg.Overlay != nil {

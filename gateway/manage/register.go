@@ -31,7 +31,7 @@ type registration struct {
 	Options     recipe.Options    `json:"recipe_options"`
 }
 
-type registerAnswer struct {
+type registerResponse struct {
 	Status    string    `json:"status"`
 	Name      string    `json:"model_name"`
 	Canonical string    `json:"canonical_model_name"`
@@ -51,16 +51,16 @@ func (s *Service) Register(r *web.Request) error {
 	if err := json.Unmarshal(r.Body(), &reg); err != nil {
 		return api.New(api.InvalidType, "A field of the registration has the wrong type.").WithCause(err)
 	}
-	m, err := s.admit(name.String(), reg)
+	m, err := s.registerModel(name.String(), reg)
 	if err != nil {
 		return err
 	}
 	cat := s.cfg.Catalog()
-	return r.Reply(fasthttp.StatusOK, registerAnswer{"success", name.String(), m.ID, s.item(r, cat, m)})
+	return r.Reply(fasthttp.StatusOK, registerResponse{"success", name.String(), m.ID, s.modelItemOf(r, cat, m)})
 }
 
-// admit checks a registration, stores it, and applies it.
-func (s *Service) admit(name string, reg registration) (*catalog.Model, error) {
+// registerModel checks a registration, stores it, and applies it.
+func (s *Service) registerModel(name string, reg registration) (*catalog.Model, error) {
 	if s.cfg.Overlay == nil {
 		return nil, api.New(api.NotSupported, "Models cannot be registered at this gateway.")
 	}
@@ -139,7 +139,7 @@ func (s *Service) pickBackend(cat *catalog.Catalog, m *catalog.Model) error {
 		hosts = append(hosts, h.Devices)
 	}
 	if len(hosts) == 0 {
-		snap, err := s.dir.Fresh()
+		snap, err := s.registry.Fresh()
 		if err != nil {
 			return models.StoreError(err)
 		}

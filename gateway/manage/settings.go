@@ -111,7 +111,7 @@ func maxModels(snap *state.Snapshot) map[policy.Type]int {
 	return out
 }
 
-type configSetAnswer struct {
+type configSetResponse struct {
 	Status  string   `json:"status"`
 	Updated []string `json:"updated"`
 }
@@ -140,20 +140,20 @@ func (s *Service) ConfigSet(r *web.Request) error {
 		if value == "null" {
 			value = ""
 		}
-		if err := s.dir.Tables.Set(context.Background(), state.Runtime, name, value); err != nil {
+		if err := s.registry.Tables.Set(context.Background(), state.Runtime, name, value); err != nil {
 			return err
 		}
 	}
-	return r.Reply(fasthttp.StatusOK, configSetAnswer{"success", append([]string{}, names...)})
+	return r.Reply(fasthttp.StatusOK, configSetResponse{"success", append([]string{}, names...)})
 }
 
 // ConfigGet returns the run-time settings, and the limits in force if none are set and a host has reported them.
 func (s *Service) ConfigGet(r *web.Request) error {
-	table, err := s.dir.Tables.Read(context.Background(), state.Runtime)
+	table, err := s.registry.Tables.Read(context.Background(), state.Runtime)
 	if err != nil {
 		return models.StoreError(err)
 	}
-	snap, _ := s.dir.Fresh()
+	snap, _ := s.registry.Fresh()
 	out := map[string]any{"ctx_size": nil}
 	if most := maxModels(snap); len(most) > 0 {
 		out["max_loaded_models"] = most

@@ -10,9 +10,9 @@ import (
 	"reveille/infra/mmstats"
 )
 
-// pooled are the pool's statistics that are shown even before the first count: those of the last request that any
+// poolStats are the pool's statistics that are shown even before the first count: those of the last request that any
 // gateway served, and sums.
-var pooled = [...]string{
+var poolStats = [...]string{
 	"time_to_first_token", "tokens_per_second", "input_tokens", "output_tokens", "prompt_tokens", "cache_tokens",
 	"request_count_total", "input_tokens_total", "output_tokens_total", "prompt_tokens_total", "cache_tokens_total",
 	"cold_starts_total", "evictions_total",
@@ -28,7 +28,7 @@ func (s *Service) Stats(r *web.Request) error {
 		return models.StoreError(err)
 	}
 	out := map[string]any{"decode_token_times": []float64{}}
-	for _, name := range pooled {
+	for _, name := range poolStats {
 		out[name] = int64(0)
 	}
 	for name, n := range counters { // so that whole numbers look whole in JSON

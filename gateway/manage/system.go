@@ -28,7 +28,7 @@ type backendInfo struct {
 
 // SystemInfo is GET /system-info. It knows only that a host has a GPU, not which kind.
 func (s *Service) SystemInfo(r *web.Request) error {
-	snap, _ := s.dir.Fresh()
+	snap, _ := s.registry.Fresh()
 	cat := s.cfg.Catalog()
 	have := poolDevices(snap, cat)
 	out := systemReport{map[string]recipeInfo{}}

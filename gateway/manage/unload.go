@@ -7,7 +7,7 @@ import (
 	"reveille/gateway/web"
 )
 
-type unloadAnswer struct {
+type unloadResponse struct {
 	Status   string   `json:"status"`
 	Message  string   `json:"message"`
 	Name     string   `json:"model_name,omitempty"`
@@ -38,11 +38,11 @@ func (s *Service) Unload(r *web.Request) error {
 	case !name.Set():
 		ctx, stop := r.ClientContext()
 		defer stop()
-		gone, err := s.dir.Unload(ctx, "", force)
+		gone, err := s.registry.Unload(ctx, "", force)
 		if err != nil {
-			return r.UnlessLeft(err)
+			return r.UnlessClientGone(err)
 		}
-		return r.Reply(fasthttp.StatusOK, unloadAnswer{Status: "success", Message: "All models unloaded successfully", Unloaded: gone})
+		return r.Reply(fasthttp.StatusOK, unloadResponse{Status: "success", Message: "All models unloaded successfully", Unloaded: gone})
 	case name.Empty():
 		return api.New(api.MissingRequiredParameter, "'model_name' must not be empty; leave it out to unload all models.").WithParam("model_name")
 	}
@@ -50,17 +50,17 @@ func (s *Service) Unload(r *web.Request) error {
 }
 
 func (s *Service) unloadOne(r *web.Request, name string, force bool) error {
-	model, err := s.dir.Named(&r.Key, name)
+	model, err := s.registry.Named(&r.Key, name)
 	if err != nil {
 		return err
 	}
 	ctx, stop := r.ClientContext()
 	defer stop()
-	if _, err := s.dir.Unload(ctx, model.ID, force); err != nil {
-		return r.UnlessLeft(err)
+	if _, err := s.registry.Unload(ctx, model.ID, force); err != nil {
+		return r.UnlessClientGone(err)
 	}
 	r.Ctx.Response.Header.Set(api.HeaderModel, model.ID)
-	return r.Reply(fasthttp.StatusOK, unloadAnswer{Status: "success", Message: "Model unloaded successfully", Name: model.ID})
+	return r.Reply(fasthttp.StatusOK, unloadResponse{Status: "success", Message: "Model unloaded successfully", Name: model.ID})
 }
 
 // UnloadAll is GET /unload, llama-swap's: it unloads all models and answers in plain text. HEAD checks that the route exists and
@@ -72,8 +72,8 @@ func (s *Service) UnloadAll(r *web.Request) error {
 	if !r.Match.Head {
 		ctx, stop := r.ClientContext()
 		defer stop()
-		if _, err := s.dir.Unload(ctx, "", false); err != nil {
-			return r.UnlessLeft(err)
+		if _, err := s.registry.Unload(ctx, "", false); err != nil {
+			return r.UnlessClientGone(err)
 		}
 	}
 	r.Send(fasthttp.StatusOK, web.TextPlain, []byte("OK"))

@@ -36,7 +36,7 @@ type Directory struct {
 	Uses    Uses
 	aliased atomic.Pointer[aliased]
 	reader  reader
-	facts   modelfile.Memory[modelfile.Facts]
+	facts   modelfile.Cache[modelfile.Facts]
 	clients clients
 }
 

@@ -64,25 +64,25 @@ func (f *ResponseWriter) line(w part) line {
 	return l
 }
 
-// Ended is the answer to a request that asked for no words: reason is "load" or "unload".
-func (f *ResponseWriter) Ended(reason string) []byte {
+// EmptyResponse is the answer to a request that asked for no words: reason is "load" or "unload".
+func (f *ResponseWriter) EmptyResponse(reason string) []byte {
 	l := f.line(part{})
 	l.Done, l.Reason = true, reason
 	return appendLine(nil, l)
 }
 
-// Answer turns an engine's whole answer into Ollama's.
-func (f *ResponseWriter) Answer(engine []byte) ([]byte, error) {
+// Response turns an engine's whole answer into Ollama's.
+func (f *ResponseWriter) Response(engine []byte) ([]byte, error) {
 	c, err := completion.Parse(engine)
 	if err != nil {
 		return nil, err
 	}
-	s := words{form: f}
+	s := streamWriter{form: f}
 	choice := c.Choices[0]
-	s.note(c)
-	said := choice.Said()
-	l := f.line(part{said.Content + choice.Text, said.Thought(), toolCalls(said.ToolCalls)})
-	s.close(&l)
+	s.recordMetadata(c)
+	said := choice.MessageOrDelta()
+	l := f.line(part{said.Content + choice.Text, said.ReasoningContent(), toolCalls(said.ToolCalls)})
+	s.finishLine(&l)
 	return jsonscan.Marshal(l)
 }
 

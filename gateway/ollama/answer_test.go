@@ -48,7 +48,7 @@ func TestAnswer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := form(c.generate).Answer([]byte(c.engine))
+			got, err := form(c.generate).Response([]byte(c.engine))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,12 +56,12 @@ func TestAnswer(t *testing.T) {
 		})
 	}
 	for _, engine := range []string{``, `[]`, `{}`, `{"choices":[]}`, `<html>`} {
-		if _, err := form(false).Answer([]byte(engine)); !errors.Is(err, completion.ErrAnswer) {
+		if _, err := form(false).Response([]byte(engine)); !errors.Is(err, completion.ErrInvalidResponse) {
 			t.Errorf("%q: %v", engine, err)
 		}
 	}
-	same(t, form(false).Ended("load"), `{`+at+`,"message":{"role":"assistant","content":""},"done":true,"done_reason":"load"}`)
-	same(t, form(true).Ended("unload"), `{`+at+`,"response":"","done":true,"done_reason":"unload"}`)
+	same(t, form(false).EmptyResponse("load"), `{`+at+`,"message":{"role":"assistant","content":""},"done":true,"done_reason":"load"}`)
+	same(t, form(true).EmptyResponse("unload"), `{`+at+`,"response":"","done":true,"done_reason":"unload"}`)
 }
 
 func TestEmbeddings(t *testing.T) {
@@ -86,7 +86,7 @@ func TestEmbeddings(t *testing.T) {
 		same(t, got, want)
 	}
 	for _, engine := range []string{`{}`, `{"data":[]}`, `{"data":[{"index":1,"embedding":[5]}]}`, `{"data":[{"index":0,"embedding":[5]},{"index":0,"embedding":[5]}]}`, `{"data":[{}]}`, `{"data":[{"embedding":null}]}`} {
-		if _, err := form(false).Embeddings([]byte(engine)); !errors.Is(err, completion.ErrAnswer) {
+		if _, err := form(false).Embeddings([]byte(engine)); !errors.Is(err, completion.ErrInvalidResponse) {
 			t.Errorf("%s: %v", engine, err)
 		}
 	}

@@ -87,12 +87,12 @@ const forever = -1
 // KeepAlive is how long the model is to stay without use after this request: 0 not at all, below 0 for ever. set is false
 // where the request leaves it as it is.
 func (q *Request) KeepAlive() (d time.Duration, set bool, err error) {
-	if absent(q.Keep) {
+	if isAbsent(q.Keep) {
 		return 0, false, nil
 	}
 	var text string
 	var seconds float64
-	if n, ok := whole(q.Keep); ok {
+	if n, ok := parseInteger(q.Keep); ok {
 		seconds = float64(n)
 	} else if json.Unmarshal(q.Keep, &text) == nil {
 		d, err = time.ParseDuration(text)
@@ -113,18 +113,18 @@ func (q *Request) KeepAlive() (d time.Duration, set bool, err error) {
 // Context is the context size that the model is to be loaded with, 0 for none of the request's own.
 func (q *Request) Context() (tokens int64, err error) {
 	raw := q.Options["num_ctx"]
-	if absent(raw) {
+	if isAbsent(raw) {
 		return 0, nil
 	}
-	tokens, ok := whole(raw)
+	tokens, ok := parseInteger(raw)
 	if !ok || tokens < 0 {
 		return 0, api.New(api.InvalidType, "'num_ctx' must be a whole number.").WithParam("options.num_ctx")
 	}
 	return tokens, nil
 }
 
-// whole reads a whole number, which may be written as a fraction or in quotes.
-func whole(raw json.RawMessage) (n int64, ok bool) {
+// parseInteger reads a whole number, which may be written as a fraction or in quotes.
+func parseInteger(raw json.RawMessage) (n int64, ok bool) {
 	w := jsonscan.WalkOf(raw)
 	v := w.Raw()
 	if v.Kind == jsonscan.String {
@@ -142,7 +142,7 @@ func (q *Request) Chat(model string, stream bool) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return q.engine(model, stream, map[string]any{"messages": messages})
+	return q.engineBody(model, stream, map[string]any{"messages": messages})
 }
 
 // Generate is the engine's body for a prompt, and the path it is for: the prompt is a chat's only message, or with raw what
@@ -152,7 +152,7 @@ func (q *Request) Generate(model string, stream bool) (body []byte, path string,
 		if len(q.Images) > 0 {
 			return nil, "", api.New(api.UnsupportedParameter, "'images' cannot be used with 'raw'.").WithParam("images")
 		}
-		body, err = q.engine(model, stream, map[string]any{"prompt": q.Prompt})
+		body, err = q.engineBody(model, stream, map[string]any{"prompt": q.Prompt})
 		return body, CompletionPath, err
 	}
 	var chat []Message
@@ -163,7 +163,7 @@ func (q *Request) Generate(model string, stream bool) (body []byte, path string,
 	if err != nil {
 		return nil, "", err
 	}
-	body, err = q.engine(model, stream, map[string]any{"messages": messages})
+	body, err = q.engineBody(model, stream, map[string]any{"messages": messages})
 	return body, ChatPath, err
 }
 
@@ -173,18 +173,18 @@ var sampling = [...]string{
 	"frequency_penalty", "mirostat", "mirostat_tau", "mirostat_eta",
 }
 
-// engine adds what chats and prompts share.
-func (q *Request) engine(model string, stream bool, body map[string]any) ([]byte, error) {
+// engineBody adds what chats and prompts share.
+func (q *Request) engineBody(model string, stream bool, body map[string]any) ([]byte, error) {
 	body["model"], body["stream"] = model, stream
 	if stream {
 		body["stream_options"] = map[string]bool{"include_usage": true}
 	}
-	if !absent(q.Tools) {
+	if !isAbsent(q.Tools) {
 		body["tools"] = q.Tools
 	}
 	for _, name := range sampling {
 		raw := q.Options[name]
-		if absent(raw) {
+		if isAbsent(raw) {
 			continue
 		}
 		if raw[0] == '"' && name != "stop" { // Ollama takes no number in quotes either
@@ -192,11 +192,11 @@ func (q *Request) engine(model string, stream bool, body map[string]any) ([]byte
 		}
 		body[name] = raw
 	}
-	if raw := q.Options["num_keep"]; !absent(raw) {
+	if raw := q.Options["num_keep"]; !isAbsent(raw) {
 		body["n_keep"] = raw
 	}
-	if raw := q.Options["num_predict"]; !absent(raw) {
-		n, ok := whole(raw)
+	if raw := q.Options["num_predict"]; !isAbsent(raw) {
+		n, ok := parseInteger(raw)
 		if !ok {
 			return nil, api.New(api.InvalidType, "'num_predict' must be a whole number.").WithParam("options.num_predict")
 		}
@@ -215,7 +215,7 @@ func (q *Request) engine(model string, stream bool, body map[string]any) ([]byte
 
 // format asks for JSON.
 func (q *Request) format(body map[string]any) error {
-	if absent(q.Format) || string(q.Format) == `""` {
+	if isAbsent(q.Format) || string(q.Format) == `""` {
 		return nil
 	}
 	switch {
@@ -231,7 +231,7 @@ func (q *Request) format(body map[string]any) error {
 
 // think says whether, or how much, the model is to think, which its template knows.
 func (q *Request) think(body map[string]any) error {
-	if absent(q.Think) {
+	if isAbsent(q.Think) {
 		return nil
 	}
 	var on bool
@@ -249,14 +249,14 @@ func (q *Request) think(body map[string]any) error {
 
 // Texts is the engine's body for embeddings of input, which is a text or a list of texts; nil where there is nothing to embed.
 func (q *Request) Texts(model string, input json.RawMessage) (body []byte, err error) {
-	if absent(input) || string(input) == `""` || string(bytes.Join(bytes.Fields(input), nil)) == "[]" {
+	if isAbsent(input) || string(input) == `""` || string(bytes.Join(bytes.Fields(input), nil)) == "[]" {
 		return nil, nil
 	}
 	m := map[string]json.RawMessage{"input": input}
 	if m["model"], err = jsonscan.Marshal(model); err != nil {
 		return nil, err
 	}
-	if !absent(q.Dims) {
+	if !isAbsent(q.Dims) {
 		m["dimensions"] = q.Dims
 	}
 	if q.Truncate == nil || *q.Truncate {
@@ -311,15 +311,15 @@ func engineMessages(in []Message) ([]openAIMessage, error) {
 			open = append(open, call)
 		}
 		if m.Role == "tool" {
-			o.ToolCallID, open = resultOf(m, open)
+			o.ToolCallID, open = callOf(m, open)
 		}
 		out = append(out, o)
 	}
 	return out, nil
 }
 
-// resultOf is the id of the call that a message is the result of, and the calls that are open without it.
-func resultOf(m Message, open []completion.Call) (id string, rest []completion.Call) {
+// callOf is the id of the call that a message is the result of, and the calls that are open without it.
+func callOf(m Message, open []completion.Call) (id string, rest []completion.Call) {
 	if m.ToolCallID != "" || len(open) == 0 {
 		return m.ToolCallID, open
 	}
@@ -330,7 +330,7 @@ func resultOf(m Message, open []completion.Call) (id string, rest []completion.C
 // argumentsText is the JSON text of arguments; a text is taken to be that already.
 func argumentsText(raw json.RawMessage) string {
 	var text string
-	if absent(raw) {
+	if isAbsent(raw) {
 		return "{}"
 	}
 	if json.Unmarshal(raw, &text) == nil {
@@ -355,5 +355,5 @@ func imageURL(data string) (url string, ok bool) {
 	return "", false
 }
 
-// absent reports whether a member is not there, or null.
-func absent(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
+// isAbsent reports whether a member is not there, or null.
+func isAbsent(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }

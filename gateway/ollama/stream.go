@@ -8,8 +8,8 @@ import (
 	"reveille/gateway/completion"
 )
 
-// words turns an engine's completion into Ollama's lines.
-type words struct {
+// streamWriter turns an engine's completion into Ollama's lines.
+type streamWriter struct {
 	form   *ResponseWriter
 	calls  []completion.Call
 	reason string
@@ -18,33 +18,35 @@ type words struct {
 }
 
 // NewStream makes a stream in a form.
-func NewStream(f *ResponseWriter) *completion.Stream { return completion.NewStream(&words{form: f}) }
+func NewStream(f *ResponseWriter) *completion.Stream {
+	return completion.NewStream(&streamWriter{form: f})
+}
 
 // Comment appends an object without words.
-func (s *words) Comment(dst, _ []byte) []byte { return appendLine(dst, s.form.line(part{})) }
+func (s *streamWriter) Comment(dst, _ []byte) []byte { return appendLine(dst, s.form.line(part{})) }
 
 // End appends the final object.
-func (s *words) End(dst []byte) []byte {
+func (s *streamWriter) End(dst []byte) []byte {
 	if len(s.calls) > 0 {
 		dst = appendLine(dst, s.form.line(part{calls: toolCalls(s.calls)}))
 	}
 	l := s.form.line(part{})
-	s.close(&l)
+	s.finishLine(&l)
 	return appendLine(dst, l)
 }
 
 // Event appends the words of an event.
-func (s *words) Event(dst []byte, c *completion.Completion) []byte {
-	s.note(c)
+func (s *streamWriter) Event(dst []byte, c *completion.Completion) []byte {
+	s.recordMetadata(c)
 	if len(c.Choices) == 0 {
 		return dst
 	}
 	choice := c.Choices[0]
-	said := choice.Said()
+	said := choice.MessageOrDelta()
 	for _, call := range said.ToolCalls {
-		s.call(call)
+		s.addCall(call)
 	}
-	w := part{content: said.Content + choice.Text, thinking: said.Thought()}
+	w := part{content: said.Content + choice.Text, thinking: said.ReasoningContent()}
 	if w.content == "" && w.thinking == "" {
 		return dst
 	}
@@ -54,8 +56,8 @@ func (s *words) Event(dst []byte, c *completion.Completion) []byte {
 	return appendLine(dst, s.form.line(w))
 }
 
-// note records the metadata of an answer or event.
-func (s *words) note(c *completion.Completion) {
+// recordMetadata records the metadata of an answer or event.
+func (s *streamWriter) recordMetadata(c *completion.Completion) {
 	if len(c.Choices) > 0 && c.Choices[0].Reason != "" {
 		s.reason = c.Choices[0].Reason
 	}
@@ -69,8 +71,8 @@ func (s *words) note(c *completion.Completion) {
 
 func milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
-// call takes in a part of a tool call: its name comes first, its arguments in pieces.
-func (s *words) call(c completion.Call) {
+// addCall takes in a part of a tool call: its name comes first, its arguments in pieces.
+func (s *streamWriter) addCall(c completion.Call) {
 	if int(c.Index) == len(s.calls) {
 		s.calls = append(s.calls, c)
 		return
@@ -80,8 +82,8 @@ func (s *words) call(c completion.Call) {
 	f.Arguments += c.Function.Arguments
 }
 
-// close makes a line the final one. What an engine does not tell of its times is taken from when its words came.
-func (s *words) close(l *line) {
+// finishLine makes a line the final one. What an engine does not tell of its times is taken from when its words came.
+func (s *streamWriter) finishLine(l *line) {
 	now := s.form.Now()
 	u := s.usage
 	u.Total, u.Load = now.Sub(s.form.Began), s.form.Load()
@@ -99,7 +101,7 @@ func (s *words) close(l *line) {
 }
 
 // Fail appends an error.
-func (s *words) Fail(dst, data []byte) []byte {
+func (s *streamWriter) Fail(dst, data []byte) []byte {
 	var e struct {
 		Error struct{ Message string }
 	}

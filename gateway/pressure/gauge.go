@@ -18,35 +18,35 @@ type Gauge struct {
 // New makes a gauge with a limit in bytes, 0 for none. used says how many are used; nil asks the runtime.
 func New(limit int64, used func() int64) *Gauge {
 	if used == nil {
-		used = inUse
+		used = memoryInUse
 	}
 	g := &Gauge{limit: limit, read: used}
-	g.Look()
+	g.Sample()
 	return g
 }
 
-// every is the time between two looks: a fraction of what it takes to fill the room between the levels with requests.
-const every = 250 * time.Millisecond
+// sampleEvery is the time between two looks: a fraction of what it takes to fill the room between the levels with requests.
+const sampleEvery = 250 * time.Millisecond
 
 // Run looks again and again until ctx ends. Without it, what New saw stands.
 func (g *Gauge) Run(ctx context.Context) {
 	if g.limit <= 0 {
 		return
 	}
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			g.Look()
+			g.Sample()
 		}
 	}
 }
 
-// Look takes one sample.
-func (g *Gauge) Look() { g.used.Store(g.read()) }
+// Sample takes one sample.
+func (g *Gauge) Sample() { g.used.Store(g.read()) }
 
 // Level returns the level of the last sample.
 func (g *Gauge) Level() Level {
@@ -64,8 +64,8 @@ func (g *Gauge) Bytes() (used, limit int64) {
 	return g.used.Load(), g.limit
 }
 
-// inUse is the memory that the process cannot free, in bytes.
-func inUse() int64 {
+// memoryInUse is the memory that the process cannot free, in bytes.
+func memoryInUse() int64 {
 	s := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"}, {Name: "/gc/heap/live:bytes"},
 		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/released:bytes"},

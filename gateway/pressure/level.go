@@ -12,16 +12,16 @@ const (
 
 // The shares of the limit, in per cent, at which a level begins.
 const (
-	noKeepAt  = 92
-	refusalAt = 95
+	closeConnsAt = 92
+	shedAt       = 95
 )
 
 // levelAt returns the level when used bytes of a limit are in use; a limit of 0 means none.
 func levelAt(used, limit int64) Level {
 	switch {
-	case limit <= 0 || used < limit/100*noKeepAt:
+	case limit <= 0 || used < limit/100*closeConnsAt:
 		return Normal
-	case used < limit/100*refusalAt:
+	case used < limit/100*shedAt:
 		return CloseConns
 	}
 	return Shed

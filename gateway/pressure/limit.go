@@ -24,9 +24,9 @@ func Limit() int64 {
 // unlimited is less than what control groups of version 1 say when there is no limit.
 const unlimited = 1 << 60
 
-// Adopt makes the collector work harder before a limit is reached than levelAt gives anything up, unless GOMEMLIMIT has
+// ApplyToRuntime makes the collector work harder before a limit is reached than levelAt gives anything up, unless GOMEMLIMIT has
 // told it a limit already. It changes the whole process.
-func Adopt(limit int64) {
+func ApplyToRuntime(limit int64) {
 	if limit > 0 && !limitFromEnv() {
 		debug.SetMemoryLimit(limit / 100 * collectAt)
 	}

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestStepAt(t *testing.T) {
+func TestLevelAt(t *testing.T) {
 	const gib = 1 << 30
 	for _, c := range []struct {
 		used, limit int64
@@ -57,19 +57,19 @@ func TestGauge(t *testing.T) {
 func TestInUse(t *testing.T) {
 	const size = 64 << 20
 	runtime.GC()
-	before := inUse()
+	before := memoryInUse()
 	held := make([]byte, size)
 	for i := range held {
 		held[i] = 1
 	}
 	runtime.GC()
-	if more := inUse() - before; more < size/2 {
+	if more := memoryInUse() - before; more < size/2 {
 		t.Errorf("%d bytes more with %d held", more, size)
 	}
 	runtime.KeepAlive(held)
 	held = nil
 	runtime.GC()
-	if more := inUse() - before; more > size/2 {
+	if more := memoryInUse() - before; more > size/2 {
 		t.Errorf("%d bytes more with nothing held", more)
 	}
 }

@@ -76,7 +76,7 @@ func TestNoAccount(t *testing.T) {
 }
 
 // However many arrive at once, no more than the limit are admitted.
-func TestTogether(t *testing.T) {
+func TestOpenAndWaitingRequestsAreCounted(t *testing.T) {
 	a := New(Limits{Open: 5})
 	var in, most atomic.Int64
 	var wg sync.WaitGroup

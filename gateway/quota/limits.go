@@ -50,13 +50,13 @@ func parseRate(s string) (Rate, error) {
 	n, unit, _ := strings.Cut(s, "/")
 	r := Rate{Per: units[unit]}
 	var err error
-	if r.N, err = count(n); err != nil || r.Per == 0 {
+	if r.N, err = parseCount(n); err != nil || r.Per == 0 {
 		return Rate{}, errors.New("want a number of at least 1 and /s, /m or /h")
 	}
 	return r, nil
 }
 
-func count(s string) (int, error) {
+func parseCount(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 31)
 	if err != nil || n == 0 {
 		return 0, errors.New("want a number of at least 1")
@@ -80,9 +80,9 @@ func (l *Limits) Set(word string) (err error) {
 			err = fmt.Errorf("want a number from 1 to %d", int64(maxBudget))
 		}
 	case "open":
-		l.Open, err = count(value)
+		l.Open, err = parseCount(value)
 	case "waiting":
-		l.Waiting, err = count(value)
+		l.Waiting, err = parseCount(value)
 	default:
 		return errors.New("unknown setting: want requests=N/m, tokens=N/m, loads=N/h, budget=N, open=N, waiting=N, priority=high, models=NAMES or expires=DATE")
 	}

@@ -18,8 +18,8 @@ type engineResult struct {
 // object is an object of an answer.
 type object map[string]any
 
-// Answer returns the engine's results for the client, with scores between 0 and 1 if normalize is set. id is the request's.
-func (q *Request) Answer(engine []byte, id, model string, normalize bool) ([]byte, error) {
+// Response returns the engine's results for the client, with scores between 0 and 1 if normalize is set. id is the request's.
+func (q *Request) Response(engine []byte, id, model string, normalize bool) ([]byte, error) {
 	var in struct {
 		Results []engineResult `json:"results"`
 		Usage   struct {
@@ -28,7 +28,7 @@ func (q *Request) Answer(engine []byte, id, model string, normalize bool) ([]byt
 		} `json:"usage"`
 	}
 	if err := json.Unmarshal(engine, &in); err != nil || in.Results == nil {
-		return nil, api.NotUnderstood().WithCause(err)
+		return nil, api.InvalidEngineResponse().WithCause(err)
 	}
 	for i, r := range in.Results {
 		if r.Index < 0 || r.Index >= len(q.texts) {
@@ -64,13 +64,13 @@ func (q *Request) Answer(engine []byte, id, model string, normalize bool) ([]byt
 func (q *Request) result(r engineResult) object {
 	text := q.texts[r.Index]
 	switch {
-	case q.dialect == tei && q.give:
+	case q.dialect == tei && q.returnDocuments:
 		return object{"index": r.Index, "score": r.Score, "text": text}
 	case q.dialect == tei:
 		return object{"index": r.Index, "score": r.Score}
-	case q.dialect == voyage && q.give:
+	case q.dialect == voyage && q.returnDocuments:
 		return object{"index": r.Index, "relevance_score": r.Score, "document": text}
-	case q.give:
+	case q.returnDocuments:
 		return object{"index": r.Index, "relevance_score": r.Score, "document": object{"text": text}}
 	}
 	return object{"index": r.Index, "relevance_score": r.Score}

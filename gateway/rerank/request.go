@@ -13,11 +13,11 @@ import (
 
 // Request is what the gateway handles of a rerank request. It is immutable.
 type Request struct {
-	texts   []string
-	topN    float64 // 0: all
-	give    bool    // the documents are returned
-	dialect dialect
-	raw     bool // scores unchanged from the engine, in the dialect of Text Embeddings Inference
+	texts           []string
+	topN            float64 // 0: all
+	returnDocuments bool    // the documents are returned
+	dialect         dialect
+	raw             bool // scores unchanged from the engine, in the dialect of Text Embeddings Inference
 }
 
 // dialect is that of the answer.
@@ -29,8 +29,8 @@ const (
 	voyage                // top_k and truncation
 )
 
-// ownMembers are those that only the gateway handles, besides the documents.
-var ownMembers = []string{"top_n", "return_documents", "texts", "top_k", "return_text", "raw_scores", "truncation", "max_tokens_per_doc"}
+// gatewayFields are those that only the gateway handles, besides the documents.
+var gatewayFields = []string{"top_n", "return_documents", "texts", "top_k", "return_text", "raw_scores", "truncation", "max_tokens_per_doc"}
 
 // Read reads a request from a body that the route has checked: documents or texts is a list, top_n or top_k a number of at
 // least 1. Its errors are [api.Error].
@@ -52,7 +52,7 @@ func Read(body []byte) (*Request, error) {
 		}
 		return nil, api.New(api.InvalidType, "Each document must be a text or an object with a 'text'.").WithParam("documents").WithCause(err)
 	}
-	q := Request{give: in.ReturnDocuments || in.ReturnText, raw: in.RawScores}
+	q := Request{returnDocuments: in.ReturnDocuments || in.ReturnText, raw: in.RawScores}
 	documents, top := in.Documents, in.TopN
 	switch {
 	case documents == nil:
@@ -107,7 +107,7 @@ func (q *Request) EngineBody(body []byte, model string) ([]byte, error) {
 		body, err = jsonscan.Set(body, "documents", list)
 	}
 	if err == nil {
-		body, err = jsonscan.Remove(body, ownMembers...)
+		body, err = jsonscan.Remove(body, gatewayFields...)
 	}
 	if err != nil {
 		return nil, api.BadJSON(err)

@@ -25,29 +25,29 @@ type ResponseWriter struct {
 // ResponseID is the id of the response.
 func (f *ResponseWriter) ResponseID() string { return "resp_" + f.ID }
 
-// Answer turns an engine's whole answer into a response. The error is completion.ErrAnswer.
-func (f *ResponseWriter) Answer(engine []byte) ([]byte, error) {
+// Response turns an engine's whole answer into a response. The error is completion.ErrInvalidResponse.
+func (f *ResponseWriter) Response(engine []byte) ([]byte, error) {
 	c, err := completion.Parse(engine)
 	if err != nil {
 		return nil, err
 	}
-	for i, calls := 0, c.Choices[0].Said().ToolCalls; i < len(calls); i++ {
+	for i, calls := 0, c.Choices[0].MessageOrDelta().ToolCalls; i < len(calls); i++ {
 		calls[i].Index = completion.Number(i)
 	}
-	s := state{form: f}
+	s := streamWriter{form: f}
 	s.Event(nil, c)
 	s.finish(nil)
 	return s.final(), nil
 }
 
-// InputTokens turns an engine's count of a chat's tokens into that of a request. The error is completion.ErrAnswer.
+// InputTokens turns an engine's count of a chat's tokens into that of a request. The error is completion.ErrInvalidResponse.
 func InputTokens(engine []byte) ([]byte, error) {
 	var count struct {
 		Object string `json:"object"`
 		Input  *int64 `json:"input_tokens"`
 	}
 	if err := json.Unmarshal(engine, &count); err != nil || count.Input == nil {
-		return nil, errors.Join(completion.ErrAnswer, err)
+		return nil, errors.Join(completion.ErrInvalidResponse, err)
 	}
 	count.Object = "response.input_tokens"
 	return encode(count), nil
@@ -132,7 +132,7 @@ type part struct {
 
 // final returns the response at its end. It is stored first, if it is to be, so that the next request of a client that has read it
 // can continue it.
-func (s *state) final() []byte {
+func (s *streamWriter) final() []byte {
 	whole := s.response(s.status())
 	if keep := s.form.Keep; keep != nil && !keep(whole, encode(append([]*item{}, s.items...))) {
 		s.form.Keep = nil
@@ -142,7 +142,7 @@ func (s *state) final() []byte {
 }
 
 // response is the response so far, in one line.
-func (s *state) response(is status) []byte {
+func (s *streamWriter) response(is status) []byte {
 	r := response{
 		ID: s.form.ResponseID(), Object: "response", CreatedAt: s.form.Began.Unix(), Status: is, Model: s.form.Model, Output: s.items, Tier: "default",
 		Store: s.form.Keep != nil && is != failed,
@@ -158,7 +158,7 @@ func (s *state) response(is status) []byte {
 		now := s.form.Now().Unix()
 		r.Completed = &now
 	case incomplete:
-		r.Incomplete = &incompletion{s.cutBy()}
+		r.Incomplete = &incompletion{s.incompleteReason()}
 	case failed:
 		r.Error = &s.failure
 	}

@@ -37,7 +37,7 @@ func (s *Store) References() (ids []string, err error) {
 	if len(s.input) > 0 && s.input[0] == '"' {
 		s.items = []json.RawMessage{slices.Concat([]byte(`{"role":"user","content":`), s.input, []byte("}"))}
 	} else if json.Unmarshal(s.input, &s.items) != nil {
-		return nil, refuse("'input' must be a text or a list of items.")
+		return nil, errUnsupported("'input' must be a text or a list of items.")
 	}
 	for _, item := range s.items {
 		if id := referenceOf(item); id != "" {
@@ -45,7 +45,7 @@ func (s *Store) References() (ids []string, err error) {
 		}
 	}
 	if len(ids) > api.MaxItems {
-		return nil, refuse("'input' has more than %d items.", api.MaxItems)
+		return nil, errUnsupported("'input' has more than %d items.", api.MaxItems)
 	}
 	return ids, nil
 }

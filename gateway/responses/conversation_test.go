@@ -84,7 +84,7 @@ func TestStored(t *testing.T) {
 			}
 			return true
 		}
-		told, err := f.Answer([]byte(engine))
+		told, err := f.Response([]byte(engine))
 		if err != nil || string(stored.Response) != string(told) || string(encode(stored.Items)) != want {
 			t.Errorf("%s: %s %v", engine, encode(stored.Items), err)
 		}

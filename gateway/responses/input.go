@@ -95,8 +95,8 @@ type functionCall struct {
 type dialogue struct {
 	messages []message
 	// What a model said in one go is one message, but several items: its reasoning, its text, its calls.
-	turn bool // the last message is such a turn of the assistant, which may go on
-	said bool // it has its text
+	turn      bool // the last message is such a turn of the assistant, which may go on
+	reasoning bool // it has its text
 }
 
 // messagesOf returns the messages of a chat.
@@ -112,10 +112,10 @@ func messagesOf(instructions, input json.RawMessage) ([]message, error) {
 	}
 	var items []inputItem
 	if err := json.Unmarshal(input, &items); err != nil {
-		return nil, refuse("'input' must be a text or a list of items, whose content is a text or a list of parts.")
+		return nil, errUnsupported("'input' must be a text or a list of items, whose content is a text or a list of parts.")
 	}
 	if len(items) > api.MaxItems {
-		return nil, refuse("'input' has more than %d items.", api.MaxItems)
+		return nil, errUnsupported("'input' has more than %d items.", api.MaxItems)
 	}
 	for _, i := range items {
 		if err := d.item(i); err != nil {
@@ -144,7 +144,7 @@ func (d *dialogue) item(i inputItem) (err error) {
 		return err
 	case "function_call":
 		if i.CallID == "" || i.Name == "" {
-			return refuse("An item of type 'function_call' needs the texts 'call_id', 'name' and 'arguments'.")
+			return errUnsupported("An item of type 'function_call' needs the texts 'call_id', 'name' and 'arguments'.")
 		}
 		m := d.assistant()
 		m.ToolCalls = append(m.ToolCalls, toolCall{i.CallID, "function", functionCall{i.Name, string(i.Arguments)}})
@@ -157,20 +157,20 @@ func (d *dialogue) item(i inputItem) (err error) {
 		return d.item(inputItem{Type: "function_call", CallID: i.CallID, Name: i.Name, Arguments: jsonText(arguments)})
 	case "function_call_output", "custom_tool_call_output":
 		if i.CallID == "" {
-			return refuse("An item of type '%s' needs a 'call_id'.", i.Type)
+			return errUnsupported("An item of type '%s' needs a 'call_id'.", i.Type)
 		}
 		m := message{Role: "tool", ToolCallID: i.CallID}
 		m.Content, err = i.Output.chat()
 		d.add(m)
 		return err
 	case "item_reference":
-		return refuse("Items of type 'item_reference' are not supported: this gateway stores no responses (--store-responses); send the items themselves, with 'store' false.")
+		return errUnsupported("Items of type 'item_reference' are not supported: this gateway stores no responses (--store-responses); send the items themselves, with 'store' false.")
 	}
 	tool := strings.HasSuffix(i.Type, "_call") || strings.HasSuffix(i.Type, "_call_output")
 	if tool && !strings.HasPrefix(i.Type, "computer") { // whose screenshots are all that it says
 		return nil // what OpenAI's own tools did, in a history that began there; the answers tell
 	}
-	return refuse("An item's type is not supported: use message, reasoning, function_call or function_call_output.")
+	return errUnsupported("An item's type is not supported: use message, reasoning, function_call or function_call_output.")
 }
 
 func (d *dialogue) message(i inputItem) (err error) {
@@ -185,15 +185,15 @@ func (d *dialogue) message(i inputItem) (err error) {
 		d.add(m)
 		return err
 	case "assistant":
-		if d.said || d.turn && len(d.assistant().ToolCalls) > 0 {
+		if d.reasoning || d.turn && len(d.assistant().ToolCalls) > 0 {
 			d.turn = false
 		}
 		m := d.assistant()
-		d.said = true
+		d.reasoning = true
 		m.Content, err = i.Content.chat()
 		return err
 	}
-	return refuse("A message's 'role' must be user, assistant, system or developer.")
+	return errUnsupported("A message's 'role' must be user, assistant, system or developer.")
 }
 
 // system adds a message of the system. Templates want it first, and only one, so those at the beginning are joined.
@@ -209,7 +209,7 @@ func (d *dialogue) system(text string) {
 
 func (d *dialogue) add(m message) {
 	d.messages = append(d.messages, m)
-	d.turn, d.said = false, false
+	d.turn, d.reasoning = false, false
 }
 
 // assistant returns the message of the assistant's turn, which it begins where there is none.
@@ -230,7 +230,7 @@ func (c content) text(sep string) (string, error) {
 			return "", err
 		}
 		if part.Text == nil {
-			return "", refuse("The content of system and developer messages, and of reasoning, is text.")
+			return "", errUnsupported("The content of system and developer messages, and of reasoning, is text.")
 		}
 		texts = append(texts, *part.Text)
 	}
@@ -264,22 +264,22 @@ func (p inputPart) chat() (chatPart, error) {
 		fallthrough
 	case "input_text", "output_text", "text", "summary_text", "reasoning_text":
 		if text == nil {
-			return chatPart{}, refuse("A content part of type '%s' needs a text.", p.Type)
+			return chatPart{}, errUnsupported("A content part of type '%s' needs a text.", p.Type)
 		}
 		return chatPart{Type: "text", Text: text}, nil
 	case "input_image":
 		if p.ImageURL == "" {
-			return chatPart{}, refuse("An 'input_image' needs an 'image_url' that is a data: URL.")
+			return chatPart{}, errUnsupported("An 'input_image' needs an 'image_url' that is a data: URL.")
 		}
 		return chatPart{Type: "image_url", ImageURL: &imageURL{p.ImageURL, p.Detail}}, nil
 	case "input_audio":
 		return chatPart{Type: "input_audio", InputAudio: p.InputAudio}, nil
 	case "input_file":
-		return chatPart{}, refuse("Files are not supported: send text, pictures or sounds.")
+		return chatPart{}, errUnsupported("Files are not supported: send text, pictures or sounds.")
 	}
-	return chatPart{}, refuse("A content part's type is not supported: use input_text, output_text, refusal, input_image or input_audio.")
+	return chatPart{}, errUnsupported("A content part's type is not supported: use input_text, output_text, refusal, input_image or input_audio.")
 }
 
-func refuse(format string, args ...any) error {
+func errUnsupported(format string, args ...any) error {
 	return api.Newf(api.InvalidType, format, args...).WithParam("input")
 }

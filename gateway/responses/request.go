@@ -30,16 +30,16 @@ var echoed = map[string]string{
 // maxEcho is the longest member that answers repeat, in bytes: they do so three times in a stream.
 const maxEcho = 64 << 10
 
-// passedOn are members of a chat by the name that they have in a request.
-var passedOn = map[string]string{
+// forwarded are members of a chat by the name that they have in a request.
+var forwarded = map[string]string{
 	"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed", "stop": "stop",
 	"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty", "repeat_penalty": "repeat_penalty",
 	"parallel_tool_calls": "parallel_tool_calls", "metadata": "metadata", "chat_template_kwargs": "chat_template_kwargs",
 	"max_output_tokens": "max_tokens",
 }
 
-// refused are members that ask for what is not done here.
-var refused = map[string]string{
+// unsupported are members that ask for what is not done here.
+var unsupported = map[string]string{
 	"conversation": "conversations are not stored; send the whole conversation in 'input'",
 	"prompt":       "prompts are not stored; send the text in 'instructions' or 'input'",
 	"background":   "responses are not made in the background; send the request without it",
@@ -75,7 +75,7 @@ func Translate(body []byte, model string, stream bool) (engine []byte, echo Echo
 	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, nil, api.BadJSON(err)
 	}
-	for name, why := range refused {
+	for name, why := range unsupported {
 		if v := q[name]; !isAbsent(v) && string(v) != "false" {
 			return nil, nil, api.Newf(api.UnsupportedParameter, "'%s' is not supported: %s.", name, why).WithParam(name)
 		}
@@ -84,7 +84,7 @@ func Translate(body []byte, model string, stream bool) (engine []byte, echo Echo
 	if stream {
 		chat["stream_options"] = map[string]bool{"include_usage": true}
 	}
-	for own, name := range passedOn {
+	for own, name := range forwarded {
 		if v := q[own]; !isAbsent(v) {
 			chat[name] = v
 		}
@@ -195,8 +195,8 @@ func formatOf(raw json.RawMessage) (*responseFormat, error) {
 	return nil, api.New(api.UnsupportedParameter, "The type of 'text.format' must be text, json_object or json_schema.").WithParam("text.format")
 }
 
-// Asked names members of the request in an error about its chat. nil stays nil.
-func Asked(err error) error {
+// NameRequestFields names members of the request in an error about its chat. nil stays nil.
+func NameRequestFields(err error) error {
 	if err == nil {
 		return nil
 	}

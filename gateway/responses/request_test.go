@@ -192,7 +192,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%.200s was accepted", body)
 			continue
 		}
-		if e := api.As(responses.Asked(err)); e.Status != 400 || e.Param != param || strings.Contains(e.Message, "'messages'") || strings.Contains(e.Message, "'response_format'") {
+		if e := api.As(responses.NameRequestFields(err)); e.Status != 400 || e.Param != param || strings.Contains(e.Message, "'messages'") || strings.Contains(e.Message, "'response_format'") {
 			t.Errorf("%.200s: %d %q %s", body, e.Status, e.Param, e.Message)
 		}
 	}

@@ -9,14 +9,16 @@ import (
 )
 
 // NewStream makes a stream that answers with the events of a response.
-func NewStream(f *ResponseWriter) *completion.Stream { return completion.NewStream(&state{form: f}) }
+func NewStream(f *ResponseWriter) *completion.Stream {
+	return completion.NewStream(&streamWriter{form: f})
+}
 
-// state is a response that is being made from the events of a completion: texts, thoughts and calls become items of the output.
+// streamWriter is a response that is being made from the events of a completion: texts, thoughts and calls become items of the output.
 // One item of text or thoughts is open at a time; calls stay open to the end, for an engine may write several side by side.
-type state struct {
+type streamWriter struct {
 	form     *ResponseWriter
 	sequence int
-	begun    bool
+	started  bool
 	items    []*item
 	open     *item                       // of text or thoughts; nil for none
 	calls    map[completion.Number]*item // by the engine's index
@@ -43,23 +45,25 @@ type event struct {
 }
 
 // send appends an event.
-func (s *state) send(dst []byte, e event) []byte {
+func (s *streamWriter) send(dst []byte, e event) []byte {
 	e.Sequence = s.sequence
 	return s.frame(dst, e.Type, encode(e))
 }
 
-func (s *state) frame(dst []byte, kind string, data []byte) []byte {
+func (s *streamWriter) frame(dst []byte, kind string, data []byte) []byte {
 	s.sequence++
 	return api.AppendEvent(dst, kind, data)
 }
 
 // Comment passes a comment on.
-func (s *state) Comment(dst, text []byte) []byte { return append(append(dst, text...), "\n\n"...) }
+func (s *streamWriter) Comment(dst, text []byte) []byte {
+	return append(append(dst, text...), "\n\n"...)
+}
 
 // Event appends what an event of the completion adds to the response.
-func (s *state) Event(dst []byte, c *completion.Completion) []byte {
-	if !s.begun {
-		s.begun = true
+func (s *streamWriter) Event(dst []byte, c *completion.Completion) []byte {
+	if !s.started {
+		s.started = true
 		for _, kind := range [...]string{"response.created", "response.in_progress"} {
 			dst = s.send(dst, event{Type: kind, Response: s.response(inProgress)})
 		}
@@ -71,11 +75,11 @@ func (s *state) Event(dst []byte, c *completion.Completion) []byte {
 		return dst
 	}
 	choice := &c.Choices[0]
-	said := choice.Said()
-	dst = s.say(dst, "reasoning", said.Thought())
-	dst = s.say(dst, "message", said.Content)
+	said := choice.MessageOrDelta()
+	dst = s.addText(dst, "reasoning", said.ReasoningContent())
+	dst = s.addText(dst, "message", said.Content)
 	for _, c := range said.ToolCalls {
-		dst = s.call(dst, c)
+		dst = s.addCall(dst, c)
 	}
 	if choice.Reason != "" {
 		s.reason = choice.Reason
@@ -83,8 +87,8 @@ func (s *state) Event(dst []byte, c *completion.Completion) []byte {
 	return dst
 }
 
-// say adds to the open item, which is one of that type afterwards.
-func (s *state) say(dst []byte, kind, text string) []byte {
+// addText adds to the open item, which is one of that type afterwards.
+func (s *streamWriter) addText(dst []byte, kind, text string) []byte {
 	if text == "" {
 		return dst
 	}
@@ -98,7 +102,7 @@ func (s *state) say(dst []byte, kind, text string) []byte {
 		} else {
 			it.Summary = []part{}
 		}
-		dst = s.add(dst, it)
+		dst = s.openItem(dst, it)
 		s.open = it
 		dst = s.send(dst, event{Type: "response.content_part.added", Output: &it.index, ItemID: it.ID, Content: new(int), Part: it.part("")})
 	}
@@ -111,8 +115,8 @@ func (s *state) say(dst []byte, kind, text string) []byte {
 	return s.send(dst, e)
 }
 
-// call takes in a piece of a call.
-func (s *state) call(dst []byte, c completion.Call) []byte {
+// addCall takes in a piece of a call.
+func (s *streamWriter) addCall(dst []byte, c completion.Call) []byte {
 	it := s.calls[c.Index]
 	if it == nil {
 		if s.open != nil {
@@ -126,15 +130,15 @@ func (s *state) call(dst []byte, c completion.Call) []byte {
 			s.calls = map[completion.Number]*item{}
 		}
 		s.calls[c.Index] = it
-		dst = s.add(dst, it)
+		dst = s.openItem(dst, it)
 	} else {
 		it.Name += c.Function.Name
 	}
-	return s.argue(dst, it, c.Function.Arguments)
+	return s.addArguments(dst, it, c.Function.Arguments)
 }
 
-// argue adds to the arguments of a call.
-func (s *state) argue(dst []byte, it *item, text string) []byte {
+// addArguments adds to the arguments of a call.
+func (s *streamWriter) addArguments(dst []byte, it *item, text string) []byte {
 	if text == "" {
 		return dst
 	}
@@ -145,8 +149,8 @@ func (s *state) argue(dst []byte, it *item, text string) []byte {
 // idPrefixes begin the ids of items.
 var idPrefixes = map[string]string{"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
 
-// add begins an item.
-func (s *state) add(dst []byte, it *item) []byte {
+// openItem begins an item.
+func (s *streamWriter) openItem(dst []byte, it *item) []byte {
 	it.index = len(s.items)
 	it.ID = fmt.Sprintf("%s%s%d", idPrefixes[it.Type], s.form.ID, it.index)
 	it.Status = inProgress
@@ -155,10 +159,10 @@ func (s *state) add(dst []byte, it *item) []byte {
 }
 
 // close ends an item.
-func (s *state) close(dst []byte, it *item, is status) []byte {
+func (s *streamWriter) close(dst []byte, it *item, is status) []byte {
 	if it.call != nil {
 		if len(it.text) == 0 && is == completed {
-			dst = s.argue(dst, it, "{}")
+			dst = s.addArguments(dst, it, "{}")
 		}
 		it.Arguments = string(it.text)
 		dst = s.send(dst, event{Type: "response.function_call_arguments.done", Output: &it.index, ItemID: it.ID, Name: it.Name, Arguments: &it.Arguments})
@@ -188,8 +192,8 @@ func (it *item) textEvent() string {
 	return "response.output_text"
 }
 
-// cutBy says why the response is incomplete, "" for one that is not.
-func (s *state) cutBy() string {
+// incompleteReason says why the response is incomplete, "" for one that is not.
+func (s *streamWriter) incompleteReason() string {
 	switch s.reason {
 	case "length":
 		return "max_output_tokens"
@@ -200,15 +204,15 @@ func (s *state) cutBy() string {
 }
 
 // status is the status of the response when the engine has ended.
-func (s *state) status() status {
-	if s.cutBy() != "" {
+func (s *streamWriter) status() status {
+	if s.incompleteReason() != "" {
 		return incomplete
 	}
 	return completed
 }
 
 // finish ends all items.
-func (s *state) finish(dst []byte) []byte {
+func (s *streamWriter) finish(dst []byte) []byte {
 	for _, it := range s.items {
 		if it.Status == inProgress {
 			dst = s.close(dst, it, s.status())
@@ -218,8 +222,8 @@ func (s *state) finish(dst []byte) []byte {
 }
 
 // End appends the end of the response.
-func (s *state) End(dst []byte) []byte {
-	if !s.begun {
+func (s *streamWriter) End(dst []byte) []byte {
+	if !s.started {
 		return s.Fail(dst, nil)
 	}
 	dst = s.finish(dst)
@@ -227,14 +231,14 @@ func (s *state) End(dst []byte) []byte {
 }
 
 // Fail appends an error event, at which most clients stop, and the end of the response for the others.
-func (s *state) Fail(dst, data []byte) []byte {
+func (s *streamWriter) Fail(dst, data []byte) []byte {
 	var told struct {
 		Error struct {
 			Message, Type string
 			Param, Code   any // texts, or null
 		}
 	}
-	e := api.NotUnderstood()
+	e := api.InvalidEngineResponse()
 	if json.Unmarshal(data, &told) == nil && told.Error.Message != "" {
 		e = &api.Error{Message: told.Error.Message, Type: told.Error.Type}
 		e.Param, _ = told.Error.Param.(string)

@@ -160,10 +160,10 @@ func text(it item) string {
 }
 
 // deltas draws the messages' parts of a stream: thoughts, words and calls in any order, calls side by side.
-func deltas(t *rapid.T) (list []completion.Said) {
+func deltas(t *rapid.T) (list []completion.Message) {
 	words := rapid.StringN(0, 5, -1)
 	for range rapid.IntRange(0, 12).Draw(t, "deltas") {
-		var s completion.Said
+		var s completion.Message
 		switch rapid.IntRange(0, 3).Draw(t, "kind") {
 		case 0:
 			s.Content = words.Draw(t, "content")
@@ -221,7 +221,7 @@ func TestStreamProperties(t *testing.T) {
 		var said, thought, gotSaid, gotThought string
 		for _, d := range list {
 			said += d.Content
-			thought += d.Thought()
+			thought += d.ReasoningContent()
 		}
 		for _, it := range output {
 			switch it.Type {
@@ -252,7 +252,7 @@ func TestStreamProperties(t *testing.T) {
 func TestStreamAndAnswerAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		words := rapid.StringN(0, 8, -1)
-		m := completion.Said{Content: words.Draw(t, "content"), Reasoning: words.Draw(t, "reasoning")}
+		m := completion.Message{Content: words.Draw(t, "content"), Reasoning: words.Draw(t, "reasoning")}
 		for range rapid.IntRange(0, 3).Draw(t, "calls") {
 			m.ToolCalls = append(m.ToolCalls, completion.Call{
 				ID: fmt.Sprint("c", len(m.ToolCalls)), Function: completion.Function{Name: "f", Arguments: words.Draw(t, "arguments")},
@@ -263,7 +263,7 @@ func TestStreamAndAnswerAgree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer, err := writer().Answer(engine)
+		answer, err := writer().Response(engine)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -282,7 +282,7 @@ func TestStreamAndAnswerAgree(t *testing.T) {
 }
 
 func TestAnswer(t *testing.T) {
-	got, err := writer().Answer([]byte(`{"choices":[{"message":{"content":"hi <b>","reasoning":"hm","reasoning_content":"hm","tool_calls":[{"id":"c","function":{"name":"f","arguments":""}},{"function":{"name":"g","arguments":"{}"}}]},
+	got, err := writer().Response([]byte(`{"choices":[{"message":{"content":"hi <b>","reasoning":"hm","reasoning_content":"hm","tool_calls":[{"id":"c","function":{"name":"f","arguments":""}},{"function":{"name":"g","arguments":"{}"}}]},
 		"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":5,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":3},"completion_tokens_details":{"reasoning_tokens":1}}}`))
 	if err != nil {
 		t.Fatal(err)
@@ -294,12 +294,12 @@ func TestAnswer(t *testing.T) {
 			{"id":"fc_I3","type":"function_call","status":"completed","call_id":"call_I3","name":"g","arguments":"{}"}],
 		"previous_response_id":null,"store":false,"service_tier":"default","metadata":{},
 		"usage":{"input_tokens":5,"input_tokens_details":{"cached_tokens":3,"cache_write_tokens":0},"output_tokens":2,"output_tokens_details":{"reasoning_tokens":1},"total_tokens":7}}`)
-	if got, err = writer().Answer([]byte(`{"choices":[{"message":{"content":null},"finish_reason":"length"}]}`)); err != nil ||
+	if got, err = writer().Response([]byte(`{"choices":[{"message":{"content":null},"finish_reason":"length"}]}`)); err != nil ||
 		!strings.Contains(string(got), `"status":"incomplete","background":false,"error":null,"incomplete_details":{"reason":"max_output_tokens"},"model":"m","output":[]`) || !strings.Contains(string(got), `"total_tokens":0`) {
 		t.Errorf("%s, %v", got, err)
 	}
 	for _, engine := range []string{``, `[]`, `{}`, `{"choices":[]}`, `<html>`} {
-		if _, err := writer().Answer([]byte(engine)); !errors.Is(err, completion.ErrAnswer) {
+		if _, err := writer().Response([]byte(engine)); !errors.Is(err, completion.ErrInvalidResponse) {
 			t.Errorf("%q: %v", engine, err)
 		}
 	}

@@ -30,8 +30,8 @@ func interrupted(r state.TicketRecord) bool { return r.Code == api.HostInterrupt
 func shortage(r state.TicketRecord) *policy.Refusal {
 	device, err := policy.ParseDevices(r.Fields["device"])
 	out := &policy.Refusal{
-		Code: policy.TooLarge, Model: r.Model, Device: device, Need: state.Number(r.Fields["need"]), Budget: state.Number(r.Fields["budget"]),
-		Others: state.Number(r.Fields["others"]), Parts: r.Fields["parts"], GPUs: r.Fields["cards"],
+		Code: policy.TooLarge, Model: r.Model, Device: device, Need: state.ParseNumber(r.Fields["need"]), Budget: state.ParseNumber(r.Fields["budget"]),
+		Others: state.ParseNumber(r.Fields["others"]), Parts: r.Fields["parts"], GPUs: r.Fields["cards"],
 	}
 	if err != nil || out.Need <= 0 {
 		return nil

@@ -90,7 +90,7 @@ func (g *Gate) Enter(a WaitRequest) (*Waiter, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		return nil, api.GoingAway()
+		return nil, api.ShuttingDown()
 	}
 	gr := g.groups[a.Model]
 	if gr == nil {
@@ -339,7 +339,7 @@ func (g *Gate) Close() {
 	g.mu.Lock()
 	g.closed = true
 	for gr := range g.allGroups {
-		g.finishAllLocked(gr, Endpoint{}, LoadInfo{}, api.GoingAway())
+		g.finishAllLocked(gr, Endpoint{}, LoadInfo{}, api.ShuttingDown())
 		gr.notify()
 	}
 	g.mu.Unlock()

@@ -239,7 +239,7 @@ func (g *Gate) onAcquired(gr *group, got state.Acquired, err error) nextAction {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed && err != nil && !errors.Is(err, state.ErrUnavailable) {
-		return fail(api.GoingAway())
+		return fail(api.ShuttingDown())
 	}
 	old := gr.acquisition.ticket
 	v := gr.acquisition.onAcquired(now, got, err)

@@ -34,7 +34,7 @@ func (g *Gate) Load(ctx context.Context, a LoadRequest) (Endpoint, LoadInfo, err
 		fields["options"] = string(a.Options)
 	}
 	if a.Pinned != nil {
-		fields["pinned"] = state.Flag(*a.Pinned)
+		fields["pinned"] = state.FormatBool(*a.Pinned)
 	}
 	return g.loadExplicitly(ctx, a.Model, fields, a.Wait)
 }
@@ -55,7 +55,7 @@ func (g *Gate) loadExplicitly(ctx context.Context, model string, fields map[stri
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()
-		return Endpoint{}, LoadInfo{}, api.GoingAway()
+		return Endpoint{}, LoadInfo{}, api.ShuttingDown()
 	}
 	gr := g.newGroupLocked(acquisition{model: model, explicit: true, fields: fields}, false)
 	w := g.joinLocked(gr, g.cfg.Hold)

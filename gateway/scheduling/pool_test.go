@@ -324,7 +324,7 @@ func (p *pool) endLocked(t *fakeTicket, st state.TicketState, fields map[string]
 	maps.Copy(t.rec.Fields, fields)
 	f := t.rec.Fields
 	t.rec.State, t.rec.Code, t.rec.Message, t.rec.WakeError, t.rec.Evicted = st, f["code"], f["message"], f["wake_failed"] == "1", f["evicted"]
-	t.rec.LoadMS = state.Number(f["load_ms"])
+	t.rec.LoadMS = state.ParseNumber(f["load_ms"])
 	h := p.hosts[t.rec.Host]
 	h.Queue = slices.DeleteFunc(h.Queue, func(q state.TicketRecord) bool { return q.ID == t.rec.ID })
 	if h.Loading == t.rec.ID {

@@ -97,7 +97,7 @@ func pending(s *state.Snapshot, model string, now time.Time) (*acquisition, time
 		return max(0, time.Duration(s.NowMS-ms)*time.Millisecond+now.Sub(s.Taken))
 	}
 	if out.state == state.TicketLoading {
-		out.loadingSince = now.Add(-since(state.Number(oldest.Fields["begun_ms"])))
+		out.loadingSince = now.Add(-since(state.ParseNumber(oldest.Fields["begun_ms"])))
 	}
 	return out, since(oldest.Created)
 }
@@ -132,7 +132,7 @@ func progressOf(a *acquisition, s *state.Snapshot, known *estimates, now time.Ti
 		out.Stage = StageWaking
 		before = known.wake[a.host]
 		if h != nil && h.State == policy.Waking && before > 0 {
-			woken := time.Duration(s.NowMS-state.Number(h.Fields["waking_ms"]))*time.Millisecond + now.Sub(s.Taken)
+			woken := time.Duration(s.NowMS-state.ParseNumber(h.Fields["waking_ms"]))*time.Millisecond + now.Sub(s.Taken)
 			before = max(time.Second, before-woken)
 		}
 	}

@@ -14,33 +14,33 @@ import (
 
 // The timeline's span and its bounds.
 const (
-	historyStep  = 10 * time.Second
-	historySteps = 360 // an hour
-	maxMarks     = 2000
-	maxTurns     = 4000 // changes of hosts' states
+	historyStep     = 10 * time.Second
+	historySteps    = 360 // an hour
+	maxEvents       = 2000
+	maxStateChanges = 4000 // changes of hosts' states
 )
 
 // History keeps the last hour of what this gateway has seen, within fixed bounds. It is safe for concurrent use.
 type History struct {
-	mu    sync.Mutex
-	began time.Time
-	steps [historySteps]tally
-	marks []Mark
-	turns []Turn
-	last  map[string]string // state by host
+	mu      sync.Mutex
+	began   time.Time
+	steps   [historySteps]bucket
+	events  []Event
+	changes []StateChange
+	last    map[string]string // state by host
 }
 
-// tally counts the answers of one step.
-type tally struct {
-	step     int64 // number since the epoch
-	requests int
-	cold     int
-	firsts   int           // answers whose first byte was timed
-	first    time.Duration // their sum
+// bucket counts the answers of one step.
+type bucket struct {
+	step            int64 // number since the epoch
+	requests        int
+	cold            int
+	timedFirstBytes int           // answers whose first byte was timed
+	firstByteSum    time.Duration // their sum
 }
 
-// Mark is one load, eviction, unload or failure. At is in Unix milliseconds.
-type Mark struct {
+// Event is one load, eviction, unload or failure. At is in Unix milliseconds.
+type Event struct {
 	At     int64  `json:"at"`
 	Host   string `json:"host"`
 	Kind   string `json:"kind"` // load, evict, unload, failed
@@ -48,8 +48,8 @@ type Mark struct {
 	LoadMS int64  `json:"load_ms,omitempty"`
 }
 
-// Turn is a host's change to a state.
-type Turn struct {
+// StateChange is a host's change to a state.
+type StateChange struct {
 	At    int64  `json:"at"`
 	Host  string `json:"host"`
 	State string `json:"state"`
@@ -65,15 +65,15 @@ func (h *History) Answered(now time.Time, first time.Duration, cold bool) {
 	defer h.mu.Unlock()
 	t := &h.steps[step%historySteps]
 	if t.step != step {
-		*t = tally{step: step}
+		*t = bucket{step: step}
 	}
 	t.requests++
 	if cold {
 		t.cold++
 	}
 	if first > 0 {
-		t.firsts++
-		t.first += first
+		t.timedFirstBytes++
+		t.firstByteSum += first
 	}
 }
 
@@ -84,23 +84,23 @@ func (h *History) OnEvent(now time.Time, e state.Event) {
 	at := now.UnixMilli()
 	switch e.Kind {
 	case "host":
-		h.turnLocked(at, e.Host, e.State)
+		h.recordChangeLocked(at, e.Host, e.State)
 	case "ticket":
 		r := e.Record()
 		switch {
 		case r.Kind == "unload":
 			if r.State == state.TicketReady {
-				h.markLocked(Mark{At: at, Host: e.Host, Kind: "unload", Model: e.Model})
+				h.recordEventLocked(Event{At: at, Host: e.Host, Kind: "unload", Model: e.Model})
 			}
 		case r.State == state.TicketReady && r.LoadMS > 0:
 			for id := range strings.SplitSeq(r.Evicted, ",") {
 				if id != "" {
-					h.markLocked(Mark{At: at, Host: e.Host, Kind: "evict", Model: id})
+					h.recordEventLocked(Event{At: at, Host: e.Host, Kind: "evict", Model: id})
 				}
 			}
-			h.markLocked(Mark{At: at, Host: e.Host, Kind: "load", Model: e.Model, LoadMS: r.LoadMS})
+			h.recordEventLocked(Event{At: at, Host: e.Host, Kind: "load", Model: e.Model, LoadMS: r.LoadMS})
 		case r.State == state.TicketFailed:
-			h.markLocked(Mark{At: at, Host: e.Host, Kind: "failed", Model: e.Model})
+			h.recordEventLocked(Event{At: at, Host: e.Host, Kind: "failed", Model: e.Model})
 		}
 	}
 }
@@ -113,7 +113,7 @@ func (h *History) OnSnapshot(now time.Time, s *state.Snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for name, rec := range s.Hosts {
-		h.turnLocked(now.UnixMilli(), name, string(rec.State))
+		h.recordChangeLocked(now.UnixMilli(), name, string(rec.State))
 	}
 	for name := range h.last {
 		if s.Hosts[name] == nil {
@@ -122,20 +122,20 @@ func (h *History) OnSnapshot(now time.Time, s *state.Snapshot) {
 	}
 }
 
-func (h *History) turnLocked(at int64, host, to string) {
+func (h *History) recordChangeLocked(at int64, host, to string) {
 	switch policy.HostState(to) {
 	case policy.Asleep, policy.Waking, policy.Ready, policy.Draining, policy.Lost:
 	default:
 		return
 	}
-	if host == "" || h.last[host] == to || h.last[host] == "" && len(h.last) >= maxTurns {
+	if host == "" || h.last[host] == to || h.last[host] == "" && len(h.last) >= maxStateChanges {
 		return
 	}
 	h.last[host] = to
-	h.turns = bounded(append(h.turns, Turn{at, host, to}), maxTurns)
+	h.changes = bounded(append(h.changes, StateChange{at, host, to}), maxStateChanges)
 }
 
-func (h *History) markLocked(m Mark) { h.marks = bounded(append(h.marks, m), maxMarks) }
+func (h *History) recordEventLocked(m Event) { h.events = bounded(append(h.events, m), maxEvents) }
 
 // bounded drops the oldest entries.
 func bounded[T any](list []T, most int) []T {
@@ -147,25 +147,25 @@ func bounded[T any](list []T, most int) []T {
 
 // Timeline is the last hour. Times are Unix milliseconds on this gateway's clock.
 type Timeline struct {
-	From   int64   `json:"from"`
-	To     int64   `json:"to"`
-	Step   int64   `json:"step"`
-	Since  int64   `json:"since"` // when this gateway began to watch
-	Rate   []int   `json:"rate"`  // answers in each step
-	Cold   []int   `json:"cold"`  // of them, those that waited for a load
-	First  []int64 `json:"first"` // mean ms to the first byte, -1 without any
-	Hosts  []Strip `json:"hosts"`
-	Spent  float64 `json:"spent"`  // what the hosts' time awake cost, by price
-	Always float64 `json:"always"` // what it would have cost if they had been on all the time
+	From   int64          `json:"from"`
+	To     int64          `json:"to"`
+	Step   int64          `json:"step"`
+	Since  int64          `json:"since"` // when this gateway began to watch
+	Rate   []int          `json:"rate"`  // answers in each step
+	Cold   []int          `json:"cold"`  // of them, those that waited for a load
+	First  []int64        `json:"first"` // mean ms to the first byte, -1 without any
+	Hosts  []HostTimeline `json:"hosts"`
+	Spent  float64        `json:"spent"`  // what the hosts' time awake cost, by price
+	Always float64        `json:"always"` // what it would have cost if they had been on all the time
 }
 
-// Strip is a host's last hour.
-type Strip struct {
-	Host  string  `json:"host"`
-	Awake int64   `json:"awake"` // milliseconds in which it was on
-	Price float64 `json:"price,omitempty"`
-	Turns []Turn  `json:"turns"`
-	Marks []Mark  `json:"marks"`
+// HostTimeline is a host's last hour.
+type HostTimeline struct {
+	Host    string        `json:"host"`
+	Awake   int64         `json:"awake"` // milliseconds in which it was on
+	Price   float64       `json:"price,omitempty"`
+	Changes []StateChange `json:"turns"`
+	Events  []Event       `json:"marks"`
 }
 
 // Timeline makes the view of the last hour. Its last step has only begun; times awake and money are those up to it.
@@ -175,7 +175,7 @@ func (h *History) Timeline(now time.Time, cat *catalog.Catalog) Timeline {
 	step := now.UnixNano() / int64(historyStep)
 	out := Timeline{
 		To: (step + 1) * historyStep.Milliseconds(), Step: historyStep.Milliseconds(), Since: h.began.UnixMilli(),
-		Rate: make([]int, historySteps), Cold: make([]int, historySteps), First: make([]int64, historySteps), Hosts: []Strip{},
+		Rate: make([]int, historySteps), Cold: make([]int, historySteps), First: make([]int64, historySteps), Hosts: []HostTimeline{},
 	}
 	out.From = out.To - historySteps*out.Step
 	for i := range historySteps {
@@ -186,29 +186,29 @@ func (h *History) Timeline(now time.Time, cat *catalog.Catalog) Timeline {
 			continue
 		}
 		out.Rate[i], out.Cold[i] = t.requests, t.cold
-		if t.firsts > 0 {
-			out.First[i] = t.first.Milliseconds() / int64(t.firsts)
+		if t.timedFirstBytes > 0 {
+			out.First[i] = t.firstByteSum.Milliseconds() / int64(t.timedFirstBytes)
 		}
 	}
-	strips := map[string]*Strip{}
-	strip := func(host string) *Strip {
+	strips := map[string]*HostTimeline{}
+	strip := func(host string) *HostTimeline {
 		if strips[host] == nil {
-			strips[host] = &Strip{Host: host, Turns: []Turn{}, Marks: []Mark{}}
+			strips[host] = &HostTimeline{Host: host, Changes: []StateChange{}, Events: []Event{}}
 		}
 		return strips[host]
 	}
-	for _, t := range h.turns {
+	for _, t := range h.changes {
 		s := strip(t.Host)
 		if t.At < out.From { // the state at the beginning of the span
-			s.Turns = append(s.Turns[:0], Turn{out.From, t.Host, t.State})
+			s.Changes = append(s.Changes[:0], StateChange{out.From, t.Host, t.State})
 		} else if t.At < out.To {
-			s.Turns = append(s.Turns, t)
+			s.Changes = append(s.Changes, t)
 		}
 	}
-	for _, m := range h.marks {
+	for _, m := range h.events {
 		if m.At >= out.From && m.At < out.To {
 			s := strip(m.Host)
-			s.Marks = append(s.Marks, m)
+			s.Events = append(s.Events, m)
 		}
 	}
 	full := out.To - out.Step
@@ -217,12 +217,12 @@ func (h *History) Timeline(now time.Time, cat *catalog.Catalog) Timeline {
 		if entry, there := cat.Host(name); there {
 			s.Price = entry.Price
 		}
-		s.Awake = awake(s.Turns, full)
+		s.Awake = awake(s.Changes, full)
 		out.Spent += s.Price * float64(s.Awake) / 3.6e6
 		out.Always += s.Price * max(0, watched)
 		out.Hosts = append(out.Hosts, *s)
 	}
-	slices.SortFunc(out.Hosts, func(a, b Strip) int { return cmp.Compare(a.Host, b.Host) })
+	slices.SortFunc(out.Hosts, func(a, b HostTimeline) int { return cmp.Compare(a.Host, b.Host) })
 	if len(out.Hosts) > maxHosts {
 		out.Hosts = out.Hosts[:maxHosts]
 	}
@@ -230,7 +230,7 @@ func (h *History) Timeline(now time.Time, cat *catalog.Catalog) Timeline {
 }
 
 // awake returns for how many milliseconds a host was not asleep up to end.
-func awake(turns []Turn, end int64) (ms int64) {
+func awake(turns []StateChange, end int64) (ms int64) {
 	for i, t := range turns {
 		until := end
 		if i+1 < len(turns) {

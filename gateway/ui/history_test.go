@@ -33,13 +33,13 @@ func TestTimeline(t *testing.T) {
 
 	got := h.Timeline(begin.Add(40*time.Minute), cat)
 	kinds := ""
-	for _, m := range got.Hosts[0].Marks {
+	for _, m := range got.Hosts[0].Events {
 		kinds += m.Kind + " " + m.Model + ";"
 	}
 	if kinds != "evict b;evict c;load a;unload a;failed a;" {
 		t.Error(kinds)
 	}
-	if x := got.Hosts[0]; len(got.Hosts) != 1 || len(x.Turns) != 2 || x.Awake != (30*time.Minute).Milliseconds() {
+	if x := got.Hosts[0]; len(got.Hosts) != 1 || len(x.Changes) != 2 || x.Awake != (30*time.Minute).Milliseconds() {
 		t.Errorf("%+v", x)
 	}
 	if math.Abs(got.Spent-0.25) > 1e-9 || math.Abs(got.Always-0.5*40/60) > 1e-9 {
@@ -51,7 +51,7 @@ func TestTimeline(t *testing.T) {
 	}
 
 	later := h.Timeline(begin.Add(80*time.Minute), cat) // the first twenty minutes are forgotten
-	if x := later.Hosts[0]; len(x.Marks) != 0 || len(x.Turns) != 2 || x.Awake > (11*time.Minute).Milliseconds() || later.Rate[at] != 0 {
+	if x := later.Hosts[0]; len(x.Events) != 0 || len(x.Changes) != 2 || x.Awake > (11*time.Minute).Milliseconds() || later.Rate[at] != 0 {
 		t.Errorf("%+v", x)
 	}
 }
@@ -59,13 +59,13 @@ func TestTimeline(t *testing.T) {
 // What a pool of any size does in an hour takes bounded memory.
 func TestHistoryIsBounded(t *testing.T) {
 	h, now := NewHistory(time.Now()), time.Now()
-	for i := range 3 * maxTurns {
+	for i := range 3 * maxStateChanges {
 		name := "host" + strconv.Itoa(i)
 		h.OnEvent(now, state.Event{Kind: "host", Host: name, State: "ready"})
 		h.OnEvent(now, state.Event{Kind: "ticket", Host: name, Model: "a", State: "failed", Fields: map[string]string{"kind": "load"}})
 	}
-	if len(h.turns) > maxTurns || len(h.marks) > maxMarks || len(h.last) > maxTurns {
-		t.Error(len(h.turns), len(h.marks), len(h.last))
+	if len(h.changes) > maxStateChanges || len(h.events) > maxEvents || len(h.last) > maxStateChanges {
+		t.Error(len(h.changes), len(h.events), len(h.last))
 	}
 	if n := len(h.Timeline(now, sourceOf(t).Catalog).Hosts); n > maxHosts {
 		t.Error(n)

@@ -24,8 +24,8 @@ const (
 
 var feedNames = [feeds]string{"pool", "models", "history", "notes"}
 
-// News is what there is to see of each feed, as JSON without line breaks; nil where that is unknown.
-type News [feeds][]byte
+// Update is what there is to see of each feed, as JSON without line breaks; nil where that is unknown.
+type Update [feeds][]byte
 
 // ErrFull means that there are as many viewers as there may be.
 var ErrFull = errors.New("too many viewers")
@@ -36,7 +36,7 @@ type HubConfig struct {
 	MaxPerKey  int           // viewers of one key at one time
 	Pace       time.Duration // least time between two looks at the pool
 	Every      time.Duration // longest time between them
-	Build      func() News
+	Build      func() Update
 	Changed    func() <-chan struct{} // closed at the next change of the pool
 	Now        func() int64           // milliseconds on the pool's clock, sent with each message
 }
@@ -52,7 +52,7 @@ type Hub struct {
 	viewers int
 	byKey   map[[sha256.Size]byte]int // viewers by the digest of their key
 	runs    bool                      // the producer
-	news    [feeds]item
+	latest  [feeds]item
 	changed chan struct{} // closed with each change of news
 }
 
@@ -129,7 +129,7 @@ func (h *Hub) produce() {
 		most.Stop()
 		h.mu.Lock()
 		if h.viewers == 0 || h.life.Err() != nil {
-			h.runs, h.news = false, [feeds]item{} // the next viewer must not see old news
+			h.runs, h.latest = false, [feeds]item{} // the next viewer must not see old news
 			h.mu.Unlock()
 			return
 		}
@@ -138,12 +138,12 @@ func (h *Hub) produce() {
 }
 
 // publish takes over what differs from the news.
-func (h *Hub) publish(built News) {
+func (h *Hub) publish(built Update) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	any := false
 	for i, body := range built {
-		if n := &h.news[i]; body != nil && (n.version == 0 || !bytes.Equal(n.body, body)) {
+		if n := &h.latest[i]; body != nil && (n.version == 0 || !bytes.Equal(n.body, body)) {
 			*n = item{body, n.version + 1}
 			any = true
 		}
@@ -162,7 +162,7 @@ func (v *Viewer) Next(ctx context.Context, dst []byte, wait time.Duration) ([]by
 	defer timer.Stop()
 	for {
 		h.mu.Lock()
-		news, changed := h.news, h.changed
+		news, changed := h.latest, h.changed
 		h.mu.Unlock()
 		from := len(dst)
 		for i, n := range news {

@@ -16,14 +16,14 @@ import (
 func hubOf(ctx context.Context, looks *atomic.Int64, changed func() <-chan struct{}) *Hub {
 	return NewHub(ctx, HubConfig{
 		MaxViewers: 10, MaxPerKey: 3, Pace: 500 * time.Millisecond, Every: time.Second, Changed: changed, Now: func() int64 { return 7 },
-		Build: func() (n News) {
+		Build: func() (n Update) {
 			n[FeedPool], n[FeedModels], n[FeedNotes] = fmt.Appendf(nil, `{"look":%d}`, looks.Add(1)), []byte("[]"), []byte(`{"secret":1}`)
 			return n
 		},
 	})
 }
 
-var nobody [sha256.Size]byte
+var noViewers [sha256.Size]byte
 
 // The viewers of one key leave room for those of others.
 func TestViewersOfOneKey(t *testing.T) {
@@ -80,13 +80,13 @@ func TestOneProducer(t *testing.T) {
 		}
 		var all []*Viewer
 		for range 10 {
-			v, err := h.Join(nobody, false)
+			v, err := h.Join(noViewers, false)
 			if err != nil {
 				t.Fatal(err)
 			}
 			all = append(all, v)
 		}
-		if _, err := h.Join(nobody, false); !errors.Is(err, ErrFull) {
+		if _, err := h.Join(noViewers, false); !errors.Is(err, ErrFull) {
 			t.Errorf("an eleventh viewer: %v", err)
 		}
 		time.Sleep(10*time.Second + time.Millisecond)
@@ -106,7 +106,7 @@ func TestOneProducer(t *testing.T) {
 		if n := looks.Load(); n != before {
 			t.Errorf("%d looks after the last viewer has left", n-before)
 		}
-		v, err := h.Join(nobody, true)
+		v, err := h.Join(noViewers, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestPace(t *testing.T) {
 		close(always)
 		var looks atomic.Int64
 		h := hubOf(ctx, &looks, func() <-chan struct{} { return always })
-		v, err := h.Join(nobody, false)
+		v, err := h.Join(noViewers, false)
 		if err != nil {
 			t.Fatal(err)
 		}

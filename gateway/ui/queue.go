@@ -36,14 +36,14 @@ func (src Source) queue(rec *state.HostRecord, h policy.Host) []Ticket {
 		if st, loading := src.Stage(t.Model); loading && row.Kind == "load" && st.Host == rec.Name {
 			row.State, row.ETA, row.Done, row.Total = st.Stage, api.Seconds(st.ETA), st.BytesDone, st.BytesTotal
 		}
-		row.Why = why(rec, t, step, models)
+		row.Why = waitReason(rec, t, step, models)
 		out = append(out, row)
 	}
 	return out
 }
 
-// why says what a ticket waits for.
-func why(rec *state.HostRecord, t state.TicketRecord, step policy.QueueDecision, models map[string]string) string {
+// waitReason says what a ticket waits for.
+func waitReason(rec *state.HostRecord, t state.TicketRecord, step policy.QueueDecision, models map[string]string) string {
 	switch {
 	case t.State == state.TicketLoading && t.Kind == "load":
 		return "its engine is starting"
@@ -78,14 +78,14 @@ func why(rec *state.HostRecord, t state.TicketRecord, step policy.QueueDecision,
 		case w.Reason.Code == policy.Stopping:
 			return "waits until " + strings.Join(w.For, ", ") + " has stopped"
 		case len(w.For) > 0:
-			return "waits until " + busyWords(rec, w.For) + ": a busy model is not stopped"
+			return "waits until " + describeBusy(rec, w.For) + ": a busy model is not stopped"
 		}
 	}
 	return "waits for its turn"
 }
 
-// busyWords names models with their open requests.
-func busyWords(rec *state.HostRecord, ids []string) string {
+// describeBusy names models with their open requests.
+func describeBusy(rec *state.HostRecord, ids []string) string {
 	var out []string
 	for _, id := range ids {
 		word := id + " is idle"

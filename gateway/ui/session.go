@@ -90,7 +90,7 @@ func (s *Sessions) Open(value []byte, now time.Time) (out Session, ok bool) {
 	return out, now.Before(out.Ends)
 }
 
-// Proves reports whether a request's HeaderToken is the session's.
-func (s Session) Proves(token []byte) bool {
+// ValidToken reports whether a request's HeaderToken is the session's.
+func (s Session) ValidToken(token []byte) bool {
 	return s.Token != "" && subtle.ConstantTimeCompare([]byte(s.Token), token) == 1
 }

@@ -30,7 +30,7 @@ func TestSession(t *testing.T) {
 	if !ok || got != begun || got.Key != key {
 		t.Errorf("%v, want %v", got, begun)
 	}
-	if !got.Proves([]byte(begun.Token)) || got.Proves([]byte(other.Token)) || got.Proves(nil) || (Session{}).Proves(nil) {
+	if !got.ValidToken([]byte(begun.Token)) || got.ValidToken([]byte(other.Token)) || got.ValidToken(nil) || (Session{}).ValidToken(nil) {
 		t.Error("tokens")
 	}
 	if _, ok := s.Open([]byte(value), now.Add(SessionFor)); ok {

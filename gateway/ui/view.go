@@ -172,7 +172,7 @@ func (src Source) host(name string, rec *state.HostRecord, h policy.Host) Host {
 		out.State, out.Pending, out.Boot = string(rec.State), rec.PowerOffPending(), rec.Boot().State
 		switch rec.State {
 		case policy.Waking:
-			out.Since = state.Number(rec.Fields["waking_ms"])
+			out.Since = state.ParseNumber(rec.Fields["waking_ms"])
 		case policy.Lost:
 			out.Since = rec.SeenMS
 		}

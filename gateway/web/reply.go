@@ -23,7 +23,7 @@ func (r *Request) Reply(status int, v any) error {
 
 // Send answers with a complete body.
 func (r *Request) Send(status int, contentType string, body []byte) {
-	r.Answered(status)
+	r.CountResponse(status)
 	r.Ctx.SetStatusCode(status)
 	r.Ctx.SetContentType(contentType)
 	r.Ctx.SetBody(body)
@@ -32,8 +32,8 @@ func (r *Request) Send(status int, contentType string, body []byte) {
 // TextPlain is the media type of answers for people.
 const TextPlain = "text/plain; charset=utf-8"
 
-// check checks a JSON body and the fields that the route table names. An absent optional body counts as {}.
-func (r *Request) check() error {
+// checkBody checks a JSON body and the fields that the route table names. An absent optional body counts as {}.
+func (r *Request) checkBody() error {
 	if r.fields != nil {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (r *Request) check() error {
 
 // ModelName checks the body and returns the value of the field that names the model.
 func (r *Request) ModelName() (jsonscan.Value, error) {
-	if err := r.check(); err != nil {
+	if err := r.checkBody(); err != nil {
 		return jsonscan.Value{}, err
 	}
 	return r.Match.Route.ModelName(r.fields), nil
@@ -70,11 +70,11 @@ func (r *Request) Body() []byte {
 }
 
 // Members checks the body and decodes its members.
-func (r *Request) Members() (m map[string]json.RawMessage, err error) { return m, r.Into(&m) }
+func (r *Request) Members() (m map[string]json.RawMessage, err error) { return m, r.Decode(&m) }
 
-// Into checks the body and decodes it into v.
-func (r *Request) Into(v any) error {
-	if err := r.check(); err != nil {
+// Decode checks the body and decodes it into v.
+func (r *Request) Decode(v any) error {
+	if err := r.checkBody(); err != nil {
 		return err
 	}
 	err := json.Unmarshal(r.Body(), v)
@@ -97,25 +97,25 @@ func (r *Request) ClientContext() (ctx context.Context, stop func()) {
 	}
 }
 
-// Left reports whether err means that the client left, and then handles it: nobody reads the answer.
-func (r *Request) Left(err error) bool {
+// HandleClientGone reports whether err means that the client left, and then handles it: nobody reads the answer.
+func (r *Request) HandleClientGone(err error) bool {
 	if !errors.Is(err, relay.ErrGone) {
 		return false
 	}
-	r.Answered(StatusGone)
-	r.Ctx.SetStatusCode(StatusGone)
+	r.CountResponse(StatusClientGone)
+	r.Ctx.SetStatusCode(StatusClientGone)
 	r.Ctx.SetConnectionClose()
 	return true
 }
 
-// StatusGone is logged and counted for clients that left; no client sees it.
-const StatusGone = 499
+// StatusClientGone is logged and counted for clients that left; no client sees it.
+const StatusClientGone = 499
 
 // Query returns a parameter of the request's query.
 func (r *Request) Query(name string) string { return string(r.Ctx.QueryArgs().Peek(name)) }
 
-// Asks reports whether a query parameter is set to anything but "false" and "0".
-func (r *Request) Asks(name string) bool {
+// QueryFlag reports whether a query parameter is set to anything but "false" and "0".
+func (r *Request) QueryFlag(name string) bool {
 	if !r.Ctx.QueryArgs().Has(name) {
 		return false
 	}
@@ -123,9 +123,9 @@ func (r *Request) Asks(name string) bool {
 	return v != "false" && v != "0"
 }
 
-// UnlessLeft returns err, or nil if the request ended because its client left.
-func (r *Request) UnlessLeft(err error) error {
-	if r.Left(err) {
+// UnlessClientGone returns err, or nil if the request ended because its client left.
+func (r *Request) UnlessClientGone(err error) error {
+	if r.HandleClientGone(err) {
 		return nil
 	}
 	return err

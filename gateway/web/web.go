@@ -16,17 +16,17 @@ import (
 
 // Server is what the requests of one server share.
 type Server struct {
-	Watcher    *relay.Watcher
-	Answered   func(route string, status int) // counts an answer
-	LocalAdmin func(*Request) error           // refuses a request without the local admin key, on a gateway without keys
-	Panicked   func(what string, v any)       // counts and logs a panic that was recovered
+	Watcher       *relay.Watcher
+	CountResponse func(route string, status int) // counts an answer
+	LocalAdmin    func(*Request) error           // refuses a request without the local admin key, on a gateway without keys
+	OnPanic       func(what string, v any)       // counts and logs a panic that was recovered
 }
 
-// Contain keeps a panic of what a goroutine does for one request, or for one part of the server, from ending the process. It must
+// RecoverPanic keeps a panic of what a goroutine does for one request, or for one part of the server, from ending the process. It must
 // be deferred.
-func (s *Server) Contain(what string) {
+func (s *Server) RecoverPanic(what string) {
 	if v := recover(); v != nil {
-		s.Panicked(what, v)
+		s.OnPanic(what, v)
 	}
 }
 
@@ -44,8 +44,8 @@ type Request struct {
 	fields []jsonscan.Value // of the body, in the order of the route's keys; nil until it is checked
 }
 
-// Answered counts the request's answer.
-func (r *Request) Answered(status int) { r.Server.Answered(r.RouteName(), status) }
+// CountResponse counts the request's answer.
+func (r *Request) CountResponse(status int) { r.Server.CountResponse(r.RouteName(), status) }
 
 // Watch calls left, from another goroutine, when the client leaves, until the watch is stopped.
 func (r *Request) Watch(left func()) *relay.Watch { return r.Watcher.Arm(r.Ctx.Conn(), left) }
@@ -62,7 +62,7 @@ func (r *Request) Stream(write func(*bufio.Writer)) {
 	server, route := r.Server, r.RouteName() // the request is recycled before the stream runs
 	r.Ctx.Response.ImmediateHeaderFlush = true
 	r.Ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
-		defer server.Contain(route)
+		defer server.RecoverPanic(route)
 		write(w)
 	})
 }

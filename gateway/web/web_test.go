@@ -13,7 +13,7 @@ import (
 // A panic of a stream, which runs on a goroutine of its own, ends the answer and not the process.
 func TestStreamPanics(t *testing.T) {
 	panicked := make(chan any, 1)
-	s := web.Server{Panicked: func(_ string, v any) { panicked <- v }}
+	s := web.Server{OnPanic: func(_ string, v any) { panicked <- v }}
 	var ctx fasthttp.RequestCtx
 	r := web.Request{Server: &s, Ctx: &ctx}
 	r.Stream(func(w *bufio.Writer) {

@@ -60,7 +60,7 @@ func (m *Members) Next() bool {
 	default:
 		m.start = m.pos
 		if m.valid {
-			m.pos = passValue(m.b, m.start)
+			m.pos = skipValidValue(m.b, m.start)
 		} else {
 			m.pos, err = skipValue(m.b, m.start, 1)
 		}

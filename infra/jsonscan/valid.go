@@ -29,11 +29,11 @@ type container struct {
 	b   []byte
 	pos int // behind what was read so far; before the value after next has returned true
 
-	closing     byte // bracket
-	count       int  // items read
-	gap         int  // behind the comma or the bracket before the item
-	name        int  // where a member's name begins and ends, quotes included
-	behindNames int
+	closing    byte // bracket
+	count      int  // items read
+	gap        int  // behind the comma or the bracket before the item
+	name       int  // where a member's name begins and ends, quotes included
+	afterNames int
 }
 
 // open returns the container that begins at b[i].
@@ -68,7 +68,7 @@ func (c *container) next() (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		c.name, c.behindNames = i, end
+		c.name, c.afterNames = i, end
 		if i = skipSpace(b, end); i == len(b) || b[i] != ':' {
 			return false, fail(i, "colon expected")
 		}
@@ -80,7 +80,7 @@ func (c *container) next() (bool, error) {
 
 // key returns the name of the member that next went to, unescaped.
 func (c *container) key() []byte {
-	return Value{Kind: String, Raw: c.b[c.name:c.behindNames]}.Bytes()
+	return Value{Kind: String, Raw: c.b[c.name:c.afterNames]}.Bytes()
 }
 
 // skipValue validates the value at b[i], which has depth levels around it, and returns the index behind it.

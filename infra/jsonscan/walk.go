@@ -23,16 +23,16 @@ func (w *Walk) Kind() Kind {
 // Raw passes the value and returns it.
 func (w *Walk) Raw() Value {
 	kind, from := w.Kind(), w.i
-	w.i = passValue(w.b, from)
+	w.i = skipValidValue(w.b, from)
 	return Value{Kind: kind, Raw: w.b[from:w.i:w.i]}
 }
 
-// passValue returns the index behind the valid value at b[i].
-func passValue(b []byte, i int) int {
+// skipValidValue returns the index behind the valid value at b[i].
+func skipValidValue(b []byte, i int) int {
 	for depth := 0; i < len(b); i++ {
 		switch b[i] {
 		case '"':
-			i = passString(b, i)
+			i = skipValidString(b, i)
 		case '{', '[':
 			depth++
 		case '}', ']':
@@ -53,8 +53,8 @@ func passValue(b []byte, i int) int {
 	return len(b)
 }
 
-// passString returns the index of the quote that closes the string at b[i].
-func passString(b []byte, i int) int {
+// skipValidString returns the index of the quote that closes the string at b[i].
+func skipValidString(b []byte, i int) int {
 	for {
 		n := bytes.IndexByte(b[i+1:], '"')
 		if n < 0 {
@@ -80,7 +80,7 @@ func (w *Walk) Object(fn func(name []byte) bool) bool {
 		if !fn(c.key()) {
 			return false
 		}
-		w.pass(&c)
+		w.skip(&c)
 	}
 	return true
 }
@@ -92,7 +92,7 @@ func (w *Walk) Array(fn func() bool) bool {
 		if !fn() {
 			return false
 		}
-		w.pass(&c)
+		w.skip(&c)
 	}
 	return true
 }
@@ -115,8 +115,8 @@ func (w *Walk) next(c *container) bool {
 	return more
 }
 
-// pass passes an item, unless the walk has.
-func (w *Walk) pass(c *container) {
+// skip passes an item, unless the walk has.
+func (w *Walk) skip(c *container) {
 	if w.i == c.pos {
 		w.Raw()
 	}

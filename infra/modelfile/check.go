@@ -91,7 +91,7 @@ func IsGGUF(path string) bool {
 func (w *walker) header() {
 	version, tensors, keys := w.u32(), w.u64(), w.u64()
 	switch {
-	case w.over():
+	case w.failed():
 		return
 	case version < 2 || version > 3:
 		w.fail(fmt.Sprintf("GGUF version %d is not known", version))
@@ -101,7 +101,7 @@ func (w *walker) header() {
 		w.fail("it declares more metadata than any model has")
 	}
 	align := uint64(32)
-	for i := uint64(0); i < keys && !w.over(); i++ {
+	for i := uint64(0); i < keys && !w.failed(); i++ {
 		if name, n := w.member(); name == "general.alignment" {
 			align = n
 		}
@@ -110,10 +110,10 @@ func (w *walker) header() {
 		w.fail("its alignment is none")
 	}
 	var end uint64 // of the tensor that ends last, from the first one's beginning
-	for i := uint64(0); i < tensors && !w.over(); i++ {
+	for i := uint64(0); i < tensors && !w.failed(); i++ {
 		end = max(end, w.tensor(i))
 	}
-	if w.over() || end == 0 {
+	if w.failed() || end == 0 {
 		return
 	}
 	if start := (w.at + align - 1) / align * align; start > w.size || end > w.size-start {
@@ -129,7 +129,7 @@ func (w *walker) tensor(i uint64) (end uint64) {
 		w.fail(fmt.Sprintf("tensor %d has %d dimensions", i, dims))
 	}
 	elements := uint64(1)
-	for d := uint32(0); d < dims && !w.over(); d++ {
+	for d := uint32(0); d < dims && !w.failed(); d++ {
 		n := w.u64()
 		if n > 0 && elements > maxElements/n {
 			w.fail(fmt.Sprintf("tensor %d is larger than any model", i))
@@ -138,7 +138,7 @@ func (w *walker) tensor(i uint64) (end uint64) {
 		elements *= n
 	}
 	kind, offset := w.u32(), w.u64()
-	if w.over() {
+	if w.failed() {
 		return 0
 	}
 	bytes := uint64(0)

@@ -45,11 +45,11 @@ func Read(path string) (Facts, error) {
 	w.keep = func(name string) bool {
 		return name == "general.architecture" || strings.HasPrefix(name, "tokenizer.chat_template")
 	}
-	for ; keys > 0 && !w.over(); keys-- {
+	for ; keys > 0 && !w.failed(); keys-- {
 		name, n := w.member()
 		_, key, _ := strings.Cut(name, ".")
 		switch {
-		case w.over():
+		case w.failed():
 		case key == "context_length" && n > 0 && n <= maxContext && out.Context == 0: // of the architecture: bert.context_length
 			out.Context = int64(n)
 		case name == "general.architecture" && architecture.Match(w.kept):

@@ -8,25 +8,25 @@ import (
 
 // A Memory remembers what was read of files that have not changed since. The zero value is ready. It is safe for concurrent
 // use.
-type Memory[T any] struct {
+type Cache[T any] struct {
 	mu    sync.Mutex
-	known map[string]remembered[T] // by path
+	known map[string]cached[T] // by path
 }
 
-type remembered[T any] struct {
+type cached[T any] struct {
 	info  os.FileInfo // as it was then
 	value T
 }
 
 const (
-	// maxRemembered bounds the memory; what is forgotten is read again.
-	maxRemembered = 1024
+	// maxCached bounds the memory; what is forgotten is read again.
+	maxCached = 1024
 	// mtimeGrain is how old a file's date must be for a later change to show in it, on the coarsest file systems in use.
 	mtimeGrain = 2 * time.Second
 )
 
 // Read returns what read returns of a file, whose state info is, without an error again only once the file has changed.
-func (m *Memory[T]) Read(path string, info os.FileInfo, read func(path string) (T, error)) (T, error) {
+func (m *Cache[T]) Read(path string, info os.FileInfo, read func(path string) (T, error)) (T, error) {
 	m.mu.Lock()
 	was, known := m.known[path]
 	m.mu.Unlock()
@@ -39,21 +39,21 @@ func (m *Memory[T]) Read(path string, info os.FileInfo, read func(path string) (
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.known == nil || len(m.known) >= maxRemembered {
-		m.known = map[string]remembered[T]{}
+	if m.known == nil || len(m.known) >= maxCached {
+		m.known = map[string]cached[T]{}
 	}
-	m.known[path] = remembered[T]{info, value}
+	m.known[path] = cached[T]{info, value}
 	return value, nil
 }
 
 // A Checker is the function Check with a memory of what it found sound.
-type Checker struct{ sound Memory[struct{}] }
+type Checker struct{ valid Cache[struct{}] }
 
 // Check is the function Check.
 func (c *Checker) Check(path string) error {
 	info, err := os.Stat(path)
 	if err == nil {
-		_, err = c.sound.Read(path, info, func(path string) (struct{}, error) { return struct{}{}, Check(path) })
+		_, err = c.valid.Read(path, info, func(path string) (struct{}, error) { return struct{}{}, Check(path) })
 	}
 	return err
 }

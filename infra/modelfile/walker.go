@@ -22,10 +22,10 @@ type walker struct {
 	kept []byte                 // the text of the last member, empty if it has none that is kept
 }
 
-func (w *walker) over() bool { return w.reason != "" || w.reading != nil }
+func (w *walker) failed() bool { return w.reason != "" || w.reading != nil }
 
 func (w *walker) fail(reason string) {
-	if !w.over() {
+	if !w.failed() {
 		w.reason = reason
 	}
 }
@@ -35,17 +35,17 @@ func (w *walker) advance(n uint64) bool {
 	if n > w.size-w.at {
 		w.fail("it is cut off in its header")
 	}
-	if w.over() {
+	if w.failed() {
 		return false
 	}
 	w.at += n
 	return true
 }
 
-// note takes in the outcome of a read of bytes that the file has.
-func (w *walker) note(err error) {
+// setReadErr takes in the outcome of a read of bytes that the file has.
+func (w *walker) setReadErr(err error) {
 	switch {
-	case err == nil || w.over():
+	case err == nil || w.failed():
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // it shrinks as it is read
 		w.fail("it is cut off in its header")
 	default:
@@ -59,7 +59,7 @@ func (w *walker) bytes(n uint64) []byte {
 	clear(b)
 	if w.advance(n) {
 		_, err := io.ReadFull(w.r, b)
-		w.note(err)
+		w.setReadErr(err)
 	}
 	return b
 }
@@ -70,7 +70,7 @@ func (w *walker) u64() uint64 { return binary.LittleEndian.Uint64(w.bytes(8)) }
 func (w *walker) skip(n uint64) {
 	if w.advance(n) {
 		_, err := w.r.Discard(int(n)) // the file has them, and every caller bounds n
-		w.note(err)
+		w.setReadErr(err)
 	}
 }
 
@@ -100,7 +100,7 @@ func (w *walker) keepText() {
 	}
 	w.kept = append(w.kept, make([]byte, head)...)
 	if _, err := io.ReadFull(w.r, w.kept); err != nil {
-		w.note(err)
+		w.setReadErr(err)
 	}
 	w.skip(n - head)
 }
@@ -134,7 +134,7 @@ func (w *walker) member() (name string, number uint64) {
 	w.kept = w.kept[:0]
 	name = w.name()
 	switch kind := w.u32(); {
-	case w.over():
+	case w.failed():
 	case kind == kindText && w.keep != nil && w.keep(name):
 		w.keepText()
 	case kind == kindText:
@@ -163,9 +163,9 @@ func (w *walker) array(name string) {
 	switch {
 	case n > most:
 		w.fail("its metadata holds a list that is longer than any model's")
-	case w.over():
+	case w.failed():
 	case kind == kindText:
-		for ; n > 0 && !w.over(); n-- {
+		for ; n > 0 && !w.failed(); n-- {
 			w.text(maxText)
 		}
 	case width(kind) == 0:

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// words are patterns of lines that say that memory ran out, in the order of where they come from. Names without a repository
+// patterns are patterns of lines that say that memory ran out, in the order of where they come from. Names without a repository
 // are files and functions of llama.cpp. The test has a real line for each.
-var words = []string{
+var patterns = []string{
 	// cudaGetErrorString by way of ggml_cuda_error, its HIP and MUSA builds alike; PyTorch, NCCL, candle
 	`(?i:out of memory)`,
 	// TensorFlow
@@ -54,19 +54,19 @@ var harmless = []string{
 	`prompt cache state`,               // llama-server: the prompt is not cached
 }
 
-var wordsRE, harmlessRE = either(words), either(harmless)
+var patternsRE, harmlessRE = anyOf(patterns), anyOf(harmless)
 
-func either(patterns []string) *regexp.Regexp {
+func anyOf(patterns []string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(patterns, "|"))
 }
 
-// Says reports whether one of a text's lines says that memory ran out.
-func Says(text string) bool {
-	if !wordsRE.MatchString(text) {
+// IsOutOfMemory reports whether one of a text's lines says that memory ran out.
+func IsOutOfMemory(text string) bool {
+	if !patternsRE.MatchString(text) {
 		return false
 	}
 	for line := range strings.Lines(text) {
-		if wordsRE.MatchString(line) && !harmlessRE.MatchString(line) {
+		if patternsRE.MatchString(line) && !harmlessRE.MatchString(line) {
 			return true
 		}
 	}

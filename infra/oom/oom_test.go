@@ -48,13 +48,13 @@ var real = []struct{ source, text string }{
 	{"stand-in", `{"error":{"message":"failed to allocate compute buffers: out of memory"}}`},
 }
 
-func TestSays(t *testing.T) {
+func TestOutOfMemoryLines(t *testing.T) {
 	for _, r := range real {
-		if !Says(r.text) || !Says("a line before\n"+r.text+"\nand one after") {
+		if !IsOutOfMemory(r.text) || !IsOutOfMemory("a line before\n"+r.text+"\nand one after") {
 			t.Errorf("not recognized, of %s: %s", r.source, r.text)
 		}
 	}
-	for _, p := range words {
+	for _, p := range patterns {
 		re := regexp.MustCompile(p)
 		seen := false
 		for _, r := range real {
@@ -66,8 +66,8 @@ func TestSays(t *testing.T) {
 	}
 }
 
-// TestOtherTrouble: what clients or the engine got wrong in another way is not taken for a lack of memory.
-func TestOtherTrouble(t *testing.T) {
+// TestOtherErrorsAreNotOutOfMemory: what clients or the engine got wrong in another way is not taken for a lack of memory.
+func TestOtherErrorsAreNotOutOfMemory(t *testing.T) {
 	for _, r := range []struct{ source, text string }{
 		{"llama-server", `{"error":{"code":500,"message":"input (900 tokens) is too large to process. increase the physical batch size (current batch size: 512)","type":"server_error"}}`},
 		{"llama-server", "Context size has been exceeded."},
@@ -98,7 +98,7 @@ func TestOtherTrouble(t *testing.T) {
 		{"a client", `{"error":"the model has no memory of earlier requests, out of scope"}`},
 		{"a client", "a room with a BOOM and a zoom"},
 	} {
-		if Says(r.text) {
+		if IsOutOfMemory(r.text) {
 			t.Errorf("taken for a lack of memory, of %s: %s", r.source, r.text)
 		}
 	}
@@ -119,7 +119,7 @@ func TestFailed(t *testing.T) {
 		"loaded, buffer of size 12288000000":                                                       0,
 		"ggml_cuda_host_malloc: failed to allocate 1900.00 MiB of pinned memory: invalid argument": 0,
 	} {
-		if got := Failed(text); got>>20 != want>>20 {
+		if got := FailedAllocation(text); got>>20 != want>>20 {
 			t.Errorf("%d bytes, want %d, of %s", got, want, text)
 		}
 	}

@@ -200,7 +200,7 @@ func (p ErrorPatterns) Cause(line string) Cause {
 		return slices.ContainsFunc(list, func(re *regexp.Regexp) bool { return re.MatchString(line) })
 	}
 	switch {
-	case oom.Says(line), match(p.OutOfMemory):
+	case oom.IsOutOfMemory(line), match(p.OutOfMemory):
 		return CauseOutOfMemory
 	case match(p.FileNotFound):
 		return CauseFileNotFound

@@ -11,8 +11,8 @@ import (
 	"reveille/infra/term"
 )
 
-// part is a character of a path's part.
-const part = `[\p{L}\p{M}\p{N}_.@+%~-]`
+// pathChar is a character of a path's part.
+const pathChar = `[\p{L}\p{M}\p{N}_.@+%~-]`
 
 // Patterns that reveal where an engine runs.
 var (
@@ -34,7 +34,7 @@ var (
 
 	// paths are absolute ones, of UNC too; the first group is the text before. One word with a space goes on if a file's name ends it.
 	paths = regexp.MustCompile(`(^|[^\p{L}\p{N}_.#)\]}$%@+~*/\\-])` +
-		`((?:~?/` + part + `+)+(?: ` + part + `+(?:/` + part + `+)*/` + part + `*\.[A-Za-z0-9]+)?/?|(?:[A-Za-z]:\\|\\\\[\p{L}\p{N}])[^\s"']+)`)
+		`((?:~?/` + pathChar + `+)+(?: ` + pathChar + `+(?:/` + pathChar + `+)*/` + pathChar + `*\.[A-Za-z0-9]+)?/?|(?:[A-Za-z]:\\|\\\\[\p{L}\p{N}])[^\s"']+)`)
 
 	// sources are places in source files.
 	sources = regexp.MustCompile(`\b[\w./-]+\.(?:cpp|cc|cu|c|h|hpp|py|go|rs|js):\d+(?::\d+)?`)
@@ -42,15 +42,15 @@ var (
 
 // Bounds of messages in bytes, without the ellipsis of those that are cut.
 const (
-	maxAnswer  = 2000
-	maxFailure = 300
+	maxResponse = 2000
+	maxFailure  = 300
 )
 
-// Answer redacts an engine's answer to a request. Words with a slash that are no paths stay, as they may be the client's
+// Response redacts an engine's answer to a request. Words with a slash that are no paths stay, as they may be the client's
 // own. hide are words to remove besides, the longest first; inside a longer word they stay, as a host may be called h.
-func Answer(message string, hide ...string) string {
-	message = valid(message)
-	message = term.Clip(message, 4*maxAnswer) // bounds the work below
+func Response(message string, hide ...string) string {
+	message = toValidUTF8(message)
+	message = term.Clip(message, 4*maxResponse) // bounds the work below
 	if _, trace, ok := strings.Cut(message, "Traceback (most recent call last)"); ok {
 		lines := strings.Split(strings.TrimSpace(trace), "\n")
 		message = lines[len(lines)-1] // the exception itself
@@ -72,7 +72,7 @@ func Answer(message string, hide ...string) string {
 		}
 		return r
 	}, message)
-	return term.Clip(strings.TrimSpace(message), maxAnswer)
+	return term.Clip(strings.TrimSpace(message), maxResponse)
 }
 
 // anyPath matches whatever may be a path, relative ones too.
@@ -83,7 +83,7 @@ var anyURL = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>)]+`)
 
 // Failure redacts why a load failed, as one line. Of a path, the last part stays: it tells which file was wrong.
 func Failure(message string) string {
-	message = anyURL.ReplaceAllString(valid(message), "[address]")
+	message = anyURL.ReplaceAllString(toValidUTF8(message), "[address]")
 	message = anyPath.ReplaceAllStringFunc(message, func(s string) string { return path.Base(strings.ReplaceAll(s, `\`, "/")) })
 	message = addresses.ReplaceAllString(message, "[address]")
 	message = strings.Map(func(r rune) rune {
@@ -95,7 +95,7 @@ func Failure(message string) string {
 	return term.Clip(strings.TrimSpace(message), maxFailure)
 }
 
-func valid(message string) string { return strings.ToValidUTF8(message, "\uFFFD") }
+func toValidUTF8(message string) string { return strings.ToValidUTF8(message, "\uFFFD") }
 
 // hideWord replaces word where it is a whole word.
 func hideWord(message, word string) string {
@@ -113,7 +113,7 @@ func hideWord(message, word string) string {
 		before, _ := utf8.DecodeLastRuneInString(message[:from+at])
 		after, _ := utf8.DecodeRuneInString(rest[end:])
 		b.WriteString(rest[:at])
-		if inWord(before) || inWord(after) {
+		if isWordRune(before) || isWordRune(after) {
 			b.WriteString(word)
 		} else {
 			b.WriteString("[host]")
@@ -123,8 +123,8 @@ func hideWord(message, word string) string {
 	return message
 }
 
-// inWord reports whether r can continue a word.
-func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' }
+// isWordRune reports whether r can continue a word.
+func isWordRune(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' }
 
 // redactPath replaces a match of paths unless it is a path of this API or one
 // word behind a slash that no file is called like.

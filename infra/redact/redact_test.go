@@ -51,11 +51,11 @@ func TestAnswer(t *testing.T) {
 		{"end with /think", "end with /think"},
 	}
 	for _, tt := range tests {
-		if got := Answer(tt.in, "", "secret-host"); got != tt.want {
+		if got := Response(tt.in, "", "secret-host"); got != tt.want {
 			t.Errorf("Answer(%q)\n got %q\nwant %q", tt.in, got, tt.want)
 		}
 	}
-	if got := Answer(strings.Repeat("long ", 9000)); len(got) > maxAnswer+4 {
+	if got := Response(strings.Repeat("long ", 9000)); len(got) > maxResponse+4 {
 		t.Errorf("a message of %d bytes came through", len(got))
 	}
 }

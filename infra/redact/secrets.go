@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// hidden stands where a secret was.
-const hidden = "[secret]"
+// placeholder stands where a secret was.
+const placeholder = "[secret]"
 
 // Patterns of secrets in text. The first group stays.
 var secrets = []*regexp.Regexp{
@@ -28,19 +28,19 @@ const minSecret = 6
 
 // Secrets hides passwords, tokens and keys in a line of a log, and the known values wherever they stand.
 func Secrets(line string, known ...string) string {
-	line = valid(line)
+	line = toValidUTF8(line)
 	for _, k := range known {
 		if len(k) >= minSecret {
-			line = strings.ReplaceAll(line, k, hidden)
+			line = strings.ReplaceAll(line, k, placeholder)
 		}
 	}
 	for _, re := range secrets {
 		line = re.ReplaceAllStringFunc(line, func(match string) string {
 			kept := re.FindStringSubmatch(match)[1]
 			if strings.HasSuffix(kept, "://") {
-				return kept + hidden + "@"
+				return kept + placeholder + "@"
 			}
-			return kept + hidden
+			return kept + placeholder
 		})
 	}
 	return line

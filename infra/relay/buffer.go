@@ -14,14 +14,14 @@ var (
 	bigBuffers   = sync.Pool{New: func() any { b := make([]byte, bigBuffer); return &b }}
 )
 
-func takeBuffer(big bool) *[]byte {
+func getBuffer(big bool) *[]byte {
 	if big {
 		return bigBuffers.Get().(*[]byte)
 	}
 	return smallBuffers.Get().(*[]byte)
 }
 
-func giveBuffer(b *[]byte) {
+func putBuffer(b *[]byte) {
 	if len(*b) == bigBuffer {
 		bigBuffers.Put(b)
 	} else {

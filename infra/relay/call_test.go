@@ -177,7 +177,7 @@ func TestAwaitIsResumable(t *testing.T) {
 }
 
 // A limit in the past polls for an answer, and must see one that has arrived.
-func TestAwaitInThePastSeesTheAnswer(t *testing.T) {
+func TestAwaitInThePastSeesTheResponse(t *testing.T) {
 	c := newUpstream(t, always("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")).client(t, Config{})
 	r, err := c.Start(nil, get("/"))
 	if err != nil {
@@ -197,7 +197,7 @@ func TestAwaitInThePastSeesTheAnswer(t *testing.T) {
 }
 
 // An upstream that refuses a long request answers before reading all of it, and closes.
-func TestEarlyAnswer(t *testing.T) {
+func TestEarlyResponse(t *testing.T) {
 	c := newUpstream(t, func(nc net.Conn, br *bufio.Reader) {
 		_, _ = br.ReadString('\n')
 		_, _ = io.WriteString(nc, "HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno")
@@ -232,7 +232,7 @@ func TestStalledUpstream(t *testing.T) {
 }
 
 // An engine has its full time to send the first byte (fault 11), two minutes by default. Runs in virtual time.
-func TestFirstByteByTheClock(t *testing.T) {
+func TestFirstByteTimeout(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reply string
 		got   bool

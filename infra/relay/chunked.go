@@ -73,13 +73,13 @@ func (d *chunkDecoder) decode(b []byte) (data []byte, used int, err error) {
 func (d *chunkDecoder) frame(c byte) bool {
 	switch d.state {
 	case chunkSizeFirst, chunkSize:
-		if v, ok := unhex(c); ok {
+		if v, ok := hexDigit(c); ok {
 			if d.left > maxChunkSize>>4 {
 				return false
 			}
 			d.left = d.left<<4 | int64(v)
 			d.state = chunkSize
-			return d.longer(maxChunkLine)
+			return d.countLineByte(maxChunkLine)
 		}
 		switch {
 		case d.state == chunkSizeFirst:
@@ -88,27 +88,27 @@ func (d *chunkDecoder) frame(c byte) bool {
 			d.state = chunkExt
 			return true
 		}
-		return d.lineEnd(c, chunkSizeLF)
+		return d.endLine(c, chunkSizeLF)
 	case chunkExt:
-		return d.lineEnd(c, chunkSizeLF) || plain(c) && d.longer(maxChunkLine)
+		return d.endLine(c, chunkSizeLF) || isText(c) && d.countLineByte(maxChunkLine)
 	case chunkSizeLF, chunkDataLF, trailerLF, finalLF:
-		return d.lineEnd(c, d.state)
+		return d.endLine(c, d.state)
 	case chunkDataCR:
-		return d.lineEnd(c, chunkDataLF)
+		return d.endLine(c, chunkDataLF)
 	case trailerStart:
-		if d.lineEnd(c, finalLF) {
+		if d.endLine(c, finalLF) {
 			return true
 		}
 		d.state = trailerLine
-		return plain(c) && d.longer(maxTrailers)
+		return isText(c) && d.countLineByte(maxTrailers)
 	case trailerLine:
-		return d.lineEnd(c, trailerLF) || plain(c) && d.longer(maxTrailers)
+		return d.endLine(c, trailerLF) || isText(c) && d.countLineByte(maxTrailers)
 	}
 	return false
 }
 
-// lineEnd takes a byte that ends a line, and reports whether it is one. lf is the state before the line's line feed.
-func (d *chunkDecoder) lineEnd(c byte, lf chunkState) bool {
+// endLine takes a byte that ends a line, and reports whether it is one. lf is the state before the line's line feed.
+func (d *chunkDecoder) endLine(c byte, lf chunkState) bool {
 	bare := d.state != lf
 	if bare && c == '\r' {
 		d.state = lf
@@ -134,16 +134,16 @@ func (d *chunkDecoder) lineEnd(c byte, lf chunkState) bool {
 	return true
 }
 
-// longer counts one byte of the line and reports whether it is within the limit.
-func (d *chunkDecoder) longer(limit int) bool {
+// countLineByte counts one byte of the line and reports whether it is within the limit.
+func (d *chunkDecoder) countLineByte(limit int) bool {
 	d.line++
 	return d.line <= limit
 }
 
-// plain reports whether a byte may appear in an extension or a trailer.
-func plain(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f }
+// isText reports whether a byte may appear in an extension or a trailer.
+func isText(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f }
 
-func unhex(c byte) (byte, bool) {
+func hexDigit(c byte) (byte, bool) {
 	switch {
 	case c >= '0' && c <= '9':
 		return c - '0', true

@@ -30,7 +30,7 @@ func decodeIn(raw []byte, cut func(left int) int) (data []byte, used int, d chun
 
 func whole(left int) int { return left }
 
-func TestChunksOfAnyCut(t *testing.T) {
+func TestChunksSplitAnywhere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var raw, want []byte
 		for range rapid.IntRange(0, 8).Draw(t, "chunks") {

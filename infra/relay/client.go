@@ -34,8 +34,8 @@ type Config struct {
 // Client speaks HTTP/1.1 to one upstream over pooled connections. It never sends a request twice: it moves a request to
 // another connection only if the first one took no byte of it. It is safe for concurrent use.
 type Client struct {
-	cfg   Config
-	heard atomic.Uint64
+	cfg       Config
+	bytesRead atomic.Uint64
 
 	mu     sync.Mutex
 	idle   []*conn // most recently used last
@@ -100,8 +100,8 @@ func (c *Client) Fetch(ctx context.Context, req *Request, key string, dst []byte
 // Start sends the request and returns without waiting for the answer. The caller must then call Await, and finally
 // Close.
 func (c *Client) Start(call *Call, req *Request) (*Response, error) {
-	buf := takeBuffer(false)
-	defer giveBuffer(buf)
+	buf := getBuffer(false)
+	defer putBuffer(buf)
 	host := c.cfg.Addr
 	if c.cfg.Network == "unix" {
 		host = "localhost"
@@ -111,7 +111,7 @@ func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 		return nil, ErrBadRequest
 	}
 	for {
-		cn, reused, err := c.take(call)
+		cn, reused, err := c.checkout(call)
 		if err != nil {
 			return nil, err
 		}
@@ -121,7 +121,7 @@ func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 		}
 		n, err := cn.write(head, req.Body, c.cfg.WriteTimeout)
 		if err == nil {
-			r.sent()
+			r.startFirstByteTimer()
 			return r, nil
 		}
 		if n == 0 && reused && call.Cause() == nil {
@@ -137,8 +137,8 @@ func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 	}
 }
 
-// take checks out a connection and binds call to it.
-func (c *Client) take(call *Call) (cn *conn, reused bool, err error) {
+// checkout checks out a connection and binds call to it.
+func (c *Client) checkout(call *Call) (cn *conn, reused bool, err error) {
 	if cause := call.Cause(); cause != nil {
 		return nil, false, &Error{Kind: ErrCancelled, Cause: cause}
 	}
@@ -237,9 +237,9 @@ func (c *Client) Stats() Stats {
 	return Stats{Active: c.active, Idle: len(c.idle)}
 }
 
-// Heard grows whenever bytes of an answer, other than a probe's, arrive on any connection. While it stands still, the
+// BytesRead grows whenever bytes of an answer, other than a probe's, arrive on any connection. While it stands still, the
 // upstream sends nothing to any client.
-func (c *Client) Heard() uint64 { return c.heard.Load() }
+func (c *Client) BytesRead() uint64 { return c.bytesRead.Load() }
 
 // Close closes the idle connections and makes new exchanges fail with ErrClosed. Exchanges in progress continue.
 func (c *Client) Close() {

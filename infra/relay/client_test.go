@@ -16,7 +16,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-func TestReplies(t *testing.T) {
+func TestResponses(t *testing.T) {
 	big := strings.Repeat("x", 300<<10)
 	cases := []struct {
 		name, method, reply string
@@ -256,7 +256,7 @@ func TestStaleIdleConnectionIsNotUsed(t *testing.T) {
 	}
 }
 
-func TestUnaskedBytesSpoilAnIdleConnection(t *testing.T) {
+func TestUnrequestedBytesCloseAnIdleConnection(t *testing.T) {
 	u := newUpstream(t, always("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"))
 	c := u.client(t, Config{})
 	drain(t, c)

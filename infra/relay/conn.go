@@ -10,8 +10,8 @@ import (
 )
 
 var (
-	errDue  = errors.New("due")         // conn.fill reached its time limit
-	errFull = errors.New("buffer full") // conn.fill has no space left
+	errDeadline = errors.New("due")         // conn.fill reached its time limit
+	errFull     = errors.New("buffer full") // conn.fill has no space left
 )
 
 // conn is one upstream connection and the bytes read from it but not yet used. It belongs to one goroutine at a time;
@@ -34,7 +34,7 @@ type conn struct {
 
 	// Deadlines are lazy: one that is early enough stays, and one that fires too early is set again. A stream of many
 	// short waits therefore rarely touches the runtime's timers.
-	readDue, writeDue time.Time
+	readDeadline, writeDeadline time.Time
 
 	idleSince time.Time
 	vec       net.Buffers // for writing head and body together
@@ -72,13 +72,13 @@ func (c *conn) unread() []byte {
 // drop returns the buffer to the pool and discards any unread bytes.
 func (c *conn) drop() {
 	if c.buf != nil {
-		giveBuffer(c.buf)
+		putBuffer(c.buf)
 		c.buf = nil
 	}
 	c.lo, c.hi = 0, 0
 }
 
-// fill waits for bytes and appends them to the unread ones. It returns io.EOF at an orderly end, errDue if due passed
+// fill waits for bytes and appends them to the unread ones. It returns io.EOF at an orderly end, errDeadline if due passed
 // and nothing can be read (the zero time never passes), and errFull if a big buffer is full.
 func (c *conn) fill(due time.Time) error {
 	if c.lo == c.hi {
@@ -87,16 +87,16 @@ func (c *conn) fill(due time.Time) error {
 		if len(*c.buf) == bigBuffer {
 			return errFull
 		}
-		more := takeBuffer(true)
+		more := getBuffer(true)
 		copy(*more, *c.buf)
-		giveBuffer(c.buf)
+		putBuffer(c.buf)
 		c.buf = more
 	} else if c.hi == len(*c.buf) {
 		c.hi = copy(*c.buf, c.unread())
 		c.lo = 0
 	}
-	if !due.IsZero() && (c.readDue.IsZero() || c.readDue.After(due)) {
-		if err := c.setReadDue(due); err != nil {
+	if !due.IsZero() && (c.readDeadline.IsZero() || c.readDeadline.After(due)) {
+		if err := c.setReadDeadline(due); err != nil {
 			return err
 		}
 	}
@@ -117,14 +117,14 @@ func (c *conn) fill(due time.Time) error {
 		if !late {
 			return err
 		}
-		if err := c.setReadDue(due); err != nil {
+		if err := c.setReadDeadline(due); err != nil {
 			return err
 		}
 	}
 }
 
-func (c *conn) setReadDue(due time.Time) error {
-	c.readDue = due
+func (c *conn) setReadDeadline(due time.Time) error {
+	c.readDeadline = due
 	return c.nc.SetReadDeadline(due)
 }
 
@@ -138,7 +138,7 @@ func (c *conn) read() (int, error) {
 		return c.result()
 	}
 	if c.buf == nil {
-		c.buf = takeBuffer(c.big)
+		c.buf = getBuffer(c.big)
 	}
 	n, err := c.nc.Read((*c.buf)[c.hi:])
 	if n == 0 && c.hi == 0 {
@@ -150,7 +150,7 @@ func (c *conn) read() (int, error) {
 // tryRead reads once without blocking. False makes the runtime's poller wait for the socket and call again.
 func (c *conn) tryRead(fd uintptr) bool {
 	if c.buf == nil {
-		c.buf = takeBuffer(c.big)
+		c.buf = getBuffer(c.big)
 	}
 	for {
 		c.n, c.err = syscall.Read(int(fd), (*c.buf)[c.hi:])
@@ -164,18 +164,18 @@ func (c *conn) tryRead(fd uintptr) bool {
 	return c.err != syscall.EAGAIN
 }
 
-// readNow reads what has arrived once the deadline has passed, since read would fail without trying. It returns errDue
+// readNow reads what has arrived once the deadline has passed, since read would fail without trying. It returns errDeadline
 // if nothing has.
 func (c *conn) readNow() (int, error) {
 	if c.raw == nil {
-		return 0, errDue
+		return 0, errDeadline
 	}
 	c.n, c.err = 0, nil
 	if err := c.raw.Control(c.nowFn); err != nil {
 		return 0, err
 	}
 	if c.err == syscall.EAGAIN {
-		return 0, errDue
+		return 0, errDeadline
 	}
 	return c.result()
 }
@@ -214,8 +214,8 @@ func (c *conn) tryPeek(fd uintptr) {
 func (c *conn) write(head, body []byte, timeout time.Duration) (n int64, err error) {
 	const piece = 4 << 20
 	small := len(body) <= cap(head)-len(head)
-	if !small || !c.writeDue.IsZero() { // a small request cannot block on an empty socket buffer
-		if err := c.armWrite(timeout); err != nil {
+	if !small || !c.writeDeadline.IsZero() { // a small request cannot block on an empty socket buffer
+		if err := c.setWriteDeadline(timeout); err != nil {
 			return 0, err
 		}
 	}
@@ -230,7 +230,7 @@ func (c *conn) write(head, body []byte, timeout time.Duration) (n int64, err err
 	c.parts = [2][]byte{}
 	for body = body[len(first):]; err == nil && len(body) > 0; {
 		next := body[:min(len(body), piece)]
-		if err = c.armWrite(timeout); err != nil {
+		if err = c.setWriteDeadline(timeout); err != nil {
 			break
 		}
 		var m int
@@ -241,11 +241,11 @@ func (c *conn) write(head, body []byte, timeout time.Duration) (n int64, err err
 	return n, err
 }
 
-func (c *conn) armWrite(timeout time.Duration) error {
+func (c *conn) setWriteDeadline(timeout time.Duration) error {
 	now := time.Now()
-	if c.writeDue.Sub(now) >= timeout/2 {
+	if c.writeDeadline.Sub(now) >= timeout/2 {
 		return nil
 	}
-	c.writeDue = now.Add(timeout)
-	return c.nc.SetWriteDeadline(c.writeDue)
+	c.writeDeadline = now.Add(timeout)
+	return c.nc.SetWriteDeadline(c.writeDeadline)
 }

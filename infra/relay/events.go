@@ -27,8 +27,8 @@ type Events struct {
 	line int
 }
 
-// Take reads the next bytes of the stream. It returns ErrTooLarge if they belong to a line longer than MaxLine.
-func (e *Events) Take(p []byte) error {
+// Feed reads the next bytes of the stream. It returns ErrTooLarge if they belong to a line longer than MaxLine.
+func (e *Events) Feed(p []byte) error {
 	if len(p) >= len(e.tail) {
 		copy(e.tail[:], p[len(p)-len(e.tail):])
 	} else {
@@ -57,8 +57,8 @@ func (e *Events) Boundary() bool {
 	return t[3] == 0 || t[2:] == "\n\n" || t == "\r\n\r\n" || t[2:] == "\r\r"
 }
 
-// Begun reports whether any byte has passed.
-func (e *Events) Begun() bool { return e.tail[3] != 0 }
+// Started reports whether any byte has passed.
+func (e *Events) Started() bool { return e.tail[3] != 0 }
 
 // AppendBoundary appends what is needed to end the current event.
 func (e *Events) AppendBoundary(b []byte) []byte {

@@ -5,7 +5,7 @@ import "time"
 // A Hop stands between a Response and its reader in the place of a server: what a server between both would do with the
 // answer, it does as the answer passes. All its methods are called by the goroutine that the response belongs to.
 type Hop interface {
-	// Head is called once: when the head has come, or with the error if there will be none. It may call [Response.Answer].
+	// Head is called once: when the head has come, or with the error if there will be none. It may call [Response.Replace].
 	// Await returns its result.
 	Head(r *Response, err error) error
 	// Broke returns the error that the reader gets for one that comes after the head.
@@ -26,9 +26,9 @@ type Admission interface {
 	Drop()
 }
 
-// Answer replaces the upstream's answer, and nothing more of that is read. A new response that came from no upstream gets
+// Replace replaces the upstream's answer, and nothing more of that is read. A new response that came from no upstream gets
 // its answer by it.
-func (r *Response) Answer(status int, kind string, body []byte) {
+func (r *Response) Replace(status int, kind string, body []byte) {
 	r.head = head{status: status, length: int64(len(body))}
 	r.set = nil
 	r.Set("Content-Type", kind)

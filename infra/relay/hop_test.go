@@ -23,7 +23,7 @@ func (h *spy) Broke(_ *Response, err error) error { return err }
 func (h *spy) End(error)                          {}
 
 // An answer that came while the request was being sent passes the hop as any other.
-func TestEarlyAnswerPassesTheHop(t *testing.T) {
+func TestEarlyResponsePassesTheHop(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

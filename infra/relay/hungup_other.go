@@ -4,5 +4,5 @@ package relay
 
 import "syscall"
 
-// hungUp: not known here.
-func hungUp(syscall.RawConn) bool { return false }
+// hasHungUp: not known here.
+func hasHungUp(syscall.RawConn) bool { return false }

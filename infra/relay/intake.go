@@ -82,27 +82,27 @@ func (b *Body) Drop() {
 	}
 	b.ctx.Request.ResetBody()
 	b.in.buffered.Add(-int64(len(*b.buf)) - b.more)
-	giveBody(b.buf)
+	putBody(b.buf)
 	b.buf, b.more = nil, 0
 }
 
 // Add counts n bytes that the request holds besides its body, which is not empty, until Drop. The error is ErrBuffersFull.
 func (b *Body) Add(n int) error {
-	if err := b.in.hold(int64(n)); err != nil {
+	if err := b.in.reserve(int64(n)); err != nil {
 		return err
 	}
 	b.more += int64(n)
 	return nil
 }
 
-// Hold counts n bytes that are held besides bodies, such as those of an answer, until Release. The error is ErrBuffersFull.
-func (in *Intake) Hold(n int) error { return in.hold(int64(n)) }
+// Reserve counts n bytes that are held besides bodies, such as those of an answer, until Release. The error is ErrBuffersFull.
+func (in *Intake) Reserve(n int) error { return in.reserve(int64(n)) }
 
 // Release ends the count of n bytes.
 func (in *Intake) Release(n int) { in.buffered.Add(-int64(n)) }
 
-// hold counts n bytes if the limit leaves room for them.
-func (in *Intake) hold(n int64) error {
+// reserve counts n bytes if the limit leaves room for them.
+func (in *Intake) reserve(n int64) error {
 	if held := in.buffered.Add(n); in.cfg.MaxHeld > 0 && held > in.cfg.MaxHeld {
 		in.buffered.Add(-n)
 		return ErrBuffersFull
@@ -110,10 +110,10 @@ func (in *Intake) hold(n int64) error {
 	return nil
 }
 
-// Fits returns nil if a body of n bytes is within the limits now. It returns ErrBodyTooLarge if n exceeds MaxBody or
+// CheckSize returns nil if a body of n bytes is within the limits now. It returns ErrBodyTooLarge if n exceeds MaxBody or
 // most (0 for no bound of its own), and ErrBuffersFull if the buffers are full.
-func (in *Intake) Fits(n, most int) error {
-	if most = in.bound(most); n > most {
+func (in *Intake) CheckSize(n, most int) error {
+	if most = in.limit(most); n > most {
 		return ErrBodyTooLarge
 	}
 	if in.cfg.MaxHeld > 0 && n > 0 && in.buffered.Load()+int64(n) > in.cfg.MaxHeld {
@@ -122,8 +122,8 @@ func (in *Intake) Fits(n, most int) error {
 	return nil
 }
 
-// bound returns the smaller of most and MaxBody; either may be 0 for no bound.
-func (in *Intake) bound(most int) int {
+// limit returns the smaller of most and MaxBody; either may be 0 for no bound.
+func (in *Intake) limit(most int) int {
 	return min(cmp.Or(most, math.MaxInt-1), cmp.Or(in.cfg.MaxBody, math.MaxInt-1))
 }
 
@@ -134,17 +134,17 @@ func (in *Intake) Read(ctx *fasthttp.RequestCtx, most int) (Body, error) {
 	if src == nil {
 		return Body{}, nil
 	}
-	if n := skipped(ctx); n > 0 {
-		cut(ctx)
-		if err := in.Fits(n, most); err != nil {
+	if n := skippedLength(ctx); n > 0 {
+		closeAfterResponse(ctx)
+		if err := in.CheckSize(n, most); err != nil {
 			return Body{}, err
 		}
 		return Body{}, ErrBuffersFull // the limit that refused the head no longer does
 	}
 	b := Body{in: in, ctx: ctx}
-	n, err := in.fill(&b, src, ctx.Request.Header.ContentLength(), in.bound(most))
+	n, err := in.fill(&b, src, ctx.Request.Header.ContentLength(), in.limit(most))
 	if err != nil {
-		cut(ctx)
+		closeAfterResponse(ctx)
 		b.Drop()
 		return Body{}, err
 	}
@@ -157,7 +157,7 @@ func (in *Intake) Read(ctx *fasthttp.RequestCtx, most int) (Body, error) {
 
 // fill reads a body of size bytes, or chunks if size is negative, of at most most bytes.
 func (in *Intake) fill(b *Body, src io.Reader, size, most int) (n int, err error) {
-	if err := in.Fits(size, most); err != nil {
+	if err := in.CheckSize(size, most); err != nil {
 		return 0, err
 	}
 	var reads int
@@ -171,7 +171,7 @@ func (in *Intake) fill(b *Body, src io.Reader, size, most int) (n int, err error
 		if reads++; reads > 2 || size < 0 { // until the second read of a body with a Content-Length, that deadline applies
 			now := time.Now()
 			began = cmp.Or(began, now)
-			if next := in.due(began, now, n); next.Sub(due) > in.cfg.ReadTimeout/16 {
+			if next := in.deadline(began, now, n); next.Sub(due) > in.cfg.ReadTimeout/16 {
 				due = next
 				if err := b.ctx.Conn().SetReadDeadline(due); err != nil {
 					return n, ErrBodyBroken
@@ -194,8 +194,8 @@ func (in *Intake) fill(b *Body, src io.Reader, size, most int) (n int, err error
 	return n, nil
 }
 
-// due returns when the next bytes of a body must arrive, given n bytes since began.
-func (in *Intake) due(began, now time.Time, n int) time.Time {
+// deadline returns when the next bytes of a body must arrive, given n bytes since began.
+func (in *Intake) deadline(began, now time.Time, n int) time.Time {
 	byRate := began.Add(in.cfg.ReadTimeout + time.Duration(float64(n)/float64(in.cfg.MinRate)*float64(time.Second)))
 	return earlier(byRate, now.Add(in.cfg.ReadTimeout))
 }
@@ -231,13 +231,13 @@ func (in *Intake) grow(b *Body, n, size, most int) error {
 	if b.buf != nil {
 		more -= int64(n)
 	}
-	if err := in.hold(more); err != nil {
+	if err := in.reserve(more); err != nil {
 		return err
 	}
-	buf := takeBody(room)
+	buf := getBody(room)
 	if b.buf != nil {
 		copy(*buf, *b.buf)
-		giveBody(b.buf)
+		putBody(b.buf)
 	}
 	b.buf = buf
 	return nil
@@ -259,8 +259,8 @@ func SkipBody(h *fasthttp.RequestHeader) {
 	}
 }
 
-// skipped returns the length of a body that SkipBody left unread, or 0 if there is none.
-func skipped(ctx *fasthttp.RequestCtx) int {
+// skippedLength returns the length of a body that SkipBody left unread, or 0 if there is none.
+func skippedLength(ctx *fasthttp.RequestCtx) int {
 	h := &ctx.Request.Header
 	if h.ContentLength() != 0 {
 		return 0
@@ -276,17 +276,17 @@ func skipped(ctx *fasthttp.RequestCtx) int {
 // Finish leaves the connection ready for the next request. It reads a small unread body now. If the body is larger, or
 // does not arrive at once, or the answer has no length and goes to HTTP/1.0, the connection closes after the answer.
 func (in *Intake) Finish(ctx *fasthttp.RequestCtx) {
-	unchunk(ctx)
+	disableChunking(ctx)
 	src := ctx.RequestBodyStream()
 	if src == nil {
 		return // already read, or none
 	}
 	size := ctx.Request.Header.ContentLength()
-	if size == 0 && skipped(ctx) == 0 {
+	if size == 0 && skippedLength(ctx) == 0 {
 		return
 	}
 	if size == 0 || size > drainBytes || ctx.Response.ConnectionClose() || !discardRest(ctx, src, size) {
-		cut(ctx)
+		closeAfterResponse(ctx)
 	}
 }
 
@@ -295,8 +295,8 @@ func discardRest(ctx *fasthttp.RequestCtx, src io.Reader, size int) bool {
 	if ctx.Conn().SetReadDeadline(time.Now().Add(drainFor)) != nil {
 		return false
 	}
-	buf := takeBuffer(false)
-	defer giveBuffer(buf)
+	buf := getBuffer(false)
+	defer putBuffer(buf)
 	for n := 0; n <= drainBytes; {
 		m, err := src.Read(*buf)
 		if n += m; n == size || err == io.EOF && size < 0 {
@@ -309,9 +309,9 @@ func discardRest(ctx *fasthttp.RequestCtx, src io.Reader, size int) bool {
 	return false
 }
 
-// cut closes the connection after the answer, and lingers so that the answer is not lost if the client is still
+// closeAfterResponse closes the connection after the answer, and lingers so that the answer is not lost if the client is still
 // sending.
-func cut(ctx *fasthttp.RequestCtx) {
+func closeAfterResponse(ctx *fasthttp.RequestCtx) {
 	ctx.Request.ResetBody()
 	ctx.SetConnectionClose()
 	Linger(ctx.Conn())
@@ -333,8 +333,8 @@ func bodySize(n int) int {
 	return max(1<<bits.Len(uint(n-1)), minBody)
 }
 
-// takeBody returns a buffer of n bytes; n comes from bodySize.
-func takeBody(n int) *[]byte {
+// getBody returns a buffer of n bytes; n comes from bodySize.
+func getBody(n int) *[]byte {
 	if n <= maxBody {
 		if b, ok := bodyBuffers[bits.Len(uint(n/minBody))-1].Get().(*[]byte); ok {
 			return b
@@ -344,7 +344,7 @@ func takeBody(n int) *[]byte {
 	return &b
 }
 
-func giveBody(b *[]byte) {
+func putBody(b *[]byte) {
 	if n := len(*b); n <= maxBody {
 		bodyBuffers[bits.Len(uint(n/minBody))-1].Put(b)
 	}

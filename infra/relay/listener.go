@@ -131,9 +131,9 @@ type serverConn struct {
 	chunks  chunkDecoder
 }
 
-// unchunk has an answer to HTTP/1.0, which knows no chunks, end with its connection. It comes last before the answer is
+// disableChunking has an answer to HTTP/1.0, which knows no chunks, end with its connection. It comes last before the answer is
 // written.
-func unchunk(ctx *fasthttp.RequestCtx) {
+func disableChunking(ctx *fasthttp.RequestCtx) {
 	c, ok := ctx.Conn().(*serverConn)
 	if ok && !ctx.Request.Header.IsHTTP11() && ctx.Response.IsBodyStream() && ctx.Response.Header.ContentLength() < 0 {
 		ctx.SetConnectionClose()

@@ -32,7 +32,7 @@ type Request struct {
 	Upgrade string
 	// Events says that a 200 without a Content-Type is a stream of events.
 	Events bool
-	// Probe marks a request that does not come from a client: [Client.Heard] does not count its answer.
+	// Probe marks a request that does not come from a client: [Client.BytesRead] does not count its answer.
 	Probe bool
 }
 
@@ -54,7 +54,7 @@ func (r *Request) appendHead(b []byte, host string, single bool) ([]byte, bool) 
 	b = append(b, host...)
 	for i := range r.Fields {
 		f := &r.Fields[i]
-		if !isToken(f.Name) || !isValue(f.Value) || ownField(f.Name) {
+		if !isToken(f.Name) || !isValue(f.Value) || isManagedField(f.Name) {
 			return b, false
 		}
 		b = append(b, "\r\n"...)
@@ -74,8 +74,8 @@ func (r *Request) appendHead(b []byte, host string, single bool) ([]byte, bool) 
 	return append(b, "\r\n\r\n"...), true
 }
 
-// ownField reports whether only Client may write the field.
-func ownField(name string) bool {
+// isManagedField reports whether only Client may write the field.
+func isManagedField(name string) bool {
 	return equalFold(name, "host") || equalFold(name, "connection") || equalFold(name, "content-length") || equalFold(name, "transfer-encoding")
 }
 

@@ -74,20 +74,20 @@ type Response struct {
 	first     time.Duration // limit for the first bytes of the body; 0 once they arrived
 	silence   time.Duration
 	silentDue time.Time // when the next body bytes must have arrived
-	probe     bool      // Client.Heard does not count this answer
+	probe     bool      // Client.BytesRead does not count this answer
 }
 
 var _ fasthttp.BodyWriterTo = (*Response)(nil)
 
-// heard counts bytes from the upstream.
-func (r *Response) heard() {
+// countRead counts bytes from the upstream.
+func (r *Response) countRead() {
 	if r.got = true; !r.probe {
-		r.client.heard.Add(1)
+		r.client.bytesRead.Add(1)
 	}
 }
 
-// sent starts the timer for the first byte.
-func (r *Response) sent() {
+// startFirstByteTimer starts the timer for the first byte.
+func (r *Response) startFirstByteTimer() {
 	r.wasSent = true
 	if r.first > 0 {
 		r.headDue = time.Now().Add(r.first)
@@ -135,10 +135,10 @@ func (r *Response) await(until time.Time) error {
 		due := earlier(until, r.headDue)
 		switch err := r.c.fill(due); {
 		case err == nil:
-			r.heard()
-		case err == errDue && due.Equal(r.headDue):
+			r.countRead()
+		case err == errDeadline && due.Equal(r.headDue):
 			return r.fail(ErrTimeout, nil)
-		case err == errDue:
+		case err == errDeadline:
 			return ErrPending
 		case err == errFull:
 			return r.fail(ErrBadReply, errHead)
@@ -316,10 +316,10 @@ func (r *Response) Next(until time.Time) ([]byte, error) {
 		switch err := r.c.fill(due); {
 		case err == nil:
 			r.silentDue = time.Time{}
-			r.heard()
-		case err == errDue && due.Equal(r.silentDue):
+			r.countRead()
+		case err == errDeadline && due.Equal(r.silentDue):
 			_ = r.fail(ErrTimeout, nil)
-		case err == errDue:
+		case err == errDeadline:
 			return nil, ErrPending
 		case err == io.EOF && r.framing == frameClose && isCut(r.tail):
 			_ = r.fail(ErrBroken, io.ErrUnexpectedEOF)

@@ -183,13 +183,13 @@ func TestBufferedKeepsTheBody(t *testing.T) {
 }
 
 // However the bytes are cut, the boundary is that of the whole.
-func TestEventsOfAnyCut(t *testing.T) {
+func TestEventsSplitAnywhere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching("([ab]|\n|\r\n){0,30}").Draw(t, "text")
 		var e Events
 		for rest := []byte(text); len(rest) > 0; {
 			n := rapid.IntRange(1, len(rest)).Draw(t, "cut")
-			if err := e.Take(rest[:n]); err != nil {
+			if err := e.Feed(rest[:n]); err != nil {
 				t.Fatal(err)
 			}
 			rest = rest[n:]
@@ -217,7 +217,7 @@ func TestLongLines(t *testing.T) {
 		var e Events
 		var err error
 		for _, p := range tc.pieces {
-			err = errors.Join(err, e.Take([]byte(p)))
+			err = errors.Join(err, e.Feed([]byte(p)))
 		}
 		if errors.Is(err, ErrTooLarge) != tc.bad {
 			t.Errorf("%s: %v", name, err)

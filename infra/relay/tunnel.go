@@ -55,8 +55,8 @@ type tunnel struct {
 
 // pass copies from one side to the other until an error, which is nil at the end of the stream.
 func (t *tunnel) pass(to, from net.Conn) error {
-	buf := takeBuffer(true)
-	defer giveBuffer(buf)
+	buf := getBuffer(true)
+	defer putBuffer(buf)
 	defer t.closing(to, from)
 	for {
 		if !t.over.Load() {

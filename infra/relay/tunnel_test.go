@@ -110,7 +110,7 @@ func TestTunnel(t *testing.T) {
 }
 
 // Without being asked, an upstream cannot switch.
-func TestNoSwitchUnasked(t *testing.T) {
+func TestUnrequestedUpgradeIsAnError(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

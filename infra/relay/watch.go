@@ -43,7 +43,7 @@ type Watch struct {
 
 var watchPool = sync.Pool{New: func() any {
 	t := new(Watch)
-	t.timer = time.AfterFunc(time.Hour, t.look)
+	t.timer = time.AfterFunc(time.Hour, t.check)
 	t.timer.Stop()
 	return t
 }}
@@ -73,9 +73,9 @@ func (t *Watch) Stop() {
 	watchPool.Put(t)
 }
 
-// look looks once. A timer that fires while its watch is being stopped may look for the next watch early, which is
+// check looks once. A timer that fires while its watch is being stopped may look for the next watch early, which is
 // harmless.
-func (t *Watch) look() {
+func (t *Watch) check() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.onGone == nil {
@@ -86,7 +86,7 @@ func (t *Watch) look() {
 			return
 		}
 	}
-	if !hungUp(t.raw) {
+	if !hasHungUp(t.raw) {
 		t.timer.Reset(t.every)
 		return
 	}

@@ -35,7 +35,7 @@ func held(t *testing.T, w *Watcher, gone *atomic.Int32, finish <-chan struct{}) 
 
 const simpleGet = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
-func TestDepartures(t *testing.T) {
+func TestWatchReportsClientsThatLeave(t *testing.T) {
 	for name, leave := range map[string]func(*rawClient){
 		"close":      func(c *rawClient) { _ = c.Close() },
 		"half-close": func(c *rawClient) { _ = c.Conn.(*net.TCPConn).CloseWrite() },
@@ -80,7 +80,7 @@ func TestKeepAliveAfterWatching(t *testing.T) {
 	}
 }
 
-func TestThousandDepartures(t *testing.T) {
+func TestWatchOfAThousandClients(t *testing.T) {
 	const clients = 1000
 	var gone atomic.Int32
 	finish := make(chan struct{})
@@ -104,7 +104,7 @@ func TestThousandDepartures(t *testing.T) {
 }
 
 // When the client leaves, a stream with a silent engine ends, and so does the engine's connection.
-func TestDepartureCancelsTheUpstream(t *testing.T) {
+func TestClientThatLeavesCancelsTheUpstream(t *testing.T) {
 	ended := make(chan struct{}, 1)
 	outcome := make(chan error, 1)
 	c := newUpstream(t, silent(sseHead+chunk("data: a\n\n"), ended)).client(t, Config{})

@@ -17,8 +17,8 @@ const WebSocket = "websocket"
 // engines decompress nothing.
 var webSocketFields = [...]string{"Sec-WebSocket-Key", "Sec-WebSocket-Version", "Sec-WebSocket-Protocol"}
 
-// AsksWebSocket reports whether a request is a sound WebSocket handshake.
-func AsksWebSocket(h *fasthttp.RequestHeader) bool {
+// IsWebSocketHandshake reports whether a request is a sound WebSocket handshake.
+func IsWebSocketHandshake(h *fasthttp.RequestHeader) bool {
 	key, err := base64.StdEncoding.DecodeString(string(h.Peek(webSocketFields[0])))
 	return h.IsGet() && h.ConnectionUpgrade() && bytes.EqualFold(h.Peek("Upgrade"), []byte(WebSocket)) &&
 		err == nil && len(key) == 16 && string(h.Peek(webSocketFields[1])) == "13"

@@ -240,9 +240,9 @@ func TestUnloadWakesNothing(t *testing.T) {
 	})
 }
 
-// TestWakeDuty checks that one gateway gets the wake lease, that it passes on when it expires, and that a failed wake
+// TestWakeLease checks that one gateway gets the wake lease, that it passes on when it expires, and that a failed wake
 // fails the waiters.
-func TestWakeDuty(t *testing.T) {
+func TestWakeLease(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
 		var duties []string

@@ -30,12 +30,12 @@ func (s *Store) ReportBoot(ctx context.Context, host, failed string) error {
 	if failed != "" {
 		word = BootFailed
 	}
-	return s.evalWord(ctx, "boot", host, word, term.Line(failed, maxBootReason))
+	return s.evalStatus(ctx, "boot", host, word, term.Line(failed, maxBootReason))
 }
 
 // Boot returns the machine's last report.
 func (h *HostRecord) Boot() Boot {
-	b := Boot{h.Fields["boot_state"], term.Line(h.Fields["boot_error"], maxBootReason), Number(h.Fields["boot_ms"])}
+	b := Boot{h.Fields["boot_state"], term.Line(h.Fields["boot_error"], maxBootReason), ParseNumber(h.Fields["boot_ms"])}
 	if b.State != Booting && b.State != BootFailed || h.State == policy.Ready || h.State == policy.Draining {
 		return Boot{}
 	}

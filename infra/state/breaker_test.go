@@ -40,7 +40,7 @@ func TestStalledRedis(t *testing.T) {
 			t.Fatalf("call %d took %v", i, took)
 		}
 	}
-	equal(t, "up", s.Up(), false)
+	equal(t, "up", s.IsAvailable(), false)
 	start, calls := time.Now(), 2000
 	for range calls {
 		if err := s.Ping(ctx); !errors.Is(err, state.ErrUnavailable) {
@@ -53,7 +53,7 @@ func TestStalledRedis(t *testing.T) {
 	equal(t, "log lines", lines(), changes+1)
 	relay.Resume()
 	kit.Eventually(t, "back", func() bool { return s.Ping(ctx) == nil })
-	equal(t, "up", s.Up(), true)
+	equal(t, "up", s.IsAvailable(), true)
 	equal(t, "log lines", lines(), changes+2)
 }
 
@@ -163,5 +163,5 @@ func TestCallersEndIsNotRedisFault(t *testing.T) {
 		}
 		cancel()
 	}
-	equal(t, "up", s.Up(), true)
+	equal(t, "up", s.IsAvailable(), true)
 }

@@ -15,40 +15,40 @@ func newClient(o *redis.UniversalOptions) redis.UniversalClient {
 	co := o.Cluster()
 	co.DisableRoutingPolicies = true // calls here name their keys; the policies would make the first call wait for the table of all commands
 	c := redis.NewClusterClient(co)
-	c.AddHook(once{c})
+	c.AddHook(noRetryCluster{c})
 	return c
 }
 
-// once makes a Cluster's client treat lost calls as a single node's client does. By default it would retry them three
+// noRetryCluster makes a Cluster's client treat lost calls as a single node's client does. By default it would retry them three
 // times, although the first may have taken effect, and would keep asking the same node for a minute, although its slots
 // may have moved. Redirections are still followed, since a node that redirects has done nothing.
-type once struct{ cluster *redis.ClusterClient }
+type noRetryCluster struct{ cluster *redis.ClusterClient }
 
-var _ redis.Hook = once{}
+var _ redis.Hook = noRetryCluster{}
 
 // DialHook implements redis.Hook without changing anything.
-func (once) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (noRetryCluster) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook implements redis.Hook.
-func (o once) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (o noRetryCluster) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		return o.learn(ctx, next(ctx, single{cmd}))
+		return o.refreshSlots(ctx, next(ctx, noRetryCmd{cmd}))
 	}
 }
 
 // ProcessPipelineHook implements redis.Hook.
-func (o once) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (o noRetryCluster) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		singles := make([]redis.Cmder, len(cmds))
 		for i, cmd := range cmds {
-			singles[i] = single{cmd}
+			singles[i] = noRetryCmd{cmd}
 		}
-		return o.learn(ctx, next(ctx, singles))
+		return o.refreshSlots(ctx, next(ctx, singles))
 	}
 }
 
-// learn refreshes the slot table if a node gave no answer. It does not wait.
-func (o once) learn(ctx context.Context, err error) error {
+// refreshSlots refreshes the slot table if a node gave no answer. It does not wait.
+func (o noRetryCluster) refreshSlots(ctx context.Context, err error) error {
 	var answered redis.Error
 	if err != nil && !errors.As(err, &answered) {
 		o.cluster.ReloadState(ctx)
@@ -56,8 +56,8 @@ func (o once) learn(ctx context.Context, err error) error {
 	return err
 }
 
-// single is a command that is sent only once.
-type single struct{ redis.Cmder }
+// noRetryCmd is a command that is sent only once.
+type noRetryCmd struct{ redis.Cmder }
 
 // NoRetry tells the client not to repeat the command.
-func (single) NoRetry() bool { return true }
+func (noRetryCmd) NoRetry() bool { return true }

@@ -13,7 +13,7 @@ import (
 )
 
 // A key of another type is refused with a reason, and the pool recovers once it is gone.
-func TestCorrupt(t *testing.T) {
+func TestCorruptRecordsAreErrors(t *testing.T) {
 	var log bytes.Buffer
 	s, err := state.Open(state.Options{URL: "redis://" + testenv.Redis(t), Timeout: 5 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	must(t, err)

@@ -32,8 +32,8 @@ var (
 	ErrAwake = errors.New("host is awake")
 )
 
-// wordErrors maps the words that scripts return to errors; nil means success.
-var wordErrors = map[string]error{
+// statusErrors maps the words that scripts return to errors; nil means success.
+var statusErrors = map[string]error{
 	"ok": nil, "begun": nil,
 	"fenced":   ErrFenced,
 	"unknown":  ErrUnknownHost,
@@ -50,7 +50,7 @@ var wordErrors = map[string]error{
 
 // errorOf turns a script's word into an error, or nil for success.
 func errorOf(word string) error {
-	if err, known := wordErrors[word]; known {
+	if err, known := statusErrors[word]; known {
 		return err
 	}
 	return errors.New("state script answered " + word)

@@ -49,7 +49,7 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 		"sandbox": h.Sandbox, "found": h.Found,
 	}
 	maps.Copy(fields, h.Learned)
-	words, err := s.evalWords(ctx, "register", h.Name, h.Boot, h.Generation, object(fields), records(h.Models), h.Loading, h.Owned)
+	words, err := s.evalList(ctx, "register", h.Name, h.Boot, h.Generation, object(fields), records(h.Models), h.Loading, h.Owned)
 	if err != nil {
 		return 0, "", err
 	}
@@ -72,7 +72,7 @@ type Use struct {
 func (s *Store) Beat(ctx context.Context, host string, generation uint64, active bool, uses map[string]Use) (
 	revision uint64, used map[string]time.Time, err error) {
 	args := make([]any, 0, 3+3*len(uses))
-	args = append(args, host, generation, Flag(active))
+	args = append(args, host, generation, FormatBool(active))
 	models := slices.Collect(maps.Keys(uses))
 	for _, m := range models {
 		age := uses[m].Age.Milliseconds()
@@ -82,23 +82,23 @@ func (s *Store) Beat(ctx context.Context, host string, generation uint64, active
 		args = append(args, m, uses[m].Open, age)
 	}
 	now := time.Now()
-	words, err := s.evalWords(ctx, "beat", args...)
+	words, err := s.evalList(ctx, "beat", args...)
 	if err != nil || len(words) != 1+len(models) {
 		return 0, nil, err
 	}
 	used = make(map[string]time.Time, len(models))
 	for i, m := range models {
 		if age := words[1+i]; age != "" {
-			used[m] = now.Add(-time.Duration(Number(age)) * time.Millisecond)
+			used[m] = now.Add(-time.Duration(ParseNumber(age)) * time.Millisecond)
 		}
 	}
-	return uint64(Number(words[0])), used, nil
+	return uint64(ParseNumber(words[0])), used, nil
 }
 
 // PutModels writes records of models on the caller's host. A last use never moves back. ErrUnknownHost is also returned for a
 // host that is not awake.
 func (s *Store) PutModels(ctx context.Context, host string, generation uint64, models []ModelPut) error {
-	return s.evalWord(ctx, "model_put", host, generation, records(models))
+	return s.evalStatus(ctx, "model_put", host, generation, records(models))
 }
 
 // records encodes records for scripts.
@@ -117,7 +117,7 @@ func records(models []ModelPut) string {
 
 // DropModel removes a model whose process has ended. reason is for people; evicted counts it as an eviction.
 func (s *Store) DropModel(ctx context.Context, host string, generation uint64, model, reason string, evicted bool) error {
-	return s.evalWord(ctx, "model_drop", host, generation, model, reason, Flag(evicted))
+	return s.evalStatus(ctx, "model_drop", host, generation, model, reason, FormatBool(evicted))
 }
 
 // NPUSeat is what a load needs of its host's NPU. The zero value is none.
@@ -138,7 +138,7 @@ func (s *Store) Begin(ctx context.Context, host string, generation uint64, ticke
 	for _, m := range seat.Leaving {
 		args = append(args, m)
 	}
-	return s.evalWord(ctx, "begin", args...)
+	return s.evalStatus(ctx, "begin", args...)
 }
 
 // Outcome is how a ticket ended: ready, or failed with a code of the error table.
@@ -159,11 +159,11 @@ func (s *Store) Finish(ctx context.Context, host string, generation uint64, tick
 	if o.Failed {
 		st = "failed"
 	}
-	return s.evalWords(ctx, "finish", host, generation, ticket, st, object(o.Fields), object(o.Learned), records(o.Models))
+	return s.evalList(ctx, "finish", host, generation, ticket, st, object(o.Fields), object(o.Learned), records(o.Models))
 }
 
 // SetHostState records that the host is draining, ready again (its drain was cancelled), or asleep without any models.
 // Tickets stay queued for its next wake, except unloads, which end as ready.
 func (s *Store) SetHostState(ctx context.Context, host string, generation uint64, st string) error {
-	return s.evalWord(ctx, "host_state", host, generation, st)
+	return s.evalStatus(ctx, "host_state", host, generation, st)
 }

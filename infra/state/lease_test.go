@@ -92,9 +92,9 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// TestFinishAgain (reliability row 7) checks that a runner that lost the answer to its finish is told again who waits,
+// TestFinishIsIdempotent (reliability row 7) checks that a runner that lost the answer to its finish is told again who waits,
 // so that it can keep the model for exactly those. The repeat changes nothing (invariant 26).
-func TestFinishAgain(t *testing.T) {
+func TestFinishIsIdempotent(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
 		g := register(t, s, "h", nil)
@@ -295,8 +295,8 @@ func TestOneLoadAtATime(t *testing.T) {
 	})
 }
 
-// TestFlush (fault 4) empties Redis. Runners are told, register what they hold, and tokens still rise.
-func TestFlush(t *testing.T) {
+// TestEmptiedRedis (fault 4) empties Redis. Runners are told, register what they hold, and tokens still rise.
+func TestEmptiedRedis(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
 		g := register(t, s, "h", map[string]string{"m": "llm"})

@@ -14,10 +14,10 @@ import (
 
 // Events may be lost, so a mirror also polls at these intervals.
 const (
-	repairEvery = 5 * time.Second  // reads a small pool
-	pulsesEvery = 15 * time.Second // reads what has changed in a large one
-	rereadEvery = 3 * time.Minute  // reads all of a large pool
-	hostEvery   = 30 * time.Second // reads the host of a host's mirror, whose beats also report changes
+	repairEvery    = 5 * time.Second  // reads a small pool
+	summariesEvery = 15 * time.Second // reads what has changed in a large one
+	rereadEvery    = 3 * time.Minute  // reads all of a large pool
+	hostEvery      = 30 * time.Second // reads the host of a host's mirror, whose beats also report changes
 )
 
 // Mirror is a copy of the pool, or of one host, in memory. It takes over hosts that events carry and reads hosts that
@@ -30,25 +30,25 @@ const (
 type Mirror struct {
 	store   *Store
 	host    string // the only host, "" for all
-	onEvt   func(Event)
+	onEvent func(Event)
 	reading chan struct{} // capacity 1: held during a read, and while events are taken over
 
 	current atomic.Pointer[Snapshot]
 	dirty   chan struct{} // capacity 1: something is due
 
-	mu       sync.Mutex
-	changed  chan struct{}      // closed and replaced with every new snapshot
-	begun    uint64             // number of complete reads started
-	ended    uint64             // the last of them that succeeded
-	whole    time.Time          // when it did
-	due      map[string]bool    // hosts to read
-	arrived  map[string]arrival // hosts carried by events
-	dueWhole bool
-	next     *hostRead // of hosts that callers wait for, not begun; nil for none
+	mu           sync.Mutex
+	changed      chan struct{}         // closed and replaced with every new snapshot
+	readsStarted uint64                // number of complete reads started
+	lastRead     uint64                // the last of them that succeeded
+	lastReadAt   time.Time             // when it did
+	dueHosts     map[string]bool       // hosts to read
+	updates      map[string]hostUpdate // hosts carried by events
+	dueAll       bool
+	next         *hostRead // of hosts that callers wait for, not begun; nil for none
 }
 
-// readMost bounds the hosts and models that calls read together, so that they stay far below pageHosts with the models' copies.
-const readMost = 64
+// maxReadTogether bounds the hosts and models that calls read together, so that they stay far below pageHosts with the models' copies.
+const maxReadTogether = 64
 
 // hostRead is one read of some hosts for all who asked while the last read was in progress.
 type hostRead struct {
@@ -58,8 +58,8 @@ type hostRead struct {
 	err           error
 }
 
-// arrival is the last event that carried a host.
-type arrival struct {
+// hostUpdate is the last event that carried a host.
+type hostUpdate struct {
 	event Event
 	at    time.Time
 }
@@ -71,8 +71,8 @@ func NewMirror(store *Store, onEvent func(Event)) *Mirror { return NewHostMirror
 // NewHostMirror creates a mirror of one host, which receives only the events of that host and of the whole pool.
 func NewHostMirror(store *Store, host string, onEvent func(Event)) *Mirror {
 	m := &Mirror{
-		store: store, host: host, onEvt: onEvent, reading: make(chan struct{}, 1), dirty: make(chan struct{}, 1), changed: make(chan struct{}),
-		due: map[string]bool{}, arrived: map[string]arrival{},
+		store: store, host: host, onEvent: onEvent, reading: make(chan struct{}, 1), dirty: make(chan struct{}, 1), changed: make(chan struct{}),
+		dueHosts: map[string]bool{}, updates: map[string]hostUpdate{},
 	}
 	m.current.Store(&Snapshot{Hosts: map[string]*HostRecord{}, revisions: map[string]uint64{}})
 	return m
@@ -96,7 +96,7 @@ func (m *Mirror) Refresh(ctx context.Context) (*Snapshot, error) {
 		return m.RefreshHosts(ctx, []string{m.host})
 	}
 	m.mu.Lock()
-	asked := m.begun
+	asked := m.readsStarted
 	m.mu.Unlock()
 	select {
 	case m.reading <- struct{}{}:
@@ -105,12 +105,12 @@ func (m *Mirror) Refresh(ctx context.Context) (*Snapshot, error) {
 		return nil, context.Cause(ctx)
 	}
 	m.mu.Lock()
-	shared := m.ended > asked
+	shared := m.lastRead > asked
 	m.mu.Unlock()
 	if shared {
 		return m.Snapshot(), nil
 	}
-	return m.readWhole(ctx)
+	return m.readAll(ctx)
 }
 
 // RefreshHosts is Refresh for some hosts, and for those that have copies or loads of some models. Only after one of the
@@ -118,7 +118,7 @@ func (m *Mirror) Refresh(ctx context.Context) (*Snapshot, error) {
 func (m *Mirror) RefreshHosts(ctx context.Context, hosts []string, models ...string) (*Snapshot, error) {
 	m.mu.Lock()
 	r := m.next
-	if r == nil || len(r.hosts)+len(r.models)+len(hosts)+len(models) > readMost {
+	if r == nil || len(r.hosts)+len(r.models)+len(hosts)+len(models) > maxReadTogether {
 		r = &hostRead{hosts: map[string]bool{}, models: map[string]bool{}, done: make(chan struct{})}
 		m.next = r
 		go m.readTogether(context.WithoutCancel(ctx), r)
@@ -159,7 +159,7 @@ func (m *Mirror) readHosts(ctx context.Context, hosts, models []string) (*Snapsh
 	}
 	old := m.Snapshot()
 	if m.host == "" && part.Epoch != old.Epoch {
-		return m.readWhole(ctx) // it is another pool now, or was never read
+		return m.readAll(ctx) // it is another pool now, or was never read
 	}
 	s := *part
 	s.Saved, s.Runtime = old.Saved, old.Runtime
@@ -180,19 +180,19 @@ func (m *Mirror) readHosts(ctx context.Context, hosts, models []string) (*Snapsh
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.host == "" && s.count != len(s.Hosts) {
-		m.dueWhole = true
+		m.dueAll = true
 		m.notify()
 	}
 	m.publishLocked(&s)
 	return &s, nil
 }
 
-// readWhole reads the whole pool.
+// readAll reads the whole pool.
 // REQUIRES: the caller holds reading.
-func (m *Mirror) readWhole(ctx context.Context) (*Snapshot, error) {
+func (m *Mirror) readAll(ctx context.Context) (*Snapshot, error) {
 	m.mu.Lock()
-	m.begun++
-	turn := m.begun
+	m.readsStarted++
+	turn := m.readsStarted
 	m.mu.Unlock()
 	s, err := m.store.Snapshot(ctx)
 	if err != nil {
@@ -200,7 +200,7 @@ func (m *Mirror) readWhole(ctx context.Context) (*Snapshot, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ended, m.whole = turn, time.Now()
+	m.lastRead, m.lastReadAt = turn, time.Now()
 	m.publishLocked(s)
 	return s, nil
 }
@@ -216,14 +216,14 @@ func (m *Mirror) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		m.store.Listen(ctx, m.host, func(e Event) {
-			if m.onEvt != nil {
-				m.onEvt(e)
+			if m.onEvent != nil {
+				m.onEvent(e)
 			}
-			m.heard(e)
+			m.handleEvent(e)
 		})
 	})
-	m.ReadAgain()
-	look := time.NewTimer(m.every())
+	m.ScheduleRead()
+	look := time.NewTimer(m.pollInterval())
 	defer look.Stop()
 	for {
 		select {
@@ -232,30 +232,30 @@ func (m *Mirror) Run(ctx context.Context) {
 			return
 		case <-look.C:
 			m.repair(ctx)
-			look.Reset(m.every())
+			look.Reset(m.pollInterval())
 		case <-m.dirty:
 		}
 		m.readDue(ctx)
 	}
 }
 
-// every returns the polling interval.
-func (m *Mirror) every() time.Duration {
+// pollInterval returns the polling interval.
+func (m *Mirror) pollInterval() time.Duration {
 	switch {
 	case m.host != "":
 		return hostEvery
 	case m.Snapshot().Large():
-		return pulsesEvery
+		return summariesEvery
 	default:
 		return repairEvery
 	}
 }
 
-// heard records what an event makes due.
-func (m *Mirror) heard(e Event) {
+// handleEvent records what an event makes due.
+func (m *Mirror) handleEvent(e Event) {
 	switch {
 	case e.Kind == "sync", e.Host == "" && m.host == "":
-		m.ReadAgain()
+		m.ScheduleRead()
 	case m.host != "" && e.Kind == "settings": // affects no host
 	default:
 		host := cmp.Or(m.host, e.Host) // any host's event shows a change of the catalogue
@@ -263,30 +263,30 @@ func (m *Mirror) heard(e Event) {
 		defer m.mu.Unlock()
 		switch {
 		case host == e.Host && len(e.Carries) > 0 && m.Snapshot().Hosts[host] != nil: // a new host is read
-			m.arrived[host] = arrival{e, time.Now()}
-			delete(m.due, host)
+			m.updates[host] = hostUpdate{e, time.Now()}
+			delete(m.dueHosts, host)
 		case e.More: // the last event of the change has everything
 			return
 		default:
-			m.due[host] = true
-			delete(m.arrived, host)
+			m.dueHosts[host] = true
+			delete(m.updates, host)
 		}
 		m.notify()
 	}
 }
 
-// ReadAgain has Run read everything soon.
-func (m *Mirror) ReadAgain() {
+// ScheduleRead has Run read everything soon.
+func (m *Mirror) ScheduleRead() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.dueWhole = true
+	m.dueAll = true
 	m.notify()
 }
 
-// Expect makes a host's mirror read the host again if its revision is not the given one, which a beat returned.
-func (m *Mirror) Expect(revision uint64) {
+// ExpectRevision makes a host's mirror read the host again if its revision is not the given one, which a beat returned.
+func (m *Mirror) ExpectRevision(revision uint64) {
 	if h := m.Snapshot().Hosts[m.host]; h == nil || h.revision != revision {
-		m.ReadAgain()
+		m.ScheduleRead()
 	}
 }
 
@@ -296,22 +296,22 @@ func (m *Mirror) Expect(revision uint64) {
 func (m *Mirror) repair(ctx context.Context) {
 	s := m.Snapshot()
 	m.mu.Lock()
-	recent := time.Since(m.whole) < rereadEvery
+	recent := time.Since(m.lastReadAt) < rereadEvery
 	m.mu.Unlock()
 	if !s.Large() || !recent {
-		m.ReadAgain()
+		m.ScheduleRead()
 		return
 	}
-	now, err := m.store.pulses(ctx)
+	now, err := m.store.readSummaries(ctx)
 	if err != nil || now.epoch != s.Epoch || now.pool != s.revisions[ofPool] || len(now.hosts) != len(s.Hosts) {
-		m.ReadAgain()
+		m.ScheduleRead()
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for host, is := range now.hosts {
 		if h := s.Hosts[host]; h == nil || (h.State == policy.Lost) != (is.State == policy.Lost) || h.revision != is.revision {
-			m.due[host] = true
+			m.dueHosts[host] = true
 		}
 	}
 }
@@ -320,14 +320,14 @@ func (m *Mirror) repair(ctx context.Context) {
 // at the next event, poll or reconnection.
 func (m *Mirror) readDue(ctx context.Context) {
 	m.mu.Lock()
-	whole := m.dueWhole || m.host == "" && len(m.due) > pageHosts
-	hosts, arrived := slices.Collect(maps.Keys(m.due)), maps.Clone(m.arrived)
-	clear(m.due)
-	clear(m.arrived)
-	m.dueWhole = false
+	whole := m.dueAll || m.host == "" && len(m.dueHosts) > pageHosts
+	hosts, arrived := slices.Collect(maps.Keys(m.dueHosts)), maps.Clone(m.updates)
+	clear(m.dueHosts)
+	clear(m.updates)
+	m.dueAll = false
 	m.mu.Unlock()
 	if !whole && len(arrived) > 0 {
-		whole = !m.takeOver(ctx, arrived)
+		whole = !m.applyUpdates(ctx, arrived)
 	}
 	var err error
 	switch {
@@ -338,14 +338,14 @@ func (m *Mirror) readDue(ctx context.Context) {
 	}
 	if err != nil {
 		m.mu.Lock()
-		m.dueWhole = true
+		m.dueAll = true
 		m.mu.Unlock()
 	}
 }
 
-// takeOver puts the hosts that events carry into the snapshot, unless it has newer ones. It returns false if the events
+// applyUpdates puts the hosts that events carry into the snapshot, unless it has newer ones. It returns false if the events
 // are from another pool than the one that was read, as after Redis lost its data.
-func (m *Mirror) takeOver(ctx context.Context, arrived map[string]arrival) bool {
+func (m *Mirror) applyUpdates(ctx context.Context, arrived map[string]hostUpdate) bool {
 	select {
 	case m.reading <- struct{}{}:
 		defer func() { <-m.reading }()
@@ -356,11 +356,11 @@ func (m *Mirror) takeOver(ctx context.Context, arrived map[string]arrival) bool 
 	s := *old
 	s.Hosts = maps.Clone(old.Hosts)
 	for name, a := range arrived {
-		part, err := carried(a.event)
+		part, err := carriedSnapshot(a.event)
 		if err != nil || part.Epoch != old.Epoch || old.Taken.IsZero() {
 			return false
 		}
-		if h, was := part.Hosts[name], old.Hosts[name]; h != nil && was != nil && h.newer(was) {
+		if h, was := part.Hosts[name], old.Hosts[name]; h != nil && was != nil && h.isNotOlder(was) {
 			s.Hosts[name] = h
 			s.Revision = max(s.Revision, a.event.Rev)
 			if part.NowMS > s.NowMS {

@@ -130,7 +130,7 @@ func TestHostMirror(t *testing.T) {
 		must(t, b.rdb.HSet(ctx, prefix+"host:h", "error", "changed", "rev", m.Snapshot().Revision+1).Err()) // without an event
 		revision, _, err := s.Beat(ctx, "h", g, false, nil)
 		must(t, err)
-		m.Expect(revision)
+		m.ExpectRevision(revision)
 		kit.Eventually(t, "what the beat told of", func() bool { return m.Snapshot().Hosts["h"].Error == "changed" })
 	})
 }

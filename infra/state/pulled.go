@@ -11,7 +11,7 @@ type Pulled struct {
 // more). ErrGone: the ticket is not queued on that host.
 func (s *Store) PutPulled(ctx context.Context, host string, generation uint64, ticket string, p *Pulled) error {
 	if p == nil {
-		return s.evalWord(ctx, "pulled", host, generation, ticket, "", 0)
+		return s.evalStatus(ctx, "pulled", host, generation, ticket, "", 0)
 	}
-	return s.evalWord(ctx, "pulled", host, generation, ticket, p.Done, p.Total)
+	return s.evalStatus(ctx, "pulled", host, generation, ticket, p.Done, p.Total)
 }

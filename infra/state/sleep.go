@@ -22,7 +22,7 @@ var ErrWanted = errors.New("host is wanted awake")
 // CommitSleep makes a host drain that had no work in the snapshot of this revision and was last active at activeMS. It
 // returns the token of the sleep. ErrStale: the pool has changed since. ErrWanted: there is work.
 func (s *Store) CommitSleep(ctx context.Context, host, sweep string, revision uint64, activeMS string) (token string, err error) {
-	words, err := s.evalWords(ctx, "sleep_commit", host, sweep, WakeLease.Milliseconds(), revision, activeMS)
+	words, err := s.evalList(ctx, "sleep_commit", host, sweep, WakeLease.Milliseconds(), revision, activeMS)
 	if err != nil || len(words) == 0 {
 		return "", err
 	}
@@ -32,26 +32,26 @@ func (s *Store) CommitSleep(ctx context.Context, host, sweep string, revision ui
 // ConfirmSleep reports that nothing is open or held on the caller's host, which is draining for the sleep of this
 // token. From here on the host is asleep. ErrWanted: work arrived, and the host is ready again.
 func (s *Store) ConfirmSleep(ctx context.Context, host string, generation uint64, token string) error {
-	_, err := s.evalWords(ctx, "sleep_confirm", host, generation, token)
+	_, err := s.evalList(ctx, "sleep_confirm", host, generation, token)
 	return err
 }
 
 // CancelSleep makes a host ready again if its runner has not confirmed the sleep. ErrGone: it has.
 func (s *Store) CancelSleep(ctx context.Context, host, sweep, token string) error {
-	_, err := s.evalWords(ctx, "sleep_cancel", host, sweep, token)
+	_, err := s.evalList(ctx, "sleep_cancel", host, sweep, token)
 	return err
 }
 
 // BeginStop gives the caller the right to turn off a sleeping host's machine, for WakeLease. ErrWanted: work arrived,
 // the host may be woken. ErrNotOwner: another sweep is turning it off.
 func (s *Store) BeginStop(ctx context.Context, host, sweep, token string) error {
-	_, err := s.evalWords(ctx, "sleep_stop", host, sweep, token, WakeLease.Milliseconds(), "begin")
+	_, err := s.evalList(ctx, "sleep_stop", host, sweep, token, WakeLease.Milliseconds(), "begin")
 	return err
 }
 
 // HoldStop keeps that right for another WakeLease.
 func (s *Store) HoldStop(ctx context.Context, host, sweep, token string) error {
-	_, err := s.evalWords(ctx, "sleep_stop", host, sweep, token, WakeLease.Milliseconds(), "hold")
+	_, err := s.evalList(ctx, "sleep_stop", host, sweep, token, WakeLease.Milliseconds(), "hold")
 	return err
 }
 
@@ -62,13 +62,13 @@ func (s *Store) EndStop(ctx context.Context, host, sweep, token, failure string)
 	if failure != "" {
 		outcome = "failed"
 	}
-	_, err := s.evalWords(ctx, "sleep_end", host, sweep, token, outcome, failure)
+	_, err := s.evalList(ctx, "sleep_end", host, sweep, token, outcome, failure)
 	return err
 }
 
 // ReleaseStop gives up that right before the machine is known to be off. A later sweep continues.
 func (s *Store) ReleaseStop(ctx context.Context, host, sweep, token string) error {
-	_, err := s.evalWords(ctx, "sleep_end", host, sweep, token, "leave", "")
+	_, err := s.evalList(ctx, "sleep_end", host, sweep, token, "leave", "")
 	return err
 }
 
@@ -100,11 +100,11 @@ func (s *Store) EndOrphan(ctx context.Context, host string) error {
 // Forget removes a host that is asleep or lost and has been silent for limit. The caller makes sure that the catalogue
 // does not name it. ErrGone: it does not exist. ErrWanted: it is awake, has work, or has shown a sign of life since.
 func (s *Store) Forget(ctx context.Context, host string, limit time.Duration) error {
-	_, err := s.evalWords(ctx, "forget", host, limit.Milliseconds())
+	_, err := s.evalList(ctx, "forget", host, limit.Milliseconds())
 	return err
 }
 
 func (s *Store) repair(ctx context.Context, host, verb string, limit time.Duration) error {
-	_, err := s.evalWords(ctx, "repair", host, verb, limit.Milliseconds())
+	_, err := s.evalList(ctx, "repair", host, verb, limit.Milliseconds())
 	return err
 }

@@ -82,8 +82,8 @@ type HostRecord struct {
 	readMS   int64 // Redis' clock when it was read
 }
 
-// newer reports whether h is not older than other.
-func (h *HostRecord) newer(other *HostRecord) bool {
+// isNotOlder reports whether h is not older than other.
+func (h *HostRecord) isNotOlder(other *HostRecord) bool {
 	return h.revision > other.revision || h.revision == other.revision && h.readMS >= other.readMS
 }
 
@@ -178,19 +178,19 @@ func (s *Store) CheckFormat(ctx context.Context) error {
 	return nil
 }
 
-// pulses tells which hosts must be read again.
-type pulses struct {
+// hostSummaries tells which hosts must be read again.
+type hostSummaries struct {
 	epoch string
 	pool  uint64                 // its revision
 	hosts map[string]*HostRecord // with only State (Lost or not) and revision
 }
 
-func (s *Store) pulses(ctx context.Context) (pulses, error) {
+func (s *Store) readSummaries(ctx context.Context) (hostSummaries, error) {
 	out, top, err := s.readSnapshot(ctx, 0, "")
 	if err != nil {
-		return pulses{}, err
+		return hostSummaries{}, err
 	}
-	p := pulses{epoch: out.Epoch, pool: out.revisions[ofPool], hosts: map[string]*HostRecord{}}
+	p := hostSummaries{epoch: out.Epoch, pool: out.revisions[ofPool], hosts: map[string]*HostRecord{}}
 	for part := range slices.Chunk(list(top[7]), 4) {
 		if len(part) == 4 {
 			name := text(part[0])
@@ -211,12 +211,12 @@ func (s *Store) readSnapshot(ctx context.Context, page int, hosts ...any) (out *
 		return nil, nil, fmt.Errorf("snapshot: a reply of %d parts, want 10", len(top))
 	}
 	out = &Snapshot{
-		Revision: uint64(Number(text(top[0]))), NowMS: Number(text(top[1])), Epoch: text(top[2]), Catalog: text(top[3]), Taken: time.Now(),
+		Revision: uint64(ParseNumber(text(top[0]))), NowMS: ParseNumber(text(top[1])), Epoch: text(top[2]), Catalog: text(top[3]), Taken: time.Now(),
 		Hosts: make(map[string]*HostRecord, len(list(top[5]))),
-		count: int(Number(text(top[4]))), revisions: map[string]uint64{},
+		count: int(ParseNumber(text(top[4]))), revisions: map[string]uint64{},
 	}
 	for name, rev := range fields(top[6]) {
-		out.revisions[name] = uint64(Number(rev))
+		out.revisions[name] = uint64(ParseNumber(rev))
 	}
 	for _, h := range list(top[5]) {
 		if err := out.add(list(h)); err != nil {
@@ -258,9 +258,9 @@ func (s *Snapshot) add(parts []any) error {
 	return nil
 }
 
-// carried returns the part of the pool that an event carries: its host, without the revisions of the pool and of
+// carriedSnapshot returns the part of the pool that an event carries: its host, without the revisions of the pool and of
 // models.
-func carried(e Event) (*Snapshot, error) {
+func carriedSnapshot(e Event) (*Snapshot, error) {
 	var reply any
 	if err := json.Unmarshal(e.Carries, &reply); err != nil {
 		return nil, err
@@ -269,7 +269,7 @@ func carried(e Event) (*Snapshot, error) {
 	if len(top) != 4 {
 		return nil, fmt.Errorf("an event carries %d parts, want 4", len(top))
 	}
-	out := &Snapshot{NowMS: Number(text(top[0])), Epoch: text(top[1]), Catalog: text(top[2]), Hosts: map[string]*HostRecord{}}
+	out := &Snapshot{NowMS: ParseNumber(text(top[0])), Epoch: text(top[1]), Catalog: text(top[2]), Hosts: map[string]*HostRecord{}}
 	if err := out.add(list(top[3])); err != nil {
 		return nil, err
 	}
@@ -308,9 +308,9 @@ func fields(v any) map[string]string {
 func hostRecord(name string, f map[string]string, now int64) *HostRecord {
 	h := &HostRecord{
 		Name: name, State: policy.HostState(f["state"]), Addr: f["addr"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"], Options: f["options"],
-		Driver: f["driver"], Error: f["error"], Loading: f["loading"], Generation: uint64(Number(f["generation"])),
-		SeenMS: Number(f["seen_ms"]), ActiveMS: Number(f["active_ms"]), Models: map[string]*ModelRecord{}, Fields: f,
-		revision: uint64(Number(f["rev"])), readMS: now,
+		Driver: f["driver"], Error: f["error"], Loading: f["loading"], Generation: uint64(ParseNumber(f["generation"])),
+		SeenMS: ParseNumber(f["seen_ms"]), ActiveMS: ParseNumber(f["active_ms"]), Models: map[string]*ModelRecord{}, Fields: f,
+		revision: uint64(ParseNumber(f["rev"])), readMS: now,
 	}
 	if f["labels"] != "" {
 		h.Labels = strings.Split(f["labels"], ",")
@@ -327,8 +327,8 @@ func hostRecord(name string, f map[string]string, now int64) *HostRecord {
 func modelRecord(host, id string, f map[string]string) *ModelRecord {
 	m := &ModelRecord{
 		ID: id, Host: host, Retired: f["retired"], State: policy.ModelState(f["state"]), Type: f["type"], Recipe: f["recipe"], Device: f["device"], Checkpoint: f["checkpoint"],
-		BackendURL: f["backend_url"], Command: f["cmd"], PID: int(Number(f["pid"])), InFlight: int(Number(f["in_flight"])),
-		UsedMS: Number(f["used_ms"]), LoadMS: Number(f["load_ms"]), Memory: Number(f["memory"]),
+		BackendURL: f["backend_url"], Command: f["cmd"], PID: int(ParseNumber(f["pid"])), InFlight: int(ParseNumber(f["in_flight"])),
+		UsedMS: ParseNumber(f["used_ms"]), LoadMS: ParseNumber(f["load_ms"]), Memory: ParseNumber(f["memory"]),
 		Pinned: f["pinned"] == "1", LoadPin: f["load_pin"] == "1", Fields: f,
 	}
 	if json.Valid([]byte(f["options"])) {

@@ -76,8 +76,8 @@ func Open(o Options) (*Store, error) {
 // Close ends all connections.
 func (s *Store) Close() error { return errors.Join(s.rdb.Close(), s.responses.Close()) }
 
-// Up reports whether the last calls reached Redis. It makes no call.
-func (s *Store) Up() bool { return !s.breaker.Open() }
+// IsAvailable reports whether the last calls reached Redis. It makes no call.
+func (s *Store) IsAvailable() bool { return !s.breaker.Open() }
 
 // guard runs one call with the breaker and the timeout.
 func (s *Store) guard(ctx context.Context, call func(context.Context) error) error {
@@ -91,15 +91,15 @@ func (s *Store) guardFor(ctx context.Context, timeout time.Duration, call func(c
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := call(limited)
-	if err != nil && over(ctx) {
+	if err != nil && isExpired(ctx) {
 		return &unavailableError{err} // the caller's end says nothing about Redis
 	}
 	return s.breaker.record(err)
 }
 
-// over reports whether ctx has ended. A connection's deadline, taken from ctx, may fire a moment before ctx's own
+// isExpired reports whether ctx has ended. A connection's deadline, taken from ctx, may fire a moment before ctx's own
 // timer.
-func over(ctx context.Context) bool {
+func isExpired(ctx context.Context) bool {
 	at, limited := ctx.Deadline()
 	return ctx.Err() != nil || limited && !time.Now().Before(at)
 }
@@ -137,8 +137,8 @@ func (s *Store) hash(ctx context.Context, key string) (out map[string]string, er
 	return out, err
 }
 
-// evalWord runs a script that returns one word.
-func (s *Store) evalWord(ctx context.Context, script string, args ...any) error {
+// evalStatus runs a script that returns one word.
+func (s *Store) evalStatus(ctx context.Context, script string, args ...any) error {
 	out, err := s.eval(ctx, script, args...)
 	if err != nil {
 		return err
@@ -147,8 +147,8 @@ func (s *Store) evalWord(ctx context.Context, script string, args ...any) error 
 	return errorOf(word)
 }
 
-// evalWords runs a script that returns a list whose first item is its status, and returns the rest.
-func (s *Store) evalWords(ctx context.Context, script string, args ...any) ([]string, error) {
+// evalList runs a script that returns a list whose first item is its status, and returns the rest.
+func (s *Store) evalList(ctx context.Context, script string, args ...any) ([]string, error) {
 	out, err := s.eval(ctx, script, args...)
 	if err != nil {
 		return nil, err
@@ -191,8 +191,8 @@ func object(m map[string]string) string {
 	return string(b)
 }
 
-// Flag encodes a bool as records store it.
-func Flag(b bool) string {
+// FormatBool encodes a bool as records store it.
+func FormatBool(b bool) string {
 	if b {
 		return "1"
 	}

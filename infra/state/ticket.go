@@ -49,8 +49,8 @@ func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
 		kind = "unload"
 	}
 	var out Acquired
-	err := s.evalJSON(ctx, &out, "acquire", w.Gateway, w.Model, kind, w.Host, w.Revision, WaiterLease.Milliseconds(), Flag(w.Background),
-		Flag(w.Refused), Flag(w.Explicit), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces, s.newest.Load(), string(w.HostState))
+	err := s.evalJSON(ctx, &out, "acquire", w.Gateway, w.Model, kind, w.Host, w.Revision, WaiterLease.Milliseconds(), FormatBool(w.Background),
+		FormatBool(w.Refused), FormatBool(w.Explicit), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces, s.newest.Load(), string(w.HostState))
 	s.noteTicket(out.Ticket)
 	if err == nil && out.Status == "stale" {
 		err = ErrStale
@@ -104,8 +104,8 @@ func ticketRecord(id string, f map[string]string) TicketRecord {
 	return TicketRecord{
 		ID: id, Kind: f["kind"], Model: f["model"], Host: f["host"], State: TicketState(f["state"]), Code: f["code"], Message: f["message"],
 		Evicted: f["evicted"], Options: f["options"], Force: f["force"] == "1", WakeError: f["wake_failed"] == "1",
-		Pulling: f["pulling"] == "1" && f["state"] == "queued", Pulled: Pulled{Done: Number(f["bytes_done"]), Total: Number(f["bytes_total"])}, PullOnly: f["pull_only"] == "1",
-		LoadMS: Number(f["load_ms"]), Created: Number(f["created_ms"]), Waiters: int(Number(f["waiters"])), Fields: f,
+		Pulling: f["pulling"] == "1" && f["state"] == "queued", Pulled: Pulled{Done: ParseNumber(f["bytes_done"]), Total: ParseNumber(f["bytes_total"])}, PullOnly: f["pull_only"] == "1",
+		LoadMS: ParseNumber(f["load_ms"]), Created: ParseNumber(f["created_ms"]), Waiters: int(ParseNumber(f["waiters"])), Fields: f,
 	}
 }
 
@@ -150,13 +150,13 @@ func (s *Store) Renew(ctx context.Context, gateway string, tickets ...string) ([
 // ReleaseTicket gives up the gateway's place in a ticket. If it was the last waiter and the load has not begun, the ticket is
 // dropped, unless keep makes the load continue without a waiter.
 func (s *Store) ReleaseTicket(ctx context.Context, gateway, ticket string, keep bool) error {
-	_, err := s.eval(ctx, "leave", gateway, ticket, Flag(keep))
+	_, err := s.eval(ctx, "leave", gateway, ticket, FormatBool(keep))
 	return err
 }
 
 // DropUnwaited drops a ticket for which nobody waits and whose load has not begun. ErrGone: there is no such ticket.
 func (s *Store) DropUnwaited(ctx context.Context, who, ticket string) error {
-	switch word, err := s.eval(ctx, "leave", who, ticket, Flag(false)); {
+	switch word, err := s.eval(ctx, "leave", who, ticket, FormatBool(false)); {
 	case err != nil:
 		return err
 	case word != "dropped":
@@ -167,23 +167,23 @@ func (s *Store) DropUnwaited(ctx context.Context, who, ticket string) error {
 
 // RenewWake keeps the lease to wake a host. ErrAwake: the host is awake. ErrNotOwner: another has taken over.
 func (s *Store) RenewWake(ctx context.Context, host, token string) error {
-	return s.evalWord(ctx, "wake", host, token, "renew", WakeLease.Milliseconds(), "", "")
+	return s.evalStatus(ctx, "wake", host, token, "renew", WakeLease.Milliseconds(), "", "")
 }
 
 // ReleaseWake returns the lease to wake a host, so that anyone who waits for the host can take it. ErrAwake: the host is
 // awake. ErrNotOwner: another has the lease.
 func (s *Store) ReleaseWake(ctx context.Context, host, token string) error {
-	return s.evalWord(ctx, "wake", host, token, "leave", 0, "", "")
+	return s.evalStatus(ctx, "wake", host, token, "leave", 0, "", "")
 }
 
 // FailWake gives up the lease to wake a host and records the reason. Tickets that wait for the host fail with it.
 func (s *Store) FailWake(ctx context.Context, host, token, code, message string) error {
-	return s.evalWord(ctx, "wake", host, token, "failed", 0, code, message)
+	return s.evalStatus(ctx, "wake", host, token, "failed", 0, code, message)
 }
 
 // EndOverdueWake is FailWake for a wake that was not refused: the machine may be on, so a sweep turns it off.
 func (s *Store) EndOverdueWake(ctx context.Context, host, token, code, message string) error {
-	return s.evalWord(ctx, "wake", host, token, "overdue", 0, code, message)
+	return s.evalStatus(ctx, "wake", host, token, "overdue", 0, code, message)
 }
 
 // ClaimWake offers to wake a host that is not awake but has loads queued, in case the previous lease holder is gone. It
@@ -199,13 +199,13 @@ func (s *Store) ForceWake(ctx context.Context, gateway, host string) (token stri
 }
 
 func (s *Store) claim(ctx context.Context, gateway, host string, called bool) (token string, err error) {
-	out, err := s.eval(ctx, "claim", host, gateway, WakeLease.Milliseconds(), Flag(called))
+	out, err := s.eval(ctx, "claim", host, gateway, WakeLease.Milliseconds(), FormatBool(called))
 	token, _ = out.(string)
 	return token, err
 }
 
-// Number parses a whole number of a record, or returns 0 for anything else.
-func Number(s string) int64 {
+// ParseNumber parses a whole number of a record, or returns 0 for anything else.
+func ParseNumber(s string) int64 {
 	n, _ := strconv.ParseInt(s, 10, 64)
 	return n
 }

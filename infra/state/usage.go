@@ -89,16 +89,16 @@ func (t *UsageReporter) Spent(key string) int64 {
 	return sum
 }
 
-// Answer is a complete answer of a model, with what the engine told of it.
-type Answer struct {
+// ResponseUsage is a complete answer of a model, with what the engine told of it.
+type ResponseUsage struct {
 	Reported              bool // the engine told how many tokens it took; else the rest is zero
 	Input, Output, Cached int64
 	PerSecond             float64       // tokens; ignored if not finite
 	FirstToken            time.Duration // from the request to the answer's first byte
 }
 
-// Answered counts an answer, its tokens as the pool's latest and in its sums.
-func (t *UsageReporter) Answered(a Answer) {
+// CountResponse counts an answer, its tokens as the pool's latest and in its sums.
+func (t *UsageReporter) CountResponse(a ResponseUsage) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b := t.noted
@@ -220,7 +220,7 @@ func (t *UsageReporter) send(ctx context.Context, b *batch, end bool) error {
 	}
 	t.mu.Unlock()
 	args := make([]any, 0, 5+2*(len(b.latest)+len(b.counters)+len(keys)))
-	args = append(args, b.id, gateway, Flag(end), len(b.latest), len(b.counters))
+	args = append(args, b.id, gateway, FormatBool(end), len(b.latest), len(b.counters))
 	for _, pairs := range [...]map[string]float64{b.latest, b.counters} {
 		for name, v := range pairs {
 			args = append(args, name, strconv.FormatFloat(v, 'f', -1, 64))
@@ -240,9 +240,9 @@ func (t *UsageReporter) send(ctx context.Context, b *batch, end bool) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.gateways = int(Number(words[0]))
+	t.gateways = int(ParseNumber(words[0]))
 	for i, key := range order {
-		t.totals[key] = Number(words[1+i])
+		t.totals[key] = ParseNumber(words[1+i])
 	}
 	if t.unsent == b {
 		t.unsent = nil // in the same step, so that Spent counts it once

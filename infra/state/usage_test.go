@@ -18,7 +18,7 @@ import (
 
 // Redis' clock decides about use times, LRU places never move back by themselves, what is gone stays gone, and a place that somebody
 // changes is what runners and readers see.
-func TestUses(t *testing.T) {
+func TestUsesAreReported(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
 		g := register(t, s, "h", map[string]string{"a": "llm", "b": "llm"})
@@ -67,7 +67,7 @@ func TestUses(t *testing.T) {
 
 // The NPU is one lock: refused while others have it, passed from a model that is stopped to the load, and released by whatever
 // ends its holder.
-func TestNPU(t *testing.T) {
+func TestNPULock(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
 		g := register(t, s, "h", nil)
@@ -140,7 +140,7 @@ func TestUsageIsOneOperation(t *testing.T) {
 	usage := state.NewUsageReporter(s)
 	must(t, b.rdb.ConfigResetStat(ctx).Err())
 	for range 1000 {
-		usage.Answered(state.Answer{Reported: true, Input: 1, Output: 1, PerSecond: 1})
+		usage.CountResponse(state.ResponseUsage{Reported: true, Input: 1, Output: 1, PerSecond: 1})
 	}
 	must(t, usage.Flush(ctx))
 	must(t, usage.Flush(ctx))
@@ -188,13 +188,13 @@ func TestUsageReporterKeepsWhatFailed(t *testing.T) {
 	must(t, s.Ping(ctx))
 	toucher := state.NewUsageReporter(s)
 	answered := func(output int64, perSecond float64) {
-		toucher.Answered(state.Answer{Reported: true, Output: output, PerSecond: perSecond})
+		toucher.CountResponse(state.ResponseUsage{Reported: true, Output: output, PerSecond: perSecond})
 	}
 	answered(1, 2.5)
 	answered(0, math.NaN())
 	answered(0, math.Inf(1))
 	toucher.Count("nonsense", math.NaN())
-	toucher.Answered(state.Answer{})
+	toucher.CountResponse(state.ResponseUsage{})
 	must(t, toucher.Flush(ctx))
 	answered(0, 0.5)
 
@@ -230,14 +230,14 @@ func TestUsageReporterRun(t *testing.T) {
 		must(t, err)
 		return stats["request_count_total"]
 	}
-	toucher.Answered(state.Answer{})
+	toucher.CountResponse(state.ResponseUsage{})
 	kit.Eventually(t, "sent", func() bool { return count() == 1 })
 	for range 100 {
-		wg.Go(func() { toucher.Answered(state.Answer{}) })
+		wg.Go(func() { toucher.CountResponse(state.ResponseUsage{}) })
 	}
-	toucher.Answered(state.Answer{})
+	toucher.CountResponse(state.ResponseUsage{})
 	kit.Eventually(t, "sent again", func() bool { return count() == 102 })
-	toucher.Answered(state.Answer{})
+	toucher.CountResponse(state.ResponseUsage{})
 	stop()
 	wg.Wait()
 	equal(t, "after the end", count(), 103)

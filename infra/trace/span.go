@@ -33,9 +33,9 @@ type Span struct {
 	span  otrace.Span
 }
 
-// Begin begins a request's first span in this program: in the trace that the header names, else in a new one. A trace that its
-// sender does not record is not recorded here either: Begin returns nil.
-func (t *Tracer) Begin(header []byte, name string, start time.Time) *Span {
+// Start starts a request's first span in this program: in the trace that the header names, else in a new one. A trace that its
+// sender does not record is not recorded here either: Start returns nil.
+func (t *Tracer) Start(header []byte, name string, start time.Time) *Span {
 	if t == nil {
 		return nil
 	}
@@ -43,10 +43,10 @@ func (t *Tracer) Begin(header []byte, name string, start time.Time) *Span {
 	if parent.IsValid() && !parent.IsSampled() {
 		return nil
 	}
-	return begin(ctx, t.spans, Server, name, start)
+	return startSpan(ctx, t.spans, Server, name, start)
 }
 
-// Continue is Begin for requests that belong to a trace or are not recorded.
+// Continue is Start for requests that belong to a trace or are not recorded.
 func (t *Tracer) Continue(header []byte, name string, start time.Time) *Span {
 	if t == nil {
 		return nil
@@ -55,7 +55,7 @@ func (t *Tracer) Continue(header []byte, name string, start time.Time) *Span {
 	if !parent.IsSampled() {
 		return nil
 	}
-	return begin(ctx, t.spans, Server, name, start)
+	return startSpan(ctx, t.spans, Server, name, start)
 }
 
 // parse reads the header's value.
@@ -65,17 +65,17 @@ func parse(header []byte) (context.Context, otrace.SpanContext) {
 	return ctx, otrace.SpanContextFromContext(ctx)
 }
 
-func begin(ctx context.Context, spans otrace.Tracer, kind Kind, name string, start time.Time) *Span {
+func startSpan(ctx context.Context, spans otrace.Tracer, kind Kind, name string, start time.Time) *Span {
 	ctx, span := spans.Start(ctx, name, otrace.WithSpanKind(kind), otrace.WithTimestamp(start))
 	return &Span{spans, ctx, span}
 }
 
-// Child begins a span below this one.
+// Child starts a span below this one.
 func (s *Span) Child(kind Kind, name string, start time.Time) *Span {
 	if s == nil {
 		return nil
 	}
-	return begin(s.ctx, s.spans, kind, name, start)
+	return startSpan(s.ctx, s.spans, kind, name, start)
 }
 
 // AppendContext appends the value of the header for a request that this span makes; a nil Span appends nothing.

@@ -25,7 +25,7 @@ func TestBegin(t *testing.T) {
 		"": {true, false}, "ff" + valid[2:]: {true, false}, valid[:54]: {true, false}, strings.ToUpper(valid): {true, false},
 		valid[:54] + "0": {false, false},
 	} {
-		s, c := tr.Begin([]byte(header), "a", time.Now()), tr.Continue([]byte(header), "a", time.Now())
+		s, c := tr.Start([]byte(header), "a", time.Now()), tr.Continue([]byte(header), "a", time.Now())
 		if (s != nil) != want.begun || (c != nil) != want.continued {
 			t.Errorf("%q: begun %v, continued %v, want %v", header, s != nil, c != nil, want)
 		}
@@ -48,7 +48,7 @@ func TestOff(t *testing.T) {
 	tr.Run(t.Context())
 	var buf [64]byte
 	n := testing.AllocsPerRun(100, func() {
-		s := tr.Begin([]byte(valid), "a request", time.Time{})
+		s := tr.Start([]byte(valid), "a request", time.Time{})
 		c := s.Child(Client, "another", time.Time{})
 		c.Text("key", "value")
 		c.Number("key", 1)
@@ -85,7 +85,7 @@ func TestCollector(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := tr.Begin([]byte(valid), "a request", time.Now())
+			s := tr.Start([]byte(valid), "a request", time.Now())
 			s.Text("text", strings.Repeat("x", maxText+1)+"\xff")
 			s.Fail()
 			s.End(time.Now())

@@ -19,11 +19,11 @@ import (
 
 // Bounds of what is kept and sent.
 const (
-	queued  = 4096             // spans that wait; more are dropped
-	every   = time.Second      // longest that a span waits for others
-	timeout = 10 * time.Second // of a request
-	flush   = 2 * time.Second  // longest that Run sends after its context has ended
-	maxText = 256              // bytes of an attribute
+	queueSize   = 4096             // spans that wait; more are dropped
+	exportEvery = time.Second      // longest that a span waits for others
+	timeout     = 10 * time.Second // of a request
+	flush       = 2 * time.Second  // longest that Run sends after its context has ended
+	maxText     = 256              // bytes of an attribute
 )
 
 // Tracer sends spans to a collector. Make it with New and run it with Run. It is safe for concurrent use.
@@ -62,8 +62,8 @@ func New(address, service, version, instance string, log *slog.Logger) (*Tracer,
 	limits := sdk.NewSpanLimits()
 	limits.AttributeValueLengthLimit = maxText
 	provider := sdk.NewTracerProvider(sdk.WithResource(resource.NewSchemaless(about...)), sdk.WithRawSpanLimits(limits),
-		sdk.WithSampler(sdk.AlwaysSample()), // Begin and Continue choose
-		sdk.WithBatcher(exporter, sdk.WithMaxQueueSize(queued), sdk.WithBatchTimeout(every), sdk.WithExportTimeout(timeout)))
+		sdk.WithSampler(sdk.AlwaysSample()), // Start and Continue choose
+		sdk.WithBatcher(exporter, sdk.WithMaxQueueSize(queueSize), sdk.WithBatchTimeout(exportEvery), sdk.WithExportTimeout(timeout)))
 	return &Tracer{provider, provider.Tracer("reveille")}, nil
 }
 

@@ -23,7 +23,7 @@ type Config struct {
 	Engine Engine
 	Model  string     // label of the metrics
 	Words  *WordPiece // counts tokens in process where that is exact; nil: the engine counts them
-	// OutOfMemory recognizes an engine's error text; nil means oom.Says.
+	// OutOfMemory recognizes an engine's error text; nil means oom.IsOutOfMemory.
 	OutOfMemory func(text string) bool
 	Meters      *Meters // nil means no metrics
 	Log         *slog.Logger
@@ -76,7 +76,7 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 	}
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.OutOfMemory == nil {
-		cfg.OutOfMemory = oom.Says
+		cfg.OutOfMemory = oom.IsOutOfMemory
 	}
 	cfg.Meters = cmp.Or(cfg.Meters, NewMeters(metrics.NewSet()))
 	c, err := newCounter(ctx, cfg.Engine, cfg.Words)

@@ -116,9 +116,9 @@ func (h *Host) beatLocked(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.mirror.Expect(revision)
+	h.mirror.ExpectRevision(revision)
 	if h.recheckMirror.Swap(false) {
-		h.mirror.ReadAgain()
+		h.mirror.ScheduleRead()
 	}
 	return nil
 }

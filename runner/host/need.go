@@ -195,7 +195,7 @@ func (h *Host) raiseNeed(p plan.Plan, rc *recipe.Recipe, err error) int64 {
 		return 0
 	}
 	need := max(p.Need, p.Estimate)
-	need += cmp.Or(oom.Failed(tail), need/8)
+	need += cmp.Or(oom.FailedAllocation(tail), need/8)
 	if p.Estimate > 0 {
 		need = min(need, 2*p.Estimate)
 	}

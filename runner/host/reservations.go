@@ -140,7 +140,7 @@ func (h *Host) releaseReservation(model, ticket, gateway string) {
 // reserveLocked reserves the model for the waiters of a ticket whose outcome is about to be published. An explicit load
 // (one with options) reserves nothing, because no request follows it.
 func (r *resident) reserveLocked(t state.TicketRecord) {
-	if state.Number(t.ID) > state.Number(r.ticket) { // a restored Redis may have old ones
+	if state.ParseNumber(t.ID) > state.ParseNumber(r.ticket) { // a restored Redis may have old ones
 		r.ticket = t.ID
 	}
 	r.dirty = true

@@ -28,7 +28,7 @@ func (h *Host) drainTimeout(force bool) time.Duration {
 // model are unloaded too, unless the ticket is for an idle model. A copy that a later ticket loaded is not meant:
 // Redis has been restored.
 func (h *Host) handleUnload(ctx context.Context, t state.TicketRecord) {
-	copies := slices.DeleteFunc(h.copies(t.Model), func(r *resident) bool { return state.Number(r.ticket) > state.Number(t.ID) })
+	copies := slices.DeleteFunc(h.copies(t.Model), func(r *resident) bool { return state.ParseNumber(r.ticket) > state.ParseNumber(t.ID) })
 	if t.Fields["only_idle_ms"] != "" {
 		copies = slices.DeleteFunc(copies, (*resident).isRetired) // only this goroutine retires
 	}

@@ -25,7 +25,7 @@ func (s *eventStream) next() ([]byte, error) {
 	b, err := s.Response.Next(time.Time{})
 	switch {
 	case err == nil:
-		_ = s.events.Take(b) // the gateway limits the length of lines
+		_ = s.events.Feed(b) // the gateway limits the length of lines
 		return b, nil
 	case err == io.EOF, errors.Is(err, relay.ErrGone):
 		s.err = err

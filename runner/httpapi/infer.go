@@ -159,7 +159,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	if !long && !read() {
 		return
 	}
-	if relay.AsksWebSocket(h) {
+	if relay.IsWebSocketHandshake(h) {
 		a.handshake = h
 	}
 	handedOver := false // to the response body, which fasthttp closes

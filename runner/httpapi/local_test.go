@@ -51,7 +51,7 @@ func (b *bench) read(resp *relay.Response) answer {
 	_ = resp.Close()
 	if e := (*relay.EventError)(nil); errors.As(err, &e) {
 		var events relay.Events
-		_ = events.Take(body)
+		_ = events.Feed(body)
 		body, err = append(append(append(events.AppendBoundary(body), "data: "...), e.Data...), "\n\n"...), nil
 	}
 	a.body, a.err = string(body), err

@@ -44,7 +44,7 @@ func (r *reply) send(ctx *fasthttp.RequestCtx) {
 
 // writeTo turns resp into this reply.
 func (r *reply) writeTo(resp *relay.Response) *relay.Response {
-	resp.Answer(r.status, r.kind, r.body)
+	resp.Replace(r.status, r.kind, r.body)
 	if r.name != "" {
 		resp.Set(r.name, r.value)
 	}

@@ -183,11 +183,11 @@ func probeRequest(t policy.Type, model string) (path string, body []byte) {
 // probeEngine kills an engine that does not respond to a probe, unless it responds to other requests meanwhile and is
 // only busy.
 func (w *watchdog) probeEngine(p *host.Ref, path string, body []byte) {
-	before := p.Engine.Client().Heard()
+	before := p.Engine.Client().BytesRead()
 	err := w.roundTrip(p.Engine, "POST", path, body, w.limit)
 	switch {
 	case err == nil, w.life.Err() != nil:
-	case !errors.Is(err, errProbe) && p.Engine.Client().Heard() != before:
+	case !errors.Is(err, errProbe) && p.Engine.Client().BytesRead() != before:
 		w.log.Warn("engine missed a probe but responds to other requests", "model", p.Model.ID, "error", err)
 	default:
 		w.kill(p, err)

@@ -47,7 +47,7 @@ type Launcher struct {
 
 	plans plan.Reader
 	files modelfile.Checker
-	help  modelfile.Memory[flags] // by program
+	help  modelfile.Cache[flags] // by program
 }
 
 var _ host.Engines = (*Launcher)(nil)

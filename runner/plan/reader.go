@@ -8,7 +8,7 @@ import (
 )
 
 // A Reader caches the metadata of unchanged files. The zero value is ready to use. It is safe for concurrent use.
-type Reader struct{ known modelfile.Memory[Meta] }
+type Reader struct{ known modelfile.Cache[Meta] }
 
 // Read is the function Read with a cache.
 func (r *Reader) Read(checkpoint string) (Meta, error) {

@@ -89,7 +89,7 @@ func (r *run) endUnseen(ctx context.Context, s *state.Snapshot, h *state.HostRec
 
 // endStranded ends the wake of a host that did not register and is no longer wanted.
 func (r *run) endStranded(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
-	began := state.Number(h.Fields["waking_ms"])
+	began := state.ParseNumber(h.Fields["waking_ms"])
 	if h.State != policy.Waking || len(h.Queue) > 0 || s.NowMS-began <= r.WakeLimit.Milliseconds() {
 		return nil
 	}
@@ -109,7 +109,7 @@ func (r *run) wakeAbandoned(ctx context.Context, s *state.Snapshot, h *state.Hos
 	if err != nil || token == "" {
 		return err
 	}
-	if began := state.Number(h.Fields["waking_ms"]); h.State == policy.Waking && s.NowMS-began > r.WakeLimit.Milliseconds() {
+	if began := state.ParseNumber(h.Fields["waking_ms"]); h.State == policy.Waking && s.NowMS-began > r.WakeLimit.Milliseconds() {
 		why := fmt.Sprintf("no word from the host within %v", r.WakeLimit)
 		return r.record(Action{Kind: Stranded, Host: h.Name, Reason: why, Result: Done}, r.store.EndOverdueWake(ctx, h.Name, token, noCapacity, why))
 	}
@@ -125,7 +125,7 @@ func wanted(t state.TicketRecord) bool {
 // of life.
 func (r *run) forgetDeparted(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	asleep := h.State == policy.Asleep && !(h.PowerOffPending() && r.power.Can(h.Name))
-	heard := max(h.SeenMS, state.Number(h.Fields["waking_ms"]), state.Number(h.Fields["failed_ms"]))
+	heard := max(h.SeenMS, state.ParseNumber(h.Fields["waking_ms"]), state.ParseNumber(h.Fields["failed_ms"]))
 	if _, listed := r.catalog.Host(h.Name); listed || !asleep && h.State != policy.Lost || len(h.Queue) > 0 || s.NowMS-heard < r.ForgetAfter.Milliseconds() {
 		return nil
 	}

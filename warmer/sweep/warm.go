@@ -86,7 +86,7 @@ func (r *run) excludedHosts(s *state.Snapshot) map[string]string {
 		case rec != nil && (rec.State == policy.Ready || rec.State == policy.Draining):
 		case !r.power.Can(name):
 			out[name] = "no driver for it in this process"
-		case rec != nil && s.NowMS-state.Number(rec.Fields["failed_ms"]) < shunAfterFailure.Milliseconds():
+		case rec != nil && s.NowMS-state.ParseNumber(rec.Fields["failed_ms"]) < shunAfterFailure.Milliseconds():
 			out[name] = "its wake has just failed"
 		}
 	}
