@@ -115,8 +115,8 @@ var (
 	quantRE = regexp.MustCompile(`(?i)[-._]((?:ud-)?i?q\d[a-z0-9_]*|tq\d_\d|bf16|fp?16|fp?32|fp8|mxfp4[a-z0-9_]*)$`)
 )
 
-// Shards returns the names of all parts of a split GGUF file, given any of them, such as name-Q4_K_M-00001-of-00003.gguf;
-// for another file its name alone.
+// Shards returns the names of all parts of a split GGUF file, given any of them, such as
+// name-Q4_K_M-00001-of-00003.gguf; for another file its name alone.
 func Shards(name string) []string {
 	m := shardRE.FindStringSubmatch(name)
 	if m == nil || m[3] != ".gguf" {

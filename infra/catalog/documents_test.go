@@ -15,8 +15,8 @@ var (
 	jsonBlock = regexp.MustCompile("(?ms)^```json\n(.*?)^```")
 )
 
-// TestDocumentsYAML: each models file, or section of one, that the documents show is valid, and all their other YAML and
-// JSON is YAML and JSON. A file that only shows hosts is read with one model.
+// TestDocumentsYAML: each models file, or section of one, that the documents show is valid, and all their other YAML
+// and JSON is YAML and JSON. A file that only shows hosts is read with one model.
 func TestDocumentsYAML(t *testing.T) {
 	root := filepath.Join("..", "..")
 	files, _ := filepath.Glob(filepath.Join(root, "infra", "docs", "*.md"))

@@ -56,8 +56,8 @@ func (p Problem) String() string {
 	return out
 }
 
-// Problems is everything wrong with a catalog, or the warnings about one that is still usable, in the order of the file. As
-// an error it is never empty.
+// Problems is everything wrong with a catalog, or the warnings about one that is still usable, in the order of the
+// file. As an error it is never empty.
 type Problems []Problem
 
 // Error has one line for each problem.
@@ -243,7 +243,7 @@ func (r *report) decode(data []byte) (f file, err error) {
 		return f, nil
 	}
 	ast.Walk(mergesFirst{}, r.root)
-	// Keys that begin with x- are for anchors. Duplicate keys are those that override a merged one.
+	// Keys that start with x- are for anchors. Duplicate keys are those that override a merged one.
 	d := yaml.NewDecoder(strings.NewReader(""), yaml.Strict(), yaml.AllowFieldPrefixes("x-"), yaml.AllowDuplicateMapKey())
 	return f, d.DecodeFromNode(r.root, &f)
 }

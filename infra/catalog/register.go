@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// A RegisterList says where the weights of models that clients register may be stored: folders of the hosts, and hf://
+// A RegisterList says where the weights of models that clients register can be stored: folders of the hosts, and hf://
 // and s3:// places. The parts of a place may contain the wildcards of [path.Match], and a place covers everything below
 // it: hf:// is every repository, hf://org/*-GGUF and s3://bucket/models are some. An empty list allows no weights.
 type RegisterList []string

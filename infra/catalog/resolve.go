@@ -147,7 +147,7 @@ func (c *Catalog) exact(name string) (id string, ok bool) {
 	return id, ok
 }
 
-// Spaces begin names that stand for those without them, and the other way round.
+// Spaces start names that stand for those without them, and the other way round.
 var Spaces = [...]string{"user.", "extra.", "builtin."}
 
 // byPrefix is step 4. Each reading of the name goes through steps 1 to 3.

@@ -11,7 +11,7 @@ import (
 type Watcher struct {
 	path     string
 	interval time.Duration
-	reload   chan struct{} // capacity 1: a request that Run has not begun to serve; never closed
+	reload   chan struct{} // capacity 1: a request that Run has not started to serve; never closed
 	onChange func(*Catalog, Problems)
 	onError  func(error)
 
@@ -46,7 +46,7 @@ func (w *Watcher) Reload() {
 	}
 }
 
-// Run watches until ctx ends. It may be called once. The first check is immediate, so that a change between the loading
+// Run watches until ctx ends. It can be called once. The first check is immediate, so that a change between the loading
 // of the current catalog and the start of Run is not missed.
 //
 // A check reads the whole file and compares its hash, because the file is small, and neither its time nor its size

@@ -1,5 +1,5 @@
-// Package config reads the programs' settings, and holds those that several programs share: cobra reads commands and flags,
-// env turns texts, of flags and of the environment, into values.
+// Package config reads the programs' settings, and holds those that several programs share: cobra reads commands and
+// flags, env turns texts, of flags and of the environment, into values.
 package config
 
 import (
@@ -38,8 +38,8 @@ func (l Log) Logger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// Intake are the limits on what clients' connections and request bodies may take of a server. The defaults are a gateway's, which
-// sees private addresses only if it is behind a load balancer.
+// Intake are the limits on what clients' connections and request bodies may take of a server. The defaults are a
+// gateway's, which sees private addresses only if it is behind a load balancer.
 type Intake struct {
 	MaxHeld            string        `help:"Most bytes of requests and answers held in memory at a time; more are refused with overloaded." default:"1GiB"`
 	ReadTimeout        time.Duration `help:"Longest that a request's head may take, that its body may pause, and that its body may lag behind --min-rate." default:"30s"`

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// EnvPrefix begins the name of every environment variable that is read.
+// EnvPrefix starts the name of every environment variable that is read.
 const EnvPrefix = "REVEILLE_"
 
 // Runner is a command.
@@ -44,9 +44,10 @@ func (c *Command) Run(ctx context.Context, out io.Writer) error {
 // EnvPrefix and its flag's name in upper snake case; an empty one counts as not set. Parse calls the settings' method
 // Validate if they have one. With --help or --version, Parse prints what is asked for and ends the program.
 //
-// A field's default is its value, or else its tag default. These tags describe it: help; enum, the values that it may have;
-// short; env, its variable where that is not its name, and plain, a variable without the prefix; arg for an argument,
-// which may be optional; cmd for a command or a group of commands, where the one with a default runs if none is named.
+// A field's default is its value, or else its tag default. These tags describe it: help; enum, the values that it may
+// have; short; env, its variable where that is not its name, and plain, a variable without the prefix; arg for an
+// argument, which may be optional; cmd for a command or a group of commands, where the one with a default runs if none
+// is named.
 func Parse(settings any, name, description string, args []string) (*Command, error) {
 	var selected *Command
 	cobra.EnableCommandSorting = false // the order of the struct
@@ -77,7 +78,8 @@ func MustParse(settings any, name, description string) *Command {
 	return c
 }
 
-// usage prints how a command is used. The library's templates would keep the linker from dropping methods that nobody calls.
+// usage prints how a command is used. The library's templates would keep the linker from dropping methods that nobody
+// calls.
 func usage(c *cobra.Command) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Usage: %s\n", c.UseLine())
@@ -116,7 +118,8 @@ func (c *Command) check() error {
 	return errors.Join(errs...)
 }
 
-// newCommand is the command that a struct of settings describes, with the commands below it. It sets selected when it runs.
+// newCommand is the command that a struct of settings describes, with the commands below it. It sets selected when it
+// runs.
 func newCommand(settings reflect.Value, name, help string, selected **Command) *cobra.Command {
 	c := &cobra.Command{Use: name, Short: help, Long: help, DisableFlagsInUseLine: true}
 	group := false
@@ -191,7 +194,8 @@ func runs(c *cobra.Command, settings reflect.Value, selected **Command) {
 	}
 }
 
-// exported returns the exported fields of a struct, with those of the structs that it embeds, in the order of package env.
+// exported returns the exported fields of a struct, with those of the structs that it embeds, in the order of package
+// env.
 func exported(t reflect.Type) []reflect.StructField {
 	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return !f.IsExported() })
 }
@@ -278,8 +282,8 @@ func fillArguments(settings reflect.Value, positional []reflect.StructField, arg
 	return nil
 }
 
-// joinLimits joins the numbers that follow --max-loaded-models as words of their own to its value, so that a list needs no
-// quotes.
+// joinLimits joins the numbers that follow --max-loaded-models as words of their own to its value, so that a list needs
+// no quotes.
 func joinLimits(args []string) []string {
 	const flag = "--max-loaded-models"
 	out := []string{} // cobra takes nil for the program's own arguments

@@ -32,7 +32,7 @@ func TestMaxLoadedModelsWithoutQuotes(t *testing.T) {
 	}
 }
 
-// What a command line gives is set, or refused with words that say what is wrong. A value may begin with a hyphen.
+// What a command line gives is set, or refused with words that say what is wrong. A value may start with a hyphen.
 func TestCommandLine(t *testing.T) {
 	type settings struct {
 		Sub struct {

@@ -18,7 +18,8 @@ type Running struct {
 
 const runningFile = "gateway.json" // in the state folder
 
-// SocketURL is the URL of an embedded Redis. Engines that load may keep every core of a machine busy, and it waits with them.
+// SocketURL is the URL of an embedded Redis. Engines that load may keep every core of a machine busy, and it waits with
+// them.
 func SocketURL(socket string) string { return "unix://" + socket + "?read_timeout=1s" }
 
 // ReadRunning returns the note in a state folder, the zero value where there is none.

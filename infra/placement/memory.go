@@ -15,11 +15,12 @@ import (
 // NeedField is the prefix of a host's fields that hold the needs known to its runner, by model.
 const NeedField = "need:"
 
-// Need is the memory that a load takes on its host, as its runner knows it: measured, or estimated from the model's files.
+// Need is the memory that a load takes on its host, as known to its runner: measured, or estimated from the model's
+// files.
 type Need struct {
 	Bytes  int64          `json:"bytes"`
 	Device policy.Devices `json:"-"`
-	Parts  string         `json:"parts,omitempty"` // what Bytes consists of, in words
+	Parts  string         `json:"parts,omitempty"` // what Bytes consists of, as text
 	Of     string         `json:"of"`              // the load's digest: the need does not apply to other loads
 	Until  int64          `json:"until,omitempty"` // ms since the epoch after which it does not apply, 0 for never
 }
@@ -31,14 +32,14 @@ type needJSON struct {
 
 type plainNeed Need
 
-// String returns the JSON that a host's field holds.
+// String returns the JSON of a host's field.
 func (n Need) String() string {
 	text, _ := json.Marshal(needJSON{plainNeed(n), n.Device.String()}) // strings and numbers always marshal
 	return string(text)
 }
 
-// readNeed returns what a host's runner knows of a load of a model, by the load's digest; zero if there is nothing at
-// now, in ms since the epoch.
+// readNeed returns the need of a model's load that a host's runner knows, by the load's digest. It is zero if none
+// applies at now, in ms since the epoch.
 func readNeed(h *state.HostRecord, model, digest string, now int64) Need {
 	text := h.Fields[NeedField+model]
 	if text == "" {
@@ -74,8 +75,8 @@ func ParseGPUMemory(text string) policy.GPUMemory {
 		name, value, _ := strings.Cut(f, "=")
 		index, isGPU := strings.CutPrefix(name, "gpu:")
 		gpu, err := strconv.ParseUint(index, 10, 8)
-		n, bad := strconv.ParseInt(value, 10, 64)
-		if !isGPU || err != nil || bad != nil || gpu >= policy.MaxGPUs || n < 0 || n > maxGPU {
+		n, sizeErr := strconv.ParseInt(value, 10, 64)
+		if !isGPU || err != nil || sizeErr != nil || gpu >= policy.MaxGPUs || n < 0 || n > maxGPU {
 			continue
 		}
 		if out == nil {
@@ -95,8 +96,8 @@ func parseMemory(text string) map[policy.Devices]int64 {
 	for f := range strings.FieldsSeq(text) {
 		name, value, _ := strings.Cut(f, "=")
 		d, err := policy.ParseDevices(name)
-		n, bad := strconv.ParseInt(value, 10, 64)
-		if err == nil && bad == nil && n > 0 {
+		n, sizeErr := strconv.ParseInt(value, 10, 64)
+		if err == nil && sizeErr == nil && n > 0 {
 			out[d] = n
 		}
 	}

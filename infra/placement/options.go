@@ -14,10 +14,10 @@ import (
 // Load is one way to load a model on one host: the model with the devices that its options select, and those options.
 type Load struct {
 	Model   *catalog.Model
-	Options recipe.Options // in force
+	Options recipe.Options // the effective ones
 }
 
-// Sources are a load's options besides the catalog's. Texts are as in Redis.
+// Sources are a load's options in addition to the catalog's. Strings are as in Redis.
 type Sources struct {
 	Saved   string            // JSON of the model's saved options, "" for none
 	Runtime map[string]string // the pool's run-time settings
@@ -26,7 +26,7 @@ type Sources struct {
 }
 
 // Resolve merges a model's options (request > saved > catalog > run-time settings > flags > recipe) and sets its
-// devices to those that the options select. Gateway, warmer and runner all use it, so that a model is accounted to the
+// devices to those that the options select. Gateway, warmer and runner all use it, so that a model counts for the
 // devices that its engine uses. The error reports options that are not a JSON object. m is not changed.
 func Resolve(m *catalog.Model, rc *recipe.Recipe, from Sources) (Load, error) {
 	saved, err := options(from.Saved)
@@ -49,12 +49,12 @@ func On(m *catalog.Model, rc *recipe.Recipe, opts recipe.Options) *catalog.Model
 	if d == m.Devices {
 		return m
 	}
-	moved := *m
-	moved.Devices = d
-	return &moved
+	changed := *m
+	changed.Devices = d
+	return &changed
 }
 
-// GPUs returns which of a host's GPUs the load may use. api is how the host's runner tells engines which GPUs to use,
+// GPUs returns which of a host's GPUs the load may use. api is how the host's runner restricts engines to single GPUs,
 // "" if it cannot.
 func (l Load) GPUs(rc *recipe.Recipe, api string) policy.GPUChoice {
 	if !l.Model.Devices.Has(policy.GPU) {
@@ -63,14 +63,15 @@ func (l Load) GPUs(rc *recipe.Recipe, api string) policy.GPUChoice {
 	return rc.ChooseGPUs(l.Model.Choice(), api, l.Options)
 }
 
-// Digest identifies what is loaded: it changes with the files, the recipe, the options, the devices and the choice of GPUs.
+// Digest identifies what is loaded: it changes with the files, the recipe, the options, the devices and the choice of
+// GPUs.
 func (l Load) Digest() string {
 	m := l.Model
-	of := []string{m.ID, string(m.Type), m.Checkpoint, m.SHA256, m.MMProj, m.Recipe, m.Devices.String(), l.Options.Canonical()}
+	parts := []string{m.ID, string(m.Type), m.Checkpoint, m.SHA256, m.MMProj, m.Recipe, m.Devices.String(), l.Options.Canonical()}
 	if g := m.Choice(); g != (policy.GPUChoice{}) {
-		of = append(of, fmt.Sprint(g.Max, g.Only))
+		parts = append(parts, fmt.Sprint(g.Max, g.Only))
 	}
-	text, _ := json.Marshal(of) // strings always marshal
+	text, _ := json.Marshal(parts) // strings always marshal
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
@@ -87,21 +88,21 @@ func options(text string) (recipe.Options, error) {
 // runtimeOptions returns the load options of flags and environment, overridden by the pool's run-time settings:
 // ctx_size, and by engine {backend}, which is its option NAME_backend. It leaves out values that the recipe refuses.
 func runtimeOptions(flags recipe.Options, table map[string]string, r *recipe.Recipe) recipe.Options {
-	asked := map[string]any{}
+	requested := map[string]any{}
 	for name, text := range table {
 		var n int64
 		var by map[string]string
 		switch {
 		case name == "ctx_size" && json.Unmarshal([]byte(text), &n) == nil:
-			asked[name] = n
+			requested[name] = n
 		case name != "max_loaded_models" && json.Unmarshal([]byte(text), &by) == nil:
 			for part, v := range by {
-				asked[name+"_"+part] = v
+				requested[name+"_"+part] = v
 			}
 		}
 	}
 	out := flags.Clone()
-	for name, v := range asked {
+	for name, v := range requested {
 		one, err := r.ParseOptions(map[string]any{name: v}, recipe.Client)
 		if err != nil || one[name] == "" {
 			continue

@@ -24,9 +24,9 @@ type View struct {
 // spread is policy.Snapshot.Spread in a large pool: few enough that hosts behind the first can sleep.
 const spread = 16
 
-// Pool returns the pool as decisions see it. Hosts that are in the catalog but not in the store are asleep. Sleeping
-// hosts that nobody knows how to wake are left out. A runner's report of its host overrides the catalog. The hosts
-// are in no order.
+// Pool returns the pool as input of decisions. Hosts that are in the catalog but not in the store are asleep. Sleeping
+// hosts without a known driver are left out. A runner's report of its host overrides the catalog. The hosts are in no
+// order.
 func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 	out := policy.Snapshot{Now: time.UnixMilli(s.NowMS), Hosts: make([]policy.Host, 0, len(s.Hosts))}
 	if s.Large() {
@@ -40,7 +40,7 @@ func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 		out.Hosts = append(out.Hosts, v.host(s, rec, known))
 	}
 	for _, h := range v.Catalog.Hosts {
-		if _, there := s.Hosts[h.Name]; !there && v.Only == nil {
+		if _, ok := s.Hosts[h.Name]; !ok && v.Only == nil {
 			out.Hosts = append(out.Hosts, policy.Host{
 				Name: h.Name, Labels: h.Labels, State: policy.Asleep, Devices: h.Devices, Limits: policy.Uniform(1), NPUSeats: h.NPUSeats, Budget: memoryOf(h),
 			})
@@ -127,7 +127,7 @@ func (v View) resident(m *state.ModelRecord) policy.Resident {
 		ID: m.ID, Type: policy.Type(m.Type), Devices: d, State: m.State, Pinned: m.Pinned,
 		InFlight: m.InFlight, Closed: m.ID == v.Refused, Used: stamp(m.UsedMS), Memory: m.Memory, GPUMemory: ParseGPUMemory(m.Fields["cards"]),
 	}
-	if m.Retired != "" && m.InFlight > 0 { // as its runner sees it: not a slot that is about to be free
+	if m.Retired != "" && m.InFlight > 0 { // as for its runner, its slot does not become free soon
 		r.State, r.Closed = policy.ModelLoaded, true
 	}
 	if entry, ok := v.Catalog.Model(m.ID); ok {
@@ -152,8 +152,8 @@ func (v View) queued(s *state.Snapshot, rec *state.HostRecord, t state.TicketRec
 	return out
 }
 
-// Model returns a catalog's model as it is to be placed, with what it takes on each host. options are those
-// of an explicit load, "" for a request's. A model that left the catalog has only its id.
+// Model returns a catalog's model as it must be placed, with what it takes on each host. options are those of an
+// explicit load, "" for a request's. A model that left the catalog has only its id.
 func (v View) Model(s *state.Snapshot, id, options string) policy.Model {
 	m, rc, ok := v.modelAndRecipe(id)
 	if !ok {
@@ -163,17 +163,17 @@ func (v View) Model(s *state.Snapshot, id, options string) policy.Model {
 	if l, err := Resolve(m, rc, v.sources(s, nil, id, options)); err == nil {
 		out.Devices = l.Model.Devices
 	}
-	ways := map[string]*loadOnHost{} // by the options of a host's runner, which many hosts share
+	byOptions := map[string]*loadOnHost{} // by the options of a host's runner, which many hosts share
 	for name, rec := range v.records(s) {
 		flags := rec.Options
-		w := ways[flags]
+		w := byOptions[flags]
 		if w == nil {
 			l, err := Resolve(m, rc, v.sources(s, rec, id, options))
 			if err != nil {
-				break // of the options themselves: the runner reports what is wrong with them
+				break // the options are invalid: the runner reports why
 			}
 			w = &loadOnHost{load: l, digest: l.Digest()}
-			ways[flags] = w
+			byOptions[flags] = w
 		}
 		n := policy.Need{Devices: w.load.Model.Devices, Memory: int64(m.Memory), GPUs: w.load.GPUs(rc, rec.Fields["gpu_api"])}
 		if m.Memory == 0 {
@@ -206,7 +206,7 @@ func (v View) modelAndRecipe(id string) (*catalog.Model, *recipe.Recipe, bool) {
 	return m, &rc, ok
 }
 
-// sources returns those of a load on a host, nil for a host that never registered.
+// sources returns the sources of a load's options on a host; rec is nil for a host that never registered.
 func (v View) sources(s *state.Snapshot, rec *state.HostRecord, id, request string) Sources {
 	from := Sources{Saved: s.Saved[id], Runtime: s.Runtime, Request: request}
 	if rec != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // A host whose runner found a need that it cannot hold is not asked again, until the model's options change.
-func TestRefusalsAreRemembered(t *testing.T) {
+func TestRefusedHostsAreNotTriedAgain(t *testing.T) {
 	c, _, err := catalog.Parse("models.yaml", []byte("models:\n  m: {type: llm, recipe: standin, device: cpu}\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestRetiredCopiesAreBusy(t *testing.T) {
 }
 
 // The models file gives the memory of a host that has not registered yet; afterwards its runner does.
-func TestMemoryOfTheModelsFile(t *testing.T) {
+func TestMemoryOfTheModelsFileCounts(t *testing.T) {
 	c, _, err := catalog.Parse("models.yaml", []byte("hosts:\n  a: {driver: exec, devices: [cpu, gpu], memory: {gpu: 80GiB}, commands: {wake: [on], sleep: [off]}}\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -87,8 +87,8 @@ func TestMemoryOfTheModelsFile(t *testing.T) {
 	}
 }
 
-// A model is placed where the single GPUs of one host can hold it beside their models.
-func TestPlacementOnGPUs(t *testing.T) {
+// A model is placed where the single GPUs of one host can hold it with their models.
+func TestModelsArePlacedOnSingleGPUs(t *testing.T) {
 	c, _, err := catalog.Parse("models.yaml", []byte(`
 models:
   m: {type: llm, recipe: llamacpp, checkpoint: m.gguf, memory: 30}
@@ -127,10 +127,10 @@ models:
 		{"too few", "v3", "", []*state.HostRecord{two, large}},
 		{"a GPU that it has", "second", "a", []*state.HostRecord{two, large}},
 		{"by Vulkan too", "one", "", []*state.HostRecord{host("a", "vulkan", "gpu=48 gpu:0=24 gpu:1=24")}},
-		{"an engine that Vulkan does not tell", "tei", "a", []*state.HostRecord{host("a", "vulkan", "gpu=48 gpu:0=24 gpu:1=24")}},
+		{"an engine without Vulkan", "tei", "a", []*state.HostRecord{host("a", "vulkan", "gpu=48 gpu:0=24 gpu:1=24")}},
 		{"an owner who chooses", "own", "a", []*state.HostRecord{two}},
 		{"the sum, where nobody knows", "one", "a", []*state.HostRecord{host("a", "", "gpu=48")}},
-		{"nonsense", "one", "a", []*state.HostRecord{host("a", "cuda", "gpu=48 gpu:x=1 gpu:-1=3 gpu:99=8 gpu:1=-4 gpu:2=99999999999999999999 gpu:=1")}},
+		{"invalid", "one", "a", []*state.HostRecord{host("a", "cuda", "gpu=48 gpu:x=1 gpu:-1=3 gpu:99=8 gpu:1=-4 gpu:2=99999999999999999999 gpu:=1")}},
 		{"beside another", "embed", "c", []*state.HostRecord{host("b", "cuda", "gpu=80 gpu:0=40 gpu:1=40", loaded("x", "gpu:0=20", 20), loaded("y", "gpu:1=20", 20)), host("c", "cuda", "gpu=40 gpu:0=40")}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

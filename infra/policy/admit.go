@@ -22,14 +22,14 @@ type Admission struct {
 	Close     []string  // busy victims that take no new request from now on; only with Wait
 	WaitFor   []string  // busy or stopping models whose slot or memory is needed; only with Wait
 	Refusal   *Refusal  // only with Refuse
-	GPUMemory GPUMemory // what the model takes of each GPU to load it on; nil: of all of them together
+	GPUMemory GPUMemory // what the model takes of each of its GPUs; nil: no GPUs were chosen
 	Reason    Reason
 }
 
 // admission decides what must happen on h before a load whose victims findVictims chose. h.Residents must be the
 // runner's own state.
 //
-// Rules 1, 3, 4, 7, 8 and 9 (infra/docs/rules.md) hold in every answer: nothing busy, reserved or pinned is evicted;
+// Rules 1, 3, 4, 7, 8 and 9 (infra/docs/rules.md) hold for every result: nothing busy, reserved or pinned is evicted;
 // with Load, once Evict is gone, the model fits the type's limit, the NPU and the memory of its devices. Evicting idle
 // victims is preferred to waiting. The load waits for models that are already stopping rather than stop one more. With
 // several busy candidates it waits for the least recently used, and once that is closed, the choice stays until an idle
@@ -39,7 +39,7 @@ type Admission struct {
 // the load (rule 4). A victim that is loading or reserved is not closed until it has served the request it was loaded
 // for, because that request could not reach it otherwise.
 //
-// If the model is resident itself, the load replaces that copy, pinned or not: it is a reload with other options.
+// If the model is already resident, the load replaces that copy, pinned or not: it is a reload with other options.
 func admission(victims []Resident, refusal *Refusal, fair bool) Admission {
 	if refusal != nil {
 		return Admission{Decision: Refuse, Refusal: refusal, Reason: refusal.Reason()}
@@ -56,7 +56,7 @@ func admission(victims []Resident, refusal *Refusal, fair bool) Admission {
 		a.Decision = Wait
 		a.WaitFor = append(a.WaitFor, v.ID)
 		busy = busy || v.State != ModelDraining
-		if fair && closable(v) {
+		if fair && isClosable(v) {
 			a.Close = append(a.Close, v.ID)
 		}
 	}
@@ -72,8 +72,8 @@ func admission(victims []Resident, refusal *Refusal, fair bool) Admission {
 	return a
 }
 
-// closable reports whether closing r now would help: it is open, serves requests and is not reserved.
-func closable(r Resident) bool {
+// isClosable reports whether closing r now would help: it is open, serves requests and is not reserved.
+func isClosable(r Resident) bool {
 	return r.State == ModelLoaded && r.InFlight > 0 && !r.Reserved && !r.Closed
 }
 
@@ -90,7 +90,7 @@ func closedExcept(h *Host, victims []Resident) []string {
 }
 
 // ClearAll returns how to empty h after a load failed (rule 6), before the one retry. evict lists the idle models to
-// stop at once. drain lists those that take no new request and stop when they are done, including those already
+// stop immediately. drain lists those that take no new request and stop when they are idle, including those already
 // stopping. Both are in ByUse order. The retry may start when all of them are gone. A reserved model in drain still
 // serves the request it was loaded for (rule 7).
 //

@@ -25,7 +25,7 @@ type deviceName struct {
 var deviceNames = [...]deviceName{{CPU, "cpu"}, {GPU, "gpu"}, {NPU, "npu"}}
 
 // ParseDevices reads names separated by spaces, commas or "|" ("cpu gpu"). It returns an error for unknown names. An
-// empty text is the empty set.
+// empty string is the empty set.
 func ParseDevices(s string) (Devices, error) {
 	var d Devices
 	for _, f := range strings.FieldsFunc(s, func(r rune) bool { return r == ' ' || r == ',' || r == '|' }) {
@@ -105,8 +105,8 @@ func (t Type) Valid() bool { return slices.Contains(types[:], t) }
 // index is the position of t in a limit list, -1 for an unknown type.
 func (t Type) index() int { return slices.Index(types[:], t) }
 
-// Limits is how many models of each type may be loaded on a host at once; -1 means no limit. The zero value allows
-// none: use ParseLimits or Uniform.
+// Limits is the maximum number of loaded models of each type on a host; -1 means no limit. The zero value allows none:
+// use ParseLimits or Uniform.
 type Limits [len(types)]int
 
 // Uniform returns the same limit for every type.

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Eviction is how victims are chosen among idle models.
+// Eviction is the way to choose victims among idle models.
 type Eviction string
 
 // The ways to choose.
@@ -26,7 +26,7 @@ func ParseEviction(text string) (Eviction, error) {
 	return "", fmt.Errorf("%q: want lru or cost", text)
 }
 
-// Value returns what keeping an idle model is worth: the cost of its reload (reload seconds × its host's hourly price)
+// Value returns the value of keeping an idle model: the cost of its reload (reload seconds × its host's hourly price)
 // divided by the seconds that it has been unused, because a model unused for longer is less likely to be requested.
 // price 0 counts as 1. For LRU, Value is 0, so only the times of use decide.
 func (e Eviction) Value(reload time.Duration, price float64, unused time.Duration) float64 {
@@ -40,7 +40,7 @@ func (e Eviction) Value(reload time.Duration, price float64, unused time.Duratio
 }
 
 // Use returns the later of last and at: the time of last use after a use at the given moment. Starts and ends of loads
-// and inferences all count and may be reported out of order. A time of use never moves back.
+// and inferences all count and can be reported out of order. A time of use never moves back.
 func Use(last, at time.Time) time.Time {
 	if at.After(last) {
 		return at

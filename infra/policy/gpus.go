@@ -33,8 +33,8 @@ func gpuNames(set []int) string {
 	return strings.Join(out, ", ")
 }
 
-// GPUChoice says on how many and which GPUs of a host a model is loaded. The zero value means all of them, for engines that
-// cannot be told which to use.
+// GPUChoice is the number and set of GPUs of a host on which a model can be loaded. The zero value means all of them,
+// for engines that cannot be restricted to single GPUs.
 type GPUChoice struct {
 	Min, Max int    // how many; Max 0 means no choice
 	Only     uint16 // the GPUs to choose from, a bit for each index; 0 means any
@@ -44,8 +44,8 @@ type GPUChoice struct {
 // Counts yields the numbers of GPUs to try, the smallest first.
 func (g GPUChoice) Counts(gpus GPUMemory) iter.Seq[int] {
 	return func(yield func(int) bool) {
-		most := min(g.Max, len(g.allowed(gpus)))
-		for n := max(g.Min, 1); n <= most && yield(n); {
+		limit := min(g.Max, len(g.allowed(gpus)))
+		for n := max(g.Min, 1); n <= limit && yield(n); {
 			if g.Even {
 				n *= 2
 			} else {
@@ -56,13 +56,13 @@ func (g GPUChoice) Counts(gpus GPUMemory) iter.Seq[int] {
 }
 
 // Largest returns the GPUs that together offer the most memory to a model, and how much that is. It returns none if the
-// model may use none.
+// model can use none.
 func (g GPUChoice) Largest(gpus GPUMemory) (set []int, bytes int64) {
 	all := g.allowed(gpus)
 	slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(gpus[b], gpus[a]) })
 	for n := range g.Counts(gpus) {
-		if room := g.capacity(all[:n], gpus); room > bytes {
-			set, bytes = all[:n], room
+		if size := g.capacity(all[:n], gpus); size > bytes {
+			set, bytes = all[:n], size
 		}
 	}
 	return slices.Sorted(slices.Values(set)), bytes
@@ -82,15 +82,15 @@ func (g GPUChoice) allowed(gpus GPUMemory) []int {
 
 // capacity returns how much a model can take of a set of GPUs with the given free memory.
 func (g GPUChoice) capacity(set []int, free GPUMemory) int64 {
-	var sum, least int64
+	var sum, smallest int64
 	for i, gpu := range set {
 		n := max(free[gpu], 0)
-		if sum += n; i == 0 || n < least {
-			least = n
+		if sum += n; i == 0 || n < smallest {
+			smallest = n
 		}
 	}
 	if g.Even {
-		return least * int64(len(set))
+		return smallest * int64(len(set))
 	}
 	return sum
 }
@@ -136,11 +136,11 @@ func (g GPUChoice) refuse(want *Model, gpus GPUMemory) *Refusal {
 		}
 		return r
 	}
-	set, most := g.Largest(gpus)
-	if want.Memory <= most {
+	set, capacity := g.Largest(gpus)
+	if want.Memory <= capacity {
 		return nil
 	}
-	r.Code, r.Need, r.Budget, r.GPUs, r.Parts = TooLarge, want.Memory, most, gpuNames(set), want.Parts
+	r.Code, r.Need, r.Budget, r.GPUs, r.Parts = TooLarge, want.Memory, capacity, gpuNames(set), want.Parts
 	return r
 }
 
@@ -157,7 +157,7 @@ type choice struct {
 	set     []int
 	victims []Resident
 	free    GPUMemory // of the host's GPUs, once the victims are gone
-	room    int64     // left in the set
+	left    int64     // free memory of the set that remains
 }
 
 // chooseGPUs chooses GPUs of h for want, and returns the victims and how much want takes of each GPU. It prefers, in
@@ -180,7 +180,7 @@ func chooseGPUs(h *Host, t usage) ([]Resident, GPUMemory, *Refusal) {
 			continue
 		}
 		c := choice{set: set, victims: victims, free: freeGPUMemory(h, func(r *Resident) bool { return !contains(victims, r.ID) })}
-		c.room = g.capacity(set, c.free) - t.want.Memory
+		c.left = g.capacity(set, c.free) - t.want.Memory
 		if best == nil || c.compare(best, t.want.Memory <= 0) < 0 {
 			best = &c
 		}
@@ -191,7 +191,7 @@ func chooseGPUs(h *Host, t usage) ([]Resident, GPUMemory, *Refusal) {
 	return best.victims, g.split(t.want.Memory, best.set, best.free), nil
 }
 
-// compare orders choices, the better one first. If the need is unknown, more room is better.
+// compare orders choices, the better one first. If the need is unknown, more remaining memory is better.
 func (c *choice) compare(o *choice, unknown bool) int {
 	class := func(c *choice) int {
 		if len(c.victims) == 0 {
@@ -199,11 +199,11 @@ func (c *choice) compare(o *choice, unknown bool) int {
 		}
 		return min(evictionClass(c.victims[len(c.victims)-1]), 2) // the last one costs most
 	}
-	room := cmp.Compare(c.room, o.room)
+	left := cmp.Compare(c.left, o.left)
 	if unknown {
-		room = -room
+		left = -left
 	}
-	return cmp.Or(cmp.Compare(class(c), class(o)), cmp.Compare(len(c.set), len(o.set)), compareVictims(c.victims, o.victims), room, slices.Compare(c.set, o.set))
+	return cmp.Or(cmp.Compare(class(c), class(o)), cmp.Compare(len(c.set), len(o.set)), compareVictims(c.victims, o.victims), left, slices.Compare(c.set, o.set))
 }
 
 // compareVictims compares the costliest victims first.
@@ -216,8 +216,8 @@ func compareVictims(a, b []Resident) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// freeGPUMemory returns the memory of h's GPUs that the staying residents leave free, below 0 if they hold more than there
-// is.
+// freeGPUMemory returns the memory of h's GPUs that the staying residents leave free, below 0 if they hold more than
+// the GPU has.
 func freeGPUMemory(h *Host, stays func(*Resident) bool) GPUMemory {
 	free := maps.Clone(h.GPUMemory)
 	for i := range h.Residents {
@@ -232,13 +232,13 @@ func freeGPUMemory(h *Host, stays func(*Resident) bool) GPUMemory {
 
 // gpuSets yields the sets of GPUs to consider. For one GPU these are all single GPUs. For more, they are neighbors in
 // three orders: by free memory and unused time; the same with the memory that pinned models leave, which includes the
-// set with the most of it; and by size, which includes a set that the model fits if any does.
+// set with the most such memory; and by size, which includes a set that the model fits if any does.
 func gpuSets(h *Host, want *Model) iter.Seq[[]int] {
 	all := want.GPUs.allowed(h.GPUMemory)
 	used := map[int]Resident{} // the last model used on each
 	for _, r := range h.Residents {
 		for _, gpu := range all {
-			if last, there := used[gpu]; r.OnGPU(gpu, h.GPUMemory) > 0 && (!there || byEvictionOrder(last, r) < 0) {
+			if last, ok := used[gpu]; r.OnGPU(gpu, h.GPUMemory) > 0 && (!ok || byEvictionOrder(last, r) < 0) {
 				used[gpu] = r
 			}
 		}

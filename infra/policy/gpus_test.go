@@ -21,7 +21,7 @@ func equalCards(n int, bytes int64) GPUMemory {
 	return out
 }
 
-func TestCardsOfALoad(t *testing.T) {
+func TestLoadsAreSplitOverGPUs(t *testing.T) {
 	any8, two := GPUChoice{Max: 8}, GPUChoice{Min: 2, Max: 2}
 	on := func(id string, age int, cards GPUMemory) Resident {
 		return Resident{ID: id, Type: LLM, Devices: GPU, State: ModelLoaded, Used: epoch.Add(-time.Duration(age) * time.Minute), Memory: cards.sum(), GPUMemory: cards}
@@ -83,9 +83,9 @@ func TestCardsOfALoad(t *testing.T) {
 	}
 }
 
-// Whatever a host holds, no GPU is given more than it has, no load is refused for which some set of GPUs has room
-// beside the pinned models, and nothing is evicted if some set has room already.
-func TestCardsAgainstEverySet(t *testing.T) {
+// Whatever a host holds, no GPU is given more than it has, no load is refused for which some set of GPUs has room with
+// the pinned models, and nothing is evicted if some set has room already.
+func TestGPUChoiceMatchesEverySet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := Host{Name: "h", Devices: GPU, Limits: Uniform(-1), GPUMemory: GPUMemory{}}
 		n := rapid.IntRange(1, 5).Draw(t, "cards")

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Defaults are the sweep's settings. A negative duration means never, zero at once.
+// Defaults are the sweep's settings. A negative duration means never, zero means immediately.
 type Defaults struct {
-	Idle      time.Duration // how long a model may be unused before it is unloaded, unless the model sets its own time
-	HostIdle  time.Duration // how long an empty host may be without activity before it sleeps
-	HostMinUp time.Duration // least time that a host stays up once awake
+	Idle      time.Duration // how long a model can be unused before it is unloaded, unless the model sets its own time
+	HostIdle  time.Duration // how long an empty host can be without activity before it sleeps
+	HostMinUp time.Duration // minimum time that a host stays awake
 }
 
 // Unload is one idle model of an IdlePlan.
@@ -38,8 +38,8 @@ type IdlePlan struct {
 // A model is unloaded if it is loaded on a ready host, serves nothing, is neither reserved nor pinned, no ticket in the
 // pool is for it, no load waits for its slot, and its last use (the end of its last request) is its idle time ago. A
 // ready host sleeps if it holds no model in any state, no ticket, no load, no open request and no lease, was up for
-// HostMinUp, and had no activity for HostIdle. Models without a time of use, and hosts without a start time, are left
-// alone.
+// HostMinUp, and had no activity for HostIdle. Models without a time of use, and hosts without a start time, are
+// ignored.
 //
 // A plan that unloads a host's last model does not put the host to sleep. Once the plan's models and hosts are
 // draining, the same call plans nothing.
@@ -61,7 +61,7 @@ func Idle(s Snapshot, now time.Time, d Defaults) IdlePlan {
 		for _, r := range idle {
 			p.Unload = append(p.Unload, Unload{h.Name, r.ID, Reason{ModelIdle, "unused for " + since(now, r.Used)}})
 		}
-		if sleepDue(h, now, d) {
+		if isSleepDue(h, now, d) {
 			p.Sleep = append(p.Sleep, Sleep{h.Name, Reason{HostIdle, "idle for " + since(now, Use(h.UpSince, h.Active))}})
 		}
 	}
@@ -84,20 +84,20 @@ func ticketed(s Snapshot) map[string]bool {
 	return set
 }
 
-// isIdle reports whether r may be unloaded and has been unused for its idle time, or for byDefault if it sets none.
-func isIdle(r *Resident, now time.Time, byDefault time.Duration) bool {
+// isIdle reports whether r can be unloaded and has been unused for its idle time, or for defaultIdle if it sets none.
+func isIdle(r *Resident, now time.Time, defaultIdle time.Duration) bool {
 	if r.State != ModelLoaded || r.Busy() || r.Pinned || r.Closed {
 		return false
 	}
 	idle := r.Idle
 	if idle == 0 {
-		idle = byDefault
+		idle = defaultIdle
 	}
 	return elapsed(r.Used, now, idle)
 }
 
-// sleepDue reports whether h has no reason to stay awake.
-func sleepDue(h *Host, now time.Time, d Defaults) bool {
+// isSleepDue reports whether h has no reason to stay awake.
+func isSleepDue(h *Host, now time.Time, d Defaults) bool {
 	return len(h.Residents) == 0 && len(h.Queue) == 0 && len(h.OtherTickets) == 0 && h.Loading == "" && h.InFlight == 0 && h.Leases == 0 &&
 		!h.UpSince.IsZero() &&
 		elapsed(h.UpSince, now, d.HostMinUp) &&

@@ -13,7 +13,7 @@ import (
 // Placement is the host that a model's ticket goes to, or why it can go to none.
 type Placement struct {
 	Host    string
-	Wake    bool // the host is not ready: whoever commits the placement must have it woken
+	Wake    bool // the host is not ready: the caller that commits the placement must wake it
 	Reason  Reason
 	Refusal *Refusal // set when Host is ""
 }
@@ -22,13 +22,13 @@ type Placement struct {
 type rank int
 
 const (
-	rankFree   rank = iota // awake, no victims, nothing queued
-	rankIdle               // awake, idle victims, nothing queued
-	rankGoing              // the same, and some of the victims are already stopping
-	rankQueued             // awake, loads queued, then no busy victims
-	rankAsleep             // asleep, or waking with room after its queue
-	rankDrain              // about to sleep: stops, then wakes again
-	rankWait               // awake or waking, waits for busy models or loads
+	rankFree     rank = iota // awake, no victims, nothing queued
+	rankIdle                 // awake, idle victims, nothing queued
+	rankStopping             // the same, and some of the victims are already stopping
+	rankQueued               // awake, loads queued, then no busy victims
+	rankAsleep               // asleep, or waking with room after its queue
+	rankDrain                // about to sleep: stops, then wakes again
+	rankWait                 // awake or waking, waits for busy models or loads
 	rankLost
 )
 
@@ -48,14 +48,14 @@ type candidate struct {
 // prefers the one with the fewest queued loads, then the one whose victims serve the fewest requests. It breaks ties by
 // the model's own list of hosts (its entries are names or labels), then by the value of the victims (Eviction.Value;
 // all the same under LRU), then by how long the victims have been unused. Then it prefers a waking host to one asleep,
-// then the one with the most tokens of saved conversations (Model.Saved), and then the first by name.
-// With Snapshot.Spread above 1, it chooses among the first Spread hosts by name with a hash of host and model, so that a
+// then the one with the most tokens of saved conversations (Model.Saved), and then the first by name. With
+// Snapshot.Spread above 1, it chooses among the first Spread hosts by name with a hash of host and model, so that a
 // model keeps its host.
 //
 // Only hosts whose devices and memory can hold the model count. Each host is judged by what the model takes there
-// (Model.On). A host whose runner has refused the model (Model.Refused) is out.
+// (Model.On). A host whose runner has refused the model (Model.Refused) is left out.
 //
-// avoid maps hosts that must not be taken to the reason, in words. Hosts that hold an open copy of want or a ticket for
+// avoid maps hosts that must not be used to the reason, as text. Hosts that hold an open copy of want or a ticket for
 // it are left out, because requests go to that copy or attach to that ticket. A closed or stopping copy does not count,
 // because new requests need a load again.
 //
@@ -64,7 +64,7 @@ type candidate struct {
 func Place(s Snapshot, want Model, avoid map[string]string) Placement {
 	var (
 		best    []candidate // equally good ones, the first by name
-		refused []hostAnswer
+		refused []hostResult
 	)
 	for i := range s.Hosts {
 		h := &s.Hosts[i]
@@ -73,8 +73,8 @@ func Place(s Snapshot, want Model, avoid map[string]string) Placement {
 			continue
 		}
 		c := candidate{host: h, order: order, saved: want.Saved[h.Name]}
-		here := want.on(h.Name)
-		if v := c.rankFor(&here, avoid); v.reason.Code != "" {
+		onHost := want.on(h.Name)
+		if v := c.rankFor(&onHost, avoid); v.reason.Code != "" {
 			refused = append(refused, v)
 			continue
 		}
@@ -97,13 +97,13 @@ func Place(s Snapshot, want Model, avoid map[string]string) Placement {
 	return Placement{Host: c.host.Name, Wake: c.host.State != Ready, Reason: c.reason()}
 }
 
-// insertByName inserts c, and keeps the first candidates by name, at most most of them.
-func insertByName(all []candidate, c candidate, most int) []candidate {
+// insertByName inserts c, and keeps only the first limit candidates by name.
+func insertByName(all []candidate, c candidate, limit int) []candidate {
 	i, _ := slices.BinarySearchFunc(all, c, func(a, b candidate) int { return strings.Compare(a.host.Name, b.host.Name) })
-	if i == most {
+	if i == limit {
 		return all
 	}
-	return slices.Insert(all[:min(len(all), most-1)], i, c)
+	return slices.Insert(all[:min(len(all), limit-1)], i, c)
 }
 
 // preferred returns the candidate that the hash of its host's name and the model's prefers. Other models prefer others,
@@ -120,7 +120,8 @@ func preferred(all []candidate, model string) candidate {
 	return slices.MinFunc(all, func(a, b candidate) int { return cmp.Compare(hash(a), hash(b)) })
 }
 
-// listPosition returns h's position in a model's list of hosts, 0 for every host if the list is empty, -1 if h is not in it.
+// listPosition returns h's position in a model's list of hosts, 0 for every host if the list is empty, -1 if h is not
+// in it.
 func listPosition(h *Host, list []string) int {
 	if len(list) == 0 {
 		return 0
@@ -128,24 +129,24 @@ func listPosition(h *Host, list []string) int {
 	return slices.IndexFunc(list, func(e string) bool { return e == h.Name || slices.Contains(h.Labels, e) })
 }
 
-// hostAnswer is a host's refusal; the zero answer accepts.
-type hostAnswer struct {
+// hostResult is a host's refusal; the zero value accepts.
+type hostResult struct {
 	host    string
 	reason  Reason
-	refusal *Refusal // the host's own, nil for hosts that were not asked
+	refusal *Refusal // the host's own, nil for hosts that were not evaluated
 }
 
 // rankFor sets c's rank and its tie-breakers, or returns why the host is ruled out.
-func (c *candidate) rankFor(want *Model, avoid map[string]string) hostAnswer {
+func (c *candidate) rankFor(want *Model, avoid map[string]string) hostResult {
 	h := *c.host
 	if why, ok := avoid[h.Name]; ok {
-		return hostAnswer{host: h.Name, reason: Reason{Code: Avoided, Detail: why}}
+		return hostResult{host: h.Name, reason: Reason{Code: Avoided, Detail: why}}
 	}
 	if why := copyOn(&h, want.ID); why != "" {
-		return hostAnswer{host: h.Name, reason: Reason{Code: HasCopy, Detail: why}}
+		return hostResult{host: h.Name, reason: Reason{Code: HasCopy, Detail: why}}
 	}
 	if r := want.Refused[h.Name]; r != nil {
-		return hostAnswer{host: h.Name, reason: r.Reason(), refusal: r}
+		return hostResult{host: h.Name, reason: r.Reason(), refusal: r}
 	}
 	if h.State != Ready {
 		// Its models will be gone when it is awake again; only the queue remains. The limits of a host that never
@@ -167,12 +168,12 @@ func (c *candidate) rankFor(want *Model, avoid map[string]string) hostAnswer {
 	}
 	victims, _, refusal := findVictims(&h, want)
 	if refusal != nil {
-		return hostAnswer{host: h.Name, reason: refusal.Reason(), refusal: refusal}
+		return hostResult{host: h.Name, reason: refusal.Reason(), refusal: refusal}
 	}
-	waits, going := false, false
+	waits, stopping := false, false
 	for _, v := range victims {
 		waits = waits || v.Busy()
-		going = going || v.State == ModelDraining
+		stopping = stopping || v.State == ModelDraining
 		c.inFlight += v.InFlight
 		c.value += v.Value
 		c.used = Use(c.used, v.Used)
@@ -188,17 +189,17 @@ func (c *candidate) rankFor(want *Model, avoid map[string]string) hostAnswer {
 		c.rank = rankAsleep
 	case c.queued > 0:
 		c.rank = rankQueued
-	case going:
-		c.rank = rankGoing
+	case stopping:
+		c.rank = rankStopping
 	case len(victims) > 0:
 		c.rank = rankIdle
 	default:
 		c.rank = rankFree
 	}
-	return hostAnswer{}
+	return hostResult{}
 }
 
-// copyOn returns in which form h already has the model, "" if it has not.
+// copyOn describes h's copy or ticket of the model, "" if it has none.
 func copyOn(h *Host, id string) string {
 	if h.State != Ready && h.State != Waking {
 		return ""
@@ -248,7 +249,7 @@ func (c *candidate) reason() Reason {
 		return Reason{Code: FreeSlot}
 	case rankIdle:
 		return Reason{Code: IdleVictim}
-	case rankGoing:
+	case rankStopping:
 		return Reason{Code: Stopping}
 	case rankQueued:
 		return Reason{Code: AfterQueue, Detail: "loads before it: " + strconv.Itoa(c.queued)}
@@ -265,12 +266,12 @@ func (c *candidate) reason() Reason {
 	return Reason{Code: BusyVictim, Detail: "loads before it: " + strconv.Itoa(c.queued) + ", open requests: " + strconv.Itoa(c.inFlight)}
 }
 
-// refuse sums up the answers of all hosts. The most hopeful code wins: a host that was avoided may recover and pins may
-// be removed, so the model is too large, or without a seat, slot or device, only if no host gives a better answer.
-func refuse(want *Model, refused []hostAnswer) *Refusal {
-	slices.SortFunc(refused, func(a, b hostAnswer) int { return cmp.Compare(a.host, b.host) })
+// refuse combines the refusals of all hosts. The most hopeful code wins: an avoided host may recover and pins can be
+// removed, so the model counts as too large, or without a seat, slot or device, only if no host has a better result.
+func refuse(want *Model, refused []hostResult) *Refusal {
+	slices.SortFunc(refused, func(a, b hostResult) int { return cmp.Compare(a.host, b.host) })
 	r := &Refusal{Code: NoHost, Model: want.ID, Type: want.Type}
-	grade := func(v hostAnswer) int {
+	grade := func(v hostResult) int {
 		switch v.reason.Code {
 		case Avoided, HasCopy:
 			return 4

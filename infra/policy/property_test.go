@@ -37,11 +37,11 @@ func checkAdmission(t *rapid.T, h Host, want Model, a Admission) {
 	case Load:
 		stay := without(h.Residents, a.Evict)
 		if !feasible(h, want, stay) {
-			t.Fatalf("%s does not fit beside %+v", want.ID, stay)
+			t.Fatalf("%s does not fit with %+v", want.ID, stay)
 		}
 		for _, id := range a.Evict {
 			if feasible(h, want, without(h.Residents, slices.DeleteFunc(slices.Clone(a.Evict), func(e string) bool { return e == id }))) {
-				t.Fatalf("evicts %s in vain", id)
+				t.Fatalf("evicts %s unnecessarily", id)
 			}
 		}
 		if len(a.WaitFor)+len(a.Close) > 0 || a.Refusal != nil {
@@ -304,8 +304,8 @@ func admit(h Host, want Model, waited, fairAfter time.Duration) admitted {
 	return a
 }
 
-// feasible spells out when want may be loaded beside the staying residents, rule by rule and without sharing code with
-// the package.
+// feasible spells out when want can be loaded together with the staying residents, rule by rule and without sharing
+// code with the package.
 func feasible(h Host, want Model, stay []Resident) bool {
 	count := func(match func(Resident) bool) (n int) {
 		for _, r := range stay {
@@ -372,7 +372,7 @@ func twin(h Host, want Model, rs []Resident) (best, smallest int) {
 	return best, smallest
 }
 
-func TestRoomAgainstTwin(t *testing.T) {
+func TestFitMatchesATwin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := genHost("h", 8).Draw(t, "host")
 		want := genModel("want").Draw(t, "want")

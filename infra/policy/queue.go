@@ -8,26 +8,26 @@ import (
 // MaxOvertaken is how many later loads may overtake a ticket that waits for a busy victim (rule 5).
 const MaxOvertaken = 8
 
-// QueueDecision is what a host's queue does next. The caller first applies Close and Reopen, then starts or refuses Ticket. It
-// asks again after every event on the host (a request ends, a process exits, a ticket arrives or is dropped, a load
-// ends) and at Again.
+// QueueDecision is what a host's queue does next. The caller first applies Close and Reopen, then starts or refuses
+// Ticket. It asks again after every event on the host (a request ends, a process exits, a ticket arrives or is dropped,
+// a load ends) and at Again.
 type QueueDecision struct {
 	Ticket    string    // the ticket to start or to refuse now; "" if none
 	Admission Admission // of Ticket: Load or Refuse. Its Close is empty; use the step's
 	Overtakes []string  // tickets that Ticket overtakes: each one's Overtaken grows by one
 	Close     []string  // models that take no new request from now on
-	Reopen    []string  // closed models that nobody waits for any more
+	Reopen    []string  // closed models for which no ticket waits any more
 	Waits     []Waiting // the remaining tickets, in queue order
-	Again     time.Time // when the answer changes without an event; zero for never
+	Again     time.Time // when the decision changes without an event; zero for never
 }
 
 // Waiting is why a ticket stays in the queue.
 type Waiting struct {
-	Ticket string
-	Heads  bool     // it is first to wait for its models: if its Since is zero, the caller sets it to the time of this step
-	For    []string // models whose slot or memory it waits for
-	Behind string   // earlier ticket that it must not overtake, "" if none
-	Reason Reason
+	Ticket      string
+	FirstInLine bool     // no earlier ticket waits for its models: if its Since is zero, the caller sets it to the time of this decision
+	For         []string // models whose slot or memory it waits for
+	Behind      string   // earlier ticket that it must not overtake, "" if none
+	Reason      Reason
 }
 
 // earlier is a ticket that later ones must not delay.
@@ -43,16 +43,16 @@ type earlier struct {
 // would have to evict it, and none has been overtaken MaxOvertaken times. Nothing starts while a load is in progress. A
 // ticket that can never be served is refused, whatever its position and whatever is loading.
 //
-// A ticket that waits for models rather than behind another ticket heads its wait (Heads). Once it has done so for
-// fairAfter, its busy victims are closed (rule 4). A closed model that no such ticket waits for is reopened, also if the
-// ticket was dropped.
+// A ticket that waits for models rather than behind another ticket is first in line (FirstInLine). After fairAfter its
+// busy victims are closed (rule 4). A closed model that no such ticket waits for is reopened, also if the ticket was
+// dropped.
 //
 // A ticket for a resident model is a reload. The caller must first remove tickets that the resident copy satisfies.
 func Next(h Host, now time.Time, fairAfter time.Duration) QueueDecision {
 	var (
 		s       QueueDecision
 		ahead   []earlier
-		claimed []Resident // victims of the ticket that starts and of those that head their wait
+		claimed []Resident // victims of the ticket that starts and of those that are first in line
 	)
 	for i := range h.Queue {
 		t := &h.Queue[i]
@@ -72,7 +72,7 @@ func Next(h Host, now time.Time, fairAfter time.Duration) QueueDecision {
 		case blocker != "":
 			w.Behind, w.Reason = blocker, Reason{Code: Behind, Detail: "waits behind " + blocker}
 		case a.Decision == Wait:
-			w.Heads = true
+			w.FirstInLine = true
 			for _, id := range a.Close {
 				if !slices.Contains(s.Close, id) {
 					s.Close = append(s.Close, id)
@@ -88,8 +88,8 @@ func Next(h Host, now time.Time, fairAfter time.Duration) QueueDecision {
 		case s.Ticket != "":
 			w.Behind, w.Reason = s.Ticket, Reason{Code: Behind, Detail: "waits behind " + s.Ticket}
 			claimed = append(claimed, victims...)
-		case passedTooOften(ahead) != "":
-			w.Behind = passedTooOften(ahead)
+		case overtakenTooOften(ahead) != "":
+			w.Behind = overtakenTooOften(ahead)
 			w.Reason = Reason{Code: Behind, Detail: w.Behind + " has been overtaken often enough"}
 		default:
 			s.Ticket, s.Admission = t.ID, a
@@ -127,7 +127,7 @@ func blockedBy(h *Host, ahead []earlier, t *Ticket, victims []Resident, gpus GPU
 	return ""
 }
 
-func passedTooOften(ahead []earlier) string {
+func overtakenTooOften(ahead []earlier) string {
 	i := slices.IndexFunc(ahead, func(e earlier) bool { return e.ticket.Overtaken >= MaxOvertaken })
 	if i < 0 {
 		return ""
@@ -135,7 +135,7 @@ func passedTooOften(ahead []earlier) string {
 	return ahead[i].ticket.ID
 }
 
-// waitedFor returns how long t has headed its wait: 0 if it has not, or if its Since is in the future.
+// waitedFor returns how long t has been first in line: 0 if it is not, or if its Since is in the future.
 func waitedFor(t *Ticket, now time.Time) time.Duration {
 	if t.Since.IsZero() {
 		return 0

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Code names a decision in one lower-case word. The set is small and fixed, so that a code may be a metric label.
+// Code names a decision in one lower-case word. The set is small and fixed, so that a code can be a metric label.
 type Code string
 
 // Codes of admissions and placements.
@@ -31,7 +31,7 @@ const (
 	HostIdle  Code = "host_idle"
 )
 
-// Codes of refusals. Waiting does not help against any of them, except that pins may be removed and a host that was
+// Codes of refusals. Waiting does not help against any of them, except that pins can be removed and a host that was
 // avoided may recover.
 const (
 	SlotsPinned Code = "slots_pinned" // only pinned models hold what the load needs
@@ -44,14 +44,14 @@ const (
 	HasCopy     Code = "has_copy"     // the host has the model or a ticket for it
 )
 
-// A Reason says why a decision was taken: Code for metrics and tests, Detail for people. Detail may name models and
-// hosts; it is not meant for clients.
+// A Reason is why a decision was made: Code for metrics and tests, Detail for operators. Detail can contain names of
+// models and hosts and is not meant for clients.
 type Reason struct {
 	Code   Code
 	Detail string
 }
 
-// String is "code: detail", or the code alone.
+// String returns "code: detail", or only the code.
 func (r Reason) String() string {
 	if r.Detail == "" {
 		return string(r.Code)
@@ -59,7 +59,7 @@ func (r Reason) String() string {
 	return string(r.Code) + ": " + r.Detail
 }
 
-// A Refusal says that a model cannot be loaded and why. Only the fields that concern its code are set.
+// A Refusal is why a model cannot be loaded. Only the fields that concern its code are set.
 type Refusal struct {
 	Code   Code
 	Model  string
@@ -71,31 +71,31 @@ type Refusal struct {
 	Others int64    // bytes that other programs hold, without which Device would offer more
 	Held   int64    // bytes of Budget that pinned models hold
 	HeldBy []string // pinned models in the way, by name
-	Parts  string   // what Need consists of, in words; "" if unknown
+	Parts  string   // what Need consists of, as text; "" if unknown
 	GPUs   string   // the GPUs concerned, such as "gpu:0, gpu:1"; for NoDevice those, or the number, that the host lacks; "" for a whole kind
 
 	// Hosts gives the reason of each host considered. Only Place sets it.
 	Hosts []HostRefusal
 }
 
-// made says what a need consists of.
-func made(parts string) string {
+// withParts describes what a need consists of.
+func withParts(parts string) string {
 	if parts == "" {
 		return ""
 	}
 	return " (" + parts + ")"
 }
 
-// beside says what other programs hold.
-func beside(others int64) string {
+// withOthers describes what other programs hold.
+func withOthers(others int64) string {
 	if others <= 0 {
 		return ""
 	}
-	return fmt.Sprintf(" beside %d that other programs hold", others)
+	return fmt.Sprintf(" in addition to %d that other programs hold", others)
 }
 
-// on names the GPUs that an amount refers to.
-func on(gpus string) string {
+// onGPUs names the GPUs to which an amount refers.
+func onGPUs(gpus string) string {
 	if gpus == "" {
 		return ""
 	}
@@ -112,14 +112,14 @@ type HostRefusal struct {
 func (r *Refusal) Error() string {
 	switch r.Code {
 	case TooLarge:
-		return fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has%s%s%s", r.Model, r.Need, r.Device, r.Budget, on(r.GPUs), beside(r.Others), made(r.Parts))
+		return fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has%s%s%s", r.Model, r.Need, r.Device, r.Budget, onGPUs(r.GPUs), withOthers(r.Others), withParts(r.Parts))
 	case SlotsPinned:
 		by := strings.Join(r.HeldBy, ", ")
 		switch {
 		case r.Need > 0:
-			return fmt.Sprintf("model %s needs %d bytes of %s memory, but %d of %d%s%s are held by pinned models: %s%s", r.Model, r.Need, r.Device, r.Held, r.Budget, on(r.GPUs), beside(r.Others), by, made(r.Parts))
+			return fmt.Sprintf("model %s needs %d bytes of %s memory, but %d of %d%s%s are held by pinned models: %s%s", r.Model, r.Need, r.Device, r.Held, r.Budget, onGPUs(r.GPUs), withOthers(r.Others), by, withParts(r.Parts))
 		case r.Device != 0:
-			return fmt.Sprintf("no %s place for %s model %s: held by pinned models: %s", r.Device, r.Type, r.Model, by)
+			return fmt.Sprintf("no %s seat for %s model %s: held by pinned models: %s", r.Device, r.Type, r.Model, by)
 		}
 		return fmt.Sprintf("all %d slots of type %s are held by pinned models: %s", r.Limit, r.Type, by)
 	case NoNPUSeat:

@@ -16,9 +16,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the plan sections of testdata/*.txtar")
 
-// TestScenarios plays each file's events on its state and compares the decisions with its plan section.
+// TestScenarioFiles plays each file's events on its state and compares the decisions with its plan section.
 // testdata/README.md describes the language.
-func TestScenarios(t *testing.T) {
+func TestScenarioFiles(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scenarios: %v", err)
@@ -332,7 +332,7 @@ func (g *stage) next(h *Host) {
 	g.print("reopen", s.Reopen)
 	for _, w := range s.Waits {
 		heads := ""
-		if w.Heads {
+		if w.FirstInLine {
 			heads = " heads"
 			t := &h.Queue[slices.IndexFunc(h.Queue, func(t Ticket) bool { return t.ID == w.Ticket })]
 			if t.Since.IsZero() {
@@ -366,7 +366,7 @@ func (g *stage) next(h *Host) {
 	}
 }
 
-// begin applies a Load as a runner does.
+// start applies a Load as a runner does.
 func (g *stage) begin(h *Host, m Model, a Admission) {
 	for _, id := range a.Evict {
 		g.stop(h, id)
@@ -392,7 +392,7 @@ func (g *stage) idle() {
 	}
 	applyIdle(g.s, p)
 	if again := Idle(g.s, g.now, g.d); !isEmpty(again) {
-		g.t.Errorf("a second sweep at once still finds %+v", again)
+		g.t.Errorf("a second sweep still finds %+v", again)
 	}
 }
 

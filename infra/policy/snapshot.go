@@ -30,17 +30,17 @@ type Model struct {
 	Type    Type
 	Devices Devices
 	Pinned  bool
-	Memory  int64         // bytes it needs on its device, 0 if unknown (then it counts as nothing)
-	Parts   string        // what Memory consists of, in words; "" if unknown
+	Memory  int64         // bytes that it needs on its device; 0 if unknown, which counts as nothing
+	Parts   string        // what Memory consists of, as text; "" if unknown
 	GPUs    GPUChoice     // which GPUs of a host with Cards it may use
 	Hosts   []string      // names or labels in the order to try; empty: any host with the devices
-	Max     int           // most copies in the pool; values under 1 count as 1
-	Idle    time.Duration // how long it may be unused before it is unloaded; under 0 for ever, 0 the sweep's default
+	Max     int           // maximum number of copies in the pool; values under 1 count as 1
+	Idle    time.Duration // how long it can be unused before it is unloaded; under 0 for ever, 0 the sweep's default
 
 	// On gives, by host, what the model takes there if that differs from Devices, Memory and GPUs: its options may
 	// select another device, and its runner may know its need.
 	On map[string]Need
-	// Refused holds, by host, the refusals of this very load by runners: those hosts are not asked again.
+	// Refused holds, by host, the runners' refusals of this load. Those hosts are not tried again.
 	Refused map[string]*Refusal
 	// Saved holds, by host, the tokens of the model's saved conversations there, which a load restores.
 	Saved map[string]int64
@@ -74,9 +74,9 @@ type Resident struct {
 	Closed    bool      // takes no new request: a load waits for its slot (rule 4)
 	Used      time.Time // last use: start or end of a load or an inference
 	Memory    int64     // bytes
-	GPUMemory GPUMemory // of Memory on each GPU; nil: on all of the host's by their size
+	GPUMemory GPUMemory // the part of Memory on each GPU; nil: on all of the host's GPUs by their size
 	Idle      time.Duration
-	Value     float64 // what keeping it is worth, see Eviction.Value; 0 for all under LRU
+	Value     float64 // value of keeping it, see Eviction.Value; 0 for all under LRU
 }
 
 // Busy reports whether r must not be stopped now: it serves, is reserved for a request, or is loading.
@@ -84,11 +84,11 @@ func (r Resident) Busy() bool {
 	return r.InFlight > 0 || r.Reserved || r.State == ModelLoading
 }
 
-// Ticket is a queued load as a decision sees it.
+// Ticket is a queued load as input of a decision.
 type Ticket struct {
 	ID        string
 	Model     Model
-	Since     time.Time // when it began to head its wait; zero if it never did
+	Since     time.Time // when it became first in line; zero if it never was
 	Overtaken int       // later loads that overtook it
 }
 
@@ -97,13 +97,13 @@ type Host struct {
 	Name         string
 	Labels       []string
 	State        HostState
-	Devices      Devices           // 0 while unknown: then it may have any
+	Devices      Devices           // 0 while unknown, which allows any
 	Limits       Limits            // zero if the host never registered
 	Budget       map[Devices]int64 // bytes per single device; a device without an entry, or with one under 1, has no limit
 	GPUMemory    GPUMemory         // bytes of each GPU, whose sum is the GPU's Budget; nil: its GPUs count as one
 	NPUSeats     map[Type]int      // empty: one NPU model on the host; else this many of each type
 	Residents    []Resident
-	Queue        []Ticket // loads not begun, in order
+	Queue        []Ticket // loads not started, in order
 	OtherTickets []string // models of tickets that are not loads: unloads and pulls of weights
 	Loading      string   // model whose load is in progress, "" if none
 	Active       time.Time
@@ -117,7 +117,7 @@ type Snapshot struct {
 	Now   time.Time // the state store's clock when the snapshot was taken
 	Hosts []Host
 
-	// Spread is the number of equally good hosts, the first by name, that a hash chooses among, so that gateways that decide
-	// at the same time do not all choose the first. 0 counts as 1.
+	// Spread is the number of equally good hosts, the first by name, that a hash chooses among, so that gateways that
+	// decide at the same time do not all choose the first. 0 counts as 1.
 	Spread int
 }

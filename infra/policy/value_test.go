@@ -58,8 +58,8 @@ func TestParseLimits(t *testing.T) {
 	}
 }
 
-// TestRefusalsForClients: the sentence names no host; Explain does.
-func TestRefusalsForClients(t *testing.T) {
+// TestRefusalsHaveMessagesForClients: the sentence names no host; Explain does.
+func TestRefusalsHaveMessagesForClients(t *testing.T) {
 	s := Snapshot{Hosts: []Host{
 		{Name: "secret-1", State: Ready, Limits: Uniform(1), Residents: []Resident{{ID: "p", Type: LLM, State: ModelLoaded, Pinned: true}}},
 		{Name: "secret-2", State: Asleep, Devices: GPU, Budget: map[Devices]int64{GPU: 5}},
@@ -78,9 +78,9 @@ func TestRefusalsForClients(t *testing.T) {
 	}
 }
 
-// TestUnknownsOfHosts: a host that never registered is judged by the runner's defaults; a model without an estimate
-// counts as nothing.
-func TestUnknownsOfHosts(t *testing.T) {
+// TestUnknownLimitsOfHostsCountAsDefaults: a host that never registered is judged by the runner's defaults; a model
+// without an estimate counts as nothing.
+func TestUnknownLimitsOfHostsCountAsDefaults(t *testing.T) {
 	fresh := Snapshot{Hosts: []Host{{Name: "h", State: Asleep}}}
 	if p := Place(fresh, Model{ID: "m", Type: LLM, Devices: NPU}, nil); p.Host != "h" || !p.Wake {
 		t.Errorf("never registered: %+v", p)
@@ -107,7 +107,7 @@ func TestReloadReplacesItsOwnCopy(t *testing.T) {
 	}
 }
 
-func TestIdleDefaults(t *testing.T) {
+func TestIdleDefaultsApplyWithoutOwnTimes(t *testing.T) {
 	host := Host{Name: "h", State: Ready, UpSince: epoch.Add(-time.Hour)}
 	loaded := host
 	loaded.Residents = []Resident{{ID: "m", Type: LLM, State: ModelLoaded, Used: epoch.Add(-time.Minute)}}
@@ -140,7 +140,7 @@ func TestIdleDefaults(t *testing.T) {
 
 // Under Cost the model with the cheapest reload is evicted, on a host and between hosts. Under LRU all values are the
 // same.
-func TestEvictionByCost(t *testing.T) {
+func TestCheapestModelIsEvictedByCost(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	host := func(name string, e Eviction, price float64, reload map[string]time.Duration) Host {
 		h := Host{Name: name, State: Ready, Devices: GPU, Limits: Uniform(len(reload))}
@@ -180,7 +180,7 @@ func TestEvictionByCost(t *testing.T) {
 	}
 }
 
-func TestNext(t *testing.T) {
+func TestNextStartsTheFirstPossibleTicket(t *testing.T) {
 	const fair = 2 * time.Second
 	llm := func(id string) Model { return Model{ID: id, Type: LLM, Devices: GPU} }
 	busy := Resident{ID: "busy", Type: LLM, Devices: GPU, State: ModelLoaded, InFlight: 1}
@@ -201,28 +201,28 @@ func TestNext(t *testing.T) {
 			"victims are closed while another load is under way",
 			loading(host([]Resident{busy}, Ticket{ID: "t", Model: llm("a"), Since: epoch.Add(-fair)}), "e", Embedding),
 			QueueDecision{Close: []string{"busy"}, Waits: []Waiting{{
-				Ticket: "t", Heads: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
+				Ticket: "t", FirstInLine: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
 			}}},
 		},
 		{
 			"since in the future counts as now",
 			host([]Resident{busy}, Ticket{ID: "t", Model: llm("a"), Since: epoch.Add(time.Hour)}),
 			QueueDecision{Again: epoch.Add(fair), Waits: []Waiting{{
-				Ticket: "t", Heads: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
+				Ticket: "t", FirstInLine: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
 			}}},
 		},
 		{
 			"a stopping victim needs no timer",
 			host([]Resident{{ID: "going", Type: LLM, State: ModelDraining}}, Ticket{ID: "t", Model: llm("a")}),
 			QueueDecision{Waits: []Waiting{{
-				Ticket: "t", Heads: true, For: []string{"going"}, Reason: Reason{Stopping, "waits for going"},
+				Ticket: "t", FirstInLine: true, For: []string{"going"}, Reason: Reason{Stopping, "waits for going"},
 			}}},
 		},
 		{
 			"a reload waits for its own copy only",
 			host([]Resident{busy}, Ticket{ID: "t", Model: llm("busy")}),
 			QueueDecision{Again: epoch.Add(fair), Waits: []Waiting{{
-				Ticket: "t", Heads: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
+				Ticket: "t", FirstInLine: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
 			}}},
 		},
 		{
@@ -239,7 +239,7 @@ func TestNext(t *testing.T) {
 				},
 			},
 			QueueDecision{Again: epoch.Add(fair), Waits: []Waiting{
-				{Ticket: "t1", Heads: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"}},
+				{Ticket: "t1", FirstInLine: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"}},
 				{Ticket: "t2", Behind: "t1", Reason: Reason{Behind, "waits behind t1"}},
 			}},
 		},
@@ -253,7 +253,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-func TestNextRefusesAnywhere(t *testing.T) {
+func TestNextRefusesTicketsAtAnyPosition(t *testing.T) {
 	h := Host{
 		Name: "h", State: Ready, Limits: Uniform(1), Loading: "a",
 		Residents: []Resident{{ID: "a", Type: LLM, State: ModelLoading}, {ID: "p", Type: TTS, State: ModelLoaded, Pinned: true}},

@@ -2,8 +2,8 @@ package policy
 
 import "slices"
 
-// usage counts what the residents that stay hold of the resources that a new model needs: slots of its type, the NPU or seats
-// on it, and memory of its devices.
+// usage counts what the residents that stay hold of the resources that a new model needs: slots of its type, the NPU or
+// seats on it, and memory of its devices.
 type usage struct {
 	want    *Model
 	limit   int // slots of the type, -1 for no limit
@@ -20,7 +20,8 @@ type usage struct {
 	held      [MaxGPUs]int64 // on each GPU of set
 }
 
-// newUsage returns the limits of h for want with nothing resident. It refuses what h could not take even when empty.
+// newUsage returns the limits of h for want with nothing resident. It refuses a model that h could not hold even when
+// empty.
 func newUsage(h *Host, want *Model) (usage, *Refusal) {
 	t := usage{want: want, limit: h.Limits.Of(want.Type), seats: -1}
 	refuse := func(c Code) (usage, *Refusal) {
@@ -66,8 +67,8 @@ func newUsage(h *Host, want *Model) (usage, *Refusal) {
 	return t, nil
 }
 
-// seat reports whether r holds an NPU seat that want could use.
-func (t *usage) seat(r *Resident) bool {
+// holdsSeat reports whether r holds an NPU seat that want could use.
+func (t *usage) holdsSeat(r *Resident) bool {
 	return t.seats >= 0 && r.Devices.Has(NPU) && (!t.perType || r.Type == t.want.Type)
 }
 
@@ -75,7 +76,7 @@ func (t *usage) add(r *Resident, sign int) {
 	if r.Type == t.want.Type {
 		t.slots += sign
 	}
-	if t.seat(r) {
+	if t.holdsSeat(r) {
 		t.seated += sign
 	}
 	for i, d := range deviceNames {
@@ -88,7 +89,7 @@ func (t *usage) add(r *Resident, sign int) {
 	}
 }
 
-// fits reports whether want fits beside the residents added.
+// fits reports whether want fits together with the added residents.
 func (t *usage) fits() bool { return t.slotFits() && t.seatFits() && t.short() < 0 }
 
 func (t *usage) slotFits() bool { return t.limit < 0 || t.slots < t.limit }
@@ -108,7 +109,7 @@ func (t *usage) short() int {
 	return -1
 }
 
-// free returns what the residents added leave of want's GPUs.
+// free returns what the added residents leave of want's GPUs.
 func (t *usage) free() GPUMemory {
 	out := make(GPUMemory, len(t.set))
 	for _, gpu := range t.set {
@@ -117,7 +118,7 @@ func (t *usage) free() GPUMemory {
 	return out
 }
 
-// keep adds r if want still fits beside it.
+// keep adds r if want still fits together with it.
 func (t *usage) keep(r *Resident) bool {
 	t.add(r, 1)
 	if t.fits() {
@@ -127,7 +128,7 @@ func (t *usage) keep(r *Resident) bool {
 	return false
 }
 
-// pinned returns the refusal for a host on which the pinned residents alone leave no room.
+// pinned returns the refusal for a host on which the pinned residents alone leave too little.
 func (t *usage) pinned(residents []Resident) *Refusal {
 	r := &Refusal{Code: SlotsPinned, Model: t.want.ID, Type: t.want.Type}
 	var inWay func(*Resident) bool
@@ -137,7 +138,7 @@ func (t *usage) pinned(residents []Resident) *Refusal {
 		inWay = func(o *Resident) bool { return o.Type == t.want.Type }
 	case !t.seatFits():
 		r.Device, r.Limit = NPU, t.seats
-		inWay = t.seat
+		inWay = t.holdsSeat
 	default:
 		r.Device, r.Need, r.Parts = deviceNames[short].bit, t.want.Memory, t.want.Parts
 		r.Budget, r.Held = t.budget[short], t.memory[short]
@@ -168,7 +169,7 @@ func fixed(r *Resident, want *Model) bool {
 }
 
 // findVictims returns the residents that must be gone before want is loaded, in byEvictionOrder order; nil if it fits
-// beside all.
+// together with all.
 //
 // The choice spares the most valuable resident if any choice can, then the next most valuable, and so on: first to
 // avoid waiting for busy ones, then to keep the most recently used. So no victim is superfluous, a model whose eviction

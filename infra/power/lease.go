@@ -16,10 +16,10 @@ type StopStore interface {
 	ReleaseStop(ctx context.Context, host, owner, token string) error
 }
 
-// TurnOff turns off a host's machine. owner must have begun the stop (state.Store.BeginStop). TurnOff renews the host's
-// power lease while sleep runs, for at most limit, and then releases the lease; a later sweep continues an unfinished
-// stop. failure is the error of sleep. told is the store's error when the lease was released; it may have passed to
-// another owner.
+// TurnOff turns off a host's machine. owner must have started the stop (state.Store.BeginStop). TurnOff renews the
+// host's power lease while sleep runs, for at most limit, and then releases the lease; a later sweep continues an
+// unfinished stop. failure is the error of sleep. told is the store's error when the lease was released; it may have
+// passed to another owner.
 func TurnOff(ctx context.Context, store StopStore, host, owner, token string, limit time.Duration, sleep func(ctx context.Context, host string) error) (failure, told error) {
 	failure = WithLease(ctx, limit,
 		func(ctx context.Context) error { return store.HoldStop(ctx, host, owner, token) },

@@ -16,7 +16,7 @@ var errAway = errors.New("the Redis does not answer")
 // stopStore is the state store of one stop. Its lease ends state.WakeLease after the last renewal that it executed.
 type stopStore struct {
 	away  func() bool   // the store does not answer
-	slow  time.Duration // from the call to its answer; the renewal is executed at once
+	slow  time.Duration // from the call to its response; the renewal is executed at once
 	ends  time.Time
 	left  bool
 	ended bool

@@ -1,9 +1,9 @@
-// Package power turns hosts on and off. A [Driver] implements one way to do so (a runner in this process, a command, Kubernetes,
-// Wake-on-LAN, EC2, an Auto Scaling group), each in its own package below this one. A [Set] chooses a host's driver by
-// the catalog. Gateways and the warmer call it.
+// Package power turns hosts on and off. A [Driver] implements one way to do so (a runner in this process, a command,
+// Kubernetes, Wake-on-LAN, EC2, an Auto Scaling group), each in its own package below this one. A [Set] chooses a
+// host's driver by the catalog. Gateways and the warmer call it.
 //
 // Drivers only switch power. A host is ready when its runner has registered in Redis, which no driver reports. The
-// warmer decides that it may be turned off, after the runner has said that nothing is open. The caller of a driver
+// warmer decides that it can be turned off, after the runner has said that nothing is open. The caller of a driver
 // holds the host's power lease (infra/state), so that a host's wake and sleep do not overlap. Since leases expire,
 // drivers stay correct without it.
 package power

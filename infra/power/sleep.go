@@ -19,10 +19,11 @@ type SleepStore interface {
 	CancelSleep(ctx context.Context, host, owner, token string) error
 }
 
-// AwaitSleep waits until the runners of draining hosts have confirmed their sleeps, for at most limit, and then cancels the sleeps
-// that are not confirmed. sleeps maps the hosts to the tokens of state.Store.CommitSleep; AwaitSleep removes the hosts that stay awake
-// and calls calledOff with each and the reason. read reads the hosts; it may return nil to be called again. AwaitSleep returns what it
-// read last. An error is that of read or of the store, or the cause of ctx; the sleeps left in the map are then undecided.
+// AwaitSleep waits until the runners of draining hosts have confirmed their sleeps, for at most limit, and then cancels
+// the sleeps that are not confirmed. sleeps maps the hosts to the tokens of state.Store.CommitSleep; AwaitSleep removes
+// the hosts that stay awake and calls calledOff with each and the reason. read reads the hosts; it may return nil to be
+// called again. AwaitSleep returns what it read last. An error is that of read or of the store, or the cause of ctx;
+// the sleeps left in the map are then undecided.
 func AwaitSleep(ctx context.Context, store SleepStore, owner string, sleeps map[string]string, limit time.Duration, read func(context.Context) (*state.Snapshot, error), calledOff func(host, reason string)) (*state.Snapshot, error) {
 	for end := time.Now().Add(limit); ; {
 		s, err := read(ctx)

@@ -17,8 +17,9 @@
 // # Options
 //
 // Load options come from six layers: request > saved per model > catalog > run-time settings > the runner's flags > the
-// recipe's own defaults. [Recipe.ParseOptions] checks and normalizes one layer by its [Origin], [Recipe.Effective] merges all
-// layers. Options of kind args, and texts without a list of values, count only from the catalog and the runner's flags.
+// recipe's own defaults. [Recipe.ParseOptions] checks and normalizes one layer by its [Origin], [Recipe.Effective]
+// merges all layers. Options of kind args, and texts without a list of values, count only from the catalog and the
+// runner's flags.
 //
 // All functions are pure, and safe for concurrent use as long as nobody changes a [Recipe] that others read.
 package recipe

@@ -10,8 +10,8 @@ import (
 // GPUs says how an engine that can be restricted to some GPUs uses them. It is told by CUDA_VISIBLE_DEVICES and
 // HIP_VISIBLE_DEVICES; a command with the placeholder {gpu_names} also by the names that llama-server gives them.
 type GPUs struct {
-	// Split is how the engine lays a model over several GPUs: [SplitNone], [SplitFree] or [SplitEven]. Empty: the engine
-	// cannot be restricted.
+	// Split is how the engine lays a model over several GPUs: [SplitNone], [SplitFree] or [SplitEven]. Empty: the
+	// engine cannot be restricted.
 	Split string `json:"split,omitempty"`
 	// OwnArgs are the flags with which extra arguments choose GPUs themselves; such a load is not restricted.
 	OwnArgs []string `json:"own_args,omitempty"`
@@ -49,14 +49,15 @@ func (r *Recipe) restricts(api string, opts Options) bool {
 	return true
 }
 
-// choosesGPUs reports whether an argument is one of OwnArgs, as --flag or --flag=value, perhaps with underscores for hyphens.
+// choosesGPUs reports whether an argument is one of OwnArgs, as --flag or --flag=value, perhaps with underscores for
+// hyphens.
 func (r *Recipe) choosesGPUs(arg string) bool {
 	flag, _, _ := strings.Cut(arg, "=")
 	return slices.Contains(r.GPUs.OwnArgs, flag) || slices.Contains(r.GPUs.OwnArgs, strings.ReplaceAll(flag, "_", "-"))
 }
 
-// ChooseGPUs is which GPUs of a host a model with options in force may use: wanted, the model's own choice, where the engine
-// can be restricted, else all of them together, which is the zero value.
+// ChooseGPUs is which GPUs of a host a model with options in force may use: wanted, the model's own choice, where the
+// engine can be restricted, else all of them together, which is the zero value.
 func (r *Recipe) ChooseGPUs(wanted policy.GPUChoice, api string, opts Options) policy.GPUChoice {
 	if !r.restricts(api, opts) {
 		return policy.GPUChoice{}

@@ -36,8 +36,8 @@ const (
 	Client Origin = false
 )
 
-// MergeArgs is an option of every recipe that has an option of kind args. A models file that sets it to true appends its
-// arguments to those of the runner's flags instead of replacing them. It is never part of effective options.
+// MergeArgs is an option of every recipe that has an option of kind args. A models file that sets it to true appends
+// its arguments to those of the runner's flags instead of replacing them. It is never part of effective options.
 const MergeArgs = "merge_args"
 
 // An OptionSpec describes one load option of a recipe.

@@ -35,9 +35,9 @@ var parsed = sync.OnceValue(func() map[string]Recipe {
 	return over
 })
 
-// Parse reads a mapping of recipe names to recipes, or to the fields that differ from the recipe of that name. The recipes
-// that it returns are not complete yet: see [Set.With]. It is for the shipped recipes and for tests; package catalog reads
-// those of a models file.
+// Parse reads a mapping of recipe names to recipes, or to the fields that differ from the recipe of that name. The
+// recipes that it returns are not complete yet: see [Set.With]. It is for the shipped recipes and for tests; package
+// catalog reads those of a models file.
 func Parse(data []byte) (out map[string]Recipe, err error) {
 	if err := yaml.UnmarshalWithOptions(data, &out, yaml.Strict()); err != nil {
 		return nil, fmt.Errorf("recipes: %w", err)

@@ -142,7 +142,7 @@ const (
 // Values of [Recipe.EncoderCache].
 const (
 	EncoderInterpose = "interpose" // libmtmd exports the encoder as dynamic symbols, which a preloaded library can interpose
-	EncoderNone      = "none"      // every image or sound is encoded anew
+	EncoderNone      = "none"      // every image or sound is encoded again
 )
 
 // Values of [Recipe.Connections].
@@ -173,7 +173,8 @@ type Ready struct {
 }
 
 // ErrorPatterns match causes of failure in an engine's log. OutOfMemory adds to the patterns of package oom. Refused
-// match what only an engine says that does not accept its arguments or the kind of its model: no room helps such a load.
+// match what only an engine says that does not accept its arguments or the kind of its model: no room helps such a
+// load.
 type ErrorPatterns struct {
 	FileNotFound List[*regexp.Regexp] `json:"file_not_found,omitempty"`
 	OutOfMemory  List[*regexp.Regexp] `json:"out_of_memory,omitempty"`
@@ -260,7 +261,8 @@ func (r *Recipe) DevicesFor(opts Options, model policy.Devices) policy.Devices {
 	return r.Devices
 }
 
-// Allowed returns the devices that models may use. An engine for another than the NPU may have been built for the CPU or a GPU.
+// Allowed returns the devices that models may use. An engine for another than the NPU may have been built for the CPU
+// or a GPU.
 func (r *Recipe) Allowed() policy.Devices {
 	all := r.Devices
 	for _, b := range r.Backends {

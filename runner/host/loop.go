@@ -174,9 +174,9 @@ func (h *Host) decideLoads(ctx context.Context, loads []queuedLoad, now time.Tim
 		h.mu.Lock()
 		step := policy.Next(h.viewLocked(loads), now, h.cfg.FairAfter)
 		for _, w := range step.Waits {
-			if w.Heads && h.waits[w.Ticket] == nil {
+			if w.FirstInLine && h.waits[w.Ticket] == nil {
 				h.waits[w.Ticket] = &ticketWait{since: now}
-			} else if w.Heads && h.waits[w.Ticket].since.IsZero() {
+			} else if w.FirstInLine && h.waits[w.Ticket].since.IsZero() {
 				h.waits[w.Ticket].since = now
 			}
 		}

@@ -1,5 +1,5 @@
-// Package app wires a warmer: settings in, sweeps out, by a ticker, once, or as an AWS Lambda function. The warmer's main
-// and the local warmer of `gateway run` both start it.
+// Package app builds a warmer from its settings and runs its sweeps: by a ticker, once, or as an AWS Lambda function.
+// The warmer's main and the local warmer of `gateway run` both use it.
 package app
 
 import (
@@ -20,27 +20,27 @@ import (
 	"reveille/warmer/sweep"
 )
 
-// Settings are a warmer's flags. They carry no values of their own until config.Parse has filled them in.
+// Settings are a warmer's flags, filled in by config.Parse.
 type Settings struct {
 	config.RedisFinder
 	config.Log
 	Sweep
-	RunnerSecret string `help:"Secret shared by the pool's gateways and runners, with which the catalog is signed. Without it models are unloaded and loaded, but no host is turned on or off; in AWS Lambda, EC2 instances and Auto Scaling groups are."`
+	RunnerSecret string `help:"Secret shared by the pool's gateways and runners, which signs the catalog. Without it models are loaded and unloaded, but hosts are not turned on or off, except EC2 instances and Auto Scaling groups in AWS Lambda."`
 
-	Project string `help:"Tag Project of the pool's EC2 instances. Those with a tag Host that run without a runner are turned off, and all that run are counted."`
+	Project string `help:"Tag Project of the pool's EC2 instances. Running instances are counted, and those with a tag Host but without a runner are turned off."`
 
-	Once   bool `help:"Sweep once, print the report and end."`
+	Once   bool `help:"Sweep once, print the report and exit."`
 	DryRun bool `help:"Decide and report, change nothing."`
 	JSON   bool `help:"Print reports as JSON instead of a table."`
 }
 
-// Sweep are the flags that say when something is idle or gone; gateway run has them too.
+// Sweep are the flags for idle times. `gateway run` has them as well.
 type Sweep struct {
-	Idle        time.Duration `help:"Time without traffic after which a model is unloaded, where the catalog says nothing; negative: never." default:"10m"`
+	Idle        time.Duration `help:"Time without traffic after which a model is unloaded, unless the catalog sets it; negative: never." default:"10m"`
 	HostIdle    time.Duration `help:"Time without activity after which an empty host is put to sleep; negative: never." default:"15m"`
-	HostMinUp   time.Duration `help:"Least time a host stays up once awake." default:"5m"`
+	HostMinUp   time.Duration `help:"Minimum time that a host stays awake." default:"5m"`
 	Every       time.Duration `help:"Time between two sweeps of the local ticker." default:"1m"`
-	ForgetAfter time.Duration `help:"Time without a word after which a host that is asleep or lost and not in the catalog is forgotten." default:"24h"`
+	ForgetAfter time.Duration `help:"Time without a heartbeat after which a host that is asleep or lost and not in the catalog is forgotten." default:"24h"`
 }
 
 // Validate checks the settings; config.Parse calls it.
@@ -53,12 +53,12 @@ func (s Sweep) Validate() error {
 
 // Deps are a warmer's dependencies.
 type Deps struct {
-	Drivers map[catalog.Driver]power.Driver // by the name that the catalog's hosts give
-	// Machines are a project's machines that their cloud bills as running; needed with Settings.Project.
+	Drivers map[catalog.Driver]power.Driver // by the name in the catalog's hosts
+	// Machines lists a project's machines that their cloud bills as running; required with Settings.Project.
 	Machines func(ctx context.Context, project string) ([]power.Machine, error)
-	Lambda   bool         // the process is an AWS Lambda function, whose role bounds what it may turn on and off
-	Out      io.Writer    // gets reports; nil: none
-	Log      *slog.Logger // needed
+	Lambda   bool         // the process is an AWS Lambda function, whose role limits what it can turn on and off
+	Out      io.Writer    // receives reports; nil: none are written
+	Log      *slog.Logger // required
 }
 
 // Warmer sweeps a pool. It is safe for concurrent use.
@@ -68,10 +68,10 @@ type Warmer struct {
 	store    *state.Store
 }
 
-// storeTimeout bounds one call to Redis: a sweep has time, unlike a request.
+// storeTimeout is the timeout of one call to Redis. It is longer than a request's, because no client waits for a sweep.
 const storeTimeout = 2 * time.Second
 
-// New makes a warmer. It does not wait for Redis. Close it when done.
+// New returns a warmer, which the caller must close. It does not wait for Redis.
 func New(s Settings, d Deps) (*Warmer, error) {
 	redis, err := s.Find()
 	if err != nil {
@@ -80,7 +80,7 @@ func New(s Settings, d Deps) (*Warmer, error) {
 	s.Pool = redis.Pool
 	o := state.Options{URL: redis.RedisURL, Pool: redis.Pool, Timeout: storeTimeout, Log: d.Log}
 	if s.RunnerSecret == "" {
-		// The catalog is then whatever stands in Redis, so nothing that it says is executed or called.
+		// The catalog is then unverified, so none of its commands and addresses is used.
 		o.Unverified, d.Drivers = true, maps.Clone(d.Drivers)
 		maps.DeleteFunc(d.Drivers, func(name catalog.Driver, _ power.Driver) bool {
 			return !d.Lambda || name != catalog.DriverEC2 && name != catalog.DriverASG
@@ -125,11 +125,11 @@ func (w *Warmer) Sweep(ctx context.Context) (sweep.Report, error) {
 	})
 }
 
-// Run sweeps every Settings.Every until ctx ends, or once with Settings.Once. A sweep that fails is logged and the next
-// one tries again; with Once its error is returned. It returns nil when ctx ends.
+// Run sweeps every Settings.Every until ctx ends, or once with Settings.Once. A failed sweep is logged and repeated at
+// the next interval; with Once its error is returned. It returns nil when ctx ends.
 func (w *Warmer) Run(ctx context.Context) error {
 	if w.settings.Once {
-		return w.once(ctx)
+		return w.sweepOnce(ctx)
 	}
 	if err := w.store.CheckFormat(ctx); err != nil {
 		return err
@@ -142,11 +142,11 @@ func (w *Warmer) Run(ctx context.Context) error {
 		case err == nil && len(r.Actions) > 0:
 			err = w.print(r)
 		case errors.Is(err, state.ErrUnavailable):
-			w.deps.Log.Debug("sweep", "error", err) // the store's breaker has said so
+			w.deps.Log.Debug("sweep", "error", err) // the store's breaker logs it
 			err = nil
 		}
 		if err != nil && ctx.Err() == nil {
-			w.deps.Log.Warn("sweep is not whole", "error", err)
+			w.deps.Log.Warn("sweep incomplete", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -156,7 +156,7 @@ func (w *Warmer) Run(ctx context.Context) error {
 	}
 }
 
-func (w *Warmer) once(ctx context.Context) error {
+func (w *Warmer) sweepOnce(ctx context.Context) error {
 	r, err := w.Sweep(ctx)
 	return errors.Join(err, w.print(r))
 }

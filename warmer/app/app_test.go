@@ -43,8 +43,8 @@ func (m *machine) State(context.Context, catalog.Host) (power.Power, error) {
 	return power.Unknown, nil
 }
 
-// TestTheTickerPutsAHostToSleep runs a warmer as gateway run does, beside a runner that confirms.
-func TestTheTickerPutsAHostToSleep(t *testing.T) {
+// TestTickerPutsAHostToSleep runs a warmer as gateway run does, with a runner that confirms.
+func TestTickerPutsAHostToSleep(t *testing.T) {
 	addr := testenv.Redis(t)
 	store, err := state.Open(state.Options{URL: "redis://" + addr, Secret: []byte(secret), Timeout: 10 * time.Second})
 	must(t, err)

@@ -6,7 +6,7 @@ import (
 	"reveille/warmer/sweep"
 )
 
-// print writes a report as the settings want it.
+// print writes a report in the format of the settings.
 func (w *Warmer) print(r sweep.Report) error {
 	if w.deps.Out == nil {
 		return nil

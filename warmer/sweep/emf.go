@@ -7,8 +7,8 @@ import (
 	"reveille/infra/policy"
 )
 
-// Metrics writes the pool's figures in CloudWatch's embedded metric format, as one line of JSON. CloudWatch turns such a
-// line in a Lambda function's log into metrics without an API call.
+// Metrics writes the pool's figures in CloudWatch's embedded metric format, as one line of JSON. CloudWatch turns such
+// a line in a Lambda function's log into metrics without an API call.
 func (r Report) Metrics(w io.Writer) error {
 	figures := map[string]int{"Hosts": len(r.Hosts), "FailedActions": r.Failures(), "HostsReady": 0, "PowerOffPending": 0}
 	for _, h := range r.Hosts {

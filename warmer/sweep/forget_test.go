@@ -10,7 +10,7 @@ import (
 
 // A host outside the catalog is forgotten a day after its last sign of life; a host in the catalog, or with work,
 // is not.
-func TestForget(t *testing.T) {
+func TestDepartedHostIsForgotten(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box", "chat")
 		p.boot("old", "chat")
@@ -35,7 +35,7 @@ func TestForget(t *testing.T) {
 		}
 		p.must(p.store.EndOverdueWake(ctx, "old", ticket.WakeToken, "no_capacity", "gone"))
 		p.after(25 * time.Hour)
-		equal(t, "sweep", told(p.sweepAlone(settings)), "forget old done")
+		equal(t, "sweep", summary(p.sweepAlone(settings)), "forget old done")
 		s, err := p.store.Snapshot(ctx)
 		p.must(err)
 		if s.Hosts["old"] != nil || s.Hosts["box"] == nil {

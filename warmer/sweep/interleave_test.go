@@ -25,15 +25,15 @@ var errKilled = errors.New("killed")
 // them.
 type stepped struct {
 	*state.Store
-	mu      sync.Mutex // wakes run beside the sweep
+	mu      sync.Mutex // wakes run concurrently with the sweep
 	between func()
 	killAt  int // number of the call that fails; 0 for none
 	calls   int
 
-	// The stop in progress, whose lease lives by the pool's clock. power.WithLease, which lives by the process', does not
-	// see that clock.
+	// The stop in progress, whose lease lives by the pool's clock. power.WithLease, which lives by the process', does
+	// not see that clock.
 	clock   func() int64
-	away    bool // Redis does not answer renewals
+	away    bool // Redis does not respond to renewals
 	renew   func() error
 	renewed int64 // on clock, when the lease was last taken or renewed
 	lost    bool
@@ -195,8 +195,8 @@ func (p *pool) steppedDeps(s *stepped) sweep.Deps {
 	return sweep.Deps{Store: s, Power: func(*catalog.Catalog) sweep.Power { return steppedPower{switches{p}, s} }}
 }
 
-// TestKilledAtAnyStep kills a sweep before each of its calls. The next sweeps finish what it began.
-func TestKilledAtAnyStep(t *testing.T) {
+// TestNextSweepContinuesAKilledOne kills a sweep before each of its calls. The next sweeps finish what it started.
+func TestNextSweepContinuesAKilledOne(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		for kill := 1; ; kill++ {
 			p.boot("box", "chat")
@@ -275,7 +275,7 @@ func (w *world) renew() {
 }
 
 // TestNoRequestIsLost lets sweeps, kills of sweeps, runners, clients and time take random turns: anything may happen
-// between two steps of a sweep. Every request must be served in the end, and no machine may be turned off with a model
+// between two steps of a sweep. Every request must be served in the end, and no machine can be turned off with a model
 // on it.
 func TestNoRequestIsLost(t *testing.T) {
 	addr := testenv.Redis(t)
@@ -290,7 +290,7 @@ func TestNoRequestIsLost(t *testing.T) {
 		w.publish(strings.Replace(models, "defaults: {idle: 10m}", "", 1)) // so that the sweep's idle time counts
 		asked := 1
 		w.ask()
-		var acts []int // drawn for each sweep at once, since a sweep has goroutines of its own, where nothing may be drawn
+		var acts []int // drawn in advance for each sweep, because nothing may be drawn in a sweep's goroutines
 		act := func() {
 			if len(acts) == 0 {
 				return
@@ -330,8 +330,8 @@ func TestNoRequestIsLost(t *testing.T) {
 			act()
 		}
 		w.onOff, w.second = nil, nil
-		// Until the leases of dead sweeps expire, and 2 min until the runner of a machine may register that a sweep ordered off
-		// and left. Everything else needs only turns.
+		// Until the leases of dead sweeps expire, and 2 min until the runner of a machine may register that a sweep
+		// ordered off and left. Everything else needs only turns.
 		for round := 0; round < 33 && (round < 12 || len(w.waiting) > 0); round++ {
 			w.after(4 * time.Second)
 			w.renew()

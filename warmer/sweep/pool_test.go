@@ -58,7 +58,7 @@ type pool struct {
 	boxes  map[string]*box
 	wakes  int
 	sleeps int
-	refuse error        // the driver's answer to a wake
+	refuse error        // the driver's response to a wake
 	onOff  func(string) // called while a machine is being turned off
 	wrong  string       // the first violation found
 	second func()       // called after each second that the clock moves
@@ -319,8 +319,8 @@ func (p *pool) sweepAlone(s sweep.Settings) sweep.Report {
 	return r
 }
 
-// told summarizes a report, one word per action.
-func told(r sweep.Report) string {
+// summary summarizes a report, one word per action.
+func summary(r sweep.Report) string {
 	var out []string
 	for _, a := range r.Actions {
 		out = append(out, strings.TrimSpace(fmt.Sprintf("%s %s %s", a.Kind, a.Host+strings.TrimSuffix("/"+a.Model, "/"), strings.ReplaceAll(string(a.Result), " ", "-"))))

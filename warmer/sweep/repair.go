@@ -12,7 +12,7 @@ import (
 	"reveille/infra/state"
 )
 
-// repair fixes what dead processes left behind. Each fix is checked again by its script.
+// repair fixes the state that dead processes left behind. Each fix is checked again by its script.
 func (r *run) repair(ctx context.Context) error {
 	s, err := r.store.Snapshot(ctx)
 	if err != nil {
@@ -29,7 +29,7 @@ func (r *run) repair(ctx context.Context) error {
 	return nil
 }
 
-// isDone reports whether a repair is settled: it was made, or turned out not to be needed.
+// isDone reports whether a repair succeeded or turned out not to be needed.
 func isDone(err error) bool {
 	return err == nil || errors.Is(err, state.ErrGone) || errors.Is(err, state.ErrNotOwner)
 }
@@ -37,7 +37,7 @@ func isDone(err error) bool {
 // attempt makes a repair and records it; a dry run only records it.
 func (r *run) attempt(a Action, fix func() error) error {
 	if r.DryRun {
-		r.note(a)
+		r.addAction(a)
 		return nil
 	}
 	return r.record(a, fix())
@@ -46,7 +46,7 @@ func (r *run) attempt(a Action, fix func() error) error {
 // record records a repair that was made.
 func (r *run) record(a Action, err error) error {
 	if err == nil {
-		r.note(a)
+		r.addAction(a)
 	}
 	if isDone(err) {
 		return nil
@@ -70,7 +70,7 @@ func (r *run) dropUnwaited(ctx context.Context, _ *state.Snapshot, h *state.Host
 		if t.Kind != "load" || t.State != state.TicketQueued || t.Waiters > 0 || t.Fields["background"] == "1" {
 			continue
 		}
-		a := Action{Kind: Drop, Host: h.Name, Model: t.Model, Reason: "nobody waits for ticket " + t.ID, Result: Done}
+		a := Action{Kind: Drop, Host: h.Name, Model: t.Model, Reason: "no request waits for ticket " + t.ID, Result: Done}
 		if err := r.attempt(a, func() error { return r.store.DropUnwaited(ctx, r.ID, t.ID) }); err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func (r *run) dropUnwaited(ctx context.Context, _ *state.Snapshot, h *state.Host
 	return nil
 }
 
-// endUnseen marks the machine of a host that has long been lost as to be turned off, since it may still be running.
+// endUnseen marks the machine of a host that has long been lost for being turned off, since it may still run.
 func (r *run) endUnseen(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	if h.Fields["state"] != string(policy.Lost) || len(h.Queue) > 0 || s.NowMS-h.SeenMS <= r.WakeLimit.Milliseconds() || !r.power.Can(h.Name) {
 		return nil
@@ -89,17 +89,17 @@ func (r *run) endUnseen(ctx context.Context, s *state.Snapshot, h *state.HostRec
 
 // endStranded ends the wake of a host that did not register and is no longer wanted.
 func (r *run) endStranded(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
-	began := state.ParseNumber(h.Fields["waking_ms"])
-	if h.State != policy.Waking || len(h.Queue) > 0 || s.NowMS-began <= r.WakeLimit.Milliseconds() {
+	start := state.ParseNumber(h.Fields["waking_ms"])
+	if h.State != policy.Waking || len(h.Queue) > 0 || s.NowMS-start <= r.WakeLimit.Milliseconds() {
 		return nil
 	}
-	a := Action{Kind: Stranded, Host: h.Name, Reason: "waking for " + age(s, began) + " and not wanted any more", Result: Done}
+	a := Action{Kind: Stranded, Host: h.Name, Reason: "waking for " + age(s, start) + " and not wanted any more", Result: Done}
 	return r.attempt(a, func() error { return r.store.EndStranded(ctx, h.Name, r.WakeLimit) })
 }
 
 // wakeAbandoned wakes a host that has queued loads if its power lease has expired.
 func (r *run) wakeAbandoned(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
-	if h.State == policy.Ready || h.State == policy.Draining || !r.power.Can(h.Name) || !slices.ContainsFunc(h.Queue, wanted) {
+	if h.State == policy.Ready || h.State == policy.Draining || !r.power.Can(h.Name) || !slices.ContainsFunc(h.Queue, hasWaiters) {
 		return nil
 	}
 	if r.DryRun {
@@ -109,29 +109,29 @@ func (r *run) wakeAbandoned(ctx context.Context, s *state.Snapshot, h *state.Hos
 	if err != nil || token == "" {
 		return err
 	}
-	if began := state.ParseNumber(h.Fields["waking_ms"]); h.State == policy.Waking && s.NowMS-began > r.WakeLimit.Milliseconds() {
-		why := fmt.Sprintf("no word from the host within %v", r.WakeLimit)
+	if start := state.ParseNumber(h.Fields["waking_ms"]); h.State == policy.Waking && s.NowMS-start > r.WakeLimit.Milliseconds() {
+		why := fmt.Sprintf("no registration from the host within %v", r.WakeLimit)
 		return r.record(Action{Kind: Stranded, Host: h.Name, Reason: why, Result: Done}, r.store.EndOverdueWake(ctx, h.Name, token, noCapacity, why))
 	}
-	r.wakeHost(ctx, h.Name, token, "loads are queued and nobody woke it")
+	r.wakeHost(ctx, h.Name, token, "loads are queued and no gateway woke it")
 	return nil
 }
 
-func wanted(t state.TicketRecord) bool {
+func hasWaiters(t state.TicketRecord) bool {
 	return t.Kind == "load" && (t.Waiters > 0 || t.Fields["background"] == "1")
 }
 
-// forgetDeparted forgets a host that left the catalog, or a group's machine that is off, after a long time without a sign
-// of life.
+// forgetDeparted forgets a host that left the catalog, or a group's machine that is off, after a long time without a
+// heartbeat.
 func (r *run) forgetDeparted(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	asleep := h.State == policy.Asleep && !(h.PowerOffPending() && r.power.Can(h.Name))
-	heard := max(h.SeenMS, state.ParseNumber(h.Fields["waking_ms"]), state.ParseNumber(h.Fields["failed_ms"]))
-	if _, listed := r.catalog.Host(h.Name); listed || !asleep && h.State != policy.Lost || len(h.Queue) > 0 || s.NowMS-heard < r.ForgetAfter.Milliseconds() {
+	lastSeen := max(h.SeenMS, state.ParseNumber(h.Fields["waking_ms"]), state.ParseNumber(h.Fields["failed_ms"]))
+	if _, listed := r.catalog.Host(h.Name); listed || !asleep && h.State != policy.Lost || len(h.Queue) > 0 || s.NowMS-lastSeen < r.ForgetAfter.Milliseconds() {
 		return nil
 	}
 	a := Action{Kind: Forget, Host: h.Name, Reason: "not in the catalog, and has not registered", Result: Done}
-	if heard > 0 {
-		a.Reason = "not in the catalog, and not heard of for " + age(s, heard)
+	if lastSeen > 0 {
+		a.Reason = "not in the catalog, and no heartbeat for " + age(s, lastSeen)
 	}
 	err := r.attempt(a, func() error { return r.store.Forget(ctx, h.Name, r.ForgetAfter) })
 	if errors.Is(err, state.ErrWanted) {
@@ -140,26 +140,27 @@ func (r *run) forgetDeparted(ctx context.Context, s *state.Snapshot, h *state.Ho
 	return err
 }
 
-// cancelAbandonedSleep makes a host ready again if the sweep that began its drain is gone.
+// cancelAbandonedSleep makes a host ready again if the sweep that started its drain is gone.
 func (r *run) cancelAbandonedSleep(ctx context.Context, _ *state.Snapshot, h *state.HostRecord) error {
 	token := h.Fields["sleep_token"]
 	if h.State != policy.Draining || token == "" || r.DryRun {
 		return nil
 	}
-	return r.record(Action{Kind: Recall, Host: h.Name, Reason: "its sleep was begun by a sweep that is gone", Result: Done}, r.store.CancelSleep(ctx, h.Name, r.ID, token))
+	return r.record(Action{Kind: Recall, Host: h.Name, Reason: "the sweep that put it to sleep is gone", Result: Done}, r.store.CancelSleep(ctx, h.Name, r.ID, token))
 }
 
-// orphanAfter is how long a machine may run before its runner must have registered. The first boot of a machine takes longest.
+// orphanAfter is the maximum time until a running machine's runner registers. The first boot of a machine takes
+// longest.
 const orphanAfter = 20 * time.Minute
 
-// stopOrphans has machines turned off that run although their host is asleep or has never registered.
+// stopOrphans turns off machines that run although their host is asleep or has never registered.
 func (r *run) stopOrphans(ctx context.Context) error {
 	if r.machines == nil {
 		return nil
 	}
 	machines, err := r.machines(ctx)
 	if err != nil {
-		r.note(Action{Kind: Orphan, Reason: "the cloud's machines are not known", Result: Failed, Error: err.Error()})
+		r.addAction(Action{Kind: Orphan, Reason: "cannot list the cloud's machines", Result: Failed, Error: err.Error()})
 		return nil
 	}
 	running := len(machines)

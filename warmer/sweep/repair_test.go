@@ -12,15 +12,15 @@ import (
 	"reveille/warmer/sweep"
 )
 
-func TestRepairs(t *testing.T) {
+func TestRepairsAfterDeadProcesses(t *testing.T) {
 	t.Run("a silent host", func(t *testing.T) {
 		onBoth(t, func(t *testing.T, p *pool) {
 			p.boot("box", "chat")
 			p.boxes["box"].on = false // killed
 			p.after(11 * time.Second)
-			equal(t, "noticed", told(p.sweep(settings)), "")
+			equal(t, "noticed", summary(p.sweep(settings)), "")
 			p.after(11 * time.Second)
-			equal(t, "lost", told(p.sweep(settings)), "lost box done")
+			equal(t, "lost", summary(p.sweep(settings)), "lost box done")
 			equal(t, "state", p.field("host:box", "state"), "lost")
 			equal(t, "models", p.field("model:box:chat", "state"), "")
 			a := p.want("gw", "chat", "box")
@@ -47,7 +47,7 @@ func TestRepairs(t *testing.T) {
 		onBoth(t, func(t *testing.T, p *pool) {
 			a := p.want("gw", "chat", "box")
 			p.after(16 * time.Second)
-			equal(t, "sweep", told(p.sweep(settings)), "drop box/chat done")
+			equal(t, "sweep", summary(p.sweep(settings)), "drop box/chat done")
 			equal(t, "ticket", p.field("ticket:"+a.Ticket, "state"), "dropped")
 		})
 	})
@@ -55,9 +55,9 @@ func TestRepairs(t *testing.T) {
 		onBoth(t, func(t *testing.T, p *pool) {
 			_, err := p.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: p.revision("box", "chat"), Background: true})
 			p.must(err)
-			equal(t, "its lease runs", told(p.sweep(settings)), "")
+			equal(t, "its lease runs", summary(p.sweep(settings)), "")
 			p.after(16 * time.Second)
-			equal(t, "sweep", told(p.sweep(settings)), "wake box done")
+			equal(t, "sweep", summary(p.sweep(settings)), "wake box done")
 			equal(t, "machine", p.on("box"), true)
 		})
 	})
@@ -66,10 +66,10 @@ func TestRepairs(t *testing.T) {
 			_, err := p.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: p.revision("box", "chat"), Background: true})
 			p.must(err)
 			p.after(11 * time.Minute)
-			equal(t, "sweep", told(p.sweep(settings)), "stranded box done, sleep box done")
+			equal(t, "sweep", summary(p.sweep(settings)), "stranded box done, sleep box done")
 			equal(t, "state", p.field("host:box", "state"), "asleep")
 			p.must(p.rdb.HSet(ctx, "rv:{main}:host:box", "state", "waking", "waking_ms", "1").Err())
-			equal(t, "without a load", told(p.sweep(settings)), "stranded box done, sleep box done")
+			equal(t, "without a load", summary(p.sweep(settings)), "stranded box done, sleep box done")
 			equal(t, "state", p.field("host:box", "state"), "asleep")
 			equal(t, "the machine is turned off, should it be up", p.sleeps, 2)
 		})
@@ -79,12 +79,12 @@ func TestRepairs(t *testing.T) {
 			p.commit()
 			r, err := sweep.Run(ctx, p.deps(p.store), settings)
 			p.must(err)
-			equal(t, "its lease runs", told(r), "")
+			equal(t, "its lease runs", summary(r), "")
 			p.clock.Add(16_000)
 			p.beat()
 			r, err = sweep.Run(ctx, p.deps(p.store), settings)
 			p.must(err)
-			equal(t, "sweep", told(r), "recall box done")
+			equal(t, "sweep", summary(r), "recall box done")
 			equal(t, "state", p.field("host:box", "state"), "ready")
 		})
 	})
@@ -104,8 +104,8 @@ func (d *stubborn) State(context.Context, catalog.Host) (power.Power, error) {
 	return power.Off, nil
 }
 
-// A machine without any sign of life is told to turn off by each sweep until its driver reports that it is off.
-func TestMachinesThatRunUnseen(t *testing.T) {
+// A machine without any sign of life is turned off by each sweep until its driver reports that it is off.
+func TestMachineOfALostHostIsTurnedOff(t *testing.T) {
 	for name, begin := range map[string]func(*pool){
 		"its runner fell silent": func(p *pool) {
 			p.boot("box", "chat")
@@ -164,7 +164,7 @@ func TestMachinesThatRunUnseen(t *testing.T) {
 	})
 }
 
-func TestOrphans(t *testing.T) {
+func TestOrphanedMachinesAreTurnedOff(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		up := func(host string, d time.Duration) power.Machine {
 			return power.Machine{Host: host, Since: time.Now().Add(-d)}
@@ -182,19 +182,19 @@ func TestOrphans(t *testing.T) {
 		}
 
 		machines = []power.Machine{up("box", 10*time.Minute), up("unknown", time.Hour)}
-		equal(t, "a first boot, and no host of the pool", told(sweeps()), "")
+		equal(t, "a first boot, and no host of the pool", summary(sweeps()), "")
 		machines[0] = up("box", time.Hour)
 		r := sweeps()
-		equal(t, "a host that never came", told(r), "orphan box done, sleep box done")
+		equal(t, "a host that never came", summary(r), "orphan box done, sleep box done")
 		equal(t, "machines that are billed", *r.Running, 2)
 		equal(t, "machines turned off", p.sleeps, 1)
-		equal(t, "again", told(sweeps()), "orphan box done, sleep box done")
+		equal(t, "again", summary(sweeps()), "orphan box done, sleep box done")
 
 		p.boot("box", "chat")
-		equal(t, "a host that serves", told(sweeps()), "")
+		equal(t, "a host that serves", summary(sweeps()), "")
 		refused = errors.New("no permission")
 		r = sweeps()
-		equal(t, "a cloud that does not tell", told(r), "orphan  failed")
+		equal(t, "a cloud that cannot list machines", summary(r), "orphan  failed")
 		equal(t, "no number", r.Running == nil, true)
 	})
 	t.Run("a host that is wanted", func(t *testing.T) {

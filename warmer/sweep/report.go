@@ -24,11 +24,11 @@ const (
 	Warm     Kind = "warm"     // a model is scheduled to be loaded now
 	Wake     Kind = "wake"     // a host is woken for a scheduled or abandoned load
 	Lost     Kind = "lost"     // a host has been silent for too long
-	Drop     Kind = "drop"     // nobody waits for a load
+	Drop     Kind = "drop"     // no request waits for a load
 	Stranded Kind = "stranded" // a host did not register after its wake, or has been lost for long
-	Forget   Kind = "forget"   // a host outside the catalog has shown no sign of life for long
+	Forget   Kind = "forget"   // a host outside the catalog has sent no heartbeat for long
 	Orphan   Kind = "orphan"   // a machine runs without a runner
-	Recall   Kind = "recall"   // a drain whose sweep is gone is cancelled
+	Recall   Kind = "recall"   // a drain whose sweep is gone is canceled
 )
 
 // Result is the outcome of an action.
@@ -39,10 +39,10 @@ const (
 	Planned    Result = "planned"    // dry run: nothing was done
 	Queued     Result = "queued"     // a ticket was created
 	Done       Result = "done"       // it was done
-	CalledOff  Result = "called off" // work arrived, or the other side did not agree
+	CalledOff  Result = "called off" // work arrived, or the runner did not confirm
 	Refused    Result = "refused"    // no host can take it
 	Unfinished Result = "unfinished" // a machine is shutting down; a later sweep continues
-	Failed     Result = "failed"     // see Error; a later sweep tries again
+	Failed     Result = "failed"     // see Error; a later sweep retries
 )
 
 // Action is one thing that a sweep did or would do, and why.
@@ -87,7 +87,7 @@ func (r Report) Failures() int {
 	return n
 }
 
-// Table writes the report for people: actions and reasons, then the hosts.
+// Table writes the report as text: actions and reasons, then the hosts.
 func (r Report) Table(w io.Writer) error {
 	t := term.Table(w)
 	if len(r.Actions) == 0 {
@@ -113,7 +113,7 @@ func (r Report) Table(w io.Writer) error {
 
 func dash(s string) string { return cmp.Or(s, "-") }
 
-// oneLine keeps a driver's message from breaking the table.
+// oneLine removes line breaks from a driver's message.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // reportHosts adds the hosts to the report.
@@ -132,7 +132,7 @@ func (r *run) reportHosts(ctx context.Context) error {
 		one := Host{Name: name, State: h.State, Queued: len(h.Queue), PowerOffPending: h.PowerOffPending()}
 		for _, m := range h.Models {
 			one.InFlight += m.InFlight
-			if m.Retired == "" { // else it is a process that is not a model of its own
+			if m.Retired == "" { // otherwise it is only a retired copy
 				one.Models++
 			}
 		}

@@ -21,7 +21,7 @@ const (
 // pendingSleep is a host going to sleep.
 type pendingSleep struct{ host, token, reason string }
 
-// sleep puts idle hosts to sleep and finishes what an earlier sweep began.
+// sleep puts idle hosts to sleep and finishes what an earlier sweep started.
 func (r *run) sleep(ctx context.Context) error {
 	pending, err := r.commit(ctx)
 	defer func() {
@@ -40,19 +40,19 @@ func (r *run) sleep(ctx context.Context) error {
 }
 
 // releaseAll releases what an interrupted sweep holds. It cancels drains, and frees the power of hosts whose runner has
-// confirmed, for anyone who wants them awake or turns their machine off next. Without it, the leases would only end
-// when they expire.
+// confirmed, so that others can wake them or turn their machines off immediately. Otherwise the leases would have to
+// expire.
 func (r *run) releaseAll(ctx context.Context, pending []pendingSleep) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	for _, n := range pending {
-		if r.store.CancelSleep(ctx, n.host, r.ID, n.token) != nil { // it is no longer draining
-			_ = r.store.ReleaseStop(ctx, n.host, r.ID, n.token) // an error means that the sleep is over
+		if r.store.CancelSleep(ctx, n.host, r.ID, n.token) != nil { // no longer draining
+			_ = r.store.ReleaseStop(ctx, n.host, r.ID, n.token) // an error means that the sleep has ended
 		}
 	}
 }
 
-// commit makes the idle hosts drain. A host that cannot be turned off or on from here stays up.
+// commit makes the idle hosts drain. A host that this process cannot turn off and on stays up.
 func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 	var pending []pendingSleep
 	done := map[string]bool{}
@@ -63,7 +63,7 @@ func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 			}
 			if r.DryRun {
 				done[p.Host] = true
-				r.note(Action{Kind: Sleep, Host: p.Host, Reason: p.Reason.String()})
+				r.addAction(Action{Kind: Sleep, Host: p.Host, Reason: p.Reason.String()})
 				continue
 			}
 			token, err := r.store.CommitSleep(ctx, p.Host, r.ID, s.RevisionOf(p.Host, ""), s.Hosts[p.Host].Fields["active_ms"])
@@ -82,32 +82,32 @@ func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 	return pending, err
 }
 
-// confirm waits for the runners of draining hosts to report that nothing is open. It returns the hosts that are asleep,
-// including those whose machine an earlier sweep did not turn off. A host whose runner does not confirm becomes ready
-// again.
+// confirm waits for the runners of draining hosts to report that no request is open. It returns the hosts that are
+// asleep, including those whose machine an earlier sweep did not turn off. A host whose runner does not confirm becomes
+// ready again.
 func (r *run) confirm(ctx context.Context, committed []pendingSleep) ([]pendingSleep, error) {
-	mine, tokens := map[string]pendingSleep{}, map[string]string{}
+	own, tokens := map[string]pendingSleep{}, map[string]string{}
 	for _, n := range committed {
-		mine[n.host], tokens[n.host] = n, n.token
+		own[n.host], tokens[n.host] = n, n.token
 	}
 	s, err := power.AwaitSleep(ctx, r.store, r.ID, tokens, r.Confirm, r.store.Snapshot, func(host, reason string) {
-		r.note(Action{Kind: Sleep, Host: host, Reason: reason, Result: CalledOff})
+		r.addAction(Action{Kind: Sleep, Host: host, Reason: reason, Result: CalledOff})
 	})
 	if err != nil {
 		return nil, err
 	}
-	return r.sleeping(s, mine), nil
+	return r.listSleeping(s, own), nil
 }
 
-// sleeping lists the hosts that are asleep and whose machine must still be turned off.
-func (r *run) sleeping(s *state.Snapshot, mine map[string]pendingSleep) []pendingSleep {
+// listSleeping lists the hosts that are asleep and whose machine must still be turned off.
+func (r *run) listSleeping(s *state.Snapshot, own map[string]pendingSleep) []pendingSleep {
 	var out []pendingSleep
 	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
 		token := s.Hosts[host].Fields["sleep_token"]
 		if s.Hosts[host].State != policy.Asleep || token == "" || !r.power.Can(host) {
 			continue
 		}
-		n, ok := mine[host]
+		n, ok := own[host]
 		if !ok {
 			n = pendingSleep{host, token, "an earlier sweep did not finish"}
 		}
@@ -116,7 +116,7 @@ func (r *run) sleeping(s *state.Snapshot, mine map[string]pendingSleep) []pendin
 	return out
 }
 
-// stop has the machines of sleeping hosts turned off, several concurrently.
+// stop turns off the machines of sleeping hosts, several concurrently.
 func (r *run) stop(ctx context.Context, pending []pendingSleep) error {
 	results := make([]Action, len(pending))
 	errs := make([]error, len(pending))
@@ -132,19 +132,19 @@ func (r *run) stop(ctx context.Context, pending []pendingSleep) error {
 	wg.Wait()
 	for _, a := range results {
 		if a.Kind != "" {
-			r.note(a)
+			r.addAction(a)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// stopOne turns one machine off, unless its host is wanted again or another sweep is doing so. The error is the
+// stopOne turns one machine off, unless its host is wanted again or another sweep turns it off. The error is the
 // store's.
 func (r *run) stopOne(ctx context.Context, n pendingSleep) (Action, error) {
 	a := Action{Kind: Sleep, Host: n.host, Reason: n.reason, Result: Done}
 	switch err := r.store.BeginStop(ctx, n.host, r.ID, n.token); {
 	case errors.Is(err, state.ErrWanted):
-		a.Result, a.Reason = CalledOff, "work came"
+		a.Result, a.Reason = CalledOff, "work arrived"
 		return a, nil
 	case isDone(err) && err != nil:
 		return Action{}, nil

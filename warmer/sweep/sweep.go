@@ -2,12 +2,12 @@
 // over the pool.
 //
 // A sweep, in order,
-//  1. repairs what dead processes left behind: silent hosts, abandoned wakes, tickets without waiters, unfinished sleeps,
-//     machines without a runner;
+//  1. repairs the state that dead processes left behind: silent hosts, abandoned wakes, tickets without waiters,
+//     unfinished sleeps, machines without a runner;
 //  2. queues unloads of models that have been idle for too long; their runners check again and carry them out;
 //  3. queues loads that the catalog's warm list wants now, waking hosts for them;
-//  4. puts hosts without work to sleep (see package state for the steps), and has their drivers turn them off once their
-//     runners have confirmed.
+//  4. puts hosts without work to sleep (see package state for the steps), and has their drivers turn them off once
+//     their runners have confirmed.
 //
 // policy.Idle decides what is idle, and policy.Place where a load goes. Each decision is committed by a script that
 // refuses it if the pool has changed since. Sweeps may therefore run concurrently and be killed at any point: the next
@@ -31,7 +31,7 @@ import (
 	"reveille/infra/state"
 )
 
-// Store is the part of the pool's state that a sweep uses; *state.Store implements it and bounds its own calls.
+// Store is the part of the pool's state that a sweep uses; *state.Store implements it, with timeouts.
 type Store interface {
 	Snapshot(ctx context.Context) (*state.Snapshot, error)
 	Catalog(ctx context.Context) (version string, catalog []byte, err error)
@@ -66,7 +66,7 @@ type Deps struct {
 	Store Store
 	Power func(*catalog.Catalog) Power // hosts of a catalog with their drivers
 	Log   *slog.Logger                 // default: discard
-	// Machines lists the pool's machines that their cloud bills as running; nil if no cloud can tell.
+	// Machines lists the pool's machines that their cloud bills as running; nil if no cloud can list them.
 	Machines func(context.Context) ([]power.Machine, error)
 }
 
@@ -75,17 +75,17 @@ type Settings struct {
 	policy.Defaults
 	Pool        string         // named in the report
 	DryRun      bool           // decide and report, change nothing
-	Confirm     time.Duration  // how long a runner may take to confirm its drain; default 10 s, at most 12 s
-	PowerCall   time.Duration  // how long a driver may take for one host; default 60 s
-	WakeLimit   time.Duration  // a host that has not registered this long after its wake began has failed, one that has been lost this long is turned off; default 10 min
+	Confirm     time.Duration  // timeout for a runner's confirmation of its drain; default 10 s, at most 12 s
+	PowerCall   time.Duration  // timeout of a driver for one host; default 60 s
+	WakeLimit   time.Duration  // a host that has not registered this long after its wake started has failed, one that has been lost this long is turned off; default 10 min
 	ForgetAfter time.Duration  // a host outside the catalog that has been asleep or lost this long is forgotten; default 24 h
 	Location    *time.Location // of the schedules; default local time
 	ID          string         // of this sweep, unique in the pool; default random
 }
 
 func (s Settings) withDefaults() Settings {
-	set := func(d *time.Duration, def, most time.Duration) {
-		*d = min(cmp.Or(max(*d, 0), def), most)
+	set := func(d *time.Duration, def, limit time.Duration) {
+		*d = min(cmp.Or(max(*d, 0), def), limit)
 	}
 	set(&s.Confirm, 10*time.Second, 12*time.Second) // within the lease taken by the commit
 	set(&s.PowerCall, time.Minute, 10*time.Minute)
@@ -96,8 +96,7 @@ func (s Settings) withDefaults() Settings {
 	return s
 }
 
-// staleTries bounds how often a decision is repeated because the pool changed meanwhile, before it is left to the next
-// sweep.
+// staleTries limits how often a decision is repeated because the pool has changed, before it is left to the next sweep.
 const staleTries = 5
 
 // run is one sweep. It belongs to one goroutine; each step waits for the goroutines that it starts, except for wakes.
@@ -111,14 +110,14 @@ type run struct {
 	idleTimes map[string]time.Duration // idle times set at run time, by model
 	report    *Report
 
-	wakes   sync.WaitGroup // in the background: a driver may take a minute, and no other host waits for it
+	wakes   sync.WaitGroup // in the background: a driver can take a minute, and other hosts must not wait for it
 	wakesMu sync.Mutex
 	woken   []Action
 }
 
-// Run makes one sweep. The report lists what was done (with DryRun, what would be done) and why. It is also valid with
-// an error, which says why the sweep is incomplete: the state store is unavailable, or ctx ended. What a single host or
-// model refuses is only in the report.
+// Run makes one sweep. The report lists what was done (with DryRun, what would be done) and why. The report is also
+// valid together with an error. The error is why the sweep is incomplete: the state store is unavailable, or ctx ended.
+// Refusals by single hosts or models are only in the report.
 func Run(ctx context.Context, d Deps, s Settings) (Report, error) {
 	s = s.withDefaults()
 	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
@@ -131,12 +130,12 @@ func Run(ctx context.Context, d Deps, s Settings) (Report, error) {
 	}
 	r.wakes.Wait()
 	for _, a := range r.woken {
-		r.note(a)
+		r.addAction(a)
 	}
 	return *r.report, err
 }
 
-// prepare reads what does not change during a sweep, and publishes the default idle time for the gateways' listings.
+// prepare reads the settings of a sweep, and publishes the default idle time for the gateways' listings.
 func (r *run) prepare(ctx context.Context, d Deps) error {
 	_, raw, err := r.store.Catalog(ctx)
 	if err != nil {
@@ -154,18 +153,18 @@ func (r *run) prepare(ctx context.Context, d Deps) error {
 		return fmt.Errorf("read idle times: %w", err)
 	}
 	r.idleTimes = idleTimes(ttl)
-	usual := strconv.FormatInt(max(r.Idle, -time.Millisecond).Milliseconds(), 10)
-	if r.DryRun || ttl[""] == usual {
+	defaultIdle := strconv.FormatInt(max(r.Idle, -time.Millisecond).Milliseconds(), 10)
+	if r.DryRun || ttl[""] == defaultIdle {
 		return nil
 	}
-	if err := r.store.Set(ctx, state.IdleTTL, "", usual); err != nil {
+	if err := r.store.Set(ctx, state.IdleTTL, "", defaultIdle); err != nil {
 		return fmt.Errorf("publish the default idle time: %w", err)
 	}
 	return nil
 }
 
-// decide makes decisions and commits them. next decides on a snapshot, commits what that still shows as it is, and reports
-// whether there is more to do. After state.ErrStale it is called again.
+// decide makes decisions and commits them. next decides on a snapshot, commits what the snapshot still shows correctly,
+// and reports whether more is left to do. After state.ErrStale it is called again.
 func (r *run) decide(ctx context.Context, next func(*state.Snapshot) (more bool, err error)) error {
 	for stale := 0; ; {
 		s, err := r.store.Snapshot(ctx)
@@ -176,7 +175,7 @@ func (r *run) decide(ctx context.Context, next func(*state.Snapshot) (more bool,
 		switch {
 		case errors.Is(err, state.ErrStale):
 			if stale++; stale == staleTries {
-				r.log.Info("the pool changes too often; leaving the rest to the next sweep")
+				r.log.Info("the pool changes too often, leaving the rest to the next sweep")
 				return nil
 			}
 		case err != nil:
@@ -192,8 +191,8 @@ func (r *run) decide(ctx context.Context, next func(*state.Snapshot) (more bool,
 // now returns the store's clock at the snapshot, in the time zone of the schedules.
 func (r *run) now(s *state.Snapshot) time.Time { return time.UnixMilli(s.NowMS).In(r.Location) }
 
-// note adds an action to the report and the log.
-func (r *run) note(a Action) {
+// addAction adds an action to the report and the log.
+func (r *run) addAction(a Action) {
 	if r.DryRun {
 		a.Result = Planned
 	}

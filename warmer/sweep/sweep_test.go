@@ -18,28 +18,28 @@ import (
 	"reveille/warmer/sweep"
 )
 
-func TestModelsThenHostsGo(t *testing.T) {
+func TestModelsAreUnloadedBeforeHostsSleep(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box", "chat", "embed")
-		equal(t, "at once", told(p.sweep(settings)), "")
+		equal(t, "at once", summary(p.sweep(settings)), "")
 		p.after(11 * time.Minute)
-		equal(t, "chat is idle", told(p.sweepAlone(settings)), "unload box/chat queued")
+		equal(t, "chat is idle", summary(p.sweepAlone(settings)), "unload box/chat queued")
 		p.work()
-		equal(t, "embed has two hours", told(p.sweep(settings)), "")
+		equal(t, "embed has two hours", summary(p.sweep(settings)), "")
 		p.after(2 * time.Hour)
-		equal(t, "embed is idle", told(p.sweepAlone(settings)), "unload box/embed queued")
+		equal(t, "embed is idle", summary(p.sweepAlone(settings)), "unload box/embed queued")
 		p.work()
-		equal(t, "the host is idle", told(p.sweep(settings)), "sleep box done")
+		equal(t, "the host is idle", summary(p.sweep(settings)), "sleep box done")
 		equal(t, "state", p.field("host:box", "state"), "asleep")
 		equal(t, "token", p.field("host:box", "sleep_token"), "")
 		equal(t, "power lease", p.field("wake:box", "token"), "")
 		equal(t, "machine", p.on("box"), false)
-		equal(t, "afterwards", told(p.sweep(settings)), "")
+		equal(t, "afterwards", summary(p.sweep(settings)), "")
 		equal(t, "calls of the driver", p.sleeps, 1)
 	})
 }
 
-func TestUnloadAsksTheRunnerToLookAgain(t *testing.T) {
+func TestRunnerChecksUnloadsAgain(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box", "chat")
 		p.after(time.Hour)
@@ -54,7 +54,7 @@ func TestUnloadAsksTheRunnerToLookAgain(t *testing.T) {
 	})
 }
 
-func TestWhatStays(t *testing.T) {
+func TestBusyModelsAndHostsStay(t *testing.T) {
 	for name, keep := range map[string]func(*pool) sweep.Settings{
 		"idle time set to never": func(p *pool) sweep.Settings {
 			p.must(p.store.Set(ctx, state.IdleTTL, "chat", "-1"))
@@ -80,7 +80,7 @@ func TestWhatStays(t *testing.T) {
 				p.after(time.Hour)
 				r, err := sweep.Run(ctx, p.deps(p.store), keep(p))
 				p.must(err)
-				equal(t, "actions", told(r), "")
+				equal(t, "actions", summary(r), "")
 			})
 		})
 	}
@@ -89,7 +89,7 @@ func TestWhatStays(t *testing.T) {
 		p.bootLocked("far") // its driver is not available here
 		p.mu.Unlock()
 		p.after(time.Hour)
-		equal(t, "a host that nobody here can wake", told(p.sweep(settings)), "")
+		equal(t, "a host that nobody here can wake", summary(p.sweep(settings)), "")
 	})
 }
 
@@ -127,7 +127,7 @@ func (p *pool) dump() string {
 	return out.String()
 }
 
-func TestADryRunChangesNothing(t *testing.T) {
+func TestDryRunChangesNothing(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box", "chat")
 		p.after(time.Hour)
@@ -136,13 +136,13 @@ func TestADryRunChangesNothing(t *testing.T) {
 		before := p.dump()
 		r, err := sweep.Run(ctx, p.deps(p.store), dry)
 		p.must(err)
-		equal(t, "plan", told(r), "unload box/chat planned")
+		equal(t, "plan", summary(r), "unload box/chat planned")
 		p.must(p.store.DropModel(ctx, "box", p.boxes["box"].gen, "chat", "", false))
 		p.boxes["box"].models = nil
 		before2 := p.dump()
 		r, err = sweep.Run(ctx, p.deps(p.store), dry)
 		p.must(err)
-		equal(t, "plan", told(r), "sleep box planned")
+		equal(t, "plan", summary(r), "sleep box planned")
 		if before == before2 || p.dump() != before2 {
 			t.Fatal("the dry run changed the pool")
 		}
@@ -154,8 +154,8 @@ func TestADryRunChangesNothing(t *testing.T) {
 	})
 }
 
-// TestWorkAtEachStep makes a request at each step of a sleep. It is served after at most one wake.
-func TestWorkAtEachStep(t *testing.T) {
+// TestWorkAtAnyStepCancelsTheSleep makes a request at each step of a sleep. It is served after at most one wake.
+func TestWorkAtAnyStepCancelsTheSleep(t *testing.T) {
 	served := func(p *pool, a state.Acquired) {
 		p.t.Helper()
 		for range 10 {
@@ -189,7 +189,7 @@ func TestWorkAtEachStep(t *testing.T) {
 		onBoth(t, func(t *testing.T, p *pool) {
 			token := p.commit()
 			p.must(p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token))
-			p.must(p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token)) // as if its answer was lost
+			p.must(p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token)) // as if its response was lost
 			a := p.want("gw", "chat", "box")
 			equal(t, "duty while the sweep holds the power", a.WakeToken, "")
 			if err := p.store.BeginStop(ctx, "box", "s", token); !errors.Is(err, state.ErrWanted) {
@@ -210,7 +210,7 @@ func TestWorkAtEachStep(t *testing.T) {
 				p.must(err)
 				equal(t, "duty while the driver works", a.WakeToken+st[0].WakeToken, "")
 			}
-			equal(t, "sweep", told(p.sweep(settings)), "sleep box done")
+			equal(t, "sweep", summary(p.sweep(settings)), "sleep box done")
 			equal(t, "machine", p.on("box"), false)
 			served(p, a)
 			equal(t, "wakes", p.wakes, 1)
@@ -241,7 +241,7 @@ func (p *pool) commit() string {
 	return token
 }
 
-func TestACommitIsRefused(t *testing.T) {
+func TestStaleCommitIsRepeated(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*pool)
 		want   error
@@ -271,7 +271,7 @@ func TestACommitIsRefused(t *testing.T) {
 	}
 }
 
-func TestARunnerThatDoesNotConfirm(t *testing.T) {
+func TestUnconfirmedSleepIsCanceled(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box")
 		p.after(time.Hour)
@@ -279,13 +279,13 @@ func TestARunnerThatDoesNotConfirm(t *testing.T) {
 		impatient.Confirm = 300 * time.Millisecond
 		r, err := sweep.Run(ctx, p.deps(p.store), impatient) // no runner works
 		p.must(err)
-		equal(t, "sweep", told(r), "sleep box called-off")
+		equal(t, "sweep", summary(r), "sleep box called-off")
 		equal(t, "state", p.field("host:box", "state"), "ready")
 		equal(t, "lease", p.field("wake:box", "token"), "")
 	})
 }
 
-func TestADriverThatFails(t *testing.T) {
+func TestFailedDriverIsReported(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box")
 		p.after(time.Hour)
@@ -295,13 +295,13 @@ func TestADriverThatFails(t *testing.T) {
 		stop := p.living()
 		r, err := sweep.Run(ctx, deps, settings)
 		p.must(err)
-		equal(t, "sweep", told(r), "sleep box failed")
+		equal(t, "sweep", summary(r), "sleep box failed")
 		equal(t, "failures", r.Failures(), 1)
 		broken = false
 		r, err = sweep.Run(ctx, deps, settings)
 		stop()
 		p.must(err)
-		equal(t, "next sweep", told(r), "sleep box done")
+		equal(t, "next sweep", summary(r), "sleep box done")
 		equal(t, "machine", p.on("box"), false)
 		equal(t, "token", p.field("host:box", "sleep_token"), "")
 	})
@@ -353,7 +353,7 @@ func (c *counted) Snapshot(ctx context.Context) (*state.Snapshot, error) {
 	return c.Store.Snapshot(ctx)
 }
 
-func TestASlowWakeHoldsNobodyBack(t *testing.T) {
+func TestSlowWakeDelaysNoOtherHost(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.publish(models + "warm:\n  - {model: paint, schedule: \"* * * * *\", for: 2h}\n")
 		p.boot("box")
@@ -363,7 +363,7 @@ func TestASlowWakeHoldsNobodyBack(t *testing.T) {
 		defer p.living()()
 		r, err := sweep.Run(ctx, deps, settings)
 		p.must(err)
-		equal(t, "sweep", told(r), "warm far/paint queued, sleep box done, wake far done")
+		equal(t, "sweep", summary(r), "warm far/paint queued, sleep box done, wake far done")
 	})
 }
 
@@ -375,12 +375,12 @@ func TestDecisionsOfSeveralHostsShareOneRead(t *testing.T) {
 		store := &counted{Store: p.store}
 		r, err := sweep.Run(ctx, p.deps(store), settings)
 		p.must(err)
-		equal(t, "sweep", told(r), "unload box/chat queued, unload far/paint queued")
+		equal(t, "sweep", summary(r), "unload box/chat queued, unload far/paint queued")
 		equal(t, "reads", store.reads, 6) // one for each step, and what the confirmation looks at
 	})
 }
 
-func TestTwoSweepsAtOnce(t *testing.T) {
+func TestConcurrentSweepsDoNotConflict(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box", "chat", "embed")
 		for round := 0; p.on("box"); round++ {
@@ -405,25 +405,25 @@ func TestTwoSweepsAtOnce(t *testing.T) {
 	})
 }
 
-func TestPlannedWarmth(t *testing.T) {
+func TestScheduledModelIsLoaded(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.publish(models + "warm:\n  - {model: chat, schedule: \"0 8 * * 1-5\", for: 2h}\n")
-		equal(t, "at 7", told(p.sweep(settings)), "")
+		equal(t, "at 7", summary(p.sweep(settings)), "")
 		p.after(time.Hour + time.Minute)
-		equal(t, "after 8", told(p.sweep(settings)), "warm box/chat queued, wake box done")
+		equal(t, "after 8", summary(p.sweep(settings)), "warm box/chat queued, wake box done")
 		p.work()
-		equal(t, "soon after", told(p.sweep(settings)), "")
+		equal(t, "soon after", summary(p.sweep(settings)), "")
 		p.after(time.Hour + 45*time.Minute)
-		equal(t, "idle, but planned", told(p.sweep(settings)), "")
+		equal(t, "idle, but planned", summary(p.sweep(settings)), "")
 		p.after(20 * time.Minute)
-		equal(t, "after 10", told(p.sweepAlone(settings)), "unload box/chat queued")
+		equal(t, "after 10", summary(p.sweepAlone(settings)), "unload box/chat queued")
 		equal(t, "wakes", p.wakes, 1)
 	})
 }
 
 // A scheduled load goes where a model is about to be unloaded, and wakes no other host: neither the unload, queued or
 // in progress, nor a pull of weights is a load that it would have to wait for.
-func TestPlannedWarmthTakesTheSlotThatIsFreed(t *testing.T) {
+func TestScheduledModelTakesAFreedSlot(t *testing.T) {
 	const two = `
 models:
   chat: {type: llm, recipe: standin, device: cpu}
@@ -459,7 +459,7 @@ warm:
 				prepare(p)
 				r, err := sweep.Run(ctx, p.deps(p.store), settings)
 				p.must(err)
-				if got := told(r); !strings.HasSuffix(got, "warm box/talk queued") {
+				if got := summary(r); !strings.HasSuffix(got, "warm box/talk queued") {
 					t.Errorf("the sweep did %q, want it to end with talk queued on box", got)
 				}
 				equal(t, "wakes", p.wakes, 0)
@@ -468,20 +468,20 @@ warm:
 	}
 }
 
-func TestPlannedWarmthWithoutCapacity(t *testing.T) {
+func TestScheduledModelWithoutCapacityIsRefused(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.publish(models + "warm:\n  - {model: chat, schedule: \"* * * * *\", for: 2h}\n")
 		p.refuse = fmt.Errorf("%w: none in this zone", power.ErrNoCapacity)
-		equal(t, "no capacity", told(p.sweep(settings)), "warm box/chat queued, wake box failed")
+		equal(t, "no capacity", summary(p.sweep(settings)), "warm box/chat queued, wake box failed")
 		equal(t, "state", p.field("host:box", "state"), "asleep")
-		equal(t, "the host is left alone for a while", told(p.sweep(settings)), "warm /chat refused")
+		equal(t, "the host is left alone for a while", summary(p.sweep(settings)), "warm /chat refused")
 		p.refuse = nil
 		p.after(3 * time.Minute)
-		equal(t, "later", told(p.sweep(settings)), "warm box/chat queued, wake box done")
+		equal(t, "later", summary(p.sweep(settings)), "warm box/chat queued, wake box done")
 	})
 }
 
-func TestAStoreThatIsAway(t *testing.T) {
+func TestSweepFailsWithoutItsStore(t *testing.T) {
 	s, err := state.Open(state.Options{URL: "redis://127.0.0.1:1", Timeout: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -492,8 +492,8 @@ func TestAStoreThatIsAway(t *testing.T) {
 	}
 }
 
-// TestReport: the hosts as a table, and the pool's figures as CloudWatch reads them from a log.
-func TestReport(t *testing.T) {
+// TestReportListsActionsAndHosts: the hosts as a table, and the pool's figures as CloudWatch reads them from a log.
+func TestReportListsActionsAndHosts(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box", "chat")
 		p.after(time.Minute)

@@ -14,7 +14,7 @@ import (
 func (r *run) unload(ctx context.Context) error {
 	done := map[state.CopyID]bool{}
 	return r.decide(ctx, func(s *state.Snapshot) (more bool, err error) {
-		changed := map[string]bool{} // hosts that the snapshot no longer shows as they are
+		changed := map[string]bool{} // hosts that have changed since the snapshot
 		for _, u := range policy.Idle(r.view(s), r.now(s), r.Defaults).Unload {
 			p := state.CopyID{Host: u.Host, Model: u.Model}
 			if done[p] {
@@ -35,7 +35,7 @@ func (r *run) unload(ctx context.Context) error {
 				}
 			}
 			done[p], changed[u.Host] = true, !r.DryRun
-			r.note(a)
+			r.addAction(a)
 		}
 		return more, nil
 	})
@@ -47,7 +47,7 @@ func (r *run) idleTime(model string) time.Duration {
 	if m, ok := r.catalog.Model(model); ok {
 		modelIdle = r.catalog.Policy(m).Idle
 	}
-	if idle := r.idleTimeOf(model, modelIdle); idle != 0 {
+	if idle := r.idleTimeOr(model, modelIdle); idle != 0 {
 		return idle
 	}
 	return r.Idle

@@ -11,7 +11,7 @@ import (
 	"reveille/infra/state"
 )
 
-// idleTimes parses the idle times set at run time: model → ms, negative for never. An invalid one counts as not set.
+// idleTimes parses the idle times set at run time: model → ms, negative for never. It ignores invalid values.
 func idleTimes(table map[string]string) map[string]time.Duration {
 	out := make(map[string]time.Duration, len(table))
 	for model, text := range table {
@@ -27,7 +27,7 @@ func idleTimes(table map[string]string) map[string]time.Duration {
 	return out
 }
 
-// view returns the pool as decisions read it, with the current idle times.
+// view returns the pool as input of decisions, with the current idle times.
 func (r *run) view(s *state.Snapshot) policy.Snapshot {
 	out := placement.View{Catalog: r.catalog}.Pool(s)
 	slices.SortFunc(out.Hosts, func(a, b policy.Host) int { return strings.Compare(a.Name, b.Name) })
@@ -36,7 +36,7 @@ func (r *run) view(s *state.Snapshot) policy.Snapshot {
 	for i := range out.Hosts {
 		for j := range out.Hosts[i].Residents {
 			m := &out.Hosts[i].Residents[j]
-			m.Idle = r.idleTimeOf(m.ID, m.Idle)
+			m.Idle = r.idleTimeOr(m.ID, m.Idle)
 			if warm[m.ID] {
 				m.Idle = -1
 			}
@@ -45,10 +45,10 @@ func (r *run) view(s *state.Snapshot) policy.Snapshot {
 	return out
 }
 
-// idleTimeOf returns a model's idle time: the one set at run time, or else the catalog's.
-func (r *run) idleTimeOf(model string, modelIdle time.Duration) time.Duration {
-	if keep, set := r.idleTimes[model]; set {
-		return keep
+// idleTimeOr returns a model's idle time set at run time, or else the catalog's.
+func (r *run) idleTimeOr(model string, modelIdle time.Duration) time.Duration {
+	if idle, ok := r.idleTimes[model]; ok {
+		return idle
 	}
 	return modelIdle
 }

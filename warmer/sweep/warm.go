@@ -11,8 +11,8 @@ import (
 	"reveille/infra/state"
 )
 
-// shunAfterFailure is how long scheduled loads avoid a host whose wake failed.
-const shunAfterFailure = 2 * time.Minute
+// avoidAfterFailure is how long scheduled loads avoid a host whose wake failed.
+const avoidAfterFailure = 2 * time.Minute
 
 // warmNow returns the models that the catalog's warm list wants loaded at now.
 func (r *run) warmNow(now time.Time) map[string]bool {
@@ -36,7 +36,7 @@ func (r *run) warm(ctx context.Context) error {
 			if !wanted[m.ID] || done[m.ID] || isLoadedOrQueued(s, m.ID) {
 				continue
 			}
-			p := policy.Place(view, models.Model(s, m.ID, ""), r.excludedHosts(s))
+			p := policy.Place(view, models.Model(s, m.ID, ""), r.hostsToAvoid(s))
 			a := Action{Kind: Warm, Host: p.Host, Model: m.ID, Reason: p.Reason.String(), Result: Queued}
 			if p.Refusal != nil {
 				a.Result, a.Reason = Refused, p.Refusal.Explain()
@@ -50,7 +50,7 @@ func (r *run) warm(ctx context.Context) error {
 				}
 			}
 			done[m.ID] = true
-			r.note(a)
+			r.addAction(a)
 			if got.WakeToken != "" {
 				r.wakeHost(ctx, got.Host, got.WakeToken, "wanted warm")
 			}
@@ -77,30 +77,30 @@ func isLoadedOrQueued(s *state.Snapshot, model string) bool {
 	return false
 }
 
-// excludedHosts returns the hosts that get no scheduled load, with the reason: those that would have to be woken by a driver
-// that this process lacks, and those whose wake has just failed.
-func (r *run) excludedHosts(s *state.Snapshot) map[string]string {
+// hostsToAvoid returns the hosts that get no scheduled load, with the reason: those that would have to be woken by a
+// driver that this process lacks, and those whose wake has just failed.
+func (r *run) hostsToAvoid(s *state.Snapshot) map[string]string {
 	out := map[string]string{}
-	note := func(name string, rec *state.HostRecord) {
+	add := func(name string, rec *state.HostRecord) {
 		switch {
 		case rec != nil && (rec.State == policy.Ready || rec.State == policy.Draining):
 		case !r.power.Can(name):
 			out[name] = "no driver for it in this process"
-		case rec != nil && s.NowMS-state.ParseNumber(rec.Fields["failed_ms"]) < shunAfterFailure.Milliseconds():
+		case rec != nil && s.NowMS-state.ParseNumber(rec.Fields["failed_ms"]) < avoidAfterFailure.Milliseconds():
 			out[name] = "its wake has just failed"
 		}
 	}
 	for name, rec := range s.Hosts {
-		note(name, rec)
+		add(name, rec)
 	}
 	for _, h := range r.catalog.Hosts {
-		note(h.Name, s.Hosts[h.Name])
+		add(h.Name, s.Hosts[h.Name])
 	}
 	return out
 }
 
-// wakeHost wakes a host under its power lease, in the background. If the driver accepts, the lease is left to expire: either
-// the runner registers, or whoever then waits, a gateway or the next sweep, takes over.
+// wakeHost wakes a host under its power lease, in the background. If the driver accepts, the lease is left to expire:
+// either the runner registers, or a waiting gateway or the next sweep takes over.
 func (r *run) wakeHost(ctx context.Context, host, token, reason string) {
 	r.wakes.Go(func() {
 		a := r.wakeNow(ctx, host, token, reason)
@@ -114,7 +114,7 @@ func (r *run) wakeNow(ctx context.Context, host, token, reason string) Action {
 	err := power.WithLease(ctx, r.PowerCall, func(ctx context.Context) error {
 		err := r.store.RenewWake(ctx, host, token)
 		if errors.Is(err, state.ErrAwake) {
-			return state.ErrGone // nothing left to wake
+			return state.ErrGone // already awake
 		}
 		return err
 	}, func(ctx context.Context) error { return r.power.Wake(ctx, host) })
@@ -126,7 +126,7 @@ func (r *run) wakeNow(ctx context.Context, host, token, reason string) Action {
 			if power.Unfinished(err) {
 				end = r.store.EndOverdueWake
 			}
-			_ = end(ctx, host, token, noCapacity, err.Error()) // an error means that another holds the lease by now
+			_ = end(ctx, host, token, noCapacity, err.Error()) // an error means that another process has taken the lease
 		}
 	}
 	return a

@@ -1,5 +1,5 @@
-// Package asg is the power driver for hosts that an Auto Scaling group launches, each from a group of its own: Wake raises
-// the desired capacity to one, Sleep lowers it to none. AWS manages the group's warm pool.
+// Package asg is the power driver for hosts that an Auto Scaling group launches, each from a group of its own: Wake
+// raises the desired capacity to one, Sleep lowers it to none. AWS manages the group's warm pool.
 package asg
 
 import (

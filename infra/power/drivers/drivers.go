@@ -72,14 +72,14 @@ func (a *account) config(ctx context.Context, region string) (aws.Config, error)
 	return c, err
 }
 
-// cluster caches the API server and its client, which reads a rotated token again by itself.
+// cluster caches the API server and its client, which reads a rotated token again on its own.
 type cluster struct {
 	mu    sync.Mutex
 	found *kubernetes.Cluster
 }
 
-// find looks for the API server as kubectl does: by KUBECONFIG or ~/.kube/config, else by the service account of the pod
-// that this program runs in.
+// find looks for the API server as kubectl does: by KUBECONFIG or ~/.kube/config, else by the service account of the
+// pod that this program runs in.
 func (c *cluster) find() (kubernetes.Cluster, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

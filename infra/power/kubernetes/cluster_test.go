@@ -38,9 +38,9 @@ var built = flag.String("cluster", "", "folder for etcd, kube-apiserver and kube
 // patience is the longest wait for what a cluster does.
 const patience = 2 * time.Minute
 
-// TestCluster holds the driver against the contract with a real API server, etcd and the controllers of workloads, of the
-// version of client-go here. The driver may do what the Role of the documentation says. There is no node: a pod waits for
-// one, and exists.
+// TestCluster holds the driver against the contract with a real API server, etcd and the controllers of workloads, of
+// the version of client-go here. The driver may do what the Role of the documentation says. There is no node: a pod
+// waits for one, and exists.
 func TestCluster(t *testing.T) {
 	if *built == "" {
 		t.Skip("run by make kube-check")
@@ -135,7 +135,8 @@ func (c *cluster) started() int {
 	return len(c.pods)
 }
 
-// startCluster starts a control plane, and has KUBECONFIG name it and a user who may do what the documentation's Role says.
+// startCluster starts a control plane, and has KUBECONFIG name it and a user who may do what the documentation's Role
+// says.
 func startCluster(t *testing.T, bin string) *cluster {
 	t.Helper()
 	dir := t.TempDir()
@@ -226,7 +227,7 @@ func documentedRole(t *testing.T) string {
 	return string(role)
 }
 
-// call makes a call as the administrator, and returns the answer's status, 0 if there is none, and body.
+// call makes a call as the administrator, and returns the response's status, 0 if there is none, and body.
 func (c *cluster) call(t *testing.T, method, path, body string) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -293,7 +294,7 @@ func (c *cluster) watchPods(t *testing.T) {
 	}()
 }
 
-// workload makes gpu-1 anew, of one kind and without a pod.
+// workload makes gpu-1 again, of one kind and without a pod.
 func (c *cluster) workload(t *testing.T, kind string) {
 	t.Helper()
 	const apps = "/apis/apps/v1/namespaces/models/"

@@ -1,5 +1,5 @@
-// Package kubernetes is the power driver for hosts that are one pod each: Wake scales a StatefulSet or Deployment to one
-// replica, Sleep to none. The cluster's own autoscaler adds and removes the node.
+// Package kubernetes is the power driver for hosts that are one pod each: Wake scales a StatefulSet or Deployment to
+// one replica, Sleep to none. The cluster's own autoscaler adds and removes the node.
 //
 // It uses the subresource scale, so a Role needs no more than get and patch of it:
 // https://kubernetes.io/docs/reference/kubernetes-api/autoscaling-resources/scale-v1/

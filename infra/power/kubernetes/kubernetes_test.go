@@ -31,8 +31,8 @@ const (
 
 var host = catalog.Host{Name: "gpu-1", Driver: catalog.DriverKubernetes, Workload: "statefulset/gpu-1"}
 
-// api stands in for an API server with one StatefulSet; TestCluster has a real one, which takes minutes to build. As the
-// controller does, it makes and removes the pod some time after the change.
+// api stands in for an API server with one StatefulSet; TestCluster has a real one, which takes minutes to build. As
+// the controller does, it makes and removes the pod some time after the change.
 type api struct {
 	mu     sync.Mutex
 	wanted int
@@ -80,7 +80,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// moveOn advances the controller's time. A pod that has begun to end is replaced, not revived.
+// moveOn advances the controller's time. A pod that has started to end is replaced, not revived.
 func (a *api) moveOn() {
 	switch {
 	case a.ending:

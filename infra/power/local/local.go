@@ -1,5 +1,5 @@
-// Package local turns a host on and off whose runner lives in this process: a wake starts it, a sleep ends it. `gateway run`
-// uses it (infra/adr/0006-gateway-run.md).
+// Package local turns a host on and off whose runner lives in this process: a wake starts it, a sleep ends it. `gateway
+// run` uses it (infra/adr/0006-gateway-run.md).
 package local
 
 import (
@@ -21,13 +21,14 @@ var _ power.Driver = (*Driver)(nil)
 type Config struct {
 	// Run runs a host until ctx ends and returns when nothing of it is left.
 	Run func(ctx context.Context, host catalog.Host) error
-	// Grace is how long Close waits for hosts to end; default 45 s, more than a runner's own drain time. A goroutine cannot be
-	// killed: what a host that hangs has started ends with this process.
+	// Grace is how long Close waits for hosts to end; default 45 s, more than a runner's own drain time. A goroutine
+	// cannot be killed: what a host that hangs has started ends with this process.
 	Grace time.Duration
-	// MinLife is how long a host must run for Wake to succeed, so that one that cannot start is an error; default 300 ms.
+	// MinLife is how long a host must run for Wake to succeed, so that one that cannot start is an error; default 300
+	// ms.
 	MinLife time.Duration
-	// OnExit is called on a goroutine of the driver when a host ends without being asked to; nil ignores that. err is not nil.
-	// The host is off by then, so OnExit may wake it again.
+	// OnExit is called on a goroutine of the driver when a host ends without being asked to; nil ignores that. err is
+	// not nil. The host is off by then, so OnExit may wake it again.
 	OnExit func(host string, err error)
 	Log    *slog.Logger // default: discard
 }
@@ -59,8 +60,8 @@ func New(cfg Config) *Driver {
 	return &Driver{cfg: cfg, hosts: map[string]*running{}}
 }
 
-// Wake starts the host unless it runs. If it is stopping, Wake waits for its end first. power.ErrFailed: it ended at once, with
-// the error.
+// Wake starts the host unless it runs. If it is stopping, Wake waits for its end first. power.ErrFailed: it ended at
+// once, with the error.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	for {
 		r, on, err := d.start(host)
@@ -168,8 +169,8 @@ func (d *Driver) State(_ context.Context, host catalog.Host) (power.Power, error
 	return power.On, nil
 }
 
-// Close ends all hosts and returns once they are gone, after Config.Grace at the latest. The driver starts nothing afterwards.
-// Another call waits as well.
+// Close ends all hosts and returns once they are gone, after Config.Grace at the latest. The driver starts nothing
+// afterwards. Another call waits as well.
 func (d *Driver) Close() error {
 	d.mu.Lock()
 	d.closed = true

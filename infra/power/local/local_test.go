@@ -68,7 +68,7 @@ func TestAHostThatCannotStart(t *testing.T) {
 	}
 }
 
-// A host that ends by itself is told of, one that was asked to end is not; both can be woken again.
+// A host that ends on its own is told of, one that was asked to end is not; both can be woken again.
 func TestAnUnaskedEndIsTold(t *testing.T) {
 	told, end := make(chan error, 1), make(chan error)
 	d := local.New(local.Config{

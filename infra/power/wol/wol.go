@@ -1,6 +1,6 @@
 // Package wol is the power driver for machines in the same network that are turned on by Wake-on-LAN. Nothing can turn
 // such a machine off from outside. Its runner does so with the command in its setting --sleep-command, once a stop has
-// begun.
+// started.
 package wol
 
 import (
