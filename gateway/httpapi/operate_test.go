@@ -254,6 +254,11 @@ func TestLogs(t *testing.T) {
 			t.Error(r.text)
 		}
 	}
+	go p.post("/v1/load", `{"model_name":"broken"}`)
+	p.until("the log of a loading engine is shown", func() bool { return strings.Contains(p.get("/logs").text, "==> broken on here <==\n") })
+	p.until("the log of a failed load is kept", func() bool {
+		return !strings.Contains(p.get("/logs").text, "==> broken") && strings.Contains(p.get("/logs?source=broken+on+here").text, "fail")
+	})
 }
 
 // TestLogsAreFollowedAgain: a reader of all logs keeps an engine whose log once could not be read.

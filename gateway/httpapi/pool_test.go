@@ -48,6 +48,7 @@ models:
   slow: {type: llm, recipe: standin, device: cpu, options: {args: "--token-delay 50ms --tokens 40"}}
   vec: {type: embedding, recipe: standin, device: cpu}
   ears: {type: audio, recipe: standin, device: cpu}
+  broken: {type: llm, recipe: standin, device: cpu, options: {args: "--load-time 1s --fail-load -1"}}
   gone: {type: llm, recipe: llamacpp, device: cpu, checkpoint: no-such-file.gguf}
 hosts:
   here: {driver: local, devices: [cpu]}

@@ -157,10 +157,10 @@ func TestModelsShape(t *testing.T) {
 		}
 		return out
 	}
-	if got := ids(r); !slices.Equal(got, []string{"one", "two", "org/three", "slow", "vec", "ears"}) {
+	if got := ids(r); !slices.Equal(got, []string{"one", "two", "org/three", "slow", "vec", "ears", "broken"}) {
 		t.Errorf("models: %v", got)
 	}
-	if got := ids(p.get("/models?show_all=true")); len(got) != 7 {
+	if got := ids(p.get("/models?show_all=true")); len(got) != 8 {
 		t.Errorf("show_all: %v", got)
 	}
 	if got := shape(r.json["data"].([]any)[0]); got != modelShape {

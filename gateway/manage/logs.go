@@ -34,12 +34,13 @@ type logSource struct {
 	name string            // gateway, "runner HOST" or "MODEL on HOST"
 	host *state.HostRecord // where it is read, nil for this gateway
 	path string            // of it at the runner
-	life string            // another one with each process
+	life string            // another one with each process; an engine's changes once it is loaded
 }
 
 func (l logSource) key() [2]string { return [2]string{l.name, l.life} }
 
-// logSources lists this gateway, the runners that are awake, and the engines of loaded models, in this order.
+// logSources lists this gateway, the runners that are awake, and the engines of models that are loading or loaded, in
+// this order.
 func logSources(snap *state.Snapshot) []logSource {
 	out := []logSource{{name: gatewayLog}}
 	for _, name := range slices.Sorted(maps.Keys(snap.Hosts)) {
@@ -47,20 +48,17 @@ func logSources(snap *state.Snapshot) []logSource {
 			out = append(out, logSource{"runner " + name, h, rpc.PathLog, h.Fields["boot"]})
 		}
 	}
-	for _, m := range loadedCopies(snap) {
-		out = append(out, logSource{m.ID + " on " + m.Host, snap.Hosts[m.Host], rpc.PathLogs + m.ID, strconv.Itoa(m.PID)})
-	}
-	return out
-}
-
-// loadedCopies lists the loaded copies by host and name.
-func loadedCopies(snap *state.Snapshot) []*state.ModelRecord {
-	var out []*state.ModelRecord
-	for _, host := range slices.Sorted(maps.Keys(snap.Hosts)) {
-		h := snap.Hosts[host]
+	for _, name := range slices.Sorted(maps.Keys(snap.Hosts)) {
+		h := snap.Hosts[name]
 		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
-			if m := h.Loaded(id); m != nil {
-				out = append(out, m)
+			life := ""
+			if h.Loaded(id) != nil {
+				life = strconv.Itoa(h.Models[id].PID)
+			} else if h.State == policy.Ready && h.Models[id].State == policy.ModelLoading {
+				life = "load " + h.Models[id].Fields["ticket"]
+			}
+			if life != "" {
+				out = append(out, logSource{id + " on " + name, h, rpc.PathLogs + id, life})
 			}
 		}
 	}
@@ -83,12 +81,17 @@ func (s *Service) requestedLogs(r *web.Request, snap *state.Snapshot) ([]logSour
 	return nil, api.Newf(api.InvalidRequest, "There is no such log now. There are: %s.", strings.Join(names, ", ")).WithParam("source")
 }
 
-// Logs is GET /logs: the logs of this gateway, the runners and the loaded models' engines, one after the other.
+// Logs is GET /logs: the logs of this gateway, the runners and the engines, one after the other. The log of an
+// engine that exited less than 15 minutes ago is sent if it is the one that the query names.
 func (s *Service) Logs(r *web.Request) error {
 	snap, _ := s.registry.Fresh()
-	sources, err := s.requestedLogs(r, snap)
-	if err != nil {
-		return err
+	sources, unknown := s.requestedLogs(r, snap)
+	if unknown != nil { // the log of an engine that has exited may still be there
+		id, host, _ := strings.Cut(r.Query("source"), " on ")
+		m, err := s.registry.Named(&r.Key, id)
+		if h := snap.Hosts[host]; err == nil && h != nil && h.State == policy.Ready {
+			sources = []logSource{{name: m.ID + " on " + host, host: h, path: rpc.PathLogs + m.ID}}
+		}
 	}
 	var call relay.Call
 	watch := r.Watch(func() { call.Cancel(relay.ErrGone) })
@@ -103,12 +106,17 @@ func (s *Service) Logs(r *web.Request) error {
 			for _, l := range s.cfg.Ring.Tail(-1) {
 				text = append(append(text, l.Text...), '\n')
 			}
-		} else if text, err = s.fetchFromHost(&call, "GET", src.host, src.path, r.ID, maxLog); errors.Is(err, relay.ErrGone) {
+		} else if body, err := s.fetchFromHost(&call, "GET", src.host, src.path, r.ID, maxLog); err == nil {
+			text, unknown = body, nil
+		} else if errors.Is(err, relay.ErrGone) {
 			return r.UnlessClientGone(err)
-		} else if err != nil {
+		} else {
 			continue // one host that does not answer must not hide the others' logs
 		}
 		out = append(append(out, "==> "+src.name+" <==\n"...), text...)
+	}
+	if unknown != nil {
+		return unknown
 	}
 	r.Send(fasthttp.StatusOK, web.TextPlain, out)
 	return nil
@@ -185,14 +193,14 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer, history bool) {
 	defer cancel()
 	look := time.NewTicker(rescanEvery)
 	defer look.Stop()
-	open, read := map[[2]string]bool{}, map[[2]string]bool{} // by key: what is followed, and what needs no past
+	open, read := map[string]bool{}, map[[2]string]bool{} // the names that are followed; the keys that need no past
 	for {
 		for _, src := range logSources(f.s.cfg.Mirror.Snapshot()) {
 			key := src.key()
-			if open[key] || f.only != "" && f.only != src.name {
+			if open[src.name] || f.only != "" && f.only != src.name {
 				continue
 			}
-			open[key], read[key] = true, read[key] || !history
+			open[src.name], read[key] = true, read[key] || !history
 			past := !read[key]
 			f.work.Go(func() { f.follow(ctx, src, past) })
 		}
@@ -204,7 +212,7 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer, history bool) {
 			case <-look.C:
 				waits = false
 			case src := <-f.ended:
-				delete(open, src.source)
+				delete(open, src.source[0])
 				read[src.source] = read[src.source] || src.read
 			case line := <-f.lines:
 				_, _ = w.Write(line)

@@ -14,6 +14,9 @@ import (
 // pathChar is a character of a path's part.
 const pathChar = `[\p{L}\p{M}\p{N}_.@+%~-]`
 
+// codeLine is the end of a source file's name with a line's number.
+const codeLine = `\.(?:cpp|cc|cu|c|h|hpp|py|go|rs|js):\d+`
+
 // Patterns that reveal where an engine runs.
 var (
 	// stackLines are frames as C++, Go and JavaScript print them.
@@ -37,7 +40,10 @@ var (
 		`((?:~?/` + pathChar + `+)+(?: ` + pathChar + `+(?:/` + pathChar + `+)*/` + pathChar + `*\.[A-Za-z0-9]+)?/?|(?:[A-Za-z]:\\|\\\\[\p{L}\p{N}])[^\s"']+)`)
 
 	// sources are places in source files.
-	sources = regexp.MustCompile(`\b[\w./-]+\.(?:cpp|cc|cu|c|h|hpp|py|go|rs|js):\d+(?::\d+)?`)
+	sources = regexp.MustCompile(`\b[\w./-]+` + codeLine + `(?::\d+)?`)
+
+	// sourceName matches addresses that are such places without a folder.
+	sourceName = regexp.MustCompile(`^[\w-]+` + codeLine + `$`)
 )
 
 // Bounds of messages in bytes, without the ellipsis of those that are cut.
@@ -62,7 +68,7 @@ func Response(message string, hide ...string) string {
 	if strings.Contains(message, "://") {
 		message = anyURL.ReplaceAllString(message, "[address]")
 	}
-	message = addresses.ReplaceAllString(message, "[address]")
+	message = hideAddresses(message)
 	message = peers.ReplaceAllString(message, "$1[address]")
 	message = paths.ReplaceAllStringFunc(message, redactPath)
 	message = sources.ReplaceAllString(message, "[file]")
@@ -85,7 +91,7 @@ var anyURL = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>)]+`)
 func Failure(message string) string {
 	message = anyURL.ReplaceAllString(toValidUTF8(message), "[address]")
 	message = anyPath.ReplaceAllStringFunc(message, func(s string) string { return path.Base(strings.ReplaceAll(s, `\`, "/")) })
-	message = addresses.ReplaceAllString(message, "[address]")
+	message = hideAddresses(message)
 	message = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '
@@ -93,6 +99,16 @@ func Failure(message string) string {
 		return r
 	}, message)
 	return term.Clip(strings.TrimSpace(message), maxFailure)
+}
+
+// hideAddresses hides addresses. A source file with a line, such as main.cpp:92, is not a host with a port.
+func hideAddresses(message string) string {
+	return addresses.ReplaceAllStringFunc(message, func(match string) string {
+		if sourceName.MatchString(match) {
+			return match
+		}
+		return "[address]"
+	})
 }
 
 func toValidUTF8(message string) string { return strings.ToValidUTF8(message, "\uFFFD") }

@@ -34,6 +34,7 @@ func TestAnswer(t *testing.T) {
 		{`\\nas\models\x.gguf and '\\nas\x'`, "[path] and '[path]'"},
 		{"file:///srv/x.gguf, s3://bucket/key and ssh://u@host/x", "[address] [address] and [address]"},
 		{"[fe80::1%eth0]:80, fe80::1%eth0 and fd00::1:8080 down", "[address], [address] and [address] down"},
+		{"see llama-main.cpp:92", "see [file]"},
 		{"2001:db8:0:0:0:0:0:1 is down", "[address] is down"},
 		{"connect to gpuhost:8080: refused; connect to gpu_a1:8080; dial tcp gpuhost:80", "connect to [address]: refused; connect to [address]; dial tcp [address]"},
 
@@ -67,6 +68,7 @@ func TestFailure(t *testing.T) {
 		{"see ../up/y.gguf and ~/z", "see y.gguf and z"},
 		{"bind 127.0.0.1:8080, [::1]:80 and localhost:9", "bind [address], [address] and [address]"},
 		{"got http://10.0.0.1/v1?key=1 from hf://o/r", "got [address] from [address]"},
+		{"/src/tools/main.cpp:92: core.py:708 at a.example.com:92", "main.cpp:92: core.py:708 at [address]"},
 		{"b4512 (cuda 12.4) says 3/4 layers\nfit", "b4512 (cuda 12.4) says 4 layers fit"},
 		{"\xff\x00x ", "\uFFFD x"},
 	} {

@@ -153,7 +153,7 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 		Engines: launcher, Weights: launcher, Recipes: s.recipes,
 	})
 	srv := httpapi.New(httpapi.Config{
-		Name: p.name, Host: h, Secret: p.secret, Log: log, Ring: p.ring, FirstByte: s.FirstByte, Metrics: set,
+		Name: p.name, Host: h, Secret: p.secret, Log: log, Ring: p.ring, EngineLog: launcher.EngineLog, FirstByte: s.FirstByte, Metrics: set,
 		Intake:   relay.IntakeConfig{MaxHeld: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate},
 		Listener: relay.ListenerConfig{MaxConnsPerIP: p.intake.PerAddress, Proxies: p.intake.Proxies}, Conversations: saved, Tracer: p.tracer,
 	})

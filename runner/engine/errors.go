@@ -1,10 +1,14 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"syscall"
+
+	"reveille/infra/logring"
 )
 
 // Errors of a load. They are wrapped in a [*LoadError].
@@ -67,16 +71,42 @@ type ExitError struct {
 	Code   int            // exit status; -1 if a signal ended it
 	Signal syscall.Signal // 0 unless a signal ended it
 	Tail   []string       // the last lines of its log, oldest first
+	Cause  string         // the log line that tells most about a failed load; "" if it served
 }
 
-// Error returns the exit status or the signal, and the last log line.
+// Error returns the exit status or the signal, and the cause or the last log line.
 func (e *ExitError) Error() string {
 	s := fmt.Sprintf("engine exited with status %d", e.Code)
 	if e.Signal != 0 {
 		s = "engine was ended by " + signalName(e.Signal)
 	}
 	if n := len(e.Tail); n > 0 {
-		s += ": " + strings.TrimSpace(e.Tail[n-1])
+		s += ": " + strings.TrimSpace(cmp.Or(e.Cause, e.Tail[n-1]))
 	}
 	return s
+}
+
+var (
+	urls = regexp.MustCompile(`\S+://\S+`)
+	// errorLine matches lines about errors, the second part llama-server's by their level.
+	errorLine = regexp.MustCompile(`(?i:error|exception|fail|fatal|panic|abort|assert|cannot|can't|could not|unable|what\(\):)|^[\d.]+ E `)
+	// vagueLine matches lines that only point to an error: Python's stack frames, with and without a logger's prefix,
+	// and what vLLM and llama-server print last.
+	vagueLine = regexp.MustCompile(`(?:^|[\])] ) {4}|\bFile ".*", line \d|^Traceback|(?i:see root cause above|exiting due to)`)
+)
+
+// findCause returns the last line about an error, or else the last line.
+func findCause(lines []logring.Line) string {
+	var last, vague, exact string
+	for _, l := range lines {
+		last = l.Text
+		switch {
+		case !errorLine.MatchString(urls.ReplaceAllString(l.Text, "")):
+		case vagueLine.MatchString(l.Text):
+			vague = l.Text
+		default:
+			exact = l.Text
+		}
+	}
+	return cmp.Or(exact, vague, last)
 }

@@ -134,6 +134,11 @@ func TestFailedLoadHasItsCause(t *testing.T) {
 		text   string
 	}{
 		{"exits", []string{"-say", "bad weather", "-exit", "3"}, nil, 3, 0, "engine exited with status 3: bad weather"},
+		{"names its error last but two", []string{"-exit", "3", "-say", "0.01 I loading\n(EngineCore pid=7) ERROR [core.py:70] ValueError: bad weather\n" +
+			"(APIServer pid=1) Traceback (most recent call last):\n(APIServer pid=1)   File \"/x/errors.py\", line 4, in main\n(APIServer pid=1)     raise RuntimeError(\n" +
+			"(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n" +
+			"    For further information visit https://example.com/value_error\nbye"},
+			nil, 3, 0, "engine exited with status 3: (EngineCore pid=7) ERROR [core.py:70] ValueError: bad weather"},
 		{"exits in order without serving", []string{"-exit", "0"}, nil, 0, 0, "engine exited with status 0"},
 		{"dies by signal", []string{"-signal", "4"}, nil, -1, syscall.SIGILL, "engine was ended by SIGILL"},
 		{"file not found", []string{"-say", "gguf_init_from_file: failed to open GGUF file '/models/m.gguf'", "-exit", "1"},

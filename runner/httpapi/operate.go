@@ -56,9 +56,6 @@ func (s *Server) handleConversations(ctx *fasthttp.RequestCtx) {
 	ctx.SetContentType("application/json")
 }
 
-// logged is an engine that keeps its output.
-type logged interface{ Log() *logring.Ring }
-
 // handleRunnerLog returns the runner's own log.
 func (s *Server) handleRunnerLog(ctx *fasthttp.RequestCtx) {
 	if _, ok := s.authorize(ctx, ""); ok {
@@ -66,17 +63,23 @@ func (s *Server) handleRunnerLog(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// handleEngineLog returns an engine's output.
+// logged is an engine that keeps its output.
+type logged interface{ Log() *logring.Ring }
+
+// handleEngineLog returns the output of a model's engine, or of its last one if the model is not loaded.
 func (s *Server) handleEngineLog(ctx *fasthttp.RequestCtx, model string) {
 	if _, ok := s.authorize(ctx, ""); !ok {
 		return
 	}
-	e, ok := s.cfg.Host.EngineOf(model).(logged)
-	if !ok {
+	log := s.cfg.EngineLog(model)
+	if e, ok := s.cfg.Host.EngineOf(model).(logged); ok {
+		log = e.Log()
+	}
+	if log == nil {
 		s.fail(ctx, fasthttp.StatusNotFound, rpc.CodeModelNotLoaded, "The model is not loaded here.")
 		return
 	}
-	s.sendLog(ctx, e.Log())
+	s.sendLog(ctx, log)
 }
 
 // sendLog returns a log as text. With ?follow=1 new lines follow until the log is closed or the client disconnects.

@@ -38,9 +38,10 @@ type Config struct {
 	Intake    relay.IntakeConfig
 	Listener  relay.ListenerConfig
 
-	Ring          *logring.Ring        // the runner's own log; nil: an empty one
-	Tracer        *trace.Tracer        // receives the spans of requests that their gateways trace; nil: none are recorded
-	Conversations *conversations.Store // nil: none are saved
+	Ring          *logring.Ring                    // the runner's own log; nil: an empty one
+	EngineLog     func(model string) *logring.Ring // of a model's last engine; nil: none is kept
+	Tracer        *trace.Tracer                    // receives the spans of requests that their gateways trace; nil: none are recorded
+	Conversations *conversations.Store             // nil: none are saved
 }
 
 // Server serves gateways' requests. Create it with New.
@@ -61,6 +62,9 @@ func New(cfg Config) *Server {
 	cfg.Metrics = cmp.Or(cfg.Metrics, metrics.NewSet())
 	if cfg.Ring == nil {
 		cfg.Ring = logring.New(0)
+	}
+	if cfg.EngineLog == nil {
+		cfg.EngineLog = func(string) *logring.Ring { return nil }
 	}
 	s := &Server{cfg: cfg, verify: rpc.NewVerifier(cfg.Secret), watcher: relay.NewWatcher(0), intake: relay.NewIntake(cfg.Intake), set: cfg.Metrics}
 	s.m = newMeters(s.set, cfg.Host)

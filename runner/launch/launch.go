@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"reveille/infra/catalog"
+	"reveille/infra/logring"
 	"reveille/infra/modelfile"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
@@ -47,7 +48,22 @@ type Launcher struct {
 
 	plans plan.Reader
 	files modelfile.Checker
+	logs  sync.Map               // *logring.Ring of the last engine, by model
 	help  modelfile.Cache[flags] // by program
+}
+
+// keepLog is how long an engine's log can be read after the engine has exited.
+const keepLog = 15 * time.Minute
+
+// EngineLog returns the log of a model's last engine: loading, serving, or recently exited. It may be nil.
+func (l *Launcher) EngineLog(model string) *logring.Ring {
+	log, _ := l.logs.Load(model)
+	ring, _ := log.(*logring.Ring)
+	return ring
+}
+
+func (l *Launcher) expireLog(p *engine.Process) {
+	time.AfterFunc(keepLog, func() { l.logs.CompareAndDelete(p.Spec().Model, p.Log()) })
 }
 
 var _ host.Engines = (*Launcher)(nil)
@@ -96,6 +112,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		media.Detach()
 		return nil, err
 	}
+	l.logs.Store(m.ID, p.Log())
 	conversations.Stage(ctx, p.Dir(), pl.Parallel)
 	run := newRunning(p, media)
 	if err = p.EnsureReady(ctx); err == nil && perKey {
@@ -107,6 +124,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		if stuck := p.Kill(stop); stuck != nil {
 			l.Log.Error("engine still runs after its load failed", "model", m.ID, "pid", p.PID(), "error", stuck)
 		}
+		l.expireLog(p)
 		media.Detach()
 		run.client.Close()
 		run.calls.Close()
@@ -121,7 +139,10 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	if m.Type == policy.Embedding {
 		run.queue = l.queue(ctx, run, m, r, f.checkpoint, opts, pl)
 	}
-	go run.closeAfterExit()
+	go func() {
+		run.closeAfterExit()
+		l.expireLog(p)
+	}()
 	return run, nil
 }
 
