@@ -151,7 +151,7 @@ func (c *checker) model(m *Model) {
 		switch f := c.known(p("fallback", strconv.Itoa(i)), name); {
 		case f == nil:
 		case f == m:
-			c.add(p("fallback", strconv.Itoa(i)), "a model is no fallback for itself")
+			c.add(p("fallback", strconv.Itoa(i)), "a model cannot be its own fallback")
 		case cmp.Or(f.Type, policy.LLM) != m.Type:
 			c.add(p("fallback", strconv.Itoa(i)), "%s is of type %s, not %s", f.ID, f.Type, m.Type)
 		default:
@@ -166,7 +166,7 @@ func (c *checker) model(m *Model) {
 	if m.SHA256 != "" {
 		m.SHA256 = strings.ToLower(m.SHA256)
 		if raw, err := hex.DecodeString(m.SHA256); err != nil || len(raw) != sha256.Size {
-			c.add(p("sha256"), "%q is no SHA-256: want 64 hex digits", clip(m.SHA256))
+			c.add(p("sha256"), "%q is not a SHA-256: want 64 hex digits", clip(m.SHA256))
 		}
 		if from := ParseCheckpoint(m.Checkpoint); from.Scheme == SchemePath || from.Path == "" {
 			c.add(p("sha256"), "it is checked when one file is fetched from s3:// or hf://, and the checkpoint is none")
@@ -263,7 +263,7 @@ func (c *checker) gpus(m *Model, rec *recipe.Recipe, p func(...string) []string)
 	case !m.Devices.Has(policy.GPU):
 		c.add(p("gpus"), "the model uses no gpu, but %s", m.Devices)
 	case rec.GPUs.Split == "":
-		c.add(p("device"), "recipe %s cannot be told which gpus to use", m.Recipe)
+		c.add(p("device"), "recipe %s cannot use single gpus", m.Recipe)
 	case m.GPUs > 1 && rec.GPUs.Split == recipe.SplitNone:
 		c.add(p("gpus"), "recipe %s uses one gpu", m.Recipe)
 	case len(m.Cards) > 0 && m.GPUs > len(m.Cards):

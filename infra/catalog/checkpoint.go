@@ -77,7 +77,7 @@ func (c Checkpoint) wrong() string {
 		return "holds a control character"
 	}
 	if c.Scheme == SchemePath && strings.HasPrefix(c.Path, "-") {
-		return "begins with a hyphen, which the engine would take for a flag"
+		return "starts with a hyphen, so the engine would take it for a flag"
 	}
 	switch c.Scheme {
 	case SchemeS3:

@@ -2,9 +2,9 @@
 // recipes, defaults and planned warm-ups.
 //
 // A [Catalog] comes from models.yaml ([Load], [Parse]) or, on runners and in the warmer, from the JSON that a gateway
-// published ([Unmarshal]). Whatever its source, it was checked as a whole: every problem of a file is reported at once,
-// each with its position and, if there is one, a hint. Nobody changes a catalog after it was made, so all its methods
-// are safe for concurrent use. The pointers and slices that it returns are read-only.
+// published ([Unmarshal]). Whatever its source, it was checked as a whole: all problems of a file are reported
+// together, each with its position and, if there is one, a hint. Nobody changes a catalog after it was made, so all its
+// methods are safe for concurrent use. The pointers and slices that it returns are read-only.
 //
 // [Catalog.Resolve] turns a name in a request into a model's id. [Outdated] reports whether a new catalog requires a
 // model's engine to be reloaded, and a [Watcher] makes a new catalog when the file changes.

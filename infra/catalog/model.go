@@ -52,7 +52,7 @@ type Model struct {
 	Idle *Duration `json:"idle,omitempty"`
 	// Hosts are names or labels of the hosts that may run the model, in order of preference; by default any.
 	Hosts recipe.List[string] `json:"hosts,omitempty"`
-	// Fallback are models of the same type that may answer while this one is cold, if a request allows it.
+	// Fallback are models of the same type that can serve requests while this one is cold, if a request allows it.
 	Fallback recipe.List[string] `json:"fallback,omitempty"`
 	// Replicas bounds the copies of the model in the pool.
 	Replicas Replicas `json:"replicas,omitzero"`
@@ -78,7 +78,7 @@ type Model struct {
 	Description string `json:"description,omitempty"`
 }
 
-// Replicas bounds how many copies of a model a pool may hold at once.
+// Replicas limits the number of copies of a model in the pool.
 type Replicas struct {
 	// Max is the number of copies, each on another host; at least 1.
 	Max int `json:"max,omitempty"`

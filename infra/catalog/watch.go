@@ -37,8 +37,8 @@ func NewWatcher(path string, interval time.Duration, current *Catalog, onChange 
 	}
 }
 
-// Reload requests a check of the file now, changed or not; meant for SIGHUP. It does not wait. Several requests at once
-// are one. It is safe for concurrent use.
+// Reload requests a check of the file now, changed or not; meant for SIGHUP. It does not wait. Several concurrent
+// requests are one. It is safe for concurrent use.
 func (w *Watcher) Reload() {
 	select {
 	case w.reload <- struct{}{}:

@@ -1,5 +1,5 @@
-// Package config reads the programs' settings, and holds those that several programs share: cobra reads commands and
-// flags, env turns texts, of flags and of the environment, into values.
+// Package config parses the programs' settings and defines those that several programs share. cobra parses commands and
+// flags; env converts the strings of flags and of the environment.
 package config
 
 import (
@@ -14,20 +14,20 @@ import (
 	"reveille/infra/catalog"
 )
 
-// Redis says where the pool's state is.
+// Redis configures the connection to the pool's state.
 type Redis struct {
-	RedisURL    string `help:"Redis of the pool: redis://, rediss:// or unix://; several hosts with commas, or ?cluster=true, are a Cluster; ?master_name=NAME asks Sentinels; ?read_timeout=1s bounds each call (default 150ms)." default:"redis://127.0.0.1:6379/0"`
+	RedisURL    string `help:"Redis of the pool: redis://, rediss:// or unix://. Several hosts separated by commas, or ?cluster=true, select a Cluster; ?master_name=NAME selects Sentinels; ?read_timeout=1s sets the timeout of a call (default 150ms)." default:"redis://127.0.0.1:6379/0"`
 	RedisSecret string `help:"Secret of AWS Secrets Manager with the user and the password of Redis, {\"username\": …, \"password\": …}, in place of those of the URL. It is read again for new connections, at most once a minute, so that a rotation needs no restart."`
 	Pool        string `help:"Name of the deployment; all its keys carry it as {NAME}." default:"main"`
 }
 
-// Log says what is logged. Logs go to standard error.
+// Log configures the log, which is written to standard error.
 type Log struct {
-	LogLevel  string `help:"Least level that is logged: debug, info, warn or error." default:"info" enum:"debug,info,warn,error"`
-	LogFormat string `help:"Form of log lines: text or json." default:"text" enum:"text,json"`
+	LogLevel  string `help:"Minimum log level: debug, info, warn or error." default:"info" enum:"debug,info,warn,error"`
+	LogFormat string `help:"Format of log lines: text or json." default:"text" enum:"text,json"`
 }
 
-// Logger makes the program's logger.
+// Logger returns the program's logger.
 func (l Log) Logger(w io.Writer) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(l.LogLevel)) // Parse has checked it
@@ -38,14 +38,14 @@ func (l Log) Logger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// Intake are the limits on what clients' connections and request bodies may take of a server. The defaults are a
-// gateway's, which sees private addresses only if it is behind a load balancer.
+// Intake are the limits of clients' connections and request bodies. The defaults are a gateway's, which sees private
+// addresses only if it is behind a load balancer.
 type Intake struct {
-	MaxHeld            string        `help:"Most bytes of requests and answers held in memory at a time; more are refused with overloaded." default:"1GiB"`
-	ReadTimeout        time.Duration `help:"Longest that a request's head may take, that its body may pause, and that its body may lag behind --min-rate." default:"30s"`
-	MinRate            string        `help:"Bytes a second that a request's body must arrive with on average, after the first --read-timeout; slower ones are refused with 408." default:"64KiB"`
-	MaxConnsPerAddress int           `help:"Most connections from one address (of IPv6: from one /64); 0 is no limit." default:"1024"`
-	Proxies            []string      `help:"Addresses without that limit, as prefixes: those of proxies, behind which are many clients." default:"127.0.0.0/8,::1/128,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7"`
+	MaxHeld            string        `help:"Maximum memory for buffered requests and responses. Beyond it requests get 503." default:"1GiB"`
+	ReadTimeout        time.Duration `help:"Timeout for a request's header, between reads of its body, and for a body slower than --min-rate." default:"30s"`
+	MinRate            string        `help:"Minimum average rate of a request's body in bytes a second, after the first --read-timeout; slower ones get 408." default:"64KiB"`
+	MaxConnsPerAddress int           `help:"Maximum connections from one address (IPv6: from one /64); 0 is no limit." default:"1024"`
+	Proxies            []string      `help:"Address prefixes without that limit: proxies that serve many clients." default:"127.0.0.0/8,::1/128,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7"`
 }
 
 // RunnerIntake are a runner's defaults: its clients are gateways, which open a connection for each request.
@@ -94,10 +94,10 @@ func (i Intake) Parse() (Limits, error) {
 	return l, errors.Join(errs...)
 }
 
-// Size reads the text of a flag as a size from 1 to most bytes.
-func Size(flag, text string, most int64) (int64, error) {
+// Size parses a flag's value as a size from 1 to limit bytes.
+func Size(flag, text string, limit int64) (int64, error) {
 	n, err := catalog.ParseSize(text)
-	if err == nil && (n < 1 || n > most) {
+	if err == nil && (n < 1 || n > limit) {
 		err = fmt.Errorf("%s is out of range", text)
 	}
 	if err != nil {

@@ -26,11 +26,11 @@ type Runner interface {
 	Run(ctx context.Context, out io.Writer) error
 }
 
-// Command is what a command line asks for.
+// Command is the selected command of a command line.
 type Command struct {
 	Flags    *pflag.FlagSet
 	settings any
-	enums    map[string][]string // the values that a flag may have
+	enums    map[string][]string // the allowed values of a flag
 	envErr   error               // mistakes in the environment
 }
 
@@ -42,12 +42,11 @@ func (c *Command) Run(ctx context.Context, out io.Writer) error {
 // Parse fills settings, a pointer to a program's settings or to a struct of its commands, from the command line args
 // (without the program's name), the environment, and the defaults, in this order of precedence. A setting's variable is
 // EnvPrefix and its flag's name in upper snake case; an empty one counts as not set. Parse calls the settings' method
-// Validate if they have one. With --help or --version, Parse prints what is asked for and ends the program.
+// Validate if they have one. With --help or --version, Parse prints the text and exits the program.
 //
-// A field's default is its value, or else its tag default. These tags describe it: help; enum, the values that it may
-// have; short; env, its variable where that is not its name, and plain, a variable without the prefix; arg for an
-// argument, which may be optional; cmd for a command or a group of commands, where the one with a default runs if none
-// is named.
+// A field's default is its value, or else its tag default. These tags describe it: help; enum, the allowed values;
+// short; env, its variable where that is not its name, and plain, a variable without the prefix; arg for an argument,
+// which may be optional; cmd for a command or a group of commands, where the one with a default runs if none is named.
 func Parse(settings any, name, description string, args []string) (*Command, error) {
 	var selected *Command
 	cobra.EnableCommandSorting = false // the order of the struct
@@ -62,13 +61,13 @@ func Parse(settings any, name, description string, args []string) (*Command, err
 	if err := root.Execute(); err != nil {
 		return nil, err
 	}
-	if selected == nil { // the help was printed, or a completion
+	if selected == nil { // the help or a completion was printed
 		return nil, exit(nil)
 	}
 	return selected, selected.check()
 }
 
-// MustParse is Parse of the program's own command line; an error ends the program with status 2.
+// MustParse is Parse of the program's command line; on an error it exits the program with status 2.
 func MustParse(settings any, name, description string) *Command {
 	c, err := Parse(settings, name, description, os.Args[1:])
 	if err != nil {
@@ -78,17 +77,16 @@ func MustParse(settings any, name, description string) *Command {
 	return c
 }
 
-// usage prints how a command is used. The library's templates would keep the linker from dropping methods that nobody
-// calls.
+// usage prints a command's usage. The library's templates would prevent the linker from dropping unused methods.
 func usage(c *cobra.Command) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Usage: %s\n", c.UseLine())
 	if c.HasAvailableSubCommands() {
 		b.WriteString("\nCommands:\n")
 	}
-	for _, below := range c.Commands() {
-		if below.IsAvailableCommand() {
-			fmt.Fprintf(&b, "  %-*s %s\n", below.NamePadding(), below.Name(), below.Short)
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			fmt.Fprintf(&b, "  %-*s %s\n", sub.NamePadding(), sub.Name(), sub.Short)
 		}
 	}
 	fmt.Fprintf(&b, "\nFlags:\n%s%s", c.NonInheritedFlags().FlagUsagesWrapped(100), c.InheritedFlags().FlagUsagesWrapped(100))
@@ -96,7 +94,7 @@ func usage(c *cobra.Command) error {
 	return err
 }
 
-// exit ends the program, unless there is an error.
+// exit exits the program, unless there is an error.
 func exit(err error) error {
 	if err == nil {
 		os.Exit(0)
@@ -118,8 +116,8 @@ func (c *Command) check() error {
 	return errors.Join(errs...)
 }
 
-// newCommand is the command that a struct of settings describes, with the commands below it. It sets selected when it
-// runs.
+// newCommand returns the command that a struct of settings describes, with its subcommands. The command sets selected
+// when it runs.
 func newCommand(settings reflect.Value, name, help string, selected **Command) *cobra.Command {
 	c := &cobra.Command{Use: name, Short: help, Long: help, DisableFlagsInUseLine: true}
 	group := false
@@ -130,13 +128,13 @@ func newCommand(settings reflect.Value, name, help string, selected **Command) *
 		}
 		group = true
 		c.AddCommand(newCommand(settings.Field(i), strings.ToLower(field.Name), field.Tag.Get("help"), selected))
-		if field.Tag.Get("default") != "" { // runs if no other is named
-			runs(c, settings.Field(i), selected)
+		if field.Tag.Get("default") != "" { // runs if no other is selected
+			makeRunnable(c, settings.Field(i), selected)
 		}
 	}
 	switch {
 	case !group:
-		runs(c, settings, selected)
+		makeRunnable(c, settings, selected)
 	case c.RunE == nil:
 		c.RunE = func(c *cobra.Command, _ []string) error {
 			return fmt.Errorf("a command is missing; %s --help lists them", c.CommandPath())
@@ -145,8 +143,8 @@ func newCommand(settings reflect.Value, name, help string, selected **Command) *
 	return c
 }
 
-// runs makes a command one that fills settings and selects them.
-func runs(c *cobra.Command, settings reflect.Value, selected **Command) {
+// makeRunnable makes a command fill settings and select them.
+func makeRunnable(c *cobra.Command, settings reflect.Value, selected **Command) {
 	target := settings.Addr().Interface()
 	command := &Command{Flags: c.Flags(), settings: target, enums: map[string][]string{}}
 	options := env.Options{Prefix: EnvPrefix, UseFieldNameByDefault: true, DefaultValueTagName: "default"}
@@ -200,7 +198,7 @@ func exported(t reflect.Type) []reflect.StructField {
 	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return !f.IsExported() })
 }
 
-// variable is a flag's environment variable.
+// variable returns a flag's environment variable.
 func variable(flag string) string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
@@ -229,7 +227,7 @@ func addFlag(flags *pflag.FlagSet, field reflect.StructField, value reflect.Valu
 	}
 }
 
-// explain names the variables of all mistakes, in place of package env's words about Go's fields.
+// explain replaces the names of Go's fields in package env's errors by the variables.
 func explain(err error, names map[string]string) error {
 	switch e := err.(type) {
 	case nil:
@@ -246,7 +244,7 @@ func explain(err error, names map[string]string) error {
 	return err
 }
 
-// argument is a field as an argument in the line that shows the usage.
+// argument returns a field as an argument in the usage line.
 func argument(field reflect.StructField) string {
 	text := "<" + strings.ToLower(field.Name) + ">"
 	if field.Type.Kind() == reflect.Slice {
@@ -262,7 +260,7 @@ func argument(field reflect.StructField) string {
 func fillArguments(settings reflect.Value, positional []reflect.StructField, args []string) error {
 	for _, field := range positional {
 		value := settings.FieldByIndex(field.Index)
-		value.SetZero() // of a variable with its name
+		value.SetZero() // set by a variable with its name
 		_, optional := field.Tag.Lookup("optional")
 		switch {
 		case len(args) == 0 && !optional:
@@ -282,8 +280,7 @@ func fillArguments(settings reflect.Value, positional []reflect.StructField, arg
 	return nil
 }
 
-// joinLimits joins the numbers that follow --max-loaded-models as words of their own to its value, so that a list needs
-// no quotes.
+// joinLimits joins separate numbers after --max-loaded-models to its value, so that a list needs no quotes.
 func joinLimits(args []string) []string {
 	const flag = "--max-loaded-models"
 	out := []string{} // cobra takes nil for the program's own arguments

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A limit is written as the documents write it: a number, or a list in words of its own, -1 among them.
+// A limit is written as the documents write it: a number, or a list of separate words, including -1.
 func TestMaxLoadedModelsWithoutQuotes(t *testing.T) {
 	for line, want := range map[string]string{
 		"--max-loaded-models -1 --host a":    "-1",

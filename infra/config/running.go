@@ -9,7 +9,8 @@ import (
 	"path/filepath"
 )
 
-// Running is what a gateway run notes in its state folder for the commands beside it. It holds no secret.
+// Running is what `gateway run` writes to its state folder for the other commands on the machine. It contains no
+// secret.
 type Running struct {
 	URL   string `json:"url"`   // of the gateway
 	Pool  string `json:"pool"`  //
@@ -18,11 +19,11 @@ type Running struct {
 
 const runningFile = "gateway.json" // in the state folder
 
-// SocketURL is the URL of an embedded Redis. Engines that load may keep every core of a machine busy, and it waits with
-// them.
+// SocketURL returns the URL of an embedded Redis. Its timeout is long, because loading engines can occupy all cores of
+// the machine.
 func SocketURL(socket string) string { return "unix://" + socket + "?read_timeout=1s" }
 
-// ReadRunning returns the note in a state folder, the zero value where there is none.
+// ReadRunning reads the file in a state folder. It returns the zero value if there is none.
 func ReadRunning(stateDir string) (r Running, err error) {
 	data, err := os.ReadFile(filepath.Join(stateDir, runningFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -37,7 +38,7 @@ func ReadRunning(stateDir string) (r Running, err error) {
 	return r, nil
 }
 
-// Write writes r into a state folder; remove takes it out again.
+// Write writes r into a state folder; remove deletes it.
 func (r Running) Write(stateDir string) (remove func(), err error) {
 	path := filepath.Join(stateDir, runningFile)
 	data, err := json.Marshal(r)
@@ -50,7 +51,7 @@ func (r Running) Write(stateDir string) (remove func(), err error) {
 	return func() { _ = os.Remove(path) }, nil
 }
 
-// RedisFinder is [Redis] for programs that find the one of a gateway run beside them.
+// RedisFinder is [Redis] for programs that find the Redis of a `gateway run` on the same machine.
 type RedisFinder struct {
 	RedisURL    string `help:"Redis of the pool. Default: that of the gateway run with this --state-dir, else redis://127.0.0.1:6379/0."`
 	RedisSecret string `help:"Secret of AWS Secrets Manager with the user and the password of Redis, in place of those of the URL."`
@@ -58,23 +59,23 @@ type RedisFinder struct {
 	StateDir    string `help:"State folder of gateway run." default:".reveille"`
 }
 
-// Find fills in what was not given.
+// Find fills in the missing settings.
 func (n RedisFinder) Find() (Redis, error) {
 	r := Redis{n.RedisURL, n.RedisSecret, n.Pool}
 	if r.RedisURL == "" {
-		near, err := ReadRunning(n.StateDir)
+		running, err := ReadRunning(n.StateDir)
 		if err != nil {
 			return r, err
 		}
 		r.RedisURL = defaultRedis
 		switch {
-		case near.Redis != "":
-			r.RedisURL = SocketURL(near.Redis)
-		case near.URL != "":
-			return r, fmt.Errorf("the gateway of %s has a Redis of its own: name it with --redis-url", n.StateDir)
+		case running.Redis != "":
+			r.RedisURL = SocketURL(running.Redis)
+		case running.URL != "":
+			return r, fmt.Errorf("the gateway of %s uses its own Redis: set it with --redis-url", n.StateDir)
 		}
 		if r.Pool == "" {
-			r.Pool = near.Pool
+			r.Pool = running.Pool
 		}
 	}
 	if r.Pool == "" {
@@ -83,12 +84,12 @@ func (n RedisFinder) Find() (Redis, error) {
 	return r, nil
 }
 
-// Explain adds to an error of the Redis that Find returned how to name another one, if it is neither given nor found.
+// Explain adds to an error of Find's Redis how to set another one, if it was neither given nor found.
 func (n RedisFinder) Explain(err error) error {
-	if near, _ := ReadRunning(n.StateDir); err == nil || n.RedisURL != "" || near.Redis != "" {
+	if running, _ := ReadRunning(n.StateDir); err == nil || n.RedisURL != "" || running.Redis != "" {
 		return err
 	}
-	return fmt.Errorf("%w; %s is no state folder of a gateway run: name that with --state-dir, or the Redis with --redis-url", err, n.StateDir)
+	return fmt.Errorf("%w; %s is not a state folder of a gateway run: set that with --state-dir, or the Redis with --redis-url", err, n.StateDir)
 }
 
 // Defaults of [Redis].

@@ -7,9 +7,9 @@ import (
 	"syscall"
 )
 
-// UntilSignal returns a context that ends with the first SIGINT or SIGTERM; the second ends the process at once. It is
-// for main alone. Both count in background jobs of scripts, too: their shell starts them with SIGINT ignored, and a
-// signal whose handler is taken back would be ignored again.
+// UntilSignal returns a context that ends with the first SIGINT or SIGTERM; the second exits the process immediately.
+// Only main may call it. Both count in background jobs of scripts, too: their shell starts them with SIGINT ignored,
+// and a signal whose handler is taken back would be ignored again.
 func UntilSignal() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)

@@ -5,7 +5,7 @@ import "runtime/debug"
 // version is set by the linker in releases.
 var version string
 
-// Version is the release, or what Go says of the commit that the program was built from.
+// Version returns the release, or Go's version of the commit from which the program was built.
 func Version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && version == "" {
 		return info.Main.Version

@@ -16,7 +16,7 @@ var (
 	// ErrNoCapacity: the platform cannot provide the host now (no machines, a quota). Another host may work now, the
 	// same one later.
 	ErrNoCapacity = errors.New("no capacity")
-	// ErrThrottled: too many calls. The same call may succeed in a few seconds.
+	// ErrThrottled: too many calls. A retry in a few seconds can succeed.
 	ErrThrottled = errors.New("throttled by the platform")
 	// ErrStopping: the host is shutting down and can be woken once it is off.
 	ErrStopping = errors.New("host is stopping")
@@ -26,8 +26,8 @@ var (
 	ErrUnknownHost = errors.New("unknown host")
 	// ErrDenied: the caller may not do this (credentials, permissions). Waiting does not help.
 	ErrDenied = errors.New("not permitted")
-	// ErrFailed: the driver's method ran and failed, for example a command exited with an error or a process ended at
-	// once.
+	// ErrFailed: the driver's method ran and failed, for example a command exited with an error or a process exited
+	// immediately.
 	ErrFailed = errors.New("failed")
 	// ErrNoDriver: this program was built or started without the host's driver.
 	ErrNoDriver = errors.New("no driver for the host here")

@@ -12,28 +12,28 @@ import (
 // StopStore is the part of the pool's state that TurnOff uses; *state.Store implements it.
 type StopStore interface {
 	HoldStop(ctx context.Context, host, owner, token string) error
-	EndStop(ctx context.Context, host, owner, token, failure string) error
+	EndStop(ctx context.Context, host, owner, token, driverErr string) error
 	ReleaseStop(ctx context.Context, host, owner, token string) error
 }
 
 // TurnOff turns off a host's machine. owner must have started the stop (state.Store.BeginStop). TurnOff renews the
 // host's power lease while sleep runs, for at most limit, and then releases the lease; a later sweep continues an
-// unfinished stop. failure is the error of sleep. told is the store's error when the lease was released; it may have
-// passed to another owner.
-func TurnOff(ctx context.Context, store StopStore, host, owner, token string, limit time.Duration, sleep func(ctx context.Context, host string) error) (failure, told error) {
-	failure = WithLease(ctx, limit,
+// unfinished stop. driverErr is the error of sleep. storeErr is the store's error when the lease was released, which
+// may have passed to another owner.
+func TurnOff(ctx context.Context, store StopStore, host, owner, token string, limit time.Duration, sleep func(ctx context.Context, host string) error) (driverErr, storeErr error) {
+	driverErr = WithLease(ctx, limit,
 		func(ctx context.Context) error { return store.HoldStop(ctx, host, owner, token) },
 		func(ctx context.Context) error { return sleep(ctx, host) })
 	ctx = context.WithoutCancel(ctx)
 	switch {
-	case failure == nil:
-		told = store.EndStop(ctx, host, owner, token, "")
-	case Unfinished(failure):
-		told = store.ReleaseStop(ctx, host, owner, token)
+	case driverErr == nil:
+		storeErr = store.EndStop(ctx, host, owner, token, "")
+	case Unfinished(driverErr):
+		storeErr = store.ReleaseStop(ctx, host, owner, token)
 	default:
-		told = store.EndStop(ctx, host, owner, token, failure.Error())
+		storeErr = store.EndStop(ctx, host, owner, token, driverErr.Error())
 	}
-	return failure, told
+	return driverErr, storeErr
 }
 
 // LeaseMargin is how long before the end of a lease that is not renewed WithLease cancels the call under it. It covers
@@ -48,12 +48,12 @@ func WithLease(ctx context.Context, limit time.Duration, renew func(context.Cont
 	defer cancel()
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
-	lapse := time.AfterFunc(state.WakeLease-LeaseMargin, func() { lose(ErrLeaseLost) })
-	defer lapse.Stop()
+	expiry := time.AfterFunc(state.WakeLease-LeaseMargin, func() { lose(ErrLeaseLost) })
+	defer expiry.Stop()
 	done := make(chan struct{})
-	kept := make(chan struct{})
+	renewed := make(chan struct{})
 	go func() {
-		defer close(kept)
+		defer close(renewed)
 		tick := time.NewTicker(state.WakeLease / 3)
 		defer tick.Stop()
 		for {
@@ -64,7 +64,7 @@ func WithLease(ctx context.Context, limit time.Duration, renew func(context.Cont
 				sent := time.Now()
 				switch err := renew(ctx); {
 				case err == nil:
-					lapse.Reset(state.WakeLease - LeaseMargin - time.Since(sent))
+					expiry.Reset(state.WakeLease - LeaseMargin - time.Since(sent))
 				case errors.Is(err, state.ErrNotOwner), errors.Is(err, state.ErrGone):
 					lose(ErrLeaseLost)
 					return
@@ -74,7 +74,7 @@ func WithLease(ctx context.Context, limit time.Duration, renew func(context.Cont
 	}()
 	err := do(ctx)
 	close(done)
-	<-kept
+	<-renewed
 	if err != nil && errors.Is(context.Cause(ctx), ErrLeaseLost) {
 		err = fmt.Errorf("%w: %w", ErrLeaseLost, err)
 	}

@@ -46,17 +46,17 @@ func TestTurnOffEndsBeforeItsLease(t *testing.T) {
 	for name, away := range map[string]time.Duration{"from the start": 0, "after a while": 41 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				began := time.Now()
-				s := &stopStore{away: func() bool { return time.Since(began) >= away }, slow: 100 * time.Millisecond, ends: began.Add(state.WakeLease)}
-				failure, told := power.TurnOff(t.Context(), s, "box", "sweep", "1", time.Hour, func(ctx context.Context, _ string) error {
+				start := time.Now()
+				s := &stopStore{away: func() bool { return time.Since(start) >= away }, slow: 100 * time.Millisecond, ends: start.Add(state.WakeLease)}
+				driverErr, storeErr := power.TurnOff(t.Context(), s, "box", "sweep", "1", time.Hour, func(ctx context.Context, _ string) error {
 					<-ctx.Done()
 					return errors.New("killed") // as a command's driver may say
 				})
 				if left := time.Until(s.ends); left < 2*time.Second {
 					t.Errorf("the call ended %v before its lease", left)
 				}
-				if !errors.Is(failure, power.ErrLeaseLost) || told != nil || !s.left || s.ended {
-					t.Errorf("failure %v, told %v, left %v, ended %v", failure, told, s.left, s.ended)
+				if !errors.Is(driverErr, power.ErrLeaseLost) || storeErr != nil || !s.left || s.ended {
+					t.Errorf("failure %v, told %v, left %v, ended %v", driverErr, storeErr, s.left, s.ended)
 				}
 			})
 		})
@@ -66,9 +66,9 @@ func TestTurnOffEndsBeforeItsLease(t *testing.T) {
 // A call goes on while its lease is renewed, and through a failover of Redis.
 func TestTurnOffGoesOnWhileItsLeaseIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		s := &stopStore{away: func() bool { return int(time.Since(began).Seconds())%60 >= 55 }}
-		failure, told := power.TurnOff(t.Context(), s, "box", "sweep", "1", time.Hour, func(ctx context.Context, _ string) error {
+		start := time.Now()
+		s := &stopStore{away: func() bool { return int(time.Since(start).Seconds())%60 >= 55 }}
+		driverErr, storeErr := power.TurnOff(t.Context(), s, "box", "sweep", "1", time.Hour, func(ctx context.Context, _ string) error {
 			select {
 			case <-ctx.Done():
 				return context.Cause(ctx)
@@ -76,8 +76,8 @@ func TestTurnOffGoesOnWhileItsLeaseIsRenewed(t *testing.T) {
 				return nil
 			}
 		})
-		if failure != nil || told != nil || !s.ended {
-			t.Errorf("after %v: failure %v, told %v, ended %v", time.Since(began), failure, told, s.ended)
+		if driverErr != nil || storeErr != nil || !s.ended {
+			t.Errorf("after %v: failure %v, told %v, ended %v", time.Since(start), driverErr, storeErr, s.ended)
 		}
 	})
 }
@@ -86,13 +86,13 @@ func TestTurnOffGoesOnWhileItsLeaseIsRenewed(t *testing.T) {
 func TestWithLeaseEndsWhenAnotherHasTheLease(t *testing.T) {
 	for _, lost := range []error{state.ErrNotOwner, state.ErrGone} {
 		synctest.Test(t, func(t *testing.T) {
-			began := time.Now()
+			start := time.Now()
 			err := power.WithLease(t.Context(), time.Hour, func(context.Context) error { return lost }, func(ctx context.Context) error {
 				<-ctx.Done()
 				return ctx.Err()
 			})
-			if !errors.Is(err, power.ErrLeaseLost) || !errors.Is(err, context.Canceled) || time.Since(began) > state.WakeLease/3 {
-				t.Errorf("%v: %v after %v", lost, err, time.Since(began))
+			if !errors.Is(err, power.ErrLeaseLost) || !errors.Is(err, context.Canceled) || time.Since(start) > state.WakeLease/3 {
+				t.Errorf("%v: %v after %v", lost, err, time.Since(start))
 			}
 		})
 	}

@@ -3,9 +3,9 @@
 // host's driver by the catalog. Gateways and the warmer call it.
 //
 // Drivers only switch power. A host is ready when its runner has registered in Redis, which no driver reports. The
-// warmer decides that it can be turned off, after the runner has said that nothing is open. The caller of a driver
-// holds the host's power lease (infra/state), so that a host's wake and sleep do not overlap. Since leases expire,
-// drivers stay correct without it.
+// warmer decides that it can be turned off, after the runner has confirmed that no request is open. The caller of a
+// driver holds the host's power lease (infra/state), so that a host's wake and sleep do not overlap. Since leases
+// expire, drivers stay correct without it.
 package power
 
 import (
@@ -43,6 +43,6 @@ type Driver interface {
 
 // Machine is a running machine as its cloud bills it.
 type Machine struct {
-	Host  string    // that it is tagged with
-	Since time.Time // it was last started
+	Host  string    // the value of its tag Host
+	Since time.Time // when it was last started
 }

@@ -13,10 +13,10 @@ import (
 
 // Bounds on the retries of a Set.
 const (
-	firstPause  = time.Second
-	longPause   = 30 * time.Second
-	callTimeout = 60 * time.Second
-	longLook    = 4 * time.Second // longest pause between two checks whether a stopping host is off
+	firstPause    = time.Second
+	longPause     = 30 * time.Second
+	callTimeout   = 60 * time.Second
+	maxCheckPause = 4 * time.Second // maximum pause between two checks whether a stopping host is off
 )
 
 // SetConfig configures a Set. Catalog and Drivers are required.
@@ -35,11 +35,11 @@ type SetConfig struct {
 
 // Set is all hosts of a catalog with their drivers. It is safe for concurrent use and has nothing to close.
 //
-// It is the only retry loop of a wake, on behalf of everyone who waits for the host (its caller holds the host's power
-// lease). It retries throttled calls after 1, 2, 4 … 30 s, and calls for hosts that are still stopping after 1, 2, 4, 4
-// … s. It returns a refusal for lack of capacity at once, so that the caller can try the next host of the model's list
-// for the same held requests and return to this host after a pause of its own. Retrying here would keep those requests
-// waiting for a host that cannot start.
+// It is the only retry loop of a wake, on behalf of all requests that wait for the host (its caller holds the host's
+// power lease). It retries throttled calls after 1, 2, 4 … 30 s, and calls for hosts that are still stopping after 1,
+// 2, 4, 4 … s. It returns a refusal for lack of capacity immediately, so that the caller can try the next host of the
+// model's list for the same held requests and return to this host after its own pause. Retrying here would keep those
+// requests waiting for a host that cannot start.
 type Set struct{ cfg SetConfig }
 
 // NewSet creates a Set.
@@ -56,14 +56,14 @@ func (s *Set) Wake(ctx context.Context, host string) error {
 }
 
 // Sleep asks the host's driver to turn the host off. It returns when the driver refuses or reports that the host is
-// off, or, if the driver cannot tell, as soon as it accepts. ErrStopping: the driver accepted, but the host was not off
-// when ctx ended. The driver is asked after 1, 2, 4, 4 … s.
+// off, or, if the driver does not know, as soon as it accepts. ErrStopping: the driver accepted, but the host was not
+// off when ctx ended. The state is checked after 1, 2, 4, 4 … s.
 func (s *Set) Sleep(ctx context.Context, host string) error {
 	err := s.repeat(ctx, host, "sleep", func(d Driver, h catalog.Host) error { return d.Sleep(ctx, h) })
 	if err != nil {
 		return err
 	}
-	for pause := s.cfg.Pause; ; pause = min(2*pause, longLook) {
+	for pause := s.cfg.Pause; ; pause = min(2*pause, maxCheckPause) {
 		is, err := s.State(ctx, host)
 		if err == nil && (is == Off || is == Unknown) || errors.Is(err, ErrUnknownHost) {
 			return nil
@@ -96,14 +96,14 @@ func (s *Set) Can(host string) bool {
 
 // repeat repeats a call until it is accepted or finally refused.
 func (s *Set) repeat(ctx context.Context, host, verb string, call func(Driver, catalog.Host) error) error {
-	began, pause := time.Now(), s.cfg.Pause
+	start, pause := time.Now(), s.cfg.Pause
 	for {
 		d, h, err := s.find(host)
 		if err == nil {
 			err = call(d, h)
 		}
-		patient := time.Since(began)+pause <= s.cfg.CallTimeout
-		again := errors.Is(err, ErrStopping) || patient && (errors.Is(err, ErrThrottled) || errors.Is(err, ErrStarting))
+		inTime := time.Since(start)+pause <= s.cfg.CallTimeout
+		again := errors.Is(err, ErrStopping) || inTime && (errors.Is(err, ErrThrottled) || errors.Is(err, ErrStarting))
 		if err == nil || !again {
 			if err != nil {
 				err = fmt.Errorf("%s host %s: %w", verb, host, err)
@@ -117,7 +117,7 @@ func (s *Set) repeat(ctx context.Context, host, verb string, call func(Driver, c
 			return fmt.Errorf("%s host %s: %w (%w)", verb, host, err, context.Cause(ctx))
 		}
 		if pause = min(2*pause, longPause); errors.Is(err, ErrStopping) {
-			pause = min(pause, longLook)
+			pause = min(pause, maxCheckPause)
 		}
 	}
 }

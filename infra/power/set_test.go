@@ -120,11 +120,11 @@ func TestSetWakesSoonAfterAStop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		began := time.Now()
-		d := slow(func() bool { return time.Since(began) < 40*time.Second })
+		start := time.Now()
+		d := slow(func() bool { return time.Since(start) < 40*time.Second })
 		s := power.NewSet(power.SetConfig{Catalog: func() *catalog.Catalog { return c }, Drivers: map[catalog.Driver]power.Driver{catalog.DriverLocal: d}})
-		if err := s.Wake(t.Context(), "box"); err != nil || time.Since(began) > 44*time.Second {
-			t.Errorf("after %v: %v", time.Since(began), err)
+		if err := s.Wake(t.Context(), "box"); err != nil || time.Since(start) > 44*time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
 		}
 	})
 }

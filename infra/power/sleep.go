@@ -11,7 +11,7 @@ import (
 	"reveille/infra/state"
 )
 
-// confirmPoll is the pause between two looks whether runners have confirmed.
+// confirmPoll is the pause between two checks whether runners have confirmed.
 const confirmPoll = 200 * time.Millisecond
 
 // SleepStore is the part of the pool's state that AwaitSleep uses; *state.Store implements it.
@@ -21,9 +21,9 @@ type SleepStore interface {
 
 // AwaitSleep waits until the runners of draining hosts have confirmed their sleeps, for at most limit, and then cancels
 // the sleeps that are not confirmed. sleeps maps the hosts to the tokens of state.Store.CommitSleep; AwaitSleep removes
-// the hosts that stay awake and calls calledOff with each and the reason. read reads the hosts; it may return nil to be
-// called again. AwaitSleep returns what it read last. An error is that of read or of the store, or the cause of ctx;
-// the sleeps left in the map are then undecided.
+// the hosts that stay awake and calls calledOff with each and the reason. read reads the hosts; it can return nil to be
+// called again. AwaitSleep returns the last snapshot that it read. An error is that of read or of the store, or the
+// cause of ctx; the sleeps left in the map are then undecided.
 func AwaitSleep(ctx context.Context, store SleepStore, owner string, sleeps map[string]string, limit time.Duration, read func(context.Context) (*state.Snapshot, error), calledOff func(host, reason string)) (*state.Snapshot, error) {
 	for end := time.Now().Add(limit); ; {
 		s, err := read(ctx)
@@ -63,7 +63,7 @@ func anyDraining(s *state.Snapshot, sleeps map[string]string, calledOff func(hos
 		h := s.Hosts[host]
 		if h == nil || h.Fields["sleep_token"] != sleeps[host] || h.State != policy.Draining && h.State != policy.Asleep {
 			delete(sleeps, host)
-			calledOff(host, "work came")
+			calledOff(host, "work arrived")
 			continue
 		}
 		draining = draining || h.State == policy.Draining

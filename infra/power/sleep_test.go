@@ -26,7 +26,7 @@ func (s *cancelStore) CancelSleep(_ context.Context, host, _, _ string) error {
 
 func TestAwaitSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
+		start := time.Now()
 		store := &cancelStore{answers: map[string]error{"late": state.ErrGone, "quick": state.ErrGone, "taken": state.ErrNotOwner}}
 		host := func(st policy.HostState, token string) *state.HostRecord {
 			return &state.HostRecord{State: st, Fields: map[string]string{"sleep_token": token}}
@@ -40,7 +40,7 @@ func TestAwaitSleep(t *testing.T) {
 				"wanted": host(policy.Ready, ""), "silent": host(policy.Draining, "2"), "late": host(policy.Draining, "3"), "taken": host(policy.Draining, "4"),
 				"quick": host(policy.Draining, "5"),
 			}}
-			if time.Since(began) > time.Second {
+			if time.Since(start) > time.Second {
 				s.Hosts["quick"].State = policy.Asleep
 			}
 			return s, nil
@@ -54,7 +54,7 @@ func TestAwaitSleep(t *testing.T) {
 		if want := map[string]string{"late": "3", "quick": "5"}; !maps.Equal(sleeps, want) {
 			t.Errorf("asleep %v, want %v", sleeps, want)
 		}
-		if want := map[string]string{"wanted": "work came", "gone": "work came", "silent": "the runner did not confirm"}; !maps.Equal(off, want) {
+		if want := map[string]string{"wanted": "work arrived", "gone": "work arrived", "silent": "the runner did not confirm"}; !maps.Equal(off, want) {
 			t.Errorf("called off %v, want %v", off, want)
 		}
 	})

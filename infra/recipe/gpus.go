@@ -23,9 +23,8 @@ var visibleVars = []string{"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_
 // visibleAPIs are the APIs (see devices.Device.API) of those that the runner sets.
 var visibleAPIs = []string{"cuda", "rocm"}
 
-// restricts reports whether an engine with options in force can be told which of a host's GPUs to use, which the host's
-// runner tells by an API. It cannot if its backend is another one, or if its owner chooses GPUs by the recipe or by
-// arguments.
+// restricts reports whether an engine with options in force can be restricted to some of a host's GPUs by an API of the
+// host's runner. It cannot if its backend is another one, or if its owner chooses GPUs by the recipe or by arguments.
 func (r *Recipe) restricts(api string, opts Options) bool {
 	if r.GPUs.Split == "" || api == "" || !slices.Contains(visibleAPIs, api) && !r.Uses("gpu_names") {
 		return false

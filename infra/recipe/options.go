@@ -204,7 +204,7 @@ func (s OptionSpec) normalize(v any, from Origin) (out any, reason string) {
 		case len(s.Values) > 0 && !slices.Contains(s.Values, t):
 			return nil, "want one of " + strings.Join(s.Values, ", ")
 		case strings.HasPrefix(t, "-"):
-			return nil, "begins with a hyphen"
+			return nil, "starts with a hyphen"
 		case strings.ContainsFunc(t, unicode.IsControl):
 			return nil, "holds a control character"
 		}

@@ -11,7 +11,7 @@ import (
 	"reveille/infra/policy"
 )
 
-// Defaults for a recipe without times of its own.
+// Defaults for a recipe that sets no times.
 const (
 	DefaultLoadTimeout  = 300 * time.Second
 	DefaultStallTimeout = 60 * time.Second
@@ -60,7 +60,7 @@ type Recipe struct {
 	// Listen says where the engine accepts requests: [ListenPort] (default) or [ListenSocket].
 	Listen string `json:"listen,omitempty"`
 	// Checkpoint says what {model} must be on the host: [CheckpointFile] (default), [CheckpointPath], or
-	// [CheckpointAny] for engines with model names of their own.
+	// [CheckpointAny] for engines with their own model names.
 	Checkpoint string `json:"checkpoint,omitempty"`
 	// Options are the load options the engine takes, by name.
 	Options map[string]OptionSpec `json:"options,omitempty"`
@@ -165,8 +165,8 @@ type Backend struct {
 	Env map[string]string `json:"env,omitempty"`
 }
 
-// Ready says when a load is complete. If Log is set, a matching log line decides, whatever the health path answers.
-// Otherwise the health path must answer Status (default 200).
+// Ready says when a load is complete. If Log is set, a matching log line decides, whatever the health path returns.
+// Otherwise the health path must return Status (default 200).
 type Ready struct {
 	Status int            `json:"status,omitempty"`
 	Log    *regexp.Regexp `json:"log,omitempty"`
@@ -218,7 +218,7 @@ func (p ErrorPatterns) Cause(line string) Cause {
 const MediaMarker = "<__media__>"
 
 // Family names the kind of engine: the recipe at the root of the inheritance, for most recipes the recipe itself. What
-// the code knows about an engine's flags and answers goes by family.
+// the code knows about an engine's flags and responses depends on its family.
 func (r *Recipe) Family() string { return cmp.Or(r.Root, r.Name) }
 
 // Program returns the name or path of the engine's program, or "" for a recipe without a command.

@@ -29,8 +29,8 @@ func placeholders(s string) []string {
 }
 
 // Expand turns argument groups into an argument vector. It leaves out groups with a placeholder that has no value. It
-// never expands braces inside a value. A placeholder with several values must be an argument of its own; anything else
-// is an error.
+// never expands braces inside a value. A placeholder with several values must be a separate argument; anything else is
+// an error.
 func Expand(groups []Group, v Values) ([]string, error) {
 	var out []string
 	for _, g := range groups {
@@ -77,7 +77,7 @@ func ExpandString(s string, v Values) (out string, ok bool, err error) {
 			return "", false, nil
 		case 1:
 		default:
-			return "", false, fmt.Errorf("placeholder {%s} has %d values and must be an argument of its own", name, len(vals))
+			return "", false, fmt.Errorf("placeholder {%s} has %d values and must be a separate argument", name, len(vals))
 		}
 		b.WriteString(s[last:m[0]])
 		b.WriteString(vals[0])

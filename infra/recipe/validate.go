@@ -21,7 +21,7 @@ var (
 	envNameRE = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Validate reports every mistake of a complete recipe at once, and normalizes the defaults in Options.
+// Validate reports all mistakes of a complete recipe together, and normalizes the defaults in Options.
 func (r *Recipe) Validate() error {
 	v := validator{r: r}
 	v.names()
@@ -73,7 +73,7 @@ func (v *validator) names() {
 	}
 	for _, p := range slices.Concat(v.r.Sandbox.Read, v.r.Sandbox.Write) {
 		if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "~/") {
-			v.fail("sandbox: %q: want a path that begins with / or ~/", p)
+			v.fail("sandbox: %q: want a path that starts with / or ~/", p)
 		}
 	}
 	if v.r.Sandbox.Pids < 0 {
@@ -122,7 +122,7 @@ func (v *validator) ready() {
 	case r.HealthPath == "" && r.Ready.Log == nil:
 		v.fail("health_path or ready.log is needed")
 	case r.HealthPath != "" && (r.HealthPath[0] != '/' || strings.ContainsAny(r.HealthPath, " \t\r\n#")):
-		v.fail("health_path %q: want a path that begins with /", r.HealthPath)
+		v.fail("health_path %q: want a path that starts with /", r.HealthPath)
 	}
 	if s := r.Ready.Status; s != 0 && (s < 200 || s > 499) {
 		v.fail("ready.status %d: want 200 to 499", s)

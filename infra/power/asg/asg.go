@@ -1,4 +1,4 @@
-// Package asg is the power driver for hosts that an Auto Scaling group launches, each from a group of its own: Wake
+// Package asg is the power driver for hosts that an Auto Scaling group launches, each from a separate group: Wake
 // raises the desired capacity to one, Sleep lowers it to none. AWS manages the group's warm pool.
 package asg
 
@@ -28,7 +28,7 @@ type Config struct {
 	Poll time.Duration
 }
 
-// watchFor is how long Wake checks that the group really gets a machine, since AWS accepts any size and fails later.
+// watchFor is how long Wake checks that the group gets a machine, since AWS accepts any size and fails later.
 const watchFor = 45 * time.Second
 
 // Driver changes the desired capacity of groups. It has nothing to close.
@@ -175,7 +175,7 @@ func group(ctx context.Context, api *awsquery.Client, host catalog.Host) (*scali
 	return &out.Groups[0], nil
 }
 
-// resize sets the desired capacity at once, ignoring the group's cooldown.
+// resize sets the desired capacity immediately, ignoring the group's cooldown.
 func resize(ctx context.Context, api *awsquery.Client, host catalog.Host, n int) error {
 	params := url.Values{"AutoScalingGroupName": {host.Group}, "DesiredCapacity": {strconv.Itoa(n)}, "HonorCooldown": {"false"}}
 	return awserr.Classify(api.Call(ctx, "SetDesiredCapacity", params, nil))

@@ -37,7 +37,7 @@ func Remote() map[catalog.Driver]power.Driver {
 	}
 }
 
-// Machines are a project's EC2 instances of the environment's region that run, or start.
+// Machines returns a function that lists a project's running and starting EC2 instances in the environment's region.
 func Machines() func(ctx context.Context, project string) ([]power.Machine, error) {
 	return (&account{regions: map[string]aws.Config{}}).ec2().Machines
 }
@@ -78,8 +78,8 @@ type cluster struct {
 	found *kubernetes.Cluster
 }
 
-// find looks for the API server as kubectl does: by KUBECONFIG or ~/.kube/config, else by the service account of the
-// pod that this program runs in.
+// find finds the API server as kubectl does: by KUBECONFIG or ~/.kube/config, else by the service account of the pod
+// that this program runs in.
 func (c *cluster) find() (kubernetes.Cluster, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +103,7 @@ func (c *cluster) find() (kubernetes.Cluster, error) {
 	if err != nil {
 		return kubernetes.Cluster{}, err
 	}
-	// Its token goes with every request, also to another server that a redirect names.
+	// The client sends its token with every request, even after a redirect to another server.
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	c.found = &kubernetes.Cluster{URL: server.String(), Namespace: namespace, Client: client}
 	return *c.found, nil

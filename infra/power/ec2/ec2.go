@@ -37,7 +37,7 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	if awserr.Code(err) != "IncorrectInstanceState" {
 		return awserr.Classify(err)
 	}
-	switch state, err := d.look(ctx, api, host); {
+	switch state, err := d.instanceState(ctx, api, host); {
 	case err != nil:
 		return err
 	case state == running || state == pending:
@@ -70,7 +70,7 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	if awserr.Code(err) != "IncorrectInstanceState" {
 		return awserr.Classify(err)
 	}
-	switch state, err := d.look(ctx, api, host); {
+	switch state, err := d.instanceState(ctx, api, host); {
 	case err != nil:
 		return err
 	case state == pending || state == running:
@@ -80,13 +80,13 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	}
 }
 
-// State returns the instance's state; a terminated one is Off for good.
+// State returns the instance's state; a terminated one stays Off.
 func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
 	api, err := d.cfg.Client(ctx, host.Region)
 	if err != nil {
 		return power.Unknown, fmt.Errorf("%w: %w", power.ErrDenied, err)
 	}
-	state, err := d.look(ctx, api, host)
+	state, err := d.instanceState(ctx, api, host)
 	switch {
 	case err != nil:
 		return power.Unknown, err
@@ -100,7 +100,8 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 	return power.Off, nil
 }
 
-// Machines are the instances that run, or start, with a project's tag Project and a tag Host, which names their host.
+// Machines returns the running and starting instances with a project's tag Project and a tag Host, the name of their
+// host.
 func (d *Driver) Machines(ctx context.Context, project string) ([]power.Machine, error) {
 	api, err := d.cfg.Client(ctx, "")
 	if err != nil {
@@ -153,7 +154,7 @@ type described struct {
 	NextToken string `xml:"nextToken"`
 }
 
-func (d *Driver) look(ctx context.Context, api *awsquery.Client, host catalog.Host) (state string, err error) {
+func (d *Driver) instanceState(ctx context.Context, api *awsquery.Client, host catalog.Host) (state string, err error) {
 	var out described
 	if err := api.Call(ctx, "DescribeInstances", url.Values{"InstanceId.1": {host.Instance}}, &out); err != nil {
 		return "", awserr.Classify(err)

@@ -45,12 +45,12 @@ func New(timeout time.Duration) *Driver {
 	return &Driver{timeout: timeout, locks: map[string]chan struct{}{}}
 }
 
-// Wake runs the host's wake command, unless its state command says that it is on.
+// Wake runs the host's wake command, unless its state command reports that it is on.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	return d.change(ctx, host, power.On)
 }
 
-// Sleep runs the host's sleep command, unless its state command says that it is off.
+// Sleep runs the host's sleep command, unless its state command reports that it is off.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	return d.change(ctx, host, power.Off)
 }
@@ -113,7 +113,7 @@ func (d *Driver) run(ctx context.Context, host catalog.Host, argv []string) (*po
 	cmd.Env = append(os.Environ(), "REVEILLE_HOST="+host.Name, "REVEILLE_ADDRESS="+host.Address)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // a child left by the command may hold its output open
+	cmd.WaitDelay = time.Second // a child left by the command can hold its output open
 	out := &power.Tail{}
 	cmd.Stdout, cmd.Stderr = out, out
 	err := cmd.Run()

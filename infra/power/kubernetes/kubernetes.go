@@ -61,8 +61,8 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	return err
 }
 
-// State compares the replicas that are wanted with those that exist. A pod that waits for a node exists, so its host is
-// On; only the host's registration shows that its runner works.
+// State compares the desired replicas with those that exist. A pod that waits for a node exists, so its host is On;
+// only the host's registration shows that its runner works.
 func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
 	s, err := d.scale(ctx, host, http.MethodGet, "")
 	if err != nil {
@@ -121,7 +121,7 @@ func (d *Driver) scale(ctx context.Context, host catalog.Host, method, patch str
 		if ctx.Err() != nil {
 			return scale{}, err
 		}
-		return scale{}, fmt.Errorf("%w: %w", power.ErrThrottled, err) // an API server that is away is asked again
+		return scale{}, fmt.Errorf("%w: %w", power.ErrThrottled, err) // the caller retries an unavailable API server
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
@@ -133,7 +133,7 @@ func (d *Driver) scale(ctx context.Context, host catalog.Host, method, patch str
 	}
 	var s scale
 	if err := json.Unmarshal(body, &s); err != nil || s.Kind != "Scale" {
-		return scale{}, fmt.Errorf("%w: %s: the answer is no Scale", power.ErrFailed, what)
+		return scale{}, fmt.Errorf("%w: %s: the response is not a Scale", power.ErrFailed, what)
 	}
 	return s, nil
 }
@@ -151,7 +151,7 @@ func classify(status int) error {
 	return power.ErrFailed
 }
 
-// reason is the message of a Status, or the HTTP status.
+// reason returns the message of a Status, or the HTTP status.
 func reason(resp *http.Response, body []byte) error {
 	var status struct{ Message string }
 	if json.Unmarshal(body, &status) == nil && status.Message != "" {

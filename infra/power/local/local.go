@@ -1,5 +1,5 @@
-// Package local turns a host on and off whose runner lives in this process: a wake starts it, a sleep ends it. `gateway
-// run` uses it (infra/adr/0006-gateway-run.md).
+// Package local is the power driver for hosts whose runner is in this process: a wake starts the runner, a sleep stops
+// it. `gateway run` uses it (infra/adr/0006-gateway-run.md).
 package local
 
 import (
@@ -19,21 +19,21 @@ var _ power.Driver = (*Driver)(nil)
 
 // Config of a Driver. Run is required.
 type Config struct {
-	// Run runs a host until ctx ends and returns when nothing of it is left.
+	// Run runs a host until ctx ends, and returns when all of it has stopped.
 	Run func(ctx context.Context, host catalog.Host) error
-	// Grace is how long Close waits for hosts to end; default 45 s, more than a runner's own drain time. A goroutine
-	// cannot be killed: what a host that hangs has started ends with this process.
+	// Grace is how long Close waits for hosts to stop; default 45 s, more than a runner's drain timeout. A goroutine
+	// cannot be killed: the processes of a host that hangs end with this process.
 	Grace time.Duration
 	// MinLife is how long a host must run for Wake to succeed, so that one that cannot start is an error; default 300
 	// ms.
 	MinLife time.Duration
-	// OnExit is called on a goroutine of the driver when a host ends without being asked to; nil ignores that. err is
-	// not nil. The host is off by then, so OnExit may wake it again.
+	// OnExit is called in a goroutine of the driver when a host exits on its own; nil ignores that. err is not nil. The
+	// host is off by then, so OnExit may wake it again.
 	OnExit func(host string, err error)
 	Log    *slog.Logger // default: discard
 }
 
-// Driver runs hosts. Close it when done.
+// Driver runs hosts. The caller must close it.
 type Driver struct {
 	cfg Config
 
@@ -60,8 +60,8 @@ func New(cfg Config) *Driver {
 	return &Driver{cfg: cfg, hosts: map[string]*running{}}
 }
 
-// Wake starts the host unless it runs. If it is stopping, Wake waits for its end first. power.ErrFailed: it ended at
-// once, with the error.
+// Wake starts the host unless it runs. If it is stopping, Wake waits for its end first. power.ErrFailed: the host
+// exited immediately, with the error.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	for {
 		r, on, err := d.start(host)
@@ -97,7 +97,7 @@ func (d *Driver) start(host catalog.Host) (r *running, on bool, err error) {
 	return r, true, nil
 }
 
-var errEnded = errors.New("it returned")
+var errEnded = errors.New("Run returned")
 
 // run runs a host to its end and removes it.
 func (d *Driver) run(ctx context.Context, host catalog.Host, r *running) {
@@ -105,15 +105,15 @@ func (d *Driver) run(ctx context.Context, host catalog.Host, r *running) {
 	r.stop()
 	d.mu.Lock()
 	r.err = err
-	asked := r.stopping
+	wasAsked := r.stopping
 	delete(d.hosts, host.Name)
 	close(r.gone)
 	d.mu.Unlock()
-	if asked {
-		d.cfg.Log.Info("host ended", "host", host.Name)
+	if wasAsked {
+		d.cfg.Log.Info("host stopped", "host", host.Name)
 		return
 	}
-	d.cfg.Log.Warn("host ended by itself", "host", host.Name, "error", err)
+	d.cfg.Log.Warn("host exited on its own", "host", host.Name, "error", err)
 	if d.cfg.OnExit != nil {
 		d.cfg.OnExit(host.Name, err)
 	}
@@ -133,7 +133,7 @@ func (d *Driver) awaitMinLife(ctx context.Context, name string, r *running) erro
 	if r.stopping {
 		return fmt.Errorf("%w: host %s was put to sleep meanwhile", power.ErrStopping, name)
 	}
-	return fmt.Errorf("%w: host %s ended at once: %w", power.ErrFailed, name, r.err)
+	return fmt.Errorf("%w: host %s exited immediately: %w", power.ErrFailed, name, r.err)
 }
 
 // Sleep ends the host and returns once it is gone. If ctx ends first, the host still ends.
@@ -184,7 +184,7 @@ func (d *Driver) Close() error {
 	select {
 	case <-gone:
 	case <-time.After(d.cfg.Grace):
-		d.cfg.Log.Error("hosts do not end", "waited", d.cfg.Grace)
+		d.cfg.Log.Error("hosts do not stop", "waited", d.cfg.Grace)
 	}
 	return nil
 }

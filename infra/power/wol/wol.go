@@ -16,19 +16,19 @@ import (
 
 var _ power.Driver = (*Driver)(nil)
 
-// everybody is the packets' destination unless the catalog sets another.
-const everybody = "255.255.255.255:9"
+// defaultBroadcast is the packets' destination unless the catalog sets another.
+const defaultBroadcast = "255.255.255.255:9"
 
 // Config of a Driver. A zero value means the default.
 type Config struct {
 	// Password returns a host's SecureOn password of 4 or 6 bytes; default none.
 	Password func(catalog.Host) []byte
-	// Repeat is the time between two packets until the machine answers; default 3 s. Packets may be lost, and a packet
+	// Repeat is the time between two packets until the machine responds; default 3 s. Packets can be lost, and a packet
 	// that arrives while the machine is still shutting down has no effect.
 	Repeat time.Duration
-	// StateTimeout bounds how long a machine may take to answer a wake, or to shut down; default 2 min.
+	// StateTimeout is the timeout for a machine to respond after a wake, or to shut down; default 2 min.
 	StateTimeout time.Duration
-	// Probe bounds one check whether the runner's port answers; default 1 s.
+	// Probe is the timeout of one check whether the runner's port accepts connections; default 1 s.
 	Probe time.Duration
 }
 
@@ -46,8 +46,8 @@ func New(cfg Config) *Driver {
 	return &Driver{cfg}
 }
 
-// Wake sends magic packets until the runner's port answers. If the catalog has no address for the host, it sends one
-// packet, and only the host's registration shows that the packet arrived.
+// Wake sends magic packets until the runner's port accepts connections. If the catalog has no address for the host, it
+// sends one packet, and only the host's registration shows that the packet arrived.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	mac, err := net.ParseMAC(host.MAC)
 	if err != nil {
@@ -57,7 +57,7 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", power.ErrUnknownHost, err)
 	}
-	target := cmp.Or(host.Broadcast, everybody)
+	target := cmp.Or(host.Broadcast, defaultBroadcast)
 	return d.until(ctx, host, power.On, func() error { return d.send(ctx, target, packet) })
 }
 
@@ -104,7 +104,7 @@ func (d *Driver) send(ctx context.Context, target string, packet []byte) error {
 	return err
 }
 
-// State returns On if the runner's port answers, Off if it does not, Unknown without an address.
+// State returns On if the runner's port accepts connections, Off if it does not, Unknown without an address.
 func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
 	if host.Address == "" {
 		return power.Unknown, nil
