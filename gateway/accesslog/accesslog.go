@@ -1,4 +1,4 @@
-// Package accesslog writes a line of JSON for each request: who asked for what, and how it was answered. It holds no body, no
+// Package accesslog writes a line of JSON for each request: who asked for what, and how it was responded to. It holds no body, no
 // key, no query, and each of its texts has a bound.
 package accesslog
 
@@ -18,7 +18,7 @@ type Entry struct {
 	Method   string       `json:"method"`
 	Path     string       `json:"path"` // without its query
 	Status   int          `json:"status"`
-	Duration Milliseconds `json:"duration_ms"` // until the end of the answer
+	Duration Milliseconds `json:"duration_ms"` // until the end of the response
 
 	Route     string `json:"route,omitempty"`  // of the route table
 	Code      string `json:"code,omitempty"`   // of an error
@@ -28,7 +28,7 @@ type Entry struct {
 	Trace     string `json:"trace,omitempty"`
 	BytesIn   int64  `json:"bytes_in,omitempty"`
 	BytesOut  int64  `json:"bytes_out,omitempty"`
-	Broken    bool   `json:"broken,omitempty"` // the answer ended before it was complete
+	Broken    bool   `json:"broken,omitempty"` // the response ended before it was complete
 
 	// Of a request to a model.
 	Model           string       `json:"model,omitempty"`
@@ -36,7 +36,7 @@ type Entry struct {
 	Cold            *bool        `json:"cold,omitempty"` // it waited for a load
 	Waited          Milliseconds `json:"waited_ms,omitempty"`
 	Load            Milliseconds `json:"load_ms,omitempty"`
-	FirstByte       Milliseconds `json:"first_byte_ms,omitempty"` // from the request's head to the answer's first byte
+	FirstByte       Milliseconds `json:"first_byte_ms,omitempty"` // from the request's head to the response's first byte
 	TokensIn        int64        `json:"tokens_in,omitempty"`
 	TokensOut       int64        `json:"tokens_out,omitempty"`
 	TokensFromCache int64        `json:"tokens_cached,omitempty"`
@@ -66,4 +66,4 @@ func (l *Log) Write(e Entry) {
 	l.queue(append(text, '\n'))
 }
 
-func clip(s string, most int) string { return strings.ToValidUTF8(term.Clip(s, most), "\uFFFD") }
+func clip(s string, max int) string { return strings.ToValidUTF8(term.Clip(s, max), "\uFFFD") }

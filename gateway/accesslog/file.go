@@ -23,7 +23,7 @@ type Log struct {
 	done    chan struct{}
 }
 
-// Open appends to a file, which only its owner may read, or writes to standard output for "-". "" is no log. Call end once
+// Open appends to a file, which only its owner may read, or writes to standard output for "-". "" disables the log. Call end once
 // nothing writes any more.
 func Open(name string) (log *Log, end func(), err error) {
 	if name == "" {

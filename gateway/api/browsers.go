@@ -13,7 +13,7 @@ import (
 // an origin. file: is not among them, because any downloaded page has it, and neither are browser extensions.
 var appSchemes = []string{"app", "tauri", "capacitor", "ionic", "vscode-webview", "vscode-file"}
 
-// Browsers decides which web pages may use a gateway and under which host names it may be called. A page that the operator
+// Browsers decides which web pages may use a gateway and under which host names it can be called. A page that the operator
 // visits reaches loopback addresses too: its browser says so in Origin and Sec-Fetch-Site, and a page whose own name was made
 // to point here (DNS rebinding) is known by Host. The rules are those of [net/http.CrossOriginProtection], on every method,
 // because GET /unload acts. Pages of this machine and of apps are always allowed. It is safe for concurrent use.
@@ -99,7 +99,7 @@ var noOriginHeaders = []Header{{"Vary", "Origin"}}
 // Check returns the headers of the response to a request, or its refusal.
 func (b *Browsers) Check(s Source) ([]Header, *Error) {
 	if b.hosts != nil && (!b.hostAllowed(s.Host) || s.Target != "" && !b.hostAllowed(s.Target)) {
-		return nil, New(ForbiddenHost, "Without API keys this gateway answers only to an IP address, localhost, or a host name of --allowed-hosts.")
+		return nil, New(ForbiddenHost, "Without API keys, this gateway accepts only requests to an IP address, localhost, or a host name of --allowed-hosts.")
 	}
 	pages, fromOrigin := s.pages()
 	refused := slices.ContainsFunc(pages, func(page string) bool {
@@ -108,7 +108,7 @@ func (b *Browsers) Check(s Source) ([]Header, *Error) {
 	})
 	switch {
 	case refused, fromOrigin && len(pages) > 1, !fromOrigin && s.crossSite():
-		e := New(ForbiddenOrigin, "Web pages of this origin may not use this gateway; --cors-origins lists those that may.")
+		e := New(ForbiddenOrigin, "Web pages of this origin are not allowed; allow them with --cors-origins.")
 		e.Headers = noOriginHeaders
 		return nil, e
 	case !fromOrigin:
@@ -119,7 +119,7 @@ func (b *Browsers) Check(s Source) ([]Header, *Error) {
 	return []Header{{"Access-Control-Allow-Origin", pages[0]}, {"Access-Control-Expose-Headers", exposed}, {"Vary", "Origin"}}, nil
 }
 
-// Preflight returns the headers of the 204 that answers OPTIONS, in addition to those of Check. requested is the request's
+// Preflight returns the headers of the 204 response to OPTIONS, in addition to those of Check. requested is the request's
 // Access-Control-Request-Headers.
 func Preflight(requested string) []Header {
 	if requested == "" {
@@ -145,7 +145,7 @@ func (b *Browsers) originAllowed(origin string) bool {
 	}
 	name := hostname(host)
 	ip, err := netip.ParseAddr(name)
-	// tauri.localhost is where Tauri's pages are on Windows and Android, which allow no scheme of their own.
+	// tauri.localhost is where Tauri's pages are on Windows and Android, which allow no custom scheme.
 	return err == nil && ip.Unmap().IsLoopback() || name == "localhost" || name == "tauri.localhost" || b.origins[origin]
 }
 

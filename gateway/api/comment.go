@@ -9,7 +9,7 @@ import (
 // Ping is the comment that keeps a quiet stream alive once its model is loaded.
 const Ping = ": ping\n\n"
 
-// LoadingComment is what a waiting stream tells its client. A comment never
+// LoadingComment is what a waiting stream sends its client. A comment never
 // reaches the message a client shows, so it may say anything but must not be
 // empty.
 type LoadingComment struct {

@@ -61,7 +61,7 @@ func (d Dialect) Status(e *Error) int {
 	case d == Anthropic && e.Status == http.StatusServiceUnavailable:
 		return statusOverloaded
 	case d == Ollama && e.Kind == QueueFull:
-		return http.StatusServiceUnavailable // what Ollama itself answers to a full queue
+		return http.StatusServiceUnavailable // what Ollama itself returns for a full queue
 	}
 	return e.Status
 }
@@ -90,7 +90,7 @@ func (e *Error) openAI() openAIError {
 	return openAIError{Message: message, Type: e.Type, Param: orNull(e.Param), Code: orNull(e.Code)}
 }
 
-// StreamError returns the bytes that end a stream which has begun: one error
+// StreamError returns the bytes that end a stream which has started: one error
 // event, or one line for Ollama. No final event may follow it.
 func (d Dialect) StreamError(e *Error, requestID string) []byte {
 	body := d.Body(e, requestID)

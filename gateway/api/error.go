@@ -28,7 +28,7 @@ type Error struct {
 	Headers    []Header      // sent with the error, such as Allow
 }
 
-// Header is one header field of an answer.
+// Header is one header field of a response.
 type Header struct{ Name, Value string }
 
 // New returns an error of that kind with the table's status, type, code and
@@ -86,7 +86,7 @@ func (e *Error) Is(target error) bool {
 }
 
 // As returns the [*Error] in err's chain. Any other error becomes
-// [InternalError] with err as its cause and a message that tells nothing of
+// [InternalError] with err as its cause and a message that says nothing about
 // it; nil stays nil.
 func As(err error) *Error {
 	if err == nil {
@@ -98,33 +98,33 @@ func As(err error) *Error {
 	return New(InternalError, "The gateway could not handle this request.").WithCause(err)
 }
 
-// ShuttingDown is the answer to a request that a draining gateway does not begin or end any more.
-func ShuttingDown() *Error { return New(Draining, "This gateway is going away; try again.") }
+// ShuttingDown is the response to a request that a draining gateway refuses or cuts.
+func ShuttingDown() *Error { return New(Draining, "The gateway is shutting down. Retry the request.") }
 
-// InvalidEngineResponse is the answer where an engine's own makes no sense.
+// InvalidEngineResponse is the response where an engine's own makes no sense.
 func InvalidEngineResponse() *Error {
-	return New(BadEngineReply, "The model's answer could not be understood.")
+	return New(BadEngineReply, "The engine's response is invalid.")
 }
 
-// NoModel is the answer to a request without a model's name.
+// NoModel is the response to a request without a model's name.
 func NoModel() *Error {
 	return New(MissingRequiredParameter, "No model specified. Name one in 'model'.").WithParam("model")
 }
 
-// UnknownModel is the answer to a name that no model has.
+// UnknownModel is the response to a name that no model has.
 func UnknownModel(name string) *Error {
 	return Newf(ModelNotFound, "The model '%s' does not exist.", term.Clip(name, 200)).WithParam("model")
 }
 
-// notAllowed is the answer to a known path with the wrong method; allow is the
+// notAllowed is the response to a known path with the wrong method; allow is the
 // list of the right ones.
 func notAllowed(allow string) *Error {
-	e := Newf(MethodNotAllowed, "This path does not take that method, only %s.", allow)
+	e := Newf(MethodNotAllowed, "Method not allowed; this path accepts %s.", allow)
 	e.Headers = []Header{{"Allow", allow}}
 	return e
 }
 
-// Unauthorized is the one answer to a missing, unknown or withdrawn key.
+// Unauthorized is the one response to a missing, unknown or withdrawn key.
 func Unauthorized() *Error {
 	e := New(InvalidAPIKey, "A valid API key is needed: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
 	e.Headers = []Header{{"WWW-Authenticate", "Bearer"}}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The headers of an answer that are ours, and those we read.
+// The headers of a response that are ours, and those we read.
 const (
 	HeaderRequestID    = "x-request-id"
 	HeaderRequestIDAlt = "request-id" // same value, for Anthropic's clients
@@ -38,7 +38,7 @@ const (
 	HeaderWaitTimeout = "x-wait-timeout" // asked: seconds
 )
 
-// Names of headers that every answer of a model has, as they are sent: setting them changes no letters.
+// Names of headers that every response of a model has, as they are sent: setting them changes no letters.
 var (
 	CanonicalRequestID    = canonical(HeaderRequestID)
 	CanonicalRequestIDAlt = canonical(HeaderRequestIDAlt)

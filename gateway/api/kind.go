@@ -30,7 +30,7 @@ type row struct {
 	status  int
 	typ     string
 	noRetry bool          // the same request fails again: clients should not repeat it
-	retry   time.Duration // when a repeat is worth while, unless the error knows better; 0 is no advice
+	retry   time.Duration // when to retry, unless the error sets its own time; 0: no advice
 }
 
 const (
@@ -38,7 +38,7 @@ const (
 	retryable    = false
 )
 
-// kindTable has the rows by kind; the first one is no kind's.
+// kindTable has the rows by kind; index 0 is unused.
 var kindTable = []row{{}}
 
 func addKind(code string, status int, typ string, noRetry bool, retry time.Duration) Kind {
@@ -120,7 +120,7 @@ func Kinds() []Kind {
 	return all
 }
 
-// KindOf returns the kind with that code and status, as a runner's answer
+// KindOf returns the kind with that code and status, as a runner's response
 // names it; ok is false when the table has no such row.
 func KindOf(code string, status int) (k Kind, ok bool) {
 	for _, k := range Kinds() {

@@ -14,9 +14,9 @@ import (
 type RouteMatch struct {
 	Route   *Route
 	Dialect Dialect // of the path
-	Head    bool    // answer like GET, without a body
+	Head    bool    // response like GET, without a body
 	ID      string  // what {id} stands for, decoded; for upstream see [SplitUpstream]
-	Tail    string  // the same as it stands in the path
+	Tail    string  // the same, unescaped as in the path
 	Allow   string  // value of the Allow header
 	Path    string  // of the request, for an unknown path
 }
@@ -29,7 +29,7 @@ func (h RouteMatch) Err() *Error {
 	case h.Allow != "":
 		return notAllowed(h.Allow)
 	}
-	return Newf(UnknownURL, "There is no path '%s' on this server.", strings.ToValidUTF8(term.Clip(h.Path, 100), "\uFFFD"))
+	return Newf(UnknownURL, "The path '%s' does not exist on this server.", strings.ToValidUTF8(term.Clip(h.Path, 100), "\uFFFD"))
 }
 
 // Match finds the route of a request. path is the path as the client sent it,
@@ -72,7 +72,7 @@ func (t *Router) Match(method, path string) RouteMatch {
 // SplitUpstream divides the tail of an upstream path into a model's name and
 // the path meant for its engine. Names may hold slashes, so the longest name
 // that is known wins. rest is "" when the tail is the name alone, else it
-// begins with a slash and is still %-coded.
+// starts with a slash and is still %-coded.
 func SplitUpstream(tail string, known func(name string) bool) (id, rest string, ok bool) {
 	const maxSegments = 4 // a name has two, and a provider in front
 	for end, segment := 0, 0; end < len(tail) && segment < maxSegments; segment++ {

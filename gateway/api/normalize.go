@@ -13,10 +13,10 @@ import (
 	"reveille/infra/term"
 )
 
-// NormalizeError turns the error answer of an engine or a runner into an [*Error]. A
+// NormalizeError turns the error response of an engine or a runner into an [*Error]. A
 // status of 400 to 499 and its message stay, and so does one of 500 and above,
 // except where the text shows that the request was at fault: that becomes 400.
-// The message loses whatever would tell where the engine runs: paths,
+// The message loses whatever would reveal where the engine runs: paths,
 // addresses, stack traces, and the words given in hide, such as the host's
 // name.
 func NormalizeError(status int, body []byte, hide ...string) *Error {
@@ -102,7 +102,7 @@ func firstText(values ...jsonscan.Value) string {
 	return ""
 }
 
-// maxPlainText bounds what is read of an answer that is not JSON, in bytes.
+// maxPlainText bounds what is read of a response that is not JSON, in bytes.
 const maxPlainText = 8000
 
 // plainText returns body as a message unless it is markup, which says nothing
@@ -115,15 +115,15 @@ func plainText(body []byte) string {
 	return s
 }
 
-// errorRule is what an engine's error says, in lower case, and what that means.
+// errorRule maps a pattern of an engine's error, in lower case, to a kind.
 type errorRule struct {
 	kind    Kind
-	pattern *regexp.Regexp // a group's text follows the words of say
-	message string         // replaces the engine's words where these tell nothing to a client
+	pattern *regexp.Regexp // a group's text follows the message
+	message string         // replaces the engine's message where clients would not understand it
 }
 
-func newRule(kind Kind, pattern, say string) errorRule {
-	return errorRule{kind, regexp.MustCompile(`(?i)` + pattern), say}
+func newRule(kind Kind, pattern, message string) errorRule {
+	return errorRule{kind, regexp.MustCompile(`(?i)` + pattern), message}
 }
 
 // requestFaults show that the request cannot be served by this model however
@@ -135,7 +135,7 @@ var requestFaults = []errorRule{
 	newRule(InvalidType, `failed to (?:load|decode) (?:image|audio)|failed to read audio|cannot identify image file|invalid (?:image|audio)`, ""),
 	newRule(ModelTypeMismatch, `does not support (?:embeddings|reranking|completions|chat|infill)|pooling type(?s:.*)not oai compatible|`+
 		`model is not an? (?:embedding model|re-ranker)`, ""),
-	newRule(UnsupportedParameter, `infill is not supported`, "This model has no tokens that mark a gap, so it cannot fill one."),
+	newRule(UnsupportedParameter, `infill is not supported`, "This model has no infill tokens."),
 	newRule(InvalidType, `failed to parse tools`, "A field of 'tools' is missing or has a value of the wrong type."),
 	newRule(InvalidType, `while executing(?s:.*)at line|notimplemented:`, "The model's chat template cannot take these messages or calls of tools."),
 	newRule(InvalidType, `failed to parse messages`, "A field of 'messages' is missing or has a value of the wrong type."),
@@ -150,14 +150,14 @@ var requestFaults = []errorRule{
 
 // engineFaults name the trouble behind an engine's 5xx; oom knows more words for a lack of memory.
 var engineFaults = []errorRule{
-	newRule(EngineOutOfMemory, `bad_alloc`, "The model's engine has no memory left for this request."),
+	newRule(EngineOutOfMemory, `bad_alloc`, "The model's engine ran out of memory."),
 	newRule(ModelLoading, `loading model`, ""),
-	// llama-server's word when the sequences that share its context have filled it. One that is too long by itself is refused at its start.
-	newRule(Overloaded, `context size has been exceeded`, "Other requests use the model's context; there is no room beside them now."),
-	newRule(BadEngineReply, `output that does not match the expected`, "The model's output does not have the form of its chat template; another seed or prompt may help."),
+	// llama-server says this when the sequences that share its context have filled it. It refuses a longer one at the start.
+	newRule(Overloaded, `context size has been exceeded`, "Other requests are using the model's context. Retry the request."),
+	newRule(BadEngineReply, `output that does not match the expected`, "The model's output does not match its chat template; another seed or prompt may help."),
 }
 
-// matchRule returns the first fault that a text tells of, with what clients are told of it.
+// matchRule returns the first rule that a text matches, with the message for clients.
 func matchRule(faults []errorRule, text string) (kind Kind, say string, ok bool) {
 	for _, f := range faults {
 		if m := f.pattern.FindStringSubmatch(text); m != nil {
@@ -167,10 +167,10 @@ func matchRule(faults []errorRule, text string) (kind Kind, say string, ok bool)
 	return 0, "", false
 }
 
-// classify returns the kind of an engine's error, the status it is answered
+// classify returns the kind of an engine's error, the status it is returned
 // with, and our words for it where the engine's are of no use. When it is not certain the kind was chosen by the status
 // alone, and its code may say too much.
-func classify(status int, r reply) (k Kind, answer int, certain bool, say string) {
+func classify(status int, r reply) (k Kind, clientStatus int, certain bool, message string) {
 	if status < 400 || status > 599 {
 		return BadEngineReply, BadEngineReply.Status(), true, ""
 	}
@@ -181,22 +181,22 @@ func classify(status int, r reply) (k Kind, answer int, certain bool, say string
 		return k, status, true, "" // a runner speaks our own table
 	}
 	text := r.typ + "\n" + r.message
-	if kind, say, ok := matchRule(engineFaults, text); ok && status >= 500 {
-		return kind, kind.Status(), true, say
+	if kind, message, ok := matchRule(engineFaults, text); ok && status >= 500 {
+		return kind, kind.Status(), true, message
 	}
-	if kind, say, ok := matchRule(requestFaults, text); ok {
+	if kind, message, ok := matchRule(requestFaults, text); ok {
 		if status >= 500 {
 			status = http.StatusBadRequest
 		}
-		return kind, status, true, say
+		return kind, status, true, message
 	}
 	if status >= 500 && oom.IsOutOfMemory(r.message) {
 		return EngineOutOfMemory, EngineOutOfMemory.Status(), true, ""
 	}
 	if internals.MatchString(r.message) {
-		say = "The model's engine failed on this request."
+		message = "The model's engine failed on this request."
 	}
-	return byStatus(status), status, false, say
+	return byStatus(status), status, false, message
 }
 
 // internals are words of a C++ library, which an exception's text holds.
@@ -235,7 +235,7 @@ func plainCode(code string) string {
 	return code
 }
 
-// IsWebPage reports whether an answer's content type is that of a web page, as from a web server or proxy. No engine sends one.
+// IsWebPage reports whether a response's content type is that of a web page, as from a web server or proxy. No engine sends one.
 func IsWebPage(contentType []byte) bool {
 	media, _, _ := bytes.Cut(contentType, []byte(";"))
 	switch strings.ToLower(string(bytes.TrimSpace(media))) {

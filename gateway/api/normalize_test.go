@@ -21,7 +21,7 @@ func TestNormalizeError(t *testing.T) {
 		{name: "load error", status: 500, body: `{"error":{"message":"Bad magic.","code":"model_load_error"}}`, want: 500, code: "model_load_error", message: "Bad magic."},
 		{name: "plain 400 of llama-server", status: 400, body: `{"error":{"code":400,"message":"Expected 'messages' to be an array","type":"invalid_request_error"}}`, want: 400, code: "invalid_request", message: "Expected 'messages' to be an array"},
 		{name: "context by type", status: 400, body: `{"error":{"code":400,"message":"request (9412 tokens) exceeds the available context size (8192 tokens), try increasing it","type":"exceed_context_size_error","n_prompt_tokens":9412,"n_ctx":8192}}`, want: 400, code: "context_length_exceeded", message: "request (9412 tokens) exceeds the available context size (8192 tokens), try increasing it"},
-		{name: "the context is full of others", status: 500, body: `{"error":{"code":500,"message":"Context size has been exceeded.","type":"server_error"}}`, want: 503, code: "overloaded", message: "Other requests use the model's context; there is no room beside them now."},
+		{name: "the context is full of others", status: 500, body: `{"error":{"code":500,"message":"Context size has been exceeded.","type":"server_error"}}`, want: 503, code: "overloaded", message: "Other requests are using the model's context. Retry the request."},
 		{name: "a chat template", status: 500, body: `{"error":{"code":500,"message":"\n------------\nWhile executing CallExpression at line 100, column 3 in source:\n...args_dict.items()\nError: Unknown method","type":"server_error"}}`, want: 400, code: "invalid_type", message: "The model's chat template cannot take these messages or calls of tools."},
 		{name: "input for the batch", status: 500, body: `{"error":{"code":500,"message":"input (900 tokens) is too large to process. increase the physical batch size (current batch size: 512)","type":"server_error"}}`, want: 400, code: "context_length_exceeded", message: "input (900 tokens) is too large to process. increase the physical batch size (current batch size: 512)"},
 		{name: "maximum context length", status: 400, body: `{"error":{"message":"This model's maximum context length is 4096 tokens.","type":"BadRequestError","param":"messages","code":400}}`, want: 400, code: "context_length_exceeded", message: "This model's maximum context length is 4096 tokens.", param: "messages"},
@@ -37,8 +37,8 @@ func TestNormalizeError(t *testing.T) {
 		{name: "an exception's words", status: 400, body: `{"error":{"code":400,"message":"Field 'stop': [json.exception.type_error.302] type must be string, but is number"}}`, want: 400, code: "invalid_type", message: "A field has a value of the wrong type or out of range."},
 		{name: "words of a library", status: 500, body: `{"error":{"code":500,"message":"vector::_M_default_append","type":"server_error"}}`, want: 500, code: "internal_error", message: "The model's engine failed on this request."},
 		{name: "std", status: 400, body: `{"error":{"code":400,"message":"Failed to initialize samplers: std::exception"}}`, want: 400, code: "invalid_type", message: "The grammar or the schema is not one that the model's engine can use."},
-		{name: "a broken form", status: 500, body: `{"error":{"code":500,"message":"The model produced output that does not match the expected peg-native format","type":"server_error"}}`, want: 502, code: "bad_engine_reply", message: "The model's output does not have the form of its chat template; another seed or prompt may help."},
-		{name: "no memory", status: 500, body: `{"error":{"code":500,"message":"std::bad_alloc"}}`, want: 503, code: "engine_out_of_memory", message: "The model's engine has no memory left for this request."},
+		{name: "a broken form", status: 500, body: `{"error":{"code":500,"message":"The model produced output that does not match the expected peg-native format","type":"server_error"}}`, want: 502, code: "bad_engine_reply", message: "The model's output does not match its chat template; another seed or prompt may help."},
+		{name: "no memory", status: 500, body: `{"error":{"code":500,"message":"std::bad_alloc"}}`, want: 503, code: "engine_out_of_memory", message: "The model's engine ran out of memory."},
 		{name: "unknown schema", status: 400, body: `{"error":{"code":400,"message":"Unable to generate parser for this template. Automatic parser generation failed: JSON schema conversion failed:\nUnrecognized schema: {\"type\":\"zz\"}"}}`, want: 400, code: "invalid_type", message: `The schema is not one that the model's engine can use: Unrecognized schema: {"type":"zz"}`},
 		{name: "unknown reasoning format", status: 500, body: `{"error":{"code":500,"message":"Unknown reasoning format: zz"}}`, want: 400, code: "invalid_type", message: "'reasoning_format' is not one that the model's engine knows."},
 		{name: "number as code", status: 404, body: `{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}`, want: 404, code: "", message: "File Not Found"},
@@ -65,7 +65,7 @@ func TestNormalizeError(t *testing.T) {
 	}
 }
 
-// Whatever an engine sends, the answer is an error in the table's words.
+// Whatever an engine sends, the response is an error in the table's words.
 func FuzzNormalizeError(f *testing.F) {
 	f.Add(400, []byte(`{"error":{"code":400,"message":"m /a/b 10.0.0.1:80","type":"t","param":"p"}}`))
 	f.Add(500, []byte("Traceback (most recent call last)"))

@@ -80,7 +80,7 @@ type Route struct {
 	PerModel  bool // it concerns only models that the key may use; others refuse keys that are limited to some models
 	Body      BodyKind
 	Inference bool    // runs a model, so it waits, counts and is relayed
-	CanStream bool    // the answer may be a stream of events or lines, which can be held open before it begins
+	CanStream bool    // the response may be a stream of events or lines, which can be held open before it starts
 	Streams   bool    // an absent stream field means true
 	InQuery   bool    // the query may name the model where the body does not, as ?model=ID
 	Model     Field   // where the model's name is; its Name is "" when it is not in the body
@@ -160,7 +160,7 @@ func (r *Route) Stream(values []jsonscan.Value) bool {
 }
 
 // Check applies the route's rules to the values of its keys. That a model is
-// named at all is not checked here, for a default may be configured.
+// named at all is not checked here, for a default can be configured.
 func (r *Route) Check(values []jsonscan.Value) *Error {
 	if v := r.ModelName(values); v.Set() && v.Kind != jsonscan.String {
 		return Field{Name: r.Model.Name, Types: TypesOf(jsonscan.String)}.wrongType(v.Kind)

@@ -59,7 +59,7 @@ func code(err error) string {
 	return ""
 }
 
-// picture returns a black picture in base64. The header of a large one announces more than it has.
+// image returns a black image in base64. The header of a large one announces more than it has.
 func picture(width, height int) string {
 	var file bytes.Buffer
 	side := func(n int) int { return min(n, 100) }
@@ -266,7 +266,7 @@ func compact(t *testing.T, body []byte) string {
 	return b.String()
 }
 
-// Only the form of llama-server's inputs with pictures passes, with base64 alone, and only to models with a projector.
+// Only the form of llama-server's inputs with images passes, with base64 alone, and only to models with a projector.
 func TestInputsWithImages(t *testing.T) {
 	png := picture(10, 10)
 	input := func(data ...string) string {
@@ -337,7 +337,7 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-// llama-server passes over the format of a message, so an answer by a schema is refused rather than given without one.
+// llama-server passes over the format of a message, so a response by a schema is refused rather than given without one.
 func TestMessageFormat(t *testing.T) {
 	const format = `{"type":"json_schema","schema":{"type":"object"}}`
 	for config, want := range map[string]string{
@@ -509,7 +509,7 @@ func FuzzParts(f *testing.F) {
 	})
 }
 
-// BenchmarkMedia checks a picture and a sound of 5 MB.
+// BenchmarkMedia checks an image and a sound of 5 MB.
 func BenchmarkMedia(b *testing.B) {
 	data := picture(9, 9)[:60] + strings.Repeat("A", 7_000_000)
 	for name, part := range map[string]string{

@@ -110,7 +110,7 @@ func (c *Check) fail(err error) {
 
 func (c *Check) drop(f field) {
 	if len(c.dropped) == maxDropped {
-		c.fail(api.Newf(api.UnsupportedParameter, "The request has more than %d members that are null or not known here.", maxDropped))
+		c.fail(api.Newf(api.UnsupportedParameter, "The request has more than %d fields that are null or unknown.", maxDropped))
 		return
 	}
 	c.dropped = append(c.dropped, f)
@@ -206,7 +206,7 @@ func filter(v jsonscan.Value, keep func(name []byte, v jsonscan.Value) (bool, er
 			continue
 		}
 		if len(spans) == maxDropped {
-			return api.Newf(api.UnsupportedParameter, "An object of the request has more than %d members that are not known here.", maxDropped)
+			return api.Newf(api.UnsupportedParameter, "An object of the request has more than %d unknown fields.", maxDropped)
 		}
 		spans = append(spans, m.Span())
 	}

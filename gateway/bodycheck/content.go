@@ -51,7 +51,7 @@ var (
 	anthropicParts = map[string]part{
 		"text": resultParts["text"], "image": resultParts["image"], "document": resultParts["document"],
 		"search_result": resultParts["search_result"],
-		// What Anthropic's own tools did, in a history that began there.
+		// Results of Anthropic's server tools, from a conversation that started there.
 		"server_tool_use": {asText: true}, "web_search_tool_result": {asText: true}, "web_fetch_tool_result": {asText: true},
 		"code_execution_tool_result": {asText: true}, "bash_code_execution_tool_result": {asText: true},
 		"text_editor_code_execution_tool_result": {asText: true}, "mcp_tool_use": {asText: true}, "mcp_tool_result": {asText: true},
@@ -62,7 +62,7 @@ var (
 )
 
 // plainMembers are the other members of parts that are kept: engines fetch and decode nothing in them. vLLM's uuid is not
-// among them, since it names a picture of another request.
+// among them, since it names an image of another request.
 var plainMembers = map[string]bool{
 	"annotations": true, "cache_control": true, "caller": true, "citations": true, "context": true, "detail": true, "id": true,
 	"index": true, "is_error": true, "logprobs": true, "name": true, "signature": true, "status": true, "title": true,
@@ -86,14 +86,14 @@ func (c *content) message(v jsonscan.Value, parts map[string]part) (out []byte, 
 	if v.Kind != jsonscan.Object {
 		return nil, c.invalid("Each message must be an object.")
 	}
-	var said, calls []byte
+	var rewritten, calls []byte
 	isResult, hasContent := false, false
 	w := jsonscan.WalkOf(v.Raw)
 	w.Object(func(name []byte) bool {
 		switch {
 		case string(name) == "content":
 			hasContent = true
-			said, err = c.value("messages", w.Raw(), parts)
+			rewritten, err = c.value("messages", w.Raw(), parts)
 		case string(name) == "role":
 			isResult = string(w.Raw().Bytes()) == "tool"
 		case string(name) == "tool_calls":
@@ -106,14 +106,14 @@ func (c *content) message(v jsonscan.Value, parts map[string]part) (out []byte, 
 		return err == nil
 	})
 	if isResult && !hasContent {
-		said = []byte(`""`)
+		rewritten = []byte(`""`)
 	}
 	if calls != nil && err == nil {
 		out, err = jsonscan.Set(v.Raw, "tool_calls", calls)
 		v.Raw = out
 	}
-	if said != nil && err == nil {
-		out, err = jsonscan.Set(v.Raw, "content", said)
+	if rewritten != nil && err == nil {
+		out, err = jsonscan.Set(v.Raw, "content", rewritten)
 	}
 	return out, err
 }
@@ -338,12 +338,12 @@ func (c *content) source(v jsonscan.Value, kind string, check func(jsonscan.Valu
 	return err
 }
 
-// embeddingInputs checks a list of texts, tokens, and objects with pictures: a prompt_string with a marker for each picture of
+// embeddingInputs checks a list of texts, tokens, and objects with images: a prompt_string with a marker for each image of
 // its multimodal_data.
 func (c *content) embeddingInputs(v jsonscan.Value) (err error) {
 	c.param = "input"
 	if v.Kind != jsonscan.Array {
-		return c.refuse("An input with pictures must be in a list.")
+		return c.refuse("An input with images must be in a list.")
 	}
 	w := jsonscan.WalkOf(v.Raw)
 	w.Array(func() bool {
@@ -359,10 +359,10 @@ func (c *content) embeddingInputs(v jsonscan.Value) (err error) {
 				return string(name) == "prompt_string", nil
 			})
 			if err == nil && c.media.images-before != markers { // llama-server says only that it failed
-				err = c.invalid("A 'prompt_string' needs one '" + recipe.MediaMarker + "' for each picture.")
+				err = c.invalid("A 'prompt_string' needs one '" + recipe.MediaMarker + "' for each image.")
 			}
 		case containsObject(item):
-			err = c.refuse("An input with pictures is an object with a text 'prompt_string' and a list 'multimodal_data'.")
+			err = c.refuse("An input with images must be an object with a string 'prompt_string' and a list 'multimodal_data'.")
 		}
 		return err == nil
 	})
@@ -399,7 +399,7 @@ func (c *content) invalid(message string) error {
 }
 
 func (c *content) missing(member string) error {
-	return api.Newf(api.MissingRequiredParameter, "A content part lacks its '%s'.", member).WithParam(c.param)
+	return api.Newf(api.MissingRequiredParameter, "A content part has no '%s'.", member).WithParam(c.param)
 }
 
 func (c *content) refuse(message string) error {
@@ -407,5 +407,5 @@ func (c *content) refuse(message string) error {
 }
 
 func (c *content) remote() error {
-	return api.New(api.RemoteMediaDisabled, "Media must be sent as a data: URL; fetching it from elsewhere is not allowed here.").WithParam(c.param)
+	return api.New(api.RemoteMediaDisabled, "Media must be sent as a data: URL; the gateway does not fetch URLs.").WithParam(c.param)
 }

@@ -81,7 +81,7 @@ var (
 		"truncate_prompt_tokens", "normalize", "input_type", "task",
 		"output_dimension", "output_dtype", "embedding_type", "late_chunking", "return_multivector", "normalized"),
 		map[string]rule{"input": embeddingInput, "content": noObjects})
-	// The gateway's own route reads documents as texts, and applies top_n, return_documents and the like by itself.
+	// The gateway's own route reads documents as texts, and applies top_n, return_documents and the like itself.
 	Rerank = spec(nil, plain("model", "query", "documents", "texts", "user", "truncate", "truncation", "top_n", "top_k", "return_documents",
 		"return_text", "raw_scores", "max_tokens_per_doc"))
 	engineRerankSpec = spec(nil, plain("model", "query", "user", "truncate", "top_n", "return_documents", "max_tokens_per_doc"),

@@ -23,7 +23,7 @@ var (
 	}()
 )
 
-// maxField bounds a field of a form that is no file, in bytes.
+// maxField bounds a form field that is not a file, in bytes.
 const maxField = 64 << 10
 
 // Form checks a form for audio models, or for image models, and returns it without the fields that are empty or that no rule

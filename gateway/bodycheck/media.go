@@ -17,13 +17,13 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// Limits of the media of one request. Decoders of pictures allocate by the size that a header announces; of sounds, by their
+// Limits of the media of one request. Decoders of images allocate by the size that a header announces; of sounds, by their
 // bytes.
 const (
 	maxImages     = 8          // and videos
-	maxPixels     = 40_000_000 // of a picture
+	maxPixels     = 40_000_000 // of an image
 	maxPixelsAll  = 64_000_000
-	maxImageBytes = 20_000_000 // of all pictures and videos, decoded
+	maxImageBytes = 20_000_000 // of all images and videos, decoded
 	maxAudios     = 8
 	maxAudioBytes = 25_000_000 // of all sounds, decoded
 )
@@ -35,11 +35,11 @@ type media struct {
 	encoded                    int // bytes of base64
 }
 
-// addImage counts a picture or video of so many bytes.
+// addImage counts an image or video of so many bytes.
 func (m *media) addImage(param string, size int) error {
 	m.images++
 	if m.imageBytes += size; m.images > maxImages || m.imageBytes > maxImageBytes {
-		return api.Newf(api.InvalidType, "A request may hold at most %d pictures and videos, of %d bytes together.", maxImages, maxImageBytes).WithParam(param)
+		return api.Newf(api.InvalidType, "A request can contain at most %d images and videos, with %d bytes in total.", maxImages, maxImageBytes).WithParam(param)
 	}
 	return nil
 }
@@ -48,22 +48,22 @@ func (m *media) addImage(param string, size int) error {
 func (m *media) addAudio(param string, size int) error {
 	m.audios++
 	if m.audioBytes += size; m.audios > maxAudios || m.audioBytes > maxAudioBytes {
-		return api.Newf(api.InvalidType, "A request may hold at most %d sounds, of %d bytes together.", maxAudios, maxAudioBytes).WithParam(param)
+		return api.Newf(api.InvalidType, "A request can contain at most %d audio clips, with %d bytes in total.", maxAudios, maxAudioBytes).WithParam(param)
 	}
 	return nil
 }
 
-// addPixels counts the pixels of a picture, by its header.
+// addPixels counts the pixels of an image, by its header.
 func (m *media) addPixels(param string, r io.Reader) error {
 	config, _, err := image.DecodeConfig(r)
 	if err != nil || config.Width <= 0 || config.Height <= 0 {
-		return api.New(api.InvalidType, "A picture must be a PNG, JPEG, WebP, GIF or BMP file; this one is none or is damaged.").WithParam(param)
+		return api.New(api.InvalidType, "An image must be a valid PNG, JPEG, WebP, GIF or BMP file.").WithParam(param)
 	}
 	if config.Width > maxPixels/config.Height {
-		return api.Newf(api.InvalidType, "A picture may have at most %d megapixels.", maxPixels/1_000_000).WithParam(param)
+		return api.Newf(api.InvalidType, "An image can have at most %d megapixels.", maxPixels/1_000_000).WithParam(param)
 	}
 	if m.pixels += config.Width * config.Height; m.pixels > maxPixelsAll {
-		return api.Newf(api.InvalidType, "The pictures of a request may have at most %d megapixels together.", maxPixelsAll/1_000_000).WithParam(param)
+		return api.Newf(api.InvalidType, "The images of a request can have at most %d megapixels in total.", maxPixelsAll/1_000_000).WithParam(param)
 	}
 	return nil
 }
@@ -92,7 +92,7 @@ func (c *content) base64Image(v jsonscan.Value) error {
 	return c.countImage(text)
 }
 
-// countImage checks a picture in base64.
+// countImage checks an image in base64.
 func (c *content) countImage(data []byte) error {
 	c.media.encoded += len(data)
 	if err := c.media.addImage(c.param, base64.StdEncoding.DecodedLen(len(data))); err != nil {
@@ -113,7 +113,7 @@ func (c *content) countMedia(v jsonscan.Value, add func(param string, size int) 
 		text = data
 	}
 	if v.Kind != jsonscan.String || bytes.IndexByte(text, ':') >= 0 {
-		return c.refuse("Media must be base64; they are not fetched from elsewhere.")
+		return c.refuse("Media must be base64; URLs are not fetched.")
 	}
 	c.media.encoded += len(text)
 	return add(c.param, base64.StdEncoding.DecodedLen(len(text)))
@@ -121,8 +121,8 @@ func (c *content) countMedia(v jsonscan.Value, add func(param string, size int) 
 
 // cutDataURL cuts a data: URL of base64 at its comma.
 func cutDataURL(text []byte) (head string, data []byte, ok bool) {
-	const longest = 100
-	comma := bytes.IndexByte(text[:min(len(text), longest)], ',')
+	const maxHead = 100
+	comma := bytes.IndexByte(text[:min(len(text), maxHead)], ',')
 	if comma < 0 {
 		return "", nil, false
 	}
@@ -130,7 +130,7 @@ func cutDataURL(text []byte) (head string, data []byte, ok bool) {
 	return head, text[comma+1:], strings.HasPrefix(head, "data:") && strings.HasSuffix(head, ";base64")
 }
 
-// plainText returns the text of a string, which it may be called for once. One with escapes it rewrites in the body without
+// plainText returns the text of a string, which it can be called for once. One with escapes it rewrites in the body without
 // them and without line ends: engines read base64 up to the first one, while clients wrap it and escape its slashes.
 func plainText(v jsonscan.Value) []byte {
 	text := v.Bytes()

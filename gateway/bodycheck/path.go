@@ -32,11 +32,11 @@ type Kind uint8
 const (
 	Other  Kind = iota // does not run the model
 	JSON               // runs it, with a body that Spec is for
-	Files              // runs it, with a form that holds sounds or pictures
+	Files              // runs it, with a form that holds audio or images
 	Closed             // runs it with a body that cannot be checked, or opens files
 )
 
-// PlainPath returns a path of an engine, which begins with a slash, as it would be spelled honestly.
+// PlainPath returns a path of an engine, which starts with a slash, as it would be spelled honestly.
 func PlainPath(raw string) string {
 	raw, _, _ = strings.Cut(raw, "?")
 	raw, _, _ = strings.Cut(raw, "#")

@@ -37,8 +37,8 @@ func (c *Check) constraints(model func() Model) error {
 		}
 	}
 	if v := c.values[outputConfig]; isConstraint(member(v, "format")) && model().LlamaCpp {
-		return api.New(api.UnsupportedParameter, "llama-server does not constrain what it answers to messages. "+
-			"/v1/chat/completions, /v1/responses and /api/chat have answers by a schema.").WithParam("output_config.format")
+		return api.New(api.UnsupportedParameter, "llama-server cannot constrain the responses of /v1/messages to a schema. "+
+			"Use /v1/chat/completions, /v1/responses or /api/chat.").WithParam("output_config.format")
 	}
 	if v := c.values[responseFormat]; isConstraint(v) && model().LlamaCpp {
 		c.format = llamaFormat(v)
@@ -122,7 +122,7 @@ func checkSchemas(param string, v jsonscan.Value, llamaCpp, mayIgnore bool) (err
 				switch kind := w.Kind(); {
 				case kind == jsonscan.String && string(name) == "$ref":
 					if ref := w.Raw(); !bytes.HasPrefix(ref.Bytes(), []byte("#")) {
-						err = api.New(api.UnsupportedParameter, "A '$ref' must lead to a place in the same schema: it begins with '#'.").WithParam(param)
+						err = api.New(api.UnsupportedParameter, "A '$ref' must start with '#' and refer to the same schema.").WithParam(param)
 					}
 				case kind == jsonscan.Number && llamaCpp:
 					relaxKeyword(name, w.Raw().Raw, mayIgnore)

@@ -1,4 +1,4 @@
-// Package completion reads what engines answer to chats and prompts, in OpenAI's form: whole answers, and event streams. The
+// Package completion reads what engines response to chats and prompts, in OpenAI's form: whole responses, and event streams. The
 // translators to other dialects (gateway/cohere, gateway/ollama, gateway/responses) build on it. It does no I/O.
 package completion
 
@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// ErrInvalidResponse: an engine's answer is not one of OpenAI's.
-var ErrInvalidResponse = errors.New("the answer is not a completion")
+// ErrInvalidResponse: an engine's response is not one of OpenAI's.
+var ErrInvalidResponse = errors.New("the response is not a completion")
 
-// Completion is a whole answer, or one event of a stream.
+// Completion is a whole response, or one event of a stream.
 type Completion struct {
 	Choices []Choice `json:"choices"`
 	Usage   *Usage   `json:"usage"`
@@ -26,9 +26,9 @@ type Completion struct {
 	Raw []byte `json:"-"` // of an event; valid while a sink has it
 }
 
-// Choice is the model's output: Message in a whole answer, Delta or Message in a stream, Text in either for a prompt.
+// Choice is the model's output: Message in a whole response, Delta or Message in a stream, Text in either for a prompt.
 type Choice struct {
-	Index   Number   `json:"index"` // streams with several answers: translators take the first
+	Index   Number   `json:"index"` // streams with several responses: translators take the first
 	Message *Message `json:"message"`
 	Delta   *Message `json:"delta"`
 	Text    string   `json:"text"`
@@ -109,12 +109,12 @@ func (f *Function) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// calls are those of an answer so far, which pieces of a stream add to.
+// calls are those of a response so far, which pieces of a stream add to.
 type calls []Call
 
-// assignIndexes gives pieces of calls the index of their call in the answer, and leaves out names that are told again. A piece adds to
+// assignIndexes gives pieces of calls the index of their call in the response, and leaves out repeated names. A piece adds to
 // the call with its id or, without an id, to the last one with its index, which is 0 where it has none. A name after complete
-// arguments begins another call.
+// arguments starts another call.
 func (s *calls) assignIndexes(pieces []Call) {
 	for i := range pieces {
 		p := &pieces[i]
@@ -162,7 +162,7 @@ type Function struct {
 	Arguments string `json:"arguments"` // JSON text
 }
 
-// Parse reads a whole answer, which has at least one choice. Its error is ErrInvalidResponse.
+// Parse reads a whole response, which has at least one choice. Its error is ErrInvalidResponse.
 func Parse(engine []byte) (*Completion, error) {
 	var c Completion
 	if err := json.Unmarshal(engine, &c); err != nil || len(c.Choices) == 0 {
@@ -171,10 +171,10 @@ func Parse(engine []byte) (*Completion, error) {
 	return &c, nil
 }
 
-// ReasoningContent is a message's reasoning, which is not part of the answer. Some engines send it under both names.
+// ReasoningContent is a message's reasoning, which is not part of the response. Some engines send it under both names.
 func (s *Message) ReasoningContent() string { return cmp.Or(s.Reasoning, s.Thinking) }
 
-// Vectors reads an answer to an embedding request: the embeddings in the order of the inputs, and the tokens of these. Its
+// Vectors reads a response to an embedding request: the embeddings in the order of the inputs, and the tokens of these. Its
 // error is ErrInvalidResponse.
 func Vectors(engine []byte) ([]json.RawMessage, int64, error) {
 	var e struct {

@@ -14,9 +14,9 @@ type Sink interface {
 	Comment(dst, text []byte) []byte
 	// Event takes an event of the completion.
 	Event(dst []byte, c *Completion) []byte
-	// End ends a complete answer. Nothing follows it.
+	// End ends a complete response. Nothing follows it.
 	End(dst []byte) []byte
-	// Fail ends an answer that broke off: data is {"error": {"message": ...}}, nil where the stream could not be understood. Nothing
+	// Fail ends a response that broke off: data is {"error": {"message": ...}}, nil where the stream could not be understood. Nothing
 	// follows it.
 	Fail(dst, data []byte) []byte
 }
@@ -43,8 +43,8 @@ func NewStream(s Sink) *Stream { return &Stream{sink: s} }
 // Append appends what the sink makes of bytes of the event stream.
 func (s *Stream) Append(dst, events []byte) []byte {
 	for {
-		text, rest, whole := bytes.Cut(events, []byte("\n"))
-		if !whole {
+		text, rest, hasNewline := bytes.Cut(events, []byte("\n"))
+		if !hasNewline {
 			s.part = append(s.part, text...)
 			return dst
 		}
@@ -57,7 +57,7 @@ func (s *Stream) Append(dst, events []byte) []byte {
 	}
 }
 
-// End appends the end of the answer where the stream did not have one. The stream came to its proper end.
+// End appends the end of the response where the stream did not have one. The stream came to its proper end.
 func (s *Stream) End(dst []byte) []byte {
 	switch {
 	case s.ended:

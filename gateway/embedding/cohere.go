@@ -53,7 +53,7 @@ func readTruncate(v jsonscan.Value, absent bool) (bool, error) {
 	return false, api.New(api.UnsupportedParameter, "'truncate' can only be END or true, NONE or false.").WithParam("truncate")
 }
 
-// Response returns Cohere's answer of the embeddings, in the order of the texts. id is the request's. Its error is
+// Response returns Cohere's response of the embeddings, in the order of the texts. id is the request's. Its error is
 // [completion.ErrInvalidResponse].
 func (q *CohereRequest) Response(id string, vectors []json.RawMessage, tokens int64) (CohereResponse, error) {
 	out := CohereResponse{ID: id, Embeddings: map[string]any{}, Texts: q.Texts}
@@ -76,7 +76,7 @@ func (q *CohereRequest) Response(id string, vectors []json.RawMessage, tokens in
 	return out, nil
 }
 
-// CohereResponse is the answer to an CohereRequest.
+// CohereResponse is the response to an CohereRequest.
 type CohereResponse struct {
 	ID         string          `json:"id"`
 	Embeddings map[string]any  `json:"embeddings"` // by type

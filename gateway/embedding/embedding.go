@@ -23,7 +23,7 @@ func ToOpenAI(body []byte) ([]byte, error) {
 		return nil, api.BadJSON(err)
 	}
 	if n, _ := v[5].Int(); v[5].Set() && n != -1 {
-		return nil, api.New(api.UnsupportedParameter, "'truncate_prompt_tokens' can only be -1, the most that the model takes.").WithParam("truncate_prompt_tokens")
+		return nil, api.New(api.UnsupportedParameter, "'truncate_prompt_tokens' can only be -1, the model's maximum.").WithParam("truncate_prompt_tokens")
 	}
 	truncate, err := readTruncate(v[6], false)
 	if err != nil {
@@ -104,10 +104,10 @@ func ReadFormat(body []byte, model *catalog.Model) (f Format, engine []byte, err
 	return f, body, nil
 }
 
-// CountEmbeddings returns how many embeddings an engine's answer has, -1 for none that can be used.
-func CountEmbeddings(answer []byte) (n int) {
+// CountEmbeddings returns how many embeddings an engine's response has, -1 for none that can be used.
+func CountEmbeddings(body []byte) (n int) {
 	var data, e [1]jsonscan.Value
-	if jsonscan.Scan(answer, []string{"data"}, data[:]) != nil || data[0].Kind != jsonscan.Array {
+	if jsonscan.Scan(body, []string{"data"}, data[:]) != nil || data[0].Kind != jsonscan.Array {
 		return -1
 	}
 	for m := jsonscan.MembersOf(data[0]); m.Next(); n++ {
@@ -118,11 +118,11 @@ func CountEmbeddings(answer []byte) (n int) {
 	return n
 }
 
-// Truncate returns an engine's answer with the embeddings cut to the form's dimensions and normalized. Without dimensions it
-// returns the answer unchanged.
-func (f Format) Truncate(answer []byte) ([]byte, error) {
+// Truncate returns an engine's response with the embeddings cut to the form's dimensions and normalized. Without dimensions it
+// returns the response unchanged.
+func (f Format) Truncate(body []byte) ([]byte, error) {
 	if f.Dimensions == 0 {
-		return answer, nil
+		return body, nil
 	}
 	var doc map[string]json.RawMessage
 	var data []struct {
@@ -130,7 +130,7 @@ func (f Format) Truncate(answer []byte) ([]byte, error) {
 		Index     int       `json:"index"`
 		Embedding []float32 `json:"embedding"`
 	}
-	if json.Unmarshal(answer, &doc) != nil || json.Unmarshal(doc["data"], &data) != nil {
+	if json.Unmarshal(body, &doc) != nil || json.Unmarshal(doc["data"], &data) != nil {
 		return nil, api.InvalidEngineResponse()
 	}
 	out := make([]map[string]any, len(data))

@@ -32,7 +32,7 @@ func splitTarget(target []byte) (authority, path []byte) {
 	return rest[:end], rest[end:]
 }
 
-// sourceOf returns the headers that tell where a request comes from. A target in absolute form without an authority
+// sourceOf returns the headers that show where a request comes from. A target in absolute form without an authority
 // gets an authority that is not a host name, so it is refused.
 func sourceOf(h *fasthttp.RequestHeader) api.Source {
 	s := api.Source{Host: string(h.Host())}
@@ -91,7 +91,7 @@ func (s *Server) authenticate(h *fasthttp.RequestHeader, match api.RouteMatch, s
 		return keys.Key{}, e
 	}
 	if !free && !metrics && s.cfg.Memory.Level() >= pressure.Shed {
-		return keys.Key{}, api.New(api.Overloaded, "This gateway's memory is full; try again.")
+		return keys.Key{}, api.New(api.Overloaded, "The gateway's memory is full. Retry the request.")
 	}
 	return key, nil
 }

@@ -40,7 +40,7 @@ type LocalRunner interface {
 // errRetry sends an exchange back to awaitTurn.
 var errRetry = errors.New("try again")
 
-// attemptUntilAnswered makes attempts until x.resp is an answer that checkResponse accepts. It returns relay.ErrPending if
+// attemptUntilAnswered makes attempts until x.resp is a response that checkResponse accepts. It returns relay.ErrPending if
 // the given time comes first, and goes on when it is called again; the zero time never comes.
 func (x *exchange) attemptUntilAnswered(until time.Time) error {
 	for {
@@ -94,7 +94,7 @@ func (x *exchange) awaitTurn(until time.Time) (bool, error) {
 }
 
 // localRunner returns the endpoint's runner if it is in this process. WebSockets and
-// answers that pass through unchanged need a connection, so they never go this way.
+// responses that pass through unchanged need a connection, so they never go this way.
 func (x *exchange) localRunner() LocalRunner {
 	if x.call.s.cfg.LocalRunner == nil || x.raw || x.upgrade {
 		return nil
@@ -121,8 +121,8 @@ func (x *exchange) sendToRunner() (*relay.Response, error) {
 		return resp, nil
 	}
 	if re, ok := errors.AsType[*relay.Error](err); ok && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
-		s.log.Warn("runner not reached", "host", x.route.endpoint.Host, "request", x.call.ID, "error", err)
-		return nil, x.retryAtGate(api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err))
+		s.log.Warn("could not reach the runner", "host", x.route.endpoint.Host, "request", x.call.ID, "error", err)
+		return nil, x.retryAtGate(api.New(api.HostUnreachable, "The model's host could not be reached. Retry the request.").WithCause(err))
 	}
 	return nil, err
 }
@@ -224,10 +224,10 @@ func (x *exchange) uncountOpen() {
 	}
 }
 
-// maxErrorBody is how much of a runner's error answer is read.
+// maxErrorBody is how much of a runner's error response is read.
 const maxErrorBody = 1 << 20
 
-// checkResponse checks the head of a runner's answer. nil means relay it, errRetry means that the runner refused,
+// checkResponse checks the head of a runner's response. nil means relay it, errRetry means that the runner refused,
 // any other error is for the client. A runner that refuses has not passed the request to an engine (infra/rpc).
 func (x *exchange) checkResponse(resp *relay.Response) error {
 	status := resp.Status()
@@ -235,7 +235,7 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 	case status == rpc.StatusRefused && len(resp.Header(rpc.HeaderRefused)) > 0: // not the engine's own status
 		return x.handleRefusal(resp)
 	case status == api.EngineCrashed.Status() && string(resp.Header(rpc.HeaderCode)) == rpc.CodeEngineCrashed:
-		return x.handleCrash(api.New(api.EngineCrashed, "The engine ended before its answer was complete."))
+		return x.handleCrash(api.New(api.EngineCrashed, "The engine crashed before the response was complete."))
 	case status == api.RunnerFailed.Status() && string(resp.Header(rpc.HeaderCode)) == rpc.CodeRunnerFailed:
 		return x.handleCrash(api.New(api.RunnerFailed, "The connection to the engine was lost before the response was complete."))
 	case (x.raw || x.upgrade) && status < 500 && status != 401 && status != 403:
@@ -254,7 +254,7 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 	return clientError(resp, body, x.route.endpoint.Host)
 }
 
-// clientError returns the client's error for an error answer from a runner or its engine.
+// clientError returns the client's error for an error response from a runner or its engine.
 func clientError(resp *relay.Response, body []byte, host string) *api.Error {
 	e := api.NormalizeError(resp.Status(), body, host)
 	if k, ok := api.KindOf(string(resp.Header(rpc.HeaderCode)), resp.Status()); ok {
@@ -277,7 +277,7 @@ func (x *exchange) handleRefusal(resp *relay.Response) error {
 		return api.New(api.InternalError, "The model's host does not accept this gateway.").
 			WithCause(errors.New("runner " + x.route.endpoint.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))
 	case reason == rpc.RefusedHost:
-		return x.retryAtGate(api.New(api.HostUnreachable, "The model's host could not be reached; try again."))
+		return x.retryAtGate(api.New(api.HostUnreachable, "The model's host could not be reached. Retry the request."))
 	}
-	return x.retryAtGate(api.Newf(api.ModelLoading, "The model '%s' is not ready yet; try again.", x.call.model.ID))
+	return x.retryAtGate(api.Newf(api.ModelLoading, "The model '%s' is not ready yet. Retry the request.", x.call.model.ID))
 }

@@ -13,7 +13,7 @@ import (
 	"reveille/gateway/bodycheck"
 )
 
-// benchStage starts a front whose runner verifies nothing and answers at once.
+// benchStage starts a front whose runner verifies nothing and responds immediately.
 func benchStage(b *testing.B, answer fasthttp.RequestHandler) string {
 	s := newStage(b)
 	runner := &fasthttp.Server{Handler: answer, NoDefaultServerHeader: true}
@@ -53,7 +53,7 @@ func benchAsk(b *testing.B, addr string, request []byte) {
 	})
 }
 
-// BenchmarkWarm measures one warm request of 1 KB with an answer of 1 KB: client, front and runner in one process.
+// BenchmarkWarm measures one warm request of 1 KB with a response of 1 KB: client, front and runner in one process.
 func BenchmarkWarm(b *testing.B) {
 	text := []byte(`{"choices":[{"message":{"content":"` + strings.Repeat("y", 900) + `"}}],"usage":{"prompt_tokens":3,"completion_tokens":4}}`)
 	addr := benchStage(b, func(ctx *fasthttp.RequestCtx) {

@@ -16,14 +16,14 @@ type inferenceCall struct {
 	body           []byte // what the engine receives
 
 	engineStreams bool // the body asks the engine for a stream
-	readOnly      bool // the request only looks: it neither loads the model nor keeps it loaded
+	readOnly      bool // it neither loads the model nor keeps it loaded
 
 	context int64 // tokens of context that a load for the request asks for, 0 for none
 
 	textBytes int // bytes of the body without media, 0 if unknown
 }
 
-// readBody reads the body of an authorised request, if its route takes one.
+// readBody reads the body of an authorized request, if its route takes one.
 func (r *request) readBody() (err error) {
 	if r.Match.Route.Body == api.BodyNone {
 		r.s.intake.Finish(r.Ctx)
@@ -45,13 +45,13 @@ func maxBody(route *api.Route) int {
 	return maxManagementBody
 }
 
-// dropBody frees the body's memory and invalidates its bytes. It may be called more than once.
+// dropBody frees the body's memory and invalidates its bytes. It can be called more than once.
 func (r *request) dropBody() {
 	r.buffered.Drop()
 	r.keepBody = false
 }
 
-// countRewritten counts a body that was written anew with the buffers of bodies.
+// countRewritten counts a body that was written again with the buffers of bodies.
 func (c *inferenceCall) countRewritten() error {
 	came, sent := c.Ctx.PostBody(), c.body
 	if cap(sent) == 0 || cap(came) > 0 && &came[:cap(came)][cap(came)-1] == &sent[:cap(sent)][cap(sent)-1] {

@@ -21,7 +21,7 @@ type request struct {
 	route    *route // nil for a path that has none
 	stream   bool   // it asked for a stream, on a route that has streams
 	buffered relay.Body
-	keepBody bool // the answer's stream still needs the body and releases it
+	keepBody bool // the response's stream still needs the body and releases it
 	observed *observed
 }
 
@@ -72,7 +72,7 @@ func (r *request) runChain() error {
 	if r.s.cfg.Memory.Level() >= pressure.CloseConns {
 		r.Ctx.SetConnectionClose()
 	}
-	smuggled := relay.SmugglingCheck(r.Ctx) // closes the connection, whatever the answer
+	smuggled := relay.SmugglingCheck(r.Ctx) // closes the connection, whatever the response
 	if r.Ctx.IsOptions() && !smuggled {
 		headers, err := r.s.cfg.Browsers.Check(sourceOf(h))
 		if err != nil {
@@ -103,7 +103,7 @@ func (r *request) runChain() error {
 }
 
 // authorize makes the checks that need no body: the request's origin, its key, and that the route exists. It sets the
-// headers that every answer to a web page needs.
+// headers that every response to a web page needs.
 func (r *request) authorize() error {
 	h := &r.Ctx.Request.Header
 	source := sourceOf(h)
@@ -125,7 +125,7 @@ func (r *request) setHeaders(headers []api.Header) {
 	}
 }
 
-// writeError answers with an error in the dialect of the path. It logs the code and the cause but not the message, which may quote a
+// writeError responds with an error in the dialect of the path. It logs the code and the cause but not the message, which may quote a
 // client or an engine.
 func (r *request) writeError(err error) {
 	e := api.As(err)
@@ -163,7 +163,7 @@ func (r *request) hideModels(e *api.Error) *api.Error {
 	if !r.Key.Limited() || e.Code != api.SlotsPinned.Code() {
 		return e
 	}
-	return api.New(e.Kind, "Pinned models hold the places that the model needs.").WithCause(e.Cause)
+	return api.New(e.Kind, "Pinned models occupy the slots that this model needs.").WithCause(e.Cause)
 }
 
 // refusalLines is how many refused requests per second are logged at level info.
@@ -175,7 +175,7 @@ var streamHeaders = []api.Header{{Name: "Cache-Control", Value: "no-cache"}, {Na
 // panicked counts and logs a panic that was recovered.
 func (s *Server) panicked(what string, v any) {
 	s.m.panics.Inc()
-	s.log.Error("panic, contained", "in", what, "panic", v, "stack", string(debug.Stack()))
+	s.log.Error("recovered from a panic", "in", what, "panic", v, "stack", string(debug.Stack()))
 }
 
 // release turns a panic into a 500, so that one request's failure affects no other, and releases the body.

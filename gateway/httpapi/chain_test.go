@@ -205,7 +205,7 @@ func TestPanics(t *testing.T) {
 	if r := c.say("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"); r.status != 200 {
 		t.Errorf("after a panic: %d", r.status)
 	}
-	// While an answer is delivered, when everything is held.
+	// While a response is delivered, when everything is held.
 	s.handle("chat", func(_ *Server, r *request) error {
 		cl, err := r.parse()
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 	"reveille/infra/relay"
 )
 
-// handleCrash handles an engine that died with the request, or broke its connection, before the first byte of an answer. Its
+// handleCrash handles an engine that died with the request, or broke its connection, before the first byte of a response. Its
 // work on the request is lost, so the request is repeated, once: the error is then errRetry, otherwise e for the client.
 func (x *exchange) handleCrash(e *api.Error) error {
 	if errors.Is(e, api.EngineCrashed) {

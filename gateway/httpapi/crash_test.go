@@ -36,7 +36,7 @@ func dying(n int32, live bool) http.HandlerFunc {
 	}
 }
 
-// If an engine dies before the first byte of an answer, the request is sent once more, and only once.
+// If an engine dies before the first byte of a response, the request is sent once more, and only once.
 func TestCrashRepeat(t *testing.T) {
 	s := newStage(t).warm("chat")
 	for _, live := range []bool{false, true} {
@@ -64,7 +64,7 @@ func TestCrashRepeat(t *testing.T) {
 }
 
 // A key whose requests crashed an engine twice while nobody else used it is refused the model, whatever the format of the
-// answers. Other keys are served, and so are requests without a key.
+// responses. Other keys are served, and so are requests without a key.
 func TestCrashesByOneKey(t *testing.T) {
 	s := keyed(t, "").warm("chat")
 	for i, body := range []string{chatBody, chatLive} {

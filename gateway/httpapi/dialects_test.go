@@ -7,7 +7,7 @@ import (
 
 const ranked = `{"results":[{"index":0,"relevance_score":0},{"index":1,"relevance_score":2}],"usage":{"prompt_tokens":9,"total_tokens":9}}`
 
-// Rerank requests in the formats of Text Embeddings Inference and of Voyage get answers in the same format.
+// Rerank requests in the formats of Text Embeddings Inference and of Voyage get responses in the same format.
 func TestRerankDialects(t *testing.T) {
 	s := newStage(t).warm("rank", "norm").serve(answering(ranked))
 	const sent = `{"model":"rank","query":"q","documents":["a","b"]}`
@@ -42,7 +42,7 @@ func TestRerankDialects(t *testing.T) {
 	}
 }
 
-// Embedding requests in the formats of Text Embeddings Inference and of Cohere get answers in the same format.
+// Embedding requests in the formats of Text Embeddings Inference and of Cohere get responses in the same format.
 func TestEmbedDialects(t *testing.T) {
 	const reply = `{"object":"list","usage":{"prompt_tokens":5,"total_tokens":5},"data":[{"index":1,"embedding":[0,0,1]},{"index":0,"embedding":[3,4,12]}]}`
 	s := newStage(t).warm("vec", "cut").serve(answering(reply))

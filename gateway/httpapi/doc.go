@@ -7,12 +7,12 @@
 //
 // fasthttp imposes these rules on the package:
 //   - A RequestCtx and everything it returns (header values, body, path) belongs to the request and is invalid after
-//     its answer was written. The connection's goroutine reads and closes the body stream set on the response before
+//     its response was written. The connection's goroutine reads and closes the body stream set on the response before
 //     that, so a stream may use the request's bytes, but nothing may outlive it.
 //   - RequestCtx.Done closes when the server shuts down, never when a client leaves. relay.Watcher notices clients that
 //     leave.
 //   - A body's memory stays with the connection unless it is taken away. request.dropBody does that as soon as no
 //     attempt can need it any more.
-//   - The end of a stream, not the handler's return, releases what a streamed answer holds (the runner's slot,
+//   - The end of a stream, not the handler's return, releases what a streamed response holds (the runner's slot,
 //     counters, the watch).
 package httpapi

@@ -20,7 +20,7 @@ type embeddingRequest struct {
 	Truncate   bool            `json:"truncate,omitempty"` // texts that are too long are cut at their end
 }
 
-// embedAs serves an embedding request of another dialect. tell turns the embeddings, in the order of the texts, into
+// embedAs serves an embedding request of another dialect. encode turns the embeddings, in the order of the texts, into
 // its response.
 func (c *inferenceCall) embedAs(q embeddingRequest, encode func(vectors []json.RawMessage, tokens int64) (any, error)) (err error) {
 	q.Model = c.model.ID
@@ -41,7 +41,7 @@ func (c *inferenceCall) embedAs(q embeddingRequest, encode func(vectors []json.R
 	})
 }
 
-// serveEmbeddings serves an embedding request of another dialect, whose body is in the engine's. tell turns the engine's answer into the
+// serveEmbeddings serves an embedding request of another dialect, whose body is in the engine's. encode turns the engine's response into the
 // client's.
 func (x *exchange) serveEmbeddings(encode func(raw []byte) ([]byte, error)) error {
 	if err := x.call.checkBody(bodycheck.Embeddings); err != nil {
@@ -101,12 +101,12 @@ func (s *Server) teiInfo(r *request) error {
 	default:
 		return api.Newf(api.ModelTypeMismatch, "The model '%s' is of type %s; this route needs one of type embedding or reranking.", m.ID, m.Type).WithParam("model")
 	}
-	longest, _ := s.registry.ContextOf(m, s.registry.WeightsOf(cat, m), s.registry.Effective(cat, m))
+	maxTokens, _ := s.registry.ContextOf(m, s.registry.WeightsOf(cat, m), s.registry.Effective(cat, m))
 	info := map[string]any{
 		"model_id": m.ID, "model_type": map[string]any{kind: map[string]any{}}, "max_client_batch_size": api.MaxInputs, "auto_truncate": false, "version": config.Version(),
 	}
-	if longest > 0 {
-		info["max_input_length"] = longest
+	if maxTokens > 0 {
+		info["max_input_length"] = maxTokens
 	}
 	return r.Reply(200, info)
 }

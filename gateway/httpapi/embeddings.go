@@ -6,7 +6,7 @@ import (
 
 var embeddingsPath = []byte("/v1/embeddings")
 
-// embeddings relays embedding requests. For models that allow dimensions, the gateway cuts and normalises the vectors
+// embeddings relays embedding requests. For models that allow dimensions, the gateway cuts and normalizes the vectors
 // itself.
 func (s *Server) embeddings(r *request) error {
 	c, err := r.parse()

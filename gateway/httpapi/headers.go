@@ -8,14 +8,14 @@ import (
 	"reveille/gateway/api"
 )
 
-// modelHeaders sets the headers that every answer of a model carries about how it was served. Call it before the head
+// modelHeaders sets the headers that every response of a model carries about how it was served. Call it before the head
 // is sent.
 func (x *exchange) modelHeaders() {
 	h := &x.call.Ctx.Response.Header
 	h.SetCanonical(api.CanonicalModel, []byte(x.call.model.ID))
 	h.SetCanonical(api.CanonicalModelState, []byte(x.route.state))
 	host, waited, load := x.route.endpoint.Host, x.route.info.Waited, time.Duration(0)
-	if w := x.route.waiter.Load(); w != nil { // a stream that begins before its model is ready
+	if w := x.route.waiter.Load(); w != nil { // a stream that starts before its model is ready
 		st := w.Progress()
 		host = st.Host
 		waited += st.Waited

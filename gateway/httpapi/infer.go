@@ -15,28 +15,28 @@ import (
 )
 
 // exchange is one inference request and its response. It belongs to the connection's goroutine: the handler's and then, if
-// the response has a body that is relayed, the one that writes it. Only abandon may be called from other goroutines.
+// the response has a body that is relayed, the one that writes it. Only abandon can be called from other goroutines.
 type exchange struct {
 	call           *inferenceCall
 	path           []byte                              // at the engine
 	upgrade        bool                                // pass a WebSocket through
-	raw            bool                                // pass method, headers and answer through unchanged
-	translate      func(engine []byte) ([]byte, error) // an answer in one piece into another dialect's; nil relays it
+	raw            bool                                // pass method, headers and response through unchanged
+	translate      func(engine []byte) ([]byte, error) // a response in one piece into another dialect's; nil relays it
 	translator     translator                          // a stream into another dialect's; nil relays it
-	embeddingCount int                                 // texts that the answer must have embeddings of; 0: any answer
-	onComplete     func()                              // called after a complete answer; nil: nothing
+	embeddingCount int                                 // texts that the response must have embeddings of; 0: any response
+	onComplete     func()                              // called after a complete response; nil: nothing
 	load           func(*exchange) error               // queues the load of a model that is on no host; nil leaves it to the gate
-	onLoaded       func() error                        // answers once the model is loaded, without the engine; nil asks the engine
+	onLoaded       func() error                        // responses once the model is loaded, without the engine; nil asks the engine
 
 	watch *relay.Watch // for the client leaving
 	route routing
 	try   attempt
 
-	resp          *relay.Response // a runner's answer, or the wait for it; nil between attempts
-	responded     bool            // the client gets an answer
+	resp          *relay.Response // a runner's response, or the wait for it; nil between attempts
+	responded     bool            // the client gets a response
 	recorder      recorder        // of it
-	bufferedBytes int             // bytes of the answer that count as held until the exchange ends
-	endsWithBody  bool            // closing the response's body finishes the exchange, not start
+	bufferedBytes int             // bytes of the response that count as held until the exchange ends
+	endsWithBody  bool            // closing the response's body completes the exchange, not serveInference
 }
 
 // infer serves an inference route on the engine's path.
@@ -69,7 +69,7 @@ func (c *inferenceCall) canonicalName() error {
 
 var errPanicked = errors.New("panic in a handler")
 
-// serveInference finds a runner, waiting for a load if necessary, and delivers the answer. Until a stream is committed, every
+// serveInference finds a runner, waiting for a load if necessary, and delivers the response. Until a stream is committed, every
 // failure has its own HTTP status.
 func (x *exchange) serveInference() (err error) {
 	s := x.call.s
@@ -105,7 +105,7 @@ func (x *exchange) serveInference() (err error) {
 	case outcome == nil:
 		return nil
 	case clientGone(outcome):
-		s.log.Debug("client left", "request", x.call.ID, "model", x.call.model.ID)
+		s.log.Debug("client disconnected", "request", x.call.ID, "model", x.call.model.ID)
 		s.m.countResponse(x.call.RouteName(), web.StatusClientGone)
 		x.call.Ctx.SetStatusCode(web.StatusClientGone)
 		x.call.Ctx.SetConnectionClose()
@@ -119,7 +119,7 @@ func (x *exchange) serveInference() (err error) {
 	return e
 }
 
-// respond finds an endpoint, attempts it until there is an answer or a stream must be committed without one, and delivers that.
+// respond finds an endpoint, attempts it until there is a response or a stream must be committed without one, and delivers that.
 func (x *exchange) respond() (err error) {
 	if x.route.endpoint, x.route.hasEndpoint = x.call.s.cfg.Gate.EndpointFor(x.call.model.ID, x.call.body); x.route.hasEndpoint {
 		x.route.state = "loaded"
@@ -179,8 +179,8 @@ func (x *exchange) abandon(cause error) {
 	}
 }
 
-// completeRequest ends the exchange: the watch, the answer, the counts, the statistics. It has one owner: closing the response's
-// body if that was handed over, else start.
+// completeRequest ends the exchange: the watch, the response, the counts, the statistics. It has one owner: closing the response's
+// body if endsWithBody is set, else serveInference.
 func (x *exchange) completeRequest(err error) {
 	x.watch.Stop()
 	x.closeResponse()
@@ -207,7 +207,7 @@ func (x *exchange) completeRequest(err error) {
 		x.call.Account.Charge(x.try.prompt)
 	}
 	if err == nil {
-		x.call.s.history.Answered(time.Now(), first, x.route.cold)
+		x.call.s.history.CountResponse(time.Now(), first, x.route.cold)
 	}
 	x.call.observed.endExchange(x, first, err)
 	if x.onComplete != nil && err == nil {
@@ -232,8 +232,8 @@ func (x *exchange) closeResponse() {
 	}
 }
 
-// recordOutcome records the usage that an answer reported, or logs how it broke off. It returns the tokens to charge: for
-// an answer without a report one for each of its events and, unless it broke off, an estimate of the prompt.
+// recordOutcome records the usage that a response reported, or logs how it broke off. It returns the tokens to charge: for
+// a response without a report one for each of its events and, unless it broke off, an estimate of the prompt.
 func (x *exchange) recordOutcome(err error) (tokens int64) {
 	defer x.recorder.release()
 	switch {
@@ -243,11 +243,11 @@ func (x *exchange) recordOutcome(err error) (tokens int64) {
 			return a.Input + a.Output
 		}
 	case clientGone(err):
-		x.call.s.log.Debug("client left during the answer", "request", x.call.ID, "model", x.call.model.ID)
-	case x.recorder.first.IsZero(): // no engine has answered
+		x.call.s.log.Debug("client disconnected during the response", "request", x.call.ID, "model", x.call.model.ID)
+	case x.recorder.first.IsZero(): // no engine has responded
 	default:
 		x.call.s.m.broken.Inc()
-		x.call.s.log.Warn("engine answer was cut off", "request", x.call.ID, "model", x.call.model.ID, "error", err)
+		x.call.s.log.Warn("engine response was cut off", "request", x.call.ID, "model", x.call.model.ID, "error", err)
 		return x.recorder.events
 	}
 	return x.recorder.events + x.try.prompt
@@ -263,13 +263,13 @@ func (x *exchange) asError(err error) *api.Error {
 	case errors.As(err, &eventErr): // from the engine, or from the runner with a code of our own table
 		return api.NormalizeEvent(eventErr.Data, x.route.endpoint.Host)
 	case errors.Is(err, relay.ErrTimeout):
-		return api.New(api.UpstreamTimeout, "The model did not answer in time.").WithCause(err)
+		return api.New(api.UpstreamTimeout, "The model did not respond in time.").WithCause(err)
 	case errors.Is(err, relay.ErrTooLarge):
 		return api.New(api.InvalidRequest, "The response is too long: reduce 'max_tokens', 'n', the log-probabilities or the inputs.").WithCause(err)
 	case errors.Is(err, relay.ErrBadReply):
 		return api.InvalidEngineResponse().WithCause(err)
 	case errors.Is(err, relay.ErrBroken), errors.Is(err, relay.ErrUnreachable), errors.Is(err, relay.ErrCancelled):
-		return api.New(api.RunnerFailed, "The model's host broke off before the answer was complete.").WithCause(err)
+		return api.New(api.RunnerFailed, "The connection to the model's host was lost before the response was complete.").WithCause(err)
 	}
 	return api.As(err)
 }

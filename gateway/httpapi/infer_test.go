@@ -346,7 +346,7 @@ func TestBufferedBytesAreLimited(t *testing.T) {
 	s.until("all is released", func() bool { return s.server.intake.Buffered() == 0 })
 }
 
-// A translated answer counts as held until it is written, which its client can delay.
+// A translated response counts as held until it is written, which its client can delay.
 func TestJSONResponsesAreBuffered(t *testing.T) {
 	s := newStage(t).warm("spare")
 	const size = 32 << 20 // more than sockets take
@@ -475,9 +475,9 @@ func TestDefaultModel(t *testing.T) {
 	}
 }
 
-// An answer without a stream where the client's dialect needs one is closed, not only refused.
+// A response without a stream where the client's dialect needs one is closed, not only refused.
 func TestResponsesWithoutStreamAreClosed(t *testing.T) {
-	s := newStage(t).warm("chat") // its engine answers with JSON
+	s := newStage(t).warm("chat") // its engine responds with JSON
 	for path, body := range map[string]string{
 		"/api/chat":     `{"model":"chat","messages":[{"role":"user","content":"hi"}]}`,
 		"/v1/responses": `{"model":"chat","input":"hi","stream":true}`,

@@ -15,7 +15,7 @@ import (
 
 // headerReceived decides from the head alone whether to skip a large body: a request that would be refused anyway need not wait
 // for it. Small bodies are always read, which is cheaper than checking twice. With Expect: 100-continue, no body is read
-// before expectContinue has answered.
+// before expectContinue has responded.
 func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	defer s.web.RecoverPanic("head of a request") // its body is read then, and its handler meets the same panic
 	if n := h.ContentLength(); relay.Skippable(n) && len(h.Peek("Expect")) == 0 {
@@ -32,7 +32,7 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestCo
 	return c
 }
 
-// expectContinue answers a client that asks before it sends its body (Expect: 100-continue). It refuses a request that its
+// expectContinue responds to a client that asks before it sends its body (Expect: 100-continue). It refuses a request that its
 // headers alone rule out.
 func (s *Server) expectContinue(ctx *fasthttp.RequestCtx) (status int) {
 	status = fasthttp.StatusInternalServerError
@@ -58,19 +58,19 @@ func (r *request) bodyError(err error) error {
 		limit := min(r.s.cfg.MaxBody, cmp.Or(maxBody(r.Match.Route), math.MaxInt))
 		return api.Newf(api.RequestTooLarge, "The request body is larger than the limit of %d bytes.", limit)
 	case errors.Is(err, relay.ErrBuffersFull):
-		return api.New(api.Overloaded, "Too many requests and answers are held in memory; try again.")
+		return api.New(api.Overloaded, "Too many requests and responses are buffered in memory. Retry the request.")
 	case errors.Is(err, relay.ErrBodySlow):
 		return api.New(api.RequestTimeout, "The request did not arrive in time.")
 	}
-	return api.New(api.InvalidRequest, "The request's body ended early or is not well formed.").WithCause(err)
+	return api.New(api.InvalidRequest, "The request body is incomplete or malformed.").WithCause(err)
 }
 
-// badRequest answers a request whose head could not be read: too large, broken, or too slow. The connection ends with
-// the answer. The gateway keeps reading for a while, so that the answer reaches the client.
+// badRequest responds to a request whose head could not be read: too large, broken, or too slow. The connection ends with
+// the response. The gateway keeps reading for a while, so that the response reaches the client.
 func (s *Server) badRequest(ctx *fasthttp.RequestCtx, err error) {
 	r := s.newRequest(ctx)
 	relay.Linger(ctx.Conn())
-	refused := r.authorize() // also sets the headers that every answer to a page needs
+	refused := r.authorize() // also sets the headers that every response to a page needs
 	hasHead := len(ctx.Request.Header.RawHeaders()) > 0
 	var small *fasthttp.ErrSmallBuffer
 	var ne net.Error
@@ -82,13 +82,13 @@ func (s *Server) badRequest(ctx *fasthttp.RequestCtx, err error) {
 	case errors.As(err, &ne) && ne.Timeout():
 		r.writeError(api.New(api.RequestTimeout, "The request did not arrive in time."))
 	default:
-		r.writeError(api.New(api.InvalidRequest, "The request could not be understood as HTTP."))
+		r.writeError(api.New(api.InvalidRequest, "The request is not valid HTTP."))
 	}
 	ctx.SetConnectionClose()
 	r.observed.end(r)
 }
 
-// tooManyConns returns the answer to a connection over the limit.
+// tooManyConns returns the response to a connection over the limit.
 func tooManyConns() []byte {
 	e := api.New(api.Overloaded, "Too many connections are open.")
 	body := api.OpenAI.Body(e, "")

@@ -151,7 +151,7 @@ func TestMatchRefusals(t *testing.T) {
 func TestUnknownPaths(t *testing.T) {
 	for _, path := range []string{"/nothing", "/v1", "/" + strings.Repeat("/", 5000)} {
 		e := router.Match("POST", path).Err()
-		if e == nil || e.Status != 404 || len(e.Message) > 200 || !strings.HasPrefix(e.Message, "There is no path '"+path[:min(len(path), 90)]) {
+		if e == nil || e.Status != 404 || len(e.Message) > 200 || !strings.HasPrefix(e.Message, "The path '"+path[:min(len(path), 90)]) {
 			t.Errorf("%.100s: %v", path, e)
 		}
 	}

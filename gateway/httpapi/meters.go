@@ -44,7 +44,7 @@ func newMeters(set *metrics.Set, gate *scheduling.Gate, mirror *state.Mirror, me
 	}
 }
 
-// countResponse counts an answer by route and status.
+// countResponse counts a response by route and status.
 func (m meters) countResponse(route string, status int) {
 	m.responses.counter(responseKey{route, status}).Inc()
 }
@@ -54,7 +54,7 @@ type responseKey struct {
 	status int
 }
 
-// responseCounters are the counters of answers, made on first use.
+// responseCounters are the counters of responses, made on first use.
 type responseCounters struct {
 	set *metrics.Set
 	all sync.Map // *metrics.Counter by answerKey

@@ -18,10 +18,10 @@ type observed struct {
 	span           *trace.Span // of the request; nil like the others where it is not traced
 	hold           *trace.Span // while it waits at the gate
 	relay          *trace.Span // while a runner has it
-	endsWithStream bool        // the answer's stream ends it, not the handler
+	endsWithStream bool        // the response's stream ends it, not the handler
 }
 
-// observe begins to observe a request whose route was found.
+// observe observes a request whose route was found.
 func (s *Server) observe(r *request) *observed {
 	if s.cfg.AccessLog == nil && s.cfg.Tracer == nil {
 		return nil
@@ -47,14 +47,14 @@ func (o *observed) setError(e *api.Error) {
 	}
 }
 
-// setEndsWithStream records that the answer's stream ends the request.
+// setEndsWithStream records that the response's stream ends the request.
 func (o *observed) setEndsWithStream() {
 	if o != nil {
 		o.endsWithStream = true
 	}
 }
 
-// beginWait begins a wait at the gate.
+// beginWait starts a wait at the gate.
 func (o *observed) beginWait() {
 	if o != nil {
 		o.hold = o.span.Child(trace.Internal, "hold", time.Now())
@@ -92,7 +92,7 @@ func (o *observed) endWait(info scheduling.LoadInfo, err error) {
 	o.hold = nil
 }
 
-// beginAttempt begins a try at a runner, and appends the trace context that it gets.
+// beginAttempt starts an attempt at a runner, and appends the trace context that it gets.
 func (o *observed) beginAttempt(x *exchange, dst []byte) []byte {
 	if o == nil || o.span == nil {
 		return dst
@@ -137,7 +137,7 @@ func (o *observed) endExchange(x *exchange, first time.Duration, err error) {
 	}
 }
 
-// setUsage records the tokens that an answer reports.
+// setUsage records the tokens that a response reports.
 func (o *observed) setUsage(input, output, cached int64) {
 	if o != nil {
 		o.entry.TokensIn, o.entry.TokensOut, o.entry.TokensFromCache = input, output, cached

@@ -86,7 +86,7 @@ func (s *Server) ollamaGenerate(r *request) error {
 	return o.serve(path, true)
 }
 
-// responseWriter returns the format of the answer. x is the exchange that delivers it, nil for none.
+// responseWriter returns the format of the response. x is the exchange that delivers it, nil for none.
 func (o *ollamaCall) responseWriter(generate bool, x *exchange) *ollama.ResponseWriter {
 	name := o.requestedModel
 	if name == "" {
@@ -99,7 +99,7 @@ func (o *ollamaCall) responseWriter(generate bool, x *exchange) *ollama.Response
 	return &ollama.ResponseWriter{Model: name, Generate: generate, Began: o.Began, Now: time.Now, Load: load}
 }
 
-// serve starts an exchange and answers in Ollama's format.
+// serve starts an exchange and responses in Ollama's format.
 func (o *ollamaCall) serve(path string, generate bool) error {
 	load, err := o.loadWithContext()
 	if err != nil {
@@ -137,7 +137,7 @@ func (s *Server) ollamaEmbeddings(r *request) error {
 	return o.serveEmbed(text, (*ollama.ResponseWriter).Embedding)
 }
 
-// serveEmbed answers with the embeddings of input, which may be empty: then the model is only loaded.
+// serveEmbed responds with the embeddings of input, which may be empty: then the model is only loaded.
 func (o *ollamaCall) serveEmbed(input json.RawMessage, encode func(*ollama.ResponseWriter, []byte) ([]byte, error)) (err error) {
 	if o.body, err = o.query.Texts(o.model.ID, input); err != nil {
 		return err
@@ -171,7 +171,7 @@ func (o *ollamaCall) handleEmptyPrompt(generate bool) error {
 	return nil
 }
 
-// respondWhenLoaded answers when the model is loaded, for which it waits as any other request.
+// respondWhenLoaded responds when the model is loaded, for which it waits as any other request.
 func (o *ollamaCall) respondWhenLoaded(encode func() ([]byte, error)) error {
 	load, err := o.loadWithContext()
 	if err != nil {
@@ -189,7 +189,7 @@ func (o *ollamaCall) respondWhenLoaded(encode func() ([]byte, error)) error {
 	return x.serveInference()
 }
 
-// sendLine answers with one object.
+// sendLine responds with one object.
 func (o *ollamaCall) sendLine(object []byte) {
 	contentType := api.ContentType
 	if o.stream {
@@ -237,10 +237,10 @@ func (o *ollamaCall) contextOptions() (json.RawMessage, error) {
 	return json.RawMessage(options.Canonical()), nil
 }
 
-// keepAliveTimeout bounds the work for keep_alive after an answer.
+// keepAliveTimeout is the timeout for applying keep_alive after a response.
 const keepAliveTimeout = time.Minute
 
-// keepAliveWork returns the work that keep_alive requires once the answer is complete, nil for none. No client waits for it.
+// keepAliveWork returns the work that keep_alive requires once the response is complete, nil for none. No client waits for it.
 func (o *ollamaCall) keepAliveWork() func() {
 	if !o.hasKeepAlive {
 		return nil
@@ -260,13 +260,13 @@ func (o *ollamaCall) keepAliveWork() func() {
 			ctx, cancel := context.WithTimeout(s.lifetime, keepAliveTimeout)
 			defer cancel()
 			if err := apply(ctx, model, keep); err != nil {
-				s.log.Warn("keep_alive could not be obeyed", "model", model, "error", err)
+				s.log.Warn("could not apply keep_alive", "model", model, "error", err)
 			}
 		})
 	}
 }
 
-// applyKeepAlive unloads a model, or sets how long it may be unused; below 0 means for ever.
+// applyKeepAlive unloads a model, or sets its idle timeout; negative means forever.
 func (s *Server) applyKeepAlive(ctx context.Context, model string, d time.Duration) error {
 	if d == 0 {
 		return s.registry.EnsureGone(ctx, model)
@@ -300,7 +300,7 @@ func (s *Server) shortenIdle(ctx context.Context, model string, d time.Duration)
 	return s.setIdle(ctx, model, strconv.FormatInt(max(d, minIdle).Milliseconds(), 10))
 }
 
-// setIdle writes a model's idle time in ms, below 0 for ever; "" leaves it to the configuration.
+// setIdle writes a model's idle time in ms, negative for forever; "" leaves it to the configuration.
 func (s *Server) setIdle(ctx context.Context, model, ms string) error {
 	if s.registry.Tables.Of(state.IdleTTL)[model] == ms {
 		return nil

@@ -259,7 +259,7 @@ func TestOllamaPull(t *testing.T) {
 	p := newPool(t, "")
 	path := p.weights("near.gguf", time.Now())
 	p.register("user.near", path)
-	const missing = `{"error":"The files of the model 'gone' are not there."}`
+	const missing = `{"error":"The files of the model 'gone' are missing."}`
 	tests := []struct {
 		body   string
 		status int
@@ -395,7 +395,7 @@ func (l lines) again() {
 	}
 }
 
-// A model without an idle time from a call or the catalogue is unloaded after the warmer's; a pinned one stays. An
+// A model without an idle time from a call or the catalog is unloaded after the warmer's; a pinned one stays. An
 // invalid idle time in Redis counts as none.
 func TestListingsReportTheWarmersIdleTime(t *testing.T) {
 	p := newPool(t, "")

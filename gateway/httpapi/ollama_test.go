@@ -166,7 +166,7 @@ func TestOllamaStreamWaits(t *testing.T) {
 	}
 }
 
-// The keep_alive of a client that left before its answer was complete has no effect.
+// The keep_alive of a client that left before its response was complete has no effect.
 func TestOllamaKeepAliveAfterTheClientLeft(t *testing.T) {
 	s := newStage(t, eager).warm("chat")
 	asked := make(chan struct{}, 100)
@@ -257,7 +257,7 @@ func TestOllamaKeepAliveNeedsManage(t *testing.T) {
 	if m := loaded(); m == nil || m.PID != pid || !p.server.registry.IsPinned(p.catalog(), m) {
 		t.Errorf("an infer key changed a pinned model: %+v, process %d before", m, pid)
 	}
-	// With every slot pinned, waiting may help: on these routes a load with its own options gets the same answer.
+	// With every slot pinned, waiting may help: on these routes a load with its own options gets the same response.
 	for _, body := range []string{`{"model":"one","options":{"num_ctx":1024}}`, `{"model":"one","prompt":"hi","options":{"num_ctx":1024}}`} {
 		ask(503, localKey, "/api/generate", body[:len(body)-1]+`,"stream":false}`)
 		ask(503, "infer-key", "/api/generate", body[:len(body)-1]+`,"stream":false}`)

@@ -218,7 +218,7 @@ func (p *pool) until(what string, ok func() bool) {
 	kit.Eventually(p.t, what, ok)
 }
 
-// reply is an answer with its JSON body.
+// reply is a response with its JSON body.
 type reply struct {
 	status int
 	header http.Header
@@ -269,7 +269,7 @@ func (p *pool) want(status int, r reply) reply {
 	return r
 }
 
-// code returns an answer's error code.
+// code returns a response's error code.
 func (r reply) code() string {
 	e, _ := r.json["error"].(map[string]any)
 	s, _ := e["code"].(string)
@@ -283,7 +283,7 @@ func (r reply) param() string {
 	return s
 }
 
-// list returns a list of objects in an answer.
+// list returns a list of objects in a response.
 func (r reply) list(name string) []map[string]any {
 	var out []map[string]any
 	items, _ := r.json[name].([]any)

@@ -32,7 +32,7 @@ func (s *Server) root(r *request) error {
 // live reports that the process serves. It touches nothing.
 func (s *Server) live(r *request) error { return r.Reply(fasthttp.StatusOK, okStatus) }
 
-// ready answers 503 while this gateway drains or the pool's state cannot be read.
+// ready returns 503 while this gateway drains or the pool's state cannot be read.
 func (s *Server) ready(r *request) error {
 	why := ""
 	if s.draining.Load() {
@@ -66,7 +66,7 @@ const (
 )
 
 // runnerMetrics adds up the metrics of the runners on ready hosts, and names them reveille_pool_… instead of
-// reveille_runner_…. It wakes nothing and leaves out runners that do not answer in time, so sums can fall as counters
+// reveille_runner_…. It wakes nothing and leaves out runners that do not respond in time, so sums can fall as counters
 // do when a process restarts. reveille_pool_runners is the number of runners included.
 func (r *request) runnerMetrics() *meter.Sum {
 	var mu sync.Mutex

@@ -31,14 +31,14 @@ func comment(t *testing.T, resp *http.Response, want string) string {
 		if said["waited"] == "" {
 			t.Errorf("no waited in %q", text)
 		}
-		return told(func(name string) string { return said[name] })
+		return describeLoad(func(name string) string { return said[name] })
 	}
 	t.Fatalf("the stream ended before a comment with %q", want)
 	return ""
 }
 
-// told returns in one line what is reported of a load.
-func told(of func(name string) string) string {
+// describeLoad returns in one line what is reported of a load.
+func describeLoad(of func(name string) string) string {
 	var out []string
 	for _, name := range []string{"model", "state", "host", "position", "eta", "bytes_done", "bytes_total"} {
 		out = append(out, name+"="+of(name))
@@ -55,7 +55,7 @@ func (s *stage) status(model string) string {
 	}
 	status := r.json["status"].(map[string]any)
 	status["model"], status["state"] = r.json["id"], status["value"]
-	return told(func(name string) string {
+	return describeLoad(func(name string) string {
 		if v := status[name]; v != nil {
 			return fmt.Sprint(v)
 		}
@@ -78,7 +78,7 @@ func TestStatusReportsWhatCommentsReport(t *testing.T) {
 			t.Fatalf("%s: %d %s", model, r.status, r.text)
 		}
 		want := "model=" + model + " state=loaded host=here position= eta= bytes_done= bytes_total="
-		s.until(want, func() bool { return s.status(model) == want }) // the answer may be ahead of the mirror
+		s.until(want, func() bool { return s.status(model) == want }) // the response may be ahead of the mirror
 		if err := s.store.DropModel(t.Context(), "here", s.gen, model, "test", false); err != nil {
 			t.Fatal(err)
 		}

@@ -130,7 +130,7 @@ func TestKeyLoads(t *testing.T) {
 	}
 }
 
-// A client that leaves returns what its request took, whether the request waits or is being answered.
+// A client that leaves returns what its request took, whether the request waits or is being served.
 func TestLeavingClientsFreeTheirKey(t *testing.T) {
 	s := keyed(t, "open=1 waiting=1")
 	hold := make(chan struct{})
@@ -212,7 +212,7 @@ func TestTenantsAreSeparate(t *testing.T) {
 	}
 }
 
-// A client that leaves before the engine reports what it used pays for its prompt, and so does one whose answer has no report.
+// A client that leaves before the engine reports what it used pays for its prompt, and so does one whose response has no report.
 func TestLeavingIsNotFree(t *testing.T) {
 	const event = "data: {\"choices\":[{\"delta\":{\"content\":\"all of it\"}}]}\n\n"
 	for name, c := range map[string]struct {

@@ -36,7 +36,7 @@ func (s *Server) realtime(r *request) error {
 	return (&exchange{call: c, path: []byte("/v1/realtime?" + query.Encode()), upgrade: true}).serveInference()
 }
 
-// deliverWebSocket answers with the WebSocket that the engine agreed to.
+// deliverWebSocket responds with the WebSocket that the engine agreed to.
 func (x *exchange) deliverWebSocket() error {
 	resp := x.resp
 	if !resp.AcceptsWebSocket(&x.call.Ctx.Request.Header) {

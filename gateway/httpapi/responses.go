@@ -45,7 +45,7 @@ func (s *Server) inputTokens(r *request) error {
 	return responses.NameRequestFields(x.serveInference())
 }
 
-// parseAsChat checks the body of a request and turns it into a chat, whose answer f encodes.
+// parseAsChat checks the body of a request and turns it into a chat, whose response f encodes.
 func (r *request) parseAsChat(f *responses.ResponseWriter) (*inferenceCall, error) {
 	c, err := r.parse()
 	if err != nil {
@@ -64,7 +64,7 @@ func (r *request) parseAsChat(f *responses.ResponseWriter) (*inferenceCall, erro
 	return c, nil
 }
 
-// prependConversation puts the items of the conversation that a request continues before its input, and has f store the answer if the
+// prependConversation puts the items of the conversation that a request continues before its input, and has f store the response if the
 // request and the gateway's settings want that.
 func (c *inferenceCall) prependConversation(f *responses.ResponseWriter) error {
 	q, err := responses.StoreOf(c.body)
@@ -106,7 +106,7 @@ func (c *inferenceCall) prependConversation(f *responses.ResponseWriter) error {
 	items := q.Items(before)
 	if len(items) > state.MaxResponse {
 		if !continues {
-			return nil // too large to be stored; its answer says so
+			return nil // too large to be stored; its response says so
 		}
 		return errTooLong()
 	}
@@ -180,7 +180,7 @@ func (c *inferenceCall) storedItems(ids []string) (map[string]json.RawMessage, e
 		}
 		maps.Copy(found, last.ByID())
 		if found[id] == nil {
-			return nil, api.New(api.ResponseNotFound, "There is no stored item with an id that 'input' refers to.").WithParam("input")
+			return nil, api.New(api.ResponseNotFound, "An item that 'input' refers to is not stored.").WithParam("input")
 		}
 	}
 	return found, nil
@@ -202,7 +202,7 @@ func (r *request) storedResponse(id string) (*responses.Stored, error) {
 		}
 	}
 	if text == nil {
-		return nil, api.New(api.ResponseNotFound, "There is no stored response with that id: it has expired or made room for others, was removed, or belongs to another key.")
+		return nil, api.New(api.ResponseNotFound, "No stored response has that id: it expired, was evicted or deleted, or belongs to another key.")
 	}
 	var s responses.Stored
 	if err := json.Unmarshal(text, &s); err != nil {

@@ -120,7 +120,7 @@ func TestResponsesEngineErrors(t *testing.T) {
 	}
 }
 
-// While a model loads, a stream has comments. The events begin with the answer.
+// While a model loads, a stream has comments. The events start with the response.
 func TestResponsesStreamWaits(t *testing.T) {
 	const body = `{"model":"chat","input":"hi","stream":true}`
 	s := newStage(t, eager).serve(sse(one, end))
@@ -140,7 +140,7 @@ func TestResponsesStreamWaits(t *testing.T) {
 	}
 }
 
-// scripted answers chats as their last message says: with calls and thoughts, truncated, or broken off.
+// scripted responds to chats as their last message says: with calls and thoughts, truncated, or broken off.
 func scripted(t *testing.T) http.HandlerFunc {
 	const chunk, close = `data: {"choices":[{"delta":`, "}]}\n\n"
 	streams := map[string][]string{
@@ -193,13 +193,13 @@ func client(t *testing.T, script string, args ...string) {
 	}
 }
 
-// The official clients recognise calls, thoughts, truncated and broken answers.
+// The official clients recognize calls, thoughts, truncated and broken responses.
 func TestOfficialClients(t *testing.T) {
 	s := newStage(t).warm("chat").serve(scripted(t))
 	client(t, "responses.py", "http://"+s.addr)
 }
 
-// repeats answers a chat with the messages it was sent, whole or as a stream.
+// repeats responds to a chat with the messages it was sent, whole or as a stream.
 func repeats(t *testing.T) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var q struct {
@@ -281,7 +281,7 @@ func TestReferencesCannotAmplify(t *testing.T) {
 }
 
 // Without the setting, nothing is stored and nothing continued. A conversation that is too large is not stored, and one that
-// could not be continues none; an answer that could not be stored says so.
+// could not be continues none; a response that could not be stored says so.
 func TestUnstoredResponses(t *testing.T) {
 	off := newStage(t).warm("chat").serve(repeats(t))
 	r := off.ask("POST", "/v1/responses", `{"model":"chat","input":"hi","store":true}`)

@@ -109,18 +109,18 @@ func TestEmbeddings(t *testing.T) {
 	}
 }
 
-// Answers of a success that are none.
+// Responses of a success that are none.
 func TestInvalidEngineResponses(t *testing.T) {
 	s := newStage(t).warm("vec", "chat")
 	const mark, chat, two = "\ufeff", `{"model":"chat","messages":[{"role":"user","content":"x"}],"stream":false}`, `{"model":"vec","input":["a","b"]}`
 	for _, c := range []struct{ path, body, engine, message string }{
-		{"/v1/embeddings", two, `{"data":[{"embedding":[1]}]}`, "understood"},
-		{"/v1/embeddings", two, `{"data":[{"embedding":[1]},{"embedding":null}]}`, "understood"},
-		{"/v1/embeddings", `{"model":"vec","input":"a"}`, ``, "understood"},
+		{"/v1/embeddings", two, `{"data":[{"embedding":[1]}]}`, "is invalid"},
+		{"/v1/embeddings", two, `{"data":[{"embedding":[1]},{"embedding":null}]}`, "is invalid"},
+		{"/v1/embeddings", `{"model":"vec","input":"a"}`, ``, "is invalid"},
 		{"/v1/embeddings", two, `{"error":{"message":"no"}}`, "no"},
-		{"/api/embed", two, `{"data":[{"index":0,"embedding":[1]}]}`, "understood"},
-		{"/api/embed", `{"model":"vec","input":"a"}`, `{"data":[{"index":0,"embedding":null}]}`, "understood"},
-		{"/api/embed", two, ``, "understood"},
+		{"/api/embed", two, `{"data":[{"index":0,"embedding":[1]}]}`, "is invalid"},
+		{"/api/embed", `{"model":"vec","input":"a"}`, `{"data":[{"index":0,"embedding":null}]}`, "is invalid"},
+		{"/api/embed", two, ``, "is invalid"},
 		{chatPath, chatBody, `{"error":"no"}`, "no"},
 		{"/api/chat", chat, mark + `{"error":{"message":"no"}}`, "no"},
 		{"/v1/responses", `{"model":"chat","input":"x"}`, `{"error":{"message":"no"}}`, "no"},

@@ -9,7 +9,7 @@ import (
 	"reveille/infra/policy"
 )
 
-// handler serves one route. An error is answered in the dialect of the path.
+// handler serves one route. An error is returned in the dialect of the path.
 type handler func(*Server, *request) error
 
 // route is a route with what this package does for it.

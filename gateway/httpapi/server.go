@@ -47,11 +47,11 @@ type Config struct {
 	Sessions *ui.Sessions
 	Evict    policy.Eviction // how victims are chosen, as the page shows it
 
-	// Overlay applies the models registered at run time to the catalogue again; nil: nothing can be registered.
+	// Overlay applies the models registered at run time to the catalog again; nil: nothing can be registered.
 	Overlay func(context.Context) error
 	// Withheld returns why a registered model is not served, "" if it is served or not registered; nil: all are served.
 	Withheld func(id string) string
-	Register catalog.RegisterList // where the weights of models that clients register may be stored; empty: nowhere
+	Register catalog.RegisterList // where the weights of models that clients register can be stored; empty: nowhere
 
 	Version      string
 	LocalRunner  func(host, addr string) LocalRunner // the runner of a host at an address if it is in this process, else nil; nil: none is
@@ -60,7 +60,7 @@ type Config struct {
 	HoldWhole    time.Duration                       // the same for a request without a stream; default Hold
 	CommitAfter  time.Duration                       // a stream gets its status and the first comment after this time; default 5 s
 	Keepalive    time.Duration                       // between comments; default 5 s
-	FirstByte    time.Duration                       // longest that a runner may take for the head of an answer, and be silent in it; default 30 min
+	FirstByte    time.Duration                       // longest that a runner may take for the head of a response, and be silent in it; default 30 min
 	MaxBody      int                                 // bytes; default 64 MiB
 	MaxHeldBytes int64                               // bytes of all bodies that arrive, wait or are being sent; above, requests get overloaded; default 1 GiB
 	MaxConns     int                                 // open client connections, 0 for no limit
@@ -116,7 +116,7 @@ type Server struct {
 
 	crashes quota.Crashes
 
-	lifetime    context.Context // ends when Shutdown begins: for work that would not end by itself
+	lifetime    context.Context // ends when Shutdown starts: for work that would not end otherwise
 	endLifetime context.CancelFunc
 	background  sync.WaitGroup
 }
@@ -167,7 +167,7 @@ func (s *Server) Serve(ln net.Listener) error {
 	}))
 }
 
-// Drain makes the server unready: /ready and new inference requests answer 503. Open requests continue.
+// Drain makes the server unready: /ready and new inference requests response 503. Open requests continue.
 func (s *Server) Drain() { s.draining.Store(true) }
 
 // Open returns the number of open inference requests.

@@ -34,7 +34,7 @@ func shape(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// has checks that an answer's members have the shapes given as "name:shape …".
+// has checks that a response's members have the shapes given as "name:shape …".
 func (r reply) has(t *testing.T, members ...string) {
 	t.Helper()
 	for _, m := range members {
@@ -186,7 +186,7 @@ func TestModelsShape(t *testing.T) {
 
 func TestStatsShape(t *testing.T) {
 	p := newPool(t, "1")
-	for n := range 5 { // the last request's figures are there once its client has the answer
+	for n := range 5 { // the last request's figures are there once its client has the response
 		p.want(200, p.chat("one"))
 		if s := p.get("/v1/stats"); s.json["request_count_total"] != float64(n+1) {
 			t.Errorf("after %d requests: %s", n+1, s.text)

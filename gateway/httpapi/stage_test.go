@@ -67,13 +67,13 @@ type stage struct {
 	mu     sync.Mutex
 	engine http.HandlerFunc // after the signature was checked; the body can be read
 	loads  map[string]int
-	seen   []gotten
+	seen   []receivedRequest
 	denied int                              // calls with an invalid signature
 	loader func(model string) state.Outcome // how a load ends, when it returns
 }
 
-// gotten is an engine request that the runner received.
-type gotten struct {
+// receivedRequest is an engine request that the runner received.
+type receivedRequest struct {
 	path, contentType, ticket, id, tenant string
 	body                                  []byte
 }
@@ -277,7 +277,7 @@ func (s *stage) serveRunner(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.mu.Lock()
-	s.seen = append(s.seen, gotten{r.RequestURI, r.Header.Get("Content-Type"), r.Header.Get(rpc.HeaderTicket), r.Header.Get(rpc.HeaderRequest), r.Header.Get(rpc.HeaderTenant), body})
+	s.seen = append(s.seen, receivedRequest{r.RequestURI, r.Header.Get("Content-Type"), r.Header.Get(rpc.HeaderTicket), r.Header.Get(rpc.HeaderRequest), r.Header.Get(rpc.HeaderTenant), body})
 	h := s.engine
 	s.mu.Unlock()
 	h(w, r)
@@ -291,7 +291,7 @@ func refuse(reason string) http.HandlerFunc {
 	}
 }
 
-func (s *stage) got() []gotten {
+func (s *stage) got() []receivedRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.seen
@@ -308,7 +308,7 @@ func (s *stage) ask(method, path, body string, head ...string) reply {
 	return s.read(s.open(s.t.Context(), method, path, body, head...))
 }
 
-// read reads an answer to its end.
+// read reads a response to its end.
 func (s *stage) read(resp *http.Response) reply {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
@@ -359,7 +359,7 @@ func (s *stage) dial() *rawConn {
 	return &rawConn{s.t, c, bufio.NewReader(c)}
 }
 
-// say sends bytes unchanged and reads one answer.
+// say sends bytes unchanged and reads one response.
 func (c *rawConn) say(text string) reply {
 	c.t.Helper()
 	if _, err := io.WriteString(c.c, text); err != nil {

@@ -311,7 +311,7 @@ func TestPanicInAStream(t *testing.T) {
 			t.Errorf("it looks whole: %q", text)
 		}
 		s.settled()
-		if !strings.Contains(s.log.String(), "panic, contained") {
+		if !strings.Contains(s.log.String(), "recovered from a panic") {
 			t.Error("not logged")
 		}
 		if r := s.ask("GET", "/health", ""); r.status != 200 {
@@ -329,7 +329,7 @@ func TestStreamErrorsAsEvents(t *testing.T) {
 	for name, c := range map[string]struct {
 		path, body        string
 		status            int
-		contentType, text string // how the answer begins and what it contains
+		contentType, text string // how the response begins and what it contains
 	}{
 		"chat":          {chatPath, chatLive, 200, sse, `data: {"error":{"message":"The file is missing.","type":"invalid_request_error","param":null,"code":"model_file_not_found"}}` + "\n\n"},
 		"no stream":     {chatPath, chatBody, 404, api.ContentType, `{"error":`},

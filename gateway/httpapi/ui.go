@@ -30,7 +30,7 @@ const (
 	watchEvery = 10 * time.Second // of the hosts, for the timeline
 )
 
-// pageHeaders are sent with all of the page's answers.
+// pageHeaders are sent with all of the page's responses.
 var pageHeaders = []api.Header{
 	{Name: "Content-Security-Policy", Value: ui.Policy}, {Name: "X-Content-Type-Options", Value: "nosniff"}, {Name: "Referrer-Policy", Value: "no-referrer"},
 	{Name: "Cross-Origin-Opener-Policy", Value: "same-origin"}, {Name: "Cross-Origin-Resource-Policy", Value: "same-origin"},
@@ -59,8 +59,8 @@ func (r *request) file(name string) error {
 	return nil
 }
 
-// sessionAnswer tells the page what it may do.
-type sessionAnswer struct {
+// sessionResponse reports to the page what it may do.
+type sessionResponse struct {
 	Version string `json:"version"`
 	Keyed   bool   `json:"keyed"`  // keys are configured: without a session nothing works
 	Admin   bool   `json:"admin"`  // there is a key of this machine, for logs
@@ -94,7 +94,7 @@ func (s *Server) login(r *request) error {
 	}
 	key := s.cfg.Keys.Find([]byte(strings.TrimSpace(body.Key)))
 	if key.Scopes == 0 {
-		return api.New(api.InvalidAPIKey, "This gateway does not know that key.")
+		return api.New(api.InvalidAPIKey, "Unknown API key.")
 	}
 	value, session := s.cfg.Sessions.Begin(key.Digest, time.Now())
 	r.setCookie(value, int(ui.SessionFor.Seconds()))
@@ -139,7 +139,7 @@ func (r *request) sendSession(key keys.Key, session ui.Session) error {
 	r.setHeaders(pageHeaders)
 	r.Ctx.Response.Header.Set("Cache-Control", "no-store")
 	keyed, there := r.s.cfg.Keys.Configured(), key.Scopes != 0
-	out := sessionAnswer{
+	out := sessionResponse{
 		Version: r.s.cfg.Version, Keyed: keyed, Admin: r.s.cfg.Keys.HasLocal(), Key: there, Token: session.Token,
 		Infer: !keyed || key.Scopes&keys.Infer != 0, Manage: !keyed || key.Scopes&keys.Manage != 0, Logs: key.Scopes&keys.Manage != 0 && !key.Limited(),
 	}
@@ -159,7 +159,7 @@ func (s *Server) pageStream(r *request) error {
 	}
 	viewer, err := s.hub.Join(r.Key.Digest, r.Manages())
 	if errors.Is(err, ui.ErrFull) {
-		return api.Newf(api.Overloaded, "At most %d pages, and %d of one key, follow the pool at a gateway; close one.", maxViewers, maxKeyViewers)
+		return api.Newf(api.Overloaded, "Too many open pages: a gateway serves at most %d, and %d per key. Close one.", maxViewers, maxKeyViewers)
 	}
 	keyed, digest := s.cfg.Keys.Configured(), r.Key.Digest
 	ends := time.Now().Add(ui.SessionFor)
@@ -211,7 +211,7 @@ func (s *Server) buildPage() (out ui.Update) {
 	} {
 		text, err := json.Marshal(view)
 		if err != nil {
-			s.log.Error("the page cannot show the pool", "error", err)
+			s.log.Error("could not build the page's view of the pool", "error", err)
 			continue
 		}
 		out[feed] = text

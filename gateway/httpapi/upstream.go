@@ -70,7 +70,7 @@ func (c *inferenceCall) vetUpstream(path string) error {
 		}
 		return c.checkForm(boundary, c.model.Type == policy.Image)
 	case bodycheck.Closed:
-		return api.New(api.UnsupportedParameter, "This path of the engine is not open; use the gateway's own route.")
+		return api.New(api.UnsupportedParameter, "This path of the engine is blocked; use the gateway's route.")
 	}
 	return nil
 }

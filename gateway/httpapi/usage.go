@@ -13,13 +13,13 @@ import (
 	"reveille/infra/state"
 )
 
-// How much of an answer is kept to find its usage: engines put that into the first or the last object.
+// Bytes of a response that are kept to find its usage: engines put that into the first or the last object.
 const (
 	headSize = 512
 	tailSize = 4 << 10
 )
 
-// recorder keeps the first and last bytes of an answer and the time of its first byte.
+// recorder keeps the first and last bytes of a response and the time of its first byte.
 type recorder struct {
 	first time.Time
 	kept  *excerpt // nil before the first byte and after release
@@ -28,7 +28,7 @@ type recorder struct {
 	bytes  int64
 }
 
-// excerpt holds both ends of an answer.
+// excerpt holds both ends of a response.
 type excerpt struct {
 	head, tail []byte
 	store      [headSize + tailSize]byte
@@ -59,7 +59,7 @@ func (r *recorder) record(p []byte) (first bool) {
 	return first
 }
 
-// usage returns what the answer reports. The recorder's memory is free after it.
+// usage returns what the response reports. The recorder's memory is free after it.
 func (r *recorder) usage() (u usage, ok bool) {
 	if r.kept != nil {
 		u, ok = readUsage(r.kept.head, r.kept.tail)
@@ -86,13 +86,13 @@ func (r *recorder) release() {
 	}
 }
 
-// usage is an engine's usage report for one answer.
+// usage is an engine's usage report for one response.
 type usage struct {
 	Input, Output, Cached int64
 	PerSecond             float64
 }
 
-// readUsage finds usage and timings at the ends of an answer.
+// readUsage finds usage and timings at the ends of a response.
 func readUsage(head, tail []byte) (u usage, ok bool) {
 	u, ok = usageReports(tail)
 	if u.Input == 0 && u.Cached == 0 { // embeddings report it first, as do Anthropic's streams for the input
@@ -110,7 +110,8 @@ var (
 	detailKeys  = []string{"cached_tokens"}
 )
 
-// usageReports reads all reports in a part of an answer. Each number is the highest of them, since those of a stream grow or tell only a part.
+// usageReports reads all reports in a part of a response. Each number is the maximum of all reports: those of a stream
+// grow or cover only a part.
 func usageReports(part []byte) (u usage, ok bool) {
 	for obj := range objectsAfter(part, `"usage":`) {
 		var v [5]jsonscan.Value
@@ -187,7 +188,7 @@ func leadingObject(b []byte) []byte {
 	return nil
 }
 
-// recordUsage adds the exchange's complete answer to the pool's statistics, and returns it.
+// recordUsage adds the exchange's complete response to the pool's statistics, and returns it.
 func (x *exchange) recordUsage() state.ResponseUsage {
 	var a state.ResponseUsage
 	var u usage

@@ -35,7 +35,7 @@ func TestReadUsage(t *testing.T) {
 	}
 }
 
-// What the gateway itself writes while a model loads is no part of its answer.
+// What the gateway itself writes while a model loads is no part of its response.
 func TestUsageAfterComments(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.CommitAfter, c.Keepalive = time.Millisecond, time.Millisecond })
 	s.loading(func(string) state.Outcome { time.Sleep(100 * time.Millisecond); return state.Outcome{} })

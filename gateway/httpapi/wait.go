@@ -54,7 +54,7 @@ type routing struct {
 	loadCharged bool   // the load that it caused was charged to its account
 	loadDenied  bool   // its account had no load left
 	state       string // of the model when the request arrived
-	ahead       int    // most requests ahead in the queue
+	ahead       int    // maximum number of requests ahead in the queue
 	refusals    refusals
 }
 
@@ -122,7 +122,7 @@ func (x *exchange) recheckLoading() bool {
 type refusals struct {
 	n     int
 	hosts []string   // that refused
-	why   *api.Error // the last one, for the client if there is no time for another try
+	why   *api.Error // the last one, for the client if no time is left to retry
 	pause time.Time  // no try before then
 }
 
@@ -134,7 +134,7 @@ const (
 )
 
 // retryAtGate sends the exchange back to the gate, because no engine saw the request. The client gets why when its time is
-// over, or at once if the request only looks.
+// over, or immediately if the request is read-only.
 func (x *exchange) retryAtGate(why *api.Error) error {
 	x.uncountOpen()
 	x.try.prompt = 0
@@ -205,7 +205,7 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 	return true, nil
 }
 
-// waitOutPause waits out the pause after a refusal. It returns false if until comes first.
+// waitOutPause waits until the pause after a refusal ends. It returns false if until comes first.
 func (x *exchange) waitOutPause(until time.Time) (bool, error) {
 	d := time.Until(x.route.refusals.pause)
 	if d <= 0 {

@@ -1,5 +1,5 @@
 // Package keys checks API keys, of a file, of flags, and of Redis. A key is stored and looked up only by its SHA-256 digest, so that no comparison depends
-// on secret bytes, and unknown, withdrawn and missing keys take the same path to the same answer.
+// on secret bytes, and unknown, withdrawn and missing keys take the same path to the same response.
 //
 // The key file has one key per line: the key, of at least 8 characters, or sha256: and the 64 hex digits of its digest; then its scopes, infer
 // and manage, separated by commas (default infer); then limits such as requests=60/m (package quota), priority=high
@@ -53,7 +53,7 @@ type Key struct {
 	MaxPriority string         // of its priority: high, low, or "" for normal
 	models      []string       // patterns; empty: all
 	expires     time.Time      // zero: never
-	hasLimits   bool           // it expires, or has limits of its own
+	hasLimits   bool           // it expires, or its limits differ from the defaults
 }
 
 // Priority returns the priority of a request that asks for one: high, low, or "" for normal.
@@ -211,7 +211,7 @@ func parse(data []byte, each quota.Limits, into map[digest]grant) error {
 		}
 		if !isKey(f[0]) {
 			errs = append(errs, fmt.Errorf("line %d: a key has at least %d letters, digits and other visible characters of ASCII, "+
-				"and begins with a letter or digit; `gateway key` makes one", n, minKey))
+				"and starts with a letter or digit; `gateway key` makes one", n, minKey))
 			continue
 		}
 		d := digest(sha256.Sum256([]byte(f[0])))
@@ -391,7 +391,7 @@ func (s *Set) Reload(log *slog.Logger) {
 		log.Error("could not read the API key file; keeping the keys in use", "error", err)
 		return
 	}
-	log.Info("api keys reloaded", "keys", len(*s.keys.Load()))
+	log.Info("API keys reloaded", "keys", len(*s.keys.Load()))
 }
 
 // FromAuthorization returns the key of an Authorization header: `Bearer KEY`, or HTTP Basic with the key as password. It

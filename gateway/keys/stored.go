@@ -115,7 +115,7 @@ func List(table map[string]string) []Entry {
 // idDigits is the length of a key's id.
 const idDigits = 12
 
-// Matching returns the entries of a table with the given name, or whose digest begins with the given id of at least eight
+// Matching returns the entries of a table with the given name, or whose digest starts with the given id of at least eight
 // digits.
 func Matching(table map[string]string, id string) (names []string) {
 	for _, l := range List(table) {

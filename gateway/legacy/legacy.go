@@ -1,5 +1,5 @@
 // Package legacy gives llama-server's text completions the log-probabilities of OpenAI's: a number in the request, and lists by
-// token in the answer. It does no I/O.
+// token in the response. It does no I/O.
 package legacy
 
 import (
@@ -21,7 +21,7 @@ type Request struct {
 	offsets      map[int]int // characters of each choice so far
 }
 
-// Translate reads a request. It returns nil for one whose answer needs no translation.
+// Translate reads a request. It returns nil for one whose response needs no translation.
 func Translate(body []byte) (*Request, error) {
 	var v [3]jsonscan.Value
 	if err := jsonscan.Scan(body, []string{"logprobs", "echo", "suffix"}, v[:]); err != nil {
@@ -47,7 +47,7 @@ func Translate(body []byte) (*Request, error) {
 
 type object = map[string]json.RawMessage
 
-// Response returns the client's answer for the engine's, which may be an event of a stream. Its error is [completion.ErrInvalidResponse].
+// Response returns the client's response for the engine's, which may be an event of a stream. Its error is [completion.ErrInvalidResponse].
 func (r *Request) Response(engine []byte) ([]byte, error) {
 	var doc object
 	var choices []object
@@ -68,7 +68,7 @@ func (r *Request) Response(engine []byte) ([]byte, error) {
 	return jsonscan.Marshal(doc)
 }
 
-// token is a token of an answer as llama-server reports it.
+// token is a token of a response as llama-server reports it.
 type token struct {
 	Token   string  `json:"token"`
 	Logprob float64 `json:"logprob"`
@@ -80,7 +80,7 @@ type logprobs struct {
 	Tokens   []string             `json:"tokens"`
 	Logprobs []float64            `json:"token_logprobs"`
 	Top      []map[string]float64 `json:"top_logprobs"` // null where no alternatives are asked for
-	Offsets  []int                `json:"text_offset"`  // in the answer, in characters
+	Offsets  []int                `json:"text_offset"`  // in the response, in characters
 }
 
 func (r *Request) logprobs(index int, tokens []token) logprobs {
@@ -106,7 +106,7 @@ func (r *Request) logprobs(index int, tokens []token) logprobs {
 	return out
 }
 
-// NewStream makes the stream of a request's answer.
+// NewStream makes the stream of a request's response.
 func NewStream(r *Request) *completion.Stream { return completion.NewStream(eventTranslator{r}) }
 
 // eventTranslator writes the client's events.
@@ -117,7 +117,7 @@ func (e eventTranslator) Comment(dst, text []byte) []byte {
 	return append(append(dst, text...), "\n\n"...)
 }
 
-// Event appends an event. One without an answer, as llama-server sends before those to several prompts, says nothing.
+// Event appends an event. One without a response, as llama-server sends before those to several prompts, says nothing.
 func (e eventTranslator) Event(dst []byte, c *completion.Completion) []byte {
 	text, err := e.Response(c.Raw)
 	if err != nil {
@@ -126,7 +126,7 @@ func (e eventTranslator) Event(dst []byte, c *completion.Completion) []byte {
 	return api.AppendEvent(dst, "", text)
 }
 
-// End appends the mark of a complete answer.
+// End appends the mark of a complete response.
 func (e eventTranslator) End(dst []byte) []byte { return api.AppendEvent(dst, "", []byte("[DONE]")) }
 
 // Fail appends an error.

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Whatever an engine says, the answer is a JSON text or an error, and a stream goes on.
-func FuzzAnswer(f *testing.F) {
+// Whatever an engine says, the response is a JSON text or an error, and a stream goes on.
+func FuzzResponse(f *testing.F) {
 	f.Add(`{"prompt":"a","logprobs":2}`, `{"choices":[{"text":" on","index":0,"logprobs":{"content":[{"token":" on","logprob":-0.5,"top_logprobs":[{"token":" on","logprob":-0.5}]}]},"finish_reason":null}]}`)
 	f.Add(`{"prompt":["a","b"],"n":2,"logprobs":0}`, `{"choices":[{"text":"x","index":-1,"logprobs":{}},{"text":"y","index":99}]}`)
 	f.Add(`{"prompt":"a","logprobs":1}`, `null`)

@@ -23,7 +23,7 @@ type aliasList struct {
 	Aliases []alias `json:"aliases"`
 }
 
-// Aliases lists the names set at run time, in order. The listings of models show the catalogue's.
+// Aliases lists the names set at run time, in order. The listings of models show the catalog's.
 func (s *Service) Aliases(r *web.Request) error {
 	table, err := s.registry.Tables.Read(context.Background(), state.Aliases)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Service) AliasSet(r *web.Request) error {
 	for _, m := range s.cfg.Catalog().Models {
 		names := append([]string{m.ID}, m.Aliases...)
 		if slices.ContainsFunc(names, func(other string) bool { return catalog.SameName(other, name) }) {
-			return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already.", name, m.ID).WithParam("alias")
+			return api.Newf(api.OptionConflict, "The name '%s' already belongs to the model '%s'.", name, m.ID).WithParam("alias")
 		}
 	}
 	table, err := s.registry.Tables.Read(context.Background(), state.Aliases)
@@ -62,7 +62,7 @@ func (s *Service) AliasSet(r *web.Request) error {
 	}
 	for other, owner := range table {
 		if catalog.SameName(other, name) && (other != name || owner != model.ID) {
-			return api.Newf(api.OptionConflict, "The name '%s' is one of the model '%s' already; delete it there first.", other, owner).WithParam("alias")
+			return api.Newf(api.OptionConflict, "The name '%s' already belongs to the model '%s'; delete it there first.", other, owner).WithParam("alias")
 		}
 	}
 	if err := s.registry.Tables.Set(context.Background(), state.Aliases, name, model.ID); err != nil {
@@ -87,5 +87,5 @@ func (s *Service) AliasDelete(r *web.Request) error {
 }
 
 func unknownAlias(name string) error {
-	return api.Newf(api.ModelNotFound, "There is no alias '%.200s'.", name).WithParam("alias")
+	return api.Newf(api.ModelNotFound, "The alias '%.200s' does not exist.", name).WithParam("alias")
 }

@@ -57,7 +57,7 @@ func (s *Service) KeysAdd(r *web.Request) error {
 	case table[name] != "":
 		return api.New(api.OptionConflict, "The key exists, or was revoked.")
 	case len(table) >= maxKeys:
-		return api.Newf(api.OptionConflict, "The pool has %d API keys, revoked ones included, which is the most.", maxKeys)
+		return api.Newf(api.OptionConflict, "The pool already has %d API keys, including revoked ones, which is the maximum.", maxKeys)
 	}
 	if err := s.registry.Tables.Set(context.Background(), state.APIKeys, name, grant); err != nil {
 		return err

@@ -24,7 +24,7 @@ const maxSavedList = 4 << 20
 
 type ConversationList struct {
 	Conversations []SavedConversations `json:"conversations"`
-	Unreached     []string             `json:"hosts_unreached"` // asleep, or they did not answer
+	Unreached     []string             `json:"hosts_unreached"` // asleep, or they did not respond
 }
 
 // SavedConversations is what a host keeps of a model.
@@ -90,7 +90,7 @@ func (s *Service) ConversationsForget(r *web.Request) error {
 		switch m, err := s.registry.Named(&r.Key, model); {
 		case err == nil:
 			model = m.ID
-		case !errors.Is(err, api.ModelNotFound) || r.Key.Limited(): // one that is gone from the catalogue may have left some
+		case !errors.Is(err, api.ModelNotFound) || r.Key.Limited(): // one that is gone from the catalog may have left some
 			return err
 		}
 	}

@@ -18,15 +18,15 @@ import (
 	"reveille/infra/state"
 )
 
-// HealthReport is the answer of GET /health.
+// HealthReport is the response of GET /health.
 type HealthReport struct {
 	Status  string              `json:"status"`
 	Version string              `json:"version"`
 	Model   *string             `json:"model_loaded"` // the one that was loaded last
 	Loaded  []LoadedModel       `json:"all_models_loaded"`
-	Retired []LoadedModel       `json:"models_retired"` // copies of outdated catalogue entries, which finish their requests
+	Retired []LoadedModel       `json:"models_retired"` // copies of outdated catalog entries, which finish their requests
 	Loading []LoadingModel      `json:"models_loading"`
-	Max     map[policy.Type]int `json:"max_models,omitempty"` // loaded at a time, by type; absent until a host has told
+	Max     map[policy.Type]int `json:"max_models,omitempty"` // loaded at a time, by type; absent until a host has reported
 	Queue   int                 `json:"queue_length"`
 	Runners []RunnerInfo        `json:"runners"`
 }
@@ -86,7 +86,7 @@ type BootInfo struct {
 const maxDescription = 64 << 10
 
 // Health is GET /health: what is loaded, what is being loaded, and what could be. While the pool's state is unavailable,
-// it answers from the mirror.
+// it responds from the mirror.
 func (s *Service) Health(r *web.Request) error {
 	snap, _ := s.registry.Fresh() // /ready shows a missing store
 	cat := s.cfg.Catalog()
@@ -274,7 +274,7 @@ func (s *Service) Running(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, list)
 }
 
-// Answers to keys without manage leave out where something is stored on a host, how to reach it, and the command line
+// Responses to keys without manage leave out where something is stored on a host, how to reach it, and the command line
 // of its process. Members stay, with empty values, for clients that expect them.
 
 // redact removes from a report what only managers may see.

@@ -19,12 +19,12 @@ type hostResponse struct {
 	Host    string `json:"host"`
 }
 
-// HostWake is POST /internal/hosts/{id}/wake. It answers when the host is awake.
+// HostWake is POST /internal/hosts/{id}/wake. It responds when the host is awake.
 func (s *Service) HostWake(r *web.Request) error {
 	return s.operate(r, "Host is awake", s.cfg.Gate.WakeHost)
 }
 
-// HostSleep is POST /internal/hosts/{id}/sleep. It unloads the host's models and answers when the host is off. "force":
+// HostSleep is POST /internal/hosts/{id}/sleep. It unloads the host's models and responses when the host is off. "force":
 // true cuts open requests.
 func (s *Service) HostSleep(r *web.Request) error {
 	var asked forceRequest
@@ -34,13 +34,13 @@ func (s *Service) HostSleep(r *web.Request) error {
 	return s.operate(r, "Host sleeps", func(ctx context.Context, host string) error { return s.cfg.Gate.SleepHost(ctx, host, asked.Force) })
 }
 
-// HostForget is POST /internal/hosts/{id}/forget. It removes from the pool a host that is not in the catalogue and is
+// HostForget is POST /internal/hosts/{id}/forget. It removes from the pool a host that is not in the catalog and is
 // asleep or lost.
 func (s *Service) HostForget(r *web.Request) error {
 	return s.operate(r, "Host is forgotten", s.cfg.Gate.ForgetHost)
 }
 
-// operate runs do on the path's host and answers with the outcome.
+// operate runs do on the path's host and responds with the outcome.
 func (s *Service) operate(r *web.Request, outcome string, do func(ctx context.Context, host string) error) error {
 	ctx, stop := r.ClientContext()
 	defer stop()

@@ -17,7 +17,7 @@ import (
 	"reveille/infra/state"
 )
 
-// loadResponse is the answer of POST /load.
+// loadResponse is the response of POST /load.
 type loadResponse struct {
 	Status     string `json:"status"`
 	Message    string `json:"message"`
@@ -66,23 +66,23 @@ func (s *Service) Load(r *web.Request) error {
 	if err := s.saveSettings(q); err != nil {
 		return err
 	}
-	answer := loadResponse{
+	response := loadResponse{
 		Status: "loading", Message: "Model " + q.model.ID + " is being loaded", Name: q.model.ID, Checkpoint: q.model.Checkpoint,
 		Recipe: q.model.Recipe, Type: string(q.model.Type), Device: q.model.Devices.String(), LoadMS: info.LoadMS,
 	}
 	s.loadHeaders(r, q.model.ID, was, endpoint, info)
 	if !ask.Wait {
-		return r.Reply(fasthttp.StatusAccepted, answer)
+		return r.Reply(fasthttp.StatusAccepted, response)
 	}
 	s.registry.Uses.Note(endpoint.Host, q.model.ID)
-	answer.Status, answer.Message = "success", "Loaded model: "+q.model.ID
+	response.Status, response.Message = "success", "Loaded model: "+q.model.ID
 	snap, _ := s.registry.Refresh(ctx) // so that a later listing is exact; an error does not undo the load
 	if h := snap.Hosts[endpoint.Host]; h != nil && h.Models[q.model.ID] != nil {
 		m := h.Models[q.model.ID]
-		answer.Checkpoint, answer.Recipe = cmp.Or(m.Checkpoint, answer.Checkpoint), cmp.Or(m.Recipe, answer.Recipe)
-		answer.Device, answer.LoadMS = cmp.Or(m.Device, answer.Device), m.LoadMS
+		response.Checkpoint, response.Recipe = cmp.Or(m.Checkpoint, response.Checkpoint), cmp.Or(m.Recipe, response.Recipe)
+		response.Device, response.LoadMS = cmp.Or(m.Device, response.Device), m.LoadMS
 	}
-	return r.Reply(fasthttp.StatusOK, answer)
+	return r.Reply(fasthttp.StatusOK, response)
 }
 
 // saveSettings saves the settings that outlive the load, once the load has succeeded. A null skipped the saved value for this load

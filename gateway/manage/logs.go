@@ -78,7 +78,7 @@ func (s *Service) requestedLogs(r *web.Request, snap *state.Snapshot) ([]logSour
 			return all[i : i+1], nil
 		}
 	}
-	return nil, api.Newf(api.InvalidRequest, "There is no such log now. There are: %s.", strings.Join(names, ", ")).WithParam("source")
+	return nil, api.Newf(api.InvalidRequest, "Unknown log. Available: %s.", strings.Join(names, ", ")).WithParam("source")
 }
 
 // Logs is GET /logs: the logs of this gateway, the runners and the engines, one after the other. The log of an
@@ -111,7 +111,7 @@ func (s *Service) Logs(r *web.Request) error {
 		} else if errors.Is(err, relay.ErrGone) {
 			return r.UnlessClientGone(err)
 		} else {
-			continue // one host that does not answer must not hide the others' logs
+			continue // one host that does not respond must not hide the others' logs
 		}
 		out = append(append(out, "==> "+src.name+" <==\n"...), text...)
 	}
@@ -137,7 +137,7 @@ func (s *Service) LogsStreamModel(r *web.Request) error {
 }
 
 // LogsStream is GET /logs/stream: it follows the logs of this gateway, the runners and the engines, including those that
-// start later, or the one that the query names, until the reader leaves. Each line begins with its source.
+// start later, or the one that the query names, until the reader leaves. Each line starts with its source.
 func (s *Service) LogsStream(r *web.Request) error {
 	snap, _ := s.registry.Fresh()
 	if _, err := s.requestedLogs(r, snap); err != nil {

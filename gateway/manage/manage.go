@@ -25,9 +25,9 @@ type Config struct {
 	Catalog func() *catalog.Catalog
 	Keys    *keys.Set
 
-	// Overlay applies the models registered at run time to the catalogue again; nil: nothing can be registered.
+	// Overlay applies the models registered at run time to the catalog again; nil: nothing can be registered.
 	Overlay func(context.Context) error
-	// Register lists where the weights of models that clients register may be stored; empty: nowhere.
+	// Register lists where the weights of models that clients register can be stored; empty: nowhere.
 	Register catalog.RegisterList
 
 	Version   string

@@ -66,7 +66,7 @@ type ollamaLoaded struct {
 	Context int64     `json:"context_length"` // tokens, 0 if unknown
 }
 
-// ollamaList is the answer of both listings.
+// ollamaList is the response of both listings.
 type ollamaList[T any] struct {
 	Models []T `json:"models"`
 }
@@ -103,7 +103,7 @@ func (s *Service) OllamaPS(r *web.Request) error {
 
 func (s *Service) ollamaLoaded(cat *catalog.Catalog, l LoadedModel, rec *state.ModelRecord) ollamaLoaded {
 	m, listed := cat.Model(l.Name)
-	if !listed { // it has left the catalogue since
+	if !listed { // it has left the catalog since
 		m = &catalog.Model{ID: l.Name, Checkpoint: l.Checkpoint, Recipe: l.Recipe}
 	}
 	w := s.registry.WeightsOf(cat, m)
@@ -134,7 +134,7 @@ func (s *Service) ollamaModel(m *catalog.Model, w models.Weights, size int64) ol
 const latest = ":latest"
 
 // ollamaDigest stands for the digest of a model's manifest, by which this dialect identifies models. It changes when
-// the catalogue defines the model differently.
+// the catalog defines the model differently.
 func ollamaDigest(m *catalog.Model) string {
 	sum := sha256.Sum256([]byte(m.ID + "\x00" + m.Checkpoint + "\x00" + m.MMProj))
 	return hex.EncodeToString(sum[:])
@@ -178,7 +178,7 @@ func weightsName(checkpoint string) string {
 	return path.Base(strings.ReplaceAll(place, `\`, "/"))
 }
 
-// parametersRE and quantizationRE recognise parts of a name: gemma-3-270m-q4_k_m.gguf.
+// parametersRE and quantizationRE recognize parts of a name: gemma-3-270m-q4_k_m.gguf.
 var (
 	parametersRE   = regexp.MustCompile(`(?i)(?:^|[-_:/ ])((?:\d+x)?\d+(?:\.\d+)?[mbt])(?:$|[-_:/. ])`)
 	quantizationRE = regexp.MustCompile(`(?i)(?:^|[-_:/. ])(i?q\d(?:_[a-z0-9]{1,3}){0,3}|tq\d_\d|mxfp4|nvfp4|bf16|fp?16|fp?32|fp8|int[48]|awq|gptq)(?:$|[-_:/. ])`)
@@ -194,10 +194,10 @@ func firstPart(re *regexp.Regexp, names []string) string {
 	return ""
 }
 
-// ollamaShown is the answer of POST /api/show.
+// ollamaShown is the response of POST /api/show.
 type ollamaShown struct {
 	Modelfile    string         `json:"modelfile"`
-	Parameters   string         `json:"parameters"` // num_ctx, if the catalogue or a call sets it
+	Parameters   string         `json:"parameters"` // num_ctx, if the catalog or a call sets it
 	Template     string         `json:"template"`   // always empty: engines keep their templates to themselves
 	Details      ollamaDetails  `json:"details"`
 	Info         map[string]any `json:"model_info"`
@@ -222,7 +222,7 @@ func (s *Service) OllamaShow(r *web.Request) error {
 	}
 	r.Ctx.Response.Header.Set(api.HeaderModel, m.ID)
 	return r.Reply(fasthttp.StatusOK, ollamaShown{
-		Modelfile:  fmt.Sprintf("# Modelfile of %s, made from the gateway's catalogue\nFROM %s\n", m.ID, cmp.Or(weightsName(m.Checkpoint), m.ID)),
+		Modelfile:  fmt.Sprintf("# Modelfile of %s, generated from the gateway's catalog\nFROM %s\n", m.ID, cmp.Or(weightsName(m.Checkpoint), m.ID)),
 		Parameters: parameters, Details: details, Info: ollamaInfo(m, details.Family, context), Capabilities: capabilities(m, w),
 	})
 }
@@ -284,7 +284,7 @@ type ollamaStep struct {
 
 // pullLines is the format of the Ollama dialect, which repeats its last line when there is nothing new.
 func pullLines(r *web.Request, digest string) pullFormat {
-	id, dialect, answer := r.ID, r.Match.Dialect, ollamaStep{Status: "success"}
+	id, dialect, last := r.ID, r.Match.Dialect, ollamaStep{Status: "success"}
 	say := func(b []byte, p pullState) []byte {
 		step := ollamaStep{"pulling " + digest[:12], "sha256:" + digest, p.total, p.done}
 		if p.total == 0 {
@@ -293,15 +293,15 @@ func pullLines(r *web.Request, digest string) pullFormat {
 		switch {
 		case p.err != nil:
 			return append(b, dialect.StreamError(api.As(p.err), id)...)
-		case p.over && p.total > 0:
+		case p.finished && p.total > 0:
 			b = appendLine(b, step)
 			fallthrough
-		case p.over:
-			step = answer
+		case p.finished:
+			step = last
 		}
 		return appendLine(b, step)
 	}
-	return pullFormat{media: api.Ollama.StreamType(), encode: say, respond: answer}
+	return pullFormat{media: api.Ollama.StreamType(), encode: say, respond: last}
 }
 
 func appendLine(b []byte, step ollamaStep) []byte {

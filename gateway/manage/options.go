@@ -14,7 +14,7 @@ import (
 	"reveille/infra/state"
 )
 
-// optionsResponse is the answer of the options routes.
+// optionsResponse is the response of the options routes.
 type optionsResponse struct {
 	Name      string         `json:"model_name"`
 	Recipe    string         `json:"recipe"`
@@ -22,7 +22,7 @@ type optionsResponse struct {
 	Effective recipe.Options `json:"effective"` // of the next load
 }
 
-// replyOptions answers with a model's options: those saved, and those of its next load.
+// replyOptions responds with a model's options: those saved, and those of its next load.
 func (s *Service) replyOptions(r *web.Request, m *catalog.Model) error {
 	saved, text := s.registry.Saved(m.ID), ""
 	if len(saved) > 0 {
@@ -64,7 +64,7 @@ func (s *Service) OptionsSet(r *web.Request) error {
 	}
 	for name := range body {
 		if _, option := given[name]; !option && string(body[name]) != "null" {
-			return api.Newf(api.UnsupportedParameter, "There is no option '%.64s' to save.", name).WithParam(name)
+			return api.Newf(api.UnsupportedParameter, "Unknown option '%.64s'.", name).WithParam(name)
 		}
 	}
 	if _, err := s.registry.Tables.Read(context.Background(), state.SavedOptions); err != nil {

@@ -18,7 +18,7 @@ type pinResponse struct {
 	Pinned  bool   `json:"pinned"`
 }
 
-// Pin pins or unpins a model until another call, whatever the catalogue says. It also overrides the pin of a load,
+// Pin pins or unpins a model until another call, whatever the catalog says. It also overrides the pin of a load,
 // which otherwise lasts until that copy is unloaded.
 func (s *Service) Pin(r *web.Request) error {
 	model, err := s.namedModel(r)

@@ -56,8 +56,8 @@ func (s *Service) Pull(r *web.Request) error {
 // pullState is what a streamed pull has to say.
 type pullState struct {
 	done, total int64 // bytes; total is 0 if unknown
-	quiet       bool  // nothing has changed since the last message
-	over        bool
+	unchanged   bool  // nothing has changed since the last message
+	finished    bool
 	err         error // with over
 }
 
@@ -83,7 +83,7 @@ func pullEvents(r *web.Request, m *catalog.Model) pullFormat {
 		text, _ := json.Marshal(data) // texts and numbers always marshal
 		return api.AppendEvent(b, name, text)
 	}
-	answer := doneResponse{"success", "Model is installed: " + m.ID}
+	done := doneResponse{"success", "Model is installed: " + m.ID}
 	id, dialect, name := r.ID, r.Match.Dialect, m.StableID()
 	say := func(b []byte, p pullState) []byte {
 		percent := 100.0
@@ -94,17 +94,17 @@ func pullEvents(r *web.Request, m *catalog.Model) pullFormat {
 		switch {
 		case p.err != nil:
 			return event(b, "error", json.RawMessage(dialect.Body(api.As(p.err), id)))
-		case p.over:
-			return event(event(b, "progress", step), "complete", answer)
-		case p.quiet:
+		case p.finished:
+			return event(event(b, "progress", step), "complete", done)
+		case p.unchanged:
 			return append(b, api.Ping...)
 		}
 		return event(b, "progress", step)
 	}
-	return pullFormat{media: "text/event-stream; charset=utf-8", encode: say, respond: answer}
+	return pullFormat{media: "text/event-stream; charset=utf-8", encode: say, respond: done}
 }
 
-// servePull answers when a model's weights are on a host, or at once with a stream that lasts until then.
+// servePull responds when a model's weights are on a host, or immediately with a stream that lasts until then.
 func (s *Service) servePull(r *web.Request, m *catalog.Model, form pullFormat) error {
 	r.Ctx.Response.Header.Set(api.HeaderModel, m.ID)
 	pull := func(ctx context.Context) error { return s.cfg.Gate.Pull(ctx, m.ID) }
@@ -114,7 +114,7 @@ func (s *Service) servePull(r *web.Request, m *catalog.Model, form pullFormat) e
 			if there {
 				return nil
 			}
-			return api.Newf(api.ModelFileNotFound, "The files of the model '%s' are not there.", m.ID)
+			return api.Newf(api.ModelFileNotFound, "The files of the model '%s' are missing.", m.ID)
 		}
 	} else if s.cfg.Draining() {
 		return api.ShuttingDown()
@@ -134,7 +134,7 @@ func (s *Service) servePull(r *web.Request, m *catalog.Model, form pullFormat) e
 // pullPoll is how often a streamed pull checks its progress.
 const pullPoll = 500 * time.Millisecond
 
-// streamPull answers with a stream until a model's weights are on a host, however long that takes: a message for each observed
+// streamPull responds with a stream until a model's weights are on a host, however long that takes: a message for each observed
 // progress, and one after a long time without any. The pull continues when the client leaves.
 func (s *Service) streamPull(r *web.Request, m *catalog.Model, form pullFormat, pull func(context.Context) error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -155,26 +155,26 @@ func (s *Service) streamPull(r *web.Request, m *catalog.Model, form pullFormat, 
 		}()
 		poll := time.NewTicker(pullPoll)
 		defer poll.Stop()
-		now, said := pullState{quiet: true}, time.Now()
+		now, sentAt := pullState{unchanged: true}, time.Now()
 		for buf := form.encode(nil, now); ; {
-			if _, err := w.Write(buf); err != nil || w.Flush() != nil || now.over {
+			if _, err := w.Write(buf); err != nil || w.Flush() != nil || now.finished {
 				return
 			}
 			for buf = buf[:0]; len(buf) == 0; {
 				select {
 				case now.err = <-ended:
-					now.over, now.done = true, now.total
+					now.finished, now.done = true, now.total
 				case <-poll.C:
 					st, loading := s.cfg.Gate.ProgressOf(m.ID)
 					news := loading && st.BytesTotal > 0 && st.BytesDone != now.done
-					if !news && time.Since(said) < s.cfg.Keepalive {
+					if !news && time.Since(sentAt) < s.cfg.Keepalive {
 						continue
 					}
-					if now.quiet = !news; news {
+					if now.unchanged = !news; news {
 						now.done, now.total = st.BytesDone, st.BytesTotal
 					}
 				}
-				buf, said = form.encode(buf, now), time.Now()
+				buf, sentAt = form.encode(buf, now), time.Now()
 			}
 		}
 	})

@@ -38,7 +38,7 @@ type registerResponse struct {
 	Model     modelItem `json:"model"`
 }
 
-// Register adds a model to the catalogue, or changes a registered one.
+// Register adds a model to the catalog, or changes a registered one.
 func (s *Service) Register(r *web.Request) error {
 	name, err := r.ModelName()
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *Service) registerModel(name string, reg registration) (*catalog.Model, 
 	}
 	for _, space := range catalog.Spaces {
 		if space != models.UserSpace && strings.HasPrefix(plain, space) { // it would be found by the name of another model
-			return nil, api.Newf(api.InvalidType, "The model cannot be registered: names that begin with '%s' are reserved.", space).WithParam("model_name")
+			return nil, api.Newf(api.InvalidType, "The model cannot be registered: names that start with '%s' are reserved.", space).WithParam("model_name")
 		}
 	}
 	name = models.UserSpace + plain
@@ -97,7 +97,7 @@ func (s *Service) registerModel(name string, reg registration) (*catalog.Model, 
 		return nil, models.StoreError(err)
 	}
 	if _, taken := cat.Model(m.ID); taken && mine == "" {
-		return nil, api.Newf(api.OptionConflict, "The model '%s' is one of the catalogue's own.", m.ID).WithParam("model_name")
+		return nil, api.Newf(api.OptionConflict, "The model '%s' is defined in the catalog file.", m.ID).WithParam("model_name")
 	}
 	if _, err := cat.With(m); err != nil {
 		return nil, refusedEntry(err)
@@ -111,7 +111,7 @@ func (s *Service) registerModel(name string, reg registration) (*catalog.Model, 
 	}
 	out, there := s.cfg.Catalog().Model(m.ID)
 	if !there {
-		return nil, api.New(api.InternalError, "The model was registered and is not in force yet.")
+		return nil, api.New(api.InternalError, "The model is registered but not active yet.")
 	}
 	return out, nil
 }
@@ -167,7 +167,7 @@ func (s *Service) pickBackend(cat *catalog.Catalog, m *catalog.Model) error {
 	return nil
 }
 
-// refusedEntry returns the catalogue's first problem with an entry.
+// refusedEntry returns the catalog's first problem with an entry.
 func refusedEntry(err error) *api.Error {
 	if problems, ok := errors.AsType[catalog.Problems](err); ok && len(problems) > 0 {
 		return api.Newf(api.InvalidType, "The model cannot be registered: %s.", problems[0].Text)

@@ -126,7 +126,7 @@ func (s *Service) ConfigSet(r *web.Request) error {
 	for _, name := range names {
 		check, known := runtimeSettings[name]
 		if !known {
-			return api.Newf(api.UnsupportedParameter, "There is no run-time setting '%.64s'.", name).WithParam(name)
+			return api.Newf(api.UnsupportedParameter, "Unknown run-time setting '%.64s'.", name).WithParam(name)
 		}
 		if string(m[name]) == "null" {
 			continue
@@ -155,8 +155,8 @@ func (s *Service) ConfigGet(r *web.Request) error {
 	}
 	snap, _ := s.registry.Fresh()
 	out := map[string]any{"ctx_size": nil}
-	if most := maxModels(snap); len(most) > 0 {
-		out["max_loaded_models"] = most
+	if limits := maxModels(snap); len(limits) > 0 {
+		out["max_loaded_models"] = limits
 	}
 	for name, value := range table {
 		if _, known := runtimeSettings[name]; known && json.Valid([]byte(value)) {

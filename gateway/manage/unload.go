@@ -14,7 +14,7 @@ type unloadResponse struct {
 	Unloaded []string `json:"unloaded,omitzero"` // of a call that names no model
 }
 
-// Unload unloads the model that the body names, or all models if there is no body or an empty one. An invalid body unloads
+// Unload unloads the model that the body names, or all models if the body is absent or empty. An invalid body unloads
 // nothing, nor does one that has members and names no model.
 func (s *Service) Unload(r *web.Request) error {
 	name, err := r.ModelName()
@@ -63,7 +63,7 @@ func (s *Service) unloadOne(r *web.Request, name string, force bool) error {
 	return r.Reply(fasthttp.StatusOK, unloadResponse{Status: "success", Message: "Model unloaded successfully", Name: model.ID})
 }
 
-// UnloadAll is GET /unload, llama-swap's: it unloads all models and answers in plain text. HEAD checks that the route exists and
+// UnloadAll is GET /unload, llama-swap's: it unloads all models and responses in plain text. HEAD checks that the route exists and
 // unloads nothing.
 func (s *Service) UnloadAll(r *web.Request) error {
 	if asked := r.Query("model"); asked != "" && !r.Match.Head {

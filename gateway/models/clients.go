@@ -68,7 +68,7 @@ func (d *Directory) Ask(call *relay.Call, method string, host *state.HostRecord,
 			return nil, relay.ErrGone
 		}
 		if err != nil {
-			return nil, api.New(api.HostUnreachable, "The model's host could not be reached; try again.").WithCause(err)
+			return nil, api.New(api.HostUnreachable, "The model's host could not be reached. Retry the request.").WithCause(err)
 		}
 		if resp.Status() != rpc.StatusRefused {
 			return resp, nil

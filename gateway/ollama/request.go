@@ -99,8 +99,8 @@ func (q *Request) KeepAlive() (d time.Duration, set bool, err error) {
 	} else {
 		err = json.Unmarshal(q.Keep, &seconds)
 	}
-	const most = math.MaxInt64 / 2e9
-	d += time.Duration(max(-most, min(seconds, most)) * float64(time.Second))
+	const maxSeconds = math.MaxInt64 / 2e9
+	d += time.Duration(max(-maxSeconds, min(seconds, maxSeconds)) * float64(time.Second))
 	if err != nil {
 		return 0, false, api.New(api.InvalidType, "'keep_alive' must be a number of seconds or a duration such as \"5m\".").WithParam("keep_alive")
 	}
@@ -110,7 +110,7 @@ func (q *Request) KeepAlive() (d time.Duration, set bool, err error) {
 	return d, true, nil
 }
 
-// Context is the context size that the model is to be loaded with, 0 for none of the request's own.
+// Context is the context size with which to load the model, 0 if the request sets none.
 func (q *Request) Context() (tokens int64, err error) {
 	raw := q.Options["num_ctx"]
 	if isAbsent(raw) {
@@ -200,7 +200,7 @@ func (q *Request) engineBody(model string, stream bool, body map[string]any) ([]
 		if !ok {
 			return nil, api.New(api.InvalidType, "'num_predict' must be a whole number.").WithParam("options.num_predict")
 		}
-		if n >= 0 { // -1 and -2 are no limit but the context
+		if n >= 0 { // -1 and -2 mean no limit except the context
 			body["max_tokens"] = n
 		}
 	}
@@ -295,7 +295,7 @@ func engineMessages(in []Message) ([]openAIMessage, error) {
 			for i, image := range m.Images {
 				url, ok := imageURL(image)
 				if !ok {
-					return nil, api.Newf(api.InvalidType, "'images[%d]' must be a PNG, JPEG, WebP or GIF picture in base64.", i).WithParam("images")
+					return nil, api.Newf(api.InvalidType, "'images[%d]' must be a PNG, JPEG, WebP or GIF image in base64.", i).WithParam("images")
 				}
 				parts = append(parts, openAIPart{Type: "image_url", Image: map[string]string{"url": url}})
 			}
@@ -339,10 +339,10 @@ func argumentsText(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// imageTypes are media types by how their files begin in base64.
+// imageTypes are media types by the first bytes of their files in base64.
 var imageTypes = map[string]string{"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "UklGR": "image/webp", "R0lGOD": "image/gif"}
 
-// imageURL is a data URL of a picture in base64, or that is one already.
+// imageURL is a data URL of an image in base64, or that is one already.
 func imageURL(data string) (url string, ok bool) {
 	if strings.HasPrefix(data, "data:image/") {
 		return data, true

@@ -42,11 +42,11 @@ func (s *streamWriter) Event(dst []byte, c *completion.Completion) []byte {
 		return dst
 	}
 	choice := c.Choices[0]
-	said := choice.MessageOrDelta()
-	for _, call := range said.ToolCalls {
+	message := choice.MessageOrDelta()
+	for _, call := range message.ToolCalls {
 		s.addCall(call)
 	}
-	w := part{content: said.Content + choice.Text, thinking: said.ReasoningContent()}
+	w := part{content: message.Content + choice.Text, thinking: message.ReasoningContent()}
 	if w.content == "" && w.thinking == "" {
 		return dst
 	}
@@ -56,7 +56,7 @@ func (s *streamWriter) Event(dst []byte, c *completion.Completion) []byte {
 	return appendLine(dst, s.form.line(w))
 }
 
-// recordMetadata records the metadata of an answer or event.
+// recordMetadata records the metadata of a response or event.
 func (s *streamWriter) recordMetadata(c *completion.Completion) {
 	if len(c.Choices) > 0 && c.Choices[0].Reason != "" {
 		s.reason = c.Choices[0].Reason
@@ -71,7 +71,7 @@ func (s *streamWriter) recordMetadata(c *completion.Completion) {
 
 func milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
-// addCall takes in a part of a tool call: its name comes first, its arguments in pieces.
+// addCall adds a part of a tool call: its name comes first, its arguments in pieces.
 func (s *streamWriter) addCall(c completion.Call) {
 	if int(c.Index) == len(s.calls) {
 		s.calls = append(s.calls, c)
@@ -82,7 +82,7 @@ func (s *streamWriter) addCall(c completion.Call) {
 	f.Arguments += c.Function.Arguments
 }
 
-// finishLine makes a line the final one. What an engine does not tell of its times is taken from when its words came.
+// finishLine makes a line the final one. Times that an engine does not report are measured here.
 func (s *streamWriter) finishLine(l *line) {
 	now := s.form.Now()
 	u := s.usage
@@ -106,6 +106,6 @@ func (s *streamWriter) Fail(dst, data []byte) []byte {
 		Error struct{ Message string }
 	}
 	_ = json.Unmarshal(data, &e)
-	text, _ := json.Marshal(map[string]string{"error": cmp.Or(e.Error.Message, "The model's answer could not be understood.")})
+	text, _ := json.Marshal(map[string]string{"error": cmp.Or(e.Error.Message, "The engine's response is invalid.")})
 	return append(append(dst, text...), '\n')
 }

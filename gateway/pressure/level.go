@@ -6,11 +6,11 @@ type Level int32
 // The levels. Each includes the one before.
 const (
 	Normal     Level = iota // nothing
-	CloseConns              // connections are closed after their answer
+	CloseConns              // connections are closed after their response
 	Shed                    // new requests are refused
 )
 
-// The shares of the limit, in per cent, at which a level begins.
+// The shares of the limit, in per cent, at which a level starts.
 const (
 	closeConnsAt = 92
 	shedAt       = 95

@@ -21,7 +21,7 @@ func Limit() int64 {
 	return int64(limit)
 }
 
-// unlimited is less than what control groups of version 1 say when there is no limit.
+// unlimited is less than the value that cgroup v1 reports without a limit.
 const unlimited = 1 << 60
 
 // ApplyToRuntime makes the collector work harder before a limit is reached than levelAt gives anything up, unless GOMEMLIMIT has

@@ -47,7 +47,7 @@ func (a *Account) SharePool(p Pool, id string) {
 	a.announceLocked()
 }
 
-// announceLocked tells the pool of limits that gateways share.
+// announceLocked registers shared limits with the pool.
 func (a *Account) announceLocked() {
 	switch l := a.limits; {
 	case a.pool == nil:
@@ -99,16 +99,16 @@ func (a *Account) Begin() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.limits.Open > 0 && a.open >= max(a.limits.Open/a.gateways(), 1) {
-		return api.Newf(api.RateLimitExceeded, "This key has %d requests open, which is its limit.", a.limits.Open)
+		return api.Newf(api.RateLimitExceeded, "Limit reached: %d open requests for this key.", a.limits.Open)
 	}
 	if a.limits.Budget > 0 && a.spentLocked() >= a.limits.Budget {
-		return api.Newf(api.InsufficientQuota, "This key has used its budget of %d tokens.", a.limits.Budget)
+		return api.Newf(api.InsufficientQuota, "Budget used up: %d tokens for this key.", a.limits.Budget)
 	}
 	if after := a.takeLocked(&a.tokens, 0, now); after > 0 {
-		return api.Newf(api.RateLimitExceeded, "This key has used its %s tokens.", a.limits.Tokens).WithRetryAfter(after)
+		return api.Newf(api.RateLimitExceeded, "Rate limit reached: %s tokens.", a.limits.Tokens).WithRetryAfter(after)
 	}
 	if after := a.takeLocked(&a.requests, 1, now); after > 0 {
-		return api.Newf(api.RateLimitExceeded, "This key has made its %s requests.", a.limits.Requests).WithRetryAfter(after)
+		return api.Newf(api.RateLimitExceeded, "Rate limit reached: %s requests.", a.limits.Requests).WithRetryAfter(after)
 	}
 	a.open++
 	return nil
@@ -130,10 +130,10 @@ func (a *Account) End() {
 	}
 }
 
-// maxTokens bounds what one answer is charged.
+// maxTokens bounds what one response is charged.
 const maxTokens = 1e9
 
-// Charge charges tokens that an answer has used. More than were left are owed: later requests are refused until they are
+// Charge charges tokens that a response has used. More than were left are owed: later requests are refused until they are
 // paid.
 func (a *Account) Charge(tokens int64) {
 	if a == nil || tokens <= 0 {
@@ -172,8 +172,8 @@ func (a *Account) BeginWait() error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if most := a.limits.Waiting; most > 0 && a.waiting >= most {
-		e := api.Newf(api.QueueFull, "%d requests of this key wait for models to be loaded, which is its limit.", most)
+	if limit := a.limits.Waiting; limit > 0 && a.waiting >= limit {
+		e := api.Newf(api.QueueFull, "Limit reached: %d waiting requests for this key.", limit)
 		e.Kind = api.RateLimitExceeded // it is the key's limit, and the same status in every dialect
 		return e
 	}
@@ -198,7 +198,7 @@ func (a *Account) CountLoad() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if after := a.takeLocked(&a.loads, 1, time.Now()); after > 0 {
-		return api.Newf(api.RateLimitExceeded, "The requests of this key have begun its %s loads; models that are loaded can be used.", a.limits.Loads).WithRetryAfter(after)
+		return api.Newf(api.RateLimitExceeded, "Rate limit reached: %s model loads. Models that are already loaded can be used.", a.limits.Loads).WithRetryAfter(after)
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func (c *Crashes) Check(key *Account, model string, now time.Time) error {
 		last = one
 	}
 	if left := until.Sub(now); left > 0 {
-		return api.Newf(api.RateLimitExceeded, "The engine of '%s' crashed twice with requests of this key alone. Try again in %d seconds.",
+		return api.Newf(api.RateLimitExceeded, "The engine of '%s' crashed twice while serving only this key's requests. Retry in %d seconds.",
 			model, api.Seconds(left)).WithRetryAfter(left)
 	}
 	return nil

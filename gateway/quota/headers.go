@@ -8,7 +8,7 @@ import (
 	"reveille/gateway/api"
 )
 
-// SetHeaders tells the client what its key has left, as OpenAI does.
+// SetHeaders reports to the client what its key has left, as OpenAI does.
 func (a *Account) SetHeaders(h *fasthttp.ResponseHeader) {
 	requests, tokens := a.States()
 	for _, of := range [...]struct {

@@ -1,5 +1,5 @@
 // Package quota is the account of one API key at one gateway: how many requests and tokens the key may use per time, how
-// many requests it may have open at once, how many of them may wait for a model, and how many loads they may start.
+// many requests it may have open, how many of them may wait for a model, and how many loads they may start.
 //
 // The gateways of a pool divide the limits: each counts by itself, by the limit divided by the gateways that share limits in the
 // [Pool], so that no request waits for Redis. A budget of tokens is one count in Redis, to which gateways add in the background
@@ -17,9 +17,9 @@ import (
 // Limits are the limits of a key. A zero field means no limit.
 type Limits struct {
 	Requests Rate  // inference requests
-	Tokens   Rate  // tokens of prompts and answers, as engines report them
+	Tokens   Rate  // tokens of prompts and responses, as engines report them
 	Loads    Rate  // loads that its requests start
-	Budget   int64 // tokens of prompts and answers in all
+	Budget   int64 // tokens of prompts and responses in all
 	Open     int   // concurrent requests
 	Waiting  int   // concurrent requests that wait for a model to be loaded, at each gateway
 }

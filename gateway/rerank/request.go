@@ -1,5 +1,5 @@
 // Package rerank translates the rerank dialects (Cohere's and Jina's, Voyage's, Text Embeddings Inference's) to the one that
-// engines understand, and their answers back. It does no I/O.
+// engines understand, and their responses back. It does no I/O.
 package rerank
 
 import (
@@ -20,7 +20,7 @@ type Request struct {
 	raw             bool // scores unchanged from the engine, in the dialect of Text Embeddings Inference
 }
 
-// dialect is that of the answer.
+// dialect is that of the response.
 type dialect uint8
 
 const (
@@ -72,9 +72,9 @@ func Read(body []byte) (*Request, error) {
 	for i, d := range documents {
 		q.texts = append(q.texts, string(d))
 		// A token has at least one byte. Nothing here cuts documents.
-		if most := in.MaxTokensPerDoc; most != nil && float64(len(d)) > *most {
+		if limit := in.MaxTokensPerDoc; limit != nil && float64(len(d)) > *limit {
 			const name = "max_tokens_per_doc"
-			return nil, api.Newf(api.UnsupportedParameter, "Document %d has %d bytes, so it may have more than %v tokens, and documents are not cut here; shorten it or leave '%s' out.", i, len(d), *most, name).WithParam(name)
+			return nil, api.Newf(api.UnsupportedParameter, "Document %d has %d bytes, so it may have more than %v tokens, and documents are not cut here; shorten it or leave '%s' out.", i, len(d), *limit, name).WithParam(name)
 		}
 	}
 	return &q, nil

@@ -11,7 +11,7 @@ import (
 // Store is the part of a request that concerns the storing of responses.
 type Store struct {
 	Previous string // id of the response that it continues, "" for none
-	Wanted   bool   // its answer may be stored; true unless the request says otherwise, as OpenAI has it
+	Wanted   bool   // its response can be stored; true unless the request says otherwise, as OpenAI has it
 	input    json.RawMessage
 	items    []json.RawMessage // of the input, once References has read it
 }
@@ -50,7 +50,7 @@ func (s *Store) References() (ids []string, err error) {
 	return ids, nil
 }
 
-// Resolve puts items in place of the references to them. Each must be there. An item may be referred to often: hold is called
+// Resolve puts items in place of the references to them. Each must be there. An item can be referred to often: hold is called
 // with the size of the result, and may refuse it.
 func (s *Store) Resolve(items map[string]json.RawMessage, hold func(size int) error) error {
 	resolved, size := make([]json.RawMessage, len(s.items)), 0

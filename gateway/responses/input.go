@@ -132,7 +132,7 @@ func (d *dialogue) item(i inputItem) (err error) {
 	switch i.Type {
 	case "message":
 		return d.message(i)
-	case "reasoning": // as far as it is there to be read
+	case "reasoning": // if it is readable
 		text, err := i.Content.text("\n")
 		if err == nil && text == "" {
 			text, err = i.Summary.text("\n")
@@ -168,7 +168,7 @@ func (d *dialogue) item(i inputItem) (err error) {
 	}
 	tool := strings.HasSuffix(i.Type, "_call") || strings.HasSuffix(i.Type, "_call_output")
 	if tool && !strings.HasPrefix(i.Type, "computer") { // whose screenshots are all that it says
-		return nil // what OpenAI's own tools did, in a history that began there; the answers tell
+		return nil // what OpenAI's own tools did, in a conversation that started there; the responses show
 	}
 	return errUnsupported("An item's type is not supported: use message, reasoning, function_call or function_call_output.")
 }
@@ -212,7 +212,7 @@ func (d *dialogue) add(m message) {
 	d.turn, d.reasoning = false, false
 }
 
-// assistant returns the message of the assistant's turn, which it begins where there is none.
+// assistant returns the message of the assistant's turn, and starts one if needed.
 func (d *dialogue) assistant() *message {
 	if !d.turn {
 		d.add(message{Role: "assistant", Content: ""})
@@ -275,7 +275,7 @@ func (p inputPart) chat() (chatPart, error) {
 	case "input_audio":
 		return chatPart{Type: "input_audio", InputAudio: p.InputAudio}, nil
 	case "input_file":
-		return chatPart{}, errUnsupported("Files are not supported: send text, pictures or sounds.")
+		return chatPart{}, errUnsupported("Files are not supported: send text, images or audio.")
 	}
 	return chatPart{}, errUnsupported("A content part's type is not supported: use input_text, output_text, refusal, input_image or input_audio.")
 }

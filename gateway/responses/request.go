@@ -17,17 +17,17 @@ const (
 	InputTokensPath = "/v1/chat/completions/input_tokens"
 )
 
-// Echo holds the members of a request that its answers repeat.
+// Echo holds the members of a request that its responses repeat.
 type Echo map[string]json.RawMessage
 
-// echoed are these members, with what answers have in place of one that is absent or too long to be repeated.
+// echoed are these members, with what responses have in place of one that is absent or too long to be repeated.
 var echoed = map[string]string{
 	"instructions": "null", "max_output_tokens": "null", "max_tool_calls": "null", "metadata": "{}", "parallel_tool_calls": "true",
 	"prompt_cache_key": "null", "reasoning": `{"effort":null,"summary":null}`, "safety_identifier": "null", "temperature": "null",
 	"text": `{"format":{"type":"text"}}`, "tool_choice": `"auto"`, "tools": "[]", "top_p": "null", "truncation": `"disabled"`, "user": "null",
 }
 
-// maxEcho is the longest member that answers repeat, in bytes: they do so three times in a stream.
+// maxEcho is the longest member that responses repeat, in bytes: they do so three times in a stream.
 const maxEcho = 64 << 10
 
 // forwarded are members of a chat by the name that they have in a request.
@@ -170,7 +170,7 @@ func choiceOf(raw json.RawMessage, tools bool) (choice any, err error) {
 	return nil, api.New(api.UnsupportedParameter, "'tool_choice' must be auto, none, required or one of the functions in 'tools'.").WithParam("tool_choice")
 }
 
-// formatOf returns the form that an answer is to have, nil for text.
+// formatOf returns the form that a response is to have, nil for text.
 func formatOf(raw json.RawMessage) (*responseFormat, error) {
 	var text struct {
 		Format struct {

@@ -118,7 +118,7 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// Answers repeat members of the request in one line, and have something in place of the others.
+// Responses repeat members of the request in one line, and have something in place of the others.
 func TestEcho(t *testing.T) {
 	_, echo, err := translate(`{"input":"a","temperature":0.5,"instructions":"`+strings.Repeat("i ", 40<<10)+`","metadata":{
 		"a": "b"},"tools":[{"type":"function","name":"f"},{"type":"web_search"}],"text":{"format":{"type":"json_object"}},"max_output_tokens":5}`, false)

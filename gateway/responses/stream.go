@@ -8,7 +8,7 @@ import (
 	"reveille/gateway/completion"
 )
 
-// NewStream makes a stream that answers with the events of a response.
+// NewStream makes a stream that responds with the events of a response.
 func NewStream(f *ResponseWriter) *completion.Stream {
 	return completion.NewStream(&streamWriter{form: f})
 }
@@ -75,10 +75,10 @@ func (s *streamWriter) Event(dst []byte, c *completion.Completion) []byte {
 		return dst
 	}
 	choice := &c.Choices[0]
-	said := choice.MessageOrDelta()
-	dst = s.addText(dst, "reasoning", said.ReasoningContent())
-	dst = s.addText(dst, "message", said.Content)
-	for _, c := range said.ToolCalls {
+	message := choice.MessageOrDelta()
+	dst = s.addText(dst, "reasoning", message.ReasoningContent())
+	dst = s.addText(dst, "message", message.Content)
+	for _, c := range message.ToolCalls {
 		dst = s.addCall(dst, c)
 	}
 	if choice.Reason != "" {
@@ -115,7 +115,7 @@ func (s *streamWriter) addText(dst []byte, kind, text string) []byte {
 	return s.send(dst, e)
 }
 
-// addCall takes in a piece of a call.
+// addCall adds a piece of a call.
 func (s *streamWriter) addCall(dst []byte, c completion.Call) []byte {
 	it := s.calls[c.Index]
 	if it == nil {
@@ -146,10 +146,10 @@ func (s *streamWriter) addArguments(dst []byte, it *item, text string) []byte {
 	return s.send(dst, event{Type: "response.function_call_arguments.delta", Output: &it.index, ItemID: it.ID, Delta: &text})
 }
 
-// idPrefixes begin the ids of items.
+// idPrefixes start the ids of items.
 var idPrefixes = map[string]string{"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
 
-// openItem begins an item.
+// openItem starts an item.
 func (s *streamWriter) openItem(dst []byte, it *item) []byte {
 	it.index = len(s.items)
 	it.ID = fmt.Sprintf("%s%s%d", idPrefixes[it.Type], s.form.ID, it.index)

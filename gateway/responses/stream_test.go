@@ -248,8 +248,8 @@ func TestStreamProperties(t *testing.T) {
 	})
 }
 
-// TestStreamAndAnswerAgree: a message has the same output in one piece and as a stream.
-func TestStreamAndAnswerAgree(t *testing.T) {
+// TestStreamAndResponseAgree: a message has the same output in one piece and as a stream.
+func TestStreamAndResponseAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		words := rapid.StringN(0, 8, -1)
 		m := completion.Message{Content: words.Draw(t, "content"), Reasoning: words.Draw(t, "reasoning")}
@@ -281,7 +281,7 @@ func TestStreamAndAnswerAgree(t *testing.T) {
 	})
 }
 
-func TestAnswer(t *testing.T) {
+func TestResponse(t *testing.T) {
 	got, err := writer().Response([]byte(`{"choices":[{"message":{"content":"hi <b>","reasoning":"hm","reasoning_content":"hm","tool_calls":[{"id":"c","function":{"name":"f","arguments":""}},{"function":{"name":"g","arguments":"{}"}}]},
 		"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":5,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":3},"completion_tokens_details":{"reasoning_tokens":1}}}`))
 	if err != nil {
@@ -310,7 +310,7 @@ func TestBrokenStream(t *testing.T) {
 	const (
 		a    = `data: {"choices":[{"delta":{"content":"a"}}]}` + "\n\n"
 		late = "event: error\n" + `data: {"type":"error","sequence_number":0,"message":"gone","error":{"message":"gone","type":"server_error","param":null,"code":"draining"}}` + "\n\n"
-		none = "The model's answer could not be understood."
+		none = "The engine's response is invalid."
 	)
 	for in, want := range map[string]string{
 		late: "gone", a + late: "gone", a + "data: {oops\n\n" + late: "gone", a + a[:9] + "\n\n" + late + a: "gone",

@@ -30,12 +30,12 @@ type History struct {
 	last    map[string]string // state by host
 }
 
-// bucket counts the answers of one step.
+// bucket counts the responses of one step.
 type bucket struct {
 	step            int64 // number since the epoch
 	requests        int
 	cold            int
-	timedFirstBytes int           // answers whose first byte was timed
+	timedFirstBytes int           // responses whose first byte was timed
 	firstByteSum    time.Duration // their sum
 }
 
@@ -58,8 +58,8 @@ type StateChange struct {
 // NewHistory starts an empty history.
 func NewHistory(now time.Time) *History { return &History{began: now, last: map[string]string{}} }
 
-// Answered counts a complete answer: the time to its first byte, 0 if unknown, and whether it waited for a load.
-func (h *History) Answered(now time.Time, first time.Duration, cold bool) {
+// CountResponse counts a complete response: the time to its first byte, 0 if unknown, and whether it waited for a load.
+func (h *History) CountResponse(now time.Time, first time.Duration, cold bool) {
 	step := now.UnixNano() / int64(historyStep)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,11 +138,11 @@ func (h *History) recordChangeLocked(at int64, host, to string) {
 func (h *History) recordEventLocked(m Event) { h.events = bounded(append(h.events, m), maxEvents) }
 
 // bounded drops the oldest entries.
-func bounded[T any](list []T, most int) []T {
-	if len(list) <= most {
+func bounded[T any](list []T, max int) []T {
+	if len(list) <= max {
 		return list
 	}
-	return append(list[:0], list[len(list)-most:]...)
+	return append(list[:0], list[len(list)-max:]...)
 }
 
 // Timeline is the last hour. Times are Unix milliseconds on this gateway's clock.
@@ -150,8 +150,8 @@ type Timeline struct {
 	From   int64          `json:"from"`
 	To     int64          `json:"to"`
 	Step   int64          `json:"step"`
-	Since  int64          `json:"since"` // when this gateway began to watch
-	Rate   []int          `json:"rate"`  // answers in each step
+	Since  int64          `json:"since"` // when this gateway started to watch
+	Rate   []int          `json:"rate"`  // responses in each step
 	Cold   []int          `json:"cold"`  // of them, those that waited for a load
 	First  []int64        `json:"first"` // mean ms to the first byte, -1 without any
 	Hosts  []HostTimeline `json:"hosts"`
@@ -168,7 +168,7 @@ type HostTimeline struct {
 	Events  []Event       `json:"marks"`
 }
 
-// Timeline makes the view of the last hour. Its last step has only begun; times awake and money are those up to it.
+// Timeline makes the view of the last hour. Its last step has just started; times awake and costs are those up to it.
 func (h *History) Timeline(now time.Time, cat *catalog.Catalog) Timeline {
 	h.mu.Lock()
 	defer h.mu.Unlock()

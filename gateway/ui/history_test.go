@@ -28,8 +28,8 @@ func TestTimeline(t *testing.T) {
 	ticket(3*time.Minute, "ready", map[string]string{"kind": "load"}) // it was loaded already
 	ticket(4*time.Minute, "ready", map[string]string{"kind": "unload"})
 	ticket(5*time.Minute, "failed", map[string]string{"kind": "load"})
-	h.Answered(begin.Add(6*time.Minute), 2*time.Second, true)
-	h.Answered(begin.Add(6*time.Minute), time.Second, false)
+	h.CountResponse(begin.Add(6*time.Minute), 2*time.Second, true)
+	h.CountResponse(begin.Add(6*time.Minute), time.Second, false)
 
 	got := h.Timeline(begin.Add(40*time.Minute), cat)
 	kinds := ""

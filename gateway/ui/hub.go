@@ -16,7 +16,7 @@ type Feed int
 // The feeds.
 const (
 	FeedPool    Feed = iota // hosts and queue
-	FeedModels              // the catalogue's models
+	FeedModels              // the catalog's models
 	FeedHistory             // the timeline
 	FeedNotes               // what only managers may see
 	feeds
@@ -34,7 +34,7 @@ var ErrFull = errors.New("too many viewers")
 type HubConfig struct {
 	MaxViewers int           // viewers at one time
 	MaxPerKey  int           // viewers of one key at one time
-	Pace       time.Duration // least time between two looks at the pool
+	Pace       time.Duration // minimum time between two reads of the pool
 	Every      time.Duration // longest time between them
 	Build      func() Update
 	Changed    func() <-chan struct{} // closed at the next change of the pool
@@ -104,12 +104,12 @@ func (v *Viewer) Leave() {
 	}
 }
 
-// produce looks at the pool until nobody looks or the hub ends.
+// produce reads the pool until no viewer is left or the hub ends.
 func (h *Hub) produce() {
 	for {
 		changed := h.cfg.Changed()
 		h.publish(h.cfg.Build())
-		least, most := time.NewTimer(h.cfg.Pace), time.NewTimer(h.cfg.Every)
+		pace, idle := time.NewTimer(h.cfg.Pace), time.NewTimer(h.cfg.Every)
 		for due := false; !due; {
 			select {
 			case <-h.life.Done():
@@ -117,16 +117,16 @@ func (h *Hub) produce() {
 			case <-changed:
 				changed = nil
 				select {
-				case <-least.C:
+				case <-pace.C:
 				case <-h.life.Done():
 				}
 				due = true
-			case <-most.C:
+			case <-idle.C:
 				due = true
 			}
 		}
-		least.Stop()
-		most.Stop()
+		pace.Stop()
+		idle.Stop()
 		h.mu.Lock()
 		if h.viewers == 0 || h.life.Err() != nil {
 			h.runs, h.latest = false, [feeds]item{} // the next viewer must not see old news

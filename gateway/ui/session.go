@@ -53,7 +53,7 @@ func NewSessions(secret []byte, pool string) (*Sessions, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Cookies are shared by all ports of a host: each pool has a name of its own.
+	// Cookies are shared by all ports of a host: each pool has its own name.
 	return &Sessions{pool: pool, name: "reveille_" + hex.EncodeToString(id), aead: aead}, nil
 }
 

@@ -26,14 +26,14 @@ type Pool struct {
 	Queue   []Ticket `json:"queue"`
 	Waiting int      `json:"waiting"`         // requests that wait at this gateway
 	More    int      `json:"more,omitempty"`  // hosts and tickets that are not shown
-	Stale   bool     `json:"stale,omitempty"` // Redis does not answer
+	Stale   bool     `json:"stale,omitempty"` // Redis does not respond
 }
 
 // Host is one host's card.
 type Host struct {
 	Name    string   `json:"name"`
 	State   string   `json:"state"`
-	Since   int64    `json:"since,omitempty"` // when it began to wake, or the last sign of life of a lost host
+	Since   int64    `json:"since,omitempty"` // when it started to wake, or the last sign of life of a lost host
 	Pending bool     `json:"pending,omitempty"`
 	Boot    string   `json:"boot,omitempty"` // booting or failed
 	Price   float64  `json:"price,omitempty"`
@@ -75,7 +75,7 @@ type Model struct {
 	Requests int    `json:"requests,omitempty"`
 	Pinned   bool   `json:"pinned,omitempty"`
 	Used     int64  `json:"used"`
-	Until    int64  `json:"until,omitempty"` // when it is unloaded if it stays idle; 0: it stays, or nobody knows
+	Until    int64  `json:"until,omitempty"` // when it is unloaded if it stays idle; 0: it stays, or unknown
 	Memory   int64  `json:"memory,omitempty"`
 	Device   string `json:"device"`
 }
@@ -97,7 +97,7 @@ type Ticket struct {
 	Why      string `json:"why"`
 }
 
-// Entry is a model of the catalogue.
+// Entry is a model of the catalog.
 type Entry struct {
 	ID    string `json:"id"`
 	Type  string `json:"type"`
@@ -108,7 +108,7 @@ type Entry struct {
 // Source is what views are made of.
 type Source struct {
 	Snapshot *state.Snapshot
-	Stale    bool // Redis does not answer
+	Stale    bool // Redis does not respond
 	Catalog  *catalog.Catalog
 	Waiting  map[string]int // requests at this gateway by model
 	Evict    policy.Eviction
@@ -129,7 +129,7 @@ func (src Source) Pool() Pool {
 	}
 	names := slices.Collect(maps.Keys(decided))
 	for name := range s.Hosts {
-		if _, there := decided[name]; !there { // asleep, and nobody knows how to wake it
+		if _, there := decided[name]; !there { // asleep, and without a way to wake it
 			names = append(names, name)
 		}
 	}
@@ -162,7 +162,7 @@ func (src Source) Pool() Pool {
 	return out
 }
 
-// host makes a card; rec is nil for a host that only the catalogue names.
+// host makes a card; rec is nil for a host that only the catalog names.
 func (src Source) host(name string, rec *state.HostRecord, h policy.Host) Host {
 	out := Host{Name: name, State: string(policy.Asleep), Devices: []Device{}, Types: []Slots{}, Loading: h.Loading}
 	if entry, there := src.Catalog.Host(name); there {
@@ -278,7 +278,7 @@ func (src Source) slots(rec *state.HostRecord, h policy.Host, t policy.Type) Slo
 	return out
 }
 
-// Models lists the catalogue.
+// Models lists the catalog.
 func (src Source) Models() []Entry {
 	states := map[string]string{}
 	for _, h := range src.Snapshot.Hosts {

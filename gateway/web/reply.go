@@ -11,7 +11,7 @@ import (
 	"reveille/infra/relay"
 )
 
-// Reply answers with a JSON document.
+// Reply responds with a JSON document.
 func (r *Request) Reply(status int, v any) error {
 	body, err := jsonscan.Marshal(v)
 	if err != nil {
@@ -21,7 +21,7 @@ func (r *Request) Reply(status int, v any) error {
 	return nil
 }
 
-// Send answers with a complete body.
+// Send responds with a complete body.
 func (r *Request) Send(status int, contentType string, body []byte) {
 	r.CountResponse(status)
 	r.Ctx.SetStatusCode(status)
@@ -29,7 +29,7 @@ func (r *Request) Send(status int, contentType string, body []byte) {
 	r.Ctx.SetBody(body)
 }
 
-// TextPlain is the media type of answers for people.
+// TextPlain is the media type of responses for people.
 const TextPlain = "text/plain; charset=utf-8"
 
 // checkBody checks a JSON body and the fields that the route table names. An absent optional body counts as {}.
@@ -97,7 +97,7 @@ func (r *Request) ClientContext() (ctx context.Context, stop func()) {
 	}
 }
 
-// HandleClientGone reports whether err means that the client left, and then handles it: nobody reads the answer.
+// HandleClientGone reports whether err means that the client left, and then handles it: nobody reads the response.
 func (r *Request) HandleClientGone(err error) bool {
 	if !errors.Is(err, relay.ErrGone) {
 		return false

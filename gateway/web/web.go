@@ -1,4 +1,4 @@
-// Package web is one request at the gateway as its handlers see it: what it asks for, whose it is, and how to answer it.
+// Package web is one request at the gateway as its handlers see it: what it asks for, which key it has, and how to respond.
 package web
 
 import (
@@ -17,7 +17,7 @@ import (
 // Server is what the requests of one server share.
 type Server struct {
 	Watcher       *relay.Watcher
-	CountResponse func(route string, status int) // counts an answer
+	CountResponse func(route string, status int) // counts a response
 	LocalAdmin    func(*Request) error           // refuses a request without the local admin key, on a gateway without keys
 	OnPanic       func(what string, v any)       // counts and logs a panic that was recovered
 }
@@ -44,7 +44,7 @@ type Request struct {
 	fields []jsonscan.Value // of the body, in the order of the route's keys; nil until it is checked
 }
 
-// CountResponse counts the request's answer.
+// CountResponse counts the request's response.
 func (r *Request) CountResponse(status int) { r.Server.CountResponse(r.RouteName(), status) }
 
 // Watch calls left, from another goroutine, when the client leaves, until the watch is stopped.
@@ -57,7 +57,7 @@ func (r *Request) NeedsLocalAdmin() error { return r.LocalAdmin(r) }
 // Manages reports whether the request's key has the scope manage.
 func (r *Request) Manages() bool { return r.Key.Scopes&keys.Manage != 0 }
 
-// Stream answers with what write writes until it returns, at once and piece by piece. A panic in it ends the answer.
+// Stream responds with what write writes until it returns, flushed piece by piece. A panic in it ends the response.
 func (r *Request) Stream(write func(*bufio.Writer)) {
 	server, route := r.Server, r.RouteName() // the request is recycled before the stream runs
 	r.Ctx.Response.ImmediateHeaderFlush = true

@@ -10,7 +10,7 @@ import (
 	"reveille/gateway/web"
 )
 
-// A panic of a stream, which runs on a goroutine of its own, ends the answer and not the process.
+// A panic of a stream, which runs on a goroutine of its own, ends the response and not the process.
 func TestStreamPanics(t *testing.T) {
 	panicked := make(chan any, 1)
 	s := web.Server{OnPanic: func(_ string, v any) { panicked <- v }}

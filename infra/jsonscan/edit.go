@@ -78,7 +78,7 @@ func Remove(body []byte, names ...string) ([]byte, error) {
 	return append(out, body[end:]...), nil
 }
 
-// Span is where a member stands in a document.
+// Span is the position of a member in a document.
 type Span struct {
 	from, to int // from the byte behind the comma or brace before it to the end of its value
 	n        int // it is the nth member

@@ -132,7 +132,7 @@ func RemoveParts(body []byte, parts []Part) []byte {
 	return out
 }
 
-// NameFiles returns a body in which the parts of these names have a file name, by which engines tell a file from a text.
+// NameFiles returns a body in which the parts of these names have a file name, by which engines distinguish files from text.
 func NameFiles(body []byte, boundary string, names []string) []byte {
 	var out []byte
 	copied := 0

@@ -32,11 +32,11 @@ type container struct {
 	closing    byte // bracket
 	count      int  // items read
 	gap        int  // behind the comma or the bracket before the item
-	name       int  // where a member's name begins and ends, quotes included
+	name       int  // where a member's name starts and ends, quotes included
 	afterNames int
 }
 
-// open returns the container that begins at b[i].
+// open returns the container that starts at b[i].
 func open(b []byte, i int) container {
 	return container{b: b, pos: i + 1, gap: i + 1, closing: b[i] + 2} // '}' and ']' lie two above their opening byte
 }

@@ -51,7 +51,7 @@ func kindOf(c byte) Kind {
 	return Absent
 }
 
-// Value is one member's value as it stands in the body. The zero Value is an absent member.
+// Value is one member's value as written in the body. The zero Value is an absent member.
 type Value struct {
 	Kind Kind
 	Raw  []byte // the value's bytes inside the body, quotes included; not a copy

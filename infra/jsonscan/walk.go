@@ -9,10 +9,10 @@ type Walk struct {
 	i int
 }
 
-// WalkOf returns a walk that stands before a valid JSON value.
+// WalkOf returns a walk positioned before a valid JSON value.
 func WalkOf(raw []byte) Walk { return Walk{b: raw} }
 
-// Kind returns the kind of the value that the walk stands before.
+// Kind returns the kind of the next value.
 func (w *Walk) Kind() Kind {
 	if w.i = skipSpace(w.b, w.i); w.i == len(w.b) {
 		return Absent
@@ -71,7 +71,7 @@ func skipValidString(b []byte, i int) int {
 	}
 }
 
-// Object passes the object that the walk stands before. For each member it calls fn with the name, unescaped; fn passes
+// Object passes the next object. For each member it calls fn with the name, unescaped; fn passes
 // the value or leaves it, and ends the walk by returning false. Object reports whether it came to the end. A value of
 // another kind is passed without a call.
 func (w *Walk) Object(fn func(name []byte) bool) bool {
@@ -97,7 +97,7 @@ func (w *Walk) Array(fn func() bool) bool {
 	return true
 }
 
-// enter opens the container that the walk stands before, or passes a value of another kind.
+// enter opens the next container, or skips a value of another kind.
 func (w *Walk) enter(kind Kind) (c container, ok bool) {
 	if w.Kind() != kind {
 		w.Raw()

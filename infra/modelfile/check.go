@@ -1,4 +1,4 @@
-// Package modelfile tells a sound model file from one that is damaged, cut off or hostile, before an engine, which parses
+// Package modelfile rejects model files that are damaged, truncated or hostile, before an engine, which parses
 // it in C++, gets to see it.
 //
 // Of a GGUF file the whole header is walked: counts, lengths, and where each tensor lies, all bounded by what real models
@@ -17,7 +17,7 @@ import (
 	gguf "github.com/gpustack/gguf-parser-go"
 )
 
-// Error is a file that is no sound model.
+// Error is an invalid model file.
 type Error struct {
 	Reason string // for people; it quotes nothing of the file
 }
@@ -38,7 +38,7 @@ const (
 	maxAlign    = 1 << 20
 )
 
-// Check reads the header of a file that is named .gguf or begins as one. What is wrong with it is an *Error; other errors
+// Check reads the header of a file that is named .gguf or starts as one. What is wrong with it is an *Error; other errors
 // are those of reading.
 func Check(path string) error {
 	f, err := os.Open(path)
@@ -59,7 +59,7 @@ func Check(path string) error {
 		if w.reading != nil || !named {
 			return w.reading
 		}
-		w.fail("it does not begin as a GGUF file")
+		w.fail("it does not start as a GGUF file")
 	} else {
 		w.header()
 	}
@@ -72,7 +72,7 @@ func Check(path string) error {
 	return &Error{Reason: w.reason}
 }
 
-// IsGGUF reports whether a file is named .gguf or begins as a GGUF file, like the blobs of Ollama's store.
+// IsGGUF reports whether a file is named .gguf or starts as a GGUF file, like the blobs of Ollama's store.
 func IsGGUF(path string) bool {
 	if strings.EqualFold(filepath.Ext(path), ".gguf") {
 		return true
@@ -146,7 +146,7 @@ func (w *walker) tensor(i uint64) (end uint64) {
 		bytes = (elements + t.BlockSize - 1) / t.BlockSize * t.TypeSize
 	}
 	if offset > w.size || bytes > w.size-offset {
-		w.fail(fmt.Sprintf("it is cut off: tensor %d lies behind its end", i))
+		w.fail(fmt.Sprintf("it is cut off: tensor %d is beyond its end", i))
 		return 0
 	}
 	return offset + bytes

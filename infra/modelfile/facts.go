@@ -19,7 +19,7 @@ type Facts struct {
 	Tools        bool   // its chat template has a place for tools
 }
 
-var errFacts = errors.New("the header of the GGUF file is not sound, or names no context")
+var errFacts = errors.New("the GGUF header is invalid or names no context")
 
 // Read reads the facts of a GGUF file. Of the file no more is read than the metadata, within the bounds of Check, and nothing is
 // mapped: the file may change meanwhile. With an error, the facts that come before the mistake are returned.

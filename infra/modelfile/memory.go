@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A Memory remembers what was read of files that have not changed since. The zero value is ready. It is safe for concurrent
+// A Cache keeps what was read of files that have not changed since. The zero value is ready. It is safe for concurrent
 // use.
 type Cache[T any] struct {
 	mu    sync.Mutex

@@ -42,7 +42,7 @@ func (w *walker) advance(n uint64) bool {
 	return true
 }
 
-// setReadErr takes in the outcome of a read of bytes that the file has.
+// setReadErr records the error of a read within the file.
 func (w *walker) setReadErr(err error) {
 	switch {
 	case err == nil || w.failed():

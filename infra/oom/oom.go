@@ -1,4 +1,4 @@
-// Package oom knows the words by which engines say that memory ran out, in their logs and in their answers.
+// Package oom knows the words by which engines say that memory ran out, in their logs and in their responses.
 package oom
 
 import (
@@ -23,7 +23,7 @@ var patterns = []string{
 	`Requested preallocation size is too large`,
 	// result codes of CUDA's driver (candle: TEI, mistral.rs), Vulkan, SYCL's unified runtime and Level Zero
 	`_OUT_OF_(DEVICE_|HOST_|POOL_)?MEMORY\b`,
-	// SYCL for memory that other allocations hold; its predecessor's name begins with PI
+	// SYCL for memory that other allocations hold; its predecessor's name starts with PI
 	`\b(UR_RESULT|PI)_ERROR_OUT_OF_RESOURCES\b`,
 	// ggml-sycl.cpp, ggml_backend_sycl_buffer_type_alloc_buffer
 	`can't allocate \d+ Bytes of memory`,

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// real are lines of real logs and answers, with where they were seen. Without a repository they are issues of
+// real are lines of real logs and responses, with where they were seen. Without a repository they are issues of
 // ggml-org/llama.cpp.
 var real = []struct{ source, text string }{
 	{"#13085", "CUDA error: out of memory"},

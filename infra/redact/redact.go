@@ -52,8 +52,8 @@ const (
 	maxFailure  = 300
 )
 
-// Response redacts an engine's answer to a request. Words with a slash that are no paths stay, as they may be the client's
-// own. hide are words to remove besides, the longest first; inside a longer word they stay, as a host may be called h.
+// Response redacts an engine's response to a request. Words with a slash that are not paths stay, as they may be the client's
+// own. hide are words to remove besides, the longest first; inside a longer word they stay, as a host can be called h.
 func Response(message string, hide ...string) string {
 	message = toValidUTF8(message)
 	message = term.Clip(message, 4*maxResponse) // bounds the work below
@@ -87,7 +87,7 @@ var anyPath = regexp.MustCompile(`(?:[A-Za-z]:)?[\p{L}\p{N}_.~@+%-]*(?:[/\\]+[\p
 // anyURL matches URLs of every scheme.
 var anyURL = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>)]+`)
 
-// Failure redacts why a load failed, as one line. Of a path, the last part stays: it tells which file was wrong.
+// Failure redacts why a load failed, as one line. Of a path, the last part stays: it shows which file was wrong.
 func Failure(message string) string {
 	message = anyURL.ReplaceAllString(toValidUTF8(message), "[address]")
 	message = anyPath.ReplaceAllStringFunc(message, func(s string) string { return path.Base(strings.ReplaceAll(s, `\`, "/")) })

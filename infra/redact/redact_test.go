@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestAnswer(t *testing.T) {
+func TestResponse(t *testing.T) {
 	tests := []struct{ in, want string }{
 		{"failed to open /srv/models/qwen3/a.gguf: no such file", "failed to open [path]: no such file"},
 		{"open '/model.gguf'", "open '[path]'"},

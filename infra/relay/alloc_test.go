@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// cannedUpstream answers without allocating: it writes reply for each read that starts with a request.
+// cannedUpstream responds without allocating: it writes reply for each read that starts with a request.
 func cannedUpstream(t testing.TB, reply string) *Client {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

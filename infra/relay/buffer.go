@@ -3,7 +3,7 @@ package relay
 import "sync"
 
 const (
-	smallBuffer = 16 << 10  // fits most heads, and the body of most answers
+	smallBuffer = 16 << 10  // fits most heads, and the body of most responses
 	bigBuffer   = 128 << 10 // the longest head, and for bodies that fill a small one
 )
 

@@ -13,7 +13,7 @@ type Call struct {
 
 // Cancel ends the exchange by closing its upstream connection. Do, Await and Read then return an error that matches
 // ErrCancelled and cause (nil means ErrGone). Only the first cause counts. Until Reset, a new exchange with the same
-// Call fails at once. Cancel is safe from any goroutine and harmless after the exchange has ended. It does not
+// Call fails immediately. Cancel is safe from any goroutine and harmless after the exchange has ended. It does not
 // interrupt a dial in progress, which Config.ConnectTimeout bounds.
 func (c *Call) Cancel(cause error) {
 	if cause == nil {

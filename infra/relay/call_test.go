@@ -176,7 +176,7 @@ func TestAwaitIsResumable(t *testing.T) {
 	}
 }
 
-// A limit in the past polls for an answer, and must see one that has arrived.
+// A limit in the past polls for a response, and must see one that has arrived.
 func TestAwaitInThePastSeesTheResponse(t *testing.T) {
 	c := newUpstream(t, always("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")).client(t, Config{})
 	r, err := c.Start(nil, get("/"))
@@ -196,7 +196,7 @@ func TestAwaitInThePastSeesTheResponse(t *testing.T) {
 	}
 }
 
-// An upstream that refuses a long request answers before reading all of it, and closes.
+// An upstream that refuses a long request responds before reading all of it, and closes.
 func TestEarlyResponse(t *testing.T) {
 	c := newUpstream(t, func(nc net.Conn, br *bufio.Reader) {
 		_, _ = br.ReadString('\n')
@@ -206,7 +206,7 @@ func TestEarlyResponse(t *testing.T) {
 	req := &Request{Method: "POST", Path: []byte("/"), Body: []byte(strings.Repeat("x", 32<<20))}
 	r, err := c.Do(nil, req)
 	if err != nil {
-		// On a real network the reset may overtake the answer. Then the error must say that the connection broke.
+		// On a real network the reset may overtake the response. Then the error must say that the connection broke.
 		if e := (*Error)(nil); !errors.As(err, &e) || !errors.Is(err, ErrBroken) || !e.Sent {
 			t.Fatal(err)
 		}

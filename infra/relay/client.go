@@ -25,7 +25,7 @@ type Config struct {
 	IdleTimeout time.Duration
 	// WriteTimeout is how long the upstream may go without accepting a byte of a long request; default 30 s.
 	WriteTimeout time.Duration
-	// Single gives each request its own connection and tells the upstream so (Connection: close).
+	// Single gives each request its own connection and sends Connection: close.
 	Single bool
 	// MaxIdle bounds the unused connections kept; default 128.
 	MaxIdle int
@@ -60,7 +60,7 @@ func New(cfg Config) *Client {
 	return &Client{cfg: cfg}
 }
 
-// Do sends the request and waits for the head of the answer. call may be nil if nobody needs to cancel. On success the
+// Do sends the request and waits for the head of the response. call may be nil if nobody needs to cancel. On success the
 // caller must Close the response; on error there is none. Errors are *Error or ErrBadRequest.
 func (c *Client) Do(call *Call, req *Request) (*Response, error) {
 	r, err := c.Start(call, req)
@@ -74,8 +74,8 @@ func (c *Client) Do(call *Call, req *Request) (*Response, error) {
 	return r, nil
 }
 
-// Fetch makes one exchange, for programs that want the whole answer: it sends req, with key as a bearer token unless it is
-// empty, and appends the answer's body to dst. It fails if the body has more than limit bytes, or once ctx ends.
+// Fetch makes one exchange, for programs that want the whole response: it sends req, with key as a bearer token unless it is
+// empty, and appends the response's body to dst. It fails if the body has more than limit bytes, or once ctx ends.
 func (c *Client) Fetch(ctx context.Context, req *Request, key string, dst []byte, limit int) (status int, body []byte, err error) {
 	var call Call
 	defer context.AfterFunc(ctx, func() { call.Cancel(context.Cause(ctx)) })()
@@ -97,7 +97,7 @@ func (c *Client) Fetch(ctx context.Context, req *Request, key string, dst []byte
 	return resp.Status(), dst, err
 }
 
-// Start sends the request and returns without waiting for the answer. The caller must then call Await, and finally
+// Start sends the request and returns without waiting for the response. The caller must then call Await, and finally
 // Close.
 func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 	buf := getBuffer(false)
@@ -237,7 +237,7 @@ func (c *Client) Stats() Stats {
 	return Stats{Active: c.active, Idle: len(c.idle)}
 }
 
-// BytesRead grows whenever bytes of an answer, other than a probe's, arrive on any connection. While it stands still, the
+// BytesRead grows whenever bytes of a response, other than a probe's, arrive on any connection. While it stands still, the
 // upstream sends nothing to any client.
 func (c *Client) BytesRead() uint64 { return c.bytesRead.Load() }
 

@@ -18,7 +18,7 @@ var (
 // another goroutine may only close nc (Call.Cancel).
 type conn struct {
 	nc  net.Conn
-	raw syscall.RawConn // read by hand, so that a connection waiting for bytes holds no buffer; nil if nc is no plain socket
+	raw syscall.RawConn // read by hand, so that a connection waiting for bytes holds no buffer; nil if nc is not a plain socket
 
 	buf    *[]byte // nil while there is nothing unread
 	lo, hi int     // unread is (*buf)[lo:hi]

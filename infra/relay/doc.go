@@ -1,9 +1,9 @@
-// Package relay sends one HTTP/1.1 request to an upstream and returns its answer to a fasthttp client connection. Both
+// Package relay sends one HTTP/1.1 request to an upstream and returns its response to a fasthttp client connection. Both
 // hops use it: gateway to runner, and runner to engine.
 //
 // A Client sends a Request built from an allow-list of fields and returns a Response, which is also the body stream of
-// the client's answer. fasthttp's goroutine for the client reads it, without a pipe or a second goroutine. Events tracks
-// where an event stream may be interrupted. An Intake reads bodies of requests. A Call ends an exchange from outside, a Watcher notices when a client leaves, a Listener bounds writes and
+// the client's response. fasthttp's goroutine for the client reads it, without a pipe or a second goroutine. Events tracks
+// where an event stream can be interrupted. An Intake reads bodies of requests. A Call ends an exchange from outside, a Watcher notices when a client leaves, a Listener bounds writes and
 // connections, and SmugglingCheck refuses requests with two framings.
 //
 // Guarantees:

@@ -12,11 +12,11 @@ var (
 	ErrUnreachable = errors.New("upstream unreachable")
 	// ErrBroken: the connection ended after all or part of the request was sent.
 	ErrBroken = errors.New("upstream connection broke")
-	// ErrBadReply: the answer is not HTTP/1.x, or its framing is malformed.
+	// ErrBadReply: the response is not HTTP/1.x, or its framing is malformed.
 	ErrBadReply = errors.New("bad upstream reply")
-	// ErrTooLarge: the answer, or a line of its stream, exceeds its limit.
+	// ErrTooLarge: the response, or a line of its stream, exceeds its limit.
 	ErrTooLarge = errors.New("upstream reply too large")
-	// ErrTimeout: the head or the body did not begin within Request.FirstByte, the body was silent for Request.Silence,
+	// ErrTimeout: the head or the body did not start within Request.FirstByte, the body was silent for Request.Silence,
 	// or the upstream stopped accepting the request.
 	ErrTimeout = errors.New("upstream timed out")
 	// ErrCancelled: Call.Cancel was called. The error also matches the cause given to Cancel.
@@ -28,8 +28,8 @@ var (
 var (
 	// ErrGone is the cause for cancelling a call whose client has left. A failed write to the client matches it too.
 	ErrGone = errors.New("client gone")
-	// ErrPending: Response.Await or Next reached the given time. It may be called again.
-	ErrPending = errors.New("no answer yet")
+	// ErrPending: Response.Await or Next reached the given time. It can be called again.
+	ErrPending = errors.New("no response yet")
 	// ErrBadRequest: the Request holds bytes that are not allowed in a request line or a header. Nothing was sent.
 	ErrBadRequest = errors.New("request cannot be written")
 )
@@ -38,16 +38,16 @@ var (
 type Error struct {
 	// Kind is one of the kinds above.
 	Kind error
-	// Cause is the underlying error, or nil. It never quotes bytes of the answer.
+	// Cause is the underlying error, or nil. It never quotes bytes of the response.
 	Cause error
 	// Sent reports that at least one byte of the request may have reached the upstream. If it is false, the request can
 	// safely be sent elsewhere.
 	Sent bool
-	// Got reports that at least one byte of an answer arrived.
+	// Got reports that at least one byte of a response arrived.
 	Got bool
 }
 
-// Error describes the failure in one line, without bytes of the request or the answer.
+// Error describes the failure in one line, without bytes of the request or the response.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("relay: ")
@@ -70,7 +70,7 @@ func (e *Error) Unwrap() []error {
 // EventError is an error that an upstream reported in an event of its stream.
 type EventError struct {
 	Data  []byte // data of the event; JSON from a sane upstream
-	Cause error  // why there is no such event, from a Hop; nil for one that came
+	Cause error  // from a Hop, if it ended the stream; nil for an event that came from the upstream
 }
 
 // Unwrap returns the cause.

@@ -20,7 +20,7 @@ var (
 // isCut reports whether a stream that ends with these bytes is one of a chat that has not come to its end.
 func isCut(tail []byte) bool { return chatEvent.Match(tail) && !chatEnd.Match(tail) }
 
-// Events tracks whether an event stream is between two events, where a comment or another event may be inserted, and
+// Events tracks whether an event stream is between two events, where a comment or another event can be inserted, and
 // the length of its current line.
 type Events struct {
 	tail [4]byte // the last bytes, newest last; zero before the first one

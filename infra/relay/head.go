@@ -12,7 +12,7 @@ var (
 	errCoding = errors.New("a compressed response, which nobody asked for")
 )
 
-// head is the head of an answer: a status line and fields, as they came.
+// head is the head of a response: a status line and fields, as they came.
 type head struct {
 	fields  []byte // the lines behind the status line
 	status  int
@@ -67,7 +67,7 @@ func parseHead(b []byte) (h head, err error) {
 	return h, nil
 }
 
-// unfold joins the lines of folded fields with blanks, as RFC 9112 5.2 wants it. What follows the status line is no field's.
+// unfold joins the lines of folded fields with blanks, as RFC 9112 5.2 wants it. A folded line after the status line belongs to no field.
 func unfold(head []byte) {
 	for i := bytes.IndexByte(head, '\n') + 1; i < len(head)-1; i++ {
 		if head[i] == '\n' && (head[i+1] == ' ' || head[i+1] == '\t') {

@@ -32,7 +32,7 @@ func (c *piecesConn) SetReadDeadline(time.Time) error { return nil }
 
 func (c *piecesConn) Close() error { return nil }
 
-// outcome is everything that an exchange reveals about an answer.
+// outcome is everything that an exchange reveals about a response.
 type outcome struct {
 	status  int
 	ctype   string
@@ -44,7 +44,7 @@ type outcome struct {
 	framing framing
 }
 
-// answerIn reads raw as an answer that arrives in pieces of n bytes.
+// answerIn reads raw as a response that arrives in pieces of n bytes.
 func answerIn(t *testing.T, raw []byte, n int) (o outcome) {
 	client := New(Config{Addr: "127.0.0.1:1"})
 	defer client.Close()
@@ -85,7 +85,7 @@ func answerIn(t *testing.T, raw []byte, n int) (o outcome) {
 // blankedName matches a field whose name is followed by a blank. RFC 9112 5.1 has proxies remove the blank, and net/http takes it for another field.
 var blankedName = regexp.MustCompile(`(?m)^[^:\r\n]*[ \t]:`)
 
-// The result must not depend on how the answer is cut. If net/http accepts it too, both must agree, since two readings
+// The result must not depend on how the response is cut. If net/http accepts it too, both must agree, since two readings
 // of one head allow smuggling.
 func FuzzHead(f *testing.F) {
 	for _, s := range []string{

@@ -79,7 +79,7 @@ func readRequest(br *bufio.Reader) (head, body string) {
 	return req.Header.String(), string(req.Body())
 }
 
-// always answers every request on a connection with the same bytes.
+// always responds to every request on a connection with the same bytes.
 func always(reply string) func(net.Conn, *bufio.Reader) {
 	return func(nc net.Conn, br *bufio.Reader) {
 		for {
@@ -93,7 +93,7 @@ func always(reply string) func(net.Conn, *bufio.Reader) {
 	}
 }
 
-// once answers the first request and closes the connection.
+// once responds to the first request and closes the connection.
 func once(reply string) func(net.Conn, *bufio.Reader) {
 	return func(nc net.Conn, br *bufio.Reader) {
 		readRequest(br)

@@ -3,7 +3,7 @@ package relay
 import "time"
 
 // A Hop stands between a Response and its reader in the place of a server: what a server between both would do with the
-// answer, it does as the answer passes. All its methods are called by the goroutine that the response belongs to.
+// response, it does as the response passes. All its methods are called by the goroutine that the response belongs to.
 type Hop interface {
 	// Head is called once: when the head has come, or with the error if there will be none. It may call [Response.Replace].
 	// Await returns its result.
@@ -19,15 +19,15 @@ type Admission interface {
 	// Wait waits until the runner admits the request, at most until the given time; the zero time means no limit. Once it
 	// has returned true, Start follows.
 	Wait(until time.Time) bool
-	// Start sends the request as [Client.Start] does, or has an answer already. The admission ends with the response, or
+	// Start sends the request as [Client.Start] does, or has a response already. The admission ends with the response, or
 	// with the error.
 	Start() (*Response, error)
 	// Drop gives the admission up instead of Start.
 	Drop()
 }
 
-// Replace replaces the upstream's answer, and nothing more of that is read. A new response that came from no upstream gets
-// its answer by it.
+// Replace replaces the upstream's response, and nothing more of that is read. A new response that came from no upstream gets
+// its response by it.
 func (r *Response) Replace(status int, kind string, body []byte) {
 	r.head = head{status: status, length: int64(len(body))}
 	r.set = nil
@@ -36,7 +36,7 @@ func (r *Response) Replace(status int, kind string, body []byte) {
 	r.rest, r.err, r.reported = body, nil, nil
 }
 
-// Set sets a header field of the answer.
+// Set sets a header field of the response.
 func (r *Response) Set(name, value string) { r.set = append(r.set, Field{name, []byte(value)}) }
 
 // StripHeaders removes all header fields but Content-Type: those that a server between would not pass on.

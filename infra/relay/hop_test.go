@@ -22,7 +22,7 @@ func (h *spy) Head(r *Response, err error) error {
 func (h *spy) Broke(_ *Response, err error) error { return err }
 func (h *spy) End(error)                          {}
 
-// An answer that came while the request was being sent passes the hop as any other.
+// A response that came while the request was being sent passes the hop as any other.
 func TestEarlyResponsePassesTheHop(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -48,7 +48,7 @@ func TestEarlyResponsePassesTheHop(t *testing.T) {
 		var call Call
 		resp, err := client.Start(&call, &Request{Method: "POST", Path: []byte("/"), Body: make([]byte, 64<<20)})
 		if err != nil {
-			continue // the reset came before the answer was read
+			continue // the reset came before the response was read
 		}
 		hop := &spy{}
 		resp.Hop = hop

@@ -4,5 +4,5 @@ package relay
 
 import "syscall"
 
-// hasHungUp: not known here.
+// hasHungUp: unknown on this system.
 func hasHungUp(syscall.RawConn) bool { return false }

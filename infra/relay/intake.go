@@ -17,7 +17,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Errors of Intake.Read. The connection closes after the answer.
+// Errors of Intake.Read. The connection closes after the response.
 var (
 	ErrBodyTooLarge = fasthttp.ErrBodyTooLarge
 	ErrBodySlow     = errors.New("the body arrives too slowly")
@@ -74,7 +74,7 @@ type Body struct {
 	more int64 // bytes that were added
 }
 
-// Drop returns the buffer and what was added. The request's body is then empty, and slices of it are invalid. Drop may be called
+// Drop returns the buffer and what was added. The request's body is then empty, and slices of it are invalid. Drop can be called
 // twice.
 func (b *Body) Drop() {
 	if b.buf == nil {
@@ -95,7 +95,7 @@ func (b *Body) Add(n int) error {
 	return nil
 }
 
-// Reserve counts n bytes that are held besides bodies, such as those of an answer, until Release. The error is ErrBuffersFull.
+// Reserve counts n bytes that are held besides bodies, such as those of a response, until Release. The error is ErrBuffersFull.
 func (in *Intake) Reserve(n int) error { return in.reserve(int64(n)) }
 
 // Release ends the count of n bytes.
@@ -111,9 +111,9 @@ func (in *Intake) reserve(n int64) error {
 }
 
 // CheckSize returns nil if a body of n bytes is within the limits now. It returns ErrBodyTooLarge if n exceeds MaxBody or
-// most (0 for no bound of its own), and ErrBuffersFull if the buffers are full.
-func (in *Intake) CheckSize(n, most int) error {
-	if most = in.limit(most); n > most {
+// most (0 for none), and ErrBuffersFull if the buffers are full.
+func (in *Intake) CheckSize(n, max int) error {
+	if max = in.limit(max); n > max {
 		return ErrBodyTooLarge
 	}
 	if in.cfg.MaxHeld > 0 && n > 0 && in.buffered.Load()+int64(n) > in.cfg.MaxHeld {
@@ -123,26 +123,26 @@ func (in *Intake) CheckSize(n, most int) error {
 }
 
 // limit returns the smaller of most and MaxBody; either may be 0 for no bound.
-func (in *Intake) limit(most int) int {
-	return min(cmp.Or(most, math.MaxInt-1), cmp.Or(in.cfg.MaxBody, math.MaxInt-1))
+func (in *Intake) limit(max int) int {
+	return min(cmp.Or(max, math.MaxInt-1), cmp.Or(in.cfg.MaxBody, math.MaxInt-1))
 }
 
 // Read reads the request's body into ctx.PostBody. most is the body's own bound in bytes, or 0. The caller must Drop
 // the Body, at the latest when the request ends.
-func (in *Intake) Read(ctx *fasthttp.RequestCtx, most int) (Body, error) {
+func (in *Intake) Read(ctx *fasthttp.RequestCtx, max int) (Body, error) {
 	src := ctx.RequestBodyStream()
 	if src == nil {
 		return Body{}, nil
 	}
 	if n := skippedLength(ctx); n > 0 {
 		closeAfterResponse(ctx)
-		if err := in.CheckSize(n, most); err != nil {
+		if err := in.CheckSize(n, max); err != nil {
 			return Body{}, err
 		}
 		return Body{}, ErrBuffersFull // the limit that refused the head no longer does
 	}
 	b := Body{in: in, ctx: ctx}
-	n, err := in.fill(&b, src, ctx.Request.Header.ContentLength(), in.limit(most))
+	n, err := in.fill(&b, src, ctx.Request.Header.ContentLength(), in.limit(max))
 	if err != nil {
 		closeAfterResponse(ctx)
 		b.Drop()
@@ -156,15 +156,15 @@ func (in *Intake) Read(ctx *fasthttp.RequestCtx, most int) (Body, error) {
 }
 
 // fill reads a body of size bytes, or chunks if size is negative, of at most most bytes.
-func (in *Intake) fill(b *Body, src io.Reader, size, most int) (n int, err error) {
-	if err := in.CheckSize(size, most); err != nil {
+func (in *Intake) fill(b *Body, src io.Reader, size, max int) (n int, err error) {
+	if err := in.CheckSize(size, max); err != nil {
 		return 0, err
 	}
 	var reads int
 	var began, due time.Time // of the reads that fasthttp's deadline for the head does not bound
 	for size < 0 || n < size {
 		if b.buf == nil || n == len(*b.buf) {
-			if err := in.grow(b, n, size, most); err != nil {
+			if err := in.grow(b, n, size, max); err != nil {
 				return n, err
 			}
 		}
@@ -184,7 +184,7 @@ func (in *Intake) fill(b *Body, src io.Reader, size, most int) (n int, err error
 		} else if err != nil {
 			return n, in.failure(err, due)
 		}
-		if n > most {
+		if n > max {
 			return n, ErrBodyTooLarge
 		}
 	}
@@ -216,7 +216,7 @@ const (
 
 // grow makes room after the first n bytes. Its steps are large, so little is copied, but never above 32 times the bytes
 // that arrived. The room is counted before it is allocated.
-func (in *Intake) grow(b *Body, n, size, most int) error {
+func (in *Intake) grow(b *Body, n, size, max int) error {
 	room := otherSteps * n
 	switch {
 	case n == 0 && size < 0:
@@ -226,7 +226,7 @@ func (in *Intake) grow(b *Body, n, size, most int) error {
 	case size >= 0 && size <= lastStep*n:
 		room = size
 	}
-	room = bodySize(min(room, most+1)) // one byte more reveals chunks that exceed most
+	room = bodySize(min(room, max+1)) // one byte more reveals chunks that exceed most
 	more := int64(room)
 	if b.buf != nil {
 		more -= int64(n)
@@ -274,7 +274,7 @@ func skippedLength(ctx *fasthttp.RequestCtx) int {
 }
 
 // Finish leaves the connection ready for the next request. It reads a small unread body now. If the body is larger, or
-// does not arrive at once, or the answer has no length and goes to HTTP/1.0, the connection closes after the answer.
+// does not arrive immediately, or the response has no length and goes to HTTP/1.0, the connection closes after the response.
 func (in *Intake) Finish(ctx *fasthttp.RequestCtx) {
 	disableChunking(ctx)
 	src := ctx.RequestBodyStream()
@@ -309,7 +309,7 @@ func discardRest(ctx *fasthttp.RequestCtx, src io.Reader, size int) bool {
 	return false
 }
 
-// closeAfterResponse closes the connection after the answer, and lingers so that the answer is not lost if the client is still
+// closeAfterResponse closes the connection after the response, and lingers so that the response is not lost if the client is still
 // sending.
 func closeAfterResponse(ctx *fasthttp.RequestCtx) {
 	ctx.Request.ResetBody()
@@ -352,8 +352,8 @@ func putBody(b *[]byte) {
 
 // SmugglingCheck reports a request that carries both Content-Length and Transfer-Encoding, whatever their case, order
 // or value. fasthttp accepts such a request and shows a rewritten header, so a proxy in front of us may have seen the
-// body end elsewhere. The caller answers 400. The connection is marked to close after that answer, because its next
-// bytes may be smuggled ones. The check needs no server option.
+// body end elsewhere. The caller returns 400. The connection is marked to close after that response, because its next
+// bytes can be a smuggled request. The check needs no server option.
 func SmugglingCheck(ctx *fasthttp.RequestCtx) bool {
 	raw := ctx.Request.Header.RawHeaders()
 	if !hasField(raw, "transfer-encoding") || !hasField(raw, "content-length") {

@@ -14,7 +14,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// intakeServer answers with the length and sum of the body that it read, refuses requests with the header Refuse by
+// intakeServer responds with the length and sum of the body that it read, refuses requests with the header Refuse by
 // their heads, and reports the errors of other bodies.
 func intakeServer(t *testing.T, cfg IntakeConfig) (*Intake, string) {
 	t.Helper()

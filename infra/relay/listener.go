@@ -17,7 +17,7 @@ import (
 // ListenerConfig holds the limits of a Listener.
 type ListenerConfig struct {
 	// WriteTimeout bounds the write of each 64 KiB to a client, so that a client that stops reading is dropped while a
-	// long answer may take as long as it needs. Default 30 s; a write may be cut after 7/8 of it.
+	// long response may take as long as it needs. Default 30 s; a write may be cut after 7/8 of it.
 	WriteTimeout time.Duration
 	// MaxConns bounds the open connections, MaxConnsPerIP those from one address (one /64 for IPv6); 0 means no bound.
 	MaxConns, MaxConnsPerIP int
@@ -29,7 +29,7 @@ type ListenerConfig struct {
 
 // Listener wraps a listener so that fasthttp's connections have a deadline on each write and are counted. Leave
 // fasthttp's own limits off: those per address hide the socket from Watcher, and its WriteTimeout bounds the whole
-// answer.
+// response.
 //
 // The connections do not offer ReadFrom. sendfile and splice would run under a single deadline however long they take,
 // and relayed bodies do not use them.
@@ -126,12 +126,12 @@ type serverConn struct {
 	linger  atomic.Bool
 	closed  atomic.Bool
 
-	unchunk bool   // what is written next is a chunked answer, which goes out without its framing
-	head    []byte // its head, as far as it was written; nil once that went out
+	unchunk bool   // what is written next is a chunked response, which is sent without its framing
+	head    []byte // its head, as far as it was written; nil once it was sent
 	chunks  chunkDecoder
 }
 
-// disableChunking has an answer to HTTP/1.0, which knows no chunks, end with its connection. It comes last before the answer is
+// disableChunking has a response to HTTP/1.0, which knows no chunks, end with its connection. It comes last before the response is
 // written.
 func disableChunking(ctx *fasthttp.RequestCtx) {
 	c, ok := ctx.Conn().(*serverConn)
@@ -141,7 +141,7 @@ func disableChunking(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// Closing a connection with unread bytes resets it, and a client that is still sending loses the answer that told it to
+// Closing a connection with unread bytes resets it, and a client that is still sending loses the response that asked it to
 // stop. Such a connection lingers: it closes its own half and reads on for a while.
 const (
 	lingerFor   = 2 * time.Second
@@ -190,7 +190,7 @@ func (c *serverConn) Write(p []byte) (n int, err error) {
 	return len(p), err
 }
 
-// write gives each piece of p its own deadline, so that a client that slowly reads a long answer is not dropped.
+// write gives each piece of p its own deadline, so that a client that slowly reads a long response is not dropped.
 // Setting a deadline costs more than reading the clock, so each deadline is kept until an eighth of it has passed.
 func (c *serverConn) write(p []byte) (n int, err error) {
 	for {

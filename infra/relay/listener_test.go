@@ -114,7 +114,7 @@ func TestSlowReaderIsNotShed(t *testing.T) {
 	<-done
 }
 
-// One long write, such as an answer kept in memory, is bounded by the client's pauses, not by its length.
+// One long write, such as a response kept in memory, is bounded by the client's pauses, not by its length.
 func TestSlowReaderOfOneLongWriteIsNotShed(t *testing.T) {
 	t.Parallel() // mostly waits
 	const timeout, size, parts = 2 * time.Second, 64 << 20, 16
@@ -139,7 +139,7 @@ func TestSlowReaderOfOneLongWriteIsNotShed(t *testing.T) {
 	<-done
 }
 
-// An old write's deadline must not cut an answer on a connection that was idle for longer.
+// An old write's deadline must not cut a response on a connection that was idle for longer.
 func TestIdleConnectionOutlivesTheWriteTimeout(t *testing.T) {
 	const timeout = 100 * time.Millisecond
 	body := strings.Repeat("x", 100<<10)

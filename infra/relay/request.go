@@ -32,7 +32,7 @@ type Request struct {
 	Upgrade string
 	// Events says that a 200 without a Content-Type is a stream of events.
 	Events bool
-	// Probe marks a request that does not come from a client: [Client.BytesRead] does not count its answer.
+	// Probe marks a request that does not come from a client: [Client.BytesRead] does not count its response.
 	Probe bool
 }
 

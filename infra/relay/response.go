@@ -31,7 +31,7 @@ const (
 
 const maxInterim = 16 // 1xx heads before the final one
 
-// Response is one answer of an upstream, or the wait for it. It belongs to one goroutine at a time; only Call.Cancel may
+// Response is one response of an upstream, or the wait for it. It belongs to one goroutine at a time; only Call.Cancel may
 // come from others. It must be closed. It serves no other exchange, so that closing it again or late does nothing.
 //
 // As the body stream of a fasthttp response (SendTo, or SetBodyStream with Size), it is written by the goroutine of the
@@ -40,10 +40,10 @@ type Response struct {
 	// OnEnd, if set, is called once by Close with the outcome: nil if the body was read to its proper end, otherwise an
 	// error. The error matches ErrGone if writing to the client failed.
 	OnEnd func(error)
-	// Hop, if set after Start, sees the answer first.
+	// Hop, if set after Start, sees the response first.
 	Hop Hop
 
-	c      *conn // nil for an answer of no upstream
+	c      *conn // nil for a response of no upstream
 	client *Client
 	call   *Call
 
@@ -74,7 +74,7 @@ type Response struct {
 	first     time.Duration // limit for the first bytes of the body; 0 once they arrived
 	silence   time.Duration
 	silentDue time.Time // when the next body bytes must have arrived
-	probe     bool      // Client.BytesRead does not count this answer
+	probe     bool      // Client.BytesRead does not count this response
 }
 
 var _ fasthttp.BodyWriterTo = (*Response)(nil)
@@ -95,14 +95,14 @@ func (r *Response) startFirstByteTimer() {
 }
 
 // writeFailed handles a request that could not be sent completely. It returns nil if the upstream refused it early and
-// its answer has arrived.
+// its response has arrived.
 func (r *Response) writeFailed(n int64, cause error) error {
 	r.reuse = false
 	r.wasSent = n > 0
 	if n == 0 {
 		return r.fail(ErrUnreachable, cause)
 	}
-	// An upstream that closes after refusing leaves its answer in the receive buffer.
+	// An upstream that closes after refusing leaves its response in the receive buffer.
 	const look = 50 * time.Millisecond
 	if r.Await(time.Now().Add(look)) == nil && r.Status() >= 400 {
 		return nil
@@ -113,7 +113,7 @@ func (r *Response) writeFailed(n int64, cause error) error {
 	return r.fail(ErrBroken, cause)
 }
 
-// Await waits for the head of the answer until the given time; with the zero time only Request.FirstByte bounds the
+// Await waits for the head of the response until the given time; with the zero time only Request.FirstByte bounds the
 // wait. It returns ErrPending if the given time came first, and may then be called again. Any other error is final.
 func (r *Response) Await(until time.Time) error {
 	err := r.await(until)
@@ -223,13 +223,13 @@ func (r *Response) fail(kind, cause error) error {
 	return r.reported
 }
 
-// Status returns the status code, or 0 before the answer.
+// Status returns the status code, or 0 before the response.
 func (r *Response) Status() int { return r.head.status }
 
 // ContentType returns the value of Content-Type, or nil without one. It is valid until Close.
 func (r *Response) ContentType() []byte { return r.Header(fasthttp.HeaderContentType) }
 
-// IsEvents reports whether the answer is a stream of events.
+// IsEvents reports whether the response is a stream of events.
 func (r *Response) IsEvents() bool {
 	const stream = "text/event-stream"
 	kind := r.ContentType()
@@ -266,9 +266,9 @@ func (r *Response) Size() int {
 	return -1
 }
 
-// SendTo makes the response the answer of ctx: status, content type and body. The caller copies other fields. fasthttp
+// SendTo makes the response the response of ctx: status, content type and body. The caller copies other fields. fasthttp
 // closes the response once the body was written or the write failed. If the first bytes of a body stream have not
-// arrived yet, the head is sent at once.
+// arrived yet, the head is sent immediately.
 func (r *Response) SendTo(ctx *fasthttp.RequestCtx) {
 	ctx.SetStatusCode(r.Status())
 	if ct := r.ContentType(); len(ct) > 0 {
@@ -385,7 +385,7 @@ func (r *Response) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// SupportsBodyWriteTo tells fasthttp to use WriteTo instead of Read.
+// SupportsBodyWriteTo makes fasthttp use WriteTo instead of Read.
 func (r *Response) SupportsBodyWriteTo() bool { return true }
 
 // WriteTo writes the body to w, straight from the buffer that was read from the socket. Chunks that arrived together
@@ -440,7 +440,7 @@ func (r *Response) AppendBody(dst []byte, limit int) ([]byte, error) {
 }
 
 // Close ends the exchange. It keeps the connection if the body was read to its proper end and nothing followed it.
-// Otherwise it closes the connection, which tells the upstream that nobody is listening any more.
+// Otherwise it closes the connection, so that the upstream stops sending.
 func (r *Response) Close() error {
 	if r.phase == phaseClosed {
 		return nil

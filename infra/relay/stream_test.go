@@ -36,7 +36,7 @@ func scripted(script <-chan string) func(net.Conn, *bufio.Reader) {
 	}
 }
 
-// relaying serves GET with the answer of an upstream that follows script.
+// relaying serves GET with the response of an upstream that follows script.
 func relaying(t *testing.T, script <-chan string, onEnd func(error)) *rawClient {
 	c := newUpstream(t, scripted(script)).client(t, Config{})
 	addr := frontend(t, ListenerConfig{}, func(ctx *fasthttp.RequestCtx) {
@@ -134,7 +134,7 @@ func TestNextIsResumable(t *testing.T) {
 	close(script)
 }
 
-// Checking for available bytes must not lose any, or change the answer.
+// Checking for available bytes must not lose any, or change the response.
 func TestBufferedKeepsTheBody(t *testing.T) {
 	const reply = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
 	for name, read := range map[string]func(*Response) (string, error){

@@ -23,7 +23,7 @@ const (
 func (r *Response) Switched() bool { return r.Status() == fasthttp.StatusSwitchingProtocols }
 
 // Tunnel passes bytes between a client and an upstream that has Switched, in both directions as they come, until a side
-// closes. A closed side is no error. Other errors are errIdle, after idle without a byte in either direction, and a
+// closes. A closed side is not an error. Other errors are errIdle, after idle without a byte in either direction, and a
 // cancelled call's. The caller must still Close the response, and close client.
 func (r *Response) Tunnel(client net.Conn, idle time.Duration) error {
 	t := &tunnel{idle: idle}
@@ -48,9 +48,9 @@ func (r *Response) Tunnel(client net.Conn, idle time.Duration) error {
 
 // tunnel is the state that both directions share.
 type tunnel struct {
-	idle time.Duration
-	last atomic.Int64 // when the last byte came, Unix nanoseconds
-	over atomic.Bool  // a side has closed
+	idle     time.Duration
+	last     atomic.Int64 // when the last byte came, Unix nanoseconds
+	finished atomic.Bool  // a side has closed
 }
 
 // pass copies from one side to the other until an error, which is nil at the end of the stream.
@@ -59,11 +59,11 @@ func (t *tunnel) pass(to, from net.Conn) error {
 	defer putBuffer(buf)
 	defer t.closing(to, from)
 	for {
-		if !t.over.Load() {
+		if !t.finished.Load() {
 			if err := from.SetReadDeadline(time.Unix(0, t.last.Load()).Add(t.idle)); err != nil {
 				return err
 			}
-			if t.over.Load() { // closing set an earlier one meanwhile
+			if t.finished.Load() { // closing set an earlier one meanwhile
 				_ = from.SetReadDeadline(time.Now().Add(tunnelClose))
 			}
 		}
@@ -81,7 +81,7 @@ func (t *tunnel) pass(to, from net.Conn) error {
 		case err == nil:
 		case errors.Is(err, io.EOF):
 			return nil
-		case errors.Is(err, os.ErrDeadlineExceeded) && !t.over.Load():
+		case errors.Is(err, os.ErrDeadlineExceeded) && !t.finished.Load():
 			if time.Since(time.Unix(0, t.last.Load())) >= t.idle {
 				return errIdle
 			}
@@ -93,7 +93,7 @@ func (t *tunnel) pass(to, from net.Conn) error {
 
 // closing lets the other direction send its last bytes.
 func (t *tunnel) closing(to, from net.Conn) {
-	t.over.Store(true)
+	t.finished.Store(true)
 	end := time.Now().Add(tunnelClose)
 	_ = to.SetReadDeadline(end)
 	_ = from.SetReadDeadline(end)

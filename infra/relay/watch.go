@@ -11,7 +11,7 @@ import (
 const DefaultWatchDelay = 250 * time.Millisecond
 
 // Watcher notices clients that leave while their request is served. fasthttp does not look at a connection between
-// reading a request and writing its answer. Without a watch, a request that waits, or streams from a silent engine,
+// reading a request and writing its response. Without a watch, a request that waits, or streams from a silent engine,
 // would outlive its client.
 //
 // A watch asks the system now and then whether the peer has closed its half of the connection (POLLRDHUP). It reads
@@ -48,8 +48,8 @@ var watchPool = sync.Pool{New: func() any {
 	return t
 }}
 
-// Arm starts a watch on conn, which may be wrapped by types with a NetConn method. onGone is called at most once, on a
-// goroutine of its own. It must be quick (Call.Cancel is) and must not call Stop. The caller must Stop the watch before
+// Arm starts a watch on conn, which can be wrapped by types with a NetConn method. onGone is called at most once, on a
+// separate goroutine. It must be quick (Call.Cancel is) and must not call Stop. The caller must Stop the watch before
 // conn is closed or serves its next request.
 func (w *Watcher) Arm(conn net.Conn, onGone func()) *Watch {
 	t := watchPool.Get().(*Watch)

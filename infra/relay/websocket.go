@@ -34,7 +34,7 @@ func (r *Request) AddWebSocket(h *fasthttp.RequestHeader) {
 	}
 }
 
-// AcceptsWebSocket reports whether an answer accepts the handshake in h.
+// AcceptsWebSocket reports whether a response accepts the handshake in h.
 func (r *Response) AcceptsWebSocket(h *fasthttp.RequestHeader) bool {
 	return r.Switched() && string(r.Header("Sec-WebSocket-Accept")) == acceptKey(h.Peek(webSocketFields[0]))
 }
@@ -44,7 +44,7 @@ func acceptKey(key []byte) string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// SwitchTo makes a response that AcceptsWebSocket the answer of ctx, with fields more, and then a Tunnel between both. It closes the
+// SwitchTo makes a response that AcceptsWebSocket the response of ctx, with fields more, and then a Tunnel between both. It closes the
 // response at the end and then calls onEnd, on another goroutine, with the tunnel's error.
 func (r *Response) SwitchTo(ctx *fasthttp.RequestCtx, more []Field, idle time.Duration, onEnd func(error)) {
 	head := append([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: "), acceptKey(ctx.Request.Header.Peek(webSocketFields[0]))...)

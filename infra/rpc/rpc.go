@@ -2,7 +2,7 @@
 // every call carries.
 //
 // A gateway forwards a client's request under the engine's own path, with the model in a header. The runner either
-// relays the engine's answer, or refuses with status 421 and a reason, which states that no engine saw the request, so
+// relays the engine's response, or refuses with status 421 and a reason, which states that no engine saw the request, so
 // that sending it elsewhere is safe.
 //
 // A signature is HMAC-SHA256 under the pool's runner secret over the method, the path, the host, the model, the cache tenant, the gateway,
@@ -22,16 +22,16 @@ const (
 	HeaderTicket      = "X-Reveille-Ticket"  // ticket whose reservation the request uses, request, may be absent
 	HeaderWaiters     = "X-Reveille-Waited"  // how many requests waited for the ticket at the gateway, this one included, request, absent for one
 	HeaderPriority    = "X-Priority"         // high, normal or low among embedding requests, request, may be absent
-	HeaderRead        = "X-Reveille-Read"    // set on a request that is no use of the model, request, may be absent
+	HeaderRead        = "X-Reveille-Read"    // set on a request that does not count as use of the model, request, may be absent
 	HeaderStream      = "X-Reveille-Stream"  // set on a request whose body asks the engine for a stream, request, may be absent
 	HeaderCacheTenant = "X-Reveille-Scope"   // tenant whose encoder cache and conversations the request uses, request, signed, absent where all tenants share them
 	HeaderTenant      = "X-Reveille-Tenant"  // tenant of the request's key (Signer.Tenant), for fairness at the engine, request, not signed, absent without keys
 	HeaderRequest     = "X-Request-Id"       // for logs, request
-	HeaderRefused     = "X-Reveille-Refused" // Refusal, answer: no engine saw the request
-	HeaderMedia       = "X-Media-Cache"      // media served from the encoder cache and encoded, answer, may be absent
-	HeaderCache       = "X-Cache-Tokens"     // tokens of the prompt from a restored conversation, answer, may be absent
-	HeaderTime        = "X-Reveille-Time"    // runner's clock in ms, answer to a call whose time was off
-	HeaderCode        = "X-Reveille-Code"    // code of the error table, answer: the engine failed
+	HeaderRefused     = "X-Reveille-Refused" // Refusal, response: no engine saw the request
+	HeaderMedia       = "X-Media-Cache"      // media served from the encoder cache and encoded, response, may be absent
+	HeaderCache       = "X-Cache-Tokens"     // tokens of the prompt from a restored conversation, response, may be absent
+	HeaderTime        = "X-Reveille-Time"    // runner's clock in ms, response to a call whose time was off
+	HeaderCode        = "X-Reveille-Code"    // code of the error table, response: the engine failed
 )
 
 // StatusRefused is the status of a refusal (Misdirected Request).
@@ -45,10 +45,10 @@ const (
 	RefusedHost      = "host"       // the call was signed for another host: its address has become this one's
 )
 
-// PathHost answers the runner's view of itself as JSON (GET); PathLog the runner's own log as text, PathLogs/<model> an
-// engine's; with ?follow=1 they go on, and with &no-history=1 they begin with the next line.
+// PathHost returns the runner's view of itself as JSON (GET); PathLog the runner's own log as text, PathLogs/<model> an
+// engine's; with ?follow=1 they go on, and with &no-history=1 they start with the next line.
 // PathSavedConversations lists the saved conversations by model as JSON (GET), or forgets those of ?model, or all, from before ?at (DELETE); the
-// answer is a [Forgotten].
+// response is a [Forgotten].
 const (
 	PathHost               = "/runner/host"
 	PathLog                = "/runner/log"
@@ -58,7 +58,7 @@ const (
 	PathMetrics            = "/metrics"
 )
 
-// Forgotten is a runner's answer about conversations that it was told to forget.
+// Forgotten is a runner's response about conversations that it forgot.
 type Forgotten struct {
 	Conversations int  `json:"forgotten"` // that were saved
 	Copies        int  `json:"copies"`    // of models, which are unloaded

@@ -19,7 +19,7 @@ import (
 // MaxSkew is how far a call's time may be from the runner's clock.
 const MaxSkew = 30 * time.Second
 
-// maxOffsets bounds the hosts whose clocks a Signer remembers; beyond it, it learns them anew.
+// maxOffsets bounds the hosts whose clocks a Signer remembers; beyond it, it learns them again.
 const maxOffsets = 1024
 
 // maxCorrection is how far a runner's clock may be from the gateway's.
@@ -75,11 +75,11 @@ func (s *Signer) Correct(host string, runnerMS int64) {
 }
 
 // Tenant names the holder of an API key to runners and Redis, which keep the data of tenants apart: 32 hex digits that are the same on
-// all gateways of the pool and tell nothing of the key, given its SHA-256.
+// all gateways of the pool and reveal nothing about the key, given its SHA-256.
 func (s *Signer) Tenant(key [sha256.Size]byte) string {
 	m := s.macs.Get().(*mac)
 	defer s.macs.Put(m)
-	m.text = append(m.text[:0], "reveille scope v1\x00"...) // calls begin with "v2 "
+	m.text = append(m.text[:0], "reveille scope v1\x00"...) // calls start with "v2 "
 	m.text = append(m.text, key[:]...)
 	return hex.EncodeToString(m.sum()[:16])
 }
@@ -154,7 +154,7 @@ func NewVerifier(secret []byte) *Verifier {
 }
 
 // Verify accepts a call once and returns the gateway that made it. c.Host is the verifier's own. Errors: ErrSignature,
-// ErrHost (signed in order, for another host), ErrTime (tell the caller your time), ErrReplay. A call signed before the
+// ErrHost (signed in order, for another host), ErrTime (send the caller your time), ErrReplay. A call signed before the
 // verifier was made counts as ErrTime: an earlier process of the host may have accepted it.
 func (v *Verifier) Verify(auth string, c Call, now time.Time) (gateway string, err error) {
 	i := strings.LastIndexByte(auth, ' ')

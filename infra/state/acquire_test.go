@@ -135,7 +135,7 @@ func TestAcquireVariants(t *testing.T) {
 	})
 }
 
-// TestOperationRepeated checks that repeating a call whose answer was lost returns the first ticket and changes
+// TestOperationRepeated checks that repeating a call whose response was lost returns the first ticket and changes
 // nothing.
 func TestOperationRepeated(t *testing.T) {
 	onBoth(t, func(b *bench) {

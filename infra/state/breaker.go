@@ -16,14 +16,14 @@ import (
 // corruptEvery is the least interval between two log lines about a corrupt store.
 const corruptEvery = time.Minute
 
-// guarded refuses calls at once while Redis is unreachable, so that no call waits for a certain timeout. It logs one
+// guarded refuses calls immediately while Redis is unreachable, so that no call waits for a certain timeout. It logs one
 // line per change of state. It is safe for concurrent use.
 type guarded struct {
 	breaker.Breaker
 	log *slog.Logger
 
-	mu   sync.Mutex
-	told time.Time // last log line about a corrupt store
+	mu             sync.Mutex
+	lastCorruptLog time.Time // last log line about a corrupt store
 }
 
 // record records a call's outcome and returns the error for the caller: nil, redis.Nil, or an error that is
@@ -33,11 +33,11 @@ func (b *guarded) record(err error) error {
 	fault, refused := refusal(err)
 	switch changed := b.Record(failed); {
 	case changed && refused:
-		b.log.Warn(cmp.Or(fault, "Redis takes no calls"), "error", err)
+		b.log.Warn(cmp.Or(fault, "Redis refuses calls"), "error", err)
 	case changed && failed:
-		b.log.Warn("Redis does not answer", "error", err)
+		b.log.Warn("Redis unavailable", "error", err)
 	case changed:
-		b.log.Info("state store is back")
+		b.log.Info("Redis available")
 	}
 	switch {
 	case failed:
@@ -51,13 +51,13 @@ func (b *guarded) record(err error) error {
 	return b.corrupt(err)
 }
 
-// corrupt returns the error for a call with an unusable answer.
+// corrupt returns the error for a call with an unusable response.
 func (b *guarded) corrupt(err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if time.Since(b.told) > corruptEvery {
-		b.told = time.Now()
-		b.log.Error("state store is corrupt: delete the pool's keys that have a wrong type or content", "error", err)
+	if time.Since(b.lastCorruptLog) > corruptEvery {
+		b.lastCorruptLog = time.Now()
+		b.log.Error("the pool's state in Redis is corrupt: delete its keys with a wrong type or content", "error", err)
 	}
 	return &unavailableError{fmt.Errorf("%w: %w", ErrCorrupt, err)}
 }
@@ -67,29 +67,29 @@ type unavailableError struct{ cause error }
 func (e *unavailableError) Error() string   { return ErrUnavailable.Error() + ": " + e.cause.Error() }
 func (e *unavailableError) Unwrap() []error { return []error{ErrUnavailable, e.cause} }
 
-// unavailable reports whether err means that Redis could not take the call, rather than answered it.
+// unavailable reports whether err means that Redis could not take the call, rather than that it returned an error.
 func unavailable(err error) bool {
 	var re redis.Error
 	_, refused := refusal(err)
 	return refused || !errors.Is(err, redis.Nil) && !errors.As(err, &re) // timeouts, refused connections, an exhausted pool
 }
 
-// wrongFormat begins the answer of scripts to a program of another version.
+// wrongFormat is the prefix of script errors for a program of another version.
 const wrongFormat = "FORMAT"
 
-// refusals are answers by which Redis takes no calls at all. say tells what is set up wrong, "" where it may pass by itself.
+// refusals are errors with which Redis refuses all calls. say names the misconfiguration, "" for a temporary state.
 var refusals = []struct {
 	say      string
 	prefixes []string
 }{
 	{"Redis is full: raise its maxmemory", []string{"OOM"}},
-	{"Redis cannot write its data to disk, and takes no changes until it can", []string{"MISCONF"}},
+	{"Redis cannot write to disk and refuses changes", []string{"MISCONF"}},
 	{"", []string{"READONLY", "LOADING", "MASTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS", "max number of clients", "NOSCRIPT"}},
 	{"the pool is used by programs of another version: end them all, delete its key format, then start programs of one version, runners first",
 		[]string{wrongFormat}},
-	{"Redis wants a password, and its URL has none", []string{"NOAUTH", "Protocol error: unauthenticated"}},
-	{"Redis does not accept the user and password of its URL", []string{"WRONGPASS", "invalid password"}},
-	{"Redis has no password, and its URL has one", []string{"AUTH", "Client sent AUTH"}},
+	{"Redis requires a password, but its URL has none", []string{"NOAUTH", "Protocol error: unauthenticated"}},
+	{"Redis rejects the user or password of its URL", []string{"WRONGPASS", "invalid password"}},
+	{"Redis has no password, but its URL has one", []string{"AUTH", "Client sent AUTH"}},
 	{"the user of Redis may not run a command or use a key or channel that is needed",
 		[]string{"NOPERM", "ACL failure in script", "The user executing the script"}},
 	{"Redis does not have a command that is needed; Redis 6.2 and later have all",

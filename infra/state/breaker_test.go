@@ -17,8 +17,8 @@ import (
 	"reveille/testenv/kit"
 )
 
-// TestStalledRedis (faults 1 and 2) checks that a Redis that does not answer costs timeouts until the breaker opens,
-// and then nothing. It is probed, and used as soon as it answers. There is one log line per change.
+// TestStalledRedis (faults 1 and 2) checks that a Redis that does not respond costs timeouts until the breaker opens,
+// and then nothing. It is probed, and used as soon as it responds. There is one log line per change.
 func TestStalledRedis(t *testing.T) {
 	t.Parallel()
 	relay := testenv.NewFlaky(t, testenv.Redis(t))
@@ -121,7 +121,7 @@ func TestBreaker(t *testing.T) {
 	for range 4 {
 		b.Record(lost)
 	}
-	b.Record(redis.Nil) // an answer resets the four failures in a row
+	b.Record(redis.Nil) // a response resets the four failures in a row
 	for range 4 {
 		if err := b.Record(lost); !errors.Is(err, state.ErrUnavailable) || !errors.Is(err, lost) {
 			t.Fatal(err)

@@ -8,10 +8,10 @@ import (
 	"errors"
 )
 
-// ErrUnsigned: the catalogue in Redis was not published with this pool's runner secret.
-var ErrUnsigned = errors.New("the catalogue in Redis is not signed with this pool's runner secret")
+// ErrUnsigned: the catalog in Redis was not published with this pool's runner secret.
+var ErrUnsigned = errors.New("the catalog in Redis is not signed with this pool's runner secret")
 
-// catalogMAC is the one signature in Redis. Hosts in the catalogue have commands that turn them on and off, and a command line
+// catalogMAC is the one signature in Redis. Hosts in the catalog have commands that turn them on and off, and a command line
 // never comes from whoever can write Redis.
 func (s *Store) catalogMAC(version, catalog string) string {
 	m := hmac.New(sha256.New, s.secret)
@@ -22,7 +22,7 @@ func (s *Store) catalogMAC(version, catalog string) string {
 	return hex.EncodeToString(m.Sum(nil))
 }
 
-// PutCatalog publishes the catalogue. wakeable maps each host that has a driver to the driver's name. It reports
+// PutCatalog publishes the catalog. wakeable maps each host that has a driver to the driver's name. It reports
 // whether Redis had another one.
 func (s *Store) PutCatalog(ctx context.Context, version string, catalog []byte, wakeable map[string]string) (bool, error) {
 	args := make([]any, 0, 3+2*len(wakeable))
@@ -34,7 +34,7 @@ func (s *Store) PutCatalog(ctx context.Context, version string, catalog []byte, 
 	return out == int64(1), err
 }
 
-// Catalog reads the published catalogue; version is "" if there is none.
+// Catalog reads the published catalog; version is "" if there is none.
 func (s *Store) Catalog(ctx context.Context) (version string, catalog []byte, err error) {
 	record, err := s.hash(ctx, s.keys.prefix+"catalog")
 	if err != nil || record["version"] == "" {

@@ -47,7 +47,7 @@ func (o noRetryCluster) ProcessPipelineHook(next redis.ProcessPipelineHook) redi
 	}
 }
 
-// refreshSlots refreshes the slot table if a node gave no answer. It does not wait.
+// refreshSlots refreshes the slot table if a node gave no response. It does not wait.
 func (o noRetryCluster) refreshSlots(ctx context.Context, err error) error {
 	var answered redis.Error
 	if err != nil && !errors.As(err, &answered) {
@@ -56,8 +56,8 @@ func (o noRetryCluster) refreshSlots(ctx context.Context, err error) error {
 	return err
 }
 
-// noRetryCmd is a command that is sent only once.
+// noRetryCmd is a command that is sent once.
 type noRetryCmd struct{ redis.Cmder }
 
-// NoRetry tells the client not to repeat the command.
+// NoRetry makes the client send the command once.
 func (noRetryCmd) NoRetry() bool { return true }

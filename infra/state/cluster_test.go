@@ -140,7 +140,7 @@ func move(t *testing.T, c *testenv.RedisCluster, all *redis.ClusterClient, key s
 	return from, to
 }
 
-// TestClusterCallsOnce checks that only the caller repeats a call without a timely answer, on a Cluster as on a single
+// TestClusterCallsOnce checks that only the caller repeats a call without a timely response, on a Cluster as on a single
 // node, since the call may have taken effect.
 func TestClusterCallsOnce(t *testing.T) {
 	b := oneNode(t)

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Limits of what Redis tells of saved conversations.
+// Limits of the records of saved conversations.
 const (
 	conversationsKept   = 24 * time.Hour // after the last save
-	conversationsHosts  = 64             // of a model; one more and the model starts anew
+	conversationsHosts  = 64             // of a model; one more and the model starts again
 	conversationsModels = 1000
 )
 
-// Conversations is what a host has saved of a model's conversations. It tells nothing of what was said.
+// Conversations is what a host has saved of a model's conversations. It says nothing about what was said.
 type Conversations struct {
 	Count   int   `json:"count"`
 	Tokens  int64 `json:"tokens"`
@@ -49,7 +49,7 @@ func (s *Store) Conversations(ctx context.Context, model string) (map[string]Con
 	return out, nil
 }
 
-// ForgetConversations records that nothing which was computed of a model's conversations before now may be used again, "" for all
+// ForgetConversations records that nothing which was computed of a model's conversations before now can be used again, "" for all
 // models, and notifies all mirrors. It returns the time, in microseconds since the epoch, which is after that of every earlier call.
 func (s *Store) ForgetConversations(ctx context.Context, model string) (at uint64, err error) {
 	all, err := s.Forgotten(ctx)
@@ -60,7 +60,7 @@ func (s *Store) ForgetConversations(ctx context.Context, model string) (at uint6
 	if err := s.Set(ctx, Forgets, model, decimal(at)); err != nil {
 		return 0, err
 	}
-	_ = s.guard(ctx, func(ctx context.Context) error { // hosts are asked once in vain for what it still tells
+	_ = s.guard(ctx, func(ctx context.Context) error { // a stale record costs each host one failed lookup
 		if model != "" {
 			return s.rdb.Del(ctx, s.keys.conv(model)).Err()
 		}

@@ -36,12 +36,12 @@ func TestCorruptRecordsAreErrors(t *testing.T) {
 	corrupt("a set that is a string", snapshot())
 	must(t, rdb.Rename(ctx, "kept", models).Err())
 	must(t, snapshot())
-	if n := strings.Count(log.String(), "state store is corrupt"); n != 1 {
+	if n := strings.Count(log.String(), "state in Redis is corrupt"); n != 1 {
 		t.Errorf("logged %d times:\n%s", n, log.String())
 	}
 }
 
-// The catalogue has commands, so only one that this pool's programs have published is read.
+// The catalog has commands, so only one that this pool's programs have published is read.
 func TestCatalogIsSigned(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t := b.t

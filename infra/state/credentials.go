@@ -28,7 +28,7 @@ type Credentials struct {
 	mu             sync.Mutex
 	user, password string
 	known          bool
-	began          time.Time     // of the last reading
+	readingSince   time.Time     // of the last reading
 	reading        chan struct{} // closed when it ends; nil unless one is in progress
 }
 
@@ -41,8 +41,8 @@ func FollowCredentials(read readCredentials, log *slog.Logger) *Credentials {
 // then returns the last ones.
 func (c *Credentials) current(ctx context.Context) (user, password string, err error) {
 	c.mu.Lock()
-	if c.reading == nil && time.Since(c.began) > c.fresh {
-		c.began, c.reading = time.Now(), make(chan struct{})
+	if c.reading == nil && time.Since(c.readingSince) > c.fresh {
+		c.readingSince, c.reading = time.Now(), make(chan struct{})
 		go c.refresh(c.reading) // not within ctx: a call is bounded more tightly than a reading
 	}
 	reading := c.reading
@@ -71,8 +71,8 @@ func (c *Credentials) refresh(done chan struct{}) {
 	defer close(done)
 	c.reading = nil
 	if err != nil {
-		c.began = time.Time{}
-		c.log.Error("the credentials of Redis were not read; the last ones stay", "error", err)
+		c.readingSince = time.Time{}
+		c.log.Error("could not read the Redis credentials; keeping the last ones", "error", err)
 		return
 	}
 	c.user, c.password, c.known = user, password, true

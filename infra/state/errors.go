@@ -4,8 +4,8 @@ import "errors"
 
 // Errors of the store. Test with errors.Is.
 var (
-	// ErrUnavailable: Redis did not answer in time or refused, or the breaker is open. A call that was sent may or may
-	// not have taken effect; scripts with an operation id may be repeated.
+	// ErrUnavailable: Redis did not respond in time or refused, or the breaker is open. A call that was sent may or may
+	// not have taken effect; scripts with an operation id can be repeated.
 	ErrUnavailable = errors.New("state store unavailable")
 	// ErrCorrupt: Redis holds data that an operation cannot use: a key of another type, or a field that is not a number.
 	// It is also ErrUnavailable. The same call works once the keys are repaired.
@@ -53,5 +53,5 @@ func errorOf(word string) error {
 	if err, known := statusErrors[word]; known {
 		return err
 	}
-	return errors.New("state script answered " + word)
+	return errors.New("unexpected status of a state script: " + word)
 }

@@ -20,9 +20,9 @@ type HostInfo struct {
 	Limits     string // in the form of --max-loaded-models
 	Version    string
 	Sandbox    string            // how engines are confined, as JSON
-	NPUSeats   string            // NPU seats as JSON; "" means the catalogue's count
+	NPUSeats   string            // NPU seats as JSON; "" means the catalog's count
 	Budget     string            // memory for models by device, "cpu=BYTES gpu=BYTES gpu:0=BYTES"; a device not listed has no limit
-	GPUAPI     string            // how engines are told of single GPUs, such as "cuda"; "" if they cannot be
+	GPUAPI     string            // how single GPUs are selected for engines, such as "cuda"; "" if they cannot be
 	Total      string            // memory by device in the same form, if known
 	Found      string            // the machine's devices as JSON, "" if unknown
 	Options    string            // load options from the runner's flags, JSON
@@ -54,7 +54,7 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 		return 0, "", err
 	}
 	if len(words) != 2 {
-		return 0, "", errors.New("state script register answered without a generation")
+		return 0, "", errors.New("state script register returned no generation")
 	}
 	generation, err = strconv.ParseUint(words[0], 10, 64)
 	return generation, words[1], err
@@ -122,8 +122,8 @@ func (s *Store) DropModel(ctx context.Context, host string, generation uint64, m
 
 // NPUSeat is what a load needs of its host's NPU. The zero value is none.
 type NPUSeat struct {
-	Seats   int      // models that may have the NPU at once
-	Type    string   // of which the seats are, "" for any
+	Seats   int      // models that can hold the NPU at the same time
+	Type    string   // of the seats, "" for any
 	Leaving []string // models that are stopped for the load
 }
 

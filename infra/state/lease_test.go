@@ -15,7 +15,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// TestWaiterLease checks that a gateway that stops renewing is forgotten, and that a load without waiters is not begun
+// TestWaiterLease checks that a gateway that stops renewing is forgotten, and that a load without waiters is not started
 // (invariants 9, 11).
 func TestWaiterLease(t *testing.T) {
 	onBoth(t, func(b *bench) {
@@ -92,7 +92,7 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// TestFinishIsIdempotent (reliability row 7) checks that a runner that lost the answer to its finish is told again who waits,
+// TestFinishIsIdempotent (reliability row 7) checks that a runner that lost the response to its finish is told again who waits,
 // so that it can keep the model for exactly those. The repeat changes nothing (invariant 26).
 func TestFinishIsIdempotent(t *testing.T) {
 	onBoth(t, func(b *bench) {
@@ -129,7 +129,7 @@ func TestFinishIsIdempotent(t *testing.T) {
 		equal(t, "waiters of no ticket", finish("h", g, "1", ready), "")
 
 		must(t, s.ReleaseTicket(ctx, "gw-2", ticket, false))
-		g = register(t, s, "h", map[string]string{"m": "llm"}) // as a runner does after a lost answer
+		g = register(t, s, "h", map[string]string{"m": "llm"}) // as a runner does after a lost response
 		equal(t, "waiters, when one has left", finish("h", g, ticket, ready), "gw-1 gw-3")
 		b.after(state.WaiterLease + time.Second)
 		equal(t, "waiters, when their leases are over", finish("h", g, ticket, ready), "")
@@ -229,7 +229,7 @@ func TestFencedWritersChangeNothing(t *testing.T) {
 }
 
 // TestLateRegistration (invariant 16) checks that a late registration, or one by a replaced runner, takes nothing from
-// a later boot. A registration whose first answer was lost, and one after Redis fell back to an older state, are
+// a later boot. A registration whose first response was lost, and one after Redis fell back to an older state, are
 // accepted.
 func TestLateRegistration(t *testing.T) {
 	onBoth(t, func(b *bench) {
@@ -402,9 +402,9 @@ func TestLostHost(t *testing.T) {
 	})
 }
 
-// TestLeasesOutliveNothing checks that what has ended is removed a minute later, and that late calls do not bring it
+// TestLeasesEnd checks that what has ended is removed a minute later, and that late calls do not bring it
 // back for good.
-func TestLeasesOutliveNothing(t *testing.T) {
+func TestLeasesEnd(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
 		g := register(t, s, "h", nil)

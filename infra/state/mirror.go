@@ -44,7 +44,7 @@ type Mirror struct {
 	dueHosts     map[string]bool       // hosts to read
 	updates      map[string]hostUpdate // hosts carried by events
 	dueAll       bool
-	next         *hostRead // of hosts that callers wait for, not begun; nil for none
+	next         *hostRead // of hosts that callers wait for, not started; nil for none
 }
 
 // maxReadTogether bounds the hosts and models that calls read together, so that they stay far below pageHosts with the models' copies.
@@ -258,7 +258,7 @@ func (m *Mirror) handleEvent(e Event) {
 		m.ScheduleRead()
 	case m.host != "" && e.Kind == "settings": // affects no host
 	default:
-		host := cmp.Or(m.host, e.Host) // any host's event shows a change of the catalogue
+		host := cmp.Or(m.host, e.Host) // any host's event shows a change of the catalog
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		switch {
@@ -320,18 +320,18 @@ func (m *Mirror) repair(ctx context.Context) {
 // at the next event, poll or reconnection.
 func (m *Mirror) readDue(ctx context.Context) {
 	m.mu.Lock()
-	whole := m.dueAll || m.host == "" && len(m.dueHosts) > pageHosts
+	all := m.dueAll || m.host == "" && len(m.dueHosts) > pageHosts
 	hosts, arrived := slices.Collect(maps.Keys(m.dueHosts)), maps.Clone(m.updates)
 	clear(m.dueHosts)
 	clear(m.updates)
 	m.dueAll = false
 	m.mu.Unlock()
-	if !whole && len(arrived) > 0 {
-		whole = !m.applyUpdates(ctx, arrived)
+	if !all && len(arrived) > 0 {
+		all = !m.applyUpdates(ctx, arrived)
 	}
 	var err error
 	switch {
-	case whole:
+	case all:
 		_, err = m.Refresh(ctx)
 	case len(hosts) > 0:
 		_, err = m.RefreshHosts(ctx, hosts)

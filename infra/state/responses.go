@@ -84,7 +84,7 @@ func newSealer(secret []byte, pool string) (*sealer, error) {
 	return s, err
 }
 
-// NewCipher returns AES-256-GCM under a key that is derived from the runner secret and a label, which each use has of its own.
+// NewCipher returns AES-256-GCM under a key that is derived from the runner secret and a label, one for each use.
 func NewCipher(secret []byte, label string) (cipher.AEAD, error) {
 	key, err := hkdf.Key(sha256.New, secret, nil, label, 32)
 	if err != nil {

@@ -55,7 +55,7 @@ func TestEveryScript(t *testing.T) {
 		revision, _, err := s.Beat(ctx, "gpu-1", g, true, map[string]state.Use{"m/a": {Open: 1}})
 		must(t, err)
 		must(t, s.Begin(ctx, "gpu-1", g, a.Ticket, state.NPUSeat{}))
-		must(t, s.Begin(ctx, "gpu-1", g, a.Ticket, state.NPUSeat{})) // as if its answer was lost
+		must(t, s.Begin(ctx, "gpu-1", g, a.Ticket, state.NPUSeat{})) // as if its response was lost
 		equal(t, "loading", b.field("host:gpu-1", "loading"), a.Ticket)
 		must(t, s.PutModels(ctx, "gpu-1", g, []state.ModelPut{{ID: "m/a", Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loading"}}}))
 		snap, err := s.Snapshot(ctx)

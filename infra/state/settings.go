@@ -16,7 +16,7 @@ type Setting string
 // Run-time tables.
 const (
 	SavedOptions Setting = "options"    // model → JSON of options saved by /load
-	Pins         Setting = "pins"       // model → a PinValue: pinned or not, overriding the catalogue
+	Pins         Setting = "pins"       // model → a PinValue: pinned or not, overriding the catalog
 	Aliases      Setting = "aliases"    // alias → model
 	Registered   Setting = "registered" // model → JSON of a model registered at run time
 	Runtime      Setting = "runtime"    // max_loaded_models, ctx_size, … of /internal/set

@@ -12,7 +12,7 @@ import (
 	"reveille/infra/state"
 )
 
-// A Redis that never answers costs 150 ms for each of five calls and then nothing, apart from one probe every second,
+// A Redis that never responds costs 150 ms for each of five calls and then nothing, apart from one probe every second,
 // give or take a fifth (faults 1 and 2). Runs in virtual time.
 func TestSilentRedisByTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

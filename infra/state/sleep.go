@@ -16,7 +16,7 @@ var ErrWanted = errors.New("host is wanted awake")
 //  3. BeginStop (a sweep) takes the lease on the host's power, HoldStop keeps it while the driver turns the machine off,
 //     EndStop releases it. A request that arrives meanwhile waits for the lease and then has the host woken.
 //
-// A process may die after any step: the host's field sleep_token tells the next sweep what is left to do. From
+// A process may die after any step: the host's field sleep_token shows the next sweep what is left to do. From
 // BeginStop to EndStop the record says so (HostRecord.Stopping), for runners that turn their machine off themselves.
 
 // CommitSleep makes a host drain that had no work in the snapshot of this revision and was last active at activeMS. It
@@ -73,13 +73,13 @@ func (s *Store) ReleaseStop(ctx context.Context, host, sweep, token string) erro
 }
 
 // MarkLost marks as lost a host whose runner has been silent for twice LostAfter, the second half since a caller
-// noticed. Its records are removed and its begun work is queued again. ErrGone: it is alive or asleep, or its silence
+// noticed. Its records are removed and its started work is queued again. ErrGone: it is alive or asleep, or its silence
 // has only just been noticed.
 func (s *Store) MarkLost(ctx context.Context, host string) error {
 	return s.repair(ctx, host, "lost", 0)
 }
 
-// EndStranded marks as asleep a host whose wake began longer than limit ago, that never registered and is no longer
+// EndStranded marks as asleep a host whose wake started longer than limit ago, that never registered and is no longer
 // wanted. ErrGone: the host is not in that state.
 func (s *Store) EndStranded(ctx context.Context, host string, limit time.Duration) error {
 	return s.repair(ctx, host, "stranded", limit)
@@ -97,7 +97,7 @@ func (s *Store) EndOrphan(ctx context.Context, host string) error {
 	return s.repair(ctx, host, "orphan", 0)
 }
 
-// Forget removes a host that is asleep or lost and has been silent for limit. The caller makes sure that the catalogue
+// Forget removes a host that is asleep or lost and has been silent for limit. The caller makes sure that the catalog
 // does not name it. ErrGone: it does not exist. ErrWanted: it is awake, has work, or has shown a sign of life since.
 func (s *Store) Forget(ctx context.Context, host string, limit time.Duration) error {
 	_, err := s.evalList(ctx, "forget", host, limit.Milliseconds())

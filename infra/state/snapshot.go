@@ -25,7 +25,7 @@ const LostAfter = 10 * time.Second
 type Snapshot struct {
 	Revision uint64 // rises with every change in the pool; decisions carry RevisionOf
 	Epoch    string // "" if Redis has no data of this pool
-	Catalog  string // version of the published catalogue
+	Catalog  string // version of the published catalog
 	NowMS    int64  // Redis' clock at the snapshot
 	Taken    time.Time
 	Hosts    map[string]*HostRecord
@@ -75,7 +75,7 @@ type HostRecord struct {
 	SeenMS     int64
 	ActiveMS   int64
 	Models     map[string]*ModelRecord
-	Queue      []TicketRecord // begun tickets (the load first), then queued ones, in order
+	Queue      []TicketRecord // started tickets (the load first), then queued ones, in order
 	Fields     map[string]string
 
 	revision uint64
@@ -105,7 +105,7 @@ func (h *HostRecord) PowerOffPending() bool {
 type ModelRecord struct {
 	ID         string // of the record; that of a retired copy is not a model's
 	Host       string
-	Retired    string // model whose former catalogue entry it runs, only to finish its requests; "" for other copies
+	Retired    string // model whose former catalog entry it runs, only to finish its requests; "" for other copies
 	State      policy.ModelState
 	Type       string
 	Recipe     string
@@ -169,7 +169,7 @@ func (s *Store) SnapshotOf(ctx context.Context, hosts, models []string) (*Snapsh
 	return out, err
 }
 
-// CheckFormat returns an error if the pool's state has another format than this program's. Where Redis does not answer it
+// CheckFormat returns an error if the pool's state has another format than this program's. Where Redis does not respond it
 // returns nil, since every script looks again.
 func (s *Store) CheckFormat(ctx context.Context) error {
 	if _, err := s.SnapshotOf(ctx, nil, nil); redis.HasErrorPrefix(err, wrongFormat) {
@@ -178,7 +178,7 @@ func (s *Store) CheckFormat(ctx context.Context) error {
 	return nil
 }
 
-// hostSummaries tells which hosts must be read again.
+// hostSummaries shows which hosts must be read again.
 type hostSummaries struct {
 	epoch string
 	pool  uint64                 // its revision

@@ -18,7 +18,7 @@ import (
 type Options struct {
 	URL     string        // redis://, rediss:// or unix://; several hosts separated by commas, or ?cluster=true, are a Cluster; ?master_name= a Sentinel
 	Pool    string        // the deployment's name; default "main"
-	Secret  []byte        // the pool's runner secret: signs the catalogue and encrypts stored responses
+	Secret  []byte        // the pool's runner secret: signs the catalog and encrypts stored responses
 	Timeout time.Duration // per call; default: the URL's read_timeout, or else 150 ms
 	Log     *slog.Logger  // default: discard
 	Now     func() int64  // ms since the epoch for scripts, simulations only; nil means Redis' own clock
@@ -26,7 +26,7 @@ type Options struct {
 	// Credentials replace the user and password of the URL; nil keeps those.
 	Credentials *Credentials
 
-	// Unverified accepts a catalogue whatever its signature, for programs that only display it.
+	// Unverified accepts a catalog whatever its signature, for programs that only display it.
 	Unverified bool
 
 	// Dial makes the connections, whatever host the URL names; simulations only. Nil uses the network.
@@ -34,10 +34,10 @@ type Options struct {
 }
 
 // Store is the pool's state in Redis. It is safe for concurrent use. Calls end within Options.Timeout. They return
-// ErrUnavailable if Redis cannot answer.
+// ErrUnavailable if Redis cannot respond.
 type Store struct {
 	rdb        redis.UniversalClient
-	responses  redis.UniversalClient // connections of their own for stored responses, with longer timeouts
+	responses  redis.UniversalClient // separate connections for stored responses, with longer timeouts
 	keys       keys
 	plain      atomic.Bool // see script.run
 	secret     []byte

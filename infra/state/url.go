@@ -59,7 +59,7 @@ func universalOptions(o Options) (*redis.UniversalOptions, error) {
 		Addrs: append([]string{ro.Addr}, more...), MasterName: master, DB: ro.DB, Username: ro.Username, Password: ro.Password, TLSConfig: ro.TLSConfig,
 		Dialer: dialer(o, ro), IsClusterMode: cluster,
 		MaxRetries:    -1, // only callers with an operation id may repeat after a lost reply
-		DialerRetries: 1,  // a refused connection is an answer; the breaker paces later attempts
+		DialerRetries: 1,  // a refused connection is a response; the breaker paces later attempts
 		DialTimeout:   dialTimeout(o, ro), ReadTimeout: o.Timeout, WriteTimeout: o.Timeout, PoolTimeout: o.Timeout,
 		ConnMaxIdleTime:       4 * time.Minute, // networks on the path silently drop connections that are idle for longer
 		ContextTimeoutEnabled: true, PoolSize: 16, DisableIdentity: true,
@@ -112,8 +112,8 @@ func Client(o Options) (redis.UniversalClient, error) {
 	return newClient(uo), nil
 }
 
-// dialTimeout bounds making a connection. A call waits for a connection no longer than for its answer; a connection
-// that comes later serves the next call. TLS handshakes take long when there are many at once.
+// dialTimeout bounds making a connection. A call waits for a connection no longer than for its response; a connection
+// that comes later serves the next call. TLS handshakes take long when there are many at the same time.
 func dialTimeout(o Options, ro *redis.Options) time.Duration {
 	if ro.TLSConfig != nil {
 		return max(o.Timeout, 5*time.Second)

@@ -12,7 +12,7 @@ import (
 )
 
 // How long a count stays in memory before it is sent to Redis: flushSoon after a pause, flushEvery while others come before
-// and after it, so that Redis has two writes a second of a busy gateway, and a lone answer is known at once.
+// and after it, so that Redis has two writes a second of a busy gateway, and a lone response is counted immediately.
 const (
 	flushSoon  = 100 * time.Millisecond
 	flushEvery = 500 * time.Millisecond
@@ -26,13 +26,13 @@ type UsageReporter struct {
 	gateway string // its name among those that share limits
 
 	sending sync.Mutex // held during a Flush; taken before mu
-	unsent  *batch     // guarded by sending and mu: sent, answer unknown
+	unsent  *batch     // guarded by sending and mu: sent, response unknown
 
 	mu       sync.Mutex
 	noted    *batch
 	shares   bool             // an API key has limits to share
-	gateways int              // that share limits, as of the last answer
-	totals   map[string]int64 // tokens that API keys with a budget have spent in the pool, as of the last answer
+	gateways int              // that share limits, as of the last response
+	totals   map[string]int64 // tokens that API keys with a budget have spent in the pool, as of the last response
 }
 
 // batch is sent as one operation. Repeated with the same id it counts once.
@@ -89,15 +89,15 @@ func (t *UsageReporter) Spent(key string) int64 {
 	return sum
 }
 
-// ResponseUsage is a complete answer of a model, with what the engine told of it.
+// ResponseUsage is a complete response of a model, with what the engine reported about it.
 type ResponseUsage struct {
-	Reported              bool // the engine told how many tokens it took; else the rest is zero
+	Reported              bool // the engine reported its tokens; else the rest is zero
 	Input, Output, Cached int64
 	PerSecond             float64       // tokens; ignored if not finite
-	FirstToken            time.Duration // from the request to the answer's first byte
+	FirstToken            time.Duration // from the request to the response's first byte
 }
 
-// CountResponse counts an answer, its tokens as the pool's latest and in its sums.
+// CountResponse counts a response, its tokens as the pool's latest and in its sums.
 func (t *UsageReporter) CountResponse(a ResponseUsage) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,7 +207,7 @@ func (t *UsageReporter) take() *batch {
 	return t.unsent
 }
 
-// send sends a batch, and notes what Redis answers about gateways and budgets.
+// send sends a batch, and notes what Redis responds about gateways and budgets.
 func (t *UsageReporter) send(ctx context.Context, b *batch, end bool) error {
 	t.mu.Lock()
 	keys := maps.Clone(b.spent)

@@ -132,7 +132,7 @@ func TestNPULock(t *testing.T) {
 	})
 }
 
-// TestUsageIsOneOperation checks what a busy gateway costs Redis: one script for all answers since the last.
+// TestUsageIsOneOperation checks what a busy gateway costs Redis: one script for all responses since the last.
 func TestUsageIsOneOperation(t *testing.T) {
 	b := newBench(t, testenv.Redis(t))
 	s := b.patient()
@@ -177,7 +177,7 @@ func TestGatewaysShare(t *testing.T) {
 	})
 }
 
-// TestUsageReporterKeepsWhatFailed checks that nothing is lost while Redis is away, and that a batch whose answer was
+// TestUsageReporterKeepsWhatFailed checks that nothing is lost while Redis is away, and that a batch whose response was
 // lost counts once.
 func TestUsageReporterKeepsWhatFailed(t *testing.T) {
 	b := newBench(t, testenv.Redis(t))
@@ -198,7 +198,7 @@ func TestUsageReporterKeepsWhatFailed(t *testing.T) {
 	must(t, toucher.Flush(ctx))
 	answered(0, 0.5)
 
-	relay.Pause() // the request gets through when the pause ends; the answer comes too late
+	relay.Pause() // the request gets through when the pause ends; the response comes too late
 	answered(2, math.NaN())
 	for range 3 {
 		if err := toucher.Flush(ctx); !errors.Is(err, state.ErrUnavailable) {

@@ -21,11 +21,11 @@ type Kind = otrace.SpanKind
 // The kinds in use.
 const (
 	Internal = otrace.SpanKindInternal
-	Server   = otrace.SpanKindServer // answers a request
+	Server   = otrace.SpanKindServer // serves a request
 	Client   = otrace.SpanKindClient // makes one
 )
 
-// Span is an operation of a trace. It belongs to one goroutine at a time, and nothing of it may be called after End. A nil Span
+// Span is an operation of a trace. It belongs to one goroutine at a time, and nothing of it can be called after End. A nil Span
 // does nothing.
 type Span struct {
 	spans otrace.Tracer

@@ -54,7 +54,7 @@ func New(address, service, version, instance string, log *slog.Logger) (*Tracer,
 	if err != nil {
 		return nil, err
 	}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("traces are not sent", "error", err) }))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("could not send traces", "error", err) }))
 	about := []attribute.KeyValue{attribute.String("service.name", service), attribute.String("service.version", version)}
 	if instance != "" {
 		about = append(about, attribute.String("service.instance.id", instance))
@@ -67,7 +67,7 @@ func New(address, service, version, instance string, log *slog.Logger) (*Tracer,
 	return &Tracer{provider, provider.Tracer("reveille")}, nil
 }
 
-// Run waits until ctx ends and then sends for a short while what is left. A nil Tracer returns at once.
+// Run waits until ctx ends and then sends for a short while what is left. A nil Tracer returns immediately.
 func (t *Tracer) Run(ctx context.Context) {
 	if t == nil {
 		return

@@ -102,7 +102,7 @@ func TestRow01RedisAway(t *testing.T) {
 				t.Errorf("the open stream ended: %v", err)
 			}
 			s.Leave()
-			if log := w.Log(); strings.Count(log, `msg="Redis does not answer"`) > 2*strings.Count(log, `msg="state store is back"`)+2 {
+			if log := w.Log(); strings.Count(log, `msg="Redis unavailable"`) > 2*strings.Count(log, `msg="Redis available"`)+2 {
 				t.Errorf("more lines than changes:\n%s", log)
 			}
 		})

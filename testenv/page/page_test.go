@@ -151,7 +151,7 @@ func TestKeys(t *testing.T) {
 		b.press("#login-form button[type=submit]")
 	}
 	enter("rv_nobody-has-this-key")
-	b.reads("does not know that key")
+	b.reads("Unknown API key")
 	enter(reader)
 	b.reads("local ready")
 	b.is("document.querySelector('button[data-do=load]').disabled && document.querySelector('button[data-do=sleep]').disabled")
@@ -214,7 +214,7 @@ func TestManyHosts(t *testing.T) {
 	b.reads("10 of 200")
 	b.pictures("many")
 	redis.Kill()
-	b.reads("Redis does not answer")
+	b.reads("Redis unavailable")
 	b.do(chromedp.Reload())
 	b.reads("200 of 200")
 	b.is("document.querySelectorAll('.card.asleep').length === 20")

@@ -183,7 +183,7 @@ func (p *pool) note(model string, a calls.Answer, gateway *testenv.Program, leav
 	case a.OK():
 		outcome = "served"
 	case a.Err != nil && leaves:
-		outcome = "client left"
+		outcome = "client disconnected"
 	case a.Err != nil && a.Took >= deadline:
 		outcome, bad = "no answer in time", true
 	case a.Err != nil && p.died(gateway):
@@ -291,7 +291,7 @@ func (p *pool) report() {
 	if int64(total) != p.asked.Load() {
 		t.Errorf("%d outcomes of %d requests", total, p.asked.Load())
 	}
-	if stayed := total - p.outcomes["client left"]; p.outcomes["served"] < stayed*9/10 {
+	if stayed := total - p.outcomes["client disconnected"]; p.outcomes["served"] < stayed*9/10 {
 		t.Errorf("%d of %d requests were served, want nine of ten", p.outcomes["served"], stayed)
 	}
 	if n := p.crashed + crashes(p.victims.runner); n != p.killed()["engine"] {

@@ -1,4 +1,4 @@
-// Hosts, the queue, the catalogue.
+// Hosts, the queue, the catalog.
 import { h, s, bytes, lasting, clock, plural } from './dom.js';
 import { world, session, status, now } from './live.js';
 

@@ -10,7 +10,7 @@
 -- ARGV[15] highest ticket that the gateway knows, 0 none: a new one is higher, even after data loss
 -- ARGV[16] state that the host must be in; ARGV[6] then covers only the model. '' none
 -- Returns JSON {status: loaded|attached|created|stale|none, host, ticket, state, position, wake}. wake is the fencing token of the
--- lease to wake the host, '' if the host is awake or somebody else has the lease. state is final if an operation is repeated
+-- lease to wake the host, '' if the host is awake or another gateway has the lease. state is final if an operation is repeated
 -- late, and `ready` for an unload on a sleeping host, which has nothing to unload. none: no host given and nothing to attach to,
 -- or nothing to replace.
 -- Invariant: at most one shared load ticket per model; a placement on an older revision changes nothing; the replacement of a
@@ -33,7 +33,7 @@ local function attach(id, status)
       redis.call('ZADD', P .. 'waiters:' .. id, num(NOW + tonumber(ARGV[7])), gw)
     end
     if t.kind == 'load' then wake = wake_lease(t.host, gw, ARGV[13]) end
-    t = hash(key) -- losing the host just now requeued its begun work
+    t = hash(key) -- losing the host just now requeued its started work
   end
   return cjson.encode({status = status, host = t.host, ticket = id, state = t.state, position = position(t.host, id), wake = wake})
 end

@@ -1,7 +1,7 @@
 #!lua
 -- catalog_put: a gateway publishes the models file it serves.
 -- KEYS[1] prefix
--- ARGV[2] version (digest of the content)  [3] catalogue, JSON  [4] MAC  [5…] host, driver, …: hosts that can be woken
+-- ARGV[2] version (digest of the content)  [3] catalog, JSON  [4] MAC  [5…] host, driver, …: hosts that can be woken
 -- Returns 1 if it wrote the record, 0 if the same record exists.
 -- Invariant: all fields of the record change together; a new host starts asleep.
 -- include changes

@@ -1,9 +1,9 @@
 #!lua
 -- conv_put: keeps which saved conversations of a model a host has. The hosts of the models saved longest ago make room for it.
 -- KEYS[1] prefix
--- ARGV[2] model  [3] host  [4] value  [5] ms to keep it  [6] most hosts of a model  [7] most models
+-- ARGV[2] model  [3] host  [4] value  [5] ms to keep it  [6] maximum hosts of a model  [7] maximum models
 -- Returns 1.
--- Invariant: there are at most that many models, as their index counts them, and at most that many hosts of each.
+-- Invariant: the index has at most ARGV[7] models, and each model at most ARGV[6] hosts.
 -- include base
 local key = P .. 'conv:' .. ARGV[2]
 if redis.call('HEXISTS', key, ARGV[3]) == 0 and redis.call('HLEN', key) >= tonumber(ARGV[6]) then redis.call('DEL', key) end

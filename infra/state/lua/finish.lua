@@ -1,12 +1,12 @@
 #!lua
--- finish: a runner ends a ticket it had begun (or refuses one that it never began).
+-- finish: a runner ends a ticket that it started (or refuses one that it never started).
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] ticket  [5] state: ready | failed  [6] fields, JSON object of strings (code, message, evicted, load_ms, …)
 -- ARGV[7] host fields to write too, JSON object of strings: what the load taught about its memory need
 -- ARGV[8] records to write too, as for model_put
 -- Returns {'ok', gateway, …}: the gateways that still wait | {'gone', gateway, …} | {'fenced'} | {'unknown'} | {'no type'}.
 -- A ticket that already ended in the same way is 'gone', with the gateways that waited then and whose leases still run, since the
--- first answer may have been lost. One that ended otherwise, or does not exist, is 'gone' without gateways.
+-- first response may have been lost. One that ended otherwise, or does not exist, is 'gone' without gateways.
 -- Invariant: a ticket ends once; the first outcome stays. Records are written even if the ticket is gone. A failed load leaves
 -- the NPU.
 -- include tickets

@@ -4,7 +4,7 @@
 -- ARGV[2] gateway  [3] ticket  [4] 1 if the load should continue without a waiter (its wait timed out)
 -- Returns 'left' (also for a ticket that has ended: its model need not wait for the gateway) |
 -- 'dropped' | 'gone' (the ticket does not exist, or has ended and the gateway had no place in it).
--- Invariant: a load with another waiter, a background load and a begun load are never dropped.
+-- Invariant: a load with another waiter, a background load and a started load are never dropped.
 -- include tickets
 local id = ARGV[3]
 local t = hash(P .. 'ticket:' .. id)

@@ -3,7 +3,7 @@
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] ticket  [5] bytes on the host, '' if the load waits for no weights (any more)
 -- ARGV[6] bytes in total, 0 if unknown
--- Returns 'ok' | 'gone' (the host's queue has no such ticket, or its load has begun) | 'fenced' | 'unknown'.
+-- Returns 'ok' | 'gone' (the host's queue has no such ticket, or its load has started) | 'fenced' | 'unknown'.
 -- Invariant: changes no decision input, so the revision stays.
 -- include changes
 local h, id = ARGV[2], ARGV[4]

@@ -13,7 +13,7 @@ for i = 5, #ARGV do
   if t and pending(t.state) then
     redis.call('ZADD', P .. 'waiters:' .. id, num(NOW + tonumber(ARGV[3])), ARGV[2])
     if t.kind == 'load' then item.wake = wake_lease(t.host, ARGV[2], ARGV[4]) end
-    t = hash(P .. 'ticket:' .. id) -- losing the host just now requeued its begun work
+    t = hash(P .. 'ticket:' .. id) -- losing the host just now requeued its started work
     for k, q in ipairs(redis.call('LRANGE', P .. 'queue:' .. t.host, 0, -1)) do if q == id then item.position = k end end
   end
   item.fields = t

@@ -2,7 +2,7 @@
 -- repair: a sweep writes what the responsible process can no longer write.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] verb: lost | stranded | unseen | orphan  [4] ms that a wake may take (stranded), or that the host has been lost (unseen)
--- lost: the runner has been silent for too long. Its records are removed, its begun work is queued again, the host is lost.
+-- lost: the runner has been silent for too long. Its records are removed, its started work is queued again, the host is lost.
 -- stranded: the host was to be woken, did not register in time, and nobody wants it any more. It is asleep. As its machine may
 -- be up without a runner, a sleep remains to be finished (sleep_token).
 -- unseen: the host has been lost for that long and has nothing queued. It is asleep, and a sleep remains to be finished, since

@@ -1,7 +1,7 @@
 #!lua
 -- response_put: stores a response of the Responses API. The oldest ones of its tenant make room for it.
 -- KEYS[1] prefix
--- ARGV[2] tenant  [3] id  [4] value  [5] ms to keep it  [6] most bytes of a tenant  [7] most responses of a tenant
+-- ARGV[2] tenant  [3] id  [4] value  [5] ms to keep it  [6] maximum bytes of a tenant  [7] maximum responses of a tenant
 -- Returns 1.
 -- Invariant: the values of a tenant have at most that many bytes together, as its index counts them; what has expired does not count.
 -- include base

@@ -10,7 +10,7 @@ local o = owner(h, ARGV[3])
 if o ~= 'ok' then return {o} end
 local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'sleep_token')
 if f[2] ~= sleep then return {'gone'} end
-if f[1] == 'asleep' then return {'ok', sleep} end -- the first answer was lost
+if f[1] == 'asleep' then return {'ok', sleep} end -- the first response was lost
 if f[1] ~= 'draining' then return {'gone'} end
 if has_work(h) then
   cancel_drain(h, 'wanted')

@@ -4,7 +4,7 @@
 -- ARGV[2] host  [3] id of the sweep  [4] token of the sleep  [5] lease ms  [6] 'begin' | 'hold'
 -- Returns {'ok', token} | {'wanted'} (begin: work arrived, whoever wants the host awake may take the lease) | {'gone'} (this
 -- sleep is over) | {'lost'} (another holds the power lease).
--- Invariant: one sweep at a time turns a machine off, and nobody wakes it meanwhile. The field stop_ms tells the host's own
+-- Invariant: one sweep at a time turns a machine off, and no process wakes it meanwhile. The field stop_ms shows the host's own
 -- runner that its machine is being turned off.
 -- include sleeping
 local h, who, sleep = ARGV[2], ARGV[3], ARGV[4]

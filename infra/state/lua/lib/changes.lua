@@ -44,11 +44,11 @@ local function owner(h, g)
   return 'ok'
 end
 
--- catalogue returns the version of the published catalogue, or '' if there is none.
+-- catalog returns the version of the published catalog, or '' if there is none.
 local function catalogue() return redis.call('HGET', P .. 'catalog', 'version') or '' end
 
 -- describe returns host h as mirrors store it: {name, fields, models, tickets}. models is id, fields, …; tickets is id,
--- waiters, fields, … in order: begun ones, the load first, then the queue. Fields are as from HGETALL, empty for a
+-- waiters, fields, … in order: started ones, the load first, then the queue. Fields are as from HGETALL, empty for a
 -- record that is gone, and a model's end with used_ms, its last use. It returns nil for a host with more than `most`
 -- models and tickets.
 local function describe(h, most)
@@ -85,7 +85,7 @@ local events = {}
 local function publish(event) events[#events + 1] = event end
 
 -- flush publishes the events of this script, after its last effect. The last event about a host carries the host, {now,
--- epoch, catalogue, host}, so that mirrors need not read it, unless it is too large (CARRIED models and tickets, or
+-- epoch, catalog, host}, so that mirrors need not read it, unless it is too large (CARRIED models and tickets, or
 -- CARRIED_BYTES of JSON) or the host is gone. The events before it say that more follow. The revision is sent as text, since
 -- cjson keeps only 14 digits.
 local CARRIED, CARRIED_BYTES = 32, 32 * 1024

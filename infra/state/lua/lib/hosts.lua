@@ -1,7 +1,7 @@
 -- Functions on hosts: their end, sleep and wake.
 -- include tickets
 
--- forget_host removes what only a running runner can hold: model records, NPU, begun work. Loads stay queued for the
+-- forget_host removes what only a running runner can hold: model records, NPU, started work. Loads stay queued for the
 -- host's next runner; unloads end as done, since their models are gone.
 local function forget_host(h)
   for _, m in ipairs(redis.call('SMEMBERS', P .. 'models:' .. h)) do drop_model(h, m) end

@@ -29,7 +29,7 @@ local function announce(id, t, state)
   publish({kind = 'ticket', ticket = id, host = t.host, model = t.model, state = state, fields = hash(P .. 'ticket:' .. id)})
 end
 
--- requeue returns everything that host h had begun, except ticket keep, to the head of its queue.
+-- requeue returns everything that host h had started, except ticket keep, to the head of its queue.
 local function requeue(h, keep)
   for _, id in ipairs(redis.call('SMEMBERS', P .. 'begun:' .. h)) do
     if id ~= keep then

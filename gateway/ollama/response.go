@@ -8,16 +8,16 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// A ResponseWriter writes answers in Ollama's format.
+// A ResponseWriter writes responses in Ollama's format.
 type ResponseWriter struct {
 	Model    string // as the client called it
 	Generate bool   // of /api/generate, else of /api/chat
 	Began    time.Time
 	Now      func() time.Time
-	Load     func() time.Duration // time that the request waited for its model, asked for when the answer is complete
+	Load     func() time.Duration // time that the request waited for its model, asked for when the response is complete
 }
 
-// line is one object of an answer.
+// line is one object of a response.
 type line struct {
 	Model     string      `json:"model"`
 	CreatedAt string      `json:"created_at"`
@@ -64,14 +64,14 @@ func (f *ResponseWriter) line(w part) line {
 	return l
 }
 
-// EmptyResponse is the answer to a request that asked for no words: reason is "load" or "unload".
+// EmptyResponse is the response to a request that asked for no words: reason is "load" or "unload".
 func (f *ResponseWriter) EmptyResponse(reason string) []byte {
 	l := f.line(part{})
 	l.Done, l.Reason = true, reason
 	return appendLine(nil, l)
 }
 
-// Response turns an engine's whole answer into Ollama's.
+// Response turns an engine's whole response into Ollama's.
 func (f *ResponseWriter) Response(engine []byte) ([]byte, error) {
 	c, err := completion.Parse(engine)
 	if err != nil {
@@ -80,8 +80,8 @@ func (f *ResponseWriter) Response(engine []byte) ([]byte, error) {
 	s := streamWriter{form: f}
 	choice := c.Choices[0]
 	s.recordMetadata(c)
-	said := choice.MessageOrDelta()
-	l := f.line(part{said.Content + choice.Text, said.ReasoningContent(), toolCalls(said.ToolCalls)})
+	message := choice.MessageOrDelta()
+	l := f.line(part{message.Content + choice.Text, message.ReasoningContent(), toolCalls(message.ToolCalls)})
 	s.finishLine(&l)
 	return jsonscan.Marshal(l)
 }
@@ -137,7 +137,7 @@ func (f *ResponseWriter) Embedding(engine []byte) ([]byte, error) {
 	return json.Marshal(map[string]json.RawMessage{"embedding": list[0]})
 }
 
-// vectors are the embeddings of an answer and the tokens that it took; nil engine has none.
+// vectors are the embeddings of a response and the tokens that it took; nil engine has none.
 func vectors(engine []byte) ([]json.RawMessage, int64, error) {
 	if engine == nil {
 		return []json.RawMessage{}, 0, nil

@@ -15,7 +15,7 @@ type engineResult struct {
 	Score float64 `json:"relevance_score"`
 }
 
-// object is an object of an answer.
+// object is an object of a response.
 type object map[string]any
 
 // Response returns the engine's results for the client, with scores between 0 and 1 if normalize is set. id is the request's.
@@ -32,7 +32,7 @@ func (q *Request) Response(engine []byte, id, model string, normalize bool) ([]b
 	}
 	for i, r := range in.Results {
 		if r.Index < 0 || r.Index >= len(q.texts) {
-			return nil, api.New(api.BadEngineReply, "The model's answer names documents that were not sent.")
+			return nil, api.New(api.BadEngineReply, "The engine's response names documents that were not in the request.")
 		}
 		if normalize || q.dialect == tei && !q.raw {
 			in.Results[i].Score = 1 / (1 + math.Exp(-r.Score))
@@ -60,7 +60,7 @@ func (q *Request) Response(engine []byte, id, model string, normalize bool) ([]b
 	})
 }
 
-// result returns a result of the answer.
+// result returns a result of the response.
 func (q *Request) result(r engineResult) object {
 	text := q.texts[r.Index]
 	switch {

@@ -9,9 +9,9 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// A ResponseWriter encodes the answer to a request.
+// A ResponseWriter encodes the response to a request.
 type ResponseWriter struct {
-	ID    string // unlike that of any other answer
+	ID    string // unlike that of any other response
 	Model string
 	Began time.Time
 	Now   func() time.Time
@@ -25,7 +25,7 @@ type ResponseWriter struct {
 // ResponseID is the id of the response.
 func (f *ResponseWriter) ResponseID() string { return "resp_" + f.ID }
 
-// Response turns an engine's whole answer into a response. The error is completion.ErrInvalidResponse.
+// Response turns an engine's whole response into a response. The error is completion.ErrInvalidResponse.
 func (f *ResponseWriter) Response(engine []byte) ([]byte, error) {
 	c, err := completion.Parse(engine)
 	if err != nil {
@@ -130,15 +130,15 @@ type part struct {
 	Logprobs    []struct{} `json:"logprobs,omitzero"`
 }
 
-// final returns the response at its end. It is stored first, if it is to be, so that the next request of a client that has read it
+// final returns the response at its end. It is stored first, if required, so that the next request of a client that has read it
 // can continue it.
 func (s *streamWriter) final() []byte {
-	whole := s.response(s.status())
-	if keep := s.form.Keep; keep != nil && !keep(whole, encode(append([]*item{}, s.items...))) {
+	body := s.response(s.status())
+	if keep := s.form.Keep; keep != nil && !keep(body, encode(append([]*item{}, s.items...))) {
 		s.form.Keep = nil
-		whole = s.response(s.status())
+		body = s.response(s.status())
 	}
-	return whole
+	return body
 }
 
 // response is the response so far, in one line.

@@ -24,7 +24,7 @@ type translator interface {
 	End(dst []byte) []byte // after the last event
 }
 
-// deliverResponse sets the runner's answer on the client's response.
+// deliverResponse sets the runner's response on the client's response.
 func (x *exchange) deliverResponse() error {
 	resp, h := x.resp, &x.call.Ctx.Response.Header
 	if x.upgrade {
@@ -65,17 +65,17 @@ func (x *exchange) deliverResponse() error {
 	return nil
 }
 
-// maxBufferedJSON is how much of a JSON answer is held until it ends, so that the client of an engine that dies within one gets an
-// error and not a part. A longer one is relayed from there on.
+// maxBufferedJSON bounds the JSON responses that are buffered until they end, so that a client gets an error and not a part if
+// the engine dies. Longer ones are relayed from there on.
 const maxBufferedJSON = 1 << 20
 
-// bufferResponse reads the engine's answer until it ends or is longer than limit. What it reads counts as held, like bodies, until
+// bufferResponse reads the engine's response until it ends or is longer than limit. What it reads counts as held, like bodies, until
 // the exchange ends.
-func (x *exchange) bufferResponse(limit int) (answer []byte, ended bool, err error) {
-	for len(answer) <= limit {
+func (x *exchange) bufferResponse(limit int) (body []byte, ended bool, err error) {
+	for len(body) <= limit {
 		p, err := x.resp.Next(time.Time{})
 		if err == io.EOF {
-			return answer, true, nil
+			return body, true, nil
 		} else if err != nil {
 			return nil, false, err
 		}
@@ -83,30 +83,30 @@ func (x *exchange) bufferResponse(limit int) (answer []byte, ended bool, err err
 			return nil, false, x.call.bodyError(err)
 		}
 		x.bufferedBytes += len(p)
-		answer = append(answer, p...)
+		body = append(body, p...)
 	}
-	return answer, false, nil
+	return body, false, nil
 }
 
-// checkResponseBody checks an answer in one piece whose status is a success.
-func (x *exchange) checkResponseBody(answer []byte) error {
-	if m, err := jsonscan.Open(answer); err == nil && m.Next() && string(m.Name()) == "error" && m.Value().Set() {
-		return api.NormalizeError(fasthttp.StatusBadGateway, answer, x.route.endpoint.Host)
+// checkResponseBody checks a response in one piece whose status is a success.
+func (x *exchange) checkResponseBody(body []byte) error {
+	if m, err := jsonscan.Open(body); err == nil && m.Next() && string(m.Name()) == "error" && m.Value().Set() {
+		return api.NormalizeError(fasthttp.StatusBadGateway, body, x.route.endpoint.Host)
 	}
-	if x.embeddingCount > 0 && embedding.CountEmbeddings(answer) != x.embeddingCount {
+	if x.embeddingCount > 0 && embedding.CountEmbeddings(body) != x.embeddingCount {
 		return api.InvalidEngineResponse().WithCause(errors.New("not an embedding for each input"))
 	}
 	return nil
 }
 
 func errNoStream() error {
-	return api.New(api.BadEngineReply, "The model answered with something other than a stream.")
+	return api.New(api.BadEngineReply, "The engine's response is not a stream.")
 }
 
-// maxTranslated bounds answers that are rewritten instead of relayed.
+// maxTranslated bounds responses that are rewritten instead of relayed.
 const maxTranslated = 256 << 20
 
-// sendTranslated answers with the translation of the engine's answer.
+// sendTranslated responds with the translation of the engine's response.
 func (x *exchange) sendTranslated() error {
 	engine, ended, err := x.bufferResponse(maxTranslated)
 	if err != nil {
@@ -118,17 +118,17 @@ func (x *exchange) sendTranslated() error {
 	if err := x.checkResponseBody(engine); err != nil {
 		return err
 	}
-	answer, err := x.translate(engine)
+	body, err := x.translate(engine)
 	switch {
 	case errors.Is(err, completion.ErrInvalidResponse):
 		return api.InvalidEngineResponse().WithCause(err)
 	case err != nil:
 		return err
 	}
-	if answer, err = jsonscan.Marshal(json.RawMessage(answer)); err != nil {
+	if body, err = jsonscan.Marshal(json.RawMessage(body)); err != nil {
 		return err
 	}
-	if err := x.call.s.intake.Reserve(len(answer) - x.bufferedBytes); err != nil {
+	if err := x.call.s.intake.Reserve(len(body) - x.bufferedBytes); err != nil {
 		return x.call.bodyError(err)
 	}
 	x.bufferedBytes = 0
@@ -136,17 +136,17 @@ func (x *exchange) sendTranslated() error {
 	x.recorder.record(engine)
 	x.modelHeaders()
 	x.call.Send(fasthttp.StatusOK, api.ContentType, nil)
-	x.call.Ctx.Response.SetBodyStream(&translatedBody{*bytes.NewReader(answer), x.call.s.intake}, len(answer))
+	x.call.Ctx.Response.SetBodyStream(&translatedBody{*bytes.NewReader(body), x.call.s.intake}, len(body))
 	return nil
 }
 
-// translatedBody is a translated answer. It counts as held until it is written.
+// translatedBody is a translated response. It counts as held until it is written.
 type translatedBody struct {
 	bytes.Reader
 	intake *relay.Intake
 }
 
-// SupportsBodyWriteTo tells fasthttp to use WriteTo instead of Read.
+// SupportsBodyWriteTo makes fasthttp use WriteTo instead of Read.
 func (b *translatedBody) SupportsBodyWriteTo() bool { return true }
 
 // Close ends the count.
@@ -155,7 +155,7 @@ func (b *translatedBody) Close() error {
 	return nil
 }
 
-// sendStream commits: it sends status 200 and the headers of an event stream. Its body is the runner's answer, or the
+// sendStream commits: it sends status 200 and the headers of an event stream. Its body is the runner's response, or the
 // rest of the wait for it.
 func (x *exchange) sendStream() {
 	x.modelHeaders()
@@ -163,11 +163,11 @@ func (x *exchange) sendStream() {
 	x.call.Ctx.SetStatusCode(fasthttp.StatusOK)
 	x.call.Ctx.SetContentType(x.call.Match.Dialect.StreamType())
 	x.call.setHeaders(streamHeaders)
-	x.call.keepBody = true // until the first event, because the request may be repeated before it
+	x.call.keepBody = true // until the first event, because the request can be repeated before it
 	x.sendBody(&responseBody{x: x, events: true, streaming: x.resp != nil && x.resp.Status() > 0}, -1)
 }
 
-// sendBody makes b the body of the client's response. If its first bytes are still to come, the head is sent at once.
+// sendBody makes b the body of the client's response. If its first bytes are still to come, the head is sent immediately.
 func (x *exchange) sendBody(b *responseBody, size int) {
 	x.responded, x.endsWithBody = true, true
 	x.call.observed.setEndsWithStream()
@@ -182,14 +182,14 @@ type responseBody struct {
 	x              *exchange
 	held           []byte       // its beginning, already read
 	events         bool         // it is a stream of events
-	streaming      bool         // the runner has answered with one
+	streaming      bool         // the runner has responded with a stream
 	engineEvents   relay.Events // of the engine
 	hasObject      bool         // there was an object in an event
 	firstEvent     []byte       // the beginning of the stream's first event, until it has an object
 	nextPing       time.Time    // the next comment or ping; zero for a ping until the stream waits
 	errorEventData []byte       // the beginning of an event with an error
-	readErr        error        // for the reader, once all bytes are read
-	err            error        // how the exchange failed
+	readErr        error        // returned once all bytes are read
+	err            error        // why the exchange failed
 
 	translatorEnded bool   // the translator has ended
 	scratch         []byte // for comments and error events
@@ -227,7 +227,7 @@ func (b *responseBody) next() (p []byte, err error) {
 	return nil, b.readErr
 }
 
-// awaitResponse waits for the runner's answer until the next comment is due, or returns the comment.
+// awaitResponse waits for the runner's response until the next comment is due, or returns the comment.
 func (b *responseBody) awaitResponse() ([]byte, error) {
 	if now := time.Now(); !now.Before(b.nextPing) {
 		b.nextPing = now.Add(b.x.call.s.cfg.Keepalive)
@@ -266,7 +266,7 @@ func (b *responseBody) nextEvents() ([]byte, error) {
 		return nil, err
 	}
 	b.nextPing = time.Time{}
-	if !b.hasObject { // what comes before the first object is no answer
+	if !b.hasObject { // the response starts with the first object
 		b.firstEvent = append(b.firstEvent, p...)
 		switch i := bytes.LastIndex(b.firstEvent, eventEnd); {
 		case bytes.IndexByte(b.firstEvent, '{') >= 0:
@@ -287,7 +287,7 @@ func (b *responseBody) nextEvents() ([]byte, error) {
 	return p, b.engineEvents.Feed(p)
 }
 
-// recordBytes records bytes of the engine's answer.
+// recordBytes records bytes of the engine's response.
 func (b *responseBody) recordBytes(p []byte) {
 	if len(p) > 0 && b.x.recorder.record(p) {
 		b.x.releaseBody() // the request cannot be sent again
@@ -331,8 +331,8 @@ func (b *responseBody) errorAt(p []byte) int {
 }
 
 const (
-	maxErrorEvent  = 64 << 10        // most bytes read of an event with an error
-	errorEventWait = 5 * time.Second // longest wait for its end
+	maxErrorEvent  = 64 << 10        // maximum bytes read of an event with an error
+	errorEventWait = 5 * time.Second // timeout for its end
 )
 
 // readErrorEvent reads an event with an error to its end and returns it as an error.
@@ -401,7 +401,7 @@ func (b *responseBody) nextTranslated() ([]byte, error) {
 	}
 }
 
-// SupportsBodyWriteTo tells fasthttp to use WriteTo instead of Read.
+// SupportsBodyWriteTo makes fasthttp use WriteTo instead of Read.
 func (b *responseBody) SupportsBodyWriteTo() bool { return true }
 
 // WriteTo writes all available bytes at a time, and holds none back while it waits.
@@ -435,7 +435,7 @@ func (b *responseBody) setClientGone(err error) error {
 // Read is not called: fasthttp uses WriteTo.
 func (b *responseBody) Read([]byte) (int, error) { return 0, errors.ErrUnsupported }
 
-// Close finishes the exchange.
+// Close completes the exchange.
 func (b *responseBody) Close() (err error) {
 	defer b.recoverPanic(&err)
 	if resp := b.x.resp; b.err == nil && b.readErr == nil && (resp == nil || resp.Outcome() != nil) { // not read to its end
@@ -445,11 +445,11 @@ func (b *responseBody) Close() (err error) {
 	return nil
 }
 
-// recoverPanic turns a panic into the end of the body, which cuts the client's; the close finishes the exchange.
+// recoverPanic ends the body after a panic, which cuts the connection to the client. Close completes the exchange.
 func (b *responseBody) recoverPanic(err *error) {
 	if v := recover(); v != nil {
-		*err = fmt.Errorf("panic in an answer: %v", v)
+		*err = fmt.Errorf("panic in a response: %v", v)
 		b.err, b.readErr = *err, *err
-		b.x.call.s.panicked("answer of "+b.x.call.ID, v)
+		b.x.call.s.panicked("response of "+b.x.call.ID, v)
 	}
 }

@@ -21,7 +21,7 @@ func form(generate bool) *ollama.ResponseWriter {
 
 const at = `"model":"x","created_at":"2026-01-02T03:04:08Z"`
 
-func TestAnswer(t *testing.T) {
+func TestResponse(t *testing.T) {
 	for name, c := range map[string]struct {
 		generate     bool
 		engine, want string
@@ -148,9 +148,9 @@ func TestStream(t *testing.T) {
 		},
 		"an old error":    {`error: {"message":"no"}` + "\n\n", []string{`{"error":"no"}`}},
 		"cut in an event": {"data: {oops\n\n" + `{"error":"gone"}` + "\n", []string{`{"error":"gone"}`}},
-		"nonsense":        {"data: {oops\n\n", []string{`{"error":"The model's answer could not be understood."}`}},
-		"nothing":         {"id: 1\n\n", []string{`{"error":"The model's answer could not be understood."}`}},
-		"only an end":     {"data: [DONE]\n\n", []string{`{"error":"The model's answer could not be understood."}`}},
+		"nonsense":        {"data: {oops\n\n", []string{`{"error":"The engine's response is invalid."}`}},
+		"nothing":         {"id: 1\n\n", []string{`{"error":"The engine's response is invalid."}`}},
+		"only an end":     {"data: [DONE]\n\n", []string{`{"error":"The engine's response is invalid."}`}},
 		"one line end between events, a mark, empty data, a list, text behind the end": {
 			"\ufeff" + `data: {"choices":[{"delta":{"content":"a"}}]}` + "\ndata:\n" + `data: {"choices":[{"delta":{"content":[{"type":"text","text":"b"}]}}]}` +
 				"\ndata: [DONE]\nmore\n", []string{part("a"), part("b"), last("stop", none)},
@@ -189,7 +189,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// FuzzStream: whatever an engine streams, the lines are objects and the last one ends the answer.
+// FuzzStream: whatever an engine streams, the lines are objects and the last one ends the response.
 func FuzzStream(f *testing.F) {
 	f.Add("data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: [DONE]\n\n", 3)
 	f.Add("error: x\n: c\n{\"error\":\"e\"}\n", 1)
