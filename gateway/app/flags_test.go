@@ -10,8 +10,8 @@ import (
 	runner "reveille/runner/app"
 )
 
-// The runner that gateway run starts has the labels of its flag besides those of the file, and the file's memory after the
-// flag's, so that it counts; --host names the host.
+// The runner that gateway run starts has the labels of its flag besides those of the file, and the file's memory after
+// the flag's, so that it counts; --host names the host.
 func TestRunPassesLabelsAndHost(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "models.yaml")
 	if err := os.WriteFile(file, []byte("hosts:\n  a: {driver: local, devices: cpu}\n  b: {driver: local, devices: cpu}\n"), 0o600); err != nil {
@@ -48,7 +48,8 @@ func TestRunPassesLabelsAndHost(t *testing.T) {
 	}
 }
 
-// A models file without hosts has this machine with the labels of the flag; a model that names another host is an error.
+// A models file without hosts has this machine with the labels of the flag; a model that names another host is an
+// error.
 func TestLocalHostHasTheLabels(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "models.yaml")
 	if err := os.WriteFile(file, []byte("models:\n  m: {recipe: standin, type: llm, device: cpu, hosts: [fast]}\n"), 0o600); err != nil {

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Bounds of the pause before a local host that ended by itself is started again.
+// Bounds of the pause before a local host that ended on its own is started again.
 const (
 	firstRestart = 100 * time.Millisecond
 	lastRestart  = 30 * time.Second
-	steady       = time.Minute // a host that lived this long begins with the first pause again
+	steady       = time.Minute // a host that lived this long starts with the first pause again
 )
 
-// keeper starts local hosts again that ended by themselves, after a pause that doubles with each end in a row. It is safe
-// for concurrent use.
+// keeper starts local hosts again that ended by themselves, after a pause that doubles with each end in a row. It is
+// safe for concurrent use.
 type keeper struct {
 	wake func(ctx context.Context, host string) error
 	log  *slog.Logger

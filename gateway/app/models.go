@@ -57,8 +57,8 @@ func (m *models) setFile(c *catalog.Catalog, warnings catalog.Problems) {
 	m.log.Info("models file read", "models", len(c.Models), "version", m.get().Version)
 }
 
-// rebuildLocked lays the registered models over the file. One that is not allowed any more, or does not fit, is left out
-// and stays registered.
+// rebuildLocked lays the registered models over the file. One that is not allowed any more, or does not fit, is left
+// out and stays registered.
 func (m *models) rebuildLocked() {
 	next, left := m.file, map[string]string{}
 	for _, r := range m.registered {
@@ -108,7 +108,8 @@ func (m *models) notify() {
 	}
 }
 
-// onEvent processes the pool's events: a change of the registered models, and reconnections, after which Redis may be empty.
+// onEvent processes the pool's events: a change of the registered models, and reconnections, after which Redis may be
+// empty.
 func (m *models) onEvent(e state.Event) {
 	if e.Kind == "sync" || e.Kind == "settings" && e.State == string(state.Registered) {
 		m.notify()

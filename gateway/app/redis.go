@@ -14,14 +14,16 @@ import (
 // maxSocketPath is what fits into the address of a socket on every system, with its end.
 const maxSocketPath = 103
 
-// embeddedRedis is the Redis of gateway run. It listens on a socket that only this user can reach, so that it needs no password.
+// embeddedRedis is the Redis of gateway run. It listens on a socket that only this user can reach, so that it needs no
+// password.
 type embeddedRedis struct {
 	db       *miniredis.Miniredis
 	listener *net.UnixListener
 	accepted chan struct{} // closed once no connection is accepted any more
 }
 
-// startRedis serves on a unix socket until Close. What is at its path is removed: it must be a socket of an earlier process.
+// startRedis serves on a unix socket until Close. What is at its path is removed: it must be a socket of an earlier
+// process.
 func startRedis(path string) (*embeddedRedis, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("the path of its socket, %s, has %d bytes and may have %d: choose a shorter --state-dir",

@@ -12,8 +12,8 @@ import (
 
 var seccompFilters = regexp.MustCompile(`(?m)^Seccomp_filters:\s+(\d+)$`)
 
-// confined reports whether the process at the other end has more seccomp filters than this one: it is an engine, or comes from
-// one. Engines may run as this user, and Landlock keeps them from sockets only on Linux 7 and later.
+// confined reports whether the process at the other end has more seccomp filters than this one: it is an engine, or
+// comes from one. Engines may run as this user, and Landlock keeps them from sockets only on Linux 7 and later.
 func confined(c *net.UnixConn) bool {
 	peer, err := 0, error(nil)
 	if raw, rawErr := c.SyscallConn(); rawErr == nil {

@@ -48,8 +48,8 @@ type RunSettings struct {
 	Evict string `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
 }
 
-// Run runs everything on one machine until ctx ends: an embedded Redis unless one is named, the gateway, a warmer, and a
-// runner for each host of the models file with the driver local, all in this process (infra/adr/0006-gateway-run.md).
+// Run runs everything on one machine until ctx ends: an embedded Redis unless one is named, the gateway, a warmer, and
+// a runner for each host of the models file with the driver local, all in this process (infra/adr/0006-gateway-run.md).
 func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) error {
 	if err := s.HostSettings.Check(); err != nil {
 		return err
@@ -152,8 +152,8 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	return err
 }
 
-// checkTwin refuses a start beside another gateway run that has one of this one's hosts in the same pool: their runners would
-// take the host from each other without end.
+// checkTwin refuses a start beside another gateway run that has one of this one's hosts in the same pool: their runners
+// would take the host from each other without end.
 func (s RunSettings) checkTwin(ctx context.Context) error {
 	if s.RedisURL == "" {
 		return nil
@@ -372,7 +372,7 @@ func (s RunSettings) greet(out io.Writer, addr, redis string) {
 	}
 	fmt.Fprintf(out, "\nReveille serves %d models at http://%s/v1\n\n  The pool, live: http://%s/ui\n\n", len(c.Models), addr, addr)
 	if len(c.Models) == 0 {
-		fmt.Fprintf(out, "  Add models to %s; it is read again at once. For example:\n\n%s", s.Models, exampleModel)
+		fmt.Fprintf(out, "  Add models to %s; changes apply immediately. For example:\n\n%s", s.Models, exampleModel)
 	}
 	tries := 0
 	try := func(path, body string) {

@@ -93,9 +93,9 @@ func (s ServeSettings) keepLog(log *slog.Logger, ring *logring.Ring) *slog.Logge
 // Drivers makes the wake drivers of a gateway.
 type Drivers map[catalog.Driver]power.Driver
 
-// Serve runs a gateway until ctx ends, then drains it. ready, if not nil, is called with the address once requests are accepted.
-// Order of the end: unready, waiting requests are answered 503 and leases handed back, the listener closes and open
-// requests end within --shutdown-timeout, uses are flushed.
+// Serve runs a gateway until ctx ends, then drains it. ready, if not nil, is called with the address once requests are
+// accepted. Order of the end: unready, waiting requests are answered 503 and leases handed back, the listener closes
+// and open requests end within --shutdown-timeout, uses are flushed.
 func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logger, ready func(addr string)) error {
 	ring := s.ring
 	if ring == nil {
@@ -167,7 +167,7 @@ func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logg
 	return <-served
 }
 
-// background runs functions until stop is called, which waits for the end of each. stop may be called again.
+// background runs functions until stop is called, which waits for the end of each. stop can be called again.
 func background(ctx context.Context, run ...func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup

@@ -28,27 +28,27 @@ type GatewayFlags struct {
 	AdminKey        string        `help:"One API key with both scopes."`
 	localKey        string        // of gateway run without keys
 	RunnerSecret    string        `help:"Secret shared by the pool's gateways and runners."`
-	Hold            time.Duration `help:"Longest a request waits for a cold model." default:"300s"`
-	HoldWhole       time.Duration `help:"Longest a request without stream waits for a cold model, for a proxy that gives up on silence; 0 is as long as --hold."`
+	Hold            time.Duration `help:"Maximum time that a request waits for a cold model." default:"300s"`
+	HoldWhole       time.Duration `help:"Maximum time that a request without stream waits for a cold model, for proxies that time out without data; 0 is as long as --hold."`
 	CommitAfter     time.Duration `help:"A stream that still waits after this gets status 200 and a comment; before, errors have their own status." default:"5s"`
-	StreamErrors    string        `help:"How a request for a stream is told an error before its stream has begun: by the error's status, or by an event with status 200." enum:"status,event" default:"status"`
-	AccessLog       string        `help:"File that gets a line of JSON for each request, without bodies, queries or keys; - is standard output."`
+	StreamErrors    string        `help:"How to report errors before a stream starts: status (the error's status), or event (an event with status 200)." enum:"status,event" default:"status"`
+	AccessLog       string        `help:"File for a line of JSON for each request, without bodies, queries or keys; - is standard output."`
 	Traces          string        `help:"OpenTelemetry collector that gets a trace of each request to a model, by OTLP over HTTP, such as http://127.0.0.1:4318."`
 	FreeMetrics     bool          `help:"Serve /metrics without a key."`
-	StoreResponses  time.Duration `help:"How long answers of the Responses API stay in Redis, encrypted, so that later requests can continue them (previous_response_id), unless a request says store: false; 0 stores none."`
+	StoreResponses  time.Duration `help:"How long responses of the Responses API stay in Redis, encrypted, so that later requests can continue them (previous_response_id), unless a request says store: false; 0 stores none."`
 	Keepalive       time.Duration `help:"Time between comments on a stream that waits." default:"5s"`
-	ShutdownTimeout time.Duration `help:"How long open requests may go on after SIGTERM." default:"10m"`
-	CORSOrigins     []string      `help:"Origins of web pages that may use the gateway besides those of localhost and of desktop apps: https://chat.example.org, myapp://* for a scheme; * for all, which needs API keys."`
-	AllowedHosts    []string      `help:"Host names that the gateway answers to without API keys, besides localhost and IP addresses."`
-	MaxBody         string        `help:"Largest request body." default:"64MiB"`
+	ShutdownTimeout time.Duration `help:"How long open requests can run after SIGTERM." default:"10m"`
+	CORSOrigins     []string      `help:"Origins of web pages that can use the gateway, in addition to localhost and desktop apps: https://chat.example.org, myapp://* for a scheme; * for all, which needs API keys."`
+	AllowedHosts    []string      `help:"Host names that the gateway accepts without API keys, in addition to localhost and IP addresses."`
+	MaxBody         string        `help:"Maximum size of a request body." default:"64MiB"`
 	config.Intake
-	MaxConns         int    `help:"Most client connections; 0 is no limit." default:"0"`
+	MaxConns         int    `help:"Maximum client connections; 0 is no limit." default:"0"`
 	MemoryLimit      string `help:"Memory of this process: at 92 % of it connections are not kept, at 95 % new requests are refused with overloaded; 0 is no limit. Default GOMEMLIMIT, else that of its control group."`
-	MaxWaiting       int    `help:"Most requests that wait for one model; more are refused with queue_full." default:"10000"`
-	MaxWaitingPerKey int    `help:"Most requests of one API key that wait for models, unless its line says otherwise; more are refused with queue_full; 0 is no limit." default:"5000"`
+	MaxWaiting       int    `help:"Maximum requests that wait for one model; more are refused with queue_full." default:"10000"`
+	MaxWaitingPerKey int    `help:"Maximum requests of one API key that wait for models, unless its line says otherwise; more are refused with queue_full; 0 is no limit." default:"5000"`
 
 	// RegisterAllow has a default that depends on the keys: see parse.
-	RegisterAllow []string `help:"Where the weights of models registered through the API may lie: a folder of the hosts, or a place such as hf://org/*-GGUF or s3://bucket/models; may be repeated. Default hf:// where API keys are configured, else nothing."`
+	RegisterAllow []string `help:"Allowed sources of the weights of models registered through the API: a folder on the hosts, or a location such as hf://org/*-GGUF or s3://bucket/models; may be repeated. Default hf:// where API keys are configured, else nothing."`
 }
 
 // maxStored bounds --store-responses: Redis holds every key's responses that long.

@@ -69,7 +69,7 @@ func fit(out io.Writer, c *catalog.Catalog, m setup.Machine) error {
 		case !m.Kinds.Has(f.Devices):
 			fits = "no: this machine has no " + f.Devices.String()
 		case !f.Known() && f.Plan.Need > 0:
-			fits = "unknown: the device does not tell its memory"
+			fits = "unknown: the device does not report its memory"
 		case f.Known() && f.Fits():
 			fits = "yes"
 		case f.Known():

@@ -24,8 +24,8 @@ type Remote struct {
 	URL      string        `help:"The gateway. Default: the gateway run with this --state-dir, else http://127.0.0.1:8080."`
 	APIKey   string        `help:"Key with the scope manage. Without it, the admin key of gateway run is used at a loopback address."`
 	StateDir string        `help:"State folder of gateway run, where its admin key is." default:".reveille"`
-	Timeout  time.Duration `help:"Longest to wait for an answer." default:"10m"`
-	JSON     bool          `help:"Print the gateway's answer as JSON."`
+	Timeout  time.Duration `help:"Timeout for the response." default:"10m"`
+	JSON     bool          `help:"Print the gateway's response as JSON."`
 }
 
 // AdminKeyFile is the file in the state folder that holds the admin key of a `gateway run` without API keys.
@@ -50,7 +50,8 @@ func (r Remote) key(u *url.URL) string {
 	return strings.TrimSpace(string(data))
 }
 
-// base is the gateway's URL without a path, by default that of the state folder; a missing scheme is http, and a client's base URL that ends with /v1 will do.
+// base is the gateway's URL without a path, by default that of the state folder; a missing scheme is http, and a
+// client's base URL that ends with /v1 will do.
 func (r Remote) base() string {
 	u := strings.TrimSuffix(strings.TrimRight(r.URL, "/"), "/v1")
 	if u == "" {
@@ -63,7 +64,7 @@ func (r Remote) base() string {
 	return u
 }
 
-// call makes one request and decodes the answer into v. An error answer becomes an error with its message.
+// call makes one request and decodes the response into v. An error response becomes an error with its message.
 func (r Remote) call(ctx context.Context, method, path string, body, v any) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
@@ -87,7 +88,7 @@ func (r Remote) call(ctx context.Context, method, path string, body, v any) erro
 	return json.Unmarshal(data, v)
 }
 
-// show makes one request. With --json it prints the answer, and otherwise decodes it into v.
+// show makes one request. With --json it prints the response, and otherwise decodes it into v.
 func (r Remote) show(ctx context.Context, out io.Writer, method, path string, body, v any) (printed bool, err error) {
 	var raw json.RawMessage
 	if err := r.call(ctx, method, path, body, &raw); err != nil {
@@ -99,8 +100,8 @@ func (r Remote) show(ctx context.Context, out io.Writer, method, path string, bo
 	return false, json.Unmarshal(raw, v)
 }
 
-// open makes one request and returns the body of the answer, for the caller to close. An error answer becomes an error
-// with its message.
+// open makes one request and returns the body of the response, for the caller to close. An error response becomes an
+// error with its message.
 func (r Remote) open(ctx context.Context, method, path string, body io.Reader) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, method, r.base()+path, body)
 	if err != nil {

@@ -49,8 +49,8 @@ type ConversationsForget struct {
 // errNotForgotten: a host that is awake has not forgotten everything.
 var errNotForgotten = errors.New("not everything is forgotten yet")
 
-// Run has the pool forget a model's conversations, and says what each host did. It fails if a host that is awake has not
-// done all of it.
+// Run has the pool forget a model's conversations, and says what each host did. It fails if a host that is awake has
+// not done all of it.
 func (c *ConversationsForget) Run(ctx context.Context, out io.Writer) error {
 	path := conversationsPath
 	if c.Model != "all" {

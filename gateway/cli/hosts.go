@@ -21,7 +21,7 @@ func (c *Wake) Run(ctx context.Context, out io.Writer) error {
 type Sleep struct {
 	Remote
 	Name  string `arg:"" help:"The host."`
-	Force bool   `help:"Cut open requests at once."`
+	Force bool   `help:"Cut open requests immediately."`
 }
 
 // Run unloads the host's models, puts it to sleep and waits until it is off.

@@ -16,14 +16,14 @@ import (
 	"reveille/runner/engine"
 )
 
-// schemaFile is the name of the schema that a first models file refers to, beside it.
+// schemaFile is the name of the schema in the folder of the models file, which refers to it.
 const schemaFile = "models.schema.json"
 
 // Init is `gateway init [FOLDER ...]`.
 type Init struct {
 	Folders []string `arg:"" optional:"" help:"Folders with GGUF files. Default: the caches of llama.cpp and Hugging Face."`
 
-	File       string   `help:"File to write, with its schema beside it." default:"models.yaml"`
+	File       string   `help:"File to write; its schema is written to the same folder." default:"models.yaml"`
 	Stdout     bool     `help:"Print the file instead."`
 	EnginesDir []string `help:"Folders to look for llama-server in, besides this program's own and PATH."`
 }
@@ -71,7 +71,7 @@ func (c *Init) Run(ctx context.Context, out io.Writer) error {
 	fmt.Fprint(out, "\n\n")
 	llamacpp := recipe.Shipped()[recipe.LlamaCpp]
 	if _, err := (engine.Finder{Dirs: c.EnginesDir}).Find(&llamacpp, ""); err != nil {
-		fmt.Fprintf(out, "llama-server is neither in PATH nor beside this program: get it from https://github.com/ggml-org/llama.cpp/releases\nand name its folder with --engines-dir.\n\n")
+		fmt.Fprintf(out, "llama-server is neither in PATH nor in the folder of this program: get it from https://github.com/ggml-org/llama.cpp/releases\nand name its folder with --engines-dir.\n\n")
 	}
 	_, err := fmt.Fprintf(out, "Next:\n  gateway check %[1]s --fit      says what fits\n  gateway run --models %[1]s     serves at http://127.0.0.1:8080\n", c.File)
 	return err

@@ -20,9 +20,9 @@ type KeyAdd struct {
 	Scopes   string        `help:"What the key may do: infer, manage, or infer,manage." default:"infer"`
 	Models   []string      `help:"The only models that it may use, by id; * stands for any text."`
 	Requests string        `help:"Requests per time, such as 60/m."`
-	Tokens   string        `help:"Tokens per time, of prompts and answers, such as 100000/m."`
+	Tokens   string        `help:"Token rate of prompts and responses, such as 100000/m."`
 	Loads    string        `help:"Loads of models that its requests start, such as 20/h."`
-	Budget   int64         `help:"Tokens in all, of prompts and answers, until it is refused."`
+	Budget   int64         `help:"Total tokens of prompts and responses; after that the key is refused."`
 	Open     int           `help:"Requests at one time."`
 	Waiting  int           `help:"Requests that wait for models, at each gateway."`
 	Priority string        `help:"Its priority: high lets it send x-priority: high, low gives it no other."`
@@ -99,7 +99,7 @@ func (c *KeyList) Run(ctx context.Context, out io.Writer) error {
 // KeyRevoke is `gateway key revoke ID`.
 type KeyRevoke struct {
 	Remote
-	ID string `arg:"" help:"The key's id, or its name if that is no other's."`
+	ID string `arg:"" help:"The key's id, or its name if that is unique."`
 }
 
 // Run revokes a key.

@@ -15,7 +15,7 @@ import (
 type Logs struct {
 	Remote
 	Source []string `arg:"" optional:"" help:"One log: gateway, runner HOST, or MODEL on HOST. Default: all."`
-	Follow bool     `short:"f" help:"Print what is logged from now on too, until Ctrl-C; each line begins with its source."`
+	Follow bool     `short:"f" help:"Print new lines as well, until Ctrl-C; each line starts with its source."`
 }
 
 // Run prints the logs as the gateway keeps them.

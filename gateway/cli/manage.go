@@ -87,7 +87,7 @@ func (c *Load) progress(ctx context.Context, out io.Writer) {
 type Unload struct {
 	Remote
 	Name  string `arg:"" optional:"" help:"The model; all of them when absent."`
-	Force bool   `help:"Cut open requests at once."`
+	Force bool   `help:"Cut open requests immediately."`
 }
 
 // Run unloads.
@@ -133,7 +133,7 @@ func (r Remote) report(ctx context.Context, out io.Writer, path string, body any
 	return done.print(out)
 }
 
-// outcome is the answer to a management call.
+// outcome is the response to a management call.
 type outcome struct {
 	Message  string
 	Unloaded []string

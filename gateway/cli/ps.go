@@ -54,8 +54,8 @@ const watchEvery = 2 * time.Second
 // clearScreen moves a terminal's cursor to the top left corner and erases what follows.
 const clearScreen = "\x1b[H\x1b[2J"
 
-// Run prints hosts, models and the queue. With --watch it does so until ctx ends, in the same place if out is a terminal; after
-// the first time, an error is shown in place of the pool.
+// Run prints hosts, models and the queue. With --watch it does so until ctx ends, in the same place if out is a
+// terminal; after the first time, an error is shown in place of the pool.
 func (c *PS) Run(ctx context.Context, out io.Writer) error {
 	if !c.Watch {
 		return c.once(ctx, out)

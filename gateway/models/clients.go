@@ -18,8 +18,8 @@ type clients struct {
 	byAddr sync.Map   // *relay.Client by address
 }
 
-// of returns the client for the runner at an address. When it makes one, it closes those for addresses that no host has any
-// more.
+// of returns the client for the runner at an address. When it makes one, it closes those for addresses that no host has
+// any more.
 func (c *clients) of(addr string, pool func() *state.Snapshot) *relay.Client {
 	if cl, known := c.byAddr.Load(addr); known {
 		return cl.(*relay.Client)
@@ -49,11 +49,11 @@ func (c *clients) close() {
 	c.byAddr.Range(func(_, cl any) bool { cl.(*relay.Client).Close(); return true })
 }
 
-// AskWait bounds a call that a runner answers from memory.
+// AskWait is the timeout of a call to which a runner responds from memory.
 const AskWait = 10 * time.Second
 
-// Ask calls a runner for the request with the given id, "" for none, and waits at most firstByte for the first byte of its
-// response; 0 is no limit. The caller closes the response. An error is one for the client.
+// Ask calls a runner for the request with the given id, "" for none, and waits at most firstByte for the first byte of
+// its response; 0 is no limit. The caller closes the response. An error is one for the client.
 func (d *Directory) Ask(call *relay.Call, method string, host *state.HostRecord, path, id string, firstByte time.Duration) (*relay.Response, error) {
 	for corrected := false; ; corrected = true {
 		sign := d.cfg.Signer.Sign(rpc.Call{Method: method, Path: path, Host: host.Name})

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	lookEvery = 2 * time.Millisecond // least time between two reads for listings
+	lookEvery = 2 * time.Millisecond // minimum time between two reads for listings
 	lookShare = 5                    // a slower read is followed by a pause of this many times its duration, at most lookMost
 	lookMost  = 100 * time.Millisecond
 )
@@ -29,9 +29,9 @@ type reader struct {
 	err   error      // of the last read
 }
 
-// Fresh returns a snapshot for a listing. If the store answers, it was read after the listing was requested, so that a
-// client sees the effects of its own calls; otherwise it is the mirror's copy, with the error. Listings requested during a read
-// share the next one.
+// Fresh returns a snapshot for a listing. If the store responds, it was read after the listing was requested, so that a
+// client sees the effects of its own calls; otherwise it is the mirror's copy, with the error. Listings requested
+// during a read share the next one.
 func (d *Directory) Fresh() (*state.Snapshot, error) {
 	asked := time.Now()
 	d.reader.mu.Lock()

@@ -38,7 +38,7 @@ func (d *Directory) PinnedBy(m *catalog.Model) string {
 	return ""
 }
 
-// IdleTime returns how long a model may be unused before the warmer unloads it; below 0 means for ever. It follows the
+// IdleTime returns how long a model can be unused before the warmer unloads it; below 0 means for ever. It follows the
 // catalog's warm list, keep_alive, the catalog's idle times, or the warmer's default.
 func (d *Directory) IdleTime(cat *catalog.Catalog, id string) (idle time.Duration, known bool) {
 	if keptWarm(cat, id) {

@@ -1,6 +1,6 @@
-// Package models answers what a gateway's handlers ask about models: which one a name means, its options, its weights, its
-// state in the pool, how long it stays. It keeps copies of the pool's run-time tables and of this gateway's own uses, and calls
-// runners.
+// Package models provides what a gateway's handlers need to know about models: which one a name means, its options, its
+// weights, its state in the pool, how long it stays. It keeps copies of the pool's run-time tables and of this
+// gateway's own uses, and calls runners.
 package models
 
 import (
@@ -60,7 +60,8 @@ func (d *Directory) OnEvent(e state.Event) {
 	}
 }
 
-// Unload unloads a model, or all for "", and returns the names of those unloaded. When it returns, the mirror is up to date.
+// Unload unloads a model, or all for "", and returns the names of those unloaded. When it returns, the mirror is up to
+// date.
 func (d *Directory) Unload(ctx context.Context, model string, force bool) (gone []string, err error) {
 	done, err := d.cfg.Gate.Unload(ctx, model, force)
 	if err != nil {
@@ -78,7 +79,7 @@ func (d *Directory) Unload(ctx context.Context, model string, force bool) (gone 
 	return gone, err
 }
 
-// EnsureGone unloads a model. It is no error if the model is not loaded.
+// EnsureGone unloads a model. It returns nil if the model is not loaded.
 func (d *Directory) EnsureGone(ctx context.Context, model string) error {
 	if _, err := d.Unload(ctx, model, false); err != nil && api.As(err).Kind != api.ModelNotLoaded {
 		return err

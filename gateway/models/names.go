@@ -67,8 +67,8 @@ func (d *Directory) defaultModel(route *api.Route) string {
 	return id
 }
 
-// LastUsed returns the loaded model of a type that was used last, among those that the key may use; "" if there is none.
-// The paths of llama-server, whose clients name no model, are for it.
+// LastUsed returns the loaded model of a type that was used last, among those that the key may use; "" if there is
+// none. The paths of llama-server, whose clients name no model, are for it.
 func (d *Directory) LastUsed(key *keys.Key, t policy.Type) string {
 	id, at := "", int64(-1)
 	cat, snap := d.cfg.Catalog(), d.cfg.Mirror.Snapshot()

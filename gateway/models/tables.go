@@ -22,8 +22,8 @@ type Tables struct {
 	store *state.Store
 	dirty chan struct{} // capacity 1: read now
 
-	// held, a lock for each table, during every read and write of it in the store, so that an older answer never replaces a
-	// newer one, and a slow read of one table does not hold up another: a revoked key must not wait
+	// held, a lock for each table, during every read and write of it in the store, so that an older response never
+	// replaces a newer one, and a slow read of one table does not hold up another: a revoked key must not wait
 	held map[state.Setting]*sync.Mutex
 
 	mu  sync.Mutex // while cur changes

@@ -8,8 +8,8 @@ import (
 	"reveille/infra/state"
 )
 
-// Uses records this gateway's own uses of models, which listings show before they reach the pool's state. The zero value is
-// ready; methods are safe for concurrent use.
+// Uses records this gateway's own uses of models, which listings show before they reach the pool's state. The zero
+// value is ready; methods are safe for concurrent use.
 type Uses struct {
 	mu   sync.Mutex
 	last map[state.CopyID]int64 // µs since the epoch on this machine's clock
@@ -31,13 +31,13 @@ func (u *Uses) Note(host, model string) {
 	u.last[state.CopyID{Host: host, Model: model}] = now
 }
 
-// usageLate bounds how much too late a record dates a use: the gateway reports the use's age, Redis subtracts it from its own
-// clock when the report arrives, and a report may take as long as a call may last.
+// usageLate bounds how much too late a record dates a use: the gateway reports the use's age, Redis subtracts it from
+// its own clock when the report arrives, and a report may take as long as a call may last.
 const usageLate = 200 * time.Millisecond
 
-// LastOn returns the last use of a model's copy, in µs since the epoch. This gateway's own record takes precedence unless the
-// pool's has a later use, so that uses through one gateway are listed in order, however close together. Clocks that differ by
-// more than usageLate only make this gateway's own uses appear that much later or not at once.
+// LastOn returns the last use of a model's copy, in µs since the epoch. This gateway's own record takes precedence
+// unless the pool's has a later use, so that uses through one gateway are listed in order, however close together.
+// Clocks that differ by more than usageLate only make this gateway's own uses appear that much later or not at once.
 func (u *Uses) LastOn(m *state.ModelRecord, host string) (at int64, own bool) {
 	reported := m.UsedMS * 1000
 	u.mu.Lock()

@@ -54,7 +54,8 @@ func (d *Directory) WeightsOf(cat *catalog.Catalog, m *catalog.Model) Weights {
 	return w
 }
 
-// elsewhere reports whether a model whose weights are a path may run on another machine. Its weights then count as present.
+// elsewhere reports whether a model whose weights are a path may run on another machine. Its weights then count as
+// present.
 func elsewhere(cat *catalog.Catalog, m *catalog.Model) bool {
 	if Remote(m) {
 		return false
@@ -78,7 +79,7 @@ func (d *Directory) ContextOf(m *catalog.Model, w Weights, o recipe.Options) (no
 			now, most = p.Longest, p.Positions
 		}
 	}
-	if now == 0 || most > 0 && now > most && m.Type != policy.LLM { // a language model's positions may be stretched
+	if now == 0 || most > 0 && now > most && m.Type != policy.LLM { // a language model's positions can be stretched
 		now = most
 	}
 	return now, max(now, most)

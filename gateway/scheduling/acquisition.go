@@ -19,13 +19,14 @@ const (
 	maxStale       = 32                     // a group gives up after so many placements in a row that were stale or found nothing to attach to
 	stalePause     = 10 * time.Millisecond  // first pause between them; grows up to
 	maxStalePause  = 200 * time.Millisecond // this, before jitter
-	maxUnanswered  = 2                      // calls to a store that does not answer: only the reply may have been lost
+	maxUnanswered  = 2                      // calls to a store that does not respond: only the response may have been lost
 	maxFailedHosts = 3                      // a model that failed to load on so many is not tried, nor further hosts woken for it
 	maxSilence     = 10 * time.Second       // if the store is unavailable for longer, a wait that had a ticket ends
 )
 
-// acquisition is the state machine of how a group gets its model: what it wants from the pool and how far it has got. Its methods are pure:
-// they take new information and the current time, and return the next action. No I/O, no clock, no goroutine.
+// acquisition is the state machine of how a group gets its model: what it wants from the pool and how far it has got.
+// Its methods are pure: they take new information and the current time, and return the next action. No I/O, no clock,
+// no goroutine.
 //
 // Life: placing (no ticket) → waiting (a ticket) → finished. It goes from waiting back to placing when the ticket was
 // lost or dropped, or its host could not carry it out.
@@ -39,9 +40,9 @@ type acquisition struct {
 	refusedBy      []string // hosts that refused requests for a copy that the store may show as loaded; until the first ticket
 	round          int      // part of the operation id: a new intent is a new operation
 	stale          int      // placements refused in a row
-	unanswered     int      // calls without an answer in a row
+	unanswered     int      // calls without a response in a row
 	changedHosts   []string // hosts that changed during a placement on them; until the next ticket
-	replacing      string   // ticket on a lost host that is to be replaced, "" if none
+	replacing      string   // ticket on a lost host that must be replaced, "" if none
 	lostTicketHost string   // host of a ticket that the store lost, "" if none; until the next ticket
 
 	ticket       string
@@ -51,15 +52,15 @@ type acquisition struct {
 	loadingSince time.Time // when state first was TicketLoading, zero before
 	lastReport   time.Time // when the store last reported the ticket
 
-	blocked          *api.Error // why no host can be tried now, for waiters that time out meanwhile
+	noHostErr        *api.Error // why no host can be tried now, for waiters that time out meanwhile
 	interruptedHosts []string   // hosts that reported that their machine is being taken away
 
-	failedHosts []string                   // hosts where the load failed
-	failure     *api.Error                 // of the last of them, for when no host is left
-	barred      []string                   // hosts where earlier loads of the model kept failing; set before each choice
-	backoff     *api.Error                 // why, for when no host is left
-	tooLarge    map[string]*policy.Refusal // by host: its runner reported that its memory can never hold this load
-	saved       map[string]int64           // policy.Model.Saved; nil until read
+	avoidAfterFailure []string                   // hosts where this acquisition's load failed
+	failure           *api.Error                 // of the last of them, for when no host is left
+	avoidForModel     []string                   // hosts where earlier loads of the model kept failing, set before each choice
+	backoff           *api.Error                 // why, for when no host is left
+	tooLarge          map[string]*policy.Refusal // by host: its runner reported that its memory can never hold this load
+	saved             map[string]int64           // policy.Model.Saved; nil until read
 }
 
 // wanted returns the model to place, as a snapshot and a catalog describe it.
@@ -94,7 +95,7 @@ func refuseWith(err *api.Error) *nextAction {
 	return &v
 }
 
-// avoidSet lists the hosts that policy.Place must not choose, with the reason for people.
+// avoidSet lists the hosts that policy.Place must not choose, with the reason as text.
 type avoidSet map[string]string
 
 func (a avoidSet) add(reason string, hosts ...string) {
@@ -109,7 +110,8 @@ const (
 	notLoaded  = "failed to load the model a short while ago"
 )
 
-// maxFreeSearches and hostsPerSearch bound the search for a free slot in a large pool: the number of looks and of hosts per look.
+// maxFreeSearches and hostsPerSearch bound the search for a free slot in a large pool: the number of looks and of hosts
+// per look.
 const (
 	maxFreeSearches = 4
 	hostsPerSearch  = 64
@@ -147,9 +149,9 @@ func (a *acquisition) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 	return ""
 }
 
-// chooseHost decides where the ticket goes. It does not try hosts in shunned before retry. read is the host of an
-// earlier choice that has been read since, or "". An empty host without an action means attach only.
-func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned []string, retry time.Time, read string) (host string, out *nextAction) {
+// chooseHost chooses the host of the ticket. It does not try avoidHosts, whose wake failed, before retry. read is the
+// host of an earlier choice that has been read since, or "". An empty host without an action means attach only.
+func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHosts []string, retry time.Time, read string) (host string, out *nextAction) {
 	if _, ok := c.Model(a.model); !ok {
 		return "", refuseWith(api.UnknownModel(a.model))
 	}
@@ -157,11 +159,11 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 		a.replacing = "" // its host is back
 		return "", &nextAction{do: actionWait}
 	}
-	if failed := cmp.Or(a.failure, a.backoff); len(a.failedHosts) >= maxFailedHosts || len(a.barred) >= maxFailedHosts {
+	if failed := cmp.Or(a.failure, a.backoff); len(a.avoidAfterFailure) >= maxFailedHosts || len(a.avoidForModel) >= maxFailedHosts {
 		return "", refuseWith(failed)
 	}
 	avoid := avoidSet{}
-	avoid.add(notStarted, shunned...)
+	avoid.add(notStarted, avoidHosts...)
 	for _, name := range a.interruptedHosts {
 		if h := s.Hosts[name]; h != nil && (h.State == policy.Draining || h.State == policy.Ready) {
 			avoid[name] = "being taken away"
@@ -179,22 +181,22 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 		}
 		v.Refused = a.model
 	}
-	// An explicit load cannot be attached to, but its host will have the model: no second copy elsewhere, even if a load with
-	// other options has failed there.
+	// An explicit load cannot be attached to, but its host will have the model: no second copy elsewhere, even if a
+	// load with other options has failed there.
 	existing := loadingHost(s, a.model)
 	if a.explicit {
 		existing = hostOf(s, a.model)
 	}
 	switch r := a.tooLarge[existing]; {
-	case a.explicit && r != nil: // the existing copy stays, and no second one is loaded beside it
+	case a.explicit && r != nil: // the existing copy stays, and no second one is loaded
 		return "", refuseWith(a.refusal(r))
-	case a.explicit && slices.Contains(a.failedHosts, existing):
+	case a.explicit && slices.Contains(a.avoidAfterFailure, existing):
 		return "", refuseWith(a.failure)
 	case existing != "" && avoid[existing] == "" && r == nil:
 		return existing, nil
 	}
-	avoid.add(notLoaded, a.barred...)
-	avoid.add(notLoaded, a.failedHosts...)
+	avoid.add(notLoaded, a.avoidForModel...)
+	avoid.add(notLoaded, a.avoidAfterFailure...)
 	// The store came back with older data: the host may still carry out the ticket, and another host would load a
 	// second copy.
 	if h := s.Hosts[a.lostTicketHost]; h != nil && h.State == policy.Ready && avoid[a.lostTicketHost] == "" && a.tooLarge[a.lostTicketHost] == nil {
@@ -205,7 +207,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 		avoidBusy[name] = "changes too fast"
 	}
 	if host := a.freeHost(s, v, avoidBusy, read); host != "" {
-		a.blocked = nil
+		a.noHostErr = nil
 		return host, nil
 	}
 	pool, want := v.Pool(s), a.wanted(s, v)
@@ -216,7 +218,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 		}
 	}
 	if p.Host != "" {
-		a.blocked = nil
+		a.noHostErr = nil
 		return p.Host, nil
 	}
 	if hasCopy(p.Refusal) {
@@ -230,11 +232,11 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, shunned 
 		return "", refuseWith(failed)
 	}
 	if slices.ContainsFunc(p.Refusal.Hosts, func(h policy.HostRefusal) bool { return h.Reason.Code == policy.Avoided }) {
-		if a.blocked == nil {
-			a.blocked = noCapacity(a.model, errors.New(p.Refusal.Explain()))
+		if a.noHostErr == nil {
+			a.noHostErr = noCapacity(a.model, errors.New(p.Refusal.Explain()))
 		}
 		if retry.IsZero() { // a host that is being taken away does not come back in a moment
-			return "", refuseWith(a.blocked)
+			return "", refuseWith(a.noHostErr)
 		}
 		return "", &nextAction{do: actionPlace, at: retry}
 	}
@@ -298,7 +300,7 @@ func (a *acquisition) want(gateway, host string, revision uint64, background boo
 	}
 }
 
-// onAcquired processes the store's answer to want.
+// onAcquired processes the store's response to want.
 func (a *acquisition) onAcquired(now time.Time, got state.Acquired, err error) nextAction {
 	switch {
 	case errors.Is(err, state.ErrStale):
@@ -319,7 +321,7 @@ func (a *acquisition) onAcquired(now time.Time, got state.Acquired, err error) n
 		return nextAction{do: actionFinish, host: got.Host, release: a.replacing}
 	}
 	a.ticket, a.host, a.replacing = got.Ticket, got.Host, ""
-	a.refusedBy, a.stale, a.unanswered, a.blocked, a.changedHosts, a.lostTicketHost = nil, 0, 0, nil, nil, ""
+	a.refusedBy, a.stale, a.unanswered, a.noHostErr, a.changedHosts, a.lostTicketHost = nil, 0, 0, nil, nil, ""
 	a.round++
 	a.loadingSince = time.Time{}
 	a.setTicketState(now, got.State, got.Position)
@@ -374,10 +376,10 @@ func (a *acquisition) onTicketState(now time.Time, s state.TicketStatus) nextAct
 		return nextAction{do: actionFinish, host: host, record: s.Record}
 	case s.Record.State == state.TicketFailed && interrupted(s.Record):
 		a.interruptedHosts = append(a.interruptedHosts, a.host)
-		a.blocked = failure(s.Record, a.explicit)
+		a.noHostErr = failure(s.Record, a.explicit)
 		return a.restart(now)
 	case s.Record.State == state.TicketFailed && hostFault(s.Record):
-		a.blocked = noCapacity(a.model, errors.New(s.Record.Message))
+		a.noHostErr = noCapacity(a.model, errors.New(s.Record.Message))
 		return a.restart(now)
 	case s.Record.State == state.TicketFailed && s.Record.Code == api.ModelTooLarge.Code() && shortage(s.Record) != nil:
 		if a.tooLarge == nil {
@@ -386,7 +388,7 @@ func (a *acquisition) onTicketState(now time.Time, s state.TicketStatus) nextAct
 		a.tooLarge[a.host] = shortage(s.Record)
 		return a.restart(now)
 	case s.Record.State == state.TicketFailed: // another host may have the file, the engine or the memory
-		a.failedHosts, a.failure = append(a.failedHosts, a.host), failure(s.Record, a.explicit)
+		a.avoidAfterFailure, a.failure = append(a.avoidAfterFailure, a.host), failure(s.Record, a.explicit)
 		return a.restart(now)
 	}
 	a.unanswered = 0
@@ -402,17 +404,17 @@ func (a *acquisition) onStoreError(now time.Time, err error) nextAction {
 	return nextAction{do: actionWait}
 }
 
-// onSnapshot processes a snapshot: a ticket whose host is lost moves to another host if there is one, and otherwise waits for
-// the host to come back.
-func (a *acquisition) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Catalog, shunned []string) nextAction {
+// onSnapshot processes a snapshot: a ticket whose host is lost moves to another host if there is one, and otherwise
+// waits for the host to come back.
+func (a *acquisition) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Catalog, avoidHosts []string) nextAction {
 	h := s.Hosts[a.host]
 	if a.ticket == "" || a.replacing != "" || h == nil || h.State != policy.Lost {
 		return nextAction{do: actionWait}
 	}
 	avoid := avoidSet{}
-	avoid.add(notStarted, shunned...)
-	avoid.add(notLoaded, a.barred...)
-	avoid.add(notLoaded, a.failedHosts...)
+	avoid.add(notStarted, avoidHosts...)
+	avoid.add(notLoaded, a.avoidForModel...)
+	avoid.add(notLoaded, a.avoidAfterFailure...)
 	avoid[a.host] = "lost"
 	v := placement.View{Catalog: c, Evict: a.evict}
 	p := policy.Place(v.Pool(s), a.wanted(s, v), avoid)

@@ -2,7 +2,7 @@ package scheduling
 
 import "time"
 
-// backoff records, by key, how often something failed in a row and when it may be tried again. The first free failures
+// backoff records, by key, how often something failed in a row and when it can be tried again. The first free failures
 // have no effect. Each further one opens a window that doubles from base up to max. It reads no clock. An unknown key
 // has zero times, which mean "now".
 type backoff[K comparable] struct {

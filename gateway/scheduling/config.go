@@ -68,7 +68,7 @@ type Config struct {
 	Gateway string // unique id of this process in the pool; default: random
 
 	Hold      time.Duration // longest that a request waits for a cold model; default 300 s
-	FairAfter time.Duration // a copy whose queue takes longer than this gets another copy beside it; default 2 s
+	FairAfter time.Duration // a copy whose queue takes longer than this gets another copy; default 2 s
 	WakeLimit time.Duration // longest from the start of a host's wake to its registration; default 10 min
 
 	Evict policy.Eviction // how idle models are compared when one must be evicted; default LRU

@@ -83,12 +83,12 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	now := time.Now()
 	g.recovery.observe(s, now)
 	hosts, _ := g.hostBackoff.waitingKeys(now)
-	barred, _ := g.barredLocked(m.ID, now)
+	avoidForModel, _ := g.avoidForModelLocked(m.ID, now)
 	held, operation := g.closed || g.recovery.active(now), g.nextOperationLocked()
 	g.mu.Unlock()
 	avoid := avoidSet{}
 	avoid.add(notStarted, hosts...)
-	avoid.add(notLoaded, barred...)
+	avoid.add(notLoaded, avoidForModel...)
 	p := policy.Place(pool, want, avoid)
 	if held || !isImmediate(p) {
 		return

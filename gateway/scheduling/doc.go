@@ -1,6 +1,6 @@
 // Package scheduling covers everything between a known model and the runner to send its request to.
 //
-// A [Gate] answers warm requests from a mirror of the pool ([Gate.EndpointFor]): no I/O, no allocation, no lock that
+// A [Gate] serves warm requests from a mirror of the pool ([Gate.EndpointFor]): no I/O, no allocation, no lock that
 // another request could hold for long. A request that finds no endpoint enters the gate ([Gate.Enter]) and gets a
 // [Waiter]. All waiters of one model form a group. A group attaches to one ticket in the state store, renews it while
 // somebody waits, and delivers its outcome to every waiter in the order of arrival. The gate also wakes a host when the

@@ -8,8 +8,8 @@ import (
 	"reveille/infra/state"
 )
 
-// Endpoint is where a request for a model is sent: a runner that has the model loaded. It is a value; endpoints with equal
-// Host and Generation belong to the same registration of a runner.
+// Endpoint is where a request for a model is sent: a runner that has the model loaded. It is a value; endpoints with
+// equal Host and Generation belong to the same registration of a runner.
 type Endpoint struct {
 	Host       string
 	Addr       string // host:port of the runner
@@ -76,9 +76,10 @@ func (g *Gate) Endpoint(model string) (r Endpoint, ok bool) {
 	return leastLoaded(g.currentTable().copies[model])
 }
 
-// EndpointFor is [Gate.Endpoint] for a request with a JSON body. Requests with the same beginning go to the same copy from
-// every gateway, so it has probably computed the beginning or encoded its media. If that copy has more than 1.25 times the
-// mean of the open requests, the next one in the beginning's own order is chosen (consistent hashing with bounded loads).
+// EndpointFor is [Gate.Endpoint] for a request with a JSON body. Requests with the same beginning go to the same copy
+// from every gateway, so it has probably computed the beginning or encoded its media. If that copy has more than 1.25
+// times the mean of the open requests, the next one in the beginning's own order is chosen (consistent hashing with
+// bounded loads).
 func (g *Gate) EndpointFor(model string, body []byte) (r Endpoint, ok bool) {
 	list := g.currentTable().copies[model]
 	if len(list) > 1 {

@@ -166,8 +166,8 @@ func TestBeginnings(t *testing.T) {
 	}
 }
 
-// All turns of a conversation go to one copy, the same one at every gateway, conversations spread over the copies, and no
-// copy gets much more than its share.
+// All turns of a conversation go to one copy, the same one at every gateway, conversations spread over the copies, and
+// no copy gets much more than its share.
 func TestTurnsGoToOneCopy(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a", "b", "c", "d")

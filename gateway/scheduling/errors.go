@@ -22,8 +22,8 @@ func hostFault(r state.TicketRecord) bool {
 	return r.WakeError || interrupted(r) || slices.Contains([]string{api.Draining.Code(), api.HostUnreachable.Code()}, r.Code)
 }
 
-// interrupted reports whether a ticket failed because its host's machine is being taken away. Such a host answers at
-// once and is not shunned for it. A request with no other host gets this error.
+// interrupted reports whether a ticket failed because its host's machine is being taken away. Such a host responds
+// immediately and is not avoided for it. A request with no other host gets this error.
 func interrupted(r state.TicketRecord) bool { return r.Code == api.HostInterrupted.Code() }
 
 // shortage returns a runner's refusal for lack of memory, or nil if it gives no figures.

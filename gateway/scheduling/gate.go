@@ -194,15 +194,15 @@ func (g *Gate) backoffLocked(m *catalog.Model) error {
 		maps.DeleteFunc(g.loadBackoff.byKey, func(id state.CopyID, _ *failureWindow) bool { return id.Model == m.ID })
 		delete(g.failedEntries, m.ID)
 	}
-	if barred, err := g.barredLocked(m.ID, time.Now()); err != nil && len(barred) >= min(maxFailedHosts, len(g.catalog().HostsFor(m))) {
+	if avoidForModel, err := g.avoidForModelLocked(m.ID, time.Now()); err != nil && len(avoidForModel) >= min(maxFailedHosts, len(g.catalog().HostsFor(m))) {
 		return err
 	}
 	return nil
 }
 
-// barredLocked lists the hosts where loads of the model kept failing, and the refusal for when there are no others; nil for
-// none.
-func (g *Gate) barredLocked(model string, now time.Time) (hosts []string, refusal *api.Error) {
+// avoidForModelLocked lists the hosts to avoid because loads of the model kept failing there, and the refusal for when
+// there are no others; nil for none.
+func (g *Gate) avoidForModelLocked(model string, now time.Time) (hosts []string, refusal *api.Error) {
 	for id := range g.loadBackoff.byKey {
 		d := g.loadBackoff.remaining(id, now)
 		if id.Model != model || d == 0 {
@@ -274,7 +274,7 @@ func (g *Gate) deliverLocked(s state.TicketStatus) {
 		g.hostBackoff.succeed(r.Host)
 	case r.State == state.TicketFailed && interrupted(r):
 	case r.State == state.TicketFailed && hostFault(r):
-		// One failed wake ends all tickets of the host at once.
+		// One failed wake ends all tickets of the host immediately.
 		g.hostBackoff.fail(r.Host, cmp.Or(r.Fields["ended_ms"], s.Ticket), "", now)
 	case loadFailed(r):
 		g.loadBackoff.fail(state.CopyID{Host: r.Host, Model: r.Model}, s.Ticket, r.Message, now)
@@ -303,8 +303,8 @@ func (g *Gate) renewNow() {
 	}
 }
 
-// Run renews the gate's tickets until ctx ends. Then it ends all waits with draining, gives up its tickets, and returns when
-// all its goroutines have ended. Call it once.
+// Run renews the gate's tickets until ctx ends. Then it ends all waits with draining, gives up its tickets, and returns
+// when all its goroutines have ended. Call it once.
 func (g *Gate) Run(ctx context.Context) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()

@@ -35,7 +35,7 @@ type group struct {
 // inbox holds the newest state of a ticket until the group reads it. Guarded by Gate.mu.
 type inbox struct {
 	status *state.TicketStatus
-	err    error // the store did not answer
+	err    error // the store did not respond
 }
 
 // put stores a ticket's state; an intermediate state never overwrites an outcome.
@@ -125,7 +125,8 @@ func (g *Gate) onEmpty(gr *group) (again, over bool) {
 	}
 }
 
-// releaseTicket removes this gateway from a ticket's waiters. If the call fails, its lease on the ticket ends by itself.
+// releaseTicket removes this gateway from a ticket's waiters. If the call fails, its lease on the ticket ends on its
+// own.
 func (g *Gate) releaseTicket(ticket string, keep bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), releaseTimeout)
 	defer cancel()
@@ -162,8 +163,8 @@ func (g *Gate) placeAndAcquire(gr *group) nextAction {
 	return g.onAcquired(gr, got, err)
 }
 
-// readSaved has the acquisition prefer the hosts with saved conversations of the model, if there is a choice of hosts. It asks
-// the store once; without an answer there is no preference.
+// readSaved has the acquisition prefer the hosts with saved conversations of the model, if there is a choice of hosts.
+// It asks the store once; without a response there is no preference.
 func (g *Gate) readSaved(gr *group) {
 	m, ok := g.catalog().Model(gr.model)
 	if gr.acquisition.saved != nil || !ok || m.Type != policy.LLM || m.Conversations == catalog.ShareNone || len(g.mirror.Snapshot().Hosts) < 2 {
@@ -182,16 +183,16 @@ func (g *Gate) readSaved(gr *group) {
 	gr.acquisition.saved = saved
 }
 
-// strictTries is how many placements in a row may be refused because their host has changed. After that the host only
+// strictTries is how many placements in a row can be refused because their host has changed. After that the host only
 // needs to be in the same state, because the runner decides what to evict anyway.
 const strictTries = 2
 
 // placeTries is how many hosts of a large pool are read for one decision.
 const placeTries = 3
 
-// place chooses a host from fresh data: uses of models raise no event, so the mirror may lag and show the wrong model as the
-// least recently used. In a large pool it refreshes only the chosen host and chooses again; it refreshes the whole pool to
-// refuse or postpone, or when the choice keeps changing. It returns an action in place of a host.
+// place chooses a host from fresh data: uses of models raise no event, so the mirror may lag and show the wrong model
+// as the least recently used. In a large pool it refreshes only the chosen host and chooses again; it refreshes the
+// whole pool to refuse or postpone, or when the choice keeps changing. It returns an action in place of a host.
 func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *nextAction, err error) {
 	if s = g.mirror.Snapshot(); s.Large() {
 		host, v = g.chooseHostIn(s, gr, "")
@@ -227,11 +228,11 @@ func (g *Gate) chooseHostIn(s *state.Snapshot, gr *group, read string) (host str
 	if g.recovery.active(now) {
 		return "", &nextAction{do: actionPlace, at: now.Add(maxStalePause)}
 	}
-	shunned, retry := g.hostBackoff.waitingKeys(now)
+	avoidHosts, retry := g.hostBackoff.waitingKeys(now)
 	if !gr.acquisition.explicit { // which may have other options
-		gr.acquisition.barred, gr.acquisition.backoff = g.barredLocked(gr.model, now)
+		gr.acquisition.avoidForModel, gr.acquisition.backoff = g.avoidForModelLocked(gr.model, now)
 	}
-	return gr.acquisition.chooseHost(s, g.catalog(), shunned, retry, read)
+	return gr.acquisition.chooseHost(s, g.catalog(), avoidHosts, retry, read)
 }
 
 func (g *Gate) onAcquired(gr *group, got state.Acquired, err error) nextAction {
@@ -284,8 +285,8 @@ func (g *Gate) processInbox(gr *group) nextAction {
 	}
 	gr.inbox = inbox{}
 	if v.do == actionWait {
-		shunned, _ := g.hostBackoff.waitingKeys(now)
-		v = gr.acquisition.onSnapshot(now, snapshot, g.catalog(), shunned)
+		avoidHosts, _ := g.hostBackoff.waitingKeys(now)
+		v = gr.acquisition.onSnapshot(now, snapshot, g.catalog(), avoidHosts)
 	}
 	if gr.acquisition.ticket != ticket {
 		delete(g.tickets, ticket)

@@ -419,7 +419,7 @@ func (p *pool) count(call string) int {
 	return p.calls[call]
 }
 
-// loadsOf returns how many loads of a model began.
+// loadsOf returns how many loads of a model started.
 func (p *pool) loadsOf(model string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	powerPoll      = 200 * time.Millisecond // between reads of a host that is to wake
+	powerPoll      = 200 * time.Millisecond // between reads of a waking host
 	commitTries    = 20                     // decisions to sleep that may become stale
 	confirmTimeout = 10 * time.Second       // longest wait for a runner to confirm, within the lease taken by the commit
 	stopTimeout    = 2 * time.Minute        // longest that a driver may take to turn a host off
 )
 
-// WakeHost wakes a host at an operator's request and returns when its runner has registered, or at once if it is awake.
-// The wake continues when ctx ends. Errors are rows of the error table: unknown_url for an unknown host, no_capacity
-// for one that did not come up, state_unavailable; or ctx's.
+// WakeHost wakes a host at an operator's request and returns when its runner has registered, or immediately if it is
+// awake. The wake continues when ctx ends. Errors are rows of the error table: unknown_url for an unknown host,
+// no_capacity for one that did not come up, state_unavailable; or ctx's.
 func (g *Gate) WakeHost(ctx context.Context, host string) error {
 	if err := g.checkHost(host); err != nil {
 		return err

@@ -6,16 +6,16 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// Limits of the part of a body that chooses its copy: at most prefixMessages messages of the first turn, and prefixBytes of
-// each.
+// Limits of the part of a body that chooses its copy: at most prefixMessages messages of the first turn, and
+// prefixBytes of each.
 const (
 	prefixMessages = 8
 	prefixBytes    = 16 << 10
 )
 
-// prefixOf identifies the beginning that a conversation keeps from turn to turn: its messages up to the first one of the
-// user, or the head of a prompt. It returns 0 for a body without either. It reads the body as far as that, and decodes
-// nothing.
+// prefixOf identifies the beginning that a conversation keeps from turn to turn: its messages up to the first one of
+// the user, or the head of a prompt. It returns 0 for a body without either. It reads the body as far as that, and
+// decodes nothing.
 func prefixOf(body []byte) (key uint64) {
 	w := jsonscan.WalkOf(body)
 	w.Object(func(name []byte) bool {
@@ -51,8 +51,8 @@ func fromUser(message []byte) (user bool) {
 	return user
 }
 
-// preferredCopy returns the copy that a beginning prefers among those with room for one more request, or -1 if other requests
-// have taken the last room meanwhile.
+// preferredCopy returns the copy that a beginning prefers among those with room for one more request, or -1 if other
+// requests have taken the last room meanwhile.
 func preferredCopy(list []loadedCopy, key uint64) int {
 	sum := int64(1) // this request
 	for i := range list {

@@ -20,7 +20,7 @@ type Progress struct {
 	Stage    string
 	Host     string        // "" while none is chosen
 	Waited   time.Duration // since Enter
-	Loading  time.Duration // since its engine began to start; 0 before
+	Loading  time.Duration // since its engine started to start; 0 before
 	Position int           // in the host's queue from 1; 0 when its load is in progress or it is not queued yet
 	ETA      time.Duration // estimated time left; 0 if unknown
 
@@ -54,8 +54,8 @@ func (w *Waiter) Progress() Progress {
 	return s
 }
 
-// ProgressOf returns the progress of a model's load that anyone in the pool waits for, as its waiters see it; ok is false if there
-// is none. Waited is the longest wait for it. It makes no call.
+// ProgressOf returns the progress of a model's load that anyone in the pool waits for, as its waiters see it; ok is
+// false if there is none. Waited is the longest wait for it. It makes no call.
 func (g *Gate) ProgressOf(model string) (s Progress, ok bool) {
 	snap, now := g.mirror.Snapshot(), time.Now()
 	asked, waited := pending(snap, model, now)

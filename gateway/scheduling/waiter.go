@@ -15,11 +15,12 @@ var ErrLeft = errors.New("the waiter left")
 type WaitRequest struct {
 	// Model is the canonical id; it must be in the catalog.
 	Model string
-	// Refused names the hosts that refused this request, even if the mirror and the store still show the model loaded there.
+	// Refused names the hosts that refused this request, even if the mirror and the store still show the model loaded
+	// there.
 	Refused []string
 	// Limit shortens the wait. 0, or more than the gate's hold, means the hold.
 	Limit time.Duration
-	// Background starts the load without waiting for it: the waiter ends at once with model_loading.
+	// Background starts the load without waiting for it: the waiter ends immediately with model_loading.
 	Background bool
 	// Account is the account that the request is charged to; nil means no account and no limits.
 	Account Account
@@ -78,8 +79,8 @@ func (w *Waiter) Result() (Endpoint, LoadInfo, error) {
 // Ahead returns how many requests for the model were waiting at this gateway when this one arrived.
 func (w *Waiter) Ahead() int { return w.ahead }
 
-// Leave gives up the wait. keep lets the load continue even if nobody else waits for it. The first outcome stays, so
-// Leave after Done does nothing.
+// Leave gives up the wait. keep lets the load continue even if no other request waits for it. The first outcome stays,
+// so Leave after Done does nothing.
 func (w *Waiter) Leave(keep bool) {
 	w.gate.mu.Lock()
 	defer w.gate.mu.Unlock()
@@ -126,8 +127,8 @@ func (g *Gate) finishLocked(w *Waiter, r Endpoint, info LoadInfo, err error) {
 func (g *Gate) timeoutLocked(gr *group) error {
 	st := g.progressLocked(gr)
 	switch {
-	case gr.acquisition.ticket == "" && gr.acquisition.blocked != nil:
-		return gr.acquisition.blocked
+	case gr.acquisition.ticket == "" && gr.acquisition.noHostErr != nil:
+		return gr.acquisition.noHostErr
 	case st.Stage == StageQueued && gr.acquisition.ticket != "" && g.waitsForBusy(gr.acquisition.host):
 		return api.Newf(api.ModelBusy, "The model '%s' waits for requests to other models to end.", gr.model)
 	}

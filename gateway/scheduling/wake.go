@@ -45,8 +45,8 @@ func (g *Gate) wakeLocked(host, token string) {
 	})
 }
 
-// runWake calls the driver and renews the power lease until the host's runner has registered, the driver has refused, the
-// limit has passed, or another gateway has the lease.
+// runWake calls the driver and renews the power lease until the host's runner has registered, the driver has refused,
+// the limit has passed, or another gateway has the lease.
 func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 	token := d.token
 	began := time.Now()
@@ -69,7 +69,7 @@ func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 			case g.life.Err() != nil:
 				g.releaseWake(host, token)
 			case errors.Is(ctx.Err(), context.DeadlineExceeded):
-				g.wakeFailed(host, token, g.store.EndOverdueWake, fmt.Errorf("no word from the host within %v", g.cfg.WakeLimit))
+				g.wakeFailed(host, token, g.store.EndOverdueWake, fmt.Errorf("no registration from the host within %v", g.cfg.WakeLimit))
 			}
 			return
 		case err := <-driver:
@@ -105,7 +105,7 @@ func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
 	}
 }
 
-// awake reports whether the mirror shows the host awake; the caller then asks the store at once.
+// awake reports whether the mirror shows the host awake; the caller then queries the store immediately.
 func (g *Gate) awake(host string) bool {
 	h := g.mirror.Snapshot().Hosts[host]
 	return h != nil && h.State == policy.Ready

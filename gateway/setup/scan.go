@@ -30,7 +30,7 @@ const (
 type Model struct {
 	Name   string // valid in a catalog and unique in a scan
 	Path   string // absolute
-	MMProj string // the projector beside it, "" for none
+	MMProj string // the projector in the same folder, "" for none
 	Type   policy.Type
 	Meta   plan.Meta
 }
@@ -38,11 +38,12 @@ type Model struct {
 // A Scan collects what is found. The zero value is ready.
 type Scan struct {
 	Models  []Model
-	Skipped []string // "PATH: why", of files that are no models to serve
+	Skipped []string // "PATH: reason", of files that are not served
 	seen    map[string]bool
 }
 
-// Caches returns the folders in which llama.cpp and Hugging Face's programs keep what they fetched, whether they exist or not.
+// Caches returns the folders in which llama.cpp and Hugging Face's programs keep what they fetched, whether they exist
+// or not.
 func Caches(home string, env func(string) string) []string {
 	return []string{
 		cmp.Or(env("LLAMA_CACHE"), filepath.Join(home, ".cache/llama.cpp")),
@@ -112,7 +113,7 @@ func (s *Scan) Folder(dir string) error {
 	return err
 }
 
-// pair gives a language model the projector beside it, if both are alone in their folder.
+// pair gives a language model the projector in its folder, if the folder has only these two.
 func pair(models []Model, projectors map[string][]string) {
 	beside := map[string][]*Model{} // language models by folder
 	for i := range models {

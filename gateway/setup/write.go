@@ -36,7 +36,7 @@ func Look(ctx context.Context, enginesDir []string) Machine {
 type Fit struct {
 	Devices policy.Devices
 	Plan    plan.Plan
-	Budget  int64 // bytes of the least of its devices, 0 if unknown
+	Budget  int64 // bytes of its smallest device, 0 if unknown
 }
 
 // Fits reports whether the model's estimate is within the budget. Both must be known.
