@@ -6,26 +6,26 @@
 // their own. Nothing on it waits for Redis or decodes the body.
 //
 //  1. [httpapi.Server.handle] makes the request with its id and finds its route ([api.Router.Match]).
-//  2. [httpapi.request.chain] runs the checks, and then the handler in the route's literal: for chats [httpapi.infer].
+//  2. [httpapi.request.runChain] runs the checks, and then the handler in the route's literal: for chats [httpapi.infer].
 //     Framing that a proxy could read in another way is refused ([relay.SmugglingCheck]).
 //  3. [httpapi.request.authorize] checks the origin ([api.Browsers.Check]), then the key and its scope
 //     ([httpapi.Server.authenticate], [keys.Set.Find]).
-//  4. [httpapi.request.readBody] takes the body in as it arrives ([relay.Intake.Read]).
-//  5. [httpapi.request.parse] reads it once: [httpapi.call.parseJSON] goes through the members ([jsonscan.Members.Next]),
+//  4. [httpapi.request.readBody] reads the body as it arrives ([relay.Intake.Read]).
+//  5. [httpapi.request.parse] reads it once: [httpapi.inferenceCall.parseJSON] goes through the members ([jsonscan.Members.Next]),
 //     each by the rules of the route ([bodycheck.Check.Member]); [api.Route.Check] looks at those that the gateway needs.
 //  6. [models.Directory.Resolve] finds the model's entry; [bodycheck.Check.Finish] checks what depends on the model, and
-//     [httpapi.call.canonicalName] writes its canonical name into the body where the client used another one.
-//  7. [httpapi.exchange.start] counts the request against its key ([quota.Account.Begin]) and watches for the client's
-//     leaving ([relay.Watcher.Arm]); [httpapi.exchange.run] asks the mirror of the pool for a copy of the model
+//     [httpapi.inferenceCall.canonicalName] writes its canonical name into the body where the client used another one.
+//  7. [httpapi.exchange.serveInference] counts the request against its key ([quota.Account.Begin]) and watches for the client's
+//     leaving ([relay.Watcher.Arm]); [httpapi.exchange.respond] looks in the mirror of the pool for a copy of the model
 //     ([scheduling.Gate.EndpointFor]).
-//  8. [httpapi.exchange.attemptUntilAnswered] makes attempts until one is answered. [httpapi.exchange.awaitTurn] has the
-//     copy of step 7; a runner in this process admits the request there. [httpapi.exchange.send] counts the request at the
+//  8. [httpapi.exchange.attemptUntilAnswered] makes attempts until one has a response. [httpapi.exchange.awaitTurn] has the
+//     copy of step 7; a runner in this process admits the request there. [httpapi.exchange.sendToRunner] counts the request at the
 //     copy ([scheduling.Gate.Begin]), notes the use, signs ([rpc.Signer.Sign]) and sends it over a kept connection
 //     ([relay.Client.Start]).
-//  9. [relay.Response.Await] waits for the head of the answer, and [httpapi.exchange.checkResponse] decides what it is.
-//  10. [httpapi.exchange.deliver] sets the answer: a stream ([httpapi.exchange.sendStream]) or another body.
+//  9. [relay.Response.Await] waits for the head of the response, and [httpapi.exchange.checkResponse] decides what it is.
+//  10. [httpapi.exchange.deliverResponse] sets the response: a stream ([httpapi.exchange.sendStream]) or another body.
 //  11. [httpapi.responseBody.WriteTo] passes the bytes on ([relay.Response.Next]). The two ends are kept, which hold the usage.
-//  12. [httpapi.exchange.finish] ends the counts and notes the usage.
+//  12. [httpapi.exchange.completeRequest] ends the counts and records the usage.
 //
 // Where step 7 finds no copy, the request waits; infra/docs/architecture.md shows the way from there.
 package main

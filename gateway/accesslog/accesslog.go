@@ -1,5 +1,5 @@
-// Package accesslog writes a line of JSON for each request: who asked for what, and how it was responded to. It holds no body, no
-// key, no query, and each of its texts has a bound.
+// Package accesslog writes a line of JSON for each request: who asked for what, and how it was responded to. It holds
+// no body, no key, no query, and each of its texts has a bound.
 package accesslog
 
 import (

@@ -51,7 +51,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// A reader that has stopped holds up nobody: lines that find no room are counted, and those that waited come once it reads on.
+// A reader that has stopped holds up nobody: lines that find no room are counted, and those that waited come once it
+// reads on.
 func TestStopped(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {

@@ -13,8 +13,9 @@ const (
 	flushTimeout = time.Second
 )
 
-// Log is an access log. Lines are written by one goroutine: whoever writes one does not wait for a slow disk or a reader of standard
-// output that has stopped. Lines that find its queue full are dropped. It is safe for concurrent use. A nil Log writes nothing.
+// Log is an access log. Lines are written by one goroutine: whoever writes one does not wait for a slow disk or a
+// reader of standard output that has stopped. Lines that find its queue full are dropped. It is safe for concurrent
+// use. A nil Log writes nothing.
 type Log struct {
 	f       *os.File
 	lines   chan []byte
@@ -23,8 +24,8 @@ type Log struct {
 	done    chan struct{}
 }
 
-// Open appends to a file, which only its owner may read, or writes to standard output for "-". "" disables the log. Call end once
-// nothing writes any more.
+// Open appends to a file, which only its owner may read, or writes to standard output for "-". "" disables the log.
+// Call end once nothing writes any more.
 func Open(name string) (log *Log, end func(), err error) {
 	if name == "" {
 		return nil, func() {}, nil
@@ -47,8 +48,8 @@ func (l *Log) Dropped() int64 {
 	return l.dropped.Load()
 }
 
-// open opens a file to append to it. A pipe that nobody reads yet is opened for both directions: for writing alone, open(2) waits for
-// a reader or fails.
+// open opens a file to append to it. A pipe that nobody reads yet is opened for both directions: for writing alone,
+// open(2) waits for a reader or fails.
 func open(name string) (*os.File, error) {
 	opened, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o600)
 	if errors.Is(err, syscall.ENXIO) {

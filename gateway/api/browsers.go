@@ -9,23 +9,24 @@ import (
 	"strings"
 )
 
-// appSchemes are the schemes under which desktop and mobile apps and editors serve their own pages: no site can have such
-// an origin. file: is not among them, because any downloaded page has it, and neither are browser extensions.
+// appSchemes are the schemes under which desktop and mobile apps and editors serve their own pages: no site can have
+// such an origin. file: is not among them, because any downloaded page has it, and neither are browser extensions.
 var appSchemes = []string{"app", "tauri", "capacitor", "ionic", "vscode-webview", "vscode-file"}
 
-// Browsers decides which web pages may use a gateway and under which host names it can be called. A page that the operator
-// visits reaches loopback addresses too: its browser says so in Origin and Sec-Fetch-Site, and a page whose own name was made
-// to point here (DNS rebinding) is known by Host. The rules are those of [net/http.CrossOriginProtection], on every method,
-// because GET /unload acts. Pages of this machine and of apps are always allowed. It is safe for concurrent use.
+// Browsers decides which web pages may use a gateway and under which host names it can be called. A page that the
+// operator visits reaches loopback addresses too: its browser says so in Origin and Sec-Fetch-Site, and a page whose
+// own name was made to point here (DNS rebinding) is known by Host. The rules are those of
+// [net/http.CrossOriginProtection], on every method, because GET /unload acts. Pages of this machine and of apps are
+// always allowed. It is safe for concurrent use.
 type Browsers struct {
 	any     bool            // every origin
 	origins map[string]bool // as originOf has them, or "scheme://*"
 	hosts   map[string]bool // names allowed besides IP addresses; nil allows every Host
 }
 
-// NewBrowsers returns the rules. origins are further ones that are allowed: "https://chat.example.org", "myapp://*" for a
-// whole scheme that is not http or https, or "*" for all. hosts are names without a port; they count while checkHost is
-// set, which gateways without keys need.
+// NewBrowsers returns the rules. origins are further ones that are allowed: "https://chat.example.org", "myapp://*" for
+// a whole scheme that is not http or https, or "*" for all. hosts are names without a port; they count while checkHost
+// is set, which gateways without keys need.
 func NewBrowsers(origins, hosts []string, checkHost bool) (*Browsers, error) {
 	b := &Browsers{any: slices.Contains(origins, "*"), origins: map[string]bool{}}
 	for _, scheme := range appSchemes {
@@ -83,7 +84,8 @@ func (s Source) CrossOrigin() bool {
 	return slices.ContainsFunc(pages, func(page string) bool { return !s.isOwn(originOf(page)) }) || !fromOrigin && s.crossSite()
 }
 
-// isOwn reports whether an origin is this server's own. The scheme is not compared: whoever ends TLS for a gateway hides it.
+// isOwn reports whether an origin is this server's own. The scheme is not compared: whoever ends TLS for a gateway
+// hides it.
 func (s Source) isOwn(origin string) bool {
 	at := s.Host
 	if s.Target != "" {
@@ -119,8 +121,8 @@ func (b *Browsers) Check(s Source) ([]Header, *Error) {
 	return []Header{{"Access-Control-Allow-Origin", pages[0]}, {"Access-Control-Expose-Headers", exposed}, {"Vary", "Origin"}}, nil
 }
 
-// Preflight returns the headers of the 204 response to OPTIONS, in addition to those of Check. requested is the request's
-// Access-Control-Request-Headers.
+// Preflight returns the headers of the 204 response to OPTIONS, in addition to those of Check. requested is the
+// request's Access-Control-Request-Headers.
 func Preflight(requested string) []Header {
 	if requested == "" {
 		requested = "Authorization, Content-Type, x-api-key, x-request-id, x-cold-wait, x-wait-timeout"

@@ -2,8 +2,8 @@ package api
 
 import "testing"
 
-// A row of the error table is found by its code and status, and says what clients need: a refusal of the request is final, except
-// where waiting helps.
+// A row of the error table is found by its code and status, and says what clients need: a refusal of the request is
+// final, except where waiting helps.
 func TestErrorTable(t *testing.T) {
 	last := 0
 	for _, k := range Kinds() {

@@ -43,8 +43,8 @@ func NormalizeError(status int, body []byte, hide ...string) *Error {
 	return e
 }
 
-// NormalizeEvent is NormalizeError for an error that came as an event of a stream, whose status is what its code says: an engine's is a
-// number, a runner's one of our own table.
+// NormalizeEvent is NormalizeError for an error that came as an event of a stream, whose status is what its code says:
+// an engine's is a number, a runner's one of our own table.
 func NormalizeEvent(data []byte, hide ...string) *Error {
 	status := http.StatusInternalServerError
 	var outer, inner [1]jsonscan.Value
@@ -148,11 +148,12 @@ var requestFaults = []errorRule{
 	newRule(InvalidType, `unexpected empty grammar stack`, "No text of this model satisfies the grammar or the schema."),
 }
 
-// engineFaults name the trouble behind an engine's 5xx; oom knows more words for a lack of memory.
+// engineFaults match the causes of an engine's 5xx; oom matches more messages about memory.
 var engineFaults = []errorRule{
 	newRule(EngineOutOfMemory, `bad_alloc`, "The model's engine ran out of memory."),
 	newRule(ModelLoading, `loading model`, ""),
-	// llama-server says this when the sequences that share its context have filled it. It refuses a longer one at the start.
+	// llama-server says this when the sequences that share its context have filled it. It refuses a longer one at the
+	// start.
 	newRule(Overloaded, `context size has been exceeded`, "Other requests are using the model's context. Retry the request."),
 	newRule(BadEngineReply, `output that does not match the expected`, "The model's output does not match its chat template; another seed or prompt may help."),
 }
@@ -235,7 +236,8 @@ func plainCode(code string) string {
 	return code
 }
 
-// IsWebPage reports whether a response's content type is that of a web page, as from a web server or proxy. No engine sends one.
+// IsWebPage reports whether a response's content type is that of a web page, as from a web server or proxy. No engine
+// sends one.
 func IsWebPage(contentType []byte) bool {
 	media, _, _ := bytes.Cut(contentType, []byte(";"))
 	switch strings.ToLower(string(bytes.TrimSpace(media))) {

@@ -73,8 +73,8 @@ func picture(width, height int) string {
 
 func b64(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 
-// Content reaches an engine only in the parts that it knows, with media in data: URLs or base64 alone. Other members of parts
-// are left out.
+// Content reaches an engine only in the parts that it knows, with media in data: URLs or base64 alone. Other members of
+// parts are left out.
 func TestParts(t *testing.T) {
 	image := func(url string) string { return `{"type":"image_url","image_url":{"url":"` + url + `"}}` }
 	sound := b64([]byte("RIFF, any bytes"))
@@ -186,8 +186,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// Members that no rule names, nulls and members of parts that no engine needs are left out; what reaches into a shared engine
-// is refused.
+// Members that no rule names, nulls and members of parts that no engine needs are left out; what reaches into a shared
+// engine is refused.
 func TestFieldsAreChecked(t *testing.T) {
 	for _, tt := range []struct{ route, body, left, want string }{
 		{"chat", `{"messages":[{}],"temperature":0.5,"zz":1}`, `{"messages":[{}],"temperature":0.5}`, ""},
@@ -302,8 +302,8 @@ func TestInputsWithImages(t *testing.T) {
 	}
 }
 
-// Schemas and grammars are bounded in bytes and nesting, and refer to nothing outside. Bounds that real clients send and
-// llama.cpp rejects are lowered or left out.
+// Schemas and grammars are bounded in bytes and nesting, and refer to nothing outside. Bounds that real clients send
+// and llama.cpp rejects are lowered or left out.
 func TestSchemas(t *testing.T) {
 	deep := func(n int) string { return strings.Repeat(`{"items":`, n) + "{}" + strings.Repeat("}", n) }
 	for schema, want := range map[string]string{
@@ -451,8 +451,8 @@ func TestForm(t *testing.T) {
 	}
 }
 
-// wouldFetch looks for a URL that an engine would fetch in what encoding/json, for which the last of several members counts,
-// makes of a body's content.
+// wouldFetch looks for a URL that an engine would fetch in what encoding/json, for which the last of several members
+// counts, makes of a body's content.
 func wouldFetch(v any) bool {
 	switch v := v.(type) {
 	case string:

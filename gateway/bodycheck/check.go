@@ -1,14 +1,14 @@
 // Package bodycheck decides which parts of a request's body may reach an engine.
 //
-// A route's literal names its rules, a [Spec]; [ForPath] returns those of an engine's path. They are an allow-list of top-level
-// members: an engine never sees one that could reach its files, addresses, slots or adapters. A body is read once: the
-// caller calls [Check.Member] for each top-level member and, when the model is known, [Check.Finish], which looks into
-// the few members that hold content, media, schemas and grammars. Unknown members and nulls are overwritten with blanks in
-// place, so that a body is not decoded, and copied only where an engine needs another form.
+// A route's literal names its rules, a [Spec]; [ForPath] returns those of an engine's path. They are an allow-list of
+// top-level members: an engine never sees one that could reach its files, addresses, slots or adapters. A body is read
+// once: the caller calls [Check.Member] for each top-level member and, when the model is known, [Check.Finish], which
+// looks into the few members that hold content, media, schemas and grammars. Unknown members and nulls are overwritten
+// with blanks in place, so that a body is not decoded, and copied only where an engine needs another form.
 //
 // What is checked is what could run programs, read files, fetch addresses or reach other users' data, and sizes. Types,
-// ranges and meaning are the engine's to check. A request that crashes an engine on purpose is contained by the sandbox,
-// the restart and the replay of the others' requests: see infra/docs/security.md.
+// ranges and meaning are the engine's to check. A request that crashes an engine on purpose is contained by the
+// sandbox, the restart and the replay of the others' requests: see infra/docs/security.md.
 //
 // Errors are [*api.Error] for the client. They quote nothing of the body except names of fields.
 package bodycheck
@@ -128,16 +128,16 @@ func (c *Check) Read(s *Spec, body []byte) error {
 	return m.Err()
 }
 
-// Finish checks what depends on the model, and returns the body for the engine. The members that neither the rules nor the model
-// name are blanked in body; dropped counts them. body must be the one whose members were passed to Member.
+// Finish checks what depends on the model, and returns the body for the engine. The members that neither the rules nor
+// the model name are blanked in body; dropped counts them. body must be the one whose members were passed to Member.
 func (c *Check) Finish(s *Spec, body []byte, model func() Model) (out []byte, dropped int, err error) {
 	if c.err != nil {
 		return nil, 0, c.err
 	}
 	var content content
-	var said, offered []byte
+	var rewritten, offered []byte
 	if v := c.values[messages]; v.Set() {
-		said, err = content.messages(v, s.parts)
+		rewritten, err = content.messages(v, s.parts)
 	}
 	if v := c.values[system]; v.Set() && err == nil {
 		_, err = content.value("system", v, systemParts)
@@ -162,7 +162,7 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (out []byte, dr
 	for _, m := range [...]struct {
 		name  string
 		value []byte
-	}{{"messages", said}, {"tools", offered}, {"response_format", c.format}} {
+	}{{"messages", rewritten}, {"tools", offered}, {"response_format", c.format}} {
 		if m.value == nil {
 			continue
 		}
@@ -245,8 +245,8 @@ func checkImagePrompt(name string, text []byte) error {
 	return nil
 }
 
-// maxValues bounds the commas and braces of a body that is decoded. Plain text has one in 20 to 100 bytes, so a text of ten
-// megabytes passes.
+// maxValues bounds the commas and braces of a body that is decoded. Plain text has one in 20 to 100 bytes, so a text of
+// ten megabytes passes.
 const maxValues = 500_000
 
 // Decodable refuses a body of so many small values that decoding it would take many times its size.

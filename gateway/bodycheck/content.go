@@ -61,8 +61,8 @@ var (
 	}
 )
 
-// plainMembers are the other members of parts that are kept: engines fetch and decode nothing in them. vLLM's uuid is not
-// among them, since it names an image of another request.
+// plainMembers are the other members of parts that are kept: engines fetch and decode nothing in them. vLLM's uuid is
+// not among them, since it names an image of another request.
 var plainMembers = map[string]bool{
 	"annotations": true, "cache_control": true, "caller": true, "citations": true, "context": true, "detail": true, "id": true,
 	"index": true, "is_error": true, "logprobs": true, "name": true, "signature": true, "status": true, "title": true,
@@ -135,8 +135,8 @@ func typed(v jsonscan.Value, isCall bool) (out []byte, err error) {
 	return out, err
 }
 
-// mapItems returns a list with what fix makes of its items: nil leaves an item as it is, an empty text leaves it out. It returns
-// nil where all stay.
+// mapItems returns a list with what fix makes of its items: nil leaves an item as it is, an empty text leaves it out.
+// It returns nil where all stay.
 func mapItems(list jsonscan.Value, fix func(item jsonscan.Value) ([]byte, error)) (out []byte, err error) {
 	if list.Kind != jsonscan.Array {
 		return nil, nil
@@ -179,7 +179,8 @@ func (c *content) value(param string, v jsonscan.Value, parts map[string]part) (
 	return nil, c.invalid("A content must be a text or a list of parts.")
 }
 
-// part checks a part and blanks the members that its type does not have. What it returns stands for it, unless it is nil.
+// part checks a part and blanks the members that its type does not have. What it returns stands for it, unless it is
+// nil.
 func (c *content) part(v jsonscan.Value, parts map[string]part) (out []byte, err error) {
 	if v.Kind == jsonscan.String {
 		return nil, nil
@@ -338,8 +339,8 @@ func (c *content) source(v jsonscan.Value, kind string, check func(jsonscan.Valu
 	return err
 }
 
-// embeddingInputs checks a list of texts, tokens, and objects with images: a prompt_string with a marker for each image of
-// its multimodal_data.
+// embeddingInputs checks a list of texts, tokens, and objects with images: a prompt_string with a marker for each image
+// of its multimodal_data.
 func (c *content) embeddingInputs(v jsonscan.Value) (err error) {
 	c.param = "input"
 	if v.Kind != jsonscan.Array {

@@ -44,9 +44,9 @@ func plain(names ...string) map[string]rule {
 	return set
 }
 
-// samplingFields are the members that steer how text is generated. Engines of the llama.cpp family take them on every route that
-// generates. "cache_prompt": true is their default; if it reached them, it would undo an owner's --no-cache-prompt, which
-// keeps keys from testing guesses of others' prompts.
+// samplingFields are the members that steer how text is generated. Engines of the llama.cpp family take them on every
+// route that generates. "cache_prompt": true is their default; if it reached them, it would undo an owner's
+// --no-cache-prompt, which keeps keys from testing guesses of others' prompts.
 var samplingFields = func() map[string]rule {
 	set := plain("model", "stream", "stream_options", "temperature", "top_p", "top_k", "min_p", "top_n_sigma", "xtc_probability",
 		"xtc_threshold", "typical_p", "dynatemp_range", "dynatemp_exponent", "repeat_last_n", "repeat_penalty", "presence_penalty",
@@ -95,8 +95,8 @@ var (
 		map[string]rule{"prompt": imagePrompt, "negative_prompt": imagePrompt})
 )
 
-// forbidden are members that reach into a shared engine (its slots, files, adapters and parsers) or make it fetch or run
-// something. They are not passed on, as all that the rules do not name; a request with one gets to know.
+// forbidden are members that reach into a shared engine (its slots, files, adapters and parsers) or make it fetch or
+// run something. They are not passed on, as all that the rules do not name; a request with one gets to know.
 var forbidden = map[string]bool{
 	"id_slot": true, "slot_id": true, "slot_save_path": true, "prompt_cache": true, "path_prompt_cache": true,
 	"lora": true, "lora_path": true, "lora_adapters": true, "control_vector": true, "kv_transfer_params": true,

@@ -26,8 +26,8 @@ var (
 // maxField bounds a form field that is not a file, in bytes.
 const maxField = 64 << 10
 
-// Form checks a form for audio models, or for image models, and returns it without the fields that are empty or that no rule
-// names; dropped counts the latter. It changes body.
+// Form checks a form for audio models, or for image models, and returns it without the fields that are empty or that no
+// rule names; dropped counts the latter. It changes body.
 func Form(body []byte, boundary string, images bool) (form []byte, dropped int, err error) {
 	fields := audioFields
 	if images {

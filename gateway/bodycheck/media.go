@@ -17,8 +17,8 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// Limits of the media of one request. Decoders of images allocate by the size that a header announces; of sounds, by their
-// bytes.
+// Limits of the media of one request. Decoders of images allocate by the size that a header announces; of sounds, by
+// their bytes.
 const (
 	maxImages     = 8          // and videos
 	maxPixels     = 40_000_000 // of an image
@@ -130,8 +130,9 @@ func cutDataURL(text []byte) (head string, data []byte, ok bool) {
 	return head, text[comma+1:], strings.HasPrefix(head, "data:") && strings.HasSuffix(head, ";base64")
 }
 
-// plainText returns the text of a string, which it can be called for once. One with escapes it rewrites in the body without
-// them and without line ends: engines read base64 up to the first one, while clients wrap it and escape its slashes.
+// plainText returns the text of a string, which it can be called for once. One with escapes it rewrites in the body
+// without them and without line ends: engines read base64 up to the first one, while clients wrap it and escape its
+// slashes.
 func plainText(v jsonscan.Value) []byte {
 	text := v.Bytes()
 	if bytes.IndexByte(v.Raw, '\\') < 0 {

@@ -15,8 +15,8 @@ var enginePaths = map[string]*Spec{
 	"rerank": engineRerankSpec, "reranking": engineRerankSpec, "audio/speech": Speech, "images/generations": Image,
 }
 
-// closedPaths are paths of engines whose bodies are in forms that are not checked: they take what the paths above take, or
-// more, or name files to open.
+// closedPaths are paths of engines whose bodies are in forms that are not checked: they take what the paths above take,
+// or more, or name files to open.
 var closedPaths = map[string]bool{
 	"invocations": true, "pooling": true, "classify": true, "score": true, "inference/v1/generate": true, "generate": true,
 	"chat/completions/batch": true, "responses": true, "responses/input_tokens": true, "responses/render": true, "messages/render": true, "generative_scoring": true, "cohere/v2/chat": true, "embed": true,

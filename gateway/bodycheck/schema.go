@@ -64,8 +64,9 @@ func isConstraint(format jsonscan.Value) bool {
 	return format.Kind == jsonscan.Object && member(format, "type").String() != "text"
 }
 
-// llamaFormat returns what llama.cpp gets in place of a json_object without a schema, for which it would constrain nothing:
-// the schema that clients of Text Generation Inference give as value, or that of any object. It returns nil for other formats.
+// llamaFormat returns what llama.cpp gets in place of a json_object without a schema, for which it would constrain
+// nothing: the schema that clients of Text Generation Inference give as value, or that of any object. It returns nil
+// for other formats.
 func llamaFormat(v jsonscan.Value) []byte {
 	if member(v, "type").String() != "json_object" || member(v, "schema").Kind != jsonscan.Absent {
 		return nil
@@ -77,8 +78,8 @@ func llamaFormat(v jsonscan.Value) []byte {
 	return slices.Concat([]byte(`{"type":"json_object","schema":`), schema, []byte(`}`))
 }
 
-// dropNulls blanks nulls of messages and tools and of their functions, such as a description: engines refuse what they might
-// pass over. A null content stays, which templates want.
+// dropNulls blanks nulls of messages and tools and of their functions, such as a description: engines refuse what they
+// might pass over. A null content stays, which templates want.
 func dropNulls(list jsonscan.Value) (err error) {
 	if list.Kind != jsonscan.Array || !bytes.Contains(list.Raw, []byte("null")) {
 		return nil
@@ -101,8 +102,8 @@ func dropNulls(list jsonscan.Value) (err error) {
 }
 
 // checkSchemas checks all schemas in v, however deep they are: their bytes, nesting, and that references are local. For
-// llama.cpp it lowers bounds of numbers that the engine rejects, as zod has them, to the largest that it accepts, and renames
-// such lengths of texts, as Claude Code has them, where an engine may ignore them.
+// llama.cpp it lowers bounds of numbers that the engine rejects, as zod has them, to the largest that it accepts, and
+// renames such lengths of texts, as Claude Code has them, where an engine may ignore them.
 func checkSchemas(param string, v jsonscan.Value, llamaCpp, mayIgnore bool) (err error) {
 	if len(v.Raw) > maxSchema {
 		return tooLarge(param)

@@ -1,5 +1,6 @@
-// Package completion reads what engines response to chats and prompts, in OpenAI's form: whole responses, and event streams. The
-// translators to other dialects (gateway/cohere, gateway/ollama, gateway/responses) build on it. It does no I/O.
+// Package completion reads what engines response to chats and prompts, in OpenAI's form: whole responses, and event
+// streams. The translators to other dialects (gateway/cohere, gateway/ollama, gateway/responses) build on it. It does
+// no I/O.
 package completion
 
 import (
@@ -112,9 +113,9 @@ func (f *Function) UnmarshalJSON(b []byte) error {
 // calls are those of a response so far, which pieces of a stream add to.
 type calls []Call
 
-// assignIndexes gives pieces of calls the index of their call in the response, and leaves out repeated names. A piece adds to
-// the call with its id or, without an id, to the last one with its index, which is 0 where it has none. A name after complete
-// arguments starts another call.
+// assignIndexes gives pieces of calls the index of their call in the response, and leaves out repeated names. A piece
+// adds to the call with its id or, without an id, to the last one with its index, which is 0 where it has none. A name
+// after complete arguments starts another call.
 func (s *calls) assignIndexes(pieces []Call) {
 	for i := range pieces {
 		p := &pieces[i]
@@ -174,8 +175,8 @@ func Parse(engine []byte) (*Completion, error) {
 // ReasoningContent is a message's reasoning, which is not part of the response. Some engines send it under both names.
 func (s *Message) ReasoningContent() string { return cmp.Or(s.Reasoning, s.Thinking) }
 
-// Vectors reads a response to an embedding request: the embeddings in the order of the inputs, and the tokens of these. Its
-// error is ErrInvalidResponse.
+// Vectors reads a response to an embedding request: the embeddings in the order of the inputs, and the tokens of these.
+// Its error is ErrInvalidResponse.
 func Vectors(engine []byte) ([]json.RawMessage, int64, error) {
 	var e struct {
 		Data []struct {

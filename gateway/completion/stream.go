@@ -16,8 +16,8 @@ type Sink interface {
 	Event(dst []byte, c *Completion) []byte
 	// End ends a complete response. Nothing follows it.
 	End(dst []byte) []byte
-	// Fail ends a response that broke off: data is {"error": {"message": ...}}, nil where the stream could not be understood. Nothing
-	// follows it.
+	// Fail ends a response that broke off: data is {"error": {"message": ...}}, nil where the stream could not be
+	// understood. Nothing follows it.
 	Fail(dst, data []byte) []byte
 }
 
@@ -74,8 +74,8 @@ func (s *Stream) fail(dst, data []byte) []byte {
 	return s.sink.Fail(dst, failure(data))
 }
 
-// failure returns an error of an engine as {"error": {"message": ...}}. It may also be {"error": "text"}, {"message": "text"} or a text.
-// It returns nil for anything else.
+// failure returns an error of an engine as {"error": {"message": ...}}. It may also be {"error": "text"}, {"message":
+// "text"} or a text. It returns nil for anything else.
 func failure(data []byte) []byte {
 	var e struct {
 		Message string          `json:"message"`
@@ -92,8 +92,8 @@ func failure(data []byte) []byte {
 	return data
 }
 
-// line takes a line. Events of engines end with an empty line or at the end of their JSON, which may be spread over several
-// lines of data.
+// line takes a line. Events of engines end with an empty line or at the end of their JSON, which may be spread over
+// several lines of data.
 func (s *Stream) line(dst, text []byte) []byte {
 	if !s.begun {
 		text, s.begun = jsonscan.TrimMark(text), true

@@ -1,5 +1,5 @@
-// Package embedding reads what embedding requests in the formats of OpenAI, Voyage, Jina and Cohere say about the form of the
-// embeddings, and gives engines' embeddings that form. It does no I/O.
+// Package embedding reads what embedding requests in the formats of OpenAI, Voyage, Jina and Cohere say about the form
+// of the embeddings, and gives engines' embeddings that form. It does no I/O.
 package embedding
 
 import (
@@ -13,8 +13,9 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// ToOpenAI returns a request's body with OpenAI's names in place of Jina's, and Jina's truncate in place of Cohere's, of Voyage's
-// truncation and of vLLM's truncate_prompt_tokens. It refuses what no engine does. Jina's task changes nothing.
+// ToOpenAI returns a request's body with OpenAI's names in place of Jina's, and Jina's truncate in place of Cohere's,
+// of Voyage's truncation and of vLLM's truncate_prompt_tokens. It refuses what no engine does. Jina's task changes
+// nothing.
 func ToOpenAI(body []byte) ([]byte, error) {
 	var v [7]jsonscan.Value
 	names := []string{"embedding_type", "late_chunking", "return_multivector", "normalized", "truncation", "truncate_prompt_tokens", "truncate"}
@@ -70,8 +71,8 @@ type Format struct {
 	Base64     bool // of little-endian float32, in place of a list of numbers
 }
 
-// ReadFormat reads the form from a request's body. If it has dimensions, the body that is returned asks the engine for neither
-// them nor base64. Those of a model that does not allow dimensions must be its own.
+// ReadFormat reads the form from a request's body. If it has dimensions, the body that is returned asks the engine for
+// neither them nor base64. Those of a model that does not allow dimensions must be its own.
 func ReadFormat(body []byte, model *catalog.Model) (f Format, engine []byte, err error) {
 	var v [5]jsonscan.Value
 	if err := jsonscan.Scan(body, []string{"dimensions", "encoding_format", "output_dimension", "output_dtype", "input"}, v[:]); err != nil {
@@ -118,8 +119,8 @@ func CountEmbeddings(body []byte) (n int) {
 	return n
 }
 
-// Truncate returns an engine's response with the embeddings cut to the form's dimensions and normalized. Without dimensions it
-// returns the response unchanged.
+// Truncate returns an engine's response with the embeddings cut to the form's dimensions and normalized. Without
+// dimensions it returns the response unchanged.
 func (f Format) Truncate(body []byte) ([]byte, error) {
 	if f.Dimensions == 0 {
 		return body, nil

@@ -13,7 +13,8 @@ import (
 	"reveille/gateway/web"
 )
 
-// splitTarget splits a request target into the authority of its absolute form, empty otherwise, and its path with the query.
+// splitTarget splits a request target into the authority of its absolute form, empty otherwise, and its path with the
+// query.
 func splitTarget(target []byte) (authority, path []byte) {
 	if len(target) == 0 || target[0] == '/' {
 		return nil, target
@@ -57,8 +58,8 @@ func sourceOf(h *fasthttp.RequestHeader) api.Source {
 	return s
 }
 
-// authenticate returns the key of a request with these headers, or the error that refuses the request on this route. On a
-// gateway without keys every request gets a key with both scopes.
+// authenticate returns the key of a request with these headers, or the error that refuses the request on this route. On
+// a gateway without keys every request gets a key with both scopes.
 func (s *Server) authenticate(h *fasthttp.RequestHeader, match api.RouteMatch, source api.Source) (keys.Key, *api.Error) {
 	metrics := match.Route != nil && s.routes[match.Route.Index].metrics
 	free := match.Route != nil && match.Route.Scope == api.ScopeFree || metrics && s.cfg.FreeMetrics
@@ -96,8 +97,8 @@ func (s *Server) authenticate(h *fasthttp.RequestHeader, match api.RouteMatch, s
 	return key, nil
 }
 
-// keyOf returns the first valid key that a request presents, else that of the page's session. Browsers send Basic credentials by
-// themselves, so these do not count if a page of another origin sent the request.
+// keyOf returns the first valid key that a request presents, else that of the page's session. Browsers send Basic
+// credentials by themselves, so these do not count if a page of another origin sent the request.
 func (s *Server) keyOf(h *fasthttp.RequestHeader, source api.Source) keys.Key {
 	authorization := h.Peek("Authorization")
 	if keys.IsBasic(authorization) && source.CrossOrigin() {
@@ -132,8 +133,8 @@ func (s *Server) sessionOf(h *fasthttp.RequestHeader) (keys.Key, ui.Session) {
 	return key, session
 }
 
-// needsLocalAdmin refuses a request without the local admin key, on a gateway without keys, where the route could run programs
-// or read files on the hosts.
+// needsLocalAdmin refuses a request without the local admin key, on a gateway without keys, where the route could run
+// programs or read files on the hosts.
 func (s *Server) needsLocalAdmin(h *fasthttp.RequestHeader, source api.Source) *api.Error {
 	switch {
 	case s.keyOf(h, source).Scopes&keys.Manage != 0:

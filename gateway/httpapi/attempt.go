@@ -32,7 +32,8 @@ type attempt struct {
 	scratch     [320]byte // the values of its fields
 }
 
-// LocalRunner takes requests of gateways in its own process without HTTP, see [relay.Admission]. The request must not be one for a WebSocket.
+// LocalRunner takes requests of gateways in its own process without HTTP, see [relay.Admission]. The request must not
+// be one for a WebSocket.
 type LocalRunner interface {
 	Admit(gateway string, from *relay.Call, req *relay.Request) relay.Admission
 }
@@ -40,8 +41,8 @@ type LocalRunner interface {
 // errRetry sends an exchange back to awaitTurn.
 var errRetry = errors.New("try again")
 
-// attemptUntilAnswered makes attempts until x.resp is a response that checkResponse accepts. It returns relay.ErrPending if
-// the given time comes first, and goes on when it is called again; the zero time never comes.
+// attemptUntilAnswered makes attempts until x.resp is a response that checkResponse accepts. It returns
+// relay.ErrPending if the given time comes first, and goes on when it is called again; the zero time never comes.
 func (x *exchange) attemptUntilAnswered(until time.Time) error {
 	for {
 		err := x.attemptOnce(until)
@@ -74,8 +75,8 @@ func (x *exchange) attemptOnce(until time.Time) error {
 	return x.checkResponse(x.resp)
 }
 
-// awaitTurn waits until send can follow, at most until the given time: for an endpoint, and for the request's turn if the runner is
-// in this process.
+// awaitTurn waits until sendToRunner can follow, at most until the given time: for an endpoint, and for the request's turn if
+// the runner is in this process.
 func (x *exchange) awaitTurn(until time.Time) (bool, error) {
 	if have, err := x.acquireEndpoint(until); !have || err != nil {
 		return have, err
@@ -102,8 +103,8 @@ func (x *exchange) localRunner() LocalRunner {
 	return x.call.s.cfg.LocalRunner(x.route.endpoint.Host, x.route.endpoint.Addr)
 }
 
-// sendToRunner sends the request to its endpoint, after awaitTurn. A runner that could not be reached has not seen the request, so the
-// request waits again.
+// sendToRunner sends the request to its endpoint, after awaitTurn. A runner that could not be reached has not seen the
+// request, so the request waits again.
 func (x *exchange) sendToRunner() (*relay.Response, error) {
 	if t := x.try.admission; t != nil {
 		x.try.admission, x.try.prompt = nil, int64(x.call.textBytes/4)

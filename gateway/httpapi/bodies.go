@@ -6,7 +6,8 @@ import (
 	"reveille/infra/recipe"
 )
 
-// checkBody applies the rules for engine bodies to a body that the gateway wrote itself, or that goes to an engine's own path.
+// checkBody applies the rules for engine bodies to a body that the gateway wrote itself, or that goes to an engine's
+// own path.
 func (c *inferenceCall) checkBody(spec *bodycheck.Spec) error {
 	var check bodycheck.Check
 	if err := check.Read(spec, c.body); err != nil {

@@ -125,8 +125,8 @@ func (r *request) setHeaders(headers []api.Header) {
 	}
 }
 
-// writeError responds with an error in the dialect of the path. It logs the code and the cause but not the message, which may quote a
-// client or an engine.
+// writeError responds with an error in the dialect of the path. It logs the code and the cause but not the message,
+// which may quote a client or an engine.
 func (r *request) writeError(err error) {
 	e := api.As(err)
 	r.observed.setError(e)

@@ -8,8 +8,9 @@ import (
 	"reveille/infra/relay"
 )
 
-// handleCrash handles an engine that died with the request, or broke its connection, before the first byte of a response. Its
-// work on the request is lost, so the request is repeated, once: the error is then errRetry, otherwise e for the client.
+// handleCrash handles an engine that died with the request, or broke its connection, before the first byte of a
+// response. Its work on the request is lost, so the request is repeated, once: the error is then errRetry, otherwise e
+// for the client.
 func (x *exchange) handleCrash(e *api.Error) error {
 	if errors.Is(e, api.EngineCrashed) {
 		x.recordCrash()

@@ -63,8 +63,8 @@ func TestCrashRepeat(t *testing.T) {
 	}
 }
 
-// A key whose requests crashed an engine twice while nobody else used it is refused the model, whatever the format of the
-// responses. Other keys are served, and so are requests without a key.
+// A key whose requests crashed an engine twice while nobody else used it is refused the model, whatever the format of
+// the responses. Other keys are served, and so are requests without a key.
 func TestCrashesByOneKey(t *testing.T) {
 	s := keyed(t, "").warm("chat")
 	for i, body := range []string{chatBody, chatLive} {

@@ -1,9 +1,9 @@
-// Package httpapi is the gateway's HTTP server: the chain of checks that every request passes, and the inference routes. The
-// other routes are gateway/manage's.
+// Package httpapi is the gateway's HTTP server: the chain of checks that every request passes, and the inference
+// routes. The other routes are gateway/manage's.
 //
 // Order of the chain: request id, route → origin → key → framing, size → body → fields → model name → type → the key's
-// limits → gate (scheduling) → runner (relay). A request that fails a step has not started anything. Large bodies are refused
-// by their head alone where the first steps would refuse them (limits.go).
+// limits → gate (scheduling) → runner (relay). A request that fails a step has not started anything. Large bodies are
+// refused by their head alone where the first steps would refuse them (limits.go).
 //
 // fasthttp imposes these rules on the package:
 //   - A RequestCtx and everything it returns (header values, body, path) belongs to the request and is invalid after

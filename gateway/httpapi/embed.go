@@ -41,8 +41,8 @@ func (c *inferenceCall) embedAs(q embeddingRequest, encode func(vectors []json.R
 	})
 }
 
-// serveEmbeddings serves an embedding request of another dialect, whose body is in the engine's. encode turns the engine's response into the
-// client's.
+// serveEmbeddings serves an embedding request of another dialect, whose body is in the engine's. encode turns the
+// engine's response into the client's.
 func (x *exchange) serveEmbeddings(encode func(raw []byte) ([]byte, error)) error {
 	if err := x.call.checkBody(bodycheck.Embeddings); err != nil {
 		return err

@@ -30,8 +30,8 @@ func (s *Server) embeddings(r *request) error {
 	return x.serveInference()
 }
 
-// readEmbeddingFormat reads how the request wants its embeddings encoded, and removes from the body what the engine must not see
-// of that.
+// readEmbeddingFormat reads how the request wants its embeddings encoded, and removes from the body what the engine
+// must not see of that.
 func (c *inferenceCall) readEmbeddingFormat() (form embedding.Format, err error) {
 	form, c.body, err = embedding.ReadFormat(c.body, c.model)
 	return form, err

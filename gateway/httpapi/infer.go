@@ -14,8 +14,8 @@ import (
 	"reveille/infra/relay"
 )
 
-// exchange is one inference request and its response. It belongs to the connection's goroutine: the handler's and then, if
-// the response has a body that is relayed, the one that writes it. Only abandon can be called from other goroutines.
+// exchange is one inference request and its response. It belongs to the connection's goroutine: the handler's and then,
+// if the response has a body that is relayed, the one that writes it. Only abandon can be called from other goroutines.
 type exchange struct {
 	call           *inferenceCall
 	path           []byte                              // at the engine
@@ -26,7 +26,7 @@ type exchange struct {
 	embeddingCount int                                 // texts that the response must have embeddings of; 0: any response
 	onComplete     func()                              // called after a complete response; nil: nothing
 	load           func(*exchange) error               // queues the load of a model that is on no host; nil leaves it to the gate
-	onLoaded       func() error                        // responses once the model is loaded, without the engine; nil asks the engine
+	onLoaded       func() error                        // responds once the model is loaded, without the engine; nil: the engine responds
 
 	watch *relay.Watch // for the client leaving
 	route routing
@@ -69,8 +69,8 @@ func (c *inferenceCall) canonicalName() error {
 
 var errPanicked = errors.New("panic in a handler")
 
-// serveInference finds a runner, waiting for a load if necessary, and delivers the response. Until a stream is committed, every
-// failure has its own HTTP status.
+// serveInference finds a runner, waiting for a load if necessary, and delivers the response. Until a stream is
+// committed, every failure has its own HTTP status.
 func (x *exchange) serveInference() (err error) {
 	s := x.call.s
 	hold := s.cfg.HoldWhole
@@ -119,7 +119,8 @@ func (x *exchange) serveInference() (err error) {
 	return e
 }
 
-// respond finds an endpoint, attempts it until there is a response or a stream must be committed without one, and delivers that.
+// respond finds an endpoint, attempts it until there is a response or a stream must be committed without one, and
+// delivers that.
 func (x *exchange) respond() (err error) {
 	if x.route.endpoint, x.route.hasEndpoint = x.call.s.cfg.Gate.EndpointFor(x.call.model.ID, x.call.body); x.route.hasEndpoint {
 		x.route.state = "loaded"
@@ -179,8 +180,8 @@ func (x *exchange) abandon(cause error) {
 	}
 }
 
-// completeRequest ends the exchange: the watch, the response, the counts, the statistics. It has one owner: closing the response's
-// body if endsWithBody is set, else serveInference.
+// completeRequest ends the exchange: the watch, the response, the counts, the statistics. It has one owner: closing the
+// response's body if endsWithBody is set, else serveInference.
 func (x *exchange) completeRequest(err error) {
 	x.watch.Stop()
 	x.closeResponse()
@@ -232,8 +233,8 @@ func (x *exchange) closeResponse() {
 	}
 }
 
-// recordOutcome records the usage that a response reported, or logs how it broke off. It returns the tokens to charge: for
-// a response without a report one for each of its events and, unless it broke off, an estimate of the prompt.
+// recordOutcome records the usage that a response reported, or logs how it broke off. It returns the tokens to charge:
+// for a response without a report one for each of its events and, unless it broke off, an estimate of the prompt.
 func (x *exchange) recordOutcome(err error) (tokens int64) {
 	defer x.recorder.release()
 	switch {

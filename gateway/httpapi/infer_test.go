@@ -37,7 +37,7 @@ func TestLoadedModelResponds(t *testing.T) {
 	if !strings.HasPrefix(r.header.Get("Server-Timing"), "queue;dur=0, load;dur=0, ttft;dur=") {
 		t.Errorf("Server-Timing: %s", r.header.Get("Server-Timing"))
 	}
-	s.until("the answer was counted", func() bool { return s.stat("output_tokens") == 4 })
+	s.until("the response was counted", func() bool { return s.stat("output_tokens") == 4 })
 }
 
 func TestAliasIsRewritten(t *testing.T) {
@@ -221,8 +221,8 @@ func TestRunnerGone(t *testing.T) {
 	}
 }
 
-// TestClockSkewIsCorrected: a clock that is ten minutes off, in either direction, costs the first request one refusal and nothing
-// else.
+// TestClockSkewIsCorrected: a clock that is ten minutes off, in either direction, costs the first request one refusal
+// and nothing else.
 func TestClockSkewIsCorrected(t *testing.T) {
 	s := newStage(t).warm("chat")
 	for _, off := range []time.Duration{10 * time.Minute, -10 * time.Minute} {
@@ -291,7 +291,7 @@ func TestEngineErrors(t *testing.T) {
 	s.serve(func(w http.ResponseWriter, _ *http.Request) { panic(http.ErrAbortHandler) })
 	if r := s.ask("POST", chatPath, chatBody); r.status != 502 || r.code() != "runner_failed" || len(s.got()) != 8 { // one was repeated because its engine crashed
 
-		t.Errorf("broken before the answer: %d %s after %d tries", r.status, r.text, len(s.got()))
+		t.Errorf("broken before the response: %d %s after %d tries", r.status, r.text, len(s.got()))
 	}
 	s.serve(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
@@ -341,7 +341,7 @@ func TestBufferedBytesAreLimited(t *testing.T) {
 		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"`+strings.Repeat("x", 400_000)+`"}}]}`)
 	})
 	if r := s.ask("POST", "/api/chat", `{"model":"spare","messages":[{"role":"user","content":"hi"}],"stream":false}`); r.status != 503 {
-		t.Errorf("an answer over the budget: %d %s", r.status, r.text[:min(len(r.text), 200)])
+		t.Errorf("a response over the budget: %d %s", r.status, r.text[:min(len(r.text), 200)])
 	}
 	s.until("all is released", func() bool { return s.server.intake.Buffered() == 0 })
 }
@@ -487,7 +487,7 @@ func TestResponsesWithoutStreamAreClosed(t *testing.T) {
 		}
 	}
 	if n := s.server.registry.Client(s.runner.Listener.Addr().String()).Stats().Active; n != 0 {
-		t.Errorf("%d answers are open after all requests ended", n)
+		t.Errorf("%d responses are open after all requests ended", n)
 	}
 }
 

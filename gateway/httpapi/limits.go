@@ -13,9 +13,9 @@ import (
 	"reveille/infra/relay"
 )
 
-// headerReceived decides from the head alone whether to skip a large body: a request that would be refused anyway need not wait
-// for it. Small bodies are always read, which is cheaper than checking twice. With Expect: 100-continue, no body is read
-// before expectContinue has responded.
+// headerReceived decides from the head alone whether to skip a large body: a request that would be refused anyway need
+// not wait for it. Small bodies are always read, which is cheaper than checking twice. With Expect: 100-continue, no
+// body is read before expectContinue has responded.
 func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	defer s.web.RecoverPanic("head of a request") // its body is read then, and its handler meets the same panic
 	if n := h.ContentLength(); relay.Skippable(n) && len(h.Peek("Expect")) == 0 {
@@ -32,8 +32,8 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestCo
 	return c
 }
 
-// expectContinue responds to a client that asks before it sends its body (Expect: 100-continue). It refuses a request that its
-// headers alone rule out.
+// expectContinue responds to a client that asks before it sends its body (Expect: 100-continue). It refuses a request
+// that its headers alone rule out.
 func (s *Server) expectContinue(ctx *fasthttp.RequestCtx) (status int) {
 	status = fasthttp.StatusInternalServerError
 	defer s.web.RecoverPanic("head of a request")
@@ -65,8 +65,8 @@ func (r *request) bodyError(err error) error {
 	return api.New(api.InvalidRequest, "The request body is incomplete or malformed.").WithCause(err)
 }
 
-// badRequest responds to a request whose head could not be read: too large, broken, or too slow. The connection ends with
-// the response. The gateway keeps reading for a while, so that the response reaches the client.
+// badRequest responds to a request whose head could not be read: too large, broken, or too slow. The connection ends
+// with the response. The gateway keeps reading for a while, so that the response reaches the client.
 func (s *Server) badRequest(ctx *fasthttp.RequestCtx, err error) {
 	r := s.newRequest(ctx)
 	relay.Linger(ctx.Conn())

@@ -28,7 +28,8 @@ func TestRouteTable(t *testing.T) {
 	}
 }
 
-// TestRestrictedKeys sends every route a key that may use some models. It is refused what is not known to concern these alone.
+// TestRestrictedKeys sends every route a key that may use some models. It is refused what is not known to concern these
+// alone.
 func TestRestrictedKeys(t *testing.T) {
 	open := map[string]bool{}
 	for name := range strings.FieldsSeq("root live ready health_plain openapi health load unload pull delete options_get options_set options_delete " +

@@ -11,8 +11,8 @@ import (
 	"reveille/infra/trace"
 )
 
-// observed is what the access log and the trace say of a request; nil where neither is kept. It belongs to the request's
-// goroutine. Methods of nil do nothing.
+// observed is what the access log and the trace say of a request; nil where neither is kept. It belongs to the
+// request's goroutine. Methods of nil do nothing.
 type observed struct {
 	entry          accesslog.Entry
 	span           *trace.Span // of the request; nil like the others where it is not traced

@@ -99,7 +99,7 @@ func (o *ollamaCall) responseWriter(generate bool, x *exchange) *ollama.Response
 	return &ollama.ResponseWriter{Model: name, Generate: generate, Began: o.Began, Now: time.Now, Load: load}
 }
 
-// serve starts an exchange and responses in Ollama's format.
+// serve starts an exchange and responds in Ollama's format.
 func (o *ollamaCall) serve(path string, generate bool) error {
 	load, err := o.loadWithContext()
 	if err != nil {
@@ -202,8 +202,8 @@ func (o *ollamaCall) sendLine(object []byte) {
 // queueTimeout bounds the queueing of a load, which waits only for the pool's state.
 const queueTimeout = 10 * time.Second
 
-// loadWithContext returns a function that queues the load of an unloaded model with the context size that the request asks
-// for, nil if it asks for none. The request then waits for that load as for any other.
+// loadWithContext returns a function that queues the load of an unloaded model with the context size that the request
+// asks for, nil if it asks for none. The request then waits for that load as for any other.
 func (o *ollamaCall) loadWithContext() (func(*exchange) error, error) {
 	options, err := o.contextOptions()
 	if err != nil || options == nil {
@@ -220,8 +220,8 @@ func (o *ollamaCall) loadWithContext() (func(*exchange) error, error) {
 	}, nil
 }
 
-// contextOptions returns the load options for the request's context size, nil if it sets none or the model's recipe has no such
-// option. The size applies to all users of the model, so a key without manage gets the model as configured.
+// contextOptions returns the load options for the request's context size, nil if it sets none or the model's recipe has
+// no such option. The size applies to all users of the model, so a key without manage gets the model as configured.
 func (o *ollamaCall) contextOptions() (json.RawMessage, error) {
 	const name = "ctx_size"
 	if o.context == 0 {
@@ -240,7 +240,8 @@ func (o *ollamaCall) contextOptions() (json.RawMessage, error) {
 // keepAliveTimeout is the timeout for applying keep_alive after a response.
 const keepAliveTimeout = time.Minute
 
-// keepAliveWork returns the work that keep_alive requires once the response is complete, nil for none. No client waits for it.
+// keepAliveWork returns the work that keep_alive requires once the response is complete, nil for none. No client waits
+// for it.
 func (o *ollamaCall) keepAliveWork() func() {
 	if !o.hasKeepAlive {
 		return nil
@@ -281,8 +282,8 @@ func (s *Server) applyKeepAlive(ctx context.Context, model string, d time.Durati
 // minIdle is the shortest idle time that a key without manage can give a model.
 const minIdle = time.Minute
 
-// shortenIdle is applyKeepAlive for a key without manage: it sets the idle time between minIdle and the configured one. It
-// leaves alone a model that is configured to stay, and an idle time that only a manager can have set.
+// shortenIdle is applyKeepAlive for a key without manage: it sets the idle time between minIdle and the configured one.
+// It leaves alone a model that is configured to stay, and an idle time that only a manager can have set.
 func (s *Server) shortenIdle(ctx context.Context, model string, d time.Duration) error {
 	configured, known := s.registry.ConfiguredIdle(s.cfg.Catalog(), model)
 	if !known || configured <= minIdle {

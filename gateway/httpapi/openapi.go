@@ -5,7 +5,8 @@ import (
 	_ "embed"
 )
 
-// openapiFile is an OpenAPI document of all routes, whose version is "VERSION". TestOpenAPI holds it against the routes.
+// openapiFile is an OpenAPI document of all routes, whose version is "VERSION". TestOpenAPI holds it against the
+// routes.
 //
 //go:embed openapi.json
 var openapiFile []byte

@@ -61,7 +61,7 @@ func (s *Server) metrics(r *request) error {
 }
 
 const (
-	summedWait = time.Second // longest the metrics wait for a runner
+	summedWait = time.Second // timeout for the metrics of a runner
 	maxMetrics = 4 << 20
 )
 

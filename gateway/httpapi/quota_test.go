@@ -212,17 +212,18 @@ func TestTenantsAreSeparate(t *testing.T) {
 	}
 }
 
-// A client that leaves before the engine reports what it used pays for its prompt, and so does one whose response has no report.
+// A client that leaves before the engine reports what it used pays for its prompt, and so does one whose response has
+// no report.
 func TestLeavingIsNotFree(t *testing.T) {
 	const event = "data: {\"choices\":[{\"delta\":{\"content\":\"all of it\"}}]}\n\n"
 	for name, c := range map[string]struct {
 		path, body, begun string
 		ends              bool
 	}{
-		"before the answer": {path: chatPath, body: chatBody},
-		"before the stream": {path: chatPath, body: chatLive},
-		"during the stream": {path: chatPath, body: chatLive, begun: event},
-		"without a report":  {path: chatPath, body: chatLive, begun: event + "data: [DONE]\n\n", ends: true},
+		"before the response": {path: chatPath, body: chatBody},
+		"before the stream":   {path: chatPath, body: chatLive},
+		"during the stream":   {path: chatPath, body: chatLive, begun: event},
+		"without a report":    {path: chatPath, body: chatLive, begun: event + "data: [DONE]\n\n", ends: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := keyed(t, "budget=500").warm("chat")

@@ -65,12 +65,12 @@ func (x *exchange) deliverResponse() error {
 	return nil
 }
 
-// maxBufferedJSON bounds the JSON responses that are buffered until they end, so that a client gets an error and not a part if
-// the engine dies. Longer ones are relayed from there on.
+// maxBufferedJSON bounds the JSON responses that are buffered until they end, so that a client gets an error and not a
+// part if the engine dies. Longer ones are relayed from there on.
 const maxBufferedJSON = 1 << 20
 
-// bufferResponse reads the engine's response until it ends or is longer than limit. What it reads counts as held, like bodies, until
-// the exchange ends.
+// bufferResponse reads the engine's response until it ends or is longer than limit. What it reads counts as held, like
+// bodies, until the exchange ends.
 func (x *exchange) bufferResponse(limit int) (body []byte, ended bool, err error) {
 	for len(body) <= limit {
 		p, err := x.resp.Next(time.Time{})
@@ -167,7 +167,8 @@ func (x *exchange) sendStream() {
 	x.sendBody(&responseBody{x: x, events: true, streaming: x.resp != nil && x.resp.Status() > 0}, -1)
 }
 
-// sendBody makes b the body of the client's response. If its first bytes are still to come, the head is sent immediately.
+// sendBody makes b the body of the client's response. If its first bytes are still to come, the head is sent
+// immediately.
 func (x *exchange) sendBody(b *responseBody, size int) {
 	x.responded, x.endsWithBody = true, true
 	x.call.observed.setEndsWithStream()
@@ -196,8 +197,8 @@ type responseBody struct {
 	out             []byte // for translations
 }
 
-// next returns the next bytes as the engine writes them, valid until the following call, or the error that ends the body:
-// io.EOF at its proper end.
+// next returns the next bytes as the engine writes them, valid until the following call, or the error that ends the
+// body: io.EOF at its proper end.
 func (b *responseBody) next() (p []byte, err error) {
 	for b.readErr == nil {
 		switch {
@@ -349,8 +350,8 @@ func (b *responseBody) readErrorEvent() error {
 	return &relay.EventError{Data: bytes.TrimSpace(data[min(len(data), len("data: ")):])}
 }
 
-// retryOrBreak ends a stream with err, or makes another attempt. It returns the last bytes for the client, if any. A stream whose last event
-// has come is complete, whatever follows.
+// retryOrBreak ends a stream with err, or makes another attempt. It returns the last bytes for the client, if any. A
+// stream whose last event has come is complete, whatever follows.
 func (b *responseBody) retryOrBreak(err error) []byte {
 	if b.hasObject && (err == io.EOF || b.x.recorder.sawLastEvent()) {
 		b.readErr = io.EOF

@@ -64,8 +64,8 @@ func (r *request) parseAsChat(f *responses.ResponseWriter) (*inferenceCall, erro
 	return c, nil
 }
 
-// prependConversation puts the items of the conversation that a request continues before its input, and has f store the response if the
-// request and the gateway's settings want that.
+// prependConversation puts the items of the conversation that a request continues before its input, and has f store the
+// response if the request and the gateway's settings want that.
 func (c *inferenceCall) prependConversation(f *responses.ResponseWriter) error {
 	q, err := responses.StoreOf(c.body)
 	if err != nil {
@@ -151,8 +151,8 @@ func errTooLong() error {
 	return api.Newf(api.RequestTooLarge, "The conversation has more than %d MiB.", state.MaxResponse>>20).WithParam("input")
 }
 
-// maxReferencedResponses is the number of stored responses whose items one request may refer to. Each has the items of the conversation before it,
-// so that most conversations need the last one.
+// maxReferencedResponses is the number of stored responses whose items one request may refer to. Each has the items of
+// the conversation before it, so that most conversations need the last one.
 const maxReferencedResponses = 8
 
 // storedItems returns stored items of the request's key by id.

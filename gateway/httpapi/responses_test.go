@@ -257,8 +257,8 @@ func TestDeletedWhileContinued(t *testing.T) {
 	}
 }
 
-// References that would make a conversation too large are refused before it is made: their number before Redis is asked, the size
-// before anything is copied.
+// References that would make a conversation too large are refused before it is made: their number before Redis is
+// asked, the size before anything is copied.
 func TestReferencesCannotAmplify(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.Responses = time.Hour }).warm("chat").serve(repeats(t))
 	first := s.ask("POST", "/v1/responses", `{"model":"chat","input":"`+strings.Repeat("many words ", 1<<20/11)+`"}`)
@@ -280,8 +280,8 @@ func TestReferencesCannotAmplify(t *testing.T) {
 	}
 }
 
-// Without the setting, nothing is stored and nothing continued. A conversation that is too large is not stored, and one that
-// could not be continues none; a response that could not be stored says so.
+// Without the setting, nothing is stored and nothing continued. A conversation that is too large is not stored, and one
+// that could not be continues none; a response that could not be stored says so.
 func TestUnstoredResponses(t *testing.T) {
 	off := newStage(t).warm("chat").serve(repeats(t))
 	r := off.ask("POST", "/v1/responses", `{"model":"chat","input":"hi","store":true}`)

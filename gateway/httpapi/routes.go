@@ -38,8 +38,8 @@ func managed(r api.Route, serve func(*manage.Service, *web.Request) error) route
 	return route{Route: r, serve: func(s *Server, q *request) error { return serve(s.manage, &q.Request) }}
 }
 
-// inference is a route that runs a model, which its body names. fields says what of a JSON body reaches the engine; nil: none
-// does, or the handler knows.
+// inference is a route that runs a model, which its body names. fields says what of a JSON body reaches the engine;
+// nil: none does, or the handler knows.
 func inference(r api.Route, fields *bodycheck.Spec, serve handler) route {
 	r.Scope, r.PerModel, r.Inference, r.Model = api.ScopeInfer, true, true, modelField
 	if r.Body == api.BodyNone {
@@ -72,8 +72,8 @@ var (
 	number     = api.TypesOf(jsonscan.Number)
 )
 
-// required returns the only field of a route besides the model: it must be there. A list has at most so many items, 0 for no
-// limit.
+// required returns the only field of a route besides the model: it must be there. A list has at most so many items, 0
+// for no limit.
 func required(name string, types api.JSONTypes, max int) []api.Field {
 	return []api.Field{{Name: name, Types: types, Required: true, Max: max}}
 }

@@ -56,11 +56,11 @@ type Config struct {
 	Version      string
 	LocalRunner  func(host, addr string) LocalRunner // the runner of a host at an address if it is in this process, else nil; nil: none is
 	Browsers     *api.Browsers                       // which web pages and host names are served; default: those of a gateway without keys
-	Hold         time.Duration                       // longest a request waits for a cold model; default 300 s
+	Hold         time.Duration                       // maximum wait of a request for a cold model; default 300 s
 	HoldWhole    time.Duration                       // the same for a request without a stream; default Hold
 	CommitAfter  time.Duration                       // a stream gets its status and the first comment after this time; default 5 s
 	Keepalive    time.Duration                       // between comments; default 5 s
-	FirstByte    time.Duration                       // longest that a runner may take for the head of a response, and be silent in it; default 30 min
+	FirstByte    time.Duration                       // timeout for the head of a runner's response, and for silence within it; default 30 min
 	MaxBody      int                                 // bytes; default 64 MiB
 	MaxHeldBytes int64                               // bytes of all bodies that arrive, wait or are being sent; above, requests get overloaded; default 1 GiB
 	MaxConns     int                                 // open client connections, 0 for no limit

@@ -374,7 +374,7 @@ func (c *rawConn) hear(method string) reply {
 	_ = c.c.SetReadDeadline(time.Now().Add(30 * time.Second))
 	resp, err := http.ReadResponse(c.r, &http.Request{Method: method})
 	if err != nil {
-		c.t.Fatal("no answer: ", err)
+		c.t.Fatal("no response: ", err)
 	}
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {

@@ -49,7 +49,7 @@ func (s *Server) upstream(r *request) error {
 	return x.serveInference()
 }
 
-// probes are paths of engines that monitors ask.
+// probes are engine paths that monitors read.
 var probes = []string{"/health", "/v1/health", "/healthz", "/live", "/livez", "/ready", "/readyz", "/ping", "/metrics", "/version"}
 
 // vetUpstream applies the rules of the inference routes to the body of a request to an engine's own path that runs the

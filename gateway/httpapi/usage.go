@@ -151,7 +151,8 @@ func nonNegative(v jsonscan.Value) int64 {
 	return int64(n)
 }
 
-// objectsAfter yields the objects after each occurrence of key. It searches forwards, which is several times as fast as backwards.
+// objectsAfter yields the objects after each occurrence of key. It searches forwards, which is several times as fast as
+// backwards.
 func objectsAfter(part []byte, key string) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for {
@@ -167,8 +168,8 @@ func objectsAfter(part []byte, key string) iter.Seq[[]byte] {
 	}
 }
 
-// leadingObject returns the JSON object at the start of b, nil if there is none or it is incomplete. It must not contain texts
-// with braces.
+// leadingObject returns the JSON object at the start of b, nil if there is none or it is incomplete. It must not
+// contain texts with braces.
 func leadingObject(b []byte) []byte {
 	depth := 0
 	for i, c := range b {

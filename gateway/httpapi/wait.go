@@ -58,8 +58,8 @@ type routing struct {
 	refusals    refusals
 }
 
-// loadedFallback returns the first of a cold model's fallbacks that is loaded, if the client asks for one rather than wait, else
-// the model itself. It runs before all that depends on the model.
+// loadedFallback returns the first of a cold model's fallbacks that is loaded, if the client asks for one rather than
+// wait, else the model itself. It runs before all that depends on the model.
 func (r *request) loadedFallback(m *catalog.Model) *catalog.Model {
 	gate := r.s.cfg.Gate
 	if string(r.Ctx.Request.Header.Peek(api.HeaderColdWait)) != "fallback" {
@@ -89,8 +89,8 @@ func (x *exchange) failCold() error {
 	return err
 }
 
-// loadCharge charges the account of an exchange for its waits and for at most one load, however often it goes back to the
-// gate, and for none if a load is already in progress.
+// loadCharge charges the account of an exchange for its waits and for at most one load, however often it goes back to
+// the gate, and for none if a load is already in progress.
 type loadCharge struct{ x *exchange }
 
 func (t loadCharge) BeginWait() error { return t.x.call.Account.BeginWait() }
@@ -133,8 +133,8 @@ const (
 	maxPause   = 500 * time.Millisecond
 )
 
-// retryAtGate sends the exchange back to the gate, because no engine saw the request. The client gets why when its time is
-// over, or immediately if the request is read-only.
+// retryAtGate sends the exchange back to the gate, because no engine saw the request. The client gets why when its time
+// is over, or immediately if the request is read-only.
 func (x *exchange) retryAtGate(why *api.Error) error {
 	x.uncountOpen()
 	x.try.prompt = 0

@@ -1,11 +1,12 @@
-// Package keys checks API keys, of a file, of flags, and of Redis. A key is stored and looked up only by its SHA-256 digest, so that no comparison depends
-// on secret bytes, and unknown, withdrawn and missing keys take the same path to the same response.
+// Package keys checks API keys, of a file, of flags, and of Redis. A key is stored and looked up only by its SHA-256
+// digest, so that no comparison depends on secret bytes, and unknown, withdrawn and missing keys take the same path to
+// the same response.
 //
-// The key file has one key per line: the key, of at least 8 characters, or sha256: and the 64 hex digits of its digest; then its scopes, infer
-// and manage, separated by commas (default infer); then limits such as requests=60/m (package quota), priority=high
-// if the key may use that or priority=low if it has no other, models=PATTERN,… if it may use these alone, and expires=DATE; then a name for people. Blank
-// lines and lines that start with # are ignored. The file is read again when it changes. Redis has the digest and what
-// follows the key in a line: see [Set.SetStored].
+// The key file has one key per line: the key, of at least 8 characters, or sha256: and the 64 hex digits of its digest;
+// then its scopes, infer and manage, separated by commas (default infer); then limits such as requests=60/m (package
+// quota), priority=high if the key may use that or priority=low if it has no other, models=PATTERN,… if it may use
+// these alone, and expires=DATE; then a name for people. Blank lines and lines that start with # are ignored. The file
+// is read again when it changes. Redis has the digest and what follows the key in a line: see [Set.SetStored].
 package keys
 
 import (
@@ -108,8 +109,8 @@ type Set struct {
 	revoked map[digest]bool  // once seen, they stay revoked
 	pool    quota.Pool       // whose gateways divide the limits; nil: this gateway counts alone
 
-	// Keys that were withdrawn within the last hour, the longest time of a rate. A key that comes back, as when an editor has
-	// emptied the file before writing it, has not gained anything.
+	// Keys that were withdrawn within the last hour, the longest time of a rate. A key that comes back, as when an
+	// editor has emptied the file before writing it, has not gained anything.
 	withdrawn map[digest]withdrawal
 }
 
@@ -394,8 +395,8 @@ func (s *Set) Reload(log *slog.Logger) {
 	log.Info("API keys reloaded", "keys", len(*s.keys.Load()))
 }
 
-// FromAuthorization returns the key of an Authorization header: `Bearer KEY`, or HTTP Basic with the key as password. It
-// returns nil if there is none.
+// FromAuthorization returns the key of an Authorization header: `Bearer KEY`, or HTTP Basic with the key as password.
+// It returns nil if there is none.
 func FromAuthorization(authorization []byte) []byte {
 	scheme, rest, ok := bytes.Cut(authorization, []byte(" "))
 	if !ok {

@@ -218,8 +218,8 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// A file that cannot be read or is not valid, as while somebody writes it, holds up nothing that Redis says: keys that are revoked
-// there end, and those of the file stay.
+// A file that cannot be read or is not valid, as while somebody writes it, holds up nothing that Redis says: keys that
+// are revoked there end, and those of the file stay.
 func TestStoredKeysWithABrokenFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	write(t, path, "file-api-key manage\n")

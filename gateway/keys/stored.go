@@ -13,8 +13,8 @@ import (
 	"reveille/gateway/quota"
 )
 
-// Revoked marks a revoked key in Redis. A gateway that has read it never accepts the key again, even if somebody puts an
-// older record back.
+// Revoked marks a revoked key in Redis. A gateway that has read it never accepts the key again, even if somebody puts
+// an older record back.
 const Revoked = "revoked"
 
 // MayGrant returns why a key may not make another with these scopes: a key cannot grant more than it has.
@@ -43,8 +43,8 @@ func (s *Set) SharePool(p quota.Pool) {
 
 func accountID(d digest) string { return hex.EncodeToString(d[:16]) }
 
-// SetStored replaces the keys that are kept in Redis: hex digest → what the key may do, or [Revoked]. It returns an error
-// that lists the invalid entries, which grant nothing.
+// SetStored replaces the keys that are kept in Redis: hex digest → what the key may do, or [Revoked]. It returns an
+// error that lists the invalid entries, which grant nothing.
 func (s *Set) SetStored(table map[string]string) error {
 	stored := make(map[digest]grant, len(table))
 	var errs []error
@@ -115,8 +115,8 @@ func List(table map[string]string) []Entry {
 // idDigits is the length of a key's id.
 const idDigits = 12
 
-// Matching returns the entries of a table with the given name, or whose digest starts with the given id of at least eight
-// digits.
+// Matching returns the entries of a table with the given name, or whose digest starts with the given id of at least
+// eight digits.
 func Matching(table map[string]string, id string) (names []string) {
 	for _, l := range List(table) {
 		if l.Revoked {

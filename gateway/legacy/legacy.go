@@ -1,5 +1,5 @@
-// Package legacy gives llama-server's text completions the log-probabilities of OpenAI's: a number in the request, and lists by
-// token in the response. It does no I/O.
+// Package legacy gives llama-server's text completions the log-probabilities of OpenAI's: a number in the request, and
+// lists by token in the response. It does no I/O.
 package legacy
 
 import (
@@ -47,7 +47,8 @@ func Translate(body []byte) (*Request, error) {
 
 type object = map[string]json.RawMessage
 
-// Response returns the client's response for the engine's, which may be an event of a stream. Its error is [completion.ErrInvalidResponse].
+// Response returns the client's response for the engine's, which may be an event of a stream. Its error is
+// [completion.ErrInvalidResponse].
 func (r *Request) Response(engine []byte) ([]byte, error) {
 	var doc object
 	var choices []object

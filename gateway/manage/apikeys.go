@@ -20,7 +20,7 @@ type keyList struct {
 	Keys []keys.Entry `json:"keys"`
 }
 
-// KeysList is GET /internal/keys: the API keys in Redis, without the keys themselves, which nobody knows.
+// KeysList is GET /internal/keys: the API keys in Redis, without the keys themselves, which are not stored.
 func (s *Service) KeysList(r *web.Request) error {
 	table, err := s.registry.Tables.Read(context.Background(), state.APIKeys)
 	if err != nil {

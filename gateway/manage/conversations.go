@@ -82,8 +82,8 @@ func (s *Service) Conversations(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, out)
 }
 
-// ConversationsForget is DELETE /internal/conversations/{id}, and DELETE /internal/conversations for all models. The pool remembers
-// it for hosts that are asleep or not reached; the others do it now.
+// ConversationsForget is DELETE /internal/conversations/{id}, and DELETE /internal/conversations for all models. The
+// pool remembers it for hosts that are asleep or not reached; the others do it now.
 func (s *Service) ConversationsForget(r *web.Request) error {
 	model := r.Match.ID
 	if model != "" {
@@ -128,8 +128,8 @@ func (s *Service) ConversationsForget(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, out)
 }
 
-// callHosts makes a call to each host that is awake, one after the other, and passes the outcome to take. It fails only if the
-// client left.
+// callHosts makes a call to each host that is awake, one after the other, and passes the outcome to take. It fails only
+// if the client left.
 func (s *Service) callHosts(r *web.Request, method, path string, take func(host string, body []byte, err error)) error {
 	snap, _ := s.registry.Fresh()
 	var call relay.Call

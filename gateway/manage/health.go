@@ -85,8 +85,8 @@ type BootInfo struct {
 // maxDescription bounds what a runner reports of its devices and its sandbox, in bytes.
 const maxDescription = 64 << 10
 
-// Health is GET /health: what is loaded, what is being loaded, and what could be. While the pool's state is unavailable,
-// it responds from the mirror.
+// Health is GET /health: what is loaded, what is being loaded, and what could be. While the pool's state is
+// unavailable, it responds from the mirror.
 func (s *Service) Health(r *web.Request) error {
 	snap, _ := s.registry.Fresh() // /ready shows a missing store
 	cat := s.cfg.Catalog()
@@ -243,7 +243,8 @@ type runningList struct {
 // runningStates are this list's names for a model's states.
 var runningStates = map[policy.ModelState]string{policy.ModelLoading: "starting", policy.ModelLoaded: "ready", policy.ModelDraining: "stopping"}
 
-// Running is GET /running, in llama-swap's form: the models that have a process, or will have one soon, by host and name.
+// Running is GET /running, in llama-swap's form: the models that have a process, or will have one soon, by host and
+// name.
 func (s *Service) Running(r *web.Request) error {
 	snap, _ := s.registry.Fresh()
 	cat := s.cfg.Catalog()

@@ -24,8 +24,8 @@ func (s *Service) HostWake(r *web.Request) error {
 	return s.operate(r, "Host is awake", s.cfg.Gate.WakeHost)
 }
 
-// HostSleep is POST /internal/hosts/{id}/sleep. It unloads the host's models and responses when the host is off. "force":
-// true cuts open requests.
+// HostSleep is POST /internal/hosts/{id}/sleep. It unloads the host's models and responds when the host is off.
+// "force": true cuts open requests.
 func (s *Service) HostSleep(r *web.Request) error {
 	var asked forceRequest
 	if err := r.Decode(&asked); err != nil {

@@ -85,8 +85,8 @@ func (s *Service) Load(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, response)
 }
 
-// saveSettings saves the settings that outlive the load, once the load has succeeded. A null skipped the saved value for this load
-// only, so that value stays.
+// saveSettings saves the settings that outlive the load, once the load has succeeded. A null skipped the saved value
+// for this load only, so that value stays.
 func (s *Service) saveSettings(q *loadRequest) error {
 	if !q.save {
 		return nil

@@ -136,8 +136,8 @@ func (s *Service) LogsStreamModel(r *web.Request) error {
 	return s.streamLogs(r, m.ID+" on "+copies[0].Host)
 }
 
-// LogsStream is GET /logs/stream: it follows the logs of this gateway, the runners and the engines, including those that
-// start later, or the one that the query names, until the reader leaves. Each line starts with its source.
+// LogsStream is GET /logs/stream: it follows the logs of this gateway, the runners and the engines, including those
+// that start later, or the one that the query names, until the reader leaves. Each line starts with its source.
 func (s *Service) LogsStream(r *web.Request) error {
 	snap, _ := s.registry.Fresh()
 	if _, err := s.requestedLogs(r, snap); err != nil {
@@ -182,11 +182,11 @@ type followed struct {
 	read   bool
 }
 
-// rescanEvery is the pause between two looks for sources that are new, or broke off.
+// rescanEvery is the pause between two scans for sources that are new, or broke off.
 const rescanEvery = time.Second
 
-// run writes lines until ctx ends or the reader is gone, and waits for its goroutines. What starts later is followed from its
-// start, and what breaks off is followed again, without the lines that were read.
+// run writes lines until ctx ends or the reader is gone, and waits for its goroutines. What starts later is followed
+// from its start, and what breaks off is followed again, without the lines that were read.
 func (f *follower) run(ctx context.Context, w *bufio.Writer, history bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer f.work.Wait()

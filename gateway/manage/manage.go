@@ -1,5 +1,5 @@
-// Package manage serves the management, listing and operator routes: what is loaded and what could be, loads and unloads,
-// options, names, registrations, hosts, logs. Routes that only read use no model and wake nothing.
+// Package manage serves the management, listing and operator routes: what is loaded and what could be, loads and
+// unloads, options, names, registrations, hosts, logs. Routes that only read use no model and wake nothing.
 package manage
 
 import (

@@ -34,8 +34,8 @@ type modelItem struct {
 	PinnedBy   string         `json:"pinned_by,omitempty"` // see models.Directory.PinnedBy
 }
 
-// modelState is a model's state. For GET /models/{id} it says how far a load is, as do the comments of a stream that waits
-// for it; what is unknown is left out.
+// modelState is a model's state. For GET /models/{id} it says how far a load is, as do the comments of a stream that
+// waits for it; what is unknown is left out.
 type modelState struct {
 	Value      string  `json:"value"`
 	Host       string  `json:"host,omitempty"`

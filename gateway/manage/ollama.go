@@ -140,8 +140,8 @@ func ollamaDigest(m *catalog.Model) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// families are the architectures of the recipes whose engine runs only one. Those of others are in their weights, where the
-// gateway sees them.
+// families are the architectures of the recipes whose engine runs only one. Those of others are in their weights, where
+// the gateway sees them.
 var families = map[string]string{"whispercpp": "whisper", "kokoro": "kokoro"}
 
 func ollamaDetailsOf(m *catalog.Model, w models.Weights) ollamaDetails {
@@ -240,8 +240,8 @@ func ollamaInfo(m *catalog.Model, family string, context int64) map[string]any {
 	return info
 }
 
-// capabilities returns what a model can be used for, in the dialect's words. Its labels and its chat template give those that
-// depend on its training.
+// capabilities returns what a model can be used for, in the dialect's words. Its labels and its chat template give
+// those that depend on its training.
 func capabilities(m *catalog.Model, w models.Weights) []string {
 	if m.Type == policy.Embedding {
 		return []string{"embedding"}

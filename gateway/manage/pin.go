@@ -44,8 +44,8 @@ func (s *Service) Pin(r *web.Request) error {
 // pinWait bounds the wait for the runners to apply a pin.
 const pinWait = time.Second
 
-// setPin pins or unpins a model and waits until the runners that hold it have confirmed, so that the new pin applies to the next
-// load.
+// setPin pins or unpins a model and waits until the runners that hold it have confirmed, so that the new pin applies to
+// the next load.
 func (s *Service) setPin(model string, pinned bool) error {
 	if err := s.registry.Tables.Set(context.Background(), state.Pins, model, state.PinValue(pinned)); err != nil {
 		return err

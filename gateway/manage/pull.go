@@ -22,9 +22,9 @@ type doneResponse struct {
 	Message string `json:"message"`
 }
 
-// Pull is POST /pull. It makes sure that a model's weights are on a host. It first registers an unknown name if the body
-// describes a model. Weights given as a path must already be on the hosts; a host's runner fetches others, and the host is
-// woken for it. Nothing is loaded.
+// Pull is POST /pull. It makes sure that a model's weights are on a host. It first registers an unknown name if the
+// body describes a model. Weights given as a path must already be on the hosts; a host's runner fetches others, and the
+// host is woken for it. Nothing is loaded.
 func (s *Service) Pull(r *web.Request) error {
 	name, err := r.ModelName()
 	if err != nil {
@@ -61,7 +61,8 @@ type pullState struct {
 	err         error // with over
 }
 
-// pullFormat is the format of a pull's messages: the events of the management routes, or the lines of the Ollama dialect.
+// pullFormat is the format of a pull's messages: the events of the management routes, or the lines of the Ollama
+// dialect.
 type pullFormat struct {
 	media   string // of a stream
 	encode  func(b []byte, p pullState) []byte
@@ -134,8 +135,8 @@ func (s *Service) servePull(r *web.Request, m *catalog.Model, form pullFormat) e
 // pullPoll is how often a streamed pull checks its progress.
 const pullPoll = 500 * time.Millisecond
 
-// streamPull responds with a stream until a model's weights are on a host, however long that takes: a message for each observed
-// progress, and one after a long time without any. The pull continues when the client leaves.
+// streamPull responds with a stream until a model's weights are on a host, however long that takes: a message for each
+// observed progress, and one after a long time without any. The pull continues when the client leaves.
 func (s *Service) streamPull(r *web.Request, m *catalog.Model, form pullFormat, pull func(context.Context) error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	watch := r.Watch(func() { cancel(relay.ErrGone) })
@@ -200,7 +201,8 @@ func (s *Service) Delete(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, doneResponse{"success", "Deleted model: " + id})
 }
 
-// remove unloads a model, and deletes its registration if it has one. It leaves the files of the operator's catalog alone.
+// remove unloads a model, and deletes its registration if it has one. It leaves the files of the operator's catalog
+// alone.
 func (s *Service) remove(r *web.Request, m *catalog.Model) error {
 	ctx, stop := r.ClientContext()
 	defer stop()

@@ -127,8 +127,8 @@ func (s *Service) setRegistered(id, entry string) error {
 	return nil
 }
 
-// pickBackend selects a backend for a model whose registration names no devices if no host has the recipe's: the first backend by
-// name that some host can run.
+// pickBackend selects a backend for a model whose registration names no devices if no host has the recipe's: the first
+// backend by name that some host can run.
 func (s *Service) pickBackend(cat *catalog.Catalog, m *catalog.Model) error {
 	rc, known := cat.Recipes[m.Recipe]
 	if !known || m.Devices != 0 || rc.BackendOption == "" || m.Options[rc.BackendOption] != nil {

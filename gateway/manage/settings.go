@@ -17,8 +17,8 @@ import (
 	"reveille/infra/state"
 )
 
-// runtimeSettings are the settings that can be changed at run time, with the checks of their values. The pool's table of
-// run-time settings holds them as JSON.
+// runtimeSettings are the settings that can be changed at run time, with the checks of their values. The pool's table
+// of run-time settings holds them as JSON.
 var runtimeSettings = map[string]func(s *Service, name string, raw json.RawMessage) string{
 	"max_loaded_models": checkLimits,
 	"ctx_size":          checkContext,
@@ -57,8 +57,8 @@ func checkContext(_ *Service, _ string, raw json.RawMessage) string {
 	return refusedOption(&llamacpp, "ctx_size", n)
 }
 
-// checkBackend checks an object with an engine's backend against every recipe that has a choice of its backends. Arguments come
-// from the operator's files only.
+// checkBackend checks an object with an engine's backend against every recipe that has a choice of its backends.
+// Arguments come from the operator's files only.
 func (s *Service) checkBackend(name string, raw json.RawMessage) string {
 	var by map[string]*string
 	if json.Unmarshal(raw, &by) != nil || by == nil {

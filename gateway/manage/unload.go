@@ -63,8 +63,8 @@ func (s *Service) unloadOne(r *web.Request, name string, force bool) error {
 	return r.Reply(fasthttp.StatusOK, unloadResponse{Status: "success", Message: "Model unloaded successfully", Name: model.ID})
 }
 
-// UnloadAll is GET /unload, llama-swap's: it unloads all models and responses in plain text. HEAD checks that the route exists and
-// unloads nothing.
+// UnloadAll is GET /unload, llama-swap's: it unloads all models and responds in plain text. HEAD checks that the route
+// exists and unloads nothing.
 func (s *Service) UnloadAll(r *web.Request) error {
 	if asked := r.Query("model"); asked != "" && !r.Match.Head {
 		return s.unloadOne(r, asked, false)

@@ -84,8 +84,8 @@ func Parse(body []byte) (*Request, error) {
 // forever is a keep_alive without an end.
 const forever = -1
 
-// KeepAlive is how long the model is to stay without use after this request: 0 not at all, below 0 for ever. set is false
-// where the request leaves it as it is.
+// KeepAlive is how long the model is to stay without use after this request: 0 not at all, below 0 for ever. set is
+// false where the request leaves it as it is.
 func (q *Request) KeepAlive() (d time.Duration, set bool, err error) {
 	if isAbsent(q.Keep) {
 		return 0, false, nil
@@ -145,8 +145,8 @@ func (q *Request) Chat(model string, stream bool) ([]byte, error) {
 	return q.engineBody(model, stream, map[string]any{"messages": messages})
 }
 
-// Generate is the engine's body for a prompt, and the path it is for: the prompt is a chat's only message, or with raw what
-// the model sees.
+// Generate is the engine's body for a prompt, and the path it is for: the prompt is a chat's only message, or with raw
+// what the model sees.
 func (q *Request) Generate(model string, stream bool) (body []byte, path string, err error) {
 	if q.Raw {
 		if len(q.Images) > 0 {
@@ -247,7 +247,8 @@ func (q *Request) think(body map[string]any) error {
 	return nil
 }
 
-// Texts is the engine's body for embeddings of input, which is a text or a list of texts; nil where there is nothing to embed.
+// Texts is the engine's body for embeddings of input, which is a text or a list of texts; nil where there is nothing to
+// embed.
 func (q *Request) Texts(model string, input json.RawMessage) (body []byte, err error) {
 	if isAbsent(input) || string(input) == `""` || string(bytes.Join(bytes.Fields(input), nil)) == "[]" {
 		return nil, nil
@@ -279,8 +280,8 @@ type openAIPart struct {
 	Image map[string]string `json:"image_url,omitempty"`
 }
 
-// engineMessages turns messages into OpenAI's. Calls get an id each where they have none, and results that of the first call
-// which they can be the result of.
+// engineMessages turns messages into OpenAI's. Calls get an id each where they have none, and results that of the first
+// call which they can be the result of.
 func engineMessages(in []Message) ([]openAIMessage, error) {
 	out := make([]openAIMessage, 0, len(in))
 	var open []completion.Call // without a result yet

@@ -158,7 +158,7 @@ func TestStream(t *testing.T) {
 		"two lines of data": {
 			`data: {"choices":[{"delta":` + "\n" + `data: {"content":"a"}}]}` + "\n\ndata: [DONE]\n\n", []string{part("a"), last("stop", none)},
 		},
-		"two answers": {
+		"two responses": {
 			`data: {"choices":[{"index":0,"delta":{"content":"a"}}]}` + "\n\n" + `data: {"choices":[{"index":1,"delta":{"content":"b"}}]}` + "\n\ndata: [DONE]\n\n",
 			[]string{part("a"), last("stop", none)},
 		},

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Gauge samples the memory of this process. Reading it costs next to nothing. It is safe for concurrent use; a nil one is
-// always Normal.
+// Gauge samples the memory of this process. Reading it costs next to nothing. It is safe for concurrent use; a nil one
+// is always Normal.
 type Gauge struct {
 	limit int64
 	read  func() int64
@@ -25,7 +25,8 @@ func New(limit int64, used func() int64) *Gauge {
 	return g
 }
 
-// sampleEvery is the time between two looks: a fraction of what it takes to fill the room between the levels with requests.
+// sampleEvery is the time between two looks: a fraction of what it takes to fill the room between the levels with
+// requests.
 const sampleEvery = 250 * time.Millisecond
 
 // Run looks again and again until ctx ends. Without it, what New saw stands.

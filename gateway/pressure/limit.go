@@ -24,8 +24,8 @@ func Limit() int64 {
 // unlimited is less than the value that cgroup v1 reports without a limit.
 const unlimited = 1 << 60
 
-// ApplyToRuntime makes the collector work harder before a limit is reached than levelAt gives anything up, unless GOMEMLIMIT has
-// told it a limit already. It changes the whole process.
+// ApplyToRuntime makes the collector work harder before a limit is reached than levelAt gives anything up, unless
+// GOMEMLIMIT has told it a limit already. It changes the whole process.
 func ApplyToRuntime(limit int64) {
 	if limit > 0 && !limitFromEnv() {
 		debug.SetMemoryLimit(limit / 100 * collectAt)

@@ -38,8 +38,8 @@ func New(l Limits) *Account {
 	return a
 }
 
-// SharePool has each of the pool's gateways count an equal part of the limits; id names the key there. Call it before the account
-// is used.
+// SharePool has each of the pool's gateways count an equal part of the limits; id names the key there. Call it before
+// the account is used.
 func (a *Account) SharePool(p Pool, id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -133,8 +133,8 @@ func (a *Account) End() {
 // maxTokens bounds what one response is charged.
 const maxTokens = 1e9
 
-// Charge charges tokens that a response has used. More than were left are owed: later requests are refused until they are
-// paid.
+// Charge charges tokens that a response has used. More than were left are owed: later requests are refused until they
+// are paid.
 func (a *Account) Charge(tokens int64) {
 	if a == nil || tokens <= 0 {
 		return
@@ -164,8 +164,8 @@ func (a *Account) CountsTokens() bool {
 	return a.limits.Budget > 0 || a.limits.Tokens.N > 0
 }
 
-// BeginWait counts a request that waits for a model to be loaded, or refuses it with queue_full. After success, the caller
-// must call EndWait.
+// BeginWait counts a request that waits for a model to be loaded, or refuses it with queue_full. After success, the
+// caller must call EndWait.
 func (a *Account) BeginWait() error {
 	if a == nil {
 		return nil

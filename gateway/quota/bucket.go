@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// bucket is what an account may use of one rate at this gateway: an equal part of it, and at least one at a time. Its account
-// guards it.
+// bucket is what an account may use of one rate at this gateway: an equal part of it, and at least one at a time. Its
+// account guards it.
 type bucket struct {
 	rate    Rate
 	left    float64   // negative: used more than there was

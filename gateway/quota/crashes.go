@@ -30,8 +30,8 @@ type crash struct {
 	shared      bool     // another key had a request open as well
 }
 
-// Record records that an engine crashed with a request that was sent to it at the given time. Each request that was open
-// reports the same crash.
+// Record records that an engine crashed with a request that was sent to it at the given time. Each request that was
+// open reports the same crash.
 func (c *Crashes) Record(host, model, request string, key *Account, sent, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,9 +1,10 @@
-// Package quota is the account of one API key at one gateway: how many requests and tokens the key may use per time, how
-// many requests it may have open, how many of them may wait for a model, and how many loads they may start.
+// Package quota is the account of one API key at one gateway: how many requests and tokens the key may use per time,
+// how many requests it may have open, how many of them may wait for a model, and how many loads they may start.
 //
-// The gateways of a pool divide the limits: each counts by itself, by the limit divided by the gateways that share limits in the
-// [Pool], so that no request waits for Redis. A budget of tokens is one count in Redis, to which gateways add in the background
-// what was used. Requests that wait for a model are counted by each gateway alone.
+// The gateways of a pool divide the limits: each counts by itself, by the limit divided by the gateways that share
+// limits in the
+// [Pool], so that no request waits for Redis. A budget of tokens is one count in Redis, to which gateways add in the
+// background what was used. Requests that wait for a model are counted by each gateway alone.
 package quota
 
 import (
@@ -64,8 +65,8 @@ func parseCount(s string) (int, error) {
 	return int(n), nil
 }
 
-// Set parses one limit, such as requests=60/m, tokens=100000/m, loads=20/h, budget=5000000, open=8 or waiting=100. Errors do not quote
-// it.
+// Set parses one limit, such as requests=60/m, tokens=100000/m, loads=20/h, budget=5000000, open=8 or waiting=100.
+// Errors do not quote it.
 func (l *Limits) Set(word string) (err error) {
 	name, value, _ := strings.Cut(word, "=")
 	switch name {

@@ -1,5 +1,5 @@
-// Package rerank translates the rerank dialects (Cohere's and Jina's, Voyage's, Text Embeddings Inference's) to the one that
-// engines understand, and their responses back. It does no I/O.
+// Package rerank translates the rerank dialects (Cohere's and Jina's, Voyage's, Text Embeddings Inference's) to the one
+// that engines understand, and their responses back. It does no I/O.
 package rerank
 
 import (
@@ -32,8 +32,8 @@ const (
 // gatewayFields are those that only the gateway handles, besides the documents.
 var gatewayFields = []string{"top_n", "return_documents", "texts", "top_k", "return_text", "raw_scores", "truncation", "max_tokens_per_doc"}
 
-// Read reads a request from a body that the route has checked: documents or texts is a list, top_n or top_k a number of at
-// least 1. Its errors are [api.Error].
+// Read reads a request from a body that the route has checked: documents or texts is a list, top_n or top_k a number of
+// at least 1. Its errors are [api.Error].
 func Read(body []byte) (*Request, error) {
 	var in struct {
 		Documents       []document `json:"documents"`
@@ -96,8 +96,8 @@ func (d *document) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// EngineBody returns the request's body as engines take it: with plain texts, the canonical name, and without the members
-// that only the gateway handles.
+// EngineBody returns the request's body as engines take it: with plain texts, the canonical name, and without the
+// members that only the gateway handles.
 func (q *Request) EngineBody(body []byte, model string) ([]byte, error) {
 	list, err := jsonscan.Marshal(q.texts)
 	if err != nil {

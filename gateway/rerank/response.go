@@ -18,7 +18,8 @@ type engineResult struct {
 // object is an object of a response.
 type object map[string]any
 
-// Response returns the engine's results for the client, with scores between 0 and 1 if normalize is set. id is the request's.
+// Response returns the engine's results for the client, with scores between 0 and 1 if normalize is set. id is the
+// request's.
 func (q *Request) Response(engine []byte, id, model string, normalize bool) ([]byte, error) {
 	var in struct {
 		Results []engineResult `json:"results"`

@@ -50,8 +50,8 @@ func (s *Store) References() (ids []string, err error) {
 	return ids, nil
 }
 
-// Resolve puts items in place of the references to them. Each must be there. An item can be referred to often: hold is called
-// with the size of the result, and may refuse it.
+// Resolve puts items in place of the references to them. Each must be there. An item can be referred to often: hold is
+// called with the size of the result, and may refuse it.
 func (s *Store) Resolve(items map[string]json.RawMessage, hold func(size int) error) error {
 	resolved, size := make([]json.RawMessage, len(s.items)), 0
 	for i, item := range s.items {
@@ -74,8 +74,8 @@ func referenceOf(item json.RawMessage) string {
 	return ""
 }
 
-// Items returns the items of a conversation, a JSON list, that continues with the request's input. before are the items before
-// it, nil for none.
+// Items returns the items of a conversation, a JSON list, that continues with the request's input. before are the items
+// before it, nil for none.
 func (s Store) Items(before []json.RawMessage) []byte {
 	return encode(append(before[:len(before):len(before)], s.items...))
 }

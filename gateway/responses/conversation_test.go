@@ -37,8 +37,8 @@ func TestItems(t *testing.T) {
 	}
 }
 
-// References to one item, each a few bytes, do not make a large conversation before its size is allowed, nor are there more of them
-// than items.
+// References to one item, each a few bytes, do not make a large conversation before its size is allowed, nor are there
+// more of them than items.
 func TestReferences(t *testing.T) {
 	of := func(n int) (q Store, ids []string, err error) {
 		if q, err = StoreOf([]byte(`{"input":[` + strings.Repeat(`{"type":"item_reference","id":"msg_A"},`, n) + `"last"]}`)); err != nil {

@@ -42,8 +42,8 @@ type ItemList struct {
 
 type storedItem map[string]any
 
-// InputItems returns a page of the items to which the response replies, those of the conversation before it included; id is the
-// response's. found is false if the page should start after an item that does not exist.
+// InputItems returns a page of the items to which the response replies, those of the conversation before it included;
+// id is the response's. found is false if the page should start after an item that does not exist.
 func (s *Stored) InputItems(id string, p Page) (list ItemList, found bool, err error) {
 	var response struct{ Output []json.RawMessage }
 	if err := json.Unmarshal(s.Response, &response); err != nil {

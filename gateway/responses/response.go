@@ -18,7 +18,8 @@ type ResponseWriter struct {
 	Echo  Echo // of the request
 
 	Previous string // id of the response that the request continues, "" for none
-	// Keep stores the response, given with its output, when the engine has ended; false: it is not stored. Nil: it is not to be stored.
+	// Keep stores the response, given with its output, when the engine has ended; false: it is not stored. Nil: it is
+	// not to be stored.
 	Keep func(response, output []byte) bool
 }
 
@@ -40,7 +41,8 @@ func (f *ResponseWriter) Response(engine []byte) ([]byte, error) {
 	return s.final(), nil
 }
 
-// InputTokens turns an engine's count of a chat's tokens into that of a request. The error is completion.ErrInvalidResponse.
+// InputTokens turns an engine's count of a chat's tokens into that of a request. The error is
+// completion.ErrInvalidResponse.
 func InputTokens(engine []byte) ([]byte, error) {
 	var count struct {
 		Object string `json:"object"`
@@ -130,8 +132,8 @@ type part struct {
 	Logprobs    []struct{} `json:"logprobs,omitzero"`
 }
 
-// final returns the response at its end. It is stored first, if required, so that the next request of a client that has read it
-// can continue it.
+// final returns the response at its end. It is stored first, if required, so that the next request of a client that has
+// read it can continue it.
 func (s *streamWriter) final() []byte {
 	body := s.response(s.status())
 	if keep := s.form.Keep; keep != nil && !keep(body, encode(append([]*item{}, s.items...))) {

@@ -13,8 +13,9 @@ func NewStream(f *ResponseWriter) *completion.Stream {
 	return completion.NewStream(&streamWriter{form: f})
 }
 
-// streamWriter is a response that is being made from the events of a completion: texts, thoughts and calls become items of the output.
-// One item of text or thoughts is open at a time; calls stay open to the end, for an engine may write several side by side.
+// streamWriter is a response that is being made from the events of a completion: texts, thoughts and calls become items
+// of the output. One item of text or thoughts is open at a time; calls stay open to the end, for an engine may write
+// several side by side.
 type streamWriter struct {
 	form     *ResponseWriter
 	sequence int

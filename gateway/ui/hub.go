@@ -35,14 +35,15 @@ type HubConfig struct {
 	MaxViewers int           // viewers at one time
 	MaxPerKey  int           // viewers of one key at one time
 	Pace       time.Duration // minimum time between two reads of the pool
-	Every      time.Duration // longest time between them
+	Every      time.Duration // maximum time between them
 	Build      func() Update
 	Changed    func() <-chan struct{} // closed at the next change of the pool
 	Now        func() int64           // milliseconds on the pool's clock, sent with each message
 }
 
-// Hub shows the pool to any number of viewers up to its bounds. One goroutine looks at the pool, at most once in Pace, and
-// only while there are viewers. A viewer who reads slowly gets the newest news, not all. It is safe for concurrent use.
+// Hub shows the pool to any number of viewers up to its bounds. One goroutine looks at the pool, at most once in Pace,
+// and only while there are viewers. A viewer who reads slowly gets the newest news, not all. It is safe for concurrent
+// use.
 type Hub struct {
 	cfg  HubConfig
 	life context.Context
@@ -154,8 +155,8 @@ func (h *Hub) publish(built Update) {
 	}
 }
 
-// Next appends what the viewer has not seen to dst, as an event stream's bytes, and waits for it at most the given time. Nothing
-// new leaves dst as it is. It returns false at the end of the hub or of ctx.
+// Next appends what the viewer has not seen to dst, as an event stream's bytes, and waits for it at most the given
+// time. Nothing new leaves dst as it is. It returns false at the end of the hub or of ctx.
 func (v *Viewer) Next(ctx context.Context, dst []byte, wait time.Duration) ([]byte, bool) {
 	h := v.hub
 	timer := time.NewTimer(wait)

@@ -71,7 +71,8 @@ func (s *Sessions) Begin(key [sha256.Size]byte, now time.Time) (value string, ou
 	return base64.RawURLEncoding.EncodeToString(sealed), Session{key, time.Unix(end, 0), hex.EncodeToString(token[:])}
 }
 
-// Open reads a cookie's value. It is not ok if Begin of a gateway of this pool has not made it, or if the session is over.
+// Open reads a cookie's value. It is not ok if Begin of a gateway of this pool has not made it, or if the session is
+// over.
 func (s *Sessions) Open(value []byte, now time.Time) (out Session, ok bool) {
 	if len(value) == 0 || len(value) > maxCookie {
 		return Session{}, false

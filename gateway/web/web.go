@@ -1,4 +1,5 @@
-// Package web is one request at the gateway as its handlers see it: what it asks for, which key it has, and how to respond.
+// Package web is one request at the gateway as its handlers see it: what it asks for, which key it has, and how to
+// respond.
 package web
 
 import (
@@ -22,8 +23,8 @@ type Server struct {
 	OnPanic       func(what string, v any)       // counts and logs a panic that was recovered
 }
 
-// RecoverPanic keeps a panic of what a goroutine does for one request, or for one part of the server, from ending the process. It must
-// be deferred.
+// RecoverPanic keeps a panic of what a goroutine does for one request, or for one part of the server, from ending the
+// process. It must be deferred.
 func (s *Server) RecoverPanic(what string) {
 	if v := recover(); v != nil {
 		s.OnPanic(what, v)
@@ -50,8 +51,8 @@ func (r *Request) CountResponse(status int) { r.Server.CountResponse(r.RouteName
 // Watch calls left, from another goroutine, when the client leaves, until the watch is stopped.
 func (r *Request) Watch(left func()) *relay.Watch { return r.Watcher.Arm(r.Ctx.Conn(), left) }
 
-// NeedsLocalAdmin refuses a request without the local admin key on a gateway without keys. It is for routes on which only some
-// requests need it; where keys are configured, the route's scope was checked already.
+// NeedsLocalAdmin refuses a request without the local admin key on a gateway without keys. It is for routes on which
+// only some requests need it; where keys are configured, the route's scope was checked already.
 func (r *Request) NeedsLocalAdmin() error { return r.LocalAdmin(r) }
 
 // Manages reports whether the request's key has the scope manage.

@@ -2,9 +2,9 @@ package jsonscan
 
 import "slices"
 
-// Set returns a copy of body in which the top-level member key has the JSON value given. A repeated member is kept once,
-// so that it does not matter which one a reader prefers; a missing one is added in front. Every other byte stays. The
-// error is a [*SyntaxError], of body or of value.
+// Set returns a copy of body in which the top-level member key has the JSON value given. A repeated member is kept
+// once, so that it does not matter which one a reader prefers; a missing one is added in front. Every other byte stays.
+// The error is a [*SyntaxError], of body or of value.
 func Set(body []byte, key string, value []byte) ([]byte, error) {
 	if end, err := skipValue(value, 0, 1); err != nil {
 		return nil, err
@@ -52,8 +52,8 @@ func SetString(body []byte, key, text string) ([]byte, error) {
 	return Set(body, key, value)
 }
 
-// Remove returns a copy of body without the top-level members of these names, however often they occur. The other members
-// stay as they are. The error is a [*SyntaxError].
+// Remove returns a copy of body without the top-level members of these names, however often they occur. The other
+// members stay as they are. The error is a [*SyntaxError].
 func Remove(body []byte, names ...string) ([]byte, error) {
 	m, err := Open(body)
 	if err != nil {
@@ -87,8 +87,8 @@ type Span struct {
 // Span returns where the member stands, for [Blank].
 func (m *Members) Span() Span { return Span{from: m.gap, to: m.pos, n: m.count} }
 
-// Blank overwrites the members at the given places with blanks, commas included, so that body is a document without them.
-// places are those of a valid body, in order.
+// Blank overwrites the members at the given places with blanks, commas included, so that body is a document without
+// them. places are those of a valid body, in order.
 func Blank(body []byte, places []Span) {
 	for i, p := range places {
 		if p.n > 1 {

@@ -69,8 +69,8 @@ func Multipart(body []byte, boundary string, names []string, out []Part) error {
 	})
 }
 
-// EachPart calls fn with every part of a multipart/form-data body, in order, and is otherwise as [Multipart]. The name of
-// a part without one is "".
+// EachPart calls fn with every part of a multipart/form-data body, in order, and is otherwise as [Multipart]. The name
+// of a part without one is "".
 func EachPart(body []byte, boundary string, fn func(name string, p Part)) error {
 	delimiter := []byte("\r\n--" + boundary)
 	pos := 0 // of what follows a delimiter
@@ -91,7 +91,8 @@ func EachPart(body []byte, boundary string, fn func(name string, p Part)) error 
 		if n == maxParts {
 			return fail(pos, "form has too many parts")
 		}
-		// The line break behind the delimiter is before the first line of the header, or the second half of an empty one.
+		// The line break behind the delimiter is before the first line of the header, or the second half of an empty
+		// one.
 		end := bytes.Index(rest[:min(len(rest), maxPartHeader)], []byte("\r\n\r\n"))
 		if end < 0 {
 			return fail(pos, "form part has no end of header")
@@ -132,7 +133,8 @@ func RemoveParts(body []byte, parts []Part) []byte {
 	return out
 }
 
-// NameFiles returns a body in which the parts of these names have a file name, by which engines distinguish files from text.
+// NameFiles returns a body in which the parts of these names have a file name, by which engines distinguish files from
+// text.
 func NameFiles(body []byte, boundary string, names []string) []byte {
 	var out []byte
 	copied := 0
@@ -159,8 +161,8 @@ func hasControl(head []byte) bool {
 	return false
 }
 
-// fieldName finds the field name in a part's header: "" where the part has none, or more than one disposition. unnamed is
-// where the header could name a file, 0 where it does.
+// fieldName finds the field name in a part's header: "" where the part has none, or more than one disposition. unnamed
+// is where the header could name a file, 0 where it does.
 func fieldName(head []byte) (name string, unnamed int) {
 	seen, end := false, -len("\r\n")
 	for line := range bytes.SplitSeq(head, []byte("\r\n")) {

@@ -1,8 +1,8 @@
 package jsonscan
 
-// Scan validates body and stores in out[i] the value of the top-level member keys[i], the zero Value when there is none.
-// out must be at least as long as keys. The error is a [*SyntaxError]; out is then not to be used. The values are parts
-// of body.
+// Scan validates body and stores in out[i] the value of the top-level member keys[i], the zero Value when there is
+// none. out must be at least as long as keys. The error is a [*SyntaxError]; out is then not to be used. The values are
+// parts of body.
 func Scan(body []byte, keys []string, out []Value) error {
 	out = out[:len(keys)]
 	clear(out)

@@ -129,8 +129,8 @@ func skipWord(b []byte, i int, word string) (end int, err error) {
 	return 0, fail(i, "value expected")
 }
 
-// skipNumber follows the grammar of RFC 8259: no leading zero, no leading plus, digits on both sides of the point and in
-// the exponent.
+// skipNumber follows the grammar of RFC 8259: no leading zero, no leading plus, digits on both sides of the point and
+// in the exponent.
 func skipNumber(b []byte, i int) (end int, err error) {
 	start := i
 	if b[i] == '-' {

@@ -95,7 +95,8 @@ func (v Value) First() Kind {
 // Bool returns the value of a boolean and false for every other kind.
 func (v Value) Bool() bool { return v.Kind == Bool && v.Raw[0] == 't' }
 
-// Int returns a whole number, also one that is written as a fraction or with an exponent. ok is false for any other value.
+// Int returns a whole number, also one that is written as a fraction or with an exponent. ok is false for any other
+// value.
 func (v Value) Int() (n int64, ok bool) {
 	if v.Kind != Number {
 		return 0, false

@@ -1,4 +1,5 @@
-// Package meter holds what the programs' metrics share: the bounds of histograms, and the sum of several processes' metrics.
+// Package meter holds what the programs' metrics share: the bounds of histograms, and the sum of several processes'
+// metrics.
 package meter
 
 // Prefixes of the names of a runner's metrics, and of their sums over the pool.

@@ -17,8 +17,8 @@ type Sum struct {
 	kinds  map[string]string // by family: counter, gauge, …
 }
 
-// Add reads the series of an exposition whose names start with prefix, as `name{labels} value` of the text format 0.0.4, and the
-// types of their families; other comments, other series and lines that cannot be read are passed over.
+// Add reads the series of an exposition whose names start with prefix, as `name{labels} value` of the text format
+// 0.0.4, and the types of their families; other comments, other series and lines that cannot be read are passed over.
 func (s *Sum) Add(exposition []byte, prefix string) {
 	if s.series == nil {
 		s.series, s.kinds = map[string]float64{}, map[string]string{}

@@ -1,9 +1,10 @@
 // Package modelfile rejects model files that are damaged, truncated or hostile, before an engine, which parses
 // it in C++, gets to see it.
 //
-// Of a GGUF file the whole header is walked: counts, lengths, and where each tensor lies, all bounded by what real models
-// have and by the size of the file. Nothing is kept in memory but a read buffer, and the weights themselves are not read:
-// whether they are the right ones is looked at when they are fetched. Files of other formats are taken as they are.
+// Of a GGUF file the whole header is walked: counts, lengths, and where each tensor lies, all bounded by what real
+// models have and by the size of the file. Nothing is kept in memory but a read buffer, and the weights themselves are
+// not read: whether they are the right ones is looked at when they are fetched. Files of other formats are taken as
+// they are.
 package modelfile
 
 import (
@@ -38,8 +39,8 @@ const (
 	maxAlign    = 1 << 20
 )
 
-// Check reads the header of a file that is named .gguf or starts as one. What is wrong with it is an *Error; other errors
-// are those of reading.
+// Check reads the header of a file that is named .gguf or starts as one. What is wrong with it is an *Error; other
+// errors are those of reading.
 func Check(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

@@ -21,8 +21,8 @@ type Facts struct {
 
 var errFacts = errors.New("the GGUF header is invalid or names no context")
 
-// Read reads the facts of a GGUF file. Of the file no more is read than the metadata, within the bounds of Check, and nothing is
-// mapped: the file may change meanwhile. With an error, the facts that come before the mistake are returned.
+// Read reads the facts of a GGUF file. Of the file no more is read than the metadata, within the bounds of Check, and
+// nothing is mapped: the file may change meanwhile. With an error, the facts that come before the mistake are returned.
 func Read(path string) (Facts, error) {
 	f, err := os.Open(path)
 	if err != nil {

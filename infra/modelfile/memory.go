@@ -21,7 +21,8 @@ type cached[T any] struct {
 const (
 	// maxCached bounds the memory; what is forgotten is read again.
 	maxCached = 1024
-	// mtimeGrain is how old a file's date must be for a later change to show in it, on the coarsest file systems in use.
+	// mtimeGrain is how old a file's date must be for a later change to show in it, on the coarsest file systems in
+	// use.
 	mtimeGrain = 2 * time.Second
 )
 

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// walker reads past a header (version 2 or 3, little-endian). The first thing that is not right stays in reason, and from
-// there on everything reads as zero.
+// walker reads past a header (version 2 or 3, little-endian). The first thing that is not right stays in reason, and
+// from there on everything reads as zero.
 type walker struct {
 	r       *bufio.Reader
 	size    uint64 // of the file

@@ -12,7 +12,8 @@ var sizes = regexp.MustCompile(`(?i)(?:allocat(?:e|ing|ion of(?: size)?)|of size
 // maxSize bounds what a log may say that an allocation had, in bytes.
 const maxSize = 1 << 50
 
-// FailedAllocation returns the bytes of the largest allocation that failed by a text that IsOutOfMemory accepts, 0 if it names none.
+// FailedAllocation returns the bytes of the largest allocation that failed by a text that IsOutOfMemory accepts, 0 if
+// it names none.
 func FailedAllocation(text string) (bytes int64) {
 	for line := range strings.Lines(text) {
 		if !patternsRE.MatchString(line) || harmlessRE.MatchString(line) {

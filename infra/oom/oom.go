@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// patterns are patterns of lines that say that memory ran out, in the order of where they come from. Names without a repository
-// are files and functions of llama.cpp. The test has a real line for each.
+// patterns are patterns of lines that say that memory ran out, in the order of where they come from. Names without a
+// repository are files and functions of llama.cpp. The test has a real line for each.
 var patterns = []string{
 	// cudaGetErrorString by way of ggml_cuda_error, its HIP and MUSA builds alike; PyTorch, NCCL, candle
 	`(?i:out of memory)`,

@@ -66,7 +66,8 @@ func TestOutOfMemoryLines(t *testing.T) {
 	}
 }
 
-// TestOtherErrorsAreNotOutOfMemory: what clients or the engine got wrong in another way is not taken for a lack of memory.
+// TestOtherErrorsAreNotOutOfMemory: what clients or the engine got wrong in another way is not taken for a lack of
+// memory.
 func TestOtherErrorsAreNotOutOfMemory(t *testing.T) {
 	for _, r := range []struct{ source, text string }{
 		{"llama-server", `{"error":{"code":500,"message":"input (900 tokens) is too large to process. increase the physical batch size (current batch size: 512)","type":"server_error"}}`},

@@ -35,7 +35,8 @@ var (
 	// peers are other names with a port, which words such as tokens:8192 look like, where a connection is spoken of.
 	peers = regexp.MustCompile(`(?i)(\b(?:connect|connect(?:ing|ed|ion) (?:to|with)|connect to|dial|tcp|udp|host|resolve|lookup|reach) ["']?)[a-z][a-z0-9_]*:\d{2,5}\b`)
 
-	// paths are absolute ones, of UNC too; the first group is the text before. One word with a space goes on if a file's name ends it.
+	// paths are absolute ones, of UNC too; the first group is the text before. One word with a space goes on if a
+	// file's name ends it.
 	paths = regexp.MustCompile(`(^|[^\p{L}\p{N}_.#)\]}$%@+~*/\\-])` +
 		`((?:~?/` + pathChar + `+)+(?: ` + pathChar + `+(?:/` + pathChar + `+)*/` + pathChar + `*\.[A-Za-z0-9]+)?/?|(?:[A-Za-z]:\\|\\\\[\p{L}\p{N}])[^\s"']+)`)
 
@@ -52,8 +53,9 @@ const (
 	maxFailure  = 300
 )
 
-// Response redacts an engine's response to a request. Words with a slash that are not paths stay, as they may be the client's
-// own. hide are words to remove besides, the longest first; inside a longer word they stay, as a host can be called h.
+// Response redacts an engine's response to a request. Words with a slash that are not paths stay, as they may be the
+// client's own. hide are words to remove besides, the longest first; inside a longer word they stay, as a host can be
+// called h.
 func Response(message string, hide ...string) string {
 	message = toValidUTF8(message)
 	message = term.Clip(message, 4*maxResponse) // bounds the work below

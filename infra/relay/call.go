@@ -70,8 +70,8 @@ func (c *Call) unbind() bool {
 	return c.cause == nil
 }
 
-// Link has Cancel call next, which must not block, until Unlink. It returns false, and links nothing, if the call was already
-// cancelled.
+// Link has Cancel call next, which must not block, until Unlink. It returns false, and links nothing, if the call was
+// already cancelled.
 func (c *Call) Link(next func(cause error)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -172,7 +172,7 @@ func TestAwaitIsResumable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.Await(time.Now()); err != nil {
-		t.Fatal("an answer that has arrived:", err)
+		t.Fatal("a response that has arrived:", err)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestAwaitInThePastSeesTheResponse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Close() }()
-	kit.Eventually(t, "the answer is seen", func() bool {
+	kit.Eventually(t, "the response is seen", func() bool {
 		err := r.Await(time.Now().Add(-time.Second))
 		if err != nil && err != ErrPending {
 			t.Fatal(err)

@@ -60,8 +60,8 @@ func New(cfg Config) *Client {
 	return &Client{cfg: cfg}
 }
 
-// Do sends the request and waits for the head of the response. call may be nil if nobody needs to cancel. On success the
-// caller must Close the response; on error there is none. Errors are *Error or ErrBadRequest.
+// Do sends the request and waits for the head of the response. call may be nil if nobody needs to cancel. On success
+// the caller must Close the response; on error there is none. Errors are *Error or ErrBadRequest.
 func (c *Client) Do(call *Call, req *Request) (*Response, error) {
 	r, err := c.Start(call, req)
 	if err != nil {
@@ -74,8 +74,9 @@ func (c *Client) Do(call *Call, req *Request) (*Response, error) {
 	return r, nil
 }
 
-// Fetch makes one exchange, for programs that want the whole response: it sends req, with key as a bearer token unless it is
-// empty, and appends the response's body to dst. It fails if the body has more than limit bytes, or once ctx ends.
+// Fetch makes one exchange, for programs that want the whole response: it sends req, with key as a bearer token unless
+// it is empty, and appends the response's body to dst. It fails if the body has more than limit bytes, or once ctx
+// ends.
 func (c *Client) Fetch(ctx context.Context, req *Request, key string, dst []byte, limit int) (status int, body []byte, err error) {
 	var call Call
 	defer context.AfterFunc(ctx, func() { call.Cancel(context.Cause(ctx)) })()
@@ -237,8 +238,8 @@ func (c *Client) Stats() Stats {
 	return Stats{Active: c.active, Idle: len(c.idle)}
 }
 
-// BytesRead grows whenever bytes of a response, other than a probe's, arrive on any connection. While it stands still, the
-// upstream sends nothing to any client.
+// BytesRead grows whenever bytes of a response, other than a probe's, arrive on any connection. While it stands still,
+// the upstream sends nothing to any client.
 func (c *Client) BytesRead() uint64 { return c.bytesRead.Load() }
 
 // Close closes the idle connections and makes new exchanges fail with ErrClosed. Exchanges in progress continue.

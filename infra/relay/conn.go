@@ -78,8 +78,8 @@ func (c *conn) drop() {
 	c.lo, c.hi = 0, 0
 }
 
-// fill waits for bytes and appends them to the unread ones. It returns io.EOF at an orderly end, errDeadline if due passed
-// and nothing can be read (the zero time never passes), and errFull if a big buffer is full.
+// fill waits for bytes and appends them to the unread ones. It returns io.EOF at an orderly end, errDeadline if due
+// passed and nothing can be read (the zero time never passes), and errFull if a big buffer is full.
 func (c *conn) fill(due time.Time) error {
 	if c.lo == c.hi {
 		c.drop()
@@ -164,8 +164,8 @@ func (c *conn) tryRead(fd uintptr) bool {
 	return c.err != syscall.EAGAIN
 }
 
-// readNow reads what has arrived once the deadline has passed, since read would fail without trying. It returns errDeadline
-// if nothing has.
+// readNow reads what has arrived once the deadline has passed, since read would fail without trying. It returns
+// errDeadline if nothing has.
 func (c *conn) readNow() (int, error) {
 	if c.raw == nil {
 		return 0, errDeadline

@@ -1,10 +1,11 @@
-// Package relay sends one HTTP/1.1 request to an upstream and returns its response to a fasthttp client connection. Both
-// hops use it: gateway to runner, and runner to engine.
+// Package relay sends one HTTP/1.1 request to an upstream and returns its response to a fasthttp client connection.
+// Both hops use it: gateway to runner, and runner to engine.
 //
 // A Client sends a Request built from an allow-list of fields and returns a Response, which is also the body stream of
-// the client's response. fasthttp's goroutine for the client reads it, without a pipe or a second goroutine. Events tracks
-// where an event stream can be interrupted. An Intake reads bodies of requests. A Call ends an exchange from outside, a Watcher notices when a client leaves, a Listener bounds writes and
-// connections, and SmugglingCheck refuses requests with two framings.
+// the client's response. fasthttp's goroutine for the client reads it, without a pipe or a second goroutine. Events
+// tracks where an event stream can be interrupted. An Intake reads bodies of requests. A Call ends an exchange from
+// outside, a Watcher notices when a client leaves, a Listener bounds writes and connections, and SmugglingCheck refuses
+// requests with two framings.
 //
 // Guarantees:
 //   - No byte of a request is sent twice. The only retry is on another connection, when an idle one took nothing.

@@ -67,7 +67,8 @@ func parseHead(b []byte) (h head, err error) {
 	return h, nil
 }
 
-// unfold joins the lines of folded fields with blanks, as RFC 9112 5.2 wants it. A folded line after the status line belongs to no field.
+// unfold joins the lines of folded fields with blanks, as RFC 9112 5.2 wants it. A folded line after the status line
+// belongs to no field.
 func unfold(head []byte) {
 	for i := bytes.IndexByte(head, '\n') + 1; i < len(head)-1; i++ {
 		if head[i] == '\n' && (head[i+1] == ' ' || head[i+1] == '\t') {

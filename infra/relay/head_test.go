@@ -82,11 +82,12 @@ func answerIn(t *testing.T, raw []byte, n int) (o outcome) {
 	return o
 }
 
-// blankedName matches a field whose name is followed by a blank. RFC 9112 5.1 has proxies remove the blank, and net/http takes it for another field.
+// blankedName matches a field whose name is followed by a blank. RFC 9112 5.1 has proxies remove the blank, and
+// net/http takes it for another field.
 var blankedName = regexp.MustCompile(`(?m)^[^:\r\n]*[ \t]:`)
 
-// The result must not depend on how the response is cut. If net/http accepts it too, both must agree, since two readings
-// of one head allow smuggling.
+// The result must not depend on how the response is cut. If net/http accepts it too, both must agree, since two
+// readings of one head allow smuggling.
 func FuzzHead(f *testing.F) {
 	for _, s := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: 5\r\n\r\nhello",

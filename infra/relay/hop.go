@@ -5,8 +5,8 @@ import "time"
 // A Hop stands between a Response and its reader in the place of a server: what a server between both would do with the
 // response, it does as the response passes. All its methods are called by the goroutine that the response belongs to.
 type Hop interface {
-	// Head is called once: when the head has come, or with the error if there will be none. It may call [Response.Replace].
-	// Await returns its result.
+	// Head is called once: when the head has come, or with the error if there will be none. It may call
+	// [Response.Replace]. Await returns its result.
 	Head(r *Response, err error) error
 	// Broke returns the error that the reader gets for one that comes after the head.
 	Broke(r *Response, err error) error
@@ -16,18 +16,18 @@ type Hop interface {
 
 // An Admission is a request that a program of this process is about to send for another one.
 type Admission interface {
-	// Wait waits until the runner admits the request, at most until the given time; the zero time means no limit. Once it
-	// has returned true, Start follows.
+	// Wait waits until the runner admits the request, at most until the given time; the zero time means no limit. Once
+	// it has returned true, Start follows.
 	Wait(until time.Time) bool
-	// Start sends the request as [Client.Start] does, or has a response already. The admission ends with the response, or
-	// with the error.
+	// Start sends the request as [Client.Start] does, or has a response already. The admission ends with the response,
+	// or with the error.
 	Start() (*Response, error)
 	// Drop gives the admission up instead of Start.
 	Drop()
 }
 
-// Replace replaces the upstream's response, and nothing more of that is read. A new response that came from no upstream gets
-// its response by it.
+// Replace replaces the upstream's response, and nothing more of that is read. A new response that came from no upstream
+// gets its content from Replace.
 func (r *Response) Replace(status int, kind string, body []byte) {
 	r.head = head{status: status, length: int64(len(body))}
 	r.set = nil

@@ -74,8 +74,8 @@ type Body struct {
 	more int64 // bytes that were added
 }
 
-// Drop returns the buffer and what was added. The request's body is then empty, and slices of it are invalid. Drop can be called
-// twice.
+// Drop returns the buffer and what was added. The request's body is then empty, and slices of it are invalid. Drop can
+// be called twice.
 func (b *Body) Drop() {
 	if b.buf == nil {
 		return
@@ -86,7 +86,8 @@ func (b *Body) Drop() {
 	b.buf, b.more = nil, 0
 }
 
-// Add counts n bytes that the request holds besides its body, which is not empty, until Drop. The error is ErrBuffersFull.
+// Add counts n bytes that the request holds besides its body, which is not empty, until Drop. The error is
+// ErrBuffersFull.
 func (b *Body) Add(n int) error {
 	if err := b.in.reserve(int64(n)); err != nil {
 		return err
@@ -95,7 +96,8 @@ func (b *Body) Add(n int) error {
 	return nil
 }
 
-// Reserve counts n bytes that are held besides bodies, such as those of a response, until Release. The error is ErrBuffersFull.
+// Reserve counts n bytes that are held besides bodies, such as those of a response, until Release. The error is
+// ErrBuffersFull.
 func (in *Intake) Reserve(n int) error { return in.reserve(int64(n)) }
 
 // Release ends the count of n bytes.
@@ -110,8 +112,8 @@ func (in *Intake) reserve(n int64) error {
 	return nil
 }
 
-// CheckSize returns nil if a body of n bytes is within the limits now. It returns ErrBodyTooLarge if n exceeds MaxBody or
-// most (0 for none), and ErrBuffersFull if the buffers are full.
+// CheckSize returns nil if a body of n bytes is within the limits now. It returns ErrBodyTooLarge if n exceeds MaxBody
+// or most (0 for none), and ErrBuffersFull if the buffers are full.
 func (in *Intake) CheckSize(n, max int) error {
 	if max = in.limit(max); n > max {
 		return ErrBodyTooLarge
@@ -274,7 +276,8 @@ func skippedLength(ctx *fasthttp.RequestCtx) int {
 }
 
 // Finish leaves the connection ready for the next request. It reads a small unread body now. If the body is larger, or
-// does not arrive immediately, or the response has no length and goes to HTTP/1.0, the connection closes after the response.
+// does not arrive immediately, or the response has no length and goes to HTTP/1.0, the connection closes after the
+// response.
 func (in *Intake) Finish(ctx *fasthttp.RequestCtx) {
 	disableChunking(ctx)
 	src := ctx.RequestBodyStream()
@@ -309,8 +312,8 @@ func discardRest(ctx *fasthttp.RequestCtx, src io.Reader, size int) bool {
 	return false
 }
 
-// closeAfterResponse closes the connection after the response, and lingers so that the response is not lost if the client is still
-// sending.
+// closeAfterResponse closes the connection after the response, and lingers so that the response is not lost if the
+// client is still sending.
 func closeAfterResponse(ctx *fasthttp.RequestCtx) {
 	ctx.Request.ResetBody()
 	ctx.SetConnectionClose()

@@ -131,8 +131,8 @@ type serverConn struct {
 	chunks  chunkDecoder
 }
 
-// disableChunking has a response to HTTP/1.0, which knows no chunks, end with its connection. It comes last before the response is
-// written.
+// disableChunking has a response to HTTP/1.0, which knows no chunks, end with its connection. It comes last before the
+// response is written.
 func disableChunking(ctx *fasthttp.RequestCtx) {
 	c, ok := ctx.Conn().(*serverConn)
 	if ok && !ctx.Request.Header.IsHTTP11() && ctx.Response.IsBodyStream() && ctx.Response.Header.ContentLength() < 0 {
@@ -141,8 +141,8 @@ func disableChunking(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// Closing a connection with unread bytes resets it, and a client that is still sending loses the response that asked it to
-// stop. Such a connection lingers: it closes its own half and reads on for a while.
+// Closing a connection with unread bytes resets it, and a client that is still sending loses the response that asked it
+// to stop. Such a connection lingers: it closes its own half and reads on for a while.
 const (
 	lingerFor   = 2 * time.Second
 	lingerBytes = 16 << 20

@@ -31,8 +31,8 @@ const (
 
 const maxInterim = 16 // 1xx heads before the final one
 
-// Response is one response of an upstream, or the wait for it. It belongs to one goroutine at a time; only Call.Cancel may
-// come from others. It must be closed. It serves no other exchange, so that closing it again or late does nothing.
+// Response is one response of an upstream, or the wait for it. It belongs to one goroutine at a time; only Call.Cancel
+// may come from others. It must be closed. It serves no other exchange, so that closing it again or late does nothing.
 //
 // As the body stream of a fasthttp response (SendTo, or SetBodyStream with Size), it is written by the goroutine of the
 // client's connection, without a pipe, and closed by fasthttp.
@@ -266,9 +266,9 @@ func (r *Response) Size() int {
 	return -1
 }
 
-// SendTo makes the response the response of ctx: status, content type and body. The caller copies other fields. fasthttp
-// closes the response once the body was written or the write failed. If the first bytes of a body stream have not
-// arrived yet, the head is sent immediately.
+// SendTo makes the response the response of ctx: status, content type and body. The caller copies other fields.
+// fasthttp closes the response once the body was written or the write failed. If the first bytes of a body stream have
+// not arrived yet, the head is sent immediately.
 func (r *Response) SendTo(ctx *fasthttp.RequestCtx) {
 	ctx.SetStatusCode(r.Status())
 	if ct := r.ContentType(); len(ct) > 0 {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// switching starts an upstream that switches protocols, says hello, and then does as serve says; it returns the response of a
-// call to it.
+// switching starts an upstream that switches protocols, says hello, and then does as serve says; it returns the
+// response of a call to it.
 func switching(t *testing.T, serve func(net.Conn)) (*Response, *Call) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -16,13 +16,14 @@ const DefaultWatchDelay = 250 * time.Millisecond
 //
 // A watch asks the system now and then whether the peer has closed its half of the connection (POLLRDHUP). It reads
 // nothing, sets no deadline, works with pipelined bytes in the socket, and does not affect keep-alive. A client that
-// closes only its sending half counts as gone, as in net/http. On other systems than Linux, and for a connection that is
-// not a socket, a watch does nothing, and only a failed write reveals a lost client.
+// closes only its sending half counts as gone, as in net/http. On other systems than Linux, and for a connection that
+// is not a socket, a watch does nothing, and only a failed write reveals a lost client.
 //
 // A request shorter than the delay costs setting and stopping a timer. A Watcher is safe for concurrent use.
 type Watcher struct{ delay time.Duration }
 
-// NewWatcher creates a watcher that looks after delay, 0 for DefaultWatchDelay, and then each time twice that has passed.
+// NewWatcher creates a watcher that looks after delay, 0 for DefaultWatchDelay, and then each time twice that has
+// passed.
 func NewWatcher(delay time.Duration) *Watcher {
 	if delay <= 0 {
 		delay = DefaultWatchDelay

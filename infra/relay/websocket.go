@@ -13,8 +13,8 @@ import (
 // WebSocket is the protocol of Request.Upgrade for WebSockets (RFC 6455).
 const WebSocket = "websocket"
 
-// webSocketFields are the fields of a handshake that are passed on. Without Sec-WebSocket-Extensions no extension is used, so
-// engines decompress nothing.
+// webSocketFields are the fields of a handshake that are passed on. Without Sec-WebSocket-Extensions no extension is
+// used, so engines decompress nothing.
 var webSocketFields = [...]string{"Sec-WebSocket-Key", "Sec-WebSocket-Version", "Sec-WebSocket-Protocol"}
 
 // IsWebSocketHandshake reports whether a request is a sound WebSocket handshake.
@@ -44,8 +44,8 @@ func acceptKey(key []byte) string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// SwitchTo makes a response that AcceptsWebSocket the response of ctx, with fields more, and then a Tunnel between both. It closes the
-// response at the end and then calls onEnd, on another goroutine, with the tunnel's error.
+// SwitchTo makes a response that AcceptsWebSocket the response of ctx, with fields more, and then a Tunnel between
+// both. It closes the response at the end and then calls onEnd, on another goroutine, with the tunnel's error.
 func (r *Response) SwitchTo(ctx *fasthttp.RequestCtx, more []Field, idle time.Duration, onEnd func(error)) {
 	head := append([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: "), acceptKey(ctx.Request.Header.Peek(webSocketFields[0]))...)
 	if v := r.Header(webSocketFields[2]); len(v) > 0 && isValue(v) {

@@ -2,14 +2,15 @@
 // every call carries.
 //
 // A gateway forwards a client's request under the engine's own path, with the model in a header. The runner either
-// relays the engine's response, or refuses with status 421 and a reason, which states that no engine saw the request, so
-// that sending it elsewhere is safe.
+// relays the engine's response, or refuses with status 421 and a reason, which states that no engine saw the request,
+// so that sending it elsewhere is safe.
 //
-// A signature is HMAC-SHA256 under the pool's runner secret over the method, the path, the host, the model, the cache tenant, the gateway,
-// a counter, the time and the length of the body, so a runner checks it before it reads a byte of body. The body's bytes
-// are not covered: their integrity is the transport's (loopback or a private network). Runners accept a time within ± 30 s of their own and each counter of
-// a gateway once, remembered in a sliding window as in RFC 4303 section 3.4.3, so memory grows with gateways, not with
-// requests. A runner that has just started takes no call that was signed before, since its predecessor may have.
+// A signature is HMAC-SHA256 under the pool's runner secret over the method, the path, the host, the model, the cache
+// tenant, the gateway, a counter, the time and the length of the body, so a runner checks it before it reads a byte of
+// body. The body's bytes are not covered: their integrity is the transport's (loopback or a private network). Runners
+// accept a time within ± 30 s of their own and each counter of a gateway once, remembered in a sliding window as in RFC
+// 4303 section 3.4.3, so memory grows with gateways, not with requests. A runner that has just started takes no call
+// that was signed before, since its predecessor may have.
 //
 // The headers of a ticket, a tenant, a stream, a request id and a content type are outside the signature: a forger
 // could change only the order of a queue, a limit, a log line, and what a client may say anyway.
@@ -47,8 +48,8 @@ const (
 
 // PathHost returns the runner's view of itself as JSON (GET); PathLog the runner's own log as text, PathLogs/<model> an
 // engine's; with ?follow=1 they go on, and with &no-history=1 they start with the next line.
-// PathSavedConversations lists the saved conversations by model as JSON (GET), or forgets those of ?model, or all, from before ?at (DELETE); the
-// response is a [Forgotten].
+// PathSavedConversations lists the saved conversations by model as JSON (GET), or forgets those of ?model, or all, from
+// before ?at (DELETE); the response is a [Forgotten].
 const (
 	PathHost               = "/runner/host"
 	PathLog                = "/runner/log"

@@ -74,8 +74,8 @@ func (s *Signer) Correct(host string, runnerMS int64) {
 	}
 }
 
-// Tenant names the holder of an API key to runners and Redis, which keep the data of tenants apart: 32 hex digits that are the same on
-// all gateways of the pool and reveal nothing about the key, given its SHA-256.
+// Tenant names the holder of an API key to runners and Redis, which keep the data of tenants apart: 32 hex digits that
+// are the same on all gateways of the pool and reveal nothing about the key, given its SHA-256.
 func (s *Signer) Tenant(key [sha256.Size]byte) string {
 	m := s.macs.Get().(*mac)
 	defer s.macs.Put(m)
@@ -125,8 +125,8 @@ func (m *mac) sum() []byte {
 	return m.hash.Sum(m.out[:0])
 }
 
-// of covers head, which names the host, and the call's parts, each ended by a zero byte, which none of them can hold. The result
-// is valid until the next one.
+// of covers head, which names the host, and the call's parts, each ended by a zero byte, which none of them can hold.
+// The result is valid until the next one.
 func (m *mac) of(head []byte, c Call) []byte {
 	b := append(m.text[:0], head...)
 	for _, part := range [...]string{c.Method, c.Path, c.Model, c.CacheTenant} {

@@ -93,7 +93,8 @@ func TestClocksAreBounded(t *testing.T) {
 	}
 }
 
-// What a verifier's predecessor may have accepted is refused as too old; the time that it tells makes the next call good.
+// What a verifier's predecessor may have accepted is refused as too old; the time that it tells makes the next call
+// good.
 func TestVerifierAfterRestart(t *testing.T) {
 	s := NewSigner([]byte("secret"))
 	c := Call{Method: "POST", Host: "gpu-1"}
@@ -143,7 +144,8 @@ func TestConcurrentCalls(t *testing.T) {
 	}
 }
 
-// Every counter is accepted at most once, in any order, and always when it is new and not further behind than the window.
+// Every counter is accepted at most once, in any order, and always when it is new and not further behind than the
+// window.
 func TestWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var w window

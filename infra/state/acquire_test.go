@@ -29,13 +29,13 @@ func TestStalePlacementChangesNothing(t *testing.T) {
 				acquire(t, s, w)
 			},
 			"its model elsewhere": func() { register(t, s, "h3", map[string]string{"m": "llm"}) },
-			"a catalogue": func() {
+			"a catalog": func() {
 				_, err := s.PutCatalog(ctx, "v2", []byte(`{"models":[]}`), nil)
 				must(t, err)
 			},
 			"lost data": func() { must(t, b.rdb.FlushAll(ctx).Err()); register(t, s, "h", nil) },
 		}
-		for _, name := range []string{"a model record", "a model gone", "another load", "a host state", "its load elsewhere", "its model elsewhere", "a catalogue", "lost data"} {
+		for _, name := range []string{"a model record", "a model gone", "another load", "a host state", "its load elsewhere", "its model elsewhere", "a catalog", "lost data"} {
 			w := want(t, s, "gw-1", "m", "h")
 			w.Refused = true // although it is loaded on h3
 			changes[name]()

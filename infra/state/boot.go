@@ -23,8 +23,8 @@ type Boot struct {
 	AtMS   int64
 }
 
-// ReportBoot records that a host's machine is booting, or, with a reason, that its start failed. ErrUnknownHost: the pool
-// has no such host. On a host that is awake it does nothing.
+// ReportBoot records that a host's machine is booting, or, with a reason, that its start failed. ErrUnknownHost: the
+// pool has no such host. On a host that is awake it does nothing.
 func (s *Store) ReportBoot(ctx context.Context, host, failed string) error {
 	word := Booting
 	if failed != "" {

@@ -16,8 +16,8 @@ import (
 // corruptEvery is the least interval between two log lines about a corrupt store.
 const corruptEvery = time.Minute
 
-// guarded refuses calls immediately while Redis is unreachable, so that no call waits for a certain timeout. It logs one
-// line per change of state. It is safe for concurrent use.
+// guarded refuses calls immediately while Redis is unreachable, so that no call waits for a certain timeout. It logs
+// one line per change of state. It is safe for concurrent use.
 type guarded struct {
 	breaker.Breaker
 	log *slog.Logger

@@ -57,18 +57,18 @@ func TestStalledRedis(t *testing.T) {
 	equal(t, "log lines", lines(), changes+2)
 }
 
-// A Redis that is full, or whose disk fails, is read as ever, and nothing that is written is lost in silence.
+// A Redis that is full, or whose disk fails, is read as ever, and no write is lost without an error.
 func TestFullRedis(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testenv.Redis(t))
 	_, _, err := b.store().Register(ctx, state.HostInfo{Name: "h"})
 	must(t, err)
 	for _, fault := range []string{"full", "the disk fails"} {
-		log, told := &kit.Buffer{}, "cannot write its data"
+		log, want := &kit.Buffer{}, "cannot write to disk"
 		s := b.open(state.Options{URL: b.url, Log: slog.New(slog.NewTextHandler(log, nil))})
 		switch fault {
 		case "full":
-			told = "Redis is full"
+			want = "Redis is full"
 			must(t, b.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 		default:
 			must(t, b.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
@@ -87,13 +87,13 @@ func TestFullRedis(t *testing.T) {
 				t.Errorf("%s: a setting: %v", fault, err)
 			}
 		}
-		if !strings.Contains(log.String(), told) {
+		if !strings.Contains(log.String(), want) {
 			t.Errorf("%s: the log says %s", fault, log)
 		}
 	}
 }
 
-// A Redis that is set up wrong gets a sentence of its own, and nobody is told to delete data.
+// A Redis that is set up wrong gets its own message, which does not say to delete data.
 func TestRedisSetUpWrong(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testenv.Redis(t))
@@ -101,7 +101,7 @@ func TestRedisSetUpWrong(t *testing.T) {
 	addr := strings.TrimPrefix(b.url, "redis://")
 	must(t, b.rdb.Do(ctx, "ACL", "SETUSER", "reader", "on", ">x", "~*", "&*", "+@all", "-hgetall", "-hset").Err())
 	for url, want := range map[string]string{
-		"redis://reader:x@" + addr: "may not run a command", b.url: "wants a password", "redis://:wrong@" + addr: "does not accept", "redis://:secret@" + addr + "/77": "no database",
+		"redis://reader:x@" + addr: "may not run a command", b.url: "requires a password", "redis://:wrong@" + addr: "rejects the user", "redis://:secret@" + addr + "/77": "no database",
 	} {
 		log := &kit.Buffer{}
 		s := b.open(state.Options{URL: url, Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -145,7 +145,7 @@ func TestBreaker(t *testing.T) {
 	b.Record(lost)
 	equal(t, "allowed after a failed probe", b.Allow(), false)
 	b.Record(nil)
-	equal(t, "allowed after an answer", b.Allow(), true)
+	equal(t, "allowed after a response", b.Allow(), true)
 }
 
 // TestCallersEndIsNotRedisFault checks that calls whose own context ends do not open the breaker.

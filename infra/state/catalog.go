@@ -11,8 +11,8 @@ import (
 // ErrUnsigned: the catalog in Redis was not published with this pool's runner secret.
 var ErrUnsigned = errors.New("the catalog in Redis is not signed with this pool's runner secret")
 
-// catalogMAC is the one signature in Redis. Hosts in the catalog have commands that turn them on and off, and a command line
-// never comes from whoever can write Redis.
+// catalogMAC is the one signature in Redis. Hosts in the catalog have commands that turn them on and off, and a command
+// line never comes from whoever can write Redis.
 func (s *Store) catalogMAC(version, catalog string) string {
 	m := hmac.New(sha256.New, s.secret)
 	for _, part := range []string{"reveille catalogue", s.keys.prefix, version, catalog} {

@@ -19,9 +19,9 @@ func newClient(o *redis.UniversalOptions) redis.UniversalClient {
 	return c
 }
 
-// noRetryCluster makes a Cluster's client treat lost calls as a single node's client does. By default it would retry them three
-// times, although the first may have taken effect, and would keep asking the same node for a minute, although its slots
-// may have moved. Redirections are still followed, since a node that redirects has done nothing.
+// noRetryCluster makes a Cluster's client treat lost calls as a single node's client does. By default it would retry
+// them three times, although the first may have taken effect, and would keep asking the same node for a minute,
+// although its slots may have moved. Redirections are still followed, since a node that redirects has done nothing.
 type noRetryCluster struct{ cluster *redis.ClusterClient }
 
 var _ redis.Hook = noRetryCluster{}

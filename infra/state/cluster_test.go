@@ -140,8 +140,8 @@ func move(t *testing.T, c *testenv.RedisCluster, all *redis.ClusterClient, key s
 	return from, to
 }
 
-// TestClusterCallsOnce checks that only the caller repeats a call without a timely response, on a Cluster as on a single
-// node, since the call may have taken effect.
+// TestClusterCallsOnce checks that only the caller repeats a call without a timely response, on a Cluster as on a
+// single node, since the call may have taken effect.
 func TestClusterCallsOnce(t *testing.T) {
 	b := oneNode(t)
 	c, err := state.Client(state.Options{URL: b.url, Timeout: 100 * time.Millisecond})
@@ -165,9 +165,9 @@ func TestClusterCallsOnce(t *testing.T) {
 		key := fmt.Sprintf("count {%s}", name)
 		var answered redis.Error
 		if err := call(key); err == nil || errors.As(err, &answered) {
-			t.Fatalf("%s: %v, want no answer in time", name, err)
+			t.Fatalf("%s: %v, want no response in time", name, err)
 		}
-		kit.Eventually(t, "the server answers again", func() bool { return b.rdb.Ping(ctx).Err() == nil })
+		kit.Eventually(t, "the server responds again", func() bool { return b.rdb.Ping(ctx).Err() == nil })
 		if n, err := b.rdb.Get(ctx, key).Int(); n != 1 || err != nil {
 			t.Errorf("%s: took effect %d times, %v", name, n, err)
 		}

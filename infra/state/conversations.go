@@ -49,8 +49,9 @@ func (s *Store) Conversations(ctx context.Context, model string) (map[string]Con
 	return out, nil
 }
 
-// ForgetConversations records that nothing which was computed of a model's conversations before now can be used again, "" for all
-// models, and notifies all mirrors. It returns the time, in microseconds since the epoch, which is after that of every earlier call.
+// ForgetConversations records that nothing which was computed of a model's conversations before now can be used again,
+// "" for all models, and notifies all mirrors. It returns the time, in microseconds since the epoch, which is after
+// that of every earlier call.
 func (s *Store) ForgetConversations(ctx context.Context, model string) (at uint64, err error) {
 	all, err := s.Forgotten(ctx)
 	if err != nil {

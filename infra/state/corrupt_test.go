@@ -54,7 +54,7 @@ func TestCatalogIsSigned(t *testing.T) {
 		must(t, err)
 		version, text, err := open(state.Options{Secret: []byte("ours")}).Catalog(ctx)
 		must(t, err)
-		equal(t, "catalogue", version+string(text), "v1{}")
+		equal(t, "catalog", version+string(text), "v1{}")
 		for name, s := range map[string]*state.Store{"another secret": open(state.Options{Secret: []byte("theirs")}), "none": open(state.Options{})} {
 			if _, _, err := s.Catalog(ctx); !errors.Is(err, state.ErrUnsigned) {
 				t.Errorf("%s: %v, want ErrUnsigned", name, err)

@@ -18,8 +18,9 @@ const (
 
 var errNoCredentials = errors.New("the credentials of Redis have not been read yet")
 
-// Credentials are a user and a password that may change while programs run. They are read for new connections, at most once
-// a minute; connections in use stay authenticated. Several stores may share them. They are safe for concurrent use.
+// Credentials are a user and a password that may change while programs run. They are read for new connections, at most
+// once a minute; connections in use stay authenticated. Several stores may share them. They are safe for concurrent
+// use.
 type Credentials struct {
 	read  readCredentials
 	log   *slog.Logger
@@ -37,8 +38,8 @@ func FollowCredentials(read readCredentials, log *slog.Logger) *Credentials {
 	return &Credentials{read: read, log: log, fresh: credentialsFresh}
 }
 
-// current returns the credentials for a new connection. If they are not fresh it waits for a reading until ctx ends, and
-// then returns the last ones.
+// current returns the credentials for a new connection. If they are not fresh it waits for a reading until ctx ends,
+// and then returns the last ones.
 func (c *Credentials) current(ctx context.Context) (user, password string, err error) {
 	c.mu.Lock()
 	if c.reading == nil && time.Since(c.readingSince) > c.fresh {

@@ -39,8 +39,8 @@ func (v *vault) set(password string, away bool) {
 	v.password, v.away = password, away
 }
 
-// A password is rotated as AWS rotates it: Redis takes both, then the secret changes, then Redis takes the new one alone.
-// Calls go on all the while and none fails; a connection that is made afterwards has the new password.
+// A password is rotated as AWS rotates it: Redis takes both, then the secret changes, then Redis takes the new one
+// alone. Calls go on all the while and none fails; a connection that is made afterwards has the new password.
 func TestRotation(t *testing.T) {
 	t.Run("one node", func(t *testing.T) {
 		addr := testenv.Redis(t)

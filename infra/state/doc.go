@@ -2,9 +2,9 @@
 // the counters. Every change is one Lua script (folder lua, one file per operation, each with its contract at the top),
 // so a decision is either committed completely or refused. This package makes no decisions itself.
 //
-// Keys. `{pool}` is a hash tag, so that one pool lives in one slot of a Redis Cluster. All values but responses are plain hashes,
-// sorted sets, sets, lists and strings, which redis-cli alone can explain. TTLs only remove leftovers and carry no
-// meaning.
+// Keys. `{pool}` is a hash tag, so that one pool lives in one slot of a Redis Cluster. All values but responses are
+// plain hashes, sorted sets, sets, lists and strings, which redis-cli alone can explain. TTLs only remove leftovers and
+// carry no meaning.
 //
 //	key                        Redis type  written by                         TTL    holds
 //	rv:{pool}:format           string      register, catalog_put              -      number of the state's format: programs of another
@@ -36,7 +36,7 @@
 //	                                       whatever ends tickets                     ticket for it
 //	rv:{pool}:model:<h>:<m>    hash        the host's runner                  -      state, type, recipe, device,
 //	                                                                                 cards, backend_url, pid, in_flight …;
-//	                                                                                 for <m>~<pid>, a copy whose catalogue entry
+//	                                                                                 for <m>~<pid>, a copy whose catalog entry
 //	                                                                                 changed: retired, its model
 //	rv:{pool}:lru:<h>:<type>   sorted set  the host's runner: beat, and       -      model by last use in ms: the only record of use
 //	                                       with each record                          times, and the order of victims
@@ -72,18 +72,18 @@
 // Verbs. The scripts sleep_* commit a host's sleep (sleep_token), have its runner confirm it, and begin, hold and end
 // the stop of its machine (stop_ms). The outcome leave ends a stop whose driver accepted while the machine is not known
 // to be off (left_ms): its runner may not register for two more minutes, and the next sweep continues it. repair writes
-// state that no other process can write: a host is lost (lost), did not start when woken (stranded), or was lost for longer
-// than a wake takes (unseen); after the last two, a sleep_token has its machine turned off. forget removes every key of
-// a host that the catalog does not name.
+// state that no other process can write: a host is lost (lost), did not start when woken (stranded), or was lost for
+// longer than a wake takes (unseen); after the last two, a sleep_token has its machine turned off. forget removes every
+// key of a host that the catalog does not name.
 //
 // Time is Redis' own (TIME inside the scripts). Leases are fields compared with it. A runner's writes carry its
 // generation and are refused (ErrFenced) once another runner has registered the host.
 //
-// Redis is trusted as far as its password, ACL and TLS reach: whoever can write to it can change the pool's settings. Only the
-// catalog carries an HMAC under the runner secret, because its hosts have commands that turn them on and off: no command line
-// comes from Redis. Stored responses are encrypted. See infra/adr/0015-redis-is-trusted.md.
+// Redis is trusted as far as its password, ACL and TLS reach: whoever can write to it can change the pool's settings.
+// Only the catalog carries an HMAC under the runner secret, because its hosts have commands that turn them on and off:
+// no command line comes from Redis. Stored responses are encrypted. See infra/adr/0015-redis-is-trusted.md.
 //
-// If Redis is unreachable, calls end within Options.Timeout with ErrUnavailable, and a breaker refuses calls immediately
-// until it returns. If Redis is emptied, the next beat returns unknown to runners, and they register with
+// If Redis is unreachable, calls end within Options.Timeout with ErrUnavailable, and a breaker refuses calls
+// immediately until it returns. If Redis is emptied, the next beat returns unknown to runners, and they register with
 // everything they hold.
 package state

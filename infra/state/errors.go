@@ -7,8 +7,8 @@ var (
 	// ErrUnavailable: Redis did not respond in time or refused, or the breaker is open. A call that was sent may or may
 	// not have taken effect; scripts with an operation id can be repeated.
 	ErrUnavailable = errors.New("state store unavailable")
-	// ErrCorrupt: Redis holds data that an operation cannot use: a key of another type, or a field that is not a number.
-	// It is also ErrUnavailable. The same call works once the keys are repaired.
+	// ErrCorrupt: Redis holds data that an operation cannot use: a key of another type, or a field that is not a
+	// number. It is also ErrUnavailable. The same call works once the keys are repaired.
 	ErrCorrupt = errors.New("state store is corrupt")
 	// ErrFenced: another runner has since registered this host, so the caller may no longer write it.
 	ErrFenced = errors.New("fenced: another generation owns the host")

@@ -66,9 +66,9 @@ type Use struct {
 	Age  time.Duration
 }
 
-// Beat reports that the host is alive and how its models are used. It returns the host's revision and when each model was last
-// used as Redis has it, by the caller's clock. ErrUnknownHost: the runner must register again, because Redis lost the host,
-// considered it lost, or recorded it as asleep and now wants it awake.
+// Beat reports that the host is alive and how its models are used. It returns the host's revision and when each model
+// was last used as Redis has it, by the caller's clock. ErrUnknownHost: the runner must register again, because Redis
+// lost the host, considered it lost, or recorded it as asleep and now wants it awake.
 func (s *Store) Beat(ctx context.Context, host string, generation uint64, active bool, uses map[string]Use) (
 	revision uint64, used map[string]time.Time, err error) {
 	args := make([]any, 0, 3+3*len(uses))
@@ -95,8 +95,8 @@ func (s *Store) Beat(ctx context.Context, host string, generation uint64, active
 	return uint64(ParseNumber(words[0])), used, nil
 }
 
-// PutModels writes records of models on the caller's host. A last use never moves back. ErrUnknownHost is also returned for a
-// host that is not awake.
+// PutModels writes records of models on the caller's host. A last use never moves back. ErrUnknownHost is also returned
+// for a host that is not awake.
 func (s *Store) PutModels(ctx context.Context, host string, generation uint64, models []ModelPut) error {
 	return s.evalStatus(ctx, "model_put", host, generation, records(models))
 }
@@ -127,9 +127,9 @@ type NPUSeat struct {
 	Leaving []string // models that are stopped for the load
 }
 
-// Begin takes a ticket out of the host's queue, and a seat of the NPU for its load. Repeating it is harmless. ErrDropped: nobody
-// waits for the ticket any more. ErrGone: it does not exist. ErrBusy: another load is in progress on the host. ErrNPUHeld: others
-// have all seats.
+// Begin takes a ticket out of the host's queue, and a seat of the NPU for its load. Repeating it is harmless.
+// ErrDropped: nobody waits for the ticket any more. ErrGone: it does not exist. ErrBusy: another load is in progress on
+// the host. ErrNPUHeld: others have all seats.
 func (s *Store) Begin(ctx context.Context, host string, generation uint64, ticket string, seat NPUSeat) error {
 	args := []any{host, generation, ticket, "", seat.Type}
 	if seat.Seats > 0 {
@@ -146,8 +146,8 @@ type Outcome struct {
 	Failed bool
 	Fields map[string]string // code, message, evicted, load_ms, cold
 
-	// Learned holds fields of the host, Models records. They are written in the same step, so that everyone who learns the
-	// outcome finds them.
+	// Learned holds fields of the host, Models records. They are written in the same step, so that everyone who learns
+	// the outcome finds them.
 	Learned map[string]string
 	Models  []ModelPut
 }

@@ -15,8 +15,8 @@ import (
 	"reveille/testenv/kit"
 )
 
-// TestWaiterLease checks that a gateway that stops renewing is forgotten, and that a load without waiters is not started
-// (invariants 9, 11).
+// TestWaiterLease checks that a gateway that stops renewing is forgotten, and that a load without waiters is not
+// started (invariants 9, 11).
 func TestWaiterLease(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -92,8 +92,8 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// TestFinishIsIdempotent (reliability row 7) checks that a runner that lost the response to its finish is told again who waits,
-// so that it can keep the model for exactly those. The repeat changes nothing (invariant 26).
+// TestFinishIsIdempotent checks that a runner that lost the response to its finish is told again
+// who waits, so that it can keep the model for exactly those. The repeat changes nothing (invariant 26).
 func TestFinishIsIdempotent(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -143,7 +143,7 @@ func TestFinishIsIdempotent(t *testing.T) {
 }
 
 // TestLeaveAfterTheEnd checks that a model does not wait for a gateway that left after the load ended but before the
-// gateway heard so (row 19).
+// gateway heard so.
 func TestLeaveAfterTheEnd(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.patient()
@@ -250,7 +250,7 @@ func TestLateRegistration(t *testing.T) {
 		lost, err := again("boot-2", second)
 		must(t, err)
 		if g, err := again("boot-2", second); err != nil || g <= lost {
-			t.Errorf("after a lost answer: generation %d after %d, %v", g, lost, err)
+			t.Errorf("after a lost response: generation %d after %d, %v", g, lost, err)
 		}
 		if _, err := again("boot-3", lost+1e9); err != nil {
 			t.Error("with a generation unknown to Redis:", err)

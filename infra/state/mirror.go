@@ -47,7 +47,8 @@ type Mirror struct {
 	next         *hostRead // of hosts that callers wait for, not started; nil for none
 }
 
-// maxReadTogether bounds the hosts and models that calls read together, so that they stay far below pageHosts with the models' copies.
+// maxReadTogether bounds the hosts and models that calls read together, so that they stay far below pageHosts with the
+// models' copies.
 const maxReadTogether = 64
 
 // hostRead is one read of some hosts for all who asked while the last read was in progress.
@@ -343,8 +344,8 @@ func (m *Mirror) readDue(ctx context.Context) {
 	}
 }
 
-// applyUpdates puts the hosts that events carry into the snapshot, unless it has newer ones. It returns false if the events
-// are from another pool than the one that was read, as after Redis lost its data.
+// applyUpdates puts the hosts that events carry into the snapshot, unless it has newer ones. It returns false if the
+// events are from another pool than the one that was read, as after Redis lost its data.
 func (m *Mirror) applyUpdates(ctx context.Context, arrived map[string]hostUpdate) bool {
 	select {
 	case m.reading <- struct{}{}:

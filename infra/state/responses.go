@@ -27,9 +27,9 @@ const (
 // ErrTooLarge means that a response has more than MaxResponse bytes.
 var ErrTooLarge = errors.New("the response is too large to be stored")
 
-// PutResponse stores a response under the name of its tenant and its own id, which have no white space and no colon. It is
-// removed after keep, which must be at least a millisecond, or earlier to make room for newer ones of the tenant. The error is also
-// ErrTooLarge.
+// PutResponse stores a response under the name of its tenant and its own id, which have no white space and no colon. It
+// is removed after keep, which must be at least a millisecond, or earlier to make room for newer ones of the tenant.
+// The error is also ErrTooLarge.
 func (s *Store) PutResponse(ctx context.Context, tenant, id string, value []byte, keep time.Duration) error {
 	if len(value) > MaxResponse {
 		return ErrTooLarge
@@ -62,8 +62,8 @@ func (s *Store) DropResponse(ctx context.Context, tenant, id string) error {
 	return s.guard(ctx, func(ctx context.Context) error { return s.rdb.Del(ctx, s.keys.response(tenant, id)).Err() })
 }
 
-// sealer encrypts responses with AES-256-GCM under a key that is derived from the runner secret and authenticates the pool, the
-// tenant and the id with them. It is safe for concurrent use.
+// sealer encrypts responses with AES-256-GCM under a key that is derived from the runner secret and authenticates the
+// pool, the tenant and the id with them. It is safe for concurrent use.
 type sealer struct {
 	pool  string
 	aead  cipher.AEAD

@@ -12,7 +12,8 @@ import (
 	"reveille/infra/state"
 )
 
-// Responses are for their tenant alone, for a time, and unreadable in Redis; what somebody else wrote there counts as none.
+// Responses are for their tenant alone, for a time, and unreadable in Redis; what somebody else wrote there counts as
+// none.
 func TestResponses(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()

@@ -16,8 +16,8 @@ import (
 //go:embed lua/*.lua lua/lib/*.lua
 var luaFiles embed.FS
 
-// format is the number of the state's format. Raise it by hand with every change after which programs from before and after it
-// must not share a pool.
+// format is the number of the state's format. Raise it by hand with every change after which programs from before and
+// after it must not share a pool.
 const format = "1"
 
 // script is one operation. On Redis 7 and later it starts with `#!lua`, so that a server that is out of memory or lacks
@@ -27,8 +27,8 @@ type script struct {
 	modern, plain *redis.Script
 }
 
-// newScript reads an operation. A line `-- include LIB …` in it, and in libraries, puts each of these libraries in front once.
-// With the library changes, the operation's events are published last.
+// newScript reads an operation. A line `-- include LIB …` in it, and in libraries, puts each of these libraries in
+// front once. With the library changes, the operation's events are published last.
 func newScript(name string) *script {
 	source := luaSource(name)
 	shebang, body, _ := strings.Cut(source, "\n")
@@ -65,8 +65,8 @@ func luaSource(name string) string {
 	return string(src)
 }
 
-// run calls the script by its digest, and sends its text only to a server that does not have it (NOSCRIPT). plain is set once
-// the server does not know `#!lua`.
+// run calls the script by its digest, and sends its text only to a server that does not have it (NOSCRIPT). plain is
+// set once the server does not know `#!lua`.
 func (s *script) run(ctx context.Context, c redis.Scripter, plain *atomic.Bool, prefix string, args ...any) *redis.Cmd {
 	if !plain.Load() {
 		cmd := s.modern.Run(ctx, c, []string{prefix}, args...)

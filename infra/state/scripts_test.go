@@ -25,13 +25,13 @@ func TestEveryScript(t *testing.T) {
 
 		isNew, err := s.PutCatalog(ctx, "v1", []byte(`{"models":[]}`), map[string]string{"gpu-1": "ec2"})
 		must(t, err)
-		equal(t, "catalogue is new", isNew, true)
+		equal(t, "catalog is new", isNew, true)
 		isNew, err = s.PutCatalog(ctx, "v1", []byte(`{"models":[]}`), map[string]string{"gpu-1": "ec2"})
 		must(t, err)
-		equal(t, "catalogue is new again", isNew, false)
+		equal(t, "catalog is new again", isNew, false)
 		version, catalog, err := s.Catalog(ctx)
 		must(t, err)
-		equal(t, "catalogue", version+string(catalog), `v1{"models":[]}`)
+		equal(t, "catalog", version+string(catalog), `v1{"models":[]}`)
 
 		a := acquire(t, s, want(t, s, "gw-1", "m/a", "gpu-1"))
 		equal(t, "status", a.Status, "created")
@@ -60,7 +60,7 @@ func TestEveryScript(t *testing.T) {
 		must(t, s.PutModels(ctx, "gpu-1", g, []state.ModelPut{{ID: "m/a", Fields: map[string]string{"used_age_ms": "0", "type": "llm", "state": "loading"}}}))
 		snap, err := s.Snapshot(ctx)
 		must(t, err)
-		equal(t, "catalogue version", snap.Catalog, "v1")
+		equal(t, "catalog version", snap.Catalog, "v1")
 		equal(t, "revision of the beat", revision < snap.Revision, true)
 		host := snap.Hosts["gpu-1"]
 		equal(t, "load in progress", host.Loading, a.Ticket)
@@ -133,8 +133,8 @@ func TestEveryScript(t *testing.T) {
 	})
 }
 
-// A pool of another format is left as it is, and the error says what to do. A new pool, or one from before formats had numbers, gets
-// this program's.
+// A pool of another format is left as it is, and the error says what to do. A new pool, or one from before formats had
+// numbers, gets this program's.
 func TestFormat(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s, key := b.t, b.store(), prefix+"format"
@@ -225,7 +225,7 @@ func TestShebang(t *testing.T) {
 	}
 }
 
-// TestOutOfMemoryHasNoEffect checks that a full Redis refuses scripts before their first write (reliability row 5).
+// TestOutOfMemoryHasNoEffect checks that a full Redis refuses scripts before their first write.
 func TestOutOfMemoryHasNoEffect(t *testing.T) {
 	b := newBench(t, testenv.Redis(t))
 	s := b.store()

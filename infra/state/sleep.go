@@ -91,8 +91,9 @@ func (s *Store) EndUnseen(ctx context.Context, host string, limit time.Duration)
 	return s.repair(ctx, host, "unseen", limit)
 }
 
-// EndOrphan marks a host whose machine was seen running, but that is asleep or has never registered and has nothing queued:
-// a sweep turns the machine off. ErrGone: the host is not in that state, or a sweep is already turning its machine off.
+// EndOrphan marks a host whose machine was seen running, but that is asleep or has never registered and has nothing
+// queued: a sweep turns the machine off. ErrGone: the host is not in that state, or a sweep is already turning its
+// machine off.
 func (s *Store) EndOrphan(ctx context.Context, host string) error {
 	return s.repair(ctx, host, "orphan", 0)
 }

@@ -169,8 +169,8 @@ func (s *Store) SnapshotOf(ctx context.Context, hosts, models []string) (*Snapsh
 	return out, err
 }
 
-// CheckFormat returns an error if the pool's state has another format than this program's. Where Redis does not respond it
-// returns nil, since every script looks again.
+// CheckFormat returns an error if the pool's state has another format than this program's. Where Redis does not respond
+// it returns nil, since every script looks again.
 func (s *Store) CheckFormat(ctx context.Context) error {
 	if _, err := s.SnapshotOf(ctx, nil, nil); redis.HasErrorPrefix(err, wrongFormat) {
 		return err
@@ -258,8 +258,8 @@ func (s *Snapshot) add(parts []any) error {
 	return nil
 }
 
-// carriedSnapshot returns the part of the pool that an event carries: its host, without the revisions of the pool and of
-// models.
+// carriedSnapshot returns the part of the pool that an event carries: its host, without the revisions of the pool and
+// of models.
 func carriedSnapshot(e Event) (*Snapshot, error) {
 	var reply any
 	if err := json.Unmarshal(e.Carries, &reply); err != nil {

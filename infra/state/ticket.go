@@ -147,14 +147,15 @@ func (s *Store) Renew(ctx context.Context, gateway string, tickets ...string) ([
 	return out, nil
 }
 
-// ReleaseTicket gives up the gateway's place in a ticket. If it was the last waiter and the load has not started, the ticket is
-// dropped, unless keep makes the load continue without a waiter.
+// ReleaseTicket gives up the gateway's place in a ticket. If it was the last waiter and the load has not started, the
+// ticket is dropped, unless keep makes the load continue without a waiter.
 func (s *Store) ReleaseTicket(ctx context.Context, gateway, ticket string, keep bool) error {
 	_, err := s.eval(ctx, "leave", gateway, ticket, FormatBool(keep))
 	return err
 }
 
-// DropUnwaited drops a ticket for which nobody waits and whose load has not started. ErrGone: the ticket does not exist.
+// DropUnwaited drops a ticket for which nobody waits and whose load has not started. ErrGone: the ticket does not
+// exist.
 func (s *Store) DropUnwaited(ctx context.Context, who, ticket string) error {
 	switch word, err := s.eval(ctx, "leave", who, ticket, FormatBool(false)); {
 	case err != nil:
@@ -170,8 +171,8 @@ func (s *Store) RenewWake(ctx context.Context, host, token string) error {
 	return s.evalStatus(ctx, "wake", host, token, "renew", WakeLease.Milliseconds(), "", "")
 }
 
-// ReleaseWake returns the lease to wake a host, so that anyone who waits for the host can take it. ErrAwake: the host is
-// awake. ErrNotOwner: another has the lease.
+// ReleaseWake returns the lease to wake a host, so that anyone who waits for the host can take it. ErrAwake: the host
+// is awake. ErrNotOwner: another has the lease.
 func (s *Store) ReleaseWake(ctx context.Context, host, token string) error {
 	return s.evalStatus(ctx, "wake", host, token, "leave", 0, "", "")
 }

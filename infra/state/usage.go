@@ -11,16 +11,18 @@ import (
 	"time"
 )
 
-// How long a count stays in memory before it is sent to Redis: flushSoon after a pause, flushEvery while others come before
-// and after it, so that Redis has two writes a second of a busy gateway, and a lone response is counted immediately.
+// How long a count stays in memory before it is sent to Redis: flushSoon after a pause, flushEvery while others come
+// before and after it, so that Redis has two writes a second of a busy gateway, and a lone response is counted
+// immediately.
 const (
 	flushSoon  = 100 * time.Millisecond
 	flushEvery = 500 * time.Millisecond
 	shareEvery = 2 * time.Second // between two batches of a gateway whose API keys have limits to share
 )
 
-// UsageReporter batches the pool's counters and what API keys have spent, and sends them in the background, so that no request
-// waits for Redis. All methods are safe for concurrent use and none but Run and Flush blocks on I/O; run Run in one goroutine.
+// UsageReporter batches the pool's counters and what API keys have spent, and sends them in the background, so that no
+// request waits for Redis. All methods are safe for concurrent use and none but Run and Flush blocks on I/O; run Run in
+// one goroutine.
 type UsageReporter struct {
 	store   *Store
 	gateway string // its name among those that share limits
@@ -54,7 +56,8 @@ func NewUsageReporter(store *Store) *UsageReporter {
 	return &UsageReporter{store: store, gateway: rand.Text(), noted: newBatch(), totals: map[string]int64{}}
 }
 
-// Share makes this one of the gateways that share the limits of API keys. key, if not "", is one with a budget of tokens.
+// Share makes this one of the gateways that share the limits of API keys. key, if not "", is one with a budget of
+// tokens.
 func (t *UsageReporter) Share(key string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

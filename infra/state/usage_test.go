@@ -16,8 +16,8 @@ import (
 	"reveille/testenv/kit"
 )
 
-// Redis' clock decides about use times, LRU places never move back by themselves, what is gone stays gone, and a place that somebody
-// changes is what runners and readers see.
+// Redis' clock decides about use times, LRU places never move back by themselves, what is gone stays gone, and a place
+// that somebody changes is what runners and readers see.
 func TestUsesAreReported(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -65,8 +65,8 @@ func TestUsesAreReported(t *testing.T) {
 	})
 }
 
-// The NPU is one lock: refused while others have it, passed from a model that is stopped to the load, and released by whatever
-// ends its holder.
+// The NPU is one lock: refused while others have it, passed from a model that is stopped to the load, and released by
+// whatever ends its holder.
 func TestNPULock(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -210,10 +210,10 @@ func TestUsageReporterKeepsWhatFailed(t *testing.T) {
 	kit.Eventually(t, "sent", func() bool { return toucher.Flush(ctx) == nil })
 	stats, err := direct.Stats(ctx)
 	must(t, err)
-	equal(t, "answers", stats["request_count_total"], 7)
+	equal(t, "responses", stats["request_count_total"], 7)
 	equal(t, "nonsense", stats["nonsense"], 0)
 	equal(t, "tokens", stats["output_tokens_total"], 7)
-	equal(t, "the latest answer's tokens", stats["output_tokens"], 4)
+	equal(t, "the latest response's tokens", stats["output_tokens"], 4)
 	equal(t, "the latest rate", stats["tokens_per_second"], 0.5)
 }
 

@@ -45,8 +45,8 @@ func Clip(text string, limit int) string {
 	return text[:limit] + "…"
 }
 
-// Line returns the start of text, at most limit bytes, on one line: with spaces in place of what [Writer] replaces and of
-// line breaks, and without bytes that are not UTF-8.
+// Line returns the start of text, at most limit bytes, on one line: with spaces in place of what [Writer] replaces and
+// of line breaks, and without bytes that are not UTF-8.
 func Line(text string, limit int) string {
 	text = strings.Map(plain, strings.ToValidUTF8(text[:min(len(text), limit)], ""))
 	return strings.TrimSpace(strings.ReplaceAll(text, "\n", " "))

@@ -25,16 +25,16 @@ const (
 	Client   = otrace.SpanKindClient // makes one
 )
 
-// Span is an operation of a trace. It belongs to one goroutine at a time, and nothing of it can be called after End. A nil Span
-// does nothing.
+// Span is an operation of a trace. It belongs to one goroutine at a time, and nothing of it can be called after End. A
+// nil Span does nothing.
 type Span struct {
 	spans otrace.Tracer
 	ctx   context.Context // with span
 	span  otrace.Span
 }
 
-// Start starts a request's first span in this program: in the trace that the header names, else in a new one. A trace that its
-// sender does not record is not recorded here either: Start returns nil.
+// Start starts a request's first span in this program: in the trace that the header names, else in a new one. A trace
+// that its sender does not record is not recorded here either: Start returns nil.
 func (t *Tracer) Start(header []byte, name string, start time.Time) *Span {
 	if t == nil {
 		return nil

@@ -13,8 +13,8 @@ import (
 
 const valid = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// A valid context is continued; without one, with a broken one and with one whose sender does not record it, as W3C's flag says,
-// a request begins a trace or is not recorded.
+// A valid context is continued; without one, with a broken one and with one whose sender does not record it, as W3C's
+// flag says, a request begins a trace or is not recorded.
 func TestBegin(t *testing.T) {
 	tr, err := New("http://127.0.0.1:1", "gateway", "", "", slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -64,8 +64,8 @@ func TestOff(t *testing.T) {
 	}
 }
 
-// Addresses of collectors: with OTLP's own path where there is none. Run sends what is left when it ends, and a collector that
-// fails delays nothing.
+// Addresses of collectors: with OTLP's own path where there is none. Run sends what is left when it ends, and a
+// collector that fails delays nothing.
 func TestCollector(t *testing.T) {
 	for _, address := range []string{"collector:4318", "ftp://c", "http://", "http://user:password@c", ":"} {
 		if _, err := New(address, "", "", "", nil); err == nil {

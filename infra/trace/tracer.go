@@ -32,8 +32,8 @@ type Tracer struct {
 	spans    otrace.Tracer
 }
 
-// New makes a tracer of a service that posts to a collector: http://collector:4318, or with a path if it is not OTLP's own,
-// /v1/traces. It returns nil, which records nothing, for an empty address.
+// New makes a tracer of a service that posts to a collector: http://collector:4318, or with a path if it is not OTLP's
+// own, /v1/traces. It returns nil, which records nothing, for an empty address.
 func New(address, service, version, instance string, log *slog.Logger) (*Tracer, error) {
 	if address == "" {
 		return nil, nil

@@ -158,7 +158,7 @@ func itoa(n int) string { b, _ := json.Marshal(n); return string(b) }
 func forbidden(body []byte) bool {
 	text := string(body)
 	return strings.Contains(text, "forbidden_origin") || strings.Contains(text, "forbidden_host") ||
-		strings.Contains(text, "Web pages of this origin") || strings.Contains(text, "Without API keys this gateway answers only") // dialects without codes
+		strings.Contains(text, "Web pages of this origin") || strings.Contains(text, "Without API keys, this gateway accepts only") // dialects without codes
 }
 
 // TestAbsoluteTargets checks requests as proxies send them: the target's authority counts, and Host must be good as well.

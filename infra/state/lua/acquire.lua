@@ -9,12 +9,12 @@
 -- ARGV[14] ticket that the new one replaces (its host is lost): it is dropped when the new one is created; '' none
 -- ARGV[15] highest ticket that the gateway knows, 0 none: a new one is higher, even after data loss
 -- ARGV[16] state that the host must be in; ARGV[6] then covers only the model. '' none
--- Returns JSON {status: loaded|attached|created|stale|none, host, ticket, state, position, wake}. wake is the fencing token of the
--- lease to wake the host, '' if the host is awake or another gateway has the lease. state is final if an operation is repeated
--- late, and `ready` for an unload on a sleeping host, which has nothing to unload. none: no host given and nothing to attach to,
--- or nothing to replace.
--- Invariant: at most one shared load ticket per model; a placement on an older revision changes nothing; the replacement of a
--- background load is one too.
+-- Returns JSON {status: loaded|attached|created|stale|none, host, ticket, state, position, wake}. wake is the fencing
+-- token of the lease to wake the host, '' if the host is awake or another gateway has the lease. state is final if an
+-- operation is repeated late, and `ready` for an unload on a sleeping host, which has nothing to unload. none: no host
+-- given and nothing to attach to, or nothing to replace.
+-- Invariant: at most one shared load ticket per model; a placement on an older revision changes nothing; the
+-- replacement of a background load is one too.
 -- include hosts
 local gw, m, kind, h = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local background, own, fields, old = ARGV[8] == '1', ARGV[10] == '1', cjson.decode(ARGV[11]), ARGV[14]

@@ -3,8 +3,8 @@
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] 1 if any request is open or was open since the last beat, else 0  [5…] model, open requests,
 -- ms since its last use or -1 if that was said before, …
--- Returns {'ok', revision of the host, then per model ms since its last use, '' unknown} | {'fenced'} | {'unknown'} (register again: Redis lost the host,
--- considered it lost, or recorded it as asleep and now wants it awake).
+-- Returns {'ok', revision of the host, then per model ms since its last use, '' unknown} | {'fenced'} | {'unknown'}
+-- (register again: Redis lost the host, considered it lost, or recorded it as asleep and now wants it awake).
 -- Invariant: changes no decision input except in-flight counts and times, so the revision stays.
 -- include base
 local h = ARGV[2]

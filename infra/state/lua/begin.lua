@@ -3,10 +3,11 @@
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] ticket  [5] seats of the NPU that the load needs one of, '' none  [6] type that the seats are
 -- of, '' any  [7…] models that are stopped for the load
--- Returns 'begun' | 'held' (others have the NPU) | 'dropped' (no waiter is left) | 'gone' | 'busy' (another load is in progress) | 'fenced' | 'unknown'.
--- Repeating it for a started ticket returns 'begun' again, since the first response may have been lost.
--- Invariant: at most one load per host is in progress (host field `loading`); a ticket leaves the queue once. The NPU goes from the
--- models that are stopped to the load in one step; until they are gone, both are its holders.
+-- Returns 'begun' | 'held' (others have the NPU) | 'dropped' (no waiter is left) | 'gone' | 'busy' (another load is in
+-- progress) | 'fenced' | 'unknown'. Repeating it for a started ticket returns 'begun' again, since the first response
+-- may have been lost.
+-- Invariant: at most one load per host is in progress (host field `loading`); a ticket leaves the queue once. The NPU
+-- goes from the models that are stopped to the load in one step; until they are gone, both are its holders.
 -- include tickets
 local h, id = ARGV[2], ARGV[4]
 local host, key = P .. 'host:' .. h, P .. 'ticket:' .. ARGV[4]

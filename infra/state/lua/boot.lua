@@ -3,7 +3,8 @@
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] booting | failed  [4] why it failed, ''
 -- Returns 'ok' | 'unknown' (the pool has no such host).
--- Invariant: the report is for people: no decision reads it. A runner's registration removes it, and the next wake does.
+-- Invariant: the report is for people: no decision reads it. A runner's registration removes it, and the next wake
+-- does.
 -- include changes
 local h = ARGV[2]
 if redis.call('SISMEMBER', P .. 'hosts', h) == 0 then return 'unknown' end

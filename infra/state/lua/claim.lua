@@ -4,7 +4,8 @@
 -- (a background load whose gateway died).
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] gateway  [4] wake lease ms  [5] 1: an operator wants it awake, whatever is queued
--- Returns the fencing token of the wake lease, '' if the host is awake, another holds the lease or nothing is wanted there.
+-- Returns the fencing token of the wake lease, '' if the host is awake, another holds the lease or nothing is wanted
+-- there.
 -- Invariant: a host is woken only for work or at an operator's request; loads without waiters are dropped first.
 -- include hosts
 local h = ARGV[2]

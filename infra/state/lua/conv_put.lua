@@ -1,5 +1,6 @@
 #!lua
--- conv_put: keeps which saved conversations of a model a host has. The hosts of the models saved longest ago make room for it.
+-- conv_put: keeps which saved conversations of a model a host has. The hosts of the models saved longest ago make room
+-- for it.
 -- KEYS[1] prefix
 -- ARGV[2] model  [3] host  [4] value  [5] ms to keep it  [6] maximum hosts of a model  [7] maximum models
 -- Returns 1.

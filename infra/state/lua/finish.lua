@@ -4,11 +4,12 @@
 -- ARGV[2] host  [3] generation  [4] ticket  [5] state: ready | failed  [6] fields, JSON object of strings (code, message, evicted, load_ms, …)
 -- ARGV[7] host fields to write too, JSON object of strings: what the load taught about its memory need
 -- ARGV[8] records to write too, as for model_put
--- Returns {'ok', gateway, …}: the gateways that still wait | {'gone', gateway, …} | {'fenced'} | {'unknown'} | {'no type'}.
--- A ticket that already ended in the same way is 'gone', with the gateways that waited then and whose leases still run, since the
--- first response may have been lost. One that ended otherwise, or does not exist, is 'gone' without gateways.
--- Invariant: a ticket ends once; the first outcome stays. Records are written even if the ticket is gone. A failed load leaves
--- the NPU.
+-- Returns {'ok', gateway, …}: the gateways that still wait | {'gone', gateway, …} | {'fenced'} | {'unknown'} | {'no
+-- type'}. A ticket that already ended in the same way is 'gone', with the gateways that waited then and whose leases
+-- still run, since the first response may have been lost. One that ended otherwise, or does not exist, is 'gone'
+-- without gateways.
+-- Invariant: a ticket ends once; the first outcome stays. Records are written even if the ticket is gone. A failed load
+-- leaves the NPU.
 -- include tickets
 local h, id, fields, models = ARGV[2], ARGV[4], cjson.decode(ARGV[6]), cjson.decode(ARGV[8])
 local key = P .. 'ticket:' .. id

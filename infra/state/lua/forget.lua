@@ -2,8 +2,8 @@
 -- forget: a host that the catalog no longer names leaves the pool.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] ms without a sign of life, 0 at an operator's request
--- Returns {'ok'} | {'gone'} (it does not exist) | {'wanted'} (it is awake or waking, work is queued, somebody is turning it
--- on or off, or it has shown a sign of life since).
+-- Returns {'ok'} | {'gone'} (it does not exist) | {'wanted'} (it is awake or waking, work is queued, somebody is
+-- turning it on or off, or it has shown a sign of life since).
 -- Invariant: no key or field of the host remains except the pool's counters.
 -- include hosts
 local h, key, power = ARGV[2], P .. 'host:' .. ARGV[2], P .. 'wake:' .. ARGV[2]

@@ -3,8 +3,8 @@
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] state: ready | draining | asleep
 -- Returns 'ok' | 'fenced' | 'unknown' (register again; also for ready and draining on a host that is not awake).
--- Invariant: an asleep host has no model records. Its queue keeps loads that somebody waits for, who wakes it again, and
--- background loads. Repeating `asleep` does not undo a wake that has started.
+-- Invariant: an asleep host has no model records. Its queue keeps loads that somebody waits for, who wakes it again,
+-- and background loads. Repeating `asleep` does not undo a wake that has started.
 -- include hosts
 local h, state = ARGV[2], ARGV[4]
 local key = P .. 'host:' .. h

@@ -4,10 +4,11 @@
 -- ARGV[2] host  [3] boot id  [4] highest generation the runner knows  [5] host fields, JSON object of strings
 -- ARGV[6] models held, JSON array of {id, fields}  [7] ticket whose load is in progress here, ''
 -- ARGV[8] last generation of this boot, 0 at its first registration
--- Returns {'ok', generation, epoch} | {'no type'} (a model has none) | {'fenced'} (a later boot has registered since, so
--- this call is late or its runner was replaced) | {'stopping'} (its machine is being turned off). Only 'ok' changes anything.
--- Invariant: from here on only this generation writes the host; records of earlier ones are gone, and work that was started
--- but is not in progress here (ARGV[7]) is back at the head of the queue.
+-- Returns {'ok', generation, epoch} | {'no type'} (a model has none) | {'fenced'} (a later boot has registered since,
+-- so this call is late or its runner was replaced) | {'stopping'} (its machine is being turned off). Only 'ok' changes
+-- anything.
+-- Invariant: from here on only this generation writes the host; records of earlier ones are gone, and work that was
+-- started but is not in progress here (ARGV[7]) is back at the head of the queue.
 -- include hosts
 local h, boot, fields, models, loading = ARGV[2], ARGV[3], cjson.decode(ARGV[5]), cjson.decode(ARGV[6]), ARGV[7]
 if not has_types(models) then return {'no type'} end

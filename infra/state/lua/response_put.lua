@@ -3,7 +3,8 @@
 -- KEYS[1] prefix
 -- ARGV[2] tenant  [3] id  [4] value  [5] ms to keep it  [6] maximum bytes of a tenant  [7] maximum responses of a tenant
 -- Returns 1.
--- Invariant: the values of a tenant have at most that many bytes together, as its index counts them; what has expired does not count.
+-- Invariant: the values of a tenant have at most that many bytes together, as its index counts them; what has expired
+-- does not count.
 -- include base
 local tenant, id, value, keep, most, count = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local index = P .. 'responses:' .. tenant

@@ -2,7 +2,8 @@
 -- sleep_confirm: a draining host's runner reports that nothing is open there, and the host is asleep.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] token of the sleep
--- Returns {'ok', token} | {'wanted'} (work arrived: the host is ready again) | {'gone'} (this sleep is over) | {'fenced'} | {'unknown'}.
+-- Returns {'ok', token} | {'wanted'} (work arrived: the host is ready again) | {'gone'} (this sleep is over) |
+-- {'fenced'} | {'unknown'}.
 -- Invariant: a host that sleeps has no models, no work and no NPU holders.
 -- include hosts sleeping
 local h, sleep = ARGV[2], ARGV[4]

@@ -2,10 +2,10 @@
 -- sleep_stop: a sweep takes the right to turn off a sleeping host's machine, or keeps it for another lease.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] id of the sweep  [4] token of the sleep  [5] lease ms  [6] 'begin' | 'hold'
--- Returns {'ok', token} | {'wanted'} (begin: work arrived, whoever wants the host awake may take the lease) | {'gone'} (this
--- sleep is over) | {'lost'} (another holds the power lease).
--- Invariant: one sweep at a time turns a machine off, and no process wakes it meanwhile. The field stop_ms shows the host's own
--- runner that its machine is being turned off.
+-- Returns {'ok', token} | {'wanted'} (begin: work arrived, whoever wants the host awake may take the lease) | {'gone'}
+-- (this sleep is over) | {'lost'} (another holds the power lease).
+-- Invariant: one sweep at a time turns a machine off, and no process wakes it meanwhile. The field stop_ms shows the
+-- host's own runner that its machine is being turned off.
 -- include sleeping
 local h, who, sleep = ARGV[2], ARGV[3], ARGV[4]
 local wrong = sleep_conflict(h, who, sleep, 'asleep')

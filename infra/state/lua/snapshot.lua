@@ -1,13 +1,14 @@
 #!lua flags=no-writes,allow-oom
--- snapshot: reads what decisions and mirrors need, about the whole pool or some hosts. A server that is full, or whose disk fails,
--- responds; one that is no primary any more refuses, as it does the scripts that write.
+-- snapshot: reads what decisions and mirrors need, about the whole pool or some hosts. A server that is full, or whose
+-- disk fails, responds; one that is no primary any more refuses, as it does the scripts that write.
 -- KEYS[1] prefix
 -- ARGV[2] maximum hosts to describe  [3] number of requested hosts, '' for the whole pool
 -- ARGV[4…] those hosts, then models: hosts with a copy or a load of them are included
--- Returns {rev, now in ms, epoch, version of the catalog, number of hosts, hosts, revisions, other hosts, saved options, run-time settings}.
--- Hosts are as from describe; a requested host that is not in the pool is only its name. Revisions are name, number, … for `pool`
--- and `m:` models; a host's is its field rev. Other hosts are the names of those beyond the limit; if ARGV[2] is 0, they are
--- name, state, seen_ms, rev, … of each. The last two are as from HGETALL, and {} if hosts are requested or ARGV[2] is 0.
+-- Returns {rev, now in ms, epoch, version of the catalog, number of hosts, hosts, revisions, other hosts, saved
+-- options, run-time settings}. Hosts are as from describe; a requested host that is not in the pool is only its name.
+-- Revisions are name, number, … for `pool` and `m:` models; a host's is its field rev. Other hosts are the names of
+-- those beyond the limit; if ARGV[2] is 0, they are name, state, seen_ms, rev, … of each. The last two are as from
+-- HGETALL, and {} if hosts are requested or ARGV[2] is 0.
 -- Invariant: reads only, all in one step.
 -- include changes
 local info = redis.pcall('INFO', 'replication')
@@ -49,5 +50,5 @@ local hosts = {}
 for i, h in ipairs(names) do
   hosts[i] = (all or redis.call('SISMEMBER', P .. 'hosts', h) == 1) and describe(h, math.huge) or {h}
 end
-return {redis.call('GET', P .. 'rev') or '0', num(NOW), redis.call('GET', P .. 'epoch') or '', catalogue(), count, hosts, revs, further,
+return {redis.call('GET', P .. 'rev') or '0', num(NOW), redis.call('GET', P .. 'epoch') or '', catalog_version(), count, hosts, revs, further,
   tables and redis.call('HGETALL', P .. 'settings:options') or {}, tables and redis.call('HGETALL', P .. 'settings:runtime') or {}}

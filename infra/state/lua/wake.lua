@@ -4,9 +4,9 @@
 -- ARGV[2] host  [3] token  [4] verb: renew | leave | failed (refused) | overdue (it did not register in time)
 -- [5] lease ms (renew)  [6] code (failed, overdue)  [7] message (same)
 -- Returns 'ok' | 'lost' (another holds the lease) | 'awake' (the runner has registered: the lease is over).
--- Invariant: only the token's holder acts on the lease. A failed wake fails the tickets that wait for the host; an overdue one
--- also leaves its machine, which may be on, for a sweep to turn off. A lease that its holder leaves (it is shutting down) is
--- free for any waiter.
+-- Invariant: only the token's holder acts on the lease. A failed wake fails the tickets that wait for the host; an
+-- overdue one also leaves its machine, which may be on, for a sweep to turn off. A lease that its holder leaves (it is
+-- shutting down) is free for any waiter.
 -- include tickets
 local h, key = ARGV[2], P .. 'wake:' .. ARGV[2]
 if awake(redis.call('HGET', P .. 'host:' .. h, 'state')) then return 'awake' end

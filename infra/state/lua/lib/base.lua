@@ -1,11 +1,13 @@
--- Code that every script includes. Redis builds its functions again in each call, and a thousand hosts beat each second, so what
--- a beat does not need is elsewhere.
--- KEYS[1] is the pool's prefix, `rv:{pool}:`. Every key that a script touches starts with it, so all share one cluster slot.
+-- Code that every script includes. Redis builds its functions again in each call, and a thousand hosts beat each
+-- second, so what a beat does not need is elsewhere.
+-- KEYS[1] is the pool's prefix, `rv:{pool}:`. Every key that a script touches starts with it, so all share one cluster
+-- slot.
 -- ARGV[1] is the time in ms since the epoch, or 0 to use Redis' own clock (always, outside simulations).
 local P = KEYS[1]
 local NOW = tonumber(ARGV[1])
 
--- Nothing touches a pool whose state has another format than FORMAT, the program's. register and catalog_put give it one.
+-- Nothing touches a pool whose state has another format than FORMAT, the program's. register and catalog_put give it
+-- one.
 local format = redis.call('GET', P .. 'format')
 if format and format ~= FORMAT then
   return redis.error_reply('FORMAT ' .. P .. 'format is ' .. format .. ', and this program speaks format ' .. FORMAT)

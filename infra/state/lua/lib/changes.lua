@@ -13,8 +13,8 @@ end
 local REVS = 10000
 
 -- changed raises the revision and records it for host h, for model m, or with neither for the whole pool. From then on,
--- every decision about them that was made on an older snapshot is stale, even one from before Redis lost its data. Beyond REVS
--- models, those recorded go, and the whole pool counts as changed.
+-- every decision about them that was made on an older snapshot is stale, even one from before Redis lost its data.
+-- Beyond REVS models, those recorded go, and the whole pool counts as changed.
 local function changed(h, m)
   local rev = rise(P .. 'rev', 0)
   if h then redis.call('HSET', P .. 'host:' .. h, 'rev', rev) end
@@ -44,8 +44,8 @@ local function owner(h, g)
   return 'ok'
 end
 
--- catalog returns the version of the published catalog, or '' if there is none.
-local function catalogue() return redis.call('HGET', P .. 'catalog', 'version') or '' end
+-- catalog_version returns the version of the published catalog, or '' if there is none.
+local function catalog_version() return redis.call('HGET', P .. 'catalog', 'version') or '' end
 
 -- describe returns host h as mirrors store it: {name, fields, models, tickets}. models is id, fields, …; tickets is id,
 -- waiters, fields, … in order: started ones, the load first, then the queue. Fields are as from HGETALL, empty for a
@@ -86,8 +86,8 @@ local function publish(event) events[#events + 1] = event end
 
 -- flush publishes the events of this script, after its last effect. The last event about a host carries the host, {now,
 -- epoch, catalog, host}, so that mirrors need not read it, unless it is too large (CARRIED models and tickets, or
--- CARRIED_BYTES of JSON) or the host is gone. The events before it say that more follow. The revision is sent as text, since
--- cjson keeps only 14 digits.
+-- CARRIED_BYTES of JSON) or the host is gone. The events before it say that more follow. The revision is sent as text,
+-- since cjson keeps only 14 digits.
 local CARRIED, CARRIED_BYTES = 32, 32 * 1024
 local function flush()
   if #events == 0 then return end
@@ -99,7 +99,7 @@ local function flush()
       event.more = true
     elseif event.host then
       local ok, host = pcall(describe, event.host, CARRIED) -- all effects have happened, so there must be no error now
-      if ok and host and #host[2] > 0 then event.carries = {num(NOW), top[2] or '', catalogue(), host} end
+      if ok and host and #host[2] > 0 then event.carries = {num(NOW), top[2] or '', catalog_version(), host} end
     end
     local text = cjson.encode(event)
     if #text > CARRIED_BYTES then

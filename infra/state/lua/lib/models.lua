@@ -12,8 +12,8 @@ local function drop_copy_if_unused(h, m)
   redis.call('SREM', P .. 'copies:' .. m, h)
 end
 
--- npu:<h> is the lock of a host's NPU: the models that have it, separated by commas. begin takes it, a model's record keeps it,
--- and whatever drops the record or fails the load releases it.
+-- npu:<h> is the lock of a host's NPU: the models that have it, separated by commas. begin takes it, a model's record
+-- keeps it, and whatever drops the record or fails the load releases it.
 
 -- npu_holders returns them as a list.
 local function npu_holders(h)
@@ -41,8 +41,8 @@ local function drop_model(h, m)
   release_npu(h, m)
 end
 
--- put_model writes a record from a table of strings. used_age_ms, if given, says how long ago the model was used last, and goes to
--- its LRU place, which never moves back; without one, a model that has no place yet counts as used now.
+-- put_model writes a record from a table of strings. used_age_ms, if given, says how long ago the model was used last,
+-- and goes to its LRU place, which never moves back; without one, a model that has no place yet counts as used now.
 -- REQUIRES: fields.type (has_types), so that nothing fails after the first write.
 local function put_model(h, m, fields)
   local key = P .. 'model:' .. h .. ':' .. m

@@ -32,8 +32,8 @@ local function set_host_state(h, state)
   publish({kind = 'host', host = h, state = state, reason = 'sleep'})
 end
 
--- sleep_conflict returns why `who` may not continue a sleep that needs the host in this state: 'gone' (it is over) or 'lost'
--- (another holds the power lease). It returns nil if `who` may.
+-- sleep_conflict returns why `who` may not continue a sleep that needs the host in this state: 'gone' (it is over) or
+-- 'lost' (another holds the power lease). It returns nil if `who` may.
 local function sleep_conflict(h, who, sleep, state)
   local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'sleep_token')
   if f[2] ~= sleep then return 'gone' end
