@@ -3,6 +3,7 @@
 package embedding
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -105,18 +106,41 @@ func ReadFormat(body []byte, model *catalog.Model) (f Format, engine []byte, err
 	return f, body, nil
 }
 
-// CountEmbeddings returns how many embeddings an engine's response has, -1 for none that can be used.
-func CountEmbeddings(body []byte) (n int) {
-	var data, e [1]jsonscan.Value
-	if jsonscan.Scan(body, []string{"data"}, data[:]) != nil || data[0].Kind != jsonscan.Array {
-		return -1
+// Valid reports whether an engine's response has one embedding for each of the inputs: lists of numbers of the same length, or
+// texts in base64.
+func Valid(response []byte, inputs int) bool {
+	var data [1]jsonscan.Value
+	if jsonscan.Scan(response, []string{"data"}, data[:]) != nil || data[0].Kind != jsonscan.Array {
+		return false
 	}
-	for m := jsonscan.MembersOf(data[0]); m.Next(); n++ {
-		if jsonscan.Scan(m.Value().Raw, []string{"embedding"}, e[:]) != nil || !e[0].Set() {
-			return -1
+	seen, commas := make([]bool, inputs), -1
+	for m := jsonscan.MembersOf(data[0]); m.Next(); inputs-- {
+		var v [2]jsonscan.Value
+		if jsonscan.Scan(m.Value().Raw, []string{"embedding", "index"}, v[:]) != nil || inputs == 0 {
+			return false
+		}
+		if i, ok := v[1].Int(); v[1].Set() && ok {
+			if i < 0 || int(i) >= len(seen) || seen[i] {
+				return false
+			}
+			seen[i] = true
+		}
+		switch raw := v[0].Raw; v[0].Kind {
+		case jsonscan.String:
+			if len(raw) == len(`""`) {
+				return false
+			}
+		case jsonscan.Array:
+			n := bytes.Count(raw, []byte(","))
+			if commas >= 0 && n != commas || v[0].First() != jsonscan.Number || bytes.ContainsAny(raw[1:], `n"[{tf`) {
+				return false // a null is what some engines write for NaN
+			}
+			commas = n
+		default:
+			return false
 		}
 	}
-	return n
+	return inputs == 0
 }
 
 // Truncate returns an engine's response with the embeddings cut to the form's dimensions and normalized. Without

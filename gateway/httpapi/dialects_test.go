@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-const ranked = `{"results":[{"index":0,"relevance_score":0},{"index":1,"relevance_score":2}],"usage":{"prompt_tokens":9,"total_tokens":9}}`
+const ranked = `{"results":[{"index":0.0,"score":0},{"index":1,"relevance_score":2}],"usage":{"prompt_tokens":9,"total_tokens":9}}`
 
 // Rerank requests in the formats of Text Embeddings Inference and of Voyage get responses in the same format.
 func TestRerankDialects(t *testing.T) {

@@ -93,7 +93,7 @@ func (x *exchange) checkResponseBody(body []byte) error {
 	if m, err := jsonscan.Open(body); err == nil && m.Next() && string(m.Name()) == "error" && m.Value().Set() {
 		return api.NormalizeError(fasthttp.StatusBadGateway, body, x.route.endpoint.Host)
 	}
-	if x.embeddingCount > 0 && embedding.CountEmbeddings(body) != x.embeddingCount {
+	if x.embeddingCount > 0 && !embedding.Valid(body, x.embeddingCount) {
 		return api.InvalidEngineResponse().WithCause(errors.New("not an embedding for each input"))
 	}
 	return nil

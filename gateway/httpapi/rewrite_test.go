@@ -67,7 +67,10 @@ func TestRerank(t *testing.T) {
 			t.Errorf("%s: %d %s", body, r.status, r.text)
 		}
 	}
-	for _, bad := range []string{`{}`, `no`, `{"results":[{"index":3,"relevance_score":1}]}`, `{"results":[{"index":-1,"relevance_score":1}]}`} {
+	for _, bad := range []string{`{}`, `no`, `{"results":[{"index":3,"relevance_score":1}]}`, `{"results":[{"index":-1,"relevance_score":1}]}`,
+		`{"results":[{"relevance_score":1},{"index":1,"relevance_score":1},{"index":2,"relevance_score":1}]}`,
+		`{"results":[{"index":0,"relevance_score":null},{"index":1,"relevance_score":1},{"index":2,"relevance_score":1}]}`,
+		`{"results":[{"index":0,"score":1},{"index":0,"score":1},{"index":2,"score":1}]}`, `{"results":[{"index":0,"score":1}]}`} {
 		s.serve(answering(bad))
 		if r := s.ask("POST", "/v1/rerank", `{"model":"rank","query":"q",`+docs+`}`); r.status != 502 || r.code() != "bad_engine_reply" {
 			t.Errorf("%s: %d %s", bad, r.status, r.text)
@@ -116,6 +119,10 @@ func TestInvalidEngineResponses(t *testing.T) {
 	for _, c := range []struct{ path, body, engine, message string }{
 		{"/v1/embeddings", two, `{"data":[{"embedding":[1]}]}`, "is invalid"},
 		{"/v1/embeddings", two, `{"data":[{"embedding":[1]},{"embedding":null}]}`, "is invalid"},
+		{"/v1/embeddings", two, `{"data":[{"embedding":[1]},{"embedding":[1,2]}]}`, "is invalid"},
+		{"/v1/embeddings", two, `{"data":[{"embedding":[1]},{"embedding":[]}]}`, "is invalid"},
+		{"/v1/embeddings", two, `{"data":[{"embedding":[1,2]},{"embedding":[1,null]}]}`, "is invalid"},
+		{"/v1/embeddings", two, `{"data":[{"embedding":[1],"index":0},{"embedding":[1],"index":0}]}`, "is invalid"},
 		{"/v1/embeddings", `{"model":"vec","input":"a"}`, ``, "is invalid"},
 		{"/v1/embeddings", two, `{"error":{"message":"no"}}`, "no"},
 		{"/api/embed", two, `{"data":[{"index":0,"embedding":[1]}]}`, "is invalid"},

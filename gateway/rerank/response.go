@@ -3,6 +3,7 @@ package rerank
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"math"
 	"slices"
 
@@ -11,8 +12,26 @@ import (
 )
 
 type engineResult struct {
-	Index int     `json:"index"`
-	Score float64 `json:"relevance_score"`
+	Index int
+	Score float64
+}
+
+// UnmarshalJSON requires both members: engines also name the score "score", and write the index as 0.0.
+func (r *engineResult) UnmarshalJSON(b []byte) error {
+	var in struct {
+		Index    *float64 `json:"index"`
+		Relevant *float64 `json:"relevance_score"`
+		Score    *float64 `json:"score"`
+	}
+	if err := json.Unmarshal(b, &in); err != nil {
+		return err
+	}
+	score := cmp.Or(in.Relevant, in.Score)
+	if in.Index == nil || score == nil {
+		return errors.New("a result without an index or a score")
+	}
+	r.Index, r.Score = int(*in.Index), *score
+	return nil
 }
 
 // object is an object of a response.
@@ -31,13 +50,18 @@ func (q *Request) Response(engine []byte, id, model string, normalize bool) ([]b
 	if err := json.Unmarshal(engine, &in); err != nil || in.Results == nil {
 		return nil, api.InvalidEngineResponse().WithCause(err)
 	}
+	scored := make([]bool, len(q.texts))
 	for i, r := range in.Results {
-		if r.Index < 0 || r.Index >= len(q.texts) {
-			return nil, api.New(api.BadEngineReply, "The engine's response names documents that were not in the request.")
+		if r.Index < 0 || r.Index >= len(scored) || scored[r.Index] {
+			return nil, api.New(api.BadEngineReply, "The engine's response names a document twice or one that was not in the request.")
 		}
+		scored[r.Index] = true
 		if normalize || q.dialect == tei && !q.raw {
 			in.Results[i].Score = 1 / (1 + math.Exp(-r.Score))
 		}
+	}
+	if len(in.Results) < len(scored) {
+		return nil, api.New(api.BadEngineReply, "The engine's response leaves documents out.")
 	}
 	slices.SortStableFunc(in.Results, func(a, b engineResult) int {
 		return cmp.Or(cmp.Compare(b.Score, a.Score), cmp.Compare(a.Index, b.Index))
