@@ -21,6 +21,12 @@ func TestRunPassesLabelsAndHost(t *testing.T) {
 	if err := s.checkHost(); err != nil {
 		t.Error(err)
 	}
+	all := s
+	for addr, want := range map[string]bool{"127.0.0.1:0": true, "127.0.0.1:4000": false} {
+		if all.Host, all.RunnerAddr = "", addr; (all.checkHost() == nil) != want {
+			t.Errorf("two local hosts and --runner-addr %s: %v", addr, all.checkHost())
+		}
+	}
 	r, err := s.runner(catalog.Host{Name: "a", Labels: []string{"own"}, Memory: map[string]catalog.Size{"gpu": 1 << 31, "npu": 5}})
 	if err != nil || r.Labels != "own,fast,big" || r.Host != "a" || r.MemoryBudget != "cpu=1GiB gpu=1GiB gpu=2147483648 npu=5" {
 		t.Errorf("%+v, %v", r, err)

@@ -240,9 +240,23 @@ func (s RunSettings) labels() []string {
 	return strings.FieldsFunc(s.Labels, func(r rune) bool { return r == ' ' || r == ',' })
 }
 
-// checkHost wants --host, where it is given, to be a local host of the models file: the one that this program runs.
+// checkHost requires that --host, if set, is a local host of the models file, the one that this program runs. Without it, several
+// local hosts cannot share the port of --runner-addr.
 func (s RunSettings) checkHost() error {
 	if s.Host == "" {
+		c, err := s.catalog()
+		if err != nil {
+			return nil // whoever reads it next reports it
+		}
+		shared := 0
+		for _, h := range c.Hosts {
+			if h.Driver == catalog.DriverLocal && h.Address == "" {
+				shared++
+			}
+		}
+		if _, port, _ := net.SplitHostPort(s.RunnerAddr); shared > 1 && port != "0" && port != "" {
+			return fmt.Errorf("--runner-addr %s: %d local hosts of %s would share it; leave it out, or set the address of each", s.RunnerAddr, shared, s.Models)
+		}
 		return nil
 	}
 	if !catalog.ValidHostName(s.Host) {

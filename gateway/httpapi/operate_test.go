@@ -97,11 +97,14 @@ func TestAliases(t *testing.T) {
 		t.Error("a name in use was given to another model:", r.text)
 	}
 	p.want(200, p.post("/v1/internal/aliases", `{"alias":"my/own:tag","target":"one"}`))
-	for _, name := range []string{"My/own:tag", "OTHER", "other:latest", "One", "two:latest", "UNO"} {
+	for _, name := range []string{"My/own:tag", "OTHER", "One", "two:latest", "UNO"} {
 		if r := p.want(409, p.post("/v1/internal/aliases", `{"alias":"`+name+`","target":"two"}`)); r.code() != "option_conflict" {
 			t.Errorf("%s: %s", name, r.text)
 		}
 	}
+	p.want(200, p.post("/v1/internal/aliases", `{"alias":"tagged:latest","target":"one"}`))
+	p.want(200, p.chat("tagged"))
+	p.want(200, p.do("DELETE", "/v1/internal/aliases/tagged", ""))
 	p.want(404, p.post("/v1/internal/aliases", `{"alias":"x","target":"nobody"}`))
 	p.want(400, p.post("/v1/internal/aliases", `{"alias":"a b","target":"one"}`))
 	p.want(400, p.post("/v1/internal/aliases", `{"alias":"x"}`))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/valyala/fasthttp"
 
@@ -42,7 +43,7 @@ func (s *Service) AliasSet(r *web.Request) error {
 	if err := r.Decode(&asked); err != nil {
 		return err
 	}
-	name := asked.Alias
+	name := strings.TrimSuffix(asked.Alias, ":latest") // every name has that one too
 	model, err := s.registry.Named(&r.Key, asked.Target)
 	if err != nil {
 		return err

@@ -97,6 +97,7 @@ var refusals = []struct {
 	{"Redis refused a command that is needed", []string{"EXECABORT"}},
 	{"Redis has no database with the number at the end of its URL", []string{"DB index", "invalid DB index"}},
 	{"a Redis Cluster has no database but 0: take the number off the end of its URL", []string{"SELECT"}},
+	{"Redis is not a Cluster: take cluster=true off its URL", []string{"This instance has cluster support disabled"}},
 	{"Redis is a Cluster: add ?cluster=true to its URL", []string{"MOVED", "ASK", "CROSSSLOT"}},
 	{"the Redis Cluster is down or has no slots yet", []string{"CLUSTERDOWN"}},
 }

@@ -102,6 +102,7 @@ func TestRedisSetUpWrong(t *testing.T) {
 	must(t, b.rdb.Do(ctx, "ACL", "SETUSER", "reader", "on", ">x", "~*", "&*", "+@all", "-hgetall", "-hset").Err())
 	for url, want := range map[string]string{
 		"redis://reader:x@" + addr: "may not run a command", b.url: "requires a password", "redis://:wrong@" + addr: "rejects the user", "redis://:secret@" + addr + "/77": "no database",
+		"redis://:secret@" + addr + "?cluster=true": "not a Cluster",
 	} {
 		log := &kit.Buffer{}
 		s := b.open(state.Options{URL: url, Log: slog.New(slog.NewTextHandler(log, nil))})

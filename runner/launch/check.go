@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"reveille/infra/catalog"
+	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/runner/devices"
 	"reveille/runner/engine"
@@ -29,13 +30,26 @@ func (l *Launcher) Check(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	if err := engine.CheckFiles(engine.Spec{Recipe: *r, Checkpoint: f.checkpoint, MMProj: f.mmproj}, &l.files); err != nil {
 		return err
 	}
+	refused := func(file, why string) error {
+		return &engine.LoadError{Kind: engine.ErrRefused, Detail: filepath.Base(file) + " " + why}
+	}
+	isLlamaCpp := r.Family() == recipe.LlamaCpp
 	if r.NeedsFile() {
-		if _, err := l.plans.Read(f.checkpoint); errors.Is(err, plan.ErrProjector) {
-			return &engine.LoadError{Kind: engine.ErrRefused, Detail: filepath.Base(f.checkpoint) + " " + plan.ErrProjector.Error()}
+		meta, err := l.plans.Read(f.checkpoint)
+		switch {
+		case errors.Is(err, plan.ErrProjector):
+			return refused(f.checkpoint, err.Error())
+		case err == nil && isLlamaCpp && m.Type == policy.LLM && !meta.Causal && meta.Pooling != 0:
+			return refused(f.checkpoint, "generates no text: set type to embedding or reranking")
 		}
 	}
-	if r.Family() != recipe.LlamaCpp {
+	if !isLlamaCpp {
 		return nil
+	}
+	if f.mmproj != "" {
+		if _, err := l.plans.Read(f.mmproj); err == nil {
+			return refused(f.mmproj, "contains a model, not a projector")
+		}
 	}
 	for name, spec := range r.Options {
 		text, _ := opts[name].(string)

@@ -139,15 +139,18 @@ func TestCheckRefusesModelsThatCannotStart(t *testing.T) {
 	if err := os.WriteFile(clip, bytes.Replace(text, []byte("general.type"), []byte("general.typo"), 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ checkpoint, args, want string }{
-		{files.Tiny, "", ""},
-		{files.Tiny, "--no-mmap -np 2 --ctx_size 512 --temp -1 --grammar --odd --override-kv=a=b", ""},
-		{files.Tiny, "--no-mmap --bogus-flag 3", "--bogus-flag"},
-		{files.Tiny, "-np 2 -zz", "-zz"},
-		{files.GemmaVision, "", "projector"},
-		{clip, "", "projector"},
+	for _, c := range []struct{ checkpoint, args, mmproj, want string }{
+		{files.Tiny, "", "", ""},
+		{files.Tiny, "", files.GemmaVision, ""},
+		{files.Tiny, "", files.Tiny, "not a projector"},
+		{files.MiniLM, "", "", "embedding"},
+		{files.Tiny, "--no-mmap -np 2 --ctx_size 512 --temp -1 --grammar --odd --override-kv=a=b", "", ""},
+		{files.Tiny, "--no-mmap --bogus-flag 3", "", "--bogus-flag"},
+		{files.Tiny, "-np 2 -zz", "", "-zz"},
+		{files.GemmaVision, "", "", "projector"},
+		{clip, "", "", "projector"},
 	} {
-		m := &catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU, Checkpoint: c.checkpoint}
+		m := &catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU, Checkpoint: c.checkpoint, MMProj: c.mmproj}
 		err := l.Check(t.Context(), m, &r, recipe.Options{"llamacpp_args": c.args})
 		if (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, engine.ErrRefused) || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %v", c, err)
