@@ -13,7 +13,7 @@
 //  4. [httpapi.request.readBody] reads the body as it arrives ([relay.Intake.Read]).
 //  5. [httpapi.request.parse] reads it once: [httpapi.inferenceCall.parseJSON] goes through the members ([jsonscan.Members.Next]),
 //     each by the rules of the route ([bodycheck.Check.Member]); [api.Route.Check] looks at those that the gateway needs.
-//  6. [models.Directory.Resolve] finds the model's entry; [bodycheck.Check.Finish] checks what depends on the model, and
+//  6. [models.Registry.Resolve] finds the model's entry; [bodycheck.Check.Finish] checks what depends on the model, and
 //     [httpapi.inferenceCall.canonicalName] writes its canonical name into the body where the client used another one.
 //  7. [httpapi.exchange.serveInference] counts the request against its key ([quota.Account.Begin]) and watches for the client's
 //     leaving ([relay.Watcher.Arm]); [httpapi.exchange.respond] looks in the mirror of the pool for a copy of the model

@@ -108,7 +108,7 @@ type Server struct {
 	refusalLog *rate.Limiter
 	set        *metrics.Set
 	m          meters
-	registry   *models.Directory
+	registry   *models.Registry
 	manage     *manage.Service
 	web        web.Server
 	hub        *ui.Hub

@@ -17,7 +17,7 @@ import (
 
 // Config configures a Service. All fields but Overlay and Register are required.
 type Config struct {
-	Models  *models.Directory
+	Models  *models.Registry
 	Gate    *scheduling.Gate
 	Store   *state.Store
 	Mirror  *state.Mirror
@@ -40,7 +40,7 @@ type Config struct {
 // Service serves the routes. Make it with New.
 type Service struct {
 	cfg      Config
-	registry *models.Directory
+	registry *models.Registry
 	started  time.Time
 }
 

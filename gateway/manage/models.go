@@ -31,7 +31,7 @@ type modelItem struct {
 	Options    recipe.Options `json:"recipe_options"`
 	Aliases    []string       `json:"aliases"`
 	Status     modelState     `json:"status"`
-	PinnedBy   string         `json:"pinned_by,omitempty"` // see models.Directory.PinnedBy
+	PinnedBy   string         `json:"pinned_by,omitempty"` // see models.Registry.PinnedBy
 }
 
 // modelState is a model's state. For GET /models/{id} it says how far a load is, as do the comments of a stream that

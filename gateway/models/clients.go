@@ -54,7 +54,7 @@ const AskWait = 10 * time.Second
 
 // Ask calls a runner for the request with the given id, "" for none, and waits at most firstByte for the first byte of
 // its response; 0 is no limit. The caller closes the response. An error is one for the client.
-func (d *Directory) Ask(call *relay.Call, method string, host *state.HostRecord, path, id string, firstByte time.Duration) (*relay.Response, error) {
+func (d *Registry) Ask(call *relay.Call, method string, host *state.HostRecord, path, id string, firstByte time.Duration) (*relay.Response, error) {
 	for corrected := false; ; corrected = true {
 		sign := d.cfg.Signer.Sign(rpc.Call{Method: method, Path: path, Host: host.Name})
 		req := &relay.Request{Method: method, Path: []byte(path), FirstByte: firstByte, Fields: []relay.Field{

@@ -32,7 +32,7 @@ type reader struct {
 // Fresh returns a snapshot for a listing. If the store responds, it was read after the listing was requested, so that a
 // client sees the effects of its own calls; otherwise it is the mirror's copy, with the error. Listings requested
 // during a read share the next one.
-func (d *Directory) Fresh() (*state.Snapshot, error) {
+func (d *Registry) Fresh() (*state.Snapshot, error) {
 	asked := time.Now()
 	d.reader.mu.Lock()
 	defer d.reader.mu.Unlock()
@@ -48,7 +48,7 @@ func (d *Directory) Fresh() (*state.Snapshot, error) {
 }
 
 // Refresh reads a new snapshot, which includes the caller's changes.
-func (d *Directory) Refresh(ctx context.Context) (*state.Snapshot, error) {
+func (d *Registry) Refresh(ctx context.Context) (*state.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, FreshWait)
 	defer cancel()
 	snap, err := d.cfg.Mirror.Refresh(ctx)
@@ -59,7 +59,7 @@ func (d *Directory) Refresh(ctx context.Context) (*state.Snapshot, error) {
 }
 
 // StateOf returns a model's state in the pool by the API's name for it.
-func (d *Directory) StateOf(model string) string {
+func (d *Registry) StateOf(model string) string {
 	state := "unloaded"
 	for _, h := range d.cfg.Mirror.Snapshot().Hosts {
 		if m := h.Models[model]; m != nil {

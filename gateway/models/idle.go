@@ -10,7 +10,7 @@ import (
 )
 
 // IsPinned follows the copy's load, else a management call, else the catalog, else the runner's record.
-func (d *Directory) IsPinned(cat *catalog.Catalog, m *state.ModelRecord) bool {
+func (d *Registry) IsPinned(cat *catalog.Catalog, m *state.ModelRecord) bool {
 	if m.LoadPin {
 		return m.Pinned
 	}
@@ -25,7 +25,7 @@ func (d *Directory) IsPinned(cat *catalog.Catalog, m *state.ModelRecord) bool {
 
 // PinnedBy returns what pins a model: "pin", a call, until another call unpins it; "catalog", its entry; "load", the
 // load of a copy, until that copy is unloaded; "" for nothing.
-func (d *Directory) PinnedBy(m *catalog.Model) string {
+func (d *Registry) PinnedBy(m *catalog.Model) string {
 	p, set := d.Tables.Of(state.Pins)[m.ID]
 	switch {
 	case set && state.PinnedBy(p):
@@ -40,7 +40,7 @@ func (d *Directory) PinnedBy(m *catalog.Model) string {
 
 // IdleTime returns how long a model can be unused before the warmer unloads it; below 0 means for ever. It follows the
 // catalog's warm list, keep_alive, the catalog's idle times, or the warmer's default.
-func (d *Directory) IdleTime(cat *catalog.Catalog, id string) (idle time.Duration, known bool) {
+func (d *Registry) IdleTime(cat *catalog.Catalog, id string) (idle time.Duration, known bool) {
 	if keptWarm(cat, id) {
 		return -1, true
 	}
@@ -56,7 +56,7 @@ func keptWarm(cat *catalog.Catalog, id string) bool {
 }
 
 // ConfiguredIdle is IdleTime without keep_alive.
-func (d *Directory) ConfiguredIdle(cat *catalog.Catalog, id string) (idle time.Duration, known bool) {
+func (d *Registry) ConfiguredIdle(cat *catalog.Catalog, id string) (idle time.Duration, known bool) {
 	if keptWarm(cat, id) {
 		return -1, true
 	}
@@ -68,7 +68,7 @@ func (d *Directory) ConfiguredIdle(cat *catalog.Catalog, id string) (idle time.D
 	return d.tableIdle("") // the warmer's default
 }
 
-func (d *Directory) tableIdle(id string) (idle time.Duration, known bool) {
+func (d *Registry) tableIdle(id string) (idle time.Duration, known bool) {
 	ms, err := strconv.ParseInt(d.Tables.Of(state.IdleTTL)[id], 10, 64)
 	return time.Duration(ms) * time.Millisecond, err == nil
 }

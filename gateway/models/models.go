@@ -17,7 +17,7 @@ import (
 	"reveille/infra/state"
 )
 
-// Config configures a Directory. All fields but Withheld are required.
+// Config configures a Registry. All fields but Withheld are required.
 type Config struct {
 	Gate    *scheduling.Gate
 	Store   *state.Store
@@ -29,8 +29,8 @@ type Config struct {
 	Withheld func(id string) string
 }
 
-// Directory is what one gateway knows of the pool's models. Make it with New; it is safe for concurrent use.
-type Directory struct {
+// Registry is what one gateway knows of the pool's models. Make it with New; it is safe for concurrent use.
+type Registry struct {
 	cfg     Config
 	Tables  *Tables
 	Uses    Uses
@@ -41,20 +41,20 @@ type Directory struct {
 }
 
 // New makes a directory. Run its Tables, and Close it at the end.
-func New(cfg Config) *Directory {
-	return &Directory{cfg: cfg, Tables: newTables(cfg.Store)}
+func New(cfg Config) *Registry {
+	return &Registry{cfg: cfg, Tables: newTables(cfg.Store)}
 }
 
 // Close closes the connections to runners.
-func (d *Directory) Close() { d.clients.close() }
+func (d *Registry) Close() { d.clients.close() }
 
 // Client returns the client for the runner at an address.
-func (d *Directory) Client(addr string) *relay.Client {
+func (d *Registry) Client(addr string) *relay.Client {
 	return d.clients.of(addr, d.cfg.Mirror.Snapshot)
 }
 
 // OnEvent processes an event of the pool; pass it the mirror's events. It never blocks.
-func (d *Directory) OnEvent(e state.Event) {
+func (d *Registry) OnEvent(e state.Event) {
 	if e.Kind == "settings" || e.Kind == "sync" {
 		d.Tables.notify()
 	}
@@ -62,7 +62,7 @@ func (d *Directory) OnEvent(e state.Event) {
 
 // Unload unloads a model, or all for "", and returns the names of those unloaded. When it returns, the mirror is up to
 // date.
-func (d *Directory) Unload(ctx context.Context, model string, force bool) (gone []string, err error) {
+func (d *Registry) Unload(ctx context.Context, model string, force bool) (gone []string, err error) {
 	done, err := d.cfg.Gate.Unload(ctx, model, force)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (d *Directory) Unload(ctx context.Context, model string, force bool) (gone 
 }
 
 // EnsureGone unloads a model. It returns nil if the model is not loaded.
-func (d *Directory) EnsureGone(ctx context.Context, model string) error {
+func (d *Registry) EnsureGone(ctx context.Context, model string) error {
 	if _, err := d.Unload(ctx, model, false); err != nil && api.As(err).Kind != api.ModelNotLoaded {
 		return err
 	}

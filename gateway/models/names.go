@@ -14,7 +14,7 @@ import (
 )
 
 // Resolve finds the model that a client names; "" is the default of the route's type. The key must allow it.
-func (d *Directory) Resolve(key *keys.Key, name string, route *api.Route) (*catalog.Model, error) {
+func (d *Registry) Resolve(key *keys.Key, name string, route *api.Route) (*catalog.Model, error) {
 	if name == "" {
 		if name = d.defaultModel(route); name == "" && route.InQuery {
 			name = d.LastUsed(key, route.Type)
@@ -43,7 +43,7 @@ func (d *Directory) Resolve(key *keys.Key, name string, route *api.Route) (*cata
 }
 
 // Unknown is the error for a name that the catalog does not have.
-func (d *Directory) Unknown(name string) *api.Error {
+func (d *Registry) Unknown(name string) *api.Error {
 	if id, why := d.Withheld(name); why != "" {
 		return api.Newf(api.ModelNotFound, "The model '%s' is registered but not served: %s.", id, why).WithParam("model")
 	}
@@ -51,7 +51,7 @@ func (d *Directory) Unknown(name string) *api.Error {
 }
 
 // Withheld finds a registered model by one of its names and returns why it is not served.
-func (d *Directory) Withheld(name string) (id, why string) {
+func (d *Registry) Withheld(name string) (id, why string) {
 	if d.cfg.Withheld == nil {
 		return "", ""
 	}
@@ -59,7 +59,7 @@ func (d *Directory) Withheld(name string) (id, why string) {
 	return id, d.cfg.Withheld(id)
 }
 
-func (d *Directory) defaultModel(route *api.Route) string {
+func (d *Registry) defaultModel(route *api.Route) string {
 	if route.Type == "" {
 		return ""
 	}
@@ -69,7 +69,7 @@ func (d *Directory) defaultModel(route *api.Route) string {
 
 // LastUsed returns the loaded model of a type that was used last, among those that the key may use; "" if there is
 // none. The paths of llama-server, whose clients name no model, are for it.
-func (d *Directory) LastUsed(key *keys.Key, t policy.Type) string {
+func (d *Registry) LastUsed(key *keys.Key, t policy.Type) string {
 	id, at := "", int64(-1)
 	cat, snap := d.cfg.Catalog(), d.cfg.Mirror.Snapshot()
 	for _, host := range snap.Names() {
@@ -87,7 +87,7 @@ func (d *Directory) LastUsed(key *keys.Key, t policy.Type) string {
 }
 
 // Named is Resolve for names outside inference, where there is no default.
-func (d *Directory) Named(key *keys.Key, name string) (*catalog.Model, error) {
+func (d *Registry) Named(key *keys.Key, name string) (*catalog.Model, error) {
 	if name == "" {
 		return nil, NoName()
 	}
@@ -104,7 +104,7 @@ type aliased struct {
 }
 
 // names returns the catalog in force with the names set at run time.
-func (d *Directory) names() *catalog.Catalog {
+func (d *Registry) names() *catalog.Catalog {
 	cat, tables := d.cfg.Catalog(), d.Tables.cur.Load()
 	if len((*tables)[state.Aliases]) == 0 {
 		return cat
@@ -118,7 +118,7 @@ func (d *Directory) names() *catalog.Catalog {
 }
 
 // IsName reports whether a name is exactly a model's: its id, an alias of the catalog or one set at run time.
-func (d *Directory) IsName(name string) bool {
+func (d *Registry) IsName(name string) bool {
 	if _, there := d.Tables.Of(state.Aliases)[name]; there {
 		return true
 	}
@@ -126,7 +126,7 @@ func (d *Directory) IsName(name string) bool {
 }
 
 // Owner returns the model that has the name in the catalog, as its id or an alias; "" if none.
-func (d *Directory) Owner(name string) string {
+func (d *Registry) Owner(name string) string {
 	for _, m := range d.cfg.Catalog().Models {
 		if m.ID == name || slices.Contains(m.Aliases, name) {
 			return m.ID
@@ -136,7 +136,7 @@ func (d *Directory) Owner(name string) string {
 }
 
 // AliasesOf lists a model's further names: the catalog's, then those set at run time.
-func (d *Directory) AliasesOf(m *catalog.Model) []string {
+func (d *Registry) AliasesOf(m *catalog.Model) []string {
 	out := append([]string{}, m.Aliases...)
 	table := d.Tables.Of(state.Aliases)
 	for _, alias := range slices.Sorted(maps.Keys(table)) {

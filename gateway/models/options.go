@@ -13,7 +13,7 @@ import (
 )
 
 // Saved returns the options stored for a model, empty for none.
-func (d *Directory) Saved(id string) recipe.Options {
+func (d *Registry) Saved(id string) recipe.Options {
 	o := recipe.Options{}
 	if text := d.Tables.Of(state.SavedOptions)[id]; text != "" && json.Unmarshal([]byte(text), &o) != nil {
 		return recipe.Options{}
@@ -22,7 +22,7 @@ func (d *Directory) Saved(id string) recipe.Options {
 }
 
 // Effective returns a model's options in force.
-func (d *Directory) Effective(cat *catalog.Catalog, m *catalog.Model) recipe.Options {
+func (d *Registry) Effective(cat *catalog.Catalog, m *catalog.Model) recipe.Options {
 	if copies := d.cfg.Mirror.Snapshot().Copies(m.ID); len(copies) > 0 && len(copies[0].Options) > 0 {
 		var o recipe.Options
 		if json.Unmarshal(copies[0].Options, &o) == nil && o != nil {
@@ -34,7 +34,7 @@ func (d *Directory) Effective(cat *catalog.Catalog, m *catalog.Model) recipe.Opt
 
 // Next returns the options that a model's next load has with these saved ones, JSON or "" for none. Flags of the host
 // that loads it are not known here.
-func (d *Directory) Next(cat *catalog.Catalog, m *catalog.Model, saved string) recipe.Options {
+func (d *Registry) Next(cat *catalog.Catalog, m *catalog.Model, saved string) recipe.Options {
 	rc := cat.Recipes[m.Recipe]
 	load, err := placement.Resolve(m, &rc, placement.Sources{Saved: saved, Runtime: d.Tables.Of(state.Runtime)})
 	if err != nil { // of what is saved
@@ -45,7 +45,7 @@ func (d *Directory) Next(cat *catalog.Catalog, m *catalog.Model, saved string) r
 
 // OptionsOf finds the load options among the members of a body and checks them against the model's recipe. It ignores
 // members that no recipe knows, as in every request, and a null for another recipe's option.
-func (d *Directory) OptionsOf(m *catalog.Model, body map[string]json.RawMessage) (recipe.Options, error) {
+func (d *Registry) OptionsOf(m *catalog.Model, body map[string]json.RawMessage) (recipe.Options, error) {
 	cat := d.cfg.Catalog()
 	rc, there := cat.Recipes[m.Recipe]
 	if !there {

@@ -23,7 +23,7 @@ type Weights struct {
 }
 
 // WeightsOf looks at a model's files.
-func (d *Directory) WeightsOf(cat *catalog.Catalog, m *catalog.Model) Weights {
+func (d *Registry) WeightsOf(cat *catalog.Catalog, m *catalog.Model) Weights {
 	var w Weights
 	missing := false
 	for _, place := range []string{m.Checkpoint, m.MMProj} {
@@ -71,7 +71,7 @@ func Remote(m *catalog.Model) bool {
 // ContextOf returns the longest sequence that a model takes, and the one that it was trained for, in tokens; 0 if
 // unknown. The first comes from the plan of a loaded copy, else from the options; the second from the plan or the
 // model's file.
-func (d *Directory) ContextOf(m *catalog.Model, w Weights, o recipe.Options) (now, most int64) {
+func (d *Registry) ContextOf(m *catalog.Model, w Weights, o recipe.Options) (now, most int64) {
 	asked, _ := o["ctx_size"].(int64) // -1 leaves it open
 	now, most = max(asked, 0), w.Context
 	if copies := d.cfg.Mirror.Snapshot().Copies(m.ID); len(copies) > 0 {
