@@ -3,6 +3,7 @@ package httpapi
 import (
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -236,6 +237,29 @@ func TestErrorEvents(t *testing.T) {
 		t.Errorf("%q", r.text)
 	}
 }
+
+// A stream that ends properly without its last event is an error in every dialect.
+func TestFailedStreams(t *testing.T) {
+	const half = `data: {"choices":[{"delta":{},"finish_rea`
+	s := newStage(t).warm("chat")
+	for path, body := range streamRequests {
+		for _, events := range []string{one, one + half, half[:20]} {
+			s.serve(sse(events))
+			if r := s.ask("POST", path, body); !failedStream.MatchString(r.text) || completeStream.MatchString(r.text) {
+				t.Errorf("%s %q: %q", path, events, r.text)
+			}
+		}
+	}
+}
+
+var (
+	streamRequests = map[string]string{
+		chatPath: chatLive, "/api/chat": `{"model":"chat","messages":[{"role":"user","content":"x"}]}`, "/api/generate": `{"model":"chat","prompt":"x"}`,
+		"/v1/responses": `{"model":"chat","input":"x","stream":true}`, "/v1/messages": `{"model":"chat","messages":[{"role":"user","content":"x"}],"max_tokens":5,"stream":true}`,
+	}
+	failedStream   = regexp.MustCompile(`"error":[{"]`)
+	completeStream = regexp.MustCompile(`"done":true|response\.completed|\[DONE\]`)
+)
 
 // A stream of Anthropic's with some content is kept alive by its own pings.
 func TestAnthropicPings(t *testing.T) {

@@ -39,6 +39,7 @@ type conn struct {
 	idleSince time.Time
 	vec       net.Buffers // for writing head and body together
 	parts     [2][]byte
+	tail      []byte // memory for Response.tail
 }
 
 func newConn(nc net.Conn) *conn {

@@ -11,10 +11,11 @@ const MaxLine = 16 << 20
 // lastBytes is how much is kept of the end of a stream, for isCut.
 const lastBytes = 4 << 10
 
-// What events of chats have, and what the last ones have.
+// What events of chats have, and what the last ones have. An event that was not written to its end has no closing brace.
 var (
-	chatEvent = regexp.MustCompile(`"choices":|"type": ?"(message|content_block)_`)
-	chatEnd   = regexp.MustCompile(`(?m)^data: ?\[DONE\]|"finish_reason": ?"|"type": ?"message_stop"`)
+	chatEvent = regexp.MustCompile(`"choices"\s*:|"type"\s*:\s*"(?:message|content_block)_|(?:^|\n)data: ?\{(?:[^\n]*[^}\s])?\s*$`)
+	chatEnd   = regexp.MustCompile(`(?m)^(?:data: ?(?:\[DONE\]|\{\s*"error")|event: ?error|error:)|"finish_reason"\s*:\s*"|` +
+		`"type"\s*:\s*"(?:message_stop|error)"|"object"\s*:\s*"error"|"choices"\s*:\s*\[\][^\n]*"usage"\s*:\s*\{`)
 )
 
 // isCut reports whether a stream that ends with these bytes is one of a chat that has not come to its end.

@@ -62,7 +62,7 @@ type Response struct {
 	interim  int
 	scanned  int    // head bytes already searched for its end
 	left     int64  // bytes left of a body with a Content-Length
-	tail     []byte // the last bytes of a stream that ends with its connection
+	tail     []byte // the last bytes of an event stream
 	chunks   chunkDecoder
 	rest     []byte // decoded bytes not yet returned
 	err      error  // in phaseFailed
@@ -197,6 +197,7 @@ func (r *Response) takeHead() error {
 func (r *Response) frame() {
 	r.reuse = r.reuse && !r.head.closes
 	r.phase = phaseBody
+	r.tail = r.c.tail[:0]
 	switch h := &r.head; {
 	case r.isHead, h.status == fasthttp.StatusNoContent, h.status == fasthttp.StatusNotModified, h.length == 0:
 		r.phase = phaseEnded
@@ -290,7 +291,10 @@ func (r *Response) Next(until time.Time) ([]byte, error) {
 		}
 		switch r.phase {
 		case phaseEnded:
-			return nil, io.EOF
+			if !isCut(r.tail) {
+				return nil, io.EOF
+			}
+			return nil, r.fail(ErrBroken, io.ErrUnexpectedEOF)
 		case phaseFailed:
 			return nil, r.reported
 		case phaseClosed:
@@ -321,8 +325,6 @@ func (r *Response) Next(until time.Time) ([]byte, error) {
 			_ = r.fail(ErrTimeout, nil)
 		case err == errDeadline:
 			return nil, ErrPending
-		case err == io.EOF && r.framing == frameClose && isCut(r.tail):
-			_ = r.fail(ErrBroken, io.ErrUnexpectedEOF)
 		case err == io.EOF && r.framing == frameClose:
 			r.phase = phaseEnded
 		case err == io.EOF:
@@ -353,11 +355,6 @@ func (r *Response) decode(b []byte) []byte {
 		if r.left -= int64(used); r.left == 0 {
 			r.phase = phaseEnded
 		}
-	case frameClose:
-		if r.IsEvents() {
-			r.tail = append(r.tail, b...)
-			r.tail = r.tail[max(0, len(r.tail)-lastBytes):]
-		}
 	case frameChunked:
 		var err error
 		if b, used, err = r.chunks.decode(b); err != nil {
@@ -369,6 +366,14 @@ func (r *Response) decode(b []byte) []byte {
 	r.c.lo += used
 	if len(b) > 0 {
 		r.first = 0
+	}
+	if r.IsEvents() {
+		last := b[max(0, len(b)-lastBytes):]
+		if over := len(r.tail) + len(last) - lastBytes; over > 0 {
+			r.tail = r.tail[:copy(r.tail, r.tail[over:])]
+		}
+		r.tail = append(r.tail, last...)
+		r.c.tail = r.tail
 	}
 	return b
 }

@@ -71,13 +71,17 @@ func TestNoChunkIsHeldBack(t *testing.T) {
 	close(script)
 }
 
-// A plain response whose upstream breaks is also cut: fewer bytes than announced, or no last chunk.
+// A response whose upstream breaks is also cut: fewer bytes than announced, no last chunk, or a chat without its last event.
 func TestBrokenResponseIsCut(t *testing.T) {
 	const open = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 	const event, ended = "data: {\"choices\":[{\"delta\":{}}]}\n\n", "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"
 	for reply, whole := range map[string]bool{
 		"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc": false, sseHead + chunk("abc"): false,
 		open + event: false, open + event + "data: {\"cho": false, open + "data: {\"type\":\"content_block_delta\"}\n\n": false,
+		sseHead + chunk(event) + "0\r\n\r\n": false, sseHead + chunk(event+"data: {\"choices\":[{\"delta\":{},\"finish_rea") + "0\r\n\r\n": false,
+		sseHead + chunk("data: {\"cho") + "0\r\n\r\n": false, sseHead + chunk(event+ended) + "0\r\n\r\n": true,
+		sseHead + chunk(event+"data: {\"error\":{}}\n\n") + "0\r\n\r\n":                true,
+		sseHead + chunk(event+"data: {\"choices\":[],\"usage\":{}}\n\n") + "0\r\n\r\n": true,
 		open + event + ended: true, open + event + "data: [DONE]\n\n": true, open + "data: abc\n\n": true,
 	} {
 		c := newUpstream(t, once(reply)).client(t, Config{})
