@@ -236,8 +236,8 @@ func plainCode(code string) string {
 	return code
 }
 
-// IsWebPage reports whether a response's content type is that of a web page, as from a web server or proxy. No engine
-// sends one.
+// IsWebPage reports whether a response's content type is that of a web page, as from a web server or proxy. The only
+// engine that announces one is whisper-server, of a text.
 func IsWebPage(contentType []byte) bool {
 	media, _, _ := bytes.Cut(contentType, []byte(";"))
 	switch strings.ToLower(string(bytes.TrimSpace(media))) {

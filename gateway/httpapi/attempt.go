@@ -11,6 +11,7 @@ import (
 	"reveille/gateway/keys"
 	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
+	"reveille/infra/policy"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/infra/trace"
@@ -241,7 +242,7 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 		return x.handleCrash(api.New(api.RunnerFailed, "The connection to the engine was lost before the response was complete."))
 	case (x.raw || x.upgrade) && status < 500 && status != 401 && status != 403:
 		return nil // an engine's 5xx may quote its own code, and its 401 is about the gateway's key
-	case status < 300 && api.IsWebPage(resp.ContentType()):
+	case status < 300 && api.IsWebPage(resp.ContentType()) && x.call.Match.Route.Type != policy.Audio:
 		return api.InvalidEngineResponse().WithCause(fmt.Errorf("content type %.100q", resp.ContentType()))
 	case status < 300:
 		return nil

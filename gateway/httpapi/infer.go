@@ -11,6 +11,7 @@ import (
 	"reveille/gateway/scheduling"
 	"reveille/gateway/web"
 	"reveille/infra/jsonscan"
+	"reveille/infra/recipe"
 	"reveille/infra/relay"
 )
 
@@ -52,6 +53,21 @@ func infer(path string) handler {
 		}
 		return (&exchange{call: c, path: at}).serveInference()
 	}
+}
+
+// translations serves translations. whisper-server translates on its path for transcriptions if a field says so.
+func (s *Server) translations(r *request) error {
+	c, err := r.parse()
+	if err != nil {
+		return err
+	}
+	x := &exchange{call: c, path: []byte("/v1/audio/translations")}
+	if rc := s.cfg.Catalog().Recipes[c.model.Recipe]; rc.Family() == recipe.WhisperCpp {
+		boundary, _ := jsonscan.Boundary(string(c.Ctx.Request.Header.ContentType()))
+		x.path = []byte("/v1/audio/transcriptions")
+		c.body = jsonscan.PrependPart(c.body, boundary, "translate", "true")
+	}
+	return x.serveInference()
 }
 
 // canonicalName puts the model's canonical name into the body, as the engine gets it.

@@ -69,6 +69,25 @@ func TestForm(t *testing.T) {
 			t.Errorf("%d %s; the engine got %s", r.status, r.text, s.got()[i].body)
 		}
 	}
+	s.serve(func(w http.ResponseWriter, _ *http.Request) { // as whisper-server answers to response_format=text
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = io.WriteString(w, "hello")
+	})
+	s.warm("whisper")
+	for i, name := range []string{"ears", "whisper"} {
+		body := "preamble\r\n" + part("model", name) + part(named, "RIFF") + "--b--\r\n"
+		r := s.ask("POST", "/v1/audio/translations", body, kind)
+		wantPath, want := "/v1/audio/translations", body
+		if name == "whisper" {
+			wantPath, want = "/v1/audio/transcriptions", part("translate", "true")+body[len("preamble\r\n"):]
+		}
+		if got := s.got()[2+i]; got.path != wantPath || string(got.body) != want {
+			t.Errorf("%s: the engine got %s %s", name, got.path, got.body)
+		}
+		if kind := r.header.Get("Content-Type"); r.status != 200 || r.text != "hello" || kind != "text/plain; charset=utf-8" {
+			t.Errorf("%s: %d %s %s", name, r.status, kind, r.text)
+		}
+	}
 	for body, param := range map[string]string{
 		part("model", "ears") + "--b--\r\n": "file", part("file", "x") + "--b--\r\n": "model", part("model", "nobody") + part("file", "x") + "--b--\r\n": "model",
 	} {

@@ -13,6 +13,7 @@ import (
 	"reveille/gateway/api"
 	"reveille/gateway/completion"
 	"reveille/gateway/embedding"
+	"reveille/gateway/web"
 	"reveille/infra/jsonscan"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
@@ -61,6 +62,9 @@ func (x *exchange) deliverResponse() error {
 	x.call.CountResponse(resp.Status())
 	x.call.Ctx.SetStatusCode(resp.Status())
 	h.SetContentTypeBytes(resp.ContentType())
+	if !x.raw && api.IsWebPage(resp.ContentType()) { // whisper-server's type of plain text
+		h.SetContentType(web.TextPlain)
+	}
 	x.sendBody(b, size)
 	return nil
 }

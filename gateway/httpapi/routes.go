@@ -192,7 +192,7 @@ var routes = []route{
 	inference(api.Route{Name: "transcriptions", Pattern: "POST /audio/transcriptions", Type: policy.Audio, Body: form,
 		Fields: required("file", 0, 0)}, nil, infer("/v1/audio/transcriptions")),
 	inference(api.Route{Name: "translations", Pattern: "POST /audio/translations", Type: policy.Audio, Body: form,
-		Fields: required("file", 0, 0)}, nil, infer("/v1/audio/translations")),
+		Fields: required("file", 0, 0)}, nil, (*Server).translations),
 	{Route: api.Route{Name: "realtime", Pattern: "GET /realtime", Scope: api.ScopeInfer, PerModel: true,
 		Inference: true}, serve: (*Server).realtime},
 	inference(api.Route{Name: "speech", Pattern: "POST /audio/speech", Type: policy.TTS,

@@ -43,6 +43,7 @@ models:
   rank: {type: reranking, recipe: standin, device: cpu}
   norm: {type: reranking, recipe: standin, device: cpu, normalize_scores: true}
   ears: {type: audio, recipe: standin, device: cpu}
+  whisper: {type: audio, recipe: whispercpp, checkpoint: no-such-file.bin, device: cpu}
   llama: {type: llm, recipe: llamacpp, checkpoint: no-such-file.gguf, device: cpu}
 hosts:
   here: {driver: local, devices: [cpu]}

@@ -133,6 +133,16 @@ func RemoveParts(body []byte, parts []Part) []byte {
 	return out
 }
 
+// PrependPart returns a valid form with another field before its first one.
+func PrependPart(body []byte, boundary, name, value string) []byte {
+	delimiter := "--" + boundary
+	if !bytes.HasPrefix(body, []byte(delimiter)) {
+		body = body[bytes.Index(body, []byte("\r\n"+delimiter))+2:] // without the preamble
+	}
+	part := delimiter + "\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\n" + value + "\r\n"
+	return append([]byte(part), body...)
+}
+
 // NameFiles returns a body in which the parts of these names have a file name, by which engines distinguish files from
 // text.
 func NameFiles(body []byte, boundary string, names []string) []byte {

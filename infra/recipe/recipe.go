@@ -20,9 +20,10 @@ const (
 
 // Shipped recipes that Go code treats specially, always by [Recipe.Family].
 const (
-	LlamaCpp = "llamacpp"
-	VLLM     = "vllm"
-	TEI      = "tei"
+	LlamaCpp   = "llamacpp"
+	WhisperCpp = "whispercpp"
+	VLLM       = "vllm"
+	TEI        = "tei"
 )
 
 // A Recipe says how to run one kind of engine. The zero value of a field means "not set": [Merge] keeps the base's
