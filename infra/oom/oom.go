@@ -27,6 +27,8 @@ var patterns = []string{
 	`\b(UR_RESULT|PI)_ERROR_OUT_OF_RESOURCES\b`,
 	// ggml-sycl.cpp, ggml_backend_sycl_buffer_type_alloc_buffer
 	`can't allocate \d+ Bytes of memory`,
+	// PyTorch's CPU allocator, on Windows "not enough memory": vLLM and others on a processor
+	`DefaultCPUAllocator: (can't allocate|not enough) memory`,
 	// ggml.c, ggml_aligned_malloc; Metal's command buffers
 	`(?i:insufficient memory)`,
 	// ggml-alloc.c, ggml-backend.cpp, ggml-metal-device.m, llama-context.cpp, llama-kv-cache.cpp; ONNX Runtime

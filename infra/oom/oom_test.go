@@ -45,6 +45,8 @@ var real = []struct{ source, text string }{
 	{"vllm/v1/core/kv_cache_utils.py", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."},
 	{"vllm/v1/worker/gpu_worker.py", "ValueError: Free memory on device (3.1/23.7 GiB) on startup is less than desired GPU memory utilization (0.9, 21.33 GiB)."},
 	{"vllm/v1/core/kv_cache_utils.py", "ValueError: To serve at least one request with the models's max seq len (32768), (4.0 GiB KV cache is needed, which is larger than the available KV cache memory (2.1 GiB)."},
+	{"tt-metal#30225, vLLM", "RuntimeError: [enforce fail at alloc_cpu.cpp:119] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4398046511104 bytes."},
+	{"Papers-in-100-Lines-of-Code#9", "DefaultCPUAllocator: not enough memory: you tried to allocate 1981808640 bytes."},
 	{"stand-in", `{"error":{"message":"failed to allocate compute buffers: out of memory"}}`},
 }
 
@@ -115,6 +117,7 @@ func TestFailed(t *testing.T) {
 		"ggml_aligned_malloc: insufficient memory (attempted to allocate 11718.75 MB)\nfailed to allocate buffer of size 12288000000": 12288000000,
 		"can't allocate 3503030272 Bytes of memory on device":                                                                         3503030272,
 		"memory allocation of 4294967296 bytes failed":                                                                                4294967296,
+		"DefaultCPUAllocator: can't allocate memory: you tried to allocate 90177536 bytes. Error code 12":                             90177536,
 		"CUDA error: out of memory":                                                                0,
 		"failed to allocate buffer of size 99999999999999999999":                                   0,
 		"loaded, buffer of size 12288000000":                                                       0,

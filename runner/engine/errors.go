@@ -71,6 +71,7 @@ type ExitError struct {
 	Code   int            // exit status; -1 if a signal ended it
 	Signal syscall.Signal // 0 unless a signal ended it
 	Tail   []string       // the last lines of its log, oldest first
+	Early  bool           // it exited by itself in less than a second, too soon to have read its weights
 	Cause  string         // the log line that tells most about a failed load; "" if it served
 }
 

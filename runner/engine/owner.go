@@ -43,6 +43,7 @@ func (p *Process) runOwner(output *os.File) {
 	// is enough: no fork escapes it.
 	p.signal(syscall.SIGKILL)
 	state := reap(p.cmd)
+	early := time.Since(p.started) < minLoad
 	p.awaitGroup()
 	_ = output.SetReadDeadline(time.Now().Add(pipeWait))
 	<-reader.done
@@ -52,6 +53,9 @@ func (p *Process) runOwner(output *os.File) {
 	_ = os.RemoveAll(p.dir)
 
 	p.err = p.outcome(failure, state, reader.cause)
+	if exit, ok := errors.AsType[*ExitError](p.err); ok {
+		exit.Early = early && exit.Signal == 0
+	}
 	p.state.Store(int32(Exited))
 	p.cfg.Logger.Info("engine exited", "model", p.spec.Model, "pid", p.pid, "error", p.err)
 	p.log.Close()

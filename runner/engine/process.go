@@ -27,6 +27,7 @@ const (
 	killWait    = 10 * time.Second       // from SIGKILL until a process counts as stuck
 	groupWait   = 5 * time.Second        // for the rest of the group to exit after its leader
 	pipeWait    = 500 * time.Millisecond // for the last output; a process that left the group can hold the pipe open
+	minLoad     = time.Second            // an engine that exits sooner has not read its weights
 	tailInError = 20                     // log lines in an ExitError
 )
 

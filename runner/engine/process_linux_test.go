@@ -165,7 +165,7 @@ func TestFailedLoadHasItsCause(t *testing.T) {
 				t.Errorf("err = %v, want %q", err, tt.text)
 			}
 			var exit *ExitError
-			if !errors.As(err, &exit) || exit.Code != tt.code || exit.Signal != tt.signal {
+			if !errors.As(err, &exit) || exit.Code != tt.code || exit.Signal != tt.signal || exit.Early && tt.signal != 0 {
 				t.Errorf("exit = %+v, want code %d, signal %v", exit, tt.code, tt.signal)
 			}
 			var load *LoadError

@@ -34,10 +34,13 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Cause }
 
 // clearingHelps reports whether a failed load might succeed on an empty host (rule 6): its engine ran out of memory, or
-// crashed without a known cause.
+// crashed without a known cause, but not at its start.
 func clearingHelps(err error) bool {
 	if errors.Is(err, engine.ErrOutOfMemory) {
 		return true
+	}
+	if exit, ok := errors.AsType[*engine.ExitError](err); ok && exit.Early {
+		return false
 	}
 	var e *Error
 	_, known := errors.AsType[*engine.LoadError](err)

@@ -179,6 +179,7 @@ func TestFatalFailureClearsNothing(t *testing.T) {
 		&engine.LoadError{Kind: engine.ErrCorrupt, Detail: "x.gguf: it is cut off"}:             rpc.CodeModelLoadError,
 		&engine.LoadError{Kind: engine.ErrUnsupported, Detail: "its architecture"}:              rpc.CodeModelLoadError,
 		&engine.LoadError{Kind: engine.ErrLoadTimeout, Detail: "no progress"}:                   rpc.CodeLoadTimeout,
+		&engine.ExitError{Code: 1, Early: true}:                                                 rpc.CodeModelLoadError,
 	} {
 		b.engines.mu.Lock()
 		b.engines.fails["i"] = []error{err}
@@ -188,7 +189,7 @@ func TestFatalFailureClearsNothing(t *testing.T) {
 	b.failed(b.load("huge"), "model_too_large")
 	b.failed(b.load("nobody-knows-it"), "model_not_found")
 	b.holds("a")
-	if s := b.host.Stats(); s.Clears != 0 || b.engines.starts("i") != 7 {
+	if s := b.host.Stats(); s.Clears != 0 || b.engines.starts("i") != 8 {
 		t.Errorf("%+v, %d starts", s, b.engines.starts("i"))
 	}
 }

@@ -171,8 +171,8 @@ func begun(log string) []string {
 func TestRule06FailedLoadClearsAndRetries(t *testing.T) {
 	t.Parallel()
 	w := start(t, calls.Catalogue{
-		"x": "llm", "e": "embedding, " + calls.Options("--call-cost 1500ms"), "f": "llm, " + calls.Options("--fail-load 1"),
-		"broken": "audio, " + calls.Options("--fail-load -1"),
+		"x": "llm", "e": "embedding, " + calls.Options("--call-cost 1500ms"), "f": "llm, " + calls.Options("--load-time 1100ms --fail-load 1"),
+		"broken": "audio, " + calls.Options("--load-time 1100ms --fail-load -1"),
 	}, "--max-loaded-models=3")
 	w.Use("x")
 	busy, _ := w.Later("e")
