@@ -4,11 +4,16 @@
 package completion
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
+
+	"reveille/infra/jsonscan"
+	"reveille/infra/relay"
 )
 
 // ErrInvalidResponse: an engine's response is not one of OpenAI's.
@@ -34,7 +39,44 @@ type Choice struct {
 	Delta   *Message `json:"delta"`
 	Text    string   `json:"text"`
 	Reason  string   `json:"finish_reason"`
+
+	Error json.RawMessage `json:"error"`
 }
+
+// failure returns the error with which the engine ended the choice, nil if it did not fail.
+func (c *Choice) failure() []byte {
+	hasError := len(c.Error) > 0 && string(c.Error) != "null"
+	if hasError {
+		if data := failure(c.Error); data != nil {
+			return data
+		}
+	}
+	if hasError || c.Reason == "error" || c.Reason == "abort" {
+		return failure([]byte(`"The engine aborted the response."`))
+	}
+	return nil
+}
+
+// IsError reports whether a response, or an event of a stream, is an error of the engine.
+func IsError(data []byte) bool {
+	hasName := func(name string) bool { return bytes.Contains(data, []byte(`"`+name+`"`)) }
+	if !slices.ContainsFunc(errorMembers[:3], hasName) { // of most events: this is faster than a scan
+		return false
+	}
+	var v [8]jsonscan.Value
+	if jsonscan.Scan(data, errorMembers, v[:]) != nil {
+		return false
+	}
+	for _, result := range v[3:] {
+		if result.Kind != jsonscan.Absent {
+			return v[0].Set()
+		}
+	}
+	return v[0].Set() || v[1].Kind == jsonscan.String || v[2].Set()
+}
+
+// errorMembers are members of errors, and behind them those that only other responses have.
+var errorMembers = []string{"error", "message", "detail", "choices", "usage", "timings", "prompt_progress", "data"}
 
 // MessageOrDelta is the choice's message, or a part of one.
 func (c *Choice) MessageOrDelta() *Message { return cmp.Or(c.Delta, c.Message, &Message{}) }
@@ -49,6 +91,15 @@ type Usage struct {
 	OutputDetails struct {
 		Reasoning Number `json:"reasoning_tokens"`
 	} `json:"completion_tokens_details"`
+}
+
+// UnmarshalJSON ignores anything that is not an object.
+func (u *Usage) UnmarshalJSON(b []byte) error {
+	type plain Usage
+	if b[0] != '{' {
+		return nil
+	}
+	return json.Unmarshal(b, (*plain)(u))
 }
 
 // Number is a whole number. Engines also write it as a fraction or a text.
@@ -114,7 +165,7 @@ func (f *Function) UnmarshalJSON(b []byte) error {
 type calls []Call
 
 // assignIndexes gives pieces of calls the index of their call in the response, and leaves out repeated names. A piece
-// adds to the call with its id or, without an id, to the last one with its index, which is 0 where it has none. A name
+// adds to the call with its id and index or, without an id, to the last one with its index, which is 0 where it has none. A name
 // after complete arguments starts another call.
 func (s *calls) assignIndexes(pieces []Call) {
 	for i := range pieces {
@@ -142,7 +193,7 @@ func (s *calls) assignIndexes(pieces []Call) {
 func (c *Call) continues(p *Call) bool {
 	switch {
 	case p.ID != "" && c.ID != "":
-		return p.ID == c.ID
+		return p.ID == c.ID && p.Index == c.Index
 	case p.Function.Name != "" && json.Valid([]byte(c.Function.Arguments)):
 		return false
 	}
@@ -163,11 +214,15 @@ type Function struct {
 	Arguments string `json:"arguments"` // JSON text
 }
 
-// Parse reads a whole response, which has at least one choice. Its error is ErrInvalidResponse.
+// Parse reads a whole response, which has at least one choice. Its error is ErrInvalidResponse, or a *relay.EventError where
+// the engine failed.
 func Parse(engine []byte) (*Completion, error) {
 	var c Completion
 	if err := json.Unmarshal(engine, &c); err != nil || len(c.Choices) == 0 {
 		return nil, errors.Join(ErrInvalidResponse, err)
+	}
+	if data := c.Choices[0].failure(); data != nil {
+		return nil, &relay.EventError{Data: data}
 	}
 	return &c, nil
 }

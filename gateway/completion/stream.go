@@ -75,10 +75,11 @@ func (s *Stream) fail(dst, data []byte) []byte {
 }
 
 // failure returns an error of an engine as {"error": {"message": ...}}. It may also be {"error": "text"}, {"message":
-// "text"} or a text. It returns nil for anything else.
+// "text"}, {"detail": "text"} or a text. It returns nil for anything else.
 func failure(data []byte) []byte {
 	var e struct {
 		Message string          `json:"message"`
+		Detail  json.RawMessage `json:"detail"`
 		Error   json.RawMessage `json:"error"`
 	}
 	if json.Unmarshal(data, &e.Message) != nil && json.Unmarshal(data, &e) != nil {
@@ -87,7 +88,9 @@ func failure(data []byte) []byte {
 	if bytes.HasPrefix(e.Error, []byte("{")) {
 		return data
 	}
-	_ = json.Unmarshal(e.Error, &e.Message)
+	for _, text := range [][]byte{e.Detail, e.Error} {
+		_ = json.Unmarshal(text, &e.Message)
+	}
 	data, _ = json.Marshal(map[string]any{"error": map[string]string{"message": e.Message}})
 	return data
 }
@@ -131,7 +134,7 @@ func (s *Stream) line(dst, text []byte) []byte {
 	var c Completion
 	err := json.Unmarshal(data, &c)
 	switch {
-	case err == nil && len(c.Error) > 0 && string(c.Error) != "null":
+	case err == nil && IsError(data):
 		return s.fail(dst, data)
 	case s.cut:
 		return s.fail(dst, nil)
@@ -146,6 +149,9 @@ func (s *Stream) line(dst, text []byte) []byte {
 	c.Raw, s.hasObject = data, true
 	c.Choices = slices.DeleteFunc(c.Choices, func(c Choice) bool { return c.Index != 0 })
 	for i := range c.Choices {
+		if failure := c.Choices[i].failure(); failure != nil {
+			return s.fail(dst, failure)
+		}
 		s.calls.assignIndexes(c.Choices[i].MessageOrDelta().ToolCalls)
 	}
 	dst = s.sink.Event(dst, &c)

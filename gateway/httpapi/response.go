@@ -94,7 +94,7 @@ func (x *exchange) bufferResponse(limit int) (body []byte, ended bool, err error
 
 // checkResponseBody checks a response in one piece whose status is a success.
 func (x *exchange) checkResponseBody(body []byte) error {
-	if m, err := jsonscan.Open(body); err == nil && m.Next() && string(m.Name()) == "error" && m.Value().Set() {
+	if completion.IsError(body) {
 		return api.NormalizeError(fasthttp.StatusBadGateway, body, x.route.endpoint.Host)
 	}
 	if x.embeddingCount > 0 && !embedding.Valid(body, x.embeddingCount) {
@@ -123,7 +123,10 @@ func (x *exchange) sendTranslated() error {
 		return err
 	}
 	body, err := x.translate(engine)
+	var eventErr *relay.EventError
 	switch {
+	case errors.As(err, &eventErr):
+		return api.NormalizeError(fasthttp.StatusBadGateway, eventErr.Data, x.route.endpoint.Host)
 	case errors.Is(err, completion.ErrInvalidResponse):
 		return api.InvalidEngineResponse().WithCause(err)
 	case err != nil:
@@ -320,19 +323,35 @@ func (b *responseBody) ping() []byte {
 	return append(b.scratch[:0], api.Ping...)
 }
 
-var (
-	errorEventPrefix = []byte("data: {\"error\":")
-	eventEnd         = []byte("\n\n")
-)
+var eventEnd = []byte("\n\n")
 
 // errorAt returns where an event with an error starts in p, or a negative number if none does. Engines write whole
 // events, so it finds one that starts in p and ends in later bytes, but not one whose first line is split.
 func (b *responseBody) errorAt(p []byte) int {
-	i := bytes.Index(p, errorEventPrefix)
-	if i == 0 && b.engineEvents.Boundary() || i > 0 && p[i-1] == '\n' {
-		return i
+	at := 0
+	for line := range bytes.SplitAfterSeq(p, []byte("\n")) {
+		if (at > 0 || b.engineEvents.Boundary()) && beginsError(line) {
+			return at
+		}
+		at += len(line)
 	}
 	return -1
+}
+
+// beginsError reports whether an event with an error begins with a line, which may be incomplete.
+func beginsError(line []byte) bool {
+	name, data, _ := bytes.Cut(line, []byte(":"))
+	data = bytes.TrimSpace(data)
+	switch string(name) {
+	case "event":
+		return string(data) == "error"
+	case "error":
+		return true
+	case "data":
+		value, ok := bytes.CutPrefix(data, []byte(`{"error":`))
+		return completion.IsError(data) || ok && !bytes.HasPrefix(value, []byte("null")) && !json.Valid(data)
+	}
+	return false
 }
 
 const (
@@ -351,7 +370,11 @@ func (b *responseBody) readErrorEvent() error {
 		b.errorEventData = append(b.errorEventData, p...)
 	}
 	data, _, _ := bytes.Cut(b.errorEventData, eventEnd)
-	return &relay.EventError{Data: bytes.TrimSpace(data[min(len(data), len("data: ")):])}
+	if bytes.HasPrefix(data, []byte("event:")) {
+		_, data, _ = bytes.Cut(data, []byte("\n"))
+	}
+	_, data, _ = bytes.Cut(data, []byte(":"))
+	return &relay.EventError{Data: bytes.TrimSpace(data)}
 }
 
 // retryOrBreak ends a stream with err, or makes another attempt. It returns the last bytes for the client, if any. A

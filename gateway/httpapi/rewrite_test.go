@@ -115,6 +115,7 @@ func TestEmbeddings(t *testing.T) {
 // Responses of a success that are none.
 func TestInvalidEngineResponses(t *testing.T) {
 	s := newStage(t).warm("vec", "chat")
+	const messages = `{"model":"chat","messages":[{"role":"user","content":"x"}],"max_tokens":5}`
 	const mark, chat, two = "\ufeff", `{"model":"chat","messages":[{"role":"user","content":"x"}],"stream":false}`, `{"model":"vec","input":["a","b"]}`
 	for _, c := range []struct{ path, body, engine, message string }{
 		{"/v1/embeddings", two, `{"data":[{"embedding":[1]}]}`, "is invalid"},
@@ -131,6 +132,13 @@ func TestInvalidEngineResponses(t *testing.T) {
 		{chatPath, chatBody, `{"error":"no"}`, "no"},
 		{"/api/chat", chat, mark + `{"error":{"message":"no"}}`, "no"},
 		{"/v1/responses", `{"model":"chat","input":"x"}`, `{"error":{"message":"no"}}`, "no"},
+		{"/v1/responses", `{"model":"chat","input":"x"}`, `{"choices":[{"message":{}}],"error":{"message":"boom"}}`, "boom"},
+		{"/v1/messages", messages, `{"type":"error","error":{"type":"api_error","message":"boom"}}`, "boom"},
+		{chatPath, chatBody, `{"object":"error","message":"boom","type":"BadRequestError","code":400}`, "boom"},
+		{chatPath, chatBody, `{"detail":"boom"}`, "boom"},
+		{"/api/chat", chat, `{"message":"boom","code":500}`, "boom"},
+		{"/api/chat", chat, `{"choices":[{"message":{},"finish_reason":"error","error":{"message":"boom"}}]}`, "boom"},
+		{"/v1/responses", `{"model":"chat","input":"x"}`, `{"choices":[{"message":{},"finish_reason":"abort"}]}`, "aborted"},
 	} {
 		s.serve(answering(c.engine))
 		if r := s.ask("POST", c.path, c.body); r.status != 502 || !strings.Contains(r.text, c.message) {

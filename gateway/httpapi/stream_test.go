@@ -238,15 +238,34 @@ func TestErrorEvents(t *testing.T) {
 	}
 }
 
-// A stream that ends properly without its last event is an error in every dialect.
+// A stream with an error, or without its last event, is an error in every dialect.
 func TestFailedStreams(t *testing.T) {
 	const half = `data: {"choices":[{"delta":{},"finish_rea`
 	s := newStage(t).warm("chat")
 	for path, body := range streamRequests {
-		for _, events := range []string{one, one + half, half[:20]} {
+		for _, events := range []string{
+			one, one + half, half[:20], one + `data: {"object":"error","message":"boom","type":"BadRequestError","code":400}` + "\n\n" + end,
+			one + `data: {"message":"boom","code":500}` + "\n\n" + end, `data: {"detail":"boom"}` + "\n\n" + end,
+			one + "event: error\n" + `data: {"message":"boom"}` + "\n\n" + end, one + `error: {"message":"boom"}` + "\n\n" + end,
+			one + `data: { "error" : {"message":"boom"}}` + "\n\n" + end, one + `data: {"choices":[],"error":{"message":"boom"}}` + "\n\n" + end,
+		} {
 			s.serve(sse(events))
+			r := s.ask("POST", path, body)
+			if !failedStream.MatchString(r.text) || completeStream.MatchString(r.text) || strings.Contains(events, "boom") != strings.Contains(r.text, "boom") {
+				t.Errorf("%s %q: %d %q", path, events, r.status, r.text)
+			}
+		}
+		s.serve(sse(`data: {"error":null,"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}],"usage":[]}` + "\n\n" + end))
+		if r := s.ask("POST", path, body); failedStream.MatchString(r.text) || !completeStream.MatchString(r.text) {
+			t.Errorf("%s: %q", path, r.text)
+		}
+		if path == chatPath || path == "/v1/messages" {
+			continue // they pass the engine's choices on
+		}
+		for _, choice := range []string{`{"delta":{},"finish_reason":"error"}`, `{"delta":{},"finish_reason":"abort","error":{"message":"boom"}}`} {
+			s.serve(sse(one + `data: {"choices":[` + choice + `]}` + "\n\n" + end))
 			if r := s.ask("POST", path, body); !failedStream.MatchString(r.text) || completeStream.MatchString(r.text) {
-				t.Errorf("%s %q: %q", path, events, r.text)
+				t.Errorf("%s %s: %q", path, choice, r.text)
 			}
 		}
 	}

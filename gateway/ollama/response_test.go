@@ -168,6 +168,12 @@ func TestStream(t *testing.T) {
 			[]string{`{` + at + `,"message":{"role":"assistant","content":"","tool_calls":[{"function":{"index":0,"name":"f","arguments":{"a":1}}},
 				{"function":{"index":1,"name":"g","arguments":{}}}]},"done":false}`, last("stop", none)},
 		},
+		"calls with one id": {
+			`data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{}"}},{"index":1,"id":"c","function":{"name":"g","arguments":"{}"}}]}}]}` +
+				"\n\ndata: [DONE]\n\n",
+			[]string{`{` + at + `,"message":{"role":"assistant","content":"","tool_calls":[{"id":"c","function":{"index":0,"name":"f","arguments":{}}},
+				{"id":"c","function":{"index":1,"name":"g","arguments":{}}}]},"done":false}`, last("stop", none)},
+		},
 		"calls with one index, and names told again": {
 			`data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{\"a\""}}]}}]}` + "\n\n" +
 				`data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":":1}"}}]}}]}` + "\n\n" +

@@ -78,7 +78,7 @@ func (s *streamWriter) Event(dst []byte, c *completion.Completion) []byte {
 	choice := &c.Choices[0]
 	message := choice.MessageOrDelta()
 	dst = s.addText(dst, "reasoning", message.ReasoningContent())
-	dst = s.addText(dst, "message", message.Content)
+	dst = s.addText(dst, "message", message.Content+choice.Text)
 	for _, c := range message.ToolCalls {
 		dst = s.addCall(dst, c)
 	}

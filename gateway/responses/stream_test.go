@@ -305,6 +305,12 @@ func TestResponse(t *testing.T) {
 	}
 }
 
+func TestStreamOfTexts(t *testing.T) {
+	if out := told(`data: {"choices":[{"text":"hello"}]}`+"\n\ndata: [DONE]\n\n", whole); !strings.Contains(out, `"delta":"hello"`) {
+		t.Error(out)
+	}
+}
+
 // A stream that breaks off ends with an error and a failed response, and nothing follows.
 func TestBrokenStream(t *testing.T) {
 	const (
