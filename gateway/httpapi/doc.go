@@ -1,5 +1,5 @@
-// Package httpapi is the gateway's HTTP server: the chain of checks that every request passes, and the inference
-// routes. The other routes are gateway/manage's.
+// Package httpapi is the gateway's HTTP server: the chain of checks that every request passes, the inference routes in all
+// dialects, /upstream, and the page with its sessions. The routes that manage are gateway/manage's.
 //
 // Order of the chain: request id, route → origin → key → framing, size → body → fields → model name → type → the key's
 // limits → gate (scheduling) → runner (relay). A request that fails a step has not started anything. Large bodies are

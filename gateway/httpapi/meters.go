@@ -57,7 +57,7 @@ type responseKey struct {
 // responseCounters are the counters of responses, made on first use.
 type responseCounters struct {
 	set *metrics.Set
-	all sync.Map // *metrics.Counter by answerKey
+	all sync.Map // *metrics.Counter by responseKey
 }
 
 func (a *responseCounters) counter(key responseKey) *metrics.Counter {

@@ -167,7 +167,7 @@ func (s *Server) Serve(ln net.Listener) error {
 	}))
 }
 
-// Drain makes the server unready: /ready and new inference requests response 503. Open requests continue.
+// Drain makes the server unready: /ready and new inference requests get 503. Open requests continue.
 func (s *Server) Drain() { s.draining.Store(true) }
 
 // Open returns the number of open inference requests.

@@ -363,7 +363,7 @@ func TestPanicInAStream(t *testing.T) {
 	}
 }
 
-// With stream_errors event, a request for a stream gets every error as an event; others get its status.
+// With StreamErrors, a request for a stream gets every error as an event; others get its status.
 func TestStreamErrorsAsEvents(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.StreamErrors = true }).loading(func(string) state.Outcome {
 		return state.Outcome{Failed: true, Fields: map[string]string{"code": "model_file_not_found", "message": "The file is missing."}}

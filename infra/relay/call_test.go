@@ -231,7 +231,7 @@ func TestStalledUpstream(t *testing.T) {
 	checkError(t, err, ErrTimeout, false)
 }
 
-// An engine has its full time to send the first byte (fault 11), two minutes by default. Runs in virtual time.
+// An engine has its full time to send the first byte, two minutes by default. Runs in virtual time.
 func TestFirstByteTimeout(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reply string

@@ -58,7 +58,7 @@ func (d *chunkDecoder) decode(b []byte) (data []byte, used int, err error) {
 			}
 			continue
 		}
-		if !d.frame(b[i]) {
+		if !d.step(b[i]) {
 			return b[start:end], i, errChunk
 		}
 		i++
@@ -69,8 +69,8 @@ func (d *chunkDecoder) decode(b []byte) (data []byte, used int, err error) {
 	return b[start:end], len(b), nil
 }
 
-// frame takes one byte that is not data. It returns false if the byte breaks the framing.
-func (d *chunkDecoder) frame(c byte) bool {
+// step takes one byte that is not data. It returns false if the byte breaks the framing.
+func (d *chunkDecoder) step(c byte) bool {
 	switch d.state {
 	case chunkSizeFirst, chunkSize:
 		if v, ok := hexDigit(c); ok {

@@ -223,7 +223,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// An unreachable runner fails a request after one second (fault 17). Runs in virtual time.
+// An unreachable runner fails a request after one second. Runs in virtual time.
 func TestUnreachableByTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Config{Addr: "nowhere:1", Dial: func(ctx context.Context) (net.Conn, error) {

@@ -113,9 +113,9 @@ func (in *Intake) reserve(n int64) error {
 }
 
 // CheckSize returns nil if a body of n bytes is within the limits now. It returns ErrBodyTooLarge if n exceeds MaxBody
-// or most (0 for none), and ErrBuffersFull if the buffers are full.
-func (in *Intake) CheckSize(n, max int) error {
-	if max = in.limit(max); n > max {
+// or limit (0 for none), and ErrBuffersFull if the buffers are full.
+func (in *Intake) CheckSize(n, limit int) error {
+	if limit = in.limit(limit); n > limit {
 		return ErrBodyTooLarge
 	}
 	if in.cfg.MaxHeld > 0 && n > 0 && in.buffered.Load()+int64(n) > in.cfg.MaxHeld {
@@ -124,27 +124,27 @@ func (in *Intake) CheckSize(n, max int) error {
 	return nil
 }
 
-// limit returns the smaller of most and MaxBody; either may be 0 for no bound.
-func (in *Intake) limit(max int) int {
-	return min(cmp.Or(max, math.MaxInt-1), cmp.Or(in.cfg.MaxBody, math.MaxInt-1))
+// limit returns the smaller of limit and MaxBody; either may be 0 for no bound.
+func (in *Intake) limit(limit int) int {
+	return min(cmp.Or(limit, math.MaxInt-1), cmp.Or(in.cfg.MaxBody, math.MaxInt-1))
 }
 
-// Read reads the request's body into ctx.PostBody. most is the body's own bound in bytes, or 0. The caller must Drop
+// Read reads the request's body into ctx.PostBody. limit is the body's own bound in bytes, or 0. The caller must Drop
 // the Body, at the latest when the request ends.
-func (in *Intake) Read(ctx *fasthttp.RequestCtx, max int) (Body, error) {
+func (in *Intake) Read(ctx *fasthttp.RequestCtx, limit int) (Body, error) {
 	src := ctx.RequestBodyStream()
 	if src == nil {
 		return Body{}, nil
 	}
 	if n := skippedLength(ctx); n > 0 {
 		closeAfterResponse(ctx)
-		if err := in.CheckSize(n, max); err != nil {
+		if err := in.CheckSize(n, limit); err != nil {
 			return Body{}, err
 		}
 		return Body{}, ErrBuffersFull // the limit that refused the head no longer does
 	}
 	b := Body{in: in, ctx: ctx}
-	n, err := in.fill(&b, src, ctx.Request.Header.ContentLength(), in.limit(max))
+	n, err := in.fill(&b, src, ctx.Request.Header.ContentLength(), in.limit(limit))
 	if err != nil {
 		closeAfterResponse(ctx)
 		b.Drop()
@@ -157,16 +157,16 @@ func (in *Intake) Read(ctx *fasthttp.RequestCtx, max int) (Body, error) {
 	return b, nil
 }
 
-// fill reads a body of size bytes, or chunks if size is negative, of at most most bytes.
-func (in *Intake) fill(b *Body, src io.Reader, size, max int) (n int, err error) {
-	if err := in.CheckSize(size, max); err != nil {
+// fill reads a body of size bytes, or chunks if size is negative, of at most limit bytes.
+func (in *Intake) fill(b *Body, src io.Reader, size, limit int) (n int, err error) {
+	if err := in.CheckSize(size, limit); err != nil {
 		return 0, err
 	}
 	var reads int
 	var began, due time.Time // of the reads that fasthttp's deadline for the head does not bound
 	for size < 0 || n < size {
 		if b.buf == nil || n == len(*b.buf) {
-			if err := in.grow(b, n, size, max); err != nil {
+			if err := in.grow(b, n, size, limit); err != nil {
 				return n, err
 			}
 		}
@@ -186,7 +186,7 @@ func (in *Intake) fill(b *Body, src io.Reader, size, max int) (n int, err error)
 		} else if err != nil {
 			return n, in.failure(err, due)
 		}
-		if n > max {
+		if n > limit {
 			return n, ErrBodyTooLarge
 		}
 	}
@@ -211,24 +211,24 @@ func (in *Intake) failure(err error, due time.Time) error {
 }
 
 const (
-	firstPiece = 64 << 10 // first buffer, before any byte of the body arrived
-	lastStep   = 32       // a body up to this multiple of the bytes that arrived gets a buffer of its full size
-	otherSteps = 8        // a larger body gets a buffer of this multiple
+	firstPiece     = 64 << 10 // first buffer, before any byte of the body arrived
+	fullSizeFactor = 32       // a body up to this multiple of the bytes that arrived gets a buffer of its full size
+	growthFactor   = 8        // a larger body gets a buffer of this multiple
 )
 
 // grow makes room after the first n bytes. Its steps are large, so little is copied, but never above 32 times the bytes
 // that arrived. The room is counted before it is allocated.
-func (in *Intake) grow(b *Body, n, size, max int) error {
-	room := otherSteps * n
+func (in *Intake) grow(b *Body, n, size, limit int) error {
+	room := growthFactor * n
 	switch {
 	case n == 0 && size < 0:
 		room = minBody
 	case n == 0:
 		room = min(size, firstPiece)
-	case size >= 0 && size <= lastStep*n:
+	case size >= 0 && size <= fullSizeFactor*n:
 		room = size
 	}
-	room = bodySize(min(room, max+1)) // one byte more reveals chunks that exceed most
+	room = bodySize(min(room, limit+1)) // one byte more reveals chunks that exceed limit
 	more := int64(room)
 	if b.buf != nil {
 		more -= int64(n)
@@ -321,8 +321,8 @@ func closeAfterResponse(ctx *fasthttp.RequestCtx) {
 }
 
 const (
-	minBody = 2 << 10 // the smallest buffer of a body
-	maxBody = 4 << 20 // the largest one kept for reuse
+	minBody   = 2 << 10 // the smallest buffer of a body
+	maxPooled = 4 << 20 // the largest one that is kept for reuse
 )
 
 // bodyBuffers pools buffers for bodies, by powers of two from minBody.
@@ -330,7 +330,7 @@ var bodyBuffers [12]sync.Pool
 
 // bodySize returns the length of the buffer for n bytes.
 func bodySize(n int) int {
-	if n > maxBody {
+	if n > maxPooled {
 		return n
 	}
 	return max(1<<bits.Len(uint(n-1)), minBody)
@@ -338,7 +338,7 @@ func bodySize(n int) int {
 
 // getBody returns a buffer of n bytes; n comes from bodySize.
 func getBody(n int) *[]byte {
-	if n <= maxBody {
+	if n <= maxPooled {
 		if b, ok := bodyBuffers[bits.Len(uint(n/minBody))-1].Get().(*[]byte); ok {
 			return b
 		}
@@ -348,7 +348,7 @@ func getBody(n int) *[]byte {
 }
 
 func putBody(b *[]byte) {
-	if n := len(*b); n <= maxBody {
+	if n := len(*b); n <= maxPooled {
 		bodyBuffers[bits.Len(uint(n/minBody))-1].Put(b)
 	}
 }

@@ -156,7 +156,7 @@ func TestIntakeMemory(t *testing.T) {
 		c.send(strings.Repeat("x", n))
 		sent += n
 		time.Sleep(20 * time.Millisecond) // memory can only grow later
-		if held := in.Buffered(); held > int64(max(firstPiece, lastStep*sent)) {
+		if held := in.Buffered(); held > int64(max(firstPiece, fullSizeFactor*sent)) {
 			t.Fatalf("%d bytes are held for %d that arrived", held, sent)
 		}
 	}

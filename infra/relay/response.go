@@ -179,7 +179,7 @@ func (r *Response) takeHead() error {
 			if r.events && h.status == fasthttp.StatusOK && len(r.ContentType()) == 0 {
 				r.Set(fasthttp.HeaderContentType, "text/event-stream")
 			}
-			r.frame()
+			r.setFraming()
 			return nil
 		case h.status == fasthttp.StatusSwitchingProtocols && r.upgrade:
 			h.fields = append(r.store[:0], h.fields...)
@@ -193,8 +193,8 @@ func (r *Response) takeHead() error {
 	}
 }
 
-// frame decides where the body ends.
-func (r *Response) frame() {
+// setFraming decides where the body ends.
+func (r *Response) setFraming() {
 	r.reuse = r.reuse && !r.head.closes
 	r.phase = phaseBody
 	r.tail = r.c.tail[:0]

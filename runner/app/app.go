@@ -129,7 +129,7 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 	defer endSaved()
 	launcher := &launch.Launcher{
 		Spawner: spawner, Marker: marker, Finder: engine.Finder{Dirs: s.EnginesDir}, SocketDir: sockets, Log: log, Media: media,
-		Meters: batch.NewMeters(set), Weights: cache, CallTimeout: httpapi.LongAnswer * s.FirstByte,
+		Meters: batch.NewMeters(set), Weights: cache, CallTimeout: httpapi.WholeResponseFactor * s.FirstByte,
 		Conversations: saved,
 	}
 	m := newCloudMachine(s.InstanceSettings, log)

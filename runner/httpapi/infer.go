@@ -251,7 +251,7 @@ func (a *activeRequest) sendToEngine() (*relay.Response, error) {
 	e := a.ref.Engine
 	if e, ok := e.(interface {
 		Conversations() *conversations.Engine
-	}); ok && !a.isReadOnly() && !needsNoSlot(a.path) {
+	}); ok && a.computes() && !needsNoSlot(a.path) {
 		a.conversations = e.Conversations()
 		a.conversations.Begin()
 	}
@@ -264,8 +264,8 @@ func (a *activeRequest) sendToEngine() (*relay.Response, error) {
 	return e.Client().Start(&a.engineCall, req)
 }
 
-// checkResponse returns err, or else waits for the head of resp. It adds to more the header fields of infra/rpc that
-// report what came from the encoder cache and from the restored conversation.
+// checkResponse is called once resp has its head, or with the error if there is none, which it returns. It adds to more the
+// header fields of infra/rpc that report what came from the encoder cache and from the restored conversation.
 func (a *activeRequest) checkResponse(resp *relay.Response, err error, more fields) error {
 	if hits, misses, exact := a.media.End(); exact && hits+misses > 0 {
 		more.Set(rpc.HeaderMedia, "hit="+strconv.FormatInt(hits, 10)+", miss="+strconv.FormatInt(misses, 10))
@@ -293,7 +293,7 @@ func (a *activeRequest) buildRequest() *relay.Request {
 	stream := len(a.field(rpc.HeaderStream)) > 0
 	*req = relay.Request{
 		Method: a.method, Path: a.target, Body: a.engineBody, Events: stream,
-		FirstByte: firstByteLimit(s.cfg.FirstByte, a.size, stream), Silence: LongAnswer * s.cfg.FirstByte,
+		FirstByte: firstByteLimit(s.cfg.FirstByte, a.size, stream), Silence: WholeResponseFactor * s.cfg.FirstByte,
 		Fields: a.reqFields[:0],
 	}
 	if token := a.media.Token(); token != nil {
@@ -316,15 +316,15 @@ func (a *activeRequest) buildRequest() *relay.Request {
 // webSocketIdle is the idle timeout of a WebSocket. The gateway's limit is shorter.
 const webSocketIdle = 10 * time.Minute
 
-// LongAnswer times the first-byte limit is the timeout of a response that is not streamed, because its first byte comes
-// when all of it is computed.
-const LongAnswer = 5
+// WholeResponseFactor times the first-byte limit is the timeout of a response that is not streamed, because its first
+// byte comes when all of it is computed.
+const WholeResponseFactor = 5
 
 // firstByteLimit returns the timeout for the first byte of a response, given the timeout for a short prompt. prompt is
 // the size of the body. A longer prompt has a longer timeout, but never a longer one than a whole response.
 func firstByteLimit(firstByte time.Duration, prompt int, stream bool) time.Duration {
 	const short = 64 << 10 // bytes: about as many tokens as an engine without a GPU reads in that time
-	limit := LongAnswer * firstByte
+	limit := WholeResponseFactor * firstByte
 	if !stream {
 		return limit
 	}

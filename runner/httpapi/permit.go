@@ -16,7 +16,7 @@ var errQueueTimeout = errors.New("no permit of the engine became free in time")
 
 // permitsOf returns the queue from which the request needs a permit, nil for none.
 func (a *activeRequest) permitsOf() *fairqueue.Queue {
-	if e, ok := a.ref.Engine.(fairqueue.Limited); ok && !a.isReadOnly() {
+	if e, ok := a.ref.Engine.(fairqueue.Limited); ok && a.computes() {
 		return e.Permits()
 	}
 	return nil
@@ -56,7 +56,7 @@ func (a *activeRequest) acquirePermit() *reply {
 func (a *activeRequest) startWaiting() (ctx context.Context, done func()) {
 	a.s.m.waiting.Add(1)
 	ctx, cancel := a.waitContext()
-	limit := time.AfterFunc(LongAnswer*a.s.cfg.FirstByte, func() { cancel(errQueueTimeout) })
+	limit := time.AfterFunc(WholeResponseFactor*a.s.cfg.FirstByte, func() { cancel(errQueueTimeout) })
 	return ctx, func() {
 		limit.Stop()
 		cancel(nil)
@@ -76,8 +76,8 @@ func (a *activeRequest) completeUnsent(err error) *reply {
 	return a.engineFailed(err)
 }
 
-// isReadOnly reports whether a request only reads the engine's state and therefore needs no permit. All others compute:
-// the model, a template or a tokenizer processes their bodies. A WebSocket computes for as long as it is open.
-func (a *activeRequest) isReadOnly() bool {
-	return (a.method == fasthttp.MethodGet || a.method == fasthttp.MethodHead) && a.handshake == nil
+// computes reports whether the model, a template or a tokenizer processes the request. Others only read the engine's
+// state and need no permit. A WebSocket computes for as long as it is open.
+func (a *activeRequest) computes() bool {
+	return a.method != fasthttp.MethodGet && a.method != fasthttp.MethodHead || a.handshake != nil
 }

@@ -480,7 +480,7 @@ func TestEngineGetsItsOwnKey(t *testing.T) {
 	}
 }
 
-// A gateway that leaves frees the engine and the pass within about a second, whatever the engine is doing.
+// A gateway that leaves frees the engine and the reference to it within about a second, whatever the engine is doing.
 func TestDisconnectEndsTheEngineRequest(t *testing.T) {
 	b := start(t)
 	b.load("fake")
@@ -512,7 +512,7 @@ func TestDisconnectEndsTheEngineRequest(t *testing.T) {
 			case <-time.After(10 * time.Second):
 				t.Fatal("the engine goes on")
 			}
-			b.until("the pass is back", func() bool { return b.open() == 0 })
+			b.until("the reference is released", func() bool { return b.open() == 0 })
 		})
 	}
 }

@@ -27,7 +27,7 @@ import (
 // DefaultFirstByte is the timeout for the first byte of a streamed response to a short prompt.
 const DefaultFirstByte = 120 * time.Second
 
-// Config configures a Server. All fields but the times, Metrics and the limits are required.
+// Config configures a Server. Name, Host, Secret and Log are required.
 type Config struct {
 	Name      string // the host's
 	Host      *host.Host

@@ -11,7 +11,7 @@ import (
 
 // slotTable returns the engine's slots if the request needs one of them, else nil.
 func (a *activeRequest) slotTable() *engineslots.Table {
-	if e, ok := a.ref.Engine.(interface{ Slots() *engineslots.Table }); ok && !a.isReadOnly() && !needsNoSlot(a.path) {
+	if e, ok := a.ref.Engine.(interface{ Slots() *engineslots.Table }); ok && a.computes() && !needsNoSlot(a.path) {
 		return e.Slots()
 	}
 	return nil

@@ -19,12 +19,12 @@ const (
 	healthInterval = 10 * time.Second // between checks of a busy engine's loop
 
 	maxBadReplies  = 3           // bad responses after which an engine is restarted
-	badReplyWindow = time.Minute // within this time
+	badReplyWindow = time.Minute // bad responses count that came within this time
 	badReplyGap    = time.Second // bad responses closer together come from one batch and count once
 
-	minProbe  = 2 * time.Second  // minimum timeout of a probe; otherwise the first-byte timeout
-	maxProbe  = 4 << 20          // bytes of its response
-	killLimit = 30 * time.Second // for an engine to exit
+	minProbeTimeout  = 2 * time.Second  // the timeout of a probe if the first-byte timeout is shorter
+	maxProbeResponse = 4 << 20          // bytes that the response to a probe may have
+	killLimit        = 30 * time.Second // how long an engine may take to exit
 )
 
 // watchdog ends engines that run but do not serve; the next request for the model loads it again. While an engine has
@@ -34,7 +34,7 @@ type watchdog struct {
 	host  *host.Host
 	log   *slog.Logger
 	m     *meters
-	limit time.Duration // for a first byte
+	limit time.Duration // the timeout for the first byte of a response
 
 	life context.Context
 	end  context.CancelFunc
@@ -52,7 +52,7 @@ type watched struct {
 }
 
 func newWatchdog(h *host.Host, log *slog.Logger, m *meters, firstByte time.Duration) *watchdog {
-	w := &watchdog{host: h, log: log, m: m, limit: max(firstByte, minProbe), engines: map[host.Engine]*watched{}}
+	w := &watchdog{host: h, log: log, m: m, limit: max(firstByte, minProbeTimeout), engines: map[host.Engine]*watched{}}
 	w.life, w.end = context.WithCancel(context.Background())
 	return w
 }
@@ -88,7 +88,7 @@ func (w *watchdog) watch(p *host.Ref, e *watched) {
 		path = l.LoopPath()
 	}
 	if p.Model.MMProj != "" {
-		limit = LongAnswer * w.limit
+		limit = WholeResponseFactor * w.limit
 	}
 	tick := time.NewTicker(min(healthInterval, w.limit))
 	defer tick.Stop()
@@ -221,7 +221,7 @@ var errProbe = errors.New("the probe failed in the engine")
 // failure.
 func (w *watchdog) roundTrip(e host.Engine, method, path string, body []byte, limit time.Duration) error {
 	req := &relay.Request{Method: method, Path: []byte(path), Body: body, FirstByte: limit, Silence: limit, Probe: true}
-	status, _, err := e.Client().Fetch(w.life, req, e.APIKey(), nil, maxProbe)
+	status, _, err := e.Client().Fetch(w.life, req, e.APIKey(), nil, maxProbeResponse)
 	if status == 500 {
 		return errProbe
 	}

@@ -41,8 +41,8 @@ func TestFirstByteLimitGrowsWithThePrompt(t *testing.T) {
 		stream bool
 		want   time.Duration
 	}{
-		{0, true, limit}, {64 << 10, true, 2 * limit}, {10 << 20, true, LongAnswer * limit}, {0, false, LongAnswer * limit},
-		{10 << 20, false, LongAnswer * limit},
+		{0, true, limit}, {64 << 10, true, 2 * limit}, {10 << 20, true, WholeResponseFactor * limit}, {0, false, WholeResponseFactor * limit},
+		{10 << 20, false, WholeResponseFactor * limit},
 	} {
 		if got := firstByteLimit(limit, tc.prompt, tc.stream); got != tc.want {
 			t.Errorf("%+v: %v", tc, got)
