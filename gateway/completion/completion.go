@@ -165,8 +165,8 @@ func (f *Function) UnmarshalJSON(b []byte) error {
 type calls []Call
 
 // assignIndexes gives pieces of calls the index of their call in the response, and leaves out repeated names. A piece
-// adds to the call with its id and index or, without an id, to the last one with its index, which is 0 where it has none. A name
-// after complete arguments starts another call.
+// adds to the call with its id and index or, without an id, to the last one with its index, which is 0 where it has
+// none. A name after complete arguments starts another call.
 func (s *calls) assignIndexes(pieces []Call) {
 	for i := range pieces {
 		p := &pieces[i]
@@ -214,8 +214,8 @@ type Function struct {
 	Arguments string `json:"arguments"` // JSON text
 }
 
-// Parse reads a whole response, which has at least one choice. Its error is ErrInvalidResponse, or a *relay.EventError where
-// the engine failed.
+// Parse reads a whole response, which has at least one choice. Its error is ErrInvalidResponse, or a
+// *relay.EventError where the engine failed.
 func Parse(engine []byte) (*Completion, error) {
 	var c Completion
 	if err := json.Unmarshal(engine, &c); err != nil || len(c.Choices) == 0 {

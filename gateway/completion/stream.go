@@ -59,6 +59,12 @@ func (s *Stream) Append(dst, events []byte) []byte {
 
 // End appends the end of the response where the stream did not have one. The stream came to its proper end.
 func (s *Stream) End(dst []byte) []byte {
+	text := s.part
+	s.part = nil
+	return s.end(s.line(dst, bytes.TrimSuffix(text, []byte("\r"))))
+}
+
+func (s *Stream) end(dst []byte) []byte {
 	switch {
 	case s.ended:
 		return dst
@@ -123,7 +129,7 @@ func (s *Stream) line(dst, text []byte) []byte {
 	case string(name) != "data":
 		return dst
 	case string(data) == "[DONE]":
-		return s.End(dst)
+		return s.end(dst)
 	case len(data) == 0:
 		return dst
 	}

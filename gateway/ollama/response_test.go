@@ -155,6 +155,10 @@ func TestStream(t *testing.T) {
 			"\ufeff" + `data: {"choices":[{"delta":{"content":"a"}}]}` + "\ndata:\n" + `data: {"choices":[{"delta":{"content":[{"type":"text","text":"b"}]}}]}` +
 				"\ndata: [DONE]\nmore\n", []string{part("a"), part("b"), last("stop", none)},
 		},
+		"a last line without its end": {`data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}`, []string{part("a"), last("stop", none)}},
+		"half a last line": {
+			`data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"`, []string{`{"error":"The engine's response is invalid."}`},
+		},
 		"two lines of data": {
 			`data: {"choices":[{"delta":` + "\n" + `data: {"content":"a"}}]}` + "\n\ndata: [DONE]\n\n", []string{part("a"), last("stop", none)},
 		},
