@@ -404,7 +404,7 @@ func TestListingsReportTheWarmersIdleTime(t *testing.T) {
 		p.putLoaded("here", here, id, time.Second, map[string]string{"device": "cpu"})
 	}
 	if _, err := sweep.Run(t.Context(), sweep.Deps{Store: p.store, Power: func(*catalog.Catalog) sweep.Power { return power.NewSet(power.SetConfig{}) }},
-		sweep.Settings{Defaults: policy.Defaults{Idle: 7 * time.Minute, HostIdle: -1}}); err != nil {
+		sweep.Settings{SweepSettings: policy.SweepSettings{Idle: 7 * time.Minute, HostIdle: -1}}); err != nil {
 		t.Fatal(err)
 	}
 	p.want(200, p.post("/v1/internal/pin", `{"model_name":"one","pinned":true}`))

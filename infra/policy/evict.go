@@ -39,13 +39,13 @@ func (e Eviction) Value(reload time.Duration, price float64, unused time.Duratio
 	return reload.Seconds() * price / (max(0, unused.Seconds()) + 1)
 }
 
-// Use returns the later of last and at: the time of last use after a use at the given moment. Starts and ends of loads
-// and inferences all count and can be reported out of order. A time of use never moves back.
-func Use(last, at time.Time) time.Time {
-	if at.After(last) {
-		return at
+// Later returns the later of two times. It keeps a time of last use from moving back: starts and ends of loads and
+// inferences all count and can be reported out of order.
+func Later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
 	}
-	return last
+	return a
 }
 
 // ByUse orders residents for eviction among equals: the longest unused first, ties by name. It is a total order over

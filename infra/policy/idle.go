@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Defaults are the sweep's settings. A negative duration means never, zero means immediately.
-type Defaults struct {
+// SweepSettings are the settings of a sweep. A negative duration means never, zero means immediately.
+type SweepSettings struct {
 	Idle      time.Duration // how long a model can be unused before it is unloaded, unless the model sets its own time
 	HostIdle  time.Duration // how long an empty host can be without activity before it sleeps
 	HostMinUp time.Duration // minimum time that a host stays awake
@@ -43,7 +43,7 @@ type IdlePlan struct {
 //
 // A plan that unloads a host's last model does not put the host to sleep. Once the plan's models and hosts are
 // draining, the same call plans nothing.
-func Idle(s Snapshot, now time.Time, d Defaults) IdlePlan {
+func Idle(s Snapshot, now time.Time, d SweepSettings) IdlePlan {
 	var p IdlePlan
 	wanted := ticketed(s)
 	for i := range s.Hosts {
@@ -62,7 +62,7 @@ func Idle(s Snapshot, now time.Time, d Defaults) IdlePlan {
 			p.Unload = append(p.Unload, Unload{h.Name, r.ID, Reason{ModelIdle, "unused for " + since(now, r.Used)}})
 		}
 		if isSleepDue(h, now, d) {
-			p.Sleep = append(p.Sleep, Sleep{h.Name, Reason{HostIdle, "idle for " + since(now, Use(h.UpSince, h.Active))}})
+			p.Sleep = append(p.Sleep, Sleep{h.Name, Reason{HostIdle, "idle for " + since(now, Later(h.UpSince, h.Active))}})
 		}
 	}
 	slices.SortStableFunc(p.Unload, func(a, b Unload) int { return cmp.Compare(a.Host, b.Host) })
@@ -97,11 +97,11 @@ func isIdle(r *Resident, now time.Time, defaultIdle time.Duration) bool {
 }
 
 // isSleepDue reports whether h has no reason to stay awake.
-func isSleepDue(h *Host, now time.Time, d Defaults) bool {
+func isSleepDue(h *Host, now time.Time, d SweepSettings) bool {
 	return len(h.Residents) == 0 && len(h.Queue) == 0 && len(h.OtherTickets) == 0 && h.Loading == "" && h.InFlight == 0 && h.Leases == 0 &&
 		!h.UpSince.IsZero() &&
 		elapsed(h.UpSince, now, d.HostMinUp) &&
-		elapsed(Use(h.UpSince, h.Active), now, d.HostIdle)
+		elapsed(Later(h.UpSince, h.Active), now, d.HostIdle)
 }
 
 // elapsed reports whether limit has passed since from. It is false for a negative limit or a zero from.

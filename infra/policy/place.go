@@ -64,7 +64,7 @@ type candidate struct {
 func Place(s Snapshot, want Model, avoid map[string]string) Placement {
 	var (
 		best    []candidate // equally good ones, the first by name
-		refused []hostResult
+		refused []rejection
 	)
 	for i := range s.Hosts {
 		h := &s.Hosts[i]
@@ -129,24 +129,24 @@ func listPosition(h *Host, list []string) int {
 	return slices.IndexFunc(list, func(e string) bool { return e == h.Name || slices.Contains(h.Labels, e) })
 }
 
-// hostResult is a host's refusal; the zero value accepts.
-type hostResult struct {
+// rejection is why a host is ruled out; the zero value means that it is not.
+type rejection struct {
 	host    string
 	reason  Reason
-	refusal *Refusal // the host's own, nil for hosts that were not evaluated
+	refusal *Refusal // with its figures, nil for an avoided host and one that has the model
 }
 
 // rankFor sets c's rank and its tie-breakers, or returns why the host is ruled out.
-func (c *candidate) rankFor(want *Model, avoid map[string]string) hostResult {
+func (c *candidate) rankFor(want *Model, avoid map[string]string) rejection {
 	h := *c.host
 	if why, ok := avoid[h.Name]; ok {
-		return hostResult{host: h.Name, reason: Reason{Code: Avoided, Detail: why}}
+		return rejection{host: h.Name, reason: Reason{Code: Avoided, Detail: why}}
 	}
 	if why := copyOn(&h, want.ID); why != "" {
-		return hostResult{host: h.Name, reason: Reason{Code: HasCopy, Detail: why}}
+		return rejection{host: h.Name, reason: Reason{Code: HasCopy, Detail: why}}
 	}
 	if r := want.Refused[h.Name]; r != nil {
-		return hostResult{host: h.Name, reason: r.Reason(), refusal: r}
+		return rejection{host: h.Name, reason: r.Reason(), refusal: r}
 	}
 	if h.State != Ready {
 		// Its models will be gone when it is awake again; only the queue remains. The limits of a host that never
@@ -162,13 +162,13 @@ func (c *candidate) rankFor(want *Model, avoid map[string]string) hostResult {
 	}
 	for i := range h.Queue {
 		t := &h.Queue[i].Model
-		if victims, cards, refusal := findVictims(&h, t); refusal == nil {
-			h = after(&h, t, victims, cards)
+		if victims, gpus, refusal := findVictims(&h, t); refusal == nil {
+			h = after(&h, t, victims, gpus)
 		}
 	}
 	victims, _, refusal := findVictims(&h, want)
 	if refusal != nil {
-		return hostResult{host: h.Name, reason: refusal.Reason(), refusal: refusal}
+		return rejection{host: h.Name, reason: refusal.Reason(), refusal: refusal}
 	}
 	waits, stopping := false, false
 	for _, v := range victims {
@@ -176,7 +176,7 @@ func (c *candidate) rankFor(want *Model, avoid map[string]string) hostResult {
 		stopping = stopping || v.State == ModelDraining
 		c.inFlight += v.InFlight
 		c.value += v.Value
-		c.used = Use(c.used, v.Used)
+		c.used = Later(c.used, v.Used)
 	}
 	switch {
 	case h.State == Lost:
@@ -196,7 +196,7 @@ func (c *candidate) rankFor(want *Model, avoid map[string]string) hostResult {
 	default:
 		c.rank = rankFree
 	}
-	return hostResult{}
+	return rejection{}
 }
 
 // copyOn describes h's copy or ticket of the model, "" if it has none.
@@ -268,10 +268,10 @@ func (c *candidate) reason() Reason {
 
 // refuse combines the refusals of all hosts. The most hopeful code wins: an avoided host may recover and pins can be
 // removed, so the model counts as too large, or without a seat, slot or device, only if no host has a better result.
-func refuse(want *Model, refused []hostResult) *Refusal {
-	slices.SortFunc(refused, func(a, b hostResult) int { return cmp.Compare(a.host, b.host) })
+func refuse(want *Model, refused []rejection) *Refusal {
+	slices.SortFunc(refused, func(a, b rejection) int { return cmp.Compare(a.host, b.host) })
 	r := &Refusal{Code: NoHost, Model: want.ID, Type: want.Type}
-	grade := func(v hostResult) int {
+	grade := func(v rejection) int {
 		switch v.reason.Code {
 		case Avoided, HasCopy:
 			return 4

@@ -116,7 +116,7 @@ func TestPlansIgnoreTheOrderOfLists(t *testing.T) {
 			}
 		}
 		same("place", Place(s, want, nil), Place(mixed, want, nil))
-		d := Defaults{Idle: time.Minute, HostIdle: 5 * time.Minute, HostMinUp: 5 * time.Minute}
+		d := SweepSettings{Idle: time.Minute, HostIdle: 5 * time.Minute, HostMinUp: 5 * time.Minute}
 		same("idle", Idle(s, epoch, d), Idle(mixed, epoch, d))
 		for _, h := range mixed.Hosts {
 			o := s.Hosts[slices.IndexFunc(s.Hosts, func(o Host) bool { return o.Name == h.Name })]
@@ -165,7 +165,7 @@ func TestPlaceKeepsTheRules(t *testing.T) {
 func TestIdleIsIdempotentAndHarmless(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := genSnapshot().Draw(t, "snapshot")
-		d := Defaults{Idle: time.Minute, HostIdle: 5 * time.Minute, HostMinUp: 5 * time.Minute}
+		d := SweepSettings{Idle: time.Minute, HostIdle: 5 * time.Minute, HostMinUp: 5 * time.Minute}
 		p := Idle(s, epoch, d)
 		for _, u := range p.Unload {
 			h := s.Hosts[slices.IndexFunc(s.Hosts, func(h Host) bool { return h.Name == u.Host })]

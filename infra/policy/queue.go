@@ -24,7 +24,7 @@ type QueueDecision struct {
 // Waiting is why a ticket stays in the queue.
 type Waiting struct {
 	Ticket      string
-	FirstInLine bool     // no earlier ticket waits for its models: if its Since is zero, the caller sets it to the time of this decision
+	FirstInLine bool     // it waits for models, not behind another ticket: if its Since is zero, the caller sets it to the time of this decision
 	For         []string // models whose slot or memory it waits for
 	Behind      string   // earlier ticket that it must not overtake, "" if none
 	Reason      Reason
@@ -52,7 +52,7 @@ func Next(h Host, now time.Time, fairAfter time.Duration) QueueDecision {
 	var (
 		s       QueueDecision
 		ahead   []earlier
-		claimed []Resident // victims of the ticket that starts and of those that are first in line
+		claimed []Resident // victims of the tickets that no earlier one blocks
 	)
 	for i := range h.Queue {
 		t := &h.Queue[i]

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Code names a decision in one lower-case word. The set is small and fixed, so that a code can be a metric label.
+// Code names a decision as a lower-case identifier. The set is small and fixed, so that a code can be a metric label.
 type Code string
 
 // Codes of admissions and placements.

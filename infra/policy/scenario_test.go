@@ -59,14 +59,14 @@ type stage struct {
 	now  time.Time
 	s    Snapshot
 	fair time.Duration
-	d    Defaults
+	d    SweepSettings
 	out  strings.Builder
 }
 
 func play(t testing.TB, state, events string) string {
 	g := &stage{
 		t: t, now: time.Date(2024, 5, 1, 12, 0, 0, 0, time.UTC), fair: 2 * time.Second,
-		d: Defaults{Idle: 10 * time.Minute, HostIdle: 15 * time.Minute, HostMinUp: 5 * time.Minute},
+		d: SweepSettings{Idle: 10 * time.Minute, HostIdle: 15 * time.Minute, HostMinUp: 5 * time.Minute},
 	}
 	for line := range strings.Lines(state) {
 		if l := parseLine(line); l.verb != "" {
@@ -247,13 +247,13 @@ func (g *stage) event(l line) {
 		g.now = g.now.Add(g.dur(l.args[0]))
 	case "start":
 		r := g.resident(h, l.args[0])
-		r.InFlight, r.Reserved, r.Used = r.InFlight+1, false, Use(r.Used, g.now)
+		r.InFlight, r.Reserved, r.Used = r.InFlight+1, false, Later(r.Used, g.now)
 	case "end":
 		r := g.resident(h, l.args[0])
-		r.InFlight, r.Used = r.InFlight-1, Use(r.Used, g.now)
+		r.InFlight, r.Used = r.InFlight-1, Later(r.Used, g.now)
 	case "touch":
 		r := g.resident(h, l.args[0])
-		r.Used = Use(r.Used, g.ago(l.args[1]))
+		r.Used = Later(r.Used, g.ago(l.args[1]))
 	case "pin":
 		g.resident(h, l.args[0]).Pinned = true
 	case "unpin":
@@ -331,15 +331,15 @@ func (g *stage) next(h *Host) {
 	g.print("close", s.Close)
 	g.print("reopen", s.Reopen)
 	for _, w := range s.Waits {
-		heads := ""
+		first := ""
 		if w.FirstInLine {
-			heads = " heads"
+			first = " first in line"
 			t := &h.Queue[slices.IndexFunc(h.Queue, func(t Ticket) bool { return t.ID == w.Ticket })]
 			if t.Since.IsZero() {
 				t.Since = g.now
 			}
 		}
-		fmt.Fprintf(&g.out, "%s stays%s (%s)\n", w.Ticket, heads, w.Reason)
+		fmt.Fprintf(&g.out, "%s stays%s (%s)\n", w.Ticket, first, w.Reason)
 	}
 	if !s.Again.IsZero() {
 		fmt.Fprintf(&g.out, "again in %s\n", s.Again.Sub(g.now))

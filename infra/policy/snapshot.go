@@ -32,7 +32,7 @@ type Model struct {
 	Pinned  bool
 	Memory  int64         // bytes that it needs on its device; 0 if unknown, which counts as nothing
 	Parts   string        // what Memory consists of, as text; "" if unknown
-	GPUs    GPUChoice     // which GPUs of a host with Cards it may use
+	GPUs    GPUChoice     // which GPUs of a host with GPUMemory it may use
 	Hosts   []string      // names or labels in the order to try; empty: any host with the devices
 	Max     int           // maximum number of copies in the pool; values under 1 count as 1
 	Idle    time.Duration // how long it can be unused before it is unloaded; under 0 for ever, 0 the sweep's default

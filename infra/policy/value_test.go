@@ -116,19 +116,19 @@ func TestIdleDefaultsApplyWithoutOwnTimes(t *testing.T) {
 	tests := []struct {
 		name          string
 		host          Host
-		d             Defaults
+		d             SweepSettings
 		unload, sleep int
 	}{
-		{"never", loaded, Defaults{-1, -1, -1}, 0, 0},
-		{"at once", loaded, Defaults{}, 1, 0},
-		{"not yet", loaded, Defaults{Idle: 61 * time.Second}, 0, 0},
-		{"unknown last use", unknown, Defaults{}, 0, 0},
-		{"host at once", host, Defaults{}, 0, 1},
-		{"host never", host, Defaults{HostIdle: -1}, 0, 0},
-		{"host up too short", host, Defaults{HostMinUp: 2 * time.Hour}, 0, 0},
-		{"hosts stay up for ever", host, Defaults{HostMinUp: -1}, 0, 0},
-		{"host without activity since it is up", host, Defaults{HostIdle: time.Hour}, 0, 1},
-		{"unknown start", Host{Name: "h", State: Ready, Active: epoch.Add(-time.Hour)}, Defaults{}, 0, 0},
+		{"never", loaded, SweepSettings{-1, -1, -1}, 0, 0},
+		{"at once", loaded, SweepSettings{}, 1, 0},
+		{"not yet", loaded, SweepSettings{Idle: 61 * time.Second}, 0, 0},
+		{"unknown last use", unknown, SweepSettings{}, 0, 0},
+		{"host at once", host, SweepSettings{}, 0, 1},
+		{"host never", host, SweepSettings{HostIdle: -1}, 0, 0},
+		{"host up too short", host, SweepSettings{HostMinUp: 2 * time.Hour}, 0, 0},
+		{"hosts stay up for ever", host, SweepSettings{HostMinUp: -1}, 0, 0},
+		{"host without activity since it is up", host, SweepSettings{HostIdle: time.Hour}, 0, 1},
+		{"unknown start", Host{Name: "h", State: Ready, Active: epoch.Add(-time.Hour)}, SweepSettings{}, 0, 0},
 	}
 	for _, tt := range tests {
 		p := Idle(Snapshot{Hosts: []Host{tt.host}}, epoch, tt.d)

@@ -144,7 +144,7 @@ func (r *resident) reserveLocked(t state.TicketRecord) {
 		r.ticket = t.ID
 	}
 	r.dirty = true
-	r.used = policy.Use(r.used, time.Now())
+	r.used = policy.Later(r.used, time.Now())
 	if t.Options == "" {
 		r.reservations[reservation{ticket: t.ID}] = pending{}
 	}

@@ -138,7 +138,7 @@ func (h *Host) admit(model string, key reservation, waiters int, cut func(error)
 // useLocked records a use of the model, unless the request only reads.
 func (r *Ref) useLocked() {
 	if !r.readOnly {
-		r.resident.used = policy.Use(r.resident.used, time.Now())
+		r.resident.used = policy.Later(r.resident.used, time.Now())
 		r.host.active = true
 	}
 }

@@ -37,7 +37,7 @@ func (m *warmer) run() {
 		m.w.work.Go(func() {
 			defer m.over(n)
 			_, _ = sweep.Run(ctx, sweep.Deps{Store: sweepStore{store, m.w}, Power: func(*catalog.Catalog) sweep.Power { return m.w.power() }}, sweep.Settings{
-				Defaults: policy.Defaults{Idle: m.w.scenario.Idle, HostIdle: m.w.scenario.Idle}, Confirm: confirm, PowerCall: powerCall,
+				SweepSettings: policy.SweepSettings{Idle: m.w.scenario.Idle, HostIdle: m.w.scenario.Idle}, Confirm: confirm, PowerCall: powerCall,
 				WakeLimit: wakeLimit, ForgetAfter: forgetAfter, Location: time.UTC, ID: "sweep-" + strconv.Itoa(n),
 			})
 		})

@@ -119,9 +119,9 @@ func (w *Warmer) Sweep(ctx context.Context) (sweep.Report, error) {
 			return power.NewSet(power.SetConfig{Catalog: func() *catalog.Catalog { return c }, Drivers: w.deps.Drivers, Log: w.deps.Log})
 		},
 	}, sweep.Settings{
-		Defaults:    policy.Defaults{Idle: w.settings.Idle, HostIdle: w.settings.HostIdle, HostMinUp: w.settings.HostMinUp},
-		ForgetAfter: w.settings.ForgetAfter,
-		Pool:        w.settings.Pool, DryRun: w.settings.DryRun,
+		SweepSettings: policy.SweepSettings{Idle: w.settings.Idle, HostIdle: w.settings.HostIdle, HostMinUp: w.settings.HostMinUp},
+		ForgetAfter:   w.settings.ForgetAfter,
+		Pool:          w.settings.Pool, DryRun: w.settings.DryRun,
 	})
 }
 

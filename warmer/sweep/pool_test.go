@@ -37,7 +37,7 @@ hosts:
   far: {driver: exec, devices: [gpu], commands: {wake: [x], sleep: [x]}}
 `
 
-var settings = sweep.Settings{Pool: "main", Defaults: policy.Defaults{Idle: 10 * time.Minute, HostIdle: 15 * time.Minute, HostMinUp: 5 * time.Minute}, Location: time.UTC}
+var settings = sweep.Settings{Pool: "main", SweepSettings: policy.SweepSettings{Idle: 10 * time.Minute, HostIdle: 15 * time.Minute, HostMinUp: 5 * time.Minute}, Location: time.UTC}
 
 // fatal is the common part of testing.T and rapid.T.
 type fatal interface {

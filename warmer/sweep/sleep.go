@@ -57,7 +57,7 @@ func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 	var pending []pendingSleep
 	done := map[string]bool{}
 	err := r.decide(ctx, func(s *state.Snapshot) (bool, error) {
-		for _, p := range policy.Idle(r.view(s), r.now(s), r.Defaults).Sleep {
+		for _, p := range policy.Idle(r.view(s), r.now(s), r.SweepSettings).Sleep {
 			if done[p.Host] || !r.power.Can(p.Host) {
 				continue
 			}

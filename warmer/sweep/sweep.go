@@ -70,9 +70,9 @@ type Deps struct {
 	Machines func(context.Context) ([]power.Machine, error)
 }
 
-// Settings of a sweep. A zero value means the default, except in Defaults.
+// Settings of a sweep. A zero value means the default, except in SweepSettings.
 type Settings struct {
-	policy.Defaults
+	policy.SweepSettings
 	Pool        string         // named in the report
 	DryRun      bool           // decide and report, change nothing
 	Confirm     time.Duration  // timeout for a runner's confirmation of its drain; default 10 s, at most 12 s

@@ -15,7 +15,7 @@ func (r *run) unload(ctx context.Context) error {
 	done := map[state.CopyID]bool{}
 	return r.decide(ctx, func(s *state.Snapshot) (more bool, err error) {
 		changed := map[string]bool{} // hosts that have changed since the snapshot
-		for _, u := range policy.Idle(r.view(s), r.now(s), r.Defaults).Unload {
+		for _, u := range policy.Idle(r.view(s), r.now(s), r.SweepSettings).Unload {
 			p := state.CopyID{Host: u.Host, Model: u.Model}
 			if done[p] {
 				continue
