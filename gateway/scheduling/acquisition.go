@@ -56,9 +56,9 @@ type acquisition struct {
 	interruptedHosts []string   // hosts that reported that their machine is being taken away
 
 	avoidAfterFailure []string                   // hosts where this acquisition's load failed
-	failure           *api.Error                 // of the last of them, for when no host is left
+	failureErr        *api.Error                 // of the last of them, for when no host is left
 	avoidForModel     []string                   // hosts where earlier loads of the model kept failing, set before each choice
-	backoff           *api.Error                 // why, for when no host is left
+	backoffErr        *api.Error                 // why, for when no host is left
 	tooLarge          map[string]*policy.Refusal // by host: its runner reported that its memory can never hold this load
 	saved             map[string]int64           // policy.Model.Saved; nil until read
 }
@@ -119,8 +119,8 @@ const (
 
 // freeHost returns a host of a large pool with a free slot, or "" if it does not find one soon. No host is better than
 // one with a free slot, unless the model has a list of hosts, so the search need not look at the others. It prefers
-// read, the host just read for this choice, and then those with saved conversations of the model.
-func (a *acquisition) freeHost(s *state.Snapshot, v placement.View, avoid map[string]string, read string) string {
+// refreshed, the host just read for this choice, and then those with saved conversations of the model.
+func (a *acquisition) freeHost(s *state.Snapshot, v placement.View, avoid map[string]string, refreshed string) string {
 	if m, _ := v.Catalog.Model(a.model); !s.Large() || len(m.Hosts) > 0 {
 		return ""
 	}
@@ -131,8 +131,8 @@ func (a *acquisition) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 		}
 		return ""
 	}
-	if read != "" && free([]string{read}) != "" {
-		return read
+	if refreshed != "" && free([]string{refreshed}) != "" {
+		return refreshed
 	}
 	if host := free(slices.Collect(maps.Keys(a.saved))); host != "" {
 		return host
@@ -149,9 +149,9 @@ func (a *acquisition) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 	return ""
 }
 
-// chooseHost chooses the host of the ticket. It does not try avoidHosts, whose wake failed, before retry. read is the
-// host of an earlier choice that has been read since, or "". An empty host without an action means attach only.
-func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHosts []string, retry time.Time, read string) (host string, out *nextAction) {
+// chooseHost chooses the host of the ticket. It does not try avoidHosts, whose wake failed, before retry. refreshed
+// is the host of an earlier choice that has been read since, or "". An empty host without an action means attach only.
+func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHosts []string, retry time.Time, refreshed string) (host string, out *nextAction) {
 	if _, ok := c.Model(a.model); !ok {
 		return "", refuseWith(api.UnknownModel(a.model))
 	}
@@ -159,7 +159,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 		a.replacing = "" // its host is back
 		return "", &nextAction{do: actionWait}
 	}
-	if failed := cmp.Or(a.failure, a.backoff); len(a.avoidAfterFailure) >= maxFailedHosts || len(a.avoidForModel) >= maxFailedHosts {
+	if failed := cmp.Or(a.failureErr, a.backoffErr); len(a.avoidAfterFailure) >= maxFailedHosts || len(a.avoidForModel) >= maxFailedHosts {
 		return "", refuseWith(failed)
 	}
 	avoid := avoidSet{}
@@ -189,9 +189,9 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 	}
 	switch r := a.tooLarge[existing]; {
 	case a.explicit && r != nil: // the existing copy stays, and no second one is loaded
-		return "", refuseWith(a.refusal(r))
+		return "", refuseWith(a.refusalErr(r))
 	case a.explicit && slices.Contains(a.avoidAfterFailure, existing):
-		return "", refuseWith(a.failure)
+		return "", refuseWith(a.failureErr)
 	case existing != "" && avoid[existing] == "" && r == nil:
 		return existing, nil
 	}
@@ -206,7 +206,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 	for _, name := range a.changedHosts {
 		avoidBusy[name] = "changes too fast"
 	}
-	if host := a.freeHost(s, v, avoidBusy, read); host != "" {
+	if host := a.freeHost(s, v, avoidBusy, refreshed); host != "" {
 		a.noHostErr = nil
 		return host, nil
 	}
@@ -228,7 +228,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 		a.replacing = "" // no host to move to after all
 		return "", &nextAction{do: actionWait}
 	}
-	if failed := cmp.Or(a.failure, a.backoff); failed != nil {
+	if failed := cmp.Or(a.failureErr, a.backoffErr); failed != nil {
 		return "", refuseWith(failed)
 	}
 	if slices.ContainsFunc(p.Refusal.Hosts, func(h policy.HostRefusal) bool { return h.Reason.Code == policy.Avoided }) {
@@ -240,7 +240,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 		}
 		return "", &nextAction{do: actionPlace, at: retry}
 	}
-	return "", refuseWith(a.refusal(p.Refusal))
+	return "", refuseWith(a.refusalErr(p.Refusal))
 }
 
 // hostOf returns the host that has the model or will have it first, or "". A load in progress takes precedence over a
@@ -277,7 +277,8 @@ func firstHost(s *state.Snapshot, meant func(*state.HostRecord) bool) (first str
 	return first
 }
 
-func (a *acquisition) refusal(r *policy.Refusal) *api.Error {
+// refusalErr returns the error for waiters of a refused placement.
+func (a *acquisition) refusalErr(r *policy.Refusal) *api.Error {
 	cause := errors.New(r.Explain())
 	switch r.Code {
 	case policy.SlotsPinned:
@@ -388,7 +389,7 @@ func (a *acquisition) onTicketState(now time.Time, s state.TicketStatus) nextAct
 		a.tooLarge[a.host] = shortage(s.Record)
 		return a.restart(now)
 	case s.Record.State == state.TicketFailed: // another host may have the file, the engine or the memory
-		a.avoidAfterFailure, a.failure = append(a.avoidAfterFailure, a.host), failure(s.Record, a.explicit)
+		a.avoidAfterFailure, a.failureErr = append(a.avoidAfterFailure, a.host), failure(s.Record, a.explicit)
 		return a.restart(now)
 	}
 	a.unanswered = 0

@@ -13,8 +13,9 @@ import (
 	"reveille/infra/state"
 )
 
-// copies tracks the copies of models that may have several. It belongs to one goroutine.
-type copies struct {
+// throughput tracks how many requests the copies of a model have served, for models that may have several. It belongs
+// to one goroutine.
+type throughput struct {
 	samples map[state.CopyID][]sample // newest last; once one is at least a window old, the first is
 }
 
@@ -26,8 +27,8 @@ type sample struct {
 
 // served records how many requests to a copy have ended by now, and returns how many of them ended in the last window.
 // ok is false until the copy has been observed for a whole window, and again after it was gone for one.
-func (c *copies) served(at state.CopyID, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
-	list := c.samples[at]
+func (t *throughput) served(at state.CopyID, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
+	list := t.samples[at]
 	if len(list) > 0 && now.Sub(list[len(list)-1].at) > 2*window {
 		list = nil
 	}
@@ -35,7 +36,7 @@ func (c *copies) served(at state.CopyID, ended int64, now time.Time, window time
 	for len(list) > 1 && now.Sub(list[1].at) >= window {
 		list = list[1:]
 	}
-	c.samples[at] = list
+	t.samples[at] = list
 	return ended - list[0].ended, now.Sub(list[0].at) >= window
 }
 
@@ -44,7 +45,7 @@ func (c *copies) served(at state.CopyID, ended int64, now time.Time, window time
 // go to the existing copies, and to the new one once the mirror shows it. An idle copy is evicted like any idle model.
 func (g *Gate) addCopies(ctx context.Context) {
 	c, s := g.catalog(), g.mirror.Snapshot()
-	maps.DeleteFunc(g.copies.samples, func(_ state.CopyID, list []sample) bool { // of copies that are gone
+	maps.DeleteFunc(g.throughput.samples, func(_ state.CopyID, list []sample) bool { // of copies that are gone
 		return time.Since(list[len(list)-1].at) > 2*g.cfg.FairAfter
 	})
 	for _, m := range c.Models {
@@ -59,7 +60,7 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	for i, r := range s.Copies(m.ID) { // the least loaded first
 		f := g.traffic.of(r.Host, m.ID)
 		ours := f.open.Load()
-		ended, known := g.copies.served(state.CopyID{Host: r.Host, Model: m.ID}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
+		ended, known := g.throughput.served(state.CopyID{Host: r.Host, Model: m.ID}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
 		if i > 0 || !known || ours == 0 { // not the least loaded, too early, or another gateway's to decide
 			continue
 		}
@@ -98,7 +99,7 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	})
 	switch {
 	case errors.Is(err, state.ErrStale), errors.Is(err, state.ErrUnavailable):
-		return // same here
+		return // the next look decides again
 	case err != nil:
 		g.log.Warn("another copy could not be queued", "model", m.ID, "host", p.Host, "error", err)
 		return

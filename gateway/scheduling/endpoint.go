@@ -72,15 +72,15 @@ func leastLoaded(list []loadedCopy) (Endpoint, bool) {
 
 // Endpoint returns the loaded copy of a model that has the fewest open requests; ok is false if there is none. It makes
 // no call and keeps working while the store is unavailable.
-func (g *Gate) Endpoint(model string) (r Endpoint, ok bool) {
+func (g *Gate) Endpoint(model string) (e Endpoint, ok bool) {
 	return leastLoaded(g.currentTable().copies[model])
 }
 
-// EndpointFor is [Gate.Endpoint] for a request with a JSON body. Requests with the same beginning go to the same copy
-// from every gateway, so it has probably computed the beginning or encoded its media. If that copy has more than 1.25
-// times the mean of the open requests, the next one in the beginning's own order is chosen (consistent hashing with
-// bounded loads).
-func (g *Gate) EndpointFor(model string, body []byte) (r Endpoint, ok bool) {
+// EndpointFor is [Gate.Endpoint] for a request with a JSON body. Requests with the same prefix go to the same copy
+// from every gateway, so it has probably computed the prefix or encoded its media. A copy that would have more than 1.25
+// times the mean of the open requests, rounded up, is passed over for the next one in the prefix's own order (consistent
+// hashing with bounded loads).
+func (g *Gate) EndpointFor(model string, body []byte) (e Endpoint, ok bool) {
 	list := g.currentTable().copies[model]
 	if len(list) > 1 {
 		if key := prefixOf(body); key != 0 {
@@ -106,11 +106,11 @@ func (g *Gate) currentTable() *endpointTable {
 }
 
 // Begin counts a request to the model as open. Every Begin needs one End with the same arguments.
-func (g *Gate) Begin(r Endpoint, model string) { g.trafficOf(r, model).open.Add(1) }
+func (g *Gate) Begin(e Endpoint, model string) { g.trafficOf(e, model).open.Add(1) }
 
 // End reverses one Begin.
-func (g *Gate) End(r Endpoint, model string) {
-	f := g.trafficOf(r, model)
+func (g *Gate) End(e Endpoint, model string) {
+	f := g.trafficOf(e, model)
 	f.ended.Add(1)
 	f.open.Add(-1)
 }
@@ -118,11 +118,11 @@ func (g *Gate) End(r Endpoint, model string) {
 // InFlight returns how many requests of this gateway to the model on the host are open.
 func (g *Gate) InFlight(host, model string) int { return int(g.traffic.of(host, model).open.Load()) }
 
-func (g *Gate) trafficOf(r Endpoint, model string) *copyTraffic {
-	if r.traffic != nil {
-		return r.traffic
+func (g *Gate) trafficOf(e Endpoint, model string) *copyTraffic {
+	if e.traffic != nil {
+		return e.traffic
 	}
-	return g.traffic.of(r.Host, model)
+	return g.traffic.of(e.Host, model)
 }
 
 // copyTraffic counts the requests of this gateway to a model on a host: open ones and ended ones.

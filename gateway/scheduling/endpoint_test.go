@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestRouteTakesTheLeastLoadedCopy(t *testing.T) {
+func TestEndpointTakesTheLeastLoadedCopy(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := start(t, newPool("a", "b"), nil)
 		r.loaded("a", "m0", 5)
@@ -41,7 +41,7 @@ func TestRouteTakesTheLeastLoadedCopy(t *testing.T) {
 	})
 }
 
-func TestRouteFollowsTheMirror(t *testing.T) {
+func TestEndpointFollowsTheMirror(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := start(t, newPool("a"), nil)
 		r.loaded("a", "m0", 0)
@@ -87,7 +87,7 @@ func big(t testing.TB) *Gate {
 	return g
 }
 
-func TestWarmRouteDoesNotAllocate(t *testing.T) {
+func TestEndpointDoesNotAllocate(t *testing.T) {
 	g := big(t)
 	g.Endpoint("m1")
 	if n := testing.AllocsPerRun(1000, func() {
@@ -99,7 +99,7 @@ func TestWarmRouteDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func TestRoutesBesideNewSnapshots(t *testing.T) {
+func TestEndpointsBesideNewSnapshots(t *testing.T) {
 	p := newPool("a", "b")
 	g := New(Config{Store: p, Mirror: p})
 	defer g.Close()
@@ -137,7 +137,7 @@ func chatBody(name string, turns int) []byte {
 	return []byte(b.String())
 }
 
-func TestBeginnings(t *testing.T) {
+func TestPrefixes(t *testing.T) {
 	seen := map[uint64]string{}
 	for name, body := range map[string]string{
 		"chat": string(chatBody("a", 1)), "another chat": string(chatBody("b", 1)),
@@ -230,7 +230,7 @@ func TestTurnsGoToOneCopy(t *testing.T) {
 	})
 }
 
-func TestChoiceByBeginningDoesNotAllocate(t *testing.T) {
+func TestChoiceByPrefixDoesNotAllocate(t *testing.T) {
 	g, body := several(t), chatBody("a", 10)
 	if n := testing.AllocsPerRun(1000, func() { g.EndpointFor("m0", body) }); n != 0 {
 		t.Errorf("%v allocations a request", n)

@@ -35,14 +35,14 @@ type Gate struct {
 	id      string
 	log     *slog.Logger
 
-	table   atomic.Pointer[endpointTable]
-	tableMu sync.Mutex // held by the one request that builds a table
-	traffic trafficByCopy
-	copies  copies // belongs to Run
+	table      atomic.Pointer[endpointTable]
+	tableMu    sync.Mutex // held by the one request that builds a table
+	traffic    trafficByCopy
+	throughput throughput // belongs to Run
 
 	life  context.Context // ends with Run: for calls and goroutines that outlive the request that caused them
 	end   context.CancelFunc
-	work  sync.WaitGroup // groups and wake leases
+	work  sync.WaitGroup // groups and wakes
 	renew chan struct{}  // capacity 1: renew now
 	swaps atomic.Uint64  // loads of the pool that evicted another model
 
@@ -52,9 +52,9 @@ type Gate struct {
 	serial        uint64 // of operations
 	groups        map[string]*group
 	allGroups     map[*group]struct{}
-	tickets       map[string]*group // the group of each ticket
-	watches       map[string]chan state.TicketRecord
-	wakes         map[string]*wakeLease
+	tickets       map[string]*group                  // the group of each ticket
+	watches       map[string]chan state.TicketRecord // outcomes of unloads that a call here waits for, by ticket
+	wakes         map[string]*powerLease
 	estimates     estimates
 	loadBackoff   backoff[state.CopyID] // failed loads
 	failedEntries map[string]*catalog.Model
@@ -67,9 +67,9 @@ func New(c Config) *Gate {
 	c = c.withDefaults()
 	g := &Gate{
 		store: c.Store, mirror: c.Mirror, waker: c.Waker, catalog: c.Catalog, cfg: c, id: c.Gateway, log: c.Log,
-		traffic: trafficByCopy{m: map[state.CopyID]*copyTraffic{}}, copies: copies{samples: map[state.CopyID][]sample{}},
+		traffic: trafficByCopy{m: map[state.CopyID]*copyTraffic{}}, throughput: throughput{samples: map[state.CopyID][]sample{}},
 		renew: make(chan struct{}, 1), groups: map[string]*group{}, allGroups: map[*group]struct{}{}, tickets: map[string]*group{},
-		watches: map[string]chan state.TicketRecord{}, wakes: map[string]*wakeLease{},
+		watches: map[string]chan state.TicketRecord{}, wakes: map[string]*powerLease{},
 		estimates:     estimates{load: map[string]time.Duration{}, wake: map[string]time.Duration{}},
 		loadBackoff:   backoff[state.CopyID]{base: 2 * time.Second, max: time.Minute, free: 1, byKey: map[state.CopyID]*failureWindow{}},
 		failedEntries: map[string]*catalog.Model{},
@@ -82,23 +82,23 @@ func New(c Config) *Gate {
 
 // Enter adds a request to those that wait for a model, and starts its load if none is in progress. The error is an
 // immediate refusal: queue_full, overloaded, model_backoff, model_not_found or draining, or the account's.
-func (g *Gate) Enter(a WaitRequest) (*Waiter, error) {
-	m, ok := g.catalog().Model(a.Model)
+func (g *Gate) Enter(r WaitRequest) (*Waiter, error) {
+	m, ok := g.catalog().Model(r.Model)
 	if !ok {
-		return nil, api.UnknownModel(a.Model)
+		return nil, api.UnknownModel(r.Model)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
 		return nil, api.ShuttingDown()
 	}
-	gr := g.groups[a.Model]
+	gr := g.groups[r.Model]
 	if gr == nil {
 		if err := g.backoffLocked(m); err != nil {
 			return nil, err
 		}
 	} else if gr.waiters.Len() >= g.cfg.MaxPerModel {
-		return nil, api.Newf(api.QueueFull, "Too many requests wait for the model '%s'.", a.Model).WithRetryAfter(g.progressLocked(gr).ETA)
+		return nil, api.Newf(api.QueueFull, "Too many requests wait for the model '%s'.", r.Model).WithRetryAfter(g.progressLocked(gr).ETA)
 	}
 	if g.waiting >= g.cfg.MaxTotal {
 		e := api.New(api.Overloaded, "Too many requests wait for models to be loaded.")
@@ -107,37 +107,37 @@ func (g *Gate) Enter(a WaitRequest) (*Waiter, error) {
 		}
 		return nil, e
 	}
-	if err := g.admitLocked(a, gr); err != nil {
+	if err := g.admitLocked(r, gr); err != nil {
 		return nil, err
 	}
 	if gr == nil {
-		gr = g.newGroupLocked(acquisition{model: a.Model, refusedBy: a.Refused}, a.Background)
+		gr = g.newGroupLocked(acquisition{model: r.Model, refusedBy: r.Refused}, r.Background)
 	} else if gr.acquisition.ticket == "" {
-		gr.acquisition.refusedBy = append(gr.acquisition.refusedBy, a.Refused...)
+		gr.acquisition.refusedBy = append(gr.acquisition.refusedBy, r.Refused...)
 	}
-	if a.Background {
+	if r.Background {
 		gr.keep = true
 		w := &Waiter{gate: g, group: gr, entered: time.Now(), done: make(chan struct{}), ahead: gr.waiters.Len(), finished: true}
-		w.err = loading(a.Model).WithRetryAfter(g.progressLocked(gr).ETA)
+		w.err = loading(r.Model).WithRetryAfter(g.progressLocked(gr).ETA)
 		close(w.done)
 		return w, nil
 	}
 	limit := g.cfg.Hold
-	if a.Limit > 0 {
-		limit = min(limit, a.Limit)
+	if r.Limit > 0 {
+		limit = min(limit, r.Limit)
 	}
 	w := g.joinLocked(gr, limit)
-	w.account = a.Account
+	w.account = r.Account
 	return w, nil
 }
 
 // admitLocked charges an account for a request that joins a group; a nil group means that it starts one.
-func (g *Gate) admitLocked(a WaitRequest, gr *group) error {
-	if a.Account == nil {
+func (g *Gate) admitLocked(r WaitRequest, gr *group) error {
+	if r.Account == nil {
 		return nil
 	}
-	if !a.Background {
-		if err := a.Account.BeginWait(); err != nil {
+	if !r.Background {
+		if err := r.Account.BeginWait(); err != nil {
 			e := api.As(err)
 			if gr != nil {
 				e = e.WithRetryAfter(g.progressLocked(gr).ETA)
@@ -146,9 +146,9 @@ func (g *Gate) admitLocked(a WaitRequest, gr *group) error {
 		}
 	}
 	if gr == nil {
-		if err := a.Account.CountLoad(); err != nil {
-			if !a.Background {
-				a.Account.EndWait()
+		if err := r.Account.CountLoad(); err != nil {
+			if !r.Background {
+				r.Account.EndWait()
 			}
 			return err
 		}

@@ -276,7 +276,7 @@ func TestFailedLoadGoesToTheNextHost(t *testing.T) {
 	})
 }
 
-func TestWindowEndsWithANewCatalogueEntry(t *testing.T) {
+func TestWindowEndsWithANewCatalogEntry(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")
 		p.outcome = func(string, int) map[string]string { return map[string]string{"code": "load_timeout"} }

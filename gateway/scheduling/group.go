@@ -76,7 +76,7 @@ func (g *Gate) serve(gr *group) {
 			g.releaseTicket(v.release, false)
 			v.release = ""
 		}
-		if again, over := g.onEmpty(gr); over {
+		if again, over := g.endIfEmpty(gr); over {
 			return
 		} else if again {
 			v = nextAction{do: actionPlace}
@@ -100,9 +100,9 @@ func (g *Gate) serve(gr *group) {
 	}
 }
 
-// onEmpty ends a group with no waiters: it releases its ticket. Meanwhile new requests still find the group, so that
+// endIfEmpty ends a group without waiters: it releases its ticket. Meanwhile new requests still find the group, so that
 // none attaches to the ticket being released. If one arrived, again is true and the group asks for a new ticket.
-func (g *Gate) onEmpty(gr *group) (again, over bool) {
+func (g *Gate) endIfEmpty(gr *group) (again, over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for first := true; ; first = false {
@@ -203,8 +203,8 @@ func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *nextAction, 
 			if s, err = g.mirror.RefreshHosts(g.life, []string{host}, gr.model); err != nil {
 				return nil, "", nil, err
 			}
-			read := host
-			if host, v = g.chooseHostIn(s, gr, read); host == read && v == nil {
+			refreshed := host
+			if host, v = g.chooseHostIn(s, gr, refreshed); host == refreshed && v == nil {
 				return s, host, nil, nil
 			}
 		}
@@ -219,8 +219,8 @@ func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *nextAction, 
 	return s, host, v, nil
 }
 
-// chooseHostIn makes the acquisition's choice on a snapshot in which host read was read for it; "" if none was.
-func (g *Gate) chooseHostIn(s *state.Snapshot, gr *group, read string) (host string, v *nextAction) {
+// chooseHostIn makes the acquisition's choice on a snapshot for which the host refreshed was read; "" if none was.
+func (g *Gate) chooseHostIn(s *state.Snapshot, gr *group, refreshed string) (host string, v *nextAction) {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -230,9 +230,9 @@ func (g *Gate) chooseHostIn(s *state.Snapshot, gr *group, read string) (host str
 	}
 	avoidHosts, retry := g.hostBackoff.waitingKeys(now)
 	if !gr.acquisition.explicit { // which may have other options
-		gr.acquisition.avoidForModel, gr.acquisition.backoff = g.avoidForModelLocked(gr.model, now)
+		gr.acquisition.avoidForModel, gr.acquisition.backoffErr = g.avoidForModelLocked(gr.model, now)
 	}
-	return gr.acquisition.chooseHost(s, g.catalog(), avoidHosts, retry, read)
+	return gr.acquisition.chooseHost(s, g.catalog(), avoidHosts, retry, refreshed)
 }
 
 func (g *Gate) onAcquired(gr *group, got state.Acquired, err error) nextAction {
@@ -300,10 +300,10 @@ func (g *Gate) processInbox(gr *group) nextAction {
 // finish delivers the outcome to all waiters in order of arrival. If the ready model's host no longer has an address,
 // it asks again.
 func (g *Gate) finish(gr *group, v nextAction) (next nextAction, over bool) {
-	var r Endpoint
+	var e Endpoint
 	if v.err == nil {
 		ok := false
-		if r, ok = g.endpointOn(v.host, gr.model); !ok {
+		if e, ok = g.endpointOn(v.host, gr.model); !ok {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			g.dropTicketLocked(gr)
@@ -322,15 +322,15 @@ func (g *Gate) finish(gr *group, v nextAction) (next nextAction, over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	info.Waiters, info.Stages = gr.waiters.Len(), gr.stages
-	g.finishAllLocked(gr, r, info, err)
+	g.finishAllLocked(gr, e, info, err)
 	g.dropTicketLocked(gr)
 	g.removeGroupLocked(gr)
 	return nextAction{}, true
 }
 
-func (g *Gate) finishAllLocked(gr *group, r Endpoint, info LoadInfo, err error) {
-	for e := gr.waiters.Front(); e != nil; e = gr.waiters.Front() {
-		g.finishLocked(e.Value.(*Waiter), r, info, err)
+func (g *Gate) finishAllLocked(gr *group, e Endpoint, info LoadInfo, err error) {
+	for w := gr.waiters.Front(); w != nil; w = gr.waiters.Front() {
+		g.finishLocked(w.Value.(*Waiter), e, info, err)
 	}
 }
 

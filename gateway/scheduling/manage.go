@@ -25,18 +25,18 @@ type LoadRequest struct {
 // Load makes a separate ticket for the model, on the host that holds it or where it is placed, and waits until the
 // model is ready (or queued). Endpoint and info are set if it waited. The load continues when ctx ends or the gate's
 // hold is over.
-func (g *Gate) Load(ctx context.Context, a LoadRequest) (Endpoint, LoadInfo, error) {
-	if _, ok := g.catalog().Model(a.Model); !ok {
-		return Endpoint{}, LoadInfo{}, api.UnknownModel(a.Model)
+func (g *Gate) Load(ctx context.Context, r LoadRequest) (Endpoint, LoadInfo, error) {
+	if _, ok := g.catalog().Model(r.Model); !ok {
+		return Endpoint{}, LoadInfo{}, api.UnknownModel(r.Model)
 	}
 	fields := map[string]string{}
-	if len(a.Options) > 0 {
-		fields["options"] = string(a.Options)
+	if len(r.Options) > 0 {
+		fields["options"] = string(r.Options)
 	}
-	if a.Pinned != nil {
-		fields["pinned"] = state.FormatBool(*a.Pinned)
+	if r.Pinned != nil {
+		fields["pinned"] = state.FormatBool(*r.Pinned)
 	}
-	return g.loadExplicitly(ctx, a.Model, fields, a.Wait)
+	return g.loadExplicitly(ctx, r.Model, fields, r.Wait)
 }
 
 // Pull makes a host fetch a model's weights, and waits for the end. It uses the host that has the model or will have
@@ -73,11 +73,11 @@ func (g *Gate) loadExplicitly(ctx context.Context, model string, fields map[stri
 	case <-ctx.Done():
 		w.Leave(true)
 	}
-	r, info, err := w.Result()
+	e, info, err := w.Result()
 	if errors.Is(err, ErrLeft) {
 		err = context.Cause(ctx)
 	}
-	return r, info, err
+	return e, info, err
 }
 
 // UnloadResult is the outcome of one unload.

@@ -217,10 +217,10 @@ func (p *pool) attachLocked(t *fakeTicket, w state.Want) state.Acquired {
 	} else {
 		t.waiters[w.Gateway] = true
 	}
-	return state.Acquired{Status: "attached", Host: t.rec.Host, Ticket: t.rec.ID, State: t.rec.State, Position: 1, WakeToken: p.dutyLocked(t.rec.Host)}
+	return state.Acquired{Status: "attached", Host: t.rec.Host, Ticket: t.rec.ID, State: t.rec.State, Position: 1, WakeToken: p.powerLeaseLocked(t.rec.Host)}
 }
 
-func (p *pool) dutyLocked(host string) string {
+func (p *pool) powerLeaseLocked(host string) string {
 	h := p.hosts[host]
 	if h == nil || h.State != "asleep" || p.stopping[host] {
 		return ""
@@ -249,7 +249,7 @@ func (p *pool) Renew(_ context.Context, gw string, ids ...string) ([]state.Ticke
 		s := state.TicketStatus{Ticket: id, Found: true, Record: t.rec, Position: 1}
 		if !t.rec.Done() {
 			t.waiters[gw] = true
-			s.WakeToken = p.dutyLocked(t.rec.Host)
+			s.WakeToken = p.powerLeaseLocked(t.rec.Host)
 		}
 		out = append(out, s)
 	}

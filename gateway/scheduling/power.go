@@ -177,7 +177,7 @@ func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 	}
 	failure, err := power.TurnOff(ctx, g.store, host, g.id, token, stopTimeout, g.cfg.Stopper.Sleep)
 	if err != nil {
-		g.log.Debug("end of a stop", "host", host, "error", err)
+		g.log.Debug("could not report the end of a stop", "host", host, "error", err)
 	}
 	// A load that was queued meanwhile may have lost its last waiter, who would have woken the host now.
 	if wake, err := g.store.ClaimWake(ctx, g.id, host); err == nil && wake != "" {

@@ -13,7 +13,7 @@ const (
 	prefixBytes    = 16 << 10
 )
 
-// prefixOf identifies the beginning that a conversation keeps from turn to turn: its messages up to the first one of
+// prefixOf identifies the prefix that a conversation keeps from turn to turn: its messages up to the first one of
 // the user, or the head of a prompt. It returns 0 for a body without either. It reads the body as far as that, and
 // decodes nothing.
 func prefixOf(body []byte) (key uint64) {
@@ -51,7 +51,7 @@ func fromUser(message []byte) (user bool) {
 	return user
 }
 
-// preferredCopy returns the copy that a beginning prefers among those with room for one more request, or -1 if other
+// preferredCopy returns the copy that a prefix prefers among those with room for one more request, or -1 if other
 // requests have taken the last room meanwhile.
 func preferredCopy(list []loadedCopy, key uint64) int {
 	sum := int64(1) // this request
@@ -59,6 +59,7 @@ func preferredCopy(list []loadedCopy, key uint64) int {
 		sum += list[i].open()
 	}
 	n := int64(len(list))
+	// 1.25 times the mean, rounded up.
 	most := (5*sum + 4*n - 1) / (4 * n)
 	best, top := -1, uint64(0)
 	for i := range list {

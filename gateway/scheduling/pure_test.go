@@ -26,7 +26,7 @@ func (m mirrorOnly) RefreshHosts(context.Context, []string, ...string) (*state.S
 
 var t0 = time.Unix(1_700_000_000, 0)
 
-func TestTrips(t *testing.T) {
+func TestBackoff(t *testing.T) {
 	tr := backoff[string]{base: 2 * time.Second, max: time.Minute, free: 1, byKey: map[string]*failureWindow{}}
 	want := []time.Duration{0, 2, 4, 8, 16, 32, 60, 60}
 	for i, w := range want {
@@ -89,7 +89,7 @@ func TestView(t *testing.T) {
 	}
 }
 
-func TestNeed(t *testing.T) {
+func TestAcquisition(t *testing.T) {
 	queued := state.Acquired{Status: "created", Ticket: "t1", Host: "a", State: "queued", Position: 2}
 	waiting := func() *acquisition {
 		n := &acquisition{model: "m0", id: "op"}

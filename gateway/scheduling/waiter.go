@@ -103,14 +103,14 @@ func (w *Waiter) expire() {
 }
 
 // finishLocked sets w's outcome unless it has one. Nothing else sets outcomes.
-func (g *Gate) finishLocked(w *Waiter, r Endpoint, info LoadInfo, err error) {
+func (g *Gate) finishLocked(w *Waiter, e Endpoint, info LoadInfo, err error) {
 	if w.finished {
 		return
 	}
 	w.finished = true
 	w.timer.Stop()
 	info.Waited = time.Since(w.entered)
-	w.endpoint, w.info, w.err = r, info, err
+	w.endpoint, w.info, w.err = e, info, err
 	w.group.waiters.Remove(w.element)
 	w.element = nil
 	g.waiting--

@@ -16,8 +16,8 @@ const (
 	wakePoll  = 500 * time.Millisecond // between checks for the end of a wake once the driver is done
 )
 
-// wakeLease is a wake that this gateway performs. It belongs to no request: those that caused it may all be gone.
-type wakeLease struct {
+// powerLease is the power lease of a host that this gateway wakes. It belongs to no request: those that caused it may all be gone.
+type powerLease struct {
 	token string
 	stop  context.CancelFunc
 }
@@ -32,14 +32,14 @@ func (g *Gate) wakeLocked(host, token string) {
 		old.stop()
 	}
 	ctx, stop := context.WithTimeout(g.life, g.cfg.WakeLimit)
-	d := &wakeLease{token: token, stop: stop}
-	g.wakes[host] = d
+	lease := &powerLease{token: token, stop: stop}
+	g.wakes[host] = lease
 	g.work.Go(func() {
 		defer stop()
-		g.runWake(ctx, host, d)
+		g.runWake(ctx, host, token)
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.wakes[host] == d {
+		if g.wakes[host] == lease {
 			delete(g.wakes, host)
 		}
 	})
@@ -47,8 +47,7 @@ func (g *Gate) wakeLocked(host, token string) {
 
 // runWake calls the driver and renews the power lease until the host's runner has registered, the driver has refused,
 // the limit has passed, or another gateway has the lease.
-func (g *Gate) runWake(ctx context.Context, host string, d *wakeLease) {
-	token := d.token
+func (g *Gate) runWake(ctx context.Context, host, token string) {
 	began := time.Now()
 	g.log.Info("waking host", "host", host)
 	inner, cancel := context.WithCancel(ctx)
@@ -121,7 +120,7 @@ func (g *Gate) wakeFailed(host, token string, end func(ctx context.Context, host
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), releaseTimeout)
 	defer cancel()
 	if err := end(ctx, host, token, code, cause.Error()); err != nil {
-		g.log.Debug("report a failed wake", "host", host, "error", err)
+		g.log.Debug("could not report a failed wake", "host", host, "error", err)
 	}
 }
 

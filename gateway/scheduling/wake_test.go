@@ -133,7 +133,7 @@ func TestHostThatNeverComes(t *testing.T) {
 	})
 }
 
-func TestLostDutyStopsTheDriver(t *testing.T) {
+func TestLostPowerLeaseStopsTheDriver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := sleeping()
 		stopped := make(chan struct{})
@@ -147,7 +147,7 @@ func TestLostDutyStopsTheDriver(t *testing.T) {
 		p.set(func() { p.duties["a"] = "another's" })
 		<-stopped
 		if p.count("failwake") != 0 {
-			t.Error("reported a failure of a duty that it lost")
+			t.Error("reported a failure of a wake whose lease it lost")
 		}
 	})
 }
