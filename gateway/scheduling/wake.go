@@ -16,7 +16,8 @@ const (
 	wakePoll  = 500 * time.Millisecond // between checks for the end of a wake once the driver is done
 )
 
-// powerLease is the power lease of a host that this gateway wakes. It belongs to no request: those that caused it may all be gone.
+// powerLease is the power lease of a host that this gateway wakes. It belongs to no request: those that caused it may
+// all be gone.
 type powerLease struct {
 	token string
 	stop  context.CancelFunc

@@ -51,7 +51,7 @@ func (h *Host) beatLoop(ctx context.Context) error {
 func (h *Host) isIdle() bool {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	if h.stale || h.fenced || len(h.unsentOutcomes) > 0 || h.recheckMirror.Load() {
+	if h.mustRegister || h.fenced || len(h.unsentOutcomes) > 0 || h.recheckMirror.Load() {
 		return false
 	}
 	h.mu.Lock()
@@ -82,7 +82,7 @@ func (h *Host) beat(ctx context.Context) error {
 			}
 		}
 		h.compareAddrLocked()
-		if h.stale {
+		if h.mustRegister {
 			if err := h.registerLocked(ctx); err != nil {
 				return err
 			}
@@ -103,11 +103,11 @@ func (h *Host) beat(ctx context.Context) error {
 // there. redisMu is held.
 func (h *Host) compareAddrLocked() {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
-	if h.stale || me == nil || isAsleepOrWaking(me) || me.Generation != h.generation || me.Fields["addr"] == h.cfg.Addr {
+	if h.mustRegister || me == nil || isAsleepOrWaking(me) || me.Generation != h.generation || me.Fields["addr"] == h.cfg.Addr {
 		return
 	}
 	h.log.Warn("this host's record in Redis has another address, registering again")
-	h.stale = true
+	h.mustRegister = true
 }
 
 // beatLocked sends a beat, and has the mirror read what Redis has changed. redisMu is held.
@@ -159,7 +159,7 @@ func (h *Host) reportUsesLocked(ctx context.Context) (revision uint64, err error
 func (h *Host) readUses(ctx context.Context) bool {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	if h.stale {
+	if h.mustRegister {
 		return false
 	}
 	_, err := h.reportUsesLocked(ctx)
@@ -238,7 +238,7 @@ func (h *Host) registerLocked(ctx context.Context) error {
 		h.mu.Unlock()
 		return err
 	}
-	h.generation, h.stale, h.registered, h.written = generation, false, now, now
+	h.generation, h.mustRegister, h.registered, h.written = generation, false, now, now
 	if h.cfg.OnRegister != nil {
 		h.cfg.OnRegister(generation)
 	}

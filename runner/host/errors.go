@@ -86,11 +86,11 @@ func refusal(r policy.Refusal, p *plan.Plan) state.Outcome {
 	return out
 }
 
-// errUnknown: the catalog version on this host has no such model.
-var errUnknown = errors.New("not in the catalog")
+// errNotInCatalog: the catalog or the recipes on this host lack the model or its recipe. A newer version may have it.
+var errNotInCatalog = errors.New("not in the catalog")
 
-// errStale: Redis lacks some of this host's state. Nothing is written until the host has registered again.
-var errStale = fmt.Errorf("%w: the host is not registered", state.ErrUnavailable)
+// errNotRegistered: Redis lacks some of this host's state. Nothing is written until the host has registered again.
+var errNotRegistered = fmt.Errorf("%w: the host is not registered", state.ErrUnavailable)
 
 // isTicketGone reports whether err means that Redis no longer has the ticket.
 func isTicketGone(err error) bool {

@@ -124,7 +124,7 @@ type Host struct {
 
 	redisMu        sync.Mutex      // held over every write that carries the generation; taken before mu
 	generation     uint64          // guarded by redisMu; 0 until registered
-	stale          bool            // guarded by redisMu: Redis lacks something, register again
+	mustRegister   bool            // guarded by redisMu: Redis lacks something, register again
 	fenced         bool            // guarded by redisMu: Redis refused the generation
 	writesEnded    bool            // guarded by redisMu: the final state was written
 	registered     time.Time       // guarded by redisMu: time just before the last registration
@@ -136,7 +136,7 @@ type Host struct {
 	mu               sync.Mutex // guards all below, and every resident
 	highest          uint64     // highest ticket number seen: a Redis that lost data must continue numbering after it
 	catalog          *catalog.Catalog
-	refusedCatalog   string    // version that could not be parsed
+	refusedCatalog   string    // version that is not signed or could not be parsed
 	checkedCatalog   string    // version that the pool announced at the last check
 	catalogCheckedAt time.Time // time of that check
 	hardware         Hardware
@@ -151,7 +151,7 @@ type Host struct {
 	inProgress       map[string]time.Time    // tickets in progress here (zero time), or the time when Redis accepted their outcome
 	learned          map[string]string       // fields of the host's record in Redis: memory needs learned from loads
 	needs            map[string]measuredNeed // by plan.Plan.Key
-	quarantine       map[string]time.Time    // loads that failed on a cleared host, by digest, until when they must not clear it again
+	noClearUntil     map[string]time.Time    // loads that failed on a cleared host, by digest, until when they must not clear it again
 	forgotten        map[string]Forgotten    // the last outcome, by model, "" for all
 	draining         bool
 	grace            context.Context // the time left to open requests; nil until interrupted
@@ -186,9 +186,9 @@ func New(cfg Config) *Host {
 		cfg.Recipes = func() (recipe.Set, error) { return recipe.Shipped(), nil }
 	}
 	h := &Host{
-		cfg: cfg, log: cfg.Log, store: cfg.Store, wake: make(chan struct{}, 1), generation: cfg.Generation, stale: true,
+		cfg: cfg, log: cfg.Log, store: cfg.Store, wake: make(chan struct{}, 1), generation: cfg.Generation, mustRegister: true,
 		catalog: &catalog.Catalog{}, settingsChange: 1, residents: map[string]*resident{}, pulls: map[string]*pull{}, waits: map[string]*ticketWait{}, inProgress: map[string]time.Time{},
-		quarantine: map[string]time.Time{}, crashedPins: map[string]*bool{}, learned: map[string]string{}, forgotten: map[string]Forgotten{}, needs: map[string]measuredNeed{}, settings: settings{limits: cfg.Limits}, hardware: cfg.Hardware,
+		noClearUntil: map[string]time.Time{}, crashedPins: map[string]*bool{}, learned: map[string]string{}, forgotten: map[string]Forgotten{}, needs: map[string]measuredNeed{}, settings: settings{limits: cfg.Limits}, hardware: cfg.Hardware,
 	}
 	h.interruption.started = make(chan struct{})
 	h.life, h.endLife = context.WithCancelCause(context.Background())

@@ -49,12 +49,12 @@ func (h *Host) startLoadLocked(q queuedLoad, s policy.QueueDecision) *load {
 }
 
 // selectGPUsLocked returns the settings that restrict an engine to a load's GPUs. The zero value lets it use any.
-func (h *Host) selectGPUsLocked(cards policy.GPUMemory) engine.GPUs {
-	if cards == nil {
+func (h *Host) selectGPUsLocked(gpus policy.GPUMemory) engine.GPUs {
+	if gpus == nil {
 		return engine.GPUs{}
 	}
-	g := engine.GPUs{Count: len(cards)}
-	g.Env, g.Names = h.hardware.Found.Select(cards)
+	g := engine.GPUs{Count: len(gpus)}
+	g.Env, g.Names = h.hardware.Found.Select(gpus)
 	return g
 }
 
@@ -173,7 +173,7 @@ func (h *Host) evictAll(l *load, list []*resident, reason string) error {
 // tries once more (rule 6).
 func (h *Host) startWithRetry(ctx context.Context, l *load, r *resident) error {
 	err := h.startEngine(ctx, l, r)
-	if err == nil || !clearingHelps(err) || h.isQuarantined(l.spec) || h.life.Err() != nil {
+	if err == nil || !clearingHelps(err) || !h.mayClear(l.spec) || h.life.Err() != nil {
 		return err
 	}
 	h.log.Warn("load failed, clearing the host for one more try", "model", r.id, "error", err)
@@ -182,7 +182,7 @@ func (h *Host) startWithRetry(ctx context.Context, l *load, r *resident) error {
 	}
 	if err = h.startEngine(ctx, l, r); err != nil && h.life.Err() == nil {
 		h.mu.Lock()
-		h.quarantine[l.spec.digest] = time.Now().Add(quarantineTime)
+		h.noClearUntil[l.spec.digest] = time.Now().Add(noClearTime)
 		h.mu.Unlock()
 	}
 	return err

@@ -77,9 +77,9 @@ func (h *Host) dropStaleEntries(queue []state.TicketRecord, seen time.Time) {
 			delete(h.waits, id)
 		}
 	}
-	for id, until := range h.quarantine {
+	for id, until := range h.noClearUntil {
 		if time.Now().After(until) {
-			delete(h.quarantine, id)
+			delete(h.noClearUntil, id)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func (h *Host) handleTickets(ctx context.Context, queue []state.TicketRecord, sn
 			continue
 		}
 		e, err := h.specFor(t)
-		if errors.Is(err, errUnknown) && now-t.Created < catalogWait.Milliseconds() {
+		if errors.Is(err, errNotInCatalog) && now-t.Created < catalogWait.Milliseconds() {
 			continue
 		}
 		if err != nil {
@@ -289,13 +289,15 @@ func (h *Host) markInProgressLocked(ticket string) {
 	}
 }
 
-func (h *Host) unmarkInProgress(ticket string) {
+// forgetTicket undoes markInProgress, so that the next pass handles the ticket again.
+func (h *Host) forgetTicket(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.inProgress, ticket)
 }
 
-func (h *Host) endInProgress(ticket string) {
+// markReported records that Redis has accepted a ticket's outcome, or no longer has the ticket.
+func (h *Host) markReported(ticket string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.inProgress[ticket] = time.Now()

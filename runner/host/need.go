@@ -34,19 +34,19 @@ type measuredNeed struct {
 // smaller context if the context is automatic. Otherwise a load that fits by its estimate is refused only for a while,
 // and only if its engine ran out of memory.
 func (h *Host) planOn(e loadSpec, n int, share plan.Share) (plan.Plan, error) {
-	p, err := h.planMeasured(e, n, share)
+	p, err := h.planIgnoringOthers(e, n, share)
 	if err != nil || e.model.Memory > 0 || share.Left <= 0 || p.Need <= share.Left {
 		return p, err
 	}
 	share.Budget = share.Left
-	if smaller, err := h.planMeasured(e, n, share); err == nil && smaller.Context < p.Context {
+	if smaller, err := h.planIgnoringOthers(e, n, share); err == nil && smaller.Context < p.Context {
 		return smaller, nil
 	}
 	return p, nil
 }
 
-// planMeasured is planOn without regard to what other programs hold.
-func (h *Host) planMeasured(e loadSpec, n int, share plan.Share) (plan.Plan, error) {
+// planIgnoringOthers is planOn without regard to what other programs hold.
+func (h *Host) planIgnoringOthers(e loadSpec, n int, share plan.Share) (plan.Plan, error) {
 	p, err := h.cfg.Engines.Plan(e.model, e.recipe, e.options, share)
 	if err != nil || e.model.Memory > 0 {
 		return p, err
@@ -60,7 +60,7 @@ func (h *Host) planMeasured(e loadSpec, n int, share plan.Share) (plan.Plan, err
 	if budget > 0 && need.bytes > budget && share.AboveEstimate == 0 {
 		reduced := share
 		reduced.AboveEstimate = max(need.bytes-p.Estimate, 0)
-		if smaller, err := h.planMeasured(e, n, reduced); err == nil && smaller.Context < p.Context {
+		if smaller, err := h.planIgnoringOthers(e, n, reduced); err == nil && smaller.Context < p.Context {
 			return smaller, nil
 		}
 	}

@@ -25,7 +25,7 @@ type ticketOutcome struct {
 func (h *Host) writableGeneration() uint64 {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	if h.stale {
+	if h.mustRegister {
 		return 0
 	}
 	return h.generation
@@ -43,7 +43,7 @@ func (h *Host) noteWriteErrorLocked(err error) {
 	if err == nil || isTicketGone(err) {
 		return
 	}
-	h.stale = true
+	h.mustRegister = true
 	h.fenced = h.fenced || errors.Is(err, state.ErrFenced)
 }
 
@@ -52,8 +52,8 @@ func (h *Host) noteWriteErrorLocked(err error) {
 func (h *Host) beginTicket(ctx context.Context, ticket string, seat state.NPUSeat) error {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	if h.stale {
-		return errStale
+	if h.mustRegister {
+		return errNotRegistered
 	}
 	err := h.store.Begin(ctx, h.cfg.Name, h.generation, ticket, seat)
 	h.noteWriteErrorLocked(err)
@@ -65,12 +65,12 @@ func (h *Host) beginTicket(ctx context.Context, ticket string, seat state.NPUSea
 func (h *Host) repairTicket(ticket string, seen time.Time) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	if h.stale {
+	if h.mustRegister {
 		return
 	}
 	if seen.After(h.registered.Add(snapshotLag)) {
 		h.log.Warn("Redis shows a load in progress that this host does not have, registering again", "ticket", ticket)
-		h.stale = true
+		h.mustRegister = true
 	} else {
 		h.recheckMirror.Store(true)
 	}
@@ -81,7 +81,7 @@ func (h *Host) repairTicket(ticket string, seen time.Time) {
 func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.Time) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	if h.stale {
+	if h.mustRegister {
 		return
 	}
 	h.mu.Lock()
@@ -96,7 +96,7 @@ func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.T
 		h.recheckMirror.Store(true)
 	case !same:
 		h.log.Warn("Redis and this host disagree on the loaded models, registering again")
-		h.stale = true
+		h.mustRegister = true
 	}
 }
 
@@ -149,7 +149,7 @@ func (h *Host) publishDirty(ctx context.Context) {
 
 // publishDirtyLocked is publishDirty for callers that hold redisMu.
 func (h *Host) publishDirtyLocked(ctx context.Context) {
-	if h.stale {
+	if h.mustRegister {
 		return
 	}
 	if models := h.takeDirtyLocked(); len(models) > 0 {
@@ -177,7 +177,7 @@ func (h *Host) takeDirtyLocked() (models []state.ModelPut) {
 func (h *Host) reportOutcome(ctx context.Context, e ticketOutcome) {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	if !h.stale {
+	if !h.mustRegister {
 		err := h.publishOutcomeLocked(ctx, e)
 		if err == nil {
 			return
@@ -195,7 +195,7 @@ func (h *Host) publishOutcomeLocked(ctx context.Context, e ticketOutcome) error 
 	if err != nil && !errors.Is(err, state.ErrGone) {
 		return err
 	}
-	h.endInProgress(e.ticket)
+	h.markReported(e.ticket)
 	if e.reserve != nil {
 		if e.explicit {
 			waiting = nil

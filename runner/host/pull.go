@@ -121,8 +121,8 @@ func (h *Host) publishPulls(ctx context.Context, p *pull) {
 func (h *Host) publishPull(ctx context.Context, ticket string, progress *state.Pulled) error {
 	h.redisMu.Lock()
 	defer h.redisMu.Unlock()
-	if h.stale {
-		return errStale
+	if h.mustRegister {
+		return errNotRegistered
 	}
 	return h.store.PutPulled(ctx, h.cfg.Name, h.generation, ticket, progress)
 }

@@ -18,11 +18,12 @@ const arrivalWait = time.Second
 
 // pending is what a reservation still waits for.
 type pending struct {
-	requests int // 0: unknown before the first arrives; allServed: none is expected
-	until    time.Time
+	requests int       // still expected; 0: unknown until the first arrives, which tells it; allServed: none
+	until    time.Time // zero: no end yet
 }
 
-// allServed marks a reservation that is kept only until the ticket's waiters are known.
+// allServed marks a reservation whose requests have all arrived or left before the ticket's waiters are known, so that
+// resolve does not reserve for them again.
 const allServed = -1
 
 // reservations are the reservations of one model. Host.mu guards them.

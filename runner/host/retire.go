@@ -28,7 +28,7 @@ func (h *Host) retire(ctx context.Context, r *resident, reason string) {
 	h.mu.Unlock()
 	if rekeyed {
 		h.publishDirtyLocked(ctx) // under the new key first, so that the process always has a record
-		if !h.stale {
+		if !h.mustRegister {
 			h.noteWriteErrorLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.id, reason, false))
 		}
 	}

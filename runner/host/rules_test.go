@@ -143,7 +143,7 @@ func TestLoadThatFailsTwiceClearsNoMore(t *testing.T) {
 	b.holds()
 	b.ready(b.load("a"))
 	b.failed(b.load("i"), "model_load_error")
-	b.holds("a") // in quarantine, it does not clear the host again
+	b.holds("a") // it must not clear the host again so soon
 	b.ready(b.load("i"))
 	if s := b.host.Stats(); s.Clears != 1 || b.engines.starts("i") != 4 {
 		t.Errorf("%+v, %d starts", s, b.engines.starts("i"))

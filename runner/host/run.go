@@ -57,7 +57,7 @@ func (h *Host) drain(ctx context.Context, cause error) {
 	replaced := errors.Is(cause, ErrReplaced)
 	h.mu.Lock()
 	h.draining = true
-	all := h.residentsLocked()
+	all := h.withEngineLocked()
 	for _, r := range all {
 		clear(r.reservations) // requests with a reservation are refused from now on
 		h.notifyIdleLocked(r)
@@ -68,7 +68,7 @@ func (h *Host) drain(ctx context.Context, cause error) {
 	h.startUnload(ctx, nil, h.drainTimeout(replaced), all...)
 	h.work.Wait() // includes the load in progress, which fails or has just succeeded
 	h.mu.Lock()
-	remaining := h.residentsLocked()
+	remaining := h.withEngineLocked()
 	h.mu.Unlock()
 	for _, r := range remaining {
 		if err := h.stop(ctx, r, "runner stops", false); err != nil {
@@ -79,8 +79,8 @@ func (h *Host) drain(ctx context.Context, cause error) {
 	h.watches.Wait()
 }
 
-// residentsLocked lists the models that have an engine.
-func (h *Host) residentsLocked() []*resident {
+// withEngineLocked lists the models that have an engine.
+func (h *Host) withEngineLocked() []*resident {
 	var out []*resident
 	for _, r := range h.residents {
 		if r.engine != nil {

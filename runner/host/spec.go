@@ -15,8 +15,8 @@ import (
 	"reveille/runner/plan"
 )
 
-// quarantineTime is how long a load that failed on a cleared host must not clear the host again.
-const quarantineTime = 10 * time.Minute
+// noClearTime is how long a load that failed on a cleared host must not clear the host again.
+const noClearTime = 10 * time.Minute
 
 // loadSpec is a ticket's model and everything needed to load it.
 type loadSpec struct {
@@ -52,11 +52,11 @@ func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	}
 	h.mu.Unlock()
 	if !ok {
-		return loadSpec{}, &Error{Code: rpc.CodeModelNotFound, Message: "model " + t.Model + " is not in the catalog", Final: true, Cause: errUnknown}
+		return loadSpec{}, &Error{Code: rpc.CodeModelNotFound, Message: "model " + t.Model + " is not in the catalog", Final: true, Cause: errNotInCatalog}
 	}
 	rc, ok := cat.Recipes[m.Recipe]
 	if !ok {
-		return loadSpec{}, &Error{Code: rpc.CodeModelLoadError, Message: "this runner has no recipe " + m.Recipe + "; add it to the file of --recipes", Final: true, Cause: errUnknown}
+		return loadSpec{}, &Error{Code: rpc.CodeModelLoadError, Message: "this runner has no recipe " + m.Recipe + "; add it to the file of --recipes", Final: true, Cause: errNotInCatalog}
 	}
 	from := h.sources(m, set)
 	from.Request = t.Options
@@ -89,7 +89,7 @@ func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, policy.GPUChoice, e
 	if e.model.Type == policy.LLM {
 		var needs map[policy.Type][]int64
 		needs, unknown = h.needsOfOthers(e, set)
-		share = plan.ShareOf(0, set.limits.Of(policy.LLM), h.pagedOthers(e.model), plan.NeedsOfOthers(set.limits, needs))
+		share = plan.ShareOf(0, set.limits.Of(policy.LLM), h.otherLLMsOn(e.model), plan.NeedsOfOthers(set.limits, needs))
 	}
 	h.mu.Lock()
 	hardware := h.hardware
@@ -192,8 +192,9 @@ func (h *Host) memoryOf(l placement.Load, rc *recipe.Recipe) int64 {
 	return p.Need
 }
 
-// pagedOthers counts the language models on the devices of m, m excluded.
-func (h *Host) pagedOthers(m *catalog.Model) (loaded int) {
+// otherLLMsOn counts the resident language models other than m on its devices: without a limit of slots, a device is
+// divided by what is loaded.
+func (h *Host) otherLLMsOn(m *catalog.Model) (loaded int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for key, r := range h.residents {
@@ -247,9 +248,9 @@ func (e loadSpec) newResident(ticket string) *resident {
 	}
 }
 
-// isQuarantined reports whether a load failed on a cleared host a short while ago.
-func (h *Host) isQuarantined(e loadSpec) bool {
+// mayClear reports whether a load may clear the host: it has not failed on a cleared host a short while ago.
+func (h *Host) mayClear(e loadSpec) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return time.Now().Before(h.quarantine[e.digest])
+	return !time.Now().Before(h.noClearUntil[e.digest])
 }

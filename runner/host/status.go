@@ -13,8 +13,8 @@ const (
 	starting status = iota // its engine is starting
 	serving                // takes requests
 	closed                 // takes only requests that it is reserved for: a load waits for its slot
-	claimed                // the same, but only the load in progress, which has claimed its slot, can reopen it
-	draining               // the same; it is unloaded when its open requests have ended
+	claimed                // takes only requests that it is reserved for; only the load in progress, which has claimed its slot, can reopen it
+	draining               // takes only requests that it is reserved for; it is unloaded when its open requests have ended
 	stopping               // takes no request: its engine is being stopped, or dead
 )
 

@@ -42,9 +42,9 @@ func (h *Host) handleUnload(ctx context.Context, t state.TicketRecord) {
 		case err == nil:
 			h.startUnload(ctx, &t, h.drainTimeout(t.Force), copies...)
 		case isTicketGone(err):
-			h.endInProgress(t.ID)
+			h.markReported(t.ID)
 		default:
-			h.unmarkInProgress(t.ID)
+			h.forgetTicket(t.ID)
 		}
 	}
 }
@@ -189,7 +189,7 @@ func (h *Host) freeSlot(ctx context.Context, r *resident) {
 	h.mu.Unlock()
 	h.log.Info("model unloaded", "model", r.id, "reason", reason)
 	h.written = time.Now()
-	if !h.stale {
+	if !h.mustRegister {
 		h.noteWriteErrorLocked(h.store.DropModel(ctx, h.cfg.Name, h.generation, r.key, reason, eviction))
 	}
 	h.redisMu.Unlock()

@@ -24,7 +24,7 @@ func (h *Host) readFree(ctx context.Context) {
 		h.mu.Unlock()
 		return
 	}
-	list, kinds := h.residentsLocked(), h.hardware.Devices
+	list, kinds := h.withEngineLocked(), h.hardware.Devices
 	h.mu.Unlock()
 	held := make(map[*resident]int64, len(list))
 	for _, r := range list {
