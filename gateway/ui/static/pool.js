@@ -142,7 +142,7 @@ export function poolView() {
   ];
   return [
     h('h1', { class: 'unseen' }, 'Pool'),
-    pool.stale && h('p', { class: 'banner', 'data-key': 'stale' }, 'Redis does not answer: this is what was last known. Loaded models keep serving.'),
+    pool.stale && h('p', { class: 'banner', 'data-key': 'stale' }, 'Redis unavailable: this is the last known state. Loaded models keep serving.'),
     h('dl', { class: 'facts', 'data-key': 'facts' }, facts.map(([n, what]) => h('div', {}, h('dt', {}, what), h('dd', {}, n)))),
     queue(pool),
     h('section', { 'data-key': 'hosts', 'aria-labelledby': 'hosts-title' },
