@@ -50,7 +50,7 @@ func TestFlagsOverrideDetectedHardware(t *testing.T) {
 		kit.Eventually(t, "an answer within the limit", func() bool {
 			log.Reset()
 			h = detect(t.Context(), s, p, slog.New(slog.NewTextHandler(&log, nil)))
-			return !strings.Contains(log.String(), "does not end within")
+			return !strings.Contains(log.String(), "does not exit within")
 		})
 		if (h.Cards != nil) != (test.total > 0 && !strings.HasSuffix(test.budget, "npu=5")) || h.Cards != nil && h.Cards[0] != h.Budget[policy.GPU] {
 			t.Errorf("--devices=%s --memory-budget=%q: cards %v", test.devices, test.budget, h.Cards)

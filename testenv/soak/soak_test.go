@@ -166,7 +166,7 @@ func (p *pool) infer(ctx context.Context, base, model string, tokens int, stream
 }
 
 // unparsed is told of the rare random text that llama-server's parser of chats does not take.
-const unparsed = "does not have the form of its chat template"
+const unparsed = "does not match its chat template"
 
 // note counts a request's one outcome.
 func (p *pool) note(model string, a calls.Answer, gateway *testenv.Program, leaves bool) {
