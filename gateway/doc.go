@@ -9,7 +9,7 @@
 //  2. [httpapi.request.runChain] runs the checks, and then the handler in the route's literal: for chats [httpapi.infer].
 //     Framing that a proxy could read in another way is refused ([relay.SmugglingCheck]).
 //  3. [httpapi.request.authorize] checks the origin ([api.Browsers.Check]), then the key and its scope
-//     ([httpapi.Server.authenticate], [keys.Set.Find]).
+//     ([httpapi.Server.authorize], [keys.Set.Find]).
 //  4. [httpapi.request.readBody] reads the body as it arrives ([relay.Intake.Read]).
 //  5. [httpapi.request.parse] reads it once: [httpapi.inferenceCall.parseJSON] goes through the members ([jsonscan.Members.Next]),
 //     each by the rules of the route ([bodycheck.Check.Member]); [api.Route.Check] looks at those that the gateway needs.
@@ -18,7 +18,7 @@
 //  7. [httpapi.exchange.serveInference] counts the request against its key ([quota.Account.Begin]) and watches for the client's
 //     leaving ([relay.Watcher.Arm]); [httpapi.exchange.respond] looks in the mirror of the pool for a copy of the model
 //     ([scheduling.Gate.EndpointFor]).
-//  8. [httpapi.exchange.attemptUntilAnswered] makes attempts until one has a response. [httpapi.exchange.awaitTurn] has the
+//  8. [httpapi.exchange.attemptUntilResponse] makes attempts until one has a response. [httpapi.exchange.awaitTurn] has the
 //     copy of step 7; a runner in this process admits the request there. [httpapi.exchange.sendToRunner] counts the request at the
 //     copy ([scheduling.Gate.Begin]), notes the use, signs ([rpc.Signer.Sign]) and sends it over a kept connection
 //     ([relay.Client.Start]).

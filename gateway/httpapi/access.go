@@ -58,9 +58,9 @@ func sourceOf(h *fasthttp.RequestHeader) api.Source {
 	return s
 }
 
-// authenticate returns the key of a request with these headers, or the error that refuses the request on this route. On
+// authorize returns the key of a request with these headers, or the error that refuses the request on this route. On
 // a gateway without keys every request gets a key with both scopes.
-func (s *Server) authenticate(h *fasthttp.RequestHeader, match api.RouteMatch, source api.Source) (keys.Key, *api.Error) {
+func (s *Server) authorize(h *fasthttp.RequestHeader, match api.RouteMatch, source api.Source) (keys.Key, *api.Error) {
 	metrics := match.Route != nil && s.routes[match.Route.Index].metrics
 	free := match.Route != nil && match.Route.Scope == api.ScopeFree || metrics && s.cfg.FreeMetrics
 	key := keys.Key{Scopes: keys.Infer | keys.Manage, MaxPriority: "high"}
@@ -84,7 +84,7 @@ func (s *Server) authenticate(h *fasthttp.RequestHeader, match api.RouteMatch, s
 			return keys.Key{}, api.RestrictedKey()
 		}
 	case match.Route != nil && match.Route.Scope == api.ScopeAdmin:
-		if e := s.needsLocalAdmin(h, source); e != nil {
+		if e := s.requireLocalAdmin(h, source); e != nil {
 			return keys.Key{}, e
 		}
 	}
@@ -133,9 +133,9 @@ func (s *Server) sessionOf(h *fasthttp.RequestHeader) (keys.Key, ui.Session) {
 	return key, session
 }
 
-// needsLocalAdmin refuses a request without the local admin key, on a gateway without keys, where the route could run
+// requireLocalAdmin refuses a request without the local admin key, on a gateway without keys, where the route could run
 // programs or read files on the hosts.
-func (s *Server) needsLocalAdmin(h *fasthttp.RequestHeader, source api.Source) *api.Error {
+func (s *Server) requireLocalAdmin(h *fasthttp.RequestHeader, source api.Source) *api.Error {
 	switch {
 	case s.keyOf(h, source).Scopes&keys.Manage != 0:
 		return nil
@@ -147,13 +147,13 @@ func (s *Server) needsLocalAdmin(h *fasthttp.RequestHeader, source api.Source) *
 	return e
 }
 
-// localAdmin is needsLocalAdmin for a request whose route does not need the key always.
+// localAdmin is requireLocalAdmin for a request whose route does not need the key always.
 func (s *Server) localAdmin(r *web.Request) error {
 	if s.cfg.Keys.Configured() {
 		return nil
 	}
 	h := &r.Ctx.Request.Header
-	if e := s.needsLocalAdmin(h, sourceOf(h)); e != nil {
+	if e := s.requireLocalAdmin(h, sourceOf(h)); e != nil {
 		return e
 	}
 	return nil

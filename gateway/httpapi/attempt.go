@@ -17,20 +17,22 @@ import (
 	"reveille/infra/trace"
 )
 
-// attempt is one try at a runner; a request may need several.
-type attempt struct {
-	link        relay.Call
+// attempts is the state of a request's attempts at runners. At most one is in progress.
+type attempts struct {
+	// Of the attempt in progress.
 	admission   relay.Admission // by a runner of this process, from buildAttempt until sendToRunner
-	prompt      int64           // its tokens, estimated, once an engine may have the request
-	counted     bool            // the endpoint counts one of our requests
-	signedAgain bool            // signed again after a runner rejected a signature
-	repeated    bool            // repeated after its engine crashed
-	sent        time.Time       // to the endpoint
-
+	counted     bool            // the endpoint counts the request
+	sent        time.Time       // when it was sent to the endpoint
 	req         relay.Request
 	cacheTenant string // the tenant whose encoder cache and conversations it uses; empty if all tenants share them
 	fields      [10]relay.Field
 	scratch     [320]byte // the values of its fields
+
+	// Of all attempts.
+	link         relay.Call // ends the attempt in progress, and lets no other start
+	promptTokens int64      // the estimated tokens of the prompt, once an engine may have the request
+	signedAgain  bool       // signed again after a runner rejected a signature
+	repeated     bool       // repeated after its engine crashed
 }
 
 // LocalRunner takes requests of gateways in its own process without HTTP, see [relay.Admission]. The request must not
@@ -42,9 +44,9 @@ type LocalRunner interface {
 // errRetry sends an exchange back to awaitTurn.
 var errRetry = errors.New("try again")
 
-// attemptUntilAnswered makes attempts until x.resp is a response that checkResponse accepts. It returns
+// attemptUntilResponse makes attempts until x.resp is a response that checkResponse accepts. It returns
 // relay.ErrPending if the given time comes first, and goes on when it is called again; the zero time never comes.
-func (x *exchange) attemptUntilAnswered(until time.Time) error {
+func (x *exchange) attemptUntilResponse(until time.Time) error {
 	for {
 		err := x.attemptOnce(until)
 		if err == nil || err == relay.ErrPending {
@@ -95,35 +97,35 @@ func (x *exchange) awaitTurn(until time.Time) (bool, error) {
 	return x.try.admission.Wait(until), nil
 }
 
-// localRunner returns the endpoint's runner if it is in this process. WebSockets and
-// responses that pass through unchanged need a connection, so they never go this way.
+// localRunner returns the endpoint's runner if it is in this process. WebSockets and responses that pass through
+// unchanged need a connection, so they never go this way.
 func (x *exchange) localRunner() LocalRunner {
 	if x.call.s.cfg.LocalRunner == nil || x.raw || x.upgrade {
 		return nil
 	}
-	return x.call.s.cfg.LocalRunner(x.route.endpoint.Host, x.route.endpoint.Addr)
+	return x.call.s.cfg.LocalRunner(x.routing.endpoint.Host, x.routing.endpoint.Addr)
 }
 
 // sendToRunner sends the request to its endpoint, after awaitTurn. A runner that could not be reached has not seen the
 // request, so the request waits again.
 func (x *exchange) sendToRunner() (*relay.Response, error) {
 	if t := x.try.admission; t != nil {
-		x.try.admission, x.try.prompt = nil, int64(x.call.textBytes/4)
+		x.try.admission, x.try.promptTokens = nil, int64(x.call.textBytes/4)
 		return t.Start()
 	}
 	if err := x.buildAttempt(); err != nil {
 		return nil, err
 	}
 	s := x.call.s
-	call := rpc.Call{Method: x.try.req.Method, Path: string(x.path), Host: x.route.endpoint.Host, Model: x.call.model.ID, CacheTenant: x.try.cacheTenant, Length: len(x.call.body)}
+	call := rpc.Call{Method: x.try.req.Method, Path: string(x.path), Host: x.routing.endpoint.Host, Model: x.call.model.ID, CacheTenant: x.try.cacheTenant, Length: len(x.call.body)}
 	x.try.req.Add(rpc.HeaderAuth, []byte(s.cfg.Signer.Sign(call)))
-	x.try.prompt = int64(x.call.textBytes / 4)
-	resp, err := s.registry.Client(x.route.endpoint.Addr).Start(&x.try.link, &x.try.req)
+	x.try.promptTokens = int64(x.call.textBytes / 4)
+	resp, err := s.registry.Client(x.routing.endpoint.Addr).Start(&x.try.link, &x.try.req)
 	if err == nil {
 		return resp, nil
 	}
 	if re, ok := errors.AsType[*relay.Error](err); ok && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
-		s.log.Warn("could not reach the runner", "host", x.route.endpoint.Host, "request", x.call.ID, "error", err)
+		s.log.Warn("could not reach the runner", "host", x.routing.endpoint.Host, "request", x.call.ID, "error", err)
 		return nil, x.retryAtGate(api.New(api.HostUnreachable, "The model's host could not be reached. Retry the request.").WithCause(err))
 	}
 	return nil, err
@@ -164,10 +166,10 @@ func (x *exchange) buildAttempt() error {
 	if tenant != "" {
 		add(rpc.HeaderTenant, tenant)
 	}
-	if x.route.info.Ticket != "" {
-		add(rpc.HeaderTicket, x.route.info.Ticket)
-		if x.route.info.Waiters > 1 {
-			add(rpc.HeaderWaiters, strconv.Itoa(x.route.info.Waiters))
+	if x.routing.info.Ticket != "" {
+		add(rpc.HeaderTicket, x.routing.info.Ticket)
+		if x.routing.info.Waiters > 1 {
+			add(rpc.HeaderWaiters, strconv.Itoa(x.routing.info.Waiters))
 		}
 	}
 	switch v := h.ContentType(); {
@@ -207,13 +209,13 @@ func (x *exchange) countOpen() {
 		return
 	}
 	x.try.counted = true
-	x.call.s.cfg.Gate.Begin(x.route.endpoint, x.call.model.ID)
+	x.call.s.cfg.Gate.Begin(x.routing.endpoint, x.call.model.ID)
 	x.noteUse()
 }
 
 func (x *exchange) noteUse() {
 	if !x.call.readOnly {
-		x.call.s.registry.Uses.Note(x.route.endpoint.Host, x.call.model.ID)
+		x.call.s.registry.Uses.Note(x.routing.endpoint.Host, x.call.model.ID)
 	}
 }
 
@@ -221,7 +223,7 @@ func (x *exchange) noteUse() {
 func (x *exchange) uncountOpen() {
 	if x.try.counted {
 		x.try.counted = false
-		x.call.s.cfg.Gate.End(x.route.endpoint, x.call.model.ID)
+		x.call.s.cfg.Gate.End(x.routing.endpoint, x.call.model.ID)
 		x.noteUse()
 	}
 }
@@ -253,7 +255,7 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 	if err != nil {
 		body = nil
 	}
-	return clientError(resp, body, x.route.endpoint.Host)
+	return clientError(resp, body, x.routing.endpoint.Host)
 }
 
 // clientError returns the client's error for an error response from a runner or its engine.
@@ -272,12 +274,12 @@ func (x *exchange) handleRefusal(resp *relay.Response) error {
 		// The clocks differ, or calls sent much later overtook this one: try once more with a new signature.
 		x.try.signedAgain = true
 		if ms, err := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64); err == nil {
-			x.call.s.cfg.Signer.Correct(x.route.endpoint.Host, ms)
+			x.call.s.cfg.Signer.Correct(x.routing.endpoint.Host, ms)
 		}
 		return errRetry
 	case reason == rpc.RefusedAuth:
 		return api.New(api.InternalError, "The model's host does not accept this gateway.").
-			WithCause(errors.New("runner " + x.route.endpoint.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))
+			WithCause(errors.New("runner " + x.routing.endpoint.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))
 	case reason == rpc.RefusedHost:
 		return x.retryAtGate(api.New(api.HostUnreachable, "The model's host could not be reached. Retry the request."))
 	}

@@ -13,7 +13,7 @@ import (
 	"reveille/gateway/bodycheck"
 )
 
-// benchStage starts a front whose runner verifies nothing and responds immediately.
+// benchStage starts a gateway whose runner verifies nothing and responds immediately.
 func benchStage(b *testing.B, answer fasthttp.RequestHandler) string {
 	s := newStage(b)
 	runner := &fasthttp.Server{Handler: answer, NoDefaultServerHeader: true}

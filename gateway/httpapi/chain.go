@@ -112,7 +112,7 @@ func (r *request) authorize() error {
 		return e
 	}
 	r.setHeaders(headers)
-	if r.Key, e = r.s.authenticate(h, r.Match, source); e != nil {
+	if r.Key, e = r.s.authorize(h, r.Match, source); e != nil {
 		return e
 	}
 	r.Account = r.Key.Account
@@ -189,7 +189,7 @@ func (r *request) release() {
 		r.dropBody()
 	}
 	r.s.intake.Finish(r.Ctx)
-	if o := r.observed; o != nil && !o.endsWithStream {
+	if o := r.observed; o != nil && !o.endsWithResponse {
 		o.end(r)
 	}
 }

@@ -15,18 +15,18 @@ func (x *exchange) handleCrash(e *api.Error) error {
 	if errors.Is(e, api.EngineCrashed) {
 		x.recordCrash()
 	}
-	if x.try.repeated || x.route.wait.policy == "fail" || x.call.s.draining.Load() {
+	if x.try.repeated || x.routing.wait.policy == "fail" || x.call.s.draining.Load() {
 		return e
 	}
-	x.call.s.log.Info("engine crashed, repeating a request", "request", x.call.ID, "model", x.call.model.ID, "host", x.route.endpoint.Host)
+	x.call.s.log.Info("engine crashed, repeating a request", "request", x.call.ID, "model", x.call.model.ID, "host", x.routing.endpoint.Host)
 	x.try.repeated = true
-	x.route.loadCharged = true // the request is not charged for the load that replaces the engine
+	x.routing.loadCharged = true // the request is not charged for the load that replaces the engine
 	return x.retryAtGate(e)
 }
 
 // recordCrash counts a crash against the request's key, in case the key was alone at the engine.
 func (x *exchange) recordCrash() {
-	x.call.s.crashes.Record(x.route.endpoint.Host, x.call.model.ID, x.call.ID, x.call.Account, x.try.sent, time.Now())
+	x.call.s.crashes.Record(x.routing.endpoint.Host, x.call.model.ID, x.call.ID, x.call.Account, x.try.sent, time.Now())
 }
 
 // shouldRepeat decides whether to repeat the request of a stream that broke off before its first event.

@@ -13,15 +13,15 @@ import (
 func (x *exchange) modelHeaders() {
 	h := &x.call.Ctx.Response.Header
 	h.SetCanonical(api.CanonicalModel, []byte(x.call.model.ID))
-	h.SetCanonical(api.CanonicalModelState, []byte(x.route.state))
-	host, waited, load := x.route.endpoint.Host, x.route.info.Waited, time.Duration(0)
-	if w := x.route.waiter.Load(); w != nil { // a stream that starts before its model is ready
+	h.SetCanonical(api.CanonicalModelState, []byte(x.routing.state))
+	host, waited, load := x.routing.endpoint.Host, x.routing.info.Waited, time.Duration(0)
+	if w := x.routing.waiter.Load(); w != nil { // a stream that starts before its model is ready
 		st := w.Progress()
 		host = st.Host
 		waited += st.Waited
 		load = min(st.Loading, waited)
-	} else if x.route.info.Cold {
-		load = min(time.Duration(x.route.info.LoadMS)*time.Millisecond, waited)
+	} else if x.routing.info.Cold {
+		load = min(time.Duration(x.routing.info.LoadMS)*time.Millisecond, waited)
 	}
 	if host != "" {
 		h.SetCanonical(api.CanonicalHost, []byte(host))
@@ -34,15 +34,15 @@ func (x *exchange) modelHeaders() {
 	b = ms(append(b, ", load;dur="...), load)
 	b = ms(append(b, ", ttft;dur="...), time.Since(x.call.Began))
 	h.SetCanonical(api.CanonicalServerTiming, b)
-	if x.route.cold {
+	if x.routing.cold {
 		h.Set(api.HeaderColdStart, "1")
 		x.queueHeader()
 	}
-	if evicted := x.call.Key.Visible(x.route.info.Evicted); len(evicted) > 0 {
+	if evicted := x.call.Key.Visible(x.routing.info.Evicted); len(evicted) > 0 {
 		h.Set(api.HeaderEvicted, strings.Join(evicted, ","))
 	}
 }
 
 func (x *exchange) queueHeader() {
-	x.call.Ctx.Response.Header.Set(api.HeaderQueueLength, strconv.Itoa(x.route.ahead))
+	x.call.Ctx.Response.Header.Set(api.HeaderQueueLength, strconv.Itoa(x.routing.ahead))
 }

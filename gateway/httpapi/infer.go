@@ -29,15 +29,15 @@ type exchange struct {
 	load           func(*exchange) error               // queues the load of a model that is on no host; nil leaves it to the gate
 	onLoaded       func() error                        // responds once the model is loaded, without the engine; nil: the engine responds
 
-	watch *relay.Watch // for the client leaving
-	route routing
-	try   attempt
+	watch   *relay.Watch // for the client leaving
+	routing routing
+	try     attempts
 
-	resp          *relay.Response // a runner's response, or the wait for it; nil between attempts
-	responded     bool            // the client gets a response
-	recorder      recorder        // of it
-	bufferedBytes int             // bytes of the response that count as held until the exchange ends
-	endsWithBody  bool            // closing the response's body completes the exchange, not serveInference
+	resp             *relay.Response // a runner's response, or the wait for it; nil between attempts
+	responded        bool            // the client gets a response
+	recorder         recorder        // of it
+	bufferedBytes    int             // bytes of the response that count as held until the exchange ends
+	endsWithResponse bool            // the end of the response's stream or WebSocket completes the exchange, not serveInference
 }
 
 // infer serves an inference route on the engine's path.
@@ -93,7 +93,7 @@ func (x *exchange) serveInference() (err error) {
 	if x.call.stream && x.onLoaded == nil {
 		hold = s.cfg.Hold
 	}
-	if x.route.wait, err = waitPolicyOf(&x.call.Ctx.Request.Header, hold); err != nil {
+	if x.routing.wait, err = waitPolicyOf(&x.call.Ctx.Request.Header, hold); err != nil {
 		return err
 	}
 	if s.draining.Load() {
@@ -113,7 +113,7 @@ func (x *exchange) serveInference() (err error) {
 	x.watch = s.watcher.Arm(x.call.Ctx.Conn(), func() { x.abandon(relay.ErrGone) })
 	outcome := errPanicked
 	defer func() {
-		if !x.endsWithBody {
+		if !x.endsWithResponse {
 			x.completeRequest(outcome)
 		}
 	}()
@@ -138,13 +138,13 @@ func (x *exchange) serveInference() (err error) {
 // respond finds an endpoint, attempts it until there is a response or a stream must be committed without one, and
 // delivers that.
 func (x *exchange) respond() (err error) {
-	if x.route.endpoint, x.route.hasEndpoint = x.call.s.cfg.Gate.EndpointFor(x.call.model.ID, x.call.body); x.route.hasEndpoint {
-		x.route.state = "loaded"
-	} else if x.route.state = x.call.s.registry.StateOf(x.call.model.ID); x.call.readOnly {
+	if x.routing.endpoint, x.routing.hasEndpoint = x.call.s.cfg.Gate.EndpointFor(x.call.model.ID, x.call.body); x.routing.hasEndpoint {
+		x.routing.state = "loaded"
+	} else if x.routing.state = x.call.s.registry.StateOf(x.call.model.ID); x.call.readOnly {
 		err = notLoaded(x.call.model.ID)
-	} else if x.load != nil && x.route.wait.policy == "block" && x.route.state == "unloaded" {
+	} else if x.load != nil && x.routing.wait.policy == "block" && x.routing.state == "unloaded" {
 		err = x.load(x)
-	} else if x.route.wait.policy == "fail" {
+	} else if x.routing.wait.policy == "fail" {
 		err = x.failCold()
 	}
 	if err != nil {
@@ -160,7 +160,7 @@ func (x *exchange) respond() (err error) {
 	if x.call.stream {
 		commit = x.call.Began.Add(x.call.s.cfg.CommitAfter)
 	}
-	switch err := x.attemptUntilAnswered(commit); {
+	switch err := x.attemptUntilResponse(commit); {
 	case err == relay.ErrPending:
 		x.sendStream()
 		return nil
@@ -191,13 +191,13 @@ func clientGone(err error) bool {
 // abandon ends the exchange from another goroutine, whatever it waits for.
 func (x *exchange) abandon(cause error) {
 	x.try.link.Cancel(cause)
-	if w := x.route.waiter.Load(); w != nil {
+	if w := x.routing.waiter.Load(); w != nil {
 		w.Leave(false)
 	}
 }
 
 // completeRequest ends the exchange: the watch, the response, the counts, the statistics. It has one owner: closing the
-// response's body if endsWithBody is set, else serveInference.
+// response's stream or WebSocket if endsWithResponse is set, else serveInference.
 func (x *exchange) completeRequest(err error) {
 	x.watch.Stop()
 	x.closeResponse()
@@ -207,7 +207,7 @@ func (x *exchange) completeRequest(err error) {
 		t.Drop()
 	}
 	x.call.s.inflight.remove(x)
-	if w := x.route.waiter.Swap(nil); w != nil {
+	if w := x.routing.waiter.Swap(nil); w != nil {
 		w.Leave(false)
 	}
 	x.uncountOpen()
@@ -221,16 +221,16 @@ func (x *exchange) completeRequest(err error) {
 		}
 		x.call.Account.Charge(x.recordOutcome(err))
 	} else if clientGone(err) {
-		x.call.Account.Charge(x.try.prompt)
+		x.call.Account.Charge(x.try.promptTokens)
 	}
 	if err == nil {
-		x.call.s.history.CountResponse(time.Now(), first, x.route.cold)
+		x.call.s.history.CountResponse(time.Now(), first, x.routing.cold)
 	}
 	x.call.observed.endExchange(x, first, err)
 	if x.onComplete != nil && err == nil {
 		x.onComplete()
 	}
-	if x.endsWithBody {
+	if x.endsWithResponse {
 		x.releaseBody()
 	}
 }
@@ -267,7 +267,7 @@ func (x *exchange) recordOutcome(err error) (tokens int64) {
 		x.call.s.log.Warn("engine response was cut off", "request", x.call.ID, "model", x.call.model.ID, "error", err)
 		return x.recorder.events
 	}
-	return x.recorder.events + x.try.prompt
+	return x.recorder.events + x.try.promptTokens
 }
 
 // asError maps an error of the exchange to the client's error.
@@ -278,12 +278,12 @@ func (x *exchange) asError(err error) *api.Error {
 	case errors.As(err, &e):
 		return e
 	case errors.As(err, &eventErr): // from the engine, or from the runner with a code of our own table
-		return api.NormalizeEvent(eventErr.Data, x.route.endpoint.Host)
+		return api.NormalizeEvent(eventErr.Data, x.routing.endpoint.Host)
 	case errors.Is(err, relay.ErrTimeout):
 		return api.New(api.UpstreamTimeout, "The model did not respond in time.").WithCause(err)
 	case errors.Is(err, relay.ErrTooLarge):
 		return api.New(api.InvalidRequest, "The response is too long: reduce 'max_tokens', 'n', the log-probabilities or the inputs.").WithCause(err)
-	case errors.Is(err, relay.ErrBadReply):
+	case errors.Is(err, relay.ErrInvalidResponse):
 		return api.InvalidEngineResponse().WithCause(err)
 	case errors.Is(err, relay.ErrBroken), errors.Is(err, relay.ErrUnreachable), errors.Is(err, relay.ErrCancelled):
 		return api.New(api.RunnerFailed, "The connection to the model's host was lost before the response was complete.").WithCause(err)

@@ -23,7 +23,7 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestCo
 		found := match(h)
 		_, e := s.cfg.Browsers.Check(source)
 		if e == nil {
-			_, e = s.authenticate(h, found, source)
+			_, e = s.authorize(h, found, source)
 		}
 		if e != nil || s.intake.CheckSize(n, maxBody(found.Route)) != nil {
 			relay.SkipBody(h)

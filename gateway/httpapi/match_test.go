@@ -15,7 +15,7 @@ import (
 
 var prefixes = []string{"/v1", "/v0", "/api/v1", "/api/v0"}
 
-// Keys of bodies are bounded and each there once, and what needs a type of model runs one.
+// A route lists each key of its body once, at most api.MaxKeys in all. Only a route that runs a model requires a type.
 func TestRouteTable(t *testing.T) {
 	for _, r := range Routes() {
 		keys := slices.Sorted(slices.Values(r.Keys()))
@@ -28,8 +28,8 @@ func TestRouteTable(t *testing.T) {
 	}
 }
 
-// TestRestrictedKeys sends every route a key that may use some models. It is refused what is not known to concern these
-// alone.
+// TestRestrictedKeys sends every route a key that may use some models only. The routes that are not known to concern just
+// these models refuse it.
 func TestRestrictedKeys(t *testing.T) {
 	open := map[string]bool{}
 	for name := range strings.FieldsSeq("root live ready health_plain openapi health load unload pull delete options_get options_set options_delete " +

@@ -14,11 +14,11 @@ import (
 // observed is what the access log and the trace say of a request; nil where neither is kept. It belongs to the
 // request's goroutine. Methods of nil do nothing.
 type observed struct {
-	entry          accesslog.Entry
-	span           *trace.Span // of the request; nil like the others where it is not traced
-	hold           *trace.Span // while it waits at the gate
-	relay          *trace.Span // while a runner has it
-	endsWithStream bool        // the response's stream ends it, not the handler
+	entry            accesslog.Entry
+	span             *trace.Span // of the request; nil like the others where it is not traced
+	hold             *trace.Span // of its wait at the gate
+	relay            *trace.Span // of its time at a runner
+	endsWithResponse bool        // the request ends with the response's stream or WebSocket, not with the handler
 }
 
 // observe observes a request whose route was found.
@@ -47,10 +47,10 @@ func (o *observed) setError(e *api.Error) {
 	}
 }
 
-// setEndsWithStream records that the response's stream ends the request.
-func (o *observed) setEndsWithStream() {
+// setEndsWithResponse records that the end of the response's stream or WebSocket ends the request.
+func (o *observed) setEndsWithResponse() {
 	if o != nil {
-		o.endsWithStream = true
+		o.endsWithResponse = true
 	}
 }
 
@@ -100,7 +100,7 @@ func (o *observed) beginAttempt(x *exchange, dst []byte) []byte {
 	now := time.Now()
 	o.relay.End(now)
 	o.relay = o.span.Child(trace.Client, "relay", now)
-	o.relay.Text("reveille.host", x.route.endpoint.Host)
+	o.relay.Text("reveille.host", x.routing.endpoint.Host)
 	return o.relay.AppendContext(dst)
 }
 
@@ -110,17 +110,17 @@ func (o *observed) endExchange(x *exchange, first time.Duration, err error) {
 		return
 	}
 	now, e := time.Now(), &o.entry
-	e.Model, e.Host, e.Cold = x.call.model.ID, x.route.endpoint.Host, &x.route.cold
-	e.Waited, e.FirstByte = accesslog.Milliseconds(x.route.info.Waited), accesslog.Milliseconds(first)
-	if x.route.info.Cold {
-		e.Load = accesslog.Milliseconds(x.route.info.LoadMS) * accesslog.Milliseconds(time.Millisecond)
+	e.Model, e.Host, e.Cold = x.call.model.ID, x.routing.endpoint.Host, &x.routing.cold
+	e.Waited, e.FirstByte = accesslog.Milliseconds(x.routing.info.Waited), accesslog.Milliseconds(first)
+	if x.routing.info.Cold {
+		e.Load = accesslog.Milliseconds(x.routing.info.LoadMS) * accesslog.Milliseconds(time.Millisecond)
 	}
-	e.Broken = err != nil && o.endsWithStream
+	e.Broken = err != nil && o.endsWithResponse
 	if x.responded && x.translator == nil {
 		e.BytesOut = x.recorder.bytes
 	}
 	if o.hold != nil { // it left
-		o.endWait(x.route.info, err)
+		o.endWait(x.routing.info, err)
 	}
 	if err != nil {
 		o.relay.Fail()
@@ -129,10 +129,10 @@ func (o *observed) endExchange(x *exchange, first time.Duration, err error) {
 	o.relay = nil
 	o.span.Text("gen_ai.request.model", e.Model)
 	o.span.Text("reveille.host", e.Host)
-	if x.route.cold {
+	if x.routing.cold {
 		o.span.Text("reveille.cold", "true")
 	}
-	if o.endsWithStream {
+	if o.endsWithResponse {
 		o.end(x.call.request)
 	}
 }
@@ -156,7 +156,7 @@ func (o *observed) end(r *request) {
 	e.Status = r.Ctx.Response.StatusCode()
 	if body, is := r.Ctx.Response.BodyStream().(*translatedBody); is {
 		e.BytesOut = body.Size()
-	} else if !o.endsWithStream && !r.Ctx.Response.IsBodyStream() {
+	} else if !o.endsWithResponse && !r.Ctx.Response.IsBodyStream() {
 		e.BytesOut = int64(len(r.Ctx.Response.Body()))
 	}
 	if r.Account != nil {

@@ -94,7 +94,7 @@ func (o *ollamaCall) responseWriter(generate bool, x *exchange) *ollama.Response
 	}
 	load := func() time.Duration { return 0 }
 	if x != nil {
-		load = func() time.Duration { return x.route.info.Waited }
+		load = func() time.Duration { return x.routing.info.Waited }
 	}
 	return &ollama.ResponseWriter{Model: name, Generate: generate, Began: o.Began, Now: time.Now, Load: load}
 }
@@ -213,7 +213,7 @@ func (o *ollamaCall) loadWithContext() (func(*exchange) error, error) {
 		if err := (loadCharge{x}).CountLoad(); err != nil {
 			return err
 		}
-		ctx, stop := context.WithTimeout(o.s.lifetime, min(x.route.wait.limit, queueTimeout))
+		ctx, stop := context.WithTimeout(o.s.lifetime, min(x.routing.wait.limit, queueTimeout))
 		defer stop()
 		_, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadRequest{Model: o.model.ID, Options: options})
 		return err

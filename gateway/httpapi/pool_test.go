@@ -124,7 +124,7 @@ func (noWaker) Wake(ctx context.Context, _ string) error {
 	return ctx.Err()
 }
 
-// newPool starts a front. limits starts a runner with that --max-loaded-models, "" starts none.
+// newPool starts a gateway. limits starts a runner with that --max-loaded-models, "" starts none.
 func newPool(t *testing.T, limits string, tweak ...func(*Config)) *pool {
 	t.Helper()
 	own, _, err := catalog.Parse("models.yaml", []byte(testModels))

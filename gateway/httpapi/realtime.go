@@ -45,8 +45,8 @@ func (x *exchange) deliverWebSocket() error {
 	}
 	x.call.CountResponse(fasthttp.StatusSwitchingProtocols)
 	x.call.Ctx.SetStatusCode(fasthttp.StatusSwitchingProtocols)
-	x.endsWithBody, x.resp = true, nil // SwitchTo closes it
-	x.call.observed.setEndsWithStream()
+	x.endsWithResponse, x.resp = true, nil // SwitchTo closes it
+	x.call.observed.setEndsWithResponse()
 	x.call.s.background.Add(1)
 	more := []relay.Field{{Name: api.HeaderRequestID, Value: []byte(x.call.ID)}, {Name: api.HeaderModel, Value: []byte(x.call.model.ID)}}
 	resp.SwitchTo(x.call.Ctx, more, webSocketIdle, func(err error) {

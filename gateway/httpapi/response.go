@@ -95,7 +95,7 @@ func (x *exchange) bufferResponse(limit int) (body []byte, ended bool, err error
 // checkResponseBody checks a response in one piece whose status is a success.
 func (x *exchange) checkResponseBody(body []byte) error {
 	if completion.IsError(body) {
-		return api.NormalizeError(fasthttp.StatusBadGateway, body, x.route.endpoint.Host)
+		return api.NormalizeError(fasthttp.StatusBadGateway, body, x.routing.endpoint.Host)
 	}
 	if x.embeddingCount > 0 && !embedding.Valid(body, x.embeddingCount) {
 		return api.InvalidEngineResponse().WithCause(errors.New("not an embedding for each input"))
@@ -126,7 +126,7 @@ func (x *exchange) sendTranslated() error {
 	var eventErr *relay.EventError
 	switch {
 	case errors.As(err, &eventErr):
-		return api.NormalizeError(fasthttp.StatusBadGateway, eventErr.Data, x.route.endpoint.Host)
+		return api.NormalizeError(fasthttp.StatusBadGateway, eventErr.Data, x.routing.endpoint.Host)
 	case errors.Is(err, completion.ErrInvalidResponse):
 		return api.InvalidEngineResponse().WithCause(err)
 	case err != nil:
@@ -177,8 +177,8 @@ func (x *exchange) sendStream() {
 // sendBody makes b the body of the client's response. If its first bytes are still to come, the head is sent
 // immediately.
 func (x *exchange) sendBody(b *responseBody, size int) {
-	x.responded, x.endsWithBody = true, true
-	x.call.observed.setEndsWithStream()
+	x.responded, x.endsWithResponse = true, true
+	x.call.observed.setEndsWithResponse()
 	x.call.Ctx.Response.SetBodyStream(b, size)
 	x.call.Ctx.Response.ImmediateHeaderFlush = size < 0 && len(b.held) == 0 && (!b.events || b.streaming) && x.resp.Buffered() == 0
 }
@@ -242,7 +242,7 @@ func (b *responseBody) awaitResponse() ([]byte, error) {
 		b.scratch = b.x.appendProgress(b.scratch[:0])
 		return b.scratch, nil
 	}
-	err := b.x.attemptUntilAnswered(b.nextPing)
+	err := b.x.attemptUntilResponse(b.nextPing)
 	switch {
 	case err == relay.ErrPending:
 		return nil, nil
@@ -304,7 +304,7 @@ func (b *responseBody) recordBytes(p []byte) {
 
 // appendProgress reports the progress of the load to a waiting client.
 func (x *exchange) appendProgress(dst []byte) []byte {
-	w := x.route.waiter.Load()
+	w := x.routing.waiter.Load()
 	if w == nil { // loaded: the engine is computing
 		return append(dst, api.Ping...)
 	}

@@ -52,7 +52,7 @@ func (r *request) parseAsChat(f *responses.ResponseWriter) (*inferenceCall, erro
 		return nil, err
 	}
 	f.Model = c.model.ID
-	if err := c.prependConversation(f); err != nil {
+	if err := c.prependHistory(f); err != nil {
 		return nil, err
 	}
 	if c.body, f.Echo, err = responses.Translate(c.body, c.model.ID, c.stream); err != nil {
@@ -64,14 +64,14 @@ func (r *request) parseAsChat(f *responses.ResponseWriter) (*inferenceCall, erro
 	return c, nil
 }
 
-// prependConversation puts the items of the conversation that a request continues before its input, and has f store the
+// prependHistory puts the items of the conversation that a request continues before its input, and has f store the
 // response if the request and the gateway's settings want that.
-func (c *inferenceCall) prependConversation(f *responses.ResponseWriter) error {
+func (c *inferenceCall) prependHistory(f *responses.ResponseWriter) error {
 	q, err := responses.StoreOf(c.body)
 	if err != nil {
 		return err
 	}
-	retention := c.s.cfg.Responses
+	retention := c.s.cfg.ResponseRetention
 	if retention == 0 {
 		if q.Previous != "" {
 			return api.New(api.UnsupportedParameter, "'previous_response_id' is not supported: this gateway stores no responses (--store-responses); send the whole conversation in 'input'.").WithParam("previous_response_id")
@@ -188,7 +188,7 @@ func (c *inferenceCall) storedItems(ids []string) (map[string]json.RawMessage, e
 
 // storedResponse returns a response that the request's key has stored.
 func (r *request) storedResponse(id string) (*responses.Stored, error) {
-	if r.s.cfg.Responses == 0 {
+	if r.s.cfg.ResponseRetention == 0 {
 		return nil, api.New(api.ResponseNotFound, "This gateway stores no responses (--store-responses).")
 	}
 	var text []byte

@@ -222,13 +222,13 @@ func repeats(t *testing.T) http.HandlerFunc {
 // The official openai client continues stored responses.
 func TestStoredResponses(t *testing.T) {
 	set := keyFile(t, "ann-secret infer\nbob-secret infer\n")
-	s := newStage(t, func(_ *stage, c *Config) { c.Keys, c.Responses = set, time.Hour }).warm("chat").serve(repeats(t))
+	s := newStage(t, func(_ *stage, c *Config) { c.Keys, c.ResponseRetention = set, time.Hour }).warm("chat").serve(repeats(t))
 	client(t, "conversation.py", "http://"+s.addr, "ann-secret", "bob-secret")
 }
 
 // A response that is deleted while its continuation runs stays deleted. The continuation has its items and is stored.
 func TestDeletedWhileContinued(t *testing.T) {
-	s := newStage(t, func(_ *stage, c *Config) { c.Responses = time.Hour }).warm("chat").serve(repeats(t))
+	s := newStage(t, func(_ *stage, c *Config) { c.ResponseRetention = time.Hour }).warm("chat").serve(repeats(t))
 	first := s.ask("POST", "/v1/responses", `{"model":"chat","input":"hi"}`)
 	old := "/v1/responses/" + first.json["id"].(string)
 	s.serve(func(w http.ResponseWriter, r *http.Request) {
@@ -260,7 +260,7 @@ func TestDeletedWhileContinued(t *testing.T) {
 // References that would make a conversation too large are refused before it is made: their number before Redis is
 // asked, the size before anything is copied.
 func TestReferencesCannotAmplify(t *testing.T) {
-	s := newStage(t, func(_ *stage, c *Config) { c.Responses = time.Hour }).warm("chat").serve(repeats(t))
+	s := newStage(t, func(_ *stage, c *Config) { c.ResponseRetention = time.Hour }).warm("chat").serve(repeats(t))
 	first := s.ask("POST", "/v1/responses", `{"model":"chat","input":"`+strings.Repeat("many words ", 1<<20/11)+`"}`)
 	id := first.json["output"].([]any)[0].(map[string]any)["id"].(string)
 	body := func(n int) string {
@@ -295,7 +295,7 @@ func TestUnstoredResponses(t *testing.T) {
 		}
 	}
 
-	s := newStage(t, func(_ *stage, c *Config) { c.Responses = time.Hour }).warm("chat").serve(repeats(t))
+	s := newStage(t, func(_ *stage, c *Config) { c.ResponseRetention = time.Hour }).warm("chat").serve(repeats(t))
 	for body, param := range map[string]string{`"previous_response_id":1`: "previous_response_id", `"store":"yes"`: "store"} {
 		if r := s.ask("POST", "/v1/responses", `{"model":"chat","input":"hi",`+body+`}`); r.status != 400 || r.param() != param {
 			t.Errorf("%s: %d %s", body, r.status, r.text)

@@ -21,14 +21,14 @@ type route struct {
 	metrics bool // --free-metrics opens it, and it is served while the memory is full
 }
 
-// lemonade is a route of the management API, under the version prefixes and, with Mount both, without them.
+// lemonade is a route of the management API, which is that of Lemonade Server, under the version prefixes and, with Mount both, without them.
 func lemonade(r api.Route, serve func(*manage.Service, *web.Request) error) route {
 	r.Dialect = api.Lemonade
 	return managed(r, serve)
 }
 
-// ollamaListing is a route of Ollama's listings.
-func ollamaListing(r api.Route, serve func(*manage.Service, *web.Request) error) route {
+// ollamaManaged is a route of Ollama's API that the management service serves.
+func ollamaManaged(r api.Route, serve func(*manage.Service, *web.Request) error) route {
 	r.Dialect, r.Mount, r.PerModel = api.Ollama, bare, true
 	return managed(r, serve)
 }
@@ -239,11 +239,11 @@ var routes = []route{
 	rerankRoute("/v2/rerank", bare),
 
 	// Ollama.
-	ollamaListing(api.Route{Name: "ollama_version", Pattern: "GET /api/version", Scope: anyKey},
+	ollamaManaged(api.Route{Name: "ollama_version", Pattern: "GET /api/version", Scope: anyKey},
 		(*manage.Service).OllamaVersion),
-	ollamaListing(api.Route{Name: "ollama_tags", Pattern: "GET /api/tags", Scope: anyKey}, (*manage.Service).OllamaTags),
-	ollamaListing(api.Route{Name: "ollama_ps", Pattern: "GET /api/ps", Scope: anyKey}, (*manage.Service).OllamaPS),
-	ollamaListing(api.Route{Name: "ollama_show", Pattern: "POST /api/show", Scope: anyKey, Body: bodyJSON,
+	ollamaManaged(api.Route{Name: "ollama_tags", Pattern: "GET /api/tags", Scope: anyKey}, (*manage.Service).OllamaTags),
+	ollamaManaged(api.Route{Name: "ollama_ps", Pattern: "GET /api/ps", Scope: anyKey}, (*manage.Service).OllamaPS),
+	ollamaManaged(api.Route{Name: "ollama_show", Pattern: "POST /api/show", Scope: anyKey, Body: bodyJSON,
 		Model: modelOrName}, (*manage.Service).OllamaShow),
 	inference(api.Route{Name: "ollama_chat", Pattern: "POST /api/chat", Mount: bare, Dialect: api.Ollama,
 		Type: policy.LLM, CanStream: true, Streams: true,
@@ -257,9 +257,9 @@ var routes = []route{
 	inference(api.Route{Name: "ollama_embeddings", Pattern: "POST /api/embeddings", Mount: bare, Dialect: api.Ollama,
 		Type: policy.Embedding, Fields: []api.Field{{Name: "prompt", Types: text}}}, nil,
 		(*Server).ollamaEmbeddings),
-	ollamaListing(api.Route{Name: "ollama_pull", Pattern: "POST /api/pull", Scope: manages, Body: bodyJSON, Streams: true,
+	ollamaManaged(api.Route{Name: "ollama_pull", Pattern: "POST /api/pull", Scope: manages, Body: bodyJSON, Streams: true,
 		Model: modelOrName}, (*manage.Service).OllamaPull),
-	ollamaListing(api.Route{Name: "ollama_delete", Pattern: "DELETE /api/delete", Scope: admin, Body: bodyJSON,
+	ollamaManaged(api.Route{Name: "ollama_delete", Pattern: "DELETE /api/delete", Scope: admin, Body: bodyJSON,
 		Model: modelOrName}, (*manage.Service).OllamaDelete),
 
 	// Operator routes.

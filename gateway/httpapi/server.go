@@ -53,28 +53,28 @@ type Config struct {
 	Withheld func(id string) string
 	Register catalog.RegisterList // where the weights of models that clients register can be stored; empty: nowhere
 
-	Version      string
-	LocalRunner  func(host, addr string) LocalRunner // the runner of a host at an address if it is in this process, else nil; nil: none is
-	Browsers     *api.Browsers                       // which web pages and host names are served; default: those of a gateway without keys
-	Hold         time.Duration                       // maximum wait of a request for a cold model; default 300 s
-	HoldWhole    time.Duration                       // the same for a request without a stream; default Hold
-	CommitAfter  time.Duration                       // a stream gets its status and the first comment after this time; default 5 s
-	Keepalive    time.Duration                       // between comments; default 5 s
-	FirstByte    time.Duration                       // timeout for the head of a runner's response, and for silence within it; default 30 min
-	MaxBody      int                                 // bytes; default 64 MiB
-	MaxHeldBytes int64                               // bytes of all bodies that arrive, wait or are being sent; above, requests get overloaded; default 1 GiB
-	MaxConns     int                                 // open client connections, 0 for no limit
-	PerAddress   int                                 // the same from one address, 0 for no limit
-	Proxies      []netip.Prefix                      // addresses exempt from PerAddress
-	ReadTimeout  time.Duration                       // of a head, and of pauses in a body; default 30 s
-	MinRate      int                                 // bytes a second of a body, see relay.IntakeConfig; default 64 KiB
-	StreamErrors bool                                // a request for a stream gets its errors as an event, with status 200
-	FreeMetrics  bool                                // /metrics needs no key
-	Responses    time.Duration                       // how long responses are stored that clients want stored; 0: they are not
-	Ring         *logring.Ring                       // this gateway's own log, for managers; default: an empty one
-	AccessLog    *accesslog.Log                      // gets a line for each request; nil: none is written
-	Tracer       *trace.Tracer                       // gets the spans of requests to models; nil: none are recorded
-	Memory       *pressure.Gauge                     // near its limit, connections are not kept and new requests are refused; nil: no limit
+	Version           string
+	LocalRunner       func(host, addr string) LocalRunner // the runner of a host at an address if it is in this process, else nil; nil: none is
+	Browsers          *api.Browsers                       // which web pages and host names are served; default: those of a gateway without keys
+	Hold              time.Duration                       // maximum wait of a request for a cold model; default 300 s
+	HoldWhole         time.Duration                       // the same for a request without a stream; default Hold
+	CommitAfter       time.Duration                       // a stream gets its status and the first comment after this time; default 5 s
+	Keepalive         time.Duration                       // between comments; default 5 s
+	FirstByte         time.Duration                       // timeout for the head of a runner's response, and for silence within it; default 30 min
+	MaxBody           int                                 // bytes; default 64 MiB
+	MaxHeldBytes      int64                               // bytes of all bodies that arrive, wait or are being sent; above, requests get overloaded; default 1 GiB
+	MaxConns          int                                 // open client connections, 0 for no limit
+	PerAddress        int                                 // the same from one address, 0 for no limit
+	Proxies           []netip.Prefix                      // addresses exempt from PerAddress
+	ReadTimeout       time.Duration                       // of a head, and of pauses in a body; default 30 s
+	MinRate           int                                 // bytes a second of a body, see relay.IntakeConfig; default 64 KiB
+	StreamErrors      bool                                // a request for a stream gets its errors as an event, with status 200
+	FreeMetrics       bool                                // /metrics needs no key
+	ResponseRetention time.Duration                       // how long responses are stored that clients want stored; 0: they are not
+	Ring              *logring.Ring                       // this gateway's own log, for managers; default: an empty one
+	AccessLog         *accesslog.Log                      // gets a line for each request; nil: none is written
+	Tracer            *trace.Tracer                       // gets the spans of requests to models; nil: none are recorded
+	Memory            *pressure.Gauge                     // near its limit, connections are not kept and new requests are refused; nil: no limit
 }
 
 func (c Config) withDefaults() Config {

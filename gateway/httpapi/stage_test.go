@@ -49,7 +49,7 @@ hosts:
   here: {driver: local, devices: [cpu]}
 `
 
-// stage is a front with its gate on an embedded Redis, and one host whose runner is the test's.
+// stage is a gateway with its gate on an embedded Redis, and one host whose runner is the test's.
 type stage struct {
 	t      testing.TB
 	addr   string
@@ -343,7 +343,7 @@ const (
 	chatLive = `{"model":"chat","messages":[{"role":"user","content":"hi"}],"stream":true}`
 )
 
-// rawConn is one raw connection to the front.
+// rawConn is one raw connection to the gateway.
 type rawConn struct {
 	t testing.TB
 	c net.Conn

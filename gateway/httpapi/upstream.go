@@ -14,7 +14,7 @@ import (
 
 // upstream loads the model that the path names and passes the request to its engine, with method, query, body and the
 // rest of the path unchanged. A path that ends with the name is redirected to the one with a slash, so that relative
-// links on an engine's own pages work. HEAD and GET of a probe load nothing.
+// links on an engine's own pages work. HEAD and GET of one of monitorPaths load nothing.
 func (s *Server) upstream(r *request) error {
 	id, rest, found := api.SplitUpstream(r.Match.Tail, func(name string) bool {
 		return s.registry.IsName(name) || s.registry.IsName(strings.TrimSuffix(name, ":latest"))
@@ -38,8 +38,8 @@ func (s *Server) upstream(r *request) error {
 		return nil
 	}
 	h := &r.Ctx.Request.Header
-	looks := h.IsHead() || h.IsGet() && slices.Contains(probes, bodycheck.PlainPath(rest))
-	c := &inferenceCall{request: r, model: model, requestedModel: id, body: r.Ctx.PostBody(), readOnly: looks}
+	readOnly := h.IsHead() || h.IsGet() && slices.Contains(monitorPaths, bodycheck.PlainPath(rest))
+	c := &inferenceCall{request: r, model: model, requestedModel: id, body: r.Ctx.PostBody(), readOnly: readOnly}
 	if err := c.vetUpstream(rest); err != nil {
 		return err
 	}
@@ -49,8 +49,8 @@ func (s *Server) upstream(r *request) error {
 	return x.serveInference()
 }
 
-// probes are engine paths that monitors read.
-var probes = []string{"/health", "/v1/health", "/healthz", "/live", "/livez", "/ready", "/readyz", "/ping", "/metrics", "/version"}
+// monitorPaths are the paths of engines that monitors read.
+var monitorPaths = []string{"/health", "/v1/health", "/healthz", "/live", "/livez", "/ready", "/readyz", "/ping", "/metrics", "/version"}
 
 // vetUpstream applies the rules of the inference routes to the body of a request to an engine's own path that runs the
 // model.

@@ -84,7 +84,7 @@ func (x *exchange) failCold() error {
 	if err != nil {
 		return err
 	}
-	x.route.ahead = w.Ahead()
+	x.routing.ahead = w.Ahead()
 	_, _, err = w.Result()
 	return err
 }
@@ -98,24 +98,24 @@ func (t loadCharge) BeginWait() error { return t.x.call.Account.BeginWait() }
 func (t loadCharge) EndWait() { t.x.call.Account.EndWait() }
 
 func (t loadCharge) CountLoad() error {
-	if t.x.route.loadCharged {
+	if t.x.routing.loadCharged {
 		return nil
 	}
 	var err error
 	if c := t.x.call; c.s.registry.StateOf(c.model.ID) == "unloaded" {
 		err = c.Account.CountLoad()
 	}
-	t.x.route.loadCharged, t.x.route.loadDenied = err == nil, err != nil
+	t.x.routing.loadCharged, t.x.routing.loadDenied = err == nil, err != nil
 	return err
 }
 
 // recheckLoading checks again whether the model is loaded or loading, before a request is refused because its key has
 // no load left: the mirror may be behind.
 func (x *exchange) recheckLoading() bool {
-	x.route.loadDenied = false
+	x.routing.loadDenied = false
 	_, err := x.call.s.registry.Fresh()
-	x.route.loadCharged = err == nil && x.call.s.registry.StateOf(x.call.model.ID) != "unloaded"
-	return x.route.loadCharged
+	x.routing.loadCharged = err == nil && x.call.s.registry.StateOf(x.call.model.ID) != "unloaded"
+	return x.routing.loadCharged
 }
 
 // refusals counts the runners' refusals that sent the exchange back to the gate.
@@ -137,18 +137,18 @@ const (
 // is over, or immediately if the request is read-only.
 func (x *exchange) retryAtGate(why *api.Error) error {
 	x.uncountOpen()
-	x.try.prompt = 0
+	x.try.promptTokens = 0
 	if x.call.readOnly {
 		return why
 	}
-	x.route.hasEndpoint = false
-	x.route.info.Ticket = ""
-	x.route.refusals.why = why
-	if !slices.Contains(x.route.refusals.hosts, x.route.endpoint.Host) {
-		x.route.refusals.hosts = append(x.route.refusals.hosts, x.route.endpoint.Host)
+	x.routing.hasEndpoint = false
+	x.routing.info.Ticket = ""
+	x.routing.refusals.why = why
+	if !slices.Contains(x.routing.refusals.hosts, x.routing.endpoint.Host) {
+		x.routing.refusals.hosts = append(x.routing.refusals.hosts, x.routing.endpoint.Host)
 	}
-	if x.route.refusals.n++; x.route.refusals.n > 1 {
-		x.route.refusals.pause = time.Now().Add(min(maxPause, firstPause<<min(x.route.refusals.n-2, 10)))
+	if x.routing.refusals.n++; x.routing.refusals.n > 1 {
+		x.routing.refusals.pause = time.Now().Add(min(maxPause, firstPause<<min(x.routing.refusals.n-2, 10)))
 	}
 	return errRetry
 }
@@ -156,31 +156,31 @@ func (x *exchange) retryAtGate(why *api.Error) error {
 // acquireEndpoint obtains an endpoint: from the mirror for a warm model, else from the gate. It returns false if there
 // is none by the given time. The zero time leaves only the request's own limit.
 func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
-	if x.route.hasEndpoint {
+	if x.routing.hasEndpoint {
 		return true, nil
 	}
 	if in, err := x.waitOutPause(until); !in || err != nil {
 		return false, err
 	}
-	w := x.route.waiter.Load()
+	w := x.routing.waiter.Load()
 	if w == nil {
-		left := x.route.wait.limit - time.Since(x.call.Began)
-		if x.route.refusals.why != nil && left <= 0 {
-			return false, x.route.refusals.why
+		left := x.routing.wait.limit - time.Since(x.call.Began)
+		if x.routing.refusals.why != nil && left <= 0 {
+			return false, x.routing.refusals.why
 		}
 		var err error
-		ask := scheduling.WaitRequest{Model: x.call.model.ID, Refused: x.route.refusals.hosts, Limit: max(left, time.Millisecond), Account: loadCharge{x}}
+		ask := scheduling.WaitRequest{Model: x.call.model.ID, Refused: x.routing.refusals.hosts, Limit: max(left, time.Millisecond), Account: loadCharge{x}}
 		w, err = x.call.s.cfg.Gate.Enter(ask)
-		if x.route.loadDenied && x.recheckLoading() {
+		if x.routing.loadDenied && x.recheckLoading() {
 			w, err = x.call.s.cfg.Gate.Enter(ask)
 		}
 		if err != nil {
-			x.route.ahead = x.call.s.cfg.Gate.Waiting()[x.call.model.ID]
+			x.routing.ahead = x.call.s.cfg.Gate.Waiting()[x.call.model.ID]
 			return false, err
 		}
-		x.route.cold, x.route.ahead = true, max(x.route.ahead, w.Ahead())
+		x.routing.cold, x.routing.ahead = true, max(x.routing.ahead, w.Ahead())
 		x.call.observed.beginWait()
-		x.route.waiter.Store(w)
+		x.routing.waiter.Store(w)
 		if x.try.link.Cause() != nil { // abandoned before it could see the waiter
 			w.Leave(false)
 		}
@@ -189,29 +189,29 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 		return false, nil
 	}
 	endpoint, info, err := w.Result()
-	x.route.waiter.Store(nil)
+	x.routing.waiter.Store(nil)
 	x.call.observed.endWait(info, err)
-	waited := x.route.info.Waited + info.Waited
+	waited := x.routing.info.Waited + info.Waited
 	if err != nil {
-		x.route.info.Waited = waited
+		x.routing.info.Waited = waited
 		if cause := x.try.link.Cause(); cause != nil {
 			return false, cause
 		}
 		return false, err
 	}
-	x.route.endpoint, x.route.info, x.route.hasEndpoint = endpoint, info, true
-	x.route.info.Waited = waited
-	x.route.cold = info.Cold
+	x.routing.endpoint, x.routing.info, x.routing.hasEndpoint = endpoint, info, true
+	x.routing.info.Waited = waited
+	x.routing.cold = info.Cold
 	return true, nil
 }
 
 // waitOutPause waits until the pause after a refusal ends. It returns false if until comes first.
 func (x *exchange) waitOutPause(until time.Time) (bool, error) {
-	d := time.Until(x.route.refusals.pause)
+	d := time.Until(x.routing.refusals.pause)
 	if d <= 0 {
 		return true, nil
 	}
-	in := until.IsZero() || !until.Before(x.route.refusals.pause)
+	in := until.IsZero() || !until.Before(x.routing.refusals.pause)
 	if !in {
 		d = max(0, time.Until(until))
 	}

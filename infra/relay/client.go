@@ -16,7 +16,7 @@ type Config struct {
 	Network string
 	// Addr is host:port, or the path of the socket.
 	Addr string
-	// Dial replaces dialling Network and Addr, for example to add TLS. It must return when ctx ends.
+	// Dial replaces dialing Network and Addr, for example to add TLS. It must return when ctx ends.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// ConnectTimeout bounds a dial; default 1 s.
 	ConnectTimeout time.Duration

@@ -12,10 +12,10 @@ var (
 	ErrUnreachable = errors.New("upstream unreachable")
 	// ErrBroken: the connection ended after all or part of the request was sent.
 	ErrBroken = errors.New("upstream connection broke")
-	// ErrBadReply: the response is not HTTP/1.x, or its framing is malformed.
-	ErrBadReply = errors.New("bad upstream reply")
+	// ErrInvalidResponse: the response is not HTTP/1.x, or its framing is malformed.
+	ErrInvalidResponse = errors.New("invalid upstream response")
 	// ErrTooLarge: the response, or a line of its stream, exceeds its limit.
-	ErrTooLarge = errors.New("upstream reply too large")
+	ErrTooLarge = errors.New("upstream response too large")
 	// ErrTimeout: the head or the body did not start within Request.FirstByte, the body was silent for Request.Silence,
 	// or the upstream stopped accepting the request.
 	ErrTimeout = errors.New("upstream timed out")

@@ -65,7 +65,7 @@ func answerIn(t *testing.T, raw []byte, n int) (o outcome) {
 		b, err = r.AppendBody(nil, 1<<20)
 		o.body = string(b)
 	}
-	for _, kind := range []error{ErrBroken, ErrBadReply} {
+	for _, kind := range []error{ErrBroken, ErrInvalidResponse} {
 		if errors.Is(err, kind) {
 			o.kind = kind
 		}

@@ -2,7 +2,7 @@ package relay
 
 import "time"
 
-// A Hop stands between a Response and its reader in the place of a server: what a server between both would do with the
+// A Hop takes the place of a server between a Response and its reader: what such a server would do with the
 // response, it does as the response passes. All its methods are called by the goroutine that the response belongs to.
 type Hop interface {
 	// Head is called once: when the head has come, or with the error if there will be none. It may call
@@ -14,7 +14,7 @@ type Hop interface {
 	End(err error)
 }
 
-// An Admission is a request that a program of this process is about to send for another one.
+// An Admission is a request that a runner of this process is asked to admit before it is sent.
 type Admission interface {
 	// Wait waits until the runner admits the request, at most until the given time; the zero time means no limit. Once
 	// it has returned true, Start follows.
@@ -30,19 +30,19 @@ type Admission interface {
 // gets its content from Replace.
 func (r *Response) Replace(status int, kind string, body []byte) {
 	r.head = head{status: status, length: int64(len(body))}
-	r.set = nil
+	r.added = nil
 	r.Set("Content-Type", kind)
 	r.phase, r.reuse = phaseEnded, false
 	r.rest, r.err, r.reported = body, nil, nil
 }
 
 // Set sets a header field of the response.
-func (r *Response) Set(name, value string) { r.set = append(r.set, Field{name, []byte(value)}) }
+func (r *Response) Set(name, value string) { r.added = append(r.added, Field{name, []byte(value)}) }
 
-// StripHeaders removes all header fields but Content-Type: those that a server between would not pass on.
+// StripHeaders removes all header fields but Content-Type: those that a server in the Hop's place would not pass on.
 func (r *Response) StripHeaders() {
 	kind := string(r.ContentType())
-	r.head.fields, r.set = nil, nil
+	r.head.fields, r.added = nil, nil
 	if kind != "" {
 		r.Set("Content-Type", kind)
 	}

@@ -47,28 +47,28 @@ type Response struct {
 	client *Client
 	call   *Call
 
-	head  head
-	store [512]byte // for head's fields
-	set   []Field   // by Set
+	head      head
+	headStore [512]byte // holds the fields of head
+	added     []Field   // header fields of Set
 
-	phase    phase
-	framing  framing
-	isHead   bool // the request was HEAD
-	upgrade  bool // the request asked for another protocol
-	events   bool // Request.Events
-	reuse    bool // the connection may serve another request
-	wasSent  bool
-	got      bool
-	interim  int
-	scanned  int    // head bytes already searched for its end
-	left     int64  // bytes left of a body with a Content-Length
-	tail     []byte // the last bytes of an event stream
-	chunks   chunkDecoder
-	rest     []byte // decoded bytes not yet returned
-	err      error  // in phaseFailed
-	reported error  // the same as the reader gets it
-	headed   bool   // Hop.Head has returned
-	down     error  // error of writing to the client
+	phase      phase
+	framing    framing
+	isHead     bool   // the request was HEAD
+	upgrade    bool   // the request asked for another protocol
+	events     bool   // Request.Events
+	reuse      bool   // the connection may serve another request
+	sentBytes  bool   // at least one byte of the request may have reached the upstream
+	gotBytes   bool   // at least one byte of the response arrived
+	interim    int    // 1xx heads so far
+	scanned    int    // head bytes already searched for its end
+	left       int64  // bytes left of a body with a Content-Length
+	tail       []byte // the last bytes of an event stream
+	chunks     chunkDecoder
+	rest       []byte // decoded bytes not yet returned
+	err        error  // in phaseFailed
+	reported   error  // the same as the reader gets it
+	hopHasHead bool   // Hop.Head has returned
+	clientErr  error  // error of writing to the client
 
 	headDue   time.Time     // when the head must have arrived
 	first     time.Duration // limit for the first bytes of the body; 0 once they arrived
@@ -81,14 +81,14 @@ var _ fasthttp.BodyWriterTo = (*Response)(nil)
 
 // countRead counts bytes from the upstream.
 func (r *Response) countRead() {
-	if r.got = true; !r.probe {
+	if r.gotBytes = true; !r.probe {
 		r.client.bytesRead.Add(1)
 	}
 }
 
 // startFirstByteTimer starts the timer for the first byte.
 func (r *Response) startFirstByteTimer() {
-	r.wasSent = true
+	r.sentBytes = true
 	if r.first > 0 {
 		r.headDue = time.Now().Add(r.first)
 	}
@@ -98,7 +98,7 @@ func (r *Response) startFirstByteTimer() {
 // its response has arrived.
 func (r *Response) writeFailed(n int64, cause error) error {
 	r.reuse = false
-	r.wasSent = n > 0
+	r.sentBytes = n > 0
 	if n == 0 {
 		return r.fail(ErrUnreachable, cause)
 	}
@@ -117,9 +117,9 @@ func (r *Response) writeFailed(n int64, cause error) error {
 // wait. It returns ErrPending if the given time came first, and may then be called again. Any other error is final.
 func (r *Response) Await(until time.Time) error {
 	err := r.await(until)
-	if err != ErrPending && r.Hop != nil && !r.headed && r.phase != phaseClosed {
+	if err != ErrPending && r.Hop != nil && !r.hopHasHead && r.phase != phaseClosed {
 		err = r.Hop.Head(r, err)
-		r.headed = true
+		r.hopHasHead = true
 	}
 	return err
 }
@@ -127,7 +127,7 @@ func (r *Response) Await(until time.Time) error {
 func (r *Response) await(until time.Time) error {
 	for r.phase == phasePending {
 		if err := r.takeHead(); err != nil {
-			return r.fail(ErrBadReply, err)
+			return r.fail(ErrInvalidResponse, err)
 		}
 		if r.phase != phasePending {
 			break
@@ -141,7 +141,7 @@ func (r *Response) await(until time.Time) error {
 		case err == errDeadline:
 			return ErrPending
 		case err == errFull:
-			return r.fail(ErrBadReply, errHead)
+			return r.fail(ErrInvalidResponse, errHead)
 		default:
 			return r.fail(ErrBroken, err)
 		}
@@ -174,7 +174,7 @@ func (r *Response) takeHead() error {
 		r.scanned = 0
 		switch {
 		case h.status >= 200:
-			h.fields = append(r.store[:0], h.fields...)
+			h.fields = append(r.headStore[:0], h.fields...)
 			r.head = h
 			if r.events && h.status == fasthttp.StatusOK && len(r.ContentType()) == 0 {
 				r.Set(fasthttp.HeaderContentType, "text/event-stream")
@@ -182,7 +182,7 @@ func (r *Response) takeHead() error {
 			r.setFraming()
 			return nil
 		case h.status == fasthttp.StatusSwitchingProtocols && r.upgrade:
-			h.fields = append(r.store[:0], h.fields...)
+			h.fields = append(r.headStore[:0], h.fields...)
 			r.head = h
 			r.phase, r.reuse = phaseEnded, false
 			return nil
@@ -217,8 +217,8 @@ func (r *Response) fail(kind, cause error) error {
 		kind, cause = ErrCancelled, c
 	}
 	r.phase = phaseFailed
-	r.err = &Error{Kind: kind, Cause: cause, Sent: r.wasSent, Got: r.got}
-	if r.reported = r.err; r.headed {
+	r.err = &Error{Kind: kind, Cause: cause, Sent: r.sentBytes, Got: r.gotBytes}
+	if r.reported = r.err; r.hopHasHead {
 		r.reported = r.Hop.Broke(r, r.err)
 	}
 	return r.reported
@@ -239,9 +239,9 @@ func (r *Response) IsEvents() bool {
 
 // Header returns the first value of a header field, or nil without one. The value is valid until Close.
 func (r *Response) Header(name string) []byte {
-	for i := range r.set {
-		if equalFold(r.set[i].Name, name) {
-			return r.set[i].Value
+	for i := range r.added {
+		if equalFold(r.added[i].Name, name) {
+			return r.added[i].Value
 		}
 	}
 	for rest := r.head.fields; len(rest) > 0; {
@@ -358,7 +358,7 @@ func (r *Response) decode(b []byte) []byte {
 	case frameChunked:
 		var err error
 		if b, used, err = r.chunks.decode(b); err != nil {
-			_ = r.fail(ErrBadReply, err)
+			_ = r.fail(ErrInvalidResponse, err)
 		} else if r.chunks.state == chunkDone {
 			r.phase = phaseEnded
 		}
@@ -422,8 +422,8 @@ func (r *Response) WriteTo(w io.Writer) (int64, error) {
 // WriteFailed records an error of writing the body to the client, if there is one. It returns one that matches ErrGone.
 func (r *Response) WriteFailed(err error) error {
 	if err != nil {
-		r.down = fmt.Errorf("%w: %w", ErrGone, err)
-		err = r.down
+		r.clientErr = fmt.Errorf("%w: %w", ErrGone, err)
+		err = r.clientErr
 	}
 	return err
 }
@@ -475,8 +475,8 @@ func (r *Response) Close() error {
 // Outcome returns what OnEnd would get from Close now.
 func (r *Response) Outcome() error {
 	switch {
-	case r.down != nil:
-		return r.down
+	case r.clientErr != nil:
+		return r.clientErr
 	case r.phase == phaseEnded && len(r.rest) == 0:
 		return nil
 	case r.phase == phaseFailed:
@@ -486,7 +486,7 @@ func (r *Response) Outcome() error {
 	if cause == nil {
 		cause = net.ErrClosed
 	}
-	return &Error{Kind: ErrCancelled, Cause: cause, Sent: r.wasSent, Got: r.got}
+	return &Error{Kind: ErrCancelled, Cause: cause, Sent: r.sentBytes, Got: r.gotBytes}
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -125,7 +125,7 @@ func TestUnrequestedUpgradeIsAnError(t *testing.T) {
 	}()
 	client := New(Config{Addr: ln.Addr().String()})
 	defer client.Close()
-	if _, err := client.Do(nil, &Request{Method: "GET", Path: []byte("/"), FirstByte: 5 * time.Second}); !errors.Is(err, ErrBadReply) {
+	if _, err := client.Do(nil, &Request{Method: "GET", Path: []byte("/"), FirstByte: 5 * time.Second}); !errors.Is(err, ErrInvalidResponse) {
 		t.Error(err)
 	}
 }

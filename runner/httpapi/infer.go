@@ -320,15 +320,15 @@ const webSocketIdle = 10 * time.Minute
 // byte comes when all of it is computed.
 const WholeResponseFactor = 5
 
-// firstByteLimit returns the timeout for the first byte of a response, given the timeout for a short prompt. prompt is
-// the size of the body. A longer prompt has a longer timeout, but never a longer one than a whole response.
-func firstByteLimit(firstByte time.Duration, prompt int, stream bool) time.Duration {
+// firstByteLimit returns the timeout for the first byte of a response to a body of so many bytes; firstByte is that for a
+// short prompt. A longer prompt has a longer timeout, but never a longer one than a whole response.
+func firstByteLimit(firstByte time.Duration, bodyBytes int, stream bool) time.Duration {
 	const short = 64 << 10 // bytes: about as many tokens as an engine without a GPU reads in that time
 	limit := WholeResponseFactor * firstByte
 	if !stream {
 		return limit
 	}
-	return min(firstByte+firstByte*time.Duration(prompt/short), limit)
+	return min(firstByte+firstByte*time.Duration(bodyBytes/short), limit)
 }
 
 // engineFailed returns the reply to a request whose engine sent no response. If the engine never saw the request, that
@@ -354,7 +354,7 @@ func (a *activeRequest) describeError(err error) (status int, code, message stri
 		return fasthttp.StatusGatewayTimeout, rpc.CodeUpstreamTimeout, "The engine did not respond in time."
 	case errors.Is(err, relay.ErrTooLarge): // caused by the request, not the engine
 		return fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "The response is too long: reduce 'max_tokens', 'n', the log-probabilities or the inputs."
-	case errors.Is(err, relay.ErrBadReply):
+	case errors.Is(err, relay.ErrInvalidResponse):
 		return fasthttp.StatusBadGateway, rpc.CodeBadEngineReply, "The engine sent an invalid response."
 	}
 	// A process that exits closes its connections first.

@@ -117,7 +117,7 @@ func (w *watchdog) watch(p *host.Ref, e *watched) {
 // requestEnded undoes requestStarted and evaluates the outcome. It does not block.
 func (w *watchdog) requestEnded(p *host.Ref, err error) {
 	batchErr, batched := errors.AsType[*batch.Error](err)
-	bad := errors.Is(err, relay.ErrBadReply) || batched && batchErr.Code == rpc.CodeBadEngineReply
+	bad := errors.Is(err, relay.ErrInvalidResponse) || batched && batchErr.Code == rpc.CodeBadEngineReply
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	e := w.engines[p.Engine]
