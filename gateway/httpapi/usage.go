@@ -96,7 +96,7 @@ type usage struct {
 func readUsage(head, tail []byte) (u usage, ok bool) {
 	u, ok = usageReports(tail)
 	if u.Input == 0 && u.Cached == 0 { // embeddings report it first, as do Anthropic's streams for the input
-		if first, ok := usageReports(head); ok {
+		if first, found := usageReports(head); found {
 			u.Input, u.Cached, ok = first.Input, first.Cached, true
 			u.Output = max(u.Output, first.Output)
 		}

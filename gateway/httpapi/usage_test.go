@@ -14,6 +14,7 @@ func TestReadUsage(t *testing.T) {
 		`{"timings":{"cache_n":5,"prompt_n":6,"predicted_n":7,"predicted_per_second":8.5}}`:                                       {Input: 11, Output: 7, Cached: 5, PerSecond: 8.5},
 		"data: {\"usage\":{\"prompt_tokens\":1}}\n\ndata: {\"usage\":null}\n\n":                                                   {Input: 1},
 		"data: {\"message\":{\"usage\":{\"input_tokens\":9}}}\n\n" + strings.Repeat("x", 5000) + `{"usage":{"output_tokens":2}}`:  {Input: 9, Output: 2},
+		`{"usage":{"prompt_tokens":7},"data":"` + strings.Repeat("x", 5000) + `"}`:                                                {Input: 7},
 		`{"usage":{"prompt_tokens":-4,"completion_tokens":1e3}}`:                                                                  {Output: 1000},
 		`{"usage":{"prompt_tokens":"3","completion_tokens":4.0}}`:                                                                 {Input: 3, Output: 4},
 		"data: {\"message\":{\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\ndata: {\"usage\":{\"output_tokens\":2}}\n\n": {Input: 9, Output: 2},
