@@ -147,7 +147,8 @@ func (s *Server) requireLocalAdmin(h *fasthttp.RequestHeader, source api.Source)
 	return e
 }
 
-// localAdmin is requireLocalAdmin for a request whose route does not need the key always.
+// localAdmin is requireLocalAdmin for handlers of which only some requests need the key. With API keys configured, the chain
+// has already checked.
 func (s *Server) localAdmin(r *web.Request) error {
 	if s.cfg.Keys.Configured() {
 		return nil

@@ -51,7 +51,7 @@ func (r *request) dropBody() {
 	r.keepBody = false
 }
 
-// countRewritten counts a body that was written again with the buffers of bodies.
+// countRewritten counts the body's new buffer against MaxHeldBytes, if rewriting made a copy.
 func (c *inferenceCall) countRewritten() error {
 	came, sent := c.Ctx.PostBody(), c.body
 	if cap(sent) == 0 || cap(came) > 0 && &came[:cap(came)][cap(came)-1] == &sent[:cap(sent)][cap(sent)-1] {

@@ -54,7 +54,7 @@ type Config struct {
 	Register catalog.RegisterList // where the weights of models that clients register can be stored; empty: nowhere
 
 	Version           string
-	LocalRunner       func(host, addr string) LocalRunner // the runner of a host at an address if it is in this process, else nil; nil: none is
+	LocalRunner       func(host, addr string) LocalRunner // returns the runner of a host if it is in this process, else nil; may be nil
 	Browsers          *api.Browsers                       // which web pages and host names are served; default: those of a gateway without keys
 	Hold              time.Duration                       // maximum wait of a request for a cold model; default 300 s
 	HoldWhole         time.Duration                       // the same for a request without a stream; default Hold

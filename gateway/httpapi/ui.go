@@ -22,11 +22,11 @@ const (
 	maxKeyViewers = 16
 )
 
-// The page's pace: twice a second at most, and once a second what no change of the pool shows, such as open requests.
+// The page's pace: at most two updates a second; what raises no event, such as open requests, once a second.
 const (
 	pagePace   = 500 * time.Millisecond
 	pageEvery  = time.Second
-	pagePing   = 15 * time.Second // also how late a withdrawn key ends a stream
+	pagePing   = 15 * time.Second // also how late a revoked key ends a stream
 	watchEvery = 10 * time.Second // of the hosts, for the timeline
 )
 
@@ -81,7 +81,7 @@ func (s *Server) session(r *request) error {
 	return r.sendSession(key, session)
 }
 
-// login is POST /ui/session: it changes a key for a cookie.
+// login is POST /ui/session: it exchanges a key for a session cookie.
 func (s *Server) login(r *request) error {
 	if err := r.ownPage(); err != nil {
 		return err

@@ -51,7 +51,7 @@ type routing struct {
 	hasEndpoint bool // endpoint is the one to send to next
 	info        scheduling.LoadInfo
 	cold        bool   // it waited for a load
-	loadCharged bool   // the load that it caused was charged to its account
+	loadCharged bool   // no further load is charged to its account
 	loadDenied  bool   // its account had no load left
 	state       string // of the model when the request arrived
 	ahead       int    // maximum number of requests ahead in the queue
@@ -121,7 +121,7 @@ func (x *exchange) recheckLoading() bool {
 // refusals counts the runners' refusals that sent the exchange back to the gate.
 type refusals struct {
 	n     int
-	hosts []string   // that refused
+	hosts []string   // that refused, crashed or could not be reached
 	why   *api.Error // the last one, for the client if no time is left to retry
 	pause time.Time  // no try before then
 }
@@ -133,8 +133,8 @@ const (
 	maxPause   = 500 * time.Millisecond
 )
 
-// retryAtGate sends the exchange back to the gate, because no engine saw the request. The client gets why when its time
-// is over, or immediately if the request is read-only.
+// retryAtGate sends the exchange back to the gate after a refusal, an unreachable runner or a crash. The client gets why
+// when its time is over, or immediately if the request is read-only.
 func (x *exchange) retryAtGate(why *api.Error) error {
 	x.uncountOpen()
 	x.try.promptTokens = 0
@@ -153,7 +153,7 @@ func (x *exchange) retryAtGate(why *api.Error) error {
 	return errRetry
 }
 
-// acquireEndpoint obtains an endpoint: from the mirror for a warm model, else from the gate. It returns false if there
+// acquireEndpoint returns the endpoint that respond found in the mirror, or else waits for one at the gate. It returns false if there
 // is none by the given time. The zero time leaves only the request's own limit.
 func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 	if x.routing.hasEndpoint {

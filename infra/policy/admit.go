@@ -26,8 +26,7 @@ type Admission struct {
 	Reason    Reason
 }
 
-// admission decides what must happen on h before a load whose victims findVictims chose. h.Residents must be the
-// runner's own state.
+// admission turns the victims of a load, or its refusal, into a decision.
 //
 // Rules 1, 3, 4, 7, 8 and 9 (infra/docs/rules.md) hold for every result: nothing busy, reserved or pinned is evicted;
 // with Load, once Evict is gone, the model fits the type's limit, the NPU and the memory of its devices. Evicting idle

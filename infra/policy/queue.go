@@ -13,7 +13,7 @@ const MaxOvertaken = 8
 // a load ends) and at Again.
 type QueueDecision struct {
 	Ticket    string    // the ticket to start or to refuse now; "" if none
-	Admission Admission // of Ticket: Load or Refuse. Its Close is empty; use the step's
+	Admission Admission // of Ticket: Load or Refuse. Its Close is empty: Close below is for both
 	Overtakes []string  // tickets that Ticket overtakes: each one's Overtaken grows by one
 	Close     []string  // models that take no new request from now on
 	Reopen    []string  // closed models for which no ticket waits any more

@@ -11,7 +11,7 @@ const MaxLine = 16 << 20
 // lastBytes is how much is kept of the end of a stream, for isCut.
 const lastBytes = 4 << 10
 
-// What events of chats have, and what the last ones have. An event that was not written to its end has no closing brace.
+// chatEvent matches any event of a chat, also one cut off before its closing brace; chatEnd matches one that can be the last.
 var (
 	chatEvent = regexp.MustCompile(`"choices"\s*:|"type"\s*:\s*"(?:message|content_block)_|(?:^|\n)data: ?\{(?:[^\n]*[^}\s])?\s*$`)
 	chatEnd   = regexp.MustCompile(`(?m)^(?:data: ?(?:\[DONE\]|\{\s*"error")|event: ?error|error:)|"finish_reason"\s*:\s*"|` +

@@ -2,8 +2,8 @@ package relay
 
 import "time"
 
-// A Hop takes the place of a server between a Response and its reader: what such a server would do with the
-// response, it does as the response passes. All its methods are called by the goroutine that the response belongs to.
+// A Hop does in this process what a runner's HTTP server would otherwise do to a response: it changes the head, replaces
+// errors and notes the end. All its methods are called by the goroutine that the response belongs to.
 type Hop interface {
 	// Head is called once: when the head has come, or with the error if there will be none. It may call
 	// [Response.Replace]. Await returns its result.

@@ -39,7 +39,8 @@ func (r *resident) isLoaded() bool {
 	return r.status == serving || r.status == closed || r.status == claimed
 }
 
-// modelState returns the state as listings show it.
+// modelState returns the state as listings show it. Redis gets a closed or claimed model as draining (recordLocked), so that
+// gateways send it nothing.
 func (r *resident) modelState() policy.ModelState {
 	switch {
 	case r.status == starting:
