@@ -127,7 +127,7 @@ func (s *l2) run(ctx context.Context) {
 // write writes an entry, if the quota has room for it.
 func (s *l2) write(ctx context.Context, p put) error {
 	if !s.writes.Allow() {
-		return errors.New("Redis unavailable")
+		return errors.New("the last calls of Redis failed")
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout+fetchTime(int64(len(p.e.Floats))))
 	defer cancel()

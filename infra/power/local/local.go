@@ -97,7 +97,7 @@ func (d *Driver) start(host catalog.Host) (r *running, on bool, err error) {
 	return r, true, nil
 }
 
-var errEnded = errors.New("Run returned")
+var errEnded = errors.New("the runner returned")
 
 // run runs a host to its end and removes it.
 func (d *Driver) run(ctx context.Context, host catalog.Host, r *running) {
