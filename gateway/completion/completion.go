@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -59,8 +58,7 @@ func (c *Choice) failure() []byte {
 
 // IsError reports whether a response, or an event of a stream, is an error of the engine.
 func IsError(data []byte) bool {
-	hasName := func(name string) bool { return bytes.Contains(data, []byte(`"`+name+`"`)) }
-	if !slices.ContainsFunc(errorMembers[:3], hasName) { // of most events: this is faster than a scan
+	if !MayHaveError(data) {
 		return false
 	}
 	var v [8]jsonscan.Value
@@ -73,6 +71,11 @@ func IsError(data []byte) bool {
 		}
 	}
 	return v[0].Set() || v[1].Kind == jsonscan.String || v[2].Set()
+}
+
+// MayHaveError reports whether data can hold an error. It is faster than IsError, and false for most events.
+func MayHaveError(data []byte) bool {
+	return bytes.Contains(data, []byte("error")) || bytes.Contains(data, []byte(`"message"`)) || bytes.Contains(data, []byte(`"detail"`))
 }
 
 // errorMembers are members of errors, and behind them those that only other responses have.

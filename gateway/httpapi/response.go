@@ -328,6 +328,9 @@ var eventEnd = []byte("\n\n")
 // errorAt returns where an event with an error starts in p, or a negative number if none does. Engines write whole
 // events, so it finds one that starts in p and ends in later bytes, but not one whose first line is split.
 func (b *responseBody) errorAt(p []byte) int {
+	if !completion.MayHaveError(p) {
+		return -1
+	}
 	at := 0
 	for line := range bytes.SplitAfterSeq(p, []byte("\n")) {
 		if (at > 0 || b.engineEvents.Boundary()) && beginsError(line) {

@@ -3,6 +3,7 @@ package relay
 import (
 	"bytes"
 	"regexp"
+	"slices"
 )
 
 // MaxLine is the longest line of an event stream that should be passed on or translated, in bytes.
@@ -18,8 +19,14 @@ var (
 		`"type"\s*:\s*"(?:message_stop|error)"|"object"\s*:\s*"error"|"choices"\s*:\s*\[\][^\n]*"usage"\s*:\s*\{`)
 )
 
+// usualEnds are what chatEnd matches in most streams. Looking for them takes a hundredth of its time.
+var usualEnds = [][]byte{[]byte("\ndata: [DONE]"), []byte(`"finish_reason":"`), []byte(`"type":"message_stop"`)}
+
 // isCut reports whether a stream that ends with these bytes is one of a chat that has not come to its end.
-func isCut(tail []byte) bool { return chatEvent.Match(tail) && !chatEnd.Match(tail) }
+func isCut(tail []byte) bool {
+	isUsual := func(end []byte) bool { return bytes.Contains(tail, end) }
+	return !slices.ContainsFunc(usualEnds, isUsual) && chatEvent.Match(tail) && !chatEnd.Match(tail)
+}
 
 // Events tracks whether an event stream is between two events, where a comment or another event can be inserted, and
 // the length of its current line.
