@@ -286,15 +286,15 @@ func TestWindowEndsWithANewCatalogEntry(t *testing.T) {
 			_, _, err := enter(t, r.Gate, WaitRequest{Model: "m0"}).Result()
 			wantKind(t, err, api.LoadTimeout)
 		}
-		r.cat = testCatalog(t)
+		r.cat.Store(testCatalog(t))
 		r.loadsOnlyOn("a", "m0")
 		_, err := r.Enter(WaitRequest{Model: "m0"})
 		wantKind(t, err, api.ModelBackoff)
-		m, _ := r.cat.Model("m0")
+		m, _ := r.cat.Load().Model("m0")
 		m.Memory = 1
 		enter(t, r.Gate, WaitRequest{Model: "m0"}).Leave(false)
 		time.Sleep(5 * time.Second)
-		r.cat = &catalog.Catalog{}
+		r.cat.Store(&catalog.Catalog{})
 		time.Sleep(5 * time.Second)
 		if n := len(r.loadBackoff.byKey) + len(r.failedEntries); n > 0 {
 			t.Errorf("%d traces of a model that is gone", n)
@@ -327,8 +327,8 @@ func TestPinnedSlotsRefuseAtOnce(t *testing.T) {
 		p := newPool("a")
 		p.hosts["a"].Limits = "1"
 		r := start(t, p, nil)
-		r.cat = testCatalog(t)
-		m, _ := r.cat.Model("m1")
+		r.cat.Store(testCatalog(t))
+		m, _ := r.cat.Load().Model("m1")
 		m.Hosts = []string{"a"}
 		r.loaded("a", "m0", 0)
 		p.set(func() { p.hosts["a"].Models["m0"].Pinned = true })
@@ -368,8 +368,8 @@ func TestBusyVictimIsNamedWhenTheWaitRunsOut(t *testing.T) {
 		p := newPool()
 		p.host("c", "ready") // without a runner: what is queued there stays
 		r := start(t, p, nil)
-		r.cat = testCatalog(t)
-		m, _ := r.cat.Model("m0")
+		r.cat.Store(testCatalog(t))
+		m, _ := r.cat.Load().Model("m0")
 		m.Hosts = []string{"c"}
 		_, _, err := enter(t, r.Gate, WaitRequest{Model: "m0", Limit: 5 * time.Second}).Result()
 		wantKind(t, err, api.ModelBusy)
@@ -465,8 +465,8 @@ func TestLostOnlyHostIsWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")
 		r := start(t, p, nil)
-		r.cat = testCatalog(t)
-		m, _ := r.cat.Model("m0")
+		r.cat.Store(testCatalog(t))
+		m, _ := r.cat.Load().Model("m0")
 		m.Hosts = []string{"a"}
 		w := enter(t, r.Gate, WaitRequest{Model: "m0"})
 		time.Sleep(time.Second)

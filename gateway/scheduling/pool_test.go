@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -459,7 +460,7 @@ func testCatalog(t testing.TB) *catalog.Catalog {
 
 // loadsOnlyOn makes one host the only one for a model.
 func (r *rig) loadsOnlyOn(host, model string) {
-	m, _ := r.cat.Model(model)
+	m, _ := r.cat.Load().Model(model)
 	m.Hosts = []string{host}
 }
 
@@ -467,15 +468,16 @@ func (r *rig) loadsOnlyOn(host, model string) {
 type rig struct {
 	*pool
 	*Gate
-	cat *catalog.Catalog
+	cat atomic.Pointer[catalog.Catalog]
 }
 
 // start runs a gate (and the hosts' runners) until the test ends; call it inside a synctest bubble.
 func start(t *testing.T, p *pool, change func(*Config)) *rig {
 	t.Helper()
-	r := &rig{pool: p, cat: testCatalog(t)}
+	r := &rig{pool: p}
+	r.cat.Store(testCatalog(t))
 	c := Config{
-		Store: p, Mirror: p, Catalog: func() *catalog.Catalog { return r.cat }, Gateway: fmt.Sprint("gw", len(p.gates)),
+		Store: p, Mirror: p, Catalog: r.cat.Load, Gateway: fmt.Sprint("gw", len(p.gates)),
 		Waker: wakerFunc(func(context.Context, string) error { return nil }),
 	}
 	if change != nil {
