@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -19,10 +20,13 @@ const (
 // A prober polls an engine's health path.
 type prober struct {
 	url, key string
-	want     int // status that means ready
+	addr     string // of the port
+	want     int    // status that means ready
 	client   *http.Client
 	progress func() // called when the status differs from the one before
-	// findListener reports whether a process listens on the engine's port, and whether it is the engine's.
+	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
+	// findListener reports whether a process listens on the engine's port, and whether it is the engine's. It reads the
+	// machine's whole table of connections, so it is called only once the port accepts one.
 	findListener func() (found, isOurs bool)
 }
 
@@ -45,7 +49,7 @@ func (p *Process) newProber() *prober {
 		find = func() (found, isOurs bool) { return true, true }
 	}
 	return &prober{
-		url: s.HealthURL(), key: s.APIKey, want: want, progress: p.touch, findListener: find,
+		url: s.HealthURL(), key: s.APIKey, addr: net.JoinHostPort(s.Host, strconv.Itoa(s.Port)), want: want, progress: p.touch, dial: dial, findListener: find,
 		client: &http.Client{
 			Timeout: pollTimeout,
 			// A separate transport, so that no proxy from the environment is used and no connection outlives the load.
@@ -72,7 +76,7 @@ func (p *prober) run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		status, isOurs := 0, true
-		if !found {
+		if !found && p.accepts(ctx) {
 			found, isOurs = p.findListener()
 		}
 		if found && !isOurs {
@@ -91,6 +95,16 @@ func (p *prober) run(ctx context.Context) error {
 		wait = min(wait*3/2, slowestPoll)
 		timer.Reset(wait)
 	}
+}
+
+// accepts reports whether something accepts connections at the engine's address. It sends nothing.
+func (p *prober) accepts(ctx context.Context) bool {
+	conn, err := p.dial(ctx, "tcp", p.addr)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }
 
 // try returns the status of one poll, 0 if there was no response.
