@@ -1,6 +1,5 @@
-// Package completion reads what engines response to chats and prompts, in OpenAI's form: whole responses, and event
-// streams. The translators to other dialects (gateway/cohere, gateway/ollama, gateway/responses) build on it. It does
-// no I/O.
+// Package completion reads engines' responses to chats and prompts in OpenAI's form, whole and as event streams. The
+// translators to other dialects (gateway/ollama, gateway/responses) build on it. It does no I/O.
 package completion
 
 import (

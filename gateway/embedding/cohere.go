@@ -76,7 +76,7 @@ func (q *CohereRequest) Response(id string, vectors []json.RawMessage, tokens in
 	return out, nil
 }
 
-// CohereResponse is the response to an CohereRequest.
+// CohereResponse is the response to a CohereRequest.
 type CohereResponse struct {
 	ID         string          `json:"id"`
 	Embeddings map[string]any  `json:"embeddings"` // by type

@@ -74,7 +74,7 @@ func (x *exchange) deliverResponse() error {
 const maxBufferedJSON = 1 << 20
 
 // bufferResponse reads the engine's response until it ends or is longer than limit. What it reads counts as held, like
-// bodies, until the exchange ends.
+// bodies, until the exchange ends, and is valid until the response is read again or closed.
 func (x *exchange) bufferResponse(limit int) (body []byte, ended bool, err error) {
 	for len(body) <= limit {
 		p, err := x.resp.Next(time.Time{})
@@ -87,6 +87,9 @@ func (x *exchange) bufferResponse(limit int) (body []byte, ended bool, err error
 			return nil, false, x.call.bodyError(err)
 		}
 		x.bufferedBytes += len(p)
+		if len(body) == 0 && len(p) == x.resp.Size() { // the relay's buffer has it all, until the response is read again
+			return p, true, nil
+		}
 		body = append(body, p...)
 	}
 	return body, false, nil
