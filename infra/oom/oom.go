@@ -41,10 +41,9 @@ var patterns = []string{
 	`\bbad_alloc\b`,
 	// ENOMEM
 	`(?i:cannot allocate memory)`,
-	// vLLM, whose KV cache does not fit at the start
+	// vLLM, which does not find its part of the memory free; its recipe has what it says of too small a part
 	`No available memory for the cache blocks`,
-	`less than desired GPU memory utilization`,
-	`larger than the (available KV cache memory|maximum number of tokens that can be stored in KV cache)`,
+	`less than (desired [GC]PU memory utilization|requested memory for kv)`,
 }
 
 // harmless are patterns of lines that engines go on after, although words match them.

@@ -187,7 +187,7 @@ func (h *Host) measureLoop(ctx context.Context) {
 // twice the estimate at most. It returns the new need, 0 after other failures.
 func (h *Host) raiseNeed(p plan.Plan, rc *recipe.Recipe, err error) int64 {
 	exit, ended := errors.AsType[*engine.ExitError](err)
-	if !ended || p.Key == "" {
+	if !ended || p.Key == "" || errors.Is(err, engine.ErrRefused) {
 		return 0
 	}
 	tail := strings.Join(exit.Tail, "\n")

@@ -67,7 +67,9 @@ func TestOutOfMemoryRaisesTheNeed(t *testing.T) {
 	dies := func(size string) error {
 		return &engine.LoadError{Kind: engine.ErrOutOfMemory, Exit: &engine.ExitError{Code: 1, Tail: []string{"failed to allocate buffer of size " + size, "bye"}}}
 	}
-	b.engines.fails["a"] = []error{dies("30"), dies("5")}
+	refused := &engine.LoadError{Kind: engine.ErrRefused, Exit: &engine.ExitError{Code: 1, Tail: []string{"out of memory"}}}
+	b.engines.fails["a"] = []error{refused, dies("30"), dies("5")}
+	b.failed(b.load("a"), "model_load_error")
 	b.failed(b.load("a"), "engine_out_of_memory")
 	b.ready(b.load("b"))
 	if r := b.ready(b.load("a")); r.Evicted != "b" || !strings.Contains(b.record("a").Fields["plan"], `"need":75,"ruled":"out of memory"`) {

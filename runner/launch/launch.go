@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -91,6 +92,10 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	spec := engine.Spec{
 		Recipe: *r, Model: m.ID, Checkpoint: f.checkpoint, MMProj: f.mmproj, Type: m.Type, Devices: m.Devices, Options: pl.Apply(r, opts), GPUs: g,
 		Env: map[string]string{},
+	}
+	if errs := &spec.Recipe.Errors; r.Family() == recipe.VLLM && spec.Options["kv_cache_bytes"] != nil {
+		// The size of its KV cache is fixed: a context that does not fit is a wrong size, and no room helps.
+		errs.Refused, errs.OutOfMemory = slices.Concat(errs.Refused, errs.OutOfMemory), nil
 	}
 	spec.Program, err = l.Finder.Find(r, r.Backend(opts, m.Devices))
 	if err != nil {

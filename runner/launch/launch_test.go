@@ -158,6 +158,14 @@ func TestCheckRefusesModelsThatCannotStart(t *testing.T) {
 	}
 }
 
+// startShort starts a vLLM that finds its KV cache too small.
+func startShort(t *testing.T, l *Launcher, opts recipe.Options) (host.Engine, error) {
+	r := recipe.Shipped()[recipe.VLLM]
+	const text = "ValueError: (4.0 GiB KV cache is needed, which is larger than the available KV cache memory (3.9 GiB)."
+	r.Command = []recipe.Group{{"sh", "-c", "echo '" + text + "'; exit 1"}}
+	return l.Start(t.Context(), &catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU}, &r, opts, plan.Plan{}, engine.GPUs{})
+}
+
 func TestFailedStartLeavesNothing(t *testing.T) {
 	l := newLauncher(t)
 	bare := recipe.Shipped()["llamacpp"]
@@ -169,6 +177,14 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 		"fails to load": {
 			func() (host.Engine, error) { return start(t.Context(), l, catalog.Model{}, "--fail-load -1") },
 			func(err error) bool { var exit *engine.ExitError; return errors.As(err, &exit) },
+		},
+		"its KV cache is too small for the context": {
+			func() (host.Engine, error) { return startShort(t, l, recipe.Options{}) },
+			func(err error) bool { return errors.Is(err, engine.ErrOutOfMemory) },
+		},
+		"its KV cache is set, and too small for the context": {
+			func() (host.Engine, error) { return startShort(t, l, recipe.Options{"kv_cache_bytes": int64(4096)}) },
+			func(err error) bool { return errors.Is(err, engine.ErrRefused) },
 		},
 		"weights elsewhere": {
 			func() (host.Engine, error) { return start(t.Context(), l, catalog.Model{Checkpoint: "s3://b/k"}, "") },

@@ -148,14 +148,18 @@ func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 			v["n_batch"] = int64(p.Physical)
 		}
 	case recipe.VLLM:
+		memory, share := cmp.Or(p.Total, p.Budget), p.Share
+		if p.Kind == Plain && p.Need > 0 { // by default vLLM starts only if almost all of the device is free
+			share = p.Need + memory/100 // ratio rounds down
+		}
+		if memory > 0 && share > 0 && p.Longest > 0 {
+			v["gpu_memory_utilization"] = ratio(share, memory)
+		}
 		switch {
 		case p.Kind == Paged:
 			set("ctx_size", p.Longest)
-			if memory := cmp.Or(p.Total, p.Budget); memory > 0 && p.Share > 0 {
-				v["gpu_memory_utilization"] = ratio(p.Share, memory)
-			}
 			if n, ok := opts["kv_cache_bytes"].(int64); ok && n < 0 && p.KVBytes > 0 {
-				v["kv_cache_bytes"] = p.KVBytes
+				v["kv_cache_bytes"] = p.KVBytes + 2*contextStep*p.KVBytesPerToken // whole blocks, one of which it never uses
 			}
 		case p.Longest > 0 && p.Positions > 0: // an embedding model
 			set("ctx_size", p.Longest)
