@@ -104,7 +104,8 @@ func TestAliases(t *testing.T) {
 	}
 	p.want(200, p.post("/v1/internal/aliases", `{"alias":"tagged:latest","target":"one"}`))
 	p.want(200, p.chat("tagged"))
-	p.want(200, p.do("DELETE", "/v1/internal/aliases/tagged", ""))
+	p.want(200, p.do("DELETE", "/v1/internal/aliases/tagged:latest", ""))
+	p.want(404, p.chat("tagged"))
 	p.want(404, p.post("/v1/internal/aliases", `{"alias":"x","target":"nobody"}`))
 	p.want(400, p.post("/v1/internal/aliases", `{"alias":"a b","target":"one"}`))
 	p.want(400, p.post("/v1/internal/aliases", `{"alias":"x"}`))

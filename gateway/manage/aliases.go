@@ -43,7 +43,7 @@ func (s *Service) AliasSet(r *web.Request) error {
 	if err := r.Decode(&asked); err != nil {
 		return err
 	}
-	name := strings.TrimSuffix(asked.Alias, ":latest") // every name has that one too
+	name := aliasName(asked.Alias)
 	model, err := s.registry.Named(&r.Key, asked.Target)
 	if err != nil {
 		return err
@@ -72,21 +72,21 @@ func (s *Service) AliasSet(r *web.Request) error {
 	return r.Reply(fasthttp.StatusOK, alias{name, model.ID})
 }
 
+// aliasName returns a name as it is stored: without the tag ":latest", with which every name works too.
+func aliasName(name string) string { return strings.TrimSuffix(name, latest) }
+
 // AliasDelete removes a name.
 func (s *Service) AliasDelete(r *web.Request) error {
 	table, err := s.registry.Tables.Read(context.Background(), state.Aliases)
 	if err != nil {
 		return models.StoreError(err)
 	}
-	if _, there := table[r.Match.ID]; !there {
-		return unknownAlias(r.Match.ID)
+	name := aliasName(r.Match.ID)
+	if _, there := table[name]; !there {
+		return api.Newf(api.ModelNotFound, "The alias '%.200s' does not exist.", r.Match.ID).WithParam("alias")
 	}
-	if err := s.registry.Tables.Set(context.Background(), state.Aliases, r.Match.ID, ""); err != nil {
+	if err := s.registry.Tables.Set(context.Background(), state.Aliases, name, ""); err != nil {
 		return err
 	}
-	return r.Reply(fasthttp.StatusOK, map[string]string{"status": "success", "message": "Alias removed", "alias": r.Match.ID})
-}
-
-func unknownAlias(name string) error {
-	return api.Newf(api.ModelNotFound, "The alias '%.200s' does not exist.", name).WithParam("alias")
+	return r.Reply(fasthttp.StatusOK, map[string]string{"status": "success", "message": "Alias removed", "alias": name})
 }
