@@ -166,6 +166,9 @@ func (x *exchange) buildAttempt() error {
 	if tenant != "" {
 		add(rpc.HeaderTenant, tenant)
 	}
+	if x.call.readOnly {
+		add(rpc.HeaderRead, "1")
+	}
 	if x.routing.info.Ticket != "" {
 		add(rpc.HeaderTicket, x.routing.info.Ticket)
 		if x.routing.info.Waiters > 1 {

@@ -196,7 +196,8 @@ func TestOperatorRoutes(t *testing.T) {
 	if r := p.want(409, p.get("/upstream/org/three/health")); r.code() != "model_not_loaded" {
 		t.Errorf("a probe: %s", r.text)
 	}
-	for _, probe := range []string{"/upstream/org/three//health", "/upstream/org/three/%68ealth", "/upstream/org/three:latest/health", "/upstream/org/three/x/../Health/"} {
+	for _, probe := range []string{"/upstream/org/three//health", "/upstream/org/three/%68ealth", "/upstream/org/three:latest/health", "/upstream/org/three/x/../Health/",
+		"/upstream/org/three/v1/models", "/upstream/org/three/props?y=2", "/upstream/org/three/slots"} {
 		if r := p.want(409, p.get(probe)); r.code() != "model_not_loaded" {
 			t.Errorf("%s: %s", probe, r.text)
 		}
@@ -204,10 +205,10 @@ func TestOperatorRoutes(t *testing.T) {
 	if len(p.get("/v1/health").list("all_models_loaded")) != 0 {
 		t.Error("something was loaded")
 	}
+	p.want(404, p.get("/upstream/org/three/")) // the engine has no page, but is loaded
 	if r := p.want(200, p.get("/upstream/org/three/props?y=2")); r.header.Get("x-model") != "org/three" || r.json["model_alias"] != "org/three" || r.header.Get("Content-Security-Policy") != "sandbox" {
 		t.Errorf("upstream: %s", r.text)
 	}
-	p.want(200, p.get("/upstream/org/three/health"))
 	if r := p.want(200, p.post("/upstream/org/three/v1/chat/completions", chatOne)); len(r.list("choices")) != 1 {
 		t.Error(r.text)
 	}
@@ -221,7 +222,8 @@ func TestOperatorRoutes(t *testing.T) {
 	time.Sleep(200 * time.Millisecond) // until the requests above have ended for the runner, too
 	looked := float64(time.Now().UnixMilli()) / 1000
 	p.want(200, p.get("/running"))
-	time.Sleep(300 * time.Millisecond) // uses are reported in batches
+	p.want(200, p.get("/upstream/org/three/health"))
+	time.Sleep(1200 * time.Millisecond) // the runner reports uses once a second
 	if used := p.only()["last_use"].(float64); used >= looked {
 		t.Errorf("a read is no use: last use %v, read at %v", used, looked)
 	}
