@@ -3,6 +3,7 @@ package httpapi
 import (
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -82,6 +83,16 @@ func TestGrants(t *testing.T) {
 // A restricted key learns no name of another model.
 func TestRestrictedKeysDoNotSeeOtherModels(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) { c.Keys = keyFile(t, "limited-key infer models=chat\n") })
+	if err := s.store.Set(t.Context(), state.Aliases, "late", "spare"); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the alias is known", func() bool { return s.server.registry.IsName("late") })
+	for _, body := range []string{`{"model":"late","input":"x"}`, `{"model":"SAME","input":"x"}`, `{"input":"x"}`} { // an alias, an ambiguous name, the default
+		r := s.ask("POST", "/v1/embeddings", body, "Authorization: Bearer limited-key")
+		if r.status != 403 || regexp.MustCompile("spare|same|vec").MatchString(r.text) {
+			t.Errorf("%s: %d %s", body, r.status, r.text)
+		}
+	}
 	for outcome, status := range map[*state.Outcome]int{
 		{Fields: map[string]string{"evicted": "spare,chat"}}:                                                                             200,
 		{Failed: true, Fields: map[string]string{"code": "slots_pinned_error", "message": "all slots are held by pinned models: spare"}}: 503,

@@ -20,7 +20,7 @@ func (s *Server) upstream(r *request) error {
 		return s.registry.IsName(name) || s.registry.IsName(strings.TrimSuffix(name, ":latest"))
 	})
 	if !found {
-		return s.registry.Unknown(r.Match.ID)
+		return s.registry.Unknown(&r.Key, r.Match.ID)
 	}
 	model, err := s.registry.Named(&r.Key, id)
 	if err != nil {

@@ -11,10 +11,13 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/state"
+	"reveille/infra/term"
 )
 
-// Resolve finds the model that a client names; "" is the default of the route's type. The key must allow it.
+// Resolve finds the model that a client names; "" is the default of the route's type. The key must allow it. An error
+// names no model that the key may not use, unless the client named it.
 func (d *Registry) Resolve(key *keys.Key, name string, route *api.Route) (*catalog.Model, error) {
+	given := name
 	if name == "" {
 		if name = d.defaultModel(route); name == "" && route.InQuery {
 			name = d.LastUsed(key, route.Type)
@@ -27,24 +30,36 @@ func (d *Registry) Resolve(key *keys.Key, name string, route *api.Route) (*catal
 	id, err := cat.Resolve(name)
 	if err != nil {
 		if many, ok := errors.AsType[*catalog.AmbiguousError](err); ok {
-			slices.Sort(many.Candidates)
-			return nil, api.Newf(api.ModelAmbiguous, "The name '%s' fits several models: %v.", many.Name, many.Candidates).WithParam("model")
+			visible := key.Visible(many.Candidates)
+			if len(visible) == 0 {
+				return nil, forbidden(given)
+			}
+			return nil, api.Newf(api.ModelAmbiguous, "The name '%s' fits several models: %v.", many.Name, visible).WithParam("model")
 		}
-		return nil, d.Unknown(name)
+		return nil, d.Unknown(key, name)
 	}
 	m, ok := cat.Model(id)
 	if !ok {
-		return nil, d.Unknown(name)
+		return nil, d.Unknown(key, name)
 	}
 	if !key.Allows(m.ID) {
-		return nil, api.Newf(api.InsufficientScope, "This key may not use the model '%s'.", m.ID).WithParam("model")
+		return nil, forbidden(given)
 	}
 	return m, nil
 }
 
+// forbidden is the error for a name, as the client sent it, of a model that the key may not use.
+func forbidden(name string) error {
+	what := "the default model"
+	if name != "" {
+		what = "the model '" + term.Clip(name, 200) + "'"
+	}
+	return api.New(api.InsufficientScope, "This key may not use "+what+".").WithParam("model")
+}
+
 // Unknown is the error for a name that the catalog does not have.
-func (d *Registry) Unknown(name string) *api.Error {
-	if id, why := d.Withheld(name); why != "" {
+func (d *Registry) Unknown(key *keys.Key, name string) *api.Error {
+	if id, why := d.Withheld(name); why != "" && key.Allows(id) {
 		return api.Newf(api.ModelNotFound, "The model '%s' is registered but not served: %s.", id, why).WithParam("model")
 	}
 	return api.UnknownModel(name)
