@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,6 +23,8 @@ type guarded struct {
 	breaker.Breaker
 	log *slog.Logger
 
+	foreign atomic.Bool // the pool has another format, as the last script has found
+
 	mu             sync.Mutex
 	lastCorruptLog time.Time // last log line about a corrupt store
 }
@@ -31,7 +34,8 @@ type guarded struct {
 func (b *guarded) record(err error) error {
 	failed := err != nil && unavailable(err)
 	fault, refused := refusal(err)
-	switch changed := b.Record(failed); {
+	// Only scripts check the format: in a pool of another one, the success of a plain command means nothing.
+	switch changed := (failed || !b.foreign.Load()) && b.Record(failed); {
 	case changed && refused:
 		b.log.Warn(cmp.Or(fault, "Redis refuses calls"), "error", err)
 	case changed && failed:

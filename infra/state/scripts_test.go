@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/infra/breaker"
 	"reveille/infra/state"
 	"reveille/testenv"
 )
@@ -151,8 +152,14 @@ func TestFormat(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
+		for range breaker.Failures {
+			_, _ = s.All(ctx, state.Aliases) // a plain command, which does not check the format
+			_, _ = s.Snapshot(ctx)
+		}
+		equal(t, "available in spite of the format", s.IsAvailable(), false)
 		equal(t, "state after refusals", b.dump(), before)
 		must(t, b.rdb.Del(ctx, key).Err())
+		s = b.store()
 		must(t, s.CheckFormat(ctx))
 		_, err := s.PutCatalog(ctx, "v", []byte("{}"), nil)
 		must(t, err)

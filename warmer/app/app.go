@@ -158,5 +158,8 @@ func (w *Warmer) Run(ctx context.Context) error {
 
 func (w *Warmer) sweepOnce(ctx context.Context) error {
 	r, err := w.Sweep(ctx)
+	if err != nil && len(r.Actions) == 0 {
+		return err // the report would say that there is nothing to do
+	}
 	return errors.Join(err, w.print(r))
 }
