@@ -24,7 +24,7 @@ func ReadCohere(body []byte) (*CohereRequest, error) {
 	if err := jsonscan.Scan(body, []string{"texts", "output_dimension", "embedding_types", "truncate"}, v[:]); err != nil {
 		return nil, api.BadJSON(err)
 	}
-	truncate, err := readTruncate(v[3], true)
+	truncate, err := ReadTruncate(v[3], true)
 	if err != nil {
 		return nil, err
 	}
@@ -40,8 +40,8 @@ func ReadCohere(body []byte) (*CohereRequest, error) {
 	return &q, nil
 }
 
-// readTruncate reads whether texts that are too long are cut at their end.
-func readTruncate(v jsonscan.Value, absent bool) (bool, error) {
+// ReadTruncate reads whether texts that are too long are cut at their end. Its error is [api.Error].
+func ReadTruncate(v jsonscan.Value, absent bool) (bool, error) {
 	switch text := v.String(); {
 	case v.Empty():
 		return absent, nil

@@ -27,7 +27,7 @@ func ToOpenAI(body []byte) ([]byte, error) {
 	if n, _ := v[5].Int(); v[5].Set() && n != -1 {
 		return nil, api.New(api.UnsupportedParameter, "'truncate_prompt_tokens' can only be -1, the model's maximum.").WithParam("truncate_prompt_tokens")
 	}
-	truncate, err := readTruncate(v[6], false)
+	truncate, err := ReadTruncate(v[6], false)
 	if err != nil {
 		return nil, err
 	}

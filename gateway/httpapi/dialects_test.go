@@ -10,9 +10,9 @@ const ranked = `{"results":[{"index":0.0,"score":0},{"index":1,"relevance_score"
 // Rerank requests in the formats of Text Embeddings Inference and of Voyage get responses in the same format.
 func TestRerankDialects(t *testing.T) {
 	s := newStage(t).warm("rank", "norm").serve(answering(ranked))
-	const sent = `{"model":"rank","query":"q","documents":["a","b"]}`
+	const sent, whole = `{"truncate":true,"model":"rank","query":"q","documents":["a","b"]}`, `{"model":"rank","query":"q","documents":["a","b"]}`
 	for _, c := range []struct{ path, body, want, sent string }{
-		{"/rerank", `{"query":"q","texts":["a","b"],"truncate":false}`, `[{"index":1,"score":0.8807970779778823},{"index":0,"score":0.5}]`, `{"documents":["a","b"],"model":"rank","query":"q","truncate":false}`},
+		{"/rerank", `{"query":"q","texts":["a","b"],"truncate":false}`, `[{"index":1,"score":0.8807970779778823},{"index":0,"score":0.5}]`, `{"documents":["a","b"],"model":"rank","query":"q"}`},
 		{"/rerank", `{"model":"rank","query":"q","texts":["a","b"],"raw_scores":true,"return_text":true}`, `[{"index":1,"score":2,"text":"b"},{"index":0,"score":0,"text":"a"}]`, `{"documents":["a","b"],"model":"rank","query":"q"}`},
 		{"/rerank", `{"model":"norm","query":"q","texts":["a","b"]}`, `[{"index":1,"score":0.8807970779778823},{"index":0,"score":0.5}]`, ""},
 		{"/v1/rerank", `{"model":"rank","query":"q","documents":["a","b"],"top_k":1,"truncation":true}`,
@@ -20,7 +20,9 @@ func TestRerankDialects(t *testing.T) {
 		{"/v1/rerank", `{"model":"rank","query":"q","documents":["a","b"],"top_k":null,"truncation":true,"return_documents":true}`,
 			`{"data":[{"document":"b","index":1,"relevance_score":2},{"document":"a","index":0,"relevance_score":0}],"model":"rank","object":"list","usage":{"total_tokens":9}}`, sent},
 		{"/rerank", `{"model":"rank","query":"q","documents":["a","b"],"texts":["c"]}`, `"results":[{"index":1,"relevance_score":2}`, sent},
-		{"/v2/rerank", `{"model":"rank","query":"q","documents":["a","b"],"max_tokens_per_doc":1}`, `"results":[{"index":1,"relevance_score":2},{"index":0,"relevance_score":0}]`, sent},
+		{"/v2/rerank", `{"model":"rank","query":"q","documents":["a","b"],"max_tokens_per_doc":1}`, `"results":[{"index":1,"relevance_score":2},{"index":0,"relevance_score":0}]`, `{"truncate":true,"model":"rank","query":"q","documents":["a","b"],"max_tokens_per_doc":1}`},
+		{"/v2/rerank", `{"model":"rank","query":"q","documents":["a","b"],"truncate":"NONE"}`, `"results":[`, whole},
+		{"/v1/rerank", `{"model":"rank","query":"q","documents":["a","b"],"truncation":false}`, `{"data":[`, whole},
 	} {
 		r := s.ask("POST", c.path, c.body)
 		if got := s.got()[len(s.got())-1]; r.status != 200 || !strings.Contains(r.text, c.want) || c.sent != "" && string(got.body) != c.sent {
@@ -33,7 +35,7 @@ func TestRerankDialects(t *testing.T) {
 		`{"model":"rank","query":"q","texts":["a"],"raw_scores":1}`:                  "raw_scores",
 		`{"model":"rank","query":"q","documents":["a"],"top_k":0}`:                   "top_n",
 		`{"model":"rank","query":"q","documents":["a"],"top_k":1.5}`:                 "top_n",
-		`{"model":"rank","query":"q","documents":["a","bb"],"max_tokens_per_doc":1}`: "max_tokens_per_doc",
+		`{"model":"rank","query":"q","documents":["a","bb"],"truncate":"START"}`:     "truncate",
 		`{"model":"rank","query":"q","documents":["a","bb"],"max_tokens_per_doc":0}`: "max_tokens_per_doc",
 	} {
 		if r := s.ask("POST", "/rerank", body); r.status != 400 || r.param() != param {

@@ -45,7 +45,7 @@ func TestRerank(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	}
-	if body := string(s.got()[2].body); body != `{"model":"rank","query":"q","documents":["a","b<","c"]}` || s.got()[2].path != "/v1/rerank" {
+	if body := string(s.got()[2].body); body != `{"truncate":true,"model":"rank","query":"q","documents":["a","b<","c"]}` || s.got()[2].path != "/v1/rerank" {
 		t.Errorf("the engine got %s", body)
 	}
 	r := s.ask("POST", "/v1/rerank", `{"model":"norm","query":"q",`+docs+`}`)

@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"reveille/gateway/api"
+	"reveille/gateway/embedding"
 	"reveille/infra/jsonscan"
 )
 
@@ -17,6 +18,7 @@ type Request struct {
 	topN            float64 // 0: all
 	returnDocuments bool    // the documents are returned
 	dialect         dialect
+	truncate        bool // texts that are too long are cut
 	raw             bool // scores unchanged from the engine, in the dialect of Text Embeddings Inference
 }
 
@@ -30,7 +32,7 @@ const (
 )
 
 // gatewayFields are those that only the gateway handles, besides the documents.
-var gatewayFields = []string{"top_n", "return_documents", "texts", "top_k", "return_text", "raw_scores", "truncation", "max_tokens_per_doc"}
+var gatewayFields = []string{"top_n", "return_documents", "texts", "top_k", "return_text", "raw_scores", "truncation", "truncate"}
 
 // Read reads a request from a body that the route has checked: documents or texts is a list, top_n or top_k a number of
 // at least 1. Its errors are [api.Error].
@@ -43,8 +45,10 @@ func Read(body []byte) (*Request, error) {
 		ReturnDocuments bool       `json:"return_documents"`
 		ReturnText      bool       `json:"return_text"`
 		RawScores       bool       `json:"raw_scores"`
-		Truncation      *bool      `json:"truncation"`
-		MaxTokensPerDoc *float64   `json:"max_tokens_per_doc"`
+	}
+	var truncate [2]jsonscan.Value
+	if err := jsonscan.Scan(body, []string{"truncation", "truncate"}, truncate[:]); err != nil {
+		return nil, api.BadJSON(err)
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
 		if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
@@ -57,8 +61,15 @@ func Read(body []byte) (*Request, error) {
 	switch {
 	case documents == nil:
 		q.dialect, documents = tei, in.Texts
-	case in.TopK != nil || in.Truncation != nil:
+	case in.TopK != nil || truncate[0].Set():
 		q.dialect = voyage
+	}
+	var err error
+	q.truncate = q.dialect != tei
+	for _, v := range truncate {
+		if q.truncate, err = embedding.ReadTruncate(v, q.truncate); err != nil {
+			return nil, err
+		}
 	}
 	if top == nil {
 		top = in.TopK
@@ -69,13 +80,8 @@ func Read(body []byte) (*Request, error) {
 	if q.topN != math.Trunc(q.topN) {
 		return nil, api.New(api.InvalidType, "'top_n' must be a whole number of at least 1.").WithParam("top_n")
 	}
-	for i, d := range documents {
+	for _, d := range documents {
 		q.texts = append(q.texts, string(d))
-		// A token has at least one byte. Nothing here cuts documents.
-		if limit := in.MaxTokensPerDoc; limit != nil && float64(len(d)) > *limit {
-			const name = "max_tokens_per_doc"
-			return nil, api.Newf(api.UnsupportedParameter, "Document %d has %d bytes, so it may have more than %v tokens, and documents are not cut here; shorten it or leave '%s' out.", i, len(d), *limit, name).WithParam(name)
-		}
 	}
 	return &q, nil
 }
@@ -108,6 +114,9 @@ func (q *Request) EngineBody(body []byte, model string) ([]byte, error) {
 	}
 	if err == nil {
 		body, err = jsonscan.Remove(body, gatewayFields...)
+	}
+	if err == nil && q.truncate {
+		body, err = jsonscan.Set(body, "truncate", []byte("true"))
 	}
 	if err != nil {
 		return nil, api.BadJSON(err)

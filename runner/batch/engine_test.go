@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 
@@ -120,6 +121,30 @@ func words(t testing.TB) *WordPiece {
 		t.Fatal(len(tokens), err)
 	}
 	return NewWordPiece(tokens)
+}
+
+// Texts of a rerank request are cut to nearly the maximum, by bytes that end a character.
+func TestPairs(t *testing.T) {
+	p := start(t, testenv.Engines(t).LlamaServer, "--model", testenv.Models(t).Reranker, "--reranking", "--device", "none")
+	pairs, err := NewPairs(t.Context(), p.HTTP, nil, Limits{NUBatch: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("wörter und words, ", 300)
+	for limit, want := range map[string][2]int{"": {100, 96}, `,"max_tokens_per_doc":40`: {48 + 4 + 40, 88}} {
+		got, err := pairs.Cut(t.Context(), fmt.Appendf(nil, `{"query":%q,"documents":[%q],"truncate":true%s}`, long, long, limit))
+		if err != nil || !utf8.Valid(got) {
+			t.Fatalf("%s, %v", got, err)
+		}
+		_, response, err := p.post(t.Context(), "/v1/rerank", got, nil, time.Minute, 1<<20)
+		var r struct{ Usage map[string]int }
+		if err == nil {
+			err = json.Unmarshal(response, &r)
+		}
+		if n := r.Usage["prompt_tokens"]; err != nil || n > want[0] || n < want[1] {
+			t.Errorf("%d tokens, want %v: %s, %v", n, want, response, err)
+		}
+	}
 }
 
 // TestBatchesMatchSingleRequests checks that concurrent clients get, bit for bit, the embedding of each text alone.

@@ -12,6 +12,14 @@ import (
 // batched is an engine whose embedding requests are batched.
 type batched interface{ Embeddings() *batch.Batcher }
 
+// pairs returns what cuts the texts of the request, nil for none.
+func (a *activeRequest) pairs() *batch.Pairs {
+	if e, ok := a.ref.Engine.(interface{ Pairs() *batch.Pairs }); ok && a.path == "/v1/rerank" {
+		return e.Pairs()
+	}
+	return nil
+}
+
 // batcher returns the batcher that serves the request, nil for none.
 func (a *activeRequest) batcher() *batch.Batcher {
 	if q, ok := a.ref.Engine.(batched); ok && a.path == "/v1/embeddings" {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -254,6 +255,15 @@ func (a *activeRequest) sendToEngine() (*relay.Response, error) {
 	}); ok && a.computes() && !needsNoSlot(a.path) {
 		a.conversations = e.Conversations()
 		a.conversations.Begin()
+	}
+	if p := a.pairs(); p != nil {
+		ctx, cancel := a.waitContext()
+		defer cancel(nil)
+		body, err := p.Cut(ctx, a.engineBody)
+		if err != nil {
+			return nil, cmp.Or(context.Cause(ctx), err)
+		}
+		a.engineBody = body
 	}
 	a.spans.startEngine(a.started)
 	a.beginMedia()

@@ -141,9 +141,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	run.conversations = conversations
 	conversations.Restore(ctx, run.calls, p.APIKey(), run.slots)
 	run.files, run.permits = f, fairqueue.New(maxConcurrent(r.Family(), pl))
-	if m.Type == policy.Embedding {
-		run.queue = l.queue(ctx, run, m, r, f.checkpoint, opts, pl)
-	}
+	l.countTokens(ctx, run, m, r, f.checkpoint, opts, pl)
 	go func() {
 		run.closeAfterExit()
 		l.expireLog(p)
@@ -151,32 +149,39 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	return run, nil
 }
 
-// queue creates the queue of an embedding model. It returns nil for an engine that cannot count tokens, whose requests
-// are then relayed.
-func (l *Launcher) queue(ctx context.Context, run *runningEngine, m *catalog.Model, r *recipe.Recipe, checkpoint string, opts recipe.Options, p plan.Plan) *batch.Batcher {
+// countTokens gives an embedding model its queue, and a reranking model what cuts its texts. Requests to an engine that
+// cannot count tokens are relayed as they are.
+func (l *Launcher) countTokens(ctx context.Context, run *runningEngine, m *catalog.Model, r *recipe.Recipe, checkpoint string, opts recipe.Options, p plan.Plan) {
+	if m.Type != policy.Embedding && m.Type != policy.Reranking {
+		return
+	}
+	log := l.Log.With("model", m.ID)
 	dialect, ok := batch.DialectOf(r.Family())
-	if !ok {
-		l.Log.Info("embedding requests are not batched: this engine cannot count tokens", "model", m.ID, "recipe", r.Name, "engine", r.Family())
-		return nil
+	if !ok || dialect == batch.TEI && m.Type == policy.Reranking { // TEI cuts texts itself
+		log.Info("requests are neither batched nor cut: this engine cannot count tokens", "recipe", r.Name, "engine", r.Family())
+		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	delay, _ := opts["batch_delay"].(int64)
-	cfg := batch.Config{
-		Limits:      batch.Limits{NBatch: p.NBatch, NUBatch: p.NUBatch, Context: p.Context, NSeqMax: p.Parallel, Positions: p.Longest},
-		Engine:      &batch.HTTP{Client: run.calls, Key: run.APIKey(), Model: m.ID, Dialect: dialect, FirstByte: cmp.Or(l.CallTimeout, 10*time.Minute)},
-		OutOfMemory: func(text string) bool { return r.Errors.Cause(text) == recipe.CauseOutOfMemory },
-		Delay:       time.Duration(delay) * time.Millisecond, Model: m.ID, Meters: l.Meters, Log: l.Log.With("model", m.ID),
-	}
+	var words *batch.WordPiece
 	if tokens, err := plan.Vocabulary(checkpoint); err == nil && tokens != nil {
-		cfg.Words = batch.NewWordPiece(tokens)
+		words = batch.NewWordPiece(tokens)
 	}
-	q, err := batch.New(ctx, cfg)
+	limits := batch.Limits{NBatch: p.NBatch, NUBatch: p.NUBatch, Context: p.Context, NSeqMax: p.Parallel, Positions: p.Longest}
+	e := &batch.HTTP{Client: run.calls, Key: run.APIKey(), Model: m.ID, Dialect: dialect, FirstByte: cmp.Or(l.CallTimeout, 10*time.Minute)}
+	var err error
+	if m.Type == policy.Reranking {
+		run.pairs, err = batch.NewPairs(ctx, e, words, limits)
+	} else {
+		delay, _ := opts["batch_delay"].(int64)
+		run.queue, err = batch.New(ctx, batch.Config{
+			Limits: limits, Engine: e, Words: words, Delay: time.Duration(delay) * time.Millisecond, Model: m.ID, Meters: l.Meters, Log: log,
+			OutOfMemory: func(text string) bool { return r.Errors.Cause(text) == recipe.CauseOutOfMemory },
+		})
+	}
 	if err != nil {
-		l.Log.Warn("embedding requests are not batched", "model", m.ID, "error", err)
-		return nil
+		log.Warn("requests are neither batched nor cut", "error", err)
 	}
-	return q
 }
 
 // prepareConversations prepares an engine whose saved conversations can be restored, and saved when it stops. The
@@ -293,6 +298,7 @@ type runningEngine struct {
 	calls         *relay.Client       // for the queue: few concurrent calls and no streams, so connections to every engine are kept
 	media         *mmcache.Attachment // nil: uncached
 	queue         *batch.Batcher      // nil for models without one
+	pairs         *batch.Pairs        // nil unless it reranks and counts tokens
 	permits       *fairqueue.Queue    // bounds its concurrent requests
 	files         *files              // held while the engine runs
 	conversations *conversations.Engine
@@ -317,6 +323,9 @@ func (r *runningEngine) Conversations() *conversations.Engine { return r.convers
 
 // Embeddings returns the queue of the model's embedding requests, or nil if it has none.
 func (r *runningEngine) Embeddings() *batch.Batcher { return r.queue }
+
+// Pairs returns what cuts the texts of rerank requests, or nil.
+func (r *runningEngine) Pairs() *batch.Pairs { return r.pairs }
 
 // idleConn is how long an unused connection to an engine is kept: llama-server and vLLM close theirs after 5 s.
 const idleConn = 3 * time.Second

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 
@@ -65,6 +66,20 @@ func TestPlansInEveryOrder(t *testing.T) {
 	}
 	if len(seen) != len(kinds) {
 		t.Errorf("plans: %v", seen)
+	}
+
+	// Texts that are too long for the reranking model are cut where the client's API cuts them.
+	long := strings.Repeat("wörter und words, ", 1500)
+	for body, status := range map[string]int{
+		`"texts":["kurz",%q],"truncate":true`: 200, `"texts":["kurz",%q]`: 400, `"documents":["kurz",%q],"truncation":true,"top_k":1`: 200,
+		`"documents":["kurz",%[1]q,%[1]q]`: 200, `"documents":["kurz",%q],"max_tokens_per_doc":20`: 200, `"documents":["kurz",%q],"truncate":"NONE"`: 400,
+	} {
+		for _, query := range []string{"q", long} {
+			a := w.Manage("/rerank", fmt.Sprintf(`{"model":"ranks","query":%q,`, query)+fmt.Sprintf(body, long)+"}")
+			if a.Err != nil || a.Status != status {
+				t.Errorf("%s: %.200v", body, a)
+			}
+		}
 	}
 }
 

@@ -1,0 +1,131 @@
+package batch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"unicode/utf8"
+
+	"golang.org/x/sync/errgroup"
+
+	"reveille/infra/jsonscan"
+)
+
+// Pairs shortens rerank requests that are too long for a model, which computes the query and one document as a single
+// sequence. It is safe for concurrent use.
+type Pairs struct {
+	counter *counter
+	longest int // tokens of a query and a document together
+}
+
+// NewPairs asks a running engine how many tokens it adds to a query and a document. ctx bounds its calls. words may be
+// nil.
+func NewPairs(ctx context.Context, e *HTTP, words *WordPiece, limits Limits) (*Pairs, error) {
+	c, err := newCounter(ctx, e, words)
+	if err != nil {
+		return nil, err
+	}
+	own, err := e.Tokens(ctx, "a", false)
+	if err != nil {
+		return nil, err
+	}
+	status, response, err := e.post(ctx, "/v1/rerank", []byte(`{"query":"a","documents":["a"]}`), nil, tokenizeLimit, maxTokens)
+	if err != nil {
+		return nil, err
+	}
+	var r struct {
+		Usage struct {
+			PromptTokens int `json:"prompt_tokens"`
+		} `json:"usage"`
+	}
+	if err = json.Unmarshal(response, &r); err != nil || status != 200 || r.Usage.PromptTokens < 2*len(own) {
+		return nil, fmt.Errorf("rerank: status %d, usage of %d tokens: %w", status, r.Usage.PromptTokens, err)
+	}
+	const boundaries = 2 // tokens by which a text can differ where the engine adds its own
+	return &Pairs{counter: c, longest: limits.Longest() - (r.Usage.PromptTokens - 2*len(own)) - boundaries}, nil
+}
+
+// Cut returns a rerank request of the gateway with its texts cut at their ends, if it has truncate and is too long: the
+// query to half of the model's maximum, each document to the rest, or to max_tokens_per_doc.
+func (p *Pairs) Cut(ctx context.Context, body []byte) ([]byte, error) {
+	var v [2]jsonscan.Value
+	err := jsonscan.Scan(body, []string{"truncate", "max_tokens_per_doc"}, v[:])
+	if err != nil || !v[0].Bool() || !v[1].Set() && len(body) <= p.longest { // a token has at least one byte
+		return body, nil
+	}
+	var q struct {
+		Query     string   `json:"query"`
+		Documents []string `json:"documents"`
+		Max       float64  `json:"max_tokens_per_doc"`
+	}
+	if json.Unmarshal(body, &q) != nil {
+		return body, nil // the engine refuses it
+	}
+	query, n, err := p.cut(ctx, q.Query, p.longest/2)
+	if err != nil {
+		return nil, err
+	}
+	limit := p.longest - n
+	if q.Max >= 1 {
+		limit = int(min(float64(limit), q.Max))
+	}
+	cuts, ctx := errgroup.WithContext(ctx)
+	cuts.SetLimit(maxTokenizerCalls)
+	for i := range q.Documents {
+		cuts.Go(func() (err error) {
+			q.Documents[i], _, err = p.cut(ctx, q.Documents[i], limit)
+			return err
+		})
+	}
+	if err = cuts.Wait(); err != nil {
+		return nil, err
+	}
+	documents, err := jsonscan.Marshal(q.Documents)
+	if err == nil {
+		body, err = jsonscan.SetString(body, "query", query)
+	}
+	if err == nil {
+		body, err = jsonscan.Set(body, "documents", documents)
+	}
+	return body, err
+}
+
+// cut returns the beginning of a text that has at most limit tokens, and its tokens. It searches where the text is to
+// end, to within 2 % of limit.
+func (p *Pairs) cut(ctx context.Context, text string, limit int) (string, int, error) {
+	if len(text) <= limit {
+		return text, len(text), nil
+	}
+	count := func(text string) (int, error) {
+		n, err := p.counter.count(ctx, []input{{text: text}})
+		return n[0] - p.counter.specials, err
+	}
+	long, longTokens := len(text), 0 // the shortest text known to be too long
+	short, shortTokens := 0, 0       // the longest known to fit
+	longTokens, err := count(text)
+	if err != nil || longTokens <= limit {
+		return text, longTokens, err
+	}
+	for range 16 {
+		at := short + int(float64(long-short)*float64(limit-shortTokens)/float64(longTokens-shortTokens))
+		for at > short && !utf8.RuneStart(text[at]) {
+			at--
+		}
+		if at <= short {
+			break
+		}
+		n, err := count(text[:at])
+		if err != nil {
+			return "", 0, err
+		}
+		if n > limit {
+			long, longTokens = at, n
+			continue
+		}
+		short, shortTokens = at, n
+		if limit-n <= limit/50 {
+			break
+		}
+	}
+	return text[:short], shortTokens, nil
+}
