@@ -89,6 +89,9 @@ type Recipe struct {
 	Fields []string `json:"fields,omitempty"`
 	// Sandbox lists what the engine needs beyond what every engine gets.
 	Sandbox Sandbox `json:"sandbox,omitzero"`
+	// ProcessMiB is the memory, in MiB, that the engine's process takes of the model's device besides the model and its
+	// buffers: interpreters, libraries, the driver's context.
+	ProcessMiB int64 `json:"process_mib,omitempty"`
 	// GPUs says how the engine uses several GPUs. The zero value: as it likes, all that it sees.
 	GPUs GPUs `json:"gpus,omitzero"`
 }

@@ -79,6 +79,9 @@ func (v *validator) names() {
 	if v.r.Sandbox.Pids < 0 {
 		v.fail("sandbox.pids is negative")
 	}
+	if v.r.ProcessMiB < 0 || v.r.ProcessMiB > 1<<20 {
+		v.fail("process_mib is not between 0 and 1048576")
+	}
 	if v.r.LoadTimeout < 0 || v.r.StallTimeout < 0 || v.r.StopGrace < 0 {
 		v.fail("a time is negative")
 	}

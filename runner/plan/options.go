@@ -15,7 +15,7 @@ import (
 // OptionsOf reads the options that matter to a plan from effective load options, extra arguments included: an extra
 // argument overrides an option for the engine and therefore for the plan.
 func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, opts recipe.Options) Options {
-	o := Options{Type: t, Devices: d, Engine: r.Family(), Memory: memory}
+	o := Options{Type: t, Devices: d, Engine: r.Family(), Memory: memory, Process: r.ProcessMiB << 20}
 	if o.Engine == recipe.LlamaCpp && !reflect.DeepEqual(r.Command, llamacpp().Command) {
 		o.Unsaved = "the engine's command is not the built-in one"
 	}

@@ -61,7 +61,10 @@ type Options struct {
 	// if that fits.
 	Conversations bool
 
-	aboveEstimate int64 // from the share
+	// Process is the memory of the engine's process itself, in bytes, see recipe.Recipe.ProcessMiB.
+	Process int64
+
+	overhead int64 // Process, and what an earlier engine of the model took above its estimate
 }
 
 // Validate reports configured sizes that contradict each other: n_batch ≥ n_ubatch, and for a model that embeds
@@ -101,7 +104,7 @@ type Plan struct {
 	KVBytesPerToken int64  `json:"kv_bytes_per_token"` // of a short context
 	KVBytes         int64  `json:"kv_bytes"`
 	WeightsBytes    int64  `json:"weights_bytes"`
-	ComputeBytes    int64  `json:"compute_bytes"`      // buffers of the engine, estimated
+	ComputeBytes    int64  `json:"compute_bytes"`      // buffers of the engine and its process itself, estimated
 	Estimate        int64  `json:"estimate,omitempty"` // the sum of all parts; for vLLM all of its share; 0 if unknown
 	Need            int64  `json:"need"`               // the need that counts; NeedSource says where it comes from
 	NeedSource      string `json:"ruled,omitempty"`    // where Need comes from
@@ -173,7 +176,7 @@ func makeFixed(m Meta, o Options, s Share) Plan {
 		m.Cache.K, m.Cache.V = m.Cache.K+m.Windowed.K, m.Cache.V+m.Windowed.V
 		m.Windowed, m.Window = Elements{}, 0
 	}
-	o.aboveEstimate = s.AboveEstimate
+	o.overhead = o.Process + s.AboveEstimate
 	p := Plan{WeightsBytes: m.Weights, Positions: m.Positions, Budget: s.Budget, Total: s.Total, Share: s.of(o.Memory)}
 	if m.Weights > 0 {
 		p.WeightsBytes += o.Projector
@@ -189,7 +192,7 @@ func makeFixed(m Meta, o Options, s Share) Plan {
 			p.Context *= p.Parallel
 		}
 		p.Longest = 0
-		p.ComputeBytes = p.WeightsBytes/5 + s.AboveEstimate
+		p.ComputeBytes = p.WeightsBytes/5 + o.overhead
 	case !m.hasKVCache():
 		p.plain(&m, &o, fmt.Sprintf("architecture %s keeps no KV cache", m.Arch))
 		p.Longest = 0 // batches do not limit the length of what it generates
@@ -300,7 +303,7 @@ func (p *Plan) plain(m *Meta, o *Options, reason string) {
 		p.Context = max(p.Context, p.Physical)
 	}
 	if p.WeightsBytes > 0 {
-		p.ComputeBytes = fixedBytes + o.aboveEstimate + buffers(m, p.Physical, 0)
+		p.ComputeBytes = fixedBytes + o.overhead + buffers(m, p.Physical, 0)
 		if m.hasKVCache() { // a generative model that embeds still keeps the tokens in flight
 			p.ComputeBytes += m.Cache.bytes("f16", "f16")*int64(p.Context) + m.Windowed.bytes("f16", "f16")*int64(p.Context)
 		}
@@ -339,7 +342,7 @@ func (p *Plan) paged(m *Meta, o *Options) {
 	}
 	p.Divided = o.isDivided()
 	p.KVBytesPerToken = p.kv(m, 1)
-	p.ComputeBytes = fixedBytes + o.aboveEstimate + buffers(m, p.Physical, p.Parallel)
+	p.ComputeBytes = fixedBytes + o.overhead + buffers(m, p.Physical, p.Parallel)
 	modelContext := m.Positions
 	switch {
 	case o.Context > 0:

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"reveille/infra/modelfile"
@@ -19,7 +20,7 @@ const maxConfig = 4 << 20
 var errNoMetadata = errors.New("it has no readable metadata")
 
 // Read reads the metadata of a checkpoint on this host: a GGUF file of any name, or a folder with config.json and
-// safetensors. It reads only headers, so it takes milliseconds for a model of any size, and its cost is bounded
+// weights. It reads only headers, so it takes milliseconds for a model of any size, and its cost is bounded
 // whatever the file holds.
 func Read(checkpoint string) (Meta, error) {
 	info, err := os.Stat(checkpoint)
@@ -59,18 +60,7 @@ type config struct {
 }
 
 func readFolder(dir string) (Meta, error) {
-	m := Meta{Format: "safetensors"}
-	for _, weights := range []string{"*.safetensors", "openvino_*.bin"} {
-		files, err := filepath.Glob(filepath.Join(dir, weights))
-		if err != nil {
-			return Meta{}, err
-		}
-		for _, f := range files {
-			if info, err := os.Stat(f); err == nil {
-				m.Weights += info.Size()
-			}
-		}
-	}
+	m := Meta{Format: "safetensors", Weights: weightsOf(dir, true)}
 	f, err := os.Open(filepath.Join(dir, "config.json"))
 	if err != nil {
 		return m, fmt.Errorf("%w: %w", errNoMetadata, err)
@@ -85,6 +75,64 @@ func readFolder(dir string) (Meta, error) {
 		return m, fmt.Errorf("config.json: %w", err)
 	}
 	return m, c.fill(&m)
+}
+
+// formats are the formats of weights, as beginnings and extensions of file names, in the order in which engines prefer
+// them. What a folder has in a second format are the same weights again.
+var formats = [][2]string{
+	{"", ".safetensors"}, {"openvino_", ".bin"}, {"", ".gguf"}, {"", ".bin"}, {"", ".onnx"}, {"", ".pt"}, {"", ".pth"}, {"", ".ckpt"},
+}
+
+// training matches the state of a training, which no engine loads.
+var training = regexp.MustCompile(`^(training_args|optimizer|scheduler|scaler|rng_state)\b`)
+
+// weightsOf returns the size of a folder's weights in bytes. If it has none itself, as for a pipeline of diffusers, its
+// subfolders count.
+func weightsOf(dir string, subfolders bool) (sum int64) {
+	files, _ := os.ReadDir(dir)
+	sizes := map[string]int64{}
+	for _, f := range files {
+		if info, err := os.Stat(filepath.Join(dir, f.Name())); err == nil && info.Mode().IsRegular() && !training.MatchString(f.Name()) {
+			sizes[f.Name()] = info.Size()
+		}
+	}
+	for _, format := range formats {
+		for name, size := range sizes {
+			stem, data, ok := strings.Cut(name, format[1])
+			isWeights := ok && (data == "" || format[1] == ".onnx") && strings.HasPrefix(name, format[0])
+			if isWeights && !isVariant(stem, format[1], sizes) {
+				sum += size
+			}
+		}
+		if sum > 0 {
+			return sum
+		}
+	}
+	for _, f := range files {
+		if subfolders && f.IsDir() && !strings.HasPrefix(f.Name(), ".") {
+			sum += weightsOf(filepath.Join(dir, f.Name()), false)
+		}
+	}
+	return sum
+}
+
+// isVariant reports whether a folder has the weights of a file in another one as well: model_q4.onnx repeats model.onnx,
+// consolidated.safetensors the shards of model-00001-of-00002.safetensors.
+func isVariant(stem, ext string, sizes map[string]int64) bool {
+	for i, c := range stem {
+		if _, ok := sizes[stem[:i]+ext]; ok && strings.ContainsRune("_.-", c) {
+			return true
+		}
+	}
+	if !strings.HasPrefix(stem, "consolidated") {
+		return false
+	}
+	for name := range sizes {
+		if strings.HasPrefix(name, "model") && strings.HasSuffix(name, ext) {
+			return true
+		}
+	}
+	return false
 }
 
 // fill copies c's values into m.

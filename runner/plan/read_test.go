@@ -7,6 +7,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,6 +68,31 @@ func TestMetadataOfFolders(t *testing.T) {
 				t.Errorf("%v\ngot  %+v\nwant %+v", err, got, tt.want)
 			}
 		})
+	}
+	for files, want := range map[string]int64{ // a file's size is the number in its name
+		"model-1.safetensors model-2.safetensors model.safetensors.index.json pytorch_model-4.bin": 3,
+		"model-1.safetensors consolidated-2.safetensors":                                           1,
+		"consolidated-1.safetensors":                                                               1,
+		"openvino_model-1.bin openvino_tokenizer-2.bin pytorch_model-4.bin":                        3,
+		"pytorch_model-1.bin pytorch_model-2.bin training_args-4.bin optimizer-8.pt model-16.pt":   3,
+		"m-1.gguf m-2.gguf": 3,
+		"model.onnx model.onnx_data1 model_q4.onnx model_q4.onnx_data4 decoder.onnx": 1,
+		"x-1.pth": 1,
+		"unet/a-1.safetensors vae/a-2.bin vae/a-4.pt vae/deep/a-8.bin .git/a-16.bin": 3,
+		"tokenizer-1.json": 0,
+	} {
+		dir := folder(t, "{}")
+		_ = os.Remove(filepath.Join(dir, "model.safetensors"))
+		for name := range strings.FieldsSeq(files) {
+			size, _ := strconv.Atoi(strings.Trim(name, "abcdefghijklmnopqrstuvwxyz./_-"))
+			_ = os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700)
+			if err := os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if m, err := Read(dir); err != nil || m.Weights != want {
+			t.Errorf("%s: %d bytes, want %d (%v)", files, m.Weights, want, err)
+		}
 	}
 	if _, err := Read(t.TempDir()); !errors.Is(err, errNoMetadata) {
 		t.Error(err)
