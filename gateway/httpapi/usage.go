@@ -10,14 +10,13 @@ import (
 	"time"
 
 	"reveille/infra/jsonscan"
+	"reveille/infra/relay"
 	"reveille/infra/state"
 )
 
-// Bytes of a response that are kept to find its usage: engines put that into the first or the last object.
-const (
-	headSize = 512
-	tailSize = 4 << 10
-)
+// headSize is how many of a response's first bytes are kept, besides its last ones, to find its usage: engines put that
+// into the first or the last object.
+const headSize = 512
 
 // recorder keeps the first and last bytes of a response and the time of its first byte.
 type recorder struct {
@@ -31,7 +30,7 @@ type recorder struct {
 // excerpt holds both ends of a response.
 type excerpt struct {
 	head, tail []byte
-	store      [headSize + tailSize]byte
+	store      [headSize + 2*relay.TailSize]byte
 }
 
 var excerpts = sync.Pool{New: func() any { return new(excerpt) }}
@@ -49,13 +48,7 @@ func (r *recorder) record(p []byte) (first bool) {
 	}
 	k := r.kept
 	k.head = append(k.head, p[:min(len(p), headSize-len(k.head))]...)
-	if len(p) > tailSize {
-		p = p[len(p)-tailSize:]
-	}
-	if over := len(k.tail) + len(p) - tailSize; over > 0 {
-		k.tail = k.tail[:copy(k.tail, k.tail[over:])]
-	}
-	k.tail = append(k.tail, p...)
+	k.tail = relay.AppendTail(k.tail, p)
 	return first
 }
 

@@ -9,8 +9,17 @@ import (
 // MaxLine is the longest line of an event stream that should be passed on or translated, in bytes.
 const MaxLine = 16 << 20
 
-// lastBytes is how much is kept of the end of a stream, for isCut.
-const lastBytes = 4 << 10
+// TailSize is how much of the end of a stream AppendTail keeps at least, in bytes.
+const TailSize = 4 << 10
+
+// AppendTail appends p, and drops what was before the last TailSize bytes where tail would exceed twice that.
+func AppendTail(tail, p []byte) []byte {
+	p = p[max(0, len(p)-TailSize):]
+	if len(tail)+len(p) > 2*TailSize {
+		tail = tail[:copy(tail, tail[len(tail)-TailSize:])]
+	}
+	return append(tail, p...)
+}
 
 // chatEvent matches any event of a chat, also one cut off before its closing brace; chatEnd matches one that can be the last.
 var (

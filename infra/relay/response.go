@@ -368,11 +368,7 @@ func (r *Response) decode(b []byte) []byte {
 		r.first = 0
 	}
 	if r.IsEvents() {
-		last := b[max(0, len(b)-lastBytes):]
-		if over := len(r.tail) + len(last) - lastBytes; over > 0 {
-			r.tail = r.tail[:copy(r.tail, r.tail[over:])]
-		}
-		r.tail = append(r.tail, last...)
+		r.tail = AppendTail(r.tail, b)
 		r.c.tail = r.tail
 	}
 	return b
