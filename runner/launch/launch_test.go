@@ -141,6 +141,13 @@ func TestCheckRefusesModelsThatCannotStart(t *testing.T) {
 	}
 	for _, c := range []struct{ checkpoint, args, mmproj, want string }{
 		{files.Tiny, "", "", ""},
+		{files.Tiny, "-ngl banana", "", "-ngl takes a number"},
+		{files.Tiny, "--threads --no-mmap", "", "--threads takes a number"},
+		{files.Tiny, "--no-mmap --ctx-size", "", "--ctx-size has no value"},
+		{files.Tiny, "-fa off -ctv q4_0", "", "flash attention"},
+		{files.Tiny, "-fa off -ctv f16 -ngl all --temp .5 --lora adapter.gguf,other.gguf --lora " + files.Tiny + "," + clip, "", ""},
+		{files.Tiny, "--lora " + files.Tiny + ",/nope/nope.gguf", "", "nope.gguf of the argument --lora"},
+		{files.Tiny, "--lora-scaled " + files.Tiny + ":0.5,/nope/nope.gguf:2", "", "nope.gguf of the argument --lora-scaled"},
 		{files.Tiny, "", files.GemmaVision, ""},
 		{files.Tiny, "", files.Tiny, "not a projector"},
 		{files.MiniLM, "", "", "embedding"},
@@ -152,7 +159,7 @@ func TestCheckRefusesModelsThatCannotStart(t *testing.T) {
 	} {
 		m := &catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU, Checkpoint: c.checkpoint, MMProj: c.mmproj}
 		err := l.Check(t.Context(), m, &r, recipe.Options{"llamacpp_args": c.args})
-		if (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, engine.ErrRefused) || !strings.Contains(err.Error(), c.want)) {
+		if (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, engine.ErrRefused) && !errors.Is(err, engine.ErrFileNotFound) || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
