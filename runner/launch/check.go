@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -36,8 +37,9 @@ func (l *Launcher) Check(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		return &engine.LoadError{Kind: engine.ErrRefused, Detail: filepath.Base(file) + " " + why}
 	}
 	isLlamaCpp := r.Family() == recipe.LlamaCpp
+	var meta plan.Meta
 	if r.NeedsFile() {
-		meta, err := l.plans.Read(f.checkpoint)
+		meta, err = l.plans.Read(f.checkpoint)
 		switch {
 		case errors.Is(err, plan.ErrProjector):
 			return refused(f.checkpoint, err.Error())
@@ -49,8 +51,11 @@ func (l *Launcher) Check(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		return nil
 	}
 	if f.mmproj != "" {
-		if _, err := l.plans.Read(f.mmproj); err == nil {
+		switch projector, err := l.plans.Read(f.mmproj); {
+		case err == nil:
 			return refused(f.mmproj, "contains a model, not a projector")
+		case projector.Hidden > 0 && meta.Hidden > 0 && projector.Hidden != meta.Hidden:
+			return refused(f.mmproj, fmt.Sprintf("is for models of dimension %d, and the model's is %d", projector.Hidden, meta.Hidden))
 		}
 	}
 	for name, spec := range r.Options {

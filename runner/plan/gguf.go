@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	gguf "github.com/gpustack/gguf-parser-go"
 
@@ -23,7 +24,8 @@ var errHeader = errors.New("not a GGUF header within the usual bounds")
 // ErrProjector is the error for a GGUF file with a projector for images or audio (mmproj).
 var ErrProjector = errors.New("contains a projector, not a model")
 
-// readGGUF reads the header of a GGUF file. The file is mapped, and neither tensors nor vocabulary are read.
+// readGGUF reads the header of a GGUF file. Of a projector, it returns ErrProjector, and in Hidden the dimension of the
+// model that it is for, 0 if unknown. The file is mapped, and neither tensors nor vocabulary are read.
 func readGGUF(path string) (m Meta, err error) {
 	f, err := parseGGUF(path, gguf.UseMMap(), gguf.SkipLargeMetadata())
 	if err != nil {
@@ -32,7 +34,11 @@ func readGGUF(path string) (m Meta, err error) {
 	defer recoverParser(&err)
 	a := f.Architecture()
 	if a.Type == "projector" {
-		return Meta{}, ErrProjector
+		// Files by the converters for LLaVA, MiniCPM and others tell the dimension of their vision model instead.
+		if slices.Contains([]string{"", "mlp", "mlp_norm", "ldp", "ldpv2", "resampler", "adapter"}, a.ClipProjectorType) {
+			return Meta{}, ErrProjector
+		}
+		return Meta{Hidden: int(cmp.Or(a.ClipVisionProjectionDim, a.ClipAudioProjectionDim))}, ErrProjector
 	}
 	if a.Type != "" && a.Type != "model" {
 		return Meta{}, fmt.Errorf("contains a %s, not a model", a.Type)
