@@ -181,6 +181,9 @@ func classify(status int, r reply) (k Kind, clientStatus int, certain bool, mess
 	if k, ok := KindOf(r.code, status); ok {
 		return k, status, true, "" // a runner speaks our own table
 	}
+	if (status == http.StatusNotFound || status == http.StatusMethodNotAllowed) && noRoute.MatchString(r.message) {
+		return NotSupported, NotSupported.Status(), true, "The model's engine does not serve this route."
+	}
 	text := r.typ + "\n" + r.message
 	if kind, message, ok := matchRule(engineFaults, text); ok && status >= 500 {
 		return kind, kind.Status(), true, message
@@ -199,6 +202,9 @@ func classify(status int, r reply) (k Kind, clientStatus int, certain bool, mess
 	}
 	return byStatus(status), status, false, message
 }
+
+// noRoute matches what engines answer for a path that they do not serve, some nothing at all.
+var noRoute = regexp.MustCompile(`^(?i:(file )?not found\.?|method not allowed)?$`)
 
 // internals are words of a C++ library, which an exception's text holds.
 var internals = regexp.MustCompile(`\bstd::|\b_M_|\[json\.exception|\b(?:basic_string|vector|map|unordered_map)::|^sto[a-z]+$`)

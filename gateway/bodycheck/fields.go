@@ -84,8 +84,8 @@ var (
 	// The gateway's own route reads documents as texts, and applies top_n, return_documents and the like itself.
 	Rerank = spec(nil, plain("model", "query", "documents", "texts", "user", "truncate", "truncation", "top_n", "top_k", "return_documents",
 		"return_text", "raw_scores", "max_tokens_per_doc"))
-	engineRerankSpec = spec(nil, plain("model", "query", "user", "truncate", "top_n", "return_documents", "max_tokens_per_doc"),
-		map[string]rule{"documents": noObjects})
+	engineRerankSpec = spec(nil, plain("model", "query", "user", "truncate", "top_n", "return_documents", "max_tokens_per_doc",
+		"raw_scores", "return_text"), map[string]rule{"documents": noObjects, "texts": noObjects})
 	Tokenize   = spec(nil, plain("model", "add_special", "add_special_tokens", "parse_special", "with_pieces"), map[string]rule{"content": noObjects})
 	Detokenize = spec(nil, plain("model"), map[string]rule{"tokens": noObjects})
 	Speech     = spec(nil, plain("model", "input", "voice", "response_format", "speed", "instructions", "stream_format", "stream", "language",

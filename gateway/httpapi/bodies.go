@@ -44,3 +44,9 @@ func (c *inferenceCall) checkForm(boundary string, images bool) error {
 	c.body = form
 	return nil
 }
+
+// engineFamily returns the kind of engine that runs the model, see [recipe.Recipe.Family].
+func (c *inferenceCall) engineFamily() string {
+	r := c.s.cfg.Catalog().Recipes[c.model.Recipe]
+	return r.Family()
+}

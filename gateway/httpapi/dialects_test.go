@@ -29,6 +29,17 @@ func TestRerankDialects(t *testing.T) {
 			t.Errorf("%s: %d %s; the engine got %s", c.body, r.status, r.text, got.body)
 		}
 	}
+	s.warm("tei").serve(answering(`[{"index":1,"score":0.9},{"index":0,"score":0.1}]`)) // its scores are not mapped again
+	for body, want := range map[string]string{
+		`{"model":"tei","query":"q","texts":["a","b"],"return_text":true}`: `[{"index":1,"score":0.9,"text":"b"},{"index":0,"score":0.1,"text":"a"}]`,
+		`{"model":"tei","query":"q","documents":["a","b"],"top_n":1}`:      `"results":[{"index":1,"relevance_score":0.9}]`,
+	} {
+		r := s.ask("POST", "/rerank", body)
+		got := s.got()[len(s.got())-1]
+		if !strings.Contains(r.text, want) || got.path != "/rerank" || !strings.Contains(string(got.body), `"texts":["a","b"]`) || strings.Contains(string(got.body), "return") {
+			t.Errorf("%s: %d %s; the engine got %s %s", body, r.status, r.text, got.path, got.body)
+		}
+	}
 	for body, param := range map[string]string{
 		`{"model":"rank","query":"q","texts":[]}`:                                    "documents",
 		`{"model":"rank","query":"q","texts":["a",1]}`:                               "documents",

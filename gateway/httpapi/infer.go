@@ -56,13 +56,13 @@ func infer(path string) handler {
 }
 
 // translations serves translations. whisper-server translates on its path for transcriptions if a field says so.
-func (s *Server) translations(r *request) error {
+func (*Server) translations(r *request) error {
 	c, err := r.parse()
 	if err != nil {
 		return err
 	}
 	x := &exchange{call: c, path: []byte("/v1/audio/translations")}
-	if rc := s.cfg.Catalog().Recipes[c.model.Recipe]; rc.Family() == recipe.WhisperCpp {
+	if c.engineFamily() == recipe.WhisperCpp {
 		boundary, _ := jsonscan.Boundary(string(c.Ctx.Request.Header.ContentType()))
 		x.path = []byte("/v1/audio/transcriptions")
 		c.body = jsonscan.PrependPart(c.body, boundary, "translate", "true")

@@ -2,9 +2,8 @@ package httpapi
 
 import (
 	"reveille/gateway/rerank"
+	"reveille/infra/recipe"
 )
-
-var rerankPath = []byte("/v1/rerank")
 
 // rerank serves the rerank dialects.
 func (s *Server) rerank(r *request) error {
@@ -16,12 +15,16 @@ func (s *Server) rerank(r *request) error {
 	if err != nil {
 		return err
 	}
-	if c.body, err = q.EngineBody(c.body, c.model.ID); err != nil {
+	family := c.engineFamily()
+	if c.body, err = q.EngineBody(c.body, c.model.ID, family == recipe.TEI); err != nil {
 		return err
 	}
-	x := &exchange{call: c, path: rerankPath}
+	x := &exchange{call: c, path: []byte("/v1/rerank")}
+	if family == recipe.TEI {
+		x.path = []byte("/rerank")
+	}
 	x.translate = func(engine []byte) ([]byte, error) {
-		return q.Response(engine, c.ID, c.model.ID, c.model.NormalizeScores)
+		return q.Response(engine, c.ID, c.model.ID, c.model.NormalizeScores, family == recipe.LlamaCpp)
 	}
 	return x.serveInference()
 }

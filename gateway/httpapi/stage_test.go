@@ -42,6 +42,8 @@ models:
   cut: {type: embedding, recipe: standin, device: cpu, dimensions: true}
   rank: {type: reranking, recipe: standin, device: cpu}
   norm: {type: reranking, recipe: standin, device: cpu, normalize_scores: true}
+  tei: {type: reranking, recipe: tei, checkpoint: o/r, device: cpu}
+  draw: {type: image, recipe: sd-cpp, checkpoint: no-such-file.gguf, device: cpu}
   ears: {type: audio, recipe: standin, device: cpu}
   whisper: {type: audio, recipe: whispercpp, checkpoint: no-such-file.bin, device: cpu}
   llama: {type: llm, recipe: llamacpp, checkpoint: no-such-file.gguf, device: cpu}

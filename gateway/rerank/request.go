@@ -103,17 +103,22 @@ func (d *document) UnmarshalJSON(b []byte) error {
 }
 
 // EngineBody returns the request's body as engines take it: with plain texts, the canonical name, and without the
-// members that only the gateway handles.
-func (q *Request) EngineBody(body []byte, model string) ([]byte, error) {
+// members that only the gateway handles. ofTEI means that the engine is Text Embeddings Inference.
+func (q *Request) EngineBody(body []byte, model string, ofTEI bool) ([]byte, error) {
 	list, err := jsonscan.Marshal(q.texts)
 	if err != nil {
 		return nil, err
 	}
+	documents, others := "documents", gatewayFields
+	if ofTEI {
+		documents = "texts"
+		others = []string{"documents", "top_n", "top_k", "return_documents", "return_text", "truncate", "truncation", "max_tokens_per_doc"}
+	}
 	if body, err = jsonscan.SetString(body, "model", model); err == nil {
-		body, err = jsonscan.Set(body, "documents", list)
+		body, err = jsonscan.Set(body, documents, list)
 	}
 	if err == nil {
-		body, err = jsonscan.Remove(body, gatewayFields...)
+		body, err = jsonscan.Remove(body, others...)
 	}
 	if err == nil && q.truncate {
 		body, err = jsonscan.Set(body, "truncate", []byte("true"))

@@ -1,6 +1,7 @@
 package rerank
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -37,9 +38,10 @@ func (r *engineResult) UnmarshalJSON(b []byte) error {
 // object is an object of a response.
 type object map[string]any
 
-// Response returns the engine's results for the client, with scores between 0 and 1 if normalize is set. id is the
-// request's.
-func (q *Request) Response(engine []byte, id, model string, normalize bool) ([]byte, error) {
+// Response returns the engine's results for the client, with scores between 0 and 1 if normalize is set. logits means
+// that the engine's scores are never between 0 and 1 on purpose; those of others are mapped only if one is outside. id
+// is the request's.
+func (q *Request) Response(engine []byte, id, model string, normalize, logits bool) ([]byte, error) {
 	var in struct {
 		Results []engineResult `json:"results"`
 		Usage   struct {
@@ -47,16 +49,22 @@ func (q *Request) Response(engine []byte, id, model string, normalize bool) ([]b
 			Total  int64 `json:"total_tokens"`
 		} `json:"usage"`
 	}
-	if err := json.Unmarshal(engine, &in); err != nil || in.Results == nil {
+	results := any(&in)
+	if bytes.HasPrefix(bytes.TrimSpace(engine), []byte("[")) { // Text Embeddings Inference
+		results = &in.Results
+	}
+	if err := json.Unmarshal(engine, results); err != nil || in.Results == nil {
 		return nil, api.InvalidEngineResponse().WithCause(err)
 	}
+	normalize = normalize || q.dialect == tei && !q.raw
+	normalize = normalize && (logits || slices.ContainsFunc(in.Results, func(r engineResult) bool { return r.Score < 0 || r.Score > 1 }))
 	scored := make([]bool, len(q.texts))
 	for i, r := range in.Results {
 		if r.Index < 0 || r.Index >= len(scored) || scored[r.Index] {
 			return nil, api.New(api.BadEngineReply, "The engine's response names a document twice or one that was not in the request.")
 		}
 		scored[r.Index] = true
-		if normalize || q.dialect == tei && !q.raw {
+		if normalize {
 			in.Results[i].Score = 1 / (1 + math.Exp(-r.Score))
 		}
 	}
@@ -69,18 +77,18 @@ func (q *Request) Response(engine []byte, id, model string, normalize bool) ([]b
 	if q.topN > 0 && q.topN < float64(len(in.Results)) {
 		in.Results = in.Results[:int(q.topN)]
 	}
-	results := make([]object, len(in.Results))
+	out := make([]object, len(in.Results))
 	for i, r := range in.Results {
-		results[i] = q.result(r)
+		out[i] = q.result(r)
 	}
 	switch q.dialect {
 	case tei:
-		return jsonscan.Marshal(results)
+		return jsonscan.Marshal(out)
 	case voyage:
-		return jsonscan.Marshal(object{"object": "list", "data": results, "model": model, "usage": object{"total_tokens": in.Usage.Total}})
+		return jsonscan.Marshal(object{"object": "list", "data": out, "model": model, "usage": object{"total_tokens": in.Usage.Total}})
 	}
 	return jsonscan.Marshal(object{
-		"id": id, "model": model, "object": "list", "results": results, "meta": object{"api_version": object{"version": "2"}},
+		"id": id, "model": model, "object": "list", "results": out, "meta": object{"api_version": object{"version": "2"}},
 		"usage": object{"prompt_tokens": in.Usage.Prompt, "total_tokens": in.Usage.Total},
 	})
 }
