@@ -10,7 +10,7 @@
 //     Framing that a proxy could read in another way is refused ([relay.SmugglingCheck]).
 //  3. [httpapi.request.authorize] checks the origin ([api.Browsers.Check]), then the key and its scope
 //     ([httpapi.Server.authorize], [keys.Set.Find]).
-//  4. [httpapi.request.readBody] reads the body as it arrives ([relay.Intake.Read]).
+//  4. [httpapi.request.readBody] reads the body as it arrives ([relay.BodyReader.Read]).
 //  5. [httpapi.request.parse] reads it once: [httpapi.inferenceCall.parseJSON] goes through the members ([jsonscan.Members.Next]),
 //     each by the rules of the route ([bodycheck.Check.Member]); [api.Route.Check] looks at those that the gateway needs.
 //  6. [models.Registry.Resolve] finds the model's entry; [bodycheck.Check.Finish] checks what depends on the model, and

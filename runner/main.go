@@ -16,7 +16,7 @@ func main() {
 		report(os.Args[2:])
 		return
 	}
-	s := app.Settings{Intake: config.RunnerIntake()}
+	s := app.Settings{ClientLimits: config.RunnerClientLimits()}
 	config.MustParse(&s, "runner", "Runs the inference engines of one host for a Reveille pool.")
 	ctx := config.UntilSignal()
 	log := s.Logger(os.Stderr)

@@ -317,7 +317,7 @@ func (s RunSettings) runner(h catalog.Host) (runner.Settings, error) {
 		return runner.Settings{}, fmt.Errorf("host %s is not the one of --host %s", h.Name, s.Host)
 	}
 	r := runner.Settings{
-		Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Intake: s.Intake, HostSettings: s.HostSettings,
+		Redis: config.Redis{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, ClientLimits: s.ClientLimits, HostSettings: s.HostSettings,
 		Evict: s.Evict, Price: h.Price, RunnerSecret: s.RunnerSecret, Traces: s.Traces,
 	}
 	r.Host = h.Name

@@ -41,7 +41,7 @@ type GatewayFlags struct {
 	CORSOrigins     []string      `help:"Origins of web pages that can use the gateway, in addition to localhost and desktop apps: https://chat.example.org, myapp://* for a scheme; * for all, which needs API keys."`
 	AllowedHosts    []string      `help:"Host names that the gateway accepts without API keys, in addition to localhost and IP addresses."`
 	MaxBody         string        `help:"Maximum size of a request body." default:"64MiB"`
-	config.Intake
+	config.ClientLimits
 	MaxConns         int    `help:"Maximum client connections; 0 is no limit." default:"0"`
 	MemoryLimit      string `help:"Memory of this process: at 92 % of it connections are not kept, at 95 % new requests are refused with overloaded; 0 is no limit. Default GOMEMLIMIT, else that of its control group."`
 	MaxWaiting       int    `help:"Maximum requests that wait for one model; more are refused with queue_full." default:"10000"`
@@ -63,7 +63,7 @@ type parsed struct {
 	register catalog.RegisterList
 	browsers *api.Browsers
 	maxBody  int // bytes
-	intake   config.Limits
+	limits   config.Limits
 	memory   int64 // bytes, 0 no limit
 
 	secret   []byte // of the pool's runners
@@ -100,7 +100,7 @@ func (f GatewayFlags) parse() (parsed, error) {
 	}
 	maxBody, err := config.Size("max-body", f.MaxBody, math.MaxInt32)
 	p.maxBody, errs = int(maxBody), append(errs, err)
-	if p.intake, err = f.Intake.Parse(); err != nil {
+	if p.limits, err = f.ClientLimits.Parse(); err != nil {
 		errs = append(errs, err)
 	}
 	if p.memory = pressure.Limit(); f.MemoryLimit != "" {

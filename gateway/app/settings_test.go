@@ -12,13 +12,13 @@ import (
 func frontDefaults() GatewayFlags {
 	return GatewayFlags{
 		Addr: "127.0.0.1:0", Hold: time.Minute, CommitAfter: 5 * time.Second, Keepalive: 5 * time.Second, ShutdownTimeout: 5 * time.Second,
-		MaxBody: "64MiB", Intake: config.Intake{MaxHeld: "1GiB", ReadTimeout: 30 * time.Second, MinRate: "64KiB"},
+		MaxBody: "64MiB", ClientLimits: config.ClientLimits{MaxHeld: "1GiB", ReadTimeout: 30 * time.Second, MinRate: "64KiB"},
 	}
 }
 
 func TestSettings(t *testing.T) {
 	p, err := frontDefaults().parse()
-	if err != nil || p.maxBody != 64<<20 || p.intake.MaxHeld != 1<<30 || p.keys.Configured() {
+	if err != nil || p.maxBody != 64<<20 || p.limits.MaxHeld != 1<<30 || p.keys.Configured() {
 		t.Fatalf("%+v %v", p, err)
 	}
 	for want, change := range map[string]func(*GatewayFlags){

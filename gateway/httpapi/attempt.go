@@ -29,16 +29,16 @@ type attempts struct {
 	scratch     [320]byte // the values of its fields
 
 	// Of all attempts.
-	link         relay.Call // ends the attempt in progress, and lets no other start
-	promptTokens int64      // the estimated tokens of the prompt, once an engine may have the request
-	signedAgain  bool       // signed again after a runner rejected a signature
-	repeated     bool       // repeated after its engine crashed
+	link         relay.Canceler // ends the attempt in progress, and lets no other start
+	promptTokens int64          // the estimated tokens of the prompt, once an engine may have the request
+	signedAgain  bool           // signed again after a runner rejected a signature
+	repeated     bool           // repeated after its engine crashed
 }
 
 // LocalRunner takes requests of gateways in its own process without HTTP, see [relay.Admission]. The request must not
 // be one for a WebSocket.
 type LocalRunner interface {
-	Admit(gateway string, from *relay.Call, req *relay.Request) relay.Admission
+	Admit(gateway string, from *relay.Canceler, req *relay.Request) relay.Admission
 }
 
 // errRetry sends an exchange back to awaitTurn.
@@ -124,7 +124,7 @@ func (x *exchange) sendToRunner() (*relay.Response, error) {
 	if err == nil {
 		return resp, nil
 	}
-	if re, ok := errors.AsType[*relay.Error](err); ok && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
+	if re, ok := errors.AsType[*relay.Error](err); ok && !re.Sent && !errors.Is(err, relay.ErrCanceled) {
 		s.log.Warn("could not reach the runner", "host", x.routing.endpoint.Host, "request", x.call.ID, "error", err)
 		return nil, x.retryAtGate(api.New(api.HostUnreachable, "The model's host could not be reached. Retry the request.").WithCause(err))
 	}

@@ -26,10 +26,10 @@ type inferenceCall struct {
 // readBody reads the body of an authorized request, if its route takes one.
 func (r *request) readBody() (err error) {
 	if r.Match.Route.Body == api.BodyNone {
-		r.s.intake.Finish(r.Ctx)
+		r.s.bodies.Finish(r.Ctx)
 		return nil
 	}
-	r.buffered, err = r.s.intake.Read(r.Ctx, maxBody(r.Match.Route))
+	r.buffered, err = r.s.bodies.Read(r.Ctx, maxBody(r.Match.Route))
 	return r.bodyError(err)
 }
 
@@ -51,13 +51,13 @@ func (r *request) dropBody() {
 	r.keepBody = false
 }
 
-// countRewritten counts the body's new buffer against MaxHeldBytes, if rewriting made a copy.
+// countRewritten counts the body's new buffer against MaxBufferedBytes, if rewriting made a copy.
 func (c *inferenceCall) countRewritten() error {
 	came, sent := c.Ctx.PostBody(), c.body
 	if cap(sent) == 0 || cap(came) > 0 && &came[:cap(came)][cap(came)-1] == &sent[:cap(sent)][cap(sent)-1] {
 		return nil // it is the one that came, perhaps with less at either end
 	}
-	return c.bodyError(c.buffered.Add(len(sent)))
+	return c.bodyError(c.buffered.Reserve(len(sent)))
 }
 
 // parse checks the body of an inference request and finds its model.

@@ -188,7 +188,7 @@ func (r *request) release() {
 	if !r.keepBody {
 		r.dropBody()
 	}
-	r.s.intake.Finish(r.Ctx)
+	r.s.bodies.Finish(r.Ctx)
 	if o := r.observed; o != nil && !o.endsWithResponse {
 		o.end(r)
 	}

@@ -110,7 +110,7 @@ func (x *exchange) serveInference() (err error) {
 	}
 	x.call.Account.SetHeaders(&x.call.Ctx.Response.Header)
 	s.inflight.add(x)
-	x.watch = s.watcher.Arm(x.call.Ctx.Conn(), func() { x.abandon(relay.ErrGone) })
+	x.watch = s.watcher.Arm(x.call.Ctx.Conn(), func() { x.abandon(relay.ErrClientGone) })
 	outcome := errPanicked
 	defer func() {
 		if !x.endsWithResponse {
@@ -185,7 +185,7 @@ func notLoaded(model string) error {
 
 // clientGone reports whether an error means that the client left.
 func clientGone(err error) bool {
-	return errors.Is(err, relay.ErrGone) || errors.Is(err, scheduling.ErrLeft)
+	return errors.Is(err, relay.ErrClientGone) || errors.Is(err, scheduling.ErrLeft)
 }
 
 // abandon ends the exchange from another goroutine, whatever it waits for.
@@ -201,7 +201,7 @@ func (x *exchange) abandon(cause error) {
 func (x *exchange) completeRequest(err error) {
 	x.watch.Stop()
 	x.closeResponse()
-	x.call.s.intake.Release(x.bufferedBytes)
+	x.call.s.bodies.Release(x.bufferedBytes)
 	if t := x.try.admission; t != nil {
 		x.try.admission = nil
 		t.Drop()
@@ -285,7 +285,7 @@ func (x *exchange) asError(err error) *api.Error {
 		return api.New(api.InvalidRequest, "The response is too long: reduce 'max_tokens', 'n', the log-probabilities or the inputs.").WithCause(err)
 	case errors.Is(err, relay.ErrInvalidResponse):
 		return api.InvalidEngineResponse().WithCause(err)
-	case errors.Is(err, relay.ErrBroken), errors.Is(err, relay.ErrUnreachable), errors.Is(err, relay.ErrCancelled):
+	case errors.Is(err, relay.ErrBroken), errors.Is(err, relay.ErrUnreachable), errors.Is(err, relay.ErrCanceled):
 		return api.New(api.RunnerFailed, "The connection to the model's host was lost before the response was complete.").WithCause(err)
 	}
 	return api.As(err)

@@ -336,7 +336,7 @@ func TestSilentRunner(t *testing.T) {
 }
 
 func TestBufferedBytesAreLimited(t *testing.T) {
-	s := newStage(t, func(_ *stage, c *Config) { c.MaxHeldBytes = 300_000 }).warm("spare")
+	s := newStage(t, func(_ *stage, c *Config) { c.MaxBufferedBytes = 300_000 }).warm("spare")
 	release := make(chan struct{})
 	s.loading(func(string) state.Outcome { <-release; return state.Outcome{} })
 	big := strings.Replace(chatBody, "hi", strings.Repeat("x ", 100_000), 1)
@@ -362,7 +362,7 @@ func TestBufferedBytesAreLimited(t *testing.T) {
 	if r := s.ask("POST", "/api/chat", `{"model":"spare","messages":[{"role":"user","content":"hi"}],"stream":false}`); r.status != 503 {
 		t.Errorf("a response over the budget: %d %s", r.status, r.text[:min(len(r.text), 200)])
 	}
-	s.until("all is released", func() bool { return s.server.intake.Buffered() == 0 })
+	s.until("all is released", func() bool { return s.server.bodies.Buffered() == 0 })
 }
 
 // A translated response counts as held until it is written, which its client can delay.
@@ -373,13 +373,13 @@ func TestJSONResponsesAreBuffered(t *testing.T) {
 		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"`+strings.Repeat("x", size)+`"}}]}`)
 	})
 	resp := s.open(t.Context(), "POST", "/api/chat", `{"model":"spare","messages":[{"role":"user","content":"hi"}],"stream":false}`)
-	if held := s.server.intake.Buffered(); held < size {
+	if held := s.server.bodies.Buffered(); held < size {
 		t.Errorf("%d bytes held", held)
 	}
 	if r := s.read(resp); r.status != 200 || len(r.text) < size {
 		t.Errorf("%d, %d bytes", r.status, len(r.text))
 	}
-	s.until("all is released", func() bool { return s.server.intake.Buffered() == 0 })
+	s.until("all is released", func() bool { return s.server.bodies.Buffered() == 0 })
 }
 
 func TestDrain(t *testing.T) {

@@ -25,7 +25,7 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestCo
 		if e == nil {
 			_, e = s.authorize(h, found, source)
 		}
-		if e != nil || s.intake.CheckSize(n, maxBody(found.Route)) != nil {
+		if e != nil || s.bodies.CheckSize(n, maxBody(found.Route)) != nil {
 			relay.SkipBody(h)
 		}
 	}
@@ -40,7 +40,7 @@ func (s *Server) expectContinue(ctx *fasthttp.RequestCtx) (status int) {
 	r := s.newRequest(ctx)
 	err := r.authorize()
 	if err == nil {
-		err = r.bodyError(s.intake.CheckSize(ctx.Request.Header.ContentLength(), maxBody(r.Match.Route)))
+		err = r.bodyError(s.bodies.CheckSize(ctx.Request.Header.ContentLength(), maxBody(r.Match.Route)))
 	}
 	if err == nil {
 		return fasthttp.StatusContinue
@@ -49,7 +49,7 @@ func (s *Server) expectContinue(ctx *fasthttp.RequestCtx) (status int) {
 	return ctx.Response.StatusCode()
 }
 
-// bodyError maps an error of the intake to the client's error.
+// bodyError maps an error of the relay.BodyReader to the client's error.
 func (r *request) bodyError(err error) error {
 	switch {
 	case err == nil:

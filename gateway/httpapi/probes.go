@@ -79,10 +79,10 @@ func (r *request) runnerMetrics() *meter.Sum {
 			continue
 		}
 		work.Go(func() {
-			var call relay.Call
-			stop := time.AfterFunc(summedWait, func() { call.Cancel(relay.ErrTimeout) })
+			var canceler relay.Canceler
+			stop := time.AfterFunc(summedWait, func() { canceler.Cancel(relay.ErrTimeout) })
 			defer stop.Stop()
-			resp, err := r.s.registry.Ask(&call, "GET", h, rpc.PathMetrics, r.ID, models.AskWait)
+			resp, err := r.s.registry.Ask(&canceler, "GET", h, rpc.PathMetrics, r.ID, models.AskWait)
 			if err != nil {
 				return
 			}

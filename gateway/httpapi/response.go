@@ -83,7 +83,7 @@ func (x *exchange) bufferResponse(limit int) (body []byte, ended bool, err error
 		} else if err != nil {
 			return nil, false, err
 		}
-		if err := x.call.s.intake.Reserve(len(p)); err != nil {
+		if err := x.call.s.bodies.Reserve(len(p)); err != nil {
 			return nil, false, x.call.bodyError(err)
 		}
 		x.bufferedBytes += len(p)
@@ -138,7 +138,7 @@ func (x *exchange) sendTranslated() error {
 	if body, err = jsonscan.Marshal(json.RawMessage(body)); err != nil {
 		return err
 	}
-	if err := x.call.s.intake.Reserve(len(body) - x.bufferedBytes); err != nil {
+	if err := x.call.s.bodies.Reserve(len(body) - x.bufferedBytes); err != nil {
 		return x.call.bodyError(err)
 	}
 	x.bufferedBytes = 0
@@ -146,14 +146,14 @@ func (x *exchange) sendTranslated() error {
 	x.recorder.record(engine)
 	x.modelHeaders()
 	x.call.Send(fasthttp.StatusOK, api.ContentType, nil)
-	x.call.Ctx.Response.SetBodyStream(&translatedBody{*bytes.NewReader(body), x.call.s.intake}, len(body))
+	x.call.Ctx.Response.SetBodyStream(&translatedBody{*bytes.NewReader(body), x.call.s.bodies}, len(body))
 	return nil
 }
 
 // translatedBody is a translated response. It counts as held until it is written.
 type translatedBody struct {
 	bytes.Reader
-	intake *relay.Intake
+	bodies *relay.BodyReader
 }
 
 // SupportsBodyWriteTo makes fasthttp use WriteTo instead of Read.
@@ -161,7 +161,7 @@ func (b *translatedBody) SupportsBodyWriteTo() bool { return true }
 
 // Close ends the count.
 func (b *translatedBody) Close() error {
-	b.intake.Release(int(b.Size()))
+	b.bodies.Release(int(b.Size()))
 	return nil
 }
 
@@ -462,7 +462,7 @@ func (b *responseBody) WriteTo(w io.Writer) (total int64, err error) {
 }
 
 func (b *responseBody) setClientGone(err error) error {
-	b.err = fmt.Errorf("%w: %w", relay.ErrGone, err)
+	b.err = fmt.Errorf("%w: %w", relay.ErrClientGone, err)
 	return b.err
 }
 
@@ -473,7 +473,7 @@ func (b *responseBody) Read([]byte) (int, error) { return 0, errors.ErrUnsupport
 func (b *responseBody) Close() (err error) {
 	defer b.recoverPanic(&err)
 	if resp := b.x.resp; b.err == nil && b.readErr == nil && (resp == nil || resp.Outcome() != nil) { // not read to its end
-		b.err = &relay.Error{Kind: relay.ErrCancelled, Cause: relay.ErrGone}
+		b.err = &relay.Error{Kind: relay.ErrCanceled, Cause: relay.ErrClientGone}
 	}
 	b.x.completeRequest(b.err)
 	return nil

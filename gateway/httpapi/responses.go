@@ -118,7 +118,7 @@ func (c *inferenceCall) prependHistory(f *responses.ResponseWriter) error {
 	if store {
 		more += len(items)
 	}
-	if err := c.buffered.Add(more); err != nil {
+	if err := c.buffered.Reserve(more); err != nil {
 		return c.bodyError(err)
 	}
 	if continues {
@@ -144,7 +144,7 @@ func (c *inferenceCall) bufferItems(n int) error {
 	if n > state.MaxResponse {
 		return errTooLong()
 	}
-	return c.bodyError(c.buffered.Add(n))
+	return c.bodyError(c.buffered.Reserve(n))
 }
 
 func errTooLong() error {
@@ -175,7 +175,7 @@ func (c *inferenceCall) storedItems(ids []string) (map[string]json.RawMessage, e
 		for _, item := range last.Items {
 			size += len(item)
 		}
-		if err := c.buffered.Add(size); err != nil {
+		if err := c.buffered.Reserve(size); err != nil {
 			return nil, c.bodyError(err)
 		}
 		maps.Copy(found, last.ByID())

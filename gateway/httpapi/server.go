@@ -62,12 +62,12 @@ type Config struct {
 	Keepalive         time.Duration                       // between comments; default 5 s
 	FirstByte         time.Duration                       // timeout for the head of a runner's response, and for silence within it; default 30 min
 	MaxBody           int                                 // bytes; default 64 MiB
-	MaxHeldBytes      int64                               // bytes of all bodies that arrive, wait or are being sent; above, requests get overloaded; default 1 GiB
+	MaxBufferedBytes  int64                               // bytes of all bodies that arrive, wait or are being sent; above, requests get overloaded; default 1 GiB
 	MaxConns          int                                 // open client connections, 0 for no limit
 	PerAddress        int                                 // the same from one address, 0 for no limit
 	Proxies           []netip.Prefix                      // addresses exempt from PerAddress
 	ReadTimeout       time.Duration                       // of a head, and of pauses in a body; default 30 s
-	MinRate           int                                 // bytes a second of a body, see relay.IntakeConfig; default 64 KiB
+	MinRate           int                                 // bytes a second of a body, see relay.BodyReaderConfig; default 64 KiB
 	StreamErrors      bool                                // a request for a stream gets its errors as an event, with status 200
 	FreeMetrics       bool                                // /metrics needs no key
 	ResponseRetention time.Duration                       // how long responses are stored that clients want stored; 0: they are not
@@ -87,7 +87,7 @@ func (c Config) withDefaults() Config {
 	c.Keepalive = cmp.Or(max(c.Keepalive, 0), 5*time.Second)
 	c.FirstByte = cmp.Or(max(c.FirstByte, 0), 30*time.Minute)
 	c.MaxBody = cmp.Or(max(c.MaxBody, 0), 64<<20)
-	c.MaxHeldBytes = cmp.Or(max(c.MaxHeldBytes, 0), 1<<30)
+	c.MaxBufferedBytes = cmp.Or(max(c.MaxBufferedBytes, 0), 1<<30)
 	if c.Browsers == nil {
 		c.Browsers, _ = api.NewBrowsers(nil, nil, true) // fails only because of its lists
 	}
@@ -103,7 +103,7 @@ type Server struct {
 	watcher    *relay.Watcher
 	routes     []route // the package's, except in tests
 	draining   atomic.Bool
-	intake     *relay.Intake
+	bodies     *relay.BodyReader
 	inflight   inflight
 	refusalLog *rate.Limiter
 	set        *metrics.Set
@@ -127,7 +127,7 @@ func New(cfg Config) *Server {
 	s := &Server{
 		cfg: cfg, log: cfg.Log, watcher: relay.NewWatcher(0), set: metrics.NewSet(), refusalLog: rate.NewLimiter(refusalLines, refusalLines),
 
-		intake: relay.NewIntake(relay.IntakeConfig{MaxBody: cfg.MaxBody, MaxHeld: cfg.MaxHeldBytes, ReadTimeout: cfg.ReadTimeout, MinRate: cfg.MinRate}),
+		bodies: relay.NewBodyReader(relay.BodyReaderConfig{MaxBody: cfg.MaxBody, MaxBuffered: cfg.MaxBufferedBytes, ReadTimeout: cfg.ReadTimeout, MinRate: cfg.MinRate}),
 	}
 	s.lifetime, s.endLifetime = context.WithCancel(context.Background())
 	s.registry = models.New(models.Config{
@@ -154,7 +154,7 @@ func New(cfg Config) *Server {
 		NoDefaultServerHeader: true, NoDefaultContentType: true, IdleTimeout: 60 * time.Second, ReadBufferSize: 16 << 10,
 		SecureErrorLogMessage: true, Logger: relay.HTTPLogger{Log: cfg.Log}, CloseOnShutdown: true,
 	}
-	s.intake.Configure(s.http)
+	s.bodies.Configure(s.http)
 	return s
 }
 

@@ -195,7 +195,7 @@ func (s *stage) settled() {
 		for _, m := range []string{"chat", "spare", "vec", "cut", "rank", "norm", "ears"} {
 			busy += s.gate.InFlight("here", m)
 		}
-		return open == 0 && busy == 0 && s.server.intake.Buffered() == 0 && s.server.Open() == 0 && len(s.gate.Waiting()) == 0
+		return open == 0 && busy == 0 && s.server.bodies.Buffered() == 0 && s.server.Open() == 0 && len(s.gate.Waiting()) == 0
 	})
 }
 

@@ -93,8 +93,8 @@ func (s *Service) Logs(r *web.Request) error {
 			sources = []logSource{{name: m.ID + " on " + host, host: h, path: rpc.PathLogs + m.ID}}
 		}
 	}
-	var call relay.Call
-	watch := r.Watch(func() { call.Cancel(relay.ErrGone) })
+	var canceler relay.Canceler
+	watch := r.Watch(func() { canceler.Cancel(relay.ErrClientGone) })
 	defer watch.Stop()
 	var out []byte
 	for _, src := range sources {
@@ -106,9 +106,9 @@ func (s *Service) Logs(r *web.Request) error {
 			for _, l := range s.cfg.Ring.Tail(-1) {
 				text = append(append(text, l.Text...), '\n')
 			}
-		} else if body, err := s.fetchFromHost(&call, "GET", src.host, src.path, r.ID, maxLog); err == nil {
+		} else if body, err := s.fetchFromHost(&canceler, "GET", src.host, src.path, r.ID, maxLog); err == nil {
 			text, unknown = body, nil
-		} else if errors.Is(err, relay.ErrGone) {
+		} else if errors.Is(err, relay.ErrClientGone) {
 			return r.UnlessClientGone(err)
 		} else {
 			continue // one host that does not respond must not hide the others' logs
@@ -263,13 +263,13 @@ func (f *follower) followRing(ctx context.Context, ring *logring.Ring, history b
 
 // followRunner reads a log at a runner to its end and reports whether it could.
 func (f *follower) followRunner(ctx context.Context, src logSource, history bool) (read bool) {
-	var call relay.Call
-	defer context.AfterFunc(ctx, func() { call.Cancel(relay.ErrGone) })()
+	var canceler relay.Canceler
+	defer context.AfterFunc(ctx, func() { canceler.Cancel(relay.ErrClientGone) })()
 	path := src.path + "?follow=1"
 	if !history {
 		path += "&no-history=1"
 	}
-	resp, err := f.s.registry.Ask(&call, "GET", src.host, path, f.id, 0)
+	resp, err := f.s.registry.Ask(&canceler, "GET", src.host, path, f.id, 0)
 	if err != nil {
 		return false
 	}
@@ -298,8 +298,8 @@ func (f *follower) line(ctx context.Context, source string, text []byte) bool {
 var errRefused = errors.New("the host refused")
 
 // fetchFromHost makes a call to a host and returns its response, which may have at most max bytes.
-func (s *Service) fetchFromHost(call *relay.Call, method string, h *state.HostRecord, path, id string, max int) ([]byte, error) {
-	resp, err := s.registry.Ask(call, method, h, path, id, models.AskWait)
+func (s *Service) fetchFromHost(canceler *relay.Canceler, method string, h *state.HostRecord, path, id string, max int) ([]byte, error) {
+	resp, err := s.registry.Ask(canceler, method, h, path, id, models.AskWait)
 	if err != nil {
 		return nil, err
 	}

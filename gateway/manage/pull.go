@@ -139,7 +139,7 @@ const pullPoll = 500 * time.Millisecond
 // observed progress, and one after a long time without any. The pull continues when the client leaves.
 func (s *Service) streamPull(r *web.Request, m *catalog.Model, form pullFormat, pull func(context.Context) error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	watch := r.Watch(func() { cancel(relay.ErrGone) })
+	watch := r.Watch(func() { cancel(relay.ErrClientGone) })
 	r.CountResponse(fasthttp.StatusOK)
 	r.Ctx.Response.Header.Set("Cache-Control", "no-cache")
 	r.Ctx.SetContentType(form.media)

@@ -54,7 +54,7 @@ const AskWait = 10 * time.Second
 
 // Ask calls a runner for the request with the given id, "" for none, and waits at most firstByte for the first byte of
 // its response; 0 is no limit. The caller closes the response. An error is one for the client.
-func (d *Registry) Ask(call *relay.Call, method string, host *state.HostRecord, path, id string, firstByte time.Duration) (*relay.Response, error) {
+func (d *Registry) Ask(canceler *relay.Canceler, method string, host *state.HostRecord, path, id string, firstByte time.Duration) (*relay.Response, error) {
 	for corrected := false; ; corrected = true {
 		sign := d.cfg.Signer.Sign(rpc.Call{Method: method, Path: path, Host: host.Name})
 		req := &relay.Request{Method: method, Path: []byte(path), FirstByte: firstByte, Fields: []relay.Field{
@@ -63,9 +63,9 @@ func (d *Registry) Ask(call *relay.Call, method string, host *state.HostRecord, 
 		if id != "" {
 			req.Add(rpc.HeaderRequest, []byte(id))
 		}
-		resp, err := d.Client(host.Addr).Do(call, req)
-		if errors.Is(err, relay.ErrCancelled) {
-			return nil, relay.ErrGone
+		resp, err := d.Client(host.Addr).Do(canceler, req)
+		if errors.Is(err, relay.ErrCanceled) {
+			return nil, relay.ErrClientGone
 		}
 		if err != nil {
 			return nil, api.New(api.HostUnreachable, "The model's host could not be reached. Retry the request.").WithCause(err)

@@ -86,11 +86,11 @@ func (r *Request) Decode(v any) error {
 	return nil
 }
 
-// ClientContext returns a context that ends when the client leaves, with relay.ErrGone as its cause. Call stop before
+// ClientContext returns a context that ends when the client leaves, with relay.ErrClientGone as its cause. Call stop before
 // the handler returns.
 func (r *Request) ClientContext() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	watch := r.Watch(func() { cancel(relay.ErrGone) })
+	watch := r.Watch(func() { cancel(relay.ErrClientGone) })
 	return ctx, func() {
 		watch.Stop()
 		cancel(nil)
@@ -99,7 +99,7 @@ func (r *Request) ClientContext() (ctx context.Context, stop func()) {
 
 // HandleClientGone reports whether err means that the client left, and then handles it: nobody reads the response.
 func (r *Request) HandleClientGone(err error) bool {
-	if !errors.Is(err, relay.ErrGone) {
+	if !errors.Is(err, relay.ErrClientGone) {
 		return false
 	}
 	r.CountResponse(StatusClientGone)

@@ -38,9 +38,9 @@ func (l Log) Logger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// Intake are the limits of clients' connections and request bodies. The defaults are a gateway's, which sees private
-// addresses only if it is behind a load balancer.
-type Intake struct {
+// ClientLimits are the limits of clients' connections and request bodies. The defaults are a gateway's, which sees
+// private addresses only if it is behind a load balancer.
+type ClientLimits struct {
 	MaxHeld            string        `help:"Maximum memory for buffered requests and responses. Beyond it requests get 503." default:"1GiB"`
 	ReadTimeout        time.Duration `help:"Timeout for a request's header, between reads of its body, and for a body slower than --min-rate." default:"30s"`
 	MinRate            string        `help:"Minimum average rate of a request's body in bytes a second, after the first --read-timeout; slower ones get 408." default:"64KiB"`
@@ -48,12 +48,12 @@ type Intake struct {
 	Proxies            []string      `help:"Address prefixes without that limit: proxies that serve many clients." default:"127.0.0.0/8,::1/128,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7"`
 }
 
-// RunnerIntake are a runner's defaults: its clients are gateways, which open a connection for each request.
-func RunnerIntake() Intake {
-	return Intake{MaxConnsPerAddress: 16384, Proxies: []string{"127.0.0.0/8", "::1/128"}}
+// RunnerClientLimits are a runner's defaults: its clients are gateways, which open a connection for each request.
+func RunnerClientLimits() ClientLimits {
+	return ClientLimits{MaxConnsPerAddress: 16384, Proxies: []string{"127.0.0.0/8", "::1/128"}}
 }
 
-// Limits is an Intake after parsing. A zero field means the server's default.
+// Limits are ClientLimits after parsing. A zero field means the server's default.
 type Limits struct {
 	MaxHeld     int64 // bytes
 	ReadTimeout time.Duration
@@ -63,15 +63,15 @@ type Limits struct {
 }
 
 // Parse checks the settings and reports all mistakes together.
-func (i Intake) Parse() (Limits, error) {
-	l := Limits{ReadTimeout: i.ReadTimeout, PerAddress: i.MaxConnsPerAddress}
+func (c ClientLimits) Parse() (Limits, error) {
+	l := Limits{ReadTimeout: c.ReadTimeout, PerAddress: c.MaxConnsPerAddress}
 	var errs []error
-	if i.MaxHeld != "" {
-		n, err := Size("max-held", i.MaxHeld, math.MaxInt64)
+	if c.MaxHeld != "" {
+		n, err := Size("max-held", c.MaxHeld, math.MaxInt64)
 		l.MaxHeld, errs = n, append(errs, err)
 	}
-	if i.MinRate != "" {
-		n, err := Size("min-rate", i.MinRate, math.MaxInt32)
+	if c.MinRate != "" {
+		n, err := Size("min-rate", c.MinRate, math.MaxInt32)
 		l.MinRate, errs = int(n), append(errs, err)
 	}
 	if l.ReadTimeout < 0 {
@@ -80,7 +80,7 @@ func (i Intake) Parse() (Limits, error) {
 	if l.PerAddress < 0 {
 		errs = append(errs, errors.New("--max-conns-per-address: must not be negative"))
 	}
-	for _, text := range i.Proxies {
+	for _, text := range c.Proxies {
 		if text == "" || text == "none" {
 			continue
 		}

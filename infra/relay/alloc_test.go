@@ -55,12 +55,12 @@ func TestWarmPathAllocatesOneResponse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := cannedUpstream(t, reply)
-			var call Call
+			var canceler Canceler
 			req := &Request{Method: "POST", Path: []byte("/v1/chat/completions"), Body: make([]byte, 1024)}
 			req.Add("Content-Type", []byte("application/json"))
 			one := func() {
-				call = Call{}
-				r, err := c.Do(&call, req)
+				canceler = Canceler{}
+				r, err := c.Do(&canceler, req)
 				if err != nil {
 					t.Fatal(err)
 				}

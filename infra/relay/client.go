@@ -31,7 +31,7 @@ type Config struct {
 	MaxIdle int
 }
 
-// Client speaks HTTP/1.1 to one upstream over pooled connections. It never sends a request twice: it moves a request to
+// Client speaks HTTP/1.1 to one upstream and reuses connections. It never sends a request twice: it moves a request to
 // another connection only if the first one took no byte of it. It is safe for concurrent use.
 type Client struct {
 	cfg       Config
@@ -60,10 +60,10 @@ func New(cfg Config) *Client {
 	return &Client{cfg: cfg}
 }
 
-// Do sends the request and waits for the head of the response. call may be nil if nobody needs to cancel. On success
+// Do sends the request and waits for the head of the response. canceler may be nil if nobody needs it. On success
 // the caller must Close the response; on error there is none. Errors are *Error or ErrBadRequest.
-func (c *Client) Do(call *Call, req *Request) (*Response, error) {
-	r, err := c.Start(call, req)
+func (c *Client) Do(canceler *Canceler, req *Request) (*Response, error) {
+	r, err := c.Start(canceler, req)
 	if err != nil {
 		return nil, err
 	}
@@ -78,15 +78,15 @@ func (c *Client) Do(call *Call, req *Request) (*Response, error) {
 // it is empty, and appends the response's body to dst. It fails if the body has more than limit bytes, or once ctx
 // ends.
 func (c *Client) Fetch(ctx context.Context, req *Request, key string, dst []byte, limit int) (status int, body []byte, err error) {
-	var call Call
-	defer context.AfterFunc(ctx, func() { call.Cancel(context.Cause(ctx)) })()
+	var canceler Canceler
+	defer context.AfterFunc(ctx, func() { canceler.Cancel(context.Cause(ctx)) })()
 	if req.Body != nil {
 		req.Add("Content-Type", []byte("application/json"))
 	}
 	if key != "" {
 		req.Add("Authorization", []byte("Bearer "+key))
 	}
-	resp, err := c.Do(&call, req)
+	resp, err := c.Do(&canceler, req)
 	if err != nil {
 		return 0, dst, err
 	}
@@ -100,7 +100,7 @@ func (c *Client) Fetch(ctx context.Context, req *Request, key string, dst []byte
 
 // Start sends the request and returns without waiting for the response. The caller must then call Await, and finally
 // Close.
-func (c *Client) Start(call *Call, req *Request) (*Response, error) {
+func (c *Client) Start(canceler *Canceler, req *Request) (*Response, error) {
 	buf := getBuffer(false)
 	defer putBuffer(buf)
 	host := c.cfg.Addr
@@ -112,12 +112,12 @@ func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 		return nil, ErrBadRequest
 	}
 	for {
-		cn, reused, err := c.checkout(call)
+		cn, reused, err := c.checkout(canceler)
 		if err != nil {
 			return nil, err
 		}
 		r := &Response{
-			c: cn, client: c, call: call, reuse: !c.cfg.Single,
+			c: cn, client: c, canceler: canceler, reuse: !c.cfg.Single,
 			isHead: req.Method == "HEAD", upgrade: req.Upgrade != "", events: req.Events, first: req.FirstByte, silence: req.Silence, probe: req.Probe,
 		}
 		n, err := cn.write(head, req.Body, c.cfg.WriteTimeout)
@@ -125,12 +125,12 @@ func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 			r.startFirstByteTimer()
 			return r, nil
 		}
-		if n == 0 && reused && call.Cause() == nil {
+		if n == 0 && reused && canceler.Cause() == nil {
 			// The upstream closed the idle connection, and the socket accepted nothing.
 			_ = r.Close()
 			continue
 		}
-		if err := r.writeFailed(n, err); err != nil {
+		if err := r.requestWriteFailed(n, err); err != nil {
 			_ = r.Close()
 			return nil, err
 		}
@@ -138,10 +138,10 @@ func (c *Client) Start(call *Call, req *Request) (*Response, error) {
 	}
 }
 
-// checkout checks out a connection and binds call to it.
-func (c *Client) checkout(call *Call) (cn *conn, reused bool, err error) {
-	if cause := call.Cause(); cause != nil {
-		return nil, false, &Error{Kind: ErrCancelled, Cause: cause}
+// checkout takes an idle connection or dials one, and binds canceler to it.
+func (c *Client) checkout(canceler *Canceler) (cn *conn, reused bool, err error) {
+	if cause := canceler.Cause(); cause != nil {
+		return nil, false, &Error{Kind: ErrCanceled, Cause: cause}
 	}
 	c.mu.Lock()
 	if c.closed {
@@ -169,9 +169,9 @@ func (c *Client) checkout(call *Call) (cn *conn, reused bool, err error) {
 		}
 	}
 	cn.big = false
-	if !call.bind(cn) {
+	if !canceler.bind(cn) {
 		c.release(cn)
-		return nil, false, &Error{Kind: ErrCancelled, Cause: call.Cause()}
+		return nil, false, &Error{Kind: ErrCanceled, Cause: canceler.Cause()}
 	}
 	return cn, reused, nil
 }
@@ -186,7 +186,7 @@ func (c *Client) dial() (*conn, error) {
 	return newConn(nc), nil
 }
 
-// release ends an exchange and returns cn to the pool; cn is nil if there is nothing to keep.
+// release ends an exchange and keeps cn for the next one; cn is nil if there is nothing to keep.
 func (c *Client) release(cn *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

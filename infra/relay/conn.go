@@ -10,12 +10,12 @@ import (
 )
 
 var (
-	errDeadline = errors.New("due")         // conn.fill reached its time limit
-	errFull     = errors.New("buffer full") // conn.fill has no space left
+	errDeadline = errors.New("deadline reached")
+	errFull     = errors.New("buffer full")
 )
 
 // conn is one upstream connection and the bytes read from it but not yet used. It belongs to one goroutine at a time;
-// another goroutine may only close nc (Call.Cancel).
+// another goroutine may only close nc (Canceler.Cancel).
 type conn struct {
 	nc  net.Conn
 	raw syscall.RawConn // read by hand, so that a connection waiting for bytes holds no buffer; nil if nc is not a plain socket
@@ -210,7 +210,7 @@ func (c *conn) tryPeek(fd uintptr) {
 	}
 }
 
-// write sends head and body, in one write if the body fits into the space behind head. n counts the bytes that the
+// write sends head and body, in one write if the body fits into the space after head. n counts the bytes that the
 // socket took. The socket has at least half of timeout for each piece of a long body.
 func (c *conn) write(head, body []byte, timeout time.Duration) (n int64, err error) {
 	const piece = 4 << 20

@@ -3,14 +3,14 @@
 //
 // A Client sends a Request built from an allow-list of fields and returns a Response, which is also the body stream of
 // the client's response. fasthttp's goroutine for the client reads it, without a pipe or a second goroutine. Events
-// tracks where an event stream can be interrupted. An Intake reads bodies of requests. A Call ends an exchange from
-// outside, a Watcher notices when a client leaves, a Listener bounds writes and connections, and SmugglingCheck refuses
-// requests with two framings.
+// tracks where a comment can be inserted into an event stream. A BodyReader reads bodies of requests. A Canceler ends
+// an exchange from outside, a Watcher notices when a client leaves, a Listener bounds writes and connections, and
+// SmugglingCheck refuses requests with two framings.
 //
 // Guarantees:
-//   - No byte of a request is sent twice. The only retry is on another connection, when an idle one took nothing.
+//   - No byte of a request is sent twice. The only retry is on another connection, when an idle one accepted nothing.
 //   - A connection is reused only after a body that ended properly and was followed by nothing.
 //   - A truncated body never looks complete: reading it ends in an error, and fasthttp cuts the client's body.
 //   - Bytes from the upstream are never held back to wait for more, and what arrived together is sent together.
-//   - A connection holds a buffer only while it has unread bytes; a warm request allocates its Response.
+//   - A connection has a buffer only while it has unread bytes; a warm request allocates nothing but its Response.
 package relay

@@ -19,15 +19,15 @@ var (
 	// ErrTimeout: the head or the body did not start within Request.FirstByte, the body was silent for Request.Silence,
 	// or the upstream stopped accepting the request.
 	ErrTimeout = errors.New("upstream timed out")
-	// ErrCancelled: Call.Cancel was called. The error also matches the cause given to Cancel.
-	ErrCancelled = errors.New("call cancelled")
+	// ErrCanceled: Canceler.Cancel was called. The error also matches the cause given to Cancel.
+	ErrCanceled = errors.New("exchange canceled")
 	// ErrClosed: the Client was closed; nothing was sent.
 	ErrClosed = errors.New("client closed")
 )
 
 var (
-	// ErrGone is the cause for cancelling a call whose client has left. A failed write to the client matches it too.
-	ErrGone = errors.New("client gone")
+	// ErrClientGone is the cause for canceling an exchange whose client has left. A failed write to the client matches it.
+	ErrClientGone = errors.New("client gone")
 	// ErrPending: Response.Await or Next reached the given time. It can be called again.
 	ErrPending = errors.New("no response yet")
 	// ErrBadRequest: the Request holds bytes that are not allowed in a request line or a header. Nothing was sent.
@@ -70,7 +70,7 @@ func (e *Error) Unwrap() []error {
 // EventError is an error that an upstream reported in an event of its stream.
 type EventError struct {
 	Data  []byte // data of the event; JSON from a sane upstream
-	Cause error  // from a Hop, if it ended the stream; nil for an event that came from the upstream
+	Cause error  // from a ResponseHook, if it ended the stream; nil for an event that came from the upstream
 }
 
 // Unwrap returns the cause.

@@ -31,8 +31,8 @@ var (
 // usualEnds are what chatEnd matches in most streams. Looking for them takes a hundredth of its time.
 var usualEnds = [][]byte{[]byte("\ndata: [DONE]"), []byte(`"finish_reason":"`), []byte(`"type":"message_stop"`)}
 
-// isCut reports whether a stream that ends with these bytes is one of a chat that has not come to its end.
-func isCut(tail []byte) bool {
+// isTruncatedChat reports whether tail is the end of a chat stream that broke off before its last event.
+func isTruncatedChat(tail []byte) bool {
 	isUsual := func(end []byte) bool { return bytes.Contains(tail, end) }
 	return !slices.ContainsFunc(usualEnds, isUsual) && chatEvent.Match(tail) && !chatEnd.Match(tail)
 }

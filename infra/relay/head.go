@@ -14,7 +14,7 @@ var (
 
 // head is the head of a response: a status line and fields, as they came.
 type head struct {
-	fields  []byte // the lines behind the status line
+	fields  []byte // the lines after the status line
 	status  int
 	length  int64 // Content-Length; -1 without one
 	chunked bool
@@ -67,7 +67,7 @@ func parseHead(b []byte) (h head, err error) {
 	return h, nil
 }
 
-// unfold joins the lines of folded fields with blanks, as RFC 9112 5.2 wants it. A folded line after the status line
+// unfold joins the lines of folded fields with blanks, as RFC 9112, section 5.2 requires. A folded line after the status line
 // belongs to no field.
 func unfold(head []byte) {
 	for i := bytes.IndexByte(head, '\n') + 1; i < len(head)-1; i++ {

@@ -131,8 +131,8 @@ type serverConn struct {
 	chunks  chunkDecoder
 }
 
-// disableChunking has a response to HTTP/1.0, which knows no chunks, end with its connection. It comes last before the
-// response is written.
+// disableChunking ends a response to HTTP/1.0, which has no chunked encoding, by closing the connection. Call it last
+// before the response is written.
 func disableChunking(ctx *fasthttp.RequestCtx) {
 	c, ok := ctx.Conn().(*serverConn)
 	if ok && !ctx.Request.Header.IsHTTP11() && ctx.Response.IsBodyStream() && ctx.Response.Header.ContentLength() < 0 {
@@ -166,7 +166,7 @@ func Linger(nc net.Conn) {
 // writePiece is how many bytes of a long write share one deadline.
 const writePiece = 64 << 10
 
-// Write writes p, or what of it remains without the framing.
+// Write writes p, without its chunked framing if unchunk is set.
 func (c *serverConn) Write(p []byte) (n int, err error) {
 	if !c.unchunk {
 		return c.write(p)

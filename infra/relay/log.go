@@ -7,4 +7,4 @@ import "log/slog"
 type HTTPLogger struct{ Log *slog.Logger }
 
 // Printf logs a line.
-func (q HTTPLogger) Printf(format string, _ ...any) { q.Log.Debug("http", "line", format) }
+func (l HTTPLogger) Printf(format string, _ ...any) { l.Log.Debug("http", "line", format) }

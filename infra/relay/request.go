@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Field is one header field of a request.
+// Field is one header field of a request or response.
 type Field struct {
 	Name  string
 	Value []byte

@@ -31,21 +31,21 @@ const (
 
 const maxInterim = 16 // 1xx heads before the final one
 
-// Response is one response of an upstream, or the wait for it. It belongs to one goroutine at a time; only Call.Cancel
-// may come from others. It must be closed. It serves no other exchange, so that closing it again or late does nothing.
+// Response is one response of an upstream, or the wait for it. It belongs to one goroutine at a time; only
+// Canceler.Cancel may come from others. It must be closed. It is not reused, so closing it twice is safe.
 //
 // As the body stream of a fasthttp response (SendTo, or SetBodyStream with Size), it is written by the goroutine of the
 // client's connection, without a pipe, and closed by fasthttp.
 type Response struct {
 	// OnEnd, if set, is called once by Close with the outcome: nil if the body was read to its proper end, otherwise an
-	// error. The error matches ErrGone if writing to the client failed.
+	// error. The error matches ErrClientGone if writing to the client failed.
 	OnEnd func(error)
-	// Hop, if set after Start, sees the response first.
-	Hop Hop
+	// Hook, if set after Start, sees the response first.
+	Hook ResponseHook
 
-	c      *conn // nil for a response of no upstream
-	client *Client
-	call   *Call
+	c        *conn // nil for a response of no upstream
+	client   *Client
+	canceler *Canceler
 
 	head      head
 	headStore [512]byte // holds the fields of head
@@ -66,8 +66,8 @@ type Response struct {
 	chunks     chunkDecoder
 	rest       []byte // decoded bytes not yet returned
 	err        error  // in phaseFailed
-	reported   error  // the same as the reader gets it
-	hopHasHead bool   // Hop.Head has returned
+	reported   error  // err as the reader gets it
+	hookCalled bool   // Hook.Head has returned
 	clientErr  error  // error of writing to the client
 
 	headDue   time.Time     // when the head must have arrived
@@ -94,9 +94,9 @@ func (r *Response) startFirstByteTimer() {
 	}
 }
 
-// writeFailed handles a request that could not be sent completely. It returns nil if the upstream refused it early and
-// its response has arrived.
-func (r *Response) writeFailed(n int64, cause error) error {
+// requestWriteFailed handles a request that could not be sent completely. It returns nil if the upstream refused it
+// early and its response has arrived.
+func (r *Response) requestWriteFailed(n int64, cause error) error {
 	r.reuse = false
 	r.sentBytes = n > 0
 	if n == 0 {
@@ -117,9 +117,9 @@ func (r *Response) writeFailed(n int64, cause error) error {
 // wait. It returns ErrPending if the given time came first, and may then be called again. Any other error is final.
 func (r *Response) Await(until time.Time) error {
 	err := r.await(until)
-	if err != ErrPending && r.Hop != nil && !r.hopHasHead && r.phase != phaseClosed {
-		err = r.Hop.Head(r, err)
-		r.hopHasHead = true
+	if err != ErrPending && r.Hook != nil && !r.hookCalled && r.phase != phaseClosed {
+		err = r.Hook.Head(r, err)
+		r.hookCalled = true
 	}
 	return err
 }
@@ -210,16 +210,16 @@ func (r *Response) setFraming() {
 	}
 }
 
-// fail ends the exchange with an error. If the call was cancelled, that is the error, whatever closing the connection
-// led to.
+// fail ends the exchange with an error. If the exchange was canceled, that is the error, whatever closing the
+// connection led to.
 func (r *Response) fail(kind, cause error) error {
-	if c := r.call.Cause(); c != nil {
-		kind, cause = ErrCancelled, c
+	if c := r.canceler.Cause(); c != nil {
+		kind, cause = ErrCanceled, c
 	}
 	r.phase = phaseFailed
 	r.err = &Error{Kind: kind, Cause: cause, Sent: r.sentBytes, Got: r.gotBytes}
-	if r.reported = r.err; r.hopHasHead {
-		r.reported = r.Hop.Broke(r, r.err)
+	if r.reported = r.err; r.hookCalled {
+		r.reported = r.Hook.OnError(r, r.err)
 	}
 	return r.reported
 }
@@ -233,8 +233,8 @@ func (r *Response) ContentType() []byte { return r.Header(fasthttp.HeaderContent
 // IsEvents reports whether the response is a stream of events.
 func (r *Response) IsEvents() bool {
 	const stream = "text/event-stream"
-	kind := r.ContentType()
-	return len(kind) >= len(stream) && bytes.EqualFold(kind[:len(stream)], []byte(stream))
+	contentType := r.ContentType()
+	return len(contentType) >= len(stream) && bytes.EqualFold(contentType[:len(stream)], []byte(stream))
 }
 
 // Header returns the first value of a header field, or nil without one. The value is valid until Close.
@@ -247,7 +247,7 @@ func (r *Response) Header(name string) []byte {
 	for rest := r.head.fields; len(rest) > 0; {
 		var line []byte
 		if line, rest = cutLine(rest); len(line) > len(name) && equalFold(line[:len(name)], name) {
-			if value, is := bytes.CutPrefix(bytes.TrimLeft(line[len(name):], " \t"), []byte(":")); is {
+			if value, ok := bytes.CutPrefix(bytes.TrimLeft(line[len(name):], " \t"), []byte(":")); ok {
 				return bytes.TrimSpace(value)
 			}
 		}
@@ -291,7 +291,7 @@ func (r *Response) Next(until time.Time) ([]byte, error) {
 		}
 		switch r.phase {
 		case phaseEnded:
-			if !isCut(r.tail) {
+			if !isTruncatedChat(r.tail) {
 				return nil, io.EOF
 			}
 			return nil, r.fail(ErrBroken, io.ErrUnexpectedEOF)
@@ -335,11 +335,11 @@ func (r *Response) Next(until time.Time) ([]byte, error) {
 	}
 }
 
-// Buffered returns at least how many body bytes can be read without waiting; 0 means none.
+// Buffered returns a number of body bytes that can be read without waiting, 0 if there are none.
 func (r *Response) Buffered() int {
 	if len(r.rest) == 0 && r.phase == phaseBody {
 		if b := r.c.unread(); len(b) > 0 {
-			r.rest = r.decode(b) // framing without data is nothing to read
+			r.rest = r.decode(b) // empty if b is only framing
 		}
 	}
 	return len(r.rest)
@@ -397,7 +397,7 @@ func (r *Response) WriteTo(w io.Writer) (int64, error) {
 	for {
 		if f != nil && total > 0 && r.Buffered() == 0 {
 			// Flush before waiting, so that w holds nothing back from the client.
-			if err := r.WriteFailed(f.Flush()); err != nil {
+			if err := r.RecordClientError(f.Flush()); err != nil {
 				return total, err
 			}
 		}
@@ -409,16 +409,17 @@ func (r *Response) WriteTo(w io.Writer) (int64, error) {
 		}
 		n, err := w.Write(b)
 		total += int64(n)
-		if err := r.WriteFailed(err); err != nil {
+		if err := r.RecordClientError(err); err != nil {
 			return total, err
 		}
 	}
 }
 
-// WriteFailed records an error of writing the body to the client, if there is one. It returns one that matches ErrGone.
-func (r *Response) WriteFailed(err error) error {
+// RecordClientError records an error of writing the body to the client and returns it as one that matches ErrClientGone.
+// It does nothing for nil.
+func (r *Response) RecordClientError(err error) error {
 	if err != nil {
-		r.clientErr = fmt.Errorf("%w: %w", ErrGone, err)
+		r.clientErr = fmt.Errorf("%w: %w", ErrClientGone, err)
 		err = r.clientErr
 	}
 	return err
@@ -453,14 +454,14 @@ func (r *Response) Close() error {
 		keep := r.reuse && ended && c.lo == c.hi
 		r.c = nil
 		c.drop()
-		if !r.call.unbind() || !keep {
+		if !r.canceler.unbind() || !keep {
 			_ = c.nc.Close()
 			c = nil
 		}
 		r.client.release(c)
 	}
-	if r.Hop != nil {
-		r.Hop.End(outcome)
+	if r.Hook != nil {
+		r.Hook.End(outcome)
 	}
 	if r.OnEnd != nil {
 		r.OnEnd(outcome)
@@ -478,11 +479,11 @@ func (r *Response) Outcome() error {
 	case r.phase == phaseFailed:
 		return r.err
 	}
-	cause := r.call.Cause()
+	cause := r.canceler.Cause()
 	if cause == nil {
 		cause = net.ErrClosed
 	}
-	return &Error{Kind: ErrCancelled, Cause: cause, Sent: r.sentBytes, Got: r.gotBytes}
+	return &Error{Kind: ErrCanceled, Cause: cause, Sent: r.sentBytes, Got: r.gotBytes}
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -15,16 +15,16 @@ import (
 var errIdle = errors.New("tunnel idle")
 
 const (
-	tunnelWrite = 30 * time.Second // for a side of a tunnel to take bytes
+	tunnelWrite = 30 * time.Second // for a side of a tunnel to accept bytes
 	tunnelClose = 2 * time.Second  // for the last bytes of one side after the other has closed
 )
 
-// Switched reports whether the upstream took the protocol that Request.Upgrade asked for.
+// Switched reports whether the upstream accepted the protocol that Request.Upgrade asked for.
 func (r *Response) Switched() bool { return r.Status() == fasthttp.StatusSwitchingProtocols }
 
 // Tunnel passes bytes between a client and an upstream that has Switched, in both directions as they come, until a side
-// closes. A closed side is not an error. Other errors are errIdle, after idle without a byte in either direction, and a
-// cancelled call's. The caller must still Close the response, and close client.
+// closes. A closed side is not an error. Other errors are errIdle, after idle without a byte in either direction, and
+// that of a canceled exchange. The caller must still Close the response, and close client.
 func (r *Response) Tunnel(client net.Conn, idle time.Duration) error {
 	t := &tunnel{idle: idle}
 	t.last.Store(time.Now().UnixNano())
@@ -36,9 +36,9 @@ func (r *Response) Tunnel(client net.Conn, idle time.Duration) error {
 	}
 	back := make(chan error, 1)
 	go func() { back <- t.pass(client, up) }()
-	err := errors.Join(t.pass(up, client), <-back) // the direction that sees the other's end fails with that
-	if cause := r.call.Cause(); cause != nil && !errors.Is(cause, ErrGone) {
-		return &Error{Kind: ErrCancelled, Cause: cause, Sent: true, Got: true}
+	err := errors.Join(t.pass(up, client), <-back) // when one direction ends, its error or deadline ends the other
+	if cause := r.canceler.Cause(); cause != nil && !errors.Is(cause, ErrClientGone) {
+		return &Error{Kind: ErrCanceled, Cause: cause, Sent: true, Got: true}
 	}
 	if errors.Is(err, errIdle) {
 		return errIdle

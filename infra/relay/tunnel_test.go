@@ -11,8 +11,8 @@ import (
 )
 
 // switching starts an upstream that switches protocols, says hello, and then does as serve says; it returns the
-// response of a call to it.
-func switching(t *testing.T, serve func(net.Conn)) (*Response, *Call) {
+// response of an exchange with it.
+func switching(t *testing.T, serve func(net.Conn)) (*Response, *Canceler) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -32,15 +32,15 @@ func switching(t *testing.T, serve func(net.Conn)) (*Response, *Call) {
 		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: thing\r\n\r\nhello")
 		serve(c)
 	}()
-	var call Call
+	var canceler Canceler
 	client := New(Config{Addr: ln.Addr().String(), Single: true})
 	t.Cleanup(client.Close)
-	resp, err := client.Do(&call, &Request{Method: "GET", Path: []byte("/"), Upgrade: "thing", FirstByte: 5 * time.Second})
+	resp, err := client.Do(&canceler, &Request{Method: "GET", Path: []byte("/"), Upgrade: "thing", FirstByte: 5 * time.Second})
 	if err != nil || !resp.Switched() {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = resp.Close() })
-	return resp, &call
+	return resp, &canceler
 }
 
 func TestTunnel(t *testing.T) {
@@ -49,10 +49,10 @@ func TestTunnel(t *testing.T) {
 	for name, tc := range map[string]struct {
 		serve func(net.Conn)
 		idle  time.Duration
-		do    func(t *testing.T, client net.Conn, call *Call)
+		do    func(t *testing.T, client net.Conn, canceler *Canceler)
 		want  error
 	}{
-		"the client leaves": {echo, time.Minute, func(t *testing.T, c net.Conn, _ *Call) {
+		"the client leaves": {echo, time.Minute, func(t *testing.T, c net.Conn, _ *Canceler) {
 			want := "hello and more"
 			if _, err := io.WriteString(c, want[5:]); err != nil {
 				t.Error(err)
@@ -63,20 +63,20 @@ func TestTunnel(t *testing.T) {
 			}
 			_ = c.Close()
 		}, nil},
-		"the upstream leaves": {func(net.Conn) {}, time.Minute, func(t *testing.T, c net.Conn, _ *Call) {
+		"the upstream leaves": {func(net.Conn) {}, time.Minute, func(t *testing.T, c net.Conn, _ *Canceler) {
 			if got, err := io.ReadAll(c); string(got) != "hello" || err != nil {
 				t.Errorf("%q, %v", got, err)
 			}
 		}, nil},
-		"nobody says anything": {echo, 100 * time.Millisecond, func(_ *testing.T, c net.Conn, _ *Call) { _, _ = io.Copy(io.Discard, c) }, errIdle},
-		"the call is cancelled": {echo, time.Minute, func(t *testing.T, c net.Conn, call *Call) {
-			call.Cancel(stop)
+		"nobody says anything": {echo, 100 * time.Millisecond, func(_ *testing.T, c net.Conn, _ *Canceler) { _, _ = io.Copy(io.Discard, c) }, errIdle},
+		"the exchange is canceled": {echo, time.Minute, func(t *testing.T, c net.Conn, canceler *Canceler) {
+			canceler.Cancel(stop)
 			_, _ = io.Copy(io.Discard, c)
 		}, stop},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			resp, call := switching(t, tc.serve)
+			resp, canceler := switching(t, tc.serve)
 			ln, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -96,7 +96,7 @@ func TestTunnel(t *testing.T) {
 				ended <- resp.Tunnel(near, tc.idle)
 				_ = near.Close()
 			}()
-			tc.do(t, far, call)
+			tc.do(t, far, canceler)
 			select {
 			case err := <-ended:
 				if !errors.Is(err, tc.want) {

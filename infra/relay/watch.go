@@ -16,7 +16,7 @@ const DefaultWatchDelay = 250 * time.Millisecond
 //
 // A watch asks the system now and then whether the peer has closed its half of the connection (POLLRDHUP). It reads
 // nothing, sets no deadline, works with pipelined bytes in the socket, and does not affect keep-alive. A client that
-// closes only its sending half counts as gone, as in net/http. On other systems than Linux, and for a connection that
+// closes only its sending half counts as gone, as in net/http. On systems other than Linux, and for a connection that
 // is not a socket, a watch does nothing, and only a failed write reveals a lost client.
 //
 // A request shorter than the delay costs setting and stopping a timer. A Watcher is safe for concurrent use.
@@ -43,56 +43,56 @@ type Watch struct {
 }
 
 var watchPool = sync.Pool{New: func() any {
-	t := new(Watch)
-	t.timer = time.AfterFunc(time.Hour, t.check)
-	t.timer.Stop()
-	return t
+	w := new(Watch)
+	w.timer = time.AfterFunc(time.Hour, w.check)
+	w.timer.Stop()
+	return w
 }}
 
 // Arm starts a watch on conn, which can be wrapped by types with a NetConn method. onGone is called at most once, on a
-// separate goroutine. It must be quick (Call.Cancel is) and must not call Stop. The caller must Stop the watch before
-// conn is closed or serves its next request.
+// separate goroutine. It must be quick (Canceler.Cancel is) and must not call Stop. The caller must Stop the watch
+// before conn is closed or serves its next request.
 func (w *Watcher) Arm(conn net.Conn, onGone func()) *Watch {
-	t := watchPool.Get().(*Watch)
-	t.mu.Lock()
-	t.every, t.conn, t.onGone = 2*w.delay, conn, onGone
-	t.mu.Unlock()
-	t.timer.Reset(w.delay)
-	return t
+	watch := watchPool.Get().(*Watch)
+	watch.mu.Lock()
+	watch.every, watch.conn, watch.onGone = 2*w.delay, conn, onGone
+	watch.mu.Unlock()
+	watch.timer.Reset(w.delay)
+	return watch
 }
 
 // Stop ends the watch. After it returns, onGone is not running and will not run. Stop a watch exactly once, as its
 // memory serves the next one. It does nothing on a nil Watch.
-func (t *Watch) Stop() {
-	if t == nil {
+func (w *Watch) Stop() {
+	if w == nil {
 		return
 	}
-	t.mu.Lock()
-	t.timer.Stop()
-	t.conn, t.raw, t.onGone = nil, nil, nil
-	t.mu.Unlock()
-	watchPool.Put(t)
+	w.mu.Lock()
+	w.timer.Stop()
+	w.conn, w.raw, w.onGone = nil, nil, nil
+	w.mu.Unlock()
+	watchPool.Put(w)
 }
 
 // check looks once. A timer that fires while its watch is being stopped may look for the next watch early, which is
 // harmless.
-func (t *Watch) check() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.onGone == nil {
+func (w *Watch) check() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.onGone == nil {
 		return
 	}
-	if t.raw == nil {
-		if t.raw = socketOf(t.conn); t.raw == nil {
+	if w.raw == nil {
+		if w.raw = socketOf(w.conn); w.raw == nil {
 			return
 		}
 	}
-	if !hasHungUp(t.raw) {
-		t.timer.Reset(t.every)
+	if !hasHungUp(w.raw) {
+		w.timer.Reset(w.every)
 		return
 	}
-	t.onGone()
-	t.onGone = nil
+	w.onGone()
+	w.onGone = nil
 }
 
 // socketOf returns the socket of conn, looking through wrappers.

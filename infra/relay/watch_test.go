@@ -110,9 +110,9 @@ func TestClientThatLeavesCancelsTheUpstream(t *testing.T) {
 	c := newUpstream(t, silent(sseHead+chunk("data: a\n\n"), ended)).client(t, Config{})
 	w := NewWatcher(time.Millisecond)
 	addr := frontend(t, ListenerConfig{}, func(ctx *fasthttp.RequestCtx) {
-		call := new(Call)
-		watch := w.Arm(ctx.Conn(), func() { call.Cancel(ErrGone) })
-		r, err := c.Do(call, get("/"))
+		canceler := new(Canceler)
+		watch := w.Arm(ctx.Conn(), func() { canceler.Cancel(ErrClientGone) })
+		r, err := c.Do(canceler, get("/"))
 		if err != nil {
 			t.Error(err)
 			watch.Stop()

@@ -17,14 +17,14 @@ const WebSocket = "websocket"
 // used, so engines decompress nothing.
 var webSocketFields = [...]string{"Sec-WebSocket-Key", "Sec-WebSocket-Version", "Sec-WebSocket-Protocol"}
 
-// IsWebSocketHandshake reports whether a request is a sound WebSocket handshake.
+// IsWebSocketHandshake reports whether a request is a valid WebSocket handshake.
 func IsWebSocketHandshake(h *fasthttp.RequestHeader) bool {
 	key, err := base64.StdEncoding.DecodeString(string(h.Peek(webSocketFields[0])))
 	return h.IsGet() && h.ConnectionUpgrade() && bytes.EqualFold(h.Peek("Upgrade"), []byte(WebSocket)) &&
 		err == nil && len(key) == 16 && string(h.Peek(webSocketFields[1])) == "13"
 }
 
-// AddWebSocket makes the request one for the WebSocket that a client's handshake asks for.
+// AddWebSocket turns r into a WebSocket handshake with the client's fields.
 func (r *Request) AddWebSocket(h *fasthttp.RequestHeader) {
 	r.Upgrade = WebSocket
 	for _, name := range webSocketFields {
@@ -44,8 +44,9 @@ func acceptKey(key []byte) string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// SwitchTo makes a response that AcceptsWebSocket the response of ctx, with fields more, and then a Tunnel between
-// both. It closes the response at the end and then calls onEnd, on another goroutine, with the tunnel's error.
+// SwitchTo answers ctx with 101 and the fields in more, then tunnels between the client and the upstream. The response
+// must satisfy AcceptsWebSocket. At the end SwitchTo closes it and calls onEnd, on another goroutine, with the tunnel's
+// error.
 func (r *Response) SwitchTo(ctx *fasthttp.RequestCtx, more []Field, idle time.Duration, onEnd func(error)) {
 	head := append([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: "), acceptKey(ctx.Request.Header.Peek(webSocketFields[0]))...)
 	if v := r.Header(webSocketFields[2]); len(v) > 0 && isValue(v) {

@@ -92,12 +92,12 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 // parse checks the settings and reports all mistakes together.
 func (s Settings) parse(log *slog.Logger) (p parsed, err error) {
 	p, err = s.HostSettings.parse()
-	var secretErr, sleepErr, intakeErr, traceErr error
+	var secretErr, sleepErr, limitsErr, traceErr error
 	p.secret, secretErr = config.Secret(s.RunnerSecret)
 	p.sleep, sleepErr = sleepCommand(s.SleepCommand)
-	p.intake, intakeErr = s.Intake.Parse()
+	p.clientLimits, limitsErr = s.ClientLimits.Parse()
 	p.tracer, traceErr = trace.New(s.Traces, "reveille-runner", config.Version(), p.name, log)
-	return p, errors.Join(err, secretErr, sleepErr, intakeErr, traceErr, s.InstanceSettings.parse())
+	return p, errors.Join(err, secretErr, sleepErr, limitsErr, traceErr, s.InstanceSettings.parse())
 }
 
 // runHost creates a host with everything that its engines need, and its server on a listener, and runs them until ctx
@@ -154,8 +154,8 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 	})
 	srv := httpapi.New(httpapi.Config{
 		Name: p.name, Host: h, Secret: p.secret, Log: log, Ring: p.ring, EngineLog: launcher.EngineLog, FirstByte: s.FirstByte, Metrics: set,
-		Intake:   relay.IntakeConfig{MaxHeld: p.intake.MaxHeld, ReadTimeout: p.intake.ReadTimeout, MinRate: p.intake.MinRate},
-		Listener: relay.ListenerConfig{MaxConnsPerIP: p.intake.PerAddress, Proxies: p.intake.Proxies}, Conversations: saved, Tracer: p.tracer,
+		Bodies:   relay.BodyReaderConfig{MaxBuffered: p.clientLimits.MaxHeld, ReadTimeout: p.clientLimits.ReadTimeout, MinRate: p.clientLimits.MinRate},
+		Listener: relay.ListenerConfig{MaxConnsPerIP: p.clientLimits.PerAddress, Proxies: p.clientLimits.Proxies}, Conversations: saved, Tracer: p.tracer,
 	})
 	traced, endTraces := context.WithCancel(context.WithoutCancel(ctx)) // until after the last request
 	var work sync.WaitGroup

@@ -25,7 +25,7 @@ import (
 type Settings struct {
 	config.Redis
 	config.Log
-	config.Intake
+	config.ClientLimits
 	HostSettings
 	InstanceSettings
 	Evict        string  `help:"How to choose the idle model to evict: lru, or cost (reload seconds x price of the host, divided by the time unused)." enum:"lru,cost" default:"lru"`
@@ -94,10 +94,10 @@ type parsed struct {
 	ring *logring.Ring // of the log
 
 	// From Settings.
-	secret []byte
-	sleep  []string // command that turns this machine off, nil for none
-	intake config.Limits
-	tracer *trace.Tracer // nil: no traces
+	secret       []byte
+	sleep        []string // command that turns this machine off, nil for none
+	clientLimits config.Limits
+	tracer       *trace.Tracer // nil: no traces
 }
 
 // recipes returns the built-in recipes and those of the file.

@@ -803,7 +803,7 @@ func TestCloseFailsWaitingRequests(t *testing.T) {
 	for name, c := range map[string]struct {
 		deaf bool
 		want error // for a request that is completely in flight
-	}{"calls are cancelled": {false, ErrCut}, "calls are answered all the same": {true, nil}} {
+	}{"calls are canceled": {false, ErrCut}, "calls are answered all the same": {true, nil}} {
 		t.Run(name, func(t *testing.T) {
 			e := &fake{hold: make(chan struct{}), deaf: c.deaf}
 			b := newBatcher(t, e, Limits{NBatch: 20})

@@ -369,7 +369,7 @@ func TestEnsureReadyDoesNotEndTheLoad(t *testing.T) {
 		t.Errorf("err = %v", err)
 	}
 	if err := p.EnsureReady(within(t)); err != nil {
-		t.Errorf("the load was cancelled: %v", err)
+		t.Errorf("the load was canceled: %v", err)
 	}
 }
 

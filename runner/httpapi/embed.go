@@ -49,7 +49,7 @@ func (a *activeRequest) serveBatched(q *batch.Batcher, w io.Writer) (r *reply, s
 		return &reply{status: engine.Status, kind: vectorsType, body: engine.Body}, true
 	case errors.Is(err, batch.ErrUnsent):
 		return refusal(rpc.RefusedNotLoaded), true
-	case errors.Is(err, relay.ErrGone):
+	case errors.Is(err, relay.ErrClientGone):
 		return clientGone, true
 	}
 	return a.engineFailed(err), true

@@ -27,7 +27,7 @@ func (s *eventStream) next() ([]byte, error) {
 	case err == nil:
 		_ = s.events.Feed(b) // the gateway limits the length of lines
 		return b, nil
-	case err == io.EOF, errors.Is(err, relay.ErrGone):
+	case err == io.EOF, errors.Is(err, relay.ErrClientGone):
 		s.err = err
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (s *eventStream) WriteTo(w io.Writer) (total int64, err error) {
 		}
 		n, err := w.Write(b)
 		total += int64(n)
-		if err = s.WriteFailed(err); err != nil {
+		if err = s.RecordClientError(err); err != nil {
 			return total, err
 		}
 	}

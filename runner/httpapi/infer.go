@@ -39,7 +39,7 @@ type activeRequest struct {
 	s             *Server
 	ref           *host.Ref
 	watch         *relay.Watch
-	engineCall    relay.Call
+	engineCall    relay.Canceler
 	cancelWait    atomic.Pointer[context.CancelCauseFunc] // ends its wait in a queue, nil outside one
 	permits       *fairqueue.Queue                        // the queue of its permit, nil for none
 	tenant        string                                  // the permit's holder
@@ -129,7 +129,7 @@ func (a *activeRequest) complete(err error) {
 		a.spans.end(err)
 		a.s.m.open.Add(-1)
 		a.s.m.seconds.UpdateDuration(a.started)
-		if err != nil && !errors.Is(err, relay.ErrGone) {
+		if err != nil && !errors.Is(err, relay.ErrClientGone) {
 			a.s.m.broken.Inc()
 		}
 	})
@@ -149,7 +149,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 	defer func() { body.Drop() }()
 	read := func() bool {
 		var err error
-		if body, err = s.intake.Read(ctx, 0); err != nil {
+		if body, err = s.bodies.Read(ctx, 0); err != nil {
 			bodyError(err).send(ctx)
 			return false
 		}
@@ -173,7 +173,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 		refused.send(ctx)
 		return
 	}
-	a.watch = s.watcher.Arm(ctx.Conn(), func() { a.cancelWith(relay.ErrGone) })
+	a.watch = s.watcher.Arm(ctx.Conn(), func() { a.cancelWith(relay.ErrClientGone) })
 	if long && !read() {
 		return
 	}
@@ -344,7 +344,7 @@ func firstByteLimit(firstByte time.Duration, bodyBytes int, stream bool) time.Du
 // engineFailed returns the reply to a request whose engine sent no response. If the engine never saw the request, that
 // is a refusal.
 func (a *activeRequest) engineFailed(err error) *reply {
-	if re, ok := errors.AsType[*relay.Error](err); ok && !re.Sent && !errors.Is(err, relay.ErrCancelled) {
+	if re, ok := errors.AsType[*relay.Error](err); ok && !re.Sent && !errors.Is(err, relay.ErrCanceled) {
 		return refusal(rpc.RefusedNotLoaded)
 	}
 	if errors.Is(err, relay.ErrBadRequest) {

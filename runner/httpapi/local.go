@@ -13,20 +13,20 @@ import (
 )
 
 // localRequest is a request of a gateway in this process. The gateway's connection goroutine does what infer does, and
-// reads the engine's response itself. localRequest implements relay.Admission, and relay.Hop once the request was sent.
+// reads the engine's response itself. localRequest implements relay.Admission, and relay.ResponseHook once the request was sent.
 type localRequest struct {
 	activeRequest
-	gatewayCall *relay.Call   // cancels the request
-	linked      bool          // gatewayCall is linked to this request
-	reply       *reply        // replaces the engine's response
-	turnDone    chan struct{} // closed when awaitTurn has returned; nil unless it runs in a goroutine
+	gatewayCanceler *relay.Canceler // cancels the request
+	linked          bool            // gatewayCanceler is linked to this request
+	reply           *reply          // replaces the engine's response
+	turnDone        chan struct{}   // closed when awaitTurn has returned; nil unless it runs in a goroutine
 }
 
 // Admit admits a request of a gateway in this process, which needs no signature. It does not serve WebSockets. req and
-// its contents must not change until the admission is started or dropped. gatewayCall cancels the request.
-func (s *Server) Admit(gateway string, gatewayCall *relay.Call, req *relay.Request) relay.Admission {
+// its contents must not change until the admission is started or dropped. gatewayCanceler cancels the request.
+func (s *Server) Admit(gateway string, gatewayCanceler *relay.Canceler, req *relay.Request) relay.Admission {
 	target, _, _ := bytes.Cut(req.Path, []byte("?"))
-	a := &localRequest{gatewayCall: gatewayCall, activeRequest: activeRequest{s: s, started: time.Now(), modelRequest: modelRequest{
+	a := &localRequest{gatewayCanceler: gatewayCanceler, activeRequest: activeRequest{s: s, started: time.Now(), modelRequest: modelRequest{
 		gateway: gateway, method: req.Method, path: string(target), target: req.Path, body: req.Body, size: len(req.Body),
 		field: func(name string) []byte {
 			for i := range req.Fields {
@@ -38,7 +38,7 @@ func (s *Server) Admit(gateway string, gatewayCall *relay.Call, req *relay.Reque
 		},
 	}}}
 	a.model = string(a.field(rpc.HeaderModel))
-	if a.linked = gatewayCall.Link(a.cancelWith); a.linked {
+	if a.linked = gatewayCanceler.Link(a.cancelWith); a.linked {
 		a.reply = a.acquireEngine()
 	}
 	return a
@@ -99,16 +99,16 @@ func (a *localRequest) Start() (resp *relay.Response, err error) {
 	}
 	if a.reply == nil && a.linked {
 		if resp, err = a.sendToEngine(); err == nil {
-			resp.Hop = a
+			resp.Hook = a
 			return resp, nil
 		}
 		a.reply = a.engineFailed(err)
 		a.completeLocal(err)
 	}
 	a.unlink()
-	if cause := a.gatewayCall.Cause(); cause != nil {
+	if cause := a.gatewayCanceler.Cause(); cause != nil {
 		a.completeLocal(cause)
-		return nil, &relay.Error{Kind: relay.ErrCancelled, Cause: cause}
+		return nil, &relay.Error{Kind: relay.ErrCanceled, Cause: cause}
 	}
 	return a.reply.writeTo(new(relay.Response)), nil
 }
@@ -122,11 +122,11 @@ func (a *localRequest) panicked(p any) *reply {
 
 // Drop implements relay.Admission.
 func (a *localRequest) Drop() {
-	a.cancelWith(relay.ErrGone)
+	a.cancelWith(relay.ErrClientGone)
 	if a.turnDone != nil {
 		<-a.turnDone
 	}
-	a.completeLocal(relay.ErrGone)
+	a.completeLocal(relay.ErrClientGone)
 }
 
 // completeLocal completes the request, if it was admitted.
@@ -139,11 +139,11 @@ func (a *localRequest) completeLocal(err error) {
 
 func (a *localRequest) unlink() {
 	if a.linked {
-		a.gatewayCall.Unlink()
+		a.gatewayCanceler.Unlink()
 	}
 }
 
-// Head implements relay.Hop: it does what infer does before it relays a response.
+// Head implements relay.ResponseHook: it does what infer does before it relays a response.
 func (a *localRequest) Head(resp *relay.Response, err error) (out error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -157,7 +157,7 @@ func (a *localRequest) Head(resp *relay.Response, err error) (out error) {
 	if err = a.checkResponse(resp, err, resp); err == nil {
 		return nil
 	}
-	if a.gatewayCall.Cause() != nil {
+	if a.gatewayCanceler.Cause() != nil {
 		return err
 	}
 	a.completeLocal(err)
@@ -165,19 +165,19 @@ func (a *localRequest) Head(resp *relay.Response, err error) (out error) {
 	return nil
 }
 
-// Broke implements relay.Hop. In an event stream the error is that of errorEvent.
-func (a *localRequest) Broke(resp *relay.Response, err error) error {
-	if a.gatewayCall.Cause() != nil || !resp.IsEvents() || resp.Status() != fasthttp.StatusOK {
+// OnError implements relay.ResponseHook. In an event stream the error is that of errorEvent.
+func (a *localRequest) OnError(resp *relay.Response, err error) error {
+	if a.gatewayCanceler.Cause() != nil || !resp.IsEvents() || resp.Status() != fasthttp.StatusOK {
 		return err
 	}
 	_, code, message := a.describeError(err)
 	return &relay.EventError{Data: errorBody(code, message), Cause: err}
 }
 
-// End implements relay.Hop.
+// End implements relay.ResponseHook.
 func (a *localRequest) End(err error) {
 	if errors.Is(err, net.ErrClosed) { // the gateway did not read to the end
-		err = relay.ErrGone
+		err = relay.ErrClientGone
 	}
 	a.completeLocal(err)
 }

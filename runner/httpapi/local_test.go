@@ -20,7 +20,7 @@ import (
 // direct is call from a gateway in the same process. It reads the response as a gateway does.
 func (b *bench) direct(method, path, model, body string) answer {
 	b.Helper()
-	var link relay.Call
+	var link relay.Canceler
 	turn := b.server.Admit("g", &link, near(method, path, model, body))
 	if !turn.Wait(time.Time{}) {
 		b.Fatal("a turn without a limit did not come")
@@ -96,7 +96,7 @@ func TestLocalRequestsWaitTheirTurn(t *testing.T) {
 	if !permits.TryAcquire("somebody") {
 		t.Fatal("no permit")
 	}
-	var link, gone relay.Call
+	var link, gone relay.Canceler
 	turn, left := b.server.Admit("g", &link, near("POST", chat, "fake", "{}")), b.server.Admit("g", &gone, near("POST", chat, "fake", "{}"))
 	for range 2 {
 		if turn.Wait(time.Now().Add(time.Millisecond)) || left.Wait(time.Now().Add(time.Millisecond)) {
@@ -105,14 +105,14 @@ func TestLocalRequestsWaitTheirTurn(t *testing.T) {
 	}
 	gone.Cancel(nil)
 	if !left.Wait(time.Now().Add(time.Minute)) {
-		t.Fatal("a request that was cancelled still waits")
+		t.Fatal("a request that was canceled still waits")
 	}
-	if _, err := left.Start(); !errors.Is(err, relay.ErrGone) {
-		t.Errorf("a cancelled request: %v", err)
+	if _, err := left.Start(); !errors.Is(err, relay.ErrClientGone) {
+		t.Errorf("a canceled request: %v", err)
 	}
-	dropped := b.server.Admit("g", &gone, near("POST", chat, "fake", "{}")) // cancelled before
+	dropped := b.server.Admit("g", &gone, near("POST", chat, "fake", "{}")) // canceled before
 	dropped.Drop()
-	var other relay.Call
+	var other relay.Canceler
 	dropped = b.server.Admit("g", &other, near("POST", chat, "fake", "{}"))
 	if dropped.Wait(time.Now().Add(time.Millisecond)) {
 		t.Fatal("a turn came without a permit")
@@ -144,7 +144,7 @@ func TestCanceledLocalRequestLeavesTheEncoderCache(t *testing.T) {
 		close(came)
 		_, _ = io.Copy(io.Discard, c)
 	}
-	var link relay.Call
+	var link relay.Canceler
 	turn := b.server.Admit("g", &link, near("POST", chat, "fake", `{"messages":[{"type":"image_url"}]}`))
 	turn.Wait(time.Time{})
 	resp, err := turn.Start()
@@ -171,7 +171,7 @@ func TestPanicWhileWaitingGetsAResponse(t *testing.T) {
 			table := engineslots.New(1, func(context.Context, int) error { panic("erase") })
 			table.Restored(0, engineslots.TenantOf("another"), engineslots.Prompt{})
 			b.engines.fakes[0].slots = table
-			var link relay.Call
+			var link relay.Canceler
 			turn := b.server.Admit("g", &link, near("POST", chat, "fake", `{"prompt":"x"}`))
 			for !turn.Wait(until()) {
 			}

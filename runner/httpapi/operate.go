@@ -126,7 +126,7 @@ func (f *follower) Read(p []byte) (int, error) {
 			}
 			f.add(l)
 		case <-f.gone:
-			return 0, relay.ErrGone
+			return 0, relay.ErrClientGone
 		}
 	}
 	n := copy(p, f.buf)

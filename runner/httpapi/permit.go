@@ -70,7 +70,7 @@ func (a *activeRequest) completeUnsent(err error) *reply {
 	switch {
 	case errors.Is(err, errQueueTimeout):
 		return failure(fasthttp.StatusGatewayTimeout, rpc.CodeQueueTimeout, "Timed out while waiting for the model, which was busy with other requests.")
-	case errors.Is(err, relay.ErrGone):
+	case errors.Is(err, relay.ErrClientGone):
 		return clientGone
 	}
 	return a.engineFailed(err)

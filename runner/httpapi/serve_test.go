@@ -564,7 +564,7 @@ func TestUnloadCutsWithAnError(t *testing.T) {
 }
 
 func TestUnreadableRequestsAreRefused(t *testing.T) {
-	b := start(t, func(c *httpapi.Config) { c.Intake.MaxBody = 1000 })
+	b := start(t, func(c *httpapi.Config) { c.Bodies.MaxBody = 1000 })
 	b.load("fake")
 	b.engines.handle = func(net.Conn, *http.Request) { t.Error("reached an engine") }
 	if a := b.call("POST", chat, "fake", strings.Repeat("x", 2000)); a.status != 413 || !strings.Contains(a.body, "request_too_large") {

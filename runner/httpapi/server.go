@@ -35,7 +35,7 @@ type Config struct {
 	Log       *slog.Logger
 	FirstByte time.Duration // timeout for the first byte of a stream; default 120 s, see firstByteLimit
 	Metrics   *metrics.Set  // receives the metrics; default: a new set
-	Intake    relay.IntakeConfig
+	Bodies    relay.BodyReaderConfig
 	Listener  relay.ListenerConfig
 
 	Ring          *logring.Ring                    // the runner's own log; nil: an empty one
@@ -50,7 +50,7 @@ type Server struct {
 	verify   *rpc.Verifier
 	watcher  *relay.Watcher
 	watchdog *watchdog
-	intake   *relay.Intake
+	bodies   *relay.BodyReader
 	http     *fasthttp.Server
 	set      *metrics.Set
 	m        meters
@@ -66,14 +66,14 @@ func New(cfg Config) *Server {
 	if cfg.EngineLog == nil {
 		cfg.EngineLog = func(string) *logring.Ring { return nil }
 	}
-	s := &Server{cfg: cfg, verify: rpc.NewVerifier(cfg.Secret), watcher: relay.NewWatcher(0), intake: relay.NewIntake(cfg.Intake), set: cfg.Metrics}
+	s := &Server{cfg: cfg, verify: rpc.NewVerifier(cfg.Secret), watcher: relay.NewWatcher(0), bodies: relay.NewBodyReader(cfg.Bodies), set: cfg.Metrics}
 	s.m = newMeters(s.set, cfg.Host)
 	s.watchdog = newWatchdog(cfg.Host, cfg.Log, &s.m, cfg.FirstByte)
 	s.http = &fasthttp.Server{
 		Handler: s.guard, ErrorHandler: s.handleHeaderError, Name: "reveille-runner", NoDefaultServerHeader: true, NoDefaultContentType: true,
 		IdleTimeout: 90 * time.Second, ReadBufferSize: 16 << 10, SecureErrorLogMessage: true, Logger: relay.HTTPLogger{Log: cfg.Log}, CloseOnShutdown: true,
 	}
-	s.intake.Configure(s.http)
+	s.bodies.Configure(s.http)
 	return s
 }
 
@@ -99,7 +99,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // guard prevents a panic in one request from ending the runner, and with it every engine.
 func (s *Server) guard(ctx *fasthttp.RequestCtx) {
-	defer s.intake.Finish(ctx)
+	defer s.bodies.Finish(ctx)
 	defer func() {
 		if p := recover(); p != nil {
 			ctx.Response.Reset()

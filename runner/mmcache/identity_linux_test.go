@@ -148,7 +148,7 @@ func TestFileChangedDuringHashingIsNotCached(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := fakeEncoder(t, "A").digest(ctx, &filestate.Contents{}, files); err == nil {
-		t.Error("a cancelled digest was completed")
+		t.Error("a canceled digest was completed")
 	}
 }
 

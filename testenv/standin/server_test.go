@@ -84,13 +84,13 @@ func TestStatsAndCancel(t *testing.T) {
 	kit.Eventually(t, "call in flight", func() bool { return s.stats.snapshot().InFlight == 1 })
 	leave()
 	<-gone
-	kit.Eventually(t, "call cancelled", func() bool {
+	kit.Eventually(t, "call canceled", func() bool {
 		st := s.stats.snapshot()
-		return st.InFlight == 0 && st.Cancelled == 1 && st.MaxConcurrent == 1 && st.Calls["chat/completions"] == 1
+		return st.InFlight == 0 && st.Canceled == 1 && st.MaxConcurrent == 1 && st.Calls["chat/completions"] == 1
 	})
 	var st Stats
 	get(t, url+"/standin/stats", &st)
-	if st.Cancelled != 1 {
+	if st.Canceled != 1 {
 		t.Errorf("stats over HTTP: %+v", st)
 	}
 }

@@ -10,7 +10,7 @@ type Stats struct {
 	MaxTokens     int            `json:"max_tokens"`     // most input tokens in one call
 	InFlight      int            `json:"in_flight"`      // inference calls not yet ended
 	MaxConcurrent int            `json:"max_concurrent"` // most of them at once
-	Cancelled     int            `json:"cancelled"`      // calls whose client left before the end
+	Canceled      int            `json:"cancelled"`      // calls whose client left before the end
 }
 
 // counters guards a Stats. Its zero value is not usable; see newCounters.
@@ -38,12 +38,12 @@ func (c *counters) begin(route string) int {
 }
 
 // end counts a call out.
-func (c *counters) end(cancelled bool) {
+func (c *counters) end(canceled bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.st.InFlight--
-	if cancelled {
-		c.st.Cancelled++
+	if canceled {
+		c.st.Canceled++
 	}
 }
 

@@ -38,14 +38,14 @@ func TestClientLeavesStreaming(t *testing.T) {
 	w := start(t, calls.Catalogue{"a": "llm, " + calls.Options(worlds.Slow), "silent": "embedding, " + calls.Options("--hang infer")})
 	s := w.Chat("a", 100000)
 	s.Leave()
-	kit.Becomes(t, "calls of a cancelled", 1, func() int { return w.stats("a").Cancelled })
+	kit.Becomes(t, "calls of a canceled", 1, func() int { return w.stats("a").Canceled })
 	kit.Becomes(t, "a's open requests", "0", func() string { return w.Field("a", "in_flight") })
 
 	_, leave := w.Later("silent") // not a byte will ever come
 	kit.Becomes(t, "silent is loaded", []string{"a", "silent"}, w.Loaded)
 	kit.Becomes(t, "calls of silent", 1, func() int { return w.stats("silent").InFlight })
 	leave()
-	kit.Becomes(t, "calls of silent cancelled", 1, func() int { return w.stats("silent").Cancelled })
+	kit.Becomes(t, "calls of silent canceled", 1, func() int { return w.stats("silent").Canceled })
 }
 
 // An engine that dies in the middle of a stream ends it with an error event; the next request loads the model again.

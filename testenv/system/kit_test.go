@@ -96,9 +96,9 @@ func (w *world) engineCall(method, model, path string) calls.Answer {
 
 // stats asks a model's engine what it has seen.
 func (w *world) stats(model string) (st struct {
-	Calls     map[string]int
-	InFlight  int `json:"in_flight"`
-	Cancelled int
+	Calls    map[string]int
+	InFlight int `json:"in_flight"`
+	Canceled int `json:"cancelled"`
 }) {
 	w.T.Helper()
 	a := w.engineCall(http.MethodGet, model, "/standin/stats")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// spy is a Hop that counts.
+// spy is a ResponseHook that counts.
 type spy struct{ heads int }
 
 func (h *spy) Head(r *Response, err error) error {
@@ -19,10 +19,10 @@ func (h *spy) Head(r *Response, err error) error {
 	}
 	return err
 }
-func (h *spy) Broke(_ *Response, err error) error { return err }
-func (h *spy) End(error)                          {}
+func (h *spy) OnError(_ *Response, err error) error { return err }
+func (h *spy) End(error)                            {}
 
-// A response that came while the request was being sent passes the hop as any other.
+// A response that came while the request was being sent reaches the hook like any other.
 func TestEarlyResponsePassesTheHop(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -45,19 +45,19 @@ func TestEarlyResponsePassesTheHop(t *testing.T) {
 	client := New(Config{Addr: ln.Addr().String()})
 	defer client.Close()
 	for range 10 {
-		var call Call
-		resp, err := client.Start(&call, &Request{Method: "POST", Path: []byte("/"), Body: make([]byte, 64<<20)})
+		var canceler Canceler
+		resp, err := client.Start(&canceler, &Request{Method: "POST", Path: []byte("/"), Body: make([]byte, 64<<20)})
 		if err != nil {
 			continue // the reset came before the response was read
 		}
-		hop := &spy{}
-		resp.Hop = hop
+		hook := &spy{}
+		resp.Hook = hook
 		err = resp.Await(time.Time{})
 		if again := resp.Await(time.Time{}); again != err {
 			t.Errorf("%v, then %v", err, again)
 		}
-		if hop.heads != 1 || resp.Header("X-Secret") != nil {
-			t.Errorf("%d heads passed the hop; X-Secret: %q", hop.heads, resp.Header("X-Secret"))
+		if hook.heads != 1 || resp.Header("X-Secret") != nil {
+			t.Errorf("%d heads reached the hook; X-Secret: %q", hook.heads, resp.Header("X-Secret"))
 		}
 		_ = resp.Close()
 	}

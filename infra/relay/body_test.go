@@ -14,11 +14,11 @@ import (
 	"reveille/testenv/kit"
 )
 
-// intakeServer responds with the length and sum of the body that it read, refuses requests with the header Refuse by
+// bodyServer responds with the length and sum of the body that it read, refuses requests with the header Refuse by
 // their heads, and reports the errors of other bodies.
-func intakeServer(t *testing.T, cfg IntakeConfig) (*Intake, string) {
+func bodyServer(t *testing.T, cfg BodyReaderConfig) (*BodyReader, string) {
 	t.Helper()
-	in := NewIntake(cfg)
+	in := NewBodyReader(cfg)
 	s := &fasthttp.Server{
 		Logger: quiet{}, NoDefaultServerHeader: true, IdleTimeout: time.Minute, MaxIdleWorkerDuration: 100 * time.Millisecond,
 		HeaderReceived: func(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
@@ -83,9 +83,9 @@ func chunked(body string, chunk int) string {
 	return b.String() + "0\r\n\r\n"
 }
 
-// TestIntakeSizes sends bodies of many sizes on one connection, some pipelined, and counts their bytes.
-func TestIntakeSizes(t *testing.T) {
-	_, addr := intakeServer(t, IntakeConfig{MaxBody: 6 << 20, MaxHeld: 32 << 20})
+// TestBodyReaderSizes sends bodies of many sizes on one connection, some pipelined, and counts their bytes.
+func TestBodyReaderSizes(t *testing.T) {
+	_, addr := bodyServer(t, BodyReaderConfig{MaxBody: 6 << 20, MaxBuffered: 32 << 20})
 	c := dialRaw(t, addr)
 	for _, n := range []int{0, 1, 2, 2047, 2048, 2049, 16 << 10, 64<<10 - 1, 64 << 10, 64<<10 + 1, 1 << 20, 2<<20 + 1, 4 << 20, 6 << 20} {
 		body := strings.Repeat("a", n)
@@ -98,7 +98,7 @@ func TestIntakeSizes(t *testing.T) {
 	}
 }
 
-func TestIntakeRefusals(t *testing.T) {
+func TestBodyReaderRefusals(t *testing.T) {
 	for name, tc := range map[string]struct {
 		send  string
 		shut  bool // the client then closes its half
@@ -120,7 +120,7 @@ func TestIntakeRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			in, addr := intakeServer(t, IntakeConfig{MaxBody: 2_000_000, MaxHeld: 3_000_000, ReadTimeout: 300 * time.Millisecond})
+			in, addr := bodyServer(t, BodyReaderConfig{MaxBody: 2_000_000, MaxBuffered: 3_000_000, ReadTimeout: 300 * time.Millisecond})
 			if name == "more than may be held" {
 				in.buffered.Add(2_000_000)
 				defer in.buffered.Add(-2_000_000)
@@ -146,9 +146,9 @@ func TestIntakeRefusals(t *testing.T) {
 	}
 }
 
-// TestIntakeMemory checks that the memory held follows the bytes that arrived.
-func TestIntakeMemory(t *testing.T) {
-	in, addr := intakeServer(t, IntakeConfig{MaxBody: 64 << 20})
+// TestBodyReaderMemory checks that the memory used follows the bytes that arrived.
+func TestBodyReaderMemory(t *testing.T) {
+	in, addr := bodyServer(t, BodyReaderConfig{MaxBody: 64 << 20})
 	c := dialRaw(t, addr)
 	c.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n")
 	sent := 0

@@ -2,14 +2,14 @@ package relay
 
 import "time"
 
-// A Hop does in this process what a runner's HTTP server would otherwise do to a response: it changes the head, replaces
-// errors and notes the end. All its methods are called by the goroutine that the response belongs to.
-type Hop interface {
+// A ResponseHook does in this process what a runner's HTTP server would otherwise do to a response: it changes the head,
+// replaces errors and records the end. All its methods are called by the goroutine that the response belongs to.
+type ResponseHook interface {
 	// Head is called once: when the head has come, or with the error if there will be none. It may call
 	// [Response.Replace]. Await returns its result.
 	Head(r *Response, err error) error
-	// Broke returns the error that the reader gets for one that comes after the head.
-	Broke(r *Response, err error) error
+	// OnError maps an error after the head to the one that the reader gets.
+	OnError(r *Response, err error) error
 	// End is called once, by Close, with the outcome that OnEnd gets next.
 	End(err error)
 }
@@ -26,24 +26,23 @@ type Admission interface {
 	Drop()
 }
 
-// Replace replaces the upstream's response, and nothing more of that is read. A new response that came from no upstream
-// gets its content from Replace.
-func (r *Response) Replace(status int, kind string, body []byte) {
+// Replace replaces the response; the rest of the upstream's is not read. It also fills a Response that has no upstream.
+func (r *Response) Replace(status int, contentType string, body []byte) {
 	r.head = head{status: status, length: int64(len(body))}
 	r.added = nil
-	r.Set("Content-Type", kind)
+	r.Set("Content-Type", contentType)
 	r.phase, r.reuse = phaseEnded, false
 	r.rest, r.err, r.reported = body, nil, nil
 }
 
-// Set sets a header field of the response.
+// Set adds a header field, which hides the upstream's field of that name. The first Set of a name counts.
 func (r *Response) Set(name, value string) { r.added = append(r.added, Field{name, []byte(value)}) }
 
-// StripHeaders removes all header fields but Content-Type: those that a server in the Hop's place would not pass on.
+// StripHeaders removes all header fields but Content-Type: those that a server in the hook's place would not pass on.
 func (r *Response) StripHeaders() {
-	kind := string(r.ContentType())
+	contentType := string(r.ContentType())
 	r.head.fields, r.added = nil, nil
-	if kind != "" {
-		r.Set("Content-Type", kind)
+	if contentType != "" {
+		r.Set("Content-Type", contentType)
 	}
 }

@@ -37,16 +37,16 @@ func TestCancel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ended := make(chan struct{}, 1)
 			c := newUpstream(t, silent(reply, ended)).client(t, Config{})
-			var call Call
-			cancelled := time.AfterFunc(50*time.Millisecond, func() { call.Cancel(crash) })
-			defer cancelled.Stop()
-			r, err := c.Do(&call, get("/"))
+			var canceler Canceler
+			timer := time.AfterFunc(50*time.Millisecond, func() { canceler.Cancel(crash) })
+			defer timer.Stop()
+			r, err := c.Do(&canceler, get("/"))
 			if err == nil {
 				_, err = io.ReadAll(r)
 				_ = r.Close()
 			}
 			var e *Error
-			if !errors.Is(err, ErrCancelled) || !errors.Is(err, crash) || errors.Is(err, ErrGone) || !errors.As(err, &e) || !e.Sent {
+			if !errors.Is(err, ErrCanceled) || !errors.Is(err, crash) || errors.Is(err, ErrClientGone) || !errors.As(err, &e) || !e.Sent {
 				t.Fatalf("%v", err)
 			}
 			select {
@@ -54,8 +54,8 @@ func TestCancel(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("the upstream was not notified")
 			}
-			if _, err := c.Do(&call, get("/")); !errors.Is(err, crash) {
-				t.Fatal("a cancelled call was used:", err)
+			if _, err := c.Do(&canceler, get("/")); !errors.Is(err, crash) {
+				t.Fatal("a canceled exchange started:", err)
 			}
 			if got := c.Stats(); got != (Stats{}) {
 				t.Fatalf("%+v", got)
@@ -71,16 +71,16 @@ func TestCancelRace(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for i := range 200 {
-				var call Call
+				var canceler Canceler
 				if i%2 == 0 {
-					wg.Go(func() { call.Cancel(nil) })
+					wg.Go(func() { canceler.Cancel(nil) })
 				}
-				r, err := c.Do(&call, get("/"))
+				r, err := c.Do(&canceler, get("/"))
 				if err == nil {
 					_, err = io.ReadAll(r)
 					_ = r.Close()
 				}
-				if err != nil && (i%2 != 0 || !errors.Is(err, ErrGone)) {
+				if err != nil && (i%2 != 0 || !errors.Is(err, ErrClientGone)) {
 					t.Error(i, err)
 					return
 				}

@@ -17,7 +17,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Errors of Intake.Read. The connection closes after the response.
+// Errors of BodyReader.Read. The connection closes after the response.
 var (
 	ErrBodyTooLarge = fasthttp.ErrBodyTooLarge
 	ErrBodySlow     = errors.New("the body arrives too slowly")
@@ -25,126 +25,122 @@ var (
 	ErrBuffersFull  = errors.New("too many request bytes are buffered")
 )
 
-// IntakeConfig holds the limits of an Intake.
-type IntakeConfig struct {
+// BodyReaderConfig holds the limits of a BodyReader.
+type BodyReaderConfig struct {
 	// MaxBody bounds every body, in bytes; 0 means no bound.
 	MaxBody int
-	// MaxHeld bounds the buffers of all bodies together, in bytes; 0 means no bound.
-	MaxHeld int64
+	// MaxBuffered bounds the buffers of all bodies together, in bytes; 0 means no bound.
+	MaxBuffered int64
 	// ReadTimeout bounds the arrival of a head, each pause in a body, and how far a body may fall behind MinRate;
 	// default 30 s.
 	ReadTimeout time.Duration
-	// MinRate is the least rate of a body, in bytes a second; default 64 KiB/s. A body of n bytes may take ReadTimeout
+	// MinRate is the minimum rate of a body, in bytes a second; default 64 KiB/s. A body of n bytes may take ReadTimeout
 	// plus n/MinRate seconds.
 	MinRate int
 }
 
-// Intake reads request bodies for a fasthttp server. It reads nothing before the handler asks for it, and its memory
+// BodyReader reads request bodies for a fasthttp server. It reads nothing before the handler asks for it, and its memory
 // follows the bytes that arrived, not the Content-Length. A handler calls Read after accepting the head, and in any
-// case Finish before it returns. An Intake is safe for concurrent use.
-type Intake struct {
-	cfg      IntakeConfig
+// case Finish before it returns. A BodyReader is safe for concurrent use.
+type BodyReader struct {
+	cfg      BodyReaderConfig
 	buffered atomic.Int64
 }
 
-// NewIntake creates an Intake.
-func NewIntake(cfg IntakeConfig) *Intake {
+// NewBodyReader creates a BodyReader.
+func NewBodyReader(cfg BodyReaderConfig) *BodyReader {
 	cfg.ReadTimeout = cmp.Or(max(cfg.ReadTimeout, 0), 30*time.Second)
 	cfg.MinRate = cmp.Or(max(cfg.MinRate, 0), 64<<10)
-	return &Intake{cfg: cfg}
+	return &BodyReader{cfg: cfg}
 }
 
-// Configure sets the options of s that an Intake requires: s passes requests on with their bodies unread, forms
+// Configure sets the options of s that a BodyReader requires: s passes requests on with their bodies unread, forms
 // included. MaxRequestBodySize only bounds what fasthttp reads ahead; it may not be 0.
-func (in *Intake) Configure(s *fasthttp.Server) {
+func (r *BodyReader) Configure(s *fasthttp.Server) {
 	s.StreamRequestBody, s.DisablePreParseMultipartForm = true, true
 	s.MaxRequestBodySize = 1
-	s.ReadTimeout = in.cfg.ReadTimeout
+	s.ReadTimeout = r.cfg.ReadTimeout
 }
 
 // Buffered returns the bytes of all buffers in use.
-func (in *Intake) Buffered() int64 { return in.buffered.Load() }
+func (r *BodyReader) Buffered() int64 { return r.buffered.Load() }
 
-// Body is a request's body in a buffer of an Intake. The zero Body is empty.
+// Body is a request's body in a buffer of a BodyReader. The zero Body is empty.
 type Body struct {
-	in  *Intake
-	ctx *fasthttp.RequestCtx
-	buf *[]byte
+	reader *BodyReader
+	ctx    *fasthttp.RequestCtx
+	buf    *[]byte
 
-	more int64 // bytes that were added
+	reserved int64 // bytes besides the buffer
 }
 
-// Drop returns the buffer and what was added. The request's body is then empty, and slices of it are invalid. Drop can
-// be called twice.
+// Drop releases the buffer and the bytes that Reserve counted. The request's body is then empty, and slices of it are
+// invalid. Drop can be called twice.
 func (b *Body) Drop() {
 	if b.buf == nil {
 		return
 	}
 	b.ctx.Request.ResetBody()
-	b.in.buffered.Add(-int64(len(*b.buf)) - b.more)
+	b.reader.buffered.Add(-int64(len(*b.buf)) - b.reserved)
 	putBody(b.buf)
-	b.buf, b.more = nil, 0
+	b.buf, b.reserved = nil, 0
 }
 
-// Add counts n bytes that the request holds besides its body, which is not empty, until Drop. The error is
+// Reserve counts n more bytes of this request against MaxBuffered, until Drop. The Body must not be empty. The error is
 // ErrBuffersFull.
-func (b *Body) Add(n int) error {
-	if err := b.in.reserve(int64(n)); err != nil {
+func (b *Body) Reserve(n int) error {
+	if err := b.reader.Reserve(n); err != nil {
 		return err
 	}
-	b.more += int64(n)
+	b.reserved += int64(n)
 	return nil
 }
 
-// Reserve counts n bytes that are held besides bodies, such as those of a response, until Release. The error is
-// ErrBuffersFull.
-func (in *Intake) Reserve(n int) error { return in.reserve(int64(n)) }
-
-// Release ends the count of n bytes.
-func (in *Intake) Release(n int) { in.buffered.Add(-int64(n)) }
-
-// reserve counts n bytes if the limit leaves room for them.
-func (in *Intake) reserve(n int64) error {
-	if held := in.buffered.Add(n); in.cfg.MaxHeld > 0 && held > in.cfg.MaxHeld {
-		in.buffered.Add(-n)
+// Reserve counts n bytes against MaxBuffered, such as those of a response, until Release. The error is ErrBuffersFull.
+func (r *BodyReader) Reserve(n int) error {
+	if buffered := r.buffered.Add(int64(n)); r.cfg.MaxBuffered > 0 && buffered > r.cfg.MaxBuffered {
+		r.Release(n)
 		return ErrBuffersFull
 	}
 	return nil
 }
 
+// Release undoes Reserve for n bytes.
+func (r *BodyReader) Release(n int) { r.buffered.Add(-int64(n)) }
+
 // CheckSize returns nil if a body of n bytes is within the limits now. It returns ErrBodyTooLarge if n exceeds MaxBody
 // or limit (0 for none), and ErrBuffersFull if the buffers are full.
-func (in *Intake) CheckSize(n, limit int) error {
-	if limit = in.limit(limit); n > limit {
+func (r *BodyReader) CheckSize(n, limit int) error {
+	if limit = r.limit(limit); n > limit {
 		return ErrBodyTooLarge
 	}
-	if in.cfg.MaxHeld > 0 && n > 0 && in.buffered.Load()+int64(n) > in.cfg.MaxHeld {
+	if r.cfg.MaxBuffered > 0 && n > 0 && r.buffered.Load()+int64(n) > r.cfg.MaxBuffered {
 		return ErrBuffersFull
 	}
 	return nil
 }
 
 // limit returns the smaller of limit and MaxBody; either may be 0 for no bound.
-func (in *Intake) limit(limit int) int {
-	return min(cmp.Or(limit, math.MaxInt-1), cmp.Or(in.cfg.MaxBody, math.MaxInt-1))
+func (r *BodyReader) limit(limit int) int {
+	return min(cmp.Or(limit, math.MaxInt-1), cmp.Or(r.cfg.MaxBody, math.MaxInt-1))
 }
 
 // Read reads the request's body into ctx.PostBody. limit is the body's own bound in bytes, or 0. The caller must Drop
 // the Body, at the latest when the request ends.
-func (in *Intake) Read(ctx *fasthttp.RequestCtx, limit int) (Body, error) {
+func (r *BodyReader) Read(ctx *fasthttp.RequestCtx, limit int) (Body, error) {
 	src := ctx.RequestBodyStream()
 	if src == nil {
 		return Body{}, nil
 	}
 	if n := skippedLength(ctx); n > 0 {
 		closeAfterResponse(ctx)
-		if err := in.CheckSize(n, limit); err != nil {
+		if err := r.CheckSize(n, limit); err != nil {
 			return Body{}, err
 		}
-		return Body{}, ErrBuffersFull // the limit that refused the head no longer does
+		return Body{}, ErrBuffersFull // the body was skipped for a limit that now has room, but it cannot be read any more
 	}
-	b := Body{in: in, ctx: ctx}
-	n, err := in.fill(&b, src, ctx.Request.Header.ContentLength(), in.limit(limit))
+	b := Body{reader: r, ctx: ctx}
+	n, err := r.fill(&b, src, ctx.Request.Header.ContentLength(), r.limit(limit))
 	if err != nil {
 		closeAfterResponse(ctx)
 		b.Drop()
@@ -158,22 +154,22 @@ func (in *Intake) Read(ctx *fasthttp.RequestCtx, limit int) (Body, error) {
 }
 
 // fill reads a body of size bytes, or chunks if size is negative, of at most limit bytes.
-func (in *Intake) fill(b *Body, src io.Reader, size, limit int) (n int, err error) {
-	if err := in.CheckSize(size, limit); err != nil {
+func (r *BodyReader) fill(b *Body, src io.Reader, size, limit int) (n int, err error) {
+	if err := r.CheckSize(size, limit); err != nil {
 		return 0, err
 	}
 	var reads int
-	var began, due time.Time // of the reads that fasthttp's deadline for the head does not bound
+	var began, due time.Time // of the reads that fasthttp's ReadTimeout does not bound
 	for size < 0 || n < size {
 		if b.buf == nil || n == len(*b.buf) {
-			if err := in.grow(b, n, size, limit); err != nil {
+			if err := r.grow(b, n, size, limit); err != nil {
 				return n, err
 			}
 		}
-		if reads++; reads > 2 || size < 0 { // until the second read of a body with a Content-Length, that deadline applies
+		if reads++; reads > 2 || size < 0 { // ReadTimeout bounds the first two reads of a body with a Content-Length
 			now := time.Now()
 			began = cmp.Or(began, now)
-			if next := in.deadline(began, now, n); next.Sub(due) > in.cfg.ReadTimeout/16 {
+			if next := r.deadline(began, now, n); next.Sub(due) > r.cfg.ReadTimeout/16 {
 				due = next
 				if err := b.ctx.Conn().SetReadDeadline(due); err != nil {
 					return n, ErrBodyBroken
@@ -184,7 +180,7 @@ func (in *Intake) fill(b *Body, src io.Reader, size, limit int) (n int, err erro
 		if n += m; err == io.EOF {
 			break
 		} else if err != nil {
-			return n, in.failure(err, due)
+			return n, r.failure(err, due)
 		}
 		if n > limit {
 			return n, ErrBodyTooLarge
@@ -197,13 +193,13 @@ func (in *Intake) fill(b *Body, src io.Reader, size, limit int) (n int, err erro
 }
 
 // deadline returns when the next bytes of a body must arrive, given n bytes since began.
-func (in *Intake) deadline(began, now time.Time, n int) time.Time {
-	byRate := began.Add(in.cfg.ReadTimeout + time.Duration(float64(n)/float64(in.cfg.MinRate)*float64(time.Second)))
-	return earlier(byRate, now.Add(in.cfg.ReadTimeout))
+func (r *BodyReader) deadline(began, now time.Time, n int) time.Time {
+	byRate := began.Add(r.cfg.ReadTimeout + time.Duration(float64(n)/float64(r.cfg.MinRate)*float64(time.Second)))
+	return earlier(byRate, now.Add(r.cfg.ReadTimeout))
 }
 
 // failure maps a failed read to an error of Read. fasthttp hides the cause of errors within a chunk's framing.
-func (in *Intake) failure(err error, due time.Time) error {
+func (r *BodyReader) failure(err error, due time.Time) error {
 	if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() || !due.IsZero() && !time.Now().Before(due) {
 		return ErrBodySlow
 	}
@@ -216,9 +212,9 @@ const (
 	growthFactor   = 8        // a larger body gets a buffer of this multiple
 )
 
-// grow makes room after the first n bytes. Its steps are large, so little is copied, but never above 32 times the bytes
-// that arrived. The room is counted before it is allocated.
-func (in *Intake) grow(b *Body, n, size, limit int) error {
+// grow makes room after the first n bytes. Its steps are large, so little is copied, but after the first one never above
+// 32 times the bytes that arrived. The room is counted before it is allocated.
+func (r *BodyReader) grow(b *Body, n, size, limit int) error {
 	room := growthFactor * n
 	switch {
 	case n == 0 && size < 0:
@@ -228,12 +224,8 @@ func (in *Intake) grow(b *Body, n, size, limit int) error {
 	case size >= 0 && size <= fullSizeFactor*n:
 		room = size
 	}
-	room = bodySize(min(room, limit+1)) // one byte more reveals chunks that exceed limit
-	more := int64(room)
-	if b.buf != nil {
-		more -= int64(n)
-	}
-	if err := in.reserve(more); err != nil {
+	room = bodySize(min(room, limit+1))         // one byte more reveals chunks that exceed limit
+	if err := r.Reserve(room - n); err != nil { // n is the length of the old buffer
 		return err
 	}
 	buf := getBody(room)
@@ -278,7 +270,7 @@ func skippedLength(ctx *fasthttp.RequestCtx) int {
 // Finish leaves the connection ready for the next request. It reads a small unread body now. If the body is larger, or
 // does not arrive immediately, or the response has no length and goes to HTTP/1.0, the connection closes after the
 // response.
-func (in *Intake) Finish(ctx *fasthttp.RequestCtx) {
+func (r *BodyReader) Finish(ctx *fasthttp.RequestCtx) {
 	disableChunking(ctx)
 	src := ctx.RequestBodyStream()
 	if src == nil {
