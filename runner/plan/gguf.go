@@ -34,11 +34,11 @@ func readGGUF(path string) (m Meta, err error) {
 	defer recoverParser(&err)
 	a := f.Architecture()
 	if a.Type == "projector" {
-		// Files by the converters for LLaVA, MiniCPM and others tell the dimension of their vision model instead.
-		if slices.Contains([]string{"", "mlp", "mlp_norm", "ldp", "ldpv2", "resampler", "adapter"}, a.ClipProjectorType) {
-			return Meta{}, ErrProjector
+		// For other types, some converters write the dimension of the vision model here.
+		if slices.Contains([]string{"gemma3", "idefics3", "internvl", "lfm2", "llama4", "pixtral", "qwen3vl_merger"}, a.ClipProjectorType) {
+			m.Hidden = int(a.ClipVisionProjectionDim)
 		}
-		return Meta{Hidden: int(cmp.Or(a.ClipVisionProjectionDim, a.ClipAudioProjectionDim))}, ErrProjector
+		return m, ErrProjector
 	}
 	if a.Type != "" && a.Type != "model" {
 		return Meta{}, fmt.Errorf("contains a %s, not a model", a.Type)
