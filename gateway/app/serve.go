@@ -69,7 +69,7 @@ func (s ServeSettings) parse(log *slog.Logger) (parsed, error) {
 		p.file, err = s.completed(p.file)
 	}
 	errs = append(errs, err)
-	p.evict, err = policy.ParseEviction(s.Evict)
+	p.evict, err = policy.ParseEvictionPolicy(s.Evict)
 	errs = append(errs, err)
 	p.tracer, err = trace.New(s.Traces, "reveille-gateway", config.Version(), "", log)
 	errs = append(errs, err)

@@ -69,7 +69,7 @@ type parsed struct {
 	secret   []byte // of the pool's runners
 	sessions *ui.Sessions
 	file     *catalog.Catalog
-	evict    policy.Eviction
+	evict    policy.EvictionPolicy
 	tracer   *trace.Tracer // nil: no traces
 	ring     *logring.Ring // of the log
 }

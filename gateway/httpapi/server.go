@@ -45,7 +45,7 @@ type Config struct {
 	Log     *slog.Logger
 
 	Sessions *ui.Sessions
-	Evict    policy.Eviction // how victims are chosen, as the page shows it
+	Evict    policy.EvictionPolicy // how victims are chosen, as the page shows it
 
 	// Overlay applies the models registered at run time to the catalog again; nil: nothing can be registered.
 	Overlay func(context.Context) error

@@ -34,7 +34,7 @@ type acquisition struct {
 	model    string
 	explicit bool              // a management call: a ticket that nobody attaches to
 	fields   map[string]string // for the runner; nil for shared tickets
-	evict    policy.Eviction
+	evict    policy.EvictionPolicy
 	id       string // unique in the pool, the stem of operation ids
 
 	refusedBy      []string // hosts that refused requests for a copy that the store may show as loaded; until the first ticket

@@ -71,7 +71,7 @@ type Config struct {
 	FairAfter time.Duration // a copy whose queue takes longer than this gets another copy; default 2 s
 	WakeLimit time.Duration // longest from the start of a host's wake to its registration; default 10 min
 
-	Evict policy.Eviction // how idle models are compared when one must be evicted; default LRU
+	Evict policy.EvictionPolicy // how idle models are compared when one must be evicted; default LRU
 
 	MaxPerModel int // most waiters of one model; more get queue_full; default 10,000
 	MaxTotal    int // most waiters in all; more get overloaded; default 20,000

@@ -61,7 +61,7 @@ func waitReason(rec *state.HostRecord, t state.TicketRecord, step policy.QueueDe
 		return "its weights are being fetched"
 	case t.Kind != "load" || t.PullOnly:
 		return "its turn comes when open requests and loads before it have ended"
-	case step.Ticket == t.ID && step.Admission.Decision == policy.Refuse:
+	case step.Ticket == t.ID && step.Admission.Decision == policy.DecideRefuse:
 		return "cannot be loaded here: " + step.Admission.Refusal.Reason().Detail
 	case step.Ticket == t.ID:
 		return "is next to start"

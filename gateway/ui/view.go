@@ -111,7 +111,7 @@ type Source struct {
 	Stale    bool // Redis does not respond
 	Catalog  *catalog.Catalog
 	Waiting  map[string]int // requests at this gateway by model
-	Evict    policy.Eviction
+	Evict    policy.EvictionPolicy
 	Stage    func(model string) (scheduling.Progress, bool)        // of a model's load
 	Copy     func(h *state.HostRecord, m *state.ModelRecord) Model // of a loaded or retired copy
 }
@@ -268,7 +268,7 @@ func (src Source) slots(rec *state.HostRecord, h policy.Host, t policy.Type) Slo
 	probe := h
 	probe.Loading, probe.Queue = "", []policy.Ticket{{ID: "probe", Model: policy.Model{Type: t}}}
 	switch step := policy.Next(probe, time.Time{}, 0); {
-	case step.Ticket != "" && step.Admission.Decision == policy.Refuse:
+	case step.Ticket != "" && step.Admission.Decision == policy.DecideRefuse:
 		out.Pinned = step.Admission.Refusal.Code == policy.SlotsPinned
 	case step.Ticket != "" && len(step.Admission.Evict) > 0:
 		out.Victim = step.Admission.Evict[0]

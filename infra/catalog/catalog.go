@@ -135,7 +135,7 @@ func Outdated(old, new *Catalog, id string) bool {
 	started := func(c *Catalog, m *Model) []any { // the published form, which does not depend on who read it
 		return []any{
 			m.Type, c.Recipes[m.Recipe], m.Checkpoint, m.SHA256, m.MMProj, m.MMCache, m.Conversations, m.Devices,
-			m.Choice(), m.Options,
+			m.GPUConstraint(), m.Options,
 		}
 	}
 	x, errX := json.Marshal(started(old, a))

@@ -115,9 +115,9 @@ func (m *Model) StableID() string {
 // Signature returns the 64-bit model signature: xxh3-64 of [Model.StableID] under its own seed.
 func (m *Model) Signature() uint64 { return xxh3.HashStringSeed(m.StableID(), signatureSeed) }
 
-// Choice returns which GPUs of a host the model asks for.
-func (m *Model) Choice() policy.GPUChoice {
-	g := policy.GPUChoice{Min: m.GPUs, Max: m.GPUs}
+// GPUConstraint returns which GPUs of a host the model asks for.
+func (m *Model) GPUConstraint() policy.GPUConstraint {
+	g := policy.GPUConstraint{Min: m.GPUs, Max: m.GPUs}
 	for _, card := range m.Cards {
 		if card >= 0 && card < policy.MaxGPUs {
 			g.Only |= 1 << card

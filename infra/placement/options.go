@@ -56,11 +56,11 @@ func On(m *catalog.Model, rc *recipe.Recipe, opts recipe.Options) *catalog.Model
 
 // GPUs returns which of a host's GPUs the load may use. api is how the host's runner restricts engines to single GPUs,
 // "" if it cannot.
-func (l Load) GPUs(rc *recipe.Recipe, api string) policy.GPUChoice {
+func (l Load) GPUs(rc *recipe.Recipe, api string) policy.GPUConstraint {
 	if !l.Model.Devices.Has(policy.GPU) {
-		return policy.GPUChoice{}
+		return policy.GPUConstraint{}
 	}
-	return rc.ChooseGPUs(l.Model.Choice(), api, l.Options)
+	return rc.ConstrainGPUs(l.Model.GPUConstraint(), api, l.Options)
 }
 
 // Digest identifies what is loaded: it changes with the files, the recipe, the options, the devices and the choice of
@@ -68,7 +68,7 @@ func (l Load) GPUs(rc *recipe.Recipe, api string) policy.GPUChoice {
 func (l Load) Digest() string {
 	m := l.Model
 	parts := []string{m.ID, string(m.Type), m.Checkpoint, m.SHA256, m.MMProj, m.Recipe, m.Devices.String(), l.Options.Canonical()}
-	if g := m.Choice(); g != (policy.GPUChoice{}) {
+	if g := m.GPUConstraint(); g != (policy.GPUConstraint{}) {
 		parts = append(parts, fmt.Sprint(g.Max, g.Only))
 	}
 	text, _ := json.Marshal(parts) // strings always marshal

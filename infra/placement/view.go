@@ -16,9 +16,9 @@ import (
 // View reads snapshots under a catalog. Its methods change nothing.
 type View struct {
 	Catalog *catalog.Catalog
-	Evict   policy.Eviction // how the value of idle models is computed
-	Refused string          // a model whose recorded copies count as closed, "" for none
-	Only    []string        // hosts to consider; nil: all, and those that only the catalog names
+	Evict   policy.EvictionPolicy // how the value of idle models is computed
+	Refused string                // a model whose recorded copies count as closed, "" for none
+	Only    []string              // hosts to consider; nil: all, and those that only the catalog names
 }
 
 // spread is policy.Snapshot.Spread in a large pool: few enough that hosts behind the first can sleep.
@@ -182,10 +182,10 @@ func (v View) Model(s *state.Snapshot, id, options string) policy.Model {
 			}
 		}
 		if n.Devices != out.Devices || n.Memory != out.Memory || n.Parts != "" || n.GPUs != out.GPUs {
-			if out.On == nil {
-				out.On = map[string]policy.Need{}
+			if out.NeedByHost == nil {
+				out.NeedByHost = map[string]policy.Need{}
 			}
-			out.On[name] = n
+			out.NeedByHost[name] = n
 		}
 	}
 	return out

@@ -166,7 +166,7 @@ models:
 
 	s.NowMS = 11
 	two.Fields[placement.NeedField+"m"] = placement.Need{Bytes: 30, Device: policy.GPU, Of: load.Digest(), Until: 10}.String()
-	if m := v.Model(s, "m", ""); m.Memory != 0 || m.On["a"].Memory != 0 {
+	if m := v.Model(s, "m", ""); m.Memory != 0 || m.NeedByHost["a"].Memory != 0 {
 		t.Errorf("after its time: %+v", m)
 	}
 }

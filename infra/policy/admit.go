@@ -10,18 +10,18 @@ type Decision string
 
 // The decisions.
 const (
-	Load   Decision = "load"   // stop Evict in order, wait for each process to be gone, then load
-	Wait   Decision = "wait"   // ask again when a model of WaitFor changes
-	Refuse Decision = "refuse" // fail the ticket with Refusal
+	DecideLoad   Decision = "load"   // stop Evict in order, wait for each process to be gone, then load
+	DecideWait   Decision = "wait"   // ask again when a model of WaitFor changes
+	DecideRefuse Decision = "refuse" // fail the ticket with Refusal
 )
 
 // Admission is what must happen on a host before a model can be loaded.
 type Admission struct {
 	Decision  Decision
-	Evict     []string  // idle victims to stop before the load, in order; only with Load
-	Close     []string  // busy victims that take no new request from now on; only with Wait
-	WaitFor   []string  // busy or stopping models whose slot or memory is needed; only with Wait
-	Refusal   *Refusal  // only with Refuse
+	Evict     []string  // idle victims to stop before the load, in order; only with DecideLoad
+	Close     []string  // busy victims that take no new request from now on; only with DecideWait
+	WaitFor   []string  // busy or stopping models whose slot or memory is needed; only with DecideWait
+	Refusal   *Refusal  // only with DecideRefuse
 	GPUMemory GPUMemory // what the model takes of each of its GPUs; nil: no GPUs were chosen
 	Reason    Reason
 }
@@ -29,10 +29,10 @@ type Admission struct {
 // admission turns the victims of a load, or its refusal, into a decision.
 //
 // Rules 1, 3, 4, 7, 8 and 9 (infra/docs/rules.md) hold for every result: nothing busy, reserved or pinned is evicted;
-// with Load, once Evict is gone, the model fits the type's limit, the NPU and the memory of its devices. Evicting idle
-// victims is preferred to waiting. The load waits for models that are already stopping rather than stop one more. With
-// several busy candidates it waits for the least recently used, and once that is closed, the choice stays until an idle
-// one turns up. No model is stopped while the load still has to wait for another.
+// with DecideLoad, once Evict is gone, the model fits the type's limit, the NPU and the memory of its devices. Evicting
+// idle victims is preferred to waiting. The load waits for models that are already stopping rather than stop one more.
+// With several busy candidates it waits for the least recently used, and once that is closed, the choice stays until an
+// idle one turns up. No model is stopped while the load still has to wait for another.
 //
 // fair means that the load has waited long enough for its victims. They are closed, so that new requests queue behind
 // the load (rule 4). A victim that is loading or reserved is not closed until it has served the request it was loaded
@@ -41,26 +41,26 @@ type Admission struct {
 // If the model is already resident, the load replaces that copy, pinned or not: it is a reload with other options.
 func admission(victims []Resident, refusal *Refusal, fair bool) Admission {
 	if refusal != nil {
-		return Admission{Decision: Refuse, Refusal: refusal, Reason: refusal.Reason()}
+		return Admission{Decision: DecideRefuse, Refusal: refusal, Reason: refusal.Reason()}
 	}
 	if len(victims) == 0 {
-		return Admission{Decision: Load, Reason: Reason{Code: FreeSlot}}
+		return Admission{Decision: DecideLoad, Reason: Reason{Code: FreeSlot}}
 	}
-	a := Admission{Decision: Load}
+	a := Admission{Decision: DecideLoad}
 	busy := false
 	for _, v := range victims {
-		if v.State != ModelDraining && !v.Busy() {
+		if v.State != ModelStopping && !v.Busy() {
 			continue
 		}
-		a.Decision = Wait
+		a.Decision = DecideWait
 		a.WaitFor = append(a.WaitFor, v.ID)
-		busy = busy || v.State != ModelDraining
+		busy = busy || v.State != ModelStopping
 		if fair && isClosable(v) {
 			a.Close = append(a.Close, v.ID)
 		}
 	}
 	switch {
-	case a.Decision == Load:
+	case a.Decision == DecideLoad:
 		a.Evict = names(victims)
 		a.Reason = Reason{Code: IdleVictim, Detail: "stops " + strings.Join(a.Evict, ", ")}
 	case busy:
@@ -80,7 +80,7 @@ func isClosable(r Resident) bool {
 func closedExcept(h *Host, victims []Resident) []string {
 	var out []Resident
 	for _, r := range h.Residents {
-		if r.Closed && r.State != ModelDraining && !contains(victims, r.ID) {
+		if r.Closed && r.State != ModelStopping && !contains(victims, r.ID) {
 			out = append(out, r)
 		}
 	}
@@ -101,7 +101,7 @@ func ClearAll(h Host, except string) (evict, drain []string) {
 	for _, r := range rs {
 		switch {
 		case r.ID == except:
-		case r.State == ModelDraining:
+		case r.State == ModelStopping:
 			drain = append(drain, r.ID)
 		case r.Pinned:
 		case r.Busy():

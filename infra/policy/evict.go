@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// Eviction is the way to choose victims among idle models.
-type Eviction string
+// EvictionPolicy is the way to choose victims among idle models.
+type EvictionPolicy string
 
-// The ways to choose.
+// The eviction policies.
 const (
-	LRU  Eviction = "lru"  // the least recently used model is evicted
-	Cost Eviction = "cost" // the model is evicted that is cheapest to reload (reload seconds × host price) and least likely to be needed
+	LRU  EvictionPolicy = "lru"  // evicts the least recently used model
+	Cost EvictionPolicy = "cost" // evicts the model that is cheapest to reload (reload seconds × host price) and least likely to be needed
 )
 
-// ParseEviction reads the setting; "" is LRU.
-func ParseEviction(text string) (Eviction, error) {
-	switch e := Eviction(text); e {
+// ParseEvictionPolicy reads the setting; "" is LRU.
+func ParseEvictionPolicy(text string) (EvictionPolicy, error) {
+	switch e := EvictionPolicy(text); e {
 	case "", LRU:
 		return LRU, nil
 	case Cost:
@@ -27,9 +27,9 @@ func ParseEviction(text string) (Eviction, error) {
 }
 
 // Value returns the value of keeping an idle model: the cost of its reload (reload seconds × its host's hourly price)
-// divided by the seconds that it has been unused, because a model unused for longer is less likely to be requested.
-// price 0 counts as 1. For LRU, Value is 0, so only the times of use decide.
-func (e Eviction) Value(reload time.Duration, price float64, unused time.Duration) float64 {
+// divided by one more than the seconds that it has been unused, because a model unused for longer is less likely to be
+// requested. A price of 0 or less counts as 1. For LRU, Value is 0, so only the times of use decide.
+func (e EvictionPolicy) Value(reload time.Duration, price float64, unused time.Duration) float64 {
 	if e != Cost {
 		return 0
 	}
@@ -49,7 +49,7 @@ func Later(a, b time.Time) time.Time {
 }
 
 // ByUse orders residents for eviction among equals: the longest unused first, ties by name. It is a total order over
-// the residents of one host, whose names differ, so plans do not depend on the order of a snapshot's lists.
+// the residents of one host, whose names differ, so decisions do not depend on the order of a snapshot's lists.
 func ByUse(a, b Resident) int {
 	if c := a.Used.Compare(b.Used); c != 0 {
 		return c
@@ -70,7 +70,7 @@ func byEvictionOrder(a, b Resident) int {
 
 func evictionClass(r Resident) int {
 	switch {
-	case r.State == ModelDraining:
+	case r.State == ModelStopping:
 		return 0
 	case !r.Busy():
 		return 1

@@ -12,14 +12,14 @@ import (
 // MaxGPUs bounds the GPUs of a host that can be chosen one by one: their indexes are below it.
 const MaxGPUs = 16
 
-// GPUMemory are bytes of GPU memory by the index of the GPU.
+// GPUMemory is GPU memory in bytes, by the index of the GPU.
 type GPUMemory map[int]int64
 
 // Names lists the GPUs as "gpu:0, gpu:1".
-func (c GPUMemory) Names() string { return gpuNames(slices.Sorted(maps.Keys(c))) }
+func (m GPUMemory) Names() string { return gpuNames(slices.Sorted(maps.Keys(m))) }
 
-func (c GPUMemory) sum() (sum int64) {
-	for _, n := range c {
+func (m GPUMemory) sum() (sum int64) {
+	for _, n := range m {
 		sum += n
 	}
 	return sum
@@ -33,16 +33,16 @@ func gpuNames(set []int) string {
 	return strings.Join(out, ", ")
 }
 
-// GPUChoice is the number and set of GPUs of a host on which a model can be loaded. The zero value means all of them,
+// GPUConstraint is the number and set of GPUs of a host on which a model can be loaded. The zero value means all of them,
 // for engines that cannot be restricted to single GPUs.
-type GPUChoice struct {
+type GPUConstraint struct {
 	Min, Max int    // how many; Max 0 means no choice
 	Only     uint16 // the GPUs to choose from, a bit for each index; 0 means any
 	Even     bool   // the engine takes the same amount of each GPU, and the number of GPUs doubles from Min on; otherwise it takes of each in proportion to its free memory
 }
 
 // Counts yields the numbers of GPUs to try, the smallest first.
-func (g GPUChoice) Counts(gpus GPUMemory) iter.Seq[int] {
+func (g GPUConstraint) Counts(gpus GPUMemory) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		limit := min(g.Max, len(g.allowed(gpus)))
 		for n := max(g.Min, 1); n <= limit && yield(n); {
@@ -57,7 +57,7 @@ func (g GPUChoice) Counts(gpus GPUMemory) iter.Seq[int] {
 
 // Largest returns the GPUs that together offer the most memory to a model, and how much that is. It returns none if the
 // model can use none.
-func (g GPUChoice) Largest(gpus GPUMemory) (set []int, bytes int64) {
+func (g GPUConstraint) Largest(gpus GPUMemory) (set []int, bytes int64) {
 	all := g.allowed(gpus)
 	slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(gpus[b], gpus[a]) })
 	for n := range g.Counts(gpus) {
@@ -69,7 +69,7 @@ func (g GPUChoice) Largest(gpus GPUMemory) (set []int, bytes int64) {
 }
 
 // allowed returns the indexes of the GPUs to choose from, in order.
-func (g GPUChoice) allowed(gpus GPUMemory) []int {
+func (g GPUConstraint) allowed(gpus GPUMemory) []int {
 	var out []int
 	for gpu, n := range gpus {
 		if n > 0 && gpu >= 0 && gpu < MaxGPUs && (g.Only == 0 || g.Only>>gpu&1 == 1) {
@@ -81,7 +81,7 @@ func (g GPUChoice) allowed(gpus GPUMemory) []int {
 }
 
 // capacity returns how much a model can take of a set of GPUs with the given free memory.
-func (g GPUChoice) capacity(set []int, free GPUMemory) int64 {
+func (g GPUConstraint) capacity(set []int, free GPUMemory) int64 {
 	var sum, smallest int64
 	for i, gpu := range set {
 		n := max(free[gpu], 0)
@@ -96,7 +96,7 @@ func (g GPUChoice) capacity(set []int, free GPUMemory) int64 {
 }
 
 // split returns how much a model takes of each GPU of a set that has room for it.
-func (g GPUChoice) split(need int64, set []int, free GPUMemory) GPUMemory {
+func (g GPUConstraint) split(need int64, set []int, free GPUMemory) GPUMemory {
 	out := GPUMemory{}
 	sum := g.capacity(set, free)
 	for _, gpu := range set {
@@ -121,18 +121,22 @@ func proportion(n, of, whole int64) int64 {
 }
 
 // refuse returns why no GPUs of a host can take a model even if all are free, or nil if some can.
-func (g GPUChoice) refuse(want *Model, gpus GPUMemory) *Refusal {
+func (g GPUConstraint) refuse(want *Model, gpus GPUMemory) *Refusal {
 	r := &Refusal{Code: NoDevice, Model: want.ID, Type: want.Type, Device: GPU}
 	if all := g.allowed(gpus); len(all) == 0 || len(all) < g.Min {
-		r.GPUs = fmt.Sprintf("%d gpus", max(g.Min, 1))
-		if g.Only != 0 {
-			var only []int
-			for gpu := range MaxGPUs {
-				if g.Only>>gpu&1 == 1 {
-					only = append(only, gpu)
-				}
+		var only []int
+		for gpu := range MaxGPUs {
+			if g.Only>>gpu&1 == 1 {
+				only = append(only, gpu)
 			}
-			r.GPUs = gpuNames(only)
+		}
+		switch {
+		case g.Only != 0:
+			r.GPUs = "device " + gpuNames(only)
+		case g.Min > 1:
+			r.GPUs = fmt.Sprintf("%d GPUs", g.Min)
+		default:
+			r.GPUs = "1 GPU"
 		}
 		return r
 	}
@@ -174,7 +178,7 @@ func chooseGPUs(h *Host, t usage) ([]Resident, GPUMemory, *Refusal) {
 		one.set = set
 		victims, refusal := one.victims(h)
 		if refusal != nil {
-			if refused == nil || refusal.Budget-refusal.Held > refused.Budget-refused.Held {
+			if refused == nil || refusal.Budget-refusal.Used > refused.Budget-refused.Used {
 				refused = refusal
 			}
 			continue
@@ -230,9 +234,10 @@ func freeGPUMemory(h *Host, stays func(*Resident) bool) GPUMemory {
 	return free
 }
 
-// gpuSets yields the sets of GPUs to consider. For one GPU these are all single GPUs. For more, they are neighbors in
-// three orders: by free memory and unused time; the same with the memory that pinned models leave, which includes the
-// set with the most such memory; and by size, which includes a set that the model fits if any does.
+// gpuSets yields the sets of GPUs to consider. Sets of one GPU are all tried. Larger sets are runs of neighbors in three
+// orders: by free memory, then by last use; the same, but counting only pinned models as used; by total memory. The
+// second order contains the set with the most memory besides pinned models, the third a set that holds the model if any
+// does.
 func gpuSets(h *Host, want *Model) iter.Seq[[]int] {
 	all := want.GPUs.allowed(h.GPUMemory)
 	used := map[int]Resident{} // the last model used on each

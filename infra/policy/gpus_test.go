@@ -22,7 +22,7 @@ func equalCards(n int, bytes int64) GPUMemory {
 }
 
 func TestLoadsAreSplitOverGPUs(t *testing.T) {
-	any8, two := GPUChoice{Max: 8}, GPUChoice{Min: 2, Max: 2}
+	any8, two := GPUConstraint{Max: 8}, GPUConstraint{Min: 2, Max: 2}
 	on := func(id string, age int, cards GPUMemory) Resident {
 		return Resident{ID: id, Type: LLM, Devices: GPU, State: ModelLoaded, Used: epoch.Add(-time.Duration(age) * time.Minute), Memory: cards.sum(), GPUMemory: cards}
 	}
@@ -32,7 +32,7 @@ func TestLoadsAreSplitOverGPUs(t *testing.T) {
 		cards     GPUMemory
 		residents []Resident
 		memory    int64
-		gpus      GPUChoice
+		gpus      GPUConstraint
 		want      GPUMemory
 		victims   string
 		refusal   string // part of the sentence
@@ -47,23 +47,23 @@ func TestLoadsAreSplitOverGPUs(t *testing.T) {
 		"the longest unused goes":        {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{0: 20}), on("b", 2, GPUMemory{1: 20})}, 20, any8, GPUMemory{1: 20}, "b", ""},
 		"not the busy one":               {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{0: 20}), busy(on("b", 2, GPUMemory{1: 20}))}, 20, any8, GPUMemory{0: 20}, "a", ""},
 		"not the pinned one":             {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{0: 20}), pinned(on("b", 2, GPUMemory{1: 20}))}, 20, any8, GPUMemory{0: 20}, "a", ""},
-		"its total is no card":           {equalCards(2, 24), []Resident{pinned(on("a", 1, GPUMemory{0: 14})), pinned(on("b", 2, GPUMemory{1: 14}))}, 20, GPUChoice{Max: 1}, nil, "", "14 of 24 on gpu:1 are held by pinned models: b"},
+		"its total is no card":           {equalCards(2, 24), []Resident{pinned(on("a", 1, GPUMemory{0: 14})), pinned(on("b", 2, GPUMemory{1: 14}))}, 20, GPUConstraint{Max: 1}, nil, "", "pinned models (b) use 14 of 24 on gpu:1"},
 		"both":                           {equalCards(2, 24), nil, 40, any8, GPUMemory{0: 20, 1: 20}, "", ""},
 		"both by their size":             {GPUMemory{0: 24, 1: 8}, nil, 28, any8, GPUMemory{0: 21, 1: 7}, "", ""},
 		"both, and no more":              {equalCards(2, 24), nil, 49, any8, nil, "", "more than the 48 a host has on gpu:0, gpu:1"},
-		"one at most":                    {equalCards(2, 24), nil, 40, GPUChoice{Max: 1}, nil, "", "more than the 24 a host has on gpu:0"},
+		"one at most":                    {equalCards(2, 24), nil, 40, GPUConstraint{Max: 1}, nil, "", "more than the 24 a host has on gpu:0"},
 		"two at least":                   {equalCards(8, 24), nil, 10, two, GPUMemory{0: 5, 1: 5}, "", ""},
-		"two of one":                     {equalCards(1, 24), nil, 10, two, nil, "", "model m needs device 2 gpus"},
-		"that card alone":                {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{1: 20})}, 20, GPUChoice{Max: 1, Only: 2}, GPUMemory{1: 20}, "a", ""},
-		"a card that the host lacks":     {equalCards(2, 24), nil, 20, GPUChoice{Max: 1, Only: 4}, nil, "", "model m needs device gpu:2"},
-		"an unknown need":                {GPUMemory{0: 24, 1: 48}, nil, 0, GPUChoice{Max: 1}, GPUMemory{1: 0}, "", ""},
-		"four of eight, evenly":          {equalCards(8, 24), nil, 60, GPUChoice{Max: 8, Even: true}, GPUMemory{0: 15, 1: 15, 2: 15, 3: 15}, "", ""},
-		"evenly by the smallest":         {GPUMemory{0: 24, 1: 8}, nil, 28, GPUChoice{Max: 2, Even: true}, nil, "", "more than the 24 a host has on gpu:0"},
+		"two of one":                     {equalCards(1, 24), nil, 10, two, nil, "", "model m needs 2 GPUs"},
+		"that card alone":                {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{1: 20})}, 20, GPUConstraint{Max: 1, Only: 2}, GPUMemory{1: 20}, "a", ""},
+		"a card that the host lacks":     {equalCards(2, 24), nil, 20, GPUConstraint{Max: 1, Only: 4}, nil, "", "model m needs device gpu:2"},
+		"an unknown need":                {GPUMemory{0: 24, 1: 48}, nil, 0, GPUConstraint{Max: 1}, GPUMemory{1: 0}, "", ""},
+		"four of eight, evenly":          {equalCards(8, 24), nil, 60, GPUConstraint{Max: 8, Even: true}, GPUMemory{0: 15, 1: 15, 2: 15, 3: 15}, "", ""},
+		"evenly by the smallest":         {GPUMemory{0: 24, 1: 8}, nil, 28, GPUConstraint{Max: 2, Even: true}, nil, "", "more than the 24 a host has on gpu:0"},
 		"the free ones of eight":         {equalCards(8, 24), []Resident{on("a", 1, GPUMemory{0: 20, 1: 20, 4: 20, 5: 20})}, 40, any8, GPUMemory{2: 20, 3: 20}, "", ""},
 		"the oldest pair of eight":       {equalCards(8, 24), []Resident{on("a", 1, GPUMemory{0: 24, 1: 24}), on("b", 3, GPUMemory{2: 24, 3: 24}), on("c", 2, GPUMemory{4: 24, 5: 24}), on("d", 1, GPUMemory{6: 24, 7: 24})}, 40, any8, GPUMemory{2: 20, 3: 20}, "b", ""},
 		"beside a model on all":          {equalCards(2, 24), []Resident{{ID: "a", Type: LLM, Devices: GPU, State: ModelLoaded, Memory: 20, Used: epoch}}, 14, any8, GPUMemory{0: 14}, "", ""},
-		"an engine on all":               {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{0: 24})}, 20, GPUChoice{}, nil, "", ""},
-		"an engine on all, by the total": {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{0: 24})}, 30, GPUChoice{}, nil, "a", ""},
+		"an engine on all":               {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{0: 24})}, 20, GPUConstraint{}, nil, "", ""},
+		"an engine on all, by the total": {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{0: 24})}, 30, GPUConstraint{}, nil, "a", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := Host{Name: "h", Devices: CPU | GPU, Limits: Uniform(-1), GPUMemory: test.cards, Budget: map[Devices]int64{GPU: test.cards.sum()}, Residents: test.residents}
@@ -99,7 +99,7 @@ func TestGPUChoiceMatchesEverySet(t *testing.T) {
 			}
 			h.Residents = append(h.Residents, r)
 		}
-		g := GPUChoice{Min: rapid.IntRange(0, 2).Draw(t, "min"), Even: rapid.Bool().Draw(t, "even"), Only: uint16(rapid.IntRange(0, 1<<n-1).Draw(t, "only"))}
+		g := GPUConstraint{Min: rapid.IntRange(0, 2).Draw(t, "min"), Even: rapid.Bool().Draw(t, "even"), Only: uint16(rapid.IntRange(0, 1<<n-1).Draw(t, "only"))}
 		g.Max = max(g.Min, rapid.IntRange(1, n).Draw(t, "max"))
 		want := Model{ID: "want", Type: LLM, Devices: GPU, Memory: rapid.Int64Range(0, 60).Draw(t, "need"), GPUs: g}
 

@@ -13,38 +13,37 @@ type SweepSettings struct {
 	HostMinUp time.Duration // minimum time that a host stays awake
 }
 
-// Unload is one idle model of an IdlePlan.
-type Unload struct {
+// IdleModel is a model that an IdleDecision unloads.
+type IdleModel struct {
 	Host   string
 	Model  string
 	Reason Reason
 }
 
-// Sleep is one idle host of an IdlePlan.
-type Sleep struct {
+// IdleHost is a host that an IdleDecision puts to sleep.
+type IdleHost struct {
 	Host   string
 	Reason Reason
 }
 
-// IdlePlan is what a sweep does: queue unloads and put hosts to sleep. Unloads are ordered by host and then by least
-// recent use, sleeps by host.
-type IdlePlan struct {
-	Unload []Unload
-	Sleep  []Sleep
+// IdleDecision is what a sweep does: queue unloads and put hosts to sleep. Unload is ordered by host and then by least
+// recent use, Sleep by host.
+type IdleDecision struct {
+	Unload []IdleModel
+	Sleep  []IdleHost
 }
 
 // Idle decides which models and hosts have been idle for long enough at now.
 //
 // A model is unloaded if it is loaded on a ready host, serves nothing, is neither reserved nor pinned, no ticket in the
 // pool is for it, no load waits for its slot, and its last use (the end of its last request) is its idle time ago. A
-// ready host sleeps if it holds no model in any state, no ticket, no load, no open request and no lease, was up for
-// HostMinUp, and had no activity for HostIdle. Models without a time of use, and hosts without a start time, are
-// ignored.
+// ready host sleeps if it holds no model in any state, no ticket, no load and no open request, was up for HostMinUp, and
+// had no activity for HostIdle. Models without a time of use, and hosts without a start time, are ignored.
 //
-// A plan that unloads a host's last model does not put the host to sleep. Once the plan's models and hosts are
-// draining, the same call plans nothing.
-func Idle(s Snapshot, now time.Time, d SweepSettings) IdlePlan {
-	var p IdlePlan
+// A decision that unloads a host's last model does not put the host to sleep. Once its models are stopping and its hosts
+// draining, the same call decides nothing.
+func Idle(s Snapshot, now time.Time, settings SweepSettings) IdleDecision {
+	var d IdleDecision
 	wanted := ticketed(s)
 	for i := range s.Hosts {
 		h := &s.Hosts[i]
@@ -53,21 +52,21 @@ func Idle(s Snapshot, now time.Time, d SweepSettings) IdlePlan {
 		}
 		var idle []Resident
 		for _, r := range h.Residents {
-			if !wanted[r.ID] && isIdle(&r, now, d.Idle) {
+			if !wanted[r.ID] && isIdle(&r, now, settings.Idle) {
 				idle = append(idle, r)
 			}
 		}
 		slices.SortFunc(idle, ByUse)
 		for _, r := range idle {
-			p.Unload = append(p.Unload, Unload{h.Name, r.ID, Reason{ModelIdle, "unused for " + since(now, r.Used)}})
+			d.Unload = append(d.Unload, IdleModel{h.Name, r.ID, Reason{ModelIdle, "unused for " + since(now, r.Used)}})
 		}
-		if isSleepDue(h, now, d) {
-			p.Sleep = append(p.Sleep, Sleep{h.Name, Reason{HostIdle, "idle for " + since(now, Later(h.UpSince, h.Active))}})
+		if isSleepDue(h, now, settings) {
+			d.Sleep = append(d.Sleep, IdleHost{h.Name, Reason{HostIdle, "idle for " + since(now, Later(h.UpSince, h.Active))}})
 		}
 	}
-	slices.SortStableFunc(p.Unload, func(a, b Unload) int { return cmp.Compare(a.Host, b.Host) })
-	slices.SortFunc(p.Sleep, func(a, b Sleep) int { return cmp.Compare(a.Host, b.Host) })
-	return p
+	slices.SortStableFunc(d.Unload, func(a, b IdleModel) int { return cmp.Compare(a.Host, b.Host) })
+	slices.SortFunc(d.Sleep, func(a, b IdleHost) int { return cmp.Compare(a.Host, b.Host) })
+	return d
 }
 
 // ticketed returns the set of models that have a ticket on any host.
@@ -97,11 +96,11 @@ func isIdle(r *Resident, now time.Time, defaultIdle time.Duration) bool {
 }
 
 // isSleepDue reports whether h has no reason to stay awake.
-func isSleepDue(h *Host, now time.Time, d SweepSettings) bool {
-	return len(h.Residents) == 0 && len(h.Queue) == 0 && len(h.OtherTickets) == 0 && h.Loading == "" && h.InFlight == 0 && h.Leases == 0 &&
+func isSleepDue(h *Host, now time.Time, s SweepSettings) bool {
+	return len(h.Residents) == 0 && len(h.Queue) == 0 && len(h.OtherTickets) == 0 && h.Loading == "" && h.InFlight == 0 &&
 		!h.UpSince.IsZero() &&
-		elapsed(h.UpSince, now, d.HostMinUp) &&
-		elapsed(Later(h.UpSince, h.Active), now, d.HostIdle)
+		elapsed(h.UpSince, now, s.HostMinUp) &&
+		elapsed(Later(h.UpSince, h.Active), now, s.HostIdle)
 }
 
 // elapsed reports whether limit has passed since from. It is false for a negative limit or a zero from.

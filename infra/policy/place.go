@@ -27,7 +27,7 @@ const (
 	rankStopping             // the same, and some of the victims are already stopping
 	rankQueued               // awake, loads queued, then no busy victims
 	rankAsleep               // asleep, or waking with room after its queue
-	rankDrain                // about to sleep: stops, then wakes again
+	rankDraining             // about to sleep: stops, then wakes again
 	rankWait                 // awake or waking, waits for busy models or loads
 	rankLost
 )
@@ -46,21 +46,20 @@ type candidate struct {
 
 // Place chooses the host for a new copy of want, in the order of the ranks above. Among hosts on which it must wait, it
 // prefers the one with the fewest queued loads, then the one whose victims serve the fewest requests. It breaks ties by
-// the model's own list of hosts (its entries are names or labels), then by the value of the victims (Eviction.Value;
+// the model's own list of hosts (its entries are names or labels), then by the value of the victims (EvictionPolicy.Value;
 // all the same under LRU), then by how long the victims have been unused. Then it prefers a waking host to one asleep,
 // then the one with the most tokens of saved conversations (Model.Saved), and then the first by name. With
 // Snapshot.Spread above 1, it chooses among the first Spread hosts by name with a hash of host and model, so that a
 // model keeps its host.
 //
 // Only hosts whose devices and memory can hold the model count. Each host is judged by what the model takes there
-// (Model.On). A host whose runner has refused the model (Model.Refused) is left out.
+// (Model.NeedByHost). A host whose runner has refused the model (Model.Refused) is left out.
 //
 // avoid maps hosts that must not be used to the reason, as text. Hosts that hold an open copy of want or a ticket for
 // it are left out, because requests go to that copy or attach to that ticket. A closed or stopping copy does not count,
 // because new requests need a load again.
 //
-// Cost: for each host a pass over its residents and, if it needs victims, a sort of them; the same for each queued
-// ticket.
+// Cost: for each host and each of its queued tickets, one pass over the residents and, if victims are needed, one sort.
 func Place(s Snapshot, want Model, avoid map[string]string) Placement {
 	var (
 		best    []candidate // equally good ones, the first by name
@@ -73,7 +72,7 @@ func Place(s Snapshot, want Model, avoid map[string]string) Placement {
 			continue
 		}
 		c := candidate{host: h, order: order, saved: want.Saved[h.Name]}
-		onHost := want.on(h.Name)
+		onHost := want.forHost(h.Name)
 		if v := c.rankFor(&onHost, avoid); v.reason.Code != "" {
 			refused = append(refused, v)
 			continue
@@ -106,8 +105,8 @@ func insertByName(all []candidate, c candidate, limit int) []candidate {
 	return slices.Insert(all[:min(len(all), limit-1)], i, c)
 }
 
-// preferred returns the candidate that the hash of its host's name and the model's prefers. Other models prefer others,
-// and the choice stays when other hosts come or go (rendezvous hashing).
+// preferred chooses a candidate by rendezvous hashing: models spread over the hosts, and a model's choice stays when
+// other hosts come or go.
 func preferred(all []candidate, model string) candidate {
 	if len(all) == 1 {
 		return all[0]
@@ -133,17 +132,17 @@ func listPosition(h *Host, list []string) int {
 type rejection struct {
 	host    string
 	reason  Reason
-	refusal *Refusal // with its figures, nil for an avoided host and one that has the model
+	refusal *Refusal // nil for an avoided host and one that has the model
 }
 
 // rankFor sets c's rank and its tie-breakers, or returns why the host is ruled out.
 func (c *candidate) rankFor(want *Model, avoid map[string]string) rejection {
 	h := *c.host
-	if why, ok := avoid[h.Name]; ok {
-		return rejection{host: h.Name, reason: Reason{Code: Avoided, Detail: why}}
+	if detail, ok := avoid[h.Name]; ok {
+		return rejection{host: h.Name, reason: Reason{Code: Avoided, Detail: detail}}
 	}
-	if why := copyOn(&h, want.ID); why != "" {
-		return rejection{host: h.Name, reason: Reason{Code: HasCopy, Detail: why}}
+	if detail := copyOn(&h, want.ID); detail != "" {
+		return rejection{host: h.Name, reason: Reason{Code: HasCopy, Detail: detail}}
 	}
 	if r := want.Refused[h.Name]; r != nil {
 		return rejection{host: h.Name, reason: r.Reason(), refusal: r}
@@ -173,7 +172,7 @@ func (c *candidate) rankFor(want *Model, avoid map[string]string) rejection {
 	waits, stopping := false, false
 	for _, v := range victims {
 		waits = waits || v.Busy()
-		stopping = stopping || v.State == ModelDraining
+		stopping = stopping || v.State == ModelStopping
 		c.inFlight += v.InFlight
 		c.value += v.Value
 		c.used = Later(c.used, v.Used)
@@ -182,7 +181,7 @@ func (c *candidate) rankFor(want *Model, avoid map[string]string) rejection {
 	case h.State == Lost:
 		c.rank = rankLost
 	case h.State == Draining:
-		c.rank = rankDrain
+		c.rank = rankDraining
 	case waits:
 		c.rank = rankWait
 	case h.State != Ready:
@@ -210,7 +209,7 @@ func copyOn(h *Host, id string) string {
 		}
 	}
 	for i := range h.Residents {
-		if r := &h.Residents[i]; r.ID == id && !r.Closed && r.State != ModelDraining {
+		if r := &h.Residents[i]; r.ID == id && !r.Closed && r.State != ModelStopping {
 			return string(r.State) + " there"
 		}
 	}
@@ -258,7 +257,7 @@ func (c *candidate) reason() Reason {
 			return Reason{Code: WakingHost}
 		}
 		return Reason{Code: WakeHost}
-	case rankDrain:
+	case rankDraining:
 		return Reason{Code: StopFirst}
 	case rankLost:
 		return Reason{Code: LostHost}

@@ -27,14 +27,14 @@ func checkAdmission(t *rapid.T, h Host, want Model, a Admission) {
 		}
 	}
 	for _, id := range a.WaitFor {
-		if r := find(h.Residents, id); !r.Busy() && r.State != ModelDraining {
+		if r := find(h.Residents, id); !r.Busy() && r.State != ModelStopping {
 			t.Fatalf("waits for idle %+v", r)
-		} else if r.Pinned && r.State != ModelDraining {
+		} else if r.Pinned && r.State != ModelStopping {
 			t.Fatalf("waits for pinned %+v", r)
 		}
 	}
 	switch a.Decision {
-	case Load:
+	case DecideLoad:
 		stay := without(h.Residents, a.Evict)
 		if !feasible(h, want, stay) {
 			t.Fatalf("%s does not fit with %+v", want.ID, stay)
@@ -47,11 +47,11 @@ func checkAdmission(t *rapid.T, h Host, want Model, a Admission) {
 		if len(a.WaitFor)+len(a.Close) > 0 || a.Refusal != nil {
 			t.Fatalf("load with more: %+v", a)
 		}
-	case Wait:
+	case DecideWait:
 		if len(a.WaitFor) == 0 || len(a.Evict) > 0 || a.Refusal != nil {
 			t.Fatalf("wait for nothing or with more: %+v", a)
 		}
-	case Refuse:
+	case DecideRefuse:
 		if a.Refusal == nil || a.Refusal.Error() == "" || len(a.Evict)+len(a.WaitFor)+len(a.Close) > 0 {
 			t.Fatalf("refusal with more or without reason: %+v", a)
 		}
@@ -90,17 +90,17 @@ func TestAdmitKeepsTheRules(t *testing.T) {
 			if !r.Busy() && !r.Pinned && r.State == ModelLoaded {
 				idle = append(idle, r.ID)
 			}
-			if r.State == ModelDraining {
+			if r.State == ModelStopping {
 				return
 			}
 		}
-		if feasible(h, want, without(h.Residents, idle)) && a.Decision != Load {
+		if feasible(h, want, without(h.Residents, idle)) && a.Decision != DecideLoad {
 			t.Fatalf("%s although idle %v make room: %s", a.Decision, idle, a.Reason)
 		}
 	})
 }
 
-func TestPlansIgnoreTheOrderOfLists(t *testing.T) {
+func TestDecisionsIgnoreTheOrderOfLists(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := genSnapshot().Draw(t, "snapshot")
 		want := genModel("want").Draw(t, "want")
@@ -149,13 +149,13 @@ func TestPlaceKeepsTheRules(t *testing.T) {
 			t.Fatalf("bad host %s: %+v", p.Host, p)
 		}
 		if p.Reason.Code == FreeSlot || p.Reason.Code == IdleVictim {
-			if a := admit(h, want, 0, time.Second); a.Decision != Load || (len(a.Evict) > 0) != (p.Reason.Code == IdleVictim) {
+			if a := admit(h, want, 0, time.Second); a.Decision != DecideLoad || (len(a.Evict) > 0) != (p.Reason.Code == IdleVictim) {
 				t.Fatalf("%s, but admission is %+v", p.Reason, a)
 			}
 			return
 		}
 		for _, o := range s.Hosts {
-			if avoid[o.Name] == "" && o.State == Ready && len(o.Queue) == 0 && admit(o, want, 0, time.Second).Decision == Load {
+			if avoid[o.Name] == "" && o.State == Ready && len(o.Queue) == 0 && admit(o, want, 0, time.Second).Decision == DecideLoad {
 				t.Fatalf("%s on %s, but %s could load now", p.Reason, p.Host, o.Name)
 			}
 		}
@@ -175,7 +175,7 @@ func TestIdleIsIdempotentAndHarmless(t *testing.T) {
 		}
 		for _, z := range p.Sleep {
 			h := s.Hosts[slices.IndexFunc(s.Hosts, func(h Host) bool { return h.Name == z.Host })]
-			if h.State != Ready || len(h.Residents)+len(h.Queue)+h.Leases+h.InFlight > 0 {
+			if h.State != Ready || len(h.Residents)+len(h.Queue)+h.InFlight > 0 {
 				t.Fatalf("sleeps %+v", h)
 			}
 		}
@@ -218,7 +218,7 @@ func genResident(id string) *rapid.Generator[Resident] {
 		case 0:
 			r.State = ModelLoading
 		case 1:
-			r.State = ModelDraining
+			r.State = ModelStopping
 		case 2, 3:
 			r.InFlight = rapid.IntRange(1, 3).Draw(t, "in flight")
 			r.Closed = rapid.Bool().Draw(t, "closed")
@@ -282,7 +282,6 @@ func genSnapshot() *rapid.Generator[Snapshot] {
 		for i := range rapid.IntRange(0, 5).Draw(t, "hosts") {
 			h := genQueuedHost(fmt.Sprintf("h%d", i)).Draw(t, "host")
 			h.State = rapid.SampledFrom([]HostState{Ready, Ready, Asleep, Waking, Draining, Lost}).Draw(t, "state")
-			h.Leases = rapid.IntRange(0, 1).Draw(t, "leases")
 			s.Hosts = append(s.Hosts, h)
 		}
 		return s
@@ -354,7 +353,7 @@ func twin(h Host, want Model, rs []Resident) (best, smallest int) {
 		stay, allowed := []Resident{}, true
 		for i, r := range rs {
 			gone := mask>>i&1 == 1
-			allowed = allowed && !(gone && r.Pinned && r.State != ModelDraining)
+			allowed = allowed && !(gone && r.Pinned && r.State != ModelStopping)
 			if !gone {
 				stay = append(stay, r)
 			}

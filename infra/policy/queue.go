@@ -13,7 +13,7 @@ const MaxOvertaken = 8
 // a load ends) and at Again.
 type QueueDecision struct {
 	Ticket    string    // the ticket to start or to refuse now; "" if none
-	Admission Admission // of Ticket: Load or Refuse. Its Close is empty: Close below is for both
+	Admission Admission // of Ticket: DecideLoad or DecideRefuse. Its Close is empty: use QueueDecision.Close
 	Overtakes []string  // tickets that Ticket overtakes: each one's Overtaken grows by one
 	Close     []string  // models that take no new request from now on
 	Reopen    []string  // closed models for which no ticket waits any more
@@ -23,11 +23,11 @@ type QueueDecision struct {
 
 // Waiting is why a ticket stays in the queue.
 type Waiting struct {
-	Ticket      string
-	FirstInLine bool     // it waits for models, not behind another ticket: if its Since is zero, the caller sets it to the time of this decision
-	For         []string // models whose slot or memory it waits for
-	Behind      string   // earlier ticket that it must not overtake, "" if none
-	Reason      Reason
+	Ticket    string
+	Unblocked bool     // it waits for models, not behind another ticket: if its Since is zero, the caller sets it to the time of this decision
+	For       []string // models whose slot or memory it waits for
+	Behind    string   // earlier ticket that it must not overtake, "" if none
+	Reason    Reason
 }
 
 // earlier is a ticket that later ones must not delay.
@@ -43,9 +43,8 @@ type earlier struct {
 // would have to evict it, and none has been overtaken MaxOvertaken times. Nothing starts while a load is in progress. A
 // ticket that can never be served is refused, whatever its position and whatever is loading.
 //
-// A ticket that waits for models rather than behind another ticket is first in line (FirstInLine). After fairAfter its
-// busy victims are closed (rule 4). A closed model that no such ticket waits for is reopened, also if the ticket was
-// dropped.
+// A ticket that waits for models rather than behind another ticket is unblocked. After fairAfter its busy victims are
+// closed (rule 4). A closed model that no such ticket waits for is reopened, also if the ticket was dropped.
 //
 // A ticket for a resident model is a reload. The caller must first remove tickets that the resident copy satisfies.
 func Next(h Host, now time.Time, fairAfter time.Duration) QueueDecision {
@@ -71,8 +70,8 @@ func Next(h Host, now time.Time, fairAfter time.Duration) QueueDecision {
 		switch {
 		case blocker != "":
 			w.Behind, w.Reason = blocker, Reason{Code: Behind, Detail: "waits behind " + blocker}
-		case a.Decision == Wait:
-			w.FirstInLine = true
+		case a.Decision == DecideWait:
+			w.Unblocked = true
 			for _, id := range a.Close {
 				if !slices.Contains(s.Close, id) {
 					s.Close = append(s.Close, id)
@@ -135,7 +134,7 @@ func overtakenTooOften(ahead []earlier) string {
 	return ahead[i].ticket.ID
 }
 
-// waitedFor returns how long t has been first in line: 0 if it is not, or if its Since is in the future.
+// waitedFor returns how long t has been unblocked: 0 if it is not, or if its Since is in the future.
 func waitedFor(t *Ticket, now time.Time) time.Duration {
 	if t.Since.IsZero() {
 		return 0

@@ -16,7 +16,7 @@ const (
 	IdleVictim Code = "idle_victim" // idle models are evicted first
 	AfterQueue Code = "after_queue" // nothing busy must be evicted, but loads are queued before it
 	BusyVictim Code = "busy_victim" // waits for open requests, a reservation or a load to end
-	Stopping   Code = "stopping"    // waits for models that are already stopping
+	Stopping   Code = "stopping"    // waits for models that are already stopping, but for no busy one
 	Behind     Code = "behind"      // waits behind an earlier ticket
 	OneLoad    Code = "one_load"    // waits because another model is being loaded
 	WakeHost   Code = "wake_host"   // the host is asleep
@@ -68,12 +68,14 @@ type Refusal struct {
 	Device Devices  // device that lacks memory or that the host lacks
 	Need   int64    // bytes the model needs on Device
 	Budget int64    // bytes Device offers to models
-	Others int64    // bytes that other programs hold, without which Device would offer more
-	Held   int64    // bytes of Budget that pinned models hold
-	HeldBy []string // pinned models in the way, by name
+	Others int64    // bytes that other programs use, without which Device would offer more
+	Used   int64    // bytes of Budget that pinned models use
+	UsedBy []string // pinned models in the way, by name
 	Parts  string   // what Need consists of, as text; "" if unknown
-	GPUs   string   // the GPUs concerned, such as "gpu:0, gpu:1"; for NoDevice those, or the number, that the host lacks; "" for a whole kind
 
+	// GPUs names the GPUs concerned, such as "gpu:0, gpu:1"; "" means all GPUs of the host. For NoDevice it is what the
+	// host lacks: "device gpu:2" or "2 GPUs".
+	GPUs string
 	// Hosts gives the reason of each host considered. Only Place sets it.
 	Hosts []HostRefusal
 }
@@ -86,12 +88,12 @@ func withParts(parts string) string {
 	return " (" + parts + ")"
 }
 
-// withOthers describes what other programs hold.
+// withOthers describes what other programs use.
 func withOthers(others int64) string {
 	if others <= 0 {
 		return ""
 	}
-	return fmt.Sprintf(" in addition to %d that other programs hold", others)
+	return fmt.Sprintf(", while other programs use %d", others)
 }
 
 // onGPUs names the GPUs to which an amount refers.
@@ -114,23 +116,24 @@ func (r *Refusal) Error() string {
 	case TooLarge:
 		return fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has%s%s%s", r.Model, r.Need, r.Device, r.Budget, onGPUs(r.GPUs), withOthers(r.Others), withParts(r.Parts))
 	case SlotsPinned:
-		by := strings.Join(r.HeldBy, ", ")
+		by := strings.Join(r.UsedBy, ", ")
 		switch {
 		case r.Need > 0:
-			return fmt.Sprintf("model %s needs %d bytes of %s memory, but %d of %d%s%s are held by pinned models: %s%s", r.Model, r.Need, r.Device, r.Held, r.Budget, onGPUs(r.GPUs), withOthers(r.Others), by, withParts(r.Parts))
+			return fmt.Sprintf("model %s needs %d bytes of %s memory%s, but pinned models (%s) use %d of %d%s%s", r.Model, r.Need, r.Device, withParts(r.Parts), by, r.Used, r.Budget, onGPUs(r.GPUs), withOthers(r.Others))
 		case r.Device != 0:
-			return fmt.Sprintf("no %s seat for %s model %s: held by pinned models: %s", r.Device, r.Type, r.Model, by)
+			return fmt.Sprintf("no %s seat for %s model %s: used by pinned models: %s", r.Device, r.Type, r.Model, by)
 		}
-		return fmt.Sprintf("all %d slots of type %s are held by pinned models: %s", r.Limit, r.Type, by)
+		return fmt.Sprintf("all %d slots of type %s are used by pinned models: %s", r.Limit, r.Type, by)
 	case NoNPUSeat:
 		return fmt.Sprintf("no npu seat for models of type %s", r.Type)
 	case NoSlot:
 		return fmt.Sprintf("no slot for models of type %s", r.Type)
 	case NoDevice:
-		return fmt.Sprintf("model %s needs device %s", r.Model, cmp.Or(r.GPUs, r.Device.String()))
+		return fmt.Sprintf("model %s needs %s", r.Model, cmp.Or(r.GPUs, "device "+r.Device.String()))
 	case NoHost:
 		if len(r.Hosts) > 0 && !slices.ContainsFunc(r.Hosts, func(h HostRefusal) bool { return h.Reason.Code != NoDevice }) {
-			return fmt.Sprintf("no host can take it: %s", r.Hosts[0].Reason.Detail)
+			needs := strings.TrimPrefix(r.Hosts[0].Reason.Detail, "model "+r.Model+" ")
+			return fmt.Sprintf("no host can take model %s: it %s", r.Model, needs)
 		}
 		return fmt.Sprintf("no host can take model %s now", r.Model)
 	}
@@ -149,5 +152,5 @@ func (r *Refusal) Explain() string {
 	return r.Error() + " (" + strings.Join(parts, "; ") + ")"
 }
 
-// Reason returns the refusal as the reason of a plan.
+// Reason returns the refusal as the reason of a decision.
 func (r *Refusal) Reason() Reason { return Reason{Code: r.Code, Detail: r.Error()} }

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-var update = flag.Bool("update", false, "rewrite the plan sections of testdata/*.txtar")
+var update = flag.Bool("update", false, "rewrite the decisions sections of testdata/*.txtar")
 
-// TestScenarioFiles plays each file's events on its state and compares the decisions with its plan section.
+// TestScenarioFiles plays each file's events on its state and compares the decisions with its decisions section.
 // testdata/README.md describes the language.
 func TestScenarioFiles(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -33,21 +33,21 @@ func TestScenarioFiles(t *testing.T) {
 			for i := range a.Files {
 				sections[a.Files[i].Name] = &a.Files[i]
 			}
-			for _, name := range []string{"state", "event", "plan"} {
+			for _, name := range []string{"state", "event", "decisions"} {
 				if sections[name] == nil {
 					t.Fatalf("no section %q", name)
 				}
 			}
 			got := play(t, string(sections["state"].Data), string(sections["event"].Data))
 			if *update {
-				sections["plan"].Data = []byte(got)
+				sections["decisions"].Data = []byte(got)
 				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
 					t.Fatal(err)
 				}
 				return
 			}
-			if want := string(sections["plan"].Data); got != want {
-				t.Errorf("plan differs\ngot:\n%s\nwant:\n%s", got, want)
+			if want := string(sections["decisions"].Data); got != want {
+				t.Errorf("decisions differ\ngot:\n%s\nwant:\n%s", got, want)
 			}
 		})
 	}
@@ -155,7 +155,7 @@ func (g *stage) declare(l line) {
 	case "host":
 		h := Host{
 			Name: l.args[0], State: Ready, Devices: CPU | GPU | NPU, Limits: Uniform(1), Labels: g.list(l.opts["labels"]),
-			UpSince: g.ago(l.opts["up"]), Active: g.ago(l.opts["active"]), Leases: g.int(l.opts["leases"]),
+			UpSince: g.ago(l.opts["up"]), Active: g.ago(l.opts["active"]),
 			InFlight: g.int(l.opts["inflight"]),
 		}
 		if v := l.opts["state"]; v != "" {
@@ -193,7 +193,7 @@ func (g *stage) declare(l line) {
 			ID: m.ID, Type: m.Type, Devices: m.Devices, State: ModelLoaded, Pinned: m.Pinned, Memory: m.Memory, Idle: m.Idle,
 			InFlight: g.int(l.opts["inflight"]), Reserved: l.has("reserved"), Closed: l.has("closed"), Used: g.ago(l.opts["used"]),
 		}
-		for _, s := range []ModelState{ModelLoading, ModelDraining} {
+		for _, s := range []ModelState{ModelLoading, ModelStopping} {
 			if l.has(string(s)) {
 				r.State = s
 			}
@@ -211,7 +211,7 @@ func (g *stage) model(l line) Model {
 	m := Model{
 		ID: l.args[0], Type: Type(l.args[1]), Devices: g.devices(l.args[2]), Pinned: l.has("pinned"),
 		Memory: int64(g.int(l.opts["mem"])), Hosts: g.list(l.opts["hosts"]), Max: g.int(l.opts["max"]), Idle: g.dur(l.opts["idle"]),
-		On: map[string]Need{}, Refused: map[string]*Refusal{}, Saved: map[string]int64{},
+		NeedByHost: map[string]Need{}, Refused: map[string]*Refusal{}, Saved: map[string]int64{},
 	}
 	for _, n := range g.list(l.opts["saved"]) {
 		f := strings.Split(n, ":")
@@ -219,7 +219,7 @@ func (g *stage) model(l line) Model {
 	}
 	for _, n := range g.list(l.opts["need"]) {
 		f := strings.Split(n, ":")
-		m.On[f[0]] = Need{Devices: g.devices(f[1]), Memory: int64(g.int(f[2]))}
+		m.NeedByHost[f[0]] = Need{Devices: g.devices(f[1]), Memory: int64(g.int(f[2]))}
 	}
 	for _, n := range g.list(l.opts["refused"]) {
 		f := strings.Split(n, ":")
@@ -261,7 +261,7 @@ func (g *stage) event(l line) {
 	case "reserve":
 		g.resident(h, l.args[0]).Reserved = true
 	case "drain":
-		g.resident(h, l.args[0]).State = ModelDraining
+		g.resident(h, l.args[0]).State = ModelStopping
 	case "gone":
 		g.stop(h, l.args[0])
 	case "queue":
@@ -280,7 +280,7 @@ func (g *stage) event(l line) {
 		m := g.model(l)
 		a := admit(*h, m, g.dur(l.opts["waited"]), g.fair)
 		g.admission(a)
-		if a.Decision == Load {
+		if a.Decision == DecideLoad {
 			g.begin(h, m, a.Admission)
 			h.Loading = ""
 			r := g.resident(h, m.ID)
@@ -331,15 +331,15 @@ func (g *stage) next(h *Host) {
 	g.print("close", s.Close)
 	g.print("reopen", s.Reopen)
 	for _, w := range s.Waits {
-		first := ""
-		if w.FirstInLine {
-			first = " first in line"
+		unblocked := ""
+		if w.Unblocked {
+			unblocked = " unblocked"
 			t := &h.Queue[slices.IndexFunc(h.Queue, func(t Ticket) bool { return t.ID == w.Ticket })]
 			if t.Since.IsZero() {
 				t.Since = g.now
 			}
 		}
-		fmt.Fprintf(&g.out, "%s stays%s (%s)\n", w.Ticket, first, w.Reason)
+		fmt.Fprintf(&g.out, "%s stays%s (%s)\n", w.Ticket, unblocked, w.Reason)
 	}
 	if !s.Again.IsZero() {
 		fmt.Fprintf(&g.out, "again in %s\n", s.Again.Sub(g.now))
@@ -361,7 +361,7 @@ func (g *stage) next(h *Host) {
 			h.Queue[j].Overtaken++
 		}
 	}
-	if s.Admission.Decision == Load {
+	if s.Admission.Decision == DecideLoad {
 		g.begin(h, m, s.Admission)
 	}
 }
@@ -378,7 +378,7 @@ func (g *stage) begin(h *Host, m Model, a Admission) {
 	})
 }
 
-// idle prints a sweep's plan, applies it and checks that a second sweep finds nothing.
+// idle prints a sweep's decision, applies it and checks that a second sweep finds nothing.
 func (g *stage) idle() {
 	p := Idle(g.s, g.now, g.d)
 	for _, u := range p.Unload {
@@ -396,15 +396,15 @@ func (g *stage) idle() {
 	}
 }
 
-func applyIdle(s Snapshot, p IdlePlan) {
+func applyIdle(s Snapshot, d IdleDecision) {
 	for i := range s.Hosts {
 		h := &s.Hosts[i]
 		for j := range h.Residents {
-			if slices.ContainsFunc(p.Unload, func(u Unload) bool { return u.Host == h.Name && u.Model == h.Residents[j].ID }) {
-				h.Residents[j].State = ModelDraining
+			if slices.ContainsFunc(d.Unload, func(m IdleModel) bool { return m.Host == h.Name && m.Model == h.Residents[j].ID }) {
+				h.Residents[j].State = ModelStopping
 			}
 		}
-		if slices.ContainsFunc(p.Sleep, func(s Sleep) bool { return s.Host == h.Name }) {
+		if slices.ContainsFunc(d.Sleep, func(s IdleHost) bool { return s.Host == h.Name }) {
 			h.State = Draining
 		}
 	}
@@ -438,4 +438,4 @@ func (g *stage) stop(h *Host, id string) {
 }
 
 // isEmpty reports whether there is nothing to do.
-func isEmpty(p IdlePlan) bool { return len(p.Unload) == 0 && len(p.Sleep) == 0 }
+func isEmpty(d IdleDecision) bool { return len(d.Unload) == 0 && len(d.Sleep) == 0 }

@@ -21,7 +21,7 @@ type ModelState string
 const (
 	ModelLoading  ModelState = "loading"
 	ModelLoaded   ModelState = "loaded"
-	ModelDraining ModelState = "draining"
+	ModelStopping ModelState = "draining"
 )
 
 // Model is the part of a catalog entry that decisions need.
@@ -32,17 +32,17 @@ type Model struct {
 	Pinned  bool
 	Memory  int64         // bytes that it needs on its device; 0 if unknown, which counts as nothing
 	Parts   string        // what Memory consists of, as text; "" if unknown
-	GPUs    GPUChoice     // which GPUs of a host with GPUMemory it may use
+	GPUs    GPUConstraint // which GPUs of a host with GPUMemory it may use
 	Hosts   []string      // names or labels in the order to try; empty: any host with the devices
 	Max     int           // maximum number of copies in the pool; values under 1 count as 1
 	Idle    time.Duration // how long it can be unused before it is unloaded; under 0 for ever, 0 the sweep's default
 
-	// On gives, by host, what the model takes there if that differs from Devices, Memory and GPUs: its options may
-	// select another device, and its runner may know its need.
-	On map[string]Need
+	// NeedByHost has what the model takes on hosts where that differs from Devices, Memory and GPUs: its options may
+	// select another device, and the runner may know its need.
+	NeedByHost map[string]Need
 	// Refused holds, by host, the runners' refusals of this load. Those hosts are not tried again.
 	Refused map[string]*Refusal
-	// Saved holds, by host, the tokens of the model's saved conversations there, which a load restores.
+	// Saved holds, by host, the number of tokens in the model's saved conversations there, which a load restores.
 	Saved map[string]int64
 }
 
@@ -51,18 +51,18 @@ type Need struct {
 	Devices Devices
 	Memory  int64 // bytes on each of the devices, 0 if unknown
 	Parts   string
-	GPUs    GPUChoice
+	GPUs    GPUConstraint
 }
 
-// on returns the model as it would be on a host.
-func (m Model) on(host string) Model {
-	if n, ok := m.On[host]; ok {
+// forHost returns the model as it would be on a host.
+func (m Model) forHost(host string) Model {
+	if n, ok := m.NeedByHost[host]; ok {
 		m.Devices, m.Memory, m.Parts, m.GPUs = n.Devices, n.Memory, n.Parts, n.GPUs
 	}
 	return m
 }
 
-// Resident is a model that holds a slot on a host: it is loading, loaded or draining.
+// Resident is a model that holds a slot on a host: it is loading, loaded or stopping.
 type Resident struct {
 	ID        string
 	Type      Type
@@ -76,7 +76,7 @@ type Resident struct {
 	Memory    int64     // bytes
 	GPUMemory GPUMemory // the part of Memory on each GPU; nil: on all of the host's GPUs by their size
 	Idle      time.Duration
-	Value     float64 // value of keeping it, see Eviction.Value; 0 for all under LRU
+	Value     float64 // value of keeping it, see EvictionPolicy.Value; 0 for all under LRU
 }
 
 // Busy reports whether r must not be stopped now: it serves, is reserved for a request, or is loading.
@@ -88,8 +88,8 @@ func (r Resident) Busy() bool {
 type Ticket struct {
 	ID        string
 	Model     Model
-	Since     time.Time // when it became first in line; zero if it never was
-	Overtaken int       // later loads that overtook it
+	Since     time.Time // when no earlier ticket blocked it any more; zero if one always did
+	Overtaken int       // number of later loads that overtook it
 }
 
 // Host is one host of the pool.
@@ -109,7 +109,6 @@ type Host struct {
 	Active       time.Time
 	UpSince      time.Time
 	InFlight     int // open requests over all models
-	Leases       int // power leases and reservations that keep the host awake
 }
 
 // Snapshot is the pool at one time.

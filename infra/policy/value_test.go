@@ -89,10 +89,10 @@ func TestUnknownLimitsOfHostsCountAsDefaults(t *testing.T) {
 		Name: "h", State: Ready, Limits: Uniform(-1), Budget: map[Devices]int64{GPU: 10},
 		Residents: []Resident{{ID: "r", Type: LLM, Devices: GPU, State: ModelLoaded, Memory: 12}},
 	}
-	if a := admit(full, Model{ID: "m", Type: LLM, Devices: GPU}, 0, 0); a.Decision != Load || a.Evict != nil {
+	if a := admit(full, Model{ID: "m", Type: LLM, Devices: GPU}, 0, 0); a.Decision != DecideLoad || a.Evict != nil {
 		t.Errorf("unknown need: %+v", a)
 	}
-	if a := admit(Host{}, Model{ID: "m", Type: LLM}, 0, 0); a.Decision != Refuse || a.Refusal.Code != NoSlot {
+	if a := admit(Host{}, Model{ID: "m", Type: LLM}, 0, 0); a.Decision != DecideRefuse || a.Refusal.Code != NoSlot {
 		t.Errorf("no limits: %+v", a)
 	}
 }
@@ -102,7 +102,7 @@ func TestReloadReplacesItsOwnCopy(t *testing.T) {
 	h := Host{Name: "h", State: Ready, Limits: Uniform(-1), Residents: []Resident{
 		{ID: "m", Type: LLM, State: ModelLoaded, Pinned: true}, {ID: "o", Type: LLM, State: ModelLoaded},
 	}}
-	if a := admit(h, Model{ID: "m", Type: LLM}, 0, 0); a.Decision != Load || !slices.Equal(a.Evict, []string{"m"}) {
+	if a := admit(h, Model{ID: "m", Type: LLM}, 0, 0); a.Decision != DecideLoad || !slices.Equal(a.Evict, []string{"m"}) {
 		t.Errorf("got %+v, want m stopped alone", a)
 	}
 }
@@ -142,7 +142,7 @@ func TestIdleDefaultsApplyWithoutOwnTimes(t *testing.T) {
 // same.
 func TestCheapestModelIsEvictedByCost(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	host := func(name string, e Eviction, price float64, reload map[string]time.Duration) Host {
+	host := func(name string, e EvictionPolicy, price float64, reload map[string]time.Duration) Host {
 		h := Host{Name: name, State: Ready, Devices: GPU, Limits: Uniform(len(reload))}
 		for _, id := range slices.Sorted(maps.Keys(reload)) {
 			used := at.Add(-time.Minute)
@@ -153,13 +153,13 @@ func TestCheapestModelIsEvictedByCost(t *testing.T) {
 		return h
 	}
 	want := Model{ID: "new", Type: LLM, Devices: GPU}
-	for e, victim := range map[Eviction]string{LRU: "big", Cost: "small"} {
+	for e, victim := range map[EvictionPolicy]string{LRU: "big", Cost: "small"} {
 		h := host("a", e, 1, map[string]time.Duration{"big": time.Minute, "small": time.Second})
 		if got := admit(h, want, 0, time.Second).Evict; !slices.Equal(got, []string{victim}) {
 			t.Errorf("%s evicts %v, want %s", e, got, victim)
 		}
 	}
-	for e, name := range map[Eviction]string{LRU: "a", Cost: "b"} {
+	for e, name := range map[EvictionPolicy]string{LRU: "a", Cost: "b"} {
 		s := Snapshot{Now: at, Hosts: []Host{
 			host("a", e, 4, map[string]time.Duration{"x": time.Minute}), host("b", e, 1, map[string]time.Duration{"y": time.Minute}),
 		}}
@@ -170,12 +170,12 @@ func TestCheapestModelIsEvictedByCost(t *testing.T) {
 	if Cost.Value(time.Minute, 1, time.Hour) >= Cost.Value(time.Minute, 1, time.Minute) {
 		t.Error("a model unused for longer is worth as much")
 	}
-	for text, want := range map[string]Eviction{"": LRU, "lru": LRU, "cost": Cost} {
-		if e, err := ParseEviction(text); e != want || err != nil {
+	for text, want := range map[string]EvictionPolicy{"": LRU, "lru": LRU, "cost": Cost} {
+		if e, err := ParseEvictionPolicy(text); e != want || err != nil {
 			t.Errorf("%q: %v %v", text, e, err)
 		}
 	}
-	if _, err := ParseEviction("random"); err == nil {
+	if _, err := ParseEvictionPolicy("random"); err == nil {
 		t.Error("random is taken")
 	}
 }
@@ -201,28 +201,28 @@ func TestNextStartsTheFirstPossibleTicket(t *testing.T) {
 			"victims are closed while another load is under way",
 			loading(host([]Resident{busy}, Ticket{ID: "t", Model: llm("a"), Since: epoch.Add(-fair)}), "e", Embedding),
 			QueueDecision{Close: []string{"busy"}, Waits: []Waiting{{
-				Ticket: "t", FirstInLine: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
+				Ticket: "t", Unblocked: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
 			}}},
 		},
 		{
 			"since in the future counts as now",
 			host([]Resident{busy}, Ticket{ID: "t", Model: llm("a"), Since: epoch.Add(time.Hour)}),
 			QueueDecision{Again: epoch.Add(fair), Waits: []Waiting{{
-				Ticket: "t", FirstInLine: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
+				Ticket: "t", Unblocked: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
 			}}},
 		},
 		{
 			"a stopping victim needs no timer",
-			host([]Resident{{ID: "going", Type: LLM, State: ModelDraining}}, Ticket{ID: "t", Model: llm("a")}),
+			host([]Resident{{ID: "going", Type: LLM, State: ModelStopping}}, Ticket{ID: "t", Model: llm("a")}),
 			QueueDecision{Waits: []Waiting{{
-				Ticket: "t", FirstInLine: true, For: []string{"going"}, Reason: Reason{Stopping, "waits for going"},
+				Ticket: "t", Unblocked: true, For: []string{"going"}, Reason: Reason{Stopping, "waits for going"},
 			}}},
 		},
 		{
 			"a reload waits for its own copy only",
 			host([]Resident{busy}, Ticket{ID: "t", Model: llm("busy")}),
 			QueueDecision{Again: epoch.Add(fair), Waits: []Waiting{{
-				Ticket: "t", FirstInLine: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
+				Ticket: "t", Unblocked: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"},
 			}}},
 		},
 		{
@@ -239,7 +239,7 @@ func TestNextStartsTheFirstPossibleTicket(t *testing.T) {
 				},
 			},
 			QueueDecision{Again: epoch.Add(fair), Waits: []Waiting{
-				{Ticket: "t1", FirstInLine: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"}},
+				{Ticket: "t1", Unblocked: true, For: []string{"busy"}, Reason: Reason{BusyVictim, "waits for busy"}},
 				{Ticket: "t2", Behind: "t1", Reason: Reason{Behind, "waits behind t1"}},
 			}},
 		},
@@ -260,7 +260,7 @@ func TestNextRefusesTicketsAtAnyPosition(t *testing.T) {
 		Queue:     []Ticket{{ID: "t1", Model: Model{ID: "b", Type: LLM}}, {ID: "t2", Model: Model{ID: "q", Type: TTS}}},
 	}
 	s := Next(h, epoch, time.Second)
-	if s.Ticket != "t2" || s.Admission.Decision != Refuse || s.Admission.Refusal.Code != SlotsPinned || len(s.Overtakes) != 0 {
+	if s.Ticket != "t2" || s.Admission.Decision != DecideRefuse || s.Admission.Refusal.Code != SlotsPinned || len(s.Overtakes) != 0 {
 		t.Errorf("got %+v, want t2 refused", s)
 	}
 }

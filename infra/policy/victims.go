@@ -2,22 +2,22 @@ package policy
 
 import "slices"
 
-// usage counts what the residents that stay hold of the resources that a new model needs: slots of its type, the NPU or
-// seats on it, and memory of its devices.
+// usage is what a host offers to want (limit, seats, budget, gpuMemory), and what the residents added so far use of it
+// (slots, seated, memory, used).
 type usage struct {
 	want    *Model
-	limit   int // slots of the type, -1 for no limit
-	seats   int // NPU seats, -1 if want does not use the NPU
-	perType bool
-	budget  [len(deviceNames)]int64 // free for all models; 0 means no limit, also if want needs nothing
+	limit   int                     // slots of want's type, -1 for no limit
+	seats   int                     // NPU seats, -1 if want does not use the NPU
+	perType bool                    // the seats are for models of want's type
+	budget  [len(deviceNames)]int64 // bytes for all models together; 0: no limit, or want needs nothing
 
 	slots  int
 	seated int
 	memory [len(deviceNames)]int64
 
-	gpuMemory GPUMemory      // of the host, if want is loaded on only some of them; nil: its GPU memory counts by the kind's budget
-	set       []int          // those that want would be loaded on
-	held      [MaxGPUs]int64 // on each GPU of set
+	gpuMemory GPUMemory      // of the host, if want chooses among its GPUs; nil: budget counts
+	set       []int          // the GPUs that want would be loaded on
+	used      [MaxGPUs]int64 // on each GPU of set
 }
 
 // newUsage returns the limits of h for want with nothing resident. It refuses a model that h could not hold even when
@@ -85,7 +85,7 @@ func (t *usage) add(r *Resident, sign int) {
 		}
 	}
 	for _, gpu := range t.set {
-		t.held[gpu] += int64(sign) * r.OnGPU(gpu, t.gpuMemory)
+		t.used[gpu] += int64(sign) * r.OnGPU(gpu, t.gpuMemory)
 	}
 }
 
@@ -113,7 +113,7 @@ func (t *usage) short() int {
 func (t *usage) free() GPUMemory {
 	out := make(GPUMemory, len(t.set))
 	for _, gpu := range t.set {
-		out[gpu] = t.gpuMemory[gpu] - t.held[gpu]
+		out[gpu] = t.gpuMemory[gpu] - t.used[gpu]
 	}
 	return out
 }
@@ -141,12 +141,12 @@ func (t *usage) pinned(residents []Resident) *Refusal {
 		inWay = t.holdsSeat
 	default:
 		r.Device, r.Need, r.Parts = deviceNames[short].bit, t.want.Memory, t.want.Parts
-		r.Budget, r.Held = t.budget[short], t.memory[short]
+		r.Budget, r.Used = t.budget[short], t.memory[short]
 		inWay = func(o *Resident) bool { return o.Devices.Has(r.Device) && o.Memory > 0 }
 		if r.Device == GPU && len(t.set) > 0 {
-			r.GPUs, r.Budget, r.Held = gpuNames(t.set), 0, 0
+			r.GPUs, r.Budget, r.Used = gpuNames(t.set), 0, 0
 			for _, gpu := range t.set {
-				r.Budget, r.Held = r.Budget+t.gpuMemory[gpu], r.Held+t.held[gpu]
+				r.Budget, r.Used = r.Budget+t.gpuMemory[gpu], r.Used+t.used[gpu]
 			}
 			inWay = func(o *Resident) bool {
 				return slices.ContainsFunc(t.set, func(gpu int) bool { return o.OnGPU(gpu, t.gpuMemory) > 0 })
@@ -155,17 +155,17 @@ func (t *usage) pinned(residents []Resident) *Refusal {
 	}
 	for i := range residents {
 		if o := &residents[i]; fixed(o, t.want) && inWay(o) {
-			r.HeldBy = append(r.HeldBy, o.ID)
+			r.UsedBy = append(r.UsedBy, o.ID)
 		}
 	}
-	slices.Sort(r.HeldBy)
+	slices.Sort(r.UsedBy)
 	return r
 }
 
 // fixed reports whether r stays in any case: it is pinned and not already stopping. A model's own copy is never fixed,
 // because loading it again replaces it.
 func fixed(r *Resident, want *Model) bool {
-	return r.Pinned && r.State != ModelDraining && r.ID != want.ID
+	return r.Pinned && r.State != ModelStopping && r.ID != want.ID
 }
 
 // findVictims returns the residents that must be gone before want is loaded, in byEvictionOrder order; nil if it fits

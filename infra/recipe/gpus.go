@@ -55,11 +55,11 @@ func (r *Recipe) choosesGPUs(arg string) bool {
 	return slices.Contains(r.GPUs.OwnArgs, flag) || slices.Contains(r.GPUs.OwnArgs, strings.ReplaceAll(flag, "_", "-"))
 }
 
-// ChooseGPUs is which GPUs of a host a model with options in force may use: wanted, the model's own choice, where the
+// ConstrainGPUs is which GPUs of a host a model with options in force may use: wanted, the model's own choice, where the
 // engine can be restricted, else all of them together, which is the zero value.
-func (r *Recipe) ChooseGPUs(wanted policy.GPUChoice, api string, opts Options) policy.GPUChoice {
+func (r *Recipe) ConstrainGPUs(wanted policy.GPUConstraint, api string, opts Options) policy.GPUConstraint {
 	if !r.restricts(api, opts) {
-		return policy.GPUChoice{}
+		return policy.GPUConstraint{}
 	}
 	if wanted.Max <= 0 {
 		wanted.Max = policy.MaxGPUs

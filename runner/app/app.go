@@ -147,7 +147,7 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 	h := host.New(host.Config{
 		Name: p.name, Boot: boot, Addr: addr, Version: config.Version(), Sandbox: box.Report(), Labels: p.labels, Limits: p.limits,
 		Hardware: hardware, Detect: func(ctx context.Context) host.Hardware { return detect(ctx, s.HostSettings, p, log) },
-		Free: free, Margin: p.margin, NPUSeats: p.seats, Options: p.options, Evict: policy.Eviction(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
+		Free: free, Margin: p.margin, NPUSeats: p.seats, Options: p.options, Evict: policy.EvictionPolicy(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },
 		Store: store, Log: log, Forget: func(model string, at uint64) { saved.Forget(model, at) },
 		Engines: launcher, Weights: launcher, Recipes: s.recipes,

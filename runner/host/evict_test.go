@@ -10,7 +10,7 @@ import (
 
 // The least recently used model is slow to load. It is evicted by default; by cost, the model that loads fast is.
 func TestCheapestModelToLoadIsEvictedByCost(t *testing.T) {
-	for evict, want := range map[policy.Eviction]string{policy.LRU: "b", policy.Cost: "a"} {
+	for evict, want := range map[policy.EvictionPolicy]string{policy.LRU: "b", policy.Cost: "a"} {
 		t.Run(string(evict), func(t *testing.T) {
 			b := start(t, func(c *host.Config) { c.Limits, c.Evict, c.Price = policy.Uniform(2), evict, 2 })
 			b.ready(b.load("a"))

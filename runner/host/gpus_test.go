@@ -92,7 +92,7 @@ func TestRefusalNamesGPUs(t *testing.T) {
 	}
 	b.ready(b.ask(state.Want{Model: "a", Explicit: true, Fields: map[string]string{"pinned": "1"}}))
 	b.ready(b.ask(state.Want{Model: "b", Explicit: true, Fields: map[string]string{"pinned": "1"}}))
-	if r := b.failed(b.load("second"), "slots_pinned_error"); !strings.Contains(r.Message, "20 of 24 on gpu:1 are held by pinned models: b") {
+	if r := b.failed(b.load("second"), "slots_pinned_error"); !strings.Contains(r.Message, "pinned models (b) use 20 of 24 on gpu:1") {
 		t.Errorf("%q", r.Message)
 	}
 	s, err := b.store.Snapshot(t.Context())

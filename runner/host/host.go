@@ -38,7 +38,7 @@ type Config struct {
 	NPUSeats map[policy.Type]int        // NPU seats; nil: those of the host's catalog entry, else one NPU model
 	Options  recipe.Options             // load options from flags and environment; the pool's run-time settings override them
 	Recipes  func() (recipe.Set, error) // this machine's recipes, read with each new catalog; nil: the built-in ones
-	Evict    policy.Eviction            // which idle model is evicted; default LRU
+	Evict    policy.EvictionPolicy      // which idle model is evicted; default LRU
 	Price    float64                    // price of an hour of this host, for policy.Cost; 0 counts as 1
 
 	FairAfter    time.Duration // a busy victim still takes new requests this long; default 2 s

@@ -174,9 +174,9 @@ func (h *Host) decideLoads(ctx context.Context, loads []queuedLoad, now time.Tim
 		h.mu.Lock()
 		step := policy.Next(h.viewLocked(loads), now, h.cfg.FairAfter)
 		for _, w := range step.Waits {
-			if w.FirstInLine && h.waits[w.Ticket] == nil {
+			if w.Unblocked && h.waits[w.Ticket] == nil {
 				h.waits[w.Ticket] = &ticketWait{since: now}
-			} else if w.FirstInLine && h.waits[w.Ticket].since.IsZero() {
+			} else if w.Unblocked && h.waits[w.Ticket].since.IsZero() {
 				h.waits[w.Ticket].since = now
 			}
 		}
@@ -184,7 +184,7 @@ func (h *Host) decideLoads(ctx context.Context, loads []queuedLoad, now time.Tim
 		h.changeStatusLocked(step.Reopen, closed, serving)
 		at := slices.IndexFunc(loads, func(q queuedLoad) bool { return q.ticket.ID == step.Ticket })
 		var l *load
-		if at >= 0 && step.Admission.Decision == policy.Load {
+		if at >= 0 && step.Admission.Decision == policy.DecideLoad {
 			l = h.startLoadLocked(loads[at], step)
 		}
 		h.mu.Unlock()

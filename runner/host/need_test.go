@@ -128,7 +128,7 @@ func TestLoadWaitsForMemoryOfOtherPrograms(t *testing.T) {
 	free.Store(30)
 	time.Sleep(time.Second)
 	r := b.failed(b.load("a"), "model_too_large")
-	if want := "model a needs 40 bytes of cpu memory, more than the 25 a host has in addition to 75 that other programs hold"; r.Message != want {
+	if want := "model a needs 40 bytes of cpu memory, more than the 25 a host has, while other programs use 75"; r.Message != want {
 		t.Errorf("%q, want %q", r.Message, want)
 	}
 }

@@ -130,7 +130,7 @@ func TestOptionsDecidePlanAndDevice(t *testing.T) {
 			delete(residents, c.model) // a reload stops the copy before it
 			now := time.Unix(int64(step), 0)
 			next := policy.Next(h.viewLocked([]queuedLoad{{state.TicketRecord{ID: "1"}, e}}), now, 0)
-			if next.Ticket != "1" || next.Admission.Decision != policy.Load {
+			if next.Ticket != "1" || next.Admission.Decision != policy.DecideLoad {
 				rt.Fatalf("%s on %s: %+v", c.model, device, next)
 			}
 			for _, id := range next.Admission.Evict {

@@ -132,7 +132,7 @@ func TestEvictionSettingChoosesTheVictim(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name      string
-		evict     policy.Eviction
+		evict     policy.EvictionPolicy
 		residents []*resident
 		want      string
 	}{

@@ -80,7 +80,7 @@ func (r *resident) view() policy.Resident {
 	}
 	switch {
 	case r.status == claimed:
-		v.State = policy.ModelDraining
+		v.State = policy.ModelStopping
 	case r.isRetired() && r.isBusy():
 		v.State = policy.ModelLoaded
 	}

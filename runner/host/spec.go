@@ -26,8 +26,8 @@ type loadSpec struct {
 	options   recipe.Options // the effective ones
 	digest    string         // identifies what is loaded, so that a changed entry does not inherit what was learned
 	plan      plan.Plan
-	gpus      policy.GPUChoice // GPUs that it may use
-	gpuMemory policy.GPUMemory // what it takes of each GPU, once decided; nil: of all together
+	gpus      policy.GPUConstraint // GPUs that it may use
+	gpuMemory policy.GPUMemory     // what it takes of each GPU, once decided; nil: of all together
 	memory    int64
 	pinned    bool
 	loadPin   *bool // the load's own pin setting, nil for none
@@ -83,7 +83,7 @@ func (h *Host) sources(m *catalog.Model, set settings) placement.Sources {
 // on the catalog: the smallest budget of its devices, less what other models need, divided by the number of language
 // models that can be loaded at the same time. If single GPUs can be chosen, the plan uses the fewest that hold the
 // model.
-func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, policy.GPUChoice, error) {
+func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, policy.GPUConstraint, error) {
 	var share plan.Share
 	var unknown []string
 	if e.model.Type == policy.LLM {
@@ -115,11 +115,11 @@ func (h *Host) planFor(e loadSpec, set settings) (plan.Plan, policy.GPUChoice, e
 // planOnGPUs plans for the fewest GPUs whose budgets hold the load, and returns the minimum number that it needs. A
 // load whose need is unknown gets all GPUs unless its entry says otherwise. share is the share of all GPUs together,
 // and left the memory of each that other programs leave free.
-func (h *Host) planOnGPUs(e loadSpec, share plan.Share, hw Hardware, left policy.GPUMemory) (p plan.Plan, gpus policy.GPUChoice, err error) {
+func (h *Host) planOnGPUs(e loadSpec, share plan.Share, hw Hardware, left policy.GPUMemory) (p plan.Plan, gpus policy.GPUConstraint, err error) {
 	if hw.Cards != nil {
 		gpus = placement.Load{Model: e.model, Options: e.options}.GPUs(e.recipe, hw.Found.API())
 	}
-	wanted := e.model.Choice()
+	wanted := e.model.GPUConstraint()
 	totals := hw.Found.GPUTotals()
 	for n := range gpus.Counts(hw.Cards) {
 		some := gpus
@@ -137,8 +137,8 @@ func (h *Host) planOnGPUs(e loadSpec, share plan.Share, hw Hardware, left policy
 		if p, err = h.planOn(e, n, part); err != nil {
 			return p, gpus, err
 		}
-		if p.Need == 0 && wanted == (policy.GPUChoice{}) {
-			gpus = policy.GPUChoice{}
+		if p.Need == 0 && wanted == (policy.GPUConstraint{}) {
+			gpus = policy.GPUConstraint{}
 			break
 		}
 		if gpus.Min = n; p.Need <= budget {
@@ -152,7 +152,7 @@ func (h *Host) planOnGPUs(e loadSpec, share plan.Share, hw Hardware, left policy
 		return p, gpus, nil
 	}
 	p, err = h.planOn(e, 0, share)
-	if wanted != (policy.GPUChoice{}) && e.model.Devices.Has(policy.GPU) && gpus.Max == 0 {
+	if wanted != (policy.GPUConstraint{}) && e.model.Devices.Has(policy.GPU) && gpus.Max == 0 {
 		p.Warnings = append(p.Warnings, "the choice of GPUs is ignored: "+e.recipe.Name+" cannot use single GPUs of this host")
 	}
 	return p, gpus, err

@@ -67,20 +67,20 @@ models:
 	for _, test := range []struct {
 		model string
 		need  int64
-		gpus  policy.GPUChoice
+		gpus  policy.GPUConstraint
 		share plan.Share
 	}{
-		{"l", 800, policy.GPUChoice{Min: 1, Max: policy.MaxGPUs}, plan.Share{Budget: 1000, Total: 1100, Paged: 1}},
-		{"l", 1001, policy.GPUChoice{Min: 2, Max: policy.MaxGPUs}, plan.Share{Budget: 2000, Total: 2200, Paged: 1}},
-		{"l", 7500, policy.GPUChoice{Min: 8, Max: policy.MaxGPUs}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
-		{"l", 9000, policy.GPUChoice{Min: 8, Max: policy.MaxGPUs}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
-		{"l", 0, policy.GPUChoice{}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
-		{"own", 800, policy.GPUChoice{}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
-		{"cpu", 800, policy.GPUChoice{}, plan.Share{Paged: 4}},
-		{"v", 2500, policy.GPUChoice{Min: 4, Max: 4, Even: true}, plan.Share{Budget: 4000, Total: 4400, Paged: 2}},
-		{"v3", 10, policy.GPUChoice{Min: 3, Max: 3, Even: true}, plan.Share{Budget: 3000, Total: 3300, Paged: 2}},
-		{"v9", 10, policy.GPUChoice{Min: 9, Max: 9, Even: true}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}}, // which is refused
-		{"pinned", 0, policy.GPUChoice{Min: 1, Max: policy.MaxGPUs, Only: 2}, plan.Share{Budget: 1000, Total: 1100, Paged: 1}},
+		{"l", 800, policy.GPUConstraint{Min: 1, Max: policy.MaxGPUs}, plan.Share{Budget: 1000, Total: 1100, Paged: 1}},
+		{"l", 1001, policy.GPUConstraint{Min: 2, Max: policy.MaxGPUs}, plan.Share{Budget: 2000, Total: 2200, Paged: 1}},
+		{"l", 7500, policy.GPUConstraint{Min: 8, Max: policy.MaxGPUs}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
+		{"l", 9000, policy.GPUConstraint{Min: 8, Max: policy.MaxGPUs}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
+		{"l", 0, policy.GPUConstraint{}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
+		{"own", 800, policy.GPUConstraint{}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}},
+		{"cpu", 800, policy.GPUConstraint{}, plan.Share{Paged: 4}},
+		{"v", 2500, policy.GPUConstraint{Min: 4, Max: 4, Even: true}, plan.Share{Budget: 4000, Total: 4400, Paged: 2}},
+		{"v3", 10, policy.GPUConstraint{Min: 3, Max: 3, Even: true}, plan.Share{Budget: 3000, Total: 3300, Paged: 2}},
+		{"v9", 10, policy.GPUConstraint{Min: 9, Max: 9, Even: true}, plan.Share{Budget: 8000, Total: 8800, Paged: 4}}, // which is refused
+		{"pinned", 0, policy.GPUConstraint{Min: 1, Max: policy.MaxGPUs, Only: 2}, plan.Share{Budget: 1000, Total: 1100, Paged: 1}},
 	} {
 		h, p := planning(t, Config{Limits: policy.Uniform(4), Hardware: has}, models)
 		p.need[test.model] = test.need
@@ -91,7 +91,7 @@ models:
 	}
 	has.Cards = nil
 	h, _ := planning(t, Config{Limits: policy.Uniform(4), Hardware: has}, models)
-	if e := entryOf(t, h, "pinned"); len(e.plan.Warnings) != 1 || !strings.Contains(e.plan.Warnings[0], "is ignored") || e.gpus != (policy.GPUChoice{}) {
+	if e := entryOf(t, h, "pinned"); len(e.plan.Warnings) != 1 || !strings.Contains(e.plan.Warnings[0], "is ignored") || e.gpus != (policy.GPUConstraint{}) {
 		t.Errorf("a choice that the engine cannot use: %q, %+v", e.plan.Warnings, e.gpus)
 	}
 }
