@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	maxStale       = 32                     // a group gives up after so many placements in a row that were stale or found nothing to attach to
-	stalePause     = 10 * time.Millisecond  // first pause between them; grows up to
-	maxStalePause  = 200 * time.Millisecond // this, before jitter
-	maxUnanswered  = 2                      // calls to a store that does not respond: only the response may have been lost
-	maxFailedHosts = 3                      // a model that failed to load on so many is not tried, nor further hosts woken for it
-	maxSilence     = 10 * time.Second       // if the store is unavailable for longer, a wait that had a ticket ends
+	maxStale       = 32                     // consecutive placements that may be stale or find nothing to attach to
+	stalePause     = 10 * time.Millisecond  // pause after the first of them
+	maxStalePause  = 200 * time.Millisecond // limit of that pause, before jitter
+	maxUnanswered  = 2                      // Acquire calls without a response; not 1, because the first may have succeeded
+	maxFailedHosts = 3                      // hosts on which a model may fail to load; after that no more are tried or woken
+	maxSilence     = 10 * time.Second       // a wait with a ticket ends when the store has been unavailable for this long
 )
 
 // acquisition is the state machine of how a group gets its model: what it wants from the pool and how far it has got.
-// Its methods are pure: they take new information and the current time, and return the next action. No I/O, no clock,
-// no goroutine.
+// Its methods take new information and the current time, update the acquisition and return the next action. They do no
+// I/O, read no clock and start no goroutine.
 //
 // Life: placing (no ticket) → waiting (a ticket) → finished. It goes from waiting back to placing when the ticket was
 // lost or dropped, or its host could not carry it out.
@@ -35,12 +35,12 @@ type acquisition struct {
 	explicit bool              // a management call: a ticket that nobody attaches to
 	fields   map[string]string // for the runner; nil for shared tickets
 	evict    policy.EvictionPolicy
-	id       string // unique in the pool, the stem of operation ids
+	id       string // unique in the pool, the prefix of operation ids
 
 	refusedBy      []string // hosts that refused requests for a copy that the store may show as loaded; until the first ticket
-	round          int      // part of the operation id: a new intent is a new operation
-	stale          int      // placements refused in a row
-	unanswered     int      // calls without a response in a row
+	round          int      // counts attempts; part of the operation id, so that only repeated calls have the same one
+	stale          int      // consecutive placements that were stale
+	unanswered     int      // consecutive calls without a response
 	changedHosts   []string // hosts that changed during a placement on them; until the next ticket
 	replacing      string   // ticket on a lost host that must be replaced, "" if none
 	lostTicketHost string   // host of a ticket that the store lost, "" if none; until the next ticket
@@ -53,18 +53,18 @@ type acquisition struct {
 	lastReport   time.Time // when the store last reported the ticket
 
 	noHostErr        *api.Error // why no host can be tried now, for waiters that time out meanwhile
-	interruptedHosts []string   // hosts that reported that their machine is being taken away
+	interruptedHosts []string   // hosts that reported that their machine is being reclaimed
 
 	avoidAfterFailure []string                   // hosts where this acquisition's load failed
 	failureErr        *api.Error                 // of the last of them, for when no host is left
 	avoidForModel     []string                   // hosts where earlier loads of the model kept failing, set before each choice
-	backoffErr        *api.Error                 // why, for when no host is left
+	backoffErr        *api.Error                 // the refusal for when no host is left
 	tooLarge          map[string]*policy.Refusal // by host: its runner reported that its memory can never hold this load
 	saved             map[string]int64           // policy.Model.Saved; nil until read
 }
 
-// wanted returns the model to place, as a snapshot and a catalog describe it.
-func (a *acquisition) wanted(s *state.Snapshot, v placement.View) policy.Model {
+// policyModel returns the model to place, as a snapshot and a catalog describe it.
+func (a *acquisition) policyModel(s *state.Snapshot, v placement.View) policy.Model {
 	m := v.Model(s, a.model, a.fields["options"])
 	m.Refused, m.Saved = a.tooLarge, a.saved
 	return m
@@ -73,7 +73,7 @@ func (a *acquisition) wanted(s *state.Snapshot, v placement.View) policy.Model {
 type action int
 
 const (
-	actionWait   action = iota // wait for news
+	actionWait   action = iota // wait for the inbox or a snapshot
 	actionPlace                // place and acquire, not before at
 	actionFinish               // the group has its outcome: err, or the copy on host
 )
@@ -110,11 +110,10 @@ const (
 	notLoaded  = "failed to load the model a short while ago"
 )
 
-// maxFreeSearches and hostsPerSearch bound the search for a free slot in a large pool: the number of looks and of hosts
-// per look.
+// maxSearchBatches and hostsPerBatch bound the search for a free slot in a large pool.
 const (
-	maxFreeSearches = 4
-	hostsPerSearch  = 64
+	maxSearchBatches = 4
+	hostsPerBatch    = 64
 )
 
 // freeHost returns a host of a large pool with a free slot, or "" if it does not find one soon. No host is better than
@@ -126,7 +125,7 @@ func (a *acquisition) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 	}
 	free := func(names []string) string {
 		v.Only = names
-		if p := policy.Place(v.Pool(s), a.wanted(s, v), avoid); p.Reason.Code == policy.FreeSlot {
+		if p := policy.Place(v.Pool(s), a.policyModel(s, v), avoid); p.Reason.Code == policy.FreeSlot {
 			return p.Host
 		}
 		return ""
@@ -137,12 +136,12 @@ func (a *acquisition) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 	if host := free(slices.Collect(maps.Keys(a.saved))); host != "" {
 		return host
 	}
-	looks := 0
-	for names := range slices.Chunk(s.Names(), hostsPerSearch) {
+	batches := 0
+	for names := range slices.Chunk(s.Names(), hostsPerBatch) {
 		if host := free(names); host != "" {
 			return host
 		}
-		if looks++; looks == maxFreeSearches {
+		if batches++; batches == maxSearchBatches {
 			break
 		}
 	}
@@ -166,7 +165,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 	avoid.add(notStarted, avoidHosts...)
 	for _, name := range a.interruptedHosts {
 		if h := s.Hosts[name]; h != nil && (h.State == policy.Draining || h.State == policy.Ready) {
-			avoid[name] = "being taken away"
+			avoid[name] = "being reclaimed"
 		}
 	}
 	if a.replacing != "" {
@@ -202,18 +201,18 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 	if h := s.Hosts[a.lostTicketHost]; h != nil && h.State == policy.Ready && avoid[a.lostTicketHost] == "" && a.tooLarge[a.lostTicketHost] == nil {
 		return a.lostTicketHost, nil
 	}
-	avoidBusy := maps.Clone(avoid) // without hosts where others also place
+	avoidContended := maps.Clone(avoid) // avoid, and the hosts where other gateways are placing
 	for _, name := range a.changedHosts {
-		avoidBusy[name] = "changes too fast"
+		avoidContended[name] = "changes too fast"
 	}
-	if host := a.freeHost(s, v, avoidBusy, refreshed); host != "" {
+	if host := a.freeHost(s, v, avoidContended, refreshed); host != "" {
 		a.noHostErr = nil
 		return host, nil
 	}
-	pool, want := v.Pool(s), a.wanted(s, v)
+	pool, want := v.Pool(s), a.policyModel(s, v)
 	p := policy.Place(pool, want, avoid)
 	if slices.Contains(a.changedHosts, p.Host) {
-		if other := policy.Place(pool, want, avoidBusy); other.Host != "" && other.Reason.Code == p.Reason.Code {
+		if other := policy.Place(pool, want, avoidContended); other.Host != "" && other.Reason.Code == p.Reason.Code {
 			p = other
 		}
 	}
@@ -235,7 +234,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 		if a.noHostErr == nil {
 			a.noHostErr = noCapacity(a.model, errors.New(p.Refusal.Explain()))
 		}
-		if retry.IsZero() { // a host that is being taken away does not come back in a moment
+		if retry.IsZero() { // a host that is being reclaimed does not come back in a moment
 			return "", refuseWith(a.noHostErr)
 		}
 		return "", &nextAction{do: actionPlace, at: retry}
@@ -257,20 +256,20 @@ func hostOf(s *state.Snapshot, model string) string {
 	})
 }
 
-// loadingHost returns the host with a load of the model queued or in progress, or "". A sleeping host is woken for it
-// once its machine is off.
+// loadingHost returns the host with a load of the model queued or in progress, or "". A sleeping host counts: it is
+// woken for the load, if need be after its machine has finished shutting down.
 func loadingHost(s *state.Snapshot, model string) string {
-	mine := func(t state.TicketRecord) bool { return t.Kind == "load" && t.Model == model }
+	isLoad := func(t state.TicketRecord) bool { return t.Kind == "load" && t.Model == model }
 	return firstHost(s, func(h *state.HostRecord) bool {
-		comes := h.State == policy.Ready || h.State == policy.Waking || h.State == policy.Asleep
-		return comes && slices.ContainsFunc(h.Queue, mine)
+		awakeable := h.State == policy.Ready || h.State == policy.Waking || h.State == policy.Asleep
+		return awakeable && slices.ContainsFunc(h.Queue, isLoad)
 	})
 }
 
 // firstHost returns the first matching host by name, or "".
-func firstHost(s *state.Snapshot, meant func(*state.HostRecord) bool) (first string) {
+func firstHost(s *state.Snapshot, match func(*state.HostRecord) bool) (first string) {
 	for name, h := range s.Hosts {
-		if (first == "" || name < first) && meant(h) {
+		if (first == "" || name < first) && match(h) {
 			first = name
 		}
 	}
@@ -293,15 +292,15 @@ func (a *acquisition) refusalErr(r *policy.Refusal) *api.Error {
 	return api.New(api.NoCapacity, r.Error()).WithCause(cause)
 }
 
-// want returns the store call for a placement on that revision.
-func (a *acquisition) want(gateway, host string, revision uint64, background bool) state.Want {
+// acquireRequest returns the store call for a placement on a snapshot of that revision.
+func (a *acquisition) acquireRequest(gateway, host string, revision uint64, background bool) state.Want {
 	return state.Want{
 		Gateway: gateway, Model: a.model, Host: host, Revision: revision, Background: background,
 		Refused: len(a.refusedBy) > 0, Explicit: a.explicit, Fields: a.fields, Operation: a.id + "-" + strconv.Itoa(a.round), Replaces: a.replacing,
 	}
 }
 
-// onAcquired processes the store's response to want.
+// onAcquired processes the store's response to acquireRequest.
 func (a *acquisition) onAcquired(now time.Time, got state.Acquired, err error) nextAction {
 	switch {
 	case errors.Is(err, state.ErrStale):
@@ -418,7 +417,7 @@ func (a *acquisition) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Ca
 	avoid.add(notLoaded, a.avoidAfterFailure...)
 	avoid[a.host] = "lost"
 	v := placement.View{Catalog: c, Evict: a.evict}
-	p := policy.Place(v.Pool(s), a.wanted(s, v), avoid)
+	p := policy.Place(v.Pool(s), a.policyModel(s, v), avoid)
 	switch {
 	case len(s.Copies(a.model)) > 0 && !a.explicit:
 		old := a.ticket

@@ -38,7 +38,7 @@ type Mirror interface {
 	Snapshot() *state.Snapshot
 	// Refresh reads a new snapshot.
 	Refresh(ctx context.Context) (*state.Snapshot, error)
-	// RefreshHosts reads again the named hosts, and all hosts with copies or loads of the named models.
+	// RefreshHosts re-reads the named hosts, and all hosts with copies or loads of the named models.
 	RefreshHosts(ctx context.Context, hosts []string, models ...string) (*state.Snapshot, error)
 }
 
@@ -67,14 +67,14 @@ type Config struct {
 
 	Gateway string // unique id of this process in the pool; default: random
 
-	Hold      time.Duration // longest that a request waits for a cold model; default 300 s
-	FairAfter time.Duration // a copy whose queue takes longer than this gets another copy; default 2 s
-	WakeLimit time.Duration // longest from the start of a host's wake to its registration; default 10 min
+	Hold       time.Duration // maximum time that a request waits for a cold model; default 300 s
+	ScaleAfter time.Duration // a model gets another copy if all need longer than this for their queues; default 2 s
+	WakeLimit  time.Duration // maximum time from the start of a host's wake to its registration; default 10 min
 
 	Evict policy.EvictionPolicy // how idle models are compared when one must be evicted; default LRU
 
-	MaxPerModel int // most waiters of one model; more get queue_full; default 10,000
-	MaxTotal    int // most waiters in all; more get overloaded; default 20,000
+	MaxPerModel int // maximum number of waiters of one model; beyond it requests get queue_full; default 10,000
+	MaxTotal    int // maximum number of waiters; beyond it requests get overloaded; default 20,000
 
 	Log *slog.Logger // default: discard
 }
@@ -82,7 +82,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Hold = cmp.Or(max(c.Hold, 0), 300*time.Second)
 	c.WakeLimit = cmp.Or(max(c.WakeLimit, 0), 10*time.Minute)
-	c.FairAfter = cmp.Or(max(c.FairAfter, 0), 2*time.Second)
+	c.ScaleAfter = cmp.Or(max(c.ScaleAfter, 0), 2*time.Second)
 	c.Gateway = cmp.Or(c.Gateway, "gw-"+rand.Text())
 	c.MaxPerModel = cmp.Or(max(c.MaxPerModel, 0), 10_000)
 	c.MaxTotal = cmp.Or(max(c.MaxTotal, 0), 20_000)

@@ -16,7 +16,7 @@ import (
 // throughput tracks how many requests the copies of a model have served, for models that may have several. It belongs
 // to one goroutine.
 type throughput struct {
-	samples map[state.CopyID][]sample // newest last; once one is at least a window old, the first is
+	samples map[state.CopyID][]sample // oldest first; all but the first are younger than a window
 }
 
 // sample is the number of requests that had ended at a moment.
@@ -26,7 +26,7 @@ type sample struct {
 }
 
 // served records how many requests to a copy have ended by now, and returns how many of them ended in the last window.
-// ok is false until the copy has been observed for a whole window, and again after it was gone for one.
+// ok is false until the copy has been observed for a whole window, and again after it has not been observed for two.
 func (t *throughput) served(at state.CopyID, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
 	list := t.samples[at]
 	if len(list) > 0 && now.Sub(list[len(list)-1].at) > 2*window {
@@ -41,12 +41,13 @@ func (t *throughput) served(at state.CopyID, ended int64, now time.Time, window 
 }
 
 // addCopies queues a further copy of each model whose least loaded copy has a longer queue than it serves in
-// Config.FairAfter, if the catalog allows one and a host can take it without waiting. Nobody waits for it: requests
-// go to the existing copies, and to the new one once the mirror shows it. An idle copy is evicted like any idle model.
+// Config.ScaleAfter, if the catalog allows one and a host can take it without waiting for a busy model. No request waits
+// for it: they go to the existing copies, and to the new one once the mirror shows it. An idle copy is evicted like any
+// idle model.
 func (g *Gate) addCopies(ctx context.Context) {
 	c, s := g.catalog(), g.mirror.Snapshot()
-	maps.DeleteFunc(g.throughput.samples, func(_ state.CopyID, list []sample) bool { // of copies that are gone
-		return time.Since(list[len(list)-1].at) > 2*g.cfg.FairAfter
+	maps.DeleteFunc(g.throughput.samples, func(_ state.CopyID, list []sample) bool { // of copies that no longer exist
+		return time.Since(list[len(list)-1].at) > 2*g.cfg.ScaleAfter
 	})
 	for _, m := range c.Models {
 		if m.Replicas.Max > 1 && s.Epoch != "" {
@@ -60,7 +61,7 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	for i, r := range s.Copies(m.ID) { // the least loaded first
 		f := g.traffic.of(r.Host, m.ID)
 		ours := f.open.Load()
-		ended, known := g.throughput.served(state.CopyID{Host: r.Host, Model: m.ID}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
+		ended, known := g.throughput.served(state.CopyID{Host: r.Host, Model: m.ID}, f.ended.Load(), time.Now(), g.cfg.ScaleAfter)
 		if i > 0 || !known || ours == 0 { // not the least loaded, too early, or another gateway's to decide
 			continue
 		}
@@ -73,7 +74,7 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	}
 	s, err := g.mirror.RefreshHosts(ctx, nil, m.ID)
 	if err != nil {
-		return // the next look decides again
+		return // the next tick decides again
 	}
 	v := placement.View{Catalog: c, Evict: g.cfg.Evict}
 	pool, want := v.Pool(s), v.Model(s, m.ID, "")
@@ -83,15 +84,15 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	g.mu.Lock()
 	now := time.Now()
 	g.recovery.observe(s, now)
-	hosts, _ := g.hostBackoff.waitingKeys(now)
+	hosts, _ := g.hostBackoff.blockedKeys(now)
 	avoidForModel, _ := g.avoidForModelLocked(m.ID, now)
-	held, operation := g.closed || g.recovery.active(now), g.nextOperationLocked()
+	paused, operation := g.closed || g.recovery.active(now), g.nextOperationLocked()
 	g.mu.Unlock()
 	avoid := avoidSet{}
 	avoid.add(notStarted, hosts...)
 	avoid.add(notLoaded, avoidForModel...)
 	p := policy.Place(pool, want, avoid)
-	if held || !isImmediate(p) {
+	if paused || !waitsForNoBusyModel(p) {
 		return
 	}
 	got, err := g.store.Acquire(ctx, state.Want{
@@ -99,7 +100,7 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	})
 	switch {
 	case errors.Is(err, state.ErrStale), errors.Is(err, state.ErrUnavailable):
-		return // the next look decides again
+		return // the next tick decides again
 	case err != nil:
 		g.log.Warn("another copy could not be queued", "model", m.ID, "host", p.Host, "error", err)
 		return
@@ -112,8 +113,8 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	}
 }
 
-// isImmediate reports whether a placement waits for no busy model: a copy that waited would come too late to help.
-func isImmediate(p policy.Placement) bool {
+// waitsForNoBusyModel reports whether a placement need not wait for a busy model: a copy that did would come too late.
+func waitsForNoBusyModel(p policy.Placement) bool {
 	switch p.Reason.Code {
 	case policy.FreeSlot, policy.IdleVictim, policy.Stopping, policy.AfterQueue, policy.WakeHost, policy.WakingHost:
 		return p.Host != ""

@@ -253,7 +253,7 @@ func twoCopies(c *Config) {
 	m.Replicas.Max = 2
 }
 
-// A copy whose queue stays longer than what it serves in fair_after gets a second copy on another host, which takes the
+// A copy whose queue stays longer than what it serves in --fair-after gets a second copy on another host, which takes the
 // requests that arrive then.
 func TestFurtherCopy(t *testing.T) {
 	for name, tc := range map[string]struct {

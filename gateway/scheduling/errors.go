@@ -22,8 +22,9 @@ func hostFault(r state.TicketRecord) bool {
 	return r.WakeError || interrupted(r) || slices.Contains([]string{api.Draining.Code(), api.HostUnreachable.Code()}, r.Code)
 }
 
-// interrupted reports whether a ticket failed because its host's machine is being taken away. Such a host responds
-// immediately and is not avoided for it. A request with no other host gets this error.
+// interrupted reports whether a ticket failed because its host's machine is being reclaimed. Such a host fails tickets
+// immediately, so it gets no backoff; only the group whose ticket failed avoids it. If no other host is left, requests
+// get this error.
 func interrupted(r state.TicketRecord) bool { return r.Code == api.HostInterrupted.Code() }
 
 // shortage returns a runner's refusal for lack of memory, or nil if it gives no figures.
@@ -46,7 +47,7 @@ func loadFailed(r state.TicketRecord) bool {
 		slices.Contains([]string{api.ModelLoadError.Code(), api.LoadTimeout.Code(), api.EngineOutOfMemory.Code(), api.EngineCrashed.Code()}, r.Code)
 }
 
-// failure returns the error for the waiters of a failed ticket. conflict selects the 409 row of a code that has one,
+// failure returns the error for the waiters of a failed ticket. conflict selects the 409 error of a code that has one,
 // for management calls.
 func failure(r state.TicketRecord, conflict bool) *api.Error {
 	message := r.Message
@@ -57,7 +58,7 @@ func failure(r state.TicketRecord, conflict bool) *api.Error {
 	return e.WithCause(errors.New("ticket " + r.ID + " on " + r.Host + " failed"))
 }
 
-// kindOf returns the error-table row of a ticket's code, model_load_error for an unknown code.
+// kindOf returns the api.Kind of a ticket's code, that of model_load_error for an unknown code.
 func kindOf(code string, conflict bool) api.Kind {
 	found := api.ModelLoadError
 	for _, k := range api.Kinds() {

@@ -59,7 +59,7 @@ type Gate struct {
 	loadBackoff   backoff[state.CopyID] // failed loads
 	failedEntries map[string]*catalog.Model
 	hostBackoff   backoff[string] // failed starts, by host
-	recovery      recoveryHold
+	recovery      recoveryPause
 }
 
 // New makes a gate. Run it, or Close it if it never runs.
@@ -71,9 +71,9 @@ func New(c Config) *Gate {
 		renew: make(chan struct{}, 1), groups: map[string]*group{}, allGroups: map[*group]struct{}{}, tickets: map[string]*group{},
 		watches: map[string]chan state.TicketRecord{}, wakes: map[string]*powerLease{},
 		estimates:     estimates{load: map[string]time.Duration{}, wake: map[string]time.Duration{}},
-		loadBackoff:   backoff[state.CopyID]{base: 2 * time.Second, max: time.Minute, free: 1, byKey: map[state.CopyID]*failureWindow{}},
+		loadBackoff:   backoff[state.CopyID]{base: 2 * time.Second, max: time.Minute, free: 1, byKey: map[state.CopyID]*failures{}},
 		failedEntries: map[string]*catalog.Model{},
-		hostBackoff:   backoff[string]{base: time.Second, max: 30 * time.Second, byKey: map[string]*failureWindow{}},
+		hostBackoff:   backoff[string]{base: time.Second, max: 30 * time.Second, byKey: map[string]*failures{}},
 	}
 	g.life, g.end = context.WithCancel(context.Background())
 	g.table.Store(&endpointTable{})
@@ -173,7 +173,7 @@ func (g *Gate) newGroupLocked(a acquisition, start bool) *group {
 	return gr
 }
 
-// nextOperationLocked returns the stem of a new operation id, unique in the pool.
+// nextOperationLocked returns the prefix of a new operation id, unique in the pool.
 func (g *Gate) nextOperationLocked() string {
 	g.serial++
 	return g.id + "-" + strconv.FormatUint(g.serial, 10)
@@ -187,11 +187,11 @@ func (g *Gate) joinLocked(gr *group, limit time.Duration) *Waiter {
 	return w
 }
 
-// backoffLocked refuses a model whose loads kept failing on all its hosts, until the first window ends or its catalog
-// entry changes.
+// backoffLocked refuses a model whose loads kept failing on all its hosts, or on maxFailedHosts of them, until the first
+// of these can be tried again or its catalog entry changes.
 func (g *Gate) backoffLocked(m *catalog.Model) error {
 	if old := g.failedEntries[m.ID]; old != nil && old != m && !reflect.DeepEqual(old, m) {
-		maps.DeleteFunc(g.loadBackoff.byKey, func(id state.CopyID, _ *failureWindow) bool { return id.Model == m.ID })
+		maps.DeleteFunc(g.loadBackoff.byKey, func(id state.CopyID, _ *failures) bool { return id.Model == m.ID })
 		delete(g.failedEntries, m.ID)
 	}
 	if avoidForModel, err := g.avoidForModelLocked(m.ID, time.Now()); err != nil && len(avoidForModel) >= min(maxFailedHosts, len(g.catalog().HostsFor(m))) {
@@ -200,8 +200,8 @@ func (g *Gate) backoffLocked(m *catalog.Model) error {
 	return nil
 }
 
-// avoidForModelLocked lists the hosts to avoid because loads of the model kept failing there, and the refusal for when
-// there are no others; nil for none.
+// avoidForModelLocked lists the hosts to avoid because loads of the model kept failing there, and returns the refusal for
+// when there are no others. It returns nil if there are none.
 func (g *Gate) avoidForModelLocked(model string, now time.Time) (hosts []string, refusal *api.Error) {
 	for id := range g.loadBackoff.byKey {
 		d := g.loadBackoff.remaining(id, now)
@@ -211,8 +211,8 @@ func (g *Gate) avoidForModelLocked(model string, now time.Time) (hosts []string,
 		hosts = append(hosts, id.Host)
 		if refusal == nil || d < refusal.RetryAfter {
 			text := fmt.Sprintf("Loading the model '%s' failed repeatedly; try again later.", model)
-			if why := g.loadBackoff.why(id); why != "" {
-				text += " The last error: " + why
+			if last := g.loadBackoff.message(id); last != "" {
+				text += " The last error: " + last
 			}
 			refusal = api.New(api.ModelBackoff, text).WithRetryAfter(d)
 		}
@@ -325,12 +325,12 @@ func (g *Gate) Run(ctx context.Context) {
 // forgetDeleted drops what was learned of models that the catalog no longer has.
 func (g *Gate) forgetDeleted() {
 	c := g.catalog()
-	gone := func(model string) bool { _, there := c.Model(model); return !there }
+	deleted := func(model string) bool { _, ok := c.Model(model); return !ok }
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	maps.DeleteFunc(g.estimates.load, func(model string, _ time.Duration) bool { return gone(model) })
-	maps.DeleteFunc(g.loadBackoff.byKey, func(id state.CopyID, _ *failureWindow) bool { return gone(id.Model) })
-	maps.DeleteFunc(g.failedEntries, func(model string, _ *catalog.Model) bool { return gone(model) })
+	maps.DeleteFunc(g.estimates.load, func(model string, _ time.Duration) bool { return deleted(model) })
+	maps.DeleteFunc(g.loadBackoff.byKey, func(id state.CopyID, _ *failures) bool { return deleted(id.Model) })
+	maps.DeleteFunc(g.failedEntries, func(model string, _ *catalog.Model) bool { return deleted(model) })
 }
 
 // Close ends all waits with draining and waits for the gate's goroutines. Later calls of Enter are refused. It may be

@@ -17,8 +17,8 @@ import (
 // releaseTimeout bounds a group's last call, which it makes even while its gate is closing.
 const releaseTimeout = time.Second
 
-// group is all requests of this gateway for one model, served by one goroutine (serve). Gate.mu guards the fields that
-// change.
+// group is the requests of this gateway that share one load of a model: all requests for it, or one management call.
+// One goroutine serves it (serve). Gate.mu guards the fields that change.
 type group struct {
 	model  string
 	wakeup chan struct{} // capacity 1: something changed
@@ -26,7 +26,7 @@ type group struct {
 
 	waiters     *list.List // of *Waiter, in order of arrival
 	keep        bool       // the load continues when all have left
-	startUntil  time.Time  // until then the group lives even without waiters, to get a load started; zero: it does not
+	startUntil  time.Time  // if set, the group stays until then without waiters, until its load has a ticket
 	acquisition acquisition
 	stages      []StageChange
 	inbox       inbox
@@ -146,7 +146,7 @@ func (g *Gate) placeAndAcquire(gr *group) nextAction {
 		return *v
 	}
 	g.mu.Lock()
-	want := gr.acquisition.want(g.id, host, s.RevisionOf(host, gr.model), gr.waiters.Len() == 0)
+	want := gr.acquisition.acquireRequest(g.id, host, s.RevisionOf(host, gr.model), gr.waiters.Len() == 0)
 	if h := s.Hosts[host]; gr.acquisition.stale >= strictTries && h != nil && h.State != policy.Lost {
 		want.HostState, want.Revision = h.State, s.RevisionOf("", gr.model)
 	}
@@ -219,7 +219,8 @@ func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *nextAction, 
 	return s, host, v, nil
 }
 
-// chooseHostIn makes the acquisition's choice on a snapshot for which the host refreshed was read; "" if none was.
+// chooseHostIn makes the acquisition's choice on a snapshot. refreshed is the host that was read again for this
+// snapshot, or "".
 func (g *Gate) chooseHostIn(s *state.Snapshot, gr *group, refreshed string) (host string, v *nextAction) {
 	now := time.Now()
 	g.mu.Lock()
@@ -228,8 +229,8 @@ func (g *Gate) chooseHostIn(s *state.Snapshot, gr *group, refreshed string) (hos
 	if g.recovery.active(now) {
 		return "", &nextAction{do: actionPlace, at: now.Add(maxStalePause)}
 	}
-	avoidHosts, retry := g.hostBackoff.waitingKeys(now)
-	if !gr.acquisition.explicit { // which may have other options
+	avoidHosts, retry := g.hostBackoff.blockedKeys(now)
+	if !gr.acquisition.explicit { // an explicit load may have other options
 		gr.acquisition.avoidForModel, gr.acquisition.backoffErr = g.avoidForModelLocked(gr.model, now)
 	}
 	return gr.acquisition.chooseHost(s, g.catalog(), avoidHosts, retry, refreshed)
@@ -277,15 +278,15 @@ func (g *Gate) processInbox(gr *group) nextAction {
 	defer g.mu.Unlock()
 	ticket := gr.acquisition.ticket
 	v := nextAction{do: actionWait}
-	switch news := gr.inbox; {
-	case news.status != nil:
-		v = gr.acquisition.onTicketState(now, *news.status)
-	case news.err != nil:
-		v = gr.acquisition.onStoreError(now, news.err)
+	switch in := gr.inbox; {
+	case in.status != nil:
+		v = gr.acquisition.onTicketState(now, *in.status)
+	case in.err != nil:
+		v = gr.acquisition.onStoreError(now, in.err)
 	}
 	gr.inbox = inbox{}
 	if v.do == actionWait {
-		avoidHosts, _ := g.hostBackoff.waitingKeys(now)
+		avoidHosts, _ := g.hostBackoff.blockedKeys(now)
 		v = gr.acquisition.onSnapshot(now, snapshot, g.catalog(), avoidHosts)
 	}
 	if gr.acquisition.ticket != ticket {

@@ -40,8 +40,8 @@ func (g *Gate) Load(ctx context.Context, r LoadRequest) (Endpoint, LoadInfo, err
 }
 
 // Pull makes a host fetch a model's weights, and waits for the end. It uses the host that has the model or will have
-// it, else the one where the model would be placed now. Nothing is loaded or evicted. When ctx ends or the gate's hold
-// is over, the pull continues and the error is model_loading.
+// it, else the one where the model would be placed now. Nothing is loaded or evicted. The pull continues when ctx ends,
+// with the error context.Cause(ctx), or when the gate's hold is over, with the error of a wait that timed out.
 func (g *Gate) Pull(ctx context.Context, model string) error {
 	if _, ok := g.catalog().Model(model); !ok {
 		return api.UnknownModel(model)
@@ -87,7 +87,7 @@ type UnloadResult struct {
 	Err   error // nil: unloaded
 }
 
-// Unload unloads a model, or all models if model is "", from every host that holds it, and waits until they are gone.
+// Unload unloads a model, or all models if model is "", from every host that holds it, and waits until that is done.
 // force cuts open requests. The results are ordered by host and model. The error is api.ModelNotLoaded for a model that
 // no host holds, state_unavailable, or ctx's. Queued unloads continue after an error.
 func (g *Gate) Unload(ctx context.Context, model string, force bool) ([]UnloadResult, error) {
@@ -122,7 +122,7 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 			return out, err
 		}
 		if w == nil {
-			continue // already gone
+			continue // already unloaded
 		}
 		defer g.unwatch(ticket)
 		out, done = append(out, UnloadResult{Host: p.Host, Model: p.Model}), append(done, w)
@@ -166,22 +166,22 @@ func loadedCopies(s *state.Snapshot, model string) []state.CopyID {
 // queueUnload makes the ticket that unloads a model on a host; a nil channel means that the host no longer holds it.
 func (g *Gate) queueUnload(ctx context.Context, p state.CopyID, force bool) (ticket string, done chan state.TicketRecord, err error) {
 	g.mu.Lock()
-	n := acquisition{model: p.Model, explicit: true, id: g.nextOperationLocked()}
+	a := acquisition{model: p.Model, explicit: true, id: g.nextOperationLocked()}
 	g.mu.Unlock()
 	if force {
-		n.fields = map[string]string{"force": "1"}
+		a.fields = map[string]string{"force": "1"}
 	}
 	for s := g.mirror.Snapshot(); ; {
 		if !slices.Contains(loadedCopies(s, p.Model), p) {
 			return "", nil, nil
 		}
-		want := n.want(g.id, p.Host, s.RevisionOf(p.Host, ""), false)
+		want := a.acquireRequest(g.id, p.Host, s.RevisionOf(p.Host, ""), false)
 		want.Unload = true
 		got, err := g.store.Acquire(ctx, want)
-		v := n.onAcquired(time.Now(), got, err)
+		v := a.onAcquired(time.Now(), got, err)
 		switch v.do {
 		case actionWait:
-			return n.ticket, g.watch(n.ticket), nil
+			return a.ticket, g.watch(a.ticket), nil
 		case actionFinish:
 			return "", nil, v.err
 		}

@@ -13,14 +13,14 @@ import (
 
 const (
 	powerPoll      = 200 * time.Millisecond // between reads of a waking host
-	commitTries    = 20                     // decisions to sleep that may become stale
-	confirmTimeout = 10 * time.Second       // longest wait for a runner to confirm, within the lease taken by the commit
-	stopTimeout    = 2 * time.Minute        // longest that a driver may take to turn a host off
+	commitTries    = 20                     // attempts to commit a sleep, each on a newer snapshot
+	confirmTimeout = 10 * time.Second       // for a runner to confirm, within the lease taken by the commit
+	stopTimeout    = 2 * time.Minute        // for a driver to turn a host off
 )
 
 // WakeHost wakes a host at an operator's request and returns when its runner has registered, or immediately if it is
-// awake. The wake continues when ctx ends. Errors are rows of the error table: unknown_url for an unknown host,
-// no_capacity for one that did not come up, state_unavailable; or ctx's.
+// awake. The wake continues when ctx ends. Errors are [*api.Error]: unknown_url for an unknown host, no_capacity for one
+// that did not come up, state_unavailable; or ctx's.
 func (g *Gate) WakeHost(ctx context.Context, host string) error {
 	if err := g.checkHost(host); err != nil {
 		return err
@@ -58,9 +58,9 @@ func (g *Gate) WakeHost(ctx context.Context, host string) error {
 }
 
 // SleepHost puts a host to sleep at an operator's request. Its open requests end, or are cut if force is set, its
-// models are unloaded, its runner confirms, and its driver turns it off. SleepHost returns when that is done, or at
-// once if the host is asleep. Errors are rows of the error table: unknown_url for an unknown host, model_busy (409) if
-// work arrived or the host is waking, state_unavailable, not_supported without a driver here; or ctx's.
+// models are unloaded, its runner confirms, and its driver turns it off. SleepHost returns when that is done, or
+// immediately if the host is asleep. Errors are [*api.Error]: unknown_url for an unknown host, model_busy (409) if work
+// arrived or the host is waking, state_unavailable, not_supported without a driver here; or ctx's.
 func (g *Gate) SleepHost(ctx context.Context, host string, force bool) error {
 	if err := g.checkHost(host); err != nil {
 		return err
@@ -78,11 +78,11 @@ func (g *Gate) SleepHost(ctx context.Context, host string, force bool) error {
 	case h.State != policy.Ready:
 		return api.Newf(api.ModelBusyConflict, "The host '%s' is %s.", host, h.State)
 	}
-	gone, err := g.unload(ctx, host, "", force)
+	unloaded, err := g.unload(ctx, host, "", force)
 	if err != nil {
 		return err
 	}
-	for _, u := range gone {
+	for _, u := range unloaded {
 		if u.Err != nil {
 			return u.Err
 		}
@@ -94,12 +94,11 @@ func (g *Gate) SleepHost(ctx context.Context, host string, force bool) error {
 	return g.turnOff(ctx, host, token)
 }
 
-// ForgetHost removes a host from the pool at an operator's request. Errors are rows of the error table: unknown_url for
-// an unknown host, model_busy (409) for one that the catalog names, that is awake or that has work,
-// state_unavailable.
+// ForgetHost removes a host from the pool at an operator's request. Errors are [*api.Error]: unknown_url for an unknown
+// host, model_busy (409) for one that the catalog names, that is awake or that has work, state_unavailable.
 func (g *Gate) ForgetHost(ctx context.Context, host string) error {
 	if _, listed := g.catalog().Host(host); listed {
-		return api.Newf(api.ModelBusyConflict, "The host '%s' is in the catalog: remove it there first.", host)
+		return api.Newf(api.ModelBusyConflict, "The host '%s' is in the models file: remove it there first.", host)
 	}
 	switch err := g.store.Forget(ctx, host, 0); {
 	case errors.Is(err, state.ErrGone):
@@ -123,7 +122,7 @@ func (g *Gate) checkHost(host string) error {
 
 // commitSleep makes an empty host drain and waits until its runner has confirmed.
 func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err error) {
-	busy := api.Newf(api.ModelBusyConflict, "Work came for the host '%s'.", host)
+	busy := api.Newf(api.ModelBusyConflict, "The host '%s' has new work.", host)
 	for try := 0; token == ""; try++ {
 		s, err := g.mirror.RefreshHosts(ctx, []string{host})
 		if err != nil {
@@ -169,7 +168,7 @@ func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err 
 func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 	switch err := g.store.BeginStop(ctx, host, g.id, token); {
 	case errors.Is(err, state.ErrWanted):
-		return api.Newf(api.ModelBusyConflict, "Work came for the host '%s'.", host)
+		return api.Newf(api.ModelBusyConflict, "The host '%s' has new work.", host)
 	case errors.Is(err, state.ErrGone), errors.Is(err, state.ErrNotOwner):
 		return nil // a sweep turns it off
 	case err != nil:
@@ -186,7 +185,7 @@ func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 		g.mu.Unlock()
 	}
 	if failure != nil {
-		return api.Newf(api.NoCapacity, "The host '%s' sleeps, but is not known to be off; a sweep of the warmer tries again.", host).WithCause(failure)
+		return api.Newf(api.NoCapacity, "The host '%s' is asleep, but turning its machine off failed; the warmer will retry.", host).WithCause(failure)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ type Progress struct {
 	Stage    string
 	Host     string        // "" while none is chosen
 	Waited   time.Duration // since Enter
-	Loading  time.Duration // since its engine started to start; 0 before
+	Loading  time.Duration // since its load began; 0 before
 	Position int           // in the host's queue from 1; 0 when its load is in progress or it is not queued yet
 	ETA      time.Duration // estimated time left; 0 if unknown
 
@@ -28,7 +28,7 @@ type Progress struct {
 	BytesDone, BytesTotal int64
 }
 
-// StageChange says when a load came into a stage.
+// StageChange is when a load entered a stage.
 type StageChange struct {
 	Stage string
 	From  time.Time

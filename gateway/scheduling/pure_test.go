@@ -27,7 +27,7 @@ func (m mirrorOnly) RefreshHosts(context.Context, []string, ...string) (*state.S
 var t0 = time.Unix(1_700_000_000, 0)
 
 func TestBackoff(t *testing.T) {
-	tr := backoff[string]{base: 2 * time.Second, max: time.Minute, free: 1, byKey: map[string]*failureWindow{}}
+	tr := backoff[string]{base: 2 * time.Second, max: time.Minute, free: 1, byKey: map[string]*failures{}}
 	want := []time.Duration{0, 2, 4, 8, 16, 32, 60, 60}
 	for i, w := range want {
 		tr.fail("k", string(rune('a'+i)), "", t0)
@@ -41,11 +41,11 @@ func TestBackoff(t *testing.T) {
 	}
 	tr.fail("j", "1", "", t0)
 	tr.fail("j", "2", "", t0)
-	keys, first := tr.waitingKeys(t0)
+	keys, first := tr.blockedKeys(t0)
 	if len(keys) != 2 || !first.Equal(t0.Add(2*time.Second)) {
 		t.Errorf("open %v, first %v", keys, first)
 	}
-	if keys, first := tr.waitingKeys(t0.Add(time.Hour)); keys != nil || !first.IsZero() {
+	if keys, first := tr.blockedKeys(t0.Add(time.Hour)); keys != nil || !first.IsZero() {
 		t.Errorf("an hour later: %v %v", keys, first)
 	}
 	tr.succeed("k")
@@ -149,9 +149,9 @@ func TestAcquisition(t *testing.T) {
 	}
 
 	n := waiting()
-	before := n.want("gw", "a", 1, false).Operation
+	before := n.acquireRequest("gw", "a", 1, false).Operation
 	n.onTicketState(t0, state.TicketStatus{Ticket: "t1"})
-	if after := n.want("gw", "a", 1, false).Operation; after == before || n.ticket != "" {
+	if after := n.acquireRequest("gw", "a", 1, false).Operation; after == before || n.ticket != "" {
 		t.Errorf("a new intent has the operation id of the old one: %s", after)
 	}
 }
@@ -168,7 +168,7 @@ func snapshotWith(hosts ...*state.HostRecord) *state.Snapshot {
 	return s
 }
 
-// A group does not ask a host again that is being taken away. Another host gets the model; without one, the group
+// A group does not ask a host again that is being reclaimed. Another host gets the model; without one, the group
 // answers with that error at once.
 func TestInterruptedHost(t *testing.T) {
 	c := testCatalog(t)

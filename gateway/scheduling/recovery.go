@@ -10,9 +10,9 @@ import (
 // recoveryTimeout bounds how long loads wait for runners to register again after the store lost its data.
 const recoveryTimeout = 10 * time.Second
 
-// recoveryHold detects that the store lost its data, and holds loads back until every host known before has registered
+// recoveryPause detects that the store lost its data, and delays loads until every host known before has registered
 // again. Until then loaded models may look unloaded and awake hosts asleep. It reads no clock.
-type recoveryHold struct {
+type recoveryPause struct {
 	epoch   string
 	last    *state.Snapshot // the last one seen
 	missing map[string]bool // hosts that were ready before the loss and have not registered since
@@ -20,7 +20,7 @@ type recoveryHold struct {
 }
 
 // observe processes a snapshot and ignores an empty one.
-func (r *recoveryHold) observe(s *state.Snapshot, now time.Time) {
+func (r *recoveryPause) observe(s *state.Snapshot, now time.Time) {
 	if s.Taken.IsZero() {
 		return
 	}
@@ -43,5 +43,5 @@ func (r *recoveryHold) observe(s *state.Snapshot, now time.Time) {
 	}
 }
 
-// active reports whether to hold loads back.
-func (r *recoveryHold) active(now time.Time) bool { return len(r.missing) > 0 && now.Before(r.until) }
+// active reports whether loads must wait.
+func (r *recoveryPause) active(now time.Time) bool { return len(r.missing) > 0 && now.Before(r.until) }

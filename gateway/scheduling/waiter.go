@@ -26,7 +26,8 @@ type WaitRequest struct {
 	Account Account
 }
 
-// Account is an account with limits. Its methods are called with the gate's lock held and must not block.
+// Account limits what one API key may wait for and load. Its methods are called with the gate's lock held and must not
+// block.
 type Account interface {
 	// BeginWait counts a request as waiting until EndWait, or returns why no more may wait.
 	BeginWait() error
@@ -54,7 +55,7 @@ type Waiter struct {
 	entered time.Time
 	done    chan struct{} // closed by finishLocked, which alone writes the outcome
 	ahead   int
-	account Account // nil: nobody's
+	account Account // nil: no limits
 
 	// Guarded by gate.mu.
 	element  *list.Element // in group.waiters, nil when finished

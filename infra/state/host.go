@@ -162,7 +162,7 @@ func (s *Store) Finish(ctx context.Context, host string, generation uint64, tick
 	return s.evalList(ctx, "finish", host, generation, ticket, st, object(o.Fields), object(o.Learned), records(o.Models))
 }
 
-// SetHostState records that the host is draining, ready again (its drain was cancelled), or asleep without any models.
+// SetHostState records that the host is draining, ready again (its drain was canceled), or asleep without any models.
 // Tickets stay queued for its next wake, except unloads, which end as ready.
 func (s *Store) SetHostState(ctx context.Context, host string, generation uint64, st string) error {
 	return s.evalStatus(ctx, "host_state", host, generation, st)

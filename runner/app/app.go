@@ -41,7 +41,7 @@ var ErrRunning = errors.New("another runner of this host is running; stop it, or
 
 // Run runs a runner until ctx ends, then drains it. ready, if not nil, is called with the address and the server once
 // requests are accepted. A second runner of the same host fails with ErrRunning before it changes anything. If Redis is
-// unavailable, Run keeps trying to register. On a machine that is taken away the host drains before ctx ends. The order
+// unavailable, Run keeps trying to register. On a machine that is reclaimed the host drains before ctx ends. The order
 // of the shutdown: no new requests, open ones finish or are cut, engines are stopped, the host is recorded as asleep,
 // the listener closes.
 func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr string, srv *httpapi.Server)) error {

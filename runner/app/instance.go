@@ -17,7 +17,7 @@ import (
 
 // InstanceSettings are the flags of a runner on a cloud machine.
 type InstanceSettings struct {
-	Instance      string `help:"Cloud of this machine: aws or none. The host drains when the cloud's metadata service announces that the machine is taken away." enum:"none,aws" default:"none"`
+	Instance      string `help:"Cloud of this machine: aws or none. The host drains when the cloud's metadata service announces that the machine is reclaimed." enum:"none,aws" default:"none"`
 	ScalingGroup  string `help:"Auto Scaling group of this machine, for the lifecycle hooks."`
 	LaunchHook    string `help:"Lifecycle hook at which the group waits until this host has registered."`
 	TerminateHook string `help:"Lifecycle hook at which the group waits until this host has drained."`
@@ -73,7 +73,7 @@ func (m *cloudMachine) onRegister() {
 	}
 }
 
-// run runs the host until ctx ends. If the machine is taken away before that, the host drains, run completes the
+// run runs the host until ctx ends. If the machine is reclaimed before that, the host drains, run completes the
 // group's termination hook, and then waits until ctx ends, because a runner that exits would be started again.
 func (m *cloudMachine) run(ctx context.Context, h *host.Host) error {
 	if m == nil {
@@ -89,7 +89,7 @@ func (m *cloudMachine) run(ctx context.Context, h *host.Host) error {
 			return
 		}
 		close(noticed)
-		m.log.Warn("this machine is being taken away", "reason", string(n.Reason), "at", n.At)
+		m.log.Warn("this machine is being reclaimed", "reason", string(n.Reason), "at", n.At)
 		if n.Reason == instance.Interruption {
 			h.Interrupt(n.At.Add(-shutdownMargin))
 		} else {

@@ -10,8 +10,8 @@ import (
 	"reveille/infra/state"
 )
 
-// ErrInterrupted is the cause of requests that are cut because the host's machine is taken away.
-var ErrInterrupted = errors.New("the host's machine is taken away")
+// ErrInterrupted is the cause of requests that are cut because the host's machine is reclaimed.
+var ErrInterrupted = errors.New("the host's machine is being reclaimed")
 
 // errInterruptedLoad is the outcome of a load on such a host: another host may succeed.
 var errInterruptedLoad = &Error{Code: rpc.CodeHostInterrupted, Message: "The model's host is shutting down. Retry the request.", Final: true, Cause: ErrInterrupted}
@@ -23,7 +23,7 @@ type interruption struct {
 	until   time.Time
 }
 
-// Interrupt announces that the host's machine is being taken away. The host drains: it takes no request and starts no
+// Interrupt announces that the host's machine is being reclaimed. The host drains: it takes no request and starts no
 // load. Loads that are queued, in progress, or arrive later fail with host_interrupted, so that other hosts get them.
 // Open requests can run until the given time. Then they are cut with ErrInterrupted, and Run returns. Until then the
 // host stays draining even if no request is open, because waking it would be useless. Interrupt does not wait. Only the

@@ -18,7 +18,7 @@ func (b *bench) state() string {
 	return string(s.Hosts["h"].State)
 }
 
-// A host whose machine is taken away drains and stays draining: open requests continue, and everything else is refused
+// A host whose machine is reclaimed drains and stays draining: open requests continue, and everything else is refused
 // immediately.
 func TestInterruptedHostDrains(t *testing.T) {
 	onBoth(t, func(t *testing.T, addr string) {

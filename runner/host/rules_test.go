@@ -150,7 +150,7 @@ func TestLoadThatFailsTwiceClearsNoMore(t *testing.T) {
 	}
 }
 
-// While a failed load waits for a busy model, the model takes new requests for fair_after.
+// While a failed load waits for a busy model, the model takes new requests for --fair-after.
 func TestBusyModelServesBeforeItIsCleared(t *testing.T) {
 	b := start(t, func(c *host.Config) { c.FairAfter = 10 * time.Second })
 	b.ready(b.load("a"))

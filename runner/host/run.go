@@ -11,7 +11,7 @@ import (
 
 // Run registers the host, sends its heartbeats and serves its queue until ctx ends, then drains. Draining admits no new
 // request, lets open ones finish within Config.DrainTimeout, stops the engines and then records the host as asleep. A
-// host whose machine is taken away drains as Interrupt describes. Run returns ErrReplaced when another runner takes the
+// host whose machine is reclaimed drains as Interrupt describes. Run returns ErrReplaced when another runner takes the
 // host's name: it then cuts requests and writes nothing more to Redis. Run must be called only once.
 func (h *Host) Run(ctx context.Context) error {
 	running, stop := context.WithCancelCause(ctx)
@@ -37,7 +37,7 @@ func (h *Host) Run(ctx context.Context) error {
 	replaced := errors.Is(cause, ErrReplaced)
 	waitForEnd := func() {}
 	if errors.Is(cause, ErrInterrupted) {
-		h.log.Warn("the host's machine is taken away", "cut", h.interruption.until)
+		h.log.Warn("the host's machine is being reclaimed", "cut", h.interruption.until)
 		waitForEnd = h.drainInterrupted(ctx, background)
 	}
 	h.drain(background, cause)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// When a machine is taken away, a stream ends with an error event and an unanswered request with 503, both with that
+// When a machine is reclaimed, a stream ends with an error event and an unanswered request with 503, both with that
 // reason.
 func TestInterruptionCutsRequests(t *testing.T) {
 	for name, c := range map[string]struct {

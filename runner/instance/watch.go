@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Reason is why a machine is being taken away.
+// Reason is why a machine is being reclaimed.
 type Reason string
 
 // The reasons. Both are final.
@@ -17,7 +17,7 @@ const (
 	Termination  Reason = "termination"  // its Auto Scaling group ends it or puts it into its warm pool, once the lifecycle hook is completed
 )
 
-// Notice announces that the machine is being taken away.
+// Notice announces that the machine is being reclaimed.
 type Notice struct {
 	Reason Reason
 	At     time.Time // when an interrupted machine stops, by its own clock

@@ -1,4 +1,4 @@
-# Two GPU pools: cold spot hosts, which are cheap and may be taken away, and a stopped on-demand host that is there when they
+# Two GPU pools: cold spot hosts, which are cheap and may be reclaimed, and a stopped on-demand host that is there when they
 # are not. A faster disk shortens cold loads.
 terraform {
   required_version = ">= 1.11"
