@@ -124,13 +124,13 @@ func Uniform(n int) Limits {
 func ParseLimits(s string) (Limits, error) {
 	fields := strings.FieldsFunc(s, func(r rune) bool { return r == ' ' || r == ',' || r == '\t' })
 	if len(fields) == 0 || len(fields) > len(types) {
-		return Limits{}, fmt.Errorf("max loaded models %q: want one number, or up to %d in the order llm embedding reranking audio image tts", s, len(types))
+		return Limits{}, fmt.Errorf("%q: want one number, or up to %d in the order llm embedding reranking audio image tts", s, len(types))
 	}
 	l := Uniform(1)
 	for i, f := range fields {
 		n, err := strconv.Atoi(f)
 		if err != nil || n == 0 || n < -1 {
-			return Limits{}, fmt.Errorf("max loaded models %q: %q is neither a positive number nor -1 (no limit)", s, f)
+			return Limits{}, fmt.Errorf("%q is neither a positive number nor -1 (no limit)", f)
 		}
 		if len(fields) == 1 {
 			return Uniform(n), nil
