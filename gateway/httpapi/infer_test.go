@@ -97,6 +97,26 @@ func TestForm(t *testing.T) {
 	}
 }
 
+// sd-server takes the settings of an image from its prompt.
+func TestImageSettings(t *testing.T) {
+	s := newStage(t).warm("draw")
+	for body, want := range map[string]string{
+		`{"model":"draw","prompt":"a \"fox"}`: `"a \"fox"`,
+		`{"model":"draw","prompt":"a","seed":7,"steps":4,"cfg_scale":1.5,"sample_method":"euler","negative_prompt":"</x>\n"}`: `"a <sd_cpp_extra_args>{\"negative_prompt\":\"</x>\\n\",\"sample_params\":{\"guidance\":{\"txt_cfg\":1.5},\"sample_method\":\"euler\",\"sample_steps\":4},\"seed\":7}</sd_cpp_extra_args>"`,
+	} {
+		r := s.ask("POST", "/v1/images/generations", body)
+		got := string(s.got()[len(s.got())-1].body)
+		if r.status != 200 || !strings.Contains(got, `"prompt":`+want) {
+			t.Errorf("%d %s; the engine got %s", r.status, r.text, got)
+		}
+	}
+	for body, param := range map[string]string{`"seed":1.5`: "seed", `"steps":"4"`: "steps", `"sample_method":1`: "sample_method"} {
+		if r := s.ask("POST", "/v1/images/generations", `{"model":"draw","prompt":"a",`+body+`}`); r.status != 400 || r.param() != param {
+			t.Errorf("%s: %d %s", body, r.status, r.text)
+		}
+	}
+}
+
 func TestColdModelIsLoaded(t *testing.T) {
 	s := newStage(t)
 	together := make(chan struct{})

@@ -198,7 +198,7 @@ var routes = []route{
 	inference(api.Route{Name: "speech", Pattern: "POST /audio/speech", Type: policy.TTS,
 		Fields: requiredTexts("input", "voice")}, bodycheck.Speech, infer("/v1/audio/speech")),
 	inference(api.Route{Name: "image_generations", Pattern: "POST /images/generations", Type: policy.Image,
-		Fields: requiredTexts("prompt")}, bodycheck.Image, infer("/v1/images/generations")),
+		Fields: requiredTexts("prompt")}, bodycheck.Image, (*Server).imageGenerations),
 	inference(api.Route{Name: "image_edits", Pattern: "POST /images/edits", Type: policy.Image, Body: form,
 		Fields: []api.Field{{Name: "image", Alt: "image[]", Required: true}, {Name: "prompt", Required: true}}}, nil,
 		infer("/v1/images/edits")),

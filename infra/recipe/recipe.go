@@ -22,6 +22,7 @@ const (
 const (
 	LlamaCpp   = "llamacpp"
 	WhisperCpp = "whispercpp"
+	SDCpp      = "sd-cpp"
 	VLLM       = "vllm"
 	TEI        = "tei"
 )
