@@ -103,11 +103,11 @@ func (s Settings) parse(log *slog.Logger) (p parsed, err error) {
 // runHost creates a host with everything that its engines need, and its server on a listener, and runs them until ctx
 // ends.
 func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, ln net.Listener, store *state.Store, credentials *state.Credentials, log *slog.Logger, ready func(addr string, srv *httpapi.Server)) error {
-	box, err := newSandbox(s.HostSettings, p, log)
+	sb, err := newSandbox(s.HostSettings, p, log)
 	if err != nil {
 		return err
 	}
-	spawner := engine.NewSpawner(box)
+	spawner := engine.NewSpawner(sb)
 	defer spawner.Close()
 	sockets, err := socketDir(filepath.Join(s.StateDir, "sockets-"+p.name))
 	if err != nil {
@@ -145,7 +145,7 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 	}
 	addr := ln.Addr().String()
 	h := host.New(host.Config{
-		Name: p.name, Boot: boot, Addr: addr, Version: config.Version(), Sandbox: box.Report(), Labels: p.labels, Limits: p.limits,
+		Name: p.name, Boot: boot, Addr: addr, Version: config.Version(), Sandbox: sb.Report(), Labels: p.labels, Limits: p.limits,
 		Hardware: hardware, Detect: func(ctx context.Context) host.Hardware { return detect(ctx, s.HostSettings, p, log) },
 		Free: free, Margin: p.margin, NPUSeats: p.seats, Options: p.options, Evict: policy.EvictionPolicy(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },

@@ -10,18 +10,18 @@ import (
 
 // newSandbox detects how engines can be confined on this machine, and logs it.
 func newSandbox(s HostSettings, p parsed, log *slog.Logger) (*sandbox.Sandbox, error) {
-	box, err := sandbox.New(sandbox.Config{
+	sb, err := sandbox.New(sandbox.Config{
 		Mode: s.Sandbox, User: s.EngineUser, Memory: p.engineMemory, Private: []string{s.StateDir}, Log: log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--engine-user: %w", err)
 	}
-	r := box.Report()
+	r := sb.Report()
 	log.Info("sandbox of engines", "mode", r.Mode, "measures", r.On, "missing", r.Missing)
 	if err := r.Check(); err != nil {
 		log.Error("no engine will start", "error", err)
 	}
-	return box, nil
+	return sb, nil
 }
 
 // engineMemory reads --engine-memory.

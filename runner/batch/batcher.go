@@ -29,8 +29,8 @@ type Config struct {
 	Log         *slog.Logger
 }
 
-// Call is one embedding request.
-type Call struct {
+// EmbeddingRequest is one embedding request.
+type EmbeddingRequest struct {
 	Body     []byte // an OpenAI embeddings request; not kept after Serve returns
 	Priority Priority
 }
@@ -44,13 +44,13 @@ type Batcher struct {
 	log     *slog.Logger
 	runs    sync.WaitGroup
 
-	mu       sync.Mutex
-	packer   *packer
-	jobs     map[uint64]*job // requests that still lack embeddings
-	inFlight map[*engineRun]struct{}
-	lastID   uint64
-	wake     *time.Timer // calls dispatch
-	closed   bool
+	mu            sync.Mutex
+	packer        *packer
+	jobs          map[uint64]*job // requests that still lack embeddings
+	inFlight      map[*engineRun]struct{}
+	lastID        uint64
+	dispatchTimer *time.Timer
+	closed        bool
 }
 
 // job is one request being served. Batcher.mu guards it from enqueue until done is closed.
@@ -58,7 +58,7 @@ type job struct {
 	parsed
 	id       uint64
 	queued   time.Time
-	runs     int // number of runs that sent sequences of it
+	runs     int // number of runs that were given sequences of it, sent or not
 	counts   []int
 	results  [][]float32
 	left     int    // number of missing results
@@ -87,8 +87,8 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 		cfg: cfg, counter: c, log: cfg.Log, packer: newPacker(cfg.Limits, cfg.Delay),
 		jobs: map[uint64]*job{}, inFlight: map[*engineRun]struct{}{},
 	}
-	b.wake = time.AfterFunc(time.Hour, b.dispatch)
-	b.wake.Stop()
+	b.dispatchTimer = time.AfterFunc(time.Hour, b.dispatch)
+	b.dispatchTimer.Stop()
 	b.meters = cfg.Meters.add(cfg.Model, b)
 	l := cfg.Limits
 	b.log.Info("embedding queue", "n_batch", l.NBatch, "n_ubatch", l.NUBatch, "context", l.Context, "n_seq_max", l.NSeqMax,
@@ -96,31 +96,31 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 	return b, nil
 }
 
-// Close stops the queue and cancels engine calls. Requests fail with ErrCut if one of their sequences was sent,
+// Close stops the queue and cancels engine calls. Requests fail with ErrIncomplete if one of their sequences was sent,
 // otherwise with ErrUnsent. Close returns when no engine call is left.
 func (b *Batcher) Close() {
 	b.mu.Lock()
 	b.closed = true
-	b.wake.Stop()
+	b.dispatchTimer.Stop()
 	for x := range b.inFlight {
-		x.cancel(ErrCut)
+		x.cancel(ErrIncomplete)
 	}
 	b.mu.Unlock()
 	b.runs.Wait() // the runs know what they sent and finish their own requests
 	b.mu.Lock()
 	for id, j := range b.jobs {
-		b.failLocked(id, unsentOrCut(j.runs > 0))
+		b.failLocked(id, unsentOrIncomplete(j.runs > 0))
 	}
 	b.mu.Unlock()
 	b.cfg.Meters.remove(b)
 }
 
 // Serve serves one request and writes the body of the response, whose status is 200, to w. On error it has written
-// nothing. The error is ErrNotBatched, ErrUnsent, ErrCut, *Error, *EngineError, the cause of ctx, or the error of an
+// nothing. The error is ErrNotBatched, ErrUnsent, ErrIncomplete, *Error, *EngineError, the cause of ctx, or the error of an
 // Engine.Embed call that reached the engine. When ctx ends, the request's sequences leave the queue, and an engine call
 // that serves only this request is canceled.
-func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
-	p, ok := parse(c.Body)
+func (b *Batcher) Serve(ctx context.Context, r EmbeddingRequest, w io.Writer) error {
+	p, ok := parse(r.Body)
 	if !ok {
 		return ErrNotBatched
 	}
@@ -146,7 +146,7 @@ func (b *Batcher) Serve(ctx context.Context, c Call, w io.Writer) error {
 		counts[i], p.body = len(p.inputs[i].ids), nil
 	}
 	j := &job{parsed: p, counts: counts, results: make([][]float32, len(counts)), left: len(counts), done: make(chan struct{})}
-	if err := b.enqueue(j, c.Priority); err != nil {
+	if err := b.enqueue(j, r.Priority); err != nil {
 		return err
 	}
 	select {
@@ -175,7 +175,7 @@ func (b *Batcher) enqueue(j *job, p Priority) error {
 	b.lastID++
 	j.id, j.queued = b.lastID, time.Now()
 	b.jobs[j.id] = j
-	b.packer.Add(j.id, &Request{Priority: p, Group: j.group(), Tokens: j.counts}, j.queued)
+	b.packer.Add(j.id, &queuedRequest{Priority: p, CallKey: j.callKey(), Tokens: j.counts}, j.queued)
 	b.dispatchLocked(j.queued)
 	return nil
 }
@@ -230,7 +230,7 @@ func (b *Batcher) dispatchLocked(now time.Time) {
 		batch, again := b.packer.Next(now)
 		if batch == nil {
 			if !again.IsZero() {
-				b.wake.Reset(again.Sub(now))
+				b.dispatchTimer.Reset(again.Sub(now))
 			}
 			return
 		}

@@ -142,12 +142,12 @@ func fakeTokens(in string) int {
 	return len(in) + fakeSpecials
 }
 
-// Inputs that are too long are cut, with the model's special tokens around what is left, if the request asks for it;
+// Inputs that are too long are truncated, with the model's special tokens around what is left, if the request asks for it;
 // the others of the request stay as they are.
 func TestLongInputsAreTruncated(t *testing.T) {
 	e := &fake{}
 	b := newBatcher(t, e, Limits{NBatch: 8, NUBatch: 8, Context: 8})
-	serve := func(body string) error { return b.Serve(t.Context(), Call{Body: []byte(body)}, io.Discard) }
+	serve := func(body string) error { return b.Serve(t.Context(), EmbeddingRequest{Body: []byte(body)}, io.Discard) }
 	if err := serve(`{"input":["ab","abcdefgh"]}`); err == nil {
 		t.Error("a long input was taken without being asked to")
 	}
@@ -228,7 +228,7 @@ type reply struct {
 	}
 }
 
-func serve(ctx context.Context, b *Batcher, c Call) (reply, error) {
+func serve(ctx context.Context, b *Batcher, c EmbeddingRequest) (reply, error) {
 	var buf bytes.Buffer
 	err := b.Serve(ctx, c, &buf)
 	var r reply
@@ -318,7 +318,7 @@ func TestRandomRequestsGetTheirOwnEmbeddings(t *testing.T) {
 				if leaves {
 					time.AfterFunc(time.Duration(c*20)*time.Microsecond, cancel)
 				}
-				r, err := serve(ctx, b, Call{Body: raw, Priority: Priority(c % 3)})
+				r, err := serve(ctx, b, EmbeddingRequest{Body: raw, Priority: Priority(c % 3)})
 				var own *Error
 				var engine *EngineError
 				switch {
@@ -359,7 +359,7 @@ func TestLoneRequestPassesUnchanged(t *testing.T) {
 	e := &fake{}
 	b := newBatcher(t, e, Limits{})
 	var buf bytes.Buffer
-	if err := b.Serve(t.Context(), Call{Body: []byte(`{"input": "cat", "model":"x","user":"u"}`)}, &buf); err != nil {
+	if err := b.Serve(t.Context(), EmbeddingRequest{Body: []byte(`{"input": "cat", "model":"x","user":"u"}`)}, &buf); err != nil {
 		t.Fatal(err)
 	}
 	if want := fakeAnswer([]string{"cat"}, false); !bytes.Equal(buf.Bytes(), want) {
@@ -391,9 +391,9 @@ func TestAllRequestFormsAreServed(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, joined %v", tt.name, joined), func(t *testing.T) {
 				e := &fake{limits: l.WithDefaults()}
 				b := newBatcher(t, e, l)
-				calls := []Call{{Body: []byte(tt.body)}}
+				calls := []EmbeddingRequest{{Body: []byte(tt.body)}}
 				if joined {
-					calls = append(calls, Call{Body: body(t, "other")})
+					calls = append(calls, EmbeddingRequest{Body: body(t, "other")})
 				}
 				replies, errs := queue(t, b, e, calls)
 				if err := errors.Join(errs...); err != nil {
@@ -423,7 +423,7 @@ func TestUnusualRequestsAreNotBatched(t *testing.T) {
 		`{"input":[1,2.5]}`, `{"input":[01]}`, "{\"input\":\"a\nb\"}", `{"input":"\x"}`,
 		"{\"input\":\"\xff\"}", `{"input":"a`, `{"input":[[1],[2]`, `{"input":["a",1]}`, `{"input":[1,null]}`,
 	} {
-		if _, err := serve(t.Context(), b, Call{Body: []byte(raw)}); !errors.Is(err, ErrNotBatched) {
+		if _, err := serve(t.Context(), b, EmbeddingRequest{Body: []byte(raw)}); !errors.Is(err, ErrNotBatched) {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
@@ -431,7 +431,7 @@ func TestUnusualRequestsAreNotBatched(t *testing.T) {
 
 func TestInputThatIsTooLongIsRefused(t *testing.T) {
 	b := newBatcher(t, &fake{}, Limits{NBatch: 100, NUBatch: 60, Positions: 50})
-	_, err := serve(t.Context(), b, Call{Body: body(t, []string{"fits", strings.Repeat("x", 49)})})
+	_, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, []string{"fits", strings.Repeat("x", 49)})})
 	var own *Error
 	if !errors.As(err, &own) || own.Status != 400 || own.Code != rpc.CodeContextLength {
 		t.Fatal(err)
@@ -441,7 +441,7 @@ func TestInputThatIsTooLongIsRefused(t *testing.T) {
 			t.Errorf("%q lacks %q", own.Message, part)
 		}
 	}
-	if _, err := serve(t.Context(), b, Call{Body: body(t, strings.Repeat("x", 48))}); err != nil {
+	if _, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, strings.Repeat("x", 48))}); err != nil {
 		t.Error("exactly the longest:", err)
 	}
 }
@@ -454,7 +454,7 @@ func TestTenThousandInputsAreSplit(t *testing.T) {
 	for i := range texts {
 		texts[i] = fmt.Sprint("text ", i)
 	}
-	r, err := serve(t.Context(), b, Call{Body: body(t, texts)})
+	r, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, texts)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -468,12 +468,12 @@ func TestTenThousandInputsAreSplit(t *testing.T) {
 
 // queue starts a request that the engine holds, then all others, which gather in the queue, and then releases the
 // engine.
-func queue(t *testing.T, b *Batcher, e *fake, calls []Call) ([]reply, []error) {
+func queue(t *testing.T, b *Batcher, e *fake, calls []EmbeddingRequest) ([]reply, []error) {
 	t.Helper()
 	e.hold = make(chan struct{})
 	replies, errs := make([]reply, len(calls)), make([]error, len(calls))
 	var wg sync.WaitGroup
-	wg.Go(func() { _, _ = serve(context.Background(), b, Call{Body: body(t, "first")}) })
+	wg.Go(func() { _, _ = serve(context.Background(), b, EmbeddingRequest{Body: body(t, "first")}) })
 	kit.Eventually(t, "the call", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.calls) == 1 })
 	for i, c := range calls {
 		wg.Go(func() { replies[i], errs[i] = serve(context.Background(), b, c) })
@@ -489,7 +489,7 @@ func queue(t *testing.T, b *Batcher, e *fake, calls []Call) ([]reply, []error) {
 func TestWaitingRequestsShareACall(t *testing.T) {
 	e := &fake{}
 	b := newBatcher(t, e, Limits{})
-	replies, errs := queue(t, b, e, []Call{
+	replies, errs := queue(t, b, e, []EmbeddingRequest{
 		{Body: body(t, "one")}, {Body: body(t, []string{"two", ""}, "encoding_format", "base64")}, {Body: []byte(`{"input":[[1,2,3]],"model":"other"}`)},
 	})
 	for i, texts := range [][]string{{"one"}, {"two", ""}, {"[1,2,3]"}} {
@@ -517,7 +517,7 @@ func TestWaitingRequestsShareACall(t *testing.T) {
 func TestGroupsDoNotShareACall(t *testing.T) {
 	e := &fake{}
 	b := newBatcher(t, e, Limits{})
-	_, errs := queue(t, b, e, []Call{
+	_, errs := queue(t, b, e, []EmbeddingRequest{
 		{Body: body(t, "a")}, {Body: body(t, "b", "dimensions", 8)}, {Body: body(t, "c")}, {Body: body(t, "d", "dimensions", 8)},
 	})
 	if err := errors.Join(errs...); err != nil {
@@ -532,7 +532,7 @@ func TestGroupsDoNotShareACall(t *testing.T) {
 func TestOneBadRequestDoesNotFailTheOthers(t *testing.T) {
 	e := &fake{poison: "poison"}
 	b := newBatcher(t, e, Limits{})
-	replies, errs := queue(t, b, e, []Call{{Body: body(t, "a")}, {Body: body(t, []string{"b", "poison"})}, {Body: body(t, "c")}})
+	replies, errs := queue(t, b, e, []EmbeddingRequest{{Body: body(t, "a")}, {Body: body(t, []string{"b", "poison"})}, {Body: body(t, "c")}})
 	var engine *EngineError
 	if errs[0] != nil || errs[2] != nil || !errors.As(errs[1], &engine) || engine.Status != 400 || !bytes.Contains(engine.Body, []byte("cannot be embedded")) {
 		t.Fatal(errs)
@@ -547,7 +547,7 @@ func TestRefusedCallIsSplit(t *testing.T) {
 	const clients = 64
 	run := func(t *testing.T, e *fake) (replies []reply, errs []error) {
 		t.Helper()
-		calls := make([]Call, clients)
+		calls := make([]EmbeddingRequest, clients)
 		for i := range calls {
 			calls[i].Body = body(t, fmt.Sprint("text ", i))
 		}
@@ -600,7 +600,7 @@ func TestOutOfMemoryIsRetriedInSmallerCalls(t *testing.T) {
 		t.Run(fmt.Sprint("halves on ", status), func(t *testing.T) {
 			e := &fake{oom: 300, status: status}
 			b := newBatcher(t, e, Limits{NBatch: 1024})
-			r, err := serve(t.Context(), b, Call{Body: body(t, texts)})
+			r, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, texts)})
 			if err == nil {
 				err = r.check(texts, false)
 			}
@@ -620,7 +620,7 @@ func TestOutOfMemoryIsRetriedInSmallerCalls(t *testing.T) {
 		for oom, want := range map[int]error{64: nil, 63: &Error{}} {
 			e := &fake{oom: oom}
 			b := newBatcher(t, e, Limits{NBatch: 2048})
-			r, err := serve(t.Context(), b, Call{Body: body(t, slices.Concat(texts, texts))})
+			r, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, slices.Concat(texts, texts))})
 			if want == nil {
 				if err = cmp.Or(err, r.check(slices.Concat(texts, texts), false)); err != nil {
 					t.Error(err)
@@ -639,7 +639,7 @@ func TestOutOfMemoryIsRetriedInSmallerCalls(t *testing.T) {
 	t.Run("one sequence's fault teaches nothing", func(t *testing.T) {
 		e := &fake{oom: 900}
 		b := newBatcher(t, e, Limits{NBatch: 1024})
-		_, errs := queue(t, b, e, []Call{{Body: body(t, strings.Repeat("x", 950))}, {Body: body(t, texts[:4])}})
+		_, errs := queue(t, b, e, []EmbeddingRequest{{Body: body(t, strings.Repeat("x", 950))}, {Body: body(t, texts[:4])}})
 		var own *Error
 		if !errors.As(errs[0], &own) || own.Code != rpc.CodeEngineOutOfMemory || errs[1] != nil {
 			t.Fatal(errs)
@@ -657,7 +657,7 @@ func TestOutOfMemoryIsRetriedInSmallerCalls(t *testing.T) {
 			kit.Eventually(t, "the jobs", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == 0 })
 			return a
 		}
-		if _, err := serve(ctx, b, Call{Body: body(t, texts)}); !errors.Is(err, context.Canceled) {
+		if _, err := serve(ctx, b, EmbeddingRequest{Body: body(t, texts)}); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
 		kit.Eventually(t, "no call under way", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.inFlight) == 0 })
@@ -668,7 +668,7 @@ func TestOutOfMemoryIsRetriedInSmallerCalls(t *testing.T) {
 	t.Run("one large", func(t *testing.T) {
 		e := &fake{oom: 300}
 		b := newBatcher(t, e, Limits{NBatch: 1024})
-		_, errs := queue(t, b, e, []Call{{Body: body(t, strings.Repeat("x", 400))}, {Body: body(t, texts[:8])}})
+		_, errs := queue(t, b, e, []EmbeddingRequest{{Body: body(t, strings.Repeat("x", 400))}, {Body: body(t, texts[:8])}})
 		var own *Error
 		if !errors.As(errs[0], &own) || own.Code != rpc.CodeEngineOutOfMemory || errs[1] != nil {
 			t.Fatal(errs)
@@ -709,7 +709,7 @@ func TestCeilingRemembersOutOfMemory(t *testing.T) {
 			for total := 0; total < e.limits.NBatch; total += len(texts[len(texts)-1]) + fakeSpecials {
 				texts = append(texts, strings.Repeat(string(rune('a'+round)), sizes.IntN(longest-fakeSpecials+1)))
 			}
-			r, err := serve(context.Background(), b, Call{Body: body(t, texts)})
+			r, err := serve(context.Background(), b, EmbeddingRequest{Body: body(t, texts)})
 			if err = cmp.Or(err, r.check(texts, false)); err != nil {
 				rt.Fatal(err)
 			}
@@ -732,7 +732,7 @@ func TestComputeErrorCountsAsOutOfMemory(t *testing.T) {
 	texts := []string{strings.Repeat("a", 98), strings.Repeat("b", 98), strings.Repeat("c", 98), strings.Repeat("d", 98)}
 	t.Run("of memory", func(t *testing.T) {
 		e := &fake{oom: 200, words: words}
-		r, err := serve(t.Context(), newBatcher(t, e, Limits{}), Call{Body: body(t, texts)})
+		r, err := serve(t.Context(), newBatcher(t, e, Limits{}), EmbeddingRequest{Body: body(t, texts)})
 		if err = cmp.Or(err, r.check(texts, false)); err != nil || len(e.calls) != 3 {
 			t.Error(len(e.calls), err)
 		}
@@ -740,7 +740,7 @@ func TestComputeErrorCountsAsOutOfMemory(t *testing.T) {
 	t.Run("of one text", func(t *testing.T) {
 		e := &fake{oom: 150, words: words}
 		b := newBatcher(t, e, Limits{})
-		replies, errs := queue(t, b, e, []Call{{Body: body(t, strings.Repeat("x", 180))}, {Body: body(t, texts[0])}})
+		replies, errs := queue(t, b, e, []EmbeddingRequest{{Body: body(t, strings.Repeat("x", 180))}, {Body: body(t, texts[0])}})
 		var engine *EngineError
 		if !errors.As(errs[0], &engine) || engine.Status != 500 || string(engine.Body) != words {
 			t.Errorf("the engine's response is lost: %v", errs[0])
@@ -758,7 +758,7 @@ func TestComputeErrorCountsAsOutOfMemory(t *testing.T) {
 func TestClientErrorIsNotOutOfMemory(t *testing.T) {
 	for _, status := range []int{400, 413, 422} {
 		e := &fake{oom: 1, status: status, words: `{"error":"CUDA error: out of memory is not a text that I like"}`}
-		_, err := serve(t.Context(), newBatcher(t, e, Limits{}), Call{Body: body(t, []string{"CUDA error: out of memory", "another"})})
+		_, err := serve(t.Context(), newBatcher(t, e, Limits{}), EmbeddingRequest{Body: body(t, []string{"CUDA error: out of memory", "another"})})
 		var engine *EngineError
 		if !errors.As(err, &engine) || engine.Status != status || len(e.calls) != 1 {
 			t.Errorf("%d: %v after %d calls", status, err, len(e.calls))
@@ -776,7 +776,7 @@ func TestDisconnectedClientLeavesTheQueue(t *testing.T) {
 	var wg sync.WaitGroup
 	errs := make([]error, 3)
 	start := func(i int, ctx context.Context, text string) {
-		wg.Go(func() { _, errs[i] = serve(ctx, b, Call{Body: body(t, text)}) })
+		wg.Go(func() { _, errs[i] = serve(ctx, b, EmbeddingRequest{Body: body(t, text)}) })
 	}
 	start(0, under, "under way")
 	kit.Eventually(t, "the call", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.calls) == 1 })
@@ -803,14 +803,14 @@ func TestCloseFailsWaitingRequests(t *testing.T) {
 	for name, c := range map[string]struct {
 		deaf bool
 		want error // for a request that is completely in flight
-	}{"calls are canceled": {false, ErrCut}, "calls are answered all the same": {true, nil}} {
+	}{"calls are canceled": {false, ErrIncomplete}, "calls are answered all the same": {true, nil}} {
 		t.Run(name, func(t *testing.T) {
 			e := &fake{hold: make(chan struct{}), deaf: c.deaf}
 			b := newBatcher(t, e, Limits{NBatch: 20})
 			var wg sync.WaitGroup
 			errs := make([]error, 4)
 			start := func(i int, texts ...string) {
-				wg.Go(func() { _, errs[i] = serve(context.Background(), b, Call{Body: body(t, texts)}) })
+				wg.Go(func() { _, errs[i] = serve(context.Background(), b, EmbeddingRequest{Body: body(t, texts)}) })
 				kit.Eventually(t, "the jobs", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == i+1 })
 			}
 			start(0, "one batch")
@@ -818,8 +818,8 @@ func TestCloseFailsWaitingRequests(t *testing.T) {
 			start(2, "waits as well")
 			b.Close()
 			wg.Wait()
-			_, errs[3] = serve(t.Context(), b, Call{Body: body(t, "comes late")})
-			for i, want := range []error{c.want, ErrCut, ErrUnsent, ErrUnsent} {
+			_, errs[3] = serve(t.Context(), b, EmbeddingRequest{Body: body(t, "comes late")})
+			for i, want := range []error{c.want, ErrIncomplete, ErrUnsent, ErrUnsent} {
 				if !errors.Is(errs[i], want) {
 					t.Errorf("request %d: %v, want %v", i, errs[i], want)
 				}
@@ -833,12 +833,12 @@ func TestCloseFailsWaitingRequests(t *testing.T) {
 func TestUnreachableEngineFailsRequestsUnsent(t *testing.T) {
 	e := &fake{broken: &relay.Error{Kind: relay.ErrUnreachable}}
 	b := newBatcher(t, e, Limits{NBatch: 10})
-	if _, err := serve(t.Context(), b, Call{Body: body(t, "x")}); !errors.Is(err, ErrUnsent) {
+	if _, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, "x")}); !errors.Is(err, ErrUnsent) {
 		t.Error("nothing was sent:", err)
 	}
 	e.broken = nil
 	e.answer = func(a []byte) []byte { e.broken = &relay.Error{Kind: relay.ErrUnreachable}; return a }
-	if _, err := serve(t.Context(), b, Call{Body: body(t, []string{"full", "batches"})}); !errors.Is(err, ErrCut) {
+	if _, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, []string{"full", "batches"})}); !errors.Is(err, ErrIncomplete) {
 		t.Error("a part was sent:", err)
 	}
 }
@@ -851,7 +851,7 @@ func TestExitingEngineLosesNoUnsentRequest(t *testing.T) {
 	var wg sync.WaitGroup
 	errs := make([]error, 2)
 	for i := range errs {
-		wg.Go(func() { _, errs[i] = serve(context.Background(), b, Call{Body: body(t, "x")}) })
+		wg.Go(func() { _, errs[i] = serve(context.Background(), b, EmbeddingRequest{Body: body(t, "x")}) })
 		kit.Eventually(t, "the jobs", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.jobs) == i+1 })
 	}
 	questions := 0
@@ -885,7 +885,7 @@ func TestInvalidResponsesAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBatcher(t, &fake{answer: change}, Limits{})
-			_, err := serve(t.Context(), b, Call{Body: body(t, []string{"a", "b"})})
+			_, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, []string{"a", "b"})})
 			var own *Error
 			if !errors.As(err, &own) || own.Status != 502 || own.Code != rpc.CodeBadEngineReply {
 				t.Error(err)
@@ -897,7 +897,7 @@ func TestInvalidResponsesAreRefused(t *testing.T) {
 func TestBrokenConnectionsFailRequests(t *testing.T) {
 	broken := errors.New("connection reset")
 	b := newBatcher(t, &fake{broken: broken}, Limits{})
-	if _, err := serve(t.Context(), b, Call{Body: body(t, "x")}); !errors.Is(err, broken) {
+	if _, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, "x")}); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 }

@@ -35,7 +35,7 @@
 //     that only the request at fault is refused, with the engine's response. 401, 403, 408, 429 and statuses that
 //     describe the engine, such as 503, are the response to all of them.
 //   - When the engine exits, requests that were not sent at all fail with ErrUnsent and can be made elsewhere. Others
-//     fail with ErrCut or the error of their call.
+//     fail with ErrIncomplete or the error of their call.
 //
 // # Concurrency
 //

@@ -28,27 +28,27 @@ func neverSent(err error) bool {
 
 // HTTP is an engine behind its own HTTP interface.
 type HTTP struct {
-	Client    *relay.Client
-	Key       string        // bearer token; empty means none
-	Model     string        // the engine's name for the model
-	Dialect   Dialect       // the API that counts tokens
-	FirstByte time.Duration // timeout for a response and between its parts; 0 means no limit
+	Client      *relay.Client
+	Key         string // bearer token; empty means none
+	Model       string // the engine's name for the model
+	TokenizeAPI TokenizeAPI
+	Timeout     time.Duration // for the first byte of a response and between its parts; 0 means no limit
 }
 
 var _ Engine = (*HTTP)(nil)
 
-// A Dialect is an engine's API for counting tokens. Requests to an engine without one cannot be batched.
-type Dialect string
+// A TokenizeAPI is an engine's API for tokenizing text. Requests to an engine without one cannot be batched.
+type TokenizeAPI string
 
-// Dialects.
+// The tokenize APIs.
 const (
-	LlamaCpp Dialect = recipe.LlamaCpp // llama-server and the tests' stand-in
-	VLLM     Dialect = recipe.VLLM
-	TEI      Dialect = recipe.TEI
+	LlamaCpp TokenizeAPI = recipe.LlamaCpp // llama-server and the tests' stand-in
+	VLLM     TokenizeAPI = recipe.VLLM
+	TEI      TokenizeAPI = recipe.TEI
 )
 
-// DialectOf returns the dialect of a recipe's engine; ok is false if it has none.
-func DialectOf(family string) (d Dialect, ok bool) {
+// TokenizeAPIOf returns the API of a recipe's engine; ok is false if it has none.
+func TokenizeAPIOf(family string) (api TokenizeAPI, ok bool) {
 	switch family {
 	case recipe.LlamaCpp, "standin":
 		return LlamaCpp, true
@@ -68,13 +68,13 @@ const (
 
 // Embed makes one call.
 func (e *HTTP) Embed(ctx context.Context, body, dst []byte) (int, []byte, error) {
-	return e.post(ctx, "/v1/embeddings", body, dst, e.FirstByte, maxResponse)
+	return e.post(ctx, "/v1/embeddings", body, dst, e.Timeout, maxResponse)
 }
 
 // Tokens asks the engine's tokenizer.
 func (e *HTTP) Tokens(ctx context.Context, text string, special bool) ([]int64, error) {
 	var q any
-	switch e.Dialect {
+	switch e.TokenizeAPI {
 	case VLLM:
 		q = map[string]any{"model": e.Model, "prompt": text, "add_special_tokens": special}
 	case TEI:
@@ -98,7 +98,7 @@ func (e *HTTP) Tokens(ctx context.Context, text string, special bool) ([]int64, 
 
 // tokens reads the response of /tokenize.
 func (e *HTTP) tokens(response []byte) (out []int64, err error) {
-	if e.Dialect == TEI {
+	if e.TokenizeAPI == TEI {
 		var a [][]struct{ ID int64 }
 		if err = json.Unmarshal(response, &a); err == nil && len(a) == 1 {
 			for _, token := range a[0] {

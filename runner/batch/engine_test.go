@@ -53,7 +53,7 @@ func start(t testing.TB, program string, args ...string) *process {
 		t.Fatal(err)
 	}
 	client := relay.New(relay.Config{Network: "unix", Addr: socket})
-	p := &process{&HTTP{Client: client, Dialect: LlamaCpp}}
+	p := &process{&HTTP{Client: client, TokenizeAPI: LlamaCpp}}
 	t.Cleanup(func() {
 		client.Close()
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
@@ -170,7 +170,7 @@ func TestBatchesMatchSingleRequests(t *testing.T) {
 			texts = append(texts, strings.Repeat(fmt.Sprintf("%d-%d ", c, i), 1+i%7))
 		}
 		wg.Go(func() {
-			r, err := serve(t.Context(), b, Call{Body: body(t, texts)})
+			r, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, texts)})
 			if err != nil || len(r.Data) != len(texts) {
 				t.Errorf("client %d: %d of %d, %v", c, len(r.Data), len(texts), err)
 				return
@@ -207,7 +207,7 @@ func TestRealEngineRunsOutOfMemory(t *testing.T) {
 	}
 	// The second request is sent in the size that worked for the first.
 	for _, want := range []map[int]int{{64: 1, 32: 1, 16: 4}, {64: 1, 32: 1, 16: 8}} {
-		r, err := serve(t.Context(), b, Call{Body: body(t, texts)})
+		r, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, texts)})
 		if err != nil || len(r.Data) != len(texts) {
 			t.Fatal(len(r.Data), err)
 		}
@@ -215,12 +215,12 @@ func TestRealEngineRunsOutOfMemory(t *testing.T) {
 			t.Errorf("calls by size %v, want %v", calls, want)
 		}
 	}
-	_, err := serve(t.Context(), b, Call{Body: body(t, strings.Repeat("x", 1200))})
+	_, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, strings.Repeat("x", 1200))})
 	var own *Error
 	if !errors.As(err, &own) || own.Code != rpc.CodeEngineOutOfMemory {
 		t.Error(err)
 	}
-	if _, err := serve(t.Context(), b, Call{Body: body(t, "the engine lives")}); err != nil {
+	if _, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, "the engine lives")}); err != nil {
 		t.Error(err)
 	}
 }
@@ -254,7 +254,7 @@ func TestRealModelGetsTheSameEmbeddings(t *testing.T) {
 				return
 			}
 			format := []string{"float", "base64"}[i%2]
-			r, err := serve(t.Context(), b, Call{Body: body(t, []string{text, texts[(i+1)%len(texts)]}, "encoding_format", format)})
+			r, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, []string{text, texts[(i+1)%len(texts)]}, "encoding_format", format)})
 			if err != nil || len(r.Data) != 2 {
 				t.Errorf("%q: %d, %v", text, len(r.Data), err)
 				return
@@ -270,10 +270,10 @@ func TestRealModelGetsTheSameEmbeddings(t *testing.T) {
 	}
 	wg.Wait()
 	longest := strings.Repeat("word ", 510)
-	if r, err := serve(t.Context(), b, Call{Body: body(t, longest)}); err != nil || r.Usage.Prompt != 512 {
+	if r, err := serve(t.Context(), b, EmbeddingRequest{Body: body(t, longest)}); err != nil || r.Usage.Prompt != 512 {
 		t.Error("exactly the positions:", r.Usage, err)
 	}
-	_, err = serve(t.Context(), b, Call{Body: body(t, longest+"word")})
+	_, err = serve(t.Context(), b, EmbeddingRequest{Body: body(t, longest+"word")})
 	var own *Error
 	if !errors.As(err, &own) || own.Code != rpc.CodeContextLength || !strings.Contains(own.Message, "513") || !strings.Contains(own.Message, "512") {
 		t.Error(err)
@@ -360,13 +360,13 @@ func TestStalledEngineTimesOut(t *testing.T) {
 	defer close(release)
 	client := relay.New(relay.Config{Addr: s.Listener.Addr().String()})
 	defer client.Close()
-	b := newBatcher(t, &HTTP{Client: client, FirstByte: 300 * time.Millisecond}, Limits{})
+	b := newBatcher(t, &HTTP{Client: client, Timeout: 300 * time.Millisecond}, Limits{})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if _, err := serve(ctx, b, Call{Body: body(t, "first")}); !errors.Is(err, relay.ErrTimeout) {
+	if _, err := serve(ctx, b, EmbeddingRequest{Body: body(t, "first")}); !errors.Is(err, relay.ErrTimeout) {
 		t.Errorf("the stalled call: %v", err)
 	}
-	if _, err := serve(ctx, b, Call{Body: body(t, "second")}); err != nil {
+	if _, err := serve(ctx, b, EmbeddingRequest{Body: body(t, "second")}); err != nil {
 		t.Errorf("the call after it: %v", err)
 	}
 }
@@ -381,25 +381,25 @@ func TestSpecialTokensAreCounted(t *testing.T) {
 	}
 }
 
-// TestTokenizeRequestsOfEachDialect checks how each dialect asks for special tokens.
-func TestTokenizeRequestsOfEachDialect(t *testing.T) {
+// TestTokenizeAPIs checks how each API asks for special tokens.
+func TestTokenizeAPIs(t *testing.T) {
 	bodies := make(chan string, 1)
-	answers := map[Dialect]string{LlamaCpp: `{"tokens":[1,2]}`, VLLM: `{"count":2,"tokens":[1,2]}`, TEI: `[[{"id":1},{"id":2}]]`}
-	var dialect Dialect
+	answers := map[TokenizeAPI]string{LlamaCpp: `{"tokens":[1,2]}`, VLLM: `{"count":2,"tokens":[1,2]}`, TEI: `[[{"id":1},{"id":2}]]`}
+	var api TokenizeAPI
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		raw, _ := io.ReadAll(r.Body)
 		bodies <- string(raw)
-		_, _ = io.WriteString(w, answers[dialect])
+		_, _ = io.WriteString(w, answers[api])
 	}))
 	defer s.Close()
 	client := relay.New(relay.Config{Addr: s.Listener.Addr().String()})
 	defer client.Close()
-	for d, want := range map[Dialect]string{
+	for d, want := range map[TokenizeAPI]string{
 		LlamaCpp: `{"add_special":%v,"content":"x"}`, VLLM: `{"add_special_tokens":%v,"model":"m","prompt":"x"}`, TEI: `{"add_special_tokens":%v,"inputs":"x"}`,
 	} {
-		dialect = d
+		api = d
 		for _, special := range []bool{false, true} {
-			n, err := (&HTTP{Client: client, Model: "m", Dialect: d}).Tokens(t.Context(), "x", special)
+			n, err := (&HTTP{Client: client, Model: "m", TokenizeAPI: d}).Tokens(t.Context(), "x", special)
 			if got := <-bodies; len(n) != 2 || err != nil || got != fmt.Sprintf(want, special) {
 				t.Errorf("%s: %d tokens, %v, asked with %s", d, len(n), err, got)
 			}

@@ -14,14 +14,14 @@ var ErrNotBatched = errors.New("request cannot share an engine call")
 var (
 	// ErrUnsent: the engine received nothing of the request, which can safely be made elsewhere.
 	ErrUnsent = errors.New("the engine exited before any of the request was sent")
-	// ErrCut: all or part of the request was sent, or may have been.
-	ErrCut = errors.New("the engine exited before the response was complete")
+	// ErrIncomplete: all or part of the request was sent, or may have been.
+	ErrIncomplete = errors.New("the engine exited before the response was complete")
 )
 
-// unsentOrCut returns ErrCut if part of the request may have been sent, otherwise ErrUnsent.
-func unsentOrCut(sent bool) error {
+// unsentOrIncomplete returns ErrIncomplete if part of the request may have been sent, otherwise ErrUnsent.
+func unsentOrIncomplete(sent bool) error {
 	if sent {
-		return ErrCut
+		return ErrIncomplete
 	}
 	return ErrUnsent
 }

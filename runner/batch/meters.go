@@ -64,7 +64,7 @@ func (m *Meters) newMeters(model string) *meters {
 		oomTokens:   m.set.NewPrometheusHistogramExt(name("oom_retry_tokens"), meter.Tokens),
 		queues:      map[*Batcher]struct{}{},
 	}
-	gauge := func(family string, value func(f *packer) int) {
+	gauge := func(family string, value func(p *packer) int) {
 		m.set.NewGauge(name(family), func() float64 {
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -77,10 +77,10 @@ func (m *Meters) newMeters(model string) *meters {
 			return float64(total)
 		})
 	}
-	gauge("pending_tokens", func(f *packer) int { return f.pending })
-	gauge("in_flight_tokens", func(f *packer) int { return f.inFlight })
-	gauge("active_batches", func(f *packer) int { return f.active })
-	gauge("batch_ceiling_tokens", func(f *packer) int { return f.ceiling.now })
+	gauge("pending_tokens", func(p *packer) int { return p.pending })
+	gauge("in_flight_tokens", func(p *packer) int { return p.inFlight })
+	gauge("active_batches", func(p *packer) int { return p.active })
+	gauge("batch_ceiling_tokens", func(p *packer) int { return p.ceiling.now })
 	return perModel
 }
 

@@ -10,8 +10,8 @@ const (
 	minTokens = 64
 	// maxTries bounds the calls for one sequence. From the default n_batch of 2048 the sixth has minTokens.
 	maxTries = 6
-	// raiseShare is the part of the ceiling that a raise adds.
-	raiseShare = 8
+	// raiseDivisor: a raise adds an eighth of the ceiling.
+	raiseDivisor = 8
 	// raiseAfter and maxRaiseAfter bound the full batches that must work before a raise.
 	raiseAfter, maxRaiseAfter = 16, 1024
 )
@@ -48,19 +48,19 @@ func (c *ceiling) succeeded(tokens int, full bool) {
 	}
 	if c.full++; c.full >= c.fullNeeded {
 		c.full, c.proven = 0, max(c.proven, c.now) // texts of these sizes could not fill it further
-		c.now = min(c.nBatch, c.now+max(1, c.now/raiseShare))
+		c.now = min(c.nBatch, c.now+max(1, c.now/raiseDivisor))
 	}
 }
 
-// outOfMemory records that calls of failed tokens or more ran out of memory and were cut to calls of cut tokens, which
-// worked.
-func (c *ceiling) outOfMemory(failed, cut int) {
+// outOfMemory records that calls of failed tokens or more ran out of memory and were split into calls of splitSize
+// tokens, which worked.
+func (c *ceiling) outOfMemory(failed, splitSize int) {
 	c.full = 0
-	if cut <= c.proven && c.proven < failed { // only a raise failed
+	if splitSize <= c.proven && c.proven < failed { // only a raise failed
 		c.now, c.fullNeeded = min(c.now, c.proven), min(2*c.fullNeeded, maxRaiseAfter)
 		return
 	}
-	c.now, c.proven, c.fullNeeded = min(c.now, cut), 0, raiseAfter
+	c.now, c.proven, c.fullNeeded = min(c.now, splitSize), 0, raiseAfter
 }
 
 // memoryShortage is what a run has learned about the engine's memory.
@@ -69,14 +69,14 @@ type memoryShortage struct {
 	// unclear counts parts that say nothing about other batches: a single sequence was too large, or the call failed
 	// for another reason. Otherwise a client could keep all batches small with sequences that never fit.
 	unclear int
-	// The smallest call that was too large without such a part, 0 for none, and the size that it was cut to.
-	failed, cut int
+	// The smallest call that was too large without such a part, 0 for none, and the size of the calls it was split into.
+	failed, splitSize int
 }
 
-// learn records that a call of tokens tokens was too large and was replaced by calls of at most cut tokens.
-func (s *memoryShortage) learn(tokens, cut int) {
+// learn records that a call of tokens tokens was too large and was split into calls of at most splitSize tokens.
+func (s *memoryShortage) learn(tokens, splitSize int) {
 	if s.failed == 0 || tokens < s.failed {
-		s.failed, s.cut = tokens, cut
+		s.failed, s.splitSize = tokens, splitSize
 	}
 }
 

@@ -27,10 +27,10 @@ func ParsePriority(s string) Priority {
 	return Normal
 }
 
-// A Request is the packer's view of a request.
-type Request struct {
+// A queuedRequest is the packer's view of a request.
+type queuedRequest struct {
 	Priority Priority
-	Group    string // only requests of one group share an engine call
+	CallKey  string // only requests with equal keys share an engine call
 	Tokens   []int  // of each sequence, each between 1 and Limits.NUBatch
 
 	id      uint64
@@ -54,8 +54,8 @@ type Batch struct {
 	InFlight int // tokens in flight besides its own
 }
 
-// A packer decides which sequences go into which engine call and when. It is a pure state machine: it does no I/O,
-// reads no clock and starts no goroutine. It is not safe for concurrent use.
+// A packer decides which sequences go into which engine call and when. It is a state machine: it does no I/O, reads
+// no clock and starts no goroutine. It is not safe for concurrent use.
 //
 //   - Every sequence of a request that was added and not removed is in exactly one batch, in the request's order.
 //   - A batch has at least one sequence and at most NBatch tokens, and the batches in flight have at most Context. A
@@ -73,8 +73,8 @@ type packer struct {
 	delay   time.Duration
 	ceiling ceiling
 
-	queues   [priorities]list.List // of *Request
-	byID     map[uint64]*Request
+	queues   [priorities]list.List // of *queuedRequest
+	byID     map[uint64]*queuedRequest
 	pending  int       // tokens waiting
 	inFlight int       // tokens in flight
 	active   int       // batches in flight
@@ -84,89 +84,89 @@ type packer struct {
 // newPacker creates a packer; l must be valid. delay is how long the oldest request may wait for others while the
 // engine is idle, usually 0.
 func newPacker(l Limits, delay time.Duration) *packer {
-	return &packer{limits: l, delay: delay, ceiling: newCeiling(l.NBatch), byID: map[uint64]*Request{}}
+	return &packer{limits: l, delay: delay, ceiling: newCeiling(l.NBatch), byID: map[uint64]*queuedRequest{}}
 }
 
 // Add queues a request under an unused id.
-func (f *packer) Add(id uint64, r *Request, now time.Time) {
+func (p *packer) Add(id uint64, r *queuedRequest, now time.Time) {
 	r.id = id
-	if len(f.byID) == 0 {
-		f.since = now
+	if len(p.byID) == 0 {
+		p.since = now
 	}
-	f.byID[id] = r
+	p.byID[id] = r
 	for _, n := range r.Tokens {
-		f.pending += n
+		p.pending += n
 	}
-	r.element = f.queues[r.Priority].PushBack(r)
+	r.element = p.queues[r.Priority].PushBack(r)
 }
 
 // Remove removes a request's waiting sequences from the queue.
-func (f *packer) Remove(id uint64) {
-	r := f.byID[id]
+func (p *packer) Remove(id uint64) {
+	r := p.byID[id]
 	if r == nil {
 		return
 	}
 	for _, t := range r.Tokens[r.next:] {
-		f.pending -= t
+		p.pending -= t
 	}
-	f.queues[r.Priority].Remove(r.element)
-	delete(f.byID, id)
+	p.queues[r.Priority].Remove(r.element)
+	delete(p.byID, id)
 }
 
 // Done releases the room of a batch that ended.
-func (f *packer) Done(b *Batch) {
-	f.inFlight -= b.Tokens
-	f.active--
+func (p *packer) Done(b *Batch) {
+	p.inFlight -= b.Tokens
+	p.active--
 }
 
 // Next returns the batch to send now, or nil. With nil, again is the latest time of the next call; the zero time means
 // that only an Add or a Done can change the result.
-func (f *packer) Next(now time.Time) (b *Batch, again time.Time) {
-	if len(f.byID) == 0 || f.active >= f.limits.maxActive() {
+func (p *packer) Next(now time.Time) (b *Batch, again time.Time) {
+	if len(p.byID) == 0 || p.active >= p.limits.maxActive() {
 		return nil, time.Time{}
 	}
-	if f.pending < f.ceiling.now {
-		if f.active > 0 {
+	if p.pending < p.ceiling.now {
+		if p.active > 0 {
 			return nil, time.Time{}
 		}
-		if until := f.since.Add(f.delay); until.After(now) {
+		if until := p.since.Add(p.delay); until.After(now) {
 			return nil, until
 		}
 	}
-	head, room := f.head(), f.limits.Context-f.inFlight
+	head, room := p.head(), p.limits.Context-p.inFlight
 	if head.Tokens[head.next] > room {
 		return nil, time.Time{}
 	}
-	b = &Batch{InFlight: f.inFlight}
-	capacity := max(min(f.ceiling.now, room), head.Tokens[head.next]) // a sequence longer than the ceiling goes alone
-	for p := range priorities {
-		if !f.fill(b, &f.queues[p], head.Group, capacity) {
-			b.Full = capacity >= f.ceiling.now
+	b = &Batch{InFlight: p.inFlight}
+	capacity := max(min(p.ceiling.now, room), head.Tokens[head.next]) // a sequence longer than the ceiling goes alone
+	for i := range p.queues {
+		if !p.fill(b, &p.queues[i], head.CallKey, capacity) {
+			b.Full = capacity >= p.ceiling.now
 			break
 		}
 	}
-	f.pending -= b.Tokens
-	f.inFlight += b.Tokens
-	f.active++
+	p.pending -= b.Tokens
+	p.inFlight += b.Tokens
+	p.active++
 	return b, time.Time{}
 }
 
 // head returns the request whose sequence goes first. The queue is not empty.
-func (f *packer) head() *Request {
-	for p := range f.queues {
-		if e := f.queues[p].Front(); e != nil {
-			return e.Value.(*Request)
+func (p *packer) head() *queuedRequest {
+	for i := range p.queues {
+		if e := p.queues[i].Front(); e != nil {
+			return e.Value.(*queuedRequest)
 		}
 	}
 	return nil
 }
 
 // fill takes a sequence from each request of a queue in turn. It returns false at the first that does not fit.
-// Requests of other groups keep their places.
-func (f *packer) fill(b *Batch, q *list.List, group string, capacity int) bool {
+// Requests with another key keep their places.
+func (p *packer) fill(b *Batch, q *list.List, callKey string, capacity int) bool {
 	for e := q.Front(); e != nil; {
-		r, next := e.Value.(*Request), e.Next()
-		if r.Group != group {
+		r, next := e.Value.(*queuedRequest), e.Next()
+		if r.CallKey != callKey {
 			e = next
 			continue
 		}
@@ -178,7 +178,7 @@ func (f *packer) fill(b *Batch, q *list.List, group string, capacity int) bool {
 		b.Tokens += n
 		if r.next++; r.next == len(r.Tokens) {
 			q.Remove(e)
-			delete(f.byID, r.id)
+			delete(p.byID, r.id)
 		} else {
 			q.MoveToBack(e)
 			if next == nil {

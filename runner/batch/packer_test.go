@@ -24,9 +24,9 @@ type machine struct {
 func (m *machine) add(t *rapid.T) {
 	m.lastID++
 	tokens := rapid.SliceOfN(rapid.IntRange(1, m.limits.NUBatch), 1, 40).Draw(t, "tokens")
-	r := &Request{
+	r := &queuedRequest{
 		Priority: rapid.SampledFrom([]Priority{High, Normal, Low}).Draw(t, "priority"),
-		Group:    rapid.SampledFrom([]string{"", "", "", "x"}).Draw(t, "group"), Tokens: tokens,
+		CallKey:  rapid.SampledFrom([]string{"", "", "", "x"}).Draw(t, "group"), Tokens: tokens,
 	}
 	m.packer.Add(m.lastID, r, m.now)
 	m.queued[m.lastID] = tokens
@@ -180,7 +180,7 @@ func repeat(n, tokens int) []int { return slices.Repeat([]int{tokens}, n) }
 // request has queued.
 func TestShortRequestIsNotDelayedByALongOne(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
-	f.Add(1, &Request{Priority: Normal, Tokens: repeat(10_000, 10)}, now)
+	f.Add(1, &queuedRequest{Priority: Normal, Tokens: repeat(10_000, 10)}, now)
 	first, _ := f.Next(now)
 	second, _ := f.Next(now)
 	if third, again := f.Next(now); third != nil || !again.IsZero() {
@@ -189,7 +189,7 @@ func TestShortRequestIsNotDelayedByALongOne(t *testing.T) {
 	if first.Tokens != 100 || second.Tokens != 100 || !first.Full {
 		t.Fatalf("batches %+v and %+v", first, second)
 	}
-	f.Add(2, &Request{Priority: Normal, Tokens: []int{10}}, now)
+	f.Add(2, &queuedRequest{Priority: Normal, Tokens: []int{10}}, now)
 	f.Done(first)
 	b, _ := f.Next(now)
 	if !slices.ContainsFunc(b.Items, func(it Item) bool { return it.Request == 2 }) {
@@ -199,7 +199,7 @@ func TestShortRequestIsNotDelayedByALongOne(t *testing.T) {
 
 func TestBatchesGrowByQueueing(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
-	add := func(id uint64, n int) { f.Add(id, &Request{Priority: Normal, Tokens: []int{n}}, now) }
+	add := func(id uint64, n int) { f.Add(id, &queuedRequest{Priority: Normal, Tokens: []int{n}}, now) }
 	add(1, 10)
 	lone, _ := f.Next(now)
 	if lone == nil || lone.Full {
@@ -228,9 +228,9 @@ func TestBatchesGrowByQueueing(t *testing.T) {
 // TestHigherPriorityGoesFirst checks that higher priorities go first and lower ones fill the rest.
 func TestHigherPriorityGoesFirst(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 20, NUBatch: 10, Context: 20}, 0), time.Unix(0, 0)
-	f.Add(1, &Request{Priority: Low, Tokens: repeat(3, 10)}, now)
-	f.Add(2, &Request{Priority: Normal, Tokens: repeat(2, 10)}, now)
-	f.Add(3, &Request{Priority: High, Tokens: repeat(3, 10)}, now)
+	f.Add(1, &queuedRequest{Priority: Low, Tokens: repeat(3, 10)}, now)
+	f.Add(2, &queuedRequest{Priority: Normal, Tokens: repeat(2, 10)}, now)
+	f.Add(3, &queuedRequest{Priority: High, Tokens: repeat(3, 10)}, now)
 	var served []uint64
 	for range 4 {
 		b, _ := f.Next(now)
@@ -247,11 +247,11 @@ func TestHigherPriorityGoesFirst(t *testing.T) {
 // TestSmallerRequestsDoNotOvertakeForever checks that smaller requests do not pass a waiting head forever.
 func TestSmallerRequestsDoNotOvertakeForever(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 150}, 0), time.Unix(0, 0)
-	f.Add(1, &Request{Priority: Normal, Tokens: []int{60}}, now)
+	f.Add(1, &queuedRequest{Priority: Normal, Tokens: []int{60}}, now)
 	b, _ := f.Next(now)
-	f.Add(2, &Request{Priority: Normal, Tokens: []int{100}}, now)
+	f.Add(2, &queuedRequest{Priority: Normal, Tokens: []int{100}}, now)
 	for id := range uint64(20) {
-		f.Add(3+id, &Request{Priority: Normal, Tokens: []int{10}}, now)
+		f.Add(3+id, &queuedRequest{Priority: Normal, Tokens: []int{10}}, now)
 	}
 	if small, _ := f.Next(now); small != nil {
 		t.Fatalf("passed by %+v", small.Items)
@@ -264,11 +264,11 @@ func TestSmallerRequestsDoNotOvertakeForever(t *testing.T) {
 
 func TestIdleEngineWaitsForTheDelay(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 5*time.Millisecond), time.Unix(100, 0)
-	f.Add(1, &Request{Priority: Normal, Tokens: []int{10}}, now)
+	f.Add(1, &queuedRequest{Priority: Normal, Tokens: []int{10}}, now)
 	if b, again := f.Next(now); b != nil || !again.Equal(now.Add(5*time.Millisecond)) {
 		t.Fatalf("%+v, %v", b, again)
 	}
-	f.Add(2, &Request{Priority: Normal, Tokens: []int{95}}, now)
+	f.Add(2, &queuedRequest{Priority: Normal, Tokens: []int{95}}, now)
 	if b, _ := f.Next(now); b == nil {
 		t.Error("a full batch is delayed")
 	}
@@ -350,7 +350,7 @@ func TestRunsShrinkAndGrow(t *testing.T) {
 }
 
 // TestCeilingFallsAndRises checks what a queue learns about its engine's memory. The engine computes calls of up to
-// memory tokens. Full batches follow one another, and those that are too large are cut as the queue cuts them.
+// memory tokens. Full batches follow one another, and those that are too large are split as the queue splits them.
 func TestCeilingFallsAndRises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nBatch := rapid.IntRange(minTokens, 1<<16).Draw(t, "n_batch")
@@ -371,9 +371,9 @@ func TestCeilingFallsAndRises(t *testing.T) {
 						t.Fatalf("%d is not reached from %d", memory, c.now)
 					}
 					s.learn(size, smallerSize(size, try))
-					size = s.cut / text * text
+					size = s.splitSize / text * text
 				}
-				c.outOfMemory(s.failed, s.cut)
+				c.outOfMemory(s.failed, s.splitSize)
 				if c.now > nBatch || c.now < minTokens {
 					t.Fatalf("ceiling %d of %d", c.now, nBatch)
 				}
@@ -399,7 +399,7 @@ func TestCeilingFallsAndRises(t *testing.T) {
 		if n := failures(less, raiseAfter); n > 3 {
 			t.Fatalf("memory %d after %d: %d failures", less, memory, n)
 		}
-		if n := failures(nBatch, 3*maxRaiseAfter+raiseAfter*raiseShare*16); n > 0 || c.now != nBatch {
+		if n := failures(nBatch, 3*maxRaiseAfter+raiseAfter*raiseDivisor*16); n > 0 || c.now != nBatch {
 			t.Fatalf("memory for all: %d failures, ceiling %d of %d", n, c.now, nBatch)
 		}
 	})
@@ -413,8 +413,8 @@ func TestCeilingBoundsBatches(t *testing.T) {
 	if f.ceiling.now != 100 {
 		t.Fatalf("ceiling %d", f.ceiling.now)
 	}
-	f.Add(1, &Request{Priority: Normal, Tokens: []int{40, 900, 40}}, now)
-	f.Add(2, &Request{Priority: Normal, Tokens: repeat(4, 40)}, now)
+	f.Add(1, &queuedRequest{Priority: Normal, Tokens: []int{40, 900, 40}}, now)
+	f.Add(2, &queuedRequest{Priority: Normal, Tokens: repeat(4, 40)}, now)
 	var sizes []int
 	for len(f.byID) > 0 {
 		b, _ := f.Next(now)

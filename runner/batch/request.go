@@ -14,7 +14,7 @@ type parsed struct {
 	dimensions json.RawMessage // the same
 	inputs     []input
 	base64     bool
-	truncate   bool // inputs that are too long are cut
+	truncate   bool // inputs that are too long are truncated
 }
 
 // An input is one sequence to embed.
@@ -94,10 +94,10 @@ func parseOne(raw json.RawMessage) (in input, ok bool) {
 	return in, err == nil && len(in.ids) > 0 && slices.Min(in.ids) >= 0
 }
 
-// group returns equal strings for requests that can share an engine call.
-func (p *parsed) group() string { return string(p.dimensions) }
+// callKey returns equal strings for requests that can share an engine call.
+func (p *parsed) callKey() string { return string(p.dimensions) }
 
-// callBody writes an engine call for sequences of one group. It asks for base64, which is much cheaper for an engine
+// callBody writes an engine call for sequences of one call key. It asks for base64, which is much cheaper for an engine
 // to write than numbers; writeResponse turns it into numbers for clients that want them.
 func callBody(model, dimensions json.RawMessage, sequences []sequence) []byte {
 	size := len(model) + len(dimensions) + 100

@@ -18,7 +18,7 @@ type engineRun struct {
 	batch             *Batch
 	sequences         []sequence // grouped by request, in the request's order
 	model, dimensions json.RawMessage
-	verbatim          []byte // the body of the only request, sent unchanged; nil if an input of it was cut
+	verbatim          []byte // the body of the only request, sent unchanged; nil if an input of it was truncated
 	reached           bool   // at least part of a call reached the engine
 	whole             bool   // the engine computed all sequences in one call
 	short             memoryShortage
@@ -69,7 +69,7 @@ func (b *Batcher) execute(x *engineRun) {
 	delete(b.inFlight, x)
 	switch {
 	case x.short.failed > 0:
-		b.packer.ceiling.outOfMemory(x.short.failed, x.short.cut)
+		b.packer.ceiling.outOfMemory(x.short.failed, x.short.splitSize)
 	case x.whole:
 		b.packer.ceiling.succeeded(x.batch.Tokens, x.batch.Full)
 	}
@@ -164,9 +164,9 @@ func (b *Batcher) retry(x *engineRun, part []sequence, try int, reason []byte) {
 		b.fail(part, outOfMemory(tokens, try, string(bytes.ToValidUTF8(reason[:min(len(reason), excerpt)], nil))))
 		return
 	}
-	unclear, cut := x.short.unclear, smallerSize(tokens, try)
-	if x.short.limit == 0 || cut < x.short.limit {
-		x.short.limit = cut
+	unclear, splitSize := x.short.unclear, smallerSize(tokens, try)
+	if x.short.limit == 0 || splitSize < x.short.limit {
+		x.short.limit = splitSize
 	}
 	for rest := part; len(rest) > 0; {
 		n := leadingCount(rest, x.short.limit)
@@ -179,7 +179,7 @@ func (b *Batcher) retry(x *engineRun, part []sequence, try int, reason []byte) {
 		rest = rest[n:]
 	}
 	if x.short.unclear == unclear {
-		x.short.learn(tokens, cut)
+		x.short.learn(tokens, splitSize)
 	}
 }
 
@@ -195,7 +195,7 @@ func (b *Batcher) failUnsent(x *engineRun, part []sequence) {
 	defer b.mu.Unlock()
 	for _, s := range part {
 		if j := b.jobs[s.Request]; j != nil {
-			b.failLocked(s.Request, unsentOrCut(x.reached || j.runs > 1))
+			b.failLocked(s.Request, unsentOrIncomplete(x.reached || j.runs > 1))
 		}
 	}
 }

@@ -22,13 +22,13 @@ const (
 	portCount = 10000
 )
 
-// ports has the ports of the engines of this process that run, so that none is given to a second one.
+// ports has the ports of the running engines of this process, so that none is given to a second one.
 var ports = struct {
 	sync.Mutex
 	used map[int]bool
 }{used: map[int]bool{}}
 
-// listenOnPort returns a listener on a port that no other engine has. Its port belongs to the caller until freePort.
+// listenOnPort returns a listener on a port that no other engine has. The port belongs to the caller until releasePort.
 func listenOnPort(host string) (l net.Listener, err error) {
 	ports.Lock()
 	defer ports.Unlock()
@@ -45,8 +45,8 @@ func listenOnPort(host string) (l net.Listener, err error) {
 	return nil, fmt.Errorf("find a port for the engine: %w", err)
 }
 
-// freePort returns a port of listenOnPort, whose engine has exited.
-func freePort(port int) {
+// releasePort makes a port of listenOnPort available again, once its engine has exited.
+func releasePort(port int) {
 	ports.Lock()
 	defer ports.Unlock()
 	delete(ports.used, port)

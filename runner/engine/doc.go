@@ -2,11 +2,11 @@
 // without any I/O; a [Process] is one running engine, owned by one goroutine that alone signals and reaps it.
 //
 // Promises:
-//   - No engine outlives its runner. Engines are forked from one thread that lives as long as the runner and die with
-//     it by parent-death signal. [Marker.KillLeftovers] finds the processes that an engine had started at the next
-//     start.
-//   - Nothing of an engine is left when [Process.Done] is closed: its process was reaped and its process group is
-//     empty.
+//   - On Linux no engine outlives its runner. Engines are forked from one thread that lives as long as the runner and
+//     die with it by parent-death signal. At the next start, [Marker.KillLeftovers] kills processes that engines had
+//     started.
+//   - When [Process.Done] is closed, the process has been reaped and its process group killed. Processes of the group
+//     that do not exit within 5 s are logged.
 //   - The exit of an engine is noticed immediately, and [Process.Err] has its exit status and the last lines of its
 //     log.
 //   - No engine is started on a model file that is missing, damaged or truncated.

@@ -19,9 +19,10 @@ var (
 	ErrCorrupt = errors.New("model file is corrupt")
 	// ErrOutOfMemory: the engine reported that memory ran out, and exited.
 	ErrOutOfMemory = errors.New("engine out of memory")
-	// ErrUnsupported: the engine reported that it cannot run this model or these options, and exited.
+	// ErrUnsupported: the engine reported that it cannot run this model or these options; with more memory or another
+	// device it might.
 	ErrUnsupported = errors.New("not supported by the engine")
-	// ErrRefused: the engine does not accept its arguments or the kind of its model. A retry cannot help.
+	// ErrRefused: the engine rejects its arguments or this kind of model, whatever memory is free.
 	ErrRefused = errors.New("refused by the engine")
 	// ErrPortTaken: another program listens on the engine's port.
 	ErrPortTaken = errors.New("the engine's port is taken by another program")
@@ -66,7 +67,7 @@ func (e *LoadError) Unwrap() []error {
 	return []error{e.Kind, e.Exit}
 }
 
-// An ExitError is the exit of an engine that nobody stopped, while it loaded or served.
+// An ExitError is the exit of an engine that nobody asked to stop, or that was stopped because its load timed out.
 type ExitError struct {
 	Code   int            // exit status; -1 if a signal ended it
 	Signal syscall.Signal // 0 unless a signal ended it
@@ -89,7 +90,7 @@ func (e *ExitError) Error() string {
 
 var (
 	urls = regexp.MustCompile(`\S+://\S+`)
-	// errorLine matches lines about errors, the second part llama-server's by their level.
+	// errorLine matches lines about errors. The second alternative matches llama-server's error level.
 	errorLine = regexp.MustCompile(`(?i:error|exception|fail|fatal|panic|abort|assert|cannot|can't|could not|unable|what\(\):)|^[\d.]+ E `)
 	// vagueLine matches lines that only point to an error: Python's stack frames, with and without a logger's prefix,
 	// and what vLLM and llama-server print last.

@@ -123,11 +123,11 @@ func runnerMain() {
 		panic(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	box, err := sandbox.New(sandbox.Config{Mode: sandbox.Auto, Memory: 1 << 30, Log: log})
+	sb, err := sandbox.New(sandbox.Config{Mode: sandbox.Auto, Memory: 1 << 30, Log: log})
 	if err != nil {
 		panic(err)
 	}
-	cfg := Config{Logger: log, Spawner: NewSpawner(box), Marker: marker}
+	cfg := Config{Logger: log, Spawner: NewSpawner(sb), Marker: marker}
 	spec := testSpec("-fork", os.Args[2])
 	spec.Recipe.Sandbox.Write = []string{filepath.Dir(os.Args[2])}
 	p, err := Start(context.Background(), spec, cfg)

@@ -11,9 +11,9 @@ import (
 	"reveille/runner/filelock"
 )
 
-// A Marker marks all processes of a runner's engines by a variable in their environment. An engine dies with its
-// runner, but the processes that it started do not. The next start of the runner finds them by the mark. A nil Marker
-// marks nothing.
+// A Marker marks all processes of a runner's engines by a variable in their environment. On Linux an engine dies with
+// its runner, but the processes that it started do not. The next start of the runner finds them by the mark. A nil
+// Marker marks nothing.
 type Marker struct {
 	file  *os.File // locked for the life of this process
 	owned bool     // no other runner has locked the file
@@ -51,8 +51,8 @@ func OpenMarker(path string) (*Marker, error) {
 	return m, nil
 }
 
-// KillLeftovers kills the remaining processes of an earlier runner's engines. It returns the pids that it killed, and
-// an error if some are still alive when ctx ends. Call it before the first [Start].
+// KillLeftovers kills the remaining processes of an earlier runner's engines; it finds none except on Linux. It returns
+// the pids that it killed, and an error if some are still alive when ctx ends. Call it before the first [Start].
 func (m *Marker) KillLeftovers(ctx context.Context) (killed []int, err error) {
 	if !m.owned {
 		return nil, nil

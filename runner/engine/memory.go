@@ -11,7 +11,7 @@ import (
 // prints them at verbosity 4 and above.
 var bufferLine = regexp.MustCompile(`(\w+): +(\w+) +(model|KV|RS|output|compute) buffer size *= *(\d{1,9}\.\d{1,6}) MiB`)
 
-// maxReservedBuffers bounds how many reserved buffers are counted one by one.
+// maxReservedBuffers bounds the reserved buffers that are counted; further ones are ignored.
 const maxReservedBuffers = 64
 
 // buffers adds up the buffers that an engine's log reports. It is safe for concurrent use.

@@ -49,7 +49,7 @@ func (p *Process) runOwner(output *os.File) {
 	<-reader.done
 	_ = output.Close()
 	p.release()
-	freePort(p.spec.Port)
+	releasePort(p.spec.Port)
 	_ = os.RemoveAll(p.dir)
 
 	p.err = p.outcome(failure, state, reader.cause)
@@ -192,9 +192,9 @@ func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Ca
 	for _, l := range p.log.Tail(tailInError) {
 		exit.Tail = append(exit.Tail, l.Text)
 	}
-	if timeout, ok := errors.AsType[*LoadError](failure); ok {
-		timeout.Exit = exit
-		return timeout
+	if loadErr, ok := errors.AsType[*LoadError](failure); ok {
+		loadErr.Exit = exit
+		return loadErr
 	}
 	if wasReady {
 		return exit
@@ -293,7 +293,7 @@ func (r *reader) handleLine(text string) {
 		text = strings.ReplaceAll(text, key, "[key]")
 	}
 	loading := p.State() == Loading
-	if redacted := r.redactor.Line(text); !loading {
+	if redacted := r.redactor.Line(text); !loading { // the Redactor must see every line
 		text = redacted
 	}
 	p.log.Append(text, time.Now())

@@ -25,9 +25,9 @@ type prober struct {
 	client   *http.Client
 	progress func() // called when the status differs from the one before
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
-	// findListener reports whether a process listens on the engine's port, and whether it is the engine's. It reads the
+	// findListener reports whether a process listens on the engine's port, and whether the engine owns it. It reads the
 	// machine's whole table of connections, so it is called only once the port accepts one.
-	findListener func() (found, isOurs bool)
+	findListener func() (found, ownedByEngine bool)
 }
 
 func (p *Process) newProber() *prober {
@@ -35,7 +35,7 @@ func (p *Process) newProber() *prober {
 	if p.cfg.Marker != nil {
 		mark = p.cfg.Marker.mark
 	}
-	find := func() (found, isOurs bool) { return findListener(p.pid, mark, s.Port) }
+	find := func() (found, ownedByEngine bool) { return findListener(p.pid, mark, s.Port) }
 	want := s.Recipe.Ready.Status
 	if want == 0 {
 		want = http.StatusOK
@@ -46,7 +46,7 @@ func (p *Process) newProber() *prober {
 		dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "unix", s.Socket)
 		}
-		find = func() (found, isOurs bool) { return true, true }
+		find = func() (found, ownedByEngine bool) { return true, true }
 	}
 	return &prober{
 		url: s.HealthURL(), key: s.APIKey, addr: net.JoinHostPort(s.Host, strconv.Itoa(s.Port)), want: want, progress: p.touch, dial: dial, findListener: find,
@@ -61,8 +61,8 @@ func (p *Process) newProber() *prober {
 	}
 }
 
-// run polls until the engine is ready, and returns ctx's error if that ends first. Before the first request, which has the
-// engine's key, it makes sure that the engine gets it, and returns ErrPortTaken if another program would.
+// run polls until the engine is ready, and returns ctx's error if that ends first. The first request carries the engine's
+// key, so run first checks that the listener is the engine, and returns ErrPortTaken if it is another program.
 func (p *prober) run(ctx context.Context) error {
 	defer p.client.CloseIdleConnections()
 	wait := firstPoll
@@ -75,11 +75,11 @@ func (p *prober) run(ctx context.Context) error {
 			return ctx.Err()
 		case <-timer.C:
 		}
-		status, isOurs := 0, true
+		status, ownedByEngine := 0, true
 		if !found && p.accepts(ctx) {
-			found, isOurs = p.findListener()
+			found, ownedByEngine = p.findListener()
 		}
-		if found && !isOurs {
+		if found && !ownedByEngine {
 			return &LoadError{Kind: ErrPortTaken}
 		}
 		if found {

@@ -39,7 +39,7 @@ func parseStat(line string) (procStat, bool) {
 	return procStat{f[0][0], pgrp}, err == nil
 }
 
-// groupMembers lists the live processes of a group.
+// groupMembers lists the live processes of a process group.
 func groupMembers(pgid int) []int {
 	return processes(func(_ int, s procStat) bool { return s.pgrp == pgid })
 }
@@ -54,9 +54,9 @@ func hasMark(pid int, kv string) bool {
 	return err == nil && slices.Contains(strings.Split(string(b), "\x00"), kv)
 }
 
-// findListener reports whether a process listens on a TCP port of this machine, and whether it is in the group or has
-// the mark. It counts as theirs if the system does not say.
-func findListener(pgid int, mark string, port int) (found, isOurs bool) {
+// findListener reports whether a process listens on a TCP port of this machine, and whether the engine owns it: the
+// process is in its process group or has the mark. It counts as the engine's if the system does not say.
+func findListener(pgid int, mark string, port int) (found, ownedByEngine bool) {
 	inodes, err := listeners(port)
 	if err != nil {
 		return true, true
@@ -64,8 +64,8 @@ func findListener(pgid int, mark string, port int) (found, isOurs bool) {
 	if len(inodes) == 0 {
 		return false, false
 	}
-	own := processes(func(pid int, s procStat) bool { return s.pgrp == pgid || mark != "" && hasMark(pid, mark) })
-	for _, pid := range own {
+	pids := processes(func(pid int, s procStat) bool { return s.pgrp == pgid || mark != "" && hasMark(pid, mark) })
+	for _, pid := range pids {
 		dir := "/proc/" + strconv.Itoa(pid) + "/fd/"
 		files, err := os.ReadDir(dir)
 		if os.IsPermission(err) {
@@ -78,7 +78,7 @@ func findListener(pgid int, mark string, port int) (found, isOurs bool) {
 			}
 		}
 	}
-	return true, len(own) == 0
+	return true, len(pids) == 0
 }
 
 // listeners returns the inodes of the sockets that listen on a port (proc_net_tcp(5)).
@@ -128,7 +128,7 @@ func groupAlive(pgid int) bool {
 	return len(groupMembers(pgid)) > 0
 }
 
-// statusBytes sums up sizes in /proc/<pid>/status over the processes of a group. Shared memory counts for each process.
+// statusBytes sums up sizes in /proc/<pid>/status over a process group. Shared memory counts for each process.
 func statusBytes(pgid int, names ...string) (sum int64) {
 	for _, pid := range groupMembers(pgid) {
 		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")

@@ -22,7 +22,7 @@ func groupAlive(pgid int) bool { return syscall.Kill(-pgid, 0) != syscall.ESRCH 
 func marked(string) []int { return nil }
 
 // findListener is not implemented on this system: who responds on the port is taken for the engine.
-func findListener(int, string, int) (found, isOurs bool) { return true, true }
+func findListener(int, string, int) (found, ownedByEngine bool) { return true, true }
 
 // awaitExit blocks until the child has exited. Without waitid it is already reaped here, so a signal to its group in
 // the short time until the owner notices could reach another group of the same number. Linux has no such window.

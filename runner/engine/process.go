@@ -84,7 +84,7 @@ type Process struct {
 
 	ready chan struct{} // closed by the owner when the load is complete
 	stuck chan struct{} // closed by the owner when SIGKILL had no effect in killWait
-	done  chan struct{} // closed by the owner at the very end: the process and its group are gone
+	done  chan struct{} // closed by the owner at the very end: the process is gone, and its group too or groupWait has passed
 
 	state    atomic.Int32 // advisory
 	progress atomic.Int64 // time of the last progress while loading, in ns since started
@@ -109,7 +109,7 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	}
 	defer func() {
 		if err != nil {
-			freePort(spec.Port)
+			releasePort(spec.Port)
 			_ = os.RemoveAll(dir)
 		}
 	}()
@@ -134,8 +134,8 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	if cfg.Marker != nil {
 		env = append(env, cfg.Marker.mark)
 	}
-	jail := jailOf(spec, argv, env, dir)
-	if !jail.OpenFiles {
+	perms := permissionsOf(spec, argv, env, dir)
+	if !perms.OpenFiles {
 		env = append(slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "TMPDIR=") }), "TMPDIR="+dir)
 	}
 
@@ -152,7 +152,7 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 		ready: make(chan struct{}), stuck: make(chan struct{}), done: make(chan struct{}),
 	}
 	release() // as late as possible: from here on the engine can take the port
-	p.release, err = cfg.Spawner.start(cmd, jail)
+	p.release, err = cfg.Spawner.start(cmd, perms)
 	_ = w.Close()
 	if err != nil {
 		_ = r.Close()
@@ -265,7 +265,7 @@ func (p *Process) Log() *logring.Ring { return p.log }
 // State returns the current state. It is advisory: it may change at any time.
 func (p *Process) State() State { return State(p.state.Load()) }
 
-// Done is closed when the process has exited and was reaped, and its group is empty.
+// Done is closed when the process has been reaped and its process group is empty, or groupWait has passed.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Err returns why the process exited: nil while it runs and after a ready engine was stopped; an [*ExitError] if a
@@ -301,9 +301,9 @@ func (p *Process) EnsureReady(ctx context.Context) error {
 	}
 }
 
-// Stop asks the engine to exit, kills it and its group after the recipe's grace period, and returns nil when they are
-// gone. It can be called any number of times, at any moment. The end of ctx ends the wait, not the stop. Stop returns
-// [ErrStuck] if the process has not exited although it was killed.
+// Stop asks the engine to exit, kills it and its process group after the recipe's grace period, and returns nil when
+// [Process.Done] is closed. It can be called any number of times, at any moment. The end of ctx ends the wait, not the
+// stop. Stop returns [ErrStuck] if the process has not exited although it was killed.
 func (p *Process) Stop(ctx context.Context) error {
 	p.stopOnce.Do(func() { close(p.stop) })
 	return p.awaitDone(ctx)

@@ -9,29 +9,29 @@ import (
 )
 
 // A Spawner starts engines, each in its own process group and sandboxed as far as the machine supports it. On Linux an
-// engine is killed when this process exits. On other systems the engine of a killed runner lives until
-// [Marker.KillLeftovers] at the next start. A Spawner is safe for concurrent use.
+// engine is killed when this process exits. On other systems the engine of a killed runner keeps running, and nothing
+// finds it. A Spawner is safe for concurrent use.
 type Spawner struct {
-	box  *sandbox.Sandbox
+	sb   *sandbox.Sandbox
 	once sync.Once
 	quit chan struct{} // closed by Close
 }
 
 // NewSpawner returns a Spawner that must be closed. Without a sandbox engines have all rights of the runner.
-func NewSpawner(box *sandbox.Sandbox) *Spawner {
-	if box == nil {
-		box, _ = sandbox.New(sandbox.Config{Mode: sandbox.Off, Log: slog.New(slog.DiscardHandler)}) // fails only for a user
+func NewSpawner(sb *sandbox.Sandbox) *Spawner {
+	if sb == nil {
+		sb, _ = sandbox.New(sandbox.Config{Mode: sandbox.Off, Log: slog.New(slog.DiscardHandler)}) // fails only if Config names a user
 	}
-	return &Spawner{box: box, quit: make(chan struct{})}
+	return &Spawner{sb: sb, quit: make(chan struct{})}
 }
 
-// start starts cmd in a jail. release must be called when the process has exited.
-func (s *Spawner) start(cmd *exec.Cmd, j sandbox.Jail) (release func(), err error) {
+// start starts cmd in the sandbox. release must be called when the process has exited.
+func (s *Spawner) start(cmd *exec.Cmd, perms sandbox.Permissions) (release func(), err error) {
 	select {
 	case <-s.quit:
 		return func() {}, ErrClosed
 	default:
-		return s.box.Start(cmd, j, s.quit)
+		return s.sb.Start(cmd, perms, s.quit)
 	}
 }
 

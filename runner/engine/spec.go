@@ -28,10 +28,10 @@ type Spec struct {
 	Socket string
 	APIKey string // passed to the engine if the recipe has a placeholder for it
 	GPUs   GPUs
-	// Slots lets the engine save the state of conversations in its private folder, see [Process.Dir].
-	Slots bool
-	dir   string            // that folder, filled in by Start
-	Env   map[string]string // added to the environment last, for example for the encoder cache
+	// SaveSlots lets the engine save the state of conversations in its private folder, see [Process.Dir].
+	SaveSlots bool
+	dir       string            // that folder, filled in by Start
+	Env       map[string]string // added to the environment last, for example for the encoder cache
 }
 
 // GPUs are the GPUs that an engine must use; the zero value does not restrict it.
@@ -67,7 +67,7 @@ func (s *Spec) values() (recipe.Values, error) {
 		"backend_flags": s.backend().Flags,
 		"options":       options,
 	})
-	if s.Slots {
+	if s.SaveSlots {
 		v["slots"] = []string{s.dir}
 	}
 	if s.GPUs.Count > 1 {

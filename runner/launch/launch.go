@@ -156,8 +156,8 @@ func (l *Launcher) countTokens(ctx context.Context, run *runningEngine, m *catal
 		return
 	}
 	log := l.Log.With("model", m.ID)
-	dialect, ok := batch.DialectOf(r.Family())
-	if !ok || dialect == batch.TEI && m.Type == policy.Reranking { // TEI cuts texts itself
+	api, ok := batch.TokenizeAPIOf(r.Family())
+	if !ok || api == batch.TEI && m.Type == policy.Reranking { // TEI cuts texts itself
 		log.Info("requests are neither batched nor cut: this engine cannot count tokens", "recipe", r.Name, "engine", r.Family())
 		return
 	}
@@ -168,7 +168,7 @@ func (l *Launcher) countTokens(ctx context.Context, run *runningEngine, m *catal
 		words = batch.NewWordPiece(tokens)
 	}
 	limits := batch.Limits{NBatch: p.NBatch, NUBatch: p.NUBatch, Context: p.Context, NSeqMax: p.Parallel, Positions: p.Longest}
-	e := &batch.HTTP{Client: run.calls, Key: run.APIKey(), Model: m.ID, Dialect: dialect, FirstByte: cmp.Or(l.CallTimeout, 10*time.Minute)}
+	e := &batch.HTTP{Client: run.calls, Key: run.APIKey(), Model: m.ID, TokenizeAPI: api, Timeout: cmp.Or(l.CallTimeout, 10*time.Minute)}
 	var err error
 	if m.Type == policy.Reranking {
 		run.pairs, err = batch.NewPairs(ctx, e, words, limits)
@@ -191,7 +191,7 @@ func (l *Launcher) prepareConversations(m *catalog.Model, spec *engine.Spec, pl 
 		return nil
 	}
 	saving := *spec
-	saving.Slots, saving.Env = true, maps.Clone(spec.Env)
+	saving.SaveSlots, saving.Env = true, maps.Clone(spec.Env)
 	maps.Copy(saving.Env, conversations.Env)
 	if pl.ExtraSWABytes > 0 {
 		saving.Env["LLAMA_ARG_SWA_FULL"] = "1"

@@ -21,7 +21,7 @@ const (
 
 // isolateSlots configures an engine to keep prompts only in its slots, which the runner can erase.
 func isolateSlots(spec *engine.Spec) error {
-	spec.Slots = true
+	spec.SaveSlots = true
 	spec.Env["LLAMA_ARG_CACHE_RAM"] = "0"
 	argv, err := engine.Argv(*spec)
 	if err != nil {

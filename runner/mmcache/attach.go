@@ -71,7 +71,7 @@ type Attachment struct {
 
 	files     []filestate.File
 	started   chan bool     // receives one value: whether the engine has read the same files
-	decided   chan struct{} // closed when namespace and known are final
+	decided   chan struct{} // closed by completeNamespace when namespace and known are final
 	namespace Namespace
 	known     bool // whether namespace is complete; if not, nothing is looked up or stored
 	ctx       context.Context
@@ -80,32 +80,32 @@ type Attachment struct {
 	hits, misses atomic.Int64
 	requests     requests
 
-	mu     sync.Mutex
-	closed bool
-	open   map[*session]struct{}
-	named  map[Ident]Digest // identities that look-ups have returned, with the layout of the outputs
-	wg     sync.WaitGroup   // accept and sessions
+	mu       sync.Mutex
+	closed   bool
+	open     map[*session]struct{}
+	lookedUp map[Ident]Digest // identities that look-ups have returned, with the layout of the outputs
+	wg       sync.WaitGroup   // accept and sessions
 }
 
-// maxNamed bounds the identities that are remembered; engines encode soon after a look-up.
-const maxNamed = 4096
+// maxLookedUp bounds len(Attachment.lookedUp); engines encode soon after a look-up.
+const maxLookedUp = 4096
 
-// rememberIdent records the identity that a look-up returns, so that the engine can wait for it and store it.
-func (a *Attachment) rememberIdent(id Ident, l Layout) {
+// recordLookup records the identity that a look-up returns, so that the engine can acquire and store it.
+func (a *Attachment) recordLookup(id Ident, l Layout) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.named) >= maxNamed {
-		clear(a.named)
+	if len(a.lookedUp) >= maxLookedUp {
+		clear(a.lookedUp)
 	}
-	a.named[id] = l.digest()
+	a.lookedUp[id] = l.digest()
 }
 
-// isNamed reports whether a look-up of this engine has returned an identity for outputs of this layout.
-func (a *Attachment) isNamed(id Ident, l Layout) bool {
+// wasLookedUp reports whether a look-up of this engine has returned an identity for outputs of this layout.
+func (a *Attachment) wasLookedUp(id Ident, l Layout) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	named, ok := a.named[id]
-	return ok && named == l.digest()
+	digest, ok := a.lookedUp[id]
+	return ok && digest == l.digest()
 }
 
 const (
@@ -129,13 +129,13 @@ func (s *Server) Attach(m *catalog.Model, e Encoder) (*Attachment, error) {
 	}
 	return s.listen(m.ID, Namespace{Pool: s.cfg.Pool, Model: m.StableID(), Sig: Sig(m.Signature())}, func(a *Attachment) {
 		a.files, a.byKey = files, m.MMCache != catalog.ShareAll
-		a.wg.Go(func() { a.identify(e) })
+		a.wg.Go(func() { a.completeNamespace(e) })
 	})
 }
 
-// identify computes the encoder's digest while the engine starts. It accepts the digest only if the engine has read
-// the same files.
-func (a *Attachment) identify(e Encoder) {
+// completeNamespace computes the encoder's digest while the engine starts. It accepts the digest only if the engine has
+// read the same files.
+func (a *Attachment) completeNamespace(e Encoder) {
 	defer close(a.decided)
 	start := time.Now()
 	sum, err := e.digest(a.ctx, &a.s.contents, a.files)
@@ -166,8 +166,8 @@ func (a *Attachment) Started() {
 	}
 }
 
-// identity returns the engine's namespace, and false if it is unknown. It waits for the decision until ctx ends.
-func (a *Attachment) identity(ctx context.Context) (Namespace, bool) {
+// awaitNamespace waits for the engine's namespace until ctx ends. It returns false if it is unknown.
+func (a *Attachment) awaitNamespace(ctx context.Context) (Namespace, bool) {
 	select {
 	case <-a.decided:
 		return a.namespace, a.known
@@ -176,7 +176,7 @@ func (a *Attachment) identity(ctx context.Context) (Namespace, bool) {
 	}
 }
 
-// listen creates an attachment. start starts the goroutine that decides its identity.
+// listen creates an attachment. begin starts the goroutine that completes its namespace.
 func (s *Server) listen(model string, namespace Namespace, begin func(*Attachment)) (*Attachment, error) {
 	var name [6]byte
 	_, _ = rand.Read(name[:]) // never fails
@@ -191,7 +191,7 @@ func (s *Server) listen(model string, namespace Namespace, begin func(*Attachmen
 	}
 	a := &Attachment{
 		s: s, model: model, namespace: namespace, path: path, ln: ln,
-		open: map[*session]struct{}{}, named: map[Ident]Digest{},
+		open: map[*session]struct{}{}, lookedUp: map[Ident]Digest{},
 		started: make(chan bool, 1), decided: make(chan struct{}),
 	}
 	a.ctx, a.cancel = context.WithCancel(s.ctx)

@@ -14,22 +14,24 @@
 //     contents of the projector file, the engine's program and its libraries, the engine's arguments, and the medium's
 //     kind, size, content and layout ([Namespace.Ident]). The value carries a MAC over the key's name and the floats.
 //   - The file contents are those that the engine read at its start. They are hashed during the start, once for each
-//     state of a file; if a file changes meanwhile, the engine runs uncached. Replacing a file later affects only the
+//     version of a file; if a file changes meanwhile, the engine runs uncached. Replacing a file later affects only the
 //     next start.
-//   - If the model's scope is key, tenants share nothing: neither entries nor the wait for an encode. A token in the
+//   - If `mm_cache` is `key`, tenants share nothing: neither entries nor the wait for an encoding. A token in the
 //     engine's request identifies the tenant ([Request]); without one nothing is looked up or stored.
-//   - An engine can wait for and store only entries that a look-up of one of its connections returned, in the same
+//   - An engine can acquire and store only entries that a look-up of one of its connections returned, in the same
 //     layout. Anything else is refused and counted.
 //   - A fault is a miss and is counted, but never an error: Redis is down or slow; an entry is modified, truncated, too
 //     large, of another shape or from another pool; a runner is frozen or dead; a libmtmd is unknown.
 //   - Every wait is bounded, see interpose/README.md. Redis is written asynchronously; entries that do not fit in the
 //     queue are not written.
-//   - A host never encodes a medium twice at the same time: other requests wait for the result (encodings.go).
+//   - A host rarely encodes a medium twice at the same time: other requests wait for the result for up to
+//     [Config.EncodeWait]. A session that leads an encoding does not wait, and nobody waits for a partial encoding
+//     (encodings.go).
 //
 // Entries do not name the processor, its driver or system libraries. If the hosts of a pool differ in these, one may
 // get floats that another computed and that differ by rounding; `mm_cache: none` excludes a model. A chat that
 // llama-server continues from its own prompt cache reaches neither the encoder nor this package and is not counted.
 //
 // Hashing takes 1.1 ms per MiB of media, nearly all of it SHA-256. A hit of 640 KiB in Redis on the same machine takes
-// some 9 ms, where the encoder of an 896-pixel tower takes 4.3 s of one core.
+// some 9 ms, where an 896-pixel vision encoder takes 4.3 s of one core.
 package mmcache

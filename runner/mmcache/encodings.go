@@ -2,11 +2,11 @@ package mmcache
 
 import "sync"
 
-// encodings records which media this host is encoding, so that other sessions wait for the result. It is safe for
-// concurrent use.
+// encodings records which media this host is encoding and which session leads each, so that others wait for the result.
+// It is safe for concurrent use.
 //
-// A session never waits while it is encoding, so waits cannot form a cycle. No session waits for a partial encoding,
-// which ends only with a later encode, perhaps one on the waiter's own thread.
+// A session never waits while it leads, so waits cannot form a cycle. A partial encoding gives only some of a medium's
+// chunks. No session waits for it: it ends only with a later encoding, perhaps one on the waiter's own thread.
 type encodings struct {
 	mu sync.Mutex
 	m  map[Ident]*encoding
@@ -18,47 +18,47 @@ type encoding struct {
 	done    chan struct{} // closed when the encoding is removed from the map
 }
 
-// start records that s encodes id and returns true, or returns the encoding by another session and false.
-func (n *encodings) begin(id Ident, s *session, partial bool) (*encoding, bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if other, ok := n.m[id]; ok {
+// begin records that s leads the encoding of id and returns true, or returns the encoding by another session and false.
+func (e *encodings) begin(id Ident, s *session, partial bool) (*encoding, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if other, ok := e.m[id]; ok {
 		return other, false
 	}
-	if n.m == nil {
-		n.m = map[Ident]*encoding{}
+	if e.m == nil {
+		e.m = map[Ident]*encoding{}
 	}
-	e := &encoding{by: s, partial: partial, done: make(chan struct{})}
-	n.m[id] = e
-	return e, true
+	enc := &encoding{by: s, partial: partial, done: make(chan struct{})}
+	e.m[id] = enc
+	return enc, true
 }
 
 // end ends the encoding of id if it is by s.
-func (n *encodings) end(id Ident, s *session) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if e, ok := n.m[id]; ok && e.by == s {
-		delete(n.m, id)
-		close(e.done)
+func (e *encodings) end(id Ident, s *session) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if enc, ok := e.m[id]; ok && enc.by == s {
+		delete(e.m, id)
+		close(enc.done)
 	}
 }
 
 // endAll ends all encodings by s.
-func (n *encodings) endAll(s *session) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for id, e := range n.m {
-		if e.by == s {
-			delete(n.m, id)
-			close(e.done)
+func (e *encodings) endAll(s *session) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, enc := range e.m {
+		if enc.by == s {
+			delete(e.m, id)
+			close(enc.done)
 		}
 	}
 }
 
-// has reports whether s encodes id.
-func (n *encodings) has(id Ident, s *session) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	e, ok := n.m[id]
-	return ok && e.by == s
+// has reports whether s leads the encoding of id.
+func (e *encodings) has(id Ident, s *session) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	enc, ok := e.m[id]
+	return ok && enc.by == s
 }

@@ -99,7 +99,7 @@ func (c *cutter) copy(dst, src *net.UnixConn, limit int) bool {
 		if err != nil || n == 0 {
 			return false
 		}
-		var files request // closes what it keeps
+		var files message // closes what it keeps
 		files.keep(oob[:oobn])
 		var rights []byte
 		if files.file != nil {

@@ -13,10 +13,10 @@ type Sig uint64
 // A Kind is the kind of a medium.
 type Kind uint8
 
-// Kinds, with their numbers in the header.
+// Kinds, with their numbers in PROTOCOL.md.
 const (
 	Image Kind = 1 // RGB8, row by row
-	Audio Kind = 2 // 32-bit little-endian floats, one channel
+	Audio Kind = 2 // 32-bit little-endian floats
 )
 
 // Media describes raw media bytes. A and B are the width and height of an image, or the sample rate and channels of a
@@ -32,7 +32,7 @@ func redisKey(pool string, sig Sig, id Ident) string {
 }
 
 // A Layout is the shape of an encoder's output for one medium: Width is the floats per token, Tokens the tokens of
-// each chunk (a medium is one chunk, or several slices).
+// each chunk (a medium is one chunk or several).
 type Layout struct {
 	Width  uint32
 	Tokens []uint32
@@ -77,14 +77,14 @@ type Ident [sha256.Size]byte
 const identFormat = 2
 
 // Ident returns the identity of a medium, given the SHA-256 of its raw bytes.
-func (s Namespace) Ident(m Media, content [sha256.Size]byte, l Layout) Ident {
+func (n Namespace) Ident(m Media, content [sha256.Size]byte, l Layout) Ident {
 	h := sha256.New()
 	part := func(tag byte, data []byte) { writePart(h, tag, data) }
 	u32 := func(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
 	part(1, []byte{identFormat})
-	part(2, []byte(s.Pool))
-	part(3, []byte(s.Model))
-	part(4, s.Encoder[:])
+	part(2, []byte(n.Pool))
+	part(3, []byte(n.Model))
+	part(4, n.Encoder[:])
 	part(5, []byte{byte(m.Kind)})
 	part(6, u32(m.A))
 	part(7, u32(m.B))
@@ -95,7 +95,7 @@ func (s Namespace) Ident(m Media, content [sha256.Size]byte, l Layout) Ident {
 		tokens = binary.LittleEndian.AppendUint32(tokens, t)
 	}
 	part(10, tokens)
-	part(11, []byte(s.Tenant))
+	part(11, []byte(n.Tenant))
 	return Ident(h.Sum(nil))
 }
 

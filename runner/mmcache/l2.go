@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	queueLen     = 256      // entries waiting to be written ...
-	queueBytes   = 64 << 20 // ... and their floats; what exceeds either limit is not written
+	queueLen     = 256      // maximum number of entries waiting to be written; others are not written
+	queueBytes   = 64 << 20 // maximum bytes of their floats; likewise
 	writeTimeout = 2 * time.Second
 )
 
@@ -28,12 +28,12 @@ type l2 struct {
 	reads  redisBreaker
 	writes redisBreaker
 
-	queue  chan put
+	queue  chan queuedWrite
 	queued atomic.Int64  // bytes of floats in queue
 	done   chan struct{} // closed by run
 }
 
-type put struct {
+type queuedWrite struct {
 	sig Sig
 	id  Ident
 	e   *Entry
@@ -44,7 +44,7 @@ func newL2(c Config, codec entryCodec, m *meters) *l2 {
 		rdb: c.Redis, codec: codec, ttl: c.TTL, log: c.Log, m: m,
 		quota: poolQuota{rdb: c.Redis, key: quotaKey(c.Pool), ttl: c.TTL, quota: c.Quota},
 		reads: redisBreaker{log: c.Log, what: "read from"}, writes: redisBreaker{log: c.Log, what: "write to"},
-		queue: make(chan put, queueLen), done: make(chan struct{}),
+		queue: make(chan queuedWrite, queueLen), done: make(chan struct{}),
 	}
 }
 
@@ -101,14 +101,14 @@ func (s *l2) put(sig Sig, id Ident, e *Entry) {
 		return
 	}
 	select {
-	case s.queue <- put{sig, id, e}:
+	case s.queue <- queuedWrite{sig, id, e}:
 	default:
 		s.queued.Add(-n)
 		s.m.refused[reasonQueue].Inc()
 	}
 }
 
-// run writes queued entries until ctx ends. Entries queued then are lost.
+// run writes queued entries until ctx ends. Entries still queued are lost.
 func (s *l2) run(ctx context.Context) {
 	defer close(s.done)
 	for {
@@ -125,9 +125,9 @@ func (s *l2) run(ctx context.Context) {
 }
 
 // write writes an entry, if the quota has room for it.
-func (s *l2) write(ctx context.Context, p put) error {
+func (s *l2) write(ctx context.Context, p queuedWrite) error {
 	if !s.writes.Allow() {
-		return errors.New("the last calls of Redis failed")
+		return errors.New("recent Redis calls failed")
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout+fetchTime(int64(len(p.e.Floats))))
 	defer cancel()

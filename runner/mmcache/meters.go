@@ -2,11 +2,11 @@ package mmcache
 
 import "github.com/VictoriaMetrics/metrics"
 
-// A reason is why an entry was refused.
+// A reason is why an entry or a message was refused.
 type reason int
 
 const (
-	reasonSize     reason = iota // larger than any valid entry
+	reasonSize     reason = iota // larger than a limit: an entry, or the media of a look-up
 	reasonInvalid                // truncated, modified, of another shape or pool
 	reasonQuota                  // the pool's share of Redis is full
 	reasonQueue                  // too many queued writes

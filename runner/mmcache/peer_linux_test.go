@@ -44,13 +44,13 @@ func (a *Attachment) dial(t testing.TB) *engineEnd {
 
 // rawRequest returns the bytes of a request for one medium.
 func rawRequest(o op, it item, waitMS uint32) []byte {
-	b := make([]byte, requestLen+itemLen)
+	b := make([]byte, messageLen+itemLen)
 	binary.LittleEndian.PutUint32(b, wireMagic)
 	b[4], b[5] = byte(o), 1
 	binary.LittleEndian.PutUint16(b[6:], uint16(len(it.layout.Tokens)))
 	binary.LittleEndian.PutUint32(b[8:], waitMS)
 	binary.LittleEndian.PutUint32(b[12:], it.layout.Width)
-	p := b[requestLen:]
+	p := b[messageLen:]
 	p[0] = byte(it.media.Kind)
 	if it.partial {
 		p[1] = flagPartial
@@ -109,7 +109,7 @@ func (e *engineEnd) receive(t testing.TB, want Layout) itemResult {
 		t.Fatal(err)
 	}
 	p := b[headerLen:]
-	a := itemResult{result: lookupResult(p[0])}
+	a := itemResult{status: itemStatus(p[0])}
 	copy(a.ident[:], p[24:])
 	if oobn > 0 {
 		m, err := syscall.ParseSocketControlMessage(oob[:oobn])
@@ -146,11 +146,11 @@ func (e *engineEnd) acquire(t testing.TB, m Media, id Ident, l Layout, waitMS ui
 func (e *engineEnd) insert(t testing.TB, m Media, raw []byte, v *Entry) Ident {
 	t.Helper()
 	a := e.lookup(t, m, raw, v.Layout)
-	if a.result != resultMiss {
-		t.Fatalf("look-up of a new medium: %d", a.result)
+	if a.status != statusMiss {
+		t.Fatalf("look-up of a new medium: %d", a.status)
 	}
-	if got := e.acquire(t, m, a.ident, v.Layout, 1000); got.result != resultMiss {
-		t.Fatalf("acquire of a new medium: %d", got.result)
+	if got := e.acquire(t, m, a.ident, v.Layout, 1000); got.status != statusMiss {
+		t.Fatalf("acquire of a new medium: %d", got.status)
 	}
 	e.send(t, opStore, item{media: m, layout: v.Layout, ident: a.ident, bytes: uint64(len(v.Floats)), encodeUS: 1000}, 0, v.Floats)
 	return a.ident

@@ -20,10 +20,10 @@ func quotaKey(pool string) string { return "mm:" + pool + ":used" }
 
 const quotaMaxAge = 2 * time.Second // maximum age of the sum used for a decision
 
-// Shares of a Redis that has a maxmemory. The rest is the pool's state, whose writes Redis refuses when it is full.
+// Shares of a Redis that has a maxmemory. The rest is for the pool's state, whose writes Redis refuses when it is full.
 const (
-	entriesShare = 4 // entries use at most a quarter of it
-	roomShare    = 2 // nothing is written while more than half of it is in use, for whatever data
+	entriesDivisor = 4 // entries use at most a quarter of it
+	inUseDivisor   = 2 // nothing is written while more than half of it is in use, for whatever data
 )
 
 // poolQuota keeps the entries of all hosts within a number of bytes, and within their share of Redis' memory, except
@@ -42,37 +42,37 @@ type poolQuota struct {
 func hour(t time.Time) int64 { return t.Unix() / 3600 }
 
 // reserve reports whether n more bytes fit. If they do, it counts them as used until it next reads the sum.
-func (l *poolQuota) reserve(ctx context.Context, n int64) (bool, error) {
-	if time.Since(l.read) > quotaMaxAge {
-		used, err := l.usedSince(ctx, hour(time.Now().Add(-l.ttl)))
+func (q *poolQuota) reserve(ctx context.Context, n int64) (bool, error) {
+	if time.Since(q.read) > quotaMaxAge {
+		used, err := q.usedSince(ctx, hour(time.Now().Add(-q.ttl)))
 		if err != nil {
 			return false, err
 		}
-		taken, memory, err := memoryOf(ctx, l.rdb)
+		taken, memory, err := memoryOf(ctx, q.rdb)
 		if err != nil {
 			return false, err
 		}
-		l.used, l.limit, l.read = used, math.MaxInt64, time.Now()
-		if l.quota > 0 {
-			l.limit = l.quota
+		q.used, q.limit, q.read = used, math.MaxInt64, time.Now()
+		if q.quota > 0 {
+			q.limit = q.quota
 		}
 		if memory > 0 {
-			l.limit = min(l.limit, memory/entriesShare)
+			q.limit = min(q.limit, memory/entriesDivisor)
 		}
-		if memory > 0 && taken > memory/roomShare {
-			l.limit = 0
+		if memory > 0 && taken > memory/inUseDivisor {
+			q.limit = 0
 		}
 	}
-	if n > l.limit-l.used {
+	if n > q.limit-q.used {
 		return false, nil
 	}
-	l.used += n
+	q.used += n
 	return true, nil
 }
 
 // usedSince sums the bytes that were written since an hour, and removes the counts of earlier hours and invalid fields.
-func (l *poolQuota) usedSince(ctx context.Context, oldest int64) (sum int64, err error) {
-	counts, err := l.rdb.HGetAll(ctx, l.key).Result()
+func (q *poolQuota) usedSince(ctx context.Context, oldest int64) (sum int64, err error) {
+	counts, err := q.rdb.HGetAll(ctx, q.key).Result()
 	var stale []string
 	for field, text := range counts {
 		at, hourErr := strconv.ParseInt(field, 10, 64)
@@ -84,7 +84,7 @@ func (l *poolQuota) usedSince(ctx context.Context, oldest int64) (sum int64, err
 		sum += min(bytes, 1<<50)
 	}
 	if err == nil && len(stale) > 0 {
-		err = l.rdb.HDel(ctx, l.key, stale...).Err()
+		err = q.rdb.HDel(ctx, q.key, stale...).Err()
 	}
 	return sum, err
 }
@@ -109,13 +109,13 @@ func memoryOf(ctx context.Context, rdb redis.UniversalClient) (used, maxMemory i
 }
 
 // add records bytes that were written. If it fails, the counted sum is too low by n.
-func (l *poolQuota) add(ctx context.Context, n int64) error {
+func (q *poolQuota) add(ctx context.Context, n int64) error {
 	if n == 0 {
 		return nil
 	}
-	pipe := l.rdb.Pipeline()
-	pipe.HIncrBy(ctx, l.key, strconv.FormatInt(hour(time.Now()), 10), n)
-	pipe.PExpire(ctx, l.key, l.ttl+time.Hour)
+	pipe := q.rdb.Pipeline()
+	pipe.HIncrBy(ctx, q.key, strconv.FormatInt(hour(time.Now()), 10), n)
+	pipe.PExpire(ctx, q.key, q.ttl+time.Hour)
 	_, err := pipe.Exec(ctx)
 	return err
 }

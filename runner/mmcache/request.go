@@ -6,19 +6,19 @@ import (
 	"sync"
 )
 
-// HeaderToken carries [Request.Token] to an attached engine. The interposer reads it from the engine's socket; the
-// engine itself does not know it.
+// HeaderToken carries [Request.Token] to an attached engine. The interposer reads it from the engine's socket;
+// llama-server ignores it.
 const HeaderToken = "X-Reveille-Media"
 
-// token identifies one request while it is in its engine. Only the runner and the engine know it, so a header that a
-// client sends in a body identifies no request.
+// token identifies one request while it is in its engine. It is random and never leaves the runner and the engine's
+// process, so a client cannot forge it, not even with a copy of the header in its body.
 type token [16]byte
 
 // A Request is one request in an attached engine.
 type Request struct {
 	a            *Attachment
 	token        token
-	counted      bool
+	mayHaveMedia bool
 	ended        bool
 	startedAlone bool
 	overlaps     uint64
@@ -29,14 +29,14 @@ type Request struct {
 type requests struct {
 	mu       sync.Mutex
 	tenants  map[token]string
-	open     int    // counted ones
+	open     int    // those that may have media
 	overlaps uint64 // incremented when one starts while another is open
 }
 
-// Begin announces a request before the engine sees it. tenant is its tenant, or ""; counted means that it can have
-// media. End it when the engine's first byte has arrived or the request has failed.
-func (a *Attachment) Begin(tenant string, counted bool) *Request {
-	q := &Request{a: a, counted: counted}
+// Begin announces a request before the engine sees it. tenant is its tenant, or "". End it when the engine's first byte
+// has arrived or the request has failed.
+func (a *Attachment) Begin(tenant string, mayHaveMedia bool) *Request {
+	q := &Request{a: a, mayHaveMedia: mayHaveMedia}
 	r := &a.requests
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,7 +47,7 @@ func (a *Attachment) Begin(tenant string, counted bool) *Request {
 		}
 		r.tenants[q.token] = tenant
 	}
-	if counted {
+	if mayHaveMedia {
 		q.startedAlone = r.open == 0
 		r.open++
 		if !q.startedAlone {
@@ -80,7 +80,7 @@ func (q *Request) End() (hits, misses int64, exact bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.tenants, q.token)
-	if q.ended || !q.counted {
+	if q.ended || !q.mayHaveMedia {
 		return 0, 0, false
 	}
 	q.ended = true

@@ -62,30 +62,30 @@ func TestTenantsShareNothing(t *testing.T) {
 	ann, annsRequest := as(byKey, "ann")
 	ben, _ := as(byKey, "ben")
 	id := ann.lookup(t, m, raw, v.Layout).ident
-	if got := ann.acquire(t, m, id, v.Layout, 0); got.result != resultMiss {
-		t.Fatal(got.result)
+	if got := ann.acquire(t, m, id, v.Layout, 0); got.status != statusMiss {
+		t.Fatal(got.status)
 	}
 	bens := ben.lookup(t, m, raw, v.Layout).ident
 	if bens == id {
 		t.Fatal("one identity for two tenants")
 	}
-	if got := ben.acquire(t, m, bens, v.Layout, 60_000); got.result != resultMiss {
-		t.Error("a tenant waited for another's encode:", got.result)
+	if got := ben.acquire(t, m, bens, v.Layout, 60_000); got.status != statusMiss {
+		t.Error("a tenant waited for another's encode:", got.status)
 	}
 	ann.send(t, opStore, item{media: m, layout: v.Layout, ident: id, bytes: uint64(len(v.Floats)), encodeUS: 1000}, 0, v.Floats)
-	kit.Eventually(t, "a hit of the same tenant", func() bool { return ann.lookup(t, m, raw, v.Layout).result == resultHit })
+	kit.Eventually(t, "a hit of the same tenant", func() bool { return ann.lookup(t, m, raw, v.Layout).status == statusHit })
 	again, _ := as(byKey, "ann")
-	if got := again.lookup(t, m, raw, v.Layout); got.result != resultHit {
-		t.Error("another request of the same tenant:", got.result)
+	if got := again.lookup(t, m, raw, v.Layout); got.status != statusHit {
+		t.Error("another request of the same tenant:", got.status)
 	}
-	if got := ben.lookup(t, m, raw, v.Layout); got.result != resultMiss {
+	if got := ben.lookup(t, m, raw, v.Layout); got.status != statusMiss {
 		t.Error("a tenant was served another's entry")
 	}
 	annsRequest.End()
 	for name, tok := range map[string]token{"over": ann.token, "unknown": {9}, "none": {}} {
 		x := byKey.dial(t)
 		x.token = tok
-		if got := x.lookup(t, m, raw, v.Layout); got.result != resultMiss || got.ident != (Ident{}) {
+		if got := x.lookup(t, m, raw, v.Layout); got.status != statusMiss || got.ident != (Ident{}) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -97,5 +97,5 @@ func TestTenantsShareNothing(t *testing.T) {
 	}
 	x.insert(t, m, raw, v)
 	other, _ := as(shared, "ben")
-	kit.Eventually(t, "a hit of another tenant", func() bool { return other.lookup(t, m, raw, v.Layout).result == resultHit })
+	kit.Eventually(t, "a hit of another tenant", func() bool { return other.lookup(t, m, raw, v.Layout).status == statusHit })
 }

@@ -48,7 +48,7 @@ type Config struct {
 	Quota      int64         // bytes of all values in Redis, from all hosts; -1 means no limit
 	MaxEntry   int64         // bytes of one medium's floats; larger ones are not cached
 	LookupWait time.Duration // maximum wait of an engine for a look-up, plus 4 ms per MiB of media and 32 ms per MiB of outputs
-	EncodeWait time.Duration // maximum wait of an engine for another engine's encode of the same medium
+	EncodeWait time.Duration // maximum wait of an engine for another engine's encoding of the same medium
 }
 
 func (c Config) withDefaults() Config {

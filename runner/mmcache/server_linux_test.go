@@ -43,7 +43,7 @@ func TestAttachedEngineUsesItsSocket(t *testing.T) {
 		t.Errorf("%v %v", info, err)
 	}
 	a.Started()
-	sp, ok := a.identity(t.Context())
+	sp, ok := a.awaitNamespace(t.Context())
 	if want := (Namespace{"main", "", "m.gguf+p.gguf", sp.Encoder, Sig(m.Signature())}); !ok || sp != want || sp.Encoder == (Digest{}) {
 		t.Errorf("%+v %v", sp, ok)
 	}
@@ -72,20 +72,20 @@ func TestOneSessionEncodesAndOthersWait(t *testing.T) {
 	}
 	leader, other := a.dial(t), a.dial(t)
 	id := leader.lookup(t, m, raw, v.Layout).ident
-	if got := leader.acquire(t, m, id, v.Layout, 0); got.result != resultMiss {
-		t.Fatal(got.result)
+	if got := leader.acquire(t, m, id, v.Layout, 0); got.status != statusMiss {
+		t.Fatal(got.status)
 	}
-	if got := other.acquire(t, m, id, v.Layout, 30); got.result != resultBusy {
-		t.Fatal("a wait did not end", got.result)
+	if got := other.acquire(t, m, id, v.Layout, 30); got.status != statusBusy {
+		t.Fatal("a wait did not end", got.status)
 	}
 	store(other, id) // has no lead: refused
-	if got := other.lookup(t, m, raw, v.Layout); got.result != resultMiss {
+	if got := other.lookup(t, m, raw, v.Layout); got.status != statusMiss {
 		t.Fatal("an entry was accepted from a session without the lead")
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if got := other.acquire(t, m, id, v.Layout, 60_000); got.result != resultHit || !bytes.Equal(got.entry.Floats, v.Floats) {
-			t.Errorf("the waiter got %d", got.result)
+		if got := other.acquire(t, m, id, v.Layout, 60_000); got.status != statusHit || !bytes.Equal(got.entry.Floats, v.Floats) {
+			t.Errorf("the waiter got %d", got.status)
 		}
 	})
 	time.Sleep(20 * time.Millisecond)
@@ -103,8 +103,8 @@ func TestOneSessionEncodesAndOthersWait(t *testing.T) {
 		id := leader.lookup(t, m, []byte{1, 2, byte(i)}, v.Layout).ident
 		leader.acquire(t, m, id, v.Layout, 0)
 		wg.Go(func() {
-			if got := other.acquire(t, m, id, v.Layout, 60_000); got.result != resultMiss {
-				t.Errorf("case %d: the waiter got %d", i, got.result)
+			if got := other.acquire(t, m, id, v.Layout, 60_000); got.status != statusMiss {
+				t.Errorf("case %d: the waiter got %d", i, got.status)
 			}
 		})
 		time.Sleep(20 * time.Millisecond)
@@ -118,19 +118,19 @@ func TestOneSessionEncodesAndOthersWait(t *testing.T) {
 	forged, slices := id, Layout{v.Width, []uint32{1, 2}}
 	forged[0]++
 	refused := s.m.refused[reasonProtocol].Get()
-	if got := leader.acquire(t, m, forged, v.Layout, 0); got.result != resultBusy {
-		t.Errorf("an identity that an engine made up: %d", got.result)
+	if got := leader.acquire(t, m, forged, v.Layout, 0); got.status != statusBusy {
+		t.Errorf("an identity that an engine made up: %d", got.status)
 	}
-	if got := leader.acquire(t, m, id, slices, 0); got.result != resultBusy {
-		t.Errorf("another layout: %d", got.result)
+	if got := leader.acquire(t, m, id, slices, 0); got.status != statusBusy {
+		t.Errorf("another layout: %d", got.status)
 	}
-	if got := leader.acquire(t, m, id, v.Layout, 0); got.result != resultMiss {
-		t.Fatal(got.result)
+	if got := leader.acquire(t, m, id, v.Layout, 0); got.status != statusMiss {
+		t.Fatal(got.status)
 	}
 	store(leader, forged)
 	leader.send(t, opStore, item{media: m, layout: slices, ident: id, bytes: uint64(len(v.Floats))}, 0, v.Floats)
-	if got := leader.lookup(t, m, []byte{4}, v.Layout); got.result != resultMiss {
-		t.Errorf("another layout was stored: %d", got.result)
+	if got := leader.lookup(t, m, []byte{4}, v.Layout); got.status != statusMiss {
+		t.Errorf("another layout was stored: %d", got.status)
 	}
 	if n := s.m.refused[reasonProtocol].Get() - refused; n != 4 {
 		t.Errorf("%d refusals were counted, want 4", n)
@@ -139,10 +139,10 @@ func TestOneSessionEncodesAndOthersWait(t *testing.T) {
 	// Nobody waits for a partial encode.
 	id = leader.lookup(t, m, []byte{5}, v.Layout).ident
 	leader.send(t, opAcquire, item{media: m, layout: v.Layout, ident: id, partial: true}, 0, nil)
-	if got := leader.receive(t, v.Layout); got.result != resultMiss {
-		t.Fatal(got.result)
+	if got := leader.receive(t, v.Layout); got.status != statusMiss {
+		t.Fatal(got.status)
 	}
-	if got := other.acquire(t, m, id, v.Layout, 60_000); got.result != resultBusy {
+	if got := other.acquire(t, m, id, v.Layout, 60_000); got.status != statusBusy {
 		t.Error("waited for a partial encode")
 	}
 }
@@ -166,7 +166,7 @@ func TestLargeMediaDoNotBlockTheRunner(t *testing.T) {
 		if _, _, err := e.c.WriteMsgUnix(m, syscall.UnixRights(int(f.Fd())), nil); err != nil {
 			t.Fatal(err)
 		}
-		if a := e.receive(t, Layout{}); a.result != resultMiss || a.ident != (Ident{}) {
+		if a := e.receive(t, Layout{}); a.status != statusMiss || a.ident != (Ident{}) {
 			t.Errorf("%d bytes: %+v", size, a)
 		}
 	}
@@ -188,17 +188,17 @@ func TestScopesShareNoEntries(t *testing.T) {
 	base := Namespace{Pool: "p", Model: "m", Sig: 1}
 	dialEngine(t, s, base).insert(t, m, raw, v)
 	recordHit := dialEngine(t, s, base)
-	kit.Eventually(t, "a hit in the same space", func() bool { return recordHit.lookup(t, m, raw, v.Layout).result == resultHit })
+	kit.Eventually(t, "a hit in the same space", func() bool { return recordHit.lookup(t, m, raw, v.Layout).status == statusHit })
 	for name, sp := range map[string]Namespace{
 		"pool": {"q", "", "m", Digest{}, 1}, "model": {"p", "", "n", Digest{}, 2},
 		"signature alike": {"p", "", "n", Digest{}, 1}, "encoder": {"p", "", "m", Digest{1}, 1},
 	} {
-		if got := dialEngine(t, s, sp).lookup(t, m, raw, v.Layout); got.result != resultMiss {
+		if got := dialEngine(t, s, sp).lookup(t, m, raw, v.Layout); got.status != statusMiss {
 			t.Error(name)
 		}
 	}
 	wide := Layout{v.Width * 2, v.Tokens}
-	if got := recordHit.lookup(t, m, raw, wide); got.result != resultMiss {
+	if got := recordHit.lookup(t, m, raw, wide); got.status != statusMiss {
 		t.Error("another width")
 	}
 }
@@ -224,8 +224,8 @@ func TestCountsFollowHitsAndMisses(t *testing.T) {
 	there := dialEngine(t, host(-1), Namespace{Pool: "main", Model: "file"})
 	kit.Eventually(t, "the write behind", func() bool { return len(rdb.Keys(t.Context(), "mm:main:0*").Val()) == 1 })
 	for _, e := range []*engineEnd{here, here, there} {
-		if got := e.lookup(t, m, raw, v.Layout); got.result != resultHit {
-			t.Fatal(got.result)
+		if got := e.lookup(t, m, raw, v.Layout); got.status != statusHit {
+			t.Fatal(got.status)
 		}
 	}
 	mu.Lock()
@@ -277,8 +277,8 @@ func TestProtocolErrorsCloseTheConnection(t *testing.T) {
 	}
 	for name, data := range map[string][]byte{
 		"magic": change(0, 0), "op": change(4, 9), "no media": change(5, 0), "many media": change(5, 200), "chunks": change(6, 0),
-		"width": change(14, 9), "kind": change(requestLen, 7), "chunks of a medium": change(requestLen+2, 3), "fewer chunks": change(requestLen+2, 1),
-		"more bytes than there are": change(requestLen+24, 200), "offset": change(requestLen+22, 1), "cut": good[:40], "text": []byte(strings.Repeat("x", 200)),
+		"width": change(14, 9), "kind": change(messageLen, 7), "chunks of a medium": change(messageLen+2, 3), "fewer chunks": change(messageLen+2, 1),
+		"more bytes than there are": change(messageLen+24, 200), "offset": change(messageLen+22, 1), "cut": good[:40], "text": []byte(strings.Repeat("x", 200)),
 	} {
 		s := newServer(t, nil)
 		e := dialEngine(t, s, Namespace{})

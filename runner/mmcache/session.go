@@ -16,7 +16,7 @@ const (
 	maxRaw     = 1 << 30 // bytes of the media of a look-up, the maximum that the interposer sends
 )
 
-// session is one connection of an engine. One goroutine runs it; the encodes that it leads end with it.
+// session is one connection of an engine. One goroutine runs it; the encodings that it leads end with it.
 type session struct {
 	a      *Attachment
 	conn   *net.UnixConn
@@ -42,11 +42,11 @@ func (x *session) run() {
 		x.a.mu.Unlock()
 	}()
 	for {
-		r, err := readRequest(x.conn)
+		m, err := readMessage(x.conn)
 		if err == nil {
-			err = x.handle(r)
+			err = x.handle(m)
 		}
-		r.close()
+		m.close()
 		switch {
 		case err == nil:
 			continue
@@ -58,20 +58,20 @@ func (x *session) run() {
 	}
 }
 
-func (x *session) handle(r *request) error {
-	switch r.op {
+func (x *session) handle(m *message) error {
+	switch m.op {
 	case opLookup:
-		results, err := x.lookup(r)
+		results, err := x.lookup(m)
 		if err != nil {
 			return err
 		}
-		return x.reply(r.op, results)
+		return x.reply(m.op, results)
 	case opAcquire:
-		return x.reply(r.op, x.acquire(r))
+		return x.reply(m.op, x.acquire(m))
 	case opStore:
-		return x.store(r)
+		return x.store(m)
 	}
-	for _, it := range r.items { // opAbandon
+	for _, it := range m.items { // opAbandon
 		x.a.s.encodings.end(it.ident, x)
 	}
 	return nil
@@ -83,37 +83,37 @@ func (x *session) reply(o op, results []itemResult) error {
 }
 
 // lookup hashes the media and finds their entries, first in memory, then all others in Redis with one pipeline.
-func (x *session) lookup(r *request) ([]itemResult, error) {
+func (x *session) lookup(m *message) ([]itemResult, error) {
 	s := x.a.s
-	if r.file == nil {
+	if m.file == nil {
 		return nil, errProtocol
 	}
 	if x.buf == nil {
 		x.buf = make([]byte, hashBuffer)
 	}
-	results := make([]itemResult, len(r.items))
+	results := make([]itemResult, len(m.items))
 	var total uint64
-	for _, it := range r.items {
+	for _, it := range m.items {
 		total += it.bytes
 	}
 	if total > maxRaw {
-		s.m.refused[reasonSize].Add(len(r.items))
+		s.m.refused[reasonSize].Add(len(m.items))
 		return results, nil
 	}
-	ctx, cancel := context.WithTimeout(x.ctx, s.cfg.lookupTime(r.items))
+	ctx, cancel := context.WithTimeout(x.ctx, s.cfg.lookupTime(m.items))
 	defer cancel()
-	namespace, known := x.a.identity(ctx)
-	tenant, ok := x.a.tenantOf(r.token)
+	namespace, known := x.a.awaitNamespace(ctx)
+	tenant, ok := x.a.tenantOf(m.token)
 	namespace.Tenant = tenant
 	if !known || !ok { // identities stay zero, so nothing is looked up, waited for or stored
-		s.m.refused[reasonIdentity].Add(len(r.items))
+		s.m.refused[reasonIdentity].Add(len(m.items))
 		return results, nil
 	}
 	var remote []int
 	var ids []Ident
 	var layouts []Layout
-	for i, it := range r.items {
-		raw := io.NewSectionReader(r.file, int64(it.offset), int64(it.bytes))
+	for i, it := range m.items {
+		raw := io.NewSectionReader(m.file, int64(it.offset), int64(it.bytes))
 		sum, err := hashMedia(contextReader{ctx, raw}, int64(it.bytes), x.buf)
 		if ctx.Err() != nil { // the engine has stopped waiting
 			return results, nil
@@ -123,7 +123,7 @@ func (x *session) lookup(r *request) ([]itemResult, error) {
 		}
 		id := namespace.Ident(it.media, sum, it.layout)
 		results[i].ident = id
-		x.a.rememberIdent(id, it.layout)
+		x.a.recordLookup(id, it.layout)
 		if e := s.l1.get(id); e != nil {
 			x.recordHit(&results[i], e, tierMemory)
 			continue
@@ -132,7 +132,7 @@ func (x *session) lookup(r *request) ([]itemResult, error) {
 			remote, ids, layouts = append(remote, i), append(ids, id), append(layouts, it.layout)
 		}
 	}
-	s.m.lookups.Add(len(r.items))
+	s.m.lookups.Add(len(m.items))
 	if s.l2 == nil || len(remote) == 0 {
 		return results, nil
 	}
@@ -160,32 +160,32 @@ func (r contextReader) Read(p []byte) (int, error) {
 }
 
 func (x *session) recordHit(a *itemResult, e *Entry, t tier) {
-	a.result, a.entry = resultHit, e
+	a.status, a.entry = statusHit, e
 	x.a.recordHit(t, e)
 	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.model, "key", redisKey(x.a.namespace.Pool, x.a.namespace.Sig, a.ident), "bytes", len(e.Floats))
 }
 
-func (x *session) recordMiss(a *itemResult, v lookupResult) {
-	a.result = v
+func (x *session) recordMiss(a *itemResult, v itemStatus) {
+	a.status = v
 	x.a.recordMiss()
 }
 
 // acquire replies to an engine that is about to encode. Each medium gets its entry if that has arrived meanwhile, or
-// else the right to encode it for all sessions. If another session is encoding it and does not finish in time, the
-// engine can encode it for itself.
-func (x *session) acquire(r *request) []itemResult {
+// else the lead: the session encodes it for all. If another session leads and does not finish in time, the engine can
+// encode it for itself.
+func (x *session) acquire(m *message) []itemResult {
 	s := x.a.s
-	results := make([]itemResult, len(r.items))
+	results := make([]itemResult, len(m.items))
 	others := map[int]*encoding{}
 	encodes := false
 	try := func(i int) {
-		it, a := r.items[i], &results[i]
+		it, a := m.items[i], &results[i]
 		a.ident = it.ident
-		if !x.a.isNamed(it.ident, it.layout) { // no look-up returned this identity
+		if !x.a.wasLookedUp(it.ident, it.layout) { // no look-up returned this identity
 			if it.ident != (Ident{}) {
 				s.m.refused[reasonProtocol].Inc()
 			}
-			x.recordMiss(a, resultBusy)
+			x.recordMiss(a, statusBusy)
 			return
 		}
 		if other, ok := s.encodings.begin(it.ident, x, it.partial); !ok {
@@ -200,21 +200,21 @@ func (x *session) acquire(r *request) []itemResult {
 		}
 		if it.layout.Bytes() > s.cfg.MaxEntry { // nothing to wait for
 			s.encodings.end(it.ident, x)
-			x.recordMiss(a, resultBusy)
+			x.recordMiss(a, statusBusy)
 			return
 		}
 		encodes = true
-		x.recordMiss(a, resultMiss)
+		x.recordMiss(a, statusMiss)
 	}
-	for i := range r.items {
+	for i := range m.items {
 		try(i)
 	}
-	ctx, cancel := context.WithTimeout(x.ctx, min(time.Duration(r.waitMS)*time.Millisecond, maxWait))
+	ctx, cancel := context.WithTimeout(x.ctx, min(time.Duration(m.waitMS)*time.Millisecond, maxWait))
 	defer cancel()
-	for i := range r.items {
+	for i := range m.items {
 		for other := others[i]; other != nil; other = others[i] {
 			if encodes || other.partial || ctx.Err() != nil {
-				x.recordMiss(&results[i], resultBusy)
+				x.recordMiss(&results[i], statusBusy)
 				break
 			}
 			select {
@@ -227,17 +227,17 @@ func (x *session) acquire(r *request) []itemResult {
 	return results
 }
 
-// store stores an encoder's output, in memory immediately and in Redis asynchronously, if the session has the right to
-// encode it.
-func (x *session) store(r *request) error {
+// store stores an encoder's output, in memory immediately and in Redis asynchronously, if the session leads its
+// encoding.
+func (x *session) store(m *message) error {
 	s := x.a.s
-	it := r.items[0]
+	it := m.items[0]
 	defer s.encodings.end(it.ident, x)
 	size := it.layout.Bytes()
-	if r.file == nil || len(r.items) != 1 || int64(it.bytes) != size {
+	if m.file == nil || len(m.items) != 1 || int64(it.bytes) != size {
 		return errProtocol
 	}
-	if !s.encodings.has(it.ident, x) || !x.a.isNamed(it.ident, it.layout) {
+	if !s.encodings.has(it.ident, x) || !x.a.wasLookedUp(it.ident, it.layout) {
 		s.m.refused[reasonProtocol].Inc()
 		return nil
 	}
@@ -246,7 +246,7 @@ func (x *session) store(r *request) error {
 		return nil
 	}
 	e := &Entry{Layout: it.layout, Floats: make([]byte, size), EncodeTime: time.Duration(it.encodeUS) * time.Microsecond}
-	if _, err := io.ReadFull(io.NewSectionReader(r.file, int64(it.offset), size), e.Floats); err != nil {
+	if _, err := io.ReadFull(io.NewSectionReader(m.file, int64(it.offset), size), e.Floats); err != nil {
 		return fmt.Errorf("%w: %w", errProtocol, err)
 	}
 	s.l1.put(it.ident, e)

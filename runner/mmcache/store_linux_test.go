@@ -154,7 +154,7 @@ func TestRedisFaultsAreMisses(t *testing.T) {
 		if err := rdb.Set(ctx, name, c.value, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if got := e.lookup(t, m, raw, v.Layout); got.result != resultMiss {
+		if got := e.lookup(t, m, raw, v.Layout); got.status != statusMiss {
 			t.Errorf("%s: served", c.name)
 		}
 		if s.m.refused[c.why].Get() != before+1 {
@@ -163,17 +163,17 @@ func TestRedisFaultsAreMisses(t *testing.T) {
 	}
 
 	// The next encode replaces a refused value.
-	if got := e.acquire(t, m, id, v.Layout, 0); got.result != resultMiss {
-		t.Fatal(got.result)
+	if got := e.acquire(t, m, id, v.Layout, 0); got.status != statusMiss {
+		t.Fatal(got.status)
 	}
 	e.send(t, opStore, item{media: m, layout: v.Layout, ident: id, bytes: uint64(len(v.Floats))}, 0, v.Floats)
-	kit.Eventually(t, "the repair", func() bool { return e.lookup(t, m, raw, v.Layout).result == resultHit })
+	kit.Eventually(t, "the repair", func() bool { return e.lookup(t, m, raw, v.Layout).status == statusHit })
 
 	// A frozen, then a dead Redis: misses in bounded time, and hits again after it returns.
 	srv.Freeze()
 	start := time.Now()
 	for range 8 {
-		if got := e.lookup(t, m, raw, v.Layout); got.result != resultMiss {
+		if got := e.lookup(t, m, raw, v.Layout); got.status != statusMiss {
 			t.Error("frozen: hit")
 		}
 	}
@@ -182,15 +182,15 @@ func TestRedisFaultsAreMisses(t *testing.T) {
 	}
 	srv.Thaw()
 	srv.Kill()
-	if got := e.lookup(t, m, raw, v.Layout); got.result != resultMiss {
+	if got := e.lookup(t, m, raw, v.Layout); got.status != statusMiss {
 		t.Error("dead: hit")
 	}
 	srv.Restart()
 	kit.Eventually(t, "hits after a restart", func() bool {
-		if e.acquire(t, m, id, v.Layout, 0).result == resultMiss {
+		if e.acquire(t, m, id, v.Layout, 0).status == statusMiss {
 			e.send(t, opStore, item{media: m, layout: v.Layout, ident: id, bytes: uint64(len(v.Floats))}, 0, v.Floats)
 		}
-		return e.lookup(t, m, raw, v.Layout).result == resultHit
+		return e.lookup(t, m, raw, v.Layout).status == statusHit
 	})
 	if s.m.redisErrors.Get() == 0 {
 		t.Error("no errors were counted")
@@ -234,7 +234,7 @@ func TestEntriesUseAShareOfRedis(t *testing.T) {
 	kit.Eventually(t, "all are stored or refused", func() bool {
 		return s.m.refused[reasonQuota].Get()+s.m.refused[reasonQueue].Get()+uint64(len(rdb.Keys(t.Context(), "mm:main:0*").Val())) == 40
 	})
-	if n := len(rdb.Keys(t.Context(), "mm:main:0*").Val()); n == 0 || n > memory/entriesShare>>20 {
+	if n := len(rdb.Keys(t.Context(), "mm:main:0*").Val()); n == 0 || n > memory/entriesDivisor>>20 {
 		t.Errorf("%d entries of 1 MiB", n)
 	}
 	// Whoever fills it: no entries once half is used.
@@ -261,6 +261,6 @@ func TestEmbeddedRedisStoresEntries(t *testing.T) {
 	v := numbered(4)
 	e.insert(t, Media{Audio, 16000, 1}, []byte{1, 2, 3, 4}, v)
 	kit.Eventually(t, "a hit", func() bool {
-		return e.lookup(t, Media{Audio, 16000, 1}, []byte{1, 2, 3, 4}, v.Layout).result == resultHit
+		return e.lookup(t, Media{Audio, 16000, 1}, []byte{1, 2, 3, 4}, v.Layout).status == statusHit
 	})
 }

@@ -10,7 +10,7 @@ const (
 
 func fetchTime(bytes int64) time.Duration { return min(time.Duration(bytes>>20)*fetchPerMiB, maxFetch) }
 
-// lookupTime returns the timeout of a look-up. The engine waits a tenth longer.
+// lookupTime returns the timeout of a look-up. It is nine tenths of what the engine waits.
 func (c *Config) lookupTime(items []item) time.Duration {
 	var media uint64
 	var floats int64

@@ -13,7 +13,7 @@ import (
 // Messages of PROTOCOL.md.
 const (
 	wireMagic  = 0x334d4d52
-	requestLen = 32 // header of a request
+	messageLen = 32 // header of a message
 	headerLen  = 16 // of a reply
 	itemLen    = 64
 	resultLen  = 56
@@ -33,12 +33,12 @@ const (
 
 const flagPartial = 1
 
-type lookupResult uint8
+type itemStatus uint8
 
 const (
-	resultMiss lookupResult = 0 // in reply to an acquire: encode it; other sessions wait for the result
-	resultHit  lookupResult = 1
-	resultBusy lookupResult = 2 // encode it, but only for this engine
+	statusMiss itemStatus = 0 // in reply to an acquire: the session leads; others wait for the result
+	statusHit  itemStatus = 1
+	statusBusy itemStatus = 2 // only in reply to an acquire: encode it, but only for this engine
 )
 
 var errProtocol = errors.New("mmcache: malformed message")
@@ -52,7 +52,7 @@ type item struct {
 	ident         Ident
 }
 
-type request struct {
+type message struct {
 	op     op
 	waitMS uint32
 	token  token
@@ -60,36 +60,36 @@ type request struct {
 	file   *os.File // descriptor received with the message, or nil; the receiver closes it
 }
 
-// readRequest reads one message. It returns io.EOF if the engine closed the connection between messages.
-func readRequest(c *net.UnixConn) (*request, error) {
-	var h [requestLen]byte
-	r := &request{}
-	if err := r.fill(c, h[:]); err != nil {
-		return r, err
+// readMessage reads one message. It returns io.EOF if the engine closed the connection between messages.
+func readMessage(c *net.UnixConn) (*message, error) {
+	var h [messageLen]byte
+	m := &message{}
+	if err := m.fill(c, h[:]); err != nil {
+		return m, err
 	}
 	count, chunks := int(h[5]), int(binary.LittleEndian.Uint16(h[6:]))
-	r.op, r.waitMS = op(h[4]), binary.LittleEndian.Uint32(h[8:])
+	m.op, m.waitMS = op(h[4]), binary.LittleEndian.Uint32(h[8:])
 	width := binary.LittleEndian.Uint32(h[12:])
-	r.token = token(h[16:])
-	if binary.LittleEndian.Uint32(h[:]) != wireMagic || r.op < opLookup || r.op > opAbandon ||
+	m.token = token(h[16:])
+	if binary.LittleEndian.Uint32(h[:]) != wireMagic || m.op < opLookup || m.op > opAbandon ||
 		count == 0 || count > maxMedia || chunks < count || chunks > maxChunks || width == 0 || width > maxWidth {
-		return r, errProtocol
+		return m, errProtocol
 	}
 	body := make([]byte, count*itemLen+4*chunks)
-	if err := r.fill(c, body); err != nil {
-		return r, noEOF(err)
+	if err := m.fill(c, body); err != nil {
+		return m, noEOF(err)
 	}
-	return r, r.parse(body, count, chunks, width)
+	return m, m.parse(body, count, chunks, width)
 }
 
-func (r *request) parse(body []byte, count, chunks int, width uint32) error {
+func (m *message) parse(body []byte, count, chunks int, width uint32) error {
 	tokens := make([]uint32, chunks)
 	for i := range tokens {
 		tokens[i] = binary.LittleEndian.Uint32(body[count*itemLen+4*i:])
 	}
-	r.items = make([]item, count)
-	for i := range r.items {
-		b, it := body[i*itemLen:], &r.items[i]
+	m.items = make([]item, count)
+	for i := range m.items {
+		b, it := body[i*itemLen:], &m.items[i]
 		n := int(binary.LittleEndian.Uint16(b[2:]))
 		if n == 0 || n > len(tokens) {
 			return errProtocol
@@ -118,12 +118,12 @@ func noEOF(err error) error {
 	return err
 }
 
-// fill reads len(b) bytes. The first descriptor received becomes r.file; others are closed.
-func (r *request) fill(c *net.UnixConn, b []byte) error {
+// fill reads len(b) bytes. The first descriptor received becomes m.file; others are closed.
+func (m *message) fill(c *net.UnixConn, b []byte) error {
 	oob := make([]byte, syscall.CmsgSpace(4*4))
 	for got := 0; got < len(b); {
 		n, oobn, _, _, err := c.ReadMsgUnix(b[got:], oob)
-		r.keep(oob[:oobn])
+		m.keep(oob[:oobn])
 		switch {
 		case err != nil:
 			return err
@@ -137,7 +137,7 @@ func (r *request) fill(c *net.UnixConn, b []byte) error {
 	return nil
 }
 
-func (r *request) keep(oob []byte) {
+func (m *message) keep(oob []byte) {
 	if len(oob) == 0 {
 		return
 	}
@@ -151,8 +151,8 @@ func (r *request) keep(oob []byte) {
 			continue
 		}
 		for _, fd := range fds {
-			if f := os.NewFile(uintptr(fd), "media"); r.file == nil {
-				r.file = f
+			if f := os.NewFile(uintptr(fd), "media"); m.file == nil {
+				m.file = f
 			} else {
 				_ = f.Close()
 			}
@@ -160,20 +160,20 @@ func (r *request) keep(oob []byte) {
 	}
 }
 
-func (r *request) close() {
-	if r.file != nil {
-		_ = r.file.Close()
+func (m *message) close() {
+	if m.file != nil {
+		_ = m.file.Close()
 	}
 }
 
 // An itemResult is the result for one item; entry is set for a hit.
 type itemResult struct {
-	result lookupResult
+	status itemStatus
 	ident  Ident
 	entry  *Entry
 }
 
-// writeReply sends the reply to a request. It passes the floats of all hits in one sealed memory file, which the engine
+// writeReply sends the reply to a message. It passes the floats of all hits in one sealed memory file, which the engine
 // maps.
 func writeReply(c *net.UnixConn, o op, results []itemResult) error {
 	b := make([]byte, headerLen+len(results)*resultLen)
@@ -183,7 +183,7 @@ func writeReply(c *net.UnixConn, o op, results []itemResult) error {
 	var size uint64
 	for i, a := range results {
 		p := b[headerLen+i*resultLen:]
-		p[0] = byte(a.result)
+		p[0] = byte(a.status)
 		copy(p[24:resultLen], a.ident[:])
 		if a.entry == nil {
 			continue

@@ -43,20 +43,20 @@ const (
 // abiSignals is the first Landlock version that restricts signals (Linux 6.12).
 const abiSignals = 6
 
-// restrict applies the Landlock rules of a jail to this thread and everything it starts. It requires no_new_privs. The
+// restrict applies Landlock rules to this thread and everything it starts. It requires no_new_privs. The
 // library's own Restrict would apply them to all threads of the runner.
-func (s *Sandbox) restrict(j Jail) error {
+func (s *Sandbox) restrict(perms Permissions) error {
 	cfg := landlock.V9 // later versions also restrict UDP, which seccomp refuses
 	var rules []landlock.Rule
-	if j.OpenNet {
+	if perms.OpenNet {
 		cfg.HandledAccessNet = 0
-	} else if j.Port != 0 {
-		rules = append(rules, landlock.BindTCP(uint16(j.Port)))
+	} else if perms.Port != 0 {
+		rules = append(rules, landlock.BindTCP(uint16(perms.Port)))
 	}
-	if j.OpenFiles {
+	if perms.OpenFiles {
 		cfg.HandledAccessFS = 0
 	} else {
-		files, err := s.fileRules(j)
+		files, err := s.fileRules(perms)
 		if err != nil {
 			return err
 		}
@@ -70,8 +70,8 @@ func (s *Sandbox) restrict(j Jail) error {
 	return errors.Join(err, os.NewFile(uintptr(fd), "landlock").Close())
 }
 
-// fileRules returns the rules for the files that a jail allows. Missing files are skipped.
-func (s *Sandbox) fileRules(j Jail) (rules []landlock.Rule, err error) {
+// fileRules returns the rules for the files in perms. Missing files are skipped.
+func (s *Sandbox) fileRules(perms Permissions) (rules []landlock.Rule, err error) {
 	add := func(access landlock.AccessFSSet, paths ...string) {
 		for _, path := range paths {
 			info, e := os.Stat(path)
@@ -93,11 +93,11 @@ func (s *Sandbox) fileRules(j Jail) (rules []landlock.Rule, err error) {
 	for _, pattern := range deviceFiles {
 		add(rightsDev, glob(pattern)...)
 	}
-	add(rightsModel, j.Read...)
-	add(rightsWrite, append(j.Write, j.Dir)...)
-	add(ll.AccessFSResolveUnix, j.Sockets...)
-	add(rightsRead, j.Program)
-	for _, dir := range j.programFolders() {
+	add(rightsModel, perms.Read...)
+	add(rightsWrite, append(perms.Write, perms.Dir)...)
+	add(ll.AccessFSResolveUnix, perms.Sockets...)
+	add(rightsRead, perms.Program)
+	for _, dir := range perms.programFolders() {
 		if s.exposes(dir) {
 			add(rightsRead, glob(filepath.Join(globEscape(dir), "*.so*"))...)
 		} else {
@@ -115,11 +115,11 @@ func glob(pattern string) []string {
 var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace
 
 // programFolders returns the folders of the program and its libraries, including those that links point to.
-func (j Jail) programFolders() []string {
-	dirs := append([]string(nil), j.Libraries...)
-	if j.Program != "" {
-		dirs = append(dirs, filepath.Dir(j.Program))
-		if target, err := filepath.EvalSymlinks(j.Program); err == nil {
+func (perms Permissions) programFolders() []string {
+	dirs := append([]string(nil), perms.Libraries...)
+	if perms.Program != "" {
+		dirs = append(dirs, filepath.Dir(perms.Program))
+		if target, err := filepath.EvalSymlinks(perms.Program); err == nil {
 			dirs = append(dirs, filepath.Dir(target), filepath.Join(filepath.Dir(target), "..", "lib"))
 		}
 	}

@@ -53,8 +53,8 @@ type Config struct {
 	Log     *slog.Logger // receives a warning for each engine with fewer measures than the report lists; required
 }
 
-// A Jail lists what one engine may do in addition to what all engines may do. The zero value allows the minimum.
-type Jail struct {
+// Permissions are what one engine may do in addition to what all engines may do. The zero value allows the minimum.
+type Permissions struct {
 	Program   string   // absolute path
 	Read      []string // files and folders to read
 	Write     []string // files and folders to change; missing ones are skipped

@@ -131,7 +131,7 @@ func (s *Sandbox) findUser() error {
 	return nil
 }
 
-// probe tries an empty jail on a thread and returns the measures that do not work there.
+// probe confines a thread with no permissions and returns the measures that do not work there.
 func (s *Sandbox) probe() (missing []string) {
 	check := func(measure string, works bool) {
 		if !works {
@@ -143,7 +143,7 @@ func (s *Sandbox) probe() (missing []string) {
 		defer close(done)
 		check(NoNewPrivs, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == nil)
 		check(Capabilities, dropCapabilities(false) == nil)
-		s.landlock = s.restrict(Jail{Port: 1}) == nil
+		s.landlock = s.restrict(Permissions{Port: 1}) == nil
 		s.seccomp = seccomp(true, false) == nil
 		fd, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err == nil {
@@ -189,16 +189,16 @@ func onThread(f func()) {
 	}()
 }
 
-// Start starts cmd in the jail, in a separate process group, and returns once the program runs. The engine is killed
+// Start starts cmd with perms, in a separate process group, and returns once the program runs. The engine is killed
 // when this process exits or quit is closed. The caller must call release after the process has exited; release is
 // never nil.
-func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release func(), err error) {
+func (s *Sandbox) Start(cmd *exec.Cmd, perms Permissions, quit <-chan struct{}) (release func(), err error) {
 	if err := s.report.Check(); err != nil {
 		return func() {}, err
 	}
 	group := ""
 	if s.cgroup != "" {
-		group, err = newGroup(s.cgroup, s.cfg.Memory, cmp.Or(max(j.Pids, 0), defaultPids))
+		group, err = newGroup(s.cgroup, s.cfg.Memory, cmp.Or(max(perms.Pids, 0), defaultPids))
 		if err := s.allowUnlimited(err); err != nil {
 			removeGroup(group)
 			return func() {}, err
@@ -206,7 +206,7 @@ func (s *Sandbox) Start(cmd *exec.Cmd, j Jail, quit <-chan struct{}) (release fu
 	}
 	started, released := make(chan error, 1), make(chan struct{})
 	onThread(func() {
-		err := s.confine(cmd, j)
+		err := s.confine(cmd, perms)
 		if err == nil {
 			err = cmd.Start()
 		}
@@ -247,8 +247,8 @@ func (s *Sandbox) allowUnlimited(err error) error {
 	return nil
 }
 
-// confine restricts this thread to the jail and sets the user of cmd.
-func (s *Sandbox) confine(cmd *exec.Cmd, j Jail) error {
+// confine restricts this thread to perms and sets the user of cmd.
+func (s *Sandbox) confine(cmd *exec.Cmd, perms Permissions) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	// A sandbox around the runner can refuse both; New has reported that.
 	if unix.Unshare(unix.CLONE_FS) == nil {
@@ -259,40 +259,40 @@ func (s *Sandbox) confine(cmd *exec.Cmd, j Jail) error {
 		if s.uid == 0 {
 			return nil
 		}
-		return s.setUser(cmd, j)
+		return s.setUser(cmd, perms)
 	}
 	readFiles := false
-	if s.uid != 0 && (s.cfg.User != "" || !j.OpenFiles) {
-		err := s.setUser(cmd, j)
+	if s.uid != 0 && (s.cfg.User != "" || !perms.OpenFiles) {
+		err := s.setUser(cmd, perms)
 		if err != nil && (s.cfg.User != "" || s.cfg.Mode == Strict) {
 			return err
 		}
 		if err != nil {
-			s.cfg.Log.Warn("engine runs as root, because the engine user cannot read its files", "program", filepath.Base(j.Program), "error", err)
+			s.cfg.Log.Warn("engine runs as root, because the engine user cannot read its files", "program", filepath.Base(perms.Program), "error", err)
 		}
 		readFiles = err != nil
 	}
-	if s.uid != 0 && cmd.SysProcAttr.Credential == nil && j.OpenFiles {
-		s.cfg.Log.Warn("engine runs as root and can read every file, because its recipe needs open files; set --engine-user", "program", filepath.Base(j.Program))
+	if s.uid != 0 && cmd.SysProcAttr.Credential == nil && perms.OpenFiles {
+		s.cfg.Log.Warn("engine runs as root and can read every file, because its recipe needs open files; set --engine-user", "program", filepath.Base(perms.Program))
 	}
 	_ = dropCapabilities(readFiles) // New has reported that
 	if s.landlock {
-		if err := s.restrict(j); err != nil {
+		if err := s.restrict(perms); err != nil {
 			return err
 		}
 	}
 	if s.seccomp {
-		return seccomp(j.Port != 0, j.OpenNet)
+		return seccomp(perms.Port != 0, perms.OpenNet)
 	}
 	return nil
 }
 
-// setUser makes cmd run as the engine user, if that user can read the jail's files.
-func (s *Sandbox) setUser(cmd *exec.Cmd, j Jail) error {
+// setUser makes cmd run as the engine user, if that user can read the files in perms.
+func (s *Sandbox) setUser(cmd *exec.Cmd, perms Permissions) error {
 	groups := deviceGroups()
-	owned := slices.Clone(j.Sockets)
-	if j.Dir != "" {
-		owned = append(owned, j.Dir)
+	owned := slices.Clone(perms.Sockets)
+	if perms.Dir != "" {
+		owned = append(owned, perms.Dir)
 	}
 	for _, path := range owned {
 		if parent := filepath.Dir(path); parent != os.TempDir() {
@@ -301,7 +301,7 @@ func (s *Sandbox) setUser(cmd *exec.Cmd, j Jail) error {
 			}
 		}
 	}
-	if err := checkReadable(s.uid, s.gid, append([]string{j.Program}, j.Read...), owned); err != nil {
+	if err := checkReadable(s.uid, s.gid, append([]string{perms.Program}, perms.Read...), owned); err != nil {
 		return fmt.Errorf("engine user %d: %w", s.uid, err)
 	}
 	for _, path := range owned {
@@ -310,8 +310,8 @@ func (s *Sandbox) setUser(cmd *exec.Cmd, j Jail) error {
 		}
 	}
 	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: s.uid, Gid: s.gid, Groups: groups}
-	if !j.OpenFiles && j.Dir != "" {
-		cmd.Env = append(slices.DeleteFunc(cmd.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }), "HOME="+j.Dir)
+	if !perms.OpenFiles && perms.Dir != "" {
+		cmd.Env = append(slices.DeleteFunc(cmd.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }), "HOME="+perms.Dir)
 	}
 	return nil
 }

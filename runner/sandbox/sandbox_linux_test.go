@@ -54,7 +54,7 @@ func runner() {
 		panic(err)
 	}
 	cmd := exec.Command("/bin/sleep", "1000")
-	if _, err := s.Start(cmd, Jail{Program: "/bin/sleep"}, nil); err != nil {
+	if _, err := s.Start(cmd, Permissions{Program: "/bin/sleep"}, nil); err != nil {
 		panic(err)
 	}
 	var st unix.Stat_t
@@ -253,9 +253,9 @@ func needs(t *testing.T, s *Sandbox, measures ...string) {
 	}
 }
 
-// scene creates files, servers and a program that tries to escape from the jail. With open every user can read the
+// scene creates files, servers and a program that tries to escape from the sandbox. With open every user can read the
 // files.
-func scene(t *testing.T, open bool) (world, Jail) {
+func scene(t *testing.T, open bool) (world, Permissions) {
 	t.Helper()
 	top, err := os.MkdirTemp("", "rvbox")
 	if err != nil {
@@ -287,7 +287,7 @@ func scene(t *testing.T, open bool) (world, Jail) {
 		Model: at("models", "m.gguf"), Other: at("models", "other.gguf"), Secret: at("state", "secret"), Dir: at("run", "own"), Sock: at("run", "mm.sock"),
 		Port: freePort(t), Free: freePort(t), TCP: canary(t, "tcp"), UDP: canary(t, "udp"), Runner: os.Getpid(), SetUID: at("bin", "id"),
 	}
-	return w, Jail{Program: at("bin", "engine"), Read: []string{w.Model}, Sockets: []string{w.Sock}, Dir: w.Dir, Port: w.Port}
+	return w, Permissions{Program: at("bin", "engine"), Read: []string{w.Model}, Sockets: []string{w.Sock}, Dir: w.Dir, Port: w.Port}
 }
 
 func copyFile(from, to string, mode os.FileMode) error {
@@ -337,8 +337,8 @@ func canary(t *testing.T, network string) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// try runs the program in the jail and returns the result of each attempt, and the exit error.
-func try(t *testing.T, s *Sandbox, w world, j Jail) (map[string]string, error) {
+// try runs the program in the sandbox and returns the result of each attempt, and the exit error.
+func try(t *testing.T, s *Sandbox, w world, perms Permissions) (map[string]string, error) {
 	t.Helper()
 	text, _ := json.Marshal(w)
 	r, out, err := os.Pipe()
@@ -346,11 +346,11 @@ func try(t *testing.T, s *Sandbox, w world, j Jail) (map[string]string, error) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	cmd := exec.Command(j.Program)
+	cmd := exec.Command(perms.Program)
 	cmd.Env = []string{"SANDBOX_TEST_TRY=" + string(text), "HOME=/root", "PATH=/usr/bin:/bin"}
 	cmd.Stdout, cmd.Stderr = out, out
 	quit := make(chan struct{})
-	release, err := s.Start(cmd, j, quit)
+	release, err := s.Start(cmd, perms, quit)
 	_ = out.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -372,10 +372,10 @@ func try(t *testing.T, s *Sandbox, w world, j Jail) (map[string]string, error) {
 func TestJailRestrictsTheEngine(t *testing.T) {
 	for _, open := range []bool{true, false} {
 		t.Run(map[bool]string{true: "own user", false: "runner's user"}[open], func(t *testing.T) {
-			w, j := scene(t, open)
+			w, perms := scene(t, open)
 			s := newBox(t, Config{Memory: 1 << 30, Private: []string{filepath.Dir(w.Secret)}})
 			needs(t, s, Files, Network, Syscalls, Capabilities)
-			got, err := try(t, s, w, j)
+			got, err := try(t, s, w, perms)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -398,11 +398,11 @@ func TestJailRestrictsTheEngine(t *testing.T) {
 
 // TestOpenJailAllowsFilesAndNetwork checks that an engine gets the open files and network that its recipe asks for.
 func TestOpenJailAllowsFilesAndNetwork(t *testing.T) {
-	w, j := scene(t, false)
+	w, perms := scene(t, false)
 	s := newBox(t, Config{})
-	j.OpenFiles, j.OpenNet = true, true
+	perms.OpenFiles, perms.OpenNet = true, true
 	w.Only = []string{"read other", "listen else", "read secret", "kill PID", "io_uring", "privileges"}
-	got, err := try(t, s, w, j)
+	got, err := try(t, s, w, perms)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -426,11 +426,11 @@ func TestOpenJailAllowsFilesAndNetwork(t *testing.T) {
 // limit.
 func TestMemoryAndProcessesAreLimited(t *testing.T) {
 	for name, killed := range map[string]bool{"bomb memory": true, "bomb forks": false} {
-		w, j := scene(t, true)
+		w, perms := scene(t, true)
 		s := newBox(t, Config{Memory: 128 << 20})
 		needs(t, s, Memory, Pids)
-		w.Only, w.Up, j.Pids = []string{name}, 80, 40
-		got, err := try(t, s, w, j)
+		w.Only, w.Up, perms.Pids = []string{name}, 80, 40
+		got, err := try(t, s, w, perms)
 		var exit *exec.ExitError
 		if got[name] == "ok" || killed != (errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL) {
 			t.Errorf("%s: %v %v", name, got, err)
@@ -445,17 +445,17 @@ func TestMemoryAndProcessesAreLimited(t *testing.T) {
 func TestStrictRefusesMissingMeasures(t *testing.T) {
 	s := newBox(t, Config{Mode: Strict}) // without a memory limit
 	cmd := exec.Command("/bin/true")
-	if _, err := s.Start(cmd, Jail{Program: "/bin/true"}, nil); !errors.Is(err, ErrMissing) || cmd.Process != nil {
+	if _, err := s.Start(cmd, Permissions{Program: "/bin/true"}, nil); !errors.Is(err, ErrMissing) || cmd.Process != nil {
 		t.Errorf("started: %v", err)
 	}
 }
 
 // TestOffKeepsNoNewPrivs removes nothing from an engine but the ability to gain privileges.
 func TestOffKeepsNoNewPrivs(t *testing.T) {
-	w, j := scene(t, false)
+	w, perms := scene(t, false)
 	s := newBox(t, Config{Mode: Off})
 	w.Only = []string{"read other", "listen else", "root", "privileges"}
-	got, err := try(t, s, w, j)
+	got, err := try(t, s, w, perms)
 	if err != nil || got["read other"] != "ok" || got["listen else"] != "ok" || got["privileges"] != "no_new_privs" || (got["root"] == "ok") != (os.Getuid() == 0) {
 		t.Errorf("%v %v", got, err)
 	}
@@ -510,7 +510,7 @@ func BenchmarkStart(b *testing.B) {
 			}
 			for b.Loop() {
 				cmd := exec.Command("/bin/true")
-				release, err := s.Start(cmd, Jail{Program: "/bin/true", Dir: b.TempDir(), Port: 1}, nil)
+				release, err := s.Start(cmd, Permissions{Program: "/bin/true", Dir: b.TempDir(), Port: 1}, nil)
 				if err != nil {
 					b.Fatal(err)
 				}

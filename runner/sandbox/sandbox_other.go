@@ -22,7 +22,7 @@ func New(cfg Config) (*Sandbox, error) {
 func (s *Sandbox) Report() Report { return s.report }
 
 // Start starts cmd in a separate process group. In strict mode it fails. release is never nil.
-func (s *Sandbox) Start(cmd *exec.Cmd, _ Jail, _ <-chan struct{}) (release func(), err error) {
+func (s *Sandbox) Start(cmd *exec.Cmd, _ Permissions, _ <-chan struct{}) (release func(), err error) {
 	if err := s.report.Check(); err != nil {
 		return func() {}, err
 	}

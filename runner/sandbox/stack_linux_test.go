@@ -31,7 +31,7 @@ func TestThreadsHaveLargeStacks(t *testing.T) {
 			var out strings.Builder
 			cmd := exec.Command("/bin/sh", "-c", "ulimit -s")
 			cmd.Stdout = &out
-			release, err := s.Start(cmd, Jail{Program: "/bin/sh", OpenFiles: true}, nil)
+			release, err := s.Start(cmd, Permissions{Program: "/bin/sh", OpenFiles: true}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,23 +11,23 @@ import (
 	"reveille/runner/sandbox"
 )
 
-// jailOf returns what the engine of a spec is allowed to do. env is its environment, dir its private folder.
-func jailOf(s Spec, argv, env []string, dir string) sandbox.Jail {
+// permissionsOf returns what the engine of a spec is allowed to do. env is its environment, dir its private folder.
+func permissionsOf(s Spec, argv, env []string, dir string) sandbox.Permissions {
 	needs := s.Recipe.Sandbox
-	j := sandbox.Jail{
+	perms := sandbox.Permissions{
 		Program: argv[0], Dir: dir, Pids: needs.Pids,
 		OpenFiles: needs.Files == recipe.SandboxOpen, OpenNet: needs.Network == recipe.SandboxOpen,
 		Read: append(modelFiles(s.Checkpoint), modelFiles(s.MMProj)...), Write: expandHome(needs.Write),
 	}
-	j.Read = append(j.Read, expandHome(needs.Read)...)
+	perms.Read = append(perms.Read, expandHome(needs.Read)...)
 	if !s.onSocket() {
-		j.Port = s.Port
+		perms.Port = s.Port
 	}
 	for _, kv := range env {
 		if list, ok := strings.CutPrefix(kv, "LD_LIBRARY_PATH="); ok {
 			for _, lib := range filepath.SplitList(list) {
 				if filepath.IsAbs(lib) {
-					j.Libraries = append(j.Libraries, lib)
+					perms.Libraries = append(perms.Libraries, lib)
 				}
 			}
 		}
@@ -37,16 +37,16 @@ func jailOf(s Spec, argv, env []string, dir string) sandbox.Jail {
 		switch {
 		case err != nil || !filepath.IsAbs(path):
 		case info.Mode()&os.ModeSocket != 0:
-			j.Sockets = append(j.Sockets, path)
+			perms.Sockets = append(perms.Sockets, path)
 		case info.Mode().IsRegular():
-			j.Read = append(j.Read, path)
+			perms.Read = append(perms.Read, path)
 		}
 	}
-	return j
+	return perms
 }
 
 // modelFiles returns the files of a checkpoint: all parts of a split GGUF file, or a folder and the files in the folder
-// "blobs" of the Hugging Face cache that its links point to. It returns none if path is not a path.
+// "blobs" of the Hugging Face cache that its links point to. It returns none if there is no such file.
 func modelFiles(path string) []string {
 	if !filepath.IsAbs(path) {
 		abs, err := filepath.Abs(path)

@@ -19,7 +19,7 @@ type Encoder struct {
 	Env       []string // of the engine, NAME=value
 }
 
-// Digest is the part of an entry's identity that identifies the encoder.
+// A Digest is a SHA-256.
 type Digest = [sha256.Size]byte
 
 // digest returns the SHA-256 over the files' contents and everything else that affects the encoder's numbers.

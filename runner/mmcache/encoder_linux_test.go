@@ -176,10 +176,10 @@ func TestNothingIsCachedBeforeStarted(t *testing.T) {
 		x := a.dial(t)
 		for range 2 {
 			got := x.lookup(t, m, raw, v.Layout)
-			if got.result != resultMiss || got.ident != (Ident{}) {
+			if got.status != statusMiss || got.ident != (Ident{}) {
 				t.Fatalf("%+v", got)
 			}
-			if got := x.acquire(t, m, got.ident, v.Layout, 1000); got.result != resultBusy {
+			if got := x.acquire(t, m, got.ident, v.Layout, 1000); got.status != statusBusy {
 				t.Fatalf("%+v", got)
 			}
 		}
@@ -195,18 +195,18 @@ func TestNothingIsCachedBeforeStarted(t *testing.T) {
 	early := attach(s, fakeEncoder(t, "A"))
 	uncached(s, early)
 	early.Started()
-	if _, ok := early.identity(t.Context()); !ok {
+	if _, ok := early.awaitNamespace(t.Context()); !ok {
 		t.Fatal("not known after the start")
 	}
 	early.dial(t).insert(t, m, raw, v)
-	kit.Eventually(t, "a hit", func() bool { return early.dial(t).lookup(t, m, raw, v.Layout).result == resultHit })
+	kit.Eventually(t, "a hit", func() bool { return early.dial(t).lookup(t, m, raw, v.Layout).status == statusHit })
 
 	s = newServer(t, quick)
 	e := fakeEncoder(t, "A")
 	changed := attach(s, e)
 	writeFile(t, e.Projector, "B")
 	changed.Started()
-	if _, ok := changed.identity(t.Context()); ok {
+	if _, ok := changed.awaitNamespace(t.Context()); ok {
 		t.Fatal("a file that changed during the start was accepted")
 	}
 	uncached(s, changed)
@@ -221,14 +221,14 @@ func TestNothingIsCachedBeforeStarted(t *testing.T) {
 	a.Started()
 	b.Started()
 	a.dial(t).insert(t, m, raw, v)
-	if b.dial(t).lookup(t, m, raw, v.Layout).result != resultMiss {
+	if b.dial(t).lookup(t, m, raw, v.Layout).status != statusMiss {
 		t.Error("one model's output was served to another of the same base names")
 	}
 	writeFile(t, e.Projector, "C")
-	kit.Eventually(t, "a hit of the engine that runs", func() bool { return a.dial(t).lookup(t, m, raw, v.Layout).result == resultHit })
+	kit.Eventually(t, "a hit of the engine that runs", func() bool { return a.dial(t).lookup(t, m, raw, v.Layout).status == statusHit })
 	next := attach(s, e)
 	next.Started()
-	if next.dial(t).lookup(t, m, raw, v.Layout).result != resultMiss {
+	if next.dial(t).lookup(t, m, raw, v.Layout).status != statusMiss {
 		t.Error("an engine with a replaced projector was served the old one's output")
 	}
 }
