@@ -83,13 +83,11 @@ func (s *Server) teiEmbed(r *request) error {
 // teiInfo serves /info of Text Embeddings Inference, for the model that the query names or the default one.
 func (s *Server) teiInfo(r *request) error {
 	cat := s.cfg.Catalog()
-	name := r.Query("model")
-	for _, t := range []policy.Type{policy.Embedding, policy.Reranking} {
-		if id, ok := cat.Default(t); ok && name == "" {
-			name = id
-		}
+	route := api.Route{Type: policy.Embedding}
+	if _, ok := cat.Default(policy.Embedding); !ok {
+		route.Type = policy.Reranking
 	}
-	m, err := s.registry.Named(&r.Key, name)
+	m, err := s.registry.Resolve(&r.Key, r.Query("model"), &route)
 	if err != nil {
 		return err
 	}

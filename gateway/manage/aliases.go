@@ -73,7 +73,12 @@ func (s *Service) AliasSet(r *web.Request) error {
 }
 
 // aliasName returns a name as it is stored: without the tag ":latest", with which every name works too.
-func aliasName(name string) string { return strings.TrimSuffix(name, latest) }
+func aliasName(name string) string {
+	for n := len(name) - len(latest); n > 0 && strings.EqualFold(name[n:], latest); n = len(name) - len(latest) {
+		name = name[:n]
+	}
+	return name
+}
 
 // AliasDelete removes a name.
 func (s *Service) AliasDelete(r *web.Request) error {
@@ -81,8 +86,13 @@ func (s *Service) AliasDelete(r *web.Request) error {
 	if err != nil {
 		return models.StoreError(err)
 	}
-	name := aliasName(r.Match.ID)
-	if _, there := table[name]; !there {
+	name := ""
+	for other := range table {
+		if catalog.SameName(other, r.Match.ID) {
+			name = other
+		}
+	}
+	if name == "" {
 		return api.Newf(api.ModelNotFound, "The alias '%.200s' does not exist.", r.Match.ID).WithParam("alias")
 	}
 	if err := s.registry.Tables.Set(context.Background(), state.Aliases, name, ""); err != nil {

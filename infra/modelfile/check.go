@@ -56,13 +56,15 @@ func Check(path string) error {
 	}
 	w := walker{r: bufio.NewReaderSize(f, 64<<10), size: uint64(info.Size())}
 	named := strings.EqualFold(filepath.Ext(path), ".gguf")
-	if string(w.bytes(4)) != "GGUF" {
-		if w.reading != nil || !named {
-			return w.reading
-		}
-		w.fail("it does not start as a GGUF file")
-	} else {
+	switch magic := string(w.bytes(4)); {
+	case magic == "GGUF":
 		w.header()
+	case w.reading != nil || !named:
+		return w.reading
+	case magic == "vers": // ion https://git-lfs.github.com/spec/
+		w.fail("it is a Git LFS pointer, not the file itself")
+	default:
+		w.fail("it does not start as a GGUF file")
 	}
 	switch {
 	case w.reading != nil:

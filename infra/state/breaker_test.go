@@ -61,8 +61,7 @@ func TestStalledRedis(t *testing.T) {
 func TestFullRedis(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testenv.Redis(t))
-	_, _, err := b.store().Register(ctx, state.HostInfo{Name: "h"})
-	must(t, err)
+	generation := register(t, b.store(), "h", nil)
 	for _, fault := range []string{"full", "the disk fails"} {
 		log, want := &kit.Buffer{}, "cannot write to disk"
 		s := b.open(state.Options{URL: b.url, Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -81,6 +80,9 @@ func TestFullRedis(t *testing.T) {
 		}
 		if snap, err := s.Snapshot(ctx); err != nil || snap.Hosts["h"] == nil {
 			t.Errorf("%s: a snapshot: %v", fault, err)
+		}
+		if _, _, err := s.Beat(ctx, "h", generation, true, nil); (err == nil) != (fault == "full") {
+			t.Errorf("%s: a heartbeat: %v", fault, err)
 		}
 		for range 5 {
 			if err := s.Set(ctx, state.Aliases, "a", "b"); !errors.Is(err, state.ErrUnavailable) || errors.Is(err, state.ErrCorrupt) {

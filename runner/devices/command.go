@@ -17,7 +17,8 @@ type Command struct {
 // maxOutput is the maximum of a program's output that is read, in bytes.
 const maxOutput = 1 << 20
 
-// Run returns the first MiB of a program's standard output, even if the program fails. It returns within the limit
+// Run returns the first MiB of a program's standard output, even if the program fails. An exec.ExitError has the first
+// MiB of its standard error. Run returns within the limit
 // and a second. A program that survives SIGKILL, such as nvidia-smi while its driver hangs, is left behind.
 func (c Command) Run(ctx context.Context, program string, args ...string) ([]byte, error) {
 	limit := c.Limit
@@ -40,9 +41,12 @@ func (c Command) Run(ctx context.Context, program string, args ...string) ([]byt
 		if c.Env != nil {
 			cmd.Env = c.Env(program)
 		}
-		var out outputHead
-		cmd.Stdout, cmd.WaitDelay = &out, time.Second/2
+		var out, errs outputHead
+		cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &errs, time.Second/2
 		err := cmd.Run()
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			exit.Stderr = errs.kept
+		}
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}

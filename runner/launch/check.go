@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -64,105 +64,68 @@ func (l *Launcher) Check(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		if spec.Kind != recipe.KindArgs || err != nil || len(args) == 0 {
 			continue
 		}
-		if err := l.flagsOf(ctx, program).check(args, plan.OptionsOf(r, m.Type, m.Devices, 0, opts).CacheV); err != nil {
+		if err := checkArguments(ctx, program, args); err != nil {
 			return err
 		}
+		files, noFlashAttention := argumentsOf(args)
+		if noFlashAttention && !slices.Contains([]string{"", "f32", "f16", "bf16"}, plan.OptionsOf(r, m.Type, m.Devices, 0, opts).CacheV) {
+			return &engine.LoadError{Kind: engine.ErrRefused, Detail: "a quantized cache_type_v needs flash attention"}
+		}
+		for file, isAdapter := range files {
+			if err := engine.CheckFiles(engine.Spec{Recipe: *r, Checkpoint: file}, &l.files); err != nil {
+				return err
+			}
+			if _, err := l.plans.Read(file); err == nil && isAdapter {
+				return refused(file, "contains a model, not an adapter")
+			}
+		}
 	}
 	return nil
 }
 
-// flags are those that a llama-server knows, each with what its help writes for the value, "" for a flag without one.
-type flags map[string]string
+// refusal matches what llama-server writes about an argument that it does not know, or whose value it does not take.
+var refusal = regexp.MustCompile(`(?m)^error(?:: invalid argument: ([^\s=]+)| while handling argument "([^"]+)")`)
 
-// flagLine is how its help begins with a flag: "-t,    --threads N      number of CPU threads".
-var flagLine = regexp.MustCompile(`(?m)^(--?[A-Za-z][\w-]*(?:, +--?[A-Za-z][\w-]*)*)(?: (\S+))?`)
-
-// flagsOf asks a program for its flags. They are none where its help is not llama-server's.
-func (l *Launcher) flagsOf(ctx context.Context, program string) flags {
-	info, err := os.Stat(program)
-	if err != nil {
+// checkArguments returns what llama-server has against arguments. With --help it reads them, but no model.
+func checkArguments(ctx context.Context, program string, args []string) error {
+	query := devices.Command{Env: func(program string) []string { return engine.QueryEnviron(program, os.Environ()) }}
+	_, err := query.Run(ctx, program, slices.Concat(args, []string{"--help"})...)
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
 		return nil
 	}
-	known, _ := l.help.Read(program, info, func(program string) (flags, error) {
-		query := devices.Command{Env: func(program string) []string { return engine.QueryEnviron(program, os.Environ()) }}
-		text, err := query.Run(ctx, program, "--help")
-		out := flags{}
-		for _, m := range flagLine.FindAllSubmatch(text, -1) {
-			for name := range strings.SplitSeq(string(m[1]), ",") {
-				out[strings.TrimSpace(name)] = string(m[2])
-			}
-		}
-		if err != nil || out["--ctx-size"] == "" {
-			return nil, err
-		}
-		return out, nil
-	})
-	return known
-}
-
-// notNumber matches what no flag takes for a number.
-var notNumber = regexp.MustCompile(`^-*[A-Za-z]`)
-
-// numberWords are the words that flags take instead of a number.
-var numberWords = []string{"auto", "all", "inf", "-inf", "nan"}
-
-// check finds what the engine refuses of args before it reads the model, given the type of its V cache. It leaves what
-// it cannot judge to the engine.
-func (f flags) check(args []string, cacheV string) error {
-	refused := func(why string) error { return &engine.LoadError{Kind: engine.ErrRefused, Detail: why} }
-	noFlashAttention := false
-	for i := 0; i < len(args) && f != nil; i++ {
-		name, value, joined := strings.Cut(args[i], "=")
-		if !flagLine.MatchString(name) { // a value, such as -1
-			continue
-		}
-		if strings.HasPrefix(name, "--") {
-			name = strings.ReplaceAll(name, "_", "-") // as the engine does
-		}
-		kind, known := f[name]
-		switch {
-		case !known:
-			return refused(engine.UnknownArgument(name))
-		case kind == "":
-			continue
-		case !joined && i+1 == len(args):
-			return refused("its argument " + name + " has no value")
-		case !joined:
-			i++
-			value = args[i]
-		}
-		switch name {
-		case "-fa", "--flash-attn":
-			noFlashAttention = slices.Contains([]string{"off", "false", "disabled", "0"}, value)
-		case "--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled", "-md", "--model-draft", "--spec-draft-model":
-			if file := missingFile(value); file != "" {
-				return &engine.LoadError{Kind: engine.ErrFileNotFound, Detail: filepath.Base(file) + " of the argument " + name}
-			}
-		}
-		if kind == "N" && notNumber.MatchString(value) && !slices.Contains(numberWords, value) {
-			return refused("its argument " + name + " takes a number")
-		}
+	switch m := refusal.FindSubmatch(exit.Stderr); {
+	case m == nil:
+		return nil // another program, or a wrapper
+	case len(m[1]) > 0:
+		return &engine.LoadError{Kind: engine.ErrRefused, Detail: engine.UnknownArgument(string(m[1]))}
+	default:
+		return &engine.LoadError{Kind: engine.ErrRefused, Detail: "it does not take the value of its argument " + string(m[2])}
 	}
-	if noFlashAttention && !slices.Contains([]string{"", "f32", "f16", "bf16"}, cacheV) {
-		return refused("a quantized cache_type_v needs flash attention")
-	}
-	return nil
 }
 
 // scale is what follows a file in a list of scaled ones.
 var scale = regexp.MustCompile(`:[-+.\d]+$`)
 
-// missingFile returns the first file of a flag's value that does not exist, "" for none. The value is a file or a list
-// of files, which may be scaled. Relative paths begin where the engine runs, and are left to it.
-func missingFile(value string) string {
-	if _, err := os.Stat(value); err == nil { // its name may contain a comma
-		return ""
-	}
-	for file := range strings.SplitSeq(value, ",") {
-		file = scale.ReplaceAllString(file, "")
-		if _, err := os.Stat(file); filepath.IsAbs(file) && errors.Is(err, fs.ErrNotExist) {
-			return file
+// argumentsOf returns the files with weights that arguments name, with whether they must be adapters, and whether the
+// arguments turn flash attention off. Relative paths begin where the engine runs, and are left to it.
+func argumentsOf(args []string) (files map[string]bool, noFlashAttention bool) {
+	files = map[string]bool{}
+	for i, name := range args[:max(0, len(args)-1)] {
+		switch value := args[i+1]; strings.ReplaceAll(name, "_", "-") {
+		case "-fa", "--flash-attn":
+			noFlashAttention = slices.Contains([]string{"off", "false", "disabled", "0"}, value)
+		case "--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled", "-md", "--model-draft", "--spec-draft-model":
+			list := []string{value}
+			if _, err := os.Stat(value); err != nil { // its name contains no comma
+				list = strings.Split(value, ",")
+			}
+			for _, file := range list {
+				if file = scale.ReplaceAllString(file, ""); filepath.IsAbs(file) {
+					files[file] = strings.HasPrefix(name, "--lora")
+				}
+			}
 		}
 	}
-	return ""
+	return files, noFlashAttention
 }

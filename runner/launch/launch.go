@@ -49,8 +49,7 @@ type Launcher struct {
 
 	plans plan.Reader
 	files modelfile.Checker
-	logs  sync.Map               // *logring.Ring of the last engine, by model
-	help  modelfile.Cache[flags] // by program
+	logs  sync.Map // *logring.Ring of the last engine, by model
 }
 
 // keepLog is how long an engine's log can be read after the engine has exited.

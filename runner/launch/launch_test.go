@@ -139,22 +139,32 @@ func TestCheckRefusesModelsThatCannotStart(t *testing.T) {
 	if err := os.WriteFile(clip, bytes.Replace(text, []byte("general.type"), []byte("general.typo"), 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	pointer := filepath.Join(t.TempDir(), "pointer.gguf")
+	if err := os.WriteFile(pointer, []byte("version https://git-lfs.github.com/spec/v1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ checkpoint, args, mmproj, want string }{
 		{files.Tiny, "", "", ""},
-		{files.Tiny, "-ngl banana", "", "-ngl takes a number"},
-		{files.Tiny, "--threads --no-mmap", "", "--threads takes a number"},
-		{files.Tiny, "--no-mmap --ctx-size", "", "--ctx-size has no value"},
+		{files.Tiny, "-ngl banana", "", "-ngl"},
+		{files.Tiny, "--threads --no-mmap", "", "--threads"},
+		{files.Tiny, "--no-mmap --ctx-size", "", "--ctx-size"},
+		{files.Tiny, "--pooling wat", "", "--pooling"},
+		{files.Tiny, "--grammar-file /nope/nope.gbnf", "", "--grammar-file"},
+		{files.Tiny, "-np 0", "", "-np"},
+		{files.Tiny, "banana", "", "banana"},
 		{files.Tiny, "-fa off -ctv q4_0", "", "flash attention"},
-		{files.Tiny, "-fa off -ctv f16 -ngl all --temp .5 --lora adapter.gguf,other.gguf --lora " + files.Tiny + "," + clip, "", ""},
-		{files.Tiny, "--lora " + files.Tiny + ",/nope/nope.gguf", "", "nope.gguf of the argument --lora"},
-		{files.Tiny, "--lora-scaled " + files.Tiny + ":0.5,/nope/nope.gguf:2", "", "nope.gguf of the argument --lora-scaled"},
+		{files.Tiny, "-fa off -ctv f16 -ngl all --temp .5 --lora adapter.gguf,other.gguf --control-vector " + files.Tiny, "", ""},
+		{files.Tiny, "--lora adapter.gguf,/nope/nope.gguf", "", "nope.gguf"},
+		{files.Tiny, "--lora-scaled /nope/nope.gguf:2,adapter.gguf:0.5", "", "nope.gguf"},
+		{files.Tiny, "--lora " + files.Tiny, "", "not an adapter"},
+		{files.Tiny, "-md " + pointer, "", "Git LFS pointer"},
 		{files.Tiny, "", files.GemmaVision, "dimension 640, and the model's is 256"},
 		{files.Gemma, "", files.GemmaVision, ""},
 		{files.Tiny, "", files.TinyVision, ""},
 		{files.Tiny, "", files.TinyAudio, ""},
 		{files.Tiny, "", files.Tiny, "not a projector"},
 		{files.MiniLM, "", "", "embedding"},
-		{files.Tiny, "--no-mmap -np 2 --ctx_size 512 --temp -1 --grammar --odd --override-kv=a=b", "", ""},
+		{files.Tiny, "--no-mmap -np 2 --ctx_size 512 --temp -1 --grammar --odd", "", ""},
 		{files.Tiny, "--no-mmap --bogus-flag 3", "", "--bogus-flag"},
 		{files.Tiny, "-np 2 -zz", "", "-zz"},
 		{files.GemmaVision, "", "", "projector"},
@@ -162,7 +172,7 @@ func TestCheckRefusesModelsThatCannotStart(t *testing.T) {
 	} {
 		m := &catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.CPU, Checkpoint: c.checkpoint, MMProj: c.mmproj}
 		err := l.Check(t.Context(), m, &r, recipe.Options{"llamacpp_args": c.args})
-		if (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, engine.ErrRefused) && !errors.Is(err, engine.ErrFileNotFound) || !strings.Contains(err.Error(), c.want)) {
+		if (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, engine.ErrRefused) && !errors.Is(err, engine.ErrFileNotFound) && !errors.Is(err, engine.ErrCorrupt) || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

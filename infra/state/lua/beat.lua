@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- beat: a runner reports that it is alive, and what is open on each model, and when it was used last.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] 1 if any request is open or was open since the last beat, else 0  [5…] model, open requests,

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- finish: a runner ends a ticket that it started (or refuses one that it never started).
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] ticket  [5] state: ready | failed  [6] fields, JSON object of strings (code, message, evicted, load_ms, …)

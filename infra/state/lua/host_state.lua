@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- host_state: a runner that shuts down in order reports so, or cancels that while it is still draining.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] state: ready | draining | asleep

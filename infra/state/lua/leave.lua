@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- leave: the last request of a gateway that waited for a ticket has gone.
 -- KEYS[1] prefix
 -- ARGV[2] gateway  [3] ticket  [4] 1 if the load should continue without a waiter (its wait timed out)

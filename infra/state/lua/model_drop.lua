@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- model_drop: a runner found that the model's process has ended.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] generation  [4] model  [5] reason  [6] 1 for an eviction
