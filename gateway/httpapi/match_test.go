@@ -93,6 +93,9 @@ func TestRestrictedKeysDoNotSeeOtherModels(t *testing.T) {
 			t.Errorf("%s: %d %s", body, r.status, r.text)
 		}
 	}
+	if r := s.ask("GET", "/info", "", "Authorization: Bearer limited-key"); r.status != 403 || strings.Contains(r.text, "vec") {
+		t.Errorf("info: %d %s", r.status, r.text)
+	}
 	for outcome, status := range map[*state.Outcome]int{
 		{Fields: map[string]string{"evicted": "spare,chat"}}:                                                                             200,
 		{Failed: true, Fields: map[string]string{"code": "slots_pinned_error", "message": "all slots are held by pinned models: spare"}}: 503,

@@ -102,9 +102,9 @@ func TestAliases(t *testing.T) {
 			t.Errorf("%s: %s", name, r.text)
 		}
 	}
-	p.want(200, p.post("/v1/internal/aliases", `{"alias":"tagged:latest","target":"one"}`))
+	p.want(200, p.post("/v1/internal/aliases", `{"alias":"tagged:Latest:LATEST","target":"one"}`))
 	p.want(200, p.chat("tagged"))
-	p.want(200, p.do("DELETE", "/v1/internal/aliases/tagged:latest", ""))
+	p.want(200, p.do("DELETE", "/v1/internal/aliases/Tagged:latest", ""))
 	p.want(404, p.chat("tagged"))
 	p.want(404, p.post("/v1/internal/aliases", `{"alias":"x","target":"nobody"}`))
 	p.want(400, p.post("/v1/internal/aliases", `{"alias":"a b","target":"one"}`))
