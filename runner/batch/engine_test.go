@@ -124,15 +124,15 @@ func words(t testing.TB) *WordPiece {
 }
 
 // Texts of a rerank request are cut to nearly the maximum, by bytes that end a character.
-func TestPairs(t *testing.T) {
+func TestRerankCutter(t *testing.T) {
 	p := start(t, testenv.Engines(t).LlamaServer, "--model", testenv.Models(t).Reranker, "--reranking", "--device", "none")
-	pairs, err := NewPairs(t.Context(), p.HTTP, nil, Limits{NUBatch: 100})
+	cutter, err := NewRerankCutter(t.Context(), p.HTTP, nil, Limits{NUBatch: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
 	long := strings.Repeat("wörter und words, ", 300)
 	for limit, want := range map[string][2]int{"": {100, 96}, `,"max_tokens_per_doc":40`: {48 + 4 + 40, 88}} {
-		got, err := pairs.Cut(t.Context(), fmt.Appendf(nil, `{"query":%q,"documents":[%q],"truncate":true%s}`, long, long, limit))
+		got, err := cutter.Cut(t.Context(), fmt.Appendf(nil, `{"query":%q,"documents":[%q],"truncate":true%s}`, long, long, limit))
 		if err != nil || !utf8.Valid(got) {
 			t.Fatalf("%s, %v", got, err)
 		}

@@ -12,10 +12,10 @@ import (
 // batched is an engine whose embedding requests are batched.
 type batched interface{ Embeddings() *batch.Batcher }
 
-// pairs returns what cuts the texts of the request, nil for none.
-func (a *activeRequest) pairs() *batch.Pairs {
-	if e, ok := a.ref.Engine.(interface{ Pairs() *batch.Pairs }); ok && a.path == "/v1/rerank" {
-		return e.Pairs()
+// rerankCutter returns what cuts the texts of the request, nil for none.
+func (a *activeRequest) rerankCutter() *batch.RerankCutter {
+	if e, ok := a.ref.Engine.(interface{ RerankCutter() *batch.RerankCutter }); ok && a.path == "/v1/rerank" {
+		return e.RerankCutter()
 	}
 	return nil
 }

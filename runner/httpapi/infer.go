@@ -256,7 +256,7 @@ func (a *activeRequest) sendToEngine() (*relay.Response, error) {
 		a.conversations = e.Conversations()
 		a.conversations.Begin()
 	}
-	if p := a.pairs(); p != nil {
+	if p := a.rerankCutter(); p != nil {
 		ctx, cancel := a.waitContext()
 		defer cancel(nil)
 		body, err := p.Cut(ctx, a.engineBody)

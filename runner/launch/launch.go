@@ -170,7 +170,7 @@ func (l *Launcher) countTokens(ctx context.Context, run *runningEngine, m *catal
 	e := &batch.HTTP{Client: run.calls, Key: run.APIKey(), Model: m.ID, TokenizeAPI: api, Timeout: cmp.Or(l.CallTimeout, 10*time.Minute)}
 	var err error
 	if m.Type == policy.Reranking {
-		run.pairs, err = batch.NewPairs(ctx, e, words, limits)
+		run.cutter, err = batch.NewRerankCutter(ctx, e, words, limits)
 	} else {
 		delay, _ := opts["batch_delay"].(int64)
 		run.queue, err = batch.New(ctx, batch.Config{
@@ -297,7 +297,7 @@ type runningEngine struct {
 	calls         *relay.Client       // for the queue: few concurrent calls and no streams, so connections to every engine are kept
 	media         *mmcache.Attachment // nil: uncached
 	queue         *batch.Batcher      // nil for models without one
-	pairs         *batch.Pairs        // nil unless it reranks and counts tokens
+	cutter        *batch.RerankCutter // nil unless it reranks and counts tokens
 	permits       *fairqueue.Queue    // bounds its concurrent requests
 	files         *files              // held while the engine runs
 	conversations *conversations.Engine
@@ -323,8 +323,8 @@ func (r *runningEngine) Conversations() *conversations.Engine { return r.convers
 // Embeddings returns the queue of the model's embedding requests, or nil if it has none.
 func (r *runningEngine) Embeddings() *batch.Batcher { return r.queue }
 
-// Pairs returns what cuts the texts of rerank requests, or nil.
-func (r *runningEngine) Pairs() *batch.Pairs { return r.pairs }
+// RerankCutter returns what cuts the texts of rerank requests, or nil.
+func (r *runningEngine) RerankCutter() *batch.RerankCutter { return r.cutter }
 
 // idleConn is how long an unused connection to an engine is kept: llama-server and vLLM close theirs after 5 s.
 const idleConn = 3 * time.Second

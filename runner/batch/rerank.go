@@ -11,16 +11,16 @@ import (
 	"reveille/infra/jsonscan"
 )
 
-// Pairs shortens rerank requests that are too long for a model, which computes the query and one document as a single
-// sequence. It is safe for concurrent use.
-type Pairs struct {
+// RerankCutter shortens rerank requests that are too long for a model, which computes the query and one document as a
+// single sequence. It is safe for concurrent use.
+type RerankCutter struct {
 	counter *counter
 	longest int // tokens of a query and a document together
 }
 
-// NewPairs asks a running engine how many tokens it adds to a query and a document. ctx bounds its calls. words may be
-// nil.
-func NewPairs(ctx context.Context, e *HTTP, words *WordPiece, limits Limits) (*Pairs, error) {
+// NewRerankCutter asks a running engine how many tokens it adds to a query and a document. ctx bounds its calls. words
+// may be nil.
+func NewRerankCutter(ctx context.Context, e *HTTP, words *WordPiece, limits Limits) (*RerankCutter, error) {
 	c, err := newCounter(ctx, e, words)
 	if err != nil {
 		return nil, err
@@ -33,24 +33,24 @@ func NewPairs(ctx context.Context, e *HTTP, words *WordPiece, limits Limits) (*P
 	if err != nil {
 		return nil, err
 	}
-	var r struct {
+	var reply struct {
 		Usage struct {
 			PromptTokens int `json:"prompt_tokens"`
 		} `json:"usage"`
 	}
-	if err = json.Unmarshal(response, &r); err != nil || status != 200 || r.Usage.PromptTokens < 2*len(own) {
-		return nil, fmt.Errorf("rerank: status %d, usage of %d tokens: %w", status, r.Usage.PromptTokens, err)
+	if json.Unmarshal(response, &reply) != nil || status != 200 || reply.Usage.PromptTokens < 2*len(own) {
+		return nil, fmt.Errorf("rerank of one document: status %d, %.200s", status, response)
 	}
 	const boundaries = 2 // tokens by which a text can differ where the engine adds its own
-	return &Pairs{counter: c, longest: limits.Longest() - (r.Usage.PromptTokens - 2*len(own)) - boundaries}, nil
+	return &RerankCutter{counter: c, longest: limits.Longest() - (reply.Usage.PromptTokens - 2*len(own)) - boundaries}, nil
 }
 
 // Cut returns a rerank request of the gateway with its texts cut at their ends, if it has truncate and is too long: the
 // query to half of the model's maximum, each document to the rest, or to max_tokens_per_doc.
-func (p *Pairs) Cut(ctx context.Context, body []byte) ([]byte, error) {
+func (r *RerankCutter) Cut(ctx context.Context, body []byte) ([]byte, error) {
 	var v [2]jsonscan.Value
 	err := jsonscan.Scan(body, []string{"truncate", "max_tokens_per_doc"}, v[:])
-	if err != nil || !v[0].Bool() || !v[1].Set() && len(body) <= p.longest { // a token has at least one byte
+	if err != nil || !v[0].Bool() || !v[1].Set() && len(body) <= r.longest { // a token has at least one byte
 		return body, nil
 	}
 	var q struct {
@@ -61,11 +61,11 @@ func (p *Pairs) Cut(ctx context.Context, body []byte) ([]byte, error) {
 	if json.Unmarshal(body, &q) != nil {
 		return body, nil // the engine refuses it
 	}
-	query, n, err := p.cut(ctx, q.Query, p.longest/2)
+	query, n, err := r.cut(ctx, q.Query, r.longest/2)
 	if err != nil {
 		return nil, err
 	}
-	limit := p.longest - n
+	limit := r.longest - n
 	if q.Max >= 1 {
 		limit = int(min(float64(limit), q.Max))
 	}
@@ -73,7 +73,7 @@ func (p *Pairs) Cut(ctx context.Context, body []byte) ([]byte, error) {
 	cuts.SetLimit(maxTokenizerCalls)
 	for i := range q.Documents {
 		cuts.Go(func() (err error) {
-			q.Documents[i], _, err = p.cut(ctx, q.Documents[i], limit)
+			q.Documents[i], _, err = r.cut(ctx, q.Documents[i], limit)
 			return err
 		})
 	}
@@ -90,15 +90,15 @@ func (p *Pairs) Cut(ctx context.Context, body []byte) ([]byte, error) {
 	return body, err
 }
 
-// cut returns the beginning of a text that has at most limit tokens, and its tokens. It searches where the text is to
-// end, to within 2 % of limit.
-func (p *Pairs) cut(ctx context.Context, text string, limit int) (string, int, error) {
+// cut returns the longest beginning of a text that it finds to have at most limit tokens, to within 2% of limit, and at
+// most how many it has.
+func (r *RerankCutter) cut(ctx context.Context, text string, limit int) (string, int, error) {
 	if len(text) <= limit {
 		return text, len(text), nil
 	}
 	count := func(text string) (int, error) {
-		n, err := p.counter.count(ctx, []input{{text: text}})
-		return n[0] - p.counter.specials, err
+		n, err := r.counter.count(ctx, []input{{text: text}})
+		return n[0] - r.counter.specials, err
 	}
 	long, longTokens := len(text), 0 // the shortest text known to be too long
 	short, shortTokens := 0, 0       // the longest known to fit
