@@ -37,12 +37,12 @@ type acquisition struct {
 	evict    policy.EvictionPolicy
 	id       string // unique in the pool, the prefix of operation ids
 
-	refusedBy      []string // hosts that refused requests for a copy that the store may show as loaded; until the first ticket
+	refusedBy      []string // hosts that refused requests for the model, which the store may still show as loaded; until the first ticket
 	round          int      // counts attempts; part of the operation id, so that only repeated calls have the same one
 	stale          int      // consecutive placements that were stale
 	unanswered     int      // consecutive calls without a response
 	changedHosts   []string // hosts that changed during a placement on them; until the next ticket
-	replacing      string   // ticket on a lost host that must be replaced, "" if none
+	replacing      string   // ticket that must be replaced because its host is lost, "" if none
 	lostTicketHost string   // host of a ticket that the store lost, "" if none; until the next ticket
 
 	ticket       string
@@ -180,8 +180,8 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 		}
 		v.Refused = a.model
 	}
-	// An explicit load cannot be attached to, but its host will have the model: no second copy elsewhere, even if a
-	// load with other options has failed there.
+	// The host that has the model, or a queued load of it, is used even if other loads of it have failed there: no second
+	// copy elsewhere. So is the host of an explicit load, although nobody can attach to its ticket.
 	existing := loadingHost(s, a.model)
 	if a.explicit {
 		existing = hostOf(s, a.model)
@@ -234,7 +234,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 		if a.noHostErr == nil {
 			a.noHostErr = noCapacity(a.model, errors.New(p.Refusal.Explain()))
 		}
-		if retry.IsZero() { // a host that is being reclaimed does not come back in a moment
+		if retry.IsZero() { // a host that is being reclaimed does not come back soon
 			return "", refuseWith(a.noHostErr)
 		}
 		return "", &nextAction{do: actionPlace, at: retry}
@@ -261,8 +261,8 @@ func hostOf(s *state.Snapshot, model string) string {
 func loadingHost(s *state.Snapshot, model string) string {
 	isLoad := func(t state.TicketRecord) bool { return t.Kind == "load" && t.Model == model }
 	return firstHost(s, func(h *state.HostRecord) bool {
-		awakeable := h.State == policy.Ready || h.State == policy.Waking || h.State == policy.Asleep
-		return awakeable && slices.ContainsFunc(h.Queue, isLoad)
+		canServe := h.State == policy.Ready || h.State == policy.Waking || h.State == policy.Asleep
+		return canServe && slices.ContainsFunc(h.Queue, isLoad)
 	})
 }
 

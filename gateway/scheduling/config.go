@@ -68,7 +68,7 @@ type Config struct {
 	Gateway string // unique id of this process in the pool; default: random
 
 	Hold       time.Duration // maximum time that a request waits for a cold model; default 300 s
-	ScaleAfter time.Duration // a model gets another copy if all need longer than this for their queues; default 2 s
+	ScaleAfter time.Duration // a model gets another copy if all its copies need longer than this for their queues; default 2 s
 	WakeLimit  time.Duration // maximum time from the start of a host's wake to its registration; default 10 min
 
 	Evict policy.EvictionPolicy // how idle models are compared when one must be evicted; default LRU

@@ -27,8 +27,8 @@ type sample struct {
 
 // served records how many requests to a copy have ended by now, and returns how many of them ended in the last window.
 // ok is false until the copy has been observed for a whole window, and again after it has not been observed for two.
-func (t *throughput) served(at state.CopyID, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
-	list := t.samples[at]
+func (t *throughput) served(id state.CopyID, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
+	list := t.samples[id]
 	if len(list) > 0 && now.Sub(list[len(list)-1].at) > 2*window {
 		list = nil
 	}
@@ -36,7 +36,7 @@ func (t *throughput) served(at state.CopyID, ended int64, now time.Time, window 
 	for len(list) > 1 && now.Sub(list[1].at) >= window {
 		list = list[1:]
 	}
-	t.samples[at] = list
+	t.samples[id] = list
 	return ended - list[0].ended, now.Sub(list[0].at) >= window
 }
 

@@ -131,7 +131,7 @@ type copyTraffic struct{ open, ended atomic.Int64 }
 // Above maxTrafficEntries, idle entries whose copies are gone are dropped.
 const maxTrafficEntries = 4096
 
-// trafficByCopy counts this gateway's requests by host and model. They are kept because callers keep pointers to them.
+// trafficByCopy counts this gateway's requests by host and model. Counters in use stay: callers keep pointers.
 type trafficByCopy struct {
 	mu sync.Mutex
 	m  map[state.CopyID]*copyTraffic

@@ -303,8 +303,8 @@ func (g *Gate) renewNow() {
 	}
 }
 
-// Run renews the gate's tickets until ctx ends. Then it ends all waits with draining, gives up its tickets, and returns
-// when all its goroutines have ended. Call it once.
+// Run renews the gate's tickets until ctx ends. Then it ends all waits with the error draining, gives up its tickets,
+// and returns when all its goroutines have ended. Call it once.
 func (g *Gate) Run(ctx context.Context) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
@@ -333,8 +333,8 @@ func (g *Gate) forgetDeleted() {
 	maps.DeleteFunc(g.failedEntries, func(model string, _ *catalog.Model) bool { return deleted(model) })
 }
 
-// Close ends all waits with draining and waits for the gate's goroutines. Later calls of Enter are refused. It may be
-// called more than once.
+// Close ends all waits with the error draining and waits for the gate's goroutines. Later calls of Enter are refused. It
+// may be called more than once.
 func (g *Gate) Close() {
 	g.mu.Lock()
 	g.closed = true

@@ -26,7 +26,7 @@ type group struct {
 
 	waiters     *list.List // of *Waiter, in order of arrival
 	keep        bool       // the load continues when all have left
-	startUntil  time.Time  // if set, the group stays until then without waiters, until its load has a ticket
+	startUntil  time.Time  // if set, the group stays even without waiters, until its load has a ticket or this time has come
 	acquisition acquisition
 	stages      []StageChange
 	inbox       inbox

@@ -108,7 +108,7 @@ func (g *Gate) ForgetHost(ctx context.Context, host string) error {
 	case err != nil:
 		return unavailable(err)
 	}
-	_, _ = g.mirror.RefreshHosts(ctx, []string{host}) // it also polls
+	_, _ = g.mirror.RefreshHosts(ctx, []string{host}) // best effort: the mirror also polls
 	return nil
 }
 
@@ -164,7 +164,7 @@ func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err 
 	return token, nil
 }
 
-// turnOff turns off the machine of a host whose runner has confirmed. A sweep completes what it does not.
+// turnOff turns off the machine of a host whose runner has confirmed. If this fails, the next sweep does.
 func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 	switch err := g.store.BeginStop(ctx, host, g.id, token); {
 	case errors.Is(err, state.ErrWanted):
@@ -185,7 +185,7 @@ func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 		g.mu.Unlock()
 	}
 	if failure != nil {
-		return api.Newf(api.NoCapacity, "The host '%s' is asleep, but turning its machine off failed; the warmer will retry.", host).WithCause(failure)
+		return api.Newf(api.NoCapacity, "The models of the host '%s' are unloaded, but its machine could not be turned off; the warmer will retry.", host).WithCause(failure)
 	}
 	return nil
 }

@@ -16,8 +16,8 @@ const (
 	wakePoll  = 500 * time.Millisecond // between checks for the end of a wake once the driver is done
 )
 
-// powerLease is the power lease of a host that this gateway wakes. It belongs to no request: those that caused it may
-// all be gone.
+// powerLease is this gateway's exclusive right to wake a host, which ends unless it is renewed. It belongs to no
+// request: those that caused it may all be gone.
 type powerLease struct {
 	token string
 	stop  context.CancelFunc
@@ -27,7 +27,7 @@ type powerLease struct {
 func (g *Gate) wakeLocked(host, token string) {
 	old := g.wakes[host]
 	if g.closed || old != nil && old.token == token {
-		return // when the lease ends, another gateway takes over
+		return // closing: another gateway takes over when the lease ends; same token: already waking
 	}
 	if old != nil {
 		old.stop()

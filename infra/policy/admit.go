@@ -22,7 +22,7 @@ type Admission struct {
 	Close     []string  // busy victims that take no new request from now on; only with DecideWait
 	WaitFor   []string  // busy or stopping models whose slot or memory is needed; only with DecideWait
 	Refusal   *Refusal  // only with DecideRefuse
-	GPUMemory GPUMemory // what the model takes of each of its GPUs; nil: no GPUs were chosen
+	GPUMemory GPUMemory // what the model takes from each of its GPUs; nil: no GPUs were chosen
 	Reason    Reason
 }
 
@@ -88,27 +88,27 @@ func closedExcept(h *Host, victims []Resident) []string {
 	return names(out)
 }
 
-// ClearAll returns how to empty h after a load failed (rule 6), before the one retry. evict lists the idle models to
-// stop immediately. drain lists those that take no new request and stop when they are idle, including those already
-// stopping. Both are in ByUse order. The retry may start when all of them are gone. A reserved model in drain still
+// ClearAll returns how to empty h after a load failed (rule 6), before the one retry. idle lists the idle models to
+// stop immediately. waitFor lists those that take no new request and stop when they are idle, including those already
+// stopping. Both are in ByUse order. The retry may start when all of them are gone. A reserved model in waitFor still
 // serves the request it was loaded for (rule 7).
 //
 // except, the model whose load failed, is left out. Pinned models stay: rule 6 asks for every model, but by rule 8 only
 // the operator may unload a pinned one, and a failed load of another model must not override that.
-func ClearAll(h Host, except string) (evict, drain []string) {
+func ClearAll(h Host, except string) (idle, waitFor []string) {
 	rs := slices.Clone(h.Residents)
 	slices.SortFunc(rs, ByUse)
 	for _, r := range rs {
 		switch {
 		case r.ID == except:
 		case r.State == ModelStopping:
-			drain = append(drain, r.ID)
+			waitFor = append(waitFor, r.ID)
 		case r.Pinned:
 		case r.Busy():
-			drain = append(drain, r.ID)
+			waitFor = append(waitFor, r.ID)
 		default:
-			evict = append(evict, r.ID)
+			idle = append(idle, r.ID)
 		}
 	}
-	return evict, drain
+	return idle, waitFor
 }

@@ -38,7 +38,7 @@ func gpuNames(set []int) string {
 type GPUConstraint struct {
 	Min, Max int    // how many; Max 0 means no choice
 	Only     uint16 // the GPUs to choose from, a bit for each index; 0 means any
-	Even     bool   // the engine takes the same amount of each GPU, and the number of GPUs doubles from Min on; otherwise it takes of each in proportion to its free memory
+	Even     bool   // the engine takes the same amount from each GPU, and the number of GPUs doubles from Min on; otherwise it takes from each in proportion to its free memory
 }
 
 // Counts yields the numbers of GPUs to try, the smallest first.
@@ -80,7 +80,7 @@ func (g GPUConstraint) allowed(gpus GPUMemory) []int {
 	return out
 }
 
-// capacity returns how much a model can take of a set of GPUs with the given free memory.
+// capacity returns how much a model can take from a set of GPUs with the given free memory.
 func (g GPUConstraint) capacity(set []int, free GPUMemory) int64 {
 	var sum, smallest int64
 	for i, gpu := range set {
@@ -95,7 +95,7 @@ func (g GPUConstraint) capacity(set []int, free GPUMemory) int64 {
 	return sum
 }
 
-// split returns how much a model takes of each GPU of a set that has room for it.
+// split returns how much a model takes from each GPU of a set that has room for it.
 func (g GPUConstraint) split(need int64, set []int, free GPUMemory) GPUMemory {
 	out := GPUMemory{}
 	sum := g.capacity(set, free)
@@ -164,7 +164,7 @@ type choice struct {
 	left    int64     // free memory of the set that remains
 }
 
-// chooseGPUs chooses GPUs of h for want, and returns the victims and how much want takes of each GPU. It prefers, in
+// chooseGPUs chooses GPUs of h for want, and returns the victims and how much want takes from each GPU. It prefers, in
 // this order: no victims, no busy victims, few GPUs, cheap victims as [findVictims] orders them, little room left over.
 func chooseGPUs(h *Host, t usage) ([]Resident, GPUMemory, *Refusal) {
 	g := t.want.GPUs
@@ -235,22 +235,22 @@ func freeGPUMemory(h *Host, stays func(*Resident) bool) GPUMemory {
 }
 
 // gpuSets yields the sets of GPUs to consider. Sets of one GPU are all tried. Larger sets are runs of neighbors in three
-// orders: by free memory, then by last use; the same, but counting only pinned models as used; by total memory. The
-// second order contains the set with the most memory besides pinned models, the third a set that holds the model if any
-// does.
+// orders: by free memory, then by the cost of evicting the model there; the same, but counting only pinned models as
+// used; by total memory. The second order contains the set with the most memory besides pinned models, the third a set
+// that holds the model if any does.
 func gpuSets(h *Host, want *Model) iter.Seq[[]int] {
 	all := want.GPUs.allowed(h.GPUMemory)
-	used := map[int]Resident{} // the last model used on each
+	costliest := map[int]Resident{} // the model on each that is costliest to evict
 	for _, r := range h.Residents {
 		for _, gpu := range all {
-			if last, ok := used[gpu]; r.OnGPU(gpu, h.GPUMemory) > 0 && (!ok || byEvictionOrder(last, r) < 0) {
-				used[gpu] = r
+			if last, ok := costliest[gpu]; r.OnGPU(gpu, h.GPUMemory) > 0 && (!ok || byEvictionOrder(last, r) < 0) {
+				costliest[gpu] = r
 			}
 		}
 	}
 	ordered := func(free GPUMemory) []int {
 		return slices.SortedStableFunc(slices.Values(all), func(a, b int) int {
-			return cmp.Or(cmp.Compare(free[a], free[b]), byEvictionOrder(used[a], used[b]))
+			return cmp.Or(cmp.Compare(free[a], free[b]), byEvictionOrder(costliest[a], costliest[b]))
 		})
 	}
 	orders := [...][]int{

@@ -40,8 +40,8 @@ type IdleDecision struct {
 // ready host sleeps if it holds no model in any state, no ticket, no load and no open request, was up for HostMinUp, and
 // had no activity for HostIdle. Models without a time of use, and hosts without a start time, are ignored.
 //
-// A decision that unloads a host's last model does not put the host to sleep. Once its models are stopping and its hosts
-// draining, the same call decides nothing.
+// A decision that unloads a host's last model does not put the host to sleep. Once those models are stopping and those
+// hosts draining, the same call returns an empty decision.
 func Idle(s Snapshot, now time.Time, settings SweepSettings) IdleDecision {
 	var d IdleDecision
 	wanted := ticketed(s)

@@ -26,9 +26,9 @@ const (
 	rankIdle                 // awake, idle victims, nothing queued
 	rankStopping             // the same, and some of the victims are already stopping
 	rankQueued               // awake, loads queued, then no busy victims
-	rankAsleep               // asleep, or waking with room after its queue
+	rankAsleep               // asleep or waking, and there is room after its queue
 	rankDraining             // about to sleep: stops, then wakes again
-	rankWait                 // awake or waking, waits for busy models or loads
+	rankWait                 // awake, asleep or waking: waits for busy models or loads
 	rankLost
 )
 

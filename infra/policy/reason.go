@@ -31,15 +31,15 @@ const (
 	HostIdle  Code = "host_idle"
 )
 
-// Codes of refusals. Waiting does not help against any of them, except that pins can be removed and a host that was
-// avoided may recover.
+// Codes of refusals. Waiting does not help against them, except that pins can be removed, and that a host that was
+// avoided may recover, which can also end no_host.
 const (
 	SlotsPinned Code = "slots_pinned" // only pinned models hold what the load needs
 	TooLarge    Code = "too_large"    // needs more memory than the device has when the host is empty
 	NoNPUSeat   Code = "no_npu_seat"  // the host declares NPU seats and has none for the type
 	NoSlot      Code = "no_slot"      // the host's limit for the type is 0
 	NoDevice    Code = "no_device"    // the host lacks a device the model uses
-	NoHost      Code = "no_host"      // no host of the pool can take the model now
+	NoHost      Code = "no_host"      // no host of the pool can take the model
 	Avoided     Code = "avoided"      // the caller asked not to use the host
 	HasCopy     Code = "has_copy"     // the host has the model or a ticket for it
 )

@@ -21,7 +21,7 @@ type ModelState string
 const (
 	ModelLoading  ModelState = "loading"
 	ModelLoaded   ModelState = "loaded"
-	ModelStopping ModelState = "draining"
+	ModelStopping ModelState = "draining" // being stopped; stored records have this name
 )
 
 // Model is the part of a catalog entry that decisions need.
@@ -46,7 +46,7 @@ type Model struct {
 	Saved map[string]int64
 }
 
-// Need is what a model takes of a host.
+// Need is what a model takes from a host.
 type Need struct {
 	Devices Devices
 	Memory  int64 // bytes on each of the devices, 0 if unknown

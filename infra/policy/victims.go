@@ -128,8 +128,8 @@ func (t *usage) keep(r *Resident) bool {
 	return false
 }
 
-// pinned returns the refusal for a host on which the pinned residents alone leave too little.
-func (t *usage) pinned(residents []Resident) *Refusal {
+// pinnedRefusal returns the refusal for a host on which the pinned residents alone leave too little.
+func (t *usage) pinnedRefusal(residents []Resident) *Refusal {
 	r := &Refusal{Code: SlotsPinned, Model: t.want.ID, Type: t.want.Type}
 	var inWay func(*Resident) bool
 	switch short := t.short(); {
@@ -177,7 +177,7 @@ func fixed(r *Resident, want *Model) bool {
 // already stopping count as gone, so none is taken in their place. Those whose slot or memory is really needed are in
 // the result too, and must be waited for.
 //
-// The second result is what want takes of each GPU that it is loaded on, nil where all GPUs of h count as one.
+// The second result is what want takes from each GPU that it is loaded on, nil where all GPUs of h count as one.
 //
 // Cost: sorting the residents, once for each set of GPUs considered. Without victims and without a choice of GPUs, it
 // sorts and allocates nothing.
@@ -211,7 +211,7 @@ func (t usage) victims(h *Host) ([]Resident, *Refusal) {
 		return nil, nil
 	}
 	if !t.fits() {
-		return nil, t.pinned(h.Residents)
+		return nil, t.pinnedRefusal(h.Residents)
 	}
 	victims := make([]Resident, 0, movable)
 	for i := range h.Residents {
