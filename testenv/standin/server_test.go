@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // startEngine serves a loaded stand-in with the given flags until the test ends.
 func startEngine(t *testing.T, flags string) (*server, string) {
 	t.Helper()
-	cfg, err := parse(strings.Fields(flags), noEnv, io.Discard)
+	cfg, err := parse(strings.Fields(flags), func(string) string { return "" }, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
