@@ -20,9 +20,9 @@ import (
 // attempts is the state of a request's attempts at runners. At most one is in progress.
 type attempts struct {
 	// Of the attempt in progress.
-	admission   relay.Admission // by a runner of this process, from buildAttempt until sendToRunner
-	counted     bool            // the endpoint counts the request
-	sent        time.Time       // when it was sent to the endpoint
+	admission   relay.LocalRequest // by a runner of this process, from buildAttempt until sendToRunner
+	counted     bool               // the endpoint counts the request
+	sent        time.Time          // when it was sent to the endpoint
 	req         relay.Request
 	cacheTenant string // the tenant whose encoder cache and conversations it uses; empty if all tenants share them
 	fields      [10]relay.Field
@@ -35,10 +35,10 @@ type attempts struct {
 	repeated     bool           // repeated after its engine crashed
 }
 
-// LocalRunner takes requests of gateways in its own process without HTTP, see [relay.Admission]. The request must not
+// LocalRunner takes requests of gateways in its own process without HTTP, see [relay.LocalRequest]. The request must not
 // be one for a WebSocket.
 type LocalRunner interface {
-	Admit(gateway string, from *relay.Canceler, req *relay.Request) relay.Admission
+	Admit(gateway string, from *relay.Canceler, req *relay.Request) relay.LocalRequest
 }
 
 // errRetry sends an exchange back to awaitTurn.

@@ -137,7 +137,7 @@ func (r *BodyReader) Read(ctx *fasthttp.RequestCtx, limit int) (Body, error) {
 		if err := r.CheckSize(n, limit); err != nil {
 			return Body{}, err
 		}
-		return Body{}, ErrBuffersFull // the body was skipped for a limit that now has room, but it cannot be read any more
+		return Body{}, ErrBuffersFull // skipped because of a limit that has room again, but the body cannot be read any more
 	}
 	b := Body{reader: r, ctx: ctx}
 	n, err := r.fill(&b, src, ctx.Request.Header.ContentLength(), r.limit(limit))
@@ -268,8 +268,8 @@ func skippedLength(ctx *fasthttp.RequestCtx) int {
 }
 
 // Finish leaves the connection ready for the next request. It reads a small unread body now. If the body is larger, or
-// does not arrive immediately, or the response has no length and goes to HTTP/1.0, the connection closes after the
-// response.
+// does not arrive immediately, or the response has no length and goes to an HTTP/1.0 client, the connection closes
+// after the response.
 func (r *BodyReader) Finish(ctx *fasthttp.RequestCtx) {
 	disableChunking(ctx)
 	src := ctx.RequestBodyStream()
@@ -345,10 +345,10 @@ func putBody(b *[]byte) {
 	}
 }
 
-// SmugglingCheck reports a request that carries both Content-Length and Transfer-Encoding, whatever their case, order
-// or value. fasthttp accepts such a request and shows a rewritten header, so a proxy in front of us may have seen the
-// body end elsewhere. The caller returns 400. The connection is marked to close after that response, because its next
-// bytes can be a smuggled request. The check needs no server option.
+// SmugglingCheck reports whether a request carries both Content-Length and Transfer-Encoding, whatever their case,
+// order or value. fasthttp accepts such a request and shows a rewritten header, so a proxy in front of us may have seen
+// the body end elsewhere. The caller returns 400. The connection is marked to close after that response, because its
+// next bytes can be a smuggled request. The check needs no server option.
 func SmugglingCheck(ctx *fasthttp.RequestCtx) bool {
 	raw := ctx.Request.Header.RawHeaders()
 	if !hasField(raw, "transfer-encoding") || !hasField(raw, "content-length") {

@@ -15,7 +15,7 @@ type chunkState uint8
 const (
 	chunkSizeFirst chunkState = iota // before the first digit of a size
 	chunkSize                        // within the digits
-	chunkExt                         // within blanks or an extension, which are skipped
+	chunkExt                         // within spaces and tabs or an extension, which are skipped
 	chunkSizeLF                      // before the LF that ends the size line
 	chunkData                        // left bytes of data follow
 	chunkDataCR                      // before the CR that ends the data

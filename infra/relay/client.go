@@ -122,7 +122,7 @@ func (c *Client) Start(canceler *Canceler, req *Request) (*Response, error) {
 		}
 		n, err := cn.write(head, req.Body, c.cfg.WriteTimeout)
 		if err == nil {
-			r.startFirstByteTimer()
+			r.requestWritten()
 			return r, nil
 		}
 		if n == 0 && reused && canceler.Cause() == nil {

@@ -67,7 +67,7 @@ func parseHead(b []byte) (h head, err error) {
 	return h, nil
 }
 
-// unfold joins the lines of folded fields with blanks, as RFC 9112, section 5.2 requires. A folded line after the status line
+// unfold joins the lines of folded fields with spaces, as RFC 9112, section 5.2 requires. A folded line after the status line
 // belongs to no field.
 func unfold(head []byte) {
 	for i := bytes.IndexByte(head, '\n') + 1; i < len(head)-1; i++ {
@@ -85,10 +85,10 @@ func cutLine(b []byte) (line, rest []byte) {
 	return bytes.TrimSuffix(line, []byte("\r")), rest
 }
 
-// headEnd returns the length of the head at the start of b, or 0 if it is incomplete. The first from bytes were already
-// searched.
-func headEnd(b []byte, from int) int {
-	for i := max(from-3, 0); ; {
+// headEnd returns the length of the head at the start of b, or 0 if it is incomplete. The first searched bytes are
+// known to contain no end.
+func headEnd(b []byte, searched int) int {
+	for i := max(searched-3, 0); ; {
 		n := bytes.IndexByte(b[i:], '\n')
 		if n < 0 {
 			return 0

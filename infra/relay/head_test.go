@@ -51,7 +51,7 @@ func answerIn(t *testing.T, raw []byte, n int) (o outcome) {
 	client.active = 1
 	c := newConn(&piecesConn{rest: raw, n: n})
 	r := &Response{c: c, client: client, reuse: true}
-	r.startFirstByteTimer()
+	r.requestWritten()
 	err := r.Await(time.Time{})
 	if o.atHead = err != nil; !o.atHead {
 		o.status, o.ctype, o.size, o.framing = r.Status(), string(r.ContentType()), r.Size(), r.framing

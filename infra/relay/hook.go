@@ -14,13 +14,13 @@ type ResponseHook interface {
 	End(err error)
 }
 
-// An Admission is a request that a runner of this process is asked to admit before it is sent.
-type Admission interface {
+// A LocalRequest is a request that a runner of this process is asked to admit before it is sent.
+type LocalRequest interface {
 	// Wait waits until the runner admits the request, at most until the given time; the zero time means no limit. Once
 	// it has returned true, Start follows.
 	Wait(until time.Time) bool
-	// Start sends the request as [Client.Start] does, or has a response already. The admission ends with the response,
-	// or with the error.
+	// Start sends the request as [Client.Start] does, or returns a response that needs no upstream. The admission ends
+	// when the response is closed at the latest, or with the error.
 	Start() (*Response, error)
 	// Drop gives the admission up instead of Start.
 	Drop()

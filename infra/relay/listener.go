@@ -131,8 +131,8 @@ type serverConn struct {
 	chunks  chunkDecoder
 }
 
-// disableChunking ends a response to HTTP/1.0, which has no chunked encoding, by closing the connection. Call it last
-// before the response is written.
+// disableChunking ends a response to an HTTP/1.0 client, which knows no chunked encoding, by closing the connection.
+// Call it last before the response is written.
 func disableChunking(ctx *fasthttp.RequestCtx) {
 	c, ok := ctx.Conn().(*serverConn)
 	if ok && !ctx.Request.Header.IsHTTP11() && ctx.Response.IsBodyStream() && ctx.Response.Header.ContentLength() < 0 {

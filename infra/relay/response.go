@@ -86,8 +86,8 @@ func (r *Response) countRead() {
 	}
 }
 
-// startFirstByteTimer starts the timer for the first byte.
-func (r *Response) startFirstByteTimer() {
+// requestWritten records that the request was sent completely, and sets the deadline for the head.
+func (r *Response) requestWritten() {
 	r.sentBytes = true
 	if r.first > 0 {
 		r.headDue = time.Now().Add(r.first)

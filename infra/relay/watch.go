@@ -22,8 +22,7 @@ const DefaultWatchDelay = 250 * time.Millisecond
 // A request shorter than the delay costs setting and stopping a timer. A Watcher is safe for concurrent use.
 type Watcher struct{ delay time.Duration }
 
-// NewWatcher creates a watcher that looks after delay, 0 for DefaultWatchDelay, and then each time twice that has
-// passed.
+// NewWatcher creates a watcher that first looks at a connection after delay (0: DefaultWatchDelay), then every 2*delay.
 func NewWatcher(delay time.Duration) *Watcher {
 	if delay <= 0 {
 		delay = DefaultWatchDelay

@@ -40,7 +40,7 @@ type EmbeddingRequest struct {
 type Batcher struct {
 	cfg     Config
 	counter *counter
-	meters  *meters
+	meters  *modelMeters
 	log     *slog.Logger
 	runs    sync.WaitGroup
 

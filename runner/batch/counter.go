@@ -55,28 +55,28 @@ func specialTokens(ctx context.Context, e Engine) (int, error) {
 // truncate replaces a text by its first tokens, so that it has at most longest tokens with the special ones.
 func (c *counter) truncate(ctx context.Context, in input, longest int) (input, error) {
 	own := in.ids
-	var special []int64
-	if !in.tokens {
+	var all []int64
+	if !in.isIDs {
 		var err error
 		if own, err = c.engine.Tokens(ctx, in.text, false); err == nil {
-			special, err = c.engine.Tokens(ctx, in.text, true)
+			all, err = c.engine.Tokens(ctx, in.text, true)
 		}
 		if err != nil {
 			return in, err
 		}
 	}
-	first := 0 // of special, after those that the model puts before a text
-	for first+len(own) < len(special) && !slices.Equal(special[first:first+len(own)], own) {
+	first := 0 // of all, after the tokens that the model puts before a text
+	for first+len(own) < len(all) && !slices.Equal(all[first:first+len(own)], own) {
 		first++
 	}
 	ids := slices.Clone(own)
-	if special != nil {
-		added := len(special) - len(own)
-		ids = slices.Concat(special[:first], own[:max(0, min(len(own), longest-added))], special[min(first+len(own), len(special)):])
+	if all != nil {
+		added := len(all) - len(own)
+		ids = slices.Concat(all[:first], own[:max(0, min(len(own), longest-added))], all[min(first+len(own), len(all)):])
 	}
 	ids = ids[:min(len(ids), longest)]
 	raw, err := json.Marshal(ids)
-	return input{raw: raw, ids: ids, tokens: true}, err
+	return input{raw: raw, ids: ids, isIDs: true}, err
 }
 
 // count returns the number of tokens of each input, at least 1.
@@ -86,7 +86,7 @@ func (c *counter) count(ctx context.Context, inputs []input) ([]int, error) {
 	calls.SetLimit(maxTokenizerCalls)
 	for i := range inputs {
 		in := &inputs[i]
-		if in.tokens {
+		if in.isIDs {
 			out[i] = len(in.ids)
 			continue
 		}

@@ -13,17 +13,17 @@
 // # When a call is made
 //
 // An idle engine is used immediately, and batches grow only by queueing; see [packer]. A request that has a call to
-// itself is relayed unchanged, and so is the response. A shared call asks for base64, which takes a quarter of the
-// bytes and almost no work in the engine. Clients that want numbers get the shortest ones that read back as the same
-// float32.
+// itself, and no truncated input, is relayed unchanged, and so is the response. A shared call asks for base64, which
+// takes a quarter of the bytes and almost no work in the engine. Clients that want numbers get the shortest ones that
+// read back as the same float32.
 //
 // # Token counts
 //
 // Token counts decide what fits and give each request's usage. With BERT vocabularies, plain ASCII text is counted in
 // process ([WordPiece]), which [New] checks against the engine. The engine's /tokenize counts other text, a few at a
 // time for all requests together. Requests that cannot be joined, because of their form or a member other than model,
-// input, encoding_format, dimensions and user, and requests for engines that cannot count, are left to the caller
-// (ErrNotBatched).
+// input, encoding_format, dimensions, truncate and user, and requests for engines that cannot count, are left to the
+// caller (ErrNotBatched).
 //
 // # Errors
 //

@@ -61,9 +61,9 @@ func TokenizeAPIOf(family string) (api TokenizeAPI, ok bool) {
 }
 
 const (
-	maxResponse   = 1 << 30 // bytes
-	maxTokens     = 64 << 20
-	tokenizeLimit = 30 * time.Second
+	maxResponse      = 1 << 30  // bytes
+	maxSmallResponse = 64 << 20 // bytes
+	smallCallTimeout = 30 * time.Second
 )
 
 // Embed makes one call.
@@ -86,7 +86,7 @@ func (e *HTTP) Tokens(ctx context.Context, text string, special bool) ([]int64, 
 	if err != nil {
 		return nil, err
 	}
-	status, response, err := e.post(ctx, "/tokenize", body, nil, tokenizeLimit, maxTokens)
+	status, response, err := e.post(ctx, "/tokenize", body, nil, smallCallTimeout, maxSmallResponse)
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ func tooLong(index, tokens, longest int) *Error {
 		"Input %d has %d tokens with the model's special tokens; the model's maximum is %d.", index, tokens, longest)}
 }
 
-func outOfMemory(tokens, tries int, reason string) *Error {
+func outOfMemoryError(tokens, tries int, reason string) *Error {
 	return &Error{Status: 503, Code: rpc.CodeEngineOutOfMemory, Message: fmt.Sprintf(
 		"The engine ran out of memory with %d tokens in one call (try %d): %s", tokens, tries, reason)}
 }

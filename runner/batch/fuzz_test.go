@@ -31,7 +31,7 @@ func FuzzParse(f *testing.F) {
 		}
 		for i, in := range p.inputs {
 			var text string
-			if !in.tokens && (json.Unmarshal(in.raw, &text) != nil || text != in.text) {
+			if !in.isIDs && (json.Unmarshal(in.raw, &text) != nil || text != in.text) {
 				t.Fatalf("input %d of %q is %q, read as %q", i, body, text, in.text)
 			}
 		}

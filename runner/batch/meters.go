@@ -14,17 +14,17 @@ import (
 type Meters struct {
 	set *metrics.Set
 
-	mu     sync.Mutex // guards all below, also in models
-	models map[string]*meters
+	mu     sync.Mutex // guards the fields below and the queues of each model's meters
+	models map[string]*modelMeters
 }
 
 // NewMeters creates meters that register a model's metrics in set when its first queue is created.
 func NewMeters(set *metrics.Set) *Meters {
-	return &Meters{set: set, models: map[string]*meters{}}
+	return &Meters{set: set, models: map[string]*modelMeters{}}
 }
 
-// meters are one model's metrics. They outlive its queues: counters continue when the model is loaded again.
-type meters struct {
+// modelMeters are one model's metrics. They outlive its queues: counters continue when the model is loaded again.
+type modelMeters struct {
 	batches, sequences, oomRetries, oomFailures *metrics.Counter
 	tokens, fill, context, wait, oomTokens      *metrics.PrometheusHistogram
 
@@ -32,12 +32,12 @@ type meters struct {
 }
 
 // add returns the metrics of a queue's model, whose gauges include the queue until remove.
-func (m *Meters) add(model string, b *Batcher) *meters {
+func (m *Meters) add(model string, b *Batcher) *modelMeters {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	perModel := m.models[model]
 	if perModel == nil {
-		perModel = m.newMeters(model)
+		perModel = m.newModelMeters(model)
 		m.models[model] = perModel
 	}
 	perModel.queues[b] = struct{}{}
@@ -50,9 +50,9 @@ func (m *Meters) remove(b *Batcher) {
 	delete(b.meters.queues, b)
 }
 
-func (m *Meters) newMeters(model string) *meters {
+func (m *Meters) newModelMeters(model string) *modelMeters {
 	name := func(s string) string { return fmt.Sprintf("reveille_runner_embedding_%s{model=%q}", s, model) }
-	perModel := &meters{
+	perModel := &modelMeters{
 		batches:     m.set.NewCounter(name("batches_total")),
 		sequences:   m.set.NewCounter(name("sequences_total")),
 		tokens:      m.set.NewPrometheusHistogramExt(name("batch_tokens"), meter.Tokens),
@@ -85,7 +85,7 @@ func (m *Meters) newMeters(model string) *meters {
 }
 
 // formed counts a batch.
-func (m *meters) formed(b *Batch, l Limits) {
+func (m *modelMeters) formed(b *Batch, l Limits) {
 	m.batches.Inc()
 	m.sequences.Add(len(b.Items))
 	m.tokens.Update(float64(b.Tokens))
@@ -94,7 +94,7 @@ func (m *meters) formed(b *Batch, l Limits) {
 }
 
 // retried counts a smaller call made because a larger one failed.
-func (m *meters) retried(tokens int) {
+func (m *modelMeters) retried(tokens int) {
 	m.oomRetries.Inc()
 	m.oomTokens.Update(float64(tokens))
 }

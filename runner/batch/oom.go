@@ -47,14 +47,14 @@ func (c *ceiling) succeeded(tokens int, full bool) {
 		return
 	}
 	if c.full++; c.full >= c.fullNeeded {
-		c.full, c.proven = 0, max(c.proven, c.now) // texts of these sizes could not fill it further
+		c.full, c.proven = 0, max(c.proven, c.now) // the batches were full: only the next sequence did not fit
 		c.now = min(c.nBatch, c.now+max(1, c.now/raiseDivisor))
 	}
 }
 
-// outOfMemory records that calls of failed tokens or more ran out of memory and were split into calls of splitSize
+// ranOutOfMemory records that calls of failed tokens or more ran out of memory and were split into calls of splitSize
 // tokens, which worked.
-func (c *ceiling) outOfMemory(failed, splitSize int) {
+func (c *ceiling) ranOutOfMemory(failed, splitSize int) {
 	c.full = 0
 	if splitSize <= c.proven && c.proven < failed { // only a raise failed
 		c.now, c.fullNeeded = min(c.now, c.proven), min(2*c.fullNeeded, maxRaiseAfter)
@@ -69,7 +69,7 @@ type memoryShortage struct {
 	// unclear counts parts that say nothing about other batches: a single sequence was too large, or the call failed
 	// for another reason. Otherwise a client could keep all batches small with sequences that never fit.
 	unclear int
-	// The smallest call that was too large without such a part, 0 for none, and the size of the calls it was split into.
+	// failed is the smallest call that was too large with no part unclear (0 for none), split into calls of splitSize.
 	failed, splitSize int
 }
 
@@ -80,10 +80,10 @@ func (s *memoryShortage) learn(tokens, splitSize int) {
 	}
 }
 
-// outOfMemory reports whether a response means that the engine ran out of memory for a call at a try. Text Embeddings
+// isOutOfMemory reports whether a response means that the engine ran out of memory for a call at a try. Text Embeddings
 // Inference responds with 424 to every failure of its backend. llama-server uses one message for a graph that it could
 // not allocate and for every other failed computation: it counts as out of memory while a smaller call can be tried.
-func (b *Batcher) outOfMemory(status int, response []byte, part []sequence, try int) bool {
+func (b *Batcher) isOutOfMemory(status int, response []byte, part []sequence, try int) bool {
 	if status < 500 && status != 424 {
 		return false
 	}

@@ -51,7 +51,7 @@ func (m *machine) done(t *rapid.T) {
 		m.packer.ceiling.succeeded(b.Tokens, b.Full)
 	case "memory":
 		if len(b.Items) > 1 && b.Tokens > minTokens {
-			m.packer.ceiling.outOfMemory(b.Tokens, smallerSize(b.Tokens, 1))
+			m.packer.ceiling.ranOutOfMemory(b.Tokens, smallerSize(b.Tokens, 1))
 		}
 	}
 	m.packer.Done(m.flying[i])
@@ -373,7 +373,7 @@ func TestCeilingFallsAndRises(t *testing.T) {
 					s.learn(size, smallerSize(size, try))
 					size = s.splitSize / text * text
 				}
-				c.outOfMemory(s.failed, s.splitSize)
+				c.ranOutOfMemory(s.failed, s.splitSize)
 				if c.now > nBatch || c.now < minTokens {
 					t.Fatalf("ceiling %d of %d", c.now, nBatch)
 				}
@@ -409,7 +409,7 @@ func TestCeilingFallsAndRises(t *testing.T) {
 // is not starved.
 func TestCeilingBoundsBatches(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 1000, NUBatch: 1000, Context: 2000}, 0), time.Unix(0, 0)
-	f.ceiling.outOfMemory(1000, 100)
+	f.ceiling.ranOutOfMemory(1000, 100)
 	if f.ceiling.now != 100 {
 		t.Fatalf("ceiling %d", f.ceiling.now)
 	}

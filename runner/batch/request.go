@@ -19,14 +19,14 @@ type parsed struct {
 
 // An input is one sequence to embed.
 type input struct {
-	raw    json.RawMessage // a string or a list of whole numbers
-	text   string          // of a string
-	ids    []int64         // of a list
-	tokens bool            // it is a list
+	raw   json.RawMessage // a string or a list of whole numbers
+	text  string          // of a string
+	ids   []int64         // of a list
+	isIDs bool            // it is a list
 }
 
 // parse parses a request. ok is false if the request cannot be joined with others: it is invalid, has an input of
-// another form, or a member outside OpenAI's API, which can change the meaning of a call or its response.
+// another form, or a member that parse does not know, which can change the meaning of a call or its response.
 func parse(body []byte) (p parsed, ok bool) {
 	var members map[string]json.RawMessage
 	if !utf8.Valid(body) || json.Unmarshal(body, &members) != nil {
@@ -90,7 +90,7 @@ func parseOne(raw json.RawMessage) (in input, ok bool) {
 		return in, false
 	}
 	err := json.Unmarshal(raw, &in.ids)
-	in.tokens = true
+	in.isIDs = true
 	return in, err == nil && len(in.ids) > 0 && slices.Min(in.ids) >= 0
 }
 

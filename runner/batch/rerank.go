@@ -29,7 +29,8 @@ func NewRerankCutter(ctx context.Context, e *HTTP, words *WordPiece, limits Limi
 	if err != nil {
 		return nil, err
 	}
-	status, response, err := e.post(ctx, "/v1/rerank", []byte(`{"query":"a","documents":["a"]}`), nil, tokenizeLimit, maxTokens)
+	status, response, err := e.post(ctx, "/v1/rerank", []byte(`{"query":"a","documents":["a"]}`), nil,
+		smallCallTimeout, maxSmallResponse)
 	if err != nil {
 		return nil, err
 	}

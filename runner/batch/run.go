@@ -21,7 +21,7 @@ type engineRun struct {
 	verbatim          []byte // the body of the only request, sent unchanged; nil if an input of it was truncated
 	reached           bool   // at least part of a call reached the engine
 	whole             bool   // the engine computed all sequences in one call
-	short             memoryShortage
+	shortage          memoryShortage
 	ctx               context.Context
 	cancel            context.CancelCauseFunc
 }
@@ -68,8 +68,8 @@ func (b *Batcher) execute(x *engineRun) {
 	defer b.mu.Unlock()
 	delete(b.inFlight, x)
 	switch {
-	case x.short.failed > 0:
-		b.packer.ceiling.outOfMemory(x.short.failed, x.short.splitSize)
+	case x.shortage.failed > 0:
+		b.packer.ceiling.ranOutOfMemory(x.shortage.failed, x.shortage.splitSize)
 	case x.whole:
 		b.packer.ceiling.succeeded(x.batch.Tokens, x.batch.Full)
 	}
@@ -91,9 +91,9 @@ func (b *Batcher) callEngine(x *engineRun, part []sequence, try int) {
 	}
 	reached := !neverSent(err)
 	x.reached = x.reached || reached
-	short := err == nil && b.outOfMemory(status, response, part, try)
+	short := err == nil && b.isOutOfMemory(status, response, part, try)
 	if status != 200 && !short {
-		x.short.unclear++
+		x.shortage.unclear++
 	}
 	switch {
 	case !reached:
@@ -154,32 +154,32 @@ func (b *Batcher) retry(x *engineRun, part []sequence, try int, reason []byte) {
 	tokens := sum(part)
 	if !isDivisible(part, try) {
 		if len(part) == 1 {
-			x.short.unclear++
+			x.shortage.unclear++
 		} else {
-			x.short.learn(tokens, minTokens)
+			x.shortage.learn(tokens, minTokens)
 		}
 		b.meters.oomFailures.Inc()
 		b.log.Warn("engine out of memory", "tokens", tokens, "sequences", len(part), "tries", try)
 		const excerpt = 200
-		b.fail(part, outOfMemory(tokens, try, string(bytes.ToValidUTF8(reason[:min(len(reason), excerpt)], nil))))
+		b.fail(part, outOfMemoryError(tokens, try, string(bytes.ToValidUTF8(reason[:min(len(reason), excerpt)], nil))))
 		return
 	}
-	unclear, splitSize := x.short.unclear, smallerSize(tokens, try)
-	if x.short.limit == 0 || splitSize < x.short.limit {
-		x.short.limit = splitSize
+	unclear, splitSize := x.shortage.unclear, smallerSize(tokens, try)
+	if x.shortage.limit == 0 || splitSize < x.shortage.limit {
+		x.shortage.limit = splitSize
 	}
 	for rest := part; len(rest) > 0; {
-		n := leadingCount(rest, x.short.limit)
+		n := leadingCount(rest, x.shortage.limit)
 		if piece := rest[:n]; b.isWanted(piece) {
 			b.meters.retried(sum(piece))
 			b.callEngine(x, piece, try+1)
 		} else {
-			x.short.unclear++
+			x.shortage.unclear++
 		}
 		rest = rest[n:]
 	}
-	if x.short.unclear == unclear {
-		x.short.learn(tokens, splitSize)
+	if x.shortage.unclear == unclear {
+		x.shortage.learn(tokens, splitSize)
 	}
 }
 

@@ -52,28 +52,28 @@ func releasePort(port int) {
 	delete(ports.used, port)
 }
 
-// assignAddress gives spec an address if it has none. The port is reserved until release is called, which can happen
-// more than once.
-func assignAddress(spec *Spec, dir string) (release func(), err error) {
-	release = func() {}
+// assignAddress gives spec an address if it has none. A listener holds the port until closeListener is called, which can
+// happen more than once; the port stays reserved in this process until releasePort.
+func assignAddress(spec *Spec, dir string) (closeListener func(), err error) {
+	closeListener = func() {}
 	if spec.onSocket() {
 		if spec.Socket == "" {
 			spec.Socket = filepath.Join(dir, "engine.sock")
 		}
 		if len(spec.Socket) > maxSocketPath {
-			return release, fmt.Errorf("socket path of %d bytes is longer than %d", len(spec.Socket), maxSocketPath)
+			return closeListener, fmt.Errorf("socket path of %d bytes is longer than %d", len(spec.Socket), maxSocketPath)
 		}
-		return release, nil
+		return closeListener, nil
 	}
 	if spec.Host == "" {
 		spec.Host = "127.0.0.1"
 	}
 	if spec.Port != 0 {
-		return release, nil
+		return closeListener, nil
 	}
 	l, err := listenOnPort(spec.Host)
 	if err != nil {
-		return release, err
+		return closeListener, err
 	}
 	spec.Port = l.Addr().(*net.TCPAddr).Port
 	return sync.OnceFunc(func() { _ = l.Close() }), nil

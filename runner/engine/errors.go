@@ -69,11 +69,11 @@ func (e *LoadError) Unwrap() []error {
 
 // An ExitError is the exit of an engine that nobody asked to stop, or that was stopped because its load timed out.
 type ExitError struct {
-	Code   int            // exit status; -1 if a signal ended it
-	Signal syscall.Signal // 0 unless a signal ended it
-	Tail   []string       // the last lines of its log, oldest first
-	Early  bool           // it exited by itself in less than a second, too soon to have read its weights
-	Cause  string         // the log line that tells most about a failed load; "" if it served
+	Code      int            // exit status; -1 if a signal ended it
+	Signal    syscall.Signal // 0 unless a signal ended it
+	Tail      []string       // the last lines of its log, oldest first
+	Early     bool           // it exited by itself in less than a second, too soon to have read its weights
+	CauseLine string         // the log line that tells most about a failed load; "" if it served
 }
 
 // Error returns the exit status or the signal, and the cause or the last log line.
@@ -83,7 +83,7 @@ func (e *ExitError) Error() string {
 		s = "engine was ended by " + signalName(e.Signal)
 	}
 	if n := len(e.Tail); n > 0 {
-		s += ": " + strings.TrimSpace(cmp.Or(e.Cause, e.Tail[n-1]))
+		s += ": " + strings.TrimSpace(cmp.Or(e.CauseLine, e.Tail[n-1]))
 	}
 	return s
 }
@@ -97,8 +97,8 @@ var (
 	vagueLine = regexp.MustCompile(`(?:^|[\])] ) {4}|\bFile ".*", line \d|^Traceback|(?i:see root cause above|exiting due to)`)
 )
 
-// findCause returns the last line about an error, or else the last line.
-func findCause(lines []logring.Line) string {
+// findCauseLine returns the last line about an error, or else the last line.
+func findCauseLine(lines []logring.Line) string {
 	var last, vague, exact string
 	for _, l := range lines {
 		last = l.Text

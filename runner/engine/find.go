@@ -54,7 +54,7 @@ func (f Finder) Find(r *recipe.Recipe, backend string) (string, error) {
 	if p, err := exec.LookPath(name); err == nil {
 		return program(p)
 	}
-	return "", fmt.Errorf("%w: %s (recipe %s) is neither in the folder of this program nor in PATH; install it, or set its folder with --engines-dir", ErrNoProgram, name, r.Name)
+	return "", fmt.Errorf("%w: %s (recipe %s) is not in --engines-dir, in the folder of this program or in PATH; install it, or set --engines-dir to its folder", ErrNoProgram, name, r.Name)
 }
 
 // program checks that path is an executable file and returns it absolute.

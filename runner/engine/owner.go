@@ -199,7 +199,7 @@ func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Ca
 	if wasReady {
 		return exit
 	}
-	exit.Cause = findCause(p.log.Tail(-1))
+	exit.CauseLine = findCauseLine(p.log.Tail(-1))
 	// An engine can crash when memory runs out or when it refuses its arguments. Other causes count only if it exited
 	// on its own.
 	switch {

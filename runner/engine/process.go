@@ -114,11 +114,11 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 		}
 	}()
 	spec.dir = dir
-	release, err := assignAddress(&spec, dir)
+	closeListener, err := assignAddress(&spec, dir)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	defer closeListener()
 	if spec.Recipe.UsesKey() && spec.APIKey == "" {
 		spec.APIKey = randomHex(32)
 	}
@@ -151,7 +151,7 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 		stop: make(chan struct{}), kill: make(chan struct{}),
 		ready: make(chan struct{}), stuck: make(chan struct{}), done: make(chan struct{}),
 	}
-	release() // as late as possible: from here on the engine can take the port
+	closeListener() // as late as possible: from here on the engine can take the port
 	p.release, err = cfg.Spawner.start(cmd, perms)
 	_ = w.Close()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"reveille/infra/recipe"
 )
 
-// A Spec describes an engine to run completely. It is a value: its functions read no file and no environment.
+// A Spec is the complete description of an engine to run. It is a value: its functions read no file and no environment.
 type Spec struct {
 	Recipe  recipe.Recipe
 	Program string // path of the program; the name in the recipe if empty

@@ -13,7 +13,7 @@ import (
 )
 
 // localRequest is a request of a gateway in this process. The gateway's connection goroutine does what infer does, and
-// reads the engine's response itself. localRequest implements relay.Admission, and relay.ResponseHook once the request was sent.
+// reads the engine's response itself. It implements relay.LocalRequest, and, once the request was sent, relay.ResponseHook.
 type localRequest struct {
 	activeRequest
 	gatewayCanceler *relay.Canceler // cancels the request
@@ -24,7 +24,7 @@ type localRequest struct {
 
 // Admit admits a request of a gateway in this process, which needs no signature. It does not serve WebSockets. req and
 // its contents must not change until the admission is started or dropped. gatewayCanceler cancels the request.
-func (s *Server) Admit(gateway string, gatewayCanceler *relay.Canceler, req *relay.Request) relay.Admission {
+func (s *Server) Admit(gateway string, gatewayCanceler *relay.Canceler, req *relay.Request) relay.LocalRequest {
 	target, _, _ := bytes.Cut(req.Path, []byte("?"))
 	a := &localRequest{gatewayCanceler: gatewayCanceler, activeRequest: activeRequest{s: s, started: time.Now(), modelRequest: modelRequest{
 		gateway: gateway, method: req.Method, path: string(target), target: req.Path, body: req.Body, size: len(req.Body),
@@ -44,7 +44,7 @@ func (s *Server) Admit(gateway string, gatewayCanceler *relay.Canceler, req *rel
 	return a
 }
 
-// Wait implements relay.Admission.
+// Wait implements relay.LocalRequest.
 func (a *localRequest) Wait(until time.Time) bool {
 	if a.turnDone == nil {
 		if !a.linked || a.reply != nil || a.batcher() != nil {
@@ -80,7 +80,7 @@ func (a *localRequest) awaitTurnSafely() (r *reply) {
 	return a.awaitTurn()
 }
 
-// Start implements relay.Admission.
+// Start implements relay.LocalRequest.
 func (a *localRequest) Start() (resp *relay.Response, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -120,7 +120,7 @@ func (a *localRequest) panicked(p any) *reply {
 	return r
 }
 
-// Drop implements relay.Admission.
+// Drop implements relay.LocalRequest.
 func (a *localRequest) Drop() {
 	a.cancelWith(relay.ErrClientGone)
 	if a.turnDone != nil {

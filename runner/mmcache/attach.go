@@ -219,7 +219,7 @@ func (a *Attachment) Env() map[string]string {
 }
 
 // Env returns the environment variables to add for an engine that reads media but is not attached. The interposer then
-// caches nothing; it only gives media names, so that llama-server's prompt cache does not confuse them.
+// caches nothing; it only gives each medium a name, so that llama-server's prompt cache does not confuse them.
 func (s *Server) Env() map[string]string { return map[string]string{EnvPreload: s.cfg.Library} }
 
 // Counts returns how many media all of the engine's requests so far have taken from the cache, and how many were

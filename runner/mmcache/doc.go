@@ -21,7 +21,7 @@
 //   - An engine can acquire and store only entries that a look-up of one of its connections returned, in the same
 //     layout. Anything else is refused and counted.
 //   - A fault is a miss and is counted, but never an error: Redis is down or slow; an entry is modified, truncated, too
-//     large, of another shape or from another pool; a runner is frozen or dead; a libmtmd is unknown.
+//     large, of another shape or from another pool; a runner is frozen or dead; the version of libmtmd is unknown.
 //   - Every wait is bounded, see interpose/README.md. Redis is written asynchronously; entries that do not fit in the
 //     queue are not written.
 //   - A host rarely encodes a medium twice at the same time: other requests wait for the result for up to

@@ -55,8 +55,8 @@ func (e *encodings) endAll(s *session) {
 	}
 }
 
-// has reports whether s leads the encoding of id.
-func (e *encodings) has(id Ident, s *session) bool {
+// isLedBy reports whether s leads the encoding of id.
+func (e *encodings) isLedBy(id Ident, s *session) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	enc, ok := e.m[id]

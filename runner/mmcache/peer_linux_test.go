@@ -44,13 +44,13 @@ func (a *Attachment) dial(t testing.TB) *engineEnd {
 
 // rawRequest returns the bytes of a request for one medium.
 func rawRequest(o op, it item, waitMS uint32) []byte {
-	b := make([]byte, messageLen+itemLen)
+	b := make([]byte, messageHeaderLen+itemLen)
 	binary.LittleEndian.PutUint32(b, wireMagic)
 	b[4], b[5] = byte(o), 1
 	binary.LittleEndian.PutUint16(b[6:], uint16(len(it.layout.Tokens)))
 	binary.LittleEndian.PutUint32(b[8:], waitMS)
 	binary.LittleEndian.PutUint32(b[12:], it.layout.Width)
-	p := b[messageLen:]
+	p := b[messageHeaderLen:]
 	p[0] = byte(it.media.Kind)
 	if it.partial {
 		p[1] = flagPartial
@@ -99,7 +99,7 @@ func (e *engineEnd) raw(t testing.TB, message, data []byte) {
 func (e *engineEnd) receive(t testing.TB, want Layout) itemResult {
 	t.Helper()
 	_ = e.c.SetReadDeadline(time.Now().Add(30 * time.Second))
-	b := make([]byte, headerLen+resultLen)
+	b := make([]byte, replyHeaderLen+resultLen)
 	oob := make([]byte, syscall.CmsgSpace(4))
 	n, oobn, _, _, err := e.c.ReadMsgUnix(b, oob)
 	if err == nil && n < len(b) {
@@ -108,7 +108,7 @@ func (e *engineEnd) receive(t testing.TB, want Layout) itemResult {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := b[headerLen:]
+	p := b[replyHeaderLen:]
 	a := itemResult{status: itemStatus(p[0])}
 	copy(a.ident[:], p[24:])
 	if oobn > 0 {

@@ -70,7 +70,7 @@ func (q *poolQuota) reserve(ctx context.Context, n int64) (bool, error) {
 	return true, nil
 }
 
-// usedSince sums the bytes that were written since an hour, and removes the counts of earlier hours and invalid fields.
+// usedSince sums the bytes written in the hour oldest and later, and removes the counts of earlier hours and invalid fields.
 func (q *poolQuota) usedSince(ctx context.Context, oldest int64) (sum int64, err error) {
 	counts, err := q.rdb.HGetAll(ctx, q.key).Result()
 	var stale []string

@@ -246,7 +246,7 @@ func FuzzSession(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, file bool) {
 		s := newServer(t, func(c *Config) { c.MaxEntry = 1 << 20 })
 		e := dialEngine(t, s, Namespace{})
-		if len(data) >= headerLen { // waits are not under test
+		if len(data) >= replyHeaderLen { // waits are not under test
 			binary.LittleEndian.PutUint32(data[8:], 1)
 		}
 		var floats []byte
@@ -277,8 +277,8 @@ func TestProtocolErrorsCloseTheConnection(t *testing.T) {
 	}
 	for name, data := range map[string][]byte{
 		"magic": change(0, 0), "op": change(4, 9), "no media": change(5, 0), "many media": change(5, 200), "chunks": change(6, 0),
-		"width": change(14, 9), "kind": change(messageLen, 7), "chunks of a medium": change(messageLen+2, 3), "fewer chunks": change(messageLen+2, 1),
-		"more bytes than there are": change(messageLen+24, 200), "offset": change(messageLen+22, 1), "cut": good[:40], "text": []byte(strings.Repeat("x", 200)),
+		"width": change(14, 9), "kind": change(messageHeaderLen, 7), "chunks of a medium": change(messageHeaderLen+2, 3), "fewer chunks": change(messageHeaderLen+2, 1),
+		"more bytes than there are": change(messageHeaderLen+24, 200), "offset": change(messageHeaderLen+22, 1), "cut": good[:40], "text": []byte(strings.Repeat("x", 200)),
 	} {
 		s := newServer(t, nil)
 		e := dialEngine(t, s, Namespace{})

@@ -159,33 +159,33 @@ func (r contextReader) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-func (x *session) recordHit(a *itemResult, e *Entry, t tier) {
-	a.status, a.entry = statusHit, e
+func (x *session) recordHit(r *itemResult, e *Entry, t tier) {
+	r.status, r.entry = statusHit, e
 	x.a.recordHit(t, e)
-	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.model, "key", redisKey(x.a.namespace.Pool, x.a.namespace.Sig, a.ident), "bytes", len(e.Floats))
+	x.a.s.cfg.Log.Debug("encoder cache hit", "model", x.a.model, "key", redisKey(x.a.namespace.Pool, x.a.namespace.Sig, r.ident), "bytes", len(e.Floats))
 }
 
-func (x *session) recordMiss(a *itemResult, v itemStatus) {
-	a.status = v
+func (x *session) recordMiss(r *itemResult, v itemStatus) {
+	r.status = v
 	x.a.recordMiss()
 }
 
-// acquire replies to an engine that is about to encode. Each medium gets its entry if that has arrived meanwhile, or
-// else the lead: the session encodes it for all. If another session leads and does not finish in time, the engine can
-// encode it for itself.
+// acquire replies to an engine that is about to encode. Each medium gets its entry if that has arrived meanwhile.
+// Otherwise the first session to ask leads: it encodes the medium for all. If another session leads and does not finish
+// in time, the engine can encode it for itself.
 func (x *session) acquire(m *message) []itemResult {
 	s := x.a.s
 	results := make([]itemResult, len(m.items))
 	others := map[int]*encoding{}
 	encodes := false
 	try := func(i int) {
-		it, a := m.items[i], &results[i]
-		a.ident = it.ident
+		it, r := m.items[i], &results[i]
+		r.ident = it.ident
 		if !x.a.wasLookedUp(it.ident, it.layout) { // no look-up returned this identity
 			if it.ident != (Ident{}) {
 				s.m.refused[reasonProtocol].Inc()
 			}
-			x.recordMiss(a, statusBusy)
+			x.recordMiss(r, statusBusy)
 			return
 		}
 		if other, ok := s.encodings.begin(it.ident, x, it.partial); !ok {
@@ -195,16 +195,16 @@ func (x *session) acquire(m *message) []itemResult {
 		delete(others, i)
 		if e := s.l1.get(it.ident); e != nil && e.Bytes() == it.layout.Bytes() {
 			s.encodings.end(it.ident, x)
-			x.recordHit(a, e, tierMemory)
+			x.recordHit(r, e, tierMemory)
 			return
 		}
 		if it.layout.Bytes() > s.cfg.MaxEntry { // nothing to wait for
 			s.encodings.end(it.ident, x)
-			x.recordMiss(a, statusBusy)
+			x.recordMiss(r, statusBusy)
 			return
 		}
 		encodes = true
-		x.recordMiss(a, statusMiss)
+		x.recordMiss(r, statusMiss)
 	}
 	for i := range m.items {
 		try(i)
@@ -237,7 +237,7 @@ func (x *session) store(m *message) error {
 	if m.file == nil || len(m.items) != 1 || int64(it.bytes) != size {
 		return errProtocol
 	}
-	if !s.encodings.has(it.ident, x) || !x.a.wasLookedUp(it.ident, it.layout) {
+	if !s.encodings.isLedBy(it.ident, x) || !x.a.wasLookedUp(it.ident, it.layout) {
 		s.m.refused[reasonProtocol].Inc()
 		return nil
 	}

@@ -12,14 +12,14 @@ import (
 
 // Messages of PROTOCOL.md.
 const (
-	wireMagic  = 0x334d4d52
-	messageLen = 32 // header of a message
-	headerLen  = 16 // of a reply
-	itemLen    = 64
-	resultLen  = 56
-	maxMedia   = 64
-	replyBit   = 0x80
-	floatAlign = 64 // alignment of each medium's floats in a reply
+	wireMagic        = 0x334d4d52
+	messageHeaderLen = 32
+	replyHeaderLen   = 16
+	itemLen          = 64
+	resultLen        = 56
+	maxMedia         = 64
+	replyBit         = 0x80
+	floatAlign       = 64 // alignment of each medium's floats in a reply
 )
 
 type op uint8
@@ -62,7 +62,7 @@ type message struct {
 
 // readMessage reads one message. It returns io.EOF if the engine closed the connection between messages.
 func readMessage(c *net.UnixConn) (*message, error) {
-	var h [messageLen]byte
+	var h [messageHeaderLen]byte
 	m := &message{}
 	if err := m.fill(c, h[:]); err != nil {
 		return m, err
@@ -176,22 +176,22 @@ type itemResult struct {
 // writeReply sends the reply to a message. It passes the floats of all hits in one sealed memory file, which the engine
 // maps.
 func writeReply(c *net.UnixConn, o op, results []itemResult) error {
-	b := make([]byte, headerLen+len(results)*resultLen)
+	b := make([]byte, replyHeaderLen+len(results)*resultLen)
 	binary.LittleEndian.PutUint32(b, wireMagic)
 	b[4], b[5] = byte(o)|replyBit, byte(len(results))
 	var parts [][]byte
 	var size uint64
-	for i, a := range results {
-		p := b[headerLen+i*resultLen:]
-		p[0] = byte(a.status)
-		copy(p[24:resultLen], a.ident[:])
-		if a.entry == nil {
+	for i, r := range results {
+		p := b[replyHeaderLen+i*resultLen:]
+		p[0] = byte(r.status)
+		copy(p[24:resultLen], r.ident[:])
+		if r.entry == nil {
 			continue
 		}
 		binary.LittleEndian.PutUint64(p[8:], size)
-		binary.LittleEndian.PutUint64(p[16:], uint64(len(a.entry.Floats)))
-		parts = append(parts, a.entry.Floats)
-		size += (uint64(len(a.entry.Floats)) + floatAlign - 1) / floatAlign * floatAlign
+		binary.LittleEndian.PutUint64(p[16:], uint64(len(r.entry.Floats)))
+		parts = append(parts, r.entry.Floats)
+		size += (uint64(len(r.entry.Floats)) + floatAlign - 1) / floatAlign * floatAlign
 	}
 	binary.LittleEndian.PutUint64(b[8:], size)
 	var oob []byte
