@@ -23,7 +23,8 @@ type guarded struct {
 	breaker.Breaker
 	log *slog.Logger
 
-	foreign atomic.Bool // the pool has another format, as the last script has found
+	foreign       atomic.Bool // the pool has another format, as the last script has found
+	writesRefused atomic.Bool // Redis refuses heartbeats too, as the last script that writes has found
 
 	mu             sync.Mutex
 	lastCorruptLog time.Time // last log line about a corrupt store

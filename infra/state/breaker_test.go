@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"reveille/infra/policy"
 	"reveille/infra/state"
 	"reveille/testenv"
 	"reveille/testenv/kit"
@@ -62,9 +63,10 @@ func TestFullRedis(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testenv.Redis(t))
 	generation := register(t, b.store(), "h", nil)
+	now := time.Now().UnixMilli()
 	for _, fault := range []string{"full", "the disk fails"} {
 		log, want := &kit.Buffer{}, "cannot write to disk"
-		s := b.open(state.Options{URL: b.url, Log: slog.New(slog.NewTextHandler(log, nil))})
+		s := b.open(state.Options{URL: b.url, Now: func() int64 { return now }, Log: slog.New(slog.NewTextHandler(log, nil))})
 		switch fault {
 		case "full":
 			want = "Redis is full"
@@ -81,8 +83,12 @@ func TestFullRedis(t *testing.T) {
 		if snap, err := s.Snapshot(ctx); err != nil || snap.Hosts["h"] == nil {
 			t.Errorf("%s: a snapshot: %v", fault, err)
 		}
+		now += time.Minute.Milliseconds()
 		if _, _, err := s.Beat(ctx, "h", generation, true, nil); (err == nil) != (fault == "full") {
 			t.Errorf("%s: a heartbeat: %v", fault, err)
+		}
+		if snap, err := s.Snapshot(ctx); err != nil || snap.Hosts["h"].State != policy.Ready {
+			t.Errorf("%s: a snapshot after a minute: %v", fault, err)
 		}
 		for range 5 {
 			if err := s.Set(ctx, state.Aliases, "a", "b"); !errors.Is(err, state.ErrUnavailable) || errors.Is(err, state.ErrCorrupt) {

@@ -36,6 +36,8 @@ type Snapshot struct {
 	gone      []string // requested hosts that are not in the pool
 	names     []string // of Hosts, in order; nil if unknown
 	revisions map[string]uint64
+
+	writesRefused bool // a host's silence means nothing
 }
 
 // Name of the whole pool's revision, and prefix of a model's. A host's revision is in its record.
@@ -194,7 +196,7 @@ func (s *Store) readSummaries(ctx context.Context) (hostSummaries, error) {
 	for part := range slices.Chunk(list(top[7]), 4) {
 		if len(part) == 4 {
 			name := text(part[0])
-			p.hosts[name] = hostRecord(name, map[string]string{"state": text(part[1]), "seen_ms": text(part[2]), "rev": text(part[3])}, out.NowMS)
+			p.hosts[name] = out.hostRecord(name, map[string]string{"state": text(part[1]), "seen_ms": text(part[2]), "rev": text(part[3])})
 		}
 	}
 	return p, nil
@@ -213,7 +215,7 @@ func (s *Store) readSnapshot(ctx context.Context, page int, hosts ...any) (out *
 	out = &Snapshot{
 		Revision: uint64(ParseNumber(text(top[0]))), NowMS: ParseNumber(text(top[1])), Epoch: text(top[2]), Catalog: text(top[3]), Taken: time.Now(),
 		Hosts: make(map[string]*HostRecord, len(list(top[5]))),
-		count: int(ParseNumber(text(top[4]))), revisions: map[string]uint64{},
+		count: int(ParseNumber(text(top[4]))), revisions: map[string]uint64{}, writesRefused: s.breaker.writesRefused.Load(),
 	}
 	for name, rev := range fields(top[6]) {
 		out.revisions[name] = uint64(ParseNumber(rev))
@@ -236,7 +238,7 @@ func (s *Snapshot) add(parts []any) error {
 		return fmt.Errorf("a host of %d parts, want 4", len(parts))
 	}
 	name := text(parts[0])
-	host := hostRecord(name, fields(parts[1]), s.NowMS)
+	host := s.hostRecord(name, fields(parts[1]))
 	for m := range slices.Chunk(list(parts[2]), 2) {
 		if len(m) < 2 {
 			return errors.New("a model without fields")
@@ -305,12 +307,12 @@ func fields(v any) map[string]string {
 	return out
 }
 
-func hostRecord(name string, f map[string]string, now int64) *HostRecord {
+func (s *Snapshot) hostRecord(name string, f map[string]string) *HostRecord {
 	h := &HostRecord{
 		Name: name, State: policy.HostState(f["state"]), Addr: f["addr"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"], Options: f["options"],
 		Driver: f["driver"], Error: f["error"], Loading: f["loading"], Generation: uint64(ParseNumber(f["generation"])),
 		SeenMS: ParseNumber(f["seen_ms"]), ActiveMS: ParseNumber(f["active_ms"]), Models: map[string]*ModelRecord{}, Fields: f,
-		revision: uint64(ParseNumber(f["rev"])), readMS: now,
+		revision: uint64(ParseNumber(f["rev"])), readMS: s.NowMS,
 	}
 	if f["labels"] != "" {
 		h.Labels = strings.Split(f["labels"], ",")
@@ -318,7 +320,7 @@ func hostRecord(name string, f map[string]string, now int64) *HostRecord {
 	if h.State == "" {
 		h.State = policy.Asleep
 	}
-	if (h.State == policy.Ready || h.State == policy.Draining) && now-h.SeenMS > LostAfter.Milliseconds() {
+	if (h.State == policy.Ready || h.State == policy.Draining) && s.NowMS-h.SeenMS > LostAfter.Milliseconds() && !s.writesRefused {
 		h.State = policy.Lost
 	}
 	return h

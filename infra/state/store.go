@@ -125,6 +125,9 @@ func (s *Store) run(ctx context.Context, c redis.UniversalClient, name string, a
 		// A demoted primary refused before any effect, and its connection was dropped: ask its successor.
 		out, err = sc.run(ctx, c, &s.plain, s.keys.prefix, args...).Result()
 	}
+	if name != "snapshot" {
+		s.breaker.writesRefused.Store(redis.HasErrorPrefix(err, "MISCONF"))
+	}
 	if foreign := redis.HasErrorPrefix(err, wrongFormat); foreign || err == nil {
 		s.breaker.foreign.Store(foreign)
 	}
