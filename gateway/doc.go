@@ -3,11 +3,11 @@
 // # A warm request
 //
 // This is the path of a chat request for a loaded model through the gateway, in order, with the functions that have a step of
-// their own. Nothing on it waits for Redis or decodes the body.
+// their own. Nothing on it waits for Redis, or decodes of the body more than the headers of images and sounds.
 //
 //  1. [httpapi.Server.handle] makes the request with its id and finds its route ([api.Router.Match]).
 //  2. [httpapi.request.runChain] runs the checks, and then the handler in the route's literal: for chats [httpapi.infer].
-//     Framing that a proxy could read in another way is refused ([relay.SmugglingCheck]).
+//     [relay.SmugglingCheck] finds framing that a proxy could read in another way, which is refused after step 3.
 //  3. [httpapi.request.authorize] checks the origin ([api.Browsers.Check]), then the key and its scope
 //     ([httpapi.Server.authorize], [keys.Set.Find]).
 //  4. [httpapi.request.readBody] reads the body as it arrives ([relay.BodyReader.Read]).
@@ -19,13 +19,14 @@
 //     leaving ([relay.Watcher.Arm]); [httpapi.exchange.respond] looks in the mirror of the pool for a copy of the model
 //     ([scheduling.Gate.EndpointFor]).
 //  8. [httpapi.exchange.attemptUntilResponse] makes attempts until one has a response. [httpapi.exchange.awaitTurn] has the
-//     copy of step 7; a runner in this process admits the request there. [httpapi.exchange.sendToRunner] counts the request at the
-//     copy ([scheduling.Gate.Begin]), notes the use, signs ([rpc.Signer.Sign]) and sends it over a kept connection
-//     ([relay.Client.Start]).
+//     copy of step 7. [httpapi.exchange.sendToRunner] counts the request at the copy ([scheduling.Gate.Begin]), notes the
+//     use, signs ([rpc.Signer.Sign]) and sends it over a kept connection ([relay.Client.Start]). For a runner in this process,
+//     awaitTurn counts it and has it admitted ([relay.LocalRequest]), and sendToRunner sends it to the engine, unsigned.
 //  9. [relay.Response.Await] waits for the head of the response, and [httpapi.exchange.checkResponse] decides what it is.
-//  10. [httpapi.exchange.deliverResponse] sets the response: a stream ([httpapi.exchange.sendStream]) or another body.
+//  10. [httpapi.exchange.deliverResponse] sets the response: a stream ([httpapi.exchange.sendStream]), or another body, which
+//     is read first if it is short ([httpapi.exchange.bufferResponse]).
 //  11. [httpapi.responseBody.WriteTo] passes the bytes on ([relay.Response.Next]). The two ends are kept, which hold the usage.
 //  12. [httpapi.exchange.completeRequest] ends the counts and records the usage.
 //
-// Where step 7 finds no copy, the request waits; infra/docs/architecture.md shows the way from there.
+// The runner's steps are in runner/httpapi. Where step 7 finds no copy, the request waits; infra/docs/architecture.md shows the way from there.
 package main

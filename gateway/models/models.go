@@ -40,7 +40,7 @@ type Registry struct {
 	clients clients
 }
 
-// New makes a directory. Run its Tables, and Close it at the end.
+// New makes a registry. Run its Tables, and Close it at the end.
 func New(cfg Config) *Registry {
 	return &Registry{cfg: cfg, Tables: newTables(cfg.Store)}
 }

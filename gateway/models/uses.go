@@ -31,7 +31,7 @@ func (u *Uses) Note(host, model string) {
 	u.last[state.CopyID{Host: host, Model: model}] = now
 }
 
-// usageLate bounds how much too late a record dates a use: the gateway reports the use's age, Redis subtracts it from
+// usageLate bounds how much too late a record dates a use: the runner reports the use's age, Redis subtracts it from
 // its own clock when the report arrives, and a report may take as long as a call may last.
 const usageLate = 200 * time.Millisecond
 

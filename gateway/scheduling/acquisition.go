@@ -39,7 +39,7 @@ type acquisition struct {
 
 	refusedBy      []string // hosts that refused requests for the model, which the store may still show as loaded; until the first ticket
 	round          int      // counts attempts; part of the operation id, so that only repeated calls have the same one
-	stale          int      // consecutive placements that were stale
+	stale          int      // consecutive retries: stale, nothing to attach to, or a ticket that was lost; until the next ticket
 	unanswered     int      // consecutive calls without a response
 	changedHosts   []string // hosts that changed during a placement on them; until the next ticket
 	replacing      string   // ticket that must be replaced because its host is lost, "" if none
@@ -66,7 +66,7 @@ type acquisition struct {
 // policyModel returns the model to place, as a snapshot and a catalog describe it.
 func (a *acquisition) policyModel(s *state.Snapshot, v placement.View) policy.Model {
 	m := v.Model(s, a.model, a.fields["options"])
-	m.Refused, m.Saved = a.tooLarge, a.saved
+	m.TooLarge, m.Saved = a.tooLarge, a.saved
 	return m
 }
 
@@ -178,10 +178,10 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 				return "", &nextAction{do: actionFinish, host: other.Host}
 			}
 		}
-		v.Refused = a.model
+		v.ClosedModel = a.model
 	}
-	// The host that has the model, or a queued load of it, is used even if other loads of it have failed there: no second
-	// copy elsewhere. So is the host of an explicit load, although nobody can attach to its ticket.
+	// A host with a load of the model, queued or in progress, is used even if other loads of it have failed there: no
+	// second copy elsewhere. An explicit load also goes to a host that already has the model.
 	existing := loadingHost(s, a.model)
 	if a.explicit {
 		existing = hostOf(s, a.model)
@@ -296,7 +296,7 @@ func (a *acquisition) refusalErr(r *policy.Refusal) *api.Error {
 func (a *acquisition) acquireRequest(gateway, host string, revision uint64, background bool) state.Want {
 	return state.Want{
 		Gateway: gateway, Model: a.model, Host: host, Revision: revision, Background: background,
-		Refused: len(a.refusedBy) > 0, Explicit: a.explicit, Fields: a.fields, Operation: a.id + "-" + strconv.Itoa(a.round), Replaces: a.replacing,
+		Anew: len(a.refusedBy) > 0, Explicit: a.explicit, Fields: a.fields, Operation: a.id + "-" + strconv.Itoa(a.round), Replaces: a.replacing,
 	}
 }
 

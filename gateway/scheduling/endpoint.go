@@ -108,7 +108,7 @@ func (g *Gate) currentTable() *endpointTable {
 // Begin counts a request to the model as open. Every Begin needs one End with the same arguments.
 func (g *Gate) Begin(e Endpoint, model string) { g.trafficOf(e, model).open.Add(1) }
 
-// End reverses one Begin.
+// End counts a request that Begin counted as ended.
 func (g *Gate) End(e Endpoint, model string) {
 	f := g.trafficOf(e, model)
 	f.ended.Add(1)

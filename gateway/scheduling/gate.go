@@ -56,9 +56,9 @@ type Gate struct {
 	watches       map[string]chan state.TicketRecord // outcomes of unloads that a call here waits for, by ticket
 	wakes         map[string]*powerLease
 	estimates     estimates
-	loadBackoff   backoff[state.CopyID] // failed loads
-	failedEntries map[string]*catalog.Model
-	hostBackoff   backoff[string] // failed starts, by host
+	loadBackoff   backoff[state.CopyID]     // failed loads
+	failedEntries map[string]*catalog.Model // by model: its entry when a load last failed; a changed one ends the backoff
+	hostBackoff   backoff[string]           // failed starts, by host
 	recovery      recoveryPause
 }
 

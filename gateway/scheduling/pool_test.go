@@ -169,7 +169,7 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 	}
 	if !w.Unload && !w.Explicit {
 		for name, h := range p.hosts {
-			if m := h.Models[w.Model]; m != nil && m.State == "loaded" && h.State == "ready" && !w.Refused {
+			if m := h.Models[w.Model]; m != nil && m.State == "loaded" && h.State == "ready" && !w.Anew {
 				return state.Acquired{Status: "loaded", Host: name}, nil
 			}
 		}

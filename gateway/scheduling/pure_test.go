@@ -65,7 +65,7 @@ func TestView(t *testing.T) {
 		"gone":  {Name: "gone", State: "asleep", Devices: "cpu"},
 		"woken": {Name: "woken", State: "asleep", Driver: "wol", Devices: "?", Limits: "?", Seats: "?"},
 	}}
-	v := placement.View{Catalog: c, Refused: "m0"}.Pool(s)
+	v := placement.View{Catalog: c, ClosedModel: "m0"}.Pool(s)
 	slices.SortFunc(v.Hosts, func(a, b policy.Host) int { return strings.Compare(a.Name, b.Name) })
 	var names []string
 	for _, h := range v.Hosts {

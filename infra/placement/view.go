@@ -15,10 +15,10 @@ import (
 
 // View reads snapshots under a catalog. Its methods change nothing.
 type View struct {
-	Catalog *catalog.Catalog
-	Evict   policy.EvictionPolicy // how the value of idle models is computed
-	Refused string                // a model whose recorded copies count as closed, "" for none
-	Only    []string              // hosts to consider; nil: all, and those that only the catalog names
+	Catalog     *catalog.Catalog
+	Evict       policy.EvictionPolicy // how the value of idle models is computed
+	ClosedModel string                // a model whose recorded copies count as closed, "" for none
+	Only        []string              // hosts to consider; nil: all, and those that only the catalog names
 }
 
 // spread is policy.Snapshot.Spread in a large pool: few enough that hosts behind the first can sleep.
@@ -125,7 +125,7 @@ func (v View) resident(m *state.ModelRecord) policy.Resident {
 	d, _ := policy.ParseDevices(m.Device)
 	r := policy.Resident{
 		ID: m.ID, Type: policy.Type(m.Type), Devices: d, State: m.State, Pinned: m.Pinned,
-		InFlight: m.InFlight, Closed: m.ID == v.Refused, Used: stamp(m.UsedMS), Memory: m.Memory, GPUMemory: ParseGPUMemory(m.Fields["cards"]),
+		InFlight: m.InFlight, Closed: m.ID == v.ClosedModel, Used: stamp(m.UsedMS), Memory: m.Memory, GPUMemory: ParseGPUMemory(m.Fields["cards"]),
 	}
 	if m.Retired != "" && m.InFlight > 0 { // as for its runner, its slot does not become free soon
 		r.State, r.Closed = policy.ModelLoaded, true

@@ -53,7 +53,7 @@ type candidate struct {
 // model keeps its host.
 //
 // Only hosts whose devices and memory can hold the model count. Each host is judged by what the model takes there
-// (Model.NeedByHost). A host whose runner has refused the model (Model.Refused) is left out.
+// (Model.NeedByHost). A host whose runner has refused the model (Model.TooLarge) is left out.
 //
 // avoid maps hosts that must not be used to the reason, as text. Hosts that hold an open copy of want or a ticket for
 // it are left out, because requests go to that copy or attach to that ticket. A closed or stopping copy does not count,
@@ -144,7 +144,7 @@ func (c *candidate) rankFor(want *Model, avoid map[string]string) rejection {
 	if detail := copyOn(&h, want.ID); detail != "" {
 		return rejection{host: h.Name, reason: Reason{Code: HasCopy, Detail: detail}}
 	}
-	if r := want.Refused[h.Name]; r != nil {
+	if r := want.TooLarge[h.Name]; r != nil {
 		return rejection{host: h.Name, reason: r.Reason(), refusal: r}
 	}
 	if h.State != Ready {

@@ -51,7 +51,7 @@ func Next(h Host, now time.Time, fairAfter time.Duration) QueueDecision {
 	var (
 		s       QueueDecision
 		ahead   []earlier
-		claimed []Resident // victims of the tickets that no earlier one blocks
+		claimed []Resident // victims of the tickets that wait for models, start now, or wait only for another load
 	)
 	for i := range h.Queue {
 		t := &h.Queue[i]

@@ -211,7 +211,7 @@ func (g *stage) model(l line) Model {
 	m := Model{
 		ID: l.args[0], Type: Type(l.args[1]), Devices: g.devices(l.args[2]), Pinned: l.has("pinned"),
 		Memory: int64(g.int(l.opts["mem"])), Hosts: g.list(l.opts["hosts"]), Max: g.int(l.opts["max"]), Idle: g.dur(l.opts["idle"]),
-		NeedByHost: map[string]Need{}, Refused: map[string]*Refusal{}, Saved: map[string]int64{},
+		NeedByHost: map[string]Need{}, TooLarge: map[string]*Refusal{}, Saved: map[string]int64{},
 	}
 	for _, n := range g.list(l.opts["saved"]) {
 		f := strings.Split(n, ":")
@@ -223,7 +223,7 @@ func (g *stage) model(l line) Model {
 	}
 	for _, n := range g.list(l.opts["refused"]) {
 		f := strings.Split(n, ":")
-		m.Refused[f[0]] = &Refusal{Code: TooLarge, Model: m.ID, Type: m.Type, Device: g.devices(f[1]), Need: int64(g.int(f[2])), Budget: int64(g.int(f[3]))}
+		m.TooLarge[f[0]] = &Refusal{Code: TooLarge, Model: m.ID, Type: m.Type, Device: g.devices(f[1]), Need: int64(g.int(f[2])), Budget: int64(g.int(f[3]))}
 	}
 	return m
 }

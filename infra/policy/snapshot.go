@@ -40,8 +40,8 @@ type Model struct {
 	// NeedByHost has what the model takes on hosts where that differs from Devices, Memory and GPUs: its options may
 	// select another device, and the runner may know its need.
 	NeedByHost map[string]Need
-	// Refused holds, by host, the runners' refusals of this load. Those hosts are not tried again.
-	Refused map[string]*Refusal
+	// TooLarge holds, by host, the runners' refusals of this load. Those hosts are not tried again.
+	TooLarge map[string]*Refusal
 	// Saved holds, by host, the number of tokens in the model's saved conversations there, which a load restores.
 	Saved map[string]int64
 }

@@ -90,14 +90,14 @@ func (t *usage) add(r *Resident, sign int) {
 }
 
 // fits reports whether want fits together with the added residents.
-func (t *usage) fits() bool { return t.slotFits() && t.seatFits() && t.short() < 0 }
+func (t *usage) fits() bool { return t.slotFits() && t.seatFits() && t.shortDevice() < 0 }
 
 func (t *usage) slotFits() bool { return t.limit < 0 || t.slots < t.limit }
 
 func (t *usage) seatFits() bool { return t.seats < 0 || t.seated < t.seats }
 
-// short returns the index of the first device without enough memory, -1 if all have enough.
-func (t *usage) short() int {
+// shortDevice returns the index of the first device without enough memory, -1 if all have enough.
+func (t *usage) shortDevice() int {
 	if len(t.set) > 0 && t.want.Memory > 0 && t.want.GPUs.capacity(t.set, t.free()) < t.want.Memory {
 		return slices.IndexFunc(deviceNames[:], func(d deviceName) bool { return d.bit == GPU })
 	}
@@ -132,7 +132,7 @@ func (t *usage) keep(r *Resident) bool {
 func (t *usage) pinnedRefusal(residents []Resident) *Refusal {
 	r := &Refusal{Code: SlotsPinned, Model: t.want.ID, Type: t.want.Type}
 	var inWay func(*Resident) bool
-	switch short := t.short(); {
+	switch device := t.shortDevice(); {
 	case !t.slotFits():
 		r.Limit = t.limit
 		inWay = func(o *Resident) bool { return o.Type == t.want.Type }
@@ -140,8 +140,8 @@ func (t *usage) pinnedRefusal(residents []Resident) *Refusal {
 		r.Device, r.Limit = NPU, t.seats
 		inWay = t.holdsSeat
 	default:
-		r.Device, r.Need, r.Parts = deviceNames[short].bit, t.want.Memory, t.want.Parts
-		r.Budget, r.Used = t.budget[short], t.memory[short]
+		r.Device, r.Need, r.Parts = deviceNames[device].bit, t.want.Memory, t.want.Parts
+		r.Budget, r.Used = t.budget[device], t.memory[device]
 		inWay = func(o *Resident) bool { return o.Devices.Has(r.Device) && o.Memory > 0 }
 		if r.Device == GPU && len(t.set) > 0 {
 			r.GPUs, r.Budget, r.Used = gpuNames(t.set), 0, 0

@@ -246,7 +246,7 @@ const (
 func Skippable(n int) bool { return n > drainBytes }
 
 // SkipBody makes fasthttp leave a body unread, so that refusing a request by its head does not wait for the first body
-// byte. Use it as HeaderReceived. It skips no small bodies, since Finish reads those.
+// byte. Call it in the server's HeaderReceived. It skips no small bodies, since Finish reads those.
 func SkipBody(h *fasthttp.RequestHeader) {
 	if Skippable(h.ContentLength()) {
 		h.SetContentLength(0)

@@ -12,7 +12,8 @@ const MaxLine = 16 << 20
 // TailSize is how much of the end of a stream AppendTail keeps at least, in bytes.
 const TailSize = 4 << 10
 
-// AppendTail appends p, and drops what was before the last TailSize bytes where tail would exceed twice that.
+// AppendTail appends the last TailSize bytes of p to tail. If the result would exceed twice TailSize, it first cuts tail to
+// its own last TailSize bytes.
 func AppendTail(tail, p []byte) []byte {
 	p = p[max(0, len(p)-TailSize):]
 	if len(tail)+len(p) > 2*TailSize {

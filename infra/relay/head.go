@@ -68,7 +68,7 @@ func parseHead(b []byte) (h head, err error) {
 }
 
 // unfold joins the lines of folded fields with spaces, as RFC 9112, section 5.2 requires. A folded line after the status line
-// belongs to no field.
+// belongs to no field: it stays, and parseHead refuses it.
 func unfold(head []byte) {
 	for i := bytes.IndexByte(head, '\n') + 1; i < len(head)-1; i++ {
 		if head[i] == '\n' && (head[i+1] == ' ' || head[i+1] == '\t') {

@@ -37,7 +37,7 @@ func TestStalePlacementChangesNothing(t *testing.T) {
 		}
 		for _, name := range []string{"a model record", "a model gone", "another load", "a host state", "its load elsewhere", "its model elsewhere", "a catalog", "lost data"} {
 			w := want(t, s, "gw-1", "m", "h")
-			w.Refused = true // although it is loaded on h3
+			w.Anew = true // although it is loaded on h3
 			changes[name]()
 			before := b.dump()
 			_, err := s.Acquire(ctx, w)
@@ -116,7 +116,7 @@ func TestAcquireVariants(t *testing.T) {
 
 		w = want(t, s, "gw-4", "warm", "h")
 		equal(t, "loaded", acquire(t, s, w).Status, "loaded")
-		w.Refused = true
+		w.Anew = true
 		refused := acquire(t, s, w)
 		equal(t, "refused", refused.Status, "created")
 		equal(t, "refused again", acquire(t, s, w).Ticket, refused.Ticket)

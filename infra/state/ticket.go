@@ -23,7 +23,7 @@ type Want struct {
 	Revision   uint64            // of host and model in that snapshot, see Snapshot.RevisionOf; for an unload, of the host alone
 	HostState  policy.HostState  // for a host that changes too fast: it must be in this state, and Revision covers only the model; "" if any
 	Background bool              // nobody waits: the ticket is carried out anyway
-	Refused    bool              // the runner just refused a copy that Redis may still show as loaded
+	Anew       bool              // a ticket even if a copy is recorded as loaded: its runner just refused it, or another copy is wanted
 	Explicit   bool              // a management call: a ticket that nobody attaches to
 	Fields     map[string]string // options, force, pinned … for the runner
 	Operation  string            // operation id: a repeated call returns the first ticket; "" if none
@@ -50,7 +50,7 @@ func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
 	}
 	var out Acquired
 	err := s.evalJSON(ctx, &out, "acquire", w.Gateway, w.Model, kind, w.Host, w.Revision, WaiterLease.Milliseconds(), FormatBool(w.Background),
-		FormatBool(w.Refused), FormatBool(w.Explicit), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces, s.newest.Load(), string(w.HostState))
+		FormatBool(w.Anew), FormatBool(w.Explicit), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces, s.newest.Load(), string(w.HostState))
 	s.noteTicket(out.Ticket)
 	if err == nil && out.Status == "stale" {
 		err = ErrStale

@@ -117,7 +117,7 @@ func (b *Batcher) Close() {
 
 // Serve serves one request and writes the body of the response, whose status is 200, to w. On error it has written
 // nothing. The error is ErrNotBatched, ErrUnsent, ErrIncomplete, *Error, *EngineError, the cause of ctx, or the error of an
-// Engine.Embed call that reached the engine. When ctx ends, the request's sequences leave the queue, and an engine call
+// Engine call that reached the engine. When ctx ends, the request's sequences leave the queue, and an engine call
 // that serves only this request is canceled.
 func (b *Batcher) Serve(ctx context.Context, r EmbeddingRequest, w io.Writer) error {
 	p, ok := parse(r.Body)

@@ -65,7 +65,7 @@ func (c *counter) truncate(ctx context.Context, in input, longest int) (input, e
 			return in, err
 		}
 	}
-	first := 0 // of all, after the tokens that the model puts before a text
+	first := 0 // where the text's own tokens begin in the list all
 	for first+len(own) < len(all) && !slices.Equal(all[first:first+len(own)], own) {
 		first++
 	}

@@ -119,9 +119,9 @@ func (p *packer) Done(b *Batch) {
 	p.active--
 }
 
-// Next returns the batch to send now, or nil. With nil, again is the latest time of the next call; the zero time means
+// Next returns the batch to send now, or nil. With nil, the caller must call Next again by due; the zero time means
 // that only an Add or a Done can change the result.
-func (p *packer) Next(now time.Time) (b *Batch, again time.Time) {
+func (p *packer) Next(now time.Time) (b *Batch, due time.Time) {
 	if len(p.byID) == 0 || p.active >= p.limits.maxActive() {
 		return nil, time.Time{}
 	}

@@ -42,7 +42,7 @@ func NewRerankCutter(ctx context.Context, e *HTTP, words *WordPiece, limits Limi
 	if json.Unmarshal(response, &reply) != nil || status != 200 || reply.Usage.PromptTokens < 2*len(own) {
 		return nil, fmt.Errorf("rerank of one document: status %d, %.200s", status, response)
 	}
-	const boundaries = 2 // tokens by which a text can differ where the engine adds its own
+	const boundaries = 2 // margin: beside the engine's own tokens, a text can have more than when it is counted alone
 	return &RerankCutter{counter: c, longest: limits.Longest() - (reply.Usage.PromptTokens - 2*len(own)) - boundaries}, nil
 }
 

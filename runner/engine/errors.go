@@ -73,7 +73,7 @@ type ExitError struct {
 	Signal    syscall.Signal // 0 unless a signal ended it
 	Tail      []string       // the last lines of its log, oldest first
 	Early     bool           // it exited by itself in less than a second, too soon to have read its weights
-	CauseLine string         // the log line that tells most about a failed load; "" if it served
+	CauseLine string         // the log line that tells most about a failed load; "" if it served, or was stopped because its load failed
 }
 
 // Error returns the exit status or the signal, and the cause or the last log line.

@@ -293,7 +293,7 @@ func (r *reader) handleLine(text string) {
 		text = strings.ReplaceAll(text, key, "[key]")
 	}
 	loading := p.State() == Loading
-	if redacted := r.redactor.Line(text); !loading { // the Redactor must see every line
+	if redacted := r.redactor.Line(text); !loading { // while it loads, there is no request to hide, but the Redactor must see every line
 		text = redacted
 	}
 	p.log.Append(text, time.Now())

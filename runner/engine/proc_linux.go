@@ -44,7 +44,7 @@ func groupMembers(pgid int) []int {
 	return processes(func(_ int, s procStat) bool { return s.pgrp == pgid })
 }
 
-// marked lists the live processes that were started with the variable text kv.
+// marked lists the live processes whose environment had kv (NAME=value) at their start.
 func marked(kv string) []int {
 	return processes(func(pid int, _ procStat) bool { return hasMark(pid, kv) })
 }

@@ -152,7 +152,7 @@ func (b *bench) ask(w state.Want) string {
 	if w.Gateway == "" {
 		w.Gateway = "g"
 	}
-	w.Refused = true // a ticket even for a loaded model
+	w.Anew = true // a ticket even for a loaded model
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		s, err := b.store.Snapshot(context.Background())
 		if err == nil {

@@ -69,7 +69,7 @@ func TestBusyModelsAndHostsStay(t *testing.T) {
 			return settings
 		},
 		"a load of it is queued": func(p *pool) sweep.Settings {
-			_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: "chat", Host: "box", Revision: p.revision("box", "chat"), Refused: true, Background: true})
+			_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: "chat", Host: "box", Revision: p.revision("box", "chat"), Anew: true, Background: true})
 			p.must(err)
 			return settings
 		},
