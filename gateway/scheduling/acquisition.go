@@ -148,8 +148,9 @@ func (a *acquisition) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 	return ""
 }
 
-// chooseHost chooses the host of the ticket. It does not try avoidHosts, whose wake failed, before retry. refreshed
-// is the host of an earlier choice that has been read since, or "". An empty host without an action means attach only.
+// chooseHost chooses the host of the ticket. avoidHosts, whose wake failed, can be tried again at the time retry.
+// refreshed is the host of an earlier choice that has been read since, or "". An empty host without an action means that
+// the group can only attach to a ticket that exists.
 func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHosts []string, retry time.Time, refreshed string) (host string, out *nextAction) {
 	if _, ok := c.Model(a.model); !ok {
 		return "", refuseWith(api.UnknownModel(a.model))
@@ -196,8 +197,8 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 	}
 	avoid.add(notLoaded, a.avoidForModel...)
 	avoid.add(notLoaded, a.avoidAfterFailure...)
-	// The store came back with older data: the host may still carry out the ticket, and another host would load a
-	// second copy.
+	// If the store lost the ticket, it came back with older data: the ticket's host may still carry it out, and another
+	// host would load a second copy.
 	if h := s.Hosts[a.lostTicketHost]; h != nil && h.State == policy.Ready && avoid[a.lostTicketHost] == "" && a.tooLarge[a.lostTicketHost] == nil {
 		return a.lostTicketHost, nil
 	}

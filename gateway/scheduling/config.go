@@ -24,8 +24,8 @@ type Store interface {
 	EndOverdueWake(ctx context.Context, host, token, code, message string) error
 	ClaimWake(ctx context.Context, gateway, host string) (token string, err error)
 	ForceWake(ctx context.Context, gateway, host string) (token string, err error)
-	CommitSleep(ctx context.Context, host, sweep string, revision uint64, activeMS string) (token string, err error)
-	BeginStop(ctx context.Context, host, sweep, token string) error
+	CommitSleep(ctx context.Context, host, owner string, revision uint64, activeMS string) (token string, err error)
+	BeginStop(ctx context.Context, host, owner, token string) error
 	power.SleepStore
 	power.StopStore
 	Forget(ctx context.Context, host string, limit time.Duration) error

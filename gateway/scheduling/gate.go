@@ -274,7 +274,7 @@ func (g *Gate) deliverLocked(s state.TicketStatus) {
 		g.hostBackoff.succeed(r.Host)
 	case r.State == state.TicketFailed && interrupted(r):
 	case r.State == state.TicketFailed && hostFault(r):
-		// One failed wake ends all tickets of the host immediately.
+		// One failed wake ends all tickets of the host in the same moment, which makes them one failure.
 		g.hostBackoff.fail(r.Host, cmp.Or(r.Fields["ended_ms"], s.Ticket), "", now)
 	case loadFailed(r):
 		g.loadBackoff.fail(state.CopyID{Host: r.Host, Model: r.Model}, s.Ticket, r.Message, now)

@@ -113,7 +113,7 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 	}
 	var out []UnloadResult
 	var done []chan state.TicketRecord
-	for _, p := range loadedCopies(s, model) {
+	for _, p := range unloadableCopies(s, model) {
 		if host != "" && p.Host != host {
 			continue
 		}
@@ -143,9 +143,9 @@ func (g *Gate) unload(ctx context.Context, host, model string, force bool) ([]Un
 	return out, nil
 }
 
-// loadedCopies lists the hosts that can unload the model, or every model for "", with the copies that are loaded,
-// loading or retired there.
-func loadedCopies(s *state.Snapshot, model string) []state.CopyID {
+// unloadableCopies lists the copies of the model, or of every model for "", that a ready host can unload: those that are
+// loaded, loading or retired there.
+func unloadableCopies(s *state.Snapshot, model string) []state.CopyID {
 	var out []state.CopyID
 	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
 		h := s.Hosts[host]
@@ -172,7 +172,7 @@ func (g *Gate) queueUnload(ctx context.Context, p state.CopyID, force bool) (tic
 		a.fields = map[string]string{"force": "1"}
 	}
 	for s := g.mirror.Snapshot(); ; {
-		if !slices.Contains(loadedCopies(s, p.Model), p) {
+		if !slices.Contains(unloadableCopies(s, p.Model), p) {
 			return "", nil, nil
 		}
 		want := a.acquireRequest(g.id, p.Host, s.RevisionOf(p.Host, ""), false)

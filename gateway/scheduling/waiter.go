@@ -53,7 +53,7 @@ type Waiter struct {
 	gate    *Gate
 	group   *group
 	entered time.Time
-	done    chan struct{} // closed by finishLocked, which alone writes the outcome
+	done    chan struct{} // closed by finishLocked, which writes the outcome; Enter does both for background requests
 	ahead   int
 	account Account // nil: no limits
 
@@ -103,7 +103,7 @@ func (w *Waiter) expire() {
 	w.gate.finishLocked(w, Endpoint{}, LoadInfo{}, w.gate.timeoutLocked(w.group))
 }
 
-// finishLocked sets w's outcome unless it has one. Nothing else sets outcomes.
+// finishLocked sets w's outcome unless it has one.
 func (g *Gate) finishLocked(w *Waiter, e Endpoint, info LoadInfo, err error) {
 	if w.finished {
 		return

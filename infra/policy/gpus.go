@@ -236,8 +236,8 @@ func freeGPUMemory(h *Host, stays func(*Resident) bool) GPUMemory {
 
 // gpuSets yields the sets of GPUs to consider. Sets of one GPU are all tried. Larger sets are runs of neighbors in three
 // orders: by free memory, then by the cost of evicting the model there; the same, but counting only pinned models as
-// used; by total memory. The second order contains the set with the most memory besides pinned models, the third a set
-// that holds the model if any does.
+// used; by total memory. One run of the second order is the set with the most memory that pinned models leave, and one of the
+// third has enough memory for the model if any set has.
 func gpuSets(h *Host, want *Model) iter.Seq[[]int] {
 	all := want.GPUs.allowed(h.GPUMemory)
 	costliest := map[int]Resident{} // the model on each that is costliest to evict

@@ -55,9 +55,9 @@ type candidate struct {
 // Only hosts whose devices and memory can hold the model count. Each host is judged by what the model takes there
 // (Model.NeedByHost). A host whose runner has refused the model (Model.TooLarge) is left out.
 //
-// avoid maps hosts that must not be used to the reason, as text. Hosts that hold an open copy of want or a ticket for
-// it are left out, because requests go to that copy or attach to that ticket. A closed or stopping copy does not count,
-// because new requests need a load again.
+// avoid has the hosts that must not be used, each with the reason as text. Ready and waking hosts that hold an open copy
+// of want or a ticket for it are left out, because requests go to that copy or attach to that ticket. A closed or
+// stopping copy does not count, because new requests need a load again.
 //
 // Cost: for each host and each of its queued tickets, one pass over the residents and, if victims are needed, one sort.
 func Place(s Snapshot, want Model, avoid map[string]string) Placement {
@@ -198,7 +198,7 @@ func (c *candidate) rankFor(want *Model, avoid map[string]string) rejection {
 	return rejection{}
 }
 
-// copyOn describes h's copy or ticket of the model, "" if it has none.
+// copyOn describes h's copy or ticket of the model, "" if it has none, or is neither ready nor waking.
 func copyOn(h *Host, id string) string {
 	if h.State != Ready && h.State != Waking {
 		return ""

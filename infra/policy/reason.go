@@ -31,8 +31,8 @@ const (
 	HostIdle  Code = "host_idle"
 )
 
-// Codes of refusals. Waiting does not help against them, except that pins can be removed, and that a host that was
-// avoided may recover, which can also end no_host.
+// Codes of refusals. Waiting helps only against three of them: pins can be removed (slots_pinned), and an avoided host
+// may recover (avoided, no_host).
 const (
 	SlotsPinned Code = "slots_pinned" // only pinned models hold what the load needs
 	TooLarge    Code = "too_large"    // needs more memory than the device has when the host is empty

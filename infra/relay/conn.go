@@ -215,7 +215,7 @@ func (c *conn) tryPeek(fd uintptr) {
 func (c *conn) write(head, body []byte, timeout time.Duration) (n int64, err error) {
 	const piece = 4 << 20
 	small := len(body) <= cap(head)-len(head)
-	if !small || !c.writeDeadline.IsZero() { // a small request cannot block on an empty socket buffer
+	if !small || !c.writeDeadline.IsZero() { // a small request cannot block on an empty socket buffer, but an earlier deadline may have passed
 		if err := c.setWriteDeadline(timeout); err != nil {
 			return 0, err
 		}

@@ -10,7 +10,8 @@
 // Guarantees:
 //   - No byte of a request is sent twice. The only retry is on another connection, when an idle one accepted nothing.
 //   - A connection is reused only after a body that ended properly and was followed by nothing.
-//   - A truncated body never looks complete: reading it ends in an error, and fasthttp cuts the client's body.
+//   - A truncated body does not look complete: reading it ends in an error, and fasthttp cuts the client's body. Of bodies
+//     that only the end of the connection delimits, this holds for the event streams of chats.
 //   - Bytes from the upstream are never held back to wait for more, and what arrived together is sent together.
 //   - A connection has a buffer only while it has unread bytes; a warm request allocates nothing but its Response.
 package relay

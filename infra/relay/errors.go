@@ -8,7 +8,7 @@ import (
 
 // Kinds of failure. Every failed exchange returns an *Error that matches exactly one of them with errors.Is.
 var (
-	// ErrUnreachable: no connection could be made, so the upstream never saw the request.
+	// ErrUnreachable: no connection could be made, or it took no byte, so the upstream never saw the request.
 	ErrUnreachable = errors.New("upstream unreachable")
 	// ErrBroken: the connection ended after all or part of the request was sent.
 	ErrBroken = errors.New("upstream connection broke")
@@ -16,8 +16,8 @@ var (
 	ErrInvalidResponse = errors.New("invalid upstream response")
 	// ErrTooLarge: the response, or a line of its stream, exceeds its limit.
 	ErrTooLarge = errors.New("upstream response too large")
-	// ErrTimeout: the head or the body did not start within Request.FirstByte, the body was silent for Request.Silence,
-	// or the upstream stopped accepting the request.
+	// ErrTimeout: the head was not complete, or the body did not start, within Request.FirstByte; the body was silent for
+	// Request.Silence; or the upstream stopped accepting the request.
 	ErrTimeout = errors.New("upstream timed out")
 	// ErrCanceled: Canceler.Cancel was called. The error also matches the cause given to Cancel.
 	ErrCanceled = errors.New("exchange canceled")

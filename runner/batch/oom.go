@@ -52,8 +52,8 @@ func (c *ceiling) succeeded(tokens int, full bool) {
 	}
 }
 
-// ranOutOfMemory records that calls of failed tokens or more ran out of memory and were split into calls of splitSize
-// tokens, which worked.
+// ranOutOfMemory records that calls of failed tokens or more ran out of memory. Calls of splitSize tokens worked in their
+// place, or were not tried if that is minTokens.
 func (c *ceiling) ranOutOfMemory(failed, splitSize int) {
 	c.full = 0
 	if splitSize <= c.proven && c.proven < failed { // only a raise failed
@@ -69,11 +69,12 @@ type memoryShortage struct {
 	// unclear counts parts that say nothing about other batches: a single sequence was too large, or the call failed
 	// for another reason. Otherwise a client could keep all batches small with sequences that never fit.
 	unclear int
-	// failed is the smallest call that was too large with no part unclear (0 for none), split into calls of splitSize.
+	// failed is the smallest call that was too large with no part unclear, 0 for none; splitSize is as in learn.
 	failed, splitSize int
 }
 
-// learn records that a call of tokens tokens was too large and was split into calls of at most splitSize tokens.
+// learn records that a call of tokens tokens was too large. Calls of at most splitSize tokens replace it; minTokens means
+// that it was given up.
 func (s *memoryShortage) learn(tokens, splitSize int) {
 	if s.failed == 0 || tokens < s.failed {
 		s.failed, s.splitSize = tokens, splitSize

@@ -63,8 +63,8 @@ type Batch struct {
 //   - While anything waits, a batch is in flight or Next names a moment at which there will be one.
 //
 // Requests of one priority take turns, a sequence each, so that a request of ten thousand texts and one of a single
-// text are both in the next batch. A batch ends at the first sequence that does not fit, which is the first of the next
-// batch. Higher priorities go first.
+// text are both in the next batch. A batch ends at the first sequence that does not fit, which keeps its place in the
+// queue. Higher priorities go first.
 //
 // An idle engine is used immediately. While a batch is in flight another starts only when it would be full, so that
 // batches grow only by queueing.

@@ -91,8 +91,8 @@ func (r *RerankCutter) Cut(ctx context.Context, body []byte) ([]byte, error) {
 	return body, err
 }
 
-// cut returns the longest beginning of a text that it finds to have at most limit tokens, to within 2% of limit, and at
-// most how many it has.
+// cut returns a beginning of a text that has at most limit tokens, and an upper bound of how many it has. It searches no
+// further from 98% of limit on.
 func (r *RerankCutter) cut(ctx context.Context, text string, limit int) (string, int, error) {
 	if len(text) <= limit {
 		return text, len(text), nil

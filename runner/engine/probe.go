@@ -26,7 +26,7 @@ type prober struct {
 	progress func() // called when the status differs from the one before
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	// findListener reports whether a process listens on the engine's port, and whether the engine owns it. It reads the
-	// machine's whole table of connections, so it is called only once the port accepts one.
+	// machine's whole table of connections, so it is called only after the port has accepted a connection.
 	findListener func() (found, ownedByEngine bool)
 }
 

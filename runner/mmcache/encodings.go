@@ -6,7 +6,7 @@ import "sync"
 // It is safe for concurrent use.
 //
 // A session never waits while it leads, so waits cannot form a cycle. A partial encoding gives only some of a medium's
-// chunks. No session waits for it: it ends only with a later encoding, perhaps one on the waiter's own thread.
+// chunks. No session waits for it: it ends only with a later encoding, perhaps by the very engine thread that would wait.
 type encodings struct {
 	mu sync.Mutex
 	m  map[Ident]*encoding

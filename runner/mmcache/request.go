@@ -69,8 +69,8 @@ func (q *Request) Token() []byte {
 }
 
 // End returns how many of this request's media came from the cache, and how many were encoded. exact is false if
-// another request with media was in the engine at any moment since Begin, and after the first call. End can be called
-// on nil.
+// another request with media was in the engine at any moment since Begin. Without media, and from the second call on,
+// End returns zeros and false. It can be called on nil.
 func (q *Request) End() (hits, misses int64, exact bool) {
 	if q == nil {
 		return 0, 0, false
