@@ -196,8 +196,8 @@ func (x *exchange) abandon(cause error) {
 	}
 }
 
-// completeRequest ends the exchange: the watch, the response, the counts, the statistics. It has one owner: closing the
-// response's stream or WebSocket if endsWithResponse is set, else serveInference.
+// completeRequest ends the exchange: the watch, the response, the counts, the statistics. It is called once: when the
+// response's stream or WebSocket is closed if endsWithResponse is set, else by serveInference.
 func (x *exchange) completeRequest(err error) {
 	x.watch.Stop()
 	x.closeResponse()

@@ -21,7 +21,7 @@ type observed struct {
 	endsWithResponse bool        // the request ends with the response's stream or WebSocket, not with the handler
 }
 
-// observe observes a request whose route was found.
+// observe starts the access log's entry of a request, and its trace if its route runs a model.
 func (s *Server) observe(r *request) *observed {
 	if s.cfg.AccessLog == nil && s.cfg.Tracer == nil {
 		return nil

@@ -4,7 +4,7 @@
 //
 // The key file has one key per line: the key, of at least 8 characters, or sha256: and the 64 hex digits of its digest;
 // then its scopes, infer and manage, separated by commas (default infer); then limits such as requests=60/m (package
-// quota), priority=high if the key may use that or priority=low if it has no other, models=PATTERN,… if it may use
+// quota), priority=high if its requests may ask for that or priority=low if all have it, models=PATTERN,… if it may use
 // these alone, and expires=DATE; then a name for people. Blank lines and lines that start with # are ignored. The file
 // is read again when it changes. Redis has the digest and what follows the key in a line: see [Set.SetStored].
 package keys
@@ -48,13 +48,13 @@ type digest [sha256.Size]byte
 
 // Key is a valid key.
 type Key struct {
-	Digest      [sha256.Size]byte // of its text
-	Scopes      Scopes
-	Account     *quota.Account // kept as long as the key, however often the file is read
-	MaxPriority string         // of its priority: high, low, or "" for normal
-	models      []string       // patterns; empty: all
-	expires     time.Time      // zero: never
-	hasLimits   bool           // it expires, or its limits differ from the defaults
+	Digest           [sha256.Size]byte // of its text
+	Scopes           Scopes
+	Account          *quota.Account // kept as long as the key, however often the file is read
+	MaxPriority      string         // the highest that its requests can have: high, low, or "" for normal
+	models           []string       // patterns; empty: all
+	expires          time.Time      // zero: never
+	limitedOrExpires bool           // it expires, or its limits differ from the defaults
 }
 
 // Priority returns the priority of a request that asks for one: high, low, or "" for normal.
@@ -146,7 +146,7 @@ func (s *Set) readLocked() error {
 	return nil
 }
 
-// mergeLocked makes the keys of those of Redis, of the file and of the flags.
+// mergeLocked builds the set of valid keys from those in Redis, in the file and in the flags.
 func (s *Set) mergeLocked() {
 	read := map[digest]grant{}
 	maps.Copy(read, s.stored)

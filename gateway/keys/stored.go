@@ -22,13 +22,13 @@ func (k *Key) MayGrant(scopes Scopes) error {
 	switch {
 	case scopes&^k.Scopes != 0:
 		return errors.New("it has a scope that the key of this request lacks")
-	case k.hasLimits || k.Limited():
+	case k.limitedOrExpires || k.Limited():
 		return errors.New("the key of this request expires or has limits")
 	}
 	return nil
 }
 
-// maxGrant bounds what a stored key may do, in bytes.
+// maxGrant is the maximum length in bytes of what is stored for a key.
 const maxGrant = 1 << 10
 
 // SharePool has the pool's gateways divide the limits of all keys. Call it before the set is used.
@@ -115,18 +115,18 @@ func List(table map[string]string) []Entry {
 // idDigits is the length of a key's id.
 const idDigits = 12
 
-// Matching returns the entries of a table with the given name, or whose digest starts with the given id of at least
-// eight digits.
-func Matching(table map[string]string, id string) (names []string) {
+// Matching returns the digests of a table's keys that are not revoked and have the given name, or whose digest starts
+// with the given id of at least eight digits.
+func Matching(table map[string]string, id string) (digests []string) {
 	for _, l := range List(table) {
 		if l.Revoked {
 			continue
 		}
 		for name := range table {
 			if strings.HasPrefix(name, l.ID) && (l.Name == id || len(id) >= 8 && strings.HasPrefix(name, strings.ToLower(id))) {
-				names = append(names, name)
+				digests = append(digests, name)
 			}
 		}
 	}
-	return names
+	return digests
 }

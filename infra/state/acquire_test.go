@@ -95,7 +95,7 @@ func TestAcquireVariants(t *testing.T) {
 		equal(t, "nothing to attach to", acquire(t, s, state.Want{Gateway: "gw-1", Model: "m"}).Status, "none")
 
 		first := acquire(t, s, want(t, s, "gw-1", "m", "h"))
-		equal(t, "wake lease of an awake host", first.WakeToken, "")
+		equal(t, "power lease of an awake host", first.WakeToken, "")
 		equal(t, "stage", fmt.Sprint(first.State, first.Position), "queued1")
 		second := acquire(t, s, state.Want{Gateway: "gw-2", Model: "m", Host: "elsewhere", Revision: 1})
 		equal(t, "attached, whatever its placement", second.Status+second.Ticket, "attached"+first.Ticket)
@@ -240,7 +240,7 @@ func TestUnloadWakesNothing(t *testing.T) {
 	})
 }
 
-// TestWakeLease checks that one gateway gets the wake lease, that it passes on when it expires, and that a failed wake
+// TestWakeLease checks that one gateway gets the power lease, that it passes on when it expires, and that a failed wake
 // fails the waiters.
 func TestWakeLease(t *testing.T) {
 	onBoth(t, func(b *bench) {
@@ -285,7 +285,7 @@ func TestWakeLease(t *testing.T) {
 		must(t, err)
 		equal(t, "host", string(snap.Hosts["h"].State)+" "+snap.Hosts["h"].Error, "asleep sold out")
 		if acquire(t, s, want(t, s, "gw-3", "m", "h")).WakeToken == "" {
-			t.Fatal("a new want after a failed wake got no wake lease")
+			t.Fatal("a new want after a failed wake got no power lease")
 		}
 
 		g := register(t, s, "h", nil)
@@ -320,7 +320,7 @@ func TestSleepWithWorkQueued(t *testing.T) {
 		_, _, err := s.Beat(ctx, "h", g, false, nil)
 		must(t, err)
 		if standing(t, s, "gw-1", a.Ticket).WakeToken == "" {
-			t.Fatal("the waiter got no lease to wake the host again")
+			t.Fatal("the waiter got no power lease of the host again")
 		}
 		must(t, s.SetHostState(ctx, "h", g, "asleep"))
 		equal(t, "host state", b.field("host:h", "state"), "waking")

@@ -17,14 +17,14 @@ import (
 // corruptEvery is the least interval between two log lines about a corrupt store.
 const corruptEvery = time.Minute
 
-// guarded refuses calls immediately while Redis is unreachable, so that no call waits for a certain timeout. It logs
-// one line per change of state. It is safe for concurrent use.
+// guarded refuses calls immediately while Redis is unreachable, so that no call waits for a timeout that is sure to
+// come. It logs one line per change of state. It is safe for concurrent use.
 type guarded struct {
 	breaker.Breaker
 	log *slog.Logger
 
 	foreign       atomic.Bool // the pool has another format, as the last script has found
-	writesRefused atomic.Bool // Redis refuses heartbeats too, as the last script that writes has found
+	writesRefused atomic.Bool // Redis refuses all writes (MISCONF), also heartbeats, as of the last script that writes
 
 	mu             sync.Mutex
 	lastCorruptLog time.Time // last log line about a corrupt store

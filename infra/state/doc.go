@@ -14,13 +14,12 @@
 //	                                       decision's input                          never behind the clock in microseconds
 //	rv:{pool}:revs             hash        the same                           -      rev of the last change that decisions depend
 //	                                                                                 on: where a model is or will be (m:<m>), or
-//	                                                                                 the whole pool (pool); a host's is in its
-//	                                                                                 record. Plans based on older ones are
-//	                                                                                 refused as stale
-//	rv:{pool}:token            string      acquire, register                  -      last fencing token, never behind
-//	                                                                                 the clock in microseconds
+//	                                                                                 the pool (pool); a host's is in its record.
+//	                                                                                 Plans based on older ones are refused as stale
+//	rv:{pool}:token            string      acquire, renew, claim, register,   -      last fencing token, never behind
+//	                                       sleep_commit, repair, wake                the clock in microseconds
 //	rv:{pool}:hosts            set         register, catalog_put, acquire,    -      host names
-//	                                       forget
+//	                                       renew, claim, repair, forget
 //	rv:{pool}:host:<h>         hash        register, beat, host_state,        -      state, devices, addr, generation,
 //	                                       begin, finish (loading); acquire,         seen_ms, active_ms, boot, loading, rev;
 //	                                       renew, claim and wake (state of a         waking_ms, failed_ms, error: its wake;
@@ -28,36 +27,36 @@
 //	                                       repair, forget: see Verbs                 noticed; sleep_token, stop_ms, left_ms: its
 //	                                                                                 sleep and the stop of its machine;
 //	                                                                                 memory_budget, memory_total, gpu_api,
-//	                                                                                 found, options,
-//	                                                                                 need:<m>: see package placement; boot_state,
-//	                                                                                 boot_error, boot_ms: the machine's start (boot)
-//	rv:{pool}:models:<h>       set         the host's runner                  -      models with a record on the host
+//	                                                                                 found, options; need:<m>: package placement;
+//	                                                                                 boot_state, boot_error, boot_ms: its boot
+//	rv:{pool}:models:<h>       set         the host's runner, forget_host     -      models with a record on the host
 //	rv:{pool}:copies:<m>       set         acquire, the host's runner,        -      hosts with a record of the model or a
 //	                                       whatever ends tickets                     ticket for it
 //	rv:{pool}:model:<h>:<m>    hash        the host's runner                  -      state, type, recipe, device,
 //	                                                                                 cards, backend_url, pid, in_flight …;
-//	                                                                                 for <m>~<pid>, a copy whose catalog entry
-//	                                                                                 changed: retired, its model
+//	                                                                                 for <m>~<pid>, an old copy that only
+//	                                                                                 finishes its requests: retired, its model
 //	rv:{pool}:lru:<h>:<type>   sorted set  the host's runner: beat, and       -      model by last use in ms: the only record of use
 //	                                       with each record                          times, and the order of victims
 //	rv:{pool}:npu:<h>          string      begin, model_put, model_drop,      -      lock of the NPU: the models that have it; begin is
-//	                                       finish, register                          refused while others have all seats
-//	rv:{pool}:queue:<h>        list        acquire, begin, leave, register    -      tickets not begun, in order
-//	rv:{pool}:begun:<h>        set         begin, finish, register            -      tickets begun and not ended: one load
-//	                                                                                 (field loading), any unloads
+//	                                       finish, register, forget_host             refused while others have all seats
+//	rv:{pool}:queue:<h>        list        acquire, begin, register, whatever -      tickets not begun, in order
+//	                                       ends tickets, forget_host
+//	rv:{pool}:begun:<h>        set         begin, register, whatever ends     -      tickets begun and not ended: one load
+//	                                       tickets, forget_host                      (field loading), any unloads
 //	rv:{pool}:ticket:<id>      hash        acquire, begin, finish, leave,     60 s   one load or unload, kept a minute
 //	                                       pulled                             after  after its end
 //	rv:{pool}:waiters:<id>     sorted set  acquire, renew, leave              60 s   gateway by end of its lease in ms
 //	                                                                          after
 //	rv:{pool}:wanted           hash        acquire, and whatever ends tickets -      model → its shared load ticket
-//	rv:{pool}:wake:<h>         hash        acquire, renew, claim, wake        1 h    power lease: owner, token, exp_ms
+//	rv:{pool}:wake:<h>         hash        acquire, renew, claim, wake,       1 h    power lease: owner, token, exp_ms
+//	                                       sleep_*, register, repair, forget
 //	rv:{pool}:op:<id>          string      acquire, usage                     60 s   completed operation: its ticket
 //	rv:{pool}:catalog          hash        catalog_put                        -      version, json, mac
-//	rv:{pool}:settings:<name>  hash        Settings                           -      saved options, pins, aliases, models
-//	                                                                                 registered at run time, when
-//	                                                                                 conversations were forgotten
-//	rv:{pool}:response:<o>:<id> string     PutResponse                        set    an API key's stored response, encrypted
-//	rv:{pool}:responses:<o>    sorted set  response_put                       set    "id bytes" of these, by end in ms
+//	rv:{pool}:settings:<name>  hash        Settings                           -      saved options, pins, aliases, run-time models,
+//	                                                                                 when conversations were forgotten
+//	rv:{pool}:response:<t>:<id> string     PutResponse                        given  stored response of tenant <t>, encrypted
+//	rv:{pool}:responses:<t>    sorted set  response_put                       given  "id bytes" of these, by end in ms
 //	rv:{pool}:quota:<key>      hash        usage                              10 y   spent: tokens of an API key's budget
 //	rv:{pool}:gateways         sorted set  usage                              10 s   gateways that share limits, by last word in ms
 //	rv:{pool}:conv:<m>         hash        PutConversations                   24 h   host → JSON of what it has saved of
@@ -72,9 +71,10 @@
 // Verbs. The scripts sleep_* commit a host's sleep (sleep_token), have its runner confirm it, and begin, hold and end
 // the stop of its machine (stop_ms). The outcome leave ends a stop whose driver accepted while the machine is not known
 // to be off (left_ms): its runner may not register for two more minutes, and the next sweep continues it. repair writes
-// state that no other process can write: a host is lost (lost), did not start when woken (stranded), or was lost for
-// longer than a wake takes (unseen); after the last two, a sleep_token has its machine turned off. forget removes every
-// key of a host that the catalog does not name.
+// state that no other process can write: a host is lost (lost), did not start when woken (stranded), was lost for
+// longer than a wake takes (unseen), or is asleep while its machine runs (orphan); after the last three, a sleep_token
+// has its machine turned off. forget removes every key of a host that the catalog does not name. The function
+// forget_host runs in host_state, sleep_confirm, repair and forget, and when a lost host is woken.
 //
 // Time is Redis' own (TIME inside the scripts). Leases are fields compared with it. A runner's writes carry its
 // generation and are refused (ErrFenced) once another runner has registered the host.

@@ -24,8 +24,8 @@ var (
 	ErrBusy = errors.New("another load is in progress on the host")
 	// ErrNPUHeld: other models have the host's NPU.
 	ErrNPUHeld = errors.New("other models have the host's NPU")
-	// ErrNotOwner: another holder has the wake lease.
-	ErrNotOwner = errors.New("wake lease is held by another")
+	// ErrNotOwner: another holder has the power lease.
+	ErrNotOwner = errors.New("power lease is held by another")
 	// ErrStopping: the caller's machine is being turned off and is not known to be off yet.
 	ErrStopping = errors.New("host is being turned off")
 	// ErrAwake: the host's runner has registered, so there is nothing left to wake.

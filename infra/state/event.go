@@ -74,7 +74,7 @@ func (s *Store) listenOnce(ctx context.Context, channels []string, handle func(E
 		switch {
 		case errors.As(err, &ne) && ne.Timeout():
 			if asked || sub.Ping(ctx) != nil {
-				return // a silently dead peer does not respond a ping either
+				return // a silently dead peer does not respond to a ping either
 			}
 			asked = true
 		case err != nil:

@@ -8,13 +8,13 @@ type keys struct{ prefix string }
 
 func newKeys(pool string) keys { return keys{prefix: "rv:{" + pool + "}:"} }
 
-func (k keys) events() string               { return k.prefix + "events" }
-func (k keys) poolEvents() string           { return k.prefix + "events:pool" }
-func (k keys) hostEvents(h string) string   { return k.prefix + "events:host:" + h }
-func (k keys) conv(m string) string         { return k.prefix + "conv:" + m }
-func (k keys) convs() string                { return k.prefix + "convs" }
-func (k keys) response(o, id string) string { return k.prefix + "response:" + o + ":" + id }
-func (k keys) settings(name string) string  { return k.prefix + "settings:" + name }
+func (k keys) events() string                    { return k.prefix + "events" }
+func (k keys) poolEvents() string                { return k.prefix + "events:pool" }
+func (k keys) hostEvents(h string) string        { return k.prefix + "events:host:" + h }
+func (k keys) conv(m string) string              { return k.prefix + "conv:" + m }
+func (k keys) convs() string                     { return k.prefix + "convs" }
+func (k keys) response(tenant, id string) string { return k.prefix + "response:" + tenant + ":" + id }
+func (k keys) settings(name string) string       { return k.prefix + "settings:" + name }
 
 // validPool rejects names that would break the hash tag.
 func validPool(pool string) bool {

@@ -14,7 +14,7 @@ import (
 
 // Events may be lost, so a mirror also polls at these intervals.
 const (
-	repairEvery    = 5 * time.Second  // reads a small pool
+	smallPoolEvery = 5 * time.Second  // reads a small pool
 	summariesEvery = 15 * time.Second // reads what has changed in a large one
 	rereadEvery    = 3 * time.Minute  // reads all of a large pool
 	hostEvery      = 30 * time.Second // reads the host of a host's mirror, whose beats also report changes
@@ -114,8 +114,8 @@ func (m *Mirror) Refresh(ctx context.Context) (*Snapshot, error) {
 	return m.readAll(ctx)
 }
 
-// RefreshHosts is Refresh for some hosts, and for those that have copies or loads of some models. Only after one of the
-// two does a decision about these models carry a revision that is not stale. Calls during a read share the next one.
+// RefreshHosts is Refresh for some hosts, and for those that have copies or loads of some models. Only after it or
+// Refresh does a decision about these models carry a revision that is not stale. Calls during a read share the next.
 func (m *Mirror) RefreshHosts(ctx context.Context, hosts []string, models ...string) (*Snapshot, error) {
 	m.mu.Lock()
 	r := m.next
@@ -232,7 +232,7 @@ func (m *Mirror) Run(ctx context.Context) {
 			wg.Wait()
 			return
 		case <-look.C:
-			m.repair(ctx)
+			m.scheduleDue(ctx)
 			look.Reset(m.pollInterval())
 		case <-m.dirty:
 		}
@@ -248,7 +248,7 @@ func (m *Mirror) pollInterval() time.Duration {
 	case m.Snapshot().Large():
 		return summariesEvery
 	default:
-		return repairEvery
+		return smallPoolEvery
 	}
 }
 
@@ -291,10 +291,10 @@ func (m *Mirror) ExpectRevision(revision uint64) {
 	}
 }
 
-// repair makes due what is read periodically. A small pool is read completely. Of a large pool it reads the hosts that
+// scheduleDue makes due what is read periodically. A small pool is read completely. Of a large one it reads hosts that
 // have changed, were lost or have returned, and less often everything, since uses and counts of open requests change
 // without a revision.
-func (m *Mirror) repair(ctx context.Context) {
+func (m *Mirror) scheduleDue(ctx context.Context) {
 	s := m.Snapshot()
 	m.mu.Lock()
 	recent := time.Since(m.lastReadAt) < rereadEvery

@@ -30,7 +30,7 @@ func (b *bench) patient() *state.Store {
 	return b.open(state.Options{URL: b.url, Timeout: 2 * time.Second})
 }
 
-// TestMirrorFollowsEvents checks that a change shows up long before the periodic repair, and that a ticket's end
+// TestMirrorFollowsEvents checks that a change shows up long before the periodic poll, and that a ticket's end
 // carries its fields.
 func TestMirrorFollowsEvents(t *testing.T) {
 	onBoth(t, func(b *bench) {
@@ -72,7 +72,7 @@ func TestMirrorFollowsEvents(t *testing.T) {
 
 // TestMirrorRepairsWhatEventsMissed checks that the periodic read finds an unpublished change.
 func TestMirrorRepairsWhatEventsMissed(t *testing.T) {
-	t.Parallel() // mostly waits for the repair interval
+	t.Parallel() // mostly waits for the polling interval
 	b := newBench(t, testenv.MiniRedis(t).Addr())
 	m := runMirror(t, b.patient(), nil)
 	kit.Eventually(t, "first snapshot", func() bool { return !m.Snapshot().Taken.IsZero() })
@@ -83,7 +83,7 @@ func TestMirrorRepairsWhatEventsMissed(t *testing.T) {
 
 // TestLargeMirrorRepairsWhatEventsMissed checks the same for a pool whose hosts are not all read each time.
 func TestLargeMirrorRepairsWhatEventsMissed(t *testing.T) {
-	t.Parallel() // mostly waits for the repair interval
+	t.Parallel() // mostly waits for the polling interval
 	b := newBench(t, testenv.MiniRedis(t).Addr())
 	s := b.patient()
 	for i := range 40 {

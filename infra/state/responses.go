@@ -29,7 +29,7 @@ var ErrTooLarge = errors.New("the response is too large to be stored")
 
 // PutResponse stores a response under the name of its tenant and its own id, which have no white space and no colon. It
 // is removed after keep, which must be at least a millisecond, or earlier to make room for newer ones of the tenant.
-// The error is also ErrTooLarge.
+// ErrTooLarge: the value has more than MaxResponse bytes.
 func (s *Store) PutResponse(ctx context.Context, tenant, id string, value []byte, keep time.Duration) error {
 	if len(value) > MaxResponse {
 		return ErrTooLarge

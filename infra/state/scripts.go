@@ -28,7 +28,7 @@ type script struct {
 }
 
 // newScript reads an operation. A line `-- include LIB …` in it, and in libraries, puts each of these libraries in
-// front once. With the library changes, the operation's events are published last.
+// front once. If the library `changes` is included, the operation's events are published last.
 func newScript(name string) *script {
 	source := luaSource(name)
 	shebang, body, _ := strings.Cut(source, "\n")

@@ -38,7 +38,7 @@ func TestEveryScript(t *testing.T) {
 		equal(t, "status", a.Status, "created")
 		equal(t, "position", a.Position, 1)
 		if a.WakeToken == "" {
-			t.Fatal("the first to want a sleeping host got no wake lease")
+			t.Fatal("the first to want a sleeping host got no power lease")
 		}
 		must(t, s.RenewWake(ctx, "gpu-1", a.WakeToken))
 		equal(t, "host state", b.field("host:gpu-1", "state"), "waking")

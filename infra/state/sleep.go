@@ -11,10 +11,10 @@ var ErrWanted = errors.New("host is wanted awake")
 
 // A host goes to sleep in steps. Each is refused (ErrGone) once the sleep is over, whoever ended it:
 //
-//  1. CommitSleep (a sweep): a ready host without models, tickets or leases starts draining.
+//  1. CommitSleep (a sweep): a ready host without models, tickets or leases starts draining under its power lease.
 //  2. ConfirmSleep (its runner, which counts the streams itself): it is asleep, or ready again with ErrWanted.
-//  3. BeginStop (a sweep) takes the lease on the host's power, HoldStop keeps it while the driver turns the machine off,
-//     EndStop releases it. A request that arrives meanwhile waits for the lease and then has the host woken.
+//  3. BeginStop (a sweep) takes the lease again, HoldStop keeps it while the driver turns the machine off, EndStop ends
+//     it. A request that arrives meanwhile waits for the lease and then has the host woken.
 //
 // A process may die after any step: the host's field sleep_token shows the next sweep what is left to do. From
 // BeginStop to EndStop the record says so (HostRecord.Stopping), for runners that turn their machine off themselves.

@@ -37,7 +37,7 @@ type Snapshot struct {
 	names     []string // of Hosts, in order; nil if unknown
 	revisions map[string]uint64
 
-	writesRefused bool // a host's silence means nothing
+	writesRefused bool // Redis refused writes when it was read: a host's silence means nothing
 }
 
 // Name of the whole pool's revision, and prefix of a model's. A host's revision is in its record.
@@ -63,7 +63,7 @@ func (s *Snapshot) RevisionOf(host, model string) uint64 {
 // HostRecord is a host as Redis holds it.
 type HostRecord struct {
 	Name       string
-	State      policy.HostState // Lost if a ready host has no heartbeat
+	State      policy.HostState // Lost if a ready or draining host has sent no heartbeat for LostAfter
 	Addr       string
 	Devices    string
 	Labels     []string
@@ -107,7 +107,7 @@ func (h *HostRecord) PowerOffPending() bool {
 type ModelRecord struct {
 	ID         string // of the record; that of a retired copy is not a model's
 	Host       string
-	Retired    string // model whose former catalog entry it runs, only to finish its requests; "" for other copies
+	Retired    string // model that it is an old copy of, only to finish its requests; "" for other copies
 	State      policy.ModelState
 	Type       string
 	Recipe     string

@@ -10,7 +10,7 @@ import (
 )
 
 // A request between an accepted sleep and the machine's end finds no host: the dying runner does not register, and the
-// wake lease stays with its holder until the machine is off or another boot registers.
+// power lease stays with its holder until the machine is off or another boot registers.
 func TestDyingRunnerDoesNotRegister(t *testing.T) {
 	ctx := context.Background()
 	for name, end := range map[string]func(*bench, *state.Store, string) (boot string){

@@ -37,7 +37,7 @@ type Acquired struct {
 	Ticket    string      `json:"ticket"`
 	State     TicketState `json:"state"`    // TicketReady for an unload where nothing is loaded; final if an operation is repeated late
 	Position  int         `json:"position"` // in the host's queue from 1; 0 when loading
-	WakeToken string      `json:"wake"`     // the caller holds the lease to wake the host; "" if not
+	WakeToken string      `json:"wake"`     // the caller holds the host's power lease; "" if not
 }
 
 // Acquire attaches the gateway to the single load ticket for a model, or creates one. A new ticket's number is higher
@@ -120,7 +120,7 @@ type TicketStatus struct {
 	Found     bool // false: dropped long ago, or lost with Redis' data; acquire again
 	Record    TicketRecord
 	Position  int
-	WakeToken string // the lease to wake the host has passed to the caller
+	WakeToken string // the host's power lease has passed to the caller
 }
 
 // Renew keeps the gateway's places in tickets and returns their states, in the order of the arguments.
@@ -166,18 +166,18 @@ func (s *Store) DropUnwaited(ctx context.Context, who, ticket string) error {
 	return nil
 }
 
-// RenewWake keeps the lease to wake a host. ErrAwake: the host is awake. ErrNotOwner: another has taken over.
+// RenewWake keeps a host's power lease. ErrAwake: the host is awake. ErrNotOwner: another has taken over.
 func (s *Store) RenewWake(ctx context.Context, host, token string) error {
 	return s.evalStatus(ctx, "wake", host, token, "renew", WakeLease.Milliseconds(), "", "")
 }
 
-// ReleaseWake returns the lease to wake a host, so that anyone who waits for the host can take it. ErrAwake: the host
+// ReleaseWake returns a host's power lease, so that anyone who waits for the host can take it. ErrAwake: the host
 // is awake. ErrNotOwner: another has the lease.
 func (s *Store) ReleaseWake(ctx context.Context, host, token string) error {
 	return s.evalStatus(ctx, "wake", host, token, "leave", 0, "", "")
 }
 
-// FailWake gives up the lease to wake a host and records the reason. Tickets that wait for the host fail with it.
+// FailWake gives up a host's power lease and records the reason. Tickets that wait for the host fail with it.
 func (s *Store) FailWake(ctx context.Context, host, token, code, message string) error {
 	return s.evalStatus(ctx, "wake", host, token, "failed", 0, code, message)
 }
@@ -188,7 +188,7 @@ func (s *Store) EndOverdueWake(ctx context.Context, host, token, code, message s
 }
 
 // ClaimWake offers to wake a host that is not awake but has loads queued, in case the previous lease holder is gone. It
-// returns the token of the wake lease, or "" if the host is awake, another has the lease, or nothing is wanted there.
+// returns the token of the power lease, or "" if the host is awake, another has the lease, or nothing is wanted there.
 // It drops loads without waiters.
 func (s *Store) ClaimWake(ctx context.Context, gateway, host string) (token string, err error) {
 	return s.claim(ctx, gateway, host, false)
@@ -199,8 +199,8 @@ func (s *Store) ForceWake(ctx context.Context, gateway, host string) (token stri
 	return s.claim(ctx, gateway, host, true)
 }
 
-func (s *Store) claim(ctx context.Context, gateway, host string, called bool) (token string, err error) {
-	out, err := s.eval(ctx, "claim", host, gateway, WakeLease.Milliseconds(), FormatBool(called))
+func (s *Store) claim(ctx context.Context, gateway, host string, forced bool) (token string, err error) {
+	out, err := s.eval(ctx, "claim", host, gateway, WakeLease.Milliseconds(), FormatBool(forced))
 	token, _ = out.(string)
 	return token, err
 }

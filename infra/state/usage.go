@@ -81,7 +81,7 @@ func (t *UsageReporter) Spend(key string, tokens int64) {
 	t.noted.spent[key] += tokens
 }
 
-// Spent returns how many tokens of its budget an API key has spent, by other gateways as of some seconds ago.
+// Spent returns how many tokens of its budget an API key has spent; what other gateways counted is some seconds old.
 func (t *UsageReporter) Spent(key string) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

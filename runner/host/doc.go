@@ -4,15 +4,15 @@
 //
 // Locks and goroutines:
 //   - Host.mu guards the residents: state, admission, open requests, reservations. It is never held over I/O. One
-//     critical section chooses a victim and closes its admission; one checks for the last time that a model has no open
-//     requests and refuses new ones, before its engine is stopped.
-//   - Host.redisMu is held over every write to Redis that carries the generation, so writes are ordered. A record is
-//     built from the residents when it is written, so the last write is always correct. redisMu is taken before mu.
+//     critical section chooses a victim and closes its admission. A model that admits no new requests stays idle once
+//     it is idle, so its engine can be stopped later without another check.
+//   - Host.redisMu is held over every write to Redis that carries the generation, except ConfirmSleep, so the writes of
+//     records are ordered. Each is built when it is written, so the last is correct. redisMu is taken before mu.
 //   - Only the loop (Run) reads the queue and decides which ticket is next. Each load runs in its own goroutine, one at
 //     a time, and starts its ticket in Redis. Unloads run concurrently with it.
 //   - The goroutine that watches an engine frees its slot when the engine ends, for whatever reason. A load whose
 //     engine did not start frees its own slot.
 //
-// A loss of Redis makes the host neither start nor stop anything. Once Redis is back, the host registers again with
-// everything it holds, which also writes what it could not write before.
+// While Redis is lost, the host takes no tickets; what is in progress goes on. Afterwards it registers with everything
+// that it holds, which also writes what it could not write before. Rules are numbered as in infra/docs/rules.md.
 package host

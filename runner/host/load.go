@@ -76,7 +76,7 @@ func (h *Host) endLoadLocked(l *load) {
 	}
 }
 
-// runLoad performs a claimed load.
+// runLoad performs the load that startLoadLocked has begun.
 func (h *Host) runLoad(ctx context.Context, l *load) {
 	defer h.notify()
 	if err := h.beginTicket(ctx, l.ticket.ID, h.npuSeat(l)); err != nil {

@@ -11,7 +11,7 @@ import (
 	"reveille/infra/state"
 )
 
-// snapshotLag is how much newer than a write a snapshot must be to show it for certain: longer than any call takes.
+// A snapshot that is newer than a write by snapshotLag, more than a call's default timeout, shows it for certain.
 const snapshotLag = 2 * time.Second
 
 // loop processes the queue until ctx ends. A pass that has started is not interrupted, because its calls use

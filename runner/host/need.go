@@ -31,8 +31,8 @@ type measuredNeed struct {
 
 // planOn returns the plan of a load on n GPUs, with the memory that such a load was measured to need. n is 0 for an
 // engine whose GPUs cannot be chosen. A need above the budget, or above what other programs leave free, leads to a
-// smaller context if the context is automatic. Otherwise a load that fits by its estimate is refused only for a while,
-// and only if its engine ran out of memory.
+// smaller context if the context is automatic. If it cannot shrink, but the estimate fits the budget, the load is
+// tried with the budget as its need, unless its engine ran out of memory within retryTooLarge.
 func (h *Host) planOn(e loadSpec, n int, share plan.Share) (plan.Plan, error) {
 	p, err := h.planIgnoringOthers(e, n, share)
 	if err != nil || e.model.Memory > 0 || share.Left <= 0 || p.Need <= share.Left {

@@ -48,8 +48,8 @@ type resident struct {
 	dirty      bool   // its record in Redis must be written
 }
 
-// clockError is longer than two calls to Redis take. Uses whose times differ by less keep the order in which this host
-// saw them.
+// clockError is longer than two calls to Redis take with the default timeout. Uses whose times differ by less keep the
+// order in which this host saw them.
 const clockError = time.Second
 
 // lastUse returns the last use by which victims are chosen: what Redis has, or a use not reported to it yet.
@@ -62,7 +62,7 @@ func (r *resident) lastUse() time.Time {
 
 func (r *resident) isBusy() bool { return len(r.open) > 0 || len(r.reservations) > 0 }
 
-// isRetired reports whether its catalog entry is outdated, so that it only finishes its requests.
+// isRetired reports whether a newer copy may take its place, so that it only finishes its requests.
 func (r *resident) isRetired() bool { return r.key != r.id }
 
 // acceptsAll reports whether the model takes any request, reserved or not.
@@ -170,7 +170,7 @@ func (h *Host) notifyIdleLocked(r *resident) {
 	}
 }
 
-// awaitIdle waits until the model is not busy, or ctx ends. A model that will not reopen then stays idle.
+// awaitIdle waits until the model is not busy, or ctx ends. If it admits no new requests, it stays idle.
 func (h *Host) awaitIdle(ctx context.Context, r *resident) error {
 	h.mu.Lock()
 	if !r.isBusy() {

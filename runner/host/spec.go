@@ -180,7 +180,7 @@ func (h *Host) needsOfOthers(e loadSpec, set settings) (needs map[policy.Type][]
 	return needs, unknown
 }
 
-// memoryOf returns the memory that a plain model needs, 0 if that is unknown or it cannot be loaded.
+// memoryOf returns the memory that a model of another type than LLM needs, 0 if unknown or it cannot be loaded.
 func (h *Host) memoryOf(l placement.Load, rc *recipe.Recipe) int64 {
 	if l.Model.Memory > 0 {
 		return int64(l.Model.Memory)

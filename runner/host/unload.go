@@ -25,8 +25,8 @@ func (h *Host) drainTimeout(force bool) time.Duration {
 
 // handleUnload handles an unload ticket. It refuses the ticket if there is nothing to unload, leaves it in the queue
 // while the model is loading, and otherwise starts the unload without waiting for the queue. Retired copies of the
-// model are unloaded too, unless the ticket is for an idle model. A copy that a later ticket loaded is not meant:
-// Redis has been restored.
+// model are unloaded too, unless the ticket is for an idle model. A copy that a later ticket loaded is left
+// alone: this unload is an old one that came back when Redis was restored.
 func (h *Host) handleUnload(ctx context.Context, t state.TicketRecord) {
 	copies := slices.DeleteFunc(h.copies(t.Model), func(r *resident) bool { return state.ParseNumber(r.ticket) > state.ParseNumber(t.ID) })
 	if t.Fields["only_idle_ms"] != "" {

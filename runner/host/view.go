@@ -30,7 +30,7 @@ type ModelView struct {
 	State     policy.ModelState `json:"state"`
 	Closed    bool              `json:"closed"`
 	Pinned    bool              `json:"pinned"`
-	Retired   bool              `json:"retired,omitempty"` // its entry changed: it only finishes its open requests
+	Retired   bool              `json:"retired,omitempty"` // replaced: it only finishes its open requests
 	InFlight  int               `json:"in_flight"`
 	Reserved  int               `json:"reserved"`
 	PID       int               `json:"pid"`

@@ -333,7 +333,7 @@ const WholeResponseFactor = 5
 // firstByteLimit returns the timeout for the first byte of a response to a body of so many bytes; firstByte is that for a
 // short prompt. A longer prompt has a longer timeout, but never a longer one than a whole response.
 func firstByteLimit(firstByte time.Duration, bodyBytes int, stream bool) time.Duration {
-	const short = 64 << 10 // bytes: about as many tokens as an engine without a GPU reads in that time
+	const short = 64 << 10 // bytes of a prompt: about as much as an engine without a GPU reads in the time firstByte
 	limit := WholeResponseFactor * firstByte
 	if !stream {
 		return limit

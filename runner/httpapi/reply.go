@@ -28,7 +28,7 @@ func failure(status int, code, message string) *reply {
 	return &reply{status, rpc.HeaderCode, code, "application/json", errorBody(code, message)}
 }
 
-// send makes the reply the response of ctx. A nil reply sends what the embedding queue has already written to the body.
+// send makes the reply the response of ctx. A nil reply sends what the batcher has already written to the body.
 func (r *reply) send(ctx *fasthttp.RequestCtx) {
 	if r == nil {
 		ctx.SetContentType(vectorsType)

@@ -235,7 +235,7 @@ type world struct {
 	served  int
 }
 
-// ask is a client's request for a cold model: it attaches to or creates a ticket, and takes a wake lease.
+// ask is a client's request for a cold model: it attaches to or creates a ticket, and takes a power lease.
 func (w *world) ask() {
 	s, err := w.store.Snapshot(ctx)
 	w.must(err)

@@ -78,7 +78,7 @@ func (r *run) dropUnwaited(ctx context.Context, _ *state.Snapshot, h *state.Host
 	return nil
 }
 
-// endUnseen marks the machine of a host that has long been lost for being turned off, since it may still run.
+// endUnseen marks a host that has long been lost as asleep, with its machine, which may still run, to be turned off.
 func (r *run) endUnseen(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	if h.Fields["state"] != string(policy.Lost) || len(h.Queue) > 0 || s.NowMS-h.SeenMS <= r.WakeLimit.Milliseconds() || !r.power.Can(h.Name) {
 		return nil
@@ -121,8 +121,8 @@ func hasWaiters(t state.TicketRecord) bool {
 	return t.Kind == "load" && (t.Waiters > 0 || t.Fields["background"] == "1")
 }
 
-// forgetDeparted forgets a host that left the catalog, or a group's machine that is off, after a long time without a
-// heartbeat.
+// forgetDeparted forgets a host that the catalog does not name, such as one that left it or a machine of an Auto
+// Scaling group, after a long time without a heartbeat, if it is off or lost.
 func (r *run) forgetDeparted(ctx context.Context, s *state.Snapshot, h *state.HostRecord) error {
 	asleep := h.State == policy.Asleep && !(h.PowerOffPending() && r.power.Can(h.Name))
 	lastSeen := max(h.SeenMS, state.ParseNumber(h.Fields["waking_ms"]), state.ParseNumber(h.Fields["failed_ms"]))

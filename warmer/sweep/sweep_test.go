@@ -223,7 +223,7 @@ func TestWorkAtAnyStepCancelsTheSleep(t *testing.T) {
 			p.sweep(settings)
 			a := p.want("gw", "chat", "box")
 			if a.WakeToken == "" {
-				t.Fatal("no wake lease")
+				t.Fatal("no power lease")
 			}
 			p.must(switches{p}.Wake(ctx, "box"))
 			served(p, a)

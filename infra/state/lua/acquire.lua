@@ -5,12 +5,12 @@
 -- ARGV[6] revision of host and, for a load, model in the snapshot of the placement  [7] waiter lease ms  [8] 1 background: no waiter
 -- ARGV[9] 1 to create a ticket even if a copy is recorded as loaded (its runner just refused it, or another copy is wanted)
 -- ARGV[10] 1 for a management call: a ticket that nobody attaches to  [11] ticket fields, JSON object of strings
--- ARGV[12] operation id, '' none: repeating an id returns the first ticket  [13] wake lease ms
+-- ARGV[12] operation id, '' none: repeating an id returns the first ticket  [13] power lease ms
 -- ARGV[14] ticket that the new one replaces (its host is lost): it is dropped when the new one is created; '' none
 -- ARGV[15] highest ticket that the gateway knows, 0 none: a new one is higher, even after data loss
 -- ARGV[16] state that the host must be in; ARGV[6] then covers only the model. '' none
 -- Returns JSON {status: loaded|attached|created|stale|none, host, ticket, state, position, wake}. wake is the fencing
--- token of the lease to wake the host, '' if the host is awake or another gateway has the lease. state is final if an
+-- token of the host's power lease, '' if the host is awake or another gateway has the lease. state is final if an
 -- operation is repeated late, and `ready` for an unload on a sleeping host, which has nothing to unload. none: no host
 -- given and nothing to attach to, or nothing to replace.
 -- Invariant: at most one shared load ticket per model; a placement on an older revision changes nothing; the

@@ -1,8 +1,8 @@
 #!lua
 -- begin: a runner takes a ticket out of its queue and starts it.
 -- KEYS[1] prefix
--- ARGV[2] host  [3] generation  [4] ticket  [5] seats of the NPU that the load needs one of, '' none  [6] type that the seats are
--- of, '' any  [7…] models that are stopped for the load
+-- ARGV[2] host  [3] generation  [4] ticket  [5] number of the host's NPU seats, '' if the load needs none
+-- ARGV[6] type that the seats are for, '' any  [7…] models that are stopped for the load
 -- Returns 'begun' | 'held' (others have the NPU) | 'dropped' (no waiter is left) | 'gone' | 'busy' (another load is in
 -- progress) | 'fenced' | 'unknown'. Repeating it for a started ticket returns 'begun' again, since the first response
 -- may have been lost.

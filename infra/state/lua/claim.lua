@@ -1,10 +1,9 @@
 #!lua
 -- claim: a gateway offers to wake a host that an operator wants awake, or whose queue may have no gateway left to wake
--- it
--- (a background load whose gateway died).
+-- it (a background load whose gateway died).
 -- KEYS[1] prefix
--- ARGV[2] host  [3] gateway  [4] wake lease ms  [5] 1: an operator wants it awake, whatever is queued
--- Returns the fencing token of the wake lease, '' if the host is awake, another holds the lease or nothing is wanted
+-- ARGV[2] host  [3] gateway  [4] power lease ms  [5] 1: an operator wants it awake, whatever is queued
+-- Returns the fencing token of the power lease, '' if the host is awake, another holds the lease or nothing is wanted
 -- there.
 -- Invariant: a host is woken only for work or at an operator's request; loads without waiters are dropped first.
 -- include hosts

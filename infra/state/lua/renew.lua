@@ -1,10 +1,10 @@
 #!lua
 -- renew: a gateway keeps its places in the tickets it waits for and reads their state.
 -- KEYS[1] prefix
--- ARGV[2] gateway  [3] waiter lease ms  [4] wake lease ms  [5…] tickets
+-- ARGV[2] gateway  [3] waiter lease ms  [4] power lease ms  [5…] tickets
 -- Returns JSON array, one item per ticket in order: {ticket, found, fields, position, wake} (found false: the ticket is
 -- gone, acquire again).
--- Invariant: a waiter that stops renewing is gone within its lease; a wake lease whose holder died is taken over here.
+-- Invariant: a waiter that stops renewing is gone within its lease; a power lease whose holder died is taken over here.
 -- include hosts
 local out = {}
 for i = 5, #ARGV do

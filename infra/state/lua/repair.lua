@@ -13,7 +13,7 @@
 -- include hosts
 local h, key = ARGV[2], P .. 'host:' .. ARGV[2]
 local f = redis.call('HMGET', key, 'state', 'seen_ms', 'lost_ms', 'waking_ms', 'sleep_token')
-local function set_host_state(new, reason)
+local function end_as(new, reason)
   redis.call('HSET', key, 'state', new, 'error', reason)
   changed(h)
   publish({kind = 'host', host = h, state = new, reason = reason})
@@ -22,7 +22,7 @@ if ARGV[3] == 'lost' then
   if not awake(f[1]) or not is_presumed_lost(key, f[2], f[3]) then return {'gone'} end
   forget_host(h)
   redis.call('HDEL', key, 'generation', 'lost_ms', 'sleep_token')
-  set_host_state('lost', 'the runner is silent')
+  end_as('lost', 'the runner is silent')
   return {'ok'}
 end
 local lease = hash(P .. 'wake:' .. h)
@@ -37,5 +37,5 @@ if not ended or not idle then return {'gone'} end
 redis.call('SADD', P .. 'hosts', h)
 redis.call('HSET', key, 'sleep_token', token(lease and tonumber(lease.token) or 0))
 redis.call('DEL', P .. 'wake:' .. h)
-set_host_state('asleep', why)
+end_as('asleep', why)
 return {'ok'}

@@ -1,5 +1,5 @@
 #!lua
--- wake: the holder of a host's wake lease keeps it, or gives it up with the reason why the host does not start.
+-- wake: the holder of a host's power lease keeps it, or gives it up with the reason why the host does not start.
 -- KEYS[1] prefix
 -- ARGV[2] host  [3] token  [4] verb: renew | leave | failed (refused) | overdue (it did not register in time)
 -- [5] lease ms (renew)  [6] code (failed, overdue)  [7] message (same)

@@ -35,7 +35,7 @@ local function cancel_drain(h, reason)
   return true
 end
 
--- wake_lease gives the caller the lease to wake host h if the host needs waking and nobody holds the lease. It returns
+-- wake_lease gives the caller host h's power lease if the host needs waking and nobody holds the lease. It returns
 -- the fencing token or ''. A host that is presumed lost needs waking; if its runner is alive, it registers again. A
 -- host that drains for a sleep that is not confirmed yet just stays awake.
 local function wake_lease(h, gateway, lease_ms)

@@ -1,7 +1,7 @@
--- Functions on a host's way to sleep, for the scripts sleep_*. From stop to end the sleeper holds the
--- lease `wake:<h>`, so nobody wakes the host meanwhile. A request that arrives is queued, and its waiter gets the wake
--- lease when this one ends. The field sleep_token stays until the machine is known to be off, so that another sweep can
--- finish what a dead one started.
+-- Functions on a host's way to sleep, for the scripts sleep_*. The sweep takes the host's power lease, `wake:<h>`, to
+-- commit the sleep, and again for the stop of the machine, so that nobody wakes the host meanwhile. A request that
+-- arrives is queued, and its gateway can take the lease when the sweep gives it up. The field sleep_token stays until
+-- the machine is known to be off, so that another sweep can finish what a dead one started.
 -- include changes
 
 -- has_work reports whether a host has a model, a load or a ticket.
