@@ -48,7 +48,7 @@ func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, ac
 	signer := rpc.NewSigner(p.secret)
 	hosts := power.NewSet(power.SetConfig{Catalog: g.models.get, Drivers: drivers, Log: log})
 	g.gate = scheduling.New(scheduling.Config{
-		Store: store, Mirror: g.mirror, Catalog: g.models.get, Gateway: signer.Gateway(), Hold: s.Hold, ScaleAfter: s.FairAfter, Evict: p.evict, MaxPerModel: s.MaxWaiting, Log: log,
+		Store: store, Mirror: g.mirror, Catalog: g.models.get, Gateway: signer.Gateway(), Hold: s.Hold, FairAfter: s.FairAfter, Evict: p.evict, MaxPerModel: s.MaxWaiting, Log: log,
 		Waker: hosts, Stopper: hosts,
 	})
 	pressure.ApplyToRuntime(p.memory)

@@ -116,8 +116,8 @@ const (
 	hostsPerBatch    = 64
 )
 
-// freeHost returns a host of a large pool with a free slot, or "" if it does not find one soon. No host is better than
-// one with a free slot, unless the model has a list of hosts, so the search need not look at the others. It prefers
+// freeHost returns a host of a large pool with a free slot, or "" if it does not find one soon. A host with a
+// free slot is as good as any, unless the model has a list of hosts, so the search need not look at the others. It prefers
 // refreshed, the host just read for this choice, and then those with saved conversations of the model.
 func (a *acquisition) freeHost(s *state.Snapshot, v placement.View, avoid map[string]string, refreshed string) string {
 	if m, _ := v.Catalog.Model(a.model); !s.Large() || len(m.Hosts) > 0 {
@@ -179,7 +179,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 				return "", &nextAction{do: actionFinish, host: other.Host}
 			}
 		}
-		v.ClosedModel = a.model
+		v.ClosedModel = a.model // no recorded copy serves this load, so their hosts can have it
 	}
 	// A host with a load of the model, queued or in progress, is used even if other loads of it have failed there: no
 	// second copy elsewhere. An explicit load also goes to a host that already has the model.

@@ -67,9 +67,9 @@ type Config struct {
 
 	Gateway string // unique id of this process in the pool; default: random
 
-	Hold       time.Duration // maximum time that a request waits for a cold model; default 300 s
-	ScaleAfter time.Duration // a model gets another copy if all its copies need longer than this for their queues; default 2 s
-	WakeLimit  time.Duration // maximum time from the start of a host's wake to its registration; default 10 min
+	Hold      time.Duration // maximum time that a request waits for a cold model; default 300 s
+	FairAfter time.Duration // --fair-after: a model gets another copy if all its copies need longer than this for their queues; default 2 s
+	WakeLimit time.Duration // maximum time from the start of a host's wake to its registration; default 10 min
 
 	Evict policy.EvictionPolicy // how idle models are compared when one must be evicted; default LRU
 
@@ -82,7 +82,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Hold = cmp.Or(max(c.Hold, 0), 300*time.Second)
 	c.WakeLimit = cmp.Or(max(c.WakeLimit, 0), 10*time.Minute)
-	c.ScaleAfter = cmp.Or(max(c.ScaleAfter, 0), 2*time.Second)
+	c.FairAfter = cmp.Or(max(c.FairAfter, 0), 2*time.Second)
 	c.Gateway = cmp.Or(c.Gateway, "gw-"+rand.Text())
 	c.MaxPerModel = cmp.Or(max(c.MaxPerModel, 0), 10_000)
 	c.MaxTotal = cmp.Or(max(c.MaxTotal, 0), 20_000)

@@ -25,9 +25,9 @@ type sample struct {
 	ended int64
 }
 
-// served records how many requests to a copy have ended by now, and returns how many of them ended in the last window.
+// record records how many requests to a copy have ended by now, and returns how many of them ended in the last window.
 // ok is false until the copy has been observed for a whole window, and again after it has not been observed for two.
-func (t *throughput) served(id state.CopyID, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
+func (t *throughput) record(id state.CopyID, ended int64, now time.Time, window time.Duration) (n int64, ok bool) {
 	list := t.samples[id]
 	if len(list) > 0 && now.Sub(list[len(list)-1].at) > 2*window {
 		list = nil
@@ -41,13 +41,13 @@ func (t *throughput) served(id state.CopyID, ended int64, now time.Time, window 
 }
 
 // addCopies queues a further copy of each model whose least loaded copy has a longer queue than it serves in
-// Config.ScaleAfter, if the catalog allows one and a host can take it without waiting for a busy model. No request waits
+// Config.FairAfter, if the catalog allows one and a host can take it without waiting for a busy model. No request waits
 // for it: they go to the existing copies, and to the new one once the mirror shows it. An idle copy is evicted like any
 // idle model.
 func (g *Gate) addCopies(ctx context.Context) {
 	c, s := g.catalog(), g.mirror.Snapshot()
 	maps.DeleteFunc(g.throughput.samples, func(_ state.CopyID, list []sample) bool { // of copies that no longer exist
-		return time.Since(list[len(list)-1].at) > 2*g.cfg.ScaleAfter
+		return time.Since(list[len(list)-1].at) > 2*g.cfg.FairAfter
 	})
 	for _, m := range c.Models {
 		if m.Replicas.Max > 1 && s.Epoch != "" {
@@ -61,13 +61,13 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	for i, r := range s.Copies(m.ID) { // the least loaded first
 		f := g.traffic.of(r.Host, m.ID)
 		ours := f.open.Load()
-		ended, known := g.throughput.served(state.CopyID{Host: r.Host, Model: m.ID}, f.ended.Load(), time.Now(), g.cfg.ScaleAfter)
+		recent, known := g.throughput.record(state.CopyID{Host: r.Host, Model: m.ID}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
 		if i > 0 || !known || ours == 0 { // not the least loaded, too early, or another gateway's to decide
 			continue
 		}
 		open := max(ours, int64(r.InFlight))
 		queued = int(open) - parallelism(r)
-		served = int(ended * open / ours) // assumes that the other gateways' requests fare like ours
+		served = int(recent * open / ours) // assumes that the other gateways' requests fare like ours
 	}
 	if queued <= served {
 		return

@@ -148,7 +148,7 @@ func (g *Gate) placeAndAcquire(gr *group) nextAction {
 	g.mu.Lock()
 	want := gr.acquisition.acquireRequest(g.id, host, s.RevisionOf(host, gr.model), gr.waiters.Len() == 0)
 	if h := s.Hosts[host]; gr.acquisition.stale >= strictTries && h != nil && h.State != policy.Lost {
-		want.HostState, want.Revision = h.State, s.RevisionOf("", gr.model)
+		want.HostState, want.Revision = h.State, s.RevisionOf("", gr.model) // of the model alone
 	}
 	g.mu.Unlock()
 	got, err := g.store.Acquire(g.life, want)

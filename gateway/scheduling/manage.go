@@ -194,7 +194,7 @@ func (g *Gate) queueUnload(ctx context.Context, p state.CopyID, force bool) (tic
 	}
 }
 
-// watch delivers a ticket's outcome once. The next renewal finds an outcome from before the call.
+// watch delivers a ticket's outcome once. If it ended before the call, the next renewal finds its outcome.
 func (g *Gate) watch(ticket string) chan state.TicketRecord {
 	c := make(chan state.TicketRecord, 1)
 	g.mu.Lock()

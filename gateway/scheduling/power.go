@@ -151,14 +151,14 @@ func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err 
 			return nil, nil // until confirmTimeout is over
 		}
 		return s, nil
-	}, func(string, string) {})
+	}, func(string, string) {}) // the caller learns from sleeps what failed
 	if err != nil {
 		if errors.Is(g.store.CancelSleep(context.WithoutCancel(ctx), host, g.id, token), state.ErrGone) {
 			return token, nil // it confirmed at the last moment
 		}
 		return "", busy
 	}
-	if sleeps[host] == "" {
+	if sleeps[host] == "" { // AwaitSleep removed it: the sleep was canceled
 		return "", busy
 	}
 	return token, nil

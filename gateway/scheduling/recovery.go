@@ -32,9 +32,7 @@ func (r *recoveryPause) observe(s *state.Snapshot, now time.Time) {
 			}
 		}
 	}
-	if s.Epoch != "" || r.epoch != "" {
-		r.epoch = s.Epoch
-	}
+	r.epoch = s.Epoch
 	r.last = s
 	for name := range r.missing {
 		if h := s.Hosts[name]; h != nil && h.State == policy.Ready {

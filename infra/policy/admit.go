@@ -89,8 +89,8 @@ func closedExcept(h *Host, victims []Resident) []string {
 }
 
 // ClearAll returns how to empty h after a load failed (rule 6), before the one retry. idle lists the idle models to
-// stop immediately. waitFor lists those that take no new request and stop when they are idle, including those already
-// stopping. Both are in ByUse order. The retry may start when all of them are gone. A reserved model in waitFor still
+// stop immediately. waitFor lists the busy ones, which take new requests for at most --fair-after and stop when they are
+// idle, and those already stopping. Both are in ByUse order. The retry may start when all of them are gone. A reserved model in waitFor still
 // serves the request it was loaded for (rule 7).
 //
 // except, the model whose load failed, is left out. Pinned models stay: rule 6 asks for every model, but by rule 8 only

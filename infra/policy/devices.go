@@ -81,7 +81,7 @@ func (d Devices) Has(want Devices) bool { return d&want == want }
 // Overlaps reports whether the two sets share a device.
 func (d Devices) Overlaps(o Devices) bool { return d&o != 0 }
 
-// A Type is the class of work a model does. Each type has its own LRU order and its own slot limit on a host.
+// A Type is the class of work that a model does. Each type has its own slot limit on a host.
 type Type string
 
 // The types, in the order in which slot limits are listed (`--max-loaded-models "5 2 4"`).

@@ -166,7 +166,7 @@ func (r *BodyReader) fill(b *Body, src io.Reader, size, limit int) (n int, err e
 				return n, err
 			}
 		}
-		if reads++; reads > 2 || size < 0 { // ReadTimeout bounds the first two reads of a body with a Content-Length
+		if reads++; reads > 2 || size < 0 { // the first two are what fasthttp read ahead, and one under its ReadTimeout
 			now := time.Now()
 			began = cmp.Or(began, now)
 			if next := r.deadline(began, now, n); next.Sub(due) > r.cfg.ReadTimeout/16 {
@@ -212,8 +212,8 @@ const (
 	growthFactor   = 8        // a larger body gets a buffer of this multiple
 )
 
-// grow makes room after the first n bytes. Its steps are large, so little is copied, but after the first one never above
-// 32 times the bytes that arrived. The room is counted before it is allocated.
+// grow makes room after the first n bytes. It grows in large steps, so that little is copied; after the first one the
+// buffer is never larger than 32 times the bytes that arrived. The room is counted before it is allocated.
 func (r *BodyReader) grow(b *Body, n, size, limit int) error {
 	room := growthFactor * n
 	switch {

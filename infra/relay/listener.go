@@ -163,7 +163,7 @@ func Linger(nc net.Conn) {
 	}
 }
 
-// writePiece is how many bytes of a long write share one deadline.
+// writePiece is how many bytes of a long write go out between two looks at its deadline.
 const writePiece = 64 << 10
 
 // Write writes p, without its chunked framing if unchunk is set.
@@ -190,8 +190,8 @@ func (c *serverConn) Write(p []byte) (n int, err error) {
 	return len(p), err
 }
 
-// write gives each piece of p its own deadline, so that a client that slowly reads a long response is not dropped.
-// Setting a deadline costs more than reading the clock, so each deadline is kept until an eighth of it has passed.
+// write looks at the deadline before each piece of p, so that a client that slowly reads a long response is not dropped.
+// Setting a deadline costs more than reading the clock, so it is set anew only when an eighth of it has passed.
 func (c *serverConn) write(p []byte) (n int, err error) {
 	for {
 		if now := time.Now(); c.armed.IsZero() || now.Sub(c.armed) >= c.timeout/8 {

@@ -44,9 +44,9 @@ func acceptKey(key []byte) string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// SwitchTo answers ctx with 101 and the fields in more, then tunnels between the client and the upstream. The response
-// must satisfy AcceptsWebSocket. At the end SwitchTo closes it and calls onEnd, on another goroutine, with the tunnel's
-// error.
+// SwitchTo has fasthttp answer ctx with 101 and the fields in more after the handler, and then tunnel between the client
+// and the upstream. The response must satisfy AcceptsWebSocket. At the end it is closed and onEnd is called with the
+// tunnel's error, on another goroutine.
 func (r *Response) SwitchTo(ctx *fasthttp.RequestCtx, more []Field, idle time.Duration, onEnd func(error)) {
 	head := append([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: "), acceptKey(ctx.Request.Header.Peek(webSocketFields[0]))...)
 	if v := r.Header(webSocketFields[2]); len(v) > 0 && isValue(v) {

@@ -52,11 +52,11 @@ func (c *ceiling) succeeded(tokens int, full bool) {
 	}
 }
 
-// ranOutOfMemory records that calls of failed tokens or more ran out of memory. Calls of splitSize tokens worked in their
+// ranOutOfMemory records that calls of failedSize tokens or more ran out of memory. Calls of splitSize tokens worked in their
 // place, or were not tried if that is minTokens.
-func (c *ceiling) ranOutOfMemory(failed, splitSize int) {
+func (c *ceiling) ranOutOfMemory(failedSize, splitSize int) {
 	c.full = 0
-	if splitSize <= c.proven && c.proven < failed { // only a raise failed
+	if splitSize <= c.proven && c.proven < failedSize { // only a raise failed
 		c.now, c.fullNeeded = min(c.now, c.proven), min(2*c.fullNeeded, maxRaiseAfter)
 		return
 	}
@@ -73,11 +73,11 @@ type memoryShortage struct {
 	failed, splitSize int
 }
 
-// learn records that a call of tokens tokens was too large. Calls of at most splitSize tokens replace it; minTokens means
+// learn records that a call of size tokens was too large. Calls of at most splitSize tokens replace it; minTokens means
 // that it was given up.
-func (s *memoryShortage) learn(tokens, splitSize int) {
-	if s.failed == 0 || tokens < s.failed {
-		s.failed, s.splitSize = tokens, splitSize
+func (s *memoryShortage) learn(size, splitSize int) {
+	if s.failed == 0 || size < s.failed {
+		s.failed, s.splitSize = size, splitSize
 	}
 }
 
@@ -96,10 +96,10 @@ func isDivisible(part []sequence, try int) bool {
 	return try < maxTries && len(part) > 1 && sum(part) > minTokens
 }
 
-// smallerSize returns the maximum number of tokens per call after a call of tokens tokens failed at a try: half, or
+// smallerSize returns the maximum number of tokens per call after a call of size tokens failed at a try: half, or
 // less if halving would not reach minTokens by the last try.
-func smallerSize(tokens, try int) int {
-	all := float64(tokens)
+func smallerSize(size, try int) int {
+	all := float64(size)
 	step := math.Pow(all/minTokens, 1/float64(maxTries-try))
 	return max(minTokens, int(math.Round(all/max(2, step))))
 }

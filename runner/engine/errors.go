@@ -72,7 +72,7 @@ type ExitError struct {
 	Code      int            // exit status; -1 if a signal ended it
 	Signal    syscall.Signal // 0 unless a signal ended it
 	Tail      []string       // the last lines of its log, oldest first
-	Early     bool           // it exited by itself in less than a second, too soon to have read its weights
+	Early     bool           // it exited, not by a signal, in less than a second, too soon to have read its weights
 	CauseLine string         // the log line that tells most about a failed load; "" if it served, or was stopped because its load failed
 }
 

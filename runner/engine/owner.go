@@ -200,8 +200,8 @@ func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Ca
 		return exit
 	}
 	exit.CauseLine = findCauseLine(p.log.Tail(-1))
-	// An engine can crash when memory runs out or when it refuses its arguments. Other causes count only if it exited
-	// on its own.
+	// An engine can crash when memory runs out or when it refuses its arguments. Other causes count only if no signal
+	// ended it.
 	switch {
 	case cause == recipe.CauseOutOfMemory:
 		return &LoadError{Kind: ErrOutOfMemory, Exit: exit}

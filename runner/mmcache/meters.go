@@ -11,7 +11,7 @@ const (
 	reasonQuota                  // the pool's share of Redis is full
 	reasonQueue                  // too many queued writes
 	reasonIdentity               // the engine's encoder, or the tenant of the request, is unknown
-	reasonProtocol               // a malformed message from an engine
+	reasonProtocol               // a malformed message, or an identity that the engine was not given or does not lead
 	reasons
 )
 
