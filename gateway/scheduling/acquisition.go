@@ -150,7 +150,7 @@ func (a *acquisition) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 
 // chooseHost chooses the host of the ticket. avoidHosts, whose wake failed, can be tried again at the time retry.
 // refreshed is the host of an earlier choice that has been read since, or "". An empty host without an action means that
-// the group can only attach to a ticket that exists.
+// only a host that has the model, or a ticket for it, can be used.
 func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHosts []string, retry time.Time, refreshed string) (host string, out *nextAction) {
 	if _, ok := c.Model(a.model); !ok {
 		return "", refuseWith(api.UnknownModel(a.model))
@@ -179,7 +179,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 				return "", &nextAction{do: actionFinish, host: other.Host}
 			}
 		}
-		v.ClosedModel = a.model // no recorded copy serves this load, so their hosts can have it
+		v.ClosedModel = a.model // all recorded copies refused: their hosts can be chosen for the load
 	}
 	// A host with a load of the model, queued or in progress, is used even if other loads of it have failed there: no
 	// second copy elsewhere. An explicit load also goes to a host that already has the model.
@@ -197,8 +197,8 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 	}
 	avoid.add(notLoaded, a.avoidForModel...)
 	avoid.add(notLoaded, a.avoidAfterFailure...)
-	// If the store lost the ticket, it came back with older data: the ticket's host may still carry it out, and another
-	// host would load a second copy.
+	// A store that lost the ticket has come back with older data. The ticket's host may still carry the ticket out, and
+	// another host would load a second copy.
 	if h := s.Hosts[a.lostTicketHost]; h != nil && h.State == policy.Ready && avoid[a.lostTicketHost] == "" && a.tooLarge[a.lostTicketHost] == nil {
 		return a.lostTicketHost, nil
 	}

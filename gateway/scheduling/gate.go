@@ -276,7 +276,7 @@ func (g *Gate) deliverLocked(s state.TicketStatus) {
 	case r.State == state.TicketFailed && hostFault(r):
 		// One failed wake ends all tickets of the host in the same moment, which makes them one failure.
 		g.hostBackoff.fail(r.Host, cmp.Or(r.Fields["ended_ms"], s.Ticket), "", now)
-	case loadFailed(r):
+	case countsForBackoff(r):
 		g.loadBackoff.fail(state.CopyID{Host: r.Host, Model: r.Model}, s.Ticket, r.Message, now)
 		g.failedEntries[r.Model], _ = g.catalog().Model(r.Model)
 	}
@@ -347,7 +347,7 @@ func (g *Gate) Close() {
 	g.work.Wait()
 }
 
-// renewAll renews and reads every ticket with waiters here.
+// renewAll renews and reads every ticket with waiters here, and those that are watched.
 func (g *Gate) renewAll(ctx context.Context) {
 	s := g.mirror.Snapshot()
 	g.mu.Lock()

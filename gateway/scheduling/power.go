@@ -164,7 +164,7 @@ func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err 
 	return token, nil
 }
 
-// turnOff turns off the machine of a host whose runner has confirmed. If this fails, the next sweep does.
+// turnOff turns off the machine of a host whose runner has confirmed. If this fails, the next sweep turns it off.
 func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 	switch err := g.store.BeginStop(ctx, host, g.id, token); {
 	case errors.Is(err, state.ErrWanted):

@@ -25,7 +25,7 @@ const (
 	rankFree     rank = iota // awake, no victims, nothing queued
 	rankIdle                 // awake, idle victims, nothing queued
 	rankStopping             // the same, and some of the victims are already stopping
-	rankQueued               // awake, loads queued, then no busy victims
+	rankQueued               // awake, loads queued, and no busy victims of its own after them
 	rankAsleep               // asleep or waking, and there is room after its queue
 	rankDraining             // about to sleep: stops, then wakes again
 	rankWait                 // awake, asleep or waking: waits for busy models or loads

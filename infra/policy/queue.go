@@ -44,7 +44,8 @@ type earlier struct {
 // ticket that can never be served is refused, whatever its position and whatever is loading.
 //
 // A ticket that waits for models rather than behind another ticket is unblocked. After fairAfter its busy victims are
-// closed (rule 4). A closed model that no such ticket waits for is reopened, also if the ticket was dropped.
+// closed (rule 4). A closed model is reopened unless it is a victim of such a ticket, of the one that starts, or of one
+// that only another load delays.
 //
 // A ticket for a resident model is a reload. The caller must first remove tickets that the resident copy satisfies.
 func Next(h Host, now time.Time, fairAfter time.Duration) QueueDecision {

@@ -30,7 +30,7 @@ type Model struct {
 	Type    Type
 	Devices Devices
 	Pinned  bool
-	Memory  int64         // bytes that it needs on its device; 0 if unknown, which counts as nothing
+	Memory  int64         // bytes that it needs on each of its devices; 0 if unknown, which counts as nothing
 	Parts   string        // what Memory consists of, as text; "" if unknown
 	GPUs    GPUConstraint // which GPUs of a host with GPUMemory it may use
 	Hosts   []string      // names or labels in the order to try; empty: any host with the devices

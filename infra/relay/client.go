@@ -23,7 +23,7 @@ type Config struct {
 	// IdleTimeout is how long an unused connection is kept; default 25 s. Keep it well below the upstream's own
 	// timeout: a request that crosses the upstream's close is lost and not sent again.
 	IdleTimeout time.Duration
-	// WriteTimeout bounds the write of each 4 MiB of a long request; default 30 s. Half of it can be enough to end one.
+	// WriteTimeout bounds the write of each 4 MiB of a long request; default 30 s. A write may be cut after half of it.
 	WriteTimeout time.Duration
 	// Single gives each request its own connection and sends Connection: close.
 	Single bool

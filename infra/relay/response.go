@@ -71,7 +71,7 @@ type Response struct {
 	clientErr  error  // error of writing to the client
 
 	headDue   time.Time     // when the head must have arrived
-	first     time.Duration // limit for the first bytes of the body; 0 once they arrived
+	first     time.Duration // limit for the head, and then for the first bytes of the body; 0 once these have arrived
 	silence   time.Duration
 	silentDue time.Time // when the next body bytes must have arrived
 	probe     bool      // Client.BytesRead does not count this response

@@ -63,7 +63,7 @@ func (t *tunnel) pass(to, from net.Conn) error {
 			if err := from.SetReadDeadline(time.Unix(0, t.last.Load()).Add(t.idle)); err != nil {
 				return err
 			}
-			if t.finished.Load() { // closing set an earlier one meanwhile
+			if t.finished.Load() { // closing has run meanwhile, and the call above may have overwritten its deadline
 				_ = from.SetReadDeadline(time.Now().Add(tunnelClose))
 			}
 		}

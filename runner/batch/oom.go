@@ -26,7 +26,7 @@ const (
 type ceiling struct {
 	nBatch     int
 	now        int
-	proven     int // largest call, or ceiling of full batches, that worked since the ceiling last fell
+	proven     int // size known to work since the ceiling last fell: of the largest call, or of full batches
 	full       int // full batches that worked since the ceiling last changed
 	fullNeeded int // how many are needed before the next raise
 }
@@ -52,8 +52,8 @@ func (c *ceiling) succeeded(tokens int, full bool) {
 	}
 }
 
-// ranOutOfMemory records that calls of failedSize tokens or more ran out of memory. Calls of splitSize tokens worked in their
-// place, or were not tried if that is minTokens.
+// ranOutOfMemory records that calls of failedSize tokens or more ran out of memory. Calls of at most splitSize tokens
+// replaced them and worked; minTokens can also mean that none was tried.
 func (c *ceiling) ranOutOfMemory(failedSize, splitSize int) {
 	c.full = 0
 	if splitSize <= c.proven && c.proven < failedSize { // only a raise failed
@@ -73,8 +73,8 @@ type memoryShortage struct {
 	failed, splitSize int
 }
 
-// learn records that a call of size tokens was too large. Calls of at most splitSize tokens replace it; minTokens means
-// that it was given up.
+// learn records that a call of size tokens was too large. Calls of at most splitSize tokens replaced it; minTokens can
+// also mean that it was given up.
 func (s *memoryShortage) learn(size, splitSize int) {
 	if s.failed == 0 || size < s.failed {
 		s.failed, s.splitSize = size, splitSize
@@ -104,11 +104,11 @@ func smallerSize(size, try int) int {
 	return max(minTokens, int(math.Round(all/max(2, step))))
 }
 
-// leadingCount returns how many leading sequences have at most tokens tokens in total, but at least one.
-func leadingCount(part []sequence, tokens int) int {
+// leadingCount returns how many leading sequences have at most limit tokens in total, but at least one.
+func leadingCount(part []sequence, limit int) int {
 	total := 0
 	for i, s := range part {
-		if total += s.Tokens; i > 0 && total > tokens {
+		if total += s.Tokens; i > 0 && total > limit {
 			return i
 		}
 	}

@@ -42,7 +42,7 @@ func NewRerankCutter(ctx context.Context, e *HTTP, words *WordPiece, limits Limi
 	if json.Unmarshal(response, &reply) != nil || status != 200 || reply.Usage.PromptTokens < 2*len(own) {
 		return nil, fmt.Errorf("rerank of one document: status %d, %.200s", status, response)
 	}
-	const boundaries = 2 // margin: beside the engine's own tokens, a text can have more than when it is counted alone
+	const boundaries = 2 // margin: next to a special token, a text can have one token more than when it is counted alone
 	return &RerankCutter{counter: c, longest: limits.Longest() - (reply.Usage.PromptTokens - 2*len(own)) - boundaries}, nil
 }
 
@@ -91,8 +91,8 @@ func (r *RerankCutter) Cut(ctx context.Context, body []byte) ([]byte, error) {
 	return body, err
 }
 
-// cut returns a beginning of a text that has at most limit tokens, and an upper bound of how many it has. It searches no
-// further from 98% of limit on.
+// cut returns a beginning of a text that has at most limit tokens, and an upper bound of how many it has. It stops
+// searching when the beginning has at least 98% of limit.
 func (r *RerankCutter) cut(ctx context.Context, text string, limit int) (string, int, error) {
 	if len(text) <= limit {
 		return text, len(text), nil

@@ -18,7 +18,7 @@ type engineRun struct {
 	batch             *Batch
 	sequences         []sequence // grouped by request, in the request's order
 	model, dimensions json.RawMessage
-	verbatim          []byte // the body of the only request, sent unchanged; nil if an input of it was truncated
+	verbatim          []byte // the body to send unchanged if this is one whole request without a truncated input, else nil
 	reached           bool   // at least part of a call reached the engine
 	whole             bool   // the engine computed all sequences in one call
 	shortage          memoryShortage

@@ -73,7 +73,7 @@ type ExitError struct {
 	Signal    syscall.Signal // 0 unless a signal ended it
 	Tail      []string       // the last lines of its log, oldest first
 	Early     bool           // it exited, not by a signal, in less than a second, too soon to have read its weights
-	CauseLine string         // the log line that tells most about a failed load; "" if it served, or was stopped because its load failed
+	CauseLine string         // the log line that tells most about why it exited during its load; "" if it had served, or the runner stopped it
 }
 
 // Error returns the exit status or the signal, and the cause or the last log line.
