@@ -20,7 +20,7 @@ import (
 )
 
 // limit bounds every wait of these tests.
-const limit = 30 * time.Second
+const limit = 2 * time.Minute
 
 // Keys of a system that was started with withKeys.
 const (

@@ -114,7 +114,7 @@ func TestForget(t *testing.T) {
 			t.Errorf("POST forget of %s: %v, want %d %s", host, a, status, code)
 		}
 	}
-	forget("listed", false, "is in the catalog")
+	forget("listed", false, "is in the models file")
 	post("listed", 409, "model_busy")
 	forget("nobody", false, "no host 'nobody'")
 	post("nobody", 404, "unknown_url")

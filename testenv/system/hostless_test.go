@@ -16,7 +16,7 @@ func TestModelsFileWithoutHosts(t *testing.T) {
 	if a := calls.Chat(t.Context(), c, s.URL, "m", 1, false); !a.OK() {
 		t.Errorf("%v", a)
 	}
-	if a := calls.Chat(t.Context(), c, s.URL, "n", 1, false); a.OK() || !strings.Contains(a.Error().Message, "model n needs device npu") {
+	if a := calls.Chat(t.Context(), c, s.URL, "n", 1, false); a.OK() || !strings.Contains(a.Error().Message, "model n: it needs device npu") {
 		t.Errorf("%v", a)
 	}
 }
