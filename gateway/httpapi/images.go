@@ -8,8 +8,6 @@ import (
 	"reveille/infra/recipe"
 )
 
-var imagesPath = []byte("/v1/images/generations")
-
 // imageGenerations serves image generations.
 func (*Server) imageGenerations(r *request) error {
 	c, err := r.parse()
@@ -20,11 +18,12 @@ func (*Server) imageGenerations(r *request) error {
 		return err
 	}
 	if c.engineFamily() == recipe.SDCpp {
-		if err := c.embedSettings(); err != nil {
-			return err
-		}
+		err = c.embedSettings()
 	}
-	return (&exchange{call: c, path: imagesPath}).serveInference()
+	if err != nil {
+		return err
+	}
+	return (&exchange{call: c, path: []byte("/v1/images/generations")}).serveInference()
 }
 
 // maxNegative bounds a negative prompt, in bytes: sd-server finds the settings with a regular expression that takes a
@@ -34,8 +33,7 @@ const maxNegative = 4 << 10
 // embedSettings copies the settings of an image into the prompt, where sd-server reads them. It ignores them in
 // OpenAI's fields, and those of a wrong type anywhere, so these are refused here.
 func (c *inferenceCall) embedSettings() error {
-	sample, guidance := map[string]any{}, map[string]any{}
-	settings := map[string]any{}
+	settings, sample, guidance := map[string]any{}, map[string]any{}, map[string]any{}
 	fields := []struct {
 		name string
 		kind jsonscan.Kind

@@ -101,12 +101,12 @@ func (r *RerankCutter) cut(ctx context.Context, text string, limit int) (string,
 		n, err := r.counter.count(ctx, []input{{text: text}})
 		return n[0] - r.counter.specials, err
 	}
-	long, longTokens := len(text), 0 // the shortest text known to be too long
-	short, shortTokens := 0, 0       // the longest known to fit
-	longTokens, err := count(text)
-	if err != nil || longTokens <= limit {
-		return text, longTokens, err
+	all, err := count(text)
+	if err != nil || all <= limit {
+		return text, all, err
 	}
+	long, longTokens := len(text), all // the shortest text known to be too long
+	short, shortTokens := 0, 0         // the longest known to fit
 	for range 16 {
 		at := short + int(float64(long-short)*float64(limit-shortTokens)/float64(longTokens-shortTokens))
 		for at > short && !utf8.RuneStart(text[at]) {

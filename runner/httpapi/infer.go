@@ -247,7 +247,7 @@ func (a *activeRequest) awaitTurn() *reply {
 	return a.acquireSlot()
 }
 
-// sendToEngine sends the request to the engine after awaitTurn.
+// sendToEngine sends the request, with texts to rerank cut, to the engine after awaitTurn.
 func (a *activeRequest) sendToEngine() (*relay.Response, error) {
 	e := a.ref.Engine
 	if e, ok := e.(interface {

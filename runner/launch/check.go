@@ -75,7 +75,10 @@ func (l *Launcher) Check(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 			if err := engine.CheckFiles(engine.Spec{Recipe: *r, Checkpoint: file}, &l.files); err != nil {
 				return err
 			}
-			if _, err := l.plans.Read(file); err == nil && isAdapter {
+			if !isAdapter {
+				continue
+			}
+			if _, err := l.plans.Read(file); err == nil {
 				return refused(file, "contains a model, not an adapter")
 			}
 		}
