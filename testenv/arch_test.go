@@ -97,7 +97,7 @@ func TestLinksOfDocuments(t *testing.T) {
 	})
 }
 
-// TestWarmPathIsTrue: gateway/doc.go names functions that exist.
+// TestWarmPathIsTrue: gateway/doc.go names functions and types that exist.
 func TestWarmPathIsTrue(t *testing.T) {
 	root := Root(t)
 	text, err := os.ReadFile(filepath.Join(root, "gateway", "doc.go"))
@@ -109,7 +109,7 @@ func TestWarmPathIsTrue(t *testing.T) {
 		if m[2] != "" {
 			receiver = `\(\w+ \*?` + m[2] + `\) `
 		}
-		declared, found := regexp.MustCompile(`(?m)^func `+receiver+m[3]+`\(`), false
+		declared, found := regexp.MustCompile(`(?m)^(?:func `+receiver+m[3]+`\(|type `+m[3]+` )`), false
 		for _, top := range []string{"gateway", "infra"} {
 			files, _ := filepath.Glob(filepath.Join(root, top, m[1], "*.go"))
 			for _, file := range files {
