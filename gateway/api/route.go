@@ -173,8 +173,8 @@ func (r *Route) Check(values []jsonscan.Value) *Error {
 		v := values[i]
 		i++
 		if f.Alt != "" {
-			if !v.Set() {
-				v = values[i]
+			if alt := values[i]; !v.Set() && alt.Set() {
+				v, f.Name = alt, f.Alt
 			}
 			i++
 		}

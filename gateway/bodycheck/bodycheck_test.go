@@ -227,6 +227,7 @@ func TestFieldsAreChecked(t *testing.T) {
 		{"chat", `{"messages":[{}],"id_slot":null}`, `{"messages":[{}]}`, ""},
 		{"chat", `{"messages":[{}],"id_slot":0}`, "", unsupported},
 		{"chat", `{"messages":[{}],"lora":[{"id":0}]}`, "", unsupported},
+		{"chat", `{"messages":[{}],"lora":[ ],"mcp_servers":[],"chat_template":"","structured_outputs":{}}`, `{"messages":[{}]}`, ""},
 		{"completions", `{"prompt":"x","chat_parser":"{}"}`, "", unsupported},
 		{"completions", `{"prompt":"x","chat\u005fparser":"{}"}`, "", unsupported},
 		{"completions", `{"prompt":"x","n":17,"samplers":"ee"}`, `{"prompt":"x","n":17,"samplers":"ee"}`, ""},

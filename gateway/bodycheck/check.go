@@ -55,7 +55,7 @@ func (c *Check) Member(s *Spec, m *jsonscan.Members) {
 	r, known := s.rules[string(name)]
 	switch {
 	case !known:
-		if forbidden[string(name)] && v.Set() {
+		if forbidden[string(name)] && !v.Empty() {
 			c.fail(api.Newf(api.UnsupportedParameter, "'%s' reaches into an engine that others share and is not accepted here.", name).WithParam(string(name)))
 		}
 		c.drop(field{string(name), m.Span()})

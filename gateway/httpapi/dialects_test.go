@@ -41,11 +41,11 @@ func TestRerankDialects(t *testing.T) {
 		}
 	}
 	for body, param := range map[string]string{
-		`{"model":"rank","query":"q","texts":[]}`:                                    "documents",
+		`{"model":"rank","query":"q","texts":[]}`:                                    "texts",
 		`{"model":"rank","query":"q","texts":["a",1]}`:                               "documents",
 		`{"model":"rank","query":"q","texts":["a"],"raw_scores":1}`:                  "raw_scores",
-		`{"model":"rank","query":"q","documents":["a"],"top_k":0}`:                   "top_n",
-		`{"model":"rank","query":"q","documents":["a"],"top_k":1.5}`:                 "top_n",
+		`{"model":"rank","query":"q","documents":["a"],"top_k":0}`:                   "top_k",
+		`{"model":"rank","query":"q","documents":["a"],"top_k":1.5}`:                 "top_k",
 		`{"model":"rank","query":"q","documents":["a","bb"],"truncate":"START"}`:     "truncate",
 		`{"model":"rank","query":"q","documents":["a","bb"],"max_tokens_per_doc":0}`: "max_tokens_per_doc",
 	} {

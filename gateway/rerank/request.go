@@ -71,14 +71,15 @@ func Read(body []byte) (*Request, error) {
 			return nil, err
 		}
 	}
+	name := "top_n"
 	if top == nil {
-		top = in.TopK
+		top, name = in.TopK, "top_k"
 	}
 	if top != nil {
 		q.topN = *top
 	}
 	if q.topN != math.Trunc(q.topN) {
-		return nil, api.New(api.InvalidType, "'top_n' must be a whole number of at least 1.").WithParam("top_n")
+		return nil, api.Newf(api.InvalidType, "'%s' must be a whole number of at least 1.", name).WithParam(name)
 	}
 	for _, d := range documents {
 		q.texts = append(q.texts, string(d))
