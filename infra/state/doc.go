@@ -24,8 +24,10 @@
 //	                                       begin, finish (loading); acquire,         seen_ms, active_ms, boot, loading, rev;
 //	                                       renew, claim and wake (state of a         waking_ms, failed_ms, error: its wake;
 //	                                       host that sleeps or is lost); sleep,      lost_ms: when missing beats were
-//	                                       repair, forget: see Verbs                 noticed; sleep_token, stop_ms, left_ms: its
-//	                                                                                 sleep and the stop of its machine;
+//	                                       repair, forget: see Verbs                 noticed; orphan_ms: when its machine was
+//	                                                                                 seen to run without a runner; sleep_token,
+//	                                                                                 stop_ms, left_ms: its sleep and the stop of
+//	                                                                                 its machine;
 //	                                                                                 memory_budget, memory_total, gpu_api,
 //	                                                                                 found, options; need:<m>: package placement;
 //	                                                                                 boot_state, boot_error, boot_ms: its boot
@@ -72,8 +74,8 @@
 // the stop of its machine (stop_ms). The outcome leave ends a stop whose driver accepted while the machine is not known
 // to be off (left_ms): its runner may not register for two more minutes, and the next sweep continues it. repair writes
 // state that no other process can write: a host is lost (lost), did not start when woken (stranded), was lost for
-// longer than a wake takes (unseen), or is asleep while its machine runs (orphan); after the last three, a sleep_token
-// has its machine turned off. forget removes every key of a host that the catalog does not name. The function
+// longer than a wake takes (unseen), or is asleep while its machine runs (orphan, noted first in orphan_ms); after the
+// last three, a sleep_token has its machine turned off. forget removes every key of a host that the catalog does not name. The function
 // forget_host runs in host_state, sleep_confirm, repair and forget, and when a lost host is woken.
 //
 // Time is Redis' own (TIME inside the scripts). Leases are fields compared with it. A runner's writes carry its

@@ -91,11 +91,12 @@ func (s *Store) EndUnseen(ctx context.Context, host string, limit time.Duration)
 	return s.repair(ctx, host, "unseen", limit)
 }
 
-// EndOrphan marks a host whose machine was seen running, but that is asleep or has never registered and has nothing
-// queued: a sweep turns the machine off. ErrGone: the host is not in that state, or a sweep is already turning its
-// machine off.
-func (s *Store) EndOrphan(ctx context.Context, host string) error {
-	return s.repair(ctx, host, "orphan", 0)
+// EndOrphan marks a host whose machine was seen running for up, but that is asleep or has never registered and has
+// nothing queued: a sweep turns the machine off. The first call only notes it; ErrGone is returned until limit after that, so
+// that a runner whose registration Redis has lost has time to register again. ErrGone: also for a host that is not in
+// that state, or whose machine a sweep is already turning off.
+func (s *Store) EndOrphan(ctx context.Context, host string, up, limit time.Duration) error {
+	return s.repair(ctx, host, "orphan", limit, up.Milliseconds())
 }
 
 // Forget removes a host that is asleep or lost and has been silent for limit. The caller makes sure that the catalog
@@ -105,7 +106,7 @@ func (s *Store) Forget(ctx context.Context, host string, limit time.Duration) er
 	return err
 }
 
-func (s *Store) repair(ctx context.Context, host, verb string, limit time.Duration) error {
-	_, err := s.evalList(ctx, "repair", host, verb, limit.Milliseconds())
+func (s *Store) repair(ctx context.Context, host, verb string, limit time.Duration, more ...any) error {
+	_, err := s.evalList(ctx, "repair", append([]any{host, verb, limit.Milliseconds()}, more...)...)
 	return err
 }

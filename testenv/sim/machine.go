@@ -15,6 +15,7 @@ import (
 type machine struct {
 	mu     sync.Mutex
 	power  power.Power
+	since  time.Time     // when it was last started
 	refuse int           // so many wakes are still refused
 	deaf   int           // so many boots bring no runner
 	ignore int           // so many sleeps are accepted and have no effect
@@ -55,6 +56,19 @@ func (w *world) power() *power.Set {
 	})
 }
 
+// billed lists the running machines, as their cloud does.
+func (w *world) billed(context.Context) ([]power.Machine, error) {
+	var out []power.Machine
+	for _, r := range w.runners {
+		r.machine.mu.Lock()
+		if m := &r.machine; m.power == power.On || m.power == power.Starting {
+			out = append(out, power.Machine{Host: r.name, Since: m.since})
+		}
+		r.machine.mu.Unlock()
+	}
+	return out, nil
+}
+
 func (d machines) find(host catalog.Host) *runner {
 	for _, r := range d.w.runners {
 		if r.name == host.Name {
@@ -73,7 +87,7 @@ func (d machines) Wake(_ context.Context, host catalog.Host) error {
 	case refused:
 		m.refuse--
 	case was == power.Off:
-		m.power = power.Starting
+		m.power, m.since = power.Starting, time.Now()
 		if deaf {
 			m.deaf--
 		}

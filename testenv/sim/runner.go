@@ -59,7 +59,7 @@ func (l *life) ready() bool {
 func newRunner(w *world, n int, spec HostSpec, limits policy.Limits) *runner {
 	name := hostName(n)
 	r := &runner{w: w, n: n, name: name, addr: name + ":1", limits: limits, strange: spec.Strange}
-	r.machine.power = power.On
+	r.machine.power, r.machine.since = power.On, time.Now()
 	if spec.Asleep {
 		r.machine.power = power.Off
 	}

@@ -36,9 +36,9 @@ func (m *warmer) run() {
 		ctx, store := m.begin(n)
 		m.w.work.Go(func() {
 			defer m.over(n)
-			_, _ = sweep.Run(ctx, sweep.Deps{Store: sweepStore{store, m.w}, Power: func(*catalog.Catalog) sweep.Power { return m.w.power() }}, sweep.Settings{
+			_, _ = sweep.Run(ctx, sweep.Deps{Store: sweepStore{store, m.w}, Power: func(*catalog.Catalog) sweep.Power { return m.w.power() }, Machines: m.w.billed}, sweep.Settings{
 				SweepSettings: policy.SweepSettings{Idle: m.w.scenario.Idle, HostIdle: m.w.scenario.Idle}, Confirm: confirm, PowerCall: powerCall,
-				WakeLimit: wakeLimit, ForgetAfter: forgetAfter, Location: time.UTC, ID: "sweep-" + strconv.Itoa(n),
+				WakeLimit: wakeLimit, OrphanAfter: orphanAfter, ForgetAfter: forgetAfter, Location: time.UTC, ID: "sweep-" + strconv.Itoa(n),
 			})
 		})
 	}

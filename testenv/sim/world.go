@@ -28,6 +28,7 @@ const (
 // Times of the warmer.
 const (
 	wakeLimit   = 25 * time.Second // of gateways, too
+	orphanAfter = 20 * time.Second
 	forgetAfter = 45 * time.Second
 	confirm     = 3 * time.Second
 	powerCall   = 6 * time.Second

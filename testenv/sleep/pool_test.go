@@ -81,24 +81,24 @@ func lines(path string) int {
 }
 
 // spawn starts a program that ends with the test.
-func (p *pool) spawn(name string, args ...string) {
+func (p *pool) spawn(name string, args ...string) *testenv.Program {
 	p.t.Helper()
 	env := []string{"REVEILLE_REDIS_URL=" + p.url(), "REVEILLE_RUNNER_SECRET=" + secret}
-	testenv.StartProgramEnv(p.t, env, name, testenv.Build(p.t, name), args...)
+	return testenv.StartProgramEnv(p.t, env, name, testenv.Build(p.t, name), args...)
 }
 
 var wakes = regexp.MustCompile(`(?m)^time=(\S+) .*msg="waking host" host=box`)
 
 // boot is the machine that came on: its runner starts. engine is the program that plays the stand-in engine; flags are
 // further ones of the runner.
-func (p *pool) boot(engine string, flags ...string) {
+func (p *pool) boot(engine string, flags ...string) *testenv.Program {
 	p.t.Helper()
 	engines := filepath.Join(p.t.TempDir(), "engines")
 	if err := errors.Join(os.Mkdir(engines, 0o755), os.Symlink(engine, filepath.Join(engines, "standin"))); err != nil {
 		p.t.Fatal(err)
 	}
 	flags = append([]string{"--host=box", "--runner-addr=127.0.0.1:0", "--devices=cpu", "--state-dir=" + p.t.TempDir(), "--engines-dir=" + engines}, flags...)
-	p.spawn("runner", flags...)
+	return p.spawn("runner", flags...)
 }
 
 // holder is the gateway that has the duty to wake the box: the one whose log said last that it wakes it.

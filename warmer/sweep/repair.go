@@ -149,11 +149,9 @@ func (r *run) cancelAbandonedSleep(ctx context.Context, _ *state.Snapshot, h *st
 	return r.record(Action{Kind: Recall, Host: h.Name, Reason: "the sweep that put it to sleep is gone", Result: Done}, r.store.CancelSleep(ctx, h.Name, r.ID, token))
 }
 
-// orphanAfter is the maximum time until a running machine's runner registers. The first boot of a machine takes
-// longest.
-const orphanAfter = 20 * time.Minute
-
-// stopOrphans turns off machines that run although their host is asleep or has never registered.
+// stopOrphans turns off machines that run although their host is asleep or has never registered: their runner was not
+// seen for twice OrphanAfter, the second half of it by a state store that has kept its data. The first boot of a machine takes
+// longest, and a store that lost its data knows no runner until they register again.
 func (r *run) stopOrphans(ctx context.Context) error {
 	if r.machines == nil {
 		return nil
@@ -172,11 +170,14 @@ func (r *run) stopOrphans(ctx context.Context) error {
 	for _, m := range machines {
 		up := time.Since(m.Since).Round(time.Second)
 		h := s.Hosts[m.Host]
-		if up < orphanAfter || h != nil && (h.State != policy.Asleep || h.PowerOffPending()) || !r.power.Can(m.Host) {
+		if up < r.OrphanAfter || h != nil && (h.State != policy.Asleep || h.PowerOffPending()) || !r.power.Can(m.Host) {
 			continue
 		}
+		if r.DryRun && up < 2*r.OrphanAfter {
+			continue // a dry run leaves no note
+		}
 		a := Action{Kind: Orphan, Host: m.Host, Reason: "its machine has run for " + up.String() + " without a runner", Result: Done}
-		if err := r.attempt(a, func() error { return r.store.EndOrphan(ctx, m.Host) }); err != nil {
+		if err := r.attempt(a, func() error { return r.store.EndOrphan(ctx, m.Host, up, r.OrphanAfter) }); err != nil {
 			return err
 		}
 	}

@@ -184,14 +184,32 @@ func TestOrphanedMachinesAreTurnedOff(t *testing.T) {
 		machines = []power.Machine{up("box", 10*time.Minute), up("unknown", time.Hour)}
 		equal(t, "a first boot, and no host of the pool", summary(sweeps()), "")
 		machines[0] = up("box", time.Hour)
+		equal(t, "first sight", summary(sweeps()), "")
+		p.after(9 * time.Minute)
+		equal(t, "seen for nine minutes", summary(sweeps()), "")
+		p.after(time.Minute)
 		r := sweeps()
 		equal(t, "a host that never came", summary(r), "orphan box done, sleep box done")
 		equal(t, "machines that are billed", *r.Running, 2)
 		equal(t, "machines turned off", p.sleeps, 1)
-		equal(t, "again", summary(sweeps()), "orphan box done, sleep box done")
+		equal(t, "again", summary(sweeps()), "")
+		p.after(time.Hour)
+		machines[0] = up("box", 11*time.Minute)
+		equal(t, "a note from before the machine's start", summary(sweeps()), "")
+		p.after(10 * time.Minute)
+		equal(t, "again, later", summary(sweeps()), "orphan box done, sleep box done")
 
 		p.boot("box", "chat")
+		machines[0] = up("box", time.Hour)
 		equal(t, "a host that serves", summary(sweeps()), "")
+		p.must(p.rdb.FlushAll(ctx).Err())
+		p.publish(models)
+		r, err := sweep.Run(ctx, deps, settings) // before its runner's next beat
+		p.must(err)
+		equal(t, "a host that serves, unknown to Redis, which lost its data", summary(r), "")
+		p.after(time.Hour)
+		equal(t, "it registers again", summary(sweeps()), "")
+		equal(t, "machines turned off", p.sleeps, 2)
 		refused = errors.New("no permission")
 		r = sweeps()
 		equal(t, "a cloud that cannot list machines", summary(r), "orphan  failed")
@@ -200,7 +218,7 @@ func TestOrphanedMachinesAreTurnedOff(t *testing.T) {
 	t.Run("a host that is wanted", func(t *testing.T) {
 		onBoth(t, func(t *testing.T, p *pool) {
 			p.want("gw", "chat", "box")
-			if err := p.store.EndOrphan(ctx, "box"); !errors.Is(err, state.ErrGone) {
+			if err := p.store.EndOrphan(ctx, "box", time.Hour, 0); !errors.Is(err, state.ErrGone) {
 				t.Fatal(err)
 			}
 		})

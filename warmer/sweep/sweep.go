@@ -50,7 +50,7 @@ type Store interface {
 	MarkLost(ctx context.Context, host string) error
 	EndStranded(ctx context.Context, host string, limit time.Duration) error
 	EndUnseen(ctx context.Context, host string, limit time.Duration) error
-	EndOrphan(ctx context.Context, host string) error
+	EndOrphan(ctx context.Context, host string, up, limit time.Duration) error
 	Forget(ctx context.Context, host string, limit time.Duration) error
 }
 
@@ -78,6 +78,7 @@ type Settings struct {
 	Confirm     time.Duration  // timeout for a runner's confirmation of its drain; default 10 s, at most 12 s
 	PowerCall   time.Duration  // timeout of a driver for one host; default 60 s
 	WakeLimit   time.Duration  // a host that has not registered this long after its wake started has failed, one that has been lost this long is turned off; default 10 min
+	OrphanAfter time.Duration  // a machine that has run that long without its runner is noted, and turned off that long after; default 10 min
 	ForgetAfter time.Duration  // a host outside the catalog that has been asleep or lost this long is forgotten; default 24 h
 	Location    *time.Location // of the schedules; default local time
 	ID          string         // of this sweep, unique in the pool; default random
@@ -90,6 +91,7 @@ func (s Settings) withDefaults() Settings {
 	set(&s.Confirm, 10*time.Second, 12*time.Second) // within the lease taken by the commit
 	set(&s.PowerCall, time.Minute, 10*time.Minute)
 	set(&s.WakeLimit, 10*time.Minute, 24*time.Hour)
+	set(&s.OrphanAfter, 10*time.Minute, 24*time.Hour)
 	set(&s.ForgetAfter, 24*time.Hour, 10*365*24*time.Hour)
 	s.Location = cmp.Or(s.Location, time.Local)
 	s.ID = cmp.Or(s.ID, "sweep-"+rand.Text())

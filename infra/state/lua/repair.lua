@@ -1,14 +1,17 @@
 #!lua
 -- repair: a sweep writes what the responsible process can no longer write.
 -- KEYS[1] prefix
--- ARGV[2] host  [3] verb: lost | stranded | unseen | orphan  [4] ms that a wake may take (stranded), or that the host has been lost (unseen)
+-- ARGV[2] host  [3] verb: lost | stranded | unseen | orphan  [4] ms that a wake may take (stranded), that the host has
+-- been lost (unseen), or between the first sight of an orphan and its end (orphan)  [5] ms that its machine has run (orphan)
 -- lost: the runner has been silent for too long. Its records are removed, its started work is queued again, the host is lost.
 -- stranded: the host was to be woken, did not register in time, and nobody wants it any more. It is asleep. As its machine may
 -- be up without a runner, a sleep remains to be finished (sleep_token).
 -- unseen: the host has been lost for that long and has nothing queued. It is asleep, and a sleep remains to be finished, since
 -- its machine may still run.
--- orphan: the host's machine runs although the host is asleep or has never registered. A sleep remains to be finished.
--- Returns {'ok'} | {'gone'} (nothing to repair).
+-- orphan: the host's machine runs although the host is asleep or has never registered, and did so ARGV[4] ago, when a
+-- sweep noted it in this record. A sleep remains to be finished. Redis may have lost that the host serves: its runner
+-- then registers within that time, which removes the note.
+-- Returns {'ok'} | {'gone'} (nothing to repair, or noted).
 -- Invariant: a host whose runner may still register, or that is wanted, is left alone.
 -- include hosts
 local h, key = ARGV[2], P .. 'host:' .. ARGV[2]
@@ -35,6 +38,17 @@ if ARGV[3] == 'orphan' then
 end
 if not ended or not idle then return {'gone'} end
 redis.call('SADD', P .. 'hosts', h)
+if ARGV[3] == 'orphan' then
+  local noted = redis.call('HGET', key, 'orphan_ms')
+  noted = noted and NOW - tonumber(noted)
+  if not noted or noted > tonumber(ARGV[5]) then -- the note is from before the machine was started
+    redis.call('HSET', key, 'orphan_ms', num(NOW))
+    if redis.call('HSETNX', key, 'state', 'asleep') == 1 then changed(h) end
+    return {'gone'}
+  end
+  if noted < tonumber(ARGV[4]) then return {'gone'} end
+  redis.call('HDEL', key, 'orphan_ms')
+end
 redis.call('HSET', key, 'sleep_token', token(lease and tonumber(lease.token) or 0))
 redis.call('DEL', P .. 'wake:' .. h)
 end_as('asleep', why)
