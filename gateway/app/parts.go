@@ -34,7 +34,7 @@ type parts struct {
 // assemble makes the parts and starts none of them.
 func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, access *accesslog.Log, log *slog.Logger) *parts {
 	g := &parts{tracer: p.tracer, store: store, models: newModels(p.file, store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys}
-	p.keys.SharePool(g.usage)
+	p.keys.JoinPool(g.usage)
 	g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e); g.models.onEvent(e); g.front.OnEvent(e) })
 	refuse := func(err error) { log.Error("models file is invalid; keeping the previous one", "error", err) }
 	g.watcher = catalog.NewWatcher(s.Models, time.Second, p.file, func(c *catalog.Catalog, w catalog.Problems) {

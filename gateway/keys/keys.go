@@ -176,7 +176,7 @@ func (s *Set) mergeLocked() {
 		if k.Account == nil {
 			k.Account = quota.New(l.limits)
 			if s.pool != nil {
-				k.Account.SharePool(s.pool, accountID(d))
+				k.Account.JoinPool(s.pool, accountID(d))
 			}
 		} else {
 			k.Account.SetLimits(l.limits)

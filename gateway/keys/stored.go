@@ -31,13 +31,13 @@ func (k *Key) MayGrant(scopes Scopes) error {
 // maxGrant is the maximum length in bytes of what is stored for a key.
 const maxGrant = 1 << 10
 
-// SharePool has the pool's gateways divide the limits of all keys. Call it before the set is used.
-func (s *Set) SharePool(p quota.Pool) {
+// JoinPool has the pool's gateways divide the limits of all keys. Call it before the set is used.
+func (s *Set) JoinPool(p quota.Pool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pool = p
 	for d, k := range *s.keys.Load() {
-		k.Account.SharePool(p, accountID(d))
+		k.Account.JoinPool(p, accountID(d))
 	}
 }
 

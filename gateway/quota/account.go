@@ -7,9 +7,10 @@ import (
 	"reveille/gateway/api"
 )
 
-// Pool is what gateways that share limits know of each other, like [state.UsageReporter]. Its methods do not wait.
+// Pool is what gateways that share limits know of each other, implemented by *state.UsageReporter. Its methods do not
+// wait.
 type Pool interface {
-	Share(key string)               // this gateway shares limits; a key that is not "" has a budget
+	Share(key string)               // announces that this gateway shares limits and, if key is not "", that key has a budget
 	Gateways() int                  // how many share limits, at least 1
 	Spend(key string, tokens int64) // adds to what the key has spent of its budget
 	Spent(key string) int64         // of its budget, at all gateways
@@ -38,9 +39,9 @@ func New(l Limits) *Account {
 	return a
 }
 
-// SharePool has each of the pool's gateways count an equal part of the limits; id names the key there. Call it before
-// the account is used.
-func (a *Account) SharePool(p Pool, id string) {
+// JoinPool divides the limits equally among the pool's gateways that share limits; id names the key there. Call it
+// before the account is used.
+func (a *Account) JoinPool(p Pool, id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.pool, a.id = p, id
@@ -77,7 +78,8 @@ func (a *Account) gateways() int {
 	return a.pool.Gateways()
 }
 
-// takeLocked takes n from b if it has at least one. Otherwise it takes nothing and returns how long until it does.
+// takeLocked takes n from b if at least one is left, even if n is more. Otherwise it takes nothing and returns how long
+// until one is left.
 func (a *Account) takeLocked(b *bucket, n float64, now time.Time) time.Duration {
 	if b.rate.N == 0 {
 		return 0
@@ -90,7 +92,8 @@ func (a *Account) takeLocked(b *bucket, n float64, now time.Time) time.Duration 
 	return 0
 }
 
-// Begin counts a request, or refuses it with rate_limit_exceeded. After success, the caller must call End.
+// Begin counts a request, or refuses it with rate_limit_exceeded, or with insufficient_quota if the budget is used up.
+// After success, the caller must call End.
 func (a *Account) Begin() error {
 	if a == nil {
 		return nil
@@ -130,11 +133,11 @@ func (a *Account) End() {
 	}
 }
 
-// maxTokens bounds what one response is charged.
-const maxTokens = 1e9
+// maxCharge bounds what one response is charged.
+const maxCharge = 1e9
 
-// Charge charges tokens that a response has used. More than were left are owed: later requests are refused until they
-// are paid.
+// Charge charges tokens that a response has used. What exceeds the rest is a debt: later requests are refused until the
+// bucket has refilled.
 func (a *Account) Charge(tokens int64) {
 	if a == nil || tokens <= 0 {
 		return
@@ -142,7 +145,7 @@ func (a *Account) Charge(tokens int64) {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	tokens = min(tokens, maxTokens)
+	tokens = min(tokens, maxCharge)
 	if a.limits.Budget > 0 && a.pool == nil {
 		a.spent += tokens
 	} else if a.limits.Budget > 0 {

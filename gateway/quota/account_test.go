@@ -135,7 +135,7 @@ func TestGatewaysDivideLimits(t *testing.T) {
 		pool := &gateways{n: 1, spent: map[string]int64{}}
 		account := func(l Limits) *Account {
 			a := New(l)
-			a.SharePool(pool, "ann")
+			a.JoinPool(pool, "ann")
 			return a
 		}
 		admits := func(a *Account) (n int) {

@@ -15,8 +15,8 @@ const (
 	maxCrashes = 64 // crashes remembered
 )
 
-// Crashes refuses a key a model whose engine crashed twice within ten minutes, under two requests of this key, while no
-// other key had a request open there. The zero value has recorded none. Methods are safe for concurrent use.
+// Crashes bars a key from a model whose engine crashed twice within ten minutes, during two requests of that key and
+// while no other key had a request open on it. The zero value has recorded none. Methods are safe for concurrent use.
 type Crashes struct {
 	mu     sync.Mutex
 	recent []crash // oldest first

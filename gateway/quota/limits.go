@@ -1,10 +1,9 @@
-// Package quota is the account of one API key at one gateway: how many requests and tokens the key may use per time,
-// how many requests it may have open, how many of them may wait for a model, and how many loads they may start.
+// Package quota is the account of one API key at one gateway: how many requests and tokens the key may use per unit of
+// time, how many requests it may have open, how many of them may wait for a model, and how many loads they may start.
 //
-// The gateways of a pool divide the limits: each counts by itself, by the limit divided by the gateways that share
-// limits in the
-// [Pool], so that no request waits for Redis. A budget of tokens is one count in Redis, to which gateways add in the
-// background what was used. Requests that wait for a model are counted by each gateway alone.
+// The gateways of a [Pool] divide the limits: each enforces an equal part by itself, so that no request waits for
+// Redis. A budget of tokens is one count in Redis, to which gateways add in the background what was used. Requests that
+// wait for a model are counted by each gateway alone.
 package quota
 
 import (
@@ -25,7 +24,7 @@ type Limits struct {
 	Waiting  int   // concurrent requests that wait for a model to be loaded, at each gateway
 }
 
-// maxBudget is the largest number that scripts in Redis count exactly, rounded.
+// maxBudget is safely below 2^53, up to which scripts in Redis count exactly.
 const maxBudget = 1e15
 
 // Rate is a bucket of N that refills evenly over Per. The zero value means no limit.

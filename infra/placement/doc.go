@@ -3,7 +3,7 @@
 //
 // A runner publishes its host's memory in the fields of the host's hash: memory_budget and memory_total ("cpu=BYTES
 // gpu=BYTES", with gpu:0=BYTES and so on where single GPUs can be chosen), gpu_api (how engines are restricted to
-// single GPUs), found (its devices one by one, as JSON, for people), options (its flags, as JSON), and need:<model>, a
-// [Need] as JSON. The cards field of a model's record has what the model takes of each GPU that it was given, in the
-// same form.
+// single GPUs), found (its devices one by one, as JSON, for display only), options (its flags, as JSON), and
+// need:<model>, a [Need] as JSON. The cards field of a model's record has how much memory of each GPU the model was
+// given, in the form of memory_budget.
 package placement

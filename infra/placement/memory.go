@@ -21,10 +21,11 @@ type Need struct {
 	Bytes  int64          `json:"bytes"`
 	Device policy.Devices `json:"-"`
 	Parts  string         `json:"parts,omitempty"` // what Bytes consists of, as text
-	Of     string         `json:"of"`              // the load's digest: the need does not apply to other loads
+	Digest string         `json:"of"`              // the load's digest: the need does not apply to other loads
 	Until  int64          `json:"until,omitempty"` // ms since the epoch after which it does not apply, 0 for never
 }
 
+// needJSON is the JSON of a Need, with the device as text.
 type needJSON struct {
 	plainNeed
 	Device string `json:"device"`
@@ -46,7 +47,7 @@ func readNeed(h *state.HostRecord, model, digest string, now int64) Need {
 		return Need{}
 	}
 	var n needJSON
-	if json.Unmarshal([]byte(text), &n) != nil || n.Bytes < 0 || n.Bytes > maxGPU || n.Of != digest || n.Until != 0 && n.Until < now {
+	if json.Unmarshal([]byte(text), &n) != nil || n.Bytes < 0 || n.Bytes > maxBytes || n.Digest != digest || n.Until != 0 && n.Until < now {
 		return Need{}
 	}
 	out := Need(n.plainNeed)
@@ -76,7 +77,7 @@ func ParseGPUMemory(text string) policy.GPUMemory {
 		index, isGPU := strings.CutPrefix(name, "gpu:")
 		gpu, err := strconv.ParseUint(index, 10, 8)
 		n, sizeErr := strconv.ParseInt(value, 10, 64)
-		if !isGPU || err != nil || sizeErr != nil || gpu >= policy.MaxGPUs || n < 0 || n > maxGPU {
+		if !isGPU || err != nil || sizeErr != nil || gpu >= policy.MaxGPUs || n < 0 || n > maxBytes {
 			continue
 		}
 		if out == nil {
@@ -87,8 +88,8 @@ func ParseGPUMemory(text string) policy.GPUMemory {
 	return out
 }
 
-// maxGPU bounds the size read for one GPU, so that sums cannot overflow.
-const maxGPU = 1 << 50
+// maxBytes bounds each size that is read, so that sums cannot overflow.
+const maxBytes = 1 << 50
 
 // parseMemory reads FormatMemory's output. It skips invalid parts: those devices have no limit.
 func parseMemory(text string) map[policy.Devices]int64 {

@@ -40,11 +40,11 @@ func Resolve(m *catalog.Model, rc *recipe.Recipe, from Sources) (Load, error) {
 	opts := rc.Effective(recipe.Layers{
 		Request: request, Saved: saved, Catalog: m.Options, Runner: runtimeOptions(from.Flags, from.Runtime, rc),
 	})
-	return Load{Model: On(m, rc, opts), Options: opts}, nil
+	return Load{Model: WithDevices(m, rc, opts), Options: opts}, nil
 }
 
-// On returns the model with the devices that the effective options select.
-func On(m *catalog.Model, rc *recipe.Recipe, opts recipe.Options) *catalog.Model {
+// WithDevices returns the model with the devices that the effective options select.
+func WithDevices(m *catalog.Model, rc *recipe.Recipe, opts recipe.Options) *catalog.Model {
 	d := rc.DevicesFor(opts, m.Devices)
 	if d == m.Devices {
 		return m
@@ -63,8 +63,8 @@ func (l Load) GPUs(rc *recipe.Recipe, api string) policy.GPUConstraint {
 	return rc.ConstrainGPUs(l.Model.GPUConstraint(), api, l.Options)
 }
 
-// Digest identifies what is loaded: it changes with the files, the recipe, the options, the devices and the choice of
-// GPUs.
+// Digest identifies what is loaded: it changes with the names of the files, the recipe, the options, the devices and
+// the choice of GPUs.
 func (l Load) Digest() string {
 	m := l.Model
 	parts := []string{m.ID, string(m.Type), m.Checkpoint, m.SHA256, m.MMProj, m.Recipe, m.Devices.String(), l.Options.Canonical()}
@@ -86,7 +86,8 @@ func options(text string) (recipe.Options, error) {
 }
 
 // runtimeOptions returns the load options of flags and environment, overridden by the pool's run-time settings:
-// ctx_size, and by engine {backend}, which is its option NAME_backend. It leaves out values that the recipe refuses.
+// ctx_size, and for each engine an object such as {"backend": "vulkan"}, which sets its option ENGINE_backend. It
+// leaves out values that the recipe refuses.
 func runtimeOptions(flags recipe.Options, table map[string]string, r *recipe.Recipe) recipe.Options {
 	requested := map[string]any{}
 	for name, text := range table {

@@ -13,15 +13,15 @@ import (
 	"reveille/infra/state"
 )
 
-// View reads snapshots under a catalog. Its methods change nothing.
+// View interprets snapshots with a catalog. Its methods change nothing.
 type View struct {
 	Catalog     *catalog.Catalog
 	Evict       policy.EvictionPolicy // how the value of idle models is computed
-	ClosedModel string                // a model whose recorded copies count as closed, "" for none
+	ClosedModel string                // a model whose copies all refused and so count as closed, "" for none
 	Only        []string              // hosts to consider; nil: all, and those that only the catalog names
 }
 
-// spread is policy.Snapshot.Spread in a large pool: few enough that hosts behind the first can sleep.
+// spread is policy.Snapshot.Spread in a large pool: few enough that the hosts after these can sleep.
 const spread = 16
 
 // Pool returns the pool as input of decisions. Hosts that are in the catalog but not in the store are asleep. Sleeping
@@ -79,7 +79,7 @@ func (v View) host(s *state.Snapshot, rec *state.HostRecord, known *catalog.Host
 	h := policy.Host{
 		Name: rec.Name, State: rec.State, Labels: rec.Labels, Limits: policy.Uniform(1),
 		Budget: parseMemory(rec.Fields["memory_budget"]), GPUMemory: ParseGPUMemory(rec.Fields["memory_budget"]), Active: stamp(rec.ActiveMS),
-		// A generation is a token given at registration, and tokens are never behind the clock in microseconds.
+		// A generation is the token of a registration: its time in microseconds, or slightly more.
 		UpSince: stamp(int64(rec.Generation / 1000)),
 	}
 	h.Devices, _ = policy.ParseDevices(rec.Devices) // a runner of another version may know more devices: those known here count
@@ -127,7 +127,7 @@ func (v View) resident(m *state.ModelRecord) policy.Resident {
 		ID: m.ID, Type: policy.Type(m.Type), Devices: d, State: m.State, Pinned: m.Pinned,
 		InFlight: m.InFlight, Closed: m.ID == v.ClosedModel, Used: stamp(m.UsedMS), Memory: m.Memory, GPUMemory: ParseGPUMemory(m.Fields["cards"]),
 	}
-	if m.Retired != "" && m.InFlight > 0 { // as for its runner, its slot does not become free soon
+	if m.Retired != "" && m.InFlight > 0 { // its runner counts it in the same way: its slot will not be free soon
 		r.State, r.Closed = policy.ModelLoaded, true
 	}
 	if entry, ok := v.Catalog.Model(m.ID); ok {
@@ -191,7 +191,7 @@ func (v View) Model(s *state.Snapshot, id, options string) policy.Model {
 	return out
 }
 
-// loadOnHost is how hosts whose runners have the same options load a model.
+// loadOnHost is a load as hosts whose runners have the same options resolve it.
 type loadOnHost struct {
 	load   Load
 	digest string

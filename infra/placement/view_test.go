@@ -25,7 +25,7 @@ func TestRefusedHostsAreNotTriedAgain(t *testing.T) {
 		return &state.HostRecord{Name: name, State: "ready", Devices: "cpu", Limits: "1", Fields: map[string]string{"memory_budget": budget}}
 	}
 	s := &state.Snapshot{NowMS: 1, Hosts: map[string]*state.HostRecord{"a": host("a", "cpu=10"), "c": host("c", "cpu=40")}}
-	s.Hosts["a"].Fields[placement.NeedField+"m"] = placement.Need{Bytes: 30, Device: policy.CPU, Of: load.Digest()}.String()
+	s.Hosts["a"].Fields[placement.NeedField+"m"] = placement.Need{Bytes: 30, Device: policy.CPU, Digest: load.Digest()}.String()
 	v := placement.View{Catalog: c}
 	placed := func() string { return policy.Place(v.Pool(s), v.Model(s, "m", ""), nil).Host }
 	if got := placed(); got != "c" {
@@ -157,7 +157,7 @@ models:
 	if err != nil {
 		t.Fatal(err)
 	}
-	two.Fields[placement.NeedField+"m"] = placement.Need{Bytes: 30, Device: policy.GPU, Of: load.Digest()}.String()
+	two.Fields[placement.NeedField+"m"] = placement.Need{Bytes: 30, Device: policy.GPU, Digest: load.Digest()}.String()
 	s := &state.Snapshot{NowMS: 9, Hosts: map[string]*state.HostRecord{"a": two, "b": large}}
 	v := placement.View{Catalog: unknown}
 	if p := policy.Place(v.Pool(s), v.Model(s, "m", ""), nil); p.Host != "b" {
@@ -165,7 +165,7 @@ models:
 	}
 
 	s.NowMS = 11
-	two.Fields[placement.NeedField+"m"] = placement.Need{Bytes: 30, Device: policy.GPU, Of: load.Digest(), Until: 10}.String()
+	two.Fields[placement.NeedField+"m"] = placement.Need{Bytes: 30, Device: policy.GPU, Digest: load.Digest(), Until: 10}.String()
 	if m := v.Model(s, "m", ""); m.Memory != 0 || m.NeedByHost["a"].Memory != 0 {
 		t.Errorf("after its time: %+v", m)
 	}

@@ -31,8 +31,8 @@ type Admission struct {
 // Rules 1, 3, 4, 7, 8 and 9 (infra/docs/rules.md) hold for every result: nothing busy, reserved or pinned is evicted;
 // with DecideLoad, once Evict is gone, the model fits the type's limit, the NPU and the memory of its devices. Evicting
 // idle victims is preferred to waiting. The load waits for models that are already stopping rather than stop one more.
-// With several busy candidates it waits for the least recently used, and once that is closed, the choice stays until an
-// idle one turns up. No model is stopped while the load still has to wait for another.
+// With several busy models to choose from it waits for the least recently used, and once that is closed, the choice
+// stays until an idle one turns up. No model is stopped while the load still has to wait for another.
 //
 // fair means that the load has waited long enough for its victims. They are closed, so that new requests queue behind
 // the load (rule 4). A victim that is loading or reserved is not closed until it has served the request it was loaded
@@ -88,10 +88,10 @@ func closedExcept(h *Host, victims []Resident) []string {
 	return names(out)
 }
 
-// ClearAll returns how to empty h after a load failed (rule 6), before the one retry. idle lists the idle models to
-// stop immediately. waitFor lists the busy ones, which take new requests for at most --fair-after and stop when they are
-// idle, and those already stopping. Both are in ByUse order. The retry may start when all of them are gone. A reserved model in waitFor still
-// serves the request it was loaded for (rule 7).
+// ClearAll returns which models to stop to empty h after a load failed (rule 6), before the one retry. idle lists the
+// idle models to stop immediately. waitFor lists the busy ones, which take new requests for at most --fair-after and
+// stop when they are idle, and those already stopping. Both are in ByUse order. The retry may start when all of them
+// are gone. A reserved model in waitFor still serves the request it was loaded for (rule 7).
 //
 // except, the model whose load failed, is left out. Pinned models stay: rule 6 asks for every model, but by rule 8 only
 // the operator may unload a pinned one, and a failed load of another model must not override that.

@@ -1,8 +1,9 @@
 package policy
 
 // WantCopy reports whether to place a further copy of want: some copy serves, none is being loaded, there are fewer
-// than want.Max, and queued, the requests waiting at the least loaded copy, exceeds served, the requests that copy
-// completes within --fair-after. So copies are added one at a time, each only if the last one did not help enough.
+// than want.Max, and queued, the number of requests waiting at the copy with the fewest, exceeds served, the number
+// that it completes within --fair-after. So copies are added one at a time, each only if the last one did not help
+// enough.
 //
 // It does not decide about the first copy: without any copy it returns false.
 func WantCopy(s Snapshot, want Model, queued, served int) bool {

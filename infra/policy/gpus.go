@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// MaxGPUs bounds the GPUs of a host that can be chosen one by one: their indexes are below it.
+// MaxGPUs bounds the GPUs of a host that can be chosen individually: their indexes are below it.
 const MaxGPUs = 16
 
 // GPUMemory is GPU memory in bytes, by the index of the GPU.
@@ -36,7 +36,7 @@ func gpuNames(set []int) string {
 // GPUConstraint is the number and set of GPUs of a host on which a model can be loaded. The zero value means all of them,
 // for engines that cannot be restricted to single GPUs.
 type GPUConstraint struct {
-	Min, Max int    // how many; Max 0 means no choice
+	Min, Max int    // how many; Max 0: all GPUs of the host together, nothing to choose
 	Only     uint16 // the GPUs to choose from, a bit for each index; 0 means any
 	Even     bool   // the engine takes the same amount from each GPU, and the number of GPUs doubles from Min on; otherwise it takes from each in proportion to its free memory
 }
@@ -112,7 +112,7 @@ func (g GPUConstraint) split(need int64, set []int, free GPUMemory) GPUMemory {
 	return out
 }
 
-// proportion returns n * of / whole.
+// proportion returns n * of / whole, at most of, and 0 unless all three are positive.
 func proportion(n, of, whole int64) int64 {
 	if n <= 0 || of <= 0 || whole <= 0 {
 		return 0
@@ -148,7 +148,8 @@ func (g GPUConstraint) refuse(want *Model, gpus GPUMemory) *Refusal {
 	return r
 }
 
-// OnGPU returns how much of a GPU's memory r holds. A model on all GPUs holds a part of each by its size.
+// OnGPU returns how much of a GPU's memory r holds. A model on all GPUs is spread over them in proportion to their
+// sizes.
 func (r *Resident) OnGPU(gpu int, gpus GPUMemory) int64 {
 	if r.GPUMemory != nil || !r.Devices.Has(GPU) {
 		return r.GPUMemory[gpu]
@@ -161,11 +162,12 @@ type choice struct {
 	set     []int
 	victims []Resident
 	free    GPUMemory // of the host's GPUs, once the victims are gone
-	left    int64     // free memory of the set that remains
+	left    int64     // free memory of the set once the model is loaded
 }
 
 // chooseGPUs chooses GPUs of h for want, and returns the victims and how much want takes from each GPU. It prefers, in
-// this order: no victims, no busy victims, few GPUs, cheap victims as [findVictims] orders them, little room left over.
+// this order: no victims, only stopping ones, no busy ones, few GPUs, cheap victims as [findVictims] orders them,
+// little room left over.
 func chooseGPUs(h *Host, t usage) ([]Resident, GPUMemory, *Refusal) {
 	g := t.want.GPUs
 	var best *choice

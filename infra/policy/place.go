@@ -25,7 +25,7 @@ const (
 	rankFree     rank = iota // awake, no victims, nothing queued
 	rankIdle                 // awake, idle victims, nothing queued
 	rankStopping             // the same, and some of the victims are already stopping
-	rankQueued               // awake, loads queued, and no busy victims of its own after them
+	rankQueued               // awake, with loads queued; after them the model needs no busy victim
 	rankAsleep               // asleep or waking, and there is room after its queue
 	rankDraining             // about to sleep: stops, then wakes again
 	rankWait                 // awake, asleep or waking: waits for busy models or loads
@@ -128,7 +128,7 @@ func listPosition(h *Host, list []string) int {
 	return slices.IndexFunc(list, func(e string) bool { return e == h.Name || slices.Contains(h.Labels, e) })
 }
 
-// rejection is why a host is ruled out; the zero value means that it is not.
+// rejection is why a host is ruled out; zero: it is not.
 type rejection struct {
 	host    string
 	reason  Reason

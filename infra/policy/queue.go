@@ -44,8 +44,8 @@ type earlier struct {
 // ticket that can never be served is refused, whatever its position and whatever is loading.
 //
 // A ticket that waits for models rather than behind another ticket is unblocked. After fairAfter its busy victims are
-// closed (rule 4). A closed model is reopened unless it is a victim of such a ticket, of the one that starts, or of one
-// that only another load delays.
+// closed (rule 4). A closed model is reopened unless it is a victim of an unblocked ticket, of the ticket that starts,
+// or of one that waits only because another load runs or starts first.
 //
 // A ticket for a resident model is a reload. The caller must first remove tickets that the resident copy satisfies.
 func Next(h Host, now time.Time, fairAfter time.Duration) QueueDecision {
@@ -90,7 +90,7 @@ func Next(h Host, now time.Time, fairAfter time.Duration) QueueDecision {
 			claimed = append(claimed, victims...)
 		case overtakenTooOften(ahead) != "":
 			w.Behind = overtakenTooOften(ahead)
-			w.Reason = Reason{Code: Behind, Detail: w.Behind + " has been overtaken often enough"}
+			w.Reason = Reason{Code: Behind, Detail: w.Behind + " may not be overtaken again"}
 		default:
 			s.Ticket, s.Admission = t.ID, a
 			for _, e := range ahead {
@@ -119,8 +119,8 @@ func blockedBy(h *Host, ahead []earlier, t *Ticket, victims []Resident, gpus GPU
 	}
 	next := after(h, &t.Model, victims, gpus)
 	for _, e := range ahead {
-		need, _, refusal := findVictims(&next, &e.ticket.Model)
-		if refusal != nil || len(need) > len(e.victims) || contains(need, t.Model.ID) {
+		needed, _, refusal := findVictims(&next, &e.ticket.Model)
+		if refusal != nil || len(needed) > len(e.victims) || contains(needed, t.Model.ID) {
 			return e.ticket.ID
 		}
 	}

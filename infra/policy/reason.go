@@ -64,8 +64,8 @@ type Refusal struct {
 	Code   Code
 	Model  string
 	Type   Type
-	Limit  int      // slots or seats of the type, for SlotsPinned without a device
-	Device Devices  // device that lacks memory or that the host lacks
+	Limit  int      // for SlotsPinned: slots of the type, or NPU seats if Device is NPU
+	Device Devices  // device that lacks memory or seats, or that the host lacks
 	Need   int64    // bytes the model needs on Device
 	Budget int64    // bytes Device offers to models
 	Others int64    // bytes that other programs use, without which Device would offer more
@@ -114,7 +114,7 @@ type HostRefusal struct {
 func (r *Refusal) Error() string {
 	switch r.Code {
 	case TooLarge:
-		return fmt.Sprintf("model %s needs %d bytes of %s memory, more than the %d a host has%s%s%s", r.Model, r.Need, r.Device, r.Budget, onGPUs(r.GPUs), withOthers(r.Others), withParts(r.Parts))
+		return fmt.Sprintf("model %s needs %d bytes of %s memory%s, more than the %d a host has%s%s", r.Model, r.Need, r.Device, withParts(r.Parts), r.Budget, onGPUs(r.GPUs), withOthers(r.Others))
 	case SlotsPinned:
 		by := strings.Join(r.UsedBy, ", ")
 		switch {

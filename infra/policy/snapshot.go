@@ -21,7 +21,7 @@ type ModelState string
 const (
 	ModelLoading  ModelState = "loading"
 	ModelLoaded   ModelState = "loaded"
-	ModelStopping ModelState = "draining" // being stopped; stored records have this name
+	ModelStopping ModelState = "draining" // being stopped; stored as "draining"
 )
 
 // Model is the part of a catalog entry that decisions need.
@@ -35,7 +35,7 @@ type Model struct {
 	GPUs    GPUConstraint // which GPUs of a host with GPUMemory it may use
 	Hosts   []string      // names or labels in the order to try; empty: any host with the devices
 	Max     int           // maximum number of copies in the pool; values under 1 count as 1
-	Idle    time.Duration // how long it can be unused before it is unloaded; under 0 for ever, 0 the sweep's default
+	Idle    time.Duration // how long it can be unused before it is unloaded; negative: never unloaded, 0: SweepSettings.Idle
 
 	// NeedByHost has what the model takes on hosts where that differs from Devices, Memory and GPUs: its options may
 	// select another device, and the runner may know its need.
@@ -71,10 +71,10 @@ type Resident struct {
 	Pinned    bool
 	InFlight  int       // requests the runner counts as open
 	Reserved  bool      // loaded for a request that has not been served yet (rule 7)
-	Closed    bool      // takes no new request: a load waits for its slot (rule 4)
+	Closed    bool      // takes no new requests: a load waits for its slot (rule 4), or the copy was replaced or refused one
 	Used      time.Time // last use: start or end of a load or an inference
 	Memory    int64     // bytes
-	GPUMemory GPUMemory // the part of Memory on each GPU; nil: on all of the host's GPUs by their size
+	GPUMemory GPUMemory // the part of Memory on each GPU; nil: spread over the host's GPUs in proportion to their sizes
 	Idle      time.Duration
 	Value     float64 // value of keeping it, see EvictionPolicy.Value; 0 for all under LRU
 }
@@ -88,7 +88,7 @@ func (r Resident) Busy() bool {
 type Ticket struct {
 	ID        string
 	Model     Model
-	Since     time.Time // when no earlier ticket blocked it any more; zero if one always did
+	Since     time.Time // since when no earlier ticket has blocked it; zero if one always has
 	Overtaken int       // number of later loads that overtook it
 }
 
@@ -98,15 +98,15 @@ type Host struct {
 	Labels       []string
 	State        HostState
 	Devices      Devices           // 0 while unknown, which allows any
-	Limits       Limits            // zero if the host never registered
+	Limits       Limits            // zero if unknown
 	Budget       map[Devices]int64 // bytes per single device; a device without an entry, or with one under 1, has no limit
 	GPUMemory    GPUMemory         // bytes of each GPU, whose sum is the GPU's Budget; nil: its GPUs count as one
 	NPUSeats     map[Type]int      // empty: one NPU model on the host; else this many of each type
 	Residents    []Resident
-	Queue        []Ticket // loads not started, in order
-	OtherTickets []string // models of tickets that are not loads: unloads and pulls of weights
-	Loading      string   // model whose load is in progress, "" if none
-	Active       time.Time
+	Queue        []Ticket  // loads not started, in order
+	OtherTickets []string  // models of tickets that are not loads: unloads and pulls of weights
+	Loading      string    // model whose load is in progress, "" if none
+	Active       time.Time // when it last had a request or a load
 	UpSince      time.Time
 	InFlight     int // open requests over all models
 }

@@ -174,8 +174,8 @@ func fixed(r *Resident, want *Model) bool {
 // The choice spares the most valuable resident if any choice can, then the next most valuable, and so on: first to
 // avoid waiting for busy ones, then to keep the most recently used. So no victim is superfluous, a model whose eviction
 // helps several limits counts for all of them, and among equal models the least recently used are evicted. Models
-// already stopping count as gone, so none is taken in their place. Those whose slot or memory is really needed are in
-// the result too, and must be waited for.
+// already stopping are the cheapest victims, so no other is taken in their place; those in the result must be waited
+// for.
 //
 // The second result is what want takes from each GPU that it is loaded on, nil where all GPUs of h count as one.
 //
@@ -234,7 +234,7 @@ func (t usage) victims(h *Host) ([]Resident, *Refusal) {
 	return victims[:n], nil
 }
 
-// after returns h as it will be once want has replaced the victims and is loaded for a request. It serves to look
+// after returns h as it will be once want has replaced the victims and is loaded for a request. It is used to look
 // ahead.
 func after(h *Host, want *Model, victims []Resident, gpus GPUMemory) Host {
 	next := *h

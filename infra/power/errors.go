@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// Unfinished reports whether a sleep ended with this error after the driver may have accepted it, so that the host may
-// be shutting down.
+// Unfinished reports whether this error leaves a sleep undecided: the driver may have accepted it, and the host may be
+// shutting down.
 func Unfinished(err error) bool {
 	return errors.Is(err, ErrStopping) || errors.Is(err, ErrLeaseLost) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -18,8 +18,8 @@ type StopStore interface {
 
 // TurnOff turns off a host's machine. owner must have started the stop (state.Store.BeginStop). TurnOff renews the
 // host's power lease while sleep runs, for at most limit, and then releases the lease; a later sweep continues an
-// unfinished stop. driverErr is the error of sleep. storeErr is the store's error when the lease was released, which
-// may have passed to another owner.
+// unfinished stop. driverErr is the error of sleep. storeErr is the store's error on release, such as state.ErrNotOwner
+// if another owner has the lease by then.
 func TurnOff(ctx context.Context, store StopStore, host, owner, token string, limit time.Duration, sleep func(ctx context.Context, host string) error) (driverErr, storeErr error) {
 	driverErr = WithLease(ctx, limit,
 		func(ctx context.Context) error { return store.HoldStop(ctx, host, owner, token) },
@@ -36,13 +36,13 @@ func TurnOff(ctx context.Context, store StopStore, host, owner, token string, li
 	return driverErr, storeErr
 }
 
-// LeaseMargin is how long before the end of a lease that is not renewed WithLease cancels the call under it. It covers
-// the store's call that took the lease and the time a driver takes to return.
+// WithLease cancels its call LeaseMargin before a lease ends that could not be renewed. It covers the store's call that
+// took the lease and the time a driver takes to return.
 const LeaseMargin = 3 * time.Second
 
-// WithLease calls do, for at most limit, while renew keeps a lease of state.WakeLease, which the caller has just taken.
-// It cancels do, and the error is then also ErrLeaseLost, when another holder has the lease, or LeaseMargin before the
-// lease ends because it could not be renewed.
+// WithLease calls do, for at most limit, while renew keeps the host's power lease (of state.WakeLease), which the
+// caller has just taken. If another owner takes the lease, or LeaseMargin before a lease ends that could not be
+// renewed, it cancels do, and the error wraps ErrLeaseLost.
 func WithLease(ctx context.Context, limit time.Duration, renew func(context.Context) error, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -21,16 +21,16 @@ type SleepStore interface {
 
 // AwaitSleep waits until the runners of draining hosts have confirmed their sleeps, for at most limit, and then cancels
 // the sleeps that are not confirmed. sleeps maps the hosts to the tokens of state.Store.CommitSleep; AwaitSleep removes
-// the hosts that stay awake and calls calledOff with each and the reason. read reads the hosts; it can return nil to be
-// called again. AwaitSleep returns the last snapshot that it read. An error is that of read or of the store, or the
-// cause of ctx; the sleeps left in the map are then undecided.
+// the hosts that stay awake and calls calledOff with each and the reason, except for a sleep that another owner has
+// taken over. read reads the hosts; it can return nil to be called again. AwaitSleep returns what read last returned.
+// An error is that of read or of the store, or the cause of ctx; the sleeps left in the map are then undecided.
 func AwaitSleep(ctx context.Context, store SleepStore, owner string, sleeps map[string]string, limit time.Duration, read func(context.Context) (*state.Snapshot, error), calledOff func(host, reason string)) (*state.Snapshot, error) {
 	for end := time.Now().Add(limit); ; {
 		s, err := read(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if s != nil && !anyDraining(s, sleeps, calledOff) {
+		if s != nil && !dropCanceled(s, sleeps, calledOff) {
 			return s, nil
 		}
 		if time.Now().After(end) {
@@ -56,8 +56,9 @@ func AwaitSleep(ctx context.Context, store SleepStore, owner string, sleeps map[
 	return read(ctx)
 }
 
-// anyDraining removes the sleeps that are over, and reports whether a runner has yet to confirm one.
-func anyDraining(s *state.Snapshot, sleeps map[string]string, calledOff func(host, reason string)) bool {
+// dropCanceled removes the sleeps that were called off, calls calledOff for each, and reports whether a runner has yet
+// to confirm one.
+func dropCanceled(s *state.Snapshot, sleeps map[string]string, calledOff func(host, reason string)) bool {
 	draining := false
 	for _, host := range slices.Sorted(maps.Keys(sleeps)) {
 		h := s.Hosts[host]

@@ -47,7 +47,7 @@ type Batcher struct {
 	mu            sync.Mutex
 	packer        *packer
 	jobs          map[uint64]*job // requests that still lack embeddings
-	inFlight      map[*engineRun]struct{}
+	running       map[*engineRun]struct{}
 	lastID        uint64
 	dispatchTimer *time.Timer
 	closed        bool
@@ -85,7 +85,7 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 	}
 	b := &Batcher{
 		cfg: cfg, counter: c, log: cfg.Log, packer: newPacker(cfg.Limits, cfg.Delay),
-		jobs: map[uint64]*job{}, inFlight: map[*engineRun]struct{}{},
+		jobs: map[uint64]*job{}, running: map[*engineRun]struct{}{},
 	}
 	b.dispatchTimer = time.AfterFunc(time.Hour, b.dispatch)
 	b.dispatchTimer.Stop()
@@ -102,7 +102,7 @@ func (b *Batcher) Close() {
 	b.mu.Lock()
 	b.closed = true
 	b.dispatchTimer.Stop()
-	for x := range b.inFlight {
+	for x := range b.running {
 		x.cancel(ErrIncomplete)
 	}
 	b.mu.Unlock()
@@ -115,10 +115,10 @@ func (b *Batcher) Close() {
 	b.cfg.Meters.remove(b)
 }
 
-// Serve serves one request and writes the body of the response, whose status is 200, to w. On error it has written
-// nothing. The error is ErrNotBatched, ErrUnsent, ErrIncomplete, *Error, *EngineError, the cause of ctx, or the error of an
-// Engine call that reached the engine. When ctx ends, the request's sequences leave the queue, and an engine call
-// that serves only this request is canceled.
+// Serve serves one request and writes the body of the response, whose status is 200, to w. On an error that is not w's
+// it has written nothing. The error is ErrNotBatched, ErrUnsent, ErrIncomplete, *Error, *EngineError, the cause of ctx,
+// the error of an Engine call that reached the engine, or w's. When ctx ends, the request's sequences leave the queue,
+// and an engine call that serves only this request is canceled.
 func (b *Batcher) Serve(ctx context.Context, r EmbeddingRequest, w io.Writer) error {
 	p, ok := parse(r.Body)
 	if !ok {
@@ -200,7 +200,7 @@ func (b *Batcher) failLocked(id uint64, err error) {
 	b.packer.Remove(id)
 	j.err = err
 	b.finishLocked(j)
-	for x := range b.inFlight {
+	for x := range b.running {
 		if !b.isWantedLocked(x.sequences) {
 			x.cancel(errNoClient)
 		}
@@ -217,7 +217,7 @@ func (b *Batcher) isWantedLocked(part []sequence) bool {
 	return slices.ContainsFunc(part, func(s sequence) bool { return b.jobs[s.Request] != nil })
 }
 
-// dispatch starts the batches that are due at the time that the packer returned.
+// dispatch is dispatchLocked for the timer.
 func (b *Batcher) dispatch() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

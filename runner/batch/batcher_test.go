@@ -644,7 +644,7 @@ func TestOutOfMemoryIsRetriedInSmallerCalls(t *testing.T) {
 		if !errors.As(errs[0], &own) || own.Code != rpc.CodeEngineOutOfMemory || errs[1] != nil {
 			t.Fatal(errs)
 		}
-		if got := b.packer.ceiling.now; got != 1024 {
+		if got := b.packer.ceiling.tokens; got != 1024 {
 			t.Errorf("ceiling %d", got)
 		}
 	})
@@ -660,8 +660,8 @@ func TestOutOfMemoryIsRetriedInSmallerCalls(t *testing.T) {
 		if _, err := serve(ctx, b, EmbeddingRequest{Body: body(t, texts)}); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		kit.Eventually(t, "no call under way", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.inFlight) == 0 })
-		if got := b.packer.ceiling.now; got != 1024 {
+		kit.Eventually(t, "no call under way", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.running) == 0 })
+		if got := b.packer.ceiling.tokens; got != 1024 {
 			t.Errorf("ceiling %d", got)
 		}
 	})
@@ -748,7 +748,7 @@ func TestComputeErrorCountsAsOutOfMemory(t *testing.T) {
 		if err := cmp.Or(errs[1], replies[1].check(texts[:1], false)); err != nil {
 			t.Error(err)
 		}
-		if got := b.packer.ceiling.now; got != DefaultNBatch {
+		if got := b.packer.ceiling.tokens; got != DefaultNBatch {
 			t.Errorf("ceiling %d", got)
 		}
 	})

@@ -52,7 +52,7 @@ func specialTokens(ctx context.Context, e Engine) (int, error) {
 	return len(all) - len(own), err
 }
 
-// truncate replaces a text by its first tokens, so that it has at most longest tokens with the special ones.
+// truncate replaces a text with its first tokens, so that it has at most longest tokens, including the special ones.
 func (c *counter) truncate(ctx context.Context, in input, longest int) (input, error) {
 	own := in.ids
 	var all []int64

@@ -20,7 +20,7 @@
 // # Token counts
 //
 // Token counts decide what fits and give each request's usage. With BERT vocabularies, plain ASCII text is counted in
-// process ([WordPiece]), which [New] checks against the engine. The engine's /tokenize counts other text, a few at a
+// process ([WordPiece]), which [New] checks against the engine. The engine's /tokenize counts other texts, a few at a
 // time for all requests together. Requests that cannot be joined, because of their form or a member other than model,
 // input, encoding_format, dimensions, truncate and user, and requests for engines that cannot count, are left to the
 // caller (ErrNotBatched).

@@ -7,7 +7,8 @@ import (
 	"reveille/infra/rpc"
 )
 
-// ErrNotBatched: the request has a form that cannot share a call. Nothing was sent: the caller relays it unchanged.
+// ErrNotBatched: the request has a form that cannot share a call, or its tokens could not be counted. No embeddings
+// were computed: the caller relays it unchanged.
 var ErrNotBatched = errors.New("request cannot share an engine call")
 
 // Errors of requests whose engine exits or cannot be reached.
@@ -48,7 +49,7 @@ func (e *EngineError) Error() string {
 
 func tooLong(index, tokens, longest int) *Error {
 	return &Error{Status: 400, Code: rpc.CodeContextLength, Message: fmt.Sprintf(
-		"Input %d has %d tokens with the model's special tokens; the model's maximum is %d.", index, tokens, longest)}
+		"Input %d has %d tokens, including the model's special tokens; the model's maximum is %d.", index, tokens, longest)}
 }
 
 func outOfMemoryError(tokens, tries int, reason string) *Error {

@@ -22,7 +22,7 @@ type Limits struct {
 	Positions int
 }
 
-// WithDefaults replaces zero fields by their defaults.
+// WithDefaults replaces zero fields with their defaults.
 func (l Limits) WithDefaults() Limits {
 	l.NBatch = cmp.Or(l.NBatch, DefaultNBatch)
 	l.NUBatch = cmp.Or(l.NUBatch, l.NBatch)
@@ -30,8 +30,8 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Validate reports every violated rule of l, whose defaults must be filled in: NBatch > 0, NBatch ≥ NUBatch > 0,
-// Context ≥ NBatch.
+// Validate reports every rule that l violates: NBatch > 0, NBatch ≥ NUBatch > 0, Context ≥ NBatch, NSeqMax and
+// Positions ≥ 0. Call WithDefaults first.
 func (l Limits) Validate() error {
 	var errs []error
 	if l.NBatch <= 0 {

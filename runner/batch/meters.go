@@ -78,9 +78,9 @@ func (m *Meters) newModelMeters(model string) *modelMeters {
 		})
 	}
 	gauge("pending_tokens", func(p *packer) int { return p.pending })
-	gauge("in_flight_tokens", func(p *packer) int { return p.inFlight })
-	gauge("active_batches", func(p *packer) int { return p.active })
-	gauge("batch_ceiling_tokens", func(p *packer) int { return p.ceiling.now })
+	gauge("in_flight_tokens", func(p *packer) int { return p.inFlightTokens })
+	gauge("active_batches", func(p *packer) int { return p.activeBatches })
+	gauge("batch_ceiling_tokens", func(p *packer) int { return p.ceiling.tokens })
 	return perModel
 }
 
@@ -90,7 +90,7 @@ func (m *modelMeters) formed(b *Batch, l Limits) {
 	m.sequences.Add(len(b.Items))
 	m.tokens.Update(float64(b.Tokens))
 	m.fill.Update(float64(b.Tokens) / float64(l.NBatch))
-	m.context.Update(float64(b.InFlight+b.Tokens) / float64(l.Context))
+	m.context.Update(float64(b.OtherTokens+b.Tokens) / float64(l.Context))
 }
 
 // retried counts a smaller call made because a larger one failed.

@@ -38,7 +38,7 @@ type queuedRequest struct {
 	element *list.Element // in the queue of its priority
 }
 
-// An Item is one sequence of a batch.
+// An Item refers to one sequence of a batch.
 type Item struct {
 	Request uint64
 	Index   int
@@ -50,8 +50,8 @@ type Batch struct {
 	Items  []Item
 	Tokens int
 	// Full says that the ceiling is used up, not only the context.
-	Full     bool
-	InFlight int // tokens in flight besides its own
+	Full        bool
+	OtherTokens int // tokens of other batches in flight
 }
 
 // A packer decides which sequences go into which engine call and when. It is a state machine: it does no I/O, reads
@@ -73,12 +73,12 @@ type packer struct {
 	delay   time.Duration
 	ceiling ceiling
 
-	queues   [priorities]list.List // of *queuedRequest
-	byID     map[uint64]*queuedRequest
-	pending  int       // tokens waiting
-	inFlight int       // tokens in flight
-	active   int       // batches in flight
-	since    time.Time // when the queue was last empty
+	queues         [priorities]list.List // of *queuedRequest
+	byID           map[uint64]*queuedRequest
+	pending        int // tokens waiting
+	inFlightTokens int
+	activeBatches  int
+	since          time.Time // when the queue was last empty
 }
 
 // newPacker creates a packer; l must be valid. delay is how long the oldest request may wait for others while the
@@ -115,39 +115,39 @@ func (p *packer) Remove(id uint64) {
 
 // Done releases the room of a batch that ended.
 func (p *packer) Done(b *Batch) {
-	p.inFlight -= b.Tokens
-	p.active--
+	p.inFlightTokens -= b.Tokens
+	p.activeBatches--
 }
 
-// Next returns the batch to send now, or nil. With nil, the caller must call Next again by due; the zero time means
-// that only an Add or a Done can change the result.
+// Next returns the batch to send now, or nil. With nil, the caller must call Next again at due; the zero time means
+// that only Add, Remove or Done can change the result.
 func (p *packer) Next(now time.Time) (b *Batch, due time.Time) {
-	if len(p.byID) == 0 || p.active >= p.limits.maxActive() {
+	if len(p.byID) == 0 || p.activeBatches >= p.limits.maxActive() {
 		return nil, time.Time{}
 	}
-	if p.pending < p.ceiling.now {
-		if p.active > 0 {
+	if p.pending < p.ceiling.tokens {
+		if p.activeBatches > 0 {
 			return nil, time.Time{}
 		}
 		if until := p.since.Add(p.delay); until.After(now) {
 			return nil, until
 		}
 	}
-	head, room := p.head(), p.limits.Context-p.inFlight
+	head, room := p.head(), p.limits.Context-p.inFlightTokens
 	if head.Tokens[head.next] > room {
 		return nil, time.Time{}
 	}
-	b = &Batch{InFlight: p.inFlight}
-	capacity := max(min(p.ceiling.now, room), head.Tokens[head.next]) // a sequence longer than the ceiling goes alone
+	b = &Batch{OtherTokens: p.inFlightTokens}
+	capacity := max(min(p.ceiling.tokens, room), head.Tokens[head.next]) // a sequence longer than the ceiling goes alone
 	for i := range p.queues {
 		if !p.fill(b, &p.queues[i], head.CallKey, capacity) {
-			b.Full = capacity >= p.ceiling.now
+			b.Full = capacity >= p.ceiling.tokens
 			break
 		}
 	}
 	p.pending -= b.Tokens
-	p.inFlight += b.Tokens
-	p.active++
+	p.inFlightTokens += b.Tokens
+	p.activeBatches++
 	return b, time.Time{}
 }
 

@@ -68,10 +68,10 @@ func (m *machine) step(t *rapid.T) (formed bool, again time.Time) {
 	for _, f := range m.flying {
 		inFlight += f.Tokens
 	}
-	if b.InFlight != inFlight {
-		t.Fatalf("in flight %d, want %d", b.InFlight, inFlight)
+	if b.OtherTokens != inFlight {
+		t.Fatalf("in flight %d, want %d", b.OtherTokens, inFlight)
 	}
-	if len(b.Items) == 0 || len(b.Items) > 1 && b.Tokens > m.packer.ceiling.now || b.Tokens > m.limits.NBatch || inFlight+b.Tokens > m.limits.Context {
+	if len(b.Items) == 0 || len(b.Items) > 1 && b.Tokens > m.packer.ceiling.tokens || b.Tokens > m.limits.NBatch || inFlight+b.Tokens > m.limits.Context {
 		t.Fatalf("batch of %d sequences, %d tokens with %d in flight", len(b.Items), b.Tokens, inFlight)
 	}
 	total := 0
@@ -359,7 +359,7 @@ func TestCeilingFallsAndRises(t *testing.T) {
 		// failures plays full batches and returns how many were too large.
 		failures := func(memory, batches int) (n int) {
 			for range batches {
-				size := c.now / text * text
+				size := c.tokens / text * text
 				if size <= memory {
 					c.succeeded(size, true)
 					continue
@@ -368,14 +368,14 @@ func TestCeilingFallsAndRises(t *testing.T) {
 				var s memoryShortage
 				for try := 1; size > memory; try++ {
 					if try == maxTries {
-						t.Fatalf("%d is not reached from %d", memory, c.now)
+						t.Fatalf("%d is not reached from %d", memory, c.tokens)
 					}
 					s.learn(size, smallerSize(size, try))
 					size = s.splitSize / text * text
 				}
-				c.ranOutOfMemory(s.failed, s.splitSize)
-				if c.now > nBatch || c.now < minTokens {
-					t.Fatalf("ceiling %d of %d", c.now, nBatch)
+				c.ranOutOfMemory(s.failedSize, s.splitSize)
+				if c.tokens > nBatch || c.tokens < minTokens {
+					t.Fatalf("ceiling %d of %d", c.tokens, nBatch)
 				}
 			}
 			return n
@@ -391,16 +391,16 @@ func TestCeilingFallsAndRises(t *testing.T) {
 		if n := failures(memory, long); n > found+doublings+long/maxRaiseAfter {
 			t.Fatalf("memory %d: %d of %d batches failed", memory, n, long)
 		}
-		if memory < nBatch && c.now < memory*7/8-1 {
-			t.Fatalf("ceiling %d after %d batches with memory for %d", c.now, long, memory)
+		if memory < nBatch && c.tokens < memory*7/8-1 {
+			t.Fatalf("ceiling %d after %d batches with memory for %d", c.tokens, long, memory)
 		}
 		// Less memory costs a failure or two, and then the same applies. When memory is free again, all of it is used.
 		less := rapid.IntRange(minTokens, memory).Draw(t, "less memory")
 		if n := failures(less, raiseAfter); n > 3 {
 			t.Fatalf("memory %d after %d: %d failures", less, memory, n)
 		}
-		if n := failures(nBatch, 3*maxRaiseAfter+raiseAfter*raiseDivisor*16); n > 0 || c.now != nBatch {
-			t.Fatalf("memory for all: %d failures, ceiling %d of %d", n, c.now, nBatch)
+		if n := failures(nBatch, 3*maxRaiseAfter+raiseAfter*raiseDivisor*16); n > 0 || c.tokens != nBatch {
+			t.Fatalf("memory for all: %d failures, ceiling %d of %d", n, c.tokens, nBatch)
 		}
 	})
 }
@@ -410,8 +410,8 @@ func TestCeilingFallsAndRises(t *testing.T) {
 func TestCeilingBoundsBatches(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 1000, NUBatch: 1000, Context: 2000}, 0), time.Unix(0, 0)
 	f.ceiling.ranOutOfMemory(1000, 100)
-	if f.ceiling.now != 100 {
-		t.Fatalf("ceiling %d", f.ceiling.now)
+	if f.ceiling.tokens != 100 {
+		t.Fatalf("ceiling %d", f.ceiling.tokens)
 	}
 	f.Add(1, &queuedRequest{Priority: Normal, Tokens: []int{40, 900, 40}}, now)
 	f.Add(2, &queuedRequest{Priority: Normal, Tokens: repeat(4, 40)}, now)

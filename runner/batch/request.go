@@ -9,9 +9,9 @@ import (
 
 // parsed is a parsed embedding request. It shares no memory with the caller.
 type parsed struct {
-	body       []byte
+	body       []byte          // nil once an input was truncated: it can no longer be sent as it is
 	model      json.RawMessage // nil without one
-	dimensions json.RawMessage // the same
+	dimensions json.RawMessage // nil without
 	inputs     []input
 	base64     bool
 	truncate   bool // inputs that are too long are truncated

@@ -46,8 +46,8 @@ func NewRerankCutter(ctx context.Context, e *HTTP, words *WordPiece, limits Limi
 	return &RerankCutter{counter: c, longest: limits.Longest() - (reply.Usage.PromptTokens - 2*len(own)) - boundaries}, nil
 }
 
-// Cut returns a rerank request of the gateway with its texts cut at their ends, if it has truncate and is too long: the
-// query to half of the model's maximum, each document to the rest, or to max_tokens_per_doc.
+// Cut returns a rerank request from the gateway with its texts truncated, if truncate is true and they are too long:
+// the query to half of the model's maximum, each document to the rest, or to max_tokens_per_doc if that is less.
 func (r *RerankCutter) Cut(ctx context.Context, body []byte) ([]byte, error) {
 	var v [2]jsonscan.Value
 	err := jsonscan.Scan(body, []string{"truncate", "max_tokens_per_doc"}, v[:])
@@ -91,7 +91,7 @@ func (r *RerankCutter) Cut(ctx context.Context, body []byte) ([]byte, error) {
 	return body, err
 }
 
-// cut returns a beginning of a text that has at most limit tokens, and an upper bound of how many it has. It stops
+// cut returns the beginning of a text, of at most limit tokens, and an upper bound of how many it has. It stops
 // searching when the beginning has at least 98% of limit.
 func (r *RerankCutter) cut(ctx context.Context, text string, limit int) (string, int, error) {
 	if len(text) <= limit {

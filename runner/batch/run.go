@@ -36,9 +36,9 @@ type sequence struct {
 func (b *Batcher) prepareLocked(batch *Batch, now time.Time) *engineRun {
 	x := &engineRun{batch: batch, sequences: make([]sequence, len(batch.Items))}
 	x.ctx, x.cancel = context.WithCancelCause(context.Background())
-	b.inFlight[x] = struct{}{}
+	b.running[x] = struct{}{}
 	b.meters.formed(batch, b.cfg.Limits)
-	b.log.Debug("embedding batch", "tokens", batch.Tokens, "sequences", len(batch.Items), "in_flight", batch.InFlight,
+	b.log.Debug("embedding batch", "tokens", batch.Tokens, "sequences", len(batch.Items), "in_flight", batch.OtherTokens,
 		"full", batch.Full)
 	slices.SortStableFunc(batch.Items, func(p, q Item) int { return cmp.Compare(p.Request, q.Request) })
 	for i, it := range batch.Items {
@@ -66,10 +66,10 @@ func (b *Batcher) execute(x *engineRun) {
 	x.cancel(nil)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.inFlight, x)
+	delete(b.running, x)
 	switch {
-	case x.shortage.failed > 0:
-		b.packer.ceiling.ranOutOfMemory(x.shortage.failed, x.shortage.splitSize)
+	case x.shortage.failedSize > 0:
+		b.packer.ceiling.ranOutOfMemory(x.shortage.failedSize, x.shortage.splitSize)
 	case x.whole:
 		b.packer.ceiling.succeeded(x.batch.Tokens, x.batch.Full)
 	}

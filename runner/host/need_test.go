@@ -86,7 +86,7 @@ func TestOutOfMemoryRaisesTheNeed(t *testing.T) {
 	b.engines.fails["b"] = []error{dies("9999999999"), dies("1")}
 	b.failed(b.load("b"), "engine_out_of_memory")
 	r := b.failed(b.load("b"), "model_too_large")
-	if want := "model b needs 120 bytes of cpu memory, more than the 100 a host has (weights 60, KV cache 0, buffers 0; an engine ran out of memory, counted as 120)"; r.Message != want {
+	if want := "model b needs 120 bytes of cpu memory (weights 60, KV cache 0, buffers 0; an engine ran out of memory, counted as 120), more than the 100 a host has"; r.Message != want {
 		t.Errorf("%q, want %q", r.Message, want)
 	}
 	s, err := b.store.Snapshot(t.Context())

@@ -40,7 +40,7 @@ func TestFailureHasCodeAndMessage(t *testing.T) {
 	}
 	made := &plan.Plan{Estimate: 60, Need: 60, WeightsBytes: 30, KVBytes: 20, ComputeBytes: 10}
 	out := refusal(policy.Refusal{Code: policy.TooLarge, Model: "m", Device: policy.GPU, Need: 60, Budget: 50}, made)
-	if want := "model m needs 60 bytes of gpu memory, more than the 50 a host has (weights 30, KV cache 20, buffers 10)"; out.Fields["message"] != want {
+	if want := "model m needs 60 bytes of gpu memory (weights 30, KV cache 20, buffers 10), more than the 50 a host has"; out.Fields["message"] != want {
 		t.Errorf("%s, want %s", out.Fields["message"], want)
 	}
 }

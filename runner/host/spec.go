@@ -220,7 +220,7 @@ func (h *Host) learn(e loadSpec, device policy.Devices) map[string]string {
 	if e.memory <= 0 || e.model.Memory > 0 {
 		return nil
 	}
-	n := placement.Need{Bytes: e.memory, Device: device, Parts: e.plan.Parts(), Of: e.digest}
+	n := placement.Need{Bytes: e.memory, Device: device, Parts: e.plan.Parts(), Digest: e.digest}
 	if e.plan.NeedSource == plan.FromOOM {
 		n.Until = time.Now().Add(retryTooLarge).UnixMilli()
 	}

@@ -187,7 +187,7 @@ func (h *Host) retireOutdated(ctx context.Context) {
 		if r.isLoaded() {
 			r.checked = current
 			m, _ := current.Model(r.id)
-			r.model, r.pinned, r.dirty = placement.On(m, r.recipe, r.options), h.isPinnedLocked(m, r.loadPin), true
+			r.model, r.pinned, r.dirty = placement.WithDevices(m, r.recipe, r.options), h.isPinnedLocked(m, r.loadPin), true
 		}
 		h.mu.Unlock()
 	}

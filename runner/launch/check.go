@@ -30,7 +30,7 @@ func (l *Launcher) Check(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	if err != nil {
 		return err
 	}
-	if err := engine.CheckFiles(engine.Spec{Recipe: *r, Checkpoint: f.checkpoint, MMProj: f.mmproj}, &l.files); err != nil {
+	if err := engine.CheckFiles(engine.Spec{Recipe: *r, Checkpoint: f.checkpoint, MMProj: f.mmproj}, &l.checker); err != nil {
 		return err
 	}
 	refused := func(file, why string) error {
@@ -67,12 +67,12 @@ func (l *Launcher) Check(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		if err := checkArguments(ctx, program, args); err != nil {
 			return err
 		}
-		files, noFlashAttention := argumentsOf(args)
+		files, noFlashAttention := weightArguments(args)
 		if noFlashAttention && !slices.Contains([]string{"", "f32", "f16", "bf16"}, plan.OptionsOf(r, m.Type, m.Devices, 0, opts).CacheV) {
 			return &engine.LoadError{Kind: engine.ErrRefused, Detail: "a quantized cache_type_v needs flash attention"}
 		}
 		for file, isAdapter := range files {
-			if err := engine.CheckFiles(engine.Spec{Recipe: *r, Checkpoint: file}, &l.files); err != nil {
+			if err := engine.CheckFiles(engine.Spec{Recipe: *r, Checkpoint: file}, &l.checker); err != nil {
 				return err
 			}
 			if !isAdapter {
@@ -89,7 +89,7 @@ func (l *Launcher) Check(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 // refusal matches what llama-server writes about an argument that it does not know, or whose value it does not take.
 var refusal = regexp.MustCompile(`(?m)^error(?:: invalid argument: ([^\s=]+)| while handling argument "([^"]+)")`)
 
-// checkArguments returns what llama-server has against arguments. With --help it reads them, but no model.
+// checkArguments returns llama-server's objection to the arguments. With --help it parses them without loading a model.
 func checkArguments(ctx context.Context, program string, args []string) error {
 	query := devices.Command{Env: func(program string) []string { return engine.QueryEnviron(program, os.Environ()) }}
 	_, err := query.Run(ctx, program, slices.Concat(args, []string{"--help"})...)
@@ -103,16 +103,16 @@ func checkArguments(ctx context.Context, program string, args []string) error {
 	case len(m[1]) > 0:
 		return &engine.LoadError{Kind: engine.ErrRefused, Detail: engine.UnknownArgument(string(m[1]))}
 	default:
-		return &engine.LoadError{Kind: engine.ErrRefused, Detail: "it does not take the value of its argument " + string(m[2])}
+		return &engine.LoadError{Kind: engine.ErrRefused, Detail: "the engine does not accept the value of argument " + string(m[2])}
 	}
 }
 
-// scale is what follows a file in a list of scaled ones.
+// scale matches the factor after a file, such as :0.5 in --lora-scaled FILE:0.5.
 var scale = regexp.MustCompile(`:[-+.\d]+$`)
 
-// argumentsOf returns the files with weights that arguments name, with whether they must be adapters, and whether the
-// arguments turn flash attention off. Relative paths begin where the engine runs, and are left to it.
-func argumentsOf(args []string) (files map[string]bool, noFlashAttention bool) {
+// weightArguments returns the weight files that arguments name (true: it must be an adapter), and whether the arguments
+// turn flash attention off. Relative paths are skipped, because they are relative to the engine's folder.
+func weightArguments(args []string) (files map[string]bool, noFlashAttention bool) {
 	files = map[string]bool{}
 	for i, name := range args[:max(0, len(args)-1)] {
 		switch value := args[i+1]; strings.ReplaceAll(name, "_", "-") {
@@ -120,7 +120,7 @@ func argumentsOf(args []string) (files map[string]bool, noFlashAttention bool) {
 			noFlashAttention = slices.Contains([]string{"off", "false", "disabled", "0"}, value)
 		case "--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled", "-md", "--model-draft", "--spec-draft-model":
 			list := []string{value}
-			if _, err := os.Stat(value); err != nil { // its name contains no comma
+			if _, err := os.Stat(value); err != nil { // no single file has this name: it is a list
 				list = strings.Split(value, ",")
 			}
 			for _, file := range list {

@@ -47,9 +47,9 @@ type Launcher struct {
 	// Conversations saves llama-server's conversations across loads; nil: none are saved.
 	Conversations *conversations.Store
 
-	plans plan.Reader
-	files modelfile.Checker
-	logs  sync.Map // *logring.Ring of the last engine, by model
+	plans   plan.Reader
+	checker modelfile.Checker
+	logs    sync.Map // *logring.Ring of the last engine, by model
 }
 
 // keepLog is how long an engine's log can be read after the engine has exited.
@@ -93,7 +93,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		Env: map[string]string{},
 	}
 	if errs := &spec.Recipe.Errors; r.Family() == recipe.VLLM && spec.Options["kv_cache_bytes"] != nil {
-		// The size of its KV cache is fixed: a context that does not fit is a wrong size, and no room helps.
+		// The size of its KV cache is fixed: if a context does not fit, evicting other models would not help.
 		errs.Refused, errs.OutOfMemory = slices.Concat(errs.Refused, errs.OutOfMemory), nil
 	}
 	spec.Program, err = l.Finder.Find(r, r.Backend(opts, m.Devices))
@@ -110,7 +110,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	}
 	conversations := l.prepareConversations(m, &spec, &pl)
 	p, err := engine.Start(ctx, spec, engine.Config{
-		Logger: l.Log, Spawner: l.Spawner, Marker: l.Marker, Environ: os.Environ(), SocketDir: l.SocketDir, Files: &l.files,
+		Logger: l.Log, Spawner: l.Spawner, Marker: l.Marker, Environ: os.Environ(), SocketDir: l.SocketDir, Files: &l.checker,
 	})
 	if err != nil {
 		media.Detach()
@@ -131,16 +131,16 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		l.expireLog(p)
 		media.Detach()
 		run.client.Close()
-		run.calls.Close()
+		run.ownClient.Close()
 		return nil, err
 	}
 	media.Started()
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
 		"parallel", pl.Parallel, "need", pl.Need, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
 	run.conversations = conversations
-	conversations.Restore(ctx, run.calls, p.APIKey(), run.slots)
+	conversations.Restore(ctx, run.ownClient, p.APIKey(), run.slots)
 	run.files, run.permits = f, fairqueue.New(maxConcurrent(r.Family(), pl))
-	l.countTokens(ctx, run, m, r, f.checkpoint, opts, pl)
+	l.addTokenCounting(ctx, run, m, r, f.checkpoint, opts, pl)
 	go func() {
 		run.closeAfterExit()
 		l.expireLog(p)
@@ -148,16 +148,16 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	return run, nil
 }
 
-// countTokens gives an embedding model its queue, and a reranking model what cuts its texts. Requests to an engine that
-// cannot count tokens are relayed as they are.
-func (l *Launcher) countTokens(ctx context.Context, run *runningEngine, m *catalog.Model, r *recipe.Recipe, checkpoint string, opts recipe.Options, p plan.Plan) {
+// addTokenCounting gives an embedding model its queue, and a reranking model the cutter of its texts. Requests to an
+// engine that cannot count tokens are relayed as they are.
+func (l *Launcher) addTokenCounting(ctx context.Context, run *runningEngine, m *catalog.Model, r *recipe.Recipe, checkpoint string, opts recipe.Options, p plan.Plan) {
 	if m.Type != policy.Embedding && m.Type != policy.Reranking {
 		return
 	}
 	log := l.Log.With("model", m.ID)
 	api, ok := batch.TokenizeAPIOf(r.Family())
 	if !ok || api == batch.TEI && m.Type == policy.Reranking { // TEI cuts texts itself
-		log.Info("requests are neither batched nor cut: this engine cannot count tokens", "recipe", r.Name, "engine", r.Family())
+		log.Info("requests are relayed as they are: this engine counts no tokens, or cuts texts itself", "recipe", r.Name, "engine", r.Family())
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -167,7 +167,7 @@ func (l *Launcher) countTokens(ctx context.Context, run *runningEngine, m *catal
 		words = batch.NewWordPiece(tokens)
 	}
 	limits := batch.Limits{NBatch: p.NBatch, NUBatch: p.NUBatch, Context: p.Context, NSeqMax: p.Parallel, Positions: p.Longest}
-	e := &batch.HTTP{Client: run.calls, Key: run.APIKey(), Model: m.ID, TokenizeAPI: api, Timeout: cmp.Or(l.CallTimeout, 10*time.Minute)}
+	e := &batch.HTTP{Client: run.ownClient, Key: run.APIKey(), Model: m.ID, TokenizeAPI: api, Timeout: cmp.Or(l.CallTimeout, 10*time.Minute)}
 	var err error
 	if m.Type == policy.Reranking {
 		run.cutter, err = batch.NewRerankCutter(ctx, e, words, limits)
@@ -183,8 +183,8 @@ func (l *Launcher) countTokens(ctx context.Context, run *runningEngine, m *catal
 	}
 }
 
-// prepareConversations prepares an engine whose saved conversations can be restored, and saved when it stops. The
-// engine also runs without them.
+// prepareConversations prepares an engine to restore saved conversations, and to save them when it stops. The engine
+// also runs without them.
 func (l *Launcher) prepareConversations(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) *conversations.Engine {
 	if l.Conversations == nil || m.Conversations == catalog.ShareNone || spec.Type != policy.LLM || spec.Recipe.Family() != recipe.LlamaCpp || pl.CannotSave != "" {
 		return nil
@@ -217,7 +217,8 @@ func command(s engine.Spec) (argv, env []string, err error) {
 	return argv, env, err
 }
 
-// attach gives an engine the encoder cache if its recipe and model allow it. The engine also runs without it.
+// attach gives an engine the encoder cache if its recipe and model allow it. The engine also runs without it. Even
+// without a cache the interposer names media, for the engine's own prompt cache.
 func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachment {
 	if l.Media == nil || spec.Recipe.EncoderCache != recipe.EncoderInterpose || m.MMProj == "" {
 		return nil
@@ -259,8 +260,8 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 	return p, nil
 }
 
-// signature identifies what an engine of a plan takes: its command, its sizes and what is known of the model's files,
-// but neither their names nor their content.
+// signature identifies loads that take the same memory: by the engine's command, its sizes and the metadata of the
+// model's files, but neither their names nor their content.
 func (l *Launcher) signature(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, o plan.Options, p *plan.Plan) string {
 	meta, _ := l.plans.Read(l.path(m.Checkpoint, m.SHA256)) // the plan has read it
 	parts := []any{meta, o.Projector, m.Type, r.Family(), r.Command, r.Env, r.TypeFlags, p.Apply(r, opts).Canonical()}
@@ -272,7 +273,7 @@ func (l *Launcher) signature(m *catalog.Model, r *recipe.Recipe, opts recipe.Opt
 	return hex.EncodeToString(sum[:])
 }
 
-// Measured returns the maximum memory, in bytes, that the engine has taken of its devices, 0 if unknown.
+// Measured returns the maximum memory, in bytes, that the engine has taken from its devices, 0 if unknown.
 func (r *runningEngine) Measured() int64 {
 	main, device := r.Memory()
 	if r.Spec().Devices == policy.CPU {
@@ -281,7 +282,7 @@ func (r *runningEngine) Measured() int64 {
 	return device
 }
 
-// Held returns how many of these bytes become free when the engine exits, 0 if unknown.
+// Held returns how many of the bytes of Measured become free when the engine exits, 0 if unknown.
 func (r *runningEngine) Held() int64 {
 	main, device := r.Process.Held()
 	if r.Spec().Devices == policy.CPU {
@@ -294,14 +295,14 @@ func (r *runningEngine) Held() int64 {
 type runningEngine struct {
 	*engine.Process
 	client        *relay.Client
-	calls         *relay.Client       // for the queue: few concurrent calls and no streams, so connections to every engine are kept
+	ownClient     *relay.Client       // the runner's own: few at a time and no streams, so connections to every engine are kept
 	media         *mmcache.Attachment // nil: uncached
 	queue         *batch.Batcher      // nil for models without one
 	cutter        *batch.RerankCutter // nil unless it reranks and counts tokens
 	permits       *fairqueue.Queue    // bounds its concurrent requests
 	files         *files              // held while the engine runs
 	conversations *conversations.Engine
-	save          sync.Once          // of talks
+	save          sync.Once          // of conversations
 	slots         *engineslots.Table // nil: all keys share conversations
 }
 
@@ -333,7 +334,7 @@ const idleConn = 3 * time.Second
 func (r *runningEngine) Permits() *fairqueue.Queue { return r.permits }
 
 // maxConcurrent returns the maximum number of an engine's concurrent requests. The others wait in the runner, where
-// they cost less and tenants take turns. llama-server gets as many as it computes in parallel, plus one that is ready
+// they cost less and API keys take turns. llama-server gets as many as it computes in parallel, plus one that is ready
 // to start; its few other threads stay free for reads of its state. For other engines the limit only bounds their open
 // files.
 func maxConcurrent(family string, p plan.Plan) int {
@@ -344,8 +345,8 @@ func maxConcurrent(family string, p plan.Plan) int {
 	return max(maxOpenFiles, p.Parallel)
 }
 
-// LoopPath returns the path that the engine serves (GET) from its main loop, between the iterations that compute all
-// requests, or "" if it has none.
+// LoopPath returns a path (GET) that the engine serves from its main loop, so that a response shows that the loop is
+// not stuck, or "" if it has none.
 func (r *runningEngine) LoopPath() string {
 	rc := r.Spec().Recipe
 	switch rc.Family() {
@@ -367,7 +368,7 @@ func newRunning(p *engine.Process, media *mmcache.Attachment) *runningEngine {
 	}
 	kept := relay.New(cfg)
 	cfg.Single = s.Recipe.Connections != recipe.ConnectionsKept
-	return &runningEngine{Process: p, client: relay.New(cfg), calls: kept, media: media}
+	return &runningEngine{Process: p, client: relay.New(cfg), ownClient: kept, media: media}
 }
 
 // closeAfterExit waits until the engine has exited, then closes its resources.
@@ -377,7 +378,7 @@ func (r *runningEngine) closeAfterExit() {
 		r.queue.Close()
 	}
 	r.client.Close()
-	r.calls.Close()
+	r.ownClient.Close()
 	r.media.Detach()
 	r.files.release()
 }

@@ -305,7 +305,7 @@ func TestOnlyEnginesThatCountTokensHaveAQueue(t *testing.T) {
 	quiet := &Launcher{Log: slog.New(slog.NewTextHandler(&log, nil))}
 	other := set["mistralrs"]
 	run := new(runningEngine)
-	if quiet.countTokens(t.Context(), run, &m, &other, "", nil, plan.Plan{}); run.queue != nil || !strings.Contains(log.String(), "level=INFO") ||
+	if quiet.addTokenCounting(t.Context(), run, &m, &other, "", nil, plan.Plan{}); run.queue != nil || !strings.Contains(log.String(), "level=INFO") ||
 		!strings.Contains(log.String(), "model=m recipe=mistralrs") {
 		t.Errorf("%v, log %q", run.queue, log.String())
 	}
@@ -328,8 +328,8 @@ func TestBatchDelayReachesTheQueue(t *testing.T) {
 	}()
 	for ms, want := range map[any]string{nil: "batch_delay=0s", int64(7): "batch_delay=7ms"} {
 		log.Reset()
-		run := &runningEngine{Process: e.(*runningEngine).Process, calls: e.(*runningEngine).calls}
-		l.countTokens(t.Context(), run, &m, &r, "", recipe.Options{"batch_delay": ms}, plan.Plan{})
+		run := &runningEngine{Process: e.(*runningEngine).Process, ownClient: e.(*runningEngine).ownClient}
+		l.addTokenCounting(t.Context(), run, &m, &r, "", recipe.Options{"batch_delay": ms}, plan.Plan{})
 		run.queue.Close()
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("with %v: log %q lacks %s", ms, log.String(), want)

@@ -51,7 +51,7 @@ func slotTable(ctx context.Context, r *runningEngine, n int) (*engineslots.Table
 		ctx, cancel := context.WithTimeout(ctx, slotTimeout)
 		defer cancel()
 		req := relay.Request{Method: method, Path: []byte(path), FirstByte: slotTimeout, Silence: slotTimeout}
-		status, response, err := r.calls.Fetch(ctx, &req, r.APIKey(), nil, 4<<20)
+		status, response, err := r.ownClient.Fetch(ctx, &req, r.APIKey(), nil, 4<<20)
 		if err == nil && status != 200 {
 			err = fmt.Errorf("%s %s: status %d", method, path, status)
 		}

@@ -24,7 +24,8 @@ func locationsOf(m *catalog.Model) []weights.Location {
 	return out
 }
 
-// HasFiles reports whether all files of a model are on this host, or cannot be fetched.
+// HasFiles reports whether all files of a model are on this host. It also does if this runner cannot fetch any, so that
+// Start reports the error.
 func (l *Launcher) HasFiles(m *catalog.Model) bool {
 	for _, at := range locationsOf(m) {
 		if l.Weights == nil {
@@ -109,7 +110,8 @@ func (f *files) release() {
 	}
 }
 
-// path returns the path of a file on this host, of its first part if it is split, or "" if it is missing.
+// path returns the path of a file on this host, of its first part if it is split, or "" for weights that have not been
+// fetched.
 func (l *Launcher) path(checkpoint, sha256 string) string {
 	at := weights.Location{Checkpoint: catalog.ParseCheckpoint(checkpoint), SHA256: sha256}
 	if at.Scheme == catalog.SchemePath {

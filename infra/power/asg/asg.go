@@ -22,7 +22,8 @@ var _ power.Driver = (*Driver)(nil)
 
 // Config of a Driver. Client is required.
 type Config struct {
-	// Client returns Auto Scaling of a region; "" means the environment's region. It is called for every operation.
+	// Client returns a client for Auto Scaling in a region; "" means the environment's region. It is called for every
+	// operation.
 	Client func(ctx context.Context, region string) (*awsquery.Client, error)
 	// Poll is the time between two checks; default 3 s.
 	Poll time.Duration
@@ -66,8 +67,8 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	return err
 }
 
-// watch waits until the group has a machine, one of its activities fails, or watchFor has passed, which counts as
-// success.
+// watch waits until the group has a machine, an activity fails for lack of capacity, or watchFor has passed, which
+// counts as success.
 func (d *Driver) watch(ctx context.Context, api *awsquery.Client, host catalog.Host, since time.Time) error {
 	for end := time.Now().Add(watchFor); time.Now().Before(end); {
 		g, err := group(ctx, api, host)

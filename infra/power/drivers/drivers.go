@@ -1,4 +1,4 @@
-// Package drivers constructs every power driver except local, which needs settings of its program.
+// Package drivers constructs every power driver except local, which needs settings of the program that uses it.
 package drivers
 
 import (
@@ -72,7 +72,7 @@ func (a *account) config(ctx context.Context, region string) (aws.Config, error)
 	return c, err
 }
 
-// cluster caches the API server and its client, which reads a rotated token again on its own.
+// cluster caches the API server and its client, which re-reads its token file after a rotation.
 type cluster struct {
 	mu    sync.Mutex
 	found *kubernetes.Cluster

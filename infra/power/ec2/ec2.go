@@ -17,7 +17,7 @@ var _ power.Driver = (*Driver)(nil)
 
 // Config of a Driver. Client is required.
 type Config struct {
-	// Client returns EC2 of a region; "" means the environment's region. It is called for every operation.
+	// Client returns a client for EC2 in a region; "" means the environment's region. It is called for every operation.
 	Client func(ctx context.Context, region string) (*awsquery.Client, error)
 }
 
@@ -100,8 +100,8 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 	return power.Off, nil
 }
 
-// Machines returns the running and starting instances with a project's tag Project and a tag Host, the name of their
-// host.
+// Machines returns the running and starting instances whose tag Project is project and that have a tag Host with their
+// host's name.
 func (d *Driver) Machines(ctx context.Context, project string) ([]power.Machine, error) {
 	api, err := d.cfg.Client(ctx, "")
 	if err != nil {

@@ -2,8 +2,8 @@
 // vectors, started without a shell, with the host's name and address in REVEILLE_HOST and REVEILLE_ADDRESS.
 //
 // Status 0 is success. Status 69 (EX_UNAVAILABLE) means no capacity, 75 (EX_TEMPFAIL) means try again soon, and any
-// other is a failure. A state command reports on by status 0 and off by any other. With a state command, a wake or
-// sleep command does not run if the host is already on or off.
+// other is a failure. A state command exits with 0 if the host is on and with any other status if it is off. With a
+// state command, the wake command does not run if the host is already on, and the sleep command not if it is off.
 package exec
 
 import (

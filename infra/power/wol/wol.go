@@ -61,7 +61,7 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	return d.until(ctx, host, power.On, func() error { return d.send(ctx, target, packet) })
 }
 
-// Sleep waits until the machine is off, which its runner does. power.ErrFailed: the machine stays on. A host without an
+// Sleep waits until the runner has turned the machine off. power.ErrFailed: the machine stays on. A host without an
 // address in the catalog counts as off.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	if _, err := net.ParseMAC(host.MAC); err != nil {
