@@ -11,8 +11,14 @@ import (
 	"testing"
 	"time"
 
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"reveille/infra/catalog"
 	"reveille/infra/state"
 	"reveille/testenv"
+	"reveille/testenv/aws"
 	"reveille/testenv/lambda"
 )
 
@@ -135,7 +141,92 @@ func TestLambda(t *testing.T) {
 			metrics++
 		}
 	}
-	if metrics != 2 {
-		t.Errorf("%d lines of metrics in\n%s", metrics, f.Log())
+	if metrics != 4 {
+		t.Errorf("%d lines of metrics, want the pool's and the failures of two sweeps, in\n%s", metrics, f.Log())
+	}
+}
+
+// TestLambdaLeavesAMachineThatStops: stopping a GPU instance takes minutes. The sweep that began it ends in time and
+// without an error, having written its metrics, and the next one continues.
+func TestLambdaLeavesAMachineThatStops(t *testing.T) {
+	const secret = "0123456789abcdef0123456789abcdef"
+	addr, cloud := testenv.Redis(t), aws.StartWith(t, aws.Spec{Settle: 3 * time.Minute, Virtual: true})
+	api, one := awsec2.NewFromConfig(cloud.Config()), int32(1)
+	launched, err := api.RunInstances(t.Context(), &awsec2.RunInstancesInput{
+		ImageId: sdk.String(aws.Image), MinCount: &one, MaxCount: &one, TagSpecifications: []types.TagSpecification{
+			{ResourceType: types.ResourceTypeInstance, Tags: []types.Tag{{Key: sdk.String("Project"), Value: sdk.String("p")}, {Key: sdk.String("Host"), Value: sdk.String("box")}}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	instance := *launched.Instances[0].InstanceId
+	s, err := state.Open(state.Options{URL: "redis://" + addr, Timeout: 10 * time.Second, Secret: []byte(secret)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	c, _, err := catalog.Parse("models.yaml", []byte("models: {m: {type: llm, recipe: standin, device: cpu}}\nhosts: {box: {driver: ec2, region: us-east-1, instance: "+instance+", devices: [cpu]}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := c.Marshal()
+	if err == nil {
+		_, err = s.PutCatalog(t.Context(), c.Version, raw, map[string]string{"box": "ec2"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	generation, _, err := s.Register(t.Context(), state.HostInfo{Name: "box", Boot: "b", Addr: "127.0.0.1:1", Devices: "cpu"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := func() *state.HostRecord {
+		t.Helper()
+		snap, err := s.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return snap.Hosts["box"]
+	}
+	var runner sync.WaitGroup
+	defer runner.Wait()
+	runner.Go(func() { // it confirms its sleep and is gone
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			if h := host(); h.State == "draining" && s.ConfirmSleep(context.Background(), "box", generation, h.Fields["sleep_token"]) == nil {
+				return
+			}
+			_, _, _ = s.Beat(context.Background(), "box", generation, false, nil)
+		}
+	})
+	f := lambda.Start(t, lambda.Spec{
+		Name: "warmer", Binary: testenv.Build(t, "./warmer"), Timeout: 25 * time.Second, Env: []string{
+			"REVEILLE_REDIS_URL=redis://" + addr, "REVEILLE_RUNNER_SECRET=" + secret, "REVEILLE_HOST_IDLE=1ms", "REVEILLE_HOST_MIN_UP=0s", "REVEILLE_PROJECT=p",
+			"AWS_ENDPOINT_URL=" + cloud.URL, "AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test", "AWS_EC2_METADATA_DISABLED=true",
+		},
+	})
+	invoke := func() {
+		t.Helper()
+		r, err := f.Invoke([]byte(`{}`))
+		if want := `{"actions":1,"failures":0}`; err != nil || r.Failed || string(r.Payload) != want {
+			t.Fatalf("%s %v %v, want %s\n%s", r.Payload, r.Failed, err, want, f.Log())
+		}
+	}
+	power := func() string {
+		t.Helper()
+		out, err := api.DescribeInstances(t.Context(), &awsec2.DescribeInstancesInput{InstanceIds: []string{instance}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out.Reservations[0].Instances[0].State.Name)
+	}
+	invoke()
+	if h := host(); power() != "stopping" || h.Fields["sleep_token"] == "" || !strings.Contains(f.Log(), `"HostsRunning":1`) {
+		t.Errorf("machine %s, token %q\n%s", power(), h.Fields["sleep_token"], f.Log())
+	}
+	cloud.Advance(3 * time.Minute)
+	invoke()
+	if h := host(); power() != "stopped" || h.State != "asleep" || h.Fields["sleep_token"] != "" {
+		t.Errorf("machine %s, host %s, token %q", power(), h.State, h.Fields["sleep_token"])
 	}
 }

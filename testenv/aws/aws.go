@@ -44,6 +44,7 @@ func Start(t testing.TB, settle time.Duration) *Emulator {
 // Spec is what an emulator is told.
 type Spec struct {
 	Settle     time.Duration // that a machine takes to start or to stop
+	Virtual    bool          // Settle is virtual time, which Advance lets pass
 	Serverless string        // host:port where every serverless cache of ElastiCache is found; default 127.0.0.1:6379
 }
 
@@ -52,6 +53,9 @@ func StartWith(t testing.TB, spec Spec) *Emulator {
 	t.Helper()
 	script := filepath.Join(testenv.Root(t), "testenv", "aws", "emulator.py")
 	cmd := exec.Command(testenv.Python(t), "-B", script, "--settle", strconv.FormatFloat(spec.Settle.Seconds(), 'f', -1, 64))
+	if spec.Virtual {
+		cmd.Args = append(cmd.Args, "--virtual")
+	}
 	if spec.Serverless != "" {
 		cmd.Args = append(cmd.Args, "--serverless", spec.Serverless)
 	}
@@ -132,6 +136,12 @@ func (e *Emulator) SoldOut(yes bool) {
 		machines = "none"
 	}
 	e.control("capacity", url.Values{"machines": {machines}})
+}
+
+// Advance lets virtual time pass.
+func (e *Emulator) Advance(d time.Duration) {
+	e.t.Helper()
+	e.control("advance", url.Values{"seconds": {strconv.FormatFloat(d.Seconds(), 'f', -1, 64)}})
 }
 
 func (e *Emulator) control(verb string, args url.Values) {

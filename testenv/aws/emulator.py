@@ -5,15 +5,16 @@ Prints its address on the first line and serves until its standard input ends. B
 
     POST /emulator/refuse?action=StartInstances&code=RequestLimitExceeded&times=2
     POST /emulator/capacity?machines=none|some
+    POST /emulator/advance?seconds=180
     GET /emulator/credentials?instance=ID or ?function=NAME
     GET /emulator/grants
 
 The first refuses the next calls of an action with an error as the service words it; the second takes away, or gives back,
-the machines that EC2 and Auto Scaling could launch or start. The third tells the credentials of the role that a machine or a
+the machines that EC2 and Auto Scaling could launch or start; the third lets virtual time pass. The fourth tells the credentials of the role that a machine or a
 function has, with which calls are held against the role's policies (permissions.py); the last, which statements have allowed
 a call that no other one would have.
 
-usage: emulator.py [--settle SECONDS] [--serverless HOST:PORT]
+usage: emulator.py [--settle SECONDS [--virtual]] [--serverless HOST:PORT]
 """
 import argparse
 import io
@@ -80,6 +81,8 @@ class Emulator:
             self.refusals.add(request.args["action"], request.args["code"], int(request.args.get("times", "1")))
         elif request.path == "/emulator/capacity":
             machines.CAPACITY.give(request.args["machines"] == "some")
+        elif request.path == "/emulator/advance":
+            machines.CLOCK.advance(float(request.args["seconds"]))
         elif request.path == "/emulator/credentials":
             return Response(json.dumps(self.permissions.credentials(**request.args)), content_type="application/json")
         elif request.path == "/emulator/grants":
@@ -92,8 +95,10 @@ class Emulator:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--settle", type=float, default=0.1, help="seconds that a machine is pending or stopping")
+    parser.add_argument("--virtual", action="store_true", help="these seconds pass when the test says so")
     parser.add_argument("--serverless", default="127.0.0.1:6379", help="host:port that every serverless cache is found at")
     args = parser.parse_args()
+    machines.CLOCK.virtual = args.virtual
     machines.install(args.settle)
     networks.install()
     distributions.install()

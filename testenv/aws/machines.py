@@ -38,6 +38,36 @@ class Capacity:
 CAPACITY = Capacity()
 
 
+class Clock:
+    """When machines have started or stopped: after real time, or once a test has let enough virtual time pass."""
+
+    def __init__(self):
+        self.virtual = False
+        self.lock = threading.Lock()
+        self.now = 0.0
+        self.waiting = []  # (time, what happens then)
+
+    def after(self, seconds, do):
+        if not self.virtual:
+            timer = threading.Timer(seconds, do)
+            timer.daemon = True
+            timer.start()
+            return
+        with self.lock:
+            self.waiting.append((self.now + seconds, do))
+
+    def advance(self, seconds):
+        with self.lock:
+            self.now += seconds
+            due = sorted((w for w in self.waiting if w[0] <= self.now), key=lambda w: w[0])
+            self.waiting = [w for w in self.waiting if w[0] > self.now]
+        for _, do in due:
+            do()
+
+
+CLOCK = Clock()
+
+
 def become(instance, state):
     instance._state.name, instance._state.code = state
 
@@ -60,9 +90,7 @@ def later(settle):
                 return previous
             method(self)
             become(self, passing)
-            timer = threading.Timer(settle, lambda: self._state.name == passing[0] and become(self, end))
-            timer.daemon = True
-            timer.start()
+            CLOCK.after(settle, lambda: self._state.name == passing[0] and become(self, end))
             return previous
 
         return change

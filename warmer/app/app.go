@@ -104,8 +104,8 @@ func New(s Settings, d Deps) (*Warmer, error) {
 // Close ends the warmer's connections.
 func (w *Warmer) Close() error { return w.store.Close() }
 
-// Sweep sweeps once.
-func (w *Warmer) Sweep(ctx context.Context) (sweep.Report, error) {
+// Sweep sweeps once. observe gets the report as soon as it has the hosts; nil: nobody does.
+func (w *Warmer) Sweep(ctx context.Context, observe func(sweep.Report)) (sweep.Report, error) {
 	if err := w.store.CheckFormat(ctx); err != nil {
 		return sweep.Report{}, err
 	}
@@ -114,7 +114,7 @@ func (w *Warmer) Sweep(ctx context.Context) (sweep.Report, error) {
 		machines = func(ctx context.Context) ([]power.Machine, error) { return w.deps.Machines(ctx, w.settings.Project) }
 	}
 	return sweep.Run(ctx, sweep.Deps{
-		Store: w.store, Log: w.deps.Log, Machines: machines,
+		Store: w.store, Log: w.deps.Log, Machines: machines, Observe: observe,
 		Power: func(c *catalog.Catalog) sweep.Power {
 			return power.NewSet(power.SetConfig{Catalog: func() *catalog.Catalog { return c }, Drivers: w.deps.Drivers, Log: w.deps.Log})
 		},
@@ -137,7 +137,7 @@ func (w *Warmer) Run(ctx context.Context) error {
 	tick := time.NewTicker(w.settings.Every)
 	defer tick.Stop()
 	for {
-		r, err := w.Sweep(ctx)
+		r, err := w.Sweep(ctx, nil)
 		switch {
 		case err == nil && len(r.Actions) > 0:
 			err = w.print(r)
@@ -157,7 +157,7 @@ func (w *Warmer) Run(ctx context.Context) error {
 }
 
 func (w *Warmer) sweepOnce(ctx context.Context) error {
-	r, err := w.Sweep(ctx)
+	r, err := w.Sweep(ctx, nil)
 	if err != nil && len(r.Actions) == 0 {
 		return err // the report would say that there is nothing to do
 	}

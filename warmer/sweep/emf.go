@@ -1,16 +1,18 @@
 package sweep
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
+	"time"
 
 	"reveille/infra/policy"
 )
 
-// Metrics writes the pool's figures in CloudWatch's embedded metric format, as one line of JSON. CloudWatch turns such
-// a line in a Lambda function's log into metrics without an API call.
-func (r Report) Metrics(w io.Writer) error {
-	figures := map[string]int{"Hosts": len(r.Hosts), "FailedActions": r.Failures(), "HostsReady": 0, "PowerOffPending": 0}
+// WriteMetrics writes the pool's figures in CloudWatch's embedded metric format, as one line of JSON. CloudWatch turns
+// such a line in a Lambda function's log into metrics without an API call.
+func (r Report) WriteMetrics(w io.Writer) error {
+	figures := map[string]int{"Hosts": len(r.Hosts), "HostsReady": 0, "PowerOffPending": 0}
 	for _, h := range r.Hosts {
 		if h.State == policy.Ready {
 			figures["HostsReady"]++
@@ -25,6 +27,15 @@ func (r Report) Metrics(w io.Writer) error {
 	if r.Running != nil {
 		figures["HostsRunning"] = *r.Running
 	}
+	return r.write(w, r.At, figures)
+}
+
+// WriteFailures writes the number of failed actions in the same format, which is known only at the end of a sweep.
+func (r Report) WriteFailures(w io.Writer) error {
+	return r.write(w, cmp.Or(r.At, time.Now()), map[string]int{"FailedActions": r.Failures()})
+}
+
+func (r Report) write(w io.Writer, at time.Time, figures map[string]int) error {
 	out := map[string]any{"Pool": r.Pool}
 	var list []map[string]string
 	for name, n := range figures {
@@ -32,7 +43,7 @@ func (r Report) Metrics(w io.Writer) error {
 		list = append(list, map[string]string{"Name": name, "Unit": "Count"})
 	}
 	out["_aws"] = map[string]any{
-		"Timestamp": r.At.UnixMilli(),
+		"Timestamp": at.UnixMilli(),
 		"CloudWatchMetrics": []any{
 			map[string]any{"Namespace": "Reveille", "Dimensions": [][]string{{"Pool"}}, "Metrics": list},
 		},

@@ -116,13 +116,25 @@ func dash(s string) string { return cmp.Or(s, "-") }
 // oneLine removes line breaks from a driver's message.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// reportHosts adds the hosts to the report.
+// reportFirst reports the hosts as they are before the sweep acts.
+func (r *run) reportFirst(ctx context.Context) error {
+	if r.observe == nil {
+		return nil
+	}
+	if err := r.reportHosts(ctx); err != nil {
+		return err
+	}
+	r.observe(*r.report)
+	return nil
+}
+
+// reportHosts puts the hosts into the report.
 func (r *run) reportHosts(ctx context.Context) error {
 	s, err := r.store.Snapshot(ctx)
 	if err != nil {
 		return err
 	}
-	r.report.At = r.now(s).UTC()
+	r.report.At, r.report.Hosts = r.now(s).UTC(), nil
 	for _, h := range r.catalog.Hosts {
 		if s.Hosts[h.Name] == nil {
 			r.report.Hosts = append(r.report.Hosts, Host{Name: h.Name, State: policy.Asleep})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"reveille/infra/policy"
@@ -21,22 +20,36 @@ const (
 // pendingSleep is a host going to sleep.
 type pendingSleep struct{ host, token, reason string }
 
-// sleep puts idle hosts to sleep and finishes what an earlier sweep started.
+// sleep puts idle hosts to sleep and finishes what an earlier sweep started. It returns while machines are being
+// turned off.
 func (r *run) sleep(ctx context.Context) error {
 	pending, err := r.commit(ctx)
-	defer func() {
+	if r.DryRun {
+		return err
+	}
+	var asleep []pendingSleep
+	if err == nil {
+		asleep, err = r.confirm(ctx, pending)
+	}
+	if err != nil {
 		if ctx.Err() != nil {
 			r.releaseAll(ctx, pending)
 		}
-	}()
-	if err != nil || r.DryRun {
 		return err
 	}
-	asleep, err := r.confirm(ctx, pending)
-	if err != nil {
-		return err
+	sem := make(chan struct{}, maxStops)
+	for _, n := range asleep {
+		r.switchLater(func() (Action, error) {
+			sem <- struct{}{}
+			defer func() { <-sem }()
+			a, err := r.stopOne(ctx, n)
+			if ctx.Err() != nil {
+				r.releaseAll(ctx, []pendingSleep{n})
+			}
+			return a, err
+		})
 	}
-	return r.stop(ctx, asleep)
+	return nil
 }
 
 // releaseAll releases what an interrupted sweep holds. It cancels drains, and frees the power of hosts whose runner has
@@ -52,11 +65,15 @@ func (r *run) releaseAll(ctx context.Context, pending []pendingSleep) {
 	}
 }
 
-// commit makes the idle hosts drain. A host that this process cannot turn off and on stays up.
+// commit makes the idle hosts drain. A host that this process cannot turn off and on stays up, and so does one that a
+// scheduled load is about to use.
 func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 	var pending []pendingSleep
 	done := map[string]bool{}
 	err := r.decide(ctx, func(s *state.Snapshot) (bool, error) {
+		for _, p := range r.placeMissing(s) {
+			done[p.Host] = true
+		}
 		for _, p := range policy.Idle(r.view(s), r.now(s), r.SweepSettings).Sleep {
 			if done[p.Host] || !r.power.Can(p.Host) {
 				continue
@@ -114,28 +131,6 @@ func (r *run) listSleeping(s *state.Snapshot, own map[string]pendingSleep) []pen
 		out = append(out, n)
 	}
 	return out
-}
-
-// stop turns off the machines of sleeping hosts, several concurrently.
-func (r *run) stop(ctx context.Context, pending []pendingSleep) error {
-	results := make([]Action, len(pending))
-	errs := make([]error, len(pending))
-	sem := make(chan struct{}, maxStops)
-	var wg sync.WaitGroup
-	for i, n := range pending {
-		wg.Go(func() {
-			sem <- struct{}{}
-			defer func() { <-sem }()
-			results[i], errs[i] = r.stopOne(ctx, n)
-		})
-	}
-	wg.Wait()
-	for _, a := range results {
-		if a.Kind != "" {
-			r.addAction(a)
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // stopOne turns one machine off, unless its host is wanted again or another sweep turns it off. The error is the

@@ -68,6 +68,8 @@ type Deps struct {
 	Log   *slog.Logger                 // default: discard
 	// Machines lists the pool's machines that their cloud bills as running; nil if no cloud can list them.
 	Machines func(context.Context) ([]power.Machine, error)
+	// Observe gets the report as soon as it has the hosts and the number of machines, before anything that takes long; nil: nobody does.
+	Observe func(Report)
 }
 
 // Settings of a sweep. A zero value means the default, except in SweepSettings.
@@ -101,9 +103,11 @@ func (s Settings) withDefaults() Settings {
 // staleTries limits how often a decision is repeated because the pool has changed, before it is left to the next sweep.
 const staleTries = 5
 
-// run is one sweep. It belongs to one goroutine; each step waits for the goroutines that it starts, except for wakes.
+// run is one sweep. It belongs to one goroutine; each step waits for the goroutines that it starts, except for the
+// driver's calls.
 type run struct {
 	Settings
+	observe   func(Report)
 	store     Store
 	power     Power
 	machines  func(context.Context) ([]power.Machine, error)
@@ -112,29 +116,56 @@ type run struct {
 	idleTimes map[string]time.Duration // idle times set at run time, by model
 	report    *Report
 
-	wakes   sync.WaitGroup // in the background: a driver can take a minute, and other hosts must not wait for it
-	wakesMu sync.Mutex
-	woken   []Action
+	driverCalls sync.WaitGroup // in the background: a driver can take minutes, and other hosts must not wait for it
+	mu          sync.Mutex
+	switched    []Action // by driver calls, in the order of their beginning; zero: nothing to report
+	storeErrs   []error  // of the same
 }
 
 // Run makes one sweep. The report lists what was done (with DryRun, what would be done) and why. The report is also
 // valid together with an error. The error is why the sweep is incomplete: the state store is unavailable, or ctx ended.
 // Refusals by single hosts or models are only in the report.
+//
+// Hosts are put to sleep before planned ones are woken, because a machine that runs costs money; the driver's calls of both then
+// run side by side. What they have not finished when ctx ends is left to the next sweep.
 func Run(ctx context.Context, d Deps, s Settings) (Report, error) {
 	s = s.withDefaults()
 	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))
-	r := &run{Settings: s, store: d.Store, machines: d.Machines, log: d.Log, report: &Report{Pool: s.Pool, DryRun: s.DryRun}}
+	r := &run{Settings: s, store: d.Store, machines: d.Machines, log: d.Log, observe: d.Observe, report: &Report{Pool: s.Pool, DryRun: s.DryRun}}
 	err := r.prepare(ctx, d)
-	for _, step := range []func(context.Context) error{r.repair, r.stopOrphans, r.unload, r.warm, r.sleep, r.reportHosts} {
+	for _, step := range []func(context.Context) error{r.repair, r.stopOrphans, r.reportFirst, r.unload, r.sleep, r.warm} {
 		if err == nil {
 			err = step(ctx)
 		}
 	}
-	r.wakes.Wait()
-	for _, a := range r.woken {
-		r.addAction(a)
+	r.driverCalls.Wait()
+	for _, a := range r.switched {
+		if a.Kind != "" {
+			r.addAction(a)
+		}
+	}
+	if err = errors.Join(append(r.storeErrs, err)...); err == nil {
+		err = r.reportHosts(ctx)
 	}
 	return *r.report, err
+}
+
+// switchLater calls a driver in the background. The action is reported at the end of the sweep, unless it is zero. The
+// error is the store's.
+func (r *run) switchLater(call func() (Action, error)) {
+	r.mu.Lock()
+	i := len(r.switched)
+	r.switched = append(r.switched, Action{})
+	r.mu.Unlock()
+	r.driverCalls.Go(func() {
+		a, err := call()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.switched[i] = a
+		if err != nil {
+			r.storeErrs = append(r.storeErrs, err)
+		}
+	})
 }
 
 // prepare reads the settings of a sweep, and publishes the default idle time for the gateways' listings.

@@ -468,6 +468,43 @@ warm:
 	}
 }
 
+// refusesLoads is a store that fails when a load is queued.
+type refusesLoads struct{ *state.Store }
+
+func (refusesLoads) Acquire(context.Context, state.Want) (state.Acquired, error) {
+	return state.Acquired{}, errors.New("no")
+}
+
+// A scheduled load that fails keeps no machine running, and a host that one is about to use is not put to sleep.
+func TestHostsSleepBeforeScheduledLoads(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.boot("box")
+		p.after(time.Hour)
+		p.publish(models + "warm:\n  - {model: chat, schedule: \"* * * * *\", for: 2h}\n")
+		equal(t, "the host that the load will use", summary(p.sweepAlone(settings)), "warm box/chat queued")
+		p.work()
+		equal(t, "sleeps", p.sleeps, 0)
+	})
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.boot("box")
+		p.after(time.Hour)
+		p.publish(models + "warm:\n  - {model: paint, schedule: \"* * * * *\", for: 2h}\n")
+		deps := p.deps(refusesLoads{p.store})
+		deps.Power = func(*catalog.Catalog) sweep.Power { return anyHost{switches{p}} }
+		defer p.living()()
+		r, err := sweep.Run(ctx, deps, settings)
+		if err == nil {
+			t.Error("the failed load is not reported")
+		}
+		equal(t, "another host", summary(r), "sleep box done")
+	})
+}
+
+// anyHost can turn every host on and off.
+type anyHost struct{ switches }
+
+func (anyHost) Can(string) bool { return true }
+
 func TestScheduledModelWithoutCapacityIsRefused(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.publish(models + "warm:\n  - {model: chat, schedule: \"* * * * *\", for: 2h}\n")
@@ -505,7 +542,7 @@ func TestReportListsActionsAndHosts(t *testing.T) {
 				t.Errorf("no row %q in\n%s", row, table.String())
 			}
 		}
-		p.must(r.Metrics(&line))
+		p.must(r.WriteMetrics(&line))
 		var flat map[string]any
 		var doc struct {
 			AWS struct {

@@ -3,6 +3,7 @@ package sweep
 import (
 	"context"
 	"errors"
+	"iter"
 	"time"
 
 	"reveille/infra/placement"
@@ -29,27 +30,23 @@ func (r *run) warmNow(now time.Time) map[string]bool {
 func (r *run) warm(ctx context.Context) error {
 	done := map[string]bool{}
 	return r.decide(ctx, func(s *state.Snapshot) (bool, error) {
-		wanted := r.warmNow(r.now(s))
-		view := r.view(s)
-		models := placement.View{Catalog: r.catalog}
-		for _, m := range r.catalog.Models {
-			if !wanted[m.ID] || done[m.ID] || isLoadedOrQueued(s, m.ID) {
+		for model, p := range r.placeMissing(s) {
+			if done[model] {
 				continue
 			}
-			p := policy.Place(view, models.Model(s, m.ID, ""), r.hostsToAvoid(s))
-			a := Action{Kind: Warm, Host: p.Host, Model: m.ID, Reason: p.Reason.String(), Result: Queued}
+			a := Action{Kind: Warm, Host: p.Host, Model: model, Reason: p.Reason.String(), Result: Queued}
 			if p.Refusal != nil {
 				a.Result, a.Reason = Refused, p.Refusal.Explain()
 			}
 			var got state.Acquired
 			if p.Refusal == nil && !r.DryRun {
 				var err error
-				got, err = r.store.Acquire(ctx, state.Want{Gateway: r.ID, Model: m.ID, Host: p.Host, Revision: s.RevisionOf(p.Host, m.ID), Background: true})
+				got, err = r.store.Acquire(ctx, state.Want{Gateway: r.ID, Model: model, Host: p.Host, Revision: s.RevisionOf(p.Host, model), Background: true})
 				if err != nil {
 					return true, err
 				}
 			}
-			done[m.ID] = true
+			done[model] = true
 			r.addAction(a)
 			if got.WakeToken != "" {
 				r.wakeHost(ctx, got.Host, got.WakeToken, "wanted warm")
@@ -60,6 +57,21 @@ func (r *run) warm(ctx context.Context) error {
 		}
 		return false, nil
 	})
+}
+
+// placeMissing yields the models that are wanted now and neither loaded nor queued, with where each goes.
+func (r *run) placeMissing(s *state.Snapshot) iter.Seq2[string, policy.Placement] {
+	return func(yield func(string, policy.Placement) bool) {
+		wanted, view, models := r.warmNow(r.now(s)), r.view(s), placement.View{Catalog: r.catalog}
+		for _, m := range r.catalog.Models {
+			if !wanted[m.ID] || isLoadedOrQueued(s, m.ID) {
+				continue
+			}
+			if !yield(m.ID, policy.Place(view, models.Model(s, m.ID, ""), r.hostsToAvoid(s))) {
+				return
+			}
+		}
+	}
 }
 
 // isLoadedOrQueued reports whether the model is loaded, being loaded or queued on some host.
@@ -102,12 +114,7 @@ func (r *run) hostsToAvoid(s *state.Snapshot) map[string]string {
 // wakeHost wakes a host under its power lease, in the background. If the driver accepts, the lease is left to expire:
 // either the runner registers, or a waiting gateway or the next sweep takes over.
 func (r *run) wakeHost(ctx context.Context, host, token, reason string) {
-	r.wakes.Go(func() {
-		a := r.wakeNow(ctx, host, token, reason)
-		r.wakesMu.Lock()
-		defer r.wakesMu.Unlock()
-		r.woken = append(r.woken, a)
-	})
+	r.switchLater(func() (Action, error) { return r.wakeNow(ctx, host, token, reason), nil })
 }
 
 func (r *run) wakeNow(ctx context.Context, host, token, reason string) Action {
