@@ -7,7 +7,7 @@ import (
 	"reveille/infra/catalog"
 )
 
-// The default catalogue is valid, and with the engines and models fetched there is
+// The default catalog is valid, and with the engines and models fetched there is
 // nothing to warn of.
 func TestDefaultCatalogue(t *testing.T) {
 	Models(t)

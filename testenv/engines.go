@@ -14,7 +14,7 @@ type EngineFiles struct {
 	LlamaServer string
 }
 
-// ModelFiles are the model files of the default catalogue, which testenv/local/models.yaml
+// ModelFiles are the model files of the default catalog, which testenv/local/models.yaml
 // describes.
 type ModelFiles struct {
 	Gemma          string // llm, hidden size 640; a base model, so its text is poor

@@ -54,7 +54,7 @@ func StartRedis(t testing.TB, args ...string) *RedisServer {
 	return startRedis(t, nil, func() ([]string, error) { return args, nil })
 }
 
-// startRedis starts a server on a free port. args makes its further settings, anew for each
+// startRedis starts a server on a free port. args makes its further settings, again for each
 // port that is tried. With a client's configuration of TLS the port speaks that and nothing
 // else; the settings name the certificate.
 func startRedis(t testing.TB, clients *tls.Config, args func() ([]string, error)) *RedisServer {

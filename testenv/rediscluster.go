@@ -150,5 +150,5 @@ func (c *RedisCluster) Node(t testing.TB, i int) *redis.Client {
 // Kill ends a node at once; the others go on, without its slots.
 func (c *RedisCluster) Kill(i int) { c.nodes[i].Kill() }
 
-// Restart starts a node anew, empty but for its place in the cluster. It may take slots' writes only after 2 s.
+// Restart starts a node again, empty but for its place in the cluster. It may take slots' writes only after 2 s.
 func (c *RedisCluster) Restart(i int) { c.nodes[i].Restart() }

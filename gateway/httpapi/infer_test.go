@@ -374,7 +374,7 @@ func TestBufferedBytesAreLimited(t *testing.T) {
 		t.Errorf("%d %s", r.status, r.text)
 	}
 	if r := s.ask("POST", chatPath, strings.Replace(big, `"chat"`, `"nick"`, 1)); r.code() != "overloaded" {
-		t.Errorf("with a body that is written anew: %d %s", r.status, r.text)
+		t.Errorf("with a body that is written again: %d %s", r.status, r.text)
 	}
 	s.serve(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"`+strings.Repeat("x", 400_000)+`"}}]}`)

@@ -50,7 +50,7 @@ func TestRerank(t *testing.T) {
 	}
 	r := s.ask("POST", "/v1/rerank", `{"model":"norm","query":"q",`+docs+`}`)
 	if !strings.Contains(r.text, `"relevance_score":0.7310585786`) {
-		t.Errorf("normalised: %s", r.text)
+		t.Errorf("normalized: %s", r.text)
 	}
 	for body, param := range map[string]string{
 		`{"model":"rank","query":"q","documents":[]}`:                             "documents",

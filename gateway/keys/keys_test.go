@@ -83,7 +83,7 @@ func TestLimits(t *testing.T) {
 		s.Reload(slog.New(slog.DiscardHandler))
 	}
 	if again := s.Find([]byte("low-api-key")).Account; again != low || again.Begin() == nil {
-		t.Error("a key that came back has its limits anew")
+		t.Error("a key that came back has its limits again")
 	}
 }
 

@@ -102,7 +102,7 @@ func TestValid(t *testing.T) {
 	}
 }
 
-// A special byte is found wherever it lies in the words of the fast path.
+// A special byte is found wherever it is in the words of the fast path.
 func TestStringsAtEveryOffset(t *testing.T) {
 	for n := range 100 {
 		pad := strings.Repeat("x", n)

@@ -9,7 +9,7 @@ import (
 	"reveille/infra/state"
 )
 
-// A machine's report on its start is shown until its runner has registered, or the host is woken again. What stands in
+// A machine's report on its start is shown until its runner has registered, or the host is woken again. What is in
 // Redis is bounded, and only the words of a report count.
 func TestReportBoot(t *testing.T) {
 	onBoth(t, func(b *bench) {

@@ -142,7 +142,7 @@ func noise[N int | int64](seed uint64, n N) []byte {
 	return out
 }
 
-// later starts a pull and tells how it ends.
+// later starts a pull and reports how it ends.
 func (b *bench) later(ctx context.Context, text string) <-chan error {
 	out := make(chan error, 1)
 	go func() { out <- b.cache.Pull(ctx, place(text)) }()

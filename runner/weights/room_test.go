@@ -11,7 +11,7 @@ import (
 	"reveille/runner/weights"
 )
 
-// keeps tells which of some files of o/r are in the cache.
+// keeps reports which of some files of o/r are in the cache.
 func (b *bench) keeps(names ...string) string {
 	var out []string
 	for _, n := range names {

@@ -74,7 +74,7 @@ func TestBodies(t *testing.T) {
 		a := call(t, "POST", s.URL+path, body, bearer(inferKey))
 		refused(t, path, a, 400)
 		if strings.Contains(string(a.Body), "json.exception") || strings.Contains(string(a.Body), "_M_") {
-			t.Errorf("%s tells what the engine wrote: %v", path, a)
+			t.Errorf("%s reports what the engine wrote: %v", path, a)
 		}
 	}
 	serves()

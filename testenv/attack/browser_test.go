@@ -154,7 +154,7 @@ func TestWebPages(t *testing.T) {
 
 func itoa(n int) string { b, _ := json.Marshal(n); return string(b) }
 
-// forbidden reports whether an answer is the guard's.
+// forbidden reports whether a response is the guard's.
 func forbidden(body []byte) bool {
 	text := string(body)
 	return strings.Contains(text, "forbidden_origin") || strings.Contains(text, "forbidden_host") ||
@@ -328,7 +328,7 @@ func TestServeWithoutKeys(t *testing.T) {
 	}
 }
 
-// TestPagesAtEngines asks the real llama-server itself as a web page would: it lets no page of another origin read its answers.
+// TestPagesAtEngines asks the real llama-server itself as a web page would: it lets no page of another origin read its responses.
 // On a socket, which no browser reaches, it serves as well.
 func TestPagesAtEngines(t *testing.T) {
 	testenv.Engines(t)
@@ -356,7 +356,7 @@ func TestPagesAtEngines(t *testing.T) {
 				t.Errorf("%s %s: %v", method, path, a)
 			}
 			if to := a.Header.Get("Access-Control-Allow-Origin"); to != "" {
-				t.Errorf("%s %s: the answer is for pages of %s", method, path, to)
+				t.Errorf("%s %s: the response is for pages of %s", method, path, to)
 			}
 		}
 	}

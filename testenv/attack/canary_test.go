@@ -13,7 +13,7 @@ import (
 	"reveille/testenv/calls"
 )
 
-// TestCanaries sends a prompt and keys that can be recognised through answers, refusals, parse errors, a crash and a failed
+// TestCanaries sends a prompt and keys that can be recognized through answers, refusals, parse errors, a crash and a failed
 // load, and looks for them in logs, metrics, error bodies, engine logs and Redis.
 func TestCanaries(t *testing.T) {
 	const prompt, wrong = "canary-prompt-6fd1b2", "canary-wrong-key-0123456789abcdef"

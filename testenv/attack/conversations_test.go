@@ -12,7 +12,7 @@ import (
 	"reveille/testenv/calls"
 )
 
-// cached returns how many tokens of its prompt an answer of llama-server took from a cache.
+// cached returns how many tokens of its prompt a response of llama-server took from a cache.
 func cached(t *testing.T, a calls.Answer) int {
 	t.Helper()
 	type tokens struct {
@@ -41,7 +41,7 @@ func cached(t *testing.T, a calls.Answer) int {
 	return -1
 }
 
-// With conversations: key, no answer reuses a token that another key's request computed: by any route, for requests that run
+// With conversations: key, no response reuses a token that another key's request computed: by any route, for requests that run
 // at once, and after the conversations were saved and restored.
 func TestConversationsByKey(t *testing.T) {
 	testenv.Engines(t)

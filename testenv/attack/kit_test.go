@@ -43,7 +43,7 @@ func withKeys(t *testing.T) string {
 	return "--api-keys-file=" + path
 }
 
-// call makes one request and reads the answer. headers are "Name: value" lines; "Host: x" sets the request's host.
+// call makes one request and reads the response. headers are "Name: value" lines; "Host: x" sets the request's host.
 func call(t *testing.T, method, url, body string, headers ...string) calls.Answer {
 	t.Helper()
 	return callWithin(t.Context(), t, method, url, body, headers...)
@@ -129,7 +129,7 @@ func newCanary(t *testing.T) *canary {
 	return c
 }
 
-// refused checks that an answer has one of the statuses and a JSON error in the dialect of its path, whatever that is.
+// refused checks that a response has one of the statuses and a JSON error in the dialect of its path, whatever that is.
 func refused(t *testing.T, what string, a calls.Answer, statuses ...int) {
 	t.Helper()
 	var body struct {

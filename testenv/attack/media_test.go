@@ -73,7 +73,7 @@ func TestEncoderCache(t *testing.T) {
 		}
 		return a
 	}
-	// show returns the answer's tokens with their probabilities.
+	// show returns the response's tokens with their probabilities.
 	show := func(what, model, key, cache string) string {
 		t.Helper()
 		a := post("/v1/chat/completions", key, map[string]any{
@@ -122,7 +122,7 @@ func TestEncoderCache(t *testing.T) {
 	}
 	entries(2)
 	if got := show("the same picture by another key", "a", otherKey, unseen); got != ofA {
-		t.Errorf("another key's answer is %s, want %s", got, ofA)
+		t.Errorf("another key's response is %s, want %s", got, ofA)
 	}
 	all := entries(3)
 	if got := show("again by the other key", "a", otherKey, seen); got != ofA {

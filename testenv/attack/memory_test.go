@@ -61,7 +61,7 @@ func dialFrom(t *testing.T, from, server string) peer {
 	return peer{c, t, bufio.NewReader(c)}
 }
 
-// hear reads an answer: its status, 0 for none.
+// hear reads a response: its status, 0 for none.
 func (p peer) hear() int {
 	resp, err := http.ReadResponse(p.br, nil)
 	if err != nil {
@@ -235,7 +235,7 @@ func TestSlowAndManyConnections(t *testing.T) {
 		switch got := p.hear(); got {
 		case http.StatusOK:
 			served++
-		case http.StatusServiceUnavailable, 0: // a reset may take the answer along
+		case http.StatusServiceUnavailable, 0: // a reset may take the response along
 		default:
 			t.Errorf("flood: %d", got)
 		}

@@ -20,7 +20,7 @@ import (
 var allRequests = flag.Bool("all-requests", false, "try every boundary of every schema of /openapi.json (minutes)")
 
 // Requests that schemathesis makes up from /openapi.json, valid and not, get no status and no content type that the document
-// does not name, no answer of another form, and no error of the
+// does not name, no response of another form, and no error of the
 // gateway's own.
 func TestOpenAPI(t *testing.T) {
 	models := calls.Catalogue{"chat": "llm", "vec": "embedding", "rank": "reranking", "ear": "audio", "voice": "tts", "brush": "image"}

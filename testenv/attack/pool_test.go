@@ -125,7 +125,7 @@ func TestPicturesOfOneHash(t *testing.T) {
 		}
 		alone := ask(otherKey, victim)
 		if !reflect.DeepEqual(got.Choices, alone.Choices) {
-			t.Errorf("mm_cache %s: the answer is that of another key's picture", cache)
+			t.Errorf("mm_cache %s: the response is that of another key's picture", cache)
 		}
 		if reflect.DeepEqual(attacked.Choices, alone.Choices) {
 			t.Error("the engine is blind: equal answers prove nothing")

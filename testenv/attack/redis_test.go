@@ -65,7 +65,7 @@ func pingFiltered(path string) {
 	fmt.Println(err)
 }
 
-// A command line never comes from Redis, whoever writes there: neither a host's commands nor a recipe in the catalogue, nor
+// A command line never comes from Redis, whoever writes there: neither a host's commands nor a recipe in the catalog, nor
 // options that an engine's recipe does not allow.
 func TestNoCommandComesFromRedis(t *testing.T) {
 	server := testenv.StartRedis(t)
@@ -95,9 +95,9 @@ func TestNoCommandComesFromRedis(t *testing.T) {
 	}
 	warmer := exec.CommandContext(ctx, testenv.Build(t, "warmer"), "--redis-url=redis://"+server.Addr+"/0", "--runner-secret="+strings.Repeat("s", 32), "--once")
 	if out, err := warmer.CombinedOutput(); err == nil || !strings.Contains(string(out), "not signed") {
-		t.Errorf("the warmer took the catalogue: %v %s", err, out)
+		t.Errorf("the warmer took the catalog: %v %s", err, out)
 	}
-	if a := ask("n"); !a.OK() { // by the last catalogue that was right
+	if a := ask("n"); !a.OK() { // by the last catalog that was right
 		t.Error("another model:", a)
 	}
 	if err := rdb.HSet(ctx, "rv:{main}:settings:options", "m", `{"args":"--log-file `+mark+`"}`, "n", `{"command":"touch `+mark+`"}`).Err(); err != nil {

@@ -27,14 +27,14 @@ import (
 // fuzzTime is how long TestWire sends mutations of its table: `make fuzz-wire`.
 var fuzzTime = flag.Duration("fuzz-wire", 0, "how long TestWire sends mutated requests")
 
-// wireCase is a request as bytes and the statuses that its first answer may have; 0 is a connection closed without one.
+// wireCase is a request as bytes and the statuses that its first response may have; 0 is a connection closed without one.
 type wireCase struct {
 	name     string
 	text     string
 	statuses []int
 }
 
-// closed is a wireCase's status for a connection that ended without an answer.
+// closed is a wireCase's status for a connection that ended without a response.
 const closed = 0
 
 // wireCases are requests of one connection each that must be refused or served safely.
@@ -142,7 +142,7 @@ func wireCases() []wireCase {
 }
 
 // exchange sends bytes on a connection of its own and reads answers until one is overdue or the connection ends. It
-// returns their statuses and the first answer's body. An answer that is no HTTP is an error.
+// returns their statuses and the first response's body. A response that is no HTTP is an error.
 func exchange(server, text string, patience time.Duration) (statuses []int, body []byte, err error) {
 	conn, err := net.DialTimeout("tcp", strings.TrimPrefix(server, "http://"), limit)
 	if err != nil {
@@ -169,7 +169,7 @@ func exchange(server, text string, patience time.Duration) (statuses []int, body
 			body = b
 		}
 		statuses = append(statuses, resp.StatusCode)
-		_ = conn.SetReadDeadline(time.Now().Add(min(patience, 100*time.Millisecond))) // a second answer would come at once
+		_ = conn.SetReadDeadline(time.Now().Add(min(patience, 100*time.Millisecond))) // a second response would come immediately
 		if err != nil {
 			return statuses, body, nil // cut: a client sees that
 		}
@@ -211,7 +211,7 @@ func TestWire(t *testing.T) {
 		}
 		for _, key := range []string{inferKey, "goroutine ", s.StateDir} {
 			if bytes.Contains(body, []byte(key)) {
-				t.Errorf("%s: the answer holds %q: %.200s", c.name, key, body)
+				t.Errorf("%s: the response holds %q: %.200s", c.name, key, body)
 			}
 		}
 	}
@@ -228,7 +228,7 @@ func TestWire(t *testing.T) {
 
 // fuzzWire sends mutations of cases for the time of -fuzz-wire.
 func fuzzWire(t *testing.T, s *testenv.System, cases []wireCase) {
-	const workers, more = 64, 512 << 20 // most connections wait for an answer that cannot come
+	const workers, more = 64, 512 << 20 // most connections wait for a response that cannot come
 	seed := uint64(time.Now().UnixNano())
 	before := rss(t, s.PID())
 	var sent, peak atomic.Int64
@@ -250,7 +250,7 @@ func fuzzWire(t *testing.T, s *testenv.System, cases []wireCase) {
 				}
 				mu.Unlock()
 				if err != nil {
-					t.Errorf("the answer is not HTTP: %v\nto %q", err, text)
+					t.Errorf("the response is not HTTP: %v\nto %q", err, text)
 				}
 				if n := sent.Add(1); n%256 == 0 {
 					if now := rss(t, s.PID()); now > peak.Load() {

@@ -19,7 +19,7 @@ type Answer struct {
 	Status int
 	Header http.Header
 	Body   []byte
-	Err    error // no answer, or one that broke off
+	Err    error // no response, or one that broke off
 	Took   time.Duration
 }
 
@@ -31,17 +31,17 @@ type ErrorBody struct {
 	Code    string  `json:"code"`
 }
 
-// Error decodes the answer's error; zero for none.
+// Error decodes the response's error; zero for none.
 func (a Answer) Error() ErrorBody {
 	var e struct{ Error ErrorBody }
 	_ = json.Unmarshal(a.Body, &e) // no JSON, no error
 	return e.Error
 }
 
-// Code is the error code of the answer, "" for none.
+// Code is the error code of the response, "" for none.
 func (a Answer) Code() string { return a.Error().Code }
 
-// RetryAfter is the answer's advice in whole seconds, 0 for none, -1 for one that is no number.
+// RetryAfter is the response's advice in whole seconds, 0 for none, -1 for one that is no number.
 func (a Answer) RetryAfter() int {
 	v := a.Header.Get("Retry-After")
 	if v == "" {
@@ -54,7 +54,7 @@ func (a Answer) RetryAfter() int {
 	return n
 }
 
-// OK reports whether the answer is a 200 that came to its end, be it a stream or not.
+// OK reports whether the response is a 200 that came to its end, be it a stream or not.
 func (a Answer) OK() bool {
 	if a.Err != nil || a.Status != http.StatusOK {
 		return false
@@ -62,7 +62,7 @@ func (a Answer) OK() bool {
 	return !a.Streamed() || bytes.HasSuffix(a.Body, []byte("data: [DONE]\n\n"))
 }
 
-// Streamed reports whether the answer is an event stream.
+// Streamed reports whether the response is an event stream.
 func (a Answer) Streamed() bool {
 	return strings.HasPrefix(a.Header.Get("Content-Type"), "text/event-stream")
 }
@@ -78,7 +78,7 @@ func (a Answer) LastEvent() string {
 	return last
 }
 
-// String shows the answer in a failure.
+// String shows the response in a failure.
 func (a Answer) String() string {
 	body := bytes.TrimSpace(a.Body)
 	if len(body) > 500 {
@@ -99,7 +99,7 @@ func Client(t testing.TB, conns int) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
-// Do makes a request and reads the answer to its end. It may be called from any goroutine.
+// Do makes a request and reads the response to its end. It may be called from any goroutine.
 func Do(c *http.Client, req *http.Request, err error) Answer {
 	if err != nil {
 		return Answer{Err: err}

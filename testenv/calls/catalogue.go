@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Catalogue is a models file of stand-ins in short: name → type and further fields in YAML's flow form,
+// Catalog is a models file of stand-ins in short: name → type and further fields in YAML's flow form,
 // "llm, device: npu". Device and recipe default to cpu and standin.
 type Catalogue map[string]string
 
@@ -28,7 +28,7 @@ func (c Catalogue) YAML(tail string) string {
 	return b.String() + tail
 }
 
-// LocalHost is a tail for Catalogue.YAML: one host of `gateway run` with a CPU and an NPU.
+// LocalHost is a tail for Catalog.YAML: one host of `gateway run` with a CPU and an NPU.
 const LocalHost = "hosts:\n  local: {driver: local, devices: [cpu, npu]}\n"
 
 // Type is a model's type.

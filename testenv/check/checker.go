@@ -59,7 +59,7 @@ type request struct {
 	deadline       time.Duration
 	background     bool
 	explicit       bool // a background load with a ticket of its own
-	answered       bool // the first byte of its answer was sent
+	answered       bool // the first byte of its response was sent
 	repeated       bool // its first engine died with it
 	pid            int  // engine it was let to, 0 none
 	open           bool

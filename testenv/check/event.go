@@ -31,10 +31,10 @@ const (
 	Cut        Kind = "cut"         // Request: the runner ends it early
 	End        Kind = "end"         // Request: it has left the engine
 	Repeat     Kind = "repeat"      // Request: its engine died, and it waits again
-	Bytes      Kind = "bytes"       // Request: the first byte of its answer is on its way to the client
+	Bytes      Kind = "bytes"       // Request: the first byte of its response is on its way to the client
 	Outcome    Kind = "outcome"     // Request, Text: what the client got: "ok", "left", "reset" or a code
 	Unload     Kind = "unload"      // Host, Model, For (only if idle that long, 0 in any case): somebody asked for it
-	Edited     Kind = "edited"      // Model: its catalogue entry changed
+	Edited     Kind = "edited"      // Model: its catalog entry changed
 	GatewayEnd Kind = "gateway-end" // Gateway: it died
 	PowerOff   Kind = "power-off"   // Host: its machine is told to go off
 	WakeFailed Kind = "wake-failed" // Host: its machine is not turned on, or its runner does not come
@@ -125,7 +125,7 @@ type Record struct {
 	PID   int
 }
 
-// Model is what the checker needs to know of a catalogue entry.
+// Model is what the checker needs to know of a catalog entry.
 type Model struct {
 	Type   policy.Type
 	NPU    bool
@@ -146,7 +146,7 @@ type World struct {
 	Catalogue   map[string]bool // hosts that it names, which can be turned on and off
 	Sweep       time.Duration   // between two sweeps, 0 for none
 	WakeLimit   time.Duration   // after which a wake has failed, and a lost host is turned off
-	ForgetAfter time.Duration   // after which a host outside the catalogue is forgotten
+	ForgetAfter time.Duration   // after which a host outside the catalog is forgotten
 }
 
 // Violation is a broken promise.

@@ -1,4 +1,4 @@
-// Package faults holds the whole system to its answers under each fault: status, code, advice on retries, form, and
+// Package faults holds the whole system to its responses under each fault: status, code, advice on retries, form, and
 // that it comes in time. Processes are killed and stopped, Redis is killed, frozen, slowed down, filled up and failed
 // over, replies are lost, engines hang, crash and talk nonsense, clients come by the thousand and go away.
 //

@@ -45,7 +45,7 @@ func TestRow14GatewayKilledMidLoad(t *testing.T) {
 	}
 }
 
-// Row 15: a gateway that was paused for longer than its leases finds its ticket dropped and asks anew; meanwhile it held
+// Row 15: a gateway that was paused for longer than its leases finds its ticket dropped and asks again; meanwhile it held
 // nobody up.
 func TestRow15PausedGateway(t *testing.T) {
 	t.Parallel()
@@ -150,7 +150,7 @@ func TestRow18ClientsLeaveTheQueue(t *testing.T) {
 	}
 }
 
-// Row 21: very many first requests for one cold model, over four gateways, make one load and get their answers.
+// Row 21: very many first requests for one cold model, over four gateways, make one load and get their responses.
 func TestRow21Herd(t *testing.T) {
 	herd := 2000
 	if text := os.Getenv("FAULTS_HERD"); text != "" {

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	soon = 5 * time.Second // longest for an answer that must not wait for anything, on a machine with too much to do
+	soon = 5 * time.Second // longest for a response that must not wait for anything, on a machine with too much to do
 )
 
 // world is a system and the eyes of a test on it.
@@ -84,7 +84,7 @@ func (w *world) inFlight(model string) int {
 	return 0
 }
 
-// calm is a row's answer: what a client is told, whatever was wrong.
+// calm is a row's response: what a client is told, whatever was wrong.
 type calm struct {
 	status int
 	typ    string
@@ -93,7 +93,7 @@ type calm struct {
 	final  bool // x-should-retry: false
 }
 
-// must checks an answer against a row.
+// must checks a response against a row.
 func (c calm) must(t *testing.T, what string, a calls.Answer) {
 	t.Helper()
 	if a.Err != nil {

@@ -18,7 +18,7 @@ import (
 	"reveille/testenv/worlds"
 )
 
-// away is the answer to a cold request without Redis.
+// away is the response to a cold request without Redis.
 var away = calm{status: 503, typ: "server_error", code: "state_unavailable", retry: 5}
 
 // Rows 1, 2 and 5: a Redis that cannot be reached, does not answer, answers too late, or refuses to write. Warm requests

@@ -77,7 +77,7 @@ type outage struct {
 	back          time.Duration // from the kill until every host has beaten again
 	known         time.Duration // from then until Redis has the engines that run, not before all loads have ended
 	refused       int           // loads that were refused meanwhile, and asked for again
-	lost, doubled int           // loads without an answer after half a minute, models with an engine too many
+	lost, doubled int           // loads without a response after half a minute, models with an engine too many
 }
 
 func (o outage) String() string {
@@ -269,7 +269,7 @@ func (f *fleet) open() *state.Store {
 	return s
 }
 
-// parse makes the catalogue.
+// parse makes the catalog.
 func (f *fleet) parse() {
 	var text strings.Builder
 	text.WriteString("models:\n")
@@ -293,7 +293,7 @@ func (f *fleet) publish() {
 	}
 }
 
-// newcomers starts further mirrors at once, and returns when they have all hosts and what one of them takes in MB.
+// newcomers starts further mirrors at once, and returns when they have all hosts and what one of them reads MB.
 func (f *fleet) newcomers() (took time.Duration, mb float64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup

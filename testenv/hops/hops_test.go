@@ -93,7 +93,7 @@ type answer struct {
 	status int
 	kind   string
 	body   []byte
-	err    error // nil: the answer was whole
+	err    error // nil: the response was whole
 	left   bool  // the client has left
 }
 
@@ -101,7 +101,7 @@ func (a answer) String() string {
 	return fmt.Sprintf("status %d, %q, %d bytes, left %v, %v: …%q", a.status, a.kind, len(a.body), a.left, a.err, a.body[max(0, len(a.body)-150):])
 }
 
-// refusal reports whether the gateway says that the engine has no answer: 502, or 503 where Redis could not tell it in time
+// refusal reports whether the gateway says that the engine has no response: 502, or 503 where Redis could not tell it in time
 // whether the engine is gone.
 func (a answer) refusal() bool {
 	return (a.status == http.StatusBadGateway || a.status == http.StatusServiceUnavailable) && a.err == nil && json.Valid(a.body)
@@ -147,7 +147,7 @@ func (c *client) request(seed uint64, p hops.Plan) []byte {
 	return b.Bytes()
 }
 
-// ask sends the request of a seed and reads its answer, on another connection if a used one ends without a byte of it.
+// ask sends the request of a seed and reads its response, on another connection if a used one ends without a byte of it.
 func (c *client) ask(seed uint64, p hops.Plan) answer {
 	used := c.conn != nil
 	a := c.try(seed, p)
@@ -255,8 +255,8 @@ func before(p hops.Plan, got answer) (body []byte, told bool) {
 	return body, true
 }
 
-// beginsLike reports whether a client that left got the first bytes of the engine's answer, and behind them at most the beginning of the
-// event that tells that it has broken off.
+// beginsLike reports whether a client that left got the first bytes of the engine's response, and behind them at most the beginning of the
+// event that reports that it has broken off.
 func beginsLike(p hops.Plan, got answer) bool {
 	same := 0
 	for same < min(len(p.Body), len(got.body)) && p.Body[same] == got.body[same] {
@@ -266,7 +266,7 @@ func beginsLike(p hops.Plan, got answer) bool {
 		return true
 	}
 	const told = "data: {\"error\":"
-	for at := same; got.kind == eventStream && at >= max(same-len(told)-2, 0); at-- { // the answer may go on as that event begins
+	for at := same; got.kind == eventStream && at >= max(same-len(told)-2, 0); at-- { // the response may go on as that event begins
 		rest := strings.TrimLeft(string(got.body[at:]), "\n")
 		if strings.HasPrefix(told, rest) || strings.HasPrefix(rest, told) {
 			return true

@@ -11,10 +11,10 @@ import (
 // Plan is what one seed asks of an engine: which answer, and how it is sent.
 type Plan struct {
 	Path   string // of the request at the engine
-	Stream bool   // the answer is an event stream
+	Stream bool   // the response is an event stream
 	Text   string // of the request, as JSON has it
-	Body   []byte // of the answer
-	Wire   []byte // the answer with its head, as far as it is sent
+	Body   []byte // of the response
+	Wire   []byte // the response with its head, as far as it is sent
 	Whole  bool   // Wire is all of it
 	Closes bool   // the engine closes the connection after Wire
 	Says   bool   // it announces that
@@ -37,7 +37,7 @@ func SeedIn(b []byte) (seed uint64, ok bool) {
 // Paths of an engine.
 const (
 	ChatPath = "/v1/chat/completions"
-	BlobPath = "/blob" // an answer of any bytes
+	BlobPath = "/blob" // a response of any bytes
 )
 
 // Random is a source for one seed and one use of it.
@@ -73,7 +73,7 @@ func text(r *rand.Rand, n int) string {
 	return b.String()
 }
 
-// PlanOf is the plan of a seed. Clients that will leave ask for an answer that hangs.
+// PlanOf is the plan of a seed. Clients that will leave ask for a response that hangs.
 func PlanOf(seed uint64) Plan {
 	r := Random(seed, 1)
 	p := Plan{Path: ChatPath, Stream: r.IntN(2) == 0, Text: text(r, size(r)), Whole: true}
@@ -95,7 +95,7 @@ func PlanOf(seed uint64) Plan {
 	p.Wire = wire
 	switch r.IntN(16) {
 	case 0: // breaks off
-		// Of a body that only the connection's end bounds, nothing but a reset tells that it is not all: what ends early is
+		// Of a body that only the connection's end bounds, nothing but a reset reports that it is not all: what ends early is
 		// nonsense, of which runners take two a minute before they restart an engine.
 		p.Whole, p.Closes, p.Resets = false, true, r.IntN(3) == 0 || !bounded
 	case 1:

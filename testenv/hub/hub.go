@@ -79,13 +79,13 @@ func Start(t testing.TB) *Hub {
 	return h
 }
 
-// Put puts a large file into a repository: it lies in the store and is known by its SHA-256.
+// Put puts a large file into a repository: it is in the store and is known by its SHA-256.
 func (h *Hub) Put(repo, path string, content []byte) {
 	sum := sha256.Sum256(content)
 	h.put(repo, path, &file{content: content, sum: hex.EncodeToString(sum[:])})
 }
 
-// PutSmall puts a small file into a repository: it lies in Git and is known by its blob's name.
+// PutSmall puts a small file into a repository: it is in Git and is known by its blob's name.
 func (h *Hub) PutSmall(repo, path string, content []byte) {
 	sum := sha1.Sum(append(fmt.Appendf(nil, "blob %d\x00", len(content)), content...))
 	h.put(repo, path, &file{content: content, small: true, sum: hex.EncodeToString(sum[:])})

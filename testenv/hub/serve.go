@@ -59,7 +59,7 @@ func fail(w http.ResponseWriter, status int, code string) {
 	w.WriteHeader(status)
 }
 
-// resolve tells what a file is, and where: a small one is served here, a large one by the store.
+// resolve reports what a file is, and where: a small one is served here, a large one by the store.
 func (h *Hub) resolve(w http.ResponseWriter, r *http.Request, repo, path string, f *file) {
 	w.Header().Set("X-Repo-Commit", Commit)
 	if f.small {

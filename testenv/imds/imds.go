@@ -34,7 +34,7 @@ type Service struct {
 	reads  map[string]int
 	tokens int
 	valid  map[string]bool // tokens that are accepted
-	broken int             // status of all answers, 0: none is broken
+	broken int             // status of all responses, 0: none is broken
 }
 
 // Start starts a service with some data, which ends with the test.
@@ -77,7 +77,7 @@ func (s *Service) Expire() {
 	clear(s.valid)
 }
 
-// Break makes every answer one of this status; 0 mends the service.
+// Break makes every response one of this status; 0 mends the service.
 func (s *Service) Break(status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

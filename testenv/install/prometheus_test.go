@@ -123,7 +123,7 @@ rule_files: [%q]
 	kit.Eventually(p.t, "a scrape", func() bool { return slices.Equal(p.query("up"), []float64{1}) })
 }
 
-// get reads an answer of the API.
+// get reads a response of the API.
 func (p *promServer) get(path string, into any) bool {
 	a := calls.Get(p.t.Context(), http.DefaultClient, p.url+path)
 	return a.OK() && json.Unmarshal(a.Body, into) == nil

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	maxPayload = 6 << 20          // bytes of an event, and of an answer
+	maxPayload = 6 << 20          // bytes of an event, and of a response
 	initLimit  = 60 * time.Second // longest until a new process asks for its first event
 )
 
@@ -29,7 +29,7 @@ type Spec struct {
 	Timeout time.Duration // of one invocation; default a minute
 }
 
-// Result is the answer to an event.
+// Result is the response to an event.
 type Result struct {
 	Payload []byte
 	Failed  bool // the payload is the function's error
@@ -121,7 +121,7 @@ func (f *Function) serveNext(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(event)
 }
 
-// serveAnswer takes the answer to the event that was handed out last.
+// serveAnswer takes the response to the event that was handed out last.
 func (f *Function) serveAnswer(w http.ResponseWriter, r *http.Request, failed bool) {
 	payload, err := io.ReadAll(io.LimitReader(r.Body, maxPayload+1))
 	if err != nil || r.PathValue("id") != fmt.Sprint(f.id.Load()) || !json.Valid(payload) {

@@ -158,7 +158,7 @@ func (r *runner) off() {
 	r.holds, r.loading, r.generation, r.refusals = map[string]string{}, 0, 0, 0
 }
 
-// heard takes in the answer to a write.
+// heard reads the response to a write.
 func (r *runner) heard(got answer, ok bool) bool {
 	switch {
 	case !ok:

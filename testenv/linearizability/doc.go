@@ -1,12 +1,12 @@
 // Package linearizability lets several gateways, runners and sweeps make the real calls of infra/state at once, on a real
 // redis-server, records when each call began and returned and what it was told, and has porcupine look for one order of
-// the calls in which a pool that takes one call at a time would have given the same answers.
+// the calls in which a pool that takes one call at a time would have given the same responses.
 //
 // # What is promised
 //
 // The pool that takes one call at a time is type pool. It has the slots of one host, its queue of tickets, the duty to
 // wake it and its sleep. Each operation has its call to the real store and what it does to that pool side by side. Beyond
-// the answers it holds true:
+// the responses it holds true:
 //
 //   - Fences (ticket ids, generations, tokens of wake duties and sleeps) and revisions rise, above every one that anybody
 //     was told before, and fences are never behind the scripts' clock. One that was given out again, or ended, is refused.
@@ -26,7 +26,7 @@
 //
 // # What is left out
 //
-// Unloads, tickets of their own, touches, the catalogue, settings, and models that several hosts could hold: testenv/sim
+// Unloads, tickets of their own, touches, the catalog, settings, and models that several hosts could hold: testenv/sim
 // has random histories of these. The limit of slots, the victims and what is loaded are a runner's
 // to decide; the runners here decide at random within the limit.
 //

@@ -29,7 +29,7 @@ func judge(t testing.TB, pool string, calls []porcupine.Operation) (happened int
 		t.Errorf("pool %s: undecided after %v: %d calls, %d of them without a reply; page: %s\n%s",
 			pool, time.Since(began), len(calls), unheardOf(calls), save(t, pool, m, info), explain(m, info, calls))
 	default:
-		t.Errorf("pool %s: no order of the calls gives these answers; page: %s\n%s", pool, save(t, pool, m, info), explain(m, info, calls))
+		t.Errorf("pool %s: no order of the calls gives these responses; page: %s\n%s", pool, save(t, pool, m, info), explain(m, info, calls))
 	}
 	return 0
 }

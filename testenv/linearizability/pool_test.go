@@ -18,7 +18,7 @@ const (
 type operation interface {
 	// call makes the call.
 	call(ctx context.Context, s *state.Store) (answer, error)
-	// apply does to the pool what the call does, and returns what its caller is told. Numbers that are given out anew
+	// apply does to the pool what the call does, and returns what its caller is told. Numbers that are given out again
 	// are unheard.
 	apply(p *pool, at moment) answer
 }

@@ -84,7 +84,7 @@ func (w *worker) send(url string, body []byte) error {
 	return nil
 }
 
-// firstByte sends one request and returns the time until the first byte of its answer's body.
+// firstByte sends one request and returns the time until the first byte of its response's body.
 func firstByte(url, body string) (time.Duration, error) {
 	began := time.Now()
 	resp, err := http.Post(url, "application/json", strings.NewReader(body))

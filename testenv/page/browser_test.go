@@ -89,7 +89,7 @@ func browse(t *testing.T, url string) *tab {
 // provokes makes answers with a status no mistakes of this page: the test wants them.
 func (b *tab) provokes(statuses ...string) { b.wanted = append(b.wanted, statuses...) }
 
-// isWanted reports whether a complaint is about an answer that the test has provoked.
+// isWanted reports whether a complaint is about a response that the test has provoked.
 func (b *tab) isWanted(mistake string) bool {
 	return slices.ContainsFunc(b.wanted, func(status string) bool { return strings.Contains(mistake, "responded with a status of "+status) })
 }

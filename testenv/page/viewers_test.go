@@ -93,7 +93,7 @@ func TestViewers(t *testing.T) {
 
 type cost struct{ cpu, commands float64 }
 
-// measure tells what the system takes in the time that -watch says.
+// measure reports what the system reads the time that -watch says.
 func measure(t *testing.T, s *testenv.System) cost {
 	rdb := s.Redis()
 	read := func() cost {

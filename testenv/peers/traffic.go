@@ -63,7 +63,7 @@ func serveEngine(port string) error {
 	return server.ListenAndServe("127.0.0.1:" + port)
 }
 
-// serveRelay sends each request on and its answer back.
+// serveRelay sends each request on and its response back.
 func serveRelay(port, engine string) error {
 	upstream := &fasthttp.HostClient{Addr: engine, MaxConns: 1 << 20, StreamResponseBody: true}
 	server := &fasthttp.Server{

@@ -74,7 +74,7 @@ func (w *world) pulling(model string, total int64) {
 	})
 }
 
-// A real model from a hub, served by the real engine. While its weights are on their way the status tells how far they
+// A real model from a hub, served by the real engine. While its weights are on their way the status reports how far they
 // are, and other models of the same host load and serve.
 func TestModelFromAHub(t *testing.T) {
 	testenv.Engines(t)

@@ -129,7 +129,7 @@ var catalogs sync.Map
 // shipped are the recipes of every runner, read once.
 var shipped = sync.OnceValue(recipe.Shipped)
 
-// checked is the catalogue as the checker wants it.
+// checked is the catalog as the checker wants it.
 func checked(c *catalog.Catalog) map[string]check.Model {
 	out := map[string]check.Model{}
 	for _, m := range c.Models {

@@ -152,7 +152,7 @@ func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (a
 	return false, outcome
 }
 
-// answer takes an engine's answer to its end. answered tells whether the client has a byte of it; every second answer comes
+// answer takes an engine's response to its end. answered reports whether the client has a byte of it; every second response comes
 // as a whole.
 func (c *client) answer(pass *host.Ref, cut <-chan struct{}, conn *call) (outcome string, answered bool) {
 	first := c.serve

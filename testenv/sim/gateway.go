@@ -73,7 +73,7 @@ func (g *gateway) start() {
 	})
 }
 
-// publish keeps the catalogue in Redis, as a gateway does: at its start, after an edit, and when the pool has none.
+// publish keeps the catalog in Redis, as a gateway does: at its start, after an edit, and when the pool has none.
 func (l *gateLife) publish(ctx context.Context, w *world) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
@@ -81,7 +81,7 @@ func (l *gateLife) publish(ctx context.Context, w *world) {
 		if c := w.models(); done != c.Version || l.mirror.Snapshot().Catalog == "" {
 			data, err := c.Marshal()
 			if err != nil {
-				panic(err) // a parsed catalogue marshals
+				panic(err) // a parsed catalog marshals
 			}
 			hosts := map[string]string{}
 			for _, h := range c.Hosts {

@@ -189,7 +189,7 @@ func (c *conn) failLocked(err error) {
 	delete(c.link.conns, c)
 }
 
-// pump takes in what Redis sends, so that Redis never waits for a reader.
+// pump reads what Redis sends, so that Redis never waits for a reader.
 func (c *conn) pump() {
 	b := make([]byte, 16<<10)
 	for {

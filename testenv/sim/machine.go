@@ -44,12 +44,12 @@ func (m *machine) is() power.Power {
 	return m.power
 }
 
-// machines is the driver of all hosts that the catalogue names.
+// machines is the driver of all hosts that the catalog names.
 type machines struct{ w *world }
 
 var _ power.Driver = machines{}
 
-// power is the hosts of the catalogue as gateways and the warmer turn them on and off.
+// power is the hosts of the catalog as gateways and the warmer turn them on and off.
 func (w *world) power() *power.Set {
 	return power.NewSet(power.SetConfig{
 		Catalog: w.models, Drivers: map[catalog.Driver]power.Driver{catalog.DriverExec: machines{w}},

@@ -25,7 +25,7 @@ type runner struct {
 	budget  map[policy.Devices]int64
 	cards   policy.GPUMemory
 	found   devices.Found
-	strange bool // the catalogue does not name it
+	strange bool // the catalog does not name it
 	machine machine
 
 	mu         sync.Mutex

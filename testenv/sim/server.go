@@ -31,7 +31,7 @@ type scripts struct {
 
 	inner   *server.Peer // asks what scripts ask
 	effects uint64       // of the script that runs: what its writes changed, and what it published
-	out     bytes.Buffer // receives its answers
+	out     bytes.Buffer // receives its responses
 	in      *bufio.Reader
 
 	snapshot string            // digest
@@ -181,7 +181,7 @@ func refusal(reply []byte) string {
 	return ""
 }
 
-// value turns an answer of Redis into what a script sees of it.
+// value turns a response of Redis into what a script sees of it.
 func value(l *lua.LState, reply any) lua.LValue {
 	switch r := reply.(type) {
 	case nil:

@@ -18,7 +18,7 @@ const (
 	Unload    Op = "unload"     // Gateway, Model, N=1: by force
 	Idle      Op = "idle"       // Model, For: unload wherever it was not used for that long
 	Reload    Op = "reload"     // Gateway, Model, N: load with these options
-	Edit      Op = "edit"       // Model: its catalogue entry changes
+	Edit      Op = "edit"       // Model: its catalog entry changes
 	Die       Op = "die"        // Host, Model: its engine dies
 	Fail      Op = "fail"       // Host, Model, N: so many next starts fail
 	Missing   Op = "missing"    // Host, Model, N: the same, file not found
@@ -45,7 +45,7 @@ const (
 	Wake      Op = "wake"       // Gateway, Host: an operator wakes it
 	SweepEnd  Op = "sweep-end"  // N=1: without a word; the sweeps under way end
 	SweepLose Op = "sweep-lose" // N replies of Redis, after Skip others: the warmer's
-	Depart    Op = "depart"     // Host, For: crash, 0: for good; of a host that the catalogue does not name
+	Depart    Op = "depart"     // Host, For: crash, 0: for good; of a host that the catalog does not name
 	Mend      Op = "mend"       // all that is wrong is over
 	Rest      Op = "rest"       // nothing but After
 )
@@ -98,7 +98,7 @@ type HostSpec struct {
 	Asleep  bool   // its runner is started by the first wake
 	Budget  int    // MiB for models on its CPU, 0 no limit
 	GPUs    string // GiB of each, "24,48"; scenarios in which a host has some have the models of sized, and no others
-	Strange bool   // it registers by itself: the catalogue does not name it, and nobody can turn it on or off
+	Strange bool   // it registers by itself: the catalog does not name it, and nobody can turn it on or off
 }
 
 // Scenario is a pool and what befalls it. Everything the run needs is in it.

@@ -183,7 +183,7 @@ func (w *world) serial(name string) string {
 	return strconv.Itoa(w.serials[name])
 }
 
-// models is the catalogue as it is now.
+// models is the catalog as it is now.
 func (w *world) models() *catalog.Catalog {
 	w.mu.Lock()
 	defer w.mu.Unlock()

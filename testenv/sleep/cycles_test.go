@@ -95,7 +95,7 @@ func TestNothingIsLostInSleepCycles(t *testing.T) {
 		host := fmt.Sprint("h", i)
 		any := func() string { return fmt.Sprint([]string{"a", "a", "a", "b"}[rand.N(4)], i) }
 		hosts.Go(func() {
-			at := told.here() // what follows the answers of a cycle is never missed, however late it is looked for
+			at := told.here() // what follows the responses of a cycle is never missed, however late it is looked for
 			var first sync.WaitGroup
 			fire(&first, "the beginning", any())
 			first.Wait()

@@ -39,7 +39,7 @@ func TestOneWakeForAll(t *testing.T) {
 	}
 }
 
-// expectAll takes all answers of a gateway, which must be whole.
+// expectAll takes all responses of a gateway, which must be whole.
 func (p *pool) expectAll(g *testenv.Program, c <-chan calls.Answer) {
 	p.t.Helper()
 	for range p.count(g, crowd) {
@@ -49,7 +49,7 @@ func (p *pool) expectAll(g *testenv.Program, c <-chan calls.Answer) {
 				p.t.Errorf("%s: %v", g.URL, a)
 			}
 		case <-time.After(2 * kit.Patience):
-			p.t.Fatal("a request has no answer")
+			p.t.Fatal("a request has no response")
 		}
 	}
 }
@@ -92,7 +92,7 @@ func TestHolderKilledBeforeTheDriverIsDone(t *testing.T) {
 	p.answered(answers, 2)
 }
 
-// killHolder kills the gateway that has the duty, and takes the answers of its requests, which are lost.
+// killHolder kills the gateway that has the duty, and takes the responses of its requests, which are lost.
 func (p *pool) killHolder(answers map[*testenv.Program]chan calls.Answer) {
 	p.t.Helper()
 	time.Sleep(200 * time.Millisecond) // until most requests are held
@@ -115,7 +115,7 @@ func (p *pool) called(file string) {
 	p.since = p.number("waking_ms")
 }
 
-// answered takes the answers of the gateways that live, which must be whole, and checks that of so many calls of the driver
+// answered takes the responses of the gateways that live, which must be whole, and checks that of so many calls of the driver
 // the last did its work and the others nothing.
 func (p *pool) answered(answers map[*testenv.Program]chan calls.Answer, calls int) {
 	p.t.Helper()

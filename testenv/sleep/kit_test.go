@@ -28,7 +28,7 @@ func chat(ctx context.Context, c *http.Client, base, model string, stream bool) 
 	return calls.Chat(ctx, c, base, model, 4, stream)
 }
 
-// use asks a model and demands a whole answer.
+// use asks a model and demands a whole response.
 func use(t *testing.T, c *http.Client, base, model string, stream bool) calls.Answer {
 	t.Helper()
 	a := chat(t.Context(), c, base, model, stream)
@@ -65,7 +65,7 @@ func listen(t *testing.T, rdb *redis.Client) *journal {
 	j := &journal{changed: make(chan struct{})}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		// Without health checks: a Redis that gets no time for seconds would be subscribed to anew, and its events in between
+		// Without health checks: a Redis that gets no time for seconds would be subscribed to again, and its events in between
 		// be missed.
 		for m := range sub.Channel(redis.WithChannelSize(100_000), redis.WithChannelHealthCheckInterval(0)) {
 			j.note(m.Payload)

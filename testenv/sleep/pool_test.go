@@ -51,7 +51,7 @@ func emptyPool(t *testing.T, flags ...string) *pool {
 	return p
 }
 
-// start starts the gateways over a catalogue of the model m and the host box.
+// start starts the gateways over a catalog of the model m and the host box.
 func (p *pool) start(gateways int, box string) {
 	p.t.Helper()
 	models := "models:\n  m: {type: llm, recipe: standin, device: cpu, options: {args: \"--load-time 100ms\"}}\nhosts:\n  box: " + box + "\n"
@@ -122,7 +122,7 @@ func (p *pool) holder() *testenv.Program {
 	return holder
 }
 
-// ask sends n requests, spread over the gateways. The answers of each gateway come later.
+// ask sends n requests, spread over the gateways. The responses of each gateway come later.
 func (p *pool) ask(n int) map[*testenv.Program]chan calls.Answer {
 	p.t.Helper()
 	c := client(p.t)

@@ -65,7 +65,7 @@ type stream struct {
 	t     *testing.T
 	c     *http.Client
 	base  string
-	state string // of the model when the answer began
+	state string // of the model when the response began
 	lines *bufio.Reader
 }
 

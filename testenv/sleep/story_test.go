@@ -22,7 +22,7 @@ hosts:
 `
 
 // With these flags a model goes, then its host, and the next request brings both back. Redis shows every state on the
-// way, the answer's headers tell of it, other people's client notices nothing but time.
+// way, the response's headers tell of it, other people's client notices nothing but time.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	c := client(t)
@@ -61,7 +61,7 @@ func TestStory(t *testing.T) {
 	told.expect(t, slices.Repeat(life, 2)...)
 }
 
-// cold checks the headers of an answer that woke the host and loaded the model.
+// cold checks the headers of a response that woke the host and loaded the model.
 func cold(t *testing.T, a calls.Answer) {
 	t.Helper()
 	for name, want := range map[string]string{"X-Cold-Start": "1", "X-Model": "m", "X-Model-State": "unloaded", "X-Runner": "local"} {

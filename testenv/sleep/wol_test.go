@@ -33,7 +33,7 @@ func TestWakeOnLAN(t *testing.T) {
 				t.Fatal(a)
 			}
 		case <-time.After(2 * kit.Patience):
-			t.Fatal("a request has no answer")
+			t.Fatal("a request has no response")
 		}
 		kit.Eventually(t, "the machine is off", func() bool {
 			return lines(offs) >= round && p.rdb.HGet(t.Context(), "rv:{main}:host:box", "state").Val() == "asleep" &&

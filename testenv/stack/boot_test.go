@@ -131,7 +131,7 @@ func TestHostBoots(t *testing.T) {
 
 	// The next release has no library, and its runner does not arrive as it was built.
 	c.PutObject(bucket, "artifacts/SHA256SUMS", strings.Repeat("0", 64)+"  runner_linux_amd64\n")
-	if err := rdb.SAdd(t.Context(), "rv:{"+deployment+"}:hosts", "gpu-1").Err(); err != nil { // as the gateway's catalogue does
+	if err := rdb.SAdd(t.Context(), "rv:{"+deployment+"}:hosts", "gpu-1").Err(); err != nil { // as the gateway's catalog does
 		t.Fatal(err)
 	}
 	if err := m.tryBoot(); err == nil || !strings.Contains(err.Error(), "runner_linux_amd64: its digest is not 0000") {

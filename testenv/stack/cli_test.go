@@ -15,7 +15,7 @@ import (
 )
 
 // cli answers the commands of the AWS CLI that user data gives, which machines have and this computer may not: what a
-// command prints is the answer's body. The calls are made with the credentials of the machine's role.
+// command prints is the response's body. The calls are made with the credentials of the machine's role.
 type cli struct{ aws sdk.Config }
 
 // ServeHTTP runs one command: its words are the values of args.

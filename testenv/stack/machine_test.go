@@ -84,7 +84,7 @@ exec install "${args[@]}"
 	"systemctl": remote,
 }
 
-// remote is a command that the test runs: its words are posted, the answer is what it prints.
+// remote is a command that the test runs: its words are posted, the response is what it prints.
 const remote = `words=()
 for word; do words+=(--data-urlencode "args=$word"); done
 exec curl -s --fail-with-body "${words[@]}" "$MACHINE/${0##*/}"

@@ -109,7 +109,7 @@ func (s *story) url() string {
 	return "http://" + net.JoinHostPort(s.gateway.address, strconv.Itoa(s.port))
 }
 
-// status is that of a GET, 0 when there was no answer.
+// status is that of a GET, 0 when there was no response.
 func (s *story) status(url, key string) int {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, url, nil)

@@ -18,7 +18,7 @@ func TestTokensRoundTrip(t *testing.T) {
 	})
 }
 
-// A message dictates an answer or a call, which ends with the tool's result; without that tool it means nothing.
+// A message dictates a response or a call, which ends with the tool's result; without that tool it means nothing.
 func TestDictated(t *testing.T) {
 	_, url := startEngine(t, "--tokens 5")
 	const call, tool, result = `"<<call write {\"path\":\"a\",\"n\":{}}>>"`, `{"type":"function","function":{"name":"write"}}`, `{"role":"tool","tool_call_id":"call_standin","content":"ok"}`

@@ -60,7 +60,7 @@ func (s *server) infer(rt route) http.Handler {
 		c := &call{s: s, w: w, r: r, body: body, begun: time.Now(), doomed: n == s.cfg.ExitAfter.requests}
 		rt.serve(c)
 		if c.doomed {
-			s.die() // it was an error, or had no answer to die in the middle of
+			s.die() // it was an error, or had no response to die in the middle of
 		}
 	}))
 }

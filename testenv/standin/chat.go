@@ -164,7 +164,7 @@ func finished(choice map[string]any, reason any) map[string]any {
 	return choice
 }
 
-// with joins the common fields of an answer and those of one of its objects.
+// with joins the common fields of a response and those of one of its objects.
 func with(base map[string]any, object string, more map[string]any) map[string]any {
 	out := map[string]any{"object": object}
 	for _, m := range []map[string]any{base, more} {

@@ -29,9 +29,9 @@ type Config struct {
 	Hang       string        // one of hangs
 	TokenDelay time.Duration // before each generated token
 	Step       bool          // each generated token waits for one POST /standin/step
-	Tokens     int           // length of an answer, in tokens
+	Tokens     int           // length of a response, in tokens
 	Garbage    string        // one of garbages
-	Raw        string        // a file whose bytes are the answer to each inference request, after which the connection ends
+	Raw        string        // a file whose bytes are the response to each inference request, after which the connection ends
 	OOMOver    int           // more tokens than this in one call answer "out of memory"; 0: no limit
 	CallCost   time.Duration // each embedding call takes this long, one call at a time,
 	InputCost  time.Duration // plus this for each of its inputs
@@ -129,7 +129,7 @@ func parse(args []string, getenv func(string) string, out io.Writer) (Config, er
 	return c, c.validate()
 }
 
-// validate refuses values that no behaviour is defined for.
+// validate refuses values that no behavior is defined for.
 func (c Config) validate() error {
 	for _, f := range []struct {
 		flag, value string

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// dictated is an answer that a user's message spells out, so that clients which act on a model's answers (agents, editors) can be
+// dictated is a response that a user's message spells out, so that clients which act on a model's responses (agents, editors) can be
 // tried: "<<say TEXT>>" is answered with TEXT, and "<<call NAME {ARGUMENTS}>>" with a call of that tool if the request offers it. A
 // tool's result that follows ends it.
 type dictated struct {

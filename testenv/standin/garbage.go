@@ -57,7 +57,7 @@ func replyRaw(w http.ResponseWriter, file string) {
 		return
 	}
 	defer conn.Close()
-	text, _ := os.ReadFile(file) // a missing one is an answer without a byte
+	text, _ := os.ReadFile(file) // a missing one is a response without a byte
 	_, _ = conn.Write(text)
 }
 

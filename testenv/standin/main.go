@@ -3,7 +3,7 @@
 //
 // It speaks the HTTP API that the real engines speak (health, chat, completions,
 // embeddings, rerank, audio, images) and can be told by flags to misbehave the way
-// engines do: load slowly, fail to load, hang, die in the middle of an answer, ignore
+// engines do: load slowly, fail to load, hang, die in the middle of a response, ignore
 // SIGTERM, answer garbage, run out of memory. Its answers are a pure function of the
 // request, so two processes asked the same say the same; they carry no meaning, unless a message dictates them (dictated.go).
 package main

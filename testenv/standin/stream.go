@@ -13,7 +13,7 @@ type stream struct {
 }
 
 // send writes one event and reports whether the stream goes on. The faults of a stream
-// come after its first event, when a client has committed to the answer.
+// come after its first event, when a client has committed to the response.
 func (st *stream) send(v map[string]any) bool {
 	return st.event(v["type"], marshal(v))
 }

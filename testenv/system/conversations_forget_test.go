@@ -147,7 +147,7 @@ hosts:
 	if got := say(t, s, "talker", about("Ada")); got.Timings.Cached > 16 || got.restored != "" {
 		t.Errorf("after its sleep %d tokens came from the cache, %q", got.Timings.Cached, got.restored)
 	}
-	end() // saved anew
+	end() // saved again
 	a, _ = testenv.StartRunner(t, url, secret, "a", dir)
 	if got := say(t, s, "talker", about("Ada")); got.Timings.Cached < 400 {
 		t.Errorf("of what was said later %d tokens came from the cache", got.Timings.Cached)

@@ -11,7 +11,7 @@ import (
 	"reveille/testenv/kit"
 )
 
-// On a full disk the model is unloaded and loaded as ever, with the same answers: without what could not be saved, with
+// On a full disk the model is unloaded and loaded as ever, with the same responses: without what could not be saved, with
 // what fits, and with everything once there is room again.
 func TestConversationsOnAFullDisk(t *testing.T) {
 	testenv.Engines(t)
@@ -72,7 +72,7 @@ func TestConversationsOnAFullDisk(t *testing.T) {
 		for _, name := range []string{"Ada", "Bob"} {
 			a := say(t, s, "talker", about(name))
 			if a.Choices[0].Message != want[name] {
-				t.Errorf("%s: the answer is %q, before it was %q", what, a.Choices[0].Message, want[name])
+				t.Errorf("%s: the response is %q, before it was %q", what, a.Choices[0].Message, want[name])
 			}
 			cached = append(cached, a.Timings.Cached)
 		}

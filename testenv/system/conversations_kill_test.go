@@ -20,7 +20,7 @@ import (
 var kills = flag.Int("kills", 2, "how often TestConversationsSurviveKills kills a process")
 
 // Engines, or the runner and all engines with it, are killed at random moments while conversations are saved and restored, and files are cut short in
-// between. Every load succeeds, and every answer is that of an engine that never went.
+// between. Every load succeeds, and every response is that of an engine that never went.
 func TestConversationsSurviveKills(t *testing.T) {
 	testenv.Engines(t)
 	const models = `models:
@@ -87,13 +87,13 @@ func TestConversationsSurviveKills(t *testing.T) {
 		say(t, s, "other", message{"user", "Hello."})
 		for _, i := range dice.Perm(len(texts)) {
 			if got := say(t, s, "talker", message{"user", texts[i]}).Choices[0].Message.Content; got != want[i] {
-				t.Fatalf("after %d kills the answer is %q, before it was %q", n+1, got, want[i])
+				t.Fatalf("after %d kills the response is %q, before it was %q", n+1, got, want[i])
 			}
 		}
 	}
 }
 
-// once sends a chat and returns the answer's content, "" if it failed.
+// once sends a chat and returns the response's content, "" if it failed.
 func once(t *testing.T, url, model, text string) string {
 	body, err := json.Marshal(map[string]any{"model": model, "messages": []message{{"user", text}}, "temperature": 0, "max_tokens": 8})
 	if err != nil {

@@ -31,7 +31,7 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// say sends a conversation and returns the answer.
+// say sends a conversation and returns the response.
 func say(t *testing.T, s *testenv.System, model string, talk ...message) turn {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"model": model, "messages": talk, "temperature": 0, "max_tokens": 8})
@@ -90,7 +90,7 @@ func TestConversationsSurviveSwaps(t *testing.T) {
 		t.Errorf("after a restart %d tokens came from the cache, want at least %d", again.Timings.Cached, known)
 	}
 	if x, y := again.Choices[0].Message.Content, control.Choices[0].Message.Content; x != y {
-		t.Errorf("after a restart the answer is %q, without one %q", x, y)
+		t.Errorf("after a restart the response is %q, without one %q", x, y)
 	}
 
 	say(t, s, "other", message{"user", "Hello."})
@@ -102,7 +102,7 @@ func TestConversationsSurviveSwaps(t *testing.T) {
 	s = testenv.Start(t, testenv.Spec{Models: models, StateDir: s.StateDir})
 	again = say(t, s, "talker", fourth...)
 	if again.Timings.Cached < known*95/100 || again.Choices[0].Message != control.Choices[0].Message {
-		t.Errorf("after a kill %d tokens came from the cache, want at least %d; the answer is %q, without one %q",
+		t.Errorf("after a kill %d tokens came from the cache, want at least %d; the response is %q, without one %q",
 			again.Timings.Cached, known, again.Choices[0].Message, control.Choices[0].Message)
 	}
 

@@ -33,7 +33,7 @@ func (w *world) embedAny(ctx context.Context, model string, input any) calls.Ans
 	return w.Call(ctx, http.MethodPost, "/v1/embeddings", string(body))
 }
 
-// vectors are the embeddings of an answer, bit for bit and in order, and its usage.
+// vectors are the embeddings of a response, bit for bit and in order, and its usage.
 func (w *world) vectors(a calls.Answer) string {
 	w.T.Helper()
 	var got struct {
@@ -110,7 +110,7 @@ func (w *world) wantMetrics(model string, want map[string]float64) {
 }
 
 // TestEmbeddingMemory: an engine that has memory for 300 tokens and not for n_batch, which is 2048. The first full request
-// climbs down to what works, later ones begin there; the answers are those of an engine with memory for all, and a text
+// climbs down to what works, later ones begin there; the responses are those of an engine with memory for all, and a text
 // that fits nowhere is refused without harm to what was learned. The runner's metrics say all of it, by model.
 func TestEmbeddingMemory(t *testing.T) {
 	w := start(t, calls.Catalogue{"small": embedding("--oom-over 300"), "large": embedding("")}, "--max-loaded-models=-1")
@@ -118,7 +118,7 @@ func TestEmbeddingMemory(t *testing.T) {
 	for range requests {
 		want := w.vectors(w.embed(t.Context(), "large", texts(128)...))
 		if got := w.vectors(w.embed(t.Context(), "small", texts(128)...)); got != want {
-			t.Fatalf("the answer differs from that of one call:\n%.200s\n%.200s", got, want)
+			t.Fatalf("the response differs from that of one call:\n%.200s\n%.200s", got, want)
 		}
 	}
 	w.wantMetrics("large", map[string]float64{

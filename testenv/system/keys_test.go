@@ -104,7 +104,7 @@ func TestKeysOfAPool(t *testing.T) {
 			break
 		}
 		used++
-		time.Sleep(200 * time.Millisecond) // each answer is charged when it ends
+		time.Sleep(200 * time.Millisecond) // each response is charged when it ends
 	}
 	if used == 0 || used > 20 {
 		t.Errorf("20 tokens were good for %d requests", used)

@@ -55,13 +55,13 @@ type viewer struct {
 	spec  testenv.Spec // of the system
 }
 
-// shown is an answer: the tokens with their probabilities, which a single wrong float would change.
+// shown is a response: the tokens with their probabilities, which a single wrong float would change.
 type shown []struct {
 	Token   string
 	Logprob float64
 }
 
-// show sends media to a model, which must answer, and checks what the answer says of the cache.
+// show sends media to a model, which must answer, and checks what the response says of the cache.
 func (v *viewer) show(model, cache string, media ...[]byte) shown {
 	v.T.Helper()
 	a := v.chatMedia(model, 6, media...)
@@ -123,7 +123,7 @@ func (v *viewer) tally(model string) mmstats.Stats {
 }
 
 // TestMedia tells the story of the encoder cache on the real engine. One system, each step goes on from the one before;
-// what an answer must be is told by the same model with the cache off.
+// what a response must be is told by the same model with the cache off.
 func TestMedia(t *testing.T) {
 	testenv.NeedInterposer(t)
 	testenv.Models(t)
@@ -335,7 +335,7 @@ func (v *viewer) metric(name string) string {
 }
 
 // TestEmbeddingsOfPictures: pictures in embedding requests go through the gateway to the real engine and through the encoder
-// cache; what an answer must be is told by the same model with the cache off.
+// cache; what a response must be is told by the same model with the cache off.
 func TestEmbeddingsOfPictures(t *testing.T) {
 	testenv.NeedInterposer(t)
 	testenv.Models(t)
@@ -354,7 +354,7 @@ func TestEmbeddingsOfPictures(t *testing.T) {
 		}
 		return map[string]any{"prompt_string": text, "multimodal_data": data}
 	}
-	// ask checks what the answer says of the cache and returns the vectors with the usage.
+	// ask checks what the response says of the cache and returns the vectors with the usage.
 	ask := func(model, cache string, input ...any) string {
 		t.Helper()
 		a := w.embedAny(t.Context(), model, input)

@@ -52,7 +52,7 @@ func families(t *testing.T, text string) map[string]string {
 			rest, own := strings.CutPrefix(m[1], family)
 			several := kinds[family] == "histogram" || kinds[family] == "summary"
 			if !own || rest != "" && !(several && slices.Contains([]string{"_bucket", "_sum", "_count"}, rest)) {
-				t.Errorf("%q stands in the family %s, a %s", line, family, kinds[family])
+				t.Errorf("%q is in the family %s, a %s", line, family, kinds[family])
 			}
 		}
 	}

@@ -154,7 +154,7 @@ func TestRule05Passing(t *testing.T) {
 	}
 }
 
-// begun lists the loads that a log says to have begun, in order.
+// begun lists the loads that a log says to have started, in order.
 func begun(log string) []string {
 	var models []string
 	for line := range strings.Lines(log) {
@@ -474,7 +474,7 @@ func TestRule09EachGPU(t *testing.T) {
 	kit.Becomes(t, "loaded", []string{"wide"}, w.Loaded)
 }
 
-// Rule 10: request > saved > catalogue > recipe; other options reload.
+// Rule 10: request > saved > catalog > recipe; other options reload.
 func TestRule10Options(t *testing.T) {
 	t.Parallel()
 	w := start(t, calls.Catalogue{"a": "llm, options: {ctx_size: 2048}", "plain": "embedding"})
@@ -492,7 +492,7 @@ func TestRule10Options(t *testing.T) {
 	}
 	w.Use("a")
 	if got := context(); got != "2048" {
-		t.Errorf("catalogue: ctx_size %s, want 2048", got)
+		t.Errorf("catalog: ctx_size %s, want 2048", got)
 	}
 	first := w.Engine("a")
 	if pid := load(`{"model_name":"a"}`); pid != first {

@@ -37,7 +37,7 @@ func TestStopInTheMiddle(t *testing.T) {
 				t.Errorf("%s: %v", what, a)
 			}
 		case <-time.After(kit.Patience):
-			t.Errorf("%s: no answer", what)
+			t.Errorf("%s: no response", what)
 		}
 	}
 	if _, whole := <-done; whole {

@@ -20,7 +20,7 @@ import (
 	"reveille/testenv/worlds"
 )
 
-// The story on the real engine, told by the official openai client: one process runs all cases in order over
+// A day on the real engine, through the official openai client: one process runs all cases in order over
 // one stack, each case is a subtest.
 func TestStory(t *testing.T) {
 	testenv.Engines(t)

@@ -30,7 +30,7 @@ func zipped(text string) string {
 	return b.String()
 }
 
-// TestEnginesOfManyWays: what an engine's HTTP leaves out or adds does not change the answer, and what is no whole answer is
+// TestEnginesOfManyWays: what an engine's HTTP leaves out or adds does not change the response, and what is no whole response is
 // an error in every dialect.
 func TestEnginesOfManyWays(t *testing.T) {
 	t.Parallel()
@@ -54,7 +54,7 @@ func TestEnginesOfManyWays(t *testing.T) {
 		as     []string // kinds of requests
 		whole  bool
 		plain  bool // the request asks for no stream
-		status int  // of an answer that is refused before its head is sent, 0 for 200
+		status int  // of a response that is refused before its head is sent, 0 for 200
 	}{
 		{name: "as it should be", wire: ok + events + chunks + "\r\n" + whole, as: streamed, whole: true},
 		{name: "line feeds in the head", wire: lines(ok+events+chunks+"\r\n") + whole, as: streamed, whole: true},

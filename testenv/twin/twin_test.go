@@ -149,7 +149,7 @@ func (p *pair) load(model, body string) (ok bool) {
 	return p.used(model, a, http.StatusConflict)
 }
 
-// used checks the answer of a use; refusal is the status where pinned models leave no room.
+// used checks the response of a use; refusal is the status where pinned models leave no room.
 func (p *pair) used(model string, a calls.Answer, refusal int) (ok bool) {
 	p.t.Helper()
 	cold, evicted, refused := p.twin.use(model)
@@ -245,7 +245,7 @@ type told struct {
 	} `json:"all_models_loaded"`
 }
 
-// compare looks at the system until it tells what the twin does. What a call did is told a moment after its answer at
+// compare looks at the system until it reports what the twin does. What a call did is told a moment after its response at
 // the latest.
 func (p *pair) compare() {
 	p.t.Helper()

@@ -225,7 +225,7 @@ func (w *World) Call(ctx context.Context, method, path, body string) calls.Answe
 	return w.Do(req, err)
 }
 
-// Do makes a request with the key, and reads its answer.
+// Do makes a request with the key, and reads its response.
 func (w *World) Do(req *http.Request, err error) calls.Answer {
 	if err == nil && w.Key != "" {
 		req.Header.Set("Authorization", "Bearer "+w.Key)
@@ -290,7 +290,7 @@ func (w *World) Use(model string) calls.Answer {
 	return a
 }
 
-// Later makes the request of Ask in the background; the answer comes on the channel. cancel makes the client go away.
+// Later makes the request of Ask in the background; the response comes on the channel. cancel makes the client go away.
 func (w *World) Later(model string) (got <-chan calls.Answer, cancel context.CancelFunc) {
 	w.T.Helper()
 	ctx, cancel := context.WithTimeout(w.T.Context(), 2*kit.Patience)
@@ -298,7 +298,7 @@ func (w *World) Later(model string) (got <-chan calls.Answer, cancel context.Can
 	return Later(func() calls.Answer { return w.Do(calls.Request(ctx, w.URL, w.Models.Type(model), model)) }), cancel
 }
 
-// Await takes an answer that must come, with status 200.
+// Await takes a response that must come, with status 200.
 func (w *World) Await(what string, c <-chan calls.Answer) calls.Answer {
 	w.T.Helper()
 	a := Await(w.T, what, c)
@@ -315,14 +315,14 @@ func Later(call func() calls.Answer) <-chan calls.Answer {
 	return c
 }
 
-// Await takes an answer that must come.
+// Await takes a response that must come.
 func Await(t *testing.T, what string, c <-chan calls.Answer) calls.Answer {
 	t.Helper()
 	select {
 	case a := <-c:
 		return a
 	case <-time.After(kit.Patience):
-		t.Fatalf("%s: no answer in %v", what, kit.Patience)
+		t.Fatalf("%s: no response in %v", what, kit.Patience)
 		return calls.Answer{}
 	}
 }
