@@ -24,6 +24,8 @@ var (
 	ErrUnsupported = errors.New("not supported by the engine")
 	// ErrRefused: the engine rejects its arguments or this kind of model, whatever memory is free.
 	ErrRefused = errors.New("refused by the engine")
+	// ErrNoGPU: the engine runs, but none of the model is on the GPU that it was to use.
+	ErrNoGPU = errors.New("the engine uses no GPU")
 	// ErrPortTaken: another program listens on the engine's port.
 	ErrPortTaken = errors.New("the engine's port is taken by another program")
 	// ErrLoadTimeout: the engine made no progress, or was not ready within the load timeout, and was stopped.

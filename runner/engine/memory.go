@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -8,7 +9,7 @@ import (
 )
 
 // bufferLine matches llama-server's lines on the buffers that it allocates while it loads. The build used by the tests
-// prints them at verbosity 4 and above.
+// prints them at verbosity 4 and above, which its recipe sets for devices other than the CPU.
 var bufferLine = regexp.MustCompile(`(\w+): +(\w+) +(model|KV|RS|output|compute) buffer size *= *(\d{1,9}\.\d{1,6}) MiB`)
 
 // maxReservedBuffers bounds the reserved buffers that are counted; further ones are ignored.
@@ -71,6 +72,17 @@ func (b *buffers) sum() (main, device int64) {
 		total[r.place] += r.bytes
 	}
 	return total[mainMemory], total[deviceMemory]
+}
+
+// CheckGPU returns a [*LoadError] with [ErrNoGPU] if the log of the load, which must be complete, reports buffers and none of
+// them is on a device. known is false if it reports no buffers at all.
+func (p *Process) CheckGPU() (known bool, err error) {
+	main, device := p.buffers.sum()
+	if device > 0 || main == 0 {
+		return device > 0, nil
+	}
+	return true, &LoadError{Kind: ErrNoGPU, Detail: fmt.Sprintf(
+		"all of its %d MiB are in main memory; make sure that the host's GPU driver works and that the engine is a build for it", main>>20)}
 }
 
 // Memory returns the maximum main memory and device memory, in bytes, that the engine has taken, 0 if unknown. Main

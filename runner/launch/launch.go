@@ -119,7 +119,13 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	l.logs.Store(m.ID, p.Log())
 	conversations.Stage(ctx, p.Dir(), pl.Parallel)
 	run := newRunning(p, media)
-	if err = p.EnsureReady(ctx); err == nil && perKey {
+	if err = p.EnsureReady(ctx); err == nil && r.Family() == recipe.LlamaCpp && r.DevicesFor(opts, m.Devices).Has(policy.GPU) {
+		var known bool // otherwise it would serve from the CPU, many times slower, unseen
+		if known, err = p.CheckGPU(); !known {
+			l.Log.Warn("the engine's log does not tell whether it uses the GPU", "model", m.ID)
+		}
+	}
+	if err == nil && perKey {
 		run.slots, err = slotTable(ctx, run, pl.Parallel)
 	}
 	if err != nil {

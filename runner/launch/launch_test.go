@@ -127,6 +127,31 @@ func TestConcurrencyFollowsThePlan(t *testing.T) {
 	}
 }
 
+// llama-server that finds no GPU loads a model into main memory and serves it, slowly. For a model that is to use a GPU
+// that is a failed load.
+func TestLoadWithoutGPUBuffersFails(t *testing.T) {
+	l, r := newLauncher(t), recipe.Shipped()[recipe.LlamaCpp]
+	l.Finder = engine.Finder{Paths: map[string]string{recipe.LlamaCpp: testenv.Engines(t).LlamaServer}}
+	m := catalog.Model{ID: "m", Type: policy.LLM, Devices: policy.GPU, Checkpoint: testenv.Models(t).Tiny, Recipe: recipe.LlamaCpp}
+	t.Setenv("GGML_VK_VISIBLE_DEVICES", "") // none, on a machine with some
+	t.Setenv("CUDA_VISIBLE_DEVICES", "")
+	opts := r.Effective(recipe.Layers{Request: recipe.Options{"ctx_size": int64(512)}})
+	e, err := l.Start(t.Context(), &m, &r, opts, plan.Plan{}, engine.GPUs{})
+	if err == nil {
+		_ = e.Stop(t.Context())
+	}
+	if _, ok := errors.AsType[*engine.LoadError](err); !ok || !errors.Is(err, engine.ErrNoGPU) || !strings.Contains(err.Error(), "MiB are in main memory") {
+		t.Fatalf("a model for the GPU without one: %v, want %v", err, engine.ErrNoGPU)
+	}
+	m.Devices = policy.CPU
+	if e, err = l.Start(t.Context(), &m, &r, opts, plan.Plan{}, engine.GPUs{}); err != nil {
+		t.Fatal("the same model for the CPU:", err)
+	}
+	if err := e.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // A model that can never start is refused before anything is evicted for it.
 func TestCheckRefusesModelsThatCannotStart(t *testing.T) {
 	l, r, files := newLauncher(t), recipe.Shipped()[recipe.LlamaCpp], testenv.Models(t)

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"reveille/testenv"
@@ -27,7 +28,10 @@ func TestUnits(t *testing.T) {
 				t.Fatal(err)
 			}
 			file := filepath.Join(t.TempDir(), name)
-			text = regexp.MustCompile(`(?m)^ExecStart=\S+`).ReplaceAll(text, []byte("ExecStart=/bin/true")) // verify wants a program
+			if name == "reveille-runner.service" && !strings.Contains(string(text), "\nExecStartPre=+-/usr/bin/nvidia-modprobe -u -c 0\n") {
+				t.Error("nothing makes /dev/nvidia-uvm, which engines may not make under NoNewPrivileges")
+			}
+			text = regexp.MustCompile(`(?m)^(ExecStart(Pre)?=[+-]*)\S+`).ReplaceAll(text, []byte("${1}/bin/true")) // verify wants programs
 			if err := os.WriteFile(file, text, 0o600); err != nil {
 				t.Fatal(err)
 			}
