@@ -144,6 +144,24 @@ func (e *Emulator) Advance(d time.Duration) {
 	e.control("advance", url.Values{"seconds": {strconv.FormatFloat(d.Seconds(), 'f', -1, 64)}})
 }
 
+// SoldOutIn takes away the machines of one zone. A group tries it first and another one after a second.
+func (e *Emulator) SoldOutIn(zone string) {
+	e.t.Helper()
+	e.control("capacity", url.Values{"machines": {"some"}, "zone": {zone}})
+}
+
+// SoldOutLate lets EC2 accept starts of instances that are stopped again.
+func (e *Emulator) SoldOutLate() {
+	e.t.Helper()
+	e.control("capacity", url.Values{"machines": {"late"}})
+}
+
+// FailLaunches lets the launches of groups fail, with these words.
+func (e *Emulator) FailLaunches(words string) {
+	e.t.Helper()
+	e.control("capacity", url.Values{"machines": {"none"}, "words": {words}})
+}
+
 func (e *Emulator) control(verb string, args url.Values) {
 	e.t.Helper()
 	resp, err := http.Post(e.URL+"/emulator/"+verb+"?"+args.Encode(), "", nil)

@@ -4,13 +4,14 @@
 Prints its address on the first line and serves until its standard input ends. Beside the services it answers
 
     POST /emulator/refuse?action=StartInstances&code=RequestLimitExceeded&times=2
-    POST /emulator/capacity?machines=none|some
+    POST /emulator/capacity?machines=none|some|late&zone=ZONE&words=WORDS
     POST /emulator/advance?seconds=180
     GET /emulator/credentials?instance=ID or ?function=NAME
     GET /emulator/grants
 
 The first refuses the next calls of an action with an error as the service words it; the second takes away, or gives back,
-the machines that EC2 and Auto Scaling could launch or start; the third lets virtual time pass. The fourth tells the credentials of the role that a machine or a
+the machines that EC2 and Auto Scaling could launch or start, in all zones or one, or lets EC2 notice only after it has
+accepted a start; words are those of a failed launch. The third lets virtual time pass. The fourth tells the credentials of the role that a machine or a
 function has, with which calls are held against the role's policies (permissions.py); the last, which statements have allowed
 a call that no other one would have.
 
@@ -80,7 +81,7 @@ class Emulator:
         if request.path == "/emulator/refuse":
             self.refusals.add(request.args["action"], request.args["code"], int(request.args.get("times", "1")))
         elif request.path == "/emulator/capacity":
-            machines.CAPACITY.give(request.args["machines"] == "some")
+            machines.CAPACITY.give(**request.args)
         elif request.path == "/emulator/advance":
             machines.CLOCK.advance(float(request.args["seconds"]))
         elif request.path == "/emulator/credentials":

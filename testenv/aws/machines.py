@@ -5,6 +5,7 @@ maximum, tells of no scaling activity, cannot launch from a template's second ve
 it launches from a template a disk beside those of the template.
 """
 import copy
+import json
 import threading
 import uuid
 from datetime import datetime, timezone
@@ -29,10 +30,15 @@ class Capacity:
 
     def __init__(self):
         self.some = True
+        self.without = ""  # a zone that has none, before a group tries its others
+        self.falls_back = False  # a start is accepted, and the instance is stopped again
+        self.words = ""  # of failed launches, if another thing is wrong than capacity
         self.failed = {}  # by group, newest first
 
-    def give(self, some):
-        self.some = some
+    def give(self, machines, zone="", words=""):
+        self.some = machines in ("some", "late")
+        self.falls_back = machines == "late"
+        self.without, self.words = zone, words
 
 
 CAPACITY = Capacity()
@@ -90,13 +96,19 @@ def later(settle):
                 return previous
             method(self)
             become(self, passing)
-            CLOCK.after(settle, lambda: self._state.name == passing[0] and become(self, end))
+            back = passing == PENDING and CAPACITY.falls_back
+            CLOCK.after(settle, lambda: self._state.name == passing[0] and (fall_back(self) if back else become(self, end)))
             return previous
 
         return change
 
     Instance.start = through(start, PENDING, RUNNING)
     Instance.stop = through(stop, STOPPING, STOPPED)
+
+
+def fall_back(instance):
+    become(instance, STOPPED)
+    instance._reason = "Server.InsufficientInstanceCapacity: " + WORDS["InsufficientInstanceCapacity"]
 
 
 def starts():
@@ -127,7 +139,13 @@ def groups():
             raise ValidationError(f"New SetDesiredCapacity value {desired_capacity} is above max value {group.max_size} for the AutoScalingGroup.")
         if not CAPACITY.some and (desired_capacity or 0) > len(group.active_instances()):
             group.desired_capacity = desired_capacity
-            CAPACITY.failed.setdefault(group_name, []).insert(0, failed_launch(group_name))
+            for zone in group.availability_zones:
+                CAPACITY.failed.setdefault(group_name, []).insert(0, failed_launch(group_name, zone))
+            return
+        if CAPACITY.without and (desired_capacity or 0) > len(group.active_instances()):
+            group.desired_capacity = desired_capacity
+            CAPACITY.failed.setdefault(group_name, []).insert(0, failed_launch(group_name, CAPACITY.without))
+            CLOCK.after(1, lambda: resize(self, group_name, desired_capacity))
             return
         resize(self, group_name, desired_capacity)
 
@@ -138,9 +156,9 @@ def groups():
     AutoScalingResponse.describe_scaling_activities = describe_scaling_activities
 
 
-def failed_launch(group):
+def failed_launch(group, zone):
     now = datetime.now(timezone.utc)
-    words = WORDS["InsufficientInstanceCapacity"] + " Launching EC2 instance failed."
+    words = (CAPACITY.words or WORDS["InsufficientInstanceCapacity"]) + " Launching EC2 instance failed."
     return {
         "ActivityId": str(uuid.uuid4()),
         "AutoScalingGroupName": group,
@@ -151,6 +169,7 @@ def failed_launch(group):
         "StatusCode": "Failed",
         "StatusMessage": words,
         "Progress": 100,
+        "Details": json.dumps({"Availability Zone": zone}),
     }
 
 

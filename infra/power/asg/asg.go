@@ -1,13 +1,18 @@
 // Package asg is the power driver for hosts that an Auto Scaling group launches, each from a separate group: Wake
 // raises the desired capacity to one, Sleep lowers it to none. AWS manages the group's warm pool.
+//
+// AWS accepts any size and fails later, so Wake reads the group's activities. LaunchInstances would tell at once, but it
+// passes the warm pool by and requires its caller's right to create fleets of any instances (ec2:CreateFleet).
 package asg
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,8 +34,11 @@ type Config struct {
 	Poll time.Duration
 }
 
-// watchFor is how long Wake checks that the group gets a machine, since AWS accepts any size and fails later.
+// watchFor is how long Wake checks that the group gets a machine.
 const watchFor = 45 * time.Second
+
+// recentFailure is how old failures may be that count where the group's size is one already and it has no machine.
+const recentFailure = 5 * time.Minute
 
 // Driver changes the desired capacity of groups. It has nothing to close.
 type Driver struct{ cfg Config }
@@ -41,25 +49,34 @@ func New(cfg Config) *Driver {
 	return &Driver{cfg}
 }
 
-// Wake makes sure that the group has a machine or is getting one. power.ErrNoCapacity: AWS has none available; the
-// group's size is then restored.
+// Wake makes sure that the group has a machine or is getting one. power.ErrNoCapacity: AWS has none available in any of
+// the group's zones; power.ErrFailed: it could not launch one, with AWS's words. The group's size is then restored.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	api, g, err := d.group(ctx, host)
 	if err != nil {
 		return err
 	}
-	if g.Desired > 0 {
+	if g.Desired > 0 && g.hasMachine() {
 		return nil
 	}
 	if g.Max < 1 {
 		return fmt.Errorf("%w: group %s allows no machine (its maximum is 0)", power.ErrNoCapacity, host.Group)
 	}
-	began := time.Now().Add(-time.Minute) // AWS's clock may be behind ours
-	if err := resize(ctx, api, host, 1); err != nil {
+	past, err := activities(ctx, api, host)
+	if err != nil {
 		return err
 	}
-	err = d.watch(ctx, api, host, began)
-	if errors.Is(err, power.ErrNoCapacity) {
+	earlier := map[string]bool{} // activities of earlier attempts
+	if g.Desired > 0 {
+		past = slices.DeleteFunc(past, func(a activity) bool { return time.Since(a.StartTime) < recentFailure })
+	} else if err := resize(ctx, api, host, 1); err != nil {
+		return err
+	}
+	for _, a := range past {
+		earlier[a.ActivityID] = true
+	}
+	err = d.watch(ctx, api, host, earlier)
+	if errors.Is(err, power.ErrNoCapacity) || errors.Is(err, power.ErrFailed) {
 		if back := resize(context.WithoutCancel(ctx), api, host, 0); back != nil {
 			err = errors.Join(err, back)
 		}
@@ -67,34 +84,45 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	return err
 }
 
-// watch waits until the group has a machine, an activity fails for lack of capacity, or watchFor has passed, which
-// counts as success.
-func (d *Driver) watch(ctx context.Context, api *awsquery.Client, host catalog.Host, since time.Time) error {
-	for end := time.Now().Add(watchFor); time.Now().Before(end); {
+// watch waits until the group has a machine, AWS has failed to launch one in all of its zones or for another reason than
+// capacity, or watchFor has passed: that counts as success, unless a zone has failed and nothing is in progress.
+func (d *Driver) watch(ctx context.Context, api *awsquery.Client, host catalog.Host, earlier map[string]bool) error {
+	var failure error
+	for end := time.Now().Add(watchFor); ; {
 		g, err := group(ctx, api, host)
 		if err != nil {
 			return err
 		}
-		if len(g.Instances) > 0 {
+		if g.hasMachine() {
 			return nil
 		}
 		if g.Desired == 0 {
 			return fmt.Errorf("%w: group %s was put to sleep meanwhile", power.ErrStopping, host.Group)
 		}
-		var out struct {
-			Activities []struct {
-				StatusCode, StatusMessage string
-				StartTime                 time.Time
-			} `xml:"DescribeScalingActivitiesResult>Activities>member"`
+		list, err := activities(ctx, api, host)
+		if err != nil {
+			return err
 		}
-		params := url.Values{"AutoScalingGroupName": {host.Group}, "MaxRecords": {"5"}}
-		if err := api.Call(ctx, "DescribeScalingActivities", params, &out); err != nil {
-			return awserr.Classify(err)
-		}
-		for _, a := range out.Activities {
-			if a.StatusCode == "Failed" && !a.StartTime.Before(since) && awserr.LacksCapacity(a.StatusMessage) {
-				return fmt.Errorf("%w: group %s: %s", power.ErrNoCapacity, host.Group, a.StatusMessage)
+		failedZones, inProgress := map[string]bool{}, false
+		for _, a := range slices.Backward(list) { // the oldest first: the last failure is reported
+			switch {
+			case earlier[a.ActivityID] || a.StatusCode == "Successful":
+			case a.StatusCode != "Failed" && a.StatusCode != "Cancelled":
+				inProgress = true
+			case awserr.LacksCapacity(a.StatusMessage):
+				failedZones[a.zone()] = true
+				failure = fmt.Errorf("%w: group %s: %s", power.ErrNoCapacity, host.Group, a.StatusMessage)
+			default:
+				return fmt.Errorf("%w: group %s: %s", power.ErrFailed, host.Group, a.StatusMessage)
 			}
+		}
+		missing := slices.DeleteFunc(g.Zones, func(zone string) bool { return failedZones[zone] })
+		last := time.Now().After(end)
+		if failure != nil && !inProgress && (len(missing) == 0 || last) {
+			return failure
+		}
+		if last {
+			return nil
 		}
 		select {
 		case <-time.After(d.cfg.Poll):
@@ -102,7 +130,36 @@ func (d *Driver) watch(ctx context.Context, api *awsquery.Client, host catalog.H
 			return context.Cause(ctx)
 		}
 	}
-	return nil
+}
+
+// activity is one attempt of a group to launch or to end a machine.
+type activity struct {
+	ActivityID    string `xml:"ActivityId"`
+	StatusCode    string
+	StatusMessage string
+	StartTime     time.Time
+	Details       string // JSON
+}
+
+// zone is the zone of a launch, "" if it is not known.
+func (a activity) zone() string {
+	var details struct {
+		Zone string `json:"Availability Zone"`
+	}
+	_ = json.Unmarshal([]byte(a.Details), &details)
+	return details.Zone
+}
+
+// activities returns the group's last activities, the newest first.
+func activities(ctx context.Context, api *awsquery.Client, host catalog.Host) ([]activity, error) {
+	var out struct {
+		Activities []activity `xml:"DescribeScalingActivitiesResult>Activities>member"`
+	}
+	params := url.Values{"AutoScalingGroupName": {host.Group}, "MaxRecords": {"20"}}
+	if err := api.Call(ctx, "DescribeScalingActivities", params, &out); err != nil {
+		return nil, awserr.Classify(err)
+	}
+	return out.Activities, nil
 }
 
 // Sleep lowers the group's size to none. It refuses a group of several machines, since it cannot name the idle one.
@@ -134,7 +191,7 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 		switch {
 		case i.State == "InService":
 			return power.On, nil
-		case !strings.HasPrefix(i.State, "Terminat") && !strings.HasPrefix(i.State, "Detach"):
+		case !leaves(i.State):
 			p = power.Starting
 		case p == power.Off:
 			p = power.Stopping
@@ -145,11 +202,26 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 
 // scalingGroup is a group as DescribeAutoScalingGroups returns it.
 type scalingGroup struct {
-	Desired   int `xml:"DesiredCapacity"`
-	Max       int `xml:"MaxSize"`
+	Desired   int      `xml:"DesiredCapacity"`
+	Max       int      `xml:"MaxSize"`
+	Zones     []string `xml:"AvailabilityZones>member"`
 	Instances []struct {
 		State string `xml:"LifecycleState"`
 	} `xml:"Instances>member"`
+}
+
+// hasMachine reports whether the group has a machine that is not about to go.
+func (g *scalingGroup) hasMachine() bool {
+	for _, i := range g.Instances {
+		if !leaves(i.State) {
+			return true
+		}
+	}
+	return false
+}
+
+func leaves(lifecycle string) bool {
+	return strings.HasPrefix(lifecycle, "Terminat") || strings.HasPrefix(lifecycle, "Detach")
 }
 
 // group creates a client for the host's region and describes its group.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,7 +52,7 @@ func (r *region) group(name string, most int32) catalog.Host {
 	r.t.Helper()
 	template, version, zero := "runner", "$Latest", int32(0)
 	_, err := r.groups.CreateAutoScalingGroup(r.t.Context(), &autoscaling.CreateAutoScalingGroupInput{
-		AutoScalingGroupName: &name, MinSize: &zero, MaxSize: &most, DesiredCapacity: &zero, AvailabilityZones: []string{aws.Region + "a"},
+		AutoScalingGroupName: &name, MinSize: &zero, MaxSize: &most, DesiredCapacity: &zero, AvailabilityZones: []string{aws.Region + "a", aws.Region + "b"},
 		LaunchTemplate: &types.LaunchTemplateSpecification{LaunchTemplateName: &template, Version: &version},
 	})
 	if err == nil {
@@ -124,6 +125,27 @@ func (r *region) refusals(t *testing.T) {
 	if n := *r.look("gpu").DesiredCapacity; n != 0 {
 		t.Errorf("the group still tries to get %d", n)
 	}
+	r.cloud.FailLaunches("The image id '[ami-0]' does not exist.")
+	err := r.driver.Wake(ctx, h)
+	expect("a launch that fails for another reason", err, power.ErrFailed)
+	if n := *r.look("gpu").DesiredCapacity; n != 0 || err == nil || !strings.Contains(err.Error(), "ami-0") {
+		t.Errorf("size %d, %v", n, err)
+	}
+	one, zero := int32(1), int32(0)
+	size := func(n *int32) {
+		t.Helper()
+		if _, err := r.groups.SetDesiredCapacity(ctx, &autoscaling.SetDesiredCapacityInput{AutoScalingGroupName: &h.Group, DesiredCapacity: n}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	size(&one)
+	expect("a group of size one already that gets no machine", r.driver.Wake(ctx, h), power.ErrFailed)
+	r.cloud.SoldOutIn(aws.Region + "a")
+	expect("a zone without capacity, just after these failures", r.driver.Wake(ctx, h), nil)
+	if n := len(r.look("gpu").Instances); n != 1 {
+		t.Errorf("%d machines after a wake", n)
+	}
+	size(&zero)
 	r.cloud.SoldOut(false)
 
 	for action, code := range map[string]string{"DescribeAutoScalingGroups": "Throttling", "SetDesiredCapacity": "ScalingActivityInProgress"} {
@@ -132,8 +154,8 @@ func (r *region) refusals(t *testing.T) {
 	}
 	expect("wake", r.driver.Wake(ctx, h), nil)
 	expect("wake of one that is on", r.driver.Wake(ctx, h), nil)
-	if n := r.launched("gpu"); n != 1 {
-		t.Errorf("%d machines launched, want 1", n)
+	if n := r.launched("gpu"); n != 2 {
+		t.Errorf("%d machines launched, want 2", n)
 	}
 
 	three := int32(3)

@@ -2,9 +2,11 @@
 package ec2
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"reveille/infra/awsquery"
@@ -19,21 +21,34 @@ var _ power.Driver = (*Driver)(nil)
 type Config struct {
 	// Client returns a client for EC2 in a region; "" means the environment's region. It is called for every operation.
 	Client func(ctx context.Context, region string) (*awsquery.Client, error)
+	// Poll is the time between two looks at an instance that starts; default 3 s.
+	Poll time.Duration
 }
+
+// watchFor is how long Wake looks whether the instance starts.
+const watchFor = time.Minute
 
 // Driver starts and stops instances. It has nothing to close.
 type Driver struct{ cfg Config }
 
 // New creates a driver.
-func New(cfg Config) *Driver { return &Driver{cfg} }
+func New(cfg Config) *Driver {
+	cfg.Poll = cmp.Or(max(cfg.Poll, 0), 3*time.Second)
+	return &Driver{cfg}
+}
 
-// Wake starts the host's instance. power.ErrStopping: the instance must finish stopping first.
+// Wake starts the host's instance, and looks until it runs, for at most watchFor: AWS may accept a start and let the
+// instance fall back to stopped. power.ErrNoCapacity or power.ErrFailed: it did, with AWS's reason. power.ErrStopping: the
+// instance must finish stopping first.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	api, err := d.cfg.Client(ctx, host.Region)
 	if err != nil {
 		return fmt.Errorf("%w: %w", power.ErrDenied, err)
 	}
 	err = api.Call(ctx, "StartInstances", url.Values{"InstanceId.1": {host.Instance}}, nil)
+	if err == nil {
+		return d.watch(ctx, api, host)
+	}
 	if awserr.Code(err) != "IncorrectInstanceState" {
 		return awserr.Classify(err)
 	}
@@ -46,6 +61,39 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 		return fmt.Errorf("%w: instance %s is %s", power.ErrUnknownHost, host.Instance, state)
 	default: // stopping, or stopped since the first call
 		return fmt.Errorf("%w: instance %s is %s", power.ErrStopping, host.Instance, state)
+	}
+}
+
+// watch waits until an instance whose start was accepted runs, or has fallen back to stopped.
+func (d *Driver) watch(ctx context.Context, api *awsquery.Client, host catalog.Host) error {
+	began, starting := time.Now(), false
+	for {
+		i, err := instanceOf(ctx, api, host)
+		switch {
+		case err != nil:
+			return err
+		case i.State == running:
+			return nil
+		case i.State == pending:
+			starting = true
+		case i.State == stopped && (starting || time.Since(began) > 3*d.cfg.Poll): // AWS may show an old state at first
+			kind := power.ErrFailed
+			if strings.HasPrefix(i.Reason, "User initiated") {
+				kind = power.ErrStopping // another call stopped it meanwhile
+			} else if awserr.LacksCapacity(i.Reason + " " + i.StateReason) {
+				kind = power.ErrNoCapacity
+			}
+			return fmt.Errorf("%w: instance %s was starting and is stopped again: %s", kind, host.Instance,
+				cmp.Or(strings.TrimSpace(i.Reason+" "+i.StateReason), "AWS gives no reason"))
+		}
+		if time.Since(began) > watchFor {
+			return nil
+		}
+		select {
+		case <-time.After(d.cfg.Poll):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 }
 
@@ -137,30 +185,40 @@ const (
 	pending      = "pending"
 	running      = "running"
 	stopping     = "stopping"
+	stopped      = "stopped"
 	shuttingDown = "shutting-down"
 	terminated   = "terminated"
 )
 
 // described is what DescribeInstances returns.
 type described struct {
-	Instances []struct {
-		State      string    `xml:"instanceState>name"`
-		LaunchTime time.Time `xml:"launchTime"`
-		Tags       []struct {
-			Key   string `xml:"key"`
-			Value string `xml:"value"`
-		} `xml:"tagSet>item"`
-	} `xml:"reservationSet>item>instancesSet>item"`
-	NextToken string `xml:"nextToken"`
+	Instances []instance `xml:"reservationSet>item>instancesSet>item"`
+	NextToken string     `xml:"nextToken"`
+}
+
+type instance struct {
+	State       string    `xml:"instanceState>name"`
+	Reason      string    `xml:"reason"` // StateTransitionReason of the API
+	StateReason string    `xml:"stateReason>message"`
+	LaunchTime  time.Time `xml:"launchTime"`
+	Tags        []struct {
+		Key   string `xml:"key"`
+		Value string `xml:"value"`
+	} `xml:"tagSet>item"`
 }
 
 func (d *Driver) instanceState(ctx context.Context, api *awsquery.Client, host catalog.Host) (state string, err error) {
+	i, err := instanceOf(ctx, api, host)
+	return i.State, err
+}
+
+func instanceOf(ctx context.Context, api *awsquery.Client, host catalog.Host) (instance, error) {
 	var out described
 	if err := api.Call(ctx, "DescribeInstances", url.Values{"InstanceId.1": {host.Instance}}, &out); err != nil {
-		return "", awserr.Classify(err)
+		return instance{}, awserr.Classify(err)
 	}
 	if len(out.Instances) == 0 || out.Instances[0].State == "" {
-		return "", fmt.Errorf("%w: instance %s does not exist", power.ErrUnknownHost, host.Instance)
+		return instance{}, fmt.Errorf("%w: instance %s does not exist", power.ErrUnknownHost, host.Instance)
 	}
-	return out.Instances[0].State, nil
+	return out.Instances[0], nil
 }

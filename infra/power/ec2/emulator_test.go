@@ -3,6 +3,7 @@ package ec2_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ func emulator(t *testing.T) *cloudlet {
 	t.Helper()
 	cloud := aws.Start(t, settle)
 	api := awsec2.NewFromConfig(cloud.Config())
-	return &cloudlet{t, cloud, api, ec2.New(ec2.Config{Client: func(context.Context, string) (*awsquery.Client, error) { return awsquery.EC2(cloud.Config()), nil }})}
+	return &cloudlet{t, cloud, api, ec2.New(ec2.Config{Poll: 10 * time.Millisecond, Client: func(context.Context, string) (*awsquery.Client, error) { return awsquery.EC2(cloud.Config()), nil }})}
 }
 
 // machine launches an instance, stops it and returns its host.
@@ -121,9 +122,9 @@ func (c *cloudlet) refusals(t *testing.T) {
 		Catalog: func() *catalog.Catalog { return listing(t, h.Instance) }, Pause: time.Millisecond, Drivers: map[catalog.Driver]power.Driver{catalog.DriverEC2: c.driver},
 	})
 	expect("wake, throttled once more and repeated", set.Wake(ctx, "gpu-1"), nil)
-	expect("wake of one that starts", c.driver.Wake(ctx, h), nil)
-	expect("sleep of one that starts", c.driver.Sleep(ctx, h), power.ErrStarting)
-	c.becomes(h, power.On)
+	if is, err := c.driver.State(ctx, h); is != power.On || err != nil {
+		t.Errorf("after a wake the instance is %s, %v", is, err)
+	}
 	expect("wake of one that runs", c.driver.Wake(ctx, h), nil)
 
 	c.cloud.Refuse("StopInstances", "RequestLimitExceeded", 1)
@@ -132,7 +133,24 @@ func (c *cloudlet) refusals(t *testing.T) {
 	expect("wake of one that stops", c.driver.Wake(ctx, h), power.ErrStopping)
 	expect("sleep of one that stops", c.driver.Sleep(ctx, h), nil)
 	expect("wake of one that stops, waited for", set.Wake(ctx, "gpu-1"), nil)
-	c.becomes(h, power.On)
+	expect("sleep", c.driver.Sleep(ctx, h), nil)
+	c.becomes(h, power.Off)
+	if _, err := c.api.StartInstances(ctx, &awsec2.StartInstancesInput{InstanceIds: []string{h.Instance}}); err != nil {
+		t.Fatal(err)
+	}
+	expect("sleep of one that starts", c.driver.Sleep(ctx, h), power.ErrStarting)
+	expect("wake of one that starts", c.driver.Wake(ctx, h), nil)
+	expect("sleep of one that runs", c.driver.Sleep(ctx, h), nil)
+	c.becomes(h, power.Off)
+
+	c.cloud.SoldOutLate()
+	err := c.driver.Wake(ctx, h)
+	expect("a start that is accepted and falls back", err, power.ErrNoCapacity)
+	if err == nil || !strings.Contains(err.Error(), "is stopped again: Server.InsufficientInstanceCapacity: ") {
+		t.Errorf("%v does not say AWS's reason", err)
+	}
+	c.cloud.SoldOut(false)
+	expect("wake", c.driver.Wake(ctx, h), nil)
 
 	c.cloud.Refuse("StartInstances", "UnauthorizedOperation", 1)
 	expect("wake, not permitted", c.driver.Wake(ctx, h), power.ErrDenied)
