@@ -136,8 +136,8 @@ func (a *Account) End() {
 // maxCharge bounds what one response is charged.
 const maxCharge = 1e9
 
-// Charge charges tokens that a response has used. What exceeds the rest is a debt: later requests are refused until the
-// bucket has refilled.
+// Charge charges tokens that a response has used. If that is more than is left, the account is in debt: requests are
+// refused until at least one token is left again.
 func (a *Account) Charge(tokens int64) {
 	if a == nil || tokens <= 0 {
 		return
@@ -177,7 +177,7 @@ func (a *Account) BeginWait() error {
 	defer a.mu.Unlock()
 	if limit := a.limits.Waiting; limit > 0 && a.waiting >= limit {
 		e := api.Newf(api.QueueFull, "Limit reached: %d waiting requests for this key.", limit)
-		e.Kind = api.RateLimitExceeded // it is the key's limit, and the same status in every dialect
+		e.Kind = api.RateLimitExceeded // with QueueFull, Ollama's clients would get 503, as for the queue of all keys
 		return e
 	}
 	a.waiting++

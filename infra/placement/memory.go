@@ -98,7 +98,7 @@ func parseMemory(text string) map[policy.Devices]int64 {
 		name, value, _ := strings.Cut(f, "=")
 		d, err := policy.ParseDevices(name)
 		n, sizeErr := strconv.ParseInt(value, 10, 64)
-		if err == nil && sizeErr == nil && n > 0 {
+		if err == nil && sizeErr == nil && n > 0 && n <= maxBytes {
 			out[d] = n
 		}
 	}

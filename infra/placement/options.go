@@ -22,10 +22,10 @@ type Sources struct {
 	Saved   string            // JSON of the model's saved options, "" for none
 	Runtime map[string]string // the pool's run-time settings
 	Flags   recipe.Options    // from the runner's flags and environment
-	Request string            // JSON of the load's own options, "" for none
+	Request string            // JSON of the options of an explicit load request, "" for none
 }
 
-// Resolve merges a model's options (request > saved > catalog > run-time settings > flags > recipe) and sets its
+// Resolve merges a model's options (load request > saved > catalog > run-time settings > flags > recipe) and sets its
 // devices to those that the options select. Gateway, warmer and runner all use it, so that a model counts for the
 // devices that its engine uses. The error reports options that are not a JSON object. m is not changed.
 func Resolve(m *catalog.Model, rc *recipe.Recipe, from Sources) (Load, error) {

@@ -15,18 +15,19 @@ import (
 
 // View interprets snapshots with a catalog. Its methods change nothing.
 type View struct {
-	Catalog     *catalog.Catalog
-	Evict       policy.EvictionPolicy // how the value of idle models is computed
-	ClosedModel string                // a model whose copies all refused and so count as closed, "" for none
-	Only        []string              // hosts to consider; nil: all, and those that only the catalog names
+	Catalog *catalog.Catalog
+	Evict   policy.EvictionPolicy // how the value of idle models is computed
+	// ClosedModel is a model of which every copy has refused the waiting request, so that all count as closed; "" for none.
+	ClosedModel string
+	Only        []string // hosts to consider; nil: all, and those that only the catalog names
 }
 
 // spread is policy.Snapshot.Spread in a large pool: few enough that the hosts after these can sleep.
 const spread = 16
 
 // Pool returns the pool as input of decisions. Hosts that are in the catalog but not in the store are asleep. Sleeping
-// hosts without a known driver are left out. A runner's report of its host overrides the catalog. The hosts are in no
-// order.
+// hosts without a known driver are left out. A runner's report of its host overrides the catalog, except that the
+// labels of both count. The hosts are in no order.
 func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 	out := policy.Snapshot{Now: time.UnixMilli(s.NowMS), Hosts: make([]policy.Host, 0, len(s.Hosts))}
 	if s.Large() {
@@ -153,7 +154,7 @@ func (v View) queued(s *state.Snapshot, rec *state.HostRecord, t state.TicketRec
 }
 
 // Model returns a catalog's model as it must be placed, with what it takes on each host. options are those of an
-// explicit load, "" for a request's. A model that left the catalog has only its id.
+// explicit load request, "" for a load that an inference request starts. A model that left the catalog has only its id.
 func (v View) Model(s *state.Snapshot, id, options string) policy.Model {
 	m, rc, ok := v.modelAndRecipe(id)
 	if !ok {

@@ -31,8 +31,8 @@ type Admission struct {
 // Rules 1, 3, 4, 7, 8 and 9 (infra/docs/rules.md) hold for every result: nothing busy, reserved or pinned is evicted;
 // with DecideLoad, once Evict is gone, the model fits the type's limit, the NPU and the memory of its devices. Evicting
 // idle victims is preferred to waiting. The load waits for models that are already stopping rather than stop one more.
-// With several busy models to choose from it waits for the least recently used, and once that is closed, the choice
-// stays until an idle one turns up. No model is stopped while the load still has to wait for another.
+// With several busy models to choose from it waits for the first in byEvictionOrder, and once that is closed, the
+// choice stays until an idle one turns up. No model is stopped while the load still has to wait for another.
 //
 // fair means that the load has waited long enough for its victims. They are closed, so that new requests queue behind
 // the load (rule 4). A victim that is loading or reserved is not closed until it has served the request it was loaded

@@ -131,6 +131,8 @@ func (g GPUConstraint) refuse(want *Model, gpus GPUMemory) *Refusal {
 			}
 		}
 		switch {
+		case len(only) > max(g.Min, 1):
+			r.GPUs = fmt.Sprintf("%d of the devices %s", max(g.Min, 1), gpuNames(only))
 		case g.Only != 0:
 			r.GPUs = "device " + gpuNames(only)
 		case g.Min > 1:

@@ -55,6 +55,7 @@ func TestLoadsAreSplitOverGPUs(t *testing.T) {
 		"two at least":                   {equalCards(8, 24), nil, 10, two, GPUMemory{0: 5, 1: 5}, "", ""},
 		"two of one":                     {equalCards(1, 24), nil, 10, two, nil, "", "model m needs 2 GPUs"},
 		"that card alone":                {equalCards(2, 24), []Resident{on("a", 1, GPUMemory{1: 20})}, 20, GPUConstraint{Max: 1, Only: 2}, GPUMemory{1: 20}, "a", ""},
+		"two cards, and it has neither":  {equalCards(2, 24), nil, 20, GPUConstraint{Max: 1, Only: 12}, nil, "", "model m needs 1 of the devices gpu:2, gpu:3"},
 		"a card that the host lacks":     {equalCards(2, 24), nil, 20, GPUConstraint{Max: 1, Only: 4}, nil, "", "model m needs device gpu:2"},
 		"an unknown need":                {GPUMemory{0: 24, 1: 48}, nil, 0, GPUConstraint{Max: 1}, GPUMemory{1: 0}, "", ""},
 		"four of eight, evenly":          {equalCards(8, 24), nil, 60, GPUConstraint{Max: 8, Even: true}, GPUMemory{0: 15, 1: 15, 2: 15, 3: 15}, "", ""},

@@ -36,9 +36,9 @@ type IdleDecision struct {
 // Idle decides which models and hosts have been idle for long enough at now.
 //
 // A model is unloaded if it is loaded on a ready host, serves nothing, is neither reserved nor pinned, no ticket in the
-// pool is for it, no load waits for its slot, and its last use ([Resident.Used]) is at least its idle time ago. A ready
-// host sleeps if it holds no model in any state, no ticket, no load and no open request, was up for HostMinUp, and had
-// no activity for HostIdle. Models without a time of use, and hosts without a start time, are ignored.
+// pool is for it, it is not closed, and its last use ([Resident.Used]) is at least its idle time ago. A ready host
+// sleeps if it holds no model in any state, no ticket, no load and no open request, was up for HostMinUp, and had no
+// activity for HostIdle. Models without a time of use, and hosts without a start time, are ignored.
 //
 // A decision that unloads a host's last model does not put the host to sleep. Once those models are stopping and those
 // hosts draining, the same call returns an empty decision.

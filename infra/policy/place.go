@@ -22,10 +22,10 @@ type Placement struct {
 type rank int
 
 const (
-	rankFree     rank = iota // awake, no victims, nothing queued
-	rankIdle                 // awake, idle victims, nothing queued
+	rankFree     rank = iota // awake, no victims, no load queued or in progress
+	rankIdle                 // awake, idle victims, no load queued or in progress
 	rankStopping             // the same, and some of the victims are already stopping
-	rankQueued               // awake, with loads queued; after them the model needs no busy victim
+	rankQueued               // awake, with loads queued or in progress; after them the model needs no busy victim
 	rankAsleep               // asleep or waking, and there is room after its queue
 	rankDraining             // about to sleep: stops, then wakes again
 	rankWait                 // awake, asleep or waking: waits for busy models or loads
@@ -59,7 +59,7 @@ type candidate struct {
 // of want or a ticket for it are left out, because requests go to that copy or attach to that ticket. A closed or
 // stopping copy does not count, because new requests need a load again.
 //
-// Cost: for each host and each of its queued tickets, one pass over the residents and, if victims are needed, one sort.
+// Cost: that of findVictims, for each host and each of its queued tickets.
 func Place(s Snapshot, want Model, avoid map[string]string) Placement {
 	var (
 		best    []candidate // equally good ones, the first by name

@@ -17,7 +17,7 @@ type QueueDecision struct {
 	Overtakes []string  // tickets that Ticket overtakes: each one's Overtaken grows by one
 	Close     []string  // models that take no new request from now on
 	Reopen    []string  // closed models for which no ticket waits any more
-	Waits     []Waiting // the remaining tickets, in queue order
+	Waits     []Waiting // the other tickets that wait, in queue order, without those that a later call will refuse
 	Again     time.Time // when the decision changes without an event; zero for never
 }
 
@@ -41,7 +41,7 @@ type earlier struct {
 // The first ticket that can load without waiting starts. It may overtake earlier tickets only if (rule 5) its type
 // differs from all of theirs, loading it does not raise the number of models that any of them must evict, none of them
 // would have to evict it, and none has been overtaken MaxOvertaken times. Nothing starts while a load is in progress. A
-// ticket that can never be served is refused, whatever its position and whatever is loading.
+// ticket that can never be served is refused, one for each call, whatever its position and whatever is loading.
 //
 // A ticket that waits for models rather than behind another ticket is unblocked. After fairAfter its busy victims are
 // closed (rule 4). A closed model is reopened unless it is a victim of an unblocked ticket, of the ticket that starts,

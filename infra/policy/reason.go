@@ -31,8 +31,8 @@ const (
 	HostIdle  Code = "host_idle"
 )
 
-// Codes of refusals. Waiting helps only against three of them: pins can be removed (slots_pinned), and an avoided host
-// may recover (avoided, no_host).
+// Codes of refusals. Avoided and HasCopy occur only in Refusal.Hosts. Waiting can help if pins are removed, an avoided
+// host recovers, a copy serves, or other programs release memory.
 const (
 	SlotsPinned Code = "slots_pinned" // only pinned models hold what the load needs
 	TooLarge    Code = "too_large"    // needs more memory than the device has when the host is empty
@@ -74,7 +74,7 @@ type Refusal struct {
 	Parts  string   // what Need consists of, as text; "" if unknown
 
 	// GPUs names the GPUs concerned, such as "gpu:0, gpu:1"; "" means all GPUs of the host. For NoDevice it is what the
-	// host lacks: "device gpu:2" or "2 GPUs".
+	// model asks for and the host cannot give: "device gpu:2" or "2 GPUs".
 	GPUs string
 	// Hosts gives the reason of each host considered. Only Place sets it.
 	Hosts []HostRefusal

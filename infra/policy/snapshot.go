@@ -99,8 +99,8 @@ type Host struct {
 	State        HostState
 	Devices      Devices           // 0 while unknown, which allows any
 	Limits       Limits            // zero if unknown
-	Budget       map[Devices]int64 // bytes per single device; a device without an entry, or with one under 1, has no limit
-	GPUMemory    GPUMemory         // bytes of each GPU, whose sum is the GPU's Budget; nil: its GPUs count as one
+	Budget       map[Devices]int64 // bytes by kind of device; a kind without an entry, or with one under 1, has no limit
+	GPUMemory    GPUMemory         // bytes of each GPU, whose sum is Budget[GPU]; nil: its GPUs count as one
 	NPUSeats     map[Type]int      // empty: one NPU model on the host; else this many of each type
 	Residents    []Resident
 	Queue        []Ticket  // loads not started, in order

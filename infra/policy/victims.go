@@ -172,10 +172,10 @@ func fixed(r *Resident, want *Model) bool {
 // together with all.
 //
 // The choice spares the most valuable resident if any choice can, then the next most valuable, and so on: first to
-// avoid waiting for busy ones, then to keep the most recently used. So no victim is superfluous, a model whose eviction
-// helps several limits counts for all of them, and among equal models the least recently used are evicted. Models
-// already stopping are the cheapest victims, so no other is taken in their place; those in the result must be waited
-// for.
+// avoid waiting for busy ones, then to keep the most valuable, or among equals the most recently used. So no victim is
+// superfluous, a model whose eviction helps several limits counts for all of them, and among equal models the least
+// recently used are evicted. Models already stopping are the cheapest victims, so no other is taken in their place;
+// those in the result must be waited for.
 //
 // The second result is what want takes from each GPU that it is loaded on, nil where all GPUs of h count as one.
 //

@@ -4,9 +4,9 @@
 //
 // A sleep has two steps: the host's runner confirms that it has drained, then its driver turns the machine off (the
 // stop). Drivers only switch power. A host is ready when its runner has registered in Redis, which no driver reports.
-// The warmer decides that it can be turned off, after the runner has confirmed that no request is open. The caller of a
-// driver holds the host's power lease (infra/state), so that a host's wake and sleep do not overlap. Since leases
-// expire, drivers stay correct without it.
+// The warmer, or a gateway that is asked to, turns it off after the runner has confirmed that no request is open. The
+// caller of a driver holds the host's power lease (infra/state), so that a host's wake and sleep do not overlap. Since
+// leases expire, drivers stay correct without it.
 package power
 
 import (

@@ -49,7 +49,7 @@ func AwaitSleep(ctx context.Context, store SleepStore, owner string, sleeps map[
 			calledOff(host, "the runner did not confirm")
 		case errors.Is(err, state.ErrNotOwner):
 			delete(sleeps, host)
-		case !errors.Is(err, state.ErrGone): // ErrGone: the runner confirmed at the last moment
+		case !errors.Is(err, state.ErrGone): // ErrGone: the runner has confirmed, so the sleep stays
 			return nil, err
 		}
 	}

@@ -92,12 +92,13 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 // parse checks the settings and reports all mistakes together.
 func (s Settings) parse(log *slog.Logger) (p parsed, err error) {
 	p, err = s.HostSettings.parse()
-	var secretErr, sleepErr, limitsErr, traceErr error
+	var secretErr, sleepErr, useErr, limitsErr, traceErr error
 	p.secret, secretErr = config.Secret(s.RunnerSecret)
 	p.sleep, sleepErr = sleepCommand(s.SleepCommand)
+	p.inUse, useErr = s.useCheck()
 	p.clientLimits, limitsErr = s.ClientLimits.Parse()
 	p.tracer, traceErr = trace.New(s.Traces, "reveille-runner", config.Version(), p.name, log)
-	return p, errors.Join(err, secretErr, sleepErr, limitsErr, traceErr, s.InstanceSettings.parse())
+	return p, errors.Join(err, secretErr, sleepErr, useErr, limitsErr, traceErr, s.InstanceSettings.parse())
 }
 
 // runHost creates a host with everything that its engines need, and its server on a listener, and runs them until ctx
@@ -149,7 +150,7 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 		Hardware: hardware, Detect: func(ctx context.Context) host.Hardware { return detect(ctx, s.HostSettings, p, log) },
 		Free: free, Margin: p.margin, NPUSeats: p.seats, Options: p.options, Evict: policy.EvictionPolicy(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },
-		Store: store, Log: log, Forget: func(model string, at uint64) { saved.Forget(model, at) },
+		InUse: p.inUse, Store: store, Log: log, Forget: func(model string, at uint64) { saved.Forget(model, at) },
 		Engines: launcher, Weights: launcher, Recipes: s.recipes,
 	})
 	srv := httpapi.New(httpapi.Config{

@@ -2,6 +2,7 @@ package app
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -33,6 +34,7 @@ type Settings struct {
 	RunnerSecret string  `help:"Secret shared by the pool's gateways and runners."`
 	Traces       string  `help:"OpenTelemetry collector for the spans of requests that gateways trace, OTLP over HTTP, such as http://127.0.0.1:4318."`
 	SleepCommand string  `help:"Command that turns this machine off when the pool puts its host to sleep, such as \"systemctl suspend\"; run without a shell; for hosts of the driver wol."`
+	AwakeWhile   string  `help:"This machine is not put to sleep while this command exits with 0. auto: while a login session is active, a program inhibits sleep, or a GPU is busy. Default: auto with --sleep-command, else off."`
 }
 
 // HostSettings are the flags that describe the host. `gateway run` has them as well.
@@ -96,6 +98,7 @@ type parsed struct {
 	// From Settings.
 	secret       []byte
 	sleep        []string // command that turns this machine off, nil for none
+	inUse        func(context.Context) string
 	clientLimits config.Limits
 	tracer       *trace.Tracer // nil: no traces
 }

@@ -41,8 +41,8 @@ func readResponse(body []byte, n int) ([]embedding, error) {
 	return out, nil
 }
 
-// values decodes an embedding. It fails if the embedding is empty or has a value that is not finite. Engines write
-// null, NaN or Infinity for such values.
+// values decodes an embedding. It fails if the embedding is empty or has a value that is not finite. Engines write null
+// for such values; NaN and Infinity are not JSON, and readResponse refuses them.
 func (e embedding) values() ([]float32, error) {
 	var values []float32
 	if e[0] != '"' {

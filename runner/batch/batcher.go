@@ -117,8 +117,8 @@ func (b *Batcher) Close() {
 
 // Serve serves one request and writes the body of the response, whose status is 200, to w. On an error that is not w's
 // it has written nothing. The error is ErrNotBatched, ErrUnsent, ErrIncomplete, *Error, *EngineError, the cause of ctx,
-// the error of an Engine call that reached the engine, or w's. When ctx ends, the request's sequences leave the queue,
-// and an engine call that serves only this request is canceled.
+// the error of an Engine call, or w's. When ctx ends, the request's sequences leave the queue, and an engine call that
+// serves only this request is canceled.
 func (b *Batcher) Serve(ctx context.Context, r EmbeddingRequest, w io.Writer) error {
 	p, ok := parse(r.Body)
 	if !ok {

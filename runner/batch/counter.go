@@ -58,8 +58,8 @@ func (c *counter) truncate(ctx context.Context, in input, longest int) (input, e
 	var all []int64
 	if !in.isIDs {
 		var err error
-		if own, err = c.engine.Tokens(ctx, in.text, false); err == nil {
-			all, err = c.engine.Tokens(ctx, in.text, true)
+		if own, err = c.tokens(ctx, in.text, false); err == nil {
+			all, err = c.tokens(ctx, in.text, true)
 		}
 		if err != nil {
 			return in, err
@@ -97,16 +97,21 @@ func (c *counter) count(ctx context.Context, inputs []input) ([]int, error) {
 			}
 		}
 		calls.Go(func() error {
-			select {
-			case c.calls <- struct{}{}:
-				defer func() { <-c.calls }()
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-			tokens, err := c.engine.Tokens(ctx, in.text, true)
+			tokens, err := c.tokens(ctx, in.text, true)
 			out[i] = max(1, len(tokens))
 			return err
 		})
 	}
 	return out, calls.Wait()
+}
+
+// tokens asks the engine, when fewer than maxTokenizerCalls calls are open.
+func (c *counter) tokens(ctx context.Context, text string, special bool) ([]int64, error) {
+	select {
+	case c.calls <- struct{}{}:
+		defer func() { <-c.calls }()
+		return c.engine.Tokens(ctx, text, special)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }

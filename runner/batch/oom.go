@@ -8,7 +8,8 @@ import (
 const (
 	// minTokens is the size below which a batch is not halved any more.
 	minTokens = 64
-	// maxTries bounds the calls for one sequence. From the default n_batch of 2048 the sixth has minTokens.
+	// maxTries bounds the sizes tried for one sequence after the engine ran out of memory. From the default n_batch of
+	// 2048 the sixth has minTokens.
 	maxTries = 6
 	// raiseDivisor: a raise adds an eighth of the ceiling.
 	raiseDivisor = 8

@@ -66,8 +66,8 @@ type Batch struct {
 // text are both in the next batch. A batch ends at the first sequence that does not fit, which keeps its place in the
 // queue. Higher priorities go first.
 //
-// An idle engine is used immediately. While a batch is in flight another starts only when it would be full, so that
-// batches grow only by queueing.
+// An idle engine is used immediately. While a batch is in flight another starts only when all waiting tokens together
+// would fill it, so that batches grow only by queueing.
 type packer struct {
 	limits  Limits
 	delay   time.Duration

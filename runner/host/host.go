@@ -49,7 +49,11 @@ type Config struct {
 	ClearTimeout  time.Duration // a failed load waits this long for busy models before its retry; default 300 s
 	OthersWait    time.Duration // a load waits this long for memory that other programs hold; default 10 s
 	Beat          time.Duration // heartbeat; default 1 s
+	UseInterval   time.Duration // pause between two calls of InUse; default 15 s
 
+	// InUse returns why this machine must stay on although its host is idle, "" for no reason, within a few seconds. It
+	// is called while the host holds no model, and delays its sleep as work of its own would. nil: nothing does.
+	InUse func(context.Context) string
 	// Forget deletes the saved conversations of a model from before at, "" for all models, and prevents engines
 	// prepared before at from saving theirs. It does not wait. nil: nothing is saved.
 	Forget func(model string, at uint64)
@@ -131,6 +135,7 @@ type Host struct {
 	written        time.Time       // guarded by redisMu: time just before the last write of a model's record
 	unsentOutcomes []ticketOutcome // guarded by redisMu: outcomes not yet written to Redis
 
+	refusedSleep  string      // of beatLoop alone: token of a sleep that was not confirmed because the machine is in use
 	recheckMirror atomic.Bool // Redis showed state older than a recent write: the next beat checks whether that lasts
 
 	mu               sync.Mutex // guards all below, and every resident
@@ -155,7 +160,8 @@ type Host struct {
 	forgotten        map[string]Forgotten    // the last outcome, by model, "" for all
 	draining         bool
 	grace            context.Context // the time left to open requests; nil until interrupted
-	active           bool            // a request was open since the last beat
+	active           bool            // a request was open, or the machine in use, since the last beat
+	useReason        string          // what InUse last returned
 	stats            Stats
 	crashedPins      map[string]*bool // loadPin of crashed engines by model, for their next load
 }
@@ -181,6 +187,7 @@ func New(cfg Config) *Host {
 	cfg.ClearTimeout = cmp.Or(max(cfg.ClearTimeout, 0), 300*time.Second)
 	cfg.OthersWait = cmp.Or(max(cfg.OthersWait, 0), 10*time.Second)
 	cfg.Beat = cmp.Or(max(cfg.Beat, 0), time.Second)
+	cfg.UseInterval = cmp.Or(max(cfg.UseInterval, 0), 15*time.Second)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Recipes == nil {
 		cfg.Recipes = func() (recipe.Set, error) { return recipe.Shipped(), nil }

@@ -25,6 +25,7 @@ func (h *Host) Run(ctx context.Context) error {
 		}
 	})
 	wg.Go(func() { h.measureLoop(background) })
+	wg.Go(func() { h.useLoop(background) })
 	wg.Go(func() {
 		select {
 		case <-h.interruption.started:

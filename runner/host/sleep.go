@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"time"
 
 	"reveille/infra/policy"
 	"reveille/infra/state"
@@ -16,11 +17,12 @@ func (h *Host) confirmSleep(ctx context.Context) {
 	if me == nil || me.State != policy.Draining || me.Fields["sleep_token"] == "" {
 		return
 	}
-	h.mu.Lock()
-	hasWork := h.draining || h.loading != nil || len(h.residents) > 0
-	h.mu.Unlock()
-	if hasWork {
+	if !h.holdsNothing() {
 		return // Redis does not know that yet; the sweep will undo the drain
+	}
+	if token := me.Fields["sleep_token"]; token == h.refusedSleep || h.isInUse(ctx) {
+		h.refusedSleep = token // the sweep will undo the drain
+		return
 	}
 	switch err := h.store.ConfirmSleep(ctx, h.cfg.Name, h.writableGeneration(), me.Fields["sleep_token"]); {
 	case err == nil:
@@ -33,6 +35,53 @@ func (h *Host) confirmSleep(ctx context.Context) {
 		h.noteWriteError(err)
 	}
 	h.notify()
+}
+
+// holdsNothing reports whether the host has no model and may start one.
+func (h *Host) holdsNothing() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.draining && h.loading == nil && len(h.residents) == 0
+}
+
+// useLoop checks whether this machine is in use for as long as the host holds no model, until ctx ends.
+func (h *Host) useLoop(ctx context.Context) {
+	if h.cfg.InUse == nil {
+		return
+	}
+	tick := time.NewTicker(h.cfg.UseInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if h.holdsNothing() {
+				h.isInUse(ctx)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// isInUse reports whether this machine must stay on. Its use counts as activity of the host, so that the host sleeps
+// only when both have been idle for the sweep's HostIdle.
+func (h *Host) isInUse(ctx context.Context) bool {
+	if h.cfg.InUse == nil {
+		return false
+	}
+	reason := h.cfg.InUse(ctx)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.active = h.active || reason != ""
+	if reason != h.useReason && ctx.Err() == nil {
+		h.useReason = reason
+		if reason != "" {
+			h.log.Info("this machine is in use and stays on", "reason", reason)
+		} else {
+			h.log.Info("this machine is no longer in use")
+		}
+	}
+	return reason != ""
 }
 
 // isWaking reports whether the mirror shows that the host is about to be woken. The next beat then registers again.

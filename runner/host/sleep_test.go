@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,5 +73,50 @@ func TestSleepAndRecallDoNotWaitForABeat(t *testing.T) {
 			}
 			b.outcome(b.unload("a"))
 		}
+	})
+}
+
+// A machine that somebody uses does not confirm a sleep, and its use counts as activity. Once it is no longer used, its
+// host sleeps as any other.
+func TestMachineInUseStaysOn(t *testing.T) {
+	onBoth(t, func(t *testing.T, addr string) {
+		var used atomic.Bool
+		used.Store(true)
+		b := startOn(t, addr, func(c *host.Config) {
+			c.UseInterval = 20 * time.Millisecond
+			c.InUse = func(context.Context) string {
+				if used.Load() {
+					return "somebody plays"
+				}
+				return ""
+			}
+		})
+		me := func() *state.HostRecord {
+			s, err := b.store.Snapshot(t.Context())
+			b.must(err)
+			return s.Hosts["h"]
+		}
+		commit := func() (token string) {
+			b.until("the commit of a sleep", func() bool {
+				s, err := b.store.Snapshot(t.Context())
+				b.must(err)
+				token, err = b.store.CommitSleep(t.Context(), "h", "sweep", s.RevisionOf("h", ""), s.Hosts["h"].Fields["active_ms"])
+				if err != nil && !errors.Is(err, state.ErrStale) {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
+			return token
+		}
+		token := commit()
+		before := me().ActiveMS
+		b.until("two beats with activity", func() bool { return me().ActiveMS > before+60 })
+		if got := me().State; got != policy.Draining {
+			t.Errorf("a host in use is %s after a sweep asked for its sleep", got)
+		}
+		b.must(b.store.CancelSleep(t.Context(), "h", "sweep", token))
+		used.Store(false)
+		commit()
+		b.until("its confirmation", func() bool { return me().State == policy.Asleep })
 	})
 }

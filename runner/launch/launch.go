@@ -70,8 +70,8 @@ var _ host.Engines = (*Launcher)(nil)
 var _ fairqueue.Limited = (*runningEngine)(nil)
 
 // Start starts the engine of a model and waits until it serves. If ctx ends first, the engine is killed. A failed start
-// leaves nothing behind, except a process that survives SIGKILL, which is logged. Errors come from package engine or
-// are *host.Error.
+// leaves nothing behind, except a process that survives SIGKILL, which is logged. Errors come from package engine, are
+// *host.Error, or are the error of ctx.
 func (l *Launcher) Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, pl plan.Plan, g engine.GPUs) (host.Engine, error) {
 	f, err := l.hold(ctx, m)
 	if err != nil {
@@ -223,8 +223,9 @@ func command(s engine.Spec) (argv, env []string, err error) {
 	return argv, env, err
 }
 
-// attach gives an engine the encoder cache if its recipe and model allow it. The engine also runs without it. Even
-// without a cache the interposer names media, for the engine's own prompt cache.
+// attach gives an engine the encoder cache if its recipe and model allow it. The engine also runs without it. If the
+// model's cache is off, the library that llama-server loads for it still gives each image and audio file a unique id,
+// so that llama-server's own prompt cache does not confuse them.
 func (l *Launcher) attach(m *catalog.Model, spec *engine.Spec) *mmcache.Attachment {
 	if l.Media == nil || spec.Recipe.EncoderCache != recipe.EncoderInterpose || m.MMProj == "" {
 		return nil
@@ -266,15 +267,15 @@ func (l *Launcher) Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options,
 	return p, nil
 }
 
-// signature identifies loads that take the same memory: by the engine's command, its sizes and the metadata of the
-// model's files, but neither their names nor their content.
+// signature identifies loads that take the same memory. It depends on the engine's command, the planned sizes (context
+// and batches) and the metadata of the model's files, but not on the files' names or content.
 func (l *Launcher) signature(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, o plan.Options, p *plan.Plan) string {
 	meta, _ := l.plans.Read(l.path(m.Checkpoint, m.SHA256)) // the plan has read it
 	parts := []any{meta, o.Projector, m.Type, r.Family(), r.Command, r.Env, r.TypeFlags, p.Apply(r, opts).Canonical()}
 	if p.ExtraSWABytes > 0 {
 		parts = append(parts, p.ExtraSWABytes)
 	}
-	text, _ := json.Marshal(parts) // all of it comes from JSON or YAML
+	text, _ := json.Marshal(parts) // numbers, strings, booleans and lists of them always marshal
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }

@@ -64,8 +64,13 @@ func slotTable(ctx context.Context, r *runningEngine, n int) (*engineslots.Table
 	var list []struct {
 		ID int `json:"id"`
 	}
-	if err := json.Unmarshal(text, &list); err != nil || len(list) != n || n > maxSlots {
-		return nil, fail(fmt.Errorf("%d slots instead of %d, %v", len(list), n, err))
+	switch err := json.Unmarshal(text, &list); {
+	case err != nil:
+		return nil, fail(err)
+	case len(list) != n:
+		return nil, fail(fmt.Errorf("%d slots instead of %d", len(list), n))
+	case n > maxSlots:
+		return nil, fail(fmt.Errorf("%d slots, more than %d", n, maxSlots))
 	}
 	erase := func(ctx context.Context, slot int) error {
 		_, err := roundTrip(ctx, "POST", fmt.Sprintf("/slots/%d?action=erase", slot))

@@ -119,7 +119,7 @@ func (d *Driver) run(ctx context.Context, host catalog.Host, r *running) {
 	}
 }
 
-// awaitMinLife waits until a host has run for Config.MinLife.
+// awaitMinLife waits for Config.MinLife, and returns an error if the host exits meanwhile.
 func (d *Driver) awaitMinLife(ctx context.Context, name string, r *running) error {
 	select {
 	case <-time.After(d.cfg.MinLife):
