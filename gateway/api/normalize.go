@@ -71,11 +71,14 @@ type reply struct {
 }
 
 // parseReply understands {"error":{...}}, {"error":"text"}, and objects that
-// carry message, detail or error_type themselves; anything else is plain text.
+// carry message, detail or error_type themselves; detail may frame the first form. Anything else is plain text.
 func parseReply(body []byte) reply {
 	var outer [5]jsonscan.Value
 	if jsonscan.Scan(body, []string{"error", "message", "detail", "type", "error_type"}, outer[:]) != nil {
 		return reply{message: plainText(body)}
+	}
+	if !outer[0].Set() && outer[2].Kind == jsonscan.Object { // FastAPI's frame around an error in OpenAI's form
+		_ = jsonscan.Scan(outer[2].Raw, []string{"error"}, outer[:1])
 	}
 	r := reply{message: firstText(outer[1], outer[2]), typ: firstText(outer[3], outer[4])}
 	switch e := outer[0]; e.Kind {

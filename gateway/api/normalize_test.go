@@ -47,6 +47,7 @@ func TestNormalizeError(t *testing.T) {
 		{name: "no route, without a word", status: 405, body: "", want: 501, code: "not_supported", message: "The model's engine does not serve this route."},
 		{name: "own words for a code", status: 422, body: `{"error":{"code":"string_too_short","message":"m"}}`, want: 422, code: "string_too_short", message: "m"},
 		{name: "detail list", status: 422, body: `{"detail":[{"msg":"field required"}]}`, want: 422, code: "", message: `[{"msg":"field required"}]`},
+		{name: "detail object", status: 400, body: `{"detail":{"error":{"message":"Unsupported response_format: srt","type":"invalid_request_error"}}}`, want: 400, code: "invalid_request", message: "Unsupported response_format: srt"},
 		{name: "detail text", status: 400, body: `{"detail":"no"}`, want: 400, code: "invalid_request", message: "no"},
 		{name: "plain text", status: 429, body: "busy\n", want: 429, code: "rate_limit_exceeded", message: "busy"},
 		{name: "markup", status: 502, body: "<html><h1>nginx</h1></html>", want: 502, code: "bad_engine_reply", message: "Bad Gateway"},
