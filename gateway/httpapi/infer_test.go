@@ -1,8 +1,11 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"image"
+	"image/png"
 	"io"
 	"net/http"
 	"slices"
@@ -110,9 +113,36 @@ func TestImageSettings(t *testing.T) {
 			t.Errorf("%d %s; the engine got %s", r.status, r.text, got)
 		}
 	}
-	for body, param := range map[string]string{`"seed":1.5`: "seed", `"steps":"4"`: "steps", `"sample_method":1`: "sample_method"} {
+	for body, param := range map[string]string{
+		`"seed":1.5`: "seed", `"steps":"4"`: "steps", `"sample_method":1`: "sample_method", `"sample_method":"eular"`: "sample_method", `"scheduler":"x"`: "scheduler",
+	} {
 		if r := s.ask("POST", "/v1/images/generations", `{"model":"draw","prompt":"a",`+body+`}`); r.status != 400 || r.param() != param {
 			t.Errorf("%s: %d %s", body, r.status, r.text)
+		}
+	}
+	part := func(name, value string) string {
+		return "--b\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\n" + value + "\r\n"
+	}
+	var picture bytes.Buffer
+	if err := png.Encode(&picture, image.NewGray(image.Rect(0, 0, 8, 8))); err != nil {
+		t.Fatal(err)
+	}
+	edit := func(fields string) reply {
+		return s.ask("POST", "/v1/images/edits", part("model", "draw")+part("prompt", "a fox")+part(`image"; filename="i.png`, picture.String())+fields+"--b--\r\n", "Content-Type: multipart/form-data; boundary=b")
+	}
+	for fields, want := range map[string]string{
+		"": "a fox",
+		part("seed", "7") + part("steps", "4") + part("cfg_scale", "1.5"): `a fox <sd_cpp_extra_args>{"sample_params":{"guidance":{"txt_cfg":1.5},"sample_steps":4},"seed":7}</sd_cpp_extra_args>`,
+	} {
+		r := edit(fields)
+		got := string(s.got()[len(s.got())-1].body)
+		if r.status != 200 || strings.Count(got, `name="prompt"`) != 1 || !strings.Contains(got, "name=\"prompt\"\r\n\r\n"+want+"\r\n") {
+			t.Errorf("%d %s; the engine got %s", r.status, r.text, got)
+		}
+	}
+	for fields, param := range map[string]string{part("seed", "x"): "seed", part("steps", "1.5"): "steps", part("sample_method", "eular"): "sample_method"} {
+		if r := edit(fields); r.status != 400 || r.param() != param {
+			t.Errorf("%s: %d %s", fields, r.status, r.text)
 		}
 	}
 }

@@ -201,7 +201,7 @@ var routes = []route{
 		Fields: requiredTexts("prompt")}, bodycheck.Image, (*Server).imageGenerations),
 	inference(api.Route{Name: "image_edits", Pattern: "POST /images/edits", Type: policy.Image, Body: form,
 		Fields: []api.Field{{Name: "image", Alt: "image[]", Required: true}, {Name: "prompt", Required: true}}}, nil,
-		infer("/v1/images/edits")),
+		(*Server).imageEdits),
 	inference(api.Route{Name: "image_variations", Pattern: "POST /images/variations", Type: policy.Image, Body: form,
 		Fields: []api.Field{{Name: "image", Alt: "image[]", Required: true}, {Name: "prompt"}}}, nil,
 		infer("/v1/images/variations")),
