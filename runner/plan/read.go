@@ -74,7 +74,26 @@ func readFolder(dir string) (Meta, error) {
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return m, fmt.Errorf("config.json: %w", err)
 	}
-	return m, c.fill(&m)
+	err = c.fill(&m)
+	if n := trainedLength(dir); n > 0 && n < m.Positions {
+		m.Positions = n
+	}
+	return m, err
+}
+
+// trainedLength returns the length of texts that sentence-transformers cuts to, 0 if unknown. vLLM refuses a longer one,
+// although the model has positions for it.
+func trainedLength(dir string) (n int) {
+	files, _ := filepath.Glob(filepath.Join(dir, "sentence_*_config.json")) // bert, roberta, …
+	for _, file := range files {
+		var c struct {
+			Length int `json:"max_seq_length"`
+		}
+		if raw, err := os.ReadFile(file); err == nil && json.Unmarshal(raw, &c) == nil {
+			n = max(n, c.Length)
+		}
+	}
+	return n
 }
 
 // formats are the formats of weights, as beginnings and extensions of file names, in the order in which engines prefer

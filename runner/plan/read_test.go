@@ -94,6 +94,13 @@ func TestMetadataOfFolders(t *testing.T) {
 			t.Errorf("%s: %d bytes, want %d (%v)", files, m.Weights, want, err)
 		}
 	}
+	dir := folder(t, `{"model_type":"bert","max_position_embeddings":512}`)
+	if err := os.WriteFile(filepath.Join(dir, "sentence_bert_config.json"), []byte(`{"max_seq_length":256,"do_lower_case":false}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := Read(dir); err != nil || m.Positions != 256 { // vLLM loads no model that is to take more
+		t.Errorf("a sentence transformer has %d positions, want 256 (%v)", m.Positions, err)
+	}
 	if _, err := Read(t.TempDir()); !errors.Is(err, errNoMetadata) {
 		t.Error(err)
 	}
