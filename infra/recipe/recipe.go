@@ -105,9 +105,10 @@ type Sandbox struct {
 	Files string `json:"files,omitempty"`
 	// Network is [SandboxOwn] (default) for only the port, or [SandboxOpen].
 	Network string `json:"network,omitempty"`
-	// Read and Write are additional files and folders.
+	// Read, Write and Exec are additional files and folders. Those of Exec may be read, and programs in them run.
 	Read  []string `json:"read,omitempty"`
 	Write []string `json:"write,omitempty"`
+	Exec  []string `json:"exec,omitempty"`
 	// Pids bounds its processes and threads; 0 means the runner's default.
 	Pids int `json:"pids,omitempty"`
 }

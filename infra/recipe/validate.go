@@ -71,7 +71,7 @@ func (v *validator) names() {
 			v.fail("gpus.own_args: %q is not a flag", flag)
 		}
 	}
-	for _, p := range slices.Concat(v.r.Sandbox.Read, v.r.Sandbox.Write) {
+	for _, p := range slices.Concat(v.r.Sandbox.Read, v.r.Sandbox.Write, v.r.Sandbox.Exec) {
 		if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "~/") {
 			v.fail("sandbox: %q: want a path that starts with / or ~/", p)
 		}

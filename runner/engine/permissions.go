@@ -20,6 +20,8 @@ func permissionsOf(s Spec, argv, env []string, dir string) sandbox.Permissions {
 		Read: append(modelFiles(s.Checkpoint), modelFiles(s.MMProj)...), Write: expandHome(needs.Write),
 	}
 	perms.Read = append(perms.Read, expandHome(needs.Read)...)
+	perms.Exec = expandHome(needs.Exec)
+	perms.Read = append(perms.Read, argumentFiles(s)...)
 	if !s.onSocket() {
 		perms.Port = s.Port
 	}
@@ -43,6 +45,27 @@ func permissionsOf(s Spec, argv, env []string, dir string) sandbox.Permissions {
 		}
 	}
 	return perms
+}
+
+// argumentFiles returns the files that the extra arguments name, such as the other parts of an image model. Only the
+// machine's owner sets these arguments.
+func argumentFiles(s Spec) (files []string) {
+	for name, option := range s.Recipe.Options {
+		text, ok := s.Options[name].(string)
+		if !ok || option.Kind != recipe.KindArgs {
+			continue
+		}
+		args, _ := recipe.SplitArgs(text) // checked when the options were read
+		for _, arg := range args {
+			if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "-") {
+				arg = value
+			}
+			if info, err := os.Stat(arg); err == nil && filepath.IsAbs(arg) && info.Mode().IsRegular() {
+				files = append(files, arg)
+			}
+		}
+	}
+	return files
 }
 
 // modelFiles returns the files of a checkpoint: all parts of a split GGUF file, or a folder and the files in the folder

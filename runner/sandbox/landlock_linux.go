@@ -96,7 +96,10 @@ func (s *Sandbox) fileRules(perms Permissions) (rules []landlock.Rule, err error
 	add(rightsModel, perms.Read...)
 	add(rightsWrite, append(perms.Write, perms.Dir)...)
 	add(ll.AccessFSResolveUnix, perms.Sockets...)
-	add(rightsRead, perms.Program)
+	add(rightsRead, perms.Exec...)
+	for _, program := range perms.programs() {
+		add(rightsRead, program)
+	}
 	for _, dir := range perms.programFolders() {
 		if s.exposes(dir) {
 			add(rightsRead, glob(filepath.Join(globEscape(dir), "*.so*"))...)
@@ -114,13 +117,30 @@ func glob(pattern string) []string {
 
 var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace
 
-// programFolders returns the folders of the program and its libraries, including those that links point to.
+// programs returns the program and, if that is a script, its interpreter, with those that links point to.
+func (perms Permissions) programs() (paths []string) {
+	for _, p := range []string{perms.Program, interpreter(perms.Program)} {
+		if p == "" {
+			continue
+		}
+		paths = append(paths, p)
+		if target, err := filepath.EvalSymlinks(p); err == nil && target != p {
+			paths = append(paths, target)
+		}
+	}
+	return paths
+}
+
+// programFolders returns the folders of the programs and their libraries, and that of a Python environment.
 func (perms Permissions) programFolders() []string {
 	dirs := append([]string(nil), perms.Libraries...)
-	if perms.Program != "" {
-		dirs = append(dirs, filepath.Dir(perms.Program))
-		if target, err := filepath.EvalSymlinks(perms.Program); err == nil {
-			dirs = append(dirs, filepath.Dir(target), filepath.Join(filepath.Dir(target), "..", "lib"))
+	for _, p := range perms.programs() {
+		dirs = append(dirs, filepath.Dir(p))
+		if target, err := filepath.EvalSymlinks(p); err == nil && target == p {
+			dirs = append(dirs, filepath.Join(filepath.Dir(p), "..", "lib"))
+		}
+		if env := environment(p); env != "" {
+			dirs = append(dirs, env)
 		}
 	}
 	return dirs

@@ -57,6 +57,7 @@ type Config struct {
 type Permissions struct {
 	Program   string   // absolute path
 	Read      []string // files and folders to read
+	Exec      []string // files and folders to read and to run programs from; missing ones are skipped
 	Write     []string // files and folders to change; missing ones are skipped
 	Libraries []string // folders of shared libraries
 	Sockets   []string // unix sockets to connect to; the engine's user becomes their owner

@@ -301,7 +301,7 @@ func (s *Sandbox) setUser(cmd *exec.Cmd, perms Permissions) error {
 			}
 		}
 	}
-	if err := checkReadable(s.uid, s.gid, append([]string{perms.Program}, perms.Read...), owned); err != nil {
+	if err := checkReadable(s.uid, s.gid, slices.Concat(perms.programs(), perms.Read, perms.Exec), owned); err != nil {
 		return fmt.Errorf("engine user %d: %w", s.uid, err)
 	}
 	for _, path := range owned {
