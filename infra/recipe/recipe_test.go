@@ -33,7 +33,11 @@ func TestShippedRecipes(t *testing.T) {
 		"vllm-neuron": {npu, []policy.Type{policy.LLM, policy.Embedding}},
 		"tei":         {gpu, []policy.Type{policy.Embedding, policy.Reranking}},
 		"mistralrs":   {gpu, []policy.Type{policy.LLM, policy.Embedding}},
+		"infinity":    {gpu, []policy.Type{policy.Embedding, policy.Reranking}},
+		"local-tts":   {cpu, []policy.Type{policy.TTS}},
 		"standin":     {0, policy.Types()},
+
+		"faster-whisper": {cpu, []policy.Type{policy.Audio}},
 	}
 	got := Shipped()
 	if g, w := slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)); !slices.Equal(g, w) {
@@ -44,8 +48,8 @@ func TestShippedRecipes(t *testing.T) {
 		if r.Name != name || r.Devices != w.devices || !slices.Equal(r.Types, w.types) {
 			t.Errorf("%s: name %q, devices %q, types %v; want %q, %v", name, r.Name, r.Devices, r.Types, w.devices, w.types)
 		}
-		// These read configuration from a model's folder that may name a library to load.
-		if loads := name == "ryzenai-llm" || strings.HasPrefix(name, "oga-"); r.Registrable() == loads {
+		// These read configuration from a model's folder that may name a library, code or another folder to load.
+		if loads := name == "ryzenai-llm" || name == "infinity" || name == "local-tts" || strings.HasPrefix(name, "oga-"); r.Registrable() == loads {
 			t.Errorf("%s: registrable %v", name, r.Registrable())
 		}
 	}

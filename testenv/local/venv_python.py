@@ -22,16 +22,16 @@ def ensure_python(cache: Cache, requirements: str, deps: bool) -> Path:
     if not _runs(python):
         # Some systems ship venv without the pip that it would install, and old pips
         # cannot install into another Python: a target folder works everywhere.
-        _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(venv)], "make a Python environment")
+        run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(venv)], "make a Python environment")
     target = venv / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), "--upgrade",
                "--requirement", str(listed)]
-    _run(install if deps else [*install, "--no-deps"], f"install {requirements}")
+    run(install if deps else [*install, "--no-deps"], f"install {requirements}")
     stamp.touch()
     return python
 
 
-def _runs(python: Path) -> bool:
+def runs(python: Path) -> bool:
     """Whether the environment is whole and of this version of Python."""
     same = f"import sys; sys.exit(sys.version_info[:2] != {tuple(sys.version_info[:2])})"
     try:
@@ -40,7 +40,7 @@ def _runs(python: Path) -> bool:
         return False
 
 
-def _run(command: list[str], what: str) -> None:
+def run(command: list[str], what: str) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
         raise Failed(f"could not {what}: {done.stdout.strip()[-800:]}")

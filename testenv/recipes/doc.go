@@ -1,0 +1,3 @@
+// Package recipes has tests only. Each shipped recipe whose engine `make engines` or `make engines-all` has installed meets that engine:
+// it is loaded through a real gateway, answers, and makes room for the next. The tests of an engine that is not installed are skipped.
+package recipes

