@@ -309,7 +309,10 @@ func judge(p hops.Plan, own, got answer, n *counts) error {
 	}
 	n.cut.Add(1)
 	body, told := before(p, got)
-	if got.err == nil && own.err != nil && !told {
+	switch all := bytes.TrimRight(body, "\r\n"); {
+	case bytes.HasSuffix(all, []byte("\ndata: [DONE]")):
+		body = all // nothing but the end of the last event's line was cut off, which the gateway adds
+	case got.err == nil && own.err != nil && !told:
 		return errors.New("a cut answer looks whole")
 	}
 	if !bytes.HasPrefix(p.Body, body) {
