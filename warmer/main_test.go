@@ -193,7 +193,7 @@ func TestLambdaLeavesAMachineThatStops(t *testing.T) {
 	defer runner.Wait()
 	runner.Go(func() { // it confirms its sleep and is gone
 		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-			if h := host(); h.State == "draining" && s.ConfirmSleep(context.Background(), "box", generation, h.Fields["sleep_token"]) == nil {
+			if h := host(); h.State == "draining" && s.ConfirmSleep(context.Background(), "box", generation, h.Fields["sleep_token"], false) == nil {
 				return
 			}
 			_, _, _ = s.Beat(context.Background(), "box", generation, false, nil)

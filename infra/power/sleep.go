@@ -64,7 +64,7 @@ func dropCanceled(s *state.Snapshot, sleeps map[string]string, calledOff func(ho
 		h := s.Hosts[host]
 		if h == nil || h.Fields["sleep_token"] != sleeps[host] || h.State != policy.Draining && h.State != policy.Asleep {
 			delete(sleeps, host)
-			calledOff(host, "work arrived")
+			calledOff(host, "work arrived, or its machine is in use")
 			continue
 		}
 		draining = draining || h.State == policy.Draining

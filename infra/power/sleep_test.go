@@ -54,7 +54,7 @@ func TestAwaitSleep(t *testing.T) {
 		if want := map[string]string{"late": "3", "quick": "5"}; !maps.Equal(sleeps, want) {
 			t.Errorf("asleep %v, want %v", sleeps, want)
 		}
-		if want := map[string]string{"wanted": "work arrived", "gone": "work arrived", "silent": "the runner did not confirm"}; !maps.Equal(off, want) {
+		if want := map[string]string{"wanted": "work arrived, or its machine is in use", "gone": "work arrived, or its machine is in use", "silent": "the runner did not confirm"}; !maps.Equal(off, want) {
 			t.Errorf("called off %v, want %v", off, want)
 		}
 	})

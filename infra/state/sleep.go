@@ -30,9 +30,10 @@ func (s *Store) CommitSleep(ctx context.Context, host, sweep string, revision ui
 }
 
 // ConfirmSleep reports that nothing is open or held on the caller's host, which is draining for the sleep of this
-// token. From here on the host is asleep. ErrWanted: work arrived, and the host is ready again.
-func (s *Store) ConfirmSleep(ctx context.Context, host string, generation uint64, token string) error {
-	_, err := s.evalList(ctx, "sleep_confirm", host, generation, token)
+// token, and whether its machine is in use. If not, the host is asleep from here on. ErrWanted: the machine is in use, which
+// counts as activity, or work arrived. The host is ready again.
+func (s *Store) ConfirmSleep(ctx context.Context, host string, generation uint64, token string, inUse bool) error {
+	_, err := s.evalList(ctx, "sleep_confirm", host, generation, token, FormatBool(inUse))
 	return err
 }
 

@@ -39,7 +39,7 @@ func TestDyingRunnerDoesNotRegister(t *testing.T) {
 				must(b.t, err)
 				token, err := s.CommitSleep(ctx, "h", "sweep", snap.RevisionOf("h", ""), snap.Hosts["h"].Fields["active_ms"])
 				must(b.t, err)
-				must(b.t, s.ConfirmSleep(ctx, "h", g, token))
+				must(b.t, s.ConfirmSleep(ctx, "h", g, token, false))
 				must(b.t, s.BeginStop(ctx, "h", "sweep", token))
 				refused := func(when string) {
 					b.t.Helper()

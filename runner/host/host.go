@@ -135,7 +135,6 @@ type Host struct {
 	written        time.Time       // guarded by redisMu: time just before the last write of a model's record
 	unsentOutcomes []ticketOutcome // guarded by redisMu: outcomes not yet written to Redis
 
-	refusedSleep  string      // of beatLoop alone: token of a sleep that was not confirmed because the machine is in use
 	recheckMirror atomic.Bool // Redis showed state older than a recent write: the next beat checks whether that lasts
 
 	mu               sync.Mutex // guards all below, and every resident

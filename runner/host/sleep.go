@@ -11,7 +11,7 @@ import (
 
 // confirmSleep responds to a sweep that wants this host asleep. If the host holds no model, it is asleep afterwards:
 // its runner still sends heartbeats but starts nothing, until its machine is turned off or a beat finds that the host
-// is wanted awake. If work arrived, the host stays awake.
+// is wanted awake. If work arrived, or the machine is in use, the host stays awake.
 func (h *Host) confirmSleep(ctx context.Context) {
 	me := h.mirror.Snapshot().Hosts[h.cfg.Name]
 	if me == nil || me.State != policy.Draining || me.Fields["sleep_token"] == "" {
@@ -20,15 +20,11 @@ func (h *Host) confirmSleep(ctx context.Context) {
 	if !h.holdsNothing() {
 		return // Redis does not know that yet; the sweep will undo the drain
 	}
-	if token := me.Fields["sleep_token"]; token == h.refusedSleep || h.isInUse(ctx) {
-		h.refusedSleep = token // the sweep will undo the drain
-		return
-	}
-	switch err := h.store.ConfirmSleep(ctx, h.cfg.Name, h.writableGeneration(), me.Fields["sleep_token"]); {
+	switch err := h.store.ConfirmSleep(ctx, h.cfg.Name, h.writableGeneration(), me.Fields["sleep_token"], h.isInUse(ctx)); {
 	case err == nil:
 		h.log.Info("host goes to sleep")
 	case errors.Is(err, state.ErrWanted):
-		h.log.Info("work arrived, the host stays awake")
+		h.log.Info("the host stays awake: work arrived, or its machine is in use")
 	case errors.Is(err, state.ErrUnavailable), errors.Is(err, state.ErrGone):
 		return
 	default:

@@ -162,7 +162,7 @@ func (p *pool) heldByOther(who string, at moment) bool {
 type confirmSleep struct{ Generation, Token uint64 }
 
 func (c confirmSleep) call(ctx context.Context, s *state.Store) (answer, error) {
-	return verdict(s.ConfirmSleep(ctx, host, c.Generation, id(c.Token)))
+	return verdict(s.ConfirmSleep(ctx, host, c.Generation, id(c.Token), false))
 }
 
 func (c confirmSleep) apply(p *pool, at moment) answer {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -13,7 +14,7 @@ import (
 )
 
 // A machine of the LAN sleeps by the command that its runner executes, once the warmer has put its host to sleep, and is
-// woken by a magic packet for the next request; twice over.
+// woken by a magic packet for the next request; twice over. While its owner uses it, it stays on.
 func TestWakeOnLAN(t *testing.T) {
 	t.Parallel()
 	lan := listenForMagic(t, net.HardwareAddr{0, 0x11, 0x22, 0x33, 0x44, 0x55})
@@ -21,12 +22,15 @@ func TestWakeOnLAN(t *testing.T) {
 	address := fmt.Sprintf("127.0.0.2:%d", testenv.FreePort(t)) // where nothing else takes ports
 	p.start(1, fmt.Sprintf(`{driver: wol, mac: "00:11:22:33:44:55", broadcast: %q, address: %q, devices: [cpu]}`, lan.addr, address))
 	p.spawn("warmer", "--idle=200ms", "--host-idle=100ms", "--host-min-up=0s", "--every=100ms")
-	offs := filepath.Join(p.dir, "offs")
+	offs, used := filepath.Join(p.dir, "offs"), filepath.Join(p.dir, "used")
 	for round := 1; round <= 2; round++ {
+		if err := os.WriteFile(used, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 		lan.forget()
 		answers := p.ask(1)
 		lan.wait(t)
-		p.boot(testenv.Standin(t), "--runner-addr="+address, "--sleep-command=sh -c 'echo off >> "+offs+"; kill $PPID'")
+		p.boot(testenv.Standin(t), "--runner-addr="+address, "--sleep-command=sh -c 'echo off >> "+offs+"; kill $PPID'", "--awake-while=test -e "+used)
 		select {
 		case a := <-answers[p.gateways[0]]:
 			if !a.OK() {
@@ -34,6 +38,15 @@ func TestWakeOnLAN(t *testing.T) {
 			}
 		case <-time.After(2 * kit.Patience):
 			t.Fatal("a request has no response")
+		}
+		active := func() string { return p.rdb.HGet(t.Context(), "rv:{main}:host:box", "active_ms").Val() }
+		before := active()
+		kit.Eventually(t, "a sleep that the machine refuses", func() bool { return active() > before })
+		if n := lines(offs); n != round-1 {
+			t.Errorf("round %d: the machine was turned off %d times while it was used", round, n)
+		}
+		if err := os.Remove(used); err != nil {
+			t.Fatal(err)
 		}
 		kit.Eventually(t, "the machine is off", func() bool {
 			return lines(offs) >= round && p.rdb.HGet(t.Context(), "rv:{main}:host:box", "state").Val() == "asleep" &&

@@ -73,7 +73,7 @@ func TestTickerPutsAHostToSleep(t *testing.T) {
 		must(t, err)
 		h := s.Hosts["box"]
 		if h.State == "draining" {
-			_ = store.ConfirmSleep(t.Context(), "box", generation, h.Fields["sleep_token"]) // refused when another turn came first
+			_ = store.ConfirmSleep(t.Context(), "box", generation, h.Fields["sleep_token"], false) // refused when another turn came first
 		}
 		if h.State == "asleep" && h.Fields["sleep_token"] == "" {
 			break

@@ -230,7 +230,7 @@ func (p *pool) workLocked(name string, b *box) {
 		p.must(err)
 	}
 	if h.State == "draining" && h.Fields["sleep_token"] != "" && len(b.models) == 0 {
-		err := p.store.ConfirmSleep(ctx, name, b.gen, h.Fields["sleep_token"])
+		err := p.store.ConfirmSleep(ctx, name, b.gen, h.Fields["sleep_token"], false)
 		if err != nil && !errors.Is(err, state.ErrWanted) && !errors.Is(err, state.ErrGone) {
 			p.t.Fatal("confirm: ", err)
 		}

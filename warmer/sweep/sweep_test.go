@@ -177,7 +177,7 @@ func TestWorkAtAnyStepCancelsTheSleep(t *testing.T) {
 			a := p.want("gw", "chat", "box")
 			equal(t, "duty", a.WakeToken, "")
 			equal(t, "state", p.field("host:box", "state"), "ready") // the request cancels the sleep
-			if err := p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token); !errors.Is(err, state.ErrGone) {
+			if err := p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token, false); !errors.Is(err, state.ErrGone) {
 				t.Fatal("confirm:", err)
 			}
 			equal(t, "lease", p.field("wake:box", "token"), "")
@@ -188,8 +188,8 @@ func TestWorkAtAnyStepCancelsTheSleep(t *testing.T) {
 	t.Run("asleep, before the stop", func(t *testing.T) {
 		onBoth(t, func(t *testing.T, p *pool) {
 			token := p.commit()
-			p.must(p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token))
-			p.must(p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token)) // as if its response was lost
+			p.must(p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token, false))
+			p.must(p.store.ConfirmSleep(ctx, "box", p.boxes["box"].gen, token, false)) // as if its response was lost
 			a := p.want("gw", "chat", "box")
 			equal(t, "duty while the sweep holds the power", a.WakeToken, "")
 			if err := p.store.BeginStop(ctx, "box", "s", token); !errors.Is(err, state.ErrWanted) {
