@@ -178,8 +178,7 @@ dist: need-go need-python ## Build static programs for linux/arm64 and linux/amd
 	@mkdir -p $(DIST) && rm -f $(DIST)/SHA256SUMS $(DIST)/libreveille_mm_linux_*.so $(DIST)/*_oci.tar $(DIST)/reveille_*.tar.gz
 	@for arch in $(DIST_ARCHES); do for program in $(PROGRAMS); do \
 		echo "$(DIST)/$${program}_linux_$$arch"; \
-		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -buildvcs=false -tags $(TAGS) -ldflags '-s -w -buildid=$(if $(VERSION), -X reveille/infra/config.version=$(VERSION))' \
-			-o "$(DIST)/$${program}_linux_$$arch" "./$$program"; \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build $(dist_flags) -o "$(DIST)/$${program}_linux_$$arch" "./$$program"; \
 	done; done
 	@for arch in $(DIST_ARCHES); do \
 		lib="libreveille_mm_linux_$$arch.so"; \
@@ -191,9 +190,11 @@ dist: need-go need-python ## Build static programs for linux/arm64 and linux/amd
 			echo "dist: $$cc is not installed, so there is no $$lib: runners on linux/$$arch encode every medium (CC_$$arch=... names a compiler)"; \
 		fi; \
 	done
-	@python3 -B terraform/pack.py "$(DIST)/warmer_linux_$(firstword $(DIST_ARCHES))" "$(DIST)/warmer.zip"
+	@CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build $(dist_flags) -o "$(DIST)/.warmer" ./warmer # what Terraform deploys is arm64, whatever DIST_ARCHES says
+	@python3 -B terraform/pack.py "$(DIST)/.warmer" "$(DIST)/warmer.zip" && rm "$(DIST)/.warmer"
 	@$(sums)
 
+dist_flags = -trimpath -buildvcs=false -tags $(TAGS) -ldflags '-s -w -buildid=$(if $(VERSION), -X reveille/infra/config.version=$(VERSION))'
 sums = cd $(DIST) && shopt -s nullglob && sha256sum *_linux_* *.zip *_oci.tar >SHA256SUMS
 
 .PHONY: image

@@ -28,6 +28,13 @@ resource "aws_lambda_function" "warmer" {
 
   tags = local.tags
 
+  lifecycle {
+    precondition { # make image and make release write into the same folder
+      condition     = strcontains(file("${local.dist}/SHA256SUMS"), "${filesha256("${local.dist}/warmer.zip")}  warmer.zip\n")
+      error_message = "warmer.zip is not the one that SHA256SUMS of dist_dir names: run make dist again."
+    }
+  }
+
   depends_on = [aws_cloudwatch_log_group.this, aws_iam_role_policy.this]
 }
 

@@ -3,6 +3,7 @@ package stack
 import (
 	"archive/zip"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -101,4 +102,23 @@ func unpack(t *testing.T, archive, digestOfService string) string {
 		t.Fatal(err)
 	}
 	return target
+}
+
+// TestWarmerIsAlwaysThatOfTheFunction: make image and make release build for other processors too, into the same folder.
+func TestWarmerIsAlwaysThatOfTheFunction(t *testing.T) {
+	folder := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "make", "--no-print-directory", "dist", "DIST="+folder, "DIST_ARCHES=amd64", "PROGRAMS=warmer", "CC_amd64=none")
+	cmd.Dir = testenv.Root(t)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("make dist: %v\n%s", err, out)
+	}
+	archive := filepath.Join(folder, "warmer.zip")
+	program, err := elf.Open(unpack(t, archive, base64.StdEncoding.EncodeToString(digest(t, archive))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	if program.Machine != elf.EM_AARCH64 {
+		t.Errorf("the function's program is for %v", program.Machine)
+	}
 }
