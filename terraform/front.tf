@@ -5,8 +5,8 @@ locals {
   # cold model ends before, with 503 and Retry-After; a stream has a comment every 5 s. Idle connections end before the
   # gateway's 60 s, so that none is used while the gateway closes it.
   # https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/DownloadDistValuesOrigin.html
-  origin_timeout     = 60 # at most 120
-  origin_keepalive   = local.origin_timeout - 10
+  origin_timeout     = 120 # at most
+  origin_keepalive   = 50  # less than the gateway's 60
   hold_whole_seconds = var.front == "cloudfront" ? min(var.hold_seconds, local.origin_timeout - 10) : var.hold_seconds
 }
 

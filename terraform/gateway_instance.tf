@@ -16,6 +16,7 @@ resource "aws_instance" "gateway" {
     artifact_uri     = "s3://${aws_s3_bucket.models.bucket}/${aws_s3_object.artifact["gateway_linux_arm64"].key}"
     log_group        = aws_cloudwatch_log_group.this["gateway"].name
     models_uri       = "s3://${aws_s3_bucket.models.bucket}/config/models.yaml"
+    start_uri        = "s3://${aws_s3_bucket.models.bucket}/${aws_s3_object.start_yaml.key}"
     runner_secret_id = aws_secretsmanager_secret.this["runner-secret"].name
     unit             = file("${path.module}/../infra/install/systemd/reveille-gateway.service")
 
@@ -29,6 +30,14 @@ resource "aws_instance" "gateway" {
       REVEILLE_MODELS        = "/run/reveille/models.yaml"
     })
   })
+
+  dynamic "credit_specification" { # of burstable types alone; unlimited would bill a busy one without a word
+    for_each = startswith(var.gateway_instance_type, "t") ? [1] : []
+
+    content {
+      cpu_credits = "standard"
+    }
+  }
 
   metadata_options {
     http_endpoint               = "enabled"
@@ -50,7 +59,7 @@ resource "aws_instance" "gateway" {
     ignore_changes        = [ami] # a newer image alone does not replace a running gateway
   }
 
-  depends_on = [aws_iam_role_policy.this, aws_route.public_ipv4, aws_s3_object.models_yaml, aws_secretsmanager_secret_version.api_keys, aws_secretsmanager_secret_version.runner_secret]
+  depends_on = [aws_iam_role_policy.this, aws_route.public_ipv4, aws_s3_object.start_yaml, aws_secretsmanager_secret_version.api_keys, aws_secretsmanager_secret_version.runner_secret]
 }
 
 resource "aws_eip" "gateway" {

@@ -223,7 +223,7 @@ data "aws_iam_policy_document" "runner" {
   statement {
     sid       = "Secret"
     actions   = ["secretsmanager:GetSecretValue"]
-    resources = [aws_secretsmanager_secret.this["runner-secret"].arn]
+    resources = distinct(concat([aws_secretsmanager_secret.this["runner-secret"].arn], flatten([for p in values(var.runner_pools) : values(p.secrets)])))
   }
   statement {
     sid     = "Files"

@@ -41,8 +41,8 @@ locals {
       statistic = "Sum", period = 60 * var.warmer_minutes, periods = 3, above = 0, missing = "notBreaching"
     }
     warmer-silent = { # nobody would put hosts to sleep
-      about     = "the warmer does not run", namespace = "AWS/Lambda", metric = "Invocations", dimensions = local.warmer
-      statistic = "Sum", period = 60 * var.warmer_minutes, periods = 5, above = null, missing = "breaching"
+      about     = "the warmer has not run for ten minutes", namespace = "AWS/Lambda", metric = "Invocations", dimensions = local.warmer
+      statistic = "Sum", period = 60 * var.warmer_minutes, periods = max(1, ceil(10 / var.warmer_minutes)), above = null, missing = "breaching"
     }
     gateway-down = {
       about     = "the gateway's instance fails its checks", namespace = "AWS/EC2", metric = "StatusCheckFailed", dimensions = { InstanceId = aws_instance.gateway.id }
@@ -51,11 +51,19 @@ locals {
   }
 
   graphs = [
-    { title = "Hosts", stat = "Maximum", metrics = [[local.pool_namespace, "HostsReady", "Pool", local.prefix], [local.pool_namespace, "HostsRunning", "Pool", local.prefix], [local.pool_namespace, "Hosts", "Pool", local.prefix]] },
-    { title = "Loaded models", stat = "Maximum", metrics = [[local.pool_namespace, "Models", "Pool", local.prefix]] },
-    { title = "Requests in flight, tickets queued", stat = "Maximum", metrics = [[local.pool_namespace, "InFlight", "Pool", local.prefix], [local.pool_namespace, "Queued", "Pool", local.prefix]] },
+    { title = "Running hosts, as EC2 bills them", stat = "Maximum", metrics = [[local.pool_namespace, "HostsRunning", "Pool", local.prefix]] },
+    { title = "Tickets queued", stat = "Maximum", metrics = [[local.pool_namespace, "Queued", "Pool", local.prefix]] },
     { title = "Failures", stat = "Sum", metrics = [[local.counted_namespace, "FailedLoads"], [local.counted_namespace, "FailedWakes"], [local.pool_namespace, "FailedActions", "Pool", local.prefix]] },
   ]
+
+  # From the warmer's log, as each further metric would cost $0.30 a month.
+  log_graph = {
+    title   = "Hosts, loaded models and requests in flight"
+    region  = local.region
+    view    = "timeSeries"
+    stacked = false
+    query   = "SOURCE '${local.log_groups.warmer}' | filter ispresent(HostsReady) | stats max(Hosts) as hosts, max(HostsReady) as ready, max(Models) as models, max(InFlight) as requests by bin(5m)"
+  }
 }
 
 resource "aws_cloudwatch_log_group" "this" {
@@ -144,7 +152,7 @@ resource "aws_budgets_budget" "this" {
 resource "aws_cloudwatch_dashboard" "this" {
   dashboard_name = local.prefix
   dashboard_body = jsonencode({
-    widgets = [
+    widgets = concat([
       for i, g in local.graphs : {
         type   = "metric"
         x      = (i % 2) * 12
@@ -159,6 +167,6 @@ resource "aws_cloudwatch_dashboard" "this" {
           metrics = g.metrics
         }
       }
-    ]
+    ], [{ type = "log", x = 12, y = 6, width = 12, height = 6, properties = local.log_graph }])
   })
 }

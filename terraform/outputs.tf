@@ -26,9 +26,34 @@ output "hosts" {
   value       = local.hosts
 }
 
+output "iam_role_arns" {
+  description = "Roles of gateway, runner and warmer."
+  value       = { for k, r in aws_iam_role.this : k => r.arn }
+}
+
+output "launch_template_ids" {
+  description = "Launch templates of the pools."
+  value       = { for k, p in module.runner_pool : k => p.launch_template_id }
+}
+
 output "model_bucket" {
   description = "S3 bucket for checkpoints (models/), engine programs (engines/gpu, engines/npu), artifacts and the catalogue."
   value       = aws_s3_bucket.models.bucket
+}
+
+output "model_bucket_arn" {
+  description = "ARN of that bucket."
+  value       = aws_s3_bucket.models.arn
+}
+
+output "private_subnet_ids" {
+  description = "Subnets of cache, warmer and endpoints."
+  value       = local.private_subnet_ids
+}
+
+output "public_subnet_ids" {
+  description = "Subnets of gateway and hosts."
+  value       = local.public_subnet_ids
 }
 
 output "redis_cli" {
@@ -51,7 +76,17 @@ output "security_group_ids" {
   value       = { for k in ["gateway", "runner", "warmer"] : k => aws_security_group.this[k].id }
 }
 
+output "vpc_id" {
+  description = "VPC of the stack."
+  value       = local.vpc_id
+}
+
 output "warmer_function" {
   description = "Name of the warmer's Lambda function."
   value       = aws_lambda_function.warmer.function_name
+}
+
+output "warmer_function_arn" {
+  description = "ARN of that function."
+  value       = aws_lambda_function.warmer.arn
 }

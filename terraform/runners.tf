@@ -8,8 +8,9 @@ module "runner_pool" {
   artifacts_uri         = "s3://${aws_s3_bucket.models.bucket}/${dirname(aws_s3_object.artifact["SHA256SUMS"].key)}"
   disk_gb               = each.value.disk_gb
   disk_throughput       = each.value.disk_throughput
-  engines_uri           = "s3://${aws_s3_bucket.models.bucket}/engines/${each.value.accelerator}"
+  engines_uri           = "s3://${aws_s3_bucket.models.bucket}/engines/${coalesce(each.value.engine, each.value.accelerator)}"
   hosts                 = each.value.hosts
+  idle_alarm_actions    = each.value.stop_idle ? ["${local.arn}:automate:${local.region}:ec2:stop", aws_sns_topic.alarms.arn] : []
   image                 = each.value.image
   image_parameter       = each.value.image_parameter
   instance_profile_name = aws_iam_instance_profile.this["runner"].name
@@ -18,6 +19,7 @@ module "runner_pool" {
   log_group             = aws_cloudwatch_log_group.this["runner"].name
   port                  = each.value.port
   price                 = each.value.price
+  secrets               = each.value.secrets
   runner_secret_id      = aws_secretsmanager_secret.this["runner-secret"].name
   security_group_ids    = [aws_security_group.this["runner"].id]
   spot                  = each.value.spot
@@ -32,5 +34,7 @@ module "runner_pool" {
     },
     each.value.npu_seats == "" ? {} : { REVEILLE_NPU_SEATS = each.value.npu_seats },
     each.value.price == null ? {} : { REVEILLE_PRICE = tostring(each.value.price) },
+    { REVEILLE_RECIPES = "/etc/reveille/recipes.yaml" },
+    each.value.environment,
   )
 }

@@ -111,6 +111,23 @@ resource "aws_s3_object" "artifact" {
   source_hash = filesha256("${local.dist}/${each.key}")
 }
 
+# The models without the hosts, which AWS may have no capacity for yet: the gateway starts with it, and takes models.yaml once
+# there is one.
+resource "aws_s3_object" "start_yaml" {
+  bucket       = aws_s3_bucket.models.id
+  key          = "config/start.yaml"
+  content      = yamlencode(merge(local.catalogue, { hosts = try(coalesce(local.catalogue.hosts), {}) }))
+  content_type = "application/yaml"
+}
+
+# Runners take command lines from no other place.
+resource "aws_s3_object" "recipes" {
+  bucket       = aws_s3_bucket.models.id
+  key          = "artifacts/recipes.yaml"
+  content      = yamlencode({ recipes = try(coalesce(local.catalogue.recipes), {}) })
+  content_type = "application/yaml"
+}
+
 resource "aws_s3_object" "models_yaml" {
   bucket       = aws_s3_bucket.models.id
   key          = "config/models.yaml"

@@ -329,12 +329,14 @@ variable "redis_url" {
 }
 
 variable "runner_pools" {
-  description = "Runner hosts by pool. disk_throughput: of the gp3 disk, in MiB/s. strategy: stopped (EC2 instances that are started and stopped), warm_pool (an Auto Scaling group a host, with a stopped spare), asg (the same, launched cold). image: an AMI id; image_parameter: an SSM parameter with one."
+  description = "Runner hosts by pool. disk_throughput: of the gp3 disk, in MiB/s. environment: further settings of the runners, such as REVEILLE_WEIGHTS_BYTES; secrets: environment variables with the ARN of a secret that holds their value, such as HF_TOKEN. stop_idle: whether an alarm stops a host of strategy stopped that has done nothing for an hour, if Reveille has not; turn it off where models stay loaded without requests. strategy: stopped (EC2 instances that are started and stopped), warm_pool (an Auto Scaling group a host, with a stopped spare), asg (the same, launched cold). engine: the folder below engines/ of the bucket with the build of the engine, such as gpu-b9000; by default the accelerator's name. image: an AMI id; image_parameter: an SSM parameter with one."
   type = map(object({
     accelerator       = string
     instance_type     = string
     disk_gb           = optional(number, 100)
     disk_throughput   = optional(number, 125)
+    engine            = optional(string)
+    environment       = optional(map(string), {})
     hosts             = optional(number, 1)
     image             = optional(string)
     image_parameter   = optional(string)
@@ -342,6 +344,8 @@ variable "runner_pools" {
     npu_seats         = optional(string, "")
     port              = optional(number, 8090)
     price             = optional(number)
+    secrets           = optional(map(string), {})
+    stop_idle         = optional(bool, true)
     spot              = optional(bool, false)
     strategy          = optional(string, "stopped")
   }))
@@ -387,6 +391,18 @@ variable "runner_pools" {
   validation {
     condition     = alltrue([for p in values(var.runner_pools) : p.disk_throughput >= 125 && p.disk_throughput <= 1000 && floor(p.disk_throughput) == p.disk_throughput])
     error_message = "runner_pools: disk_throughput must be a whole number of MiB/s from 125 to 1000."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : p.engine == null || can(regex("^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", p.engine))])
+    error_message = "runner_pools: engine must be the name of one folder below engines/ of the bucket, such as gpu-b9000."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : alltrue([for name, value in p.environment : can(regex("^[A-Z][A-Z0-9_]*$", name)) && can(regex("^[^\n]*$", value))])])
+    error_message = "runner_pools: environment must be variables in capital letters with values of one line, such as REVEILLE_WEIGHTS_BYTES."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : alltrue([for name, arn in p.secrets : can(regex("^[A-Z][A-Z0-9_]*$", name)) && can(regex("^arn:[a-z-]+:secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[A-Za-z0-9/_+=.@-]+$", arn))])])
+    error_message = "runner_pools: secrets must be variables in capital letters, each with the ARN of a secret, such as HF_TOKEN = \"arn:aws:secretsmanager:…:secret:…\"."
   }
   validation {
     condition     = alltrue([for p in values(var.runner_pools) : p.port >= 1024 && p.port <= 65535])
@@ -440,6 +456,10 @@ variable "tags" {
   validation {
     condition     = length(setintersection(keys(var.tags), ["Environment", "Host", "ManagedBy", "Name", "Project"])) == 0
     error_message = "tags must not hold Environment, Host, ManagedBy, Name or Project: policies and hosts go by them."
+  }
+  validation {
+    condition     = alltrue([for k, v in var.tags : can(regex("^[A-Za-z0-9 _.:/=+@-]{1,128}$", k)) && !startswith(lower(k), "aws:") && can(regex("^[A-Za-z0-9 _.:/=+@-]{0,256}$", v))])
+    error_message = "tags must have names of 1 to 128 and values of up to 256 letters, digits, spaces and _ . : / = + @ -, and no name may begin with aws:."
   }
 }
 

@@ -19,7 +19,7 @@ provider "aws" {
 locals {
   name = "reveille-host-${var.accelerator}"
   parents = { # as in modules/runner-pool
-    gpu = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
+    gpu = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
     npu = "/aws/service/neuron/dlami/multi-framework/ubuntu-24.04/latest/image_id"
   }
 }
@@ -110,6 +110,10 @@ resource "aws_imagebuilder_image_recipe" "this" {
     parameter {
       name  = "Accelerator"
       value = var.accelerator
+    }
+    parameter {
+      name  = "Engine"
+      value = coalesce(var.engine, var.accelerator)
     }
   }
 

@@ -9,6 +9,12 @@ variable "accelerator" {
   }
 }
 
+variable "engine" {
+  description = "Folder below engines/ of the bucket with the build of the engine; null: the accelerator's name."
+  type        = string
+  default     = null
+}
+
 variable "image_version" {
   description = "Version of the image; raise it to build another one."
   type        = string

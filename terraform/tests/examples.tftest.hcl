@@ -15,6 +15,9 @@ run "minimal" {
   module {
     source = "./examples/minimal"
   }
+  variables {
+    alarm_email = "ops@example.com"
+  }
   assert {
     condition     = join(" ", keys(output.hosts)) == "gpu-1" && output.hosts["gpu-1"].driver == "ec2"
     error_message = "One host, which is an instance."

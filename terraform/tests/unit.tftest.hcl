@@ -42,6 +42,10 @@ run "defaults" {
     error_message = "12 hours are 720 samples of a minute."
   }
   assert {
+    condition     = aws_cloudwatch_metric_alarm.this["warmer-silent"].evaluation_periods * aws_cloudwatch_metric_alarm.this["warmer-silent"].period == 600
+    error_message = "Ten minutes without the warmer are told."
+  }
+  assert {
     condition     = aws_cloudwatch_metric_alarm.this["host-hours"].metric_name == "HostsRunning" && aws_lambda_function.warmer.environment[0].variables.REVEILLE_PROJECT == "reveille-dev"
     error_message = "Host hours are those that EC2 bills."
   }
@@ -93,6 +97,28 @@ run "defaults" {
 run "values" {
   command = apply # of mocks
 
+  variables {
+    runner_pools = {
+      gpu = {
+        accelerator = "gpu", instance_type = "g6.xlarge", engine = "gpu-b9000", environment = { REVEILLE_WEIGHTS_BYTES = "40GiB" }
+        secrets     = { HF_TOKEN = "arn:aws:secretsmanager:us-east-1:123456789012:secret:hf-abcdef" }
+      }
+    }
+  }
+
+  assert {
+    condition     = contains([for s in data.aws_iam_policy_document.runner.statement : s.resources if s.sid == "Secret"][0], "arn:aws:secretsmanager:us-east-1:123456789012:secret:hf-abcdef")
+    error_message = "Hosts may read the secrets of their pool."
+  }
+  assert {
+    condition     = yamldecode(aws_s3_object.start_yaml.content) == { hosts = {} } && aws_s3_object.recipes.key == "artifacts/recipes.yaml"
+    error_message = "The gateway has a catalog before any host exists, and hosts have their recipes."
+  }
+  assert {
+    condition     = strcontains(aws_instance.gateway.user_data, "config/start.yaml") && aws_instance.gateway.credit_specification[0].cpu_credits == "standard"
+    error_message = "The gateway starts without hosts, and costs what its price says."
+  }
+
   assert {
     condition     = output.redis_endpoint == "cache.example:6379" && output.redis_cli == "redis-cli --tls -c -h cache.example -p 6379"
     error_message = "redis_endpoint is host:port, redis_cli speaks TLS and the Cluster protocol."
@@ -127,7 +153,7 @@ run "timeouts_behind_cloudfront" {
   assert {
     condition = alltrue([for o in one(aws_cloudfront_distribution.this[0].origin).vpc_origin_config :
       tonumber(regex("REVEILLE_HOLD_WHOLE=([0-9]+)s\n", aws_instance.gateway.user_data)[0]) + 10 <= o.origin_read_timeout
-      && o.origin_read_timeout <= 60 && o.origin_keepalive_timeout < 60
+      && o.origin_read_timeout <= 120 && o.origin_keepalive_timeout < 60
     ])
     error_message = "A request without stream must hear model_loading before CloudFront's 504."
   }
@@ -380,6 +406,62 @@ run "no_zone_has_the_instance_type" {
   expect_failures = [aws_launch_template.this]
 }
 
+run "host_that_nobody_stops" {
+  command = apply # of mocks
+  module {
+    source = "./modules/runner-pool"
+  }
+  variables {
+    accelerator           = "gpu"
+    artifacts_uri         = "s3://models/dist"
+    disk_gb               = 100
+    disk_throughput       = 125
+    engines_uri           = "s3://models/engines/gpu"
+    hosts                 = 1
+    idle_alarm_actions    = ["arn:aws:automate:us-east-1:ec2:stop"]
+    image                 = null
+    image_parameter       = null
+    instance_profile_name = "runner"
+    instance_type         = "g6.xlarge"
+    kms_key_arn           = null
+    log_group             = "runners"
+    name                  = "reveille-dev-gpu"
+    pool                  = "gpu"
+    port                  = 8090
+    price                 = 1
+    runner_secret_id      = "runner"
+    secrets               = { HF_TOKEN = "arn:aws:secretsmanager:us-east-1:123456789012:secret:hf-abcdef" }
+    security_group_ids    = []
+    settings              = { REVEILLE_POOL = "reveille-dev", REVEILLE_REDIS_URL = "rediss://cache.example:6379/0" }
+    spot                  = false
+    strategy              = "stopped"
+    subnets               = { us-east-1b = "subnet-b" }
+    tags                  = {}
+  }
+  assert {
+    condition = (aws_cloudwatch_metric_alarm.idle["gpu-1"].evaluation_periods * aws_cloudwatch_metric_alarm.idle["gpu-1"].period == 3600
+      && aws_cloudwatch_metric_alarm.idle["gpu-1"].dimensions.InstanceId == aws_instance.this["gpu-1"].id
+    && one(aws_cloudwatch_metric_alarm.idle["gpu-1"].alarm_actions) == "arn:aws:automate:us-east-1:ec2:stop")
+    error_message = "An alarm stops the host after an hour without work."
+  }
+  assert {
+    condition     = one(data.aws_ssm_parameter.image).name == "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
+    error_message = "The image has the C library that llama.cpp's builds for CUDA need."
+  }
+  assert {
+    condition     = strcontains(base64decode(aws_launch_template.this.user_data), "echo \"HF_TOKEN=$secret\" >>/run/reveille/host.env")
+    error_message = "The pool's secret is fetched at each boot."
+  }
+}
+
+run "warmer_that_is_not_the_built_one" {
+  command = plan
+  variables {
+    dist_dir = "tests/fixtures/mixed"
+  }
+  expect_failures = [aws_lambda_function.warmer]
+}
+
 # A wake takes the spare, and the pool wants no other while its host works: it has max_size less the desired capacity.
 run "warm_pool_of_one_machine" {
   command = plan
@@ -421,6 +503,14 @@ run "warm_pool_of_one_machine" {
   assert {
     condition     = aws_launch_template.this.metadata_options[0].http_put_response_hop_limit == 1
     error_message = "Containers do not reach the host's role."
+  }
+  assert {
+    condition     = strcontains(base64decode(aws_launch_template.this.user_data), "nvidia-modprobe -u -c 0 ||") && strcontains(base64decode(aws_launch_template.this.user_data), "persistence-mode=1") && strcontains(base64decode(aws_launch_template.this.user_data), "sync --only-show-errors --delete --no-follow-symlinks 's3://models/engines/gpu'")
+    error_message = "The GPU's device nodes are made, and engines are those of the bucket."
+  }
+  assert {
+    condition     = strcontains(base64decode(aws_launch_template.this.user_data), "REVEILLE_WEIGHTS_BYTES=28GiB\n") && length(aws_launch_template.this.user_data) < 16384 * 4 / 3
+    error_message = "Weights have their part of the disk, and the user data fits."
   }
   assert {
     condition     = aws_launch_template.this.block_device_mappings[0].ebs[0].throughput == 125 && aws_launch_template.this.block_device_mappings[0].ebs[0].iops == 3000

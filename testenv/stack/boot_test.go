@@ -17,6 +17,7 @@ import (
 	asgtypes "github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/redis/go-redis/v9"
 
 	"reveille/testenv"
@@ -72,6 +73,8 @@ func TestHostBoots(t *testing.T) {
 	}
 	c.PutObject(bucket, "engines/gpu/tools/engine", "#!/bin/sh\n")
 	c.PutSecret("runner-secret", secret)
+	c.PutSecret("token", "hf_of_the_test")
+	c.PutObject(bucket, "artifacts/recipes.yaml", "recipes: {}\n")
 
 	i := c.launch(group, deployment)
 	address := loopback()
@@ -87,9 +90,10 @@ func TestHostBoots(t *testing.T) {
 	userData := render(t, "modules/runner-pool/templates/user_data.sh.tftpl", map[string]any{
 		"artifacts_uri": "s3://" + bucket + "/artifacts", "engines_uri": "s3://" + bucket + "/engines/gpu", "launch_hook": "runner-ready",
 		"log_group": "runner", "port": 8090, "runner_secret_id": "runner-secret", "unit": string(unit),
+		"secrets": map[string]string{"HF_TOKEN": "token"},
 		"settings": map[string]string{
 			"REVEILLE_DEVICES": "cpu,gpu", "REVEILLE_INSTANCE": "aws", "REVEILLE_LAUNCH_HOOK": "runner-ready",
-			"REVEILLE_NPU_SEATS": "llm=1 embedding=1", "REVEILLE_POOL": deployment, "REVEILLE_REDIS_URL": "redis://" + server + "/0",
+			"REVEILLE_RECIPES": "/etc/reveille/recipes.yaml", "REVEILLE_NPU_SEATS": "llm=1 embedding=1", "REVEILLE_POOL": deployment, "REVEILLE_REDIS_URL": "redis://" + server + "/0",
 		},
 	})
 	for i := range 10 {
@@ -116,6 +120,10 @@ func TestHostBoots(t *testing.T) {
 		return rdb.HGet(t.Context(), "rv:{"+deployment+"}:host:gpu-1", "addr").Val() == m.address+":8090"
 	})
 	kit.Within(t, patience, "the group's machine is in service", func() bool { return c.lifecycle(group) == "InService" })
+	env, err := os.ReadFile(m.path("/run/reveille/host.env"))
+	if err != nil || !strings.Contains(string(env), "\nHF_TOKEN=hf_of_the_test\n") {
+		t.Errorf("the secret of the pool is not in\n%s %v", env, err)
+	}
 	m.off()
 
 	program := m.path("/opt/reveille/bin/runner")
@@ -148,6 +156,33 @@ func TestHostBoots(t *testing.T) {
 	m.boot()
 	if _, err := os.Stat(m.path("/opt/reveille/bin/" + library)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the library of the last release is still there: %v", err)
+	}
+	m.off()
+
+	// The engine is taken out of the bucket, and another build comes while the host runs.
+	objects := s3.NewFromConfig(c.Config(), func(o *s3.Options) { o.UsePathStyle = true })
+	if _, err := objects.DeleteObject(t.Context(), &s3.DeleteObjectInput{Bucket: sdk.String(bucket), Key: sdk.String("engines/gpu/tools/engine")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Del(t.Context(), "rv:{"+deployment+"}:host:gpu-1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	put := make(chan struct{})
+	go func() {
+		defer close(put)
+		kit.Within(t, patience, "the host registers without an engine", func() bool {
+			return rdb.HGet(t.Context(), "rv:{"+deployment+"}:host:gpu-1", "addr").Val() != ""
+		})
+		c.PutObject(bucket, "engines/gpu/llama-server", "#!/bin/sh\n")
+	}()
+	m.boot() // ends when it has an engine
+	<-put
+	engines := m.path("/opt/reveille/engines")
+	if _, err := os.Stat(filepath.Join(engines, "tools/engine")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the engine that was taken out of the bucket is still there: %v", err)
+	}
+	if info, err := os.Stat(filepath.Join(engines, "llama-server")); err != nil || info.Mode().Perm()&0o555 != 0o555 {
+		t.Errorf("the new engine: %v, %v", info, err)
 	}
 	m.off()
 }

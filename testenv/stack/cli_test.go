@@ -3,6 +3,7 @@ package stack
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -28,7 +29,9 @@ func (c cli) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	flags := map[string]string{}
 	for args := r.Form["args"]; len(args) > 0; args = args[1:] {
 		switch {
-		case args[0] == "--only-show-errors":
+		case args[0] == "--only-show-errors", args[0] == "--no-follow-symlinks":
+		case args[0] == "--delete":
+			flags[args[0]] = "yes"
 		case strings.HasPrefix(args[0], "--") && len(args) > 1:
 			flags[args[0]] = args[1]
 			args = args[1:]
@@ -41,7 +44,7 @@ func (c cli) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "s3 cp":
 		err = c.copy(r, w, words[2], words[3])
 	case "s3 sync":
-		err = c.sync(r, words[2], words[3])
+		err = c.sync(r, words[2], words[3], flags["--delete"] != "")
 	case "secretsmanager get-secret-value":
 		var secret *secretsmanager.GetSecretValueOutput
 		secret, err = secretsmanager.NewFromConfig(c.aws).GetSecretValue(r.Context(), &secretsmanager.GetSecretValueInput{SecretId: sdk.String(flags["--secret-id"])})
@@ -91,15 +94,17 @@ func (c cli) copy(r *http.Request, out io.Writer, from, to string) error {
 	return err
 }
 
-// sync copies what is below a prefix into a folder, unless a file has an object's size already.
-func (c cli) sync(r *http.Request, from, to string) error {
+// sync copies what is below a prefix into a folder, unless a file has an object's size already. It deletes other files if told.
+func (c cli) sync(r *http.Request, from, to string, deletes bool) error {
 	bucket, prefix := place(from)
 	list, err := c.objects().ListObjectsV2(r.Context(), &s3.ListObjectsV2Input{Bucket: &bucket, Prefix: sdk.String(prefix + "/")})
 	if err != nil {
 		return err
 	}
+	wanted := map[string]bool{}
 	for _, o := range list.Contents {
 		target := filepath.Join(to, strings.TrimPrefix(*o.Key, prefix+"/"))
+		wanted[target] = true
 		if info, err := os.Stat(target); err == nil && info.Size() == *o.Size {
 			continue
 		}
@@ -110,5 +115,13 @@ func (c cli) sync(r *http.Request, from, to string) error {
 			return err
 		}
 	}
-	return nil
+	if !deletes {
+		return nil
+	}
+	return filepath.WalkDir(to, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() && !wanted[path] {
+			err = os.Remove(path)
+		}
+		return err
+	})
 }

@@ -40,6 +40,7 @@ func newTerraform(t *testing.T, emulator, example string, values map[string]any)
 		"AWS_ACCESS_KEY_ID=test", "AWS_EC2_METADATA_DISABLED=true", "AWS_ENDPOINT_URL="+emulator, "AWS_REGION="+aws.Region, "AWS_SECRET_ACCESS_KEY=test",
 		"TF_DATA_DIR="+filepath.Join(scratch, "data"), "TF_IN_AUTOMATION=1",
 		`TF_VAR_api_keys=["`+apiKey+` infer,manage"]`, "TF_VAR_runner_secret=0123456789abcdef0123456789abcdef",
+		"TF_VAR_alarm_email=ops@example.com",
 	), values: map[string]any{
 		"enable_bucket_tls_policy": false, // emulators refuse by it whatever its condition says
 		"environment":              "local",

@@ -59,6 +59,9 @@ var refusals = [][]wrong{
 		{"runner_pools", map[string]any{
 			"GPU 1":       pool(nil),
 			"accelerator": pool(map[string]any{"accelerator": "tpu"}),
+			"environment": pool(map[string]any{"environment": map[string]string{"lower": "x"}}),
+			"secrets":     pool(map[string]any{"secrets": map[string]string{"HF_TOKEN": "hf_123"}}),
+			"engine":      pool(map[string]any{"engine": "../models"}),
 			"disk":        pool(map[string]any{"disk_gb": 8, "disk_throughput": 2000}),
 			"hosts":       pool(map[string]any{"hosts": 0}),
 			"images":      pool(map[string]any{"image": "ami-1", "image_parameter": "/p"}),
@@ -73,6 +76,9 @@ var refusals = [][]wrong{
 		{"runner_pools", nil, "a gpu pool needs an instance_type with an x86_64 processor and a GPU that the image's driver knows, Nvidia's since Turing, such as g6.xlarge"},
 		{"runner_pools", nil, `strategy must be "stopped", "warm_pool" or "asg"`},
 		{"runner_pools", nil, `spot needs strategy = "asg"`},
+		{"runner_pools", nil, "environment must be variables in capital letters"},
+		{"runner_pools", nil, "secrets must be variables in capital letters, each with the ARN of a secret"},
+		{"runner_pools", nil, "engine must be the name of one folder below engines/"},
 		{"runner_pools", nil, "hosts must be a whole number from 1 to 20"},
 		{"runner_pools", nil, "disk_gb must be from 50 to 16384"},
 		{"runner_pools", nil, "disk_throughput must be a whole number of MiB/s from 125 to 1000"},
@@ -103,6 +109,7 @@ var refusals = [][]wrong{
 		{"runner_pools", map[string]any{"arm": pool(map[string]any{"instance_type": "g5g.xlarge"})}, "a gpu pool needs"},
 	},
 	{
+		{"tags", map[string]string{"aws:mine": "x"}, "no name may begin with aws:"},
 		{"vpc_id", "vpc-a", "go together: set both, or neither"},
 		{"gateway_allowed_cidrs", []string{}, "at least one"},
 	},

@@ -562,6 +562,7 @@ func TestReportListsActionsAndHosts(t *testing.T) {
 		equal(t, "timestamp", doc.AWS.Timestamp, p.clock.Load())
 		of := doc.AWS.CloudWatchMetrics[0]
 		equal(t, "namespace and dimensions", fmt.Sprint(of.Namespace, of.Dimensions), "Reveille[[Pool]]")
+		equal(t, "metrics, each of which costs", fmt.Sprint(of.Metrics), "[{Queued Count}]")
 		for _, m := range of.Metrics {
 			if _, ok := flat[m.Name].(float64); !ok {
 				t.Errorf("metric %s is not a number in %s", m.Name, line.String())

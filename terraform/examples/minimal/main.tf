@@ -17,6 +17,7 @@ provider "aws" {
 module "reveille" {
   source = "../.."
 
+  alarm_email   = var.alarm_email
   api_keys      = var.api_keys
   dist_dir      = var.dist_dir
   runner_secret = var.runner_secret

@@ -1,3 +1,8 @@
+variable "alarm_email" {
+  description = "E-mail address that hears when hosts run for long or the warmer does not; null for nobody."
+  type        = string
+}
+
 variable "api_keys" {
   description = "API keys that the gateway accepts."
   type        = list(string)

@@ -6,16 +6,20 @@ locals {
   groups    = var.strategy == "stopped" ? toset([]) : toset(local.hosts)
   full_name = { for host in local.hosts : host => "${var.name}${trimprefix(host, var.pool)}" }
 
-  # AWS's images with the accelerator's driver, and the AWS CLI, in them. Neuron's has vLLM for Inferentia and Trainium too.
+  # AWS's images with the accelerator's driver, and the AWS CLI, in them. Neuron's has vLLM for Inferentia and Trainium too. Ubuntu
+  # 24.04 has the C library that llama.cpp's own builds for CUDA need (2.38), Amazon Linux 2023 an older one.
   # https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html
   # https://awsdocs-neuron.readthedocs-hosted.com/en/latest/dlami/index.html
   default_image_parameters = {
-    gpu = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
+    gpu = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
     npu = "/aws/service/neuron/dlami/multi-framework/ubuntu-24.04/latest/image_id"
   }
   image = var.image != null ? var.image : one(data.aws_ssm_parameter.image[*].insecure_value)
 
   image_gb = max(0, [for d in data.aws_ami.this.block_device_mappings : tonumber(try(d.ebs.volume_size, 0)) if d.device_name == data.aws_ami.this.root_device_name]...)
+
+  # What fetched weights may take of the disk: a fifth of what the image leaves is for engines, logs and saved conversations.
+  weights_gib = max(1, floor((var.disk_gb - local.image_gb) * 4 / 5))
 
   # Not every zone has every instance type.
   subnet_ids = [for zone in sort(keys(var.subnets)) : var.subnets[zone] if contains(data.aws_ec2_instance_type_offerings.this.locations, zone)]
@@ -43,6 +47,10 @@ data "aws_ec2_instance_type_offerings" "this" {
   }
 }
 
+data "aws_ec2_instance_type" "this" {
+  instance_type = var.instance_type
+}
+
 resource "aws_launch_template" "this" {
   name                   = var.name
   image_id               = local.image
@@ -57,11 +65,13 @@ resource "aws_launch_template" "this" {
     log_group        = var.log_group
     port             = var.port
     runner_secret_id = var.runner_secret_id
+    secrets          = var.secrets
     unit             = file("${path.module}/../../../infra/install/systemd/reveille-runner.service")
-    settings = merge(var.settings, {
-      REVEILLE_DEVICES  = "cpu,${var.accelerator}"
-      REVEILLE_INSTANCE = "aws"
-      }, var.strategy == "stopped" ? {} : {
+    settings = merge({
+      REVEILLE_DEVICES       = "cpu,${var.accelerator}"
+      REVEILLE_INSTANCE      = "aws"
+      REVEILLE_WEIGHTS_BYTES = "${local.weights_gib}GiB"
+      }, var.settings, var.strategy == "stopped" ? {} : {
       REVEILLE_LAUNCH_HOOK    = local.launch_hook
       REVEILLE_TERMINATE_HOOK = local.terminate_hook
     })
@@ -208,8 +218,30 @@ resource "aws_instance" "this" {
 
   tags = merge(var.tags, { Host = each.key, Name = local.full_name[each.key] })
 
-  # A host fetches its program at every boot. What the template says else reaches it when it is replaced.
+  # A host fetches its program at every boot. What the template says else reaches it when it is replaced. Its zone is that of its
+  # disk: another list of zones at AWS is no reason to replace it.
   lifecycle {
-    ignore_changes = [launch_template, user_data, user_data_base64]
+    ignore_changes = [availability_zone, launch_template, subnet_id, user_data, user_data_base64]
   }
+}
+
+# A dead man's switch outside Reveille: a host that has done nothing for an hour is stopped even if no warmer does it. Idle hosts
+# use 1 to 2 % of their processors. EC2 reports this every 5 minutes at no charge.
+resource "aws_cloudwatch_metric_alarm" "idle" {
+  for_each = length(var.idle_alarm_actions) == 0 ? toset([]) : local.instances
+
+  alarm_name          = "${local.full_name[each.key]}-idle"
+  alarm_description   = "${local.full_name[each.key]}: the host has run for an hour without work, and is stopped."
+  namespace           = "AWS/EC2"
+  metric_name         = "CPUUtilization"
+  dimensions          = { InstanceId = aws_instance.this[each.key].id }
+  statistic           = "Maximum"
+  period              = 300
+  evaluation_periods  = 12
+  comparison_operator = "LessThanThreshold"
+  threshold           = min(3, 50 / max(1, data.aws_ec2_instance_type.this.default_vcpus)) # at most half a processor
+  treat_missing_data  = "notBreaching"                                                     # it is stopped
+  alarm_actions       = var.idle_alarm_actions
+
+  tags = var.tags
 }

@@ -28,6 +28,12 @@ variable "hosts" {
   type        = number
 }
 
+variable "idle_alarm_actions" {
+  description = "Actions of the alarm of a host of strategy stopped that runs for an hour without work; empty: no alarm."
+  type        = list(string)
+  default     = []
+}
+
 variable "image" {
   description = "AMI id of the hosts; null for image_parameter."
   type        = string
@@ -81,6 +87,12 @@ variable "price" {
 variable "runner_secret_id" {
   description = "Secret that holds the runner secret."
   type        = string
+}
+
+variable "secrets" {
+  description = "Environment variables of the runners, each with the ARN of the secret that holds its value."
+  type        = map(string)
+  default     = {}
 }
 
 variable "security_group_ids" {
