@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 
 	"reveille/gateway/setup"
 	"reveille/infra/catalog"
+	"reveille/infra/recipe"
 	"reveille/infra/term"
 	"reveille/runner/engine"
 )
@@ -20,10 +22,14 @@ type Check struct {
 
 	EnginesDir []string `help:"Folders to look for engine programs in, besides this program's own and PATH."`
 	Fit        bool     `help:"Say which models fit into this machine's memory, each alone, by the headers of their files."`
+	Engines    bool     `help:"Say which engine programs this machine has, in which versions, and which of the recipes' flags they know. Runs them with --version and --help. Without a models file, for all shipped recipes."`
 }
 
 // Run validates the file and explains it. All mistakes are reported in one go.
 func (c *Check) Run(ctx context.Context, out io.Writer) error {
+	if c.File == "" && c.Engines {
+		return printEngines(ctx, out, byName(recipe.Shipped(), nil), engine.Finder{Dirs: c.EnginesDir})
+	}
 	if c.File == "" {
 		return errors.New("name a models file")
 	}
@@ -42,8 +48,27 @@ func (c *Check) Run(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
+	if c.Engines {
+		used := func(r *recipe.Recipe) bool {
+			return slices.ContainsFunc(cat.Models, func(m *catalog.Model) bool { return m.Recipe == r.Name })
+		}
+		fmt.Fprintln(out)
+		if err := printEngines(ctx, out, byName(cat.Recipes, used), engine.Finder{Dirs: c.EnginesDir}); err != nil {
+			return err
+		}
+	}
 	_, err = fmt.Fprintf(out, "\n%s is valid: %s, %s, %s\n", c.File, count(len(cat.Models), "model"), count(len(cat.Hosts), "host"), count(len(warnings), "warning"))
 	return err
+}
+
+// byName returns the recipes with a program that keep accepts, all without one, in the order of their names.
+func byName(set recipe.Set, keep func(*recipe.Recipe) bool) (list []recipe.Recipe) {
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		if r := set[name]; r.Program() != "" && (keep == nil || keep(&r)) {
+			list = append(list, r)
+		}
+	}
+	return list
 }
 
 // fit prints what each model needs of this machine.

@@ -289,6 +289,26 @@ func (r *Recipe) Times() (load, stall, stop time.Duration) {
 		cmp.Or(max(r.StopGrace, 0), DefaultStopGrace)
 }
 
+// ownFlag matches a flag, but no negative number.
+var ownFlag = regexp.MustCompile(`^--?[A-Za-z][-\w]*$`)
+
+// Flags returns all flags that the recipe can pass to the engine, extra arguments apart, in the order of their names.
+func (r *Recipe) Flags() []string {
+	args := slices.Concat(r.Command...)
+	for _, list := range r.TypeFlags {
+		args = append(args, list...)
+	}
+	for _, b := range r.Backends {
+		args = append(args, b.Flags...)
+	}
+	for _, o := range r.Options {
+		args = append(args, o.Flag)
+	}
+	args = slices.DeleteFunc(args, func(a string) bool { return !ownFlag.MatchString(a) })
+	slices.Sort(args)
+	return slices.Compact(args)
+}
+
 // UsesKey reports whether the command or environment passes an API key to the engine.
 func (r *Recipe) UsesKey() bool { return r.Uses("api_key") }
 

@@ -58,7 +58,8 @@ var spoken = []string{
 
 // asked are questions, each about the sentence of its index.
 var asked = []string{
-	"Which animal leaps?", "When do the flowers need care?", "How do I travel by rail?", "Who makes music?", "What is there to eat?", "What machine was purchased?",
+	"Which animal leaps?", "When do the flowers need care?", "How do I travel by rail?",
+	"Who makes music?", "What is there to eat?", "What machine was purchased?",
 }
 
 // TestSpeechRoundTrip: sentences that one engine speaks, each engine of speech to text hears, and an engine of embeddings
@@ -70,7 +71,8 @@ func TestSpeechRoundTrip(t *testing.T) {
 			installed(t, map[string]string{"faster-whisper": "faster-whisper", "whisper": "whisper-server"}[ears])
 			hits, words, heard := 0, 0, make([]string, len(spoken))
 			for i, text := range spoken {
-				audio := s.post(t, "/v1/audio/speech", "application/json", encode(t, map[string]any{"model": "joe", "input": text, "voice": "alloy", "response_format": "wav"}))
+				speech := map[string]any{"model": "joe", "input": text, "voice": "alloy", "response_format": "wav"}
+				audio := s.post(t, "/v1/audio/speech", "application/json", encode(t, speech))
 				body, kind := form(t, audio, map[string]string{"model": ears})
 				var out struct{ Text string }
 				decode(t, s.post(t, "/v1/audio/transcriptions", kind, body), &out)
@@ -115,10 +117,12 @@ func TestEmbeddings(t *testing.T) {
 // is passed on in words.
 func TestEngines(t *testing.T) {
 	for _, tt := range []struct{ model, engine, path, body, want, bad, message string }{
-		{"vllm", "vllm", "/v1/chat/completions", `"messages":[{"role":"user","content":"hello"}],"max_tokens":4`, `"completion_tokens":4`,
+		{"vllm", "vllm", "/v1/chat/completions",
+			`"messages":[{"role":"user","content":"hello"}],"max_tokens":4`, `"completion_tokens":4`,
 			`"messages":[{"role":"user","content":"hello"}],"max_tokens":4000`, "max_tokens"},
 		{"infinity-reranker", "infinity", "/v1/rerank", `"query":"cat","documents":["a cat","a tax report"]`, `"relevance_score"`, "", ""},
-		{"sd", "sd-server", "/v1/images/generations", `"prompt":"a cat","size":"64x64"`, `"b64_json":"iVBORw0KGgo`, `"prompt":"a cat","size":"64x64","sample_method":"nonsense"`, "sample_method"},
+		{"sd", "sd-server", "/v1/images/generations", `"prompt":"a cat","size":"64x64"`, `"b64_json":"iVBORw0KGgo`,
+			`"prompt":"a cat","size":"64x64","sample_method":"nonsense"`, "sample_method"},
 	} {
 		t.Run(tt.model, func(t *testing.T) {
 			s := start(t, tt.engine)
@@ -201,7 +205,8 @@ func (s system) post(t *testing.T, path, kind string, body []byte) []byte {
 
 func (s system) unload(t *testing.T, model string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/v1/unload", bytes.NewReader(encode(t, map[string]any{"model": model})))
+	body := bytes.NewReader(encode(t, map[string]any{"model": model}))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/v1/unload", body)
 	if err == nil {
 		req.Header.Set("Authorization", "Bearer "+s.AdminKey())
 	}
