@@ -65,7 +65,7 @@ func parseCount(s string) (int, error) {
 }
 
 // Set parses one limit, such as requests=60/m, tokens=100000/m, loads=20/h, budget=5000000, open=8 or waiting=100.
-// Errors do not quote it.
+// Errors do not quote it. The one for an unknown name also lists what package keys reads before it calls Set.
 func (l *Limits) Set(word string) (err error) {
 	name, value, _ := strings.Cut(word, "=")
 	switch name {

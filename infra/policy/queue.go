@@ -135,7 +135,7 @@ func overtakenTooOften(ahead []earlier) string {
 	return ahead[i].ticket.ID
 }
 
-// waitedFor returns how long t has been unblocked: 0 if it is not, or if its Since is in the future.
+// waitedFor returns the time since t was first unblocked: 0 if it never was, or if its Since is in the future.
 func waitedFor(t *Ticket, now time.Time) time.Duration {
 	if t.Since.IsZero() {
 		return 0

@@ -12,9 +12,9 @@ type Code string
 
 // Codes of admissions and placements.
 const (
-	FreeSlot   Code = "free_slot"   // nothing must be evicted
+	FreeSlot   Code = "free_slot"   // no model needs to be evicted
 	IdleVictim Code = "idle_victim" // idle models are evicted first
-	AfterQueue Code = "after_queue" // nothing busy must be evicted, but loads are queued before it
+	AfterQueue Code = "after_queue" // no busy model needs to be evicted, but loads are queued before it
 	BusyVictim Code = "busy_victim" // waits for open requests, a reservation or a load to end
 	Stopping   Code = "stopping"    // waits for models that are already stopping, but for no busy one
 	Behind     Code = "behind"      // waits behind an earlier ticket

@@ -88,7 +88,7 @@ func (r Resident) Busy() bool {
 type Ticket struct {
 	ID        string
 	Model     Model
-	Since     time.Time // since when no earlier ticket has blocked it; zero if one always has
+	Since     time.Time // when it first waited for models and not behind another ticket; zero if it never has
 	Overtaken int       // number of later loads that overtook it
 }
 

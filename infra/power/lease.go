@@ -36,13 +36,13 @@ func TurnOff(ctx context.Context, store StopStore, host, owner, token string, li
 	return driverErr, storeErr
 }
 
-// WithLease cancels its call LeaseMargin before a lease ends that could not be renewed. It covers the store's call that
-// took the lease and the time a driver takes to return.
+// LeaseMargin is how long before the end of a lease that it could not renew WithLease cancels its call. The margin
+// covers the store's call that took the lease and the time a driver takes to return.
 const LeaseMargin = 3 * time.Second
 
-// WithLease calls do, for at most limit, while renew keeps the host's power lease (of state.WakeLease), which the
-// caller has just taken. If another owner takes the lease, or LeaseMargin before a lease ends that could not be
-// renewed, it cancels do, and the error wraps ErrLeaseLost.
+// WithLease calls do, for at most limit, while renew keeps the host's power lease, which lasts state.WakeLease and
+// which the caller has just taken. It cancels do if another owner takes the lease, and also LeaseMargin before the end
+// of a lease that it could not renew; the error then wraps ErrLeaseLost.
 func WithLease(ctx context.Context, limit time.Duration, renew func(context.Context) error, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

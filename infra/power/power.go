@@ -42,7 +42,7 @@ type Driver interface {
 	State(ctx context.Context, host catalog.Host) (Power, error)
 }
 
-// Machine is a running machine as its cloud bills it.
+// Machine is a machine that its cloud reports as starting or running, so that it costs money.
 type Machine struct {
 	Host  string    // the value of its tag Host
 	Since time.Time // when it was last started

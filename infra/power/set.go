@@ -36,10 +36,10 @@ type SetConfig struct {
 // Set is all hosts of a catalog with their drivers. It is safe for concurrent use and has nothing to close.
 //
 // It is the only retry loop of a wake, on behalf of all requests that wait for the host (its caller holds the host's
-// power lease). It retries throttled calls after 1, 2, 4 … 30 s, and calls for hosts that are still stopping after 1,
-// 2, 4, 4 … s. It returns a refusal for lack of capacity immediately, so that the caller can try the next host of the
-// model's list for the same held requests and return to this host after its own pause. Retrying here would keep those
-// requests waiting for a host that cannot start.
+// power lease). It retries throttled calls after 1, 2, 4 … s (at most 30 s), and calls for hosts that are still
+// stopping after 1, 2, 4, 4 … s. It returns a refusal for lack of capacity immediately, so that the caller can try the
+// next host of the model's list for the same held requests and return to this host after its own pause. Retrying here
+// would keep those requests waiting for a host that cannot start.
 type Set struct{ cfg SetConfig }
 
 // NewSet creates a Set.
@@ -57,7 +57,7 @@ func (s *Set) Wake(ctx context.Context, host string) error {
 
 // Sleep asks the host's driver to turn the host off. It returns when the driver refuses or reports that the host is
 // off, or, if the driver does not know, as soon as it accepts. ErrStopping: the driver accepted, but the host was not
-// off when ctx ended. The state is checked after 1, 2, 4, 4 … s.
+// off when ctx ended. The state is checked immediately, and again after pauses of 1, 2, 4, 4 … s.
 func (s *Set) Sleep(ctx context.Context, host string) error {
 	err := s.repeat(ctx, host, "sleep", func(d Driver, h catalog.Host) error { return d.Sleep(ctx, h) })
 	if err != nil {

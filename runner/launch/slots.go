@@ -36,7 +36,7 @@ func isolateSlots(spec *engine.Spec) error {
 			value = argv[i+1]
 		}
 		if value != "0" {
-			return &host.Error{Code: rpc.CodeModelLoadError, Message: "conversations: key requires " + name + " 0, or no " + name, Final: true}
+			return &host.Error{Code: rpc.CodeModelLoadError, Message: "a model with 'conversations: key' cannot set " + name + " to anything but 0", Final: true}
 		}
 	}
 	return nil

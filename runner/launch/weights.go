@@ -24,8 +24,8 @@ func locationsOf(m *catalog.Model) []weights.Location {
 	return out
 }
 
-// HasFiles reports whether no file of a model must be fetched. Files with a path of this host are not checked. It is
-// also true if this runner cannot fetch weights: Start then reports the error.
+// HasFiles reports whether nothing of a model needs to be fetched. Files with a path of this host are not checked. It
+// is also true if this runner cannot fetch weights: Start then reports the error.
 func (l *Launcher) HasFiles(m *catalog.Model) bool {
 	for _, at := range locationsOf(m) {
 		if l.Weights == nil {

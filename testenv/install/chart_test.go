@@ -13,6 +13,8 @@ import (
 
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
+	network "k8s.io/api/networking/v1"
+	policy "k8s.io/api/policy/v1"
 	rbac "k8s.io/api/rbac/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -29,8 +31,8 @@ func TestChartSettings(t *testing.T) {
 	programs := map[string][]string{"gateway": variables(t, "gateway", "serve"), "warmer": variables(t, "warmer"), "runners": variables(t, "runner")}
 	for name, has := range programs {
 		text := string(read(t, "chart/templates/"+name+".yaml"))
-		all := append(regexp.MustCompile(`REVEILLE_\w+`).FindAllString(text, -1), "REVEILLE_RUNNER_SECRET") // of a helper
-		if len(all) < 3 || !strings.Contains(text, `include "reveille.runnerSecret"`) {
+		all := append(regexp.MustCompile(`REVEILLE_\w+`).FindAllString(text, -1), "REVEILLE_REDIS_URL", "REVEILLE_RUNNER_SECRET") // of a helper
+		if len(all) < 3 || !strings.Contains(text, `include "reveille.env"`) {
 			t.Errorf("%s has only the settings %q", name, all)
 		}
 		for _, v := range all {
@@ -64,8 +66,16 @@ func TestChart(t *testing.T) {
 		"default": nil,
 		"gpu and another Redis": {
 			"--set", "redis.url=rediss://cache.example.org:6379/0", "--set", "hosts.gpu-1.devices={cpu,gpu}", "--set", "hosts.gpu-1.storage=100Gi",
-			"--set-string", `hosts.gpu-1.resources.limits.nvidia\.com/gpu=1`, "--set", "hosts.gpu-1.nodeSelector.pool=gpu",
-			"--set", "hosts.gpu-1.tolerations[0].key=gpu", "--set", "hosts.gpu-1.tolerations[0].operator=Exists",
+			"--set-string", `hosts.gpu-1.resources.limits.nvidia\.com/gpu=1`, "--set", "hosts.gpu-1.pod.nodeSelector.pool=gpu",
+			"--set", "hosts.gpu-1.pod.tolerations[0].key=gpu", "--set", "hosts.gpu-1.pod.tolerations[0].operator=Exists", "--set", "hosts.gpu-1.pod.runtimeClassName=nvidia",
+		},
+		"several hosts, settings, shared weights, aliases": {
+			"--set", "hosts.gpu.count=3", "--set", "hosts.gpu.devices={cpu,gpu}", "--set", "hosts.gpu.storage=1Gi", "--set", "hosts.gpu.resources.limits.memory=1Gi",
+			"--set", "hosts.gpu.volumes[0].name=weights", "--set", "hosts.gpu.volumes[0].persistentVolumeClaim.claimName=weights",
+			"--set", "hosts.gpu.volumeMounts[0].name=weights", "--set", "hosts.gpu.volumeMounts[0].mountPath=/models", "--set", "hosts.gpu.env.REVEILLE_CTX_SIZE=4096",
+			"--set", "gateway.env.REVEILLE_HOLD=10m", "--set", "gateway.envFrom[0].secretRef.name=hub", "--set", "warmer.env.REVEILLE_IDLE=5m", "--set", "catalog.defaults.idle=20m",
+			"--set", "networkPolicy=false", "--set-json", `extra=[{"kind": "Service", "apiVersion": "v1", "metadata": {"name": "{{ .Release.Name }}-other"},
+				"spec": {"selector": {"app.kubernetes.io/component": "warmer"}}}]`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -80,6 +90,8 @@ type objects struct {
 	services     []core.Service
 	deployments  []apps.Deployment
 	statefulSets []apps.StatefulSet
+	policies     []network.NetworkPolicy
+	budgets      []policy.PodDisruptionBudget
 	roles        []rbac.Role
 	bindings     []rbac.RoleBinding
 }
@@ -102,6 +114,10 @@ func decode(t *testing.T, text []byte) (o objects) {
 			err = add(&o.services, doc)
 		case "apps/v1 Deployment":
 			err = add(&o.deployments, doc)
+		case "networking.k8s.io/v1 NetworkPolicy":
+			err = add(&o.policies, doc)
+		case "policy/v1 PodDisruptionBudget":
+			err = add(&o.budgets, doc)
 		case "apps/v1 StatefulSet":
 			err = add(&o.statefulSets, doc)
 		case "rbac.authorization.k8s.io/v1 Role":
@@ -160,6 +176,23 @@ func fits(t *testing.T, o objects) {
 	}
 	for name, p := range pods {
 		confined(t, name, p.Spec)
+	}
+	for _, policy := range o.policies {
+		to, _ := meta.LabelSelectorAsSelector(&policy.Spec.PodSelector)
+		from, err := meta.LabelSelectorAsSelector(policy.Spec.Ingress[0].From[0].PodSelector)
+		if err != nil || len(policy.Spec.Ingress) != 1 || len(policy.Spec.Ingress[0].From) != 1 {
+			t.Fatal(policy.Name, err)
+		}
+		reached := map[bool]bool{}
+		for _, p := range pods {
+			reached[to.Matches(labels.Set(p.Labels))] = true
+		}
+		if gateway := pods["pool-gateway"].Labels; !reached[true] && policy.Name != "pool-redis" || !from.Matches(labels.Set(gateway)) || from.Matches(labels.Set{"app.kubernetes.io/name": "reveille"}) {
+			t.Errorf("%s: %v from %v", policy.Name, to, from)
+		}
+	}
+	if len(o.budgets) != 1 || !labels.SelectorFromSet(o.budgets[0].Spec.Selector.MatchLabels).Matches(labels.Set(pods["pool-gateway"].Labels)) {
+		t.Errorf("budgets: %v", o.budgets)
 	}
 
 	if len(o.configs) != 1 || len(o.roles) != 1 || len(o.bindings) != 1 {

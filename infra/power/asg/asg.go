@@ -1,8 +1,9 @@
 // Package asg is the power driver for hosts that an Auto Scaling group launches, each from a separate group: Wake
 // raises the desired capacity to one, Sleep lowers it to none. AWS manages the group's warm pool.
 //
-// AWS accepts any size and fails later, so Wake reads the group's activities. LaunchInstances would tell at once, but it
-// passes the warm pool by and requires its caller's right to create fleets of any instances (ec2:CreateFleet).
+// AWS accepts any size and fails later, so Wake reads the group's activities. LaunchInstances would report failures
+// immediately, but it bypasses the warm pool and requires that its caller may create fleets of any instances
+// (ec2:CreateFleet).
 package asg
 
 import (
@@ -37,7 +38,8 @@ type Config struct {
 // watchFor is how long Wake checks that the group gets a machine.
 const watchFor = 45 * time.Second
 
-// recentFailure is how old failures may be that count where the group's size is one already and it has no machine.
+// recentFailure is the maximum age of earlier failures that count if the group's size is already one but it has no
+// machine.
 const recentFailure = 5 * time.Minute
 
 // Driver changes the desired capacity of groups. It has nothing to close.
@@ -50,7 +52,8 @@ func New(cfg Config) *Driver {
 }
 
 // Wake makes sure that the group has a machine or is getting one. power.ErrNoCapacity: AWS has none available in any of
-// the group's zones; power.ErrFailed: it could not launch one, with AWS's words. The group's size is then restored.
+// the group's zones; power.ErrFailed: it could not launch one, with AWS's words. The group's size is then set to none,
+// also if it was one before.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	api, g, err := d.group(ctx, host)
 	if err != nil {
@@ -116,9 +119,9 @@ func (d *Driver) watch(ctx context.Context, api *awsquery.Client, host catalog.H
 				return fmt.Errorf("%w: group %s: %s", power.ErrFailed, host.Group, a.StatusMessage)
 			}
 		}
-		missing := slices.DeleteFunc(g.Zones, func(zone string) bool { return failedZones[zone] })
+		untried := slices.DeleteFunc(g.Zones, func(zone string) bool { return failedZones[zone] })
 		last := time.Now().After(end)
-		if failure != nil && !inProgress && (len(missing) == 0 || last) {
+		if failure != nil && !inProgress && (len(untried) == 0 || last) {
 			return failure
 		}
 		if last {

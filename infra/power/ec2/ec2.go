@@ -21,11 +21,11 @@ var _ power.Driver = (*Driver)(nil)
 type Config struct {
 	// Client returns a client for EC2 in a region; "" means the environment's region. It is called for every operation.
 	Client func(ctx context.Context, region string) (*awsquery.Client, error)
-	// Poll is the time between two looks at an instance that starts; default 3 s.
+	// Poll is the time between two checks of an instance that is starting; default 3 s.
 	Poll time.Duration
 }
 
-// watchFor is how long Wake looks whether the instance starts.
+// watchFor is how long Wake watches whether the instance starts.
 const watchFor = time.Minute
 
 // Driver starts and stops instances. It has nothing to close.
@@ -37,9 +37,9 @@ func New(cfg Config) *Driver {
 	return &Driver{cfg}
 }
 
-// Wake starts the host's instance, and looks until it runs, for at most watchFor: AWS may accept a start and let the
-// instance fall back to stopped. power.ErrNoCapacity or power.ErrFailed: it did, with AWS's reason. power.ErrStopping: the
-// instance must finish stopping first.
+// Wake starts the host's instance and watches it until it runs, for at most watchFor: AWS may accept a start and let
+// the instance fall back to stopped. power.ErrNoCapacity or power.ErrFailed: it did, with AWS's reason.
+// power.ErrStopping: the instance must finish stopping first.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	api, err := d.cfg.Client(ctx, host.Region)
 	if err != nil {

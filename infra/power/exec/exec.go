@@ -3,7 +3,7 @@
 //
 // Status 0 is success. Status 69 (EX_UNAVAILABLE) means no capacity, 75 (EX_TEMPFAIL) means try again soon, and any
 // other is a failure. A state command exits with 0 if the host is on and with any other status if it is off. With a
-// state command, the wake command does not run if the host is already on, and the sleep command not if it is off.
+// state command, the wake command does not run if the host is already on, nor the sleep command if it is already off.
 package exec
 
 import (
