@@ -253,6 +253,16 @@ func TestCause(t *testing.T) {
 			t.Errorf("Cause(%q) = %q, want %q", line, got, want)
 		}
 	}
+	for name, line := range map[string]string{ // as these engines wrote them
+		"vllm":           "Value error, User-specified max_model_len (512) is greater than the derived max_model_len (max_position_embeddings=256 or",
+		"infinity":       "ValueError: Unrecognized model in /m. Should have a `model_type` key in its config.json",
+		"faster-whisper": "faster-whisper-server: error: unrecognized arguments: --x",
+	} {
+		r := Shipped()[name]
+		if got := r.Errors.Cause(line); got != CauseRefused {
+			t.Errorf("%s: Cause(%q) = %q, want %q", name, line, got, CauseRefused)
+		}
+	}
 }
 
 // The catalog is published as JSON, including recipes.
