@@ -342,6 +342,38 @@ func (w slowPower) Sleep(ctx context.Context, host string) error {
 	return w.switches.Sleep(ctx, host)
 }
 
+// A wake that a driver still works on when the sweep's time is over is no failure.
+func TestWakeAtTheEndOfASweepIsUnfinished(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.publish(models + "warm:\n  - {model: paint, schedule: \"* * * * *\", for: 2h}\n")
+		deps := p.deps(p.store)
+		began := make(chan struct{})
+		deps.Power = func(*catalog.Catalog) sweep.Power { return endlessWake{switches{p}, began} }
+		ctx, cancel := context.WithCancel(ctx)
+		go func() { <-began; cancel() }()
+		r, err := sweep.Run(ctx, deps, settings)
+		if !errors.Is(err, context.Canceled) {
+			t.Error("the sweep is not said to be incomplete:", err)
+		}
+		equal(t, "sweep", summary(r), "warm far/paint queued, wake far unfinished")
+		equal(t, "failures", r.Failures(), 0)
+	})
+}
+
+// endlessWake has a driver whose wakes end with their context.
+type endlessWake struct {
+	switches
+	began chan struct{}
+}
+
+func (endlessWake) Can(string) bool { return true }
+
+func (w endlessWake) Wake(ctx context.Context, _ string) error {
+	close(w.began)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 // counted counts the reads of the whole pool.
 type counted struct {
 	*state.Store

@@ -118,17 +118,23 @@ func (r *run) wakeHost(ctx context.Context, host, token, reason string) {
 }
 
 func (r *run) wakeNow(ctx context.Context, host, token, reason string) Action {
+	awake := false
 	err := power.WithLease(ctx, r.PowerCall, func(ctx context.Context) error {
 		err := r.store.RenewWake(ctx, host, token)
 		if errors.Is(err, state.ErrAwake) {
-			return state.ErrGone // already awake
+			awake = true // its runner was faster than the driver, which still looks
+			return state.ErrGone
 		}
 		return err
 	}, func(ctx context.Context) error { return r.power.Wake(ctx, host) })
 	a := Action{Kind: Wake, Host: host, Reason: reason, Result: Done}
-	if err != nil {
+	switch {
+	case err == nil || awake:
+	case ctx.Err() != nil: // the driver may have been heard; whoever waits for the host, or the next sweep, goes on
+		a.Result, a.Error = Unfinished, err.Error()
+	default:
 		a.Result, a.Error = Failed, err.Error()
-		if ctx.Err() == nil && !errors.Is(err, power.ErrLeaseLost) {
+		if !errors.Is(err, power.ErrLeaseLost) {
 			end := r.store.FailWake
 			if power.Unfinished(err) {
 				end = r.store.EndOverdueWake

@@ -26,7 +26,7 @@ type Config struct {
 }
 
 // watchFor is how long Wake watches whether the instance starts.
-const watchFor = time.Minute
+const watchFor = 45 * time.Second
 
 // Driver starts and stops instances. It has nothing to close.
 type Driver struct{ cfg Config }
