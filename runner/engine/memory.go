@@ -9,7 +9,7 @@ import (
 )
 
 // bufferLine matches llama-server's lines on the buffers that it allocates while it loads. The build used by the tests
-// prints them at verbosity 4 and above, which its recipe sets for devices other than the CPU.
+// prints them at verbosity 4 and above, which package launch sets for GPUs.
 var bufferLine = regexp.MustCompile(`(\w+): +(\w+) +(model|KV|RS|output|compute) buffer size *= *(\d{1,9}\.\d{1,6}) MiB`)
 
 // maxReservedBuffers bounds the reserved buffers that are counted; further ones are ignored.

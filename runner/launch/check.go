@@ -91,8 +91,7 @@ var refusal = regexp.MustCompile(`(?m)^error(?:: invalid argument: ([^\s=]+)| wh
 
 // checkArguments returns llama-server's objection to the arguments. With --help it parses them without loading a model.
 func checkArguments(ctx context.Context, program string, args []string) error {
-	query := devices.Command{Env: func(program string) []string { return engine.QueryEnviron(program, os.Environ()) }}
-	_, err := query.Run(ctx, program, slices.Concat(args, []string{"--help"})...)
+	_, err := help(ctx, program, args...)
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok {
 		return nil
@@ -105,6 +104,22 @@ func checkArguments(ctx context.Context, program string, args []string) error {
 	default:
 		return &engine.LoadError{Kind: engine.ErrRefused, Detail: "the engine does not accept the value of argument " + string(m[2])}
 	}
+}
+
+// help returns what a program prints with arguments and --help.
+func help(ctx context.Context, program string, args ...string) ([]byte, error) {
+	query := devices.Command{Env: func(program string) []string { return engine.QueryEnviron(program, os.Environ()) }}
+	return query.Run(ctx, program, slices.Concat(args, []string{"--help"})...)
+}
+
+// traceLevel matches verbosity 4 in llama-server's help.
+var traceLevel = regexp.MustCompile(`(?m)^\s*- 4: trace`)
+
+// tracesBuffers reports whether a llama-server lists the buffers of a load at verbosity 4, and no requests. Builds without
+// that level list buffers anyway, and log requests at 4.
+func tracesBuffers(ctx context.Context, program string) bool {
+	text, _ := help(ctx, program)
+	return traceLevel.Match(text)
 }
 
 // scale matches the factor after a file, such as :0.5 in --lora-scaled FILE:0.5.

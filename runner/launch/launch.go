@@ -109,6 +109,10 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		}
 	}
 	conversations := l.prepareConversations(m, &spec, &pl)
+	onGPU := r.Family() == recipe.LlamaCpp && r.DevicesFor(opts, m.Devices).Has(policy.GPU)
+	if onGPU && tracesBuffers(ctx, spec.Program) {
+		spec.Env["LLAMA_ARG_LOG_VERBOSITY"] = "4"
+	}
 	p, err := engine.Start(ctx, spec, engine.Config{
 		Logger: l.Log, Spawner: l.Spawner, Marker: l.Marker, Environ: os.Environ(), SocketDir: l.SocketDir, Files: &l.checker,
 	})
@@ -119,7 +123,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	l.logs.Store(m.ID, p.Log())
 	conversations.Stage(ctx, p.Dir(), pl.Parallel)
 	run := newRunning(p, media)
-	if err = p.EnsureReady(ctx); err == nil && r.Family() == recipe.LlamaCpp && r.DevicesFor(opts, m.Devices).Has(policy.GPU) {
+	if err = p.EnsureReady(ctx); err == nil && onGPU {
 		var known bool // otherwise it would serve from the CPU, many times slower, unseen
 		if known, err = p.CheckGPU(); !known {
 			l.Log.Warn("the engine's log does not tell whether it uses the GPU", "model", m.ID)

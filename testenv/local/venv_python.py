@@ -19,7 +19,7 @@ def ensure_python(cache: Cache, requirements: str, deps: bool) -> Path:
     if stamp.exists():
         return python
     say(f"installing Python packages of {requirements} into {venv}")
-    if not _runs(python):
+    if not runs(python):
         # Some systems ship venv without the pip that it would install, and old pips
         # cannot install into another Python: a target folder works everywhere.
         run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(venv)], "make a Python environment")
