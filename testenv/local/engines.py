@@ -5,7 +5,6 @@ from the source in a package, and two that bring PyTorch.
 """
 import hashlib
 import shutil
-import subprocess
 import sys
 import tarfile
 from dataclasses import dataclass
