@@ -247,12 +247,12 @@ func TestRestoredConversationsKeepTheirWorth(t *testing.T) {
 }
 
 // A later state replaces an earlier one whose prompt it starts with: what the model said may be other tokens once a client
-// sends it back.
+// sends it back, from the last token of the prompt on.
 func TestStateOfTheNextTurnReplacesTheEarlierOne(t *testing.T) {
 	s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 1)
 	l.decoded = map[int]int{0: 21}
 	run(t, s, p, l, nil, l.holding(0, count(1, 120), 1))
-	for i, c := range []struct{ same, want int }{{99, 2}, {100, 2}} { // the second replaces the first state, not that of the other branch
+	for i, c := range []struct{ same, want int }{{98, 2}, {99, 2}} { // the second replaces the first state, not that of the other branch
 		next := append(count(1, c.same), count(2, 60)...)
 		again := newLlama(t, 1)
 		run(t, s, p, again, nil, again.holding(0, next, 1))

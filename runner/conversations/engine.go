@@ -411,7 +411,8 @@ func (e *Engine) saveSlot(ctx context.Context, root *os.Root, s slotState, limit
 	}
 	f = savedFile{file: file}
 	f.Bytes, f.Tokens, f.Prompted = uint64(got.Written), uint32(got.Saved), uint32(got.Saved)
-	if n := s.prompted(); n >= minTokens && n < got.Saved {
+	// The last token of a prompt can merge with the response's first, when the next turn repeats both as text.
+	if n := s.prompted() - 1; n >= minTokens && n < got.Saved {
 		f.Prompted = uint32(n)
 	}
 	return f, nil

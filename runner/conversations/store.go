@@ -95,7 +95,7 @@ type header struct {
 	Identity  Identity
 	Bytes     uint64 // of the engine's data
 	Tokens    uint32 // whose state it is
-	Prompted  uint32 // the first of them, which were the prompt of its last request
+	Prompted  uint32 // the first of them, which were the prompt of its last request without its last token
 	CRC       uint32 // CRC-32C of the engine's data
 	SavedMS   int64  // since the epoch
 	Model     modelName

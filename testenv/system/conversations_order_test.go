@@ -22,8 +22,16 @@ func TestConversationsInAnyOrder(t *testing.T) {
   talker: {type: llm, recipe: llamacpp, checkpoint: .cache/models/tiny-gemma.gguf, device: cpu, options: {ctx_size: 16384, llamacpp_args: "-np 4 --swa-full"}}
   other: {type: llm, recipe: llamacpp, checkpoint: .cache/models/tiny-gemma.gguf, device: cpu, options: {ctx_size: 1024, llamacpp_args: "-np 1"}}
 `
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	for _, seed := range []uint64{
+		rand.Uint64(),
+		2424472033491777379, // the last token of a prompt merges with the response's first
+	} {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { turns(t, models, seed) })
+	}
+}
+
+// turns plays the turns that a seed determines, with swaps and without.
+func turns(t *testing.T, models string, seed uint64) {
 	type play struct {
 		text   string
 		cached int
