@@ -18,7 +18,8 @@ import (
 	"reveille/runner/engine"
 )
 
-// askEngine bounds one question to an engine's program: those that import PyTorch take half a minute to print their help.
+// askEngine bounds one question to an engine's program: those that import PyTorch take half a minute to print their
+// help.
 const askEngine = 2 * time.Minute
 
 // versions match a version in what a program prints about itself: after that word, or as its last one on a line.

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestCheckEngines: programs are found, asked for their version and their flags. Their help may be that of a subcommand.
+// TestCheckEngines: programs are found, asked for their version and their flags. Their help may be that of a
+// subcommand.
 func TestCheckEngines(t *testing.T) {
 	dir := t.TempDir()
 	bin, packages := filepath.Join(dir, "bin"), filepath.Join(dir, "lib", "python3.12", "site-packages", "infinity_emb-0.0.78.dist-info")

@@ -40,8 +40,8 @@ func shortage(r state.TicketRecord) *policy.Refusal {
 	return out
 }
 
-// countsForBackoff reports whether a ticket failed in a way that is likely to repeat and costs the host something, so that
-// repeats are spaced out. A missing file or a refusal costs nothing.
+// countsForBackoff reports whether a ticket failed in a way that is likely to repeat and costs the host something, so
+// that repeats are spaced out. A missing file or a refusal costs nothing.
 func countsForBackoff(r state.TicketRecord) bool {
 	return r.State == state.TicketFailed && !hostFault(r) &&
 		slices.Contains([]string{api.ModelLoadError.Code(), api.LoadTimeout.Code(), api.EngineOutOfMemory.Code(), api.EngineCrashed.Code()}, r.Code)

@@ -17,7 +17,8 @@ import (
 type View struct {
 	Catalog *catalog.Catalog
 	Evict   policy.EvictionPolicy // how the value of idle models is computed
-	// ClosedModel is a model of which every copy has refused the waiting request, so that all count as closed; "" for none.
+	// ClosedModel is a model of which every copy has refused the waiting request, so that all count as closed; "" for
+	// none.
 	ClosedModel string
 	Only        []string // hosts to consider; nil: all, and those that only the catalog names
 }

@@ -238,10 +238,10 @@ func freeGPUMemory(h *Host, stays func(*Resident) bool) GPUMemory {
 	return free
 }
 
-// gpuSets yields the sets of GPUs to consider. Sets of one GPU are all tried. Larger sets are runs of neighbors in three
-// orders: (1) by free memory, ties by the cost of evicting the model there; (2) the same, but counting only pinned models
-// as used; (3) by total memory. One run of (2) is the set with the most memory that pinned models leave, and one of (3)
-// has enough memory for the model if any set has.
+// gpuSets yields the sets of GPUs to consider. Sets of one GPU are all tried. Larger sets are runs of neighbors in
+// three orders: (1) by free memory, ties by the cost of evicting the model there; (2) the same, but counting only
+// pinned models as used; (3) by total memory. One run of (2) is the set with the most memory that pinned models leave,
+// and one of (3) has enough memory for the model if any set has.
 func gpuSets(h *Host, want *Model) iter.Seq[[]int] {
 	all := want.GPUs.allowed(h.GPUMemory)
 	costliest := map[int]Resident{} // the model on each that is costliest to evict

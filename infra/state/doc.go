@@ -75,8 +75,8 @@
 // to be off (left_ms): its runner may not register for two more minutes, and the next sweep continues it. repair writes
 // state that no other process can write: a host is lost (lost), did not start when woken (stranded), was lost for
 // longer than a wake takes (unseen), or is asleep while its machine runs (orphan, noted first in orphan_ms); after the
-// last three, a sleep_token has its machine turned off. forget removes every key of a host that the catalog does not name. The function
-// forget_host runs in host_state, sleep_confirm, repair and forget, and when a lost host is woken.
+// last three, a sleep_token has its machine turned off. forget removes every key of a host that the catalog does not
+// name. The function forget_host runs in host_state, sleep_confirm, repair and forget, and when a lost host is woken.
 //
 // Time is Redis' own (TIME inside the scripts). Leases are fields compared with it. A runner's writes carry its
 // generation and are refused (ErrFenced) once another runner has registered the host.

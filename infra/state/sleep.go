@@ -30,8 +30,8 @@ func (s *Store) CommitSleep(ctx context.Context, host, sweep string, revision ui
 }
 
 // ConfirmSleep reports that nothing is open or held on the caller's host, which is draining for the sleep of this
-// token, and whether its machine is in use. If not, the host is asleep from here on. ErrWanted: the machine is in use, which
-// counts as activity, or work arrived. The host is ready again.
+// token, and whether its machine is in use. If not, the host is asleep from here on. ErrWanted: the machine is in use,
+// which counts as activity, or work arrived. The host is ready again.
 func (s *Store) ConfirmSleep(ctx context.Context, host string, generation uint64, token string, inUse bool) error {
 	_, err := s.evalList(ctx, "sleep_confirm", host, generation, token, FormatBool(inUse))
 	return err
@@ -93,9 +93,9 @@ func (s *Store) EndUnseen(ctx context.Context, host string, limit time.Duration)
 }
 
 // EndOrphan marks a host whose machine was seen running for up, but that is asleep or has never registered and has
-// nothing queued: a sweep turns the machine off. The first call only notes it; ErrGone is returned until limit after that, so
-// that a runner whose registration Redis has lost has time to register again. ErrGone: also for a host that is not in
-// that state, or whose machine a sweep is already turning off.
+// nothing queued: a sweep turns the machine off. The first call only notes it; ErrGone is returned until limit after
+// that, so that a runner whose registration Redis has lost has time to register again. ErrGone: also for a host that is
+// not in that state, or whose machine a sweep is already turning off.
 func (s *Store) EndOrphan(ctx context.Context, host string, up, limit time.Duration) error {
 	return s.repair(ctx, host, "orphan", limit, up.Milliseconds())
 }

@@ -25,18 +25,17 @@ const busyGPU = 20
 // useCheck reads --awake-while. The check that it returns says why this machine must stay on although its host is idle,
 // "" if nothing speaks against sleep; nil for off.
 func (s Settings) useCheck() (func(context.Context) string, error) {
-	switch s.AwakeWhile {
-	case "off":
+	command := s.AwakeWhile
+	if command == "" && s.SleepCommand != "" {
+		command = "auto"
+	}
+	switch command {
+	case "", "off":
 		return nil, nil
 	case "auto":
 		return machineInUse, nil
-	case "":
-		if s.SleepCommand == "" {
-			return nil, nil
-		}
-		return machineInUse, nil
 	}
-	argv, err := recipe.SplitArgs(s.AwakeWhile)
+	argv, err := recipe.SplitArgs(command)
 	if err == nil && len(argv) > 0 {
 		_, err = exec.LookPath(argv[0])
 	}

@@ -10,8 +10,8 @@ import (
 	"reveille/infra/recipe"
 )
 
-// TestPermissionsOfArguments: an engine may read the files that its owner names in extra arguments, but not one that only
-// the model's name spells.
+// TestPermissionsOfArguments: an engine may read the files that its owner names in extra arguments, but not one that
+// only the model's name spells.
 func TestPermissionsOfArguments(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string {

@@ -41,18 +41,8 @@ func TestSleepAndRecallDoNotWaitForABeat(t *testing.T) {
 		}
 		for round := range 3 {
 			first := b.host.View().Generation
-			b.until("the commit of a sleep", func() bool {
-				if !in("ready")() {
-					return false
-				}
-				s, err := b.store.Snapshot(t.Context())
-				b.must(err)
-				_, err = b.store.CommitSleep(t.Context(), "h", "sweep", s.RevisionOf("h", ""), s.Hosts["h"].Fields["active_ms"])
-				if err != nil && !errors.Is(err, state.ErrStale) {
-					t.Fatal(err)
-				}
-				return err == nil
-			})
+			b.until("it is ready", in("ready"))
+			b.commitSleep()
 			b.until("its confirmation", in("asleep"))
 			s, err := b.store.Snapshot(t.Context())
 			b.must(err)
@@ -96,25 +86,28 @@ func TestMachineInUseStaysOn(t *testing.T) {
 			b.must(err)
 			return s.Hosts["h"]
 		}
-		commit := func() {
-			b.until("the commit of a sleep", func() bool {
-				s, err := b.store.Snapshot(t.Context())
-				b.must(err)
-				_, err = b.store.CommitSleep(t.Context(), "h", "sweep", s.RevisionOf("h", ""), s.Hosts["h"].Fields["active_ms"])
-				if err != nil && !errors.Is(err, state.ErrStale) {
-					t.Fatal(err)
-				}
-				return err == nil
-			})
-		}
-		commit()
+		b.commitSleep()
 		before := me().ActiveMS
 		b.until("it is ready again, and two beats with activity", func() bool {
 			h := me()
 			return h.State == policy.Ready && h.ActiveMS > before+60
 		})
 		used.Store(false)
-		commit()
+		b.commitSleep()
 		b.until("its confirmation", func() bool { return me().State == policy.Asleep })
+	})
+}
+
+// commitSleep makes the host drain, as a sweep does.
+func (b *bench) commitSleep() {
+	b.Helper()
+	b.until("the commit of a sleep", func() bool {
+		s, err := b.store.Snapshot(b.Context())
+		b.must(err)
+		_, err = b.store.CommitSleep(b.Context(), "h", "sweep", s.RevisionOf("h", ""), s.Hosts["h"].Fields["active_ms"])
+		if err != nil && !errors.Is(err, state.ErrStale) {
+			b.Fatal(err)
+		}
+		return err == nil
 	})
 }

@@ -115,8 +115,8 @@ func help(ctx context.Context, program string, args ...string) ([]byte, error) {
 // traceLevel matches verbosity 4 in llama-server's help.
 var traceLevel = regexp.MustCompile(`(?m)^\s*- 4: trace`)
 
-// tracesBuffers reports whether a llama-server lists the buffers of a load at verbosity 4, and no requests. Builds without
-// that level list buffers anyway, and log requests at 4.
+// tracesBuffers reports whether a llama-server lists the buffers of a load at verbosity 4, and no requests. Builds
+// without that level list buffers anyway, and log requests at 4.
 func tracesBuffers(ctx context.Context, program string) bool {
 	text, _ := help(ctx, program)
 	return traceLevel.Match(text)

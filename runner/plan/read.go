@@ -81,8 +81,8 @@ func readFolder(dir string) (Meta, error) {
 	return m, err
 }
 
-// trainedLength returns the length of texts that sentence-transformers cuts to, 0 if unknown. vLLM refuses a longer one,
-// although the model has positions for it.
+// trainedLength returns the length of texts that sentence-transformers cuts to, 0 if unknown. vLLM refuses a longer
+// one, although the model has positions for it.
 func trainedLength(dir string) (n int) {
 	files, _ := filepath.Glob(filepath.Join(dir, "sentence_*_config.json")) // bert, roberta, …
 	for _, file := range files {

@@ -22,8 +22,8 @@ func interpreter(program string) string {
 	return ""
 }
 
-// environment returns the folder of the Python environment that an interpreter belongs to, or "". Its packages, some with
-// programs and libraries, are in that folder, and the interpreter in it is a link to that of another one.
+// environment returns the folder of the Python environment that an interpreter belongs to, or "". Its packages, some
+// with programs and libraries, are in that folder, and the interpreter in it is a link to that of another one.
 func environment(interpreter string) string {
 	root := filepath.Dir(filepath.Dir(interpreter))
 	if info, err := os.Stat(filepath.Join(root, "pyvenv.cfg")); err != nil || !info.Mode().IsRegular() {

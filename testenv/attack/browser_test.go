@@ -328,8 +328,8 @@ func TestServeWithoutKeys(t *testing.T) {
 	}
 }
 
-// TestPagesAtEngines asks the real llama-server itself as a web page would: it lets no page of another origin read its responses.
-// On a socket, which no browser reaches, it serves as well.
+// TestPagesAtEngines asks the real llama-server itself as a web page would: it lets no page of another origin read its
+// responses. On a socket, which no browser reaches, it serves as well.
 func TestPagesAtEngines(t *testing.T) {
 	testenv.Engines(t)
 	const rest = "checkpoint: .cache/models/tiny-gemma.gguf, device: cpu, hosts: [local], options: {ctx_size: 512}}\n"

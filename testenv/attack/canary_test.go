@@ -13,8 +13,8 @@ import (
 	"reveille/testenv/calls"
 )
 
-// TestCanaries sends a prompt and keys that can be recognized through answers, refusals, parse errors, a crash and a failed
-// load, and looks for them in logs, metrics, error bodies, engine logs and Redis.
+// TestCanaries sends a prompt and keys that can be recognized through answers, refusals, parse errors, a crash and a
+// failed load, and looks for them in logs, metrics, error bodies, engine logs and Redis.
 func TestCanaries(t *testing.T) {
 	const prompt, wrong = "canary-prompt-6fd1b2", "canary-wrong-key-0123456789abcdef"
 	s := testenv.Start(t, testenv.Spec{

@@ -41,8 +41,8 @@ func cached(t *testing.T, a calls.Answer) int {
 	return -1
 }
 
-// With conversations: key, no response reuses a token that another key's request computed: by any route, for requests that run
-// at once, and after the conversations were saved and restored.
+// With conversations: key, no response reuses a token that another key's request computed: by any route, for requests
+// that run at once, and after the conversations were saved and restored.
 func TestConversationsByKey(t *testing.T) {
 	testenv.Engines(t)
 	s := testenv.Start(t, testenv.Spec{

@@ -65,8 +65,8 @@ func pingFiltered(path string) {
 	fmt.Println(err)
 }
 
-// A command line never comes from Redis, whoever writes there: neither a host's commands nor a recipe in the catalog, nor
-// options that an engine's recipe does not allow.
+// A command line never comes from Redis, whoever writes there: neither a host's commands nor a recipe in the catalog,
+// nor options that an engine's recipe does not allow.
 func TestNoCommandComesFromRedis(t *testing.T) {
 	server := testenv.StartRedis(t)
 	s := testenv.Start(t, testenv.Spec{

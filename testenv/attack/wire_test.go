@@ -27,7 +27,8 @@ import (
 // fuzzTime is how long TestWire sends mutations of its table: `make fuzz-wire`.
 var fuzzTime = flag.Duration("fuzz-wire", 0, "how long TestWire sends mutated requests")
 
-// wireCase is a request as bytes and the statuses that its first response may have; 0 is a connection closed without one.
+// wireCase is a request as bytes and the statuses that its first response may have; 0 is a connection closed without
+// one.
 type wireCase struct {
 	name     string
 	text     string

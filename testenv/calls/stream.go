@@ -97,7 +97,8 @@ func (s *Stream) Whole(t testing.TB) {
 	}
 }
 
-// Drain reads the stream in the background; the channel is closed when it has ended, and reports when that was with [DONE].
+// Drain reads the stream in the background; the channel is closed when it has ended, and reports when that was with
+// [DONE].
 func (s *Stream) Drain() <-chan time.Time {
 	done := make(chan time.Time, 1)
 	go func() {

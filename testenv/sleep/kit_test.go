@@ -65,8 +65,8 @@ func listen(t *testing.T, rdb *redis.Client) *journal {
 	j := &journal{changed: make(chan struct{})}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		// Without health checks: a Redis that gets no time for seconds would be subscribed to again, and its events in between
-		// be missed.
+		// Without health checks: a Redis that gets no time for seconds would be subscribed to again, and its events in
+		// between be missed.
 		for m := range sub.Channel(redis.WithChannelSize(100_000), redis.WithChannelHealthCheckInterval(0)) {
 			j.note(m.Payload)
 		}

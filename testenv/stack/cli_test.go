@@ -94,7 +94,8 @@ func (c cli) copy(r *http.Request, out io.Writer, from, to string) error {
 	return err
 }
 
-// sync copies what is below a prefix into a folder, unless a file has an object's size already. It deletes other files if told.
+// sync copies what is below a prefix into a folder, unless a file has an object's size already. It deletes other files
+// if told.
 func (c cli) sync(r *http.Request, from, to string, deletes bool) error {
 	bucket, prefix := place(from)
 	list, err := c.objects().ListObjectsV2(r.Context(), &s3.ListObjectsV2Input{Bucket: &bucket, Prefix: sdk.String(prefix + "/")})

@@ -104,7 +104,8 @@ func unpack(t *testing.T, archive, digestOfService string) string {
 	return target
 }
 
-// TestWarmerIsAlwaysThatOfTheFunction: make image and make release build for other processors too, into the same folder.
+// TestWarmerIsAlwaysThatOfTheFunction: make image and make release build for other processors too, into the same
+// folder.
 func TestWarmerIsAlwaysThatOfTheFunction(t *testing.T) {
 	folder := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "make", "--no-print-directory", "dist", "DIST="+folder, "DIST_ARCHES=amd64", "PROGRAMS=warmer", "CC_amd64=none")

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// dictated is a response that a user's message spells out, so that clients which act on a model's responses (agents, editors) can be
-// tried: "<<say TEXT>>" is answered with TEXT, and "<<call NAME {ARGUMENTS}>>" with a call of that tool if the request offers it. A
-// tool's result that follows ends it.
+// dictated is a response that a user's message spells out, so that clients which act on a model's responses (agents,
+// editors) can be tried: "<<say TEXT>>" is answered with TEXT, and "<<call NAME {ARGUMENTS}>>" with a call of that tool
+// if the request offers it. A tool's result that follows ends it.
 type dictated struct {
 	tool string // name; empty: it is text
 	text string // or the tool's arguments, as JSON

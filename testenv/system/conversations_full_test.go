@@ -11,8 +11,8 @@ import (
 	"reveille/testenv/kit"
 )
 
-// On a full disk the model is unloaded and loaded as ever, with the same responses: without what could not be saved, with
-// what fits, and with everything once there is room again.
+// On a full disk the model is unloaded and loaded as ever, with the same responses: without what could not be saved,
+// with what fits, and with everything once there is room again.
 func TestConversationsOnAFullDisk(t *testing.T) {
 	testenv.Engines(t)
 	dir := t.TempDir()

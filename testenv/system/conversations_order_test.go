@@ -14,8 +14,8 @@ import (
 var swaps = flag.Int("swaps", 3, "how often TestConversationsInAnyOrder swaps models")
 
 // Ten conversations take turns, in any order, in a model of four slots, while another model takes its place again and
-// again. No response differs from that of an engine that stays, and what was to be reused was: in one life of the engine every
-// conversation that had a turn in it, and after a swap the four that had the last turns before.
+// again. No response differs from that of an engine that stays, and what was to be reused was: in one life of the
+// engine every conversation that had a turn in it, and after a swap the four that had the last turns before.
 func TestConversationsInAnyOrder(t *testing.T) {
 	testenv.Engines(t)
 	const models = `models:

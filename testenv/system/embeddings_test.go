@@ -109,9 +109,10 @@ func (w *world) wantMetrics(model string, want map[string]float64) {
 	})
 }
 
-// TestEmbeddingMemory: an engine that has memory for 300 tokens and not for n_batch, which is 2048. The first full request
-// climbs down to what works, later ones begin there; the responses are those of an engine with memory for all, and a text
-// that fits nowhere is refused without harm to what was learned. The runner's metrics say all of it, by model.
+// TestEmbeddingMemory: an engine that has memory for 300 tokens and not for n_batch, which is 2048. The first full
+// request climbs down to what works, later ones begin there; the responses are those of an engine with memory for all,
+// and a text that fits nowhere is refused without harm to what was learned. The runner's metrics say all of it, by
+// model.
 func TestEmbeddingMemory(t *testing.T) {
 	w := start(t, calls.Catalogue{"small": embedding("--oom-over 300"), "large": embedding("")}, "--max-loaded-models=-1")
 	const requests = 3

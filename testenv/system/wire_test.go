@@ -30,8 +30,8 @@ func zipped(text string) string {
 	return b.String()
 }
 
-// TestEnginesOfManyWays: what an engine's HTTP leaves out or adds does not change the response, and what is no whole response is
-// an error in every dialect.
+// TestEnginesOfManyWays: what an engine's HTTP leaves out or adds does not change the response, and what is no whole
+// response is an error in every dialect.
 func TestEnginesOfManyWays(t *testing.T) {
 	t.Parallel()
 	const (

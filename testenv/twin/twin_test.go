@@ -245,8 +245,8 @@ type told struct {
 	} `json:"all_models_loaded"`
 }
 
-// compare looks at the system until it reports what the twin does. What a call did is told a moment after its response at
-// the latest.
+// compare looks at the system until it reports what the twin does. What a call did is told a moment after its response
+// at the latest.
 func (p *pair) compare() {
 	p.t.Helper()
 	want := p.twin.order()

@@ -10,8 +10,8 @@ import (
 )
 
 // WriteMetrics writes the pool's figures in CloudWatch's embedded metric format, as one line of JSON. CloudWatch turns
-// such a line in a Lambda function's log into metrics without an API call. Each metric costs $0.30 a month, so only what alarms
-// watch is one; the other figures are fields of the line, for queries of the log.
+// such a line in a Lambda function's log into metrics without an API call. Each metric costs $0.30 a month, so only
+// what alarms watch is one; the other figures are fields of the line, for queries of the log.
 func (r Report) WriteMetrics(w io.Writer) error {
 	figures := map[string]int{"Hosts": len(r.Hosts), "HostsReady": 0, "PowerOffPending": 0, "Models": 0, "InFlight": 0, "Queued": 0}
 	for _, h := range r.Hosts {

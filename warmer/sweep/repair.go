@@ -150,8 +150,8 @@ func (r *run) cancelAbandonedSleep(ctx context.Context, _ *state.Snapshot, h *st
 }
 
 // stopOrphans turns off machines that run although their host is asleep or has never registered: their runner was not
-// seen for twice OrphanAfter, the second half of it by a state store that has kept its data. The first boot of a machine takes
-// longest, and a store that lost its data knows no runner until they register again.
+// seen for twice OrphanAfter, the second half of it by a state store that has kept its data. The first boot of a
+// machine takes longest, and a store that lost its data knows no runner until they register again.
 func (r *run) stopOrphans(ctx context.Context) error {
 	if r.machines == nil {
 		return nil

@@ -68,7 +68,8 @@ type Deps struct {
 	Log   *slog.Logger                 // default: discard
 	// Machines lists the pool's machines that their cloud bills as running; nil if no cloud can list them.
 	Machines func(context.Context) ([]power.Machine, error)
-	// Observe gets the report as soon as it has the hosts and the number of machines, before anything that takes long; nil: nobody does.
+	// Observe gets the report as soon as it has the hosts and the number of machines, before anything that takes long;
+	// nil: nobody does.
 	Observe func(Report)
 }
 
@@ -126,8 +127,8 @@ type run struct {
 // valid together with an error. The error is why the sweep is incomplete: the state store is unavailable, or ctx ended.
 // Refusals by single hosts or models are only in the report.
 //
-// Hosts are put to sleep before planned ones are woken, because a machine that runs costs money; the driver's calls of both then
-// run side by side. What they have not finished when ctx ends is left to the next sweep.
+// Hosts are put to sleep before planned ones are woken, because a machine that runs costs money; the driver's calls of
+// both then run side by side. What they have not finished when ctx ends is left to the next sweep.
 func Run(ctx context.Context, d Deps, s Settings) (Report, error) {
 	s = s.withDefaults()
 	d.Log = cmp.Or(d.Log, slog.New(slog.DiscardHandler))

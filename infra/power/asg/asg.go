@@ -87,8 +87,8 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	return err
 }
 
-// watch waits until the group has a machine, AWS has failed to launch one in all of its zones or for another reason than
-// capacity, or watchFor has passed: that counts as success, unless a zone has failed and nothing is in progress.
+// watch waits until the group has a machine, AWS has failed to launch one in all of its zones or for another reason
+// than capacity, or watchFor has passed: that counts as success, unless a zone has failed and nothing is in progress.
 func (d *Driver) watch(ctx context.Context, api *awsquery.Client, host catalog.Host, earlier map[string]bool) error {
 	var failure error
 	for end := time.Now().Add(watchFor); ; {

@@ -2,8 +2,8 @@
 //
 //	engine [--host ADDRESS] --port PORT
 //
-// GET /report reports how many requests are open, how many of the responses that hang were left by the other end, and how
-// many were not within 20 s, and how many requests did not hold the text that their seed has. The program ends with
+// GET /report reports how many requests are open, how many of the responses that hang were left by the other end, and
+// how many were not within 20 s, and how many requests did not hold the text that their seed has. The program ends with
 // the process that started it.
 package main
 

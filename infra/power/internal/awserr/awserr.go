@@ -70,8 +70,8 @@ func Code(err error) string {
 	return ""
 }
 
-// LacksCapacity reports whether the message of a failed scaling activity, or the reason of an instance's state, says that
-// AWS has no machine available.
+// LacksCapacity reports whether the message of a failed scaling activity, or the reason of an instance's state, says
+// that AWS has no machine available.
 func LacksCapacity(message string) bool {
 	m := strings.ToLower(message)
 	for _, words := range []string{"insufficient capacity", "insufficientinstancecapacity", "do not have sufficient", "vcpu capacity", "limit exceeded", "spot capacity", "no spot capacity"} {
