@@ -33,8 +33,14 @@ func Remote() map[catalog.Driver]power.Driver {
 			c, err := a.config(ctx, region)
 			return awsquery.AutoScaling(c), err
 		}}),
-		catalog.DriverKubernetes: kubernetes.New(kubernetes.Config{Cluster: (&cluster{}).find}),
+		catalog.DriverKubernetes: Kubernetes(kubernetes.Config{}),
 	}
+}
+
+// Kubernetes returns the driver kubernetes for the cluster that the environment names. cfg.Cluster is set here.
+func Kubernetes(cfg kubernetes.Config) power.Driver {
+	cfg.Cluster = (&cluster{}).find
+	return kubernetes.New(cfg)
 }
 
 // Machines returns a function that lists a project's running and starting EC2 instances in the environment's region.

@@ -10,6 +10,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -28,7 +29,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"reveille/infra/catalog"
+	"reveille/infra/power"
 	"reveille/infra/power/drivers"
+	"reveille/infra/power/kubernetes"
 	"reveille/testenv"
 	"reveille/testenv/waketest"
 )
@@ -39,8 +42,8 @@ var built = flag.String("cluster", "", "folder for etcd, kube-apiserver and kube
 const patience = 2 * time.Minute
 
 // TestCluster holds the driver against the contract with a real API server, etcd and the controllers of workloads, of
-// the version of client-go here. The driver may do what the Role of the documentation says. There is no node: a pod
-// waits for one, and exists.
+// the version of client-go here. The driver may do what the Role of the documentation says. There is no node, and no
+// scheduler: the test says whether a pod has one.
 func TestCluster(t *testing.T) {
 	if *built == "" {
 		t.Skip("run by make kube-check")
@@ -59,6 +62,32 @@ func TestCluster(t *testing.T) {
 					Keeps: true, // a controller that has not seen the sleep yet ends no pod
 				}
 			})
+		})
+		t.Run(kind+" without a node", func(t *testing.T) {
+			c.workload(t, kind)
+			host := catalog.Host{Name: "gpu-1", Driver: catalog.DriverKubernetes, Workload: kind + "/gpu-1", Namespace: "models"}
+			d := drivers.Kubernetes(kubernetes.Config{Poll: 100 * time.Millisecond, Unplaced: time.Second})
+			refused := func(words string) {
+				t.Helper()
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				if err := d.Wake(ctx, host); !errors.Is(err, power.ErrNoCapacity) || !strings.Contains(err.Error(), words) {
+					t.Errorf("%v, want no capacity: %s", err, words)
+				}
+				c.within(t, "the host is off", func() bool { is, err := d.State(t.Context(), host); return err == nil && is == power.Off })
+			}
+			const full = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+			c.schedule(full)
+			refused(full)
+			c.schedule("")
+			const quotas = "/api/v1/namespaces/models/resourcequotas"
+			c.make(t, quotas, `{"metadata":{"name":"few"},"spec":{"hard":{"pods":"0"}}}`)
+			defer c.call(t, http.MethodDelete, quotas+"/few", "")
+			c.within(t, "the quota counts", func() bool {
+				_, quota := c.call(t, http.MethodGet, quotas+"/few", "")
+				return strings.Contains(quota, `"used":`)
+			})
+			refused("exceeded quota: few")
 		})
 	}
 }
@@ -124,8 +153,9 @@ type cluster struct {
 	url    string
 	client *http.Client // of an administrator
 
-	mu   sync.Mutex
-	pods map[string]bool // by the ids of all that ever were
+	mu          sync.Mutex
+	pods        map[string]bool // by the ids of all that ever were
+	unplaceable string          // what the scheduler says about the next pods; "": they have a node
 }
 
 // started is how many pods there ever were.
@@ -197,7 +227,7 @@ users: [{name: u, user: {token: %s}}]
 	}
 	c.within(t, "the API server is ready", func() bool { status, _ := c.call(t, http.MethodGet, "/readyz", ""); return status == http.StatusOK })
 	testenv.StartProgram(t, "kube-controller-manager", filepath.Join(bin, "kube-controller-manager"), "--kubeconfig="+admin,
-		"--controllers=statefulset-controller,deployment-controller,replicaset-controller,garbage-collector-controller",
+		"--controllers=statefulset-controller,deployment-controller,replicaset-controller,garbage-collector-controller,resourcequota-controller",
 		"--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port="+port(), "--cert-dir="+dir)
 
 	c.make(t, "/api/v1/namespaces", `{"metadata":{"name":"models"}}`)
@@ -236,7 +266,10 @@ func (c *cluster) call(t *testing.T, method, path, body string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if body != "" {
+	switch {
+	case method == http.MethodPatch:
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	case body != "":
 		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := c.client.Do(req)
@@ -283,15 +316,34 @@ func (c *cluster) watchPods(t *testing.T) {
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
 			var event struct {
-				Object struct{ Metadata struct{ UID string } }
+				Object struct{ Metadata struct{ Name, UID string } }
 			}
-			if json.Unmarshal(lines.Bytes(), &event) == nil && event.Object.Metadata.UID != "" {
-				c.mu.Lock()
-				c.pods[event.Object.Metadata.UID] = true
-				c.mu.Unlock()
+			if json.Unmarshal(lines.Bytes(), &event) != nil || event.Object.Metadata.UID == "" {
+				continue
 			}
+			c.mu.Lock()
+			known, unplaceable := c.pods[event.Object.Metadata.UID], c.unplaceable
+			c.pods[event.Object.Metadata.UID] = true
+			c.mu.Unlock()
+			if known {
+				continue
+			}
+			condition := `"status":"True"`
+			if unplaceable != "" {
+				condition = fmt.Sprintf(`"status":"False","reason":"Unschedulable","message":%q`, unplaceable)
+			}
+			// The pod may be gone already.
+			c.call(t, http.MethodPatch, "/api/v1/namespaces/models/pods/"+event.Object.Metadata.Name+"/status",
+				`{"status":{"conditions":[{"type":"PodScheduled",`+condition+`}]}}`)
 		}
 	}()
+}
+
+// schedule sets what the scheduler says about the next pods.
+func (c *cluster) schedule(unplaceable string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unplaceable = unplaceable
 }
 
 // workload makes gpu-1 again, of one kind and without a pod.

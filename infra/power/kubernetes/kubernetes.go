@@ -1,7 +1,7 @@
 // Package kubernetes is the power driver for hosts that are one pod each: Wake scales a StatefulSet or Deployment to
 // one replica, Sleep to none. The cluster's own autoscaler adds and removes the node.
 //
-// It uses the subresource scale, so a Role needs no more than get and patch of it:
+// It reads and sets the subresource scale, and lists pods and events to learn why a pod has no node:
 // https://kubernetes.io/docs/reference/kubernetes-api/autoscaling-resources/scale-v1/
 package kubernetes
 
@@ -14,6 +14,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,35 +37,61 @@ type Cluster struct {
 	Client    *http.Client
 }
 
-// Config of a Driver. Cluster is required.
+// Wake follows the pod for watchFor, and stops returnAhead of its context's deadline: a node that comes later still
+// starts the pod.
+const (
+	watchFor    = 5 * time.Minute
+	returnAhead = 5 * time.Second
+)
+
+// Config of a Driver. Cluster is required; another zero value means the default.
 type Config struct {
 	// Cluster finds the API server. It is called for every operation.
 	Cluster func() (Cluster, error)
+	// Poll is the time between two looks at the pod; default 2 s.
+	Poll time.Duration
+	// Unplaced is how long a pod may have no node while no autoscaler has announced one; default 30 s.
+	Unplaced time.Duration
 }
 
 // Driver scales workloads. It has nothing to close.
 type Driver struct{ cfg Config }
 
 // New creates a driver.
-func New(cfg Config) *Driver { return &Driver{cfg} }
+func New(cfg Config) *Driver {
+	cfg.Poll = cmp.Or(max(cfg.Poll, 0), 2*time.Second)
+	cfg.Unplaced = cmp.Or(max(cfg.Unplaced, 0), 30*time.Second)
+	return &Driver{cfg}
+}
 
-// Wake scales the host's workload to one replica. A pod that is still ending does not matter: the cluster starts the
-// next one.
+// Wake scales the host's workload to one replica and returns when its pod has a node. A pod that is still ending does
+// not matter: the cluster starts the next one. power.ErrNoCapacity, with the cluster's words: a quota refuses the pod,
+// the autoscaler adds no node for it, or it has no node after Config.Unplaced and none is announced. The workload is
+// then scaled to none again.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
-	_, err := d.scale(ctx, host, http.MethodPatch, `{"spec":{"replicas":1}}`)
+	s, since, err := d.scale(ctx, host, http.MethodPatch, `{"spec":{"replicas":1}}`)
+	if err != nil {
+		return err
+	}
+	err = d.watch(ctx, host, s, since)
+	if errors.Is(err, power.ErrNoCapacity) {
+		if back := d.Sleep(context.WithoutCancel(ctx), host); back != nil {
+			err = errors.Join(err, back)
+		}
+	}
 	return err
 }
 
 // Sleep scales the host's workload to none.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
-	_, err := d.scale(ctx, host, http.MethodPatch, `{"spec":{"replicas":0}}`)
+	_, _, err := d.scale(ctx, host, http.MethodPatch, `{"spec":{"replicas":0}}`)
 	return err
 }
 
 // State compares the desired replicas with those that exist. A pod that waits for a node exists, so its host is On;
 // only the host's registration shows that its runner works.
 func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
-	s, err := d.scale(ctx, host, http.MethodGet, "")
+	s, _, err := d.scale(ctx, host, http.MethodGet, "")
 	if err != nil {
 		return power.Unknown, err
 	}
@@ -75,7 +102,10 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 type scale struct {
 	Kind   string `json:"kind"`
 	Spec   struct{ Replicas int }
-	Status struct{ Replicas int }
+	Status struct {
+		Replicas int
+		Selector string // of the workload's pods
+	}
 }
 
 func (s scale) power() power.Power {
@@ -90,27 +120,41 @@ func (s scale) power() power.Power {
 	return power.Off
 }
 
-// scale gets or patches the scale of the host's workload.
-func (d *Driver) scale(ctx context.Context, host catalog.Host, method, patch string) (scale, error) {
+// scale gets or patches the scale of the host's workload, and returns the API server's time.
+func (d *Driver) scale(ctx context.Context, host catalog.Host, method, patch string) (s scale, at time.Time, err error) {
+	kind, name, ok := strings.Cut(host.Workload, "/")
+	if !ok {
+		return s, at, fmt.Errorf("%w: workload %q is not KIND/NAME", power.ErrUnknownHost, host.Workload)
+	}
+	path := []string{"apis/apps/v1/namespaces", "", url.PathEscape(kind) + "s", url.PathEscape(name), "scale"}
+	if at, err = d.call(ctx, host, method, path, nil, patch, &s); err == nil && s.Kind != "Scale" {
+		err = fmt.Errorf("%w: %s scale of %s: the response is not a Scale", power.ErrFailed, method, host.Workload)
+	}
+	return s, at, err
+}
+
+// call makes a call and decodes its response into out. An empty element of path stands for the host's namespace.
+func (d *Driver) call(ctx context.Context, host catalog.Host, method string, path []string, query url.Values, patch string, out any) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	c, err := d.cfg.Cluster()
 	if err != nil {
-		return scale{}, fmt.Errorf("%w: %w", power.ErrDenied, err)
-	}
-	kind, name, ok := strings.Cut(host.Workload, "/")
-	if !ok {
-		return scale{}, fmt.Errorf("%w: workload %q is not KIND/NAME", power.ErrUnknownHost, host.Workload)
+		return time.Time{}, fmt.Errorf("%w: %w", power.ErrDenied, err)
 	}
 	namespace := cmp.Or(host.Namespace, c.Namespace)
-	what := method + " scale of " + host.Workload + " in namespace " + namespace
-	target, err := url.JoinPath(c.URL, "apis/apps/v1/namespaces", url.PathEscape(namespace), url.PathEscape(kind)+"s", url.PathEscape(name), "scale")
+	what := method + " " + path[len(path)-1] + " of " + host.Workload + " in namespace " + namespace
+	path = slices.Clone(path)
+	path[slices.Index(path, "")] = url.PathEscape(namespace)
+	target, err := url.JoinPath(c.URL, path...)
 	if err != nil {
-		return scale{}, fmt.Errorf("%w: %w", power.ErrDenied, err)
+		return time.Time{}, fmt.Errorf("%w: %w", power.ErrDenied, err)
+	}
+	if query != nil {
+		target += "?" + query.Encode()
 	}
 	req, err := http.NewRequestWithContext(ctx, method, target, strings.NewReader(patch))
 	if err != nil {
-		return scale{}, fmt.Errorf("%w: %w", power.ErrDenied, err)
+		return time.Time{}, fmt.Errorf("%w: %w", power.ErrDenied, err)
 	}
 	req.Header.Set("Accept", "application/json")
 	if patch != "" {
@@ -119,23 +163,23 @@ func (d *Driver) scale(ctx context.Context, host catalog.Host, method, patch str
 	resp, err := c.Client.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
-			return scale{}, err
+			return time.Time{}, err
 		}
-		return scale{}, fmt.Errorf("%w: %w", power.ErrThrottled, err) // the caller retries an unavailable API server
+		return time.Time{}, fmt.Errorf("%w: %w", power.ErrThrottled, err) // the caller retries an unavailable API server
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
 	if err != nil {
-		return scale{}, fmt.Errorf("%w: %w", power.ErrThrottled, err)
+		return time.Time{}, fmt.Errorf("%w: %w", power.ErrThrottled, err)
 	}
 	if resp.StatusCode/100 != 2 {
-		return scale{}, fmt.Errorf("%w: %s: %w", classify(resp.StatusCode), what, reason(resp, body))
+		return time.Time{}, fmt.Errorf("%w: %s: %w", classify(resp.StatusCode), what, reason(resp, body))
 	}
-	var s scale
-	if err := json.Unmarshal(body, &s); err != nil || s.Kind != "Scale" {
-		return scale{}, fmt.Errorf("%w: %s: the response is not a Scale", power.ErrFailed, what)
+	if err := json.Unmarshal(body, out); err != nil {
+		return time.Time{}, fmt.Errorf("%w: %s: the response is not what was asked for", power.ErrFailed, what)
 	}
-	return s, nil
+	at, _ := http.ParseTime(resp.Header.Get("Date"))
+	return at, nil
 }
 
 // classify maps the API server's statuses to errors of package power.
@@ -155,7 +199,9 @@ func classify(status int) error {
 func reason(resp *http.Response, body []byte) error {
 	var status struct{ Message string }
 	if json.Unmarshal(body, &status) == nil && status.Message != "" {
-		return errors.New(status.Message[:min(len(status.Message), 500)])
+		return errors.New(shorten(status.Message))
 	}
 	return errors.New(resp.Status)
 }
+
+func shorten(message string) string { return strings.ToValidUTF8(message[:min(len(message), 500)], "") }

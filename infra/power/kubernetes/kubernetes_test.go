@@ -10,8 +10,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +22,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/power"
 	"reveille/infra/power/drivers"
+	"reveille/infra/power/kubernetes"
 	"reveille/testenv/waketest"
 )
 
@@ -27,6 +30,7 @@ const (
 	token = "secret-token"
 	list  = "/apis/apps/v1/namespaces/models/statefulsets"
 	path  = list + "/gpu-1/scale"
+	core  = "/api/v1/namespaces/models/"
 )
 
 var host = catalog.Host{Name: "gpu-1", Driver: catalog.DriverKubernetes, Workload: "statefulset/gpu-1"}
@@ -34,12 +38,16 @@ var host = catalog.Host{Name: "gpu-1", Driver: catalog.DriverKubernetes, Workloa
 // api stands in for an API server with one StatefulSet; TestCluster has a real one, which takes minutes to build. As
 // the controller does, it makes and removes the pod some time after the change.
 type api struct {
-	mu     sync.Mutex
-	wanted int
-	exist  int
-	ending bool // the pod that exists
-	starts int
-	answer func(http.ResponseWriter, *http.Request) bool // in place of the usual answer, if it returns true
+	mu          sync.Mutex
+	wanted      int
+	exist       int
+	ending      bool // the pod that exists
+	starts      int
+	unplaceable string                                        // what the scheduler says about the pod; "": it has a node
+	events      []map[string]any                              // all events
+	quota       bool                                          // no pod is created
+	asked       map[string]url.Values                         // query of the last call by path
+	answer      func(http.ResponseWriter, *http.Request) bool // in place of the usual answer, if it returns true
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -54,6 +62,14 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(http.StatusUnauthorized, "Unauthorized")
 		return
 	case a.answer != nil && a.answer(w, r):
+		return
+	case r.URL.Path == core+"pods" && r.Method == http.MethodGet:
+		a.asked[r.URL.Path] = r.URL.Query()
+		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "PodList", "items": a.pods()})
+		return
+	case r.URL.Path == core+"events" && r.Method == http.MethodGet:
+		a.asked[r.URL.Path] = r.URL.Query()
+		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "EventList", "items": a.events})
 		return
 	case r.URL.Path != path:
 		fail(http.StatusNotFound, `statefulsets.apps "x" not found`)
@@ -70,7 +86,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(http.StatusMethodNotAllowed, r.Method)
 		return
 	}
-	spec, status := map[string]int{}, map[string]int{"replicas": a.exist}
+	spec, status := map[string]int{}, map[string]any{"replicas": a.exist, "selector": "host=gpu-1"}
 	if a.wanted > 0 {
 		spec["replicas"] = a.wanted // zeros are left out, as by the real one
 	}
@@ -85,16 +101,38 @@ func (a *api) moveOn() {
 	switch {
 	case a.ending:
 		a.ending, a.exist = false, 0
-	case a.exist < a.wanted:
+	case a.exist < a.wanted && !a.quota:
 		a.exist = a.wanted
 		a.starts++
 	}
 }
 
+func (a *api) pods() []any {
+	metadata := map[string]any{"name": "gpu-1-0", "uid": "u1"}
+	condition := map[string]any{"type": "PodScheduled", "status": "True"}
+	if a.unplaceable != "" {
+		condition = map[string]any{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": a.unplaceable}
+	}
+	if a.ending {
+		metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+	}
+	return slices.Repeat([]any{map[string]any{"metadata": metadata, "status": map[string]any{"conditions": []any{condition}}}}, a.exist)
+}
+
+// happens adds an event, after a time from now.
+func (a *api) happens(reason, message, kind, name string, after time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.events = append(a.events, map[string]any{
+		"reason": reason, "message": message, "involvedObject": map[string]any{"kind": kind, "name": name},
+		"eventTime": nil, "lastTimestamp": time.Now().Add(after).UTC().Format(time.RFC3339),
+	})
+}
+
 // open starts the API server and returns the driver as a program has it, which finds the server by KUBECONFIG.
 func open(t *testing.T) (*api, power.Driver) {
 	t.Helper()
-	a := &api{}
+	a := &api{asked: map[string]url.Values{}}
 	server := httptest.NewTLSServer(a)
 	t.Cleanup(server.Close)
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
@@ -109,7 +147,7 @@ users: [{name: u, user: {token: %s}}]
 		t.Fatal(err)
 	}
 	t.Setenv("KUBECONFIG", file)
-	return a, drivers.Remote()[catalog.DriverKubernetes]
+	return a, drivers.Kubernetes(kubernetes.Config{Poll: 5 * time.Millisecond, Unplaced: 50 * time.Millisecond})
 }
 
 func TestContract(t *testing.T) {
@@ -175,6 +213,81 @@ func TestRefusals(t *testing.T) {
 		if err := d.Wake(t.Context(), strange); !errors.Is(err, power.ErrUnknownHost) {
 			t.Errorf("workload %q: %v", workload, err)
 		}
+	}
+}
+
+// A pod without a node is no capacity, with the cluster's words, and is not left behind.
+func TestNoNode(t *testing.T) {
+	const full, scalesNot = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "pod didn't trigger scale-up: 1 max node group size reached"
+	const quota = `create Pod gpu-1-0 in StatefulSet gpu-1 failed error: pods "gpu-1-0" is forbidden: exceeded quota: gpus`
+	for name, c := range map[string]struct {
+		arrange func(*api)
+		want    string // "" for a wake that succeeds
+	}{
+		"the scheduler finds none": {func(a *api) { a.unplaceable = full }, full},
+		"the autoscaler adds none": {func(a *api) {
+			a.unplaceable = full
+			a.happens("TriggeredScaleUp", "pod triggered scale-up", "Pod", "gpu-1-0", -time.Minute)
+			a.happens("NotTriggerScaleUp", scalesNot, "Pod", "gpu-1-0", 0)
+		}, full + " " + scalesNot},
+		"a quota refuses the pod": {func(a *api) {
+			a.quota = true
+			a.happens("FailedCreate", quota, "StatefulSet", "gpu-1", time.Second)
+		}, quota},
+		"an autoscaler adds one": {func(a *api) {
+			a.unplaceable = full
+			a.happens("NotTriggerScaleUp", scalesNot, "Pod", "gpu-1-0", -time.Minute)
+			a.happens("TriggeredScaleUp", "pod triggered scale-up", "Pod", "gpu-1-0", 0)
+			time.AfterFunc(200*time.Millisecond, func() { a.mu.Lock(); defer a.mu.Unlock(); a.unplaceable = "" })
+		}, ""},
+		"failures of earlier and of others": {func(a *api) {
+			a.quota = true
+			a.happens("FailedCreate", quota, "StatefulSet", "gpu-1", -time.Minute)
+			a.happens("FailedCreate", quota, "StatefulSet", "gpu-10", time.Second)
+			time.AfterFunc(100*time.Millisecond, func() { a.mu.Lock(); defer a.mu.Unlock(); a.quota = false })
+		}, ""},
+		"a Role without pods": {func(a *api) {
+			a.unplaceable = full
+			a.answer = func(w http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path == core+"pods" {
+					w.WriteHeader(http.StatusForbidden)
+				}
+				return r.URL.Path == core+"pods"
+			}
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, d := open(t)
+			c.arrange(a)
+			err := d.Wake(t.Context(), host)
+			if c.want == "" {
+				if err != nil || a.wanted != 1 {
+					t.Errorf("%v, replicas %d", err, a.wanted)
+				}
+				return
+			}
+			if !errors.Is(err, power.ErrNoCapacity) || !strings.HasSuffix(err.Error(), c.want) {
+				t.Errorf("%v, want no capacity: %s", err, c.want)
+			}
+			if a.wanted != 0 {
+				t.Errorf("replicas %d afterwards", a.wanted)
+			}
+			if q := a.asked[core+"pods"]; q.Get("labelSelector") != "host=gpu-1" {
+				t.Errorf("pods by %v", q)
+			}
+		})
+	}
+}
+
+// A caller with little time learns that the wake is accepted, not that its time is over.
+func TestNodeThatComesLater(t *testing.T) {
+	a, d := open(t)
+	a.unplaceable = "0/3 nodes are available"
+	a.happens("Nominated", "Pod should schedule on: nodeclaim/gpu-x", "Pod", "gpu-1-0", 0)
+	ctx, cancel := context.WithTimeout(t.Context(), 5300*time.Millisecond)
+	defer cancel()
+	if err := d.Wake(ctx, host); err != nil || a.wanted != 1 {
+		t.Errorf("%v, replicas %d", err, a.wanted)
 	}
 }
 
