@@ -9,12 +9,19 @@ import (
 	"reveille/infra/config"
 	"reveille/infra/state"
 	"reveille/runner/app"
+	"reveille/runner/upstream"
 )
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "report" {
-		report(os.Args[2:])
-		return
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "report":
+			report(os.Args[2:])
+			return
+		case "upstream":
+			relay(os.Args[2:])
+			return
+		}
 	}
 	s := app.Settings{ClientLimits: config.RunnerClientLimits()}
 	config.MustParse(&s, "runner", "Runs the inference engines of one host for a Reveille pool.")
@@ -36,6 +43,19 @@ func report(args []string) {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "runner report:", err)
+		os.Exit(1)
+	}
+}
+
+// relay is `runner upstream`, the engine of recipe upstream.
+func relay(args []string) {
+	var s upstream.Settings
+	_, err := config.Parse(&s, "runner upstream", "Stands for a model that another server serves, and turns that server on and off.", args)
+	if err == nil {
+		err = upstream.Run(config.UntilSignal(), s)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
