@@ -32,8 +32,8 @@ import (
 // Bounds.
 const (
 	healthTimeout = 10 * time.Second
-	maxMissed     = 3                // health checks in a row, then it counts as gone
-	reportEvery   = 15 * time.Second // well below a recipe's stall timeout
+	maxMissed     = 3 // health checks in a row, then it counts as gone
+	reportEvery   = 15 * time.Second
 	offTimeout    = 25 * time.Second // below the recipe's stop_grace
 	maxJSON       = 256 << 20
 )
@@ -130,17 +130,16 @@ func newServer(s Settings) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("invalid value of option sleep: %w", err)
 	}
-	all := drivers.Remote()
 	switch {
 	case s.EngineKey == "":
 		return nil, errors.New("REVEILLE_ENGINE_KEY is not set; this program is started by a runner")
 	case s.Workload != "" && len(wake)+len(sleep) > 0:
 		return nil, errors.New("invalid value of option workload: set either workload, or wake and sleep")
 	case s.Workload != "":
-		u.driver = all[catalog.DriverKubernetes]
+		u.driver = drivers.Remote()[catalog.DriverKubernetes]
 	case len(wake) > 0 && len(sleep) > 0:
 		u.host.Commands = &catalog.Commands{Wake: wake, Sleep: sleep}
-		u.driver = all[catalog.DriverExec]
+		u.driver = drivers.Remote()[catalog.DriverExec]
 	case len(wake)+len(sleep) > 0:
 		return nil, errors.New("invalid value of option wake: set wake and sleep together")
 	}

@@ -126,7 +126,11 @@ func (d *Driver) scale(ctx context.Context, host catalog.Host, method, patch str
 	if !ok {
 		return s, at, fmt.Errorf("%w: workload %q is not KIND/NAME", power.ErrUnknownHost, host.Workload)
 	}
-	path := []string{"apis/apps/v1/namespaces", "", url.PathEscape(kind) + "s", url.PathEscape(name), "scale"}
+	group := "apps"
+	if kind == "leaderworkerset" { // of a model served by recipe upstream
+		group = "leaderworkerset.x-k8s.io"
+	}
+	path := []string{"apis/" + group + "/v1/namespaces", "", url.PathEscape(kind) + "s", url.PathEscape(name), "scale"}
 	if at, err = d.call(ctx, host, method, path, nil, patch, &s); err == nil && s.Kind != "Scale" {
 		err = fmt.Errorf("%w: %s scale of %s: the response is not a Scale", power.ErrFailed, method, host.Workload)
 	}

@@ -177,6 +177,23 @@ func TestStates(t *testing.T) {
 	}
 }
 
+// A leaderworkerset is scaled in its own API group.
+func TestGroups(t *testing.T) {
+	a, d := open(t)
+	a.answer = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/apis/leaderworkerset.x-k8s.io/v1/namespaces/models/leaderworkersets/big/scale" {
+			t.Error(r.URL.Path)
+		}
+		_, _ = w.Write([]byte(`{"kind":"Scale","spec":{"replicas":1},"status":{"replicas":1}}`))
+		return true
+	}
+	of := host
+	of.Workload = "leaderworkerset/big"
+	if got, err := d.State(t.Context(), of); err != nil || got != power.On {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	a, d := open(t)
 	for _, c := range []struct {
