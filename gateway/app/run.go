@@ -133,7 +133,7 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	defer stop()
 	forget := func() {}
 	err = Serve(ctx, serve, all, log, func(addr string) {
-		if remove, err := (config.Running{URL: "http://" + addr, Pool: s.Pool, Redis: embedded}).Write(s.StateDir); err != nil {
+		if remove, err := (config.Running{URL: s.url(addr), Cert: s.TLSCert, Pool: s.Pool, Redis: embedded}).Write(s.StateDir); err != nil {
 			log.Warn("commands will not find this gateway by its state folder", "error", err)
 		} else {
 			forget = remove
@@ -384,14 +384,15 @@ func (s RunSettings) greet(out io.Writer, addr, redis string) {
 	if err != nil {
 		return
 	}
-	fmt.Fprintf(out, "\nReveille serves %d models at http://%s/v1\n\n  The pool, live: http://%s/ui\n\n", len(c.Models), addr, addr)
+	url := s.url(addr)
+	fmt.Fprintf(out, "\nReveille serves %d models at %s/v1\n\n  The pool, live: %s/ui\n\n", len(c.Models), url, url)
 	if len(c.Models) == 0 {
 		fmt.Fprintf(out, "  Add models to %s; changes apply immediately. For example:\n\n%s", s.Models, exampleModel)
 	}
 	tries := 0
 	try := func(path, body string) {
 		if tries++; tries <= 3 {
-			fmt.Fprintf(out, "  curl -s http://%s%s -d '%s'\n", addr, path, body)
+			fmt.Fprintf(out, "  curl -s %s%s -d '%s'\n", url, path, body)
 		}
 	}
 	seen := map[string]bool{}

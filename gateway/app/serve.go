@@ -112,6 +112,10 @@ func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logg
 		return err
 	}
 	defer ln.Close()
+	addr := ln.Addr().String()
+	if ln, err = s.listenTLS(ln, log); err != nil {
+		return err
+	}
 	access, endAccess, err := accesslog.Open(s.AccessLog)
 	if err != nil {
 		return fmt.Errorf("--access-log: %w", err)
@@ -127,7 +131,6 @@ func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logg
 		return err
 	}
 	g := assemble(s, p, store, drivers, access, log)
-	addr := ln.Addr().String()
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)

@@ -23,6 +23,8 @@ import (
 // GatewayFlags are the flags of the gateway itself.
 type GatewayFlags struct {
 	Addr            string        `help:"Address that clients reach the gateway at." default:"127.0.0.1:8080"`
+	TLSCert         string        `help:"File with the certificate chain, in PEM, for clients that connect with TLS. It is read again when it changes."`
+	TLSKey          string        `help:"File with the key of --tls-cert, in PEM."`
 	Models          string        `help:"The models file." default:"models.yaml"`
 	APIKeysFile     string        `help:"File of API keys, one a line with its scopes (infer, manage); without any key only loopback addresses are served."`
 	AdminKey        string        `help:"One API key with both scopes."`

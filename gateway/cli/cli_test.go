@@ -139,14 +139,14 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 func TestPSWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := 0
-		client.Transport = roundTrip(func(*http.Request) (*http.Response, error) {
+		plain.Transport = roundTrip(func(*http.Request) (*http.Response, error) {
 			if looks++; looks == 2 {
 				return nil, errors.New("connection refused")
 			}
 			body := io.NopCloser(strings.NewReader(`{"runners":[{"id":"here","state":"ready"}]}`))
 			return &http.Response{StatusCode: http.StatusOK, Body: body}, nil
 		})
-		defer func() { client.Transport = nil }()
+		defer func() { plain.Transport = nil }()
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		var out bytes.Buffer

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -17,11 +18,13 @@ import (
 	"time"
 
 	"reveille/infra/config"
+	"reveille/infra/rpc"
 )
 
 // Remote says which gateway a command talks to.
 type Remote struct {
 	URL      string        `help:"The gateway. Default: the gateway run with this --state-dir, else http://127.0.0.1:8080."`
+	TLSCert  string        `help:"File with the gateway's TLS certificate, in PEM: this certificate is trusted at any address, and no other."`
 	APIKey   string        `help:"Key with the scope manage. Without it, the admin key of gateway run is used at a loopback address."`
 	StateDir string        `help:"State folder of gateway run, where its admin key is." default:".reveille"`
 	Timeout  time.Duration `help:"Timeout for the response." default:"10m"`
@@ -31,8 +34,30 @@ type Remote struct {
 // AdminKeyFile is the file in the state folder that holds the admin key of a `gateway run` without API keys.
 const AdminKeyFile = "admin-key"
 
-// client follows no redirect: the key is for the gateway alone.
-var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+// plain follows no redirect: the key is for the gateway alone.
+var plain = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
+// client returns the client for the gateway.
+func (r Remote) client() (*http.Client, error) {
+	if r.TLSCert == "" && r.URL == "" {
+		near, _ := config.ReadRunning(r.StateDir)
+		r.TLSCert = near.Cert
+	}
+	if r.TLSCert == "" {
+		return plain, nil
+	}
+	text, err := os.ReadFile(r.TLSCert)
+	if err != nil {
+		return nil, fmt.Errorf("the gateway's certificate: %w", err)
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, fmt.Errorf("the gateway's certificate: %s is not in PEM", r.TLSCert)
+	}
+	pinned := *plain
+	pinned.Transport = &http.Transport{TLSClientConfig: rpc.Pin(rpc.Fingerprint(block.Bytes)), DisableKeepAlives: true}
+	return &pinned, nil
+}
 
 // key is the API key for a request to u, "" for none. The admin key goes to this machine only: to a loopback address or
 // localhost, which no proxy setting applies to.
@@ -50,15 +75,19 @@ func (r Remote) key(u *url.URL) string {
 	return strings.TrimSpace(string(data))
 }
 
-// base is the gateway's URL without a path, by default that of the state folder; a missing scheme is http, and a
+// base is the gateway's URL without a path, by default that of the state folder; a missing scheme is http, or https with a certificate, and a
 // client's base URL that ends with /v1 will do.
 func (r Remote) base() string {
 	u := strings.TrimSuffix(strings.TrimRight(r.URL, "/"), "/v1")
 	if u == "" {
 		near, _ := config.ReadRunning(r.StateDir) // one that cannot be read is as none: the error of the call names the address
-		u = cmp.Or(near.URL, "http://127.0.0.1:8080")
+		u = cmp.Or(near.URL, "127.0.0.1:8080")
 	}
-	if !strings.Contains(u, "://") {
+	switch {
+	case strings.Contains(u, "://"):
+	case r.TLSCert != "":
+		u = "https://" + u
+	default:
 		u = "http://" + u
 	}
 	return u
@@ -109,6 +138,10 @@ func (r Remote) open(ctx context.Context, method, path string, body io.Reader) (
 	}
 	if key := r.key(req.URL); key != "" {
 		req.Header.Set("Authorization", "Bearer "+key)
+	}
+	client, err := r.client()
+	if err != nil {
+		return nil, err
 	}
 	resp, err := client.Do(req)
 	if err != nil {

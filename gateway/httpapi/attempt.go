@@ -120,7 +120,7 @@ func (x *exchange) sendToRunner() (*relay.Response, error) {
 	call := rpc.Call{Method: x.try.req.Method, Path: string(x.path), Host: x.routing.endpoint.Host, Model: x.call.model.ID, CacheTenant: x.try.cacheTenant, Length: len(x.call.body)}
 	x.try.req.Add(rpc.HeaderAuth, []byte(s.cfg.Signer.Sign(call)))
 	x.try.promptTokens = int64(x.call.textBytes / 4)
-	resp, err := s.registry.Client(x.routing.endpoint.Addr).Start(&x.try.link, &x.try.req)
+	resp, err := s.registry.Client(x.routing.endpoint.Addr, x.routing.endpoint.TLS).Start(&x.try.link, &x.try.req)
 	if err == nil {
 		return resp, nil
 	}

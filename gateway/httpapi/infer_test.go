@@ -555,7 +555,7 @@ func TestResponsesWithoutStreamAreClosed(t *testing.T) {
 			t.Errorf("%s: %d %s", path, r.status, r.text)
 		}
 	}
-	if n := s.server.registry.Client(s.runner.Listener.Addr().String()).Stats().Active; n != 0 {
+	if n := s.server.registry.Client(s.runner.Listener.Addr().String(), "").Stats().Active; n != 0 {
 		t.Errorf("%d responses are open after all requests ended", n)
 	}
 }

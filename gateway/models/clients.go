@@ -1,7 +1,10 @@
 package models
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
+	"net"
 	"strconv"
 	"sync"
 	"time"
@@ -12,41 +15,48 @@ import (
 	"reveille/infra/state"
 )
 
-// clients are the connections to runners, by address. The zero value is ready.
+// A runner is where a gateway reaches one: an address, and the fingerprint of its certificate if it speaks TLS.
+type runner struct{ addr, fingerprint string }
+
+// clients are the connections to runners. The zero value is ready.
 type clients struct {
-	mu     sync.Mutex // held for changes
-	byAddr sync.Map   // *relay.Client by address
+	mu       sync.Mutex // held for changes
+	byRunner sync.Map   // *relay.Client by runner
 }
 
-// of returns the client for the runner at an address. When it makes one, it closes those for addresses that no host has
-// any more.
-func (c *clients) of(addr string, pool func() *state.Snapshot) *relay.Client {
-	if cl, known := c.byAddr.Load(addr); known {
+// of returns the client for a runner. When it makes one, it closes those for runners that no host has any more.
+func (c *clients) of(r runner, pool func() *state.Snapshot) *relay.Client {
+	if cl, known := c.byRunner.Load(r); known {
 		return cl.(*relay.Client)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if cl, known := c.byAddr.Load(addr); known {
+	if cl, known := c.byRunner.Load(r); known {
 		return cl.(*relay.Client)
 	}
 	inUse := map[any]bool{}
 	for _, h := range pool().Hosts {
-		inUse[h.Addr] = true
+		inUse[runner{h.Addr, h.TLS}] = true
 	}
-	c.byAddr.Range(func(a, old any) bool {
+	c.byRunner.Range(func(a, old any) bool {
 		if !inUse[a] {
-			c.byAddr.Delete(a)
+			c.byRunner.Delete(a)
 			old.(*relay.Client).Close() // its open exchanges end by themselves
 		}
 		return true
 	})
-	cl := relay.New(relay.Config{Addr: addr, MaxIdle: 1024})
-	c.byAddr.Store(addr, cl)
+	cfg := relay.Config{Addr: r.addr, MaxIdle: 1024}
+	if r.fingerprint != "" {
+		dialer := &tls.Dialer{Config: rpc.Pin(r.fingerprint)}
+		cfg.Dial = func(ctx context.Context) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", r.addr) }
+	}
+	cl := relay.New(cfg)
+	c.byRunner.Store(r, cl)
 	return cl
 }
 
 func (c *clients) close() {
-	c.byAddr.Range(func(_, cl any) bool { cl.(*relay.Client).Close(); return true })
+	c.byRunner.Range(func(_, cl any) bool { cl.(*relay.Client).Close(); return true })
 }
 
 // AskWait is the timeout of a call to which a runner responds from memory.
@@ -63,7 +73,7 @@ func (d *Registry) Ask(canceler *relay.Canceler, method string, host *state.Host
 		if id != "" {
 			req.Add(rpc.HeaderRequest, []byte(id))
 		}
-		resp, err := d.Client(host.Addr).Do(canceler, req)
+		resp, err := d.Client(host.Addr, host.TLS).Do(canceler, req)
 		if errors.Is(err, relay.ErrCanceled) {
 			return nil, relay.ErrClientGone
 		}

@@ -1,9 +1,18 @@
 package models
 
 import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
 	"reveille/infra/relay"
+	"reveille/infra/rpc"
 	"reveille/infra/state"
 )
 
@@ -12,17 +21,50 @@ func TestClientsFollowThePool(t *testing.T) {
 	var c clients
 	pool := &state.Snapshot{Hosts: map[string]*state.HostRecord{"a": {Addr: "a:1"}, "b": {Addr: "b:1"}}}
 	see := func() *state.Snapshot { return pool }
-	a, b := c.of("a:1", see), c.of("b:1", see)
-	if c.of("a:1", see) != a {
+	a, b := c.of(runner{"a:1", ""}, see), c.of(runner{"b:1", ""}, see)
+	if c.of(runner{"a:1", ""}, see) != a {
 		t.Error("two clients of one address")
 	}
 	pool = &state.Snapshot{Hosts: map[string]*state.HostRecord{"a": {Addr: "a:2"}, "b": {Addr: "b:1"}}}
-	_ = c.of("a:2", see)
-	if _, known := c.byAddr.Load("a:1"); known || c.of("b:1", see) != b {
+	_ = c.of(runner{"a:2", ""}, see)
+	if _, known := c.byRunner.Load(runner{"a:1", ""}); known || c.of(runner{"b:1", ""}, see) != b {
 		t.Error("the pool is not followed")
 	}
 	if _, err := a.Do(nil, &relay.Request{Method: "GET", Path: []byte("/")}); err == nil {
 		t.Error("a client of a host that is gone works")
 	}
 	c.close()
+}
+
+// TestClientsPinCertificates: a runner that speaks TLS is reached only if it has the certificate that it registered.
+func TestClientsPinCertificates(t *testing.T) {
+	cert, fingerprint, err := rpc.NewCertificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	var c clients
+	defer c.close()
+	ask := func(fingerprint string) error {
+		cl := c.of(runner{server.Listener.Addr().String(), fingerprint}, func() *state.Snapshot { return &state.Snapshot{} })
+		resp, err := cl.Do(nil, &relay.Request{Method: "GET", Path: []byte("/"), FirstByte: 10 * time.Second})
+		if err != nil {
+			return err
+		}
+		defer resp.Close()
+		if body, err := resp.AppendBody(nil, 100); err != nil || string(body) != "hello" {
+			t.Errorf("%q, %v", body, err)
+		}
+		return nil
+	}
+	if err := ask(fingerprint); err != nil {
+		t.Error(err)
+	}
+	if err := ask(strings.Repeat("0", 64)); !errors.Is(err, relay.ErrUnreachable) {
+		t.Errorf("a runner with another certificate: %v", err)
+	}
 }

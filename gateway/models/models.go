@@ -48,9 +48,9 @@ func New(cfg Config) *Registry {
 // Close closes the connections to runners.
 func (d *Registry) Close() { d.clients.close() }
 
-// Client returns the client for the runner at an address.
-func (d *Registry) Client(addr string) *relay.Client {
-	return d.clients.of(addr, d.cfg.Mirror.Snapshot)
+// Client returns the client for the runner at an address, with the fingerprint of its certificate if it speaks TLS.
+func (d *Registry) Client(addr, fingerprint string) *relay.Client {
+	return d.clients.of(runner{addr, fingerprint}, d.cfg.Mirror.Snapshot)
 }
 
 // OnEvent processes an event of the pool; pass it the mirror's events. It never blocks.

@@ -13,6 +13,7 @@ import (
 type Endpoint struct {
 	Host       string
 	Addr       string // host:port of the runner
+	TLS        string // fingerprint of its certificate, "" if it speaks no TLS
 	Generation uint64 // of the runner's registration
 
 	traffic *copyTraffic // of this gateway's requests to the model there
@@ -43,7 +44,7 @@ func buildTable(s *state.Snapshot, trafficOf func(host, model string) *copyTraff
 				host := s.Hosts[m.Host]
 				ours := trafficOf(m.Host, id)
 				list = append(list, loadedCopy{
-					endpoint: Endpoint{Host: m.Host, Addr: host.Addr, Generation: host.Generation, traffic: ours},
+					endpoint: Endpoint{Host: m.Host, Addr: host.Addr, TLS: host.TLS, Generation: host.Generation, traffic: ours},
 					others:   max(0, int64(m.InFlight)-ours.open.Load()),
 				})
 			}

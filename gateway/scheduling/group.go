@@ -361,5 +361,5 @@ func (g *Gate) endpointOn(host, model string) (Endpoint, bool) {
 		}
 		h = s.Hosts[host]
 	}
-	return Endpoint{Host: host, Addr: h.Addr, Generation: h.Generation, traffic: g.traffic.of(host, model)}, true
+	return Endpoint{Host: host, Addr: h.Addr, TLS: h.TLS, Generation: h.Generation, traffic: g.traffic.of(host, model)}, true
 }

@@ -12,9 +12,10 @@ import (
 // Running is what `gateway run` writes to its state folder for the other commands on the machine. It contains no
 // secret.
 type Running struct {
-	URL   string `json:"url"`   // of the gateway
-	Pool  string `json:"pool"`  //
-	Redis string `json:"redis"` // socket of the embedded Redis, "" for another one
+	URL   string `json:"url"`            // of the gateway
+	Cert  string `json:"cert,omitempty"` // file with its TLS certificate
+	Pool  string `json:"pool"`           //
+	Redis string `json:"redis"`          // socket of the embedded Redis, "" for another one
 }
 
 const runningFile = "gateway.json" // in the state folder

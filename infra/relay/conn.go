@@ -17,8 +17,9 @@ var (
 // conn is one upstream connection and the bytes read from it but not yet used. It belongs to one goroutine at a time;
 // another goroutine may only close nc (Canceler.Cancel).
 type conn struct {
-	nc  net.Conn
-	raw syscall.RawConn // read by hand, so that a connection waiting for bytes holds no buffer; nil if nc is not a plain socket
+	nc   net.Conn
+	sock syscall.RawConn // under nc, nil if there is none
+	raw  syscall.RawConn // read by hand, so that a connection waiting for bytes holds no buffer; nil if nc is not a plain socket
 
 	buf    *[]byte // nil while there is nothing unread
 	lo, hi int     // unread is (*buf)[lo:hi]
@@ -43,7 +44,7 @@ type conn struct {
 }
 
 func newConn(nc net.Conn) *conn {
-	c := &conn{nc: nc, raw: rawConn(nc)}
+	c := &conn{nc: nc, sock: socketOf(nc), raw: rawConn(nc)}
 	c.readFn, c.peekFn = c.tryRead, c.tryPeek
 	c.nowFn = func(fd uintptr) { c.tryRead(fd) }
 	return c
@@ -191,11 +192,11 @@ func (c *conn) result() (int, error) {
 
 // isStale reports whether the upstream has closed an idle connection, or sent unexpected bytes on it.
 func (c *conn) isStale() bool {
-	if c.raw == nil {
+	if c.sock == nil {
 		return false
 	}
 	c.stale = true // stale unless Control succeeds, so that the connection is closed
-	_ = c.raw.Control(c.peekFn)
+	_ = c.sock.Control(c.peekFn)
 	return c.stale
 }
 

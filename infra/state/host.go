@@ -15,6 +15,7 @@ type HostInfo struct {
 	Name       string
 	Boot       string // changes with every start of the runner
 	Addr       string // host:port at which gateways reach the runner
+	TLS        string // fingerprint of its certificate, "" if it speaks no TLS
 	Devices    string // space-separated
 	Labels     string // comma-separated
 	Limits     string // in the form of --max-loaded-models
@@ -44,7 +45,7 @@ type ModelPut struct {
 // the host. ErrFenced: a later boot has since taken the host.
 func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, epoch string, err error) {
 	fields := map[string]string{
-		"addr": h.Addr, "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.NPUSeats,
+		"addr": h.Addr, "tls": h.TLS, "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.NPUSeats,
 		"memory_budget": h.Budget, "memory_total": h.Total, "gpu_api": h.GPUAPI, "options": h.Options,
 		"sandbox": h.Sandbox, "found": h.Found,
 	}

@@ -65,6 +65,7 @@ type HostRecord struct {
 	Name       string
 	State      policy.HostState // Lost if a ready or draining host has sent no heartbeat for LostAfter
 	Addr       string
+	TLS        string // fingerprint of the runner's certificate, "" if it speaks no TLS
 	Devices    string
 	Labels     []string
 	Limits     string
@@ -309,7 +310,7 @@ func fields(v any) map[string]string {
 
 func (s *Snapshot) hostRecord(name string, f map[string]string) *HostRecord {
 	h := &HostRecord{
-		Name: name, State: policy.HostState(f["state"]), Addr: f["addr"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"], Options: f["options"],
+		Name: name, State: policy.HostState(f["state"]), Addr: f["addr"], TLS: f["tls"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"], Options: f["options"],
 		Driver: f["driver"], Error: f["error"], Loading: f["loading"], Generation: uint64(ParseNumber(f["generation"])),
 		SeenMS: ParseNumber(f["seen_ms"]), ActiveMS: ParseNumber(f["active_ms"]), Models: map[string]*ModelRecord{}, Fields: f,
 		revision: uint64(ParseNumber(f["rev"])), readMS: s.NowMS,

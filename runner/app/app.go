@@ -5,6 +5,7 @@ package app
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,6 +26,7 @@ import (
 	"reveille/infra/policy"
 	"reveille/infra/redact"
 	"reveille/infra/relay"
+	"reveille/infra/rpc"
 	"reveille/infra/state"
 	"reveille/infra/trace"
 	"reveille/runner/batch"
@@ -145,8 +147,12 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 		free = nil
 	}
 	addr := ln.Addr().String()
+	ln, fingerprint, err := s.listenTLS(ln)
+	if err != nil {
+		return err
+	}
 	h := host.New(host.Config{
-		Name: p.name, Boot: boot, Addr: addr, Version: config.Version(), Sandbox: sb.Report(), Labels: p.labels, Limits: p.limits,
+		Name: p.name, Boot: boot, Addr: addr, TLS: fingerprint, Version: config.Version(), Sandbox: sb.Report(), Labels: p.labels, Limits: p.limits,
 		Hardware: hardware, Detect: func(ctx context.Context) host.Hardware { return detect(ctx, s.HostSettings, p, log) },
 		Free: free, Margin: p.margin, NPUSeats: p.seats, Options: p.options, Evict: policy.EvictionPolicy(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },
@@ -170,6 +176,23 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 			ready(addr, srv)
 		}
 	})
+}
+
+// listenTLS has a listener speak TLS, unless the settings say otherwise, and returns the fingerprint of its certificate,
+// "" without TLS.
+func (s Settings) listenTLS(ln net.Listener) (net.Listener, string, error) {
+	local, ok := ln.Addr().(*net.TCPAddr)
+	if s.RunnerTLS == "off" || s.RunnerTLS != "on" && ok && local.IP.IsLoopback() {
+		return ln, "", nil
+	}
+	cert, fingerprint, err := rpc.NewCertificate()
+	if err != nil {
+		return nil, "", err
+	}
+	return tls.NewListener(ln, &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert},
+		SessionTicketsDisabled: true, // a gateway takes bytes on an idle connection for its end
+	}), fingerprint, nil
 }
 
 // savedConversations opens the folder of saved conversations. The runner also works without it, so an error is only

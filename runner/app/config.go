@@ -32,6 +32,7 @@ type Settings struct {
 	Evict        string  `help:"How to choose the idle model to evict: lru, or cost (reload seconds x price of the host, divided by the time unused)." enum:"lru,cost" default:"lru"`
 	Price        float64 `help:"Price of an hour of this host, for --evict cost; 0 counts as 1." default:"0"`
 	RunnerSecret string  `help:"Secret shared by the pool's gateways and runners."`
+	RunnerTLS    string  `help:"Gateways reach this runner with TLS: on, off, or auto, unless --runner-addr is a loopback address." enum:"auto,on,off" default:"auto"`
 	Traces       string  `help:"OpenTelemetry collector for the spans of requests that gateways trace, OTLP over HTTP, such as http://127.0.0.1:4318."`
 	SleepCommand string  `help:"Command that turns this machine off when the pool puts its host to sleep, such as \"systemctl suspend\"; run without a shell; for hosts of the driver wol."`
 	AwakeWhile   string  `help:"This machine is not put to sleep while this command exits with 0. auto: while a login session is active, a program inhibits sleep, or a GPU is busy. Default: auto with --sleep-command, else off."`

@@ -189,7 +189,7 @@ func (h *Host) checkFence(ctx context.Context) error {
 func (h *Host) registerLocked(ctx context.Context) error {
 	h.detectAgainLocked(ctx)
 	info := state.HostInfo{
-		Name: h.cfg.Name, Boot: h.cfg.Boot, Addr: h.cfg.Addr, Labels: strings.Join(h.cfg.Labels, ","), Version: h.cfg.Version, Options: h.cfg.Options.Canonical(),
+		Name: h.cfg.Name, Boot: h.cfg.Boot, Addr: h.cfg.Addr, TLS: h.cfg.TLS, Labels: strings.Join(h.cfg.Labels, ","), Version: h.cfg.Version, Options: h.cfg.Options.Canonical(),
 	}
 	if box, err := json.Marshal(h.cfg.Sandbox); err == nil && h.cfg.Sandbox.Mode != "" {
 		info.Sandbox = string(box)

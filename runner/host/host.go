@@ -24,6 +24,7 @@ type Config struct {
 	Name     string
 	Boot     string // changes with every start
 	Addr     string // where gateways reach this runner
+	TLS      string // fingerprint of its certificate, "" if it speaks no TLS
 	Version  string
 	Sandbox  sandbox.Report // what confines its engines
 	Labels   []string
