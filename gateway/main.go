@@ -34,6 +34,7 @@ type commands struct {
 	Wake          cli.Wake         `cmd:"" help:"Wake a host and wait until it is awake."`
 	Sleep         cli.Sleep        `cmd:"" help:"Unload a host's models and put it to sleep."`
 	Forget        cli.Forget       `cmd:"" help:"Forget a host that is not in the catalog and is asleep or lost."`
+	Cost          cli.Cost         `cmd:"" help:"List what a month cost by host, model or API key."`
 	Key           keyCmd           `cmd:"" help:"Make, list and revoke API keys."`
 }
 

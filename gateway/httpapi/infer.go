@@ -13,6 +13,7 @@ import (
 	"reveille/infra/jsonscan"
 	"reveille/infra/recipe"
 	"reveille/infra/relay"
+	"reveille/infra/state"
 )
 
 // exchange is one inference request and its response. It belongs to the connection's goroutine: the handler's and then,
@@ -253,9 +254,11 @@ func (x *exchange) closeResponse() {
 // for a response without a report one for each of its events and, unless it broke off, an estimate of the prompt.
 func (x *exchange) recordOutcome(err error) (tokens int64) {
 	defer x.recorder.release()
+	var a state.ResponseUsage
+	defer func() { x.countUse(a.Input, a.Output) }()
 	switch {
 	case err == nil:
-		if a := x.recordUsage(); a.Reported {
+		if a = x.recordUsage(); a.Reported {
 			x.call.observed.setUsage(a.Input, a.Output, a.Cached)
 			return a.Input + a.Output
 		}

@@ -306,3 +306,24 @@ func (p *pool) follow(path, want string) {
 		p.t.Errorf("%s: %d %q %v", path, resp.StatusCode, line, err)
 	}
 }
+
+// A response counts for its model and its key on the day, and a host of the catalog that never woke has a row.
+func TestCosts(t *testing.T) {
+	p := newPool(t, "1")
+	p.want(200, p.chat("one"))
+	for _, by := range []string{"model", "key"} {
+		name := map[string]string{"model": "one", "key": "none"}[by]
+		p.until("the response counts by "+by, func() bool {
+			text := p.want(200, p.get("/v1/internal/costs?by="+by)).text
+			return strings.Contains(text, `"name":"`+name+`"`) && strings.Contains(text, `"requests":1`) && !strings.Contains(text, `"input_tokens":0`)
+		})
+	}
+	if r := p.want(200, p.get("/internal/costs")); !strings.Contains(r.text, `"rows":[{"name":"`) || r.json["month"] != time.Now().UTC().Format("2006-01") {
+		t.Error(r.text)
+	}
+	for _, bad := range []string{"month=2026", "by=day"} {
+		if r := p.want(400, p.get("/v1/internal/costs?"+bad)); r.code() != "invalid_request" {
+			t.Error(r.text)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/valyala/fasthttp"
 
+	"reveille/gateway/costs"
 	"reveille/gateway/models"
 	"reveille/infra/meter"
 	"reveille/infra/policy"
@@ -46,7 +47,8 @@ func (s *Server) ready(r *request) error {
 	return r.Reply(fasthttp.StatusOK, okStatus)
 }
 
-// metrics returns this gateway's own metrics, those of its process, and the sums of the awake runners' metrics.
+// metrics returns this gateway's own metrics, those of its process, the sums of the awake runners' metrics, and the
+// pool's counters of today.
 func (s *Server) metrics(r *request) error {
 	var b bytes.Buffer
 	metrics.ExposeMetadata(true) // the lines TYPE
@@ -56,7 +58,7 @@ func (s *Server) metrics(r *request) error {
 	if _, err := sums.WriteTo(&b); err != nil {
 		return err
 	}
-	r.Send(fasthttp.StatusOK, "text/plain; version=0.0.4; charset=utf-8", b.Bytes())
+	r.Send(fasthttp.StatusOK, "text/plain; version=0.0.4; charset=utf-8", costs.AppendMetrics(b.Bytes(), s.costs.Today(time.Now())))
 	return nil
 }
 

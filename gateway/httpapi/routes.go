@@ -155,6 +155,8 @@ var routes = []route{
 		Scope: manages}, (*manage.Service).ConversationsForget),
 	lemonade(api.Route{Name: "conversations_forget", Pattern: "DELETE /internal/conversations/{id}", Mount: both,
 		Scope: manages, PerModel: true}, (*manage.Service).ConversationsForget),
+	lemonade(api.Route{Name: "costs", Pattern: "GET /internal/costs", Mount: both, Scope: manages},
+		(*manage.Service).Costs),
 	lemonade(api.Route{Name: "host_sleep", Pattern: "POST /internal/hosts/{id}/sleep", Mount: both, Scope: manages,
 		Body: api.BodyOptional}, (*manage.Service).HostSleep),
 

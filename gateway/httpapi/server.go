@@ -16,6 +16,7 @@ import (
 
 	"reveille/gateway/accesslog"
 	"reveille/gateway/api"
+	"reveille/gateway/costs"
 	"reveille/gateway/keys"
 	"reveille/gateway/manage"
 	"reveille/gateway/models"
@@ -113,6 +114,7 @@ type Server struct {
 	web        web.Server
 	hub        *ui.Hub
 	history    *ui.History
+	costs      *costs.Reader
 
 	crashes quota.Crashes
 
@@ -144,7 +146,7 @@ func New(cfg Config) *Server {
 		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Ring: cfg.Ring, Lifetime: s.lifetime,
 	})
 	s.routes = routes
-	s.hub, s.history = s.newHub(), ui.NewHistory(time.Now())
+	s.hub, s.history, s.costs = s.newHub(), ui.NewHistory(time.Now()), costs.NewReader(cfg.Store)
 	s.set.NewGauge("reveille_gateway_access_log_dropped_total", func() float64 { return float64(cfg.AccessLog.Dropped()) })
 	s.set.NewGauge("reveille_gateway_requests_open", func() float64 { return float64(s.Open()) })
 	s.m = newMeters(s.set, cfg.Gate, cfg.Mirror, cfg.Memory)
@@ -162,6 +164,7 @@ func New(cfg Config) *Server {
 func (s *Server) Serve(ln net.Listener) error {
 	s.background.Go(func() { s.registry.Tables.Run(s.lifetime) })
 	s.background.Go(s.watchHosts)
+	s.background.Go(func() { s.costs.Run(s.lifetime) })
 	return s.http.Serve(relay.NewListener(ln, relay.ListenerConfig{
 		MaxConns: s.cfg.MaxConns, MaxConnsPerIP: s.cfg.PerAddress, Proxies: s.cfg.Proxies, Refusal: tooManyConns(),
 	}))

@@ -11,6 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/api"
+	"reveille/gateway/costs"
 	"reveille/gateway/keys"
 	"reveille/gateway/ui"
 	"reveille/infra/state"
@@ -204,10 +205,11 @@ func (s *Server) newHub() *ui.Hub {
 
 func (s *Server) buildPage() (out ui.Update) {
 	defer s.web.RecoverPanic("page")
-	src := s.pageSource()
-	s.history.OnSnapshot(time.Now(), src.Snapshot)
+	src, now := s.pageSource(), time.Now()
+	s.history.OnSnapshot(now, src.Snapshot)
+	month, days := s.costs.Month(now)
 	for feed, view := range map[ui.Feed]any{
-		ui.FeedPool: src.Pool(), ui.FeedModels: src.Models(), ui.FeedNotes: src.Notes(), ui.FeedHistory: s.history.Timeline(time.Now(), src.Catalog),
+		ui.FeedPool: src.Pool(), ui.FeedModels: src.Models(), ui.FeedNotes: src.Notes(), ui.FeedHistory: s.history.Timeline(now, src.Catalog, costs.New(month, days, costs.ByHost, src.Catalog)),
 	} {
 		text, err := json.Marshal(view)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"reveille/gateway/keys"
 	"reveille/infra/jsonscan"
 	"reveille/infra/relay"
 	"reveille/infra/state"
@@ -180,6 +181,15 @@ func leadingObject(b []byte) []byte {
 		}
 	}
 	return nil
+}
+
+// countUse adds the exchange to the day's counters of its model and API key.
+func (x *exchange) countUse(input, output int64) {
+	key := ""
+	if c := x.call; c.Account != nil {
+		key = keys.ID(c.Key.Digest)
+	}
+	x.call.s.cfg.Usage.CountUse(x.call.model.ID, key, time.Since(x.call.Began), input, output)
 }
 
 // recordUsage adds the exchange's complete response to the pool's statistics, and returns it.

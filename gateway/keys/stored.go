@@ -2,6 +2,7 @@ package keys
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -114,6 +115,9 @@ func List(table map[string]string) []Entry {
 
 // idDigits is the length of a key's id.
 const idDigits = 12
+
+// ID returns the id of a key with that digest.
+func ID(digest [sha256.Size]byte) string { return hex.EncodeToString(digest[:idDigits/2]) }
 
 // Matching returns the digests of a table's keys that are not revoked and have the given name, or whose digest starts
 // with the given id of at least eight digits.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"reveille/gateway/costs"
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/state"
@@ -156,7 +157,8 @@ type Timeline struct {
 	First  []int64        `json:"first"` // mean ms to the first byte, -1 without any
 	Hosts  []HostTimeline `json:"hosts"`
 	Spent  float64        `json:"spent"`  // what the hosts' time awake cost, by price
-	Always float64        `json:"always"` // what it would have cost if they had been on all the time
+	Always float64        `json:"always"` // what it would have cost if all of the catalog had been on all the time
+	Month  costs.Report   `json:"month"`  // by host, from the pool's counters
 }
 
 // HostTimeline is a host's last hour.
@@ -168,14 +170,14 @@ type HostTimeline struct {
 	Events  []Event       `json:"marks"`
 }
 
-// Timeline makes the view of the last hour. Its last step has just started; times awake and costs are those up to it.
-func (h *History) Timeline(now time.Time, cat *catalog.Catalog) Timeline {
+// Timeline makes the view of the last hour, and of the month. Its last step has just started; times awake and costs are those up to it.
+func (h *History) Timeline(now time.Time, cat *catalog.Catalog, month costs.Report) Timeline {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	step := now.UnixNano() / int64(historyStep)
 	out := Timeline{
 		To: (step + 1) * historyStep.Milliseconds(), Step: historyStep.Milliseconds(), Since: h.began.UnixMilli(),
-		Rate: make([]int, historySteps), Cold: make([]int, historySteps), First: make([]int64, historySteps), Hosts: []HostTimeline{},
+		Rate: make([]int, historySteps), Cold: make([]int, historySteps), First: make([]int64, historySteps), Hosts: []HostTimeline{}, Month: month,
 	}
 	out.From = out.To - historySteps*out.Step
 	for i := range historySteps {
@@ -213,10 +215,10 @@ func (h *History) Timeline(now time.Time, cat *catalog.Catalog) Timeline {
 	}
 	full := out.To - out.Step
 	watched := float64(full-max(out.From, out.Since)) / 3.6e6
-	for name, s := range strips {
-		if entry, there := cat.Host(name); there {
-			s.Price = entry.Price
-		}
+	for _, entry := range cat.Hosts {
+		strip(entry.Name).Price = entry.Price // also of a host that never woke
+	}
+	for _, s := range strips {
 		s.Awake = awake(s.Changes, full)
 		out.Spent += s.Price * float64(s.Awake) / 3.6e6
 		out.Always += s.Price * max(0, watched)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/gateway/costs"
 	"reveille/infra/state"
 )
 
@@ -31,7 +32,7 @@ func TestTimeline(t *testing.T) {
 	h.CountResponse(begin.Add(6*time.Minute), 2*time.Second, true)
 	h.CountResponse(begin.Add(6*time.Minute), time.Second, false)
 
-	got := h.Timeline(begin.Add(40*time.Minute), cat)
+	got := h.Timeline(begin.Add(40*time.Minute), cat, costs.Report{})
 	kinds := ""
 	for _, m := range got.Hosts[0].Events {
 		kinds += m.Kind + " " + m.Model + ";"
@@ -39,7 +40,7 @@ func TestTimeline(t *testing.T) {
 	if kinds != "evict b;evict c;load a;unload a;failed a;" {
 		t.Error(kinds)
 	}
-	if x := got.Hosts[0]; len(got.Hosts) != 1 || len(x.Changes) != 2 || x.Awake != (30*time.Minute).Milliseconds() {
+	if x := got.Hosts[0]; len(got.Hosts) != 2 || got.Hosts[1].Host != "near" || got.Hosts[1].Awake != 0 || len(x.Changes) != 2 || x.Awake != (30*time.Minute).Milliseconds() {
 		t.Errorf("%+v", x)
 	}
 	if math.Abs(got.Spent-0.25) > 1e-9 || math.Abs(got.Always-0.5*40/60) > 1e-9 {
@@ -50,9 +51,18 @@ func TestTimeline(t *testing.T) {
 		t.Error(got.Rate[at], got.Cold[at], got.First[at])
 	}
 
-	later := h.Timeline(begin.Add(80*time.Minute), cat) // the first twenty minutes are forgotten
+	later := h.Timeline(begin.Add(80*time.Minute), cat, costs.Report{}) // the first twenty minutes are forgotten
 	if x := later.Hosts[0]; len(x.Events) != 0 || len(x.Changes) != 2 || x.Awake > (11*time.Minute).Milliseconds() || later.Rate[at] != 0 {
 		t.Errorf("%+v", x)
+	}
+}
+
+// A host of the catalog that never woke counts in what hosts that are always on would have cost.
+func TestHostThatNeverWoke(t *testing.T) {
+	begin := time.Unix(1_800_000_000, 0)
+	got := NewHistory(begin).Timeline(begin.Add(30*time.Minute), sourceOf(t).Catalog, costs.Report{})
+	if got.Spent != 0 || math.Abs(got.Always-0.25) > 1e-9 {
+		t.Errorf("%v of %v", got.Spent, got.Always)
 	}
 }
 
@@ -67,7 +77,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	if len(h.changes) > maxStateChanges || len(h.events) > maxEvents || len(h.last) > maxStateChanges {
 		t.Error(len(h.changes), len(h.events), len(h.last))
 	}
-	if n := len(h.Timeline(now, sourceOf(t).Catalog).Hosts); n > maxHosts {
+	if n := len(h.Timeline(now, sourceOf(t).Catalog, costs.Report{}).Hosts); n > maxHosts {
 		t.Error(n)
 	}
 }

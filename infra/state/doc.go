@@ -61,6 +61,9 @@
 //	rv:{pool}:responses:<t>    sorted set  response_put                       given  "id bytes" of these, by end in ms
 //	rv:{pool}:quota:<key>      hash        usage                              10 y   spent: tokens of an API key's budget
 //	rv:{pool}:gateways         sorted set  usage                              10 s   gateways that share limits, by last word in ms
+//	rv:{pool}:day:<n>          hash        hours, usage, register, wake,      63 d   counters of the day of UTC that is n days after
+//	                                       repair                                    1970-01-01, "host:awake_ms:<h>" …: see Day
+//	rv:{pool}:counted_ms       string      hours                              -      until when sweeps have counted hosts
 //	rv:{pool}:conv:<m>         hash        PutConversations                   24 h   host → JSON of what it has saved of
 //	                                                                                 the model's conversations
 //	rv:{pool}:convs            sorted set  conv_put                           24 h   these models, by end in ms

@@ -1,6 +1,10 @@
 package state
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+	"time"
+)
 
 // keys builds the keys of one pool. Lua scripts receive the prefix and build on it; the form of a key is written only
 // there, in this file and in the table in doc.go.
@@ -15,6 +19,9 @@ func (k keys) conv(m string) string              { return k.prefix + "conv:" + m
 func (k keys) convs() string                     { return k.prefix + "convs" }
 func (k keys) response(tenant, id string) string { return k.prefix + "response:" + tenant + ":" + id }
 func (k keys) settings(name string) string       { return k.prefix + "settings:" + name }
+func (k keys) day(t time.Time) string {
+	return k.prefix + "day:" + strconv.FormatInt(t.Unix()/86400, 10)
+}
 
 // validPool rejects names that would break the hash tag.
 func validPool(pool string) bool {

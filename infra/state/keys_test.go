@@ -49,6 +49,8 @@ func TestKeyTable(t *testing.T) {
 		usage.Share("a1")
 		usage.Spend("a1", 1)
 		usage.Count("x", 1)
+		usage.CountUse("m", "k", time.Second, 1, 1)
+		must(t, s.CountHours(ctx, time.Minute, nil))
 		must(t, usage.Flush(ctx))
 		keys, err := b.rdb.Keys(ctx, "*").Result()
 		must(t, err)

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -42,14 +43,15 @@ type batch struct {
 	id       string
 	counters map[string]float64
 	latest   map[string]float64
+	days     map[dayCounter]float64
 	spent    map[string]int64
 }
 
 func newBatch() *batch {
-	return &batch{id: rand.Text(), counters: map[string]float64{}, latest: map[string]float64{}, spent: map[string]int64{}}
+	return &batch{id: rand.Text(), counters: map[string]float64{}, latest: map[string]float64{}, days: map[dayCounter]float64{}, spent: map[string]int64{}}
 }
 
-func (b *batch) empty() bool { return len(b.counters)+len(b.latest)+len(b.spent) == 0 }
+func (b *batch) empty() bool { return len(b.counters)+len(b.latest)+len(b.days)+len(b.spent) == 0 }
 
 // NewUsageReporter creates a UsageReporter for the store.
 func NewUsageReporter(store *Store) *UsageReporter {
@@ -134,6 +136,19 @@ func (t *UsageReporter) Count(name string, n float64) {
 	t.mu.Lock()
 	t.noted.counters[name] += n
 	t.mu.Unlock()
+}
+
+// CountUse adds a response of a model, for an API key ("" none), to the counters of the day. took is how long the request took.
+func (t *UsageReporter) CountUse(model, key string, took time.Duration, input, output int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for kind, name := range map[string]string{dayModel: model, dayKey: cmp.Or(key, NoKey)} {
+		for what, n := range map[string]int64{"requests": 1, "ms": took.Milliseconds(), "input": input, "output": output} {
+			if n > 0 {
+				t.noted.days[dayCounter{kind, what, name}] += float64(n)
+			}
+		}
+	}
 }
 
 // Run sends what was recorded until ctx ends, then once more.
@@ -222,12 +237,15 @@ func (t *UsageReporter) send(ctx context.Context, b *batch, end bool) error {
 		gateway = t.gateway
 	}
 	t.mu.Unlock()
-	args := make([]any, 0, 5+2*(len(b.latest)+len(b.counters)+len(keys)))
-	args = append(args, b.id, gateway, FormatBool(end), len(b.latest), len(b.counters))
+	args := make([]any, 0, 6+2*(len(b.latest)+len(b.counters)+len(keys))+4*len(b.days))
+	args = append(args, b.id, gateway, FormatBool(end), len(b.latest), len(b.counters), len(b.days))
 	for _, pairs := range [...]map[string]float64{b.latest, b.counters} {
 		for name, v := range pairs {
 			args = append(args, name, strconv.FormatFloat(v, 'f', -1, 64))
 		}
+	}
+	for c, n := range b.days {
+		args = append(args, c.kind, c.what, c.name, strconv.FormatFloat(n, 'f', -1, 64))
 	}
 	order := make([]string, 0, len(keys))
 	for key, n := range keys {

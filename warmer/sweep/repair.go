@@ -12,12 +12,14 @@ import (
 	"reveille/infra/state"
 )
 
-// repair fixes the state that dead processes left behind. Each fix is checked again by its script.
+// repair fixes the state that dead processes left behind. Each fix is checked again by its script. Its snapshot, the
+// first of the sweep, is also what the hours of the hosts are counted by.
 func (r *run) repair(ctx context.Context) error {
 	s, err := r.store.Snapshot(ctx)
 	if err != nil {
 		return err
 	}
+	r.countHours(ctx, s)
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
 		h := s.Hosts[name]
 		for _, fix := range []func(context.Context, *state.Snapshot, *state.HostRecord) error{r.markLost, r.dropUnwaited, r.endUnseen, r.endStranded, r.wakeAbandoned, r.cancelAbandonedSleep, r.forgetDeparted} {

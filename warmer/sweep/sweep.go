@@ -52,6 +52,7 @@ type Store interface {
 	EndUnseen(ctx context.Context, host string, limit time.Duration) error
 	EndOrphan(ctx context.Context, host string, up, limit time.Duration) error
 	Forget(ctx context.Context, host string, limit time.Duration) error
+	CountHours(ctx context.Context, max time.Duration, on []state.HostOn) error
 }
 
 // Power turns hosts on and off; *power.Set implements it.

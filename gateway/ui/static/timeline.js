@@ -87,6 +87,19 @@ function recent(t) {
       : h('p', { class: 'muted' }, 'None in the last hour.'));
 }
 
+/** The month by host, from the pool's counters. */
+function month(m) {
+  const columns = ['Host', 'Awake', 'Idle', 'Wakes', 'Failed', 'Cost', 'Always on'];
+  const hours = (s) => `${(s / 3600).toFixed(1)} h`;
+  const cells = (r) => [hours(r.awake_seconds), hours(r.idle_seconds), r.wakes, r.failed_wakes, price(r.cost), price(r.always_on)].map((v) => h('td', { class: 'num' }, v));
+  return h('section', { class: 'panel', 'data-key': 'month', 'aria-labelledby': 'month-title' },
+    h('h2', { id: 'month-title' }, `Month ${m.month} (UTC)`),
+    m.rows.length ? h('div', { class: 'scroll tall', tabindex: '0', role: 'region', 'aria-labelledby': 'month-title' }, h('table', {},
+      h('thead', {}, h('tr', {}, columns.map((c) => h('th', { scope: 'col' }, c)))),
+      h('tbody', {}, [...m.rows, m.total].map((r) => h('tr', { 'data-key': `m-${r.name}` }, h('th', { scope: 'row' }, r.name), cells(r))))))
+      : h('p', { class: 'muted' }, 'Nothing has been counted yet.'));
+}
+
 /** The view's elements. */
 export function timelineView() {
   const t = world.history;
@@ -113,6 +126,7 @@ export function timelineView() {
       h('h2', { id: 'strips-title' }, 'Hosts'),
       h('p', { class: 'legend' }, ['ready', 'waking', 'draining', 'asleep', 'lost'].map((k) => h('span', {}, h('span', { class: `swatch ${k}` }), k)), [['load', 'load'], ['evict', 'eviction or unload'], ['failed', 'failed load']].map(([k, words]) => h('span', {}, h('span', { class: `swatch ${k}` }), words))),
       t.hosts.length ? t.hosts.map((x) => strip(w, x)) : h('p', { class: 'muted' }, 'No host has been seen yet.')),
+    month(t.month),
     recent(t),
   ];
 }

@@ -9,7 +9,7 @@
 -- anything.
 -- Invariant: from here on only this generation writes the host; records of earlier ones are gone, and work that was
 -- started but is not in progress here (ARGV[7]) is back at the head of the queue.
--- include hosts
+-- include hosts days
 local h, boot, fields, models, loading = ARGV[2], ARGV[3], cjson.decode(ARGV[5]), cjson.decode(ARGV[6]), ARGV[7]
 if not has_types(models) then return {'no type'} end
 local key = P .. 'host:' .. h
@@ -19,7 +19,7 @@ local mine = tonumber(ARGV[8])
 if mine > 0 and last > mine and redis.call('HGET', key, 'boot') ~= boot then return {'fenced'} end
 redis.call('SET', P .. 'format', FORMAT)
 if redis.call('EXISTS', P .. 'epoch') == 0 then redis.call('SET', P .. 'epoch', token(0)) end
-local driver = redis.call('HGET', key, 'driver')
+local was = redis.call('HMGET', key, 'state', 'driver')
 local generation = token(math.max(last, tonumber(ARGV[4])))
 
 for _, m in ipairs(redis.call('SMEMBERS', P .. 'models:' .. h)) do drop_model(h, m) end
@@ -27,7 +27,8 @@ requeue(h, loading)
 redis.call('DEL', key, P .. 'wake:' .. h, P .. 'npu:' .. h)
 for k, v in pairs(fields) do redis.call('HSET', key, k, v) end
 redis.call('HSET', key, 'state', 'ready', 'generation', generation, 'boot', boot, 'seen_ms', num(NOW), 'active_ms', num(NOW))
-if driver then redis.call('HSET', key, 'driver', driver) end
+if was[2] then redis.call('HSET', key, 'driver', was[2]) end
+if was[1] == 'waking' then count_day('host', 'ready', h, '1') end
 local t = loading ~= '' and hash(P .. 'ticket:' .. loading)
 if t and t.host == h and t.kind == 'load' and pending(t.state) then
   redis.call('LREM', P .. 'queue:' .. h, 0, loading)

@@ -13,7 +13,7 @@
 -- then registers within that time, which removes the note.
 -- Returns {'ok'} | {'gone'} (nothing to repair, or noted).
 -- Invariant: a host whose runner may still register, or that is wanted, is left alone.
--- include hosts
+-- include hosts days
 local h, key = ARGV[2], P .. 'host:' .. ARGV[2]
 local f = redis.call('HMGET', key, 'state', 'seen_ms', 'lost_ms', 'waking_ms', 'sleep_token')
 local function end_as(new, reason)
@@ -51,5 +51,6 @@ if ARGV[3] == 'orphan' then
 end
 redis.call('HSET', key, 'sleep_token', token(lease and tonumber(lease.token) or 0))
 redis.call('DEL', P .. 'wake:' .. h)
+if ARGV[3] == 'stranded' then count_day('host', 'overdue', h, '1') end
 end_as('asleep', why)
 return {'ok'}

@@ -7,7 +7,7 @@
 -- Invariant: only the token's holder acts on the lease. A failed wake fails the tickets that wait for the host; an
 -- overdue one also leaves its machine, which may be on, for a sweep to turn off. A lease that its holder leaves (it is
 -- shutting down) is free for any waiter.
--- include tickets
+-- include tickets days
 local h, key = ARGV[2], P .. 'wake:' .. ARGV[2]
 if awake(redis.call('HGET', P .. 'host:' .. h, 'state')) then return 'awake' end
 if redis.call('HGET', key, 'token') ~= ARGV[3] then return 'lost' end
@@ -25,6 +25,7 @@ if ARGV[4] == 'leave' then
 end
 redis.call('HSET', P .. 'host:' .. h, 'state', 'asleep', 'error', ARGV[7], 'failed_ms', num(NOW))
 if ARGV[4] == 'overdue' then redis.call('HSET', P .. 'host:' .. h, 'sleep_token', token(tonumber(ARGV[3]))) end
+count_day('host', ARGV[4], h, '1')
 changed(h)
 for _, id in ipairs(redis.call('LRANGE', P .. 'queue:' .. h, 0, -1)) do
   local t = close(id, 'failed')
