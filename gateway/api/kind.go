@@ -94,6 +94,8 @@ var (
 	BadEngineReply = addKind(rpc.CodeBadEngineReply, 502, typeServer, retryable, 0)
 
 	NoCapacity        = addKind("no_capacity", 503, typeServer, retryable, 60*time.Second)
+	DailyHostHours    = addKind("daily_host_hours", 503, typeServer, retryable, 60*time.Second)
+	HostResting       = addKind("host_resting", 503, typeServer, retryable, 60*time.Second)
 	StateUnavailable  = addKind("state_unavailable", 503, typeServer, retryable, 5*time.Second)
 	ModelLoading      = addKind("model_loading", 503, typeServer, retryable, 10*time.Second)
 	ModelBackoff      = addKind("model_backoff", 503, typeServer, retryable, 30*time.Second)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"reveille/gateway/accesslog"
+	"reveille/gateway/costs"
 	"reveille/gateway/httpapi"
 	"reveille/gateway/keys"
 	"reveille/gateway/pressure"
@@ -46,15 +47,16 @@ func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, ac
 		g.models.setFile(c, w)
 	}, refuse)
 	signer := rpc.NewSigner(p.secret)
+	days := costs.NewReader(store)
 	hosts := power.NewSet(power.SetConfig{Catalog: g.models.get, Drivers: drivers, Log: log})
 	g.gate = scheduling.New(scheduling.Config{
 		Store: store, Mirror: g.mirror, Catalog: g.models.get, Gateway: signer.Gateway(), Hold: s.Hold, FairAfter: s.FairAfter, Evict: p.evict, MaxPerModel: s.MaxWaiting, Log: log,
-		Waker: hosts, Stopper: hosts,
+		Waker: hosts, Stopper: hosts, AwakeToday: days.AwakeToday,
 	})
 	pressure.ApplyToRuntime(p.memory)
 	g.gauge = pressure.New(p.memory, nil)
 	g.front = httpapi.New(httpapi.Config{
-		Gate: g.gate, Store: store, Mirror: g.mirror, Usage: g.usage, Catalog: g.models.get, Signer: signer, Keys: p.keys, Log: log, Version: config.Version(),
+		Gate: g.gate, Costs: days, Store: store, Mirror: g.mirror, Usage: g.usage, Catalog: g.models.get, Signer: signer, Keys: p.keys, Log: log, Version: config.Version(),
 		Overlay: g.models.reloadRegistered, Withheld: g.models.withheld, Register: p.register, Browsers: p.browsers, Hold: s.Hold, HoldWhole: s.HoldWhole, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
 		MaxBody: p.maxBody, MaxBufferedBytes: p.limits.MaxHeld, ReadTimeout: p.limits.ReadTimeout, MinRate: p.limits.MinRate,
 		MaxConns: s.MaxConns, PerAddress: p.limits.PerAddress, Proxies: p.limits.Proxies, StreamErrors: s.StreamErrors == "event", FreeMetrics: s.FreeMetrics, ResponseRetention: s.StoreResponses,

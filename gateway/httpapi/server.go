@@ -37,6 +37,7 @@ import (
 // Config configures a Server. Gate, Store, Mirror, Usage, Catalog, Signer, Keys and Sessions are required.
 type Config struct {
 	Gate    *scheduling.Gate
+	Costs   *costs.Reader // run by the server; default: a new one
 	Store   *state.Store
 	Mirror  *state.Mirror
 	Usage   *state.UsageReporter
@@ -146,7 +147,7 @@ func New(cfg Config) *Server {
 		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Ring: cfg.Ring, Lifetime: s.lifetime,
 	})
 	s.routes = routes
-	s.hub, s.history, s.costs = s.newHub(), ui.NewHistory(time.Now()), costs.NewReader(cfg.Store)
+	s.hub, s.history, s.costs = s.newHub(), ui.NewHistory(time.Now()), cmp.Or(cfg.Costs, costs.NewReader(cfg.Store))
 	s.set.NewGauge("reveille_gateway_access_log_dropped_total", func() float64 { return float64(cfg.AccessLog.Dropped()) })
 	s.set.NewGauge("reveille_gateway_requests_open", func() float64 { return float64(s.Open()) })
 	s.m = newMeters(s.set, cfg.Gate, cfg.Mirror, cfg.Memory)

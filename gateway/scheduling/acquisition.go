@@ -59,6 +59,8 @@ type acquisition struct {
 	failureErr        *api.Error                 // of the last of them, for when no host is left
 	avoidForModel     []string                   // hosts where earlier loads of the model kept failing, set before each choice
 	backoffErr        *api.Error                 // the refusal for when no host is left
+	closed            map[string]catalog.Closed  // hosts that are asleep and not to be woken, set before each choice
+	now               time.Time                  // of that choice
 	tooLarge          map[string]*policy.Refusal // by host: its runner reported that its memory can never hold this load
 	saved             map[string]int64           // policy.Model.Saved; nil until read
 }
@@ -108,6 +110,7 @@ func (a avoidSet) add(reason string, hosts ...string) {
 const (
 	notStarted = "failed to start a short while ago"
 	notLoaded  = "failed to load the model a short while ago"
+	notWoken   = "is asleep, and not woken now by its rest or daily_host_hours"
 )
 
 // maxSearchBatches and hostsPerBatch bound the search for a free slot in a large pool.
@@ -164,6 +167,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 	}
 	avoid := avoidSet{}
 	avoid.add(notStarted, avoidHosts...)
+	avoid.add(notWoken, slices.Collect(maps.Keys(a.closed))...)
 	for _, name := range a.interruptedHosts {
 		if h := s.Hosts[name]; h != nil && (h.State == policy.Draining || h.State == policy.Ready) {
 			avoid[name] = "being reclaimed"
@@ -233,7 +237,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 	}
 	if slices.ContainsFunc(p.Refusal.Hosts, func(h policy.HostRefusal) bool { return h.Reason.Code == policy.Avoided }) {
 		if a.noHostErr == nil {
-			a.noHostErr = noCapacity(a.model, errors.New(p.Refusal.Explain()))
+			a.noHostErr = a.noHost(p.Refusal)
 		}
 		if retry.IsZero() { // a host that is being reclaimed does not come back soon
 			return "", refuseWith(a.noHostErr)
@@ -241,6 +245,22 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 		return "", &nextAction{do: actionPlace, at: retry}
 	}
 	return "", refuseWith(a.refusalErr(p.Refusal))
+}
+
+// noHost returns the error for when all hosts are avoided: that of the closed host that opens first, if one could take
+// the model.
+func (a *acquisition) noHost(r *policy.Refusal) *api.Error {
+	cause := errors.New(r.Explain())
+	var first catalog.Closed
+	for _, h := range r.Hosts {
+		if c, ok := a.closed[h.Host]; ok && h.Reason.Code == policy.Avoided && (first.Until.IsZero() || c.Until.Before(first.Until)) {
+			first = c
+		}
+	}
+	if first.Until.IsZero() {
+		return noCapacity(a.model, cause)
+	}
+	return closedErr("The host of the model '"+a.model+"'", first, a.now).WithCause(cause)
 }
 
 // hostOf returns the host that has the model or will have it first, or "". A load in progress takes precedence over a
@@ -414,6 +434,7 @@ func (a *acquisition) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Ca
 	}
 	avoid := avoidSet{}
 	avoid.add(notStarted, avoidHosts...)
+	avoid.add(notWoken, slices.Collect(maps.Keys(a.closed))...)
 	avoid.add(notLoaded, a.avoidForModel...)
 	avoid.add(notLoaded, a.avoidAfterFailure...)
 	avoid[a.host] = "lost"

@@ -65,6 +65,10 @@ type Config struct {
 	Stopper Stopper                 // for SleepHost; nil: this gateway turns no host off
 	Catalog func() *catalog.Catalog // the catalog in force; called often, so it must be cheap; never nil
 
+	// AwakeToday returns how long each host has been awake on this day of UTC, for daily_host_hours; it must be cheap.
+	// Default: nothing is known, and no host is refused for it.
+	AwakeToday func() map[string]time.Duration
+
 	Gateway string // unique id of this process in the pool; default: random
 
 	Hold      time.Duration // maximum time that a request waits for a cold model; default 300 s
@@ -84,6 +88,9 @@ func (c Config) withDefaults() Config {
 	c.WakeLimit = cmp.Or(max(c.WakeLimit, 0), 10*time.Minute)
 	c.FairAfter = cmp.Or(max(c.FairAfter, 0), 2*time.Second)
 	c.Gateway = cmp.Or(c.Gateway, "gw-"+rand.Text())
+	if c.AwakeToday == nil {
+		c.AwakeToday = func() map[string]time.Duration { return nil }
+	}
 	c.MaxPerModel = cmp.Or(max(c.MaxPerModel, 0), 10_000)
 	c.MaxTotal = cmp.Or(max(c.MaxTotal, 0), 20_000)
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"reveille/infra/catalog"
@@ -90,6 +91,7 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	g.mu.Unlock()
 	avoid := avoidSet{}
 	avoid.add(notStarted, hosts...)
+	avoid.add(notWoken, slices.Collect(maps.Keys(g.closedHosts(s, now)))...)
 	avoid.add(notLoaded, avoidForModel...)
 	p := policy.Place(pool, want, avoid)
 	if paused || !waitsForNoBusyModel(p) {

@@ -3,8 +3,10 @@ package scheduling
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"reveille/gateway/api"
+	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/state"
 )
@@ -15,6 +17,15 @@ func unavailable(cause error) *api.Error {
 
 func noCapacity(model string, cause error) *api.Error {
 	return api.Newf(api.NoCapacity, "No host could be started for the model '%s'; try again later.", model).WithCause(cause)
+}
+
+// closedErr returns the refusal for a host that is not woken before a time; what names it or its model for the client.
+func closedErr(what string, c catalog.Closed, now time.Time) *api.Error {
+	kind, text := api.HostResting, "%s is not started before %s, by the models file's rest."
+	if c.Hours {
+		kind, text = api.DailyHostHours, "%s is not started before %s: its hours for today are used up."
+	}
+	return api.Newf(kind, text, what, c.Until.UTC().Format("2006-01-02 15:04 UTC")).WithRetryAfter(c.Until.Sub(now))
 }
 
 // hostFault reports whether a ticket failed because of its host, so that another host may succeed.

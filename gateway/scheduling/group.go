@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -219,6 +220,16 @@ func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *nextAction, 
 	return s, host, v, nil
 }
 
+// closedHosts returns the hosts that are asleep, or lost, and not to be woken now.
+func (g *Gate) closedHosts(s *state.Snapshot, now time.Time) map[string]catalog.Closed {
+	closed := g.catalog().Closed(now, g.cfg.AwakeToday)
+	maps.DeleteFunc(closed, func(name string, _ catalog.Closed) bool {
+		h := s.Hosts[name]
+		return h != nil && h.State != policy.Asleep && h.State != policy.Lost
+	})
+	return closed
+}
+
 // chooseHostIn makes the acquisition's choice on a snapshot. refreshed is the host that was read again for this
 // snapshot, or "".
 func (g *Gate) chooseHostIn(s *state.Snapshot, gr *group, refreshed string) (host string, v *nextAction) {
@@ -230,6 +241,7 @@ func (g *Gate) chooseHostIn(s *state.Snapshot, gr *group, refreshed string) (hos
 		return "", &nextAction{do: actionPlace, at: now.Add(maxStalePause)}
 	}
 	avoidHosts, retry := g.hostBackoff.blockedKeys(now)
+	gr.acquisition.closed, gr.acquisition.now = g.closedHosts(s, now), now
 	if !gr.acquisition.explicit { // an explicit load may have other options
 		gr.acquisition.avoidForModel, gr.acquisition.backoffErr = g.avoidForModelLocked(gr.model, now)
 	}

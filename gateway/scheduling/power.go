@@ -20,7 +20,8 @@ const (
 
 // WakeHost wakes a host at an operator's request and returns when its runner has registered, or immediately if it is
 // awake. The wake continues when ctx ends. Errors are [*api.Error]: unknown_url for an unknown host, no_capacity for one
-// that did not come up, state_unavailable; or ctx's.
+// that did not come up, daily_host_hours and host_resting for one that is not to be woken now, state_unavailable; or
+// ctx's.
 func (g *Gate) WakeHost(ctx context.Context, host string) error {
 	if err := g.checkHost(host); err != nil {
 		return err
@@ -37,9 +38,15 @@ func (g *Gate) WakeHost(ctx context.Context, host string) error {
 		switch {
 		case h != nil && h.State == policy.Ready:
 			return nil
-		case first && h != nil:
-			failed = h.Fields["failed_ms"]
-		case !first && h != nil && h.Fields["failed_ms"] != failed:
+		case first:
+			now := time.Now()
+			if c, closed := g.closedHosts(s, now)[host]; closed {
+				return closedErr("The host '"+host+"'", c, now)
+			}
+			if h != nil {
+				failed = h.Fields["failed_ms"]
+			}
+		case h != nil && h.Fields["failed_ms"] != failed:
 			return api.Newf(api.NoCapacity, "The host '%s' could not be woken.", host).WithCause(errors.New(h.Error))
 		}
 		token, err := g.store.ForceWake(ctx, g.id, host)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"reveille/gateway/api"
+	"reveille/infra/catalog"
 	"reveille/infra/state"
 )
 
@@ -154,3 +155,56 @@ func TestLostPowerLeaseStopsTheDriver(t *testing.T) {
 
 var _ Store = (*state.Store)(nil)
 var _ Mirror = (*state.Mirror)(nil)
+
+// A host whose hours of the day are used up, or that rests, is not woken: another host gets the model, and without one
+// the refusal says when to try again. A host that is awake serves on.
+func TestClosedHosts(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := sleeping()
+		awake := map[string]time.Duration{"a": 2 * time.Hour}
+		r := start(t, p, func(c *Config) {
+			c.Waker = wakerFunc(func(_ context.Context, host string) error { p.setState(host, "ready"); return nil })
+			c.AwakeToday = func() map[string]time.Duration { return awake }
+		})
+		a, _ := r.cat.Load().Host("a")
+		b, _ := r.cat.Load().Host("b")
+		a.DailyHostHours = 2
+		get := func(model string) (string, *api.Error) {
+			t.Helper()
+			endpoint, _, err := enter(t, r.Gate, WaitRequest{Model: model}).Result()
+			if err == nil {
+				return endpoint.Host, nil
+			}
+			return "", api.As(err)
+		}
+		if host, err := get("m0"); host != "b" {
+			t.Fatalf("served by %q, %v", host, err)
+		}
+		b.DailyHostHours = 0.5
+		awake["b"] = time.Hour // it is awake, and may go on
+		if host, err := get("m1"); host != "b" {
+			t.Fatalf("served by %q, %v", host, err)
+		}
+		p.setState("b", "asleep")
+		midnight := time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
+		_, err := get("m2")
+		if err == nil || err.Kind != api.DailyHostHours || err.Status != 503 || err.RetryAfter.Round(time.Second) != time.Until(midnight).Round(time.Second) {
+			t.Fatalf("%+v", err)
+		}
+		if err := r.WakeHost(t.Context(), "b"); !errors.Is(err, api.DailyHostHours) {
+			t.Fatal("an operator's wake:", err)
+		}
+		var rest catalog.Schedule
+		if err := rest.UnmarshalText([]byte(time.Now().Format("4 15 * * *"))); err != nil {
+			t.Fatal(err)
+		}
+		b.DailyHostHours, b.Rest = 0, &catalog.Rest{Schedule: rest, For: catalog.Duration(time.Hour)}
+		if _, err := get("m3"); err == nil || err.Kind != api.HostResting || err.RetryAfter <= 50*time.Minute || err.RetryAfter > time.Hour {
+			t.Fatalf("%+v", err)
+		}
+		time.Sleep(time.Hour)
+		if host, err := get("m4"); host != "b" {
+			t.Fatalf("after its rest served by %q, %v", host, err)
+		}
+	})
+}

@@ -33,6 +33,9 @@ type Catalog struct {
 	Defaults Defaults `json:"defaults"`
 	// Warm are the planned warm-ups.
 	Warm []Warmup `json:"warm,omitempty"`
+	// DailyHostHours is how many hours all hosts together may be awake on a day of UTC before no further one is woken; 0
+	// is no limit.
+	DailyHostHours float64 `json:"daily_host_hours,omitempty"`
 
 	index index
 }

@@ -74,6 +74,9 @@ func (r *report) check(cat *Catalog) {
 			c.Defaults.Models[t] = m.ID
 		}
 	}
+	if c.DailyHostHours < 0 {
+		c.add(at("daily_host_hours"), "want 0 or more")
+	}
 	for i := range c.Warm {
 		w, p := &c.Warm[i], []string{"warm", strconv.Itoa(i)}
 		if m := c.known(append(p, "model"), w.Model); m != nil {
@@ -332,8 +335,11 @@ func (c *checker) host(h *Host) {
 			c.add(p("memory", name), "memory of a device that the host does not have: %s", name)
 		}
 	}
-	if h.Price < 0 || h.Max < 0 {
-		c.add(p(), "price and max are 0 or more")
+	if h.Price < 0 || h.Max < 0 || h.DailyHostHours < 0 {
+		c.add(p(), "price, max and daily_host_hours are 0 or more")
+	}
+	if h.Rest != nil && h.Rest.For <= 0 {
+		c.add(p("rest"), "for is missing: how long the host rests, such as 8h")
 	}
 	if h.Devices == 0 && h.Driver != DriverLocal {
 		c.add(p(), "devices is missing: a sleeping host cannot be asked for them")

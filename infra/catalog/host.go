@@ -59,8 +59,14 @@ type Host struct {
 	Commands *Commands `json:"commands,omitempty"`
 	// NPUSeats is how many models of each type share the NPU; by default one model, whatever its type.
 	NPUSeats map[policy.Type]int `json:"npu_seats,omitempty"`
-	// Price is what an hour awake costs, in any one currency, for the page and --evict cost.
+	// Price is what an hour awake costs, in any one currency, for gateway cost, the page and --evict cost.
 	Price float64 `json:"price,omitempty"`
+	// Idle is how long the host may be without work before it is put to sleep; by default the warmer's --host-idle.
+	Idle *Duration `json:"idle,omitempty"`
+	// Rest is when the host is not woken, in the gateway's and the warmer's time zone.
+	Rest *Rest `json:"rest,omitempty"`
+	// DailyHostHours is how many hours the host may be awake on a day of UTC; then it is not woken any more that day.
+	DailyHostHours float64 `json:"daily_host_hours,omitempty"`
 }
 
 // Commands are argument vectors that change and report a host's power state.

@@ -157,6 +157,8 @@ type file struct {
 	Recipes  map[string]entry[recipe.Recipe] `yaml:"recipes"`
 	Hosts    map[string]entry[Host]          `yaml:"hosts"`
 	Warm     []entry[Warmup]                 `yaml:"warm"`
+
+	DailyHostHours entry[float64] `yaml:"daily_host_hours"`
 }
 
 // parse reads a file and checks it.
@@ -166,7 +168,7 @@ func (r *report) parse(data []byte) (*Catalog, error) {
 		r.addYAMLError(nil, err)
 		return nil, r.problems
 	}
-	c := &Catalog{Defaults: value(r, f.Defaults, "defaults")}
+	c := &Catalog{Defaults: value(r, f.Defaults, "defaults"), DailyHostHours: value(r, f.DailyHostHours, "daily_host_hours")}
 	for _, name := range r.inOrder("models", slices.Collect(maps.Keys(f.Models))) {
 		m := value(r, f.Models[name], "models", name)
 		m.ID = name

@@ -100,11 +100,12 @@ func generate(t *testing.T) string {
 	root := &jsonschema.Schema{
 		Schema: "https://json-schema.org/draft/2020-12/schema", Title: "Reveille models file", Type: "object",
 		Properties: map[string]*jsonschema.Schema{
-			"defaults": of(reflect.TypeFor[Defaults]()),
-			"models":   byName("Models by the name that clients use.", of(reflect.TypeFor[Model]())),
-			"recipes":  byName("Changes of shipped recipes, and recipes of your own.", of(reflect.TypeFor[recipe.Recipe]())),
-			"hosts":    byName("Hosts by name.", of(reflect.TypeFor[Host]())),
-			"warm":     {Description: "When models are kept loaded.", Type: "array", Items: of(reflect.TypeFor[Warmup]())},
+			"defaults":         of(reflect.TypeFor[Defaults]()),
+			"models":           byName("Models by the name that clients use.", of(reflect.TypeFor[Model]())),
+			"recipes":          byName("Changes of shipped recipes, and recipes of your own.", of(reflect.TypeFor[recipe.Recipe]())),
+			"hosts":            byName("Hosts by name.", of(reflect.TypeFor[Host]())),
+			"daily_host_hours": {Description: comments["Catalog.DailyHostHours"], Type: "number"},
+			"warm":             {Description: "When models are kept loaded.", Type: "array", Items: of(reflect.TypeFor[Warmup]())},
 		},
 		PatternProperties:    map[string]*jsonschema.Schema{"^x-": {Description: "For anchors."}},
 		AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}},

@@ -94,6 +94,9 @@ func (v View) host(s *state.Snapshot, rec *state.HostRecord, known *catalog.Host
 	price := 0.0
 	if known != nil {
 		price = known.Price
+		if known.Idle != nil {
+			h.Idle = max(time.Duration(*known.Idle), 1) // 0 is unset there
+		}
 		h.Labels = slices.Concat(rec.Labels, known.Labels)
 		if h.Devices == 0 {
 			h.Devices = known.Devices

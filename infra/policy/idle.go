@@ -9,7 +9,7 @@ import (
 // SweepSettings are the settings of a sweep. A negative duration means never, zero means immediately.
 type SweepSettings struct {
 	Idle      time.Duration // how long a model can be unused before it is unloaded, unless the model sets its own time
-	HostIdle  time.Duration // how long an empty host can be without activity before it sleeps
+	HostIdle  time.Duration // how long an empty host can be without activity before it sleeps, unless the host sets its own time
 	HostMinUp time.Duration // minimum time that a host stays awake
 }
 
@@ -100,7 +100,7 @@ func isSleepDue(h *Host, now time.Time, s SweepSettings) bool {
 	return len(h.Residents) == 0 && len(h.Queue) == 0 && len(h.OtherTickets) == 0 && h.Loading == "" && h.InFlight == 0 &&
 		!h.UpSince.IsZero() &&
 		elapsed(h.UpSince, now, s.HostMinUp) &&
-		elapsed(Later(h.UpSince, h.Active), now, s.HostIdle)
+		elapsed(Later(h.UpSince, h.Active), now, cmp.Or(h.Idle, s.HostIdle))
 }
 
 // elapsed reports whether limit has passed since from. It is false for a negative limit or a zero from.

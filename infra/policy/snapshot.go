@@ -108,7 +108,8 @@ type Host struct {
 	Loading      string    // model whose load is in progress, "" if none
 	Active       time.Time // when it last had a request or a load
 	UpSince      time.Time
-	InFlight     int // open requests over all models
+	InFlight     int           // open requests over all models
+	Idle         time.Duration // its own time without activity after which it sleeps; 0: SweepSettings.HostIdle
 }
 
 // Snapshot is the pool at one time.

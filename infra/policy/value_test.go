@@ -109,6 +109,7 @@ func TestReloadReplacesItsOwnCopy(t *testing.T) {
 
 func TestIdleDefaultsApplyWithoutOwnTimes(t *testing.T) {
 	host := Host{Name: "h", State: Ready, UpSince: epoch.Add(-time.Hour)}
+	hostWith := func(idle time.Duration) Host { h := host; h.Idle = idle; return h }
 	loaded := host
 	loaded.Residents = []Resident{{ID: "m", Type: LLM, State: ModelLoaded, Used: epoch.Add(-time.Minute)}}
 	unknown := host
@@ -125,6 +126,8 @@ func TestIdleDefaultsApplyWithoutOwnTimes(t *testing.T) {
 		{"unknown last use", unknown, SweepSettings{}, 0, 0},
 		{"host at once", host, SweepSettings{}, 0, 1},
 		{"host never", host, SweepSettings{HostIdle: -1}, 0, 0},
+		{"host with its own time", hostWith(3 * time.Hour), SweepSettings{HostIdle: 0}, 0, 0},
+		{"host with its own short time", hostWith(time.Second), SweepSettings{HostIdle: -1}, 0, 1},
 		{"host up too short", host, SweepSettings{HostMinUp: 2 * time.Hour}, 0, 0},
 		{"hosts stay up for ever", host, SweepSettings{HostMinUp: -1}, 0, 0},
 		{"host without activity since it is up", host, SweepSettings{HostIdle: time.Hour}, 0, 1},

@@ -35,3 +35,19 @@ func (r *run) countHours(ctx context.Context, s *state.Snapshot) {
 		r.log.Warn("hours of hosts are not counted", "error", err)
 	}
 }
+
+// readClosed finds the hosts that are not to be woken. Without the day's hours, none is refused for them.
+func (r *run) readClosed(ctx context.Context, s *state.Snapshot) {
+	now := r.now(s)
+	r.closed = r.catalog.Closed(now, func() map[string]time.Duration {
+		day, err := r.store.Day(ctx, now)
+		if err != nil {
+			r.log.Warn("hours of hosts are unknown", "error", err)
+		}
+		out := map[string]time.Duration{}
+		for name, h := range day.Hosts {
+			out[name] = h.Awake
+		}
+		return out
+	})
+}

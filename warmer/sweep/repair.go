@@ -20,6 +20,7 @@ func (r *run) repair(ctx context.Context) error {
 		return err
 	}
 	r.countHours(ctx, s)
+	r.readClosed(ctx, s)
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
 		h := s.Hosts[name]
 		for _, fix := range []func(context.Context, *state.Snapshot, *state.HostRecord) error{r.markLost, r.dropUnwaited, r.endUnseen, r.endStranded, r.wakeAbandoned, r.cancelAbandonedSleep, r.forgetDeparted} {

@@ -53,6 +53,7 @@ type Store interface {
 	EndOrphan(ctx context.Context, host string, up, limit time.Duration) error
 	Forget(ctx context.Context, host string, limit time.Duration) error
 	CountHours(ctx context.Context, max time.Duration, on []state.HostOn) error
+	Day(ctx context.Context, t time.Time) (state.Day, error)
 }
 
 // Power turns hosts on and off; *power.Set implements it.
@@ -115,7 +116,8 @@ type run struct {
 	machines  func(context.Context) ([]power.Machine, error)
 	log       *slog.Logger
 	catalog   *catalog.Catalog
-	idleTimes map[string]time.Duration // idle times set at run time, by model
+	idleTimes map[string]time.Duration  // idle times set at run time, by model
+	closed    map[string]catalog.Closed // hosts that are not to be woken
 	report    *Report
 
 	driverCalls sync.WaitGroup // in the background: a driver can take minutes, and other hosts must not wait for it

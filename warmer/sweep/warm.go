@@ -6,6 +6,7 @@ import (
 	"iter"
 	"time"
 
+	"reveille/infra/catalog"
 	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/power"
@@ -90,7 +91,7 @@ func isLoadedOrQueued(s *state.Snapshot, model string) bool {
 }
 
 // hostsToAvoid returns the hosts that get no scheduled load, with the reason: those that would have to be woken by a
-// driver that this process lacks, and those whose wake has just failed.
+// driver that this process lacks, those that are not to be woken now, and those whose wake has just failed.
 func (r *run) hostsToAvoid(s *state.Snapshot) map[string]string {
 	out := map[string]string{}
 	add := func(name string, rec *state.HostRecord) {
@@ -98,6 +99,8 @@ func (r *run) hostsToAvoid(s *state.Snapshot) map[string]string {
 		case rec != nil && (rec.State == policy.Ready || rec.State == policy.Draining):
 		case !r.power.Can(name):
 			out[name] = "no driver for it in this process"
+		case r.closed[name] != (catalog.Closed{}):
+			out[name] = "not woken now by its rest or daily_host_hours"
 		case rec != nil && s.NowMS-state.ParseNumber(rec.Fields["failed_ms"]) < avoidAfterFailure.Milliseconds():
 			out[name] = "its wake has just failed"
 		}

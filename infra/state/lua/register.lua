@@ -19,7 +19,7 @@ local mine = tonumber(ARGV[8])
 if mine > 0 and last > mine and redis.call('HGET', key, 'boot') ~= boot then return {'fenced'} end
 redis.call('SET', P .. 'format', FORMAT)
 if redis.call('EXISTS', P .. 'epoch') == 0 then redis.call('SET', P .. 'epoch', token(0)) end
-local was = redis.call('HMGET', key, 'state', 'driver')
+local was = redis.call('HMGET', key, 'state', 'driver', 'proven')
 local generation = token(math.max(last, tonumber(ARGV[4])))
 
 for _, m in ipairs(redis.call('SMEMBERS', P .. 'models:' .. h)) do drop_model(h, m) end
@@ -28,6 +28,7 @@ redis.call('DEL', key, P .. 'wake:' .. h, P .. 'npu:' .. h)
 for k, v in pairs(fields) do redis.call('HSET', key, k, v) end
 redis.call('HSET', key, 'state', 'ready', 'generation', generation, 'boot', boot, 'seen_ms', num(NOW), 'active_ms', num(NOW))
 if was[2] then redis.call('HSET', key, 'driver', was[2]) end
+if was[1] == 'waking' or was[3] then redis.call('HSET', key, 'proven', '1') end
 if was[1] == 'waking' then count_day('host', 'ready', h, '1') end
 local t = loading ~= '' and hash(P .. 'ticket:' .. loading)
 if t and t.host == h and t.kind == 'load' and pending(t.state) then
