@@ -3,6 +3,7 @@ package httpapi
 import (
 	"reveille/gateway/api"
 	"reveille/gateway/bodycheck"
+	"reveille/infra/jsonscan"
 	"reveille/infra/recipe"
 )
 
@@ -32,6 +33,19 @@ func (c *inferenceCall) finishCheck(check *bodycheck.Check, spec *bodycheck.Spec
 func (c *inferenceCall) engineModel() bodycheck.Model {
 	r := c.s.cfg.Catalog().Recipes[c.model.Recipe]
 	return bodycheck.Model{Fields: r.Fields, LlamaCpp: r.Family() == recipe.LlamaCpp, Vision: c.model.MMProj != ""}
+}
+
+// omitModel removes the model's name from the body for an engine that serves one model and does not know its name.
+func (c *inferenceCall) omitModel() error {
+	if c.Match.Route.Body != api.BodyJSON || !c.s.cfg.Catalog().Recipes[c.model.Recipe].OmitModel {
+		return nil
+	}
+	body, err := jsonscan.Remove(c.body, "model")
+	if err != nil {
+		return api.BadJSON(err)
+	}
+	c.body = body
+	return nil
 }
 
 // checkForm checks the fields and files of a form for models of audio or images.

@@ -100,6 +100,9 @@ func (x *exchange) serveInference() (err error) {
 	if s.draining.Load() {
 		return api.ShuttingDown()
 	}
+	if err := x.call.omitModel(); err != nil {
+		return err
+	}
 	if err := x.call.countRewritten(); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"image"
 	"image/png"
 	"io"
@@ -565,5 +566,23 @@ func TestEnginesStatusIsNoRefusal(t *testing.T) {
 	s := newStage(t).warm("chat").serve(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(421) })
 	if r := s.ask("POST", chatPath, chatBody, "x-wait-timeout: 3"); len(s.got()) != 1 {
 		t.Errorf("sent %d times: %d %s", len(s.got()), r.status, r.text)
+	}
+}
+
+// TestRequestsWithoutTheModel: an engine that knows its model by its path alone gets requests that do not name it.
+func TestRequestsWithoutTheModel(t *testing.T) {
+	s := newStage(t).warm("unnamed", "chat")
+	for path, body := range map[string]string{
+		"/v1/chat/completions": `{"model":%q,"messages":[{"role":"user","content":"hi"}]}`,
+		"/v1/completions":      `{"prompt":"hi","model":%q}`,
+		"/api/chat":            `{"model":%q,"stream":false,"messages":[{"role":"user","content":"hi"}]}`,
+	} {
+		for model, want := range map[string]bool{"unnamed": false, "chat": true} {
+			s.ask("POST", path, fmt.Sprintf(body, model))
+			seen := s.got()
+			if got := seen[len(seen)-1].body; bytes.Contains(got, []byte(`"model"`)) != want || !bytes.Contains(got, []byte(`"hi"`)) {
+				t.Errorf("%s of %s: the engine got %s, with model %v", path, model, got, want)
+			}
+		}
 	}
 }

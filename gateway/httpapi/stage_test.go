@@ -47,6 +47,9 @@ models:
   ears: {type: audio, recipe: standin, device: cpu}
   whisper: {type: audio, recipe: whispercpp, checkpoint: no-such-file.bin, device: cpu}
   llama: {type: llm, recipe: llamacpp, checkpoint: no-such-file.gguf, device: cpu}
+  unnamed: {type: llm, recipe: unnamed, device: cpu}
+recipes:
+  unnamed: {inherit: standin, omit_model: true}
 hosts:
   here: {driver: local, devices: [cpu]}
 `

@@ -7,7 +7,8 @@
 // A command is a list of argument groups, each of which is a list of arguments. {name} inside an argument stands for a
 // value: {model} {llm_model} (the same, but only for models of type llm) {mmproj} {alias} {type} {host} {port} {socket}
 // {api_key} {media_marker} ([MediaMarker], only for models of type embedding), {slots} (the folder where an engine
-// that keeps its conversations saves them), {gpu_count} (how many GPUs the load was
+// that keeps its conversations saves them), {dir} (the engine's private folder, which is removed when it has ended),
+// {gpu_count} (how many GPUs the load was
 // given), {gpu_names} {gpu_name} (those GPUs as llama-server names them, and the first one, where no variable of the
 // environment shows them), or the name of one of the recipe's options. A group is left out if any of its placeholders
 // has no value, so that ["--mmproj", "{mmproj}"] vanishes for a model without a projector. An argument that is exactly

@@ -88,6 +88,9 @@ type Recipe struct {
 	// Fields are top-level fields of a request's body that are passed to this engine, in addition to those passed to
 	// every engine.
 	Fields []string `json:"fields,omitempty"`
+	// OmitModel leaves `model` out of requests: the engine knows its model by its path alone and refuses every other
+	// name.
+	OmitModel bool `json:"omit_model,omitempty"`
 	// Sandbox lists what the engine needs beyond what every engine gets.
 	Sandbox Sandbox `json:"sandbox,omitzero"`
 	// ProcessMiB is the memory, in MiB, that the engine's process takes of the model's device besides the model and its

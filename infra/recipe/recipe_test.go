@@ -37,6 +37,7 @@ func TestShippedRecipes(t *testing.T) {
 		"local-tts":   {cpu, []policy.Type{policy.TTS}},
 		"standin":     {0, policy.Types()},
 
+		"transformers":   {gpu, []policy.Type{policy.LLM}},
 		"faster-whisper": {cpu, []policy.Type{policy.Audio}},
 	}
 	got := Shipped()

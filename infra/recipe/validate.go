@@ -12,7 +12,7 @@ import (
 // fixedPlaceholders are the placeholders that do not come from options.
 var fixedPlaceholders = []string{
 	"model", "llm_model", "mmproj", "media_marker", "alias", "type", "host", "port", "socket", "api_key", "type_flags", "backend_flags", "options", "slots",
-	"gpu_names", "gpu_name", "gpu_count",
+	"dir", "gpu_names", "gpu_name", "gpu_count",
 }
 
 var (

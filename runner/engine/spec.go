@@ -30,7 +30,7 @@ type Spec struct {
 	GPUs   GPUs
 	// SaveSlots lets the engine save the state of conversations in its private folder, see [Process.Dir].
 	SaveSlots bool
-	dir       string            // that folder, filled in by Start
+	dir       string            // the private folder, filled in by Start
 	Env       map[string]string // added to the environment last, for example for the encoder cache
 }
 
@@ -66,6 +66,7 @@ func (s *Spec) values() (recipe.Values, error) {
 		"type_flags":    s.Recipe.TypeFlags[s.Type],
 		"backend_flags": s.backend().Flags,
 		"options":       options,
+		"dir":           {s.dir},
 	})
 	if s.SaveSlots {
 		v["slots"] = []string{s.dir}

@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--tests", action="store_true", help="also install the Python client that the system tests use")
     parser.add_argument("--python-only", action="store_true", help="install Python packages and fetch nothing else")
     parser.add_argument("--engines", action="store_true", help="also install the other engines that need no compiler, and their models")
-    parser.add_argument("--engines-all", action="store_true", help="also install those that need one, or PyTorch: an hour and 15 GB")
+    parser.add_argument("--engines-all", action="store_true", help="also install those that need one, or PyTorch: an hour and 20 GB")
     args = parser.parse_args()
     started = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C

