@@ -51,6 +51,7 @@ func engineMain(args []string) int {
 	chatty := fl.Bool("chatty", false, "print a line for each request")
 	ignoreTerm := fl.Bool("ignore-term", false, "")
 	forkPID := fl.String("fork", "", "start a grandchild and write its pid to this file")
+	tidy := fl.String("tidy", "", "start a grandchild that removes this file when this process is gone")
 	write := fl.String("write", "", "create this file")
 	dump := fl.Bool("dump", false, "print the environment")
 	_ = fl.Parse(args)
@@ -67,6 +68,12 @@ func engineMain(args []string) int {
 		tmp := *forkPID + ".tmp"
 		_ = os.WriteFile(tmp, []byte(strconv.Itoa(child.Process.Pid)), 0o600)
 		_ = os.Rename(tmp, *forkPID)
+	}
+	if *tidy != "" {
+		child := exec.Command("/bin/sh", "-c", "trap '' TERM; cat; sleep 0.1; rm "+*tidy)
+		if _, err := child.StdinPipe(); err != nil || child.Start() != nil {
+			return 9
+		}
 	}
 	if *write != "" {
 		_ = os.WriteFile(*write, nil, 0o666)

@@ -39,12 +39,18 @@ func (p *Process) runOwner(output *os.File) {
 	}
 	p.terminate(ended)
 
+	// Python's resource tracker removes the shared memory of the others once they are gone, however they ended.
+	p.signal(syscall.SIGTERM)
+	p.awaitGroup(leaveWait)
+
 	// The leader is a zombie, so its pid still names the group, and the signal cannot reach another group. One signal
 	// is enough: no fork escapes it.
 	p.signal(syscall.SIGKILL)
 	state := reap(p.cmd)
 	early := time.Since(p.started) < minLoad
-	p.awaitGroup()
+	if !p.awaitGroup(groupWait) {
+		p.cfg.Logger.Error("processes of an engine do not exit", "model", p.spec.Model, "pgid", p.pid)
+	}
 	_ = output.SetReadDeadline(time.Now().Add(pipeWait))
 	<-reader.done
 	_ = output.Close()
@@ -154,26 +160,27 @@ func (p *Process) terminate(ended <-chan struct{}) {
 	case <-timer.C:
 		p.cfg.Logger.Warn("engine ignores SIGTERM, killing it", "model", p.spec.Model, "pid", p.pid, "grace", grace)
 	}
-	p.signal(syscall.SIGKILL)
+	p.sendTo(p.pid, syscall.SIGKILL) // not the group, which may clean up after it
 	timer.Reset(killWait)
 	select {
 	case <-ended:
 		return
 	case <-timer.C:
 	}
+	p.signal(syscall.SIGKILL)
 	p.cfg.Logger.Error("engine does not exit", "model", p.spec.Model, "pid", p.pid)
 	close(p.stuck)
 	<-ended
 }
 
-// awaitGroup waits until the other processes of the group, which were killed, are gone.
-func (p *Process) awaitGroup() {
-	for deadline := time.Now().Add(groupWait); groupAlive(p.pid); time.Sleep(firstPoll) {
+// awaitGroup waits until the other processes of the group are gone, and reports whether they are.
+func (p *Process) awaitGroup(limit time.Duration) bool {
+	for deadline := time.Now().Add(limit); groupAlive(p.pid); time.Sleep(firstPoll) {
 		if time.Now().After(deadline) {
-			p.cfg.Logger.Error("processes of an engine do not exit", "model", p.spec.Model, "pgid", p.pid)
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // outcome turns the end of a process into the error that callers see.

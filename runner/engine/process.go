@@ -25,7 +25,8 @@ import (
 // Timeouts and limits that do not depend on the recipe.
 const (
 	killWait    = 10 * time.Second       // from SIGKILL until a process counts as stuck
-	groupWait   = 5 * time.Second        // for the rest of the group to exit after its leader
+	leaveWait   = 3 * time.Second        // for the rest of the group to clean up after its leader has exited
+	groupWait   = 5 * time.Second        // for the rest of the group to exit after SIGKILL
 	pipeWait    = 500 * time.Millisecond // for the last output; a process that left the group can hold the pipe open
 	minLoad     = time.Second            // an engine that exits sooner has not read its weights
 	tailInError = 20                     // log lines in an ExitError
@@ -333,8 +334,10 @@ func (p *Process) awaitDone(ctx context.Context) error {
 
 // signal sends sig to the whole group. Only the owner calls it, and only before it reaps the leader: until then the
 // group's number cannot be reused.
-func (p *Process) signal(sig syscall.Signal) {
-	if err := syscall.Kill(-p.pid, sig); err != nil && err != syscall.ESRCH {
+func (p *Process) signal(sig syscall.Signal) { p.sendTo(-p.pid, sig) }
+
+func (p *Process) sendTo(pid int, sig syscall.Signal) {
+	if err := syscall.Kill(pid, sig); err != nil && err != syscall.ESRCH {
 		p.cfg.Logger.Warn("signal to engine failed", "model", p.spec.Model, "pid", p.pid, "signal", signalName(sig), "error", err)
 	}
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -317,6 +318,25 @@ func TestStopEndsTheGroup(t *testing.T) {
 	}
 	if alive(grandchild) || groupAlive(p.PID()) {
 		t.Error("a process of the group is left")
+	}
+}
+
+// TestGroupCleansUp: what an engine started may still clean up after it, however the engine ends.
+func TestGroupCleansUp(t *testing.T) {
+	for name, args := range map[string][]string{"stopped": nil, "killed": {"-ignore-term"}, "crashed": {"-signal", "9"}} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "segment")
+			spec := testSpec(append(args, "-tidy", file, "-write", file)...)
+			spec.Recipe.StopGrace = 200 * time.Millisecond
+			p := start(t, spec, testConfig(t))
+			if err := p.EnsureReady(within(t)); err != nil && name != "crashed" {
+				t.Fatal(err)
+			}
+			_ = p.Stop(within(t))
+			if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) || groupAlive(p.PID()) {
+				t.Errorf("the file is left: %v", err)
+			}
+		})
 	}
 }
 
