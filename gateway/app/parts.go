@@ -36,6 +36,10 @@ type parts struct {
 func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, access *accesslog.Log, log *slog.Logger) *parts {
 	g := &parts{tracer: p.tracer, store: store, models: newModels(p.file, store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys}
 	p.keys.JoinPool(g.usage)
+	p.keys.SetCloud(func(id string) bool {
+		m, known := g.models.get().Model(id)
+		return known && m.Cloud
+	})
 	g.mirror = state.NewMirror(store, func(e state.Event) { g.gate.OnEvent(e); g.models.onEvent(e); g.front.OnEvent(e) })
 	refuse := func(err error) { log.Error("models file is invalid; keeping the previous one", "error", err) }
 	g.watcher = catalog.NewWatcher(s.Models, time.Second, p.file, func(c *catalog.Catalog, w catalog.Problems) {

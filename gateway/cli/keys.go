@@ -19,6 +19,7 @@ type KeyAdd struct {
 
 	Scopes   string        `help:"What the key may do: infer, manage, or infer,manage." default:"infer"`
 	Models   []string      `help:"The only models that it may use, by id; * stands for any text."`
+	Cloud    bool          `help:"It may use models with cloud: true, whose requests leave the owner's machines."`
 	Requests string        `help:"Requests per time, such as 60/m."`
 	Tokens   string        `help:"Token rate of prompts and responses, such as 100000/m."`
 	Loads    string        `help:"Loads of models that its requests start, such as 20/h."`
@@ -45,6 +46,9 @@ func (c *KeyAdd) grant(now time.Time) string {
 	add("open", fmt.Sprint(c.Open))
 	add("waiting", fmt.Sprint(c.Waiting))
 	add("priority", c.Priority)
+	if c.Cloud {
+		add("cloud", "yes")
+	}
 	if c.For > 0 {
 		add("expires", now.Add(c.For).UTC().Format(time.RFC3339))
 	}

@@ -12,8 +12,9 @@ import (
 type inferenceCall struct {
 	*request
 	model          *catalog.Model
-	requestedModel string // the model name that the client sent
-	body           []byte // what the engine receives
+	requestedModel string         // the model name that the client sent
+	replaced       *catalog.Model // the model that it means, if a fallback serves it
+	body           []byte         // what the engine receives
 
 	engineStreams bool // the body asks the engine for a stream
 	readOnly      bool // it neither loads the model nor keeps it loaded
@@ -82,7 +83,10 @@ func (r *request) parse() (*inferenceCall, error) {
 	if c.model, err = r.s.registry.Resolve(&r.Key, name, route); err != nil {
 		return nil, err
 	}
-	c.requestedModel, c.model = name, r.loadedFallback(c.model)
+	c.requestedModel = name
+	if served := r.fallbackFor(c.model); served != c.model {
+		c.model, c.replaced = served, c.model
+	}
 	if route.Type != "" && c.model.Type != route.Type {
 		return nil, api.Newf(api.ModelTypeMismatch, "The model '%s' is of type %s; this route needs one of type %s.", c.model.ID, c.model.Type, route.Type).WithParam("model")
 	}

@@ -113,6 +113,7 @@ func (x *exchange) serveInference() (err error) {
 		return x.call.refuseByLimit(err)
 	}
 	x.call.Account.SetHeaders(&x.call.Ctx.Response.Header)
+	x.call.wakeReplaced()
 	s.inflight.add(x)
 	x.watch = s.watcher.Arm(x.call.Ctx.Conn(), func() { x.abandon(relay.ErrClientGone) })
 	outcome := errPanicked

@@ -58,11 +58,11 @@ type routing struct {
 	refusals    refusals
 }
 
-// loadedFallback returns the first of a cold model's fallbacks that is loaded, if the client asks for one rather than
-// wait, else the model itself. It runs before all that depends on the model.
-func (r *request) loadedFallback(m *catalog.Model) *catalog.Model {
+// fallbackFor returns the first of a cold model's fallbacks that is loaded or in a cloud, if the client or the model's
+// entry wants one rather than a wait, else the model itself. It runs before all that depends on the model.
+func (r *request) fallbackFor(m *catalog.Model) *catalog.Model {
 	gate := r.s.cfg.Gate
-	if string(r.Ctx.Request.Header.Peek(api.HeaderColdWait)) != "fallback" {
+	if m.FallbackWhen != catalog.WhenWaking && string(r.Ctx.Request.Header.Peek(api.HeaderColdWait)) != "fallback" {
 		return m
 	}
 	if _, warm := gate.Endpoint(m.ID); warm {
@@ -71,11 +71,22 @@ func (r *request) loadedFallback(m *catalog.Model) *catalog.Model {
 	for _, id := range m.Fallback {
 		_, warm := gate.Endpoint(id)
 		next, known := r.s.cfg.Catalog().Model(id)
-		if warm && known && next.Type == m.Type && r.Key.Allows(id) {
+		if known && (warm || next.Cloud) && next.Type == m.Type && r.Key.Allows(id) {
 			return next
 		}
 	}
 	return m
+}
+
+// wakeReplaced starts the load of a model whose fallback serves the request, so that later requests find it loaded.
+func (c *inferenceCall) wakeReplaced() {
+	m := c.replaced
+	if m == nil || m.FallbackWhen != catalog.WhenWaking || c.readOnly || c.s.registry.StateOf(m.ID) != "unloaded" {
+		return
+	}
+	if w, err := c.s.cfg.Gate.Enter(scheduling.WaitRequest{Model: m.ID, Background: true, Account: c.Account}); err == nil {
+		_, _, _ = w.Result()
+	}
 }
 
 // failCold queues the load of a model that is not loaded and returns the error for a client that does not wait for it.

@@ -5,7 +5,7 @@
 // The key file has one key per line: the key, of at least 8 characters, or sha256: and the 64 hex digits of its digest;
 // then its scopes, infer and manage, separated by commas (default infer); then limits such as requests=60/m (package
 // quota), priority=high if its requests may ask for that or priority=low if all have it, models=PATTERN,… if it may use
-// these alone, and expires=DATE; then a name for people. Blank lines and lines that start with # are ignored. The file
+// these alone, cloud=yes if it may use models in a cloud, and expires=DATE; then a name for people. Blank lines and lines that start with # are ignored. The file
 // is read again when it changes. Redis has the digest and what follows the key in a line: see [Set.SetStored].
 package keys
 
@@ -50,11 +50,12 @@ type digest [sha256.Size]byte
 type Key struct {
 	Digest           [sha256.Size]byte // of its text
 	Scopes           Scopes
-	Account          *quota.Account // kept as long as the key, however often the file is read
-	MaxPriority      string         // the highest that its requests can have: high, low, or "" for normal
-	models           []string       // patterns; empty: all
-	expires          time.Time      // zero: never
-	limitedOrExpires bool           // it expires, or its limits differ from the defaults
+	Account          *quota.Account          // kept as long as the key, however often the file is read
+	MaxPriority      string                  // the highest that its requests can have: high, low, or "" for normal
+	models           []string                // patterns; empty: all
+	isCloud          func(model string) bool // of the models that it may not use because they are in a cloud; nil: none
+	expires          time.Time               // zero: never
+	limitedOrExpires bool                    // it expires, or its limits differ from the defaults
 }
 
 // Priority returns the priority of a request that asks for one: high, low, or "" for normal.
@@ -81,6 +82,9 @@ func (k *Key) Visible(models []string) []string {
 
 // Allows reports whether the key may use a model, by its id.
 func (k *Key) Allows(model string) bool {
+	if k.isCloud != nil && k.isCloud(model) {
+		return false
+	}
 	if !k.Limited() {
 		return true
 	}
@@ -102,12 +106,13 @@ type Set struct {
 	defaults quota.Limits
 	keys     atomic.Pointer[map[digest]Key]
 
-	mu      sync.Mutex       // held while keys change
-	seen    string           // the text last read
-	file    map[digest]grant // the file's keys when it was last valid
-	stored  map[digest]grant // kept in Redis; a key of the file or the flags comes first
-	revoked map[digest]bool  // once seen, they stay revoked
-	pool    quota.Pool       // whose gateways divide the limits; nil: this gateway counts alone
+	mu      sync.Mutex              // held while keys change
+	seen    string                  // the text last read
+	file    map[digest]grant        // the file's keys when it was last valid
+	stored  map[digest]grant        // kept in Redis; a key of the file or the flags comes first
+	revoked map[digest]bool         // once seen, they stay revoked
+	isCloud func(model string) bool // see SetCloud
+	pool    quota.Pool              // whose gateways divide the limits; nil: this gateway counts alone
 
 	// Keys that were withdrawn within the last hour, the longest time of a rate. A key that comes back, as when an
 	// editor has emptied the file before writing it, has not gained anything.
@@ -152,10 +157,10 @@ func (s *Set) mergeLocked() {
 	maps.Copy(read, s.stored)
 	maps.Copy(read, s.file)
 	if s.admin != "" {
-		read[sha256.Sum256([]byte(s.admin))] = grant{scopes: Infer | Manage, maxPriority: "high", limits: s.defaults}
+		read[sha256.Sum256([]byte(s.admin))] = grant{scopes: Infer | Manage, maxPriority: "high", cloud: true, limits: s.defaults}
 	}
 	if s.local != "" {
-		read[sha256.Sum256([]byte(s.local))] = grant{scopes: Infer | Manage, maxPriority: "high"}
+		read[sha256.Sum256([]byte(s.local))] = grant{scopes: Infer | Manage, maxPriority: "high", cloud: true}
 	}
 	var old map[digest]Key
 	if p := s.keys.Load(); p != nil {
@@ -171,7 +176,10 @@ func (s *Set) mergeLocked() {
 	maps.DeleteFunc(s.withdrawn, func(_ digest, w withdrawal) bool { return now.Sub(w.at) > time.Hour })
 	for d, l := range read {
 		bounded := !l.expires.IsZero() || l.limits != s.defaults && l.limits != (quota.Limits{})
-		k := Key{d, l.scopes, cmp.Or(old[d].Account, s.withdrawn[d].account), l.maxPriority, l.models, l.expires, bounded}
+		k := Key{d, l.scopes, cmp.Or(old[d].Account, s.withdrawn[d].account), l.maxPriority, l.models, nil, l.expires, bounded}
+		if !l.cloud {
+			k.isCloud = s.isCloud
+		}
 		delete(s.withdrawn, d)
 		if k.Account == nil {
 			k.Account = quota.New(l.limits)
@@ -192,6 +200,7 @@ type grant struct {
 	maxPriority string
 	limits      quota.Limits
 	models      []string
+	cloud       bool
 	expires     time.Time
 	name        string
 }
@@ -259,7 +268,7 @@ func parseDigest(hexed string) (d digest, err error) {
 }
 
 // misspelled matches a word that can only be meant as a limit.
-var misspelled = regexp.MustCompile(`^(models|expires|priority|requests|tokens|loads|budget|open|waiting)[^\pL\pN]`)
+var misspelled = regexp.MustCompile(`^(models|cloud|expires|priority|requests|tokens|loads|budget|open|waiting)[^\pL\pN]`)
 
 // parseGrant parses what follows a key in its line. Errors quote nothing.
 func parseGrant(words []string, each quota.Limits) (grant, error) {
@@ -310,6 +319,10 @@ func parseGrant(words []string, each quota.Limits) (grant, error) {
 					errs = append(errs, errors.New("models: want names or patterns with * and commas, such as models=qwen*,gemma-3"))
 				}
 			}
+		case "cloud":
+			if g.cloud = value == "yes"; !g.cloud && value != "no" {
+				errs = append(errs, errors.New("cloud: want cloud=yes or cloud=no"))
+			}
 		case "expires":
 			var err error
 			if g.expires, err = time.Parse(time.RFC3339, value); err != nil {
@@ -337,6 +350,14 @@ func (s *Set) AddLocal(key string) error {
 	defer s.mu.Unlock()
 	s.local = key
 	return s.readLocked()
+}
+
+// SetCloud says which models only keys with cloud=yes may use, by their id. Call it before the set is used.
+func (s *Set) SetCloud(isCloud func(model string) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.isCloud = isCloud
+	s.mergeLocked()
 }
 
 // HasLocal reports whether AddLocal was called.

@@ -276,6 +276,28 @@ func TestModelsAndExpiry(t *testing.T) {
 	})
 }
 
+// A key without cloud=yes may use no model in a cloud, whatever its models.
+func TestCloud(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(file, []byte("with-cloud-1 infer cloud=yes\nno-cloud-22 infer models=*\nno-cloud-33 cloud=no\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(file, "admin-key-1", quota.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetCloud(func(model string) bool { return model == "sky" })
+	for key, want := range map[string]bool{"with-cloud-1": true, "no-cloud-22": false, "no-cloud-33": false, "admin-key-1": true} {
+		k := s.Find([]byte(key))
+		if k.Allows("sky") != want || !k.Allows("own") {
+			t.Errorf("%s: cloud %v, want %v; its own %v", key, k.Allows("sky"), want, k.Allows("own"))
+		}
+	}
+	if _, err := parseGrant([]string{"cloud=maybe"}, quota.Limits{}); err == nil {
+		t.Error("cloud=maybe is accepted")
+	}
+}
+
 func TestListAndNamed(t *testing.T) {
 	table := map[string]string{hexOf("a"): "infer expires=2020-01-01 Ann B", hexOf("b"): Revoked, hexOf("c"): "infer Cy", hexOf("d"): "infer Cy", "short": "infer"}
 	list := List(table)

@@ -150,6 +150,7 @@ func (c *checker) model(m *Model) {
 	typeOK := c.typeOK(p("type"), m.Type)
 	oneOf(c, p("mm_cache"), m.MMCache, SharePerKey, ShareAll, ShareNone)
 	oneOf(c, p("conversations"), m.Conversations, "", SharePerKey, ShareAll, ShareNone)
+	oneOf(c, p("fallback_when"), m.FallbackWhen, "", WhenAsked, WhenWaking)
 	for i, name := range m.Fallback {
 		switch f := c.known(p("fallback", strconv.Itoa(i)), name); {
 		case f == nil:

@@ -54,6 +54,11 @@ type Model struct {
 	Hosts recipe.List[string] `json:"hosts,omitempty"`
 	// Fallback are models of the same type that can serve requests while this one is cold, if a request allows it.
 	Fallback recipe.List[string] `json:"fallback,omitempty"`
+	// FallbackWhen says when a fallback is used: only for requests that ask for it (asked, the default), or also for all
+	// others while this model is not loaded (waking). Its load then starts as well.
+	FallbackWhen When `json:"fallback_when,omitempty"`
+	// Cloud means that requests to the model leave the owner's machines. Of API keys only those with cloud=yes may use it.
+	Cloud bool `json:"cloud,omitempty"`
 	// Replicas bounds the copies of the model in the pool.
 	Replicas Replicas `json:"replicas,omitzero"`
 	// Memory is what the model needs on its device, in bytes or with a unit such as 4GiB; by default it is estimated.
@@ -83,6 +88,15 @@ type Replicas struct {
 	// Max is the number of copies, each on another host; at least 1.
 	Max int `json:"max,omitempty"`
 }
+
+// When says when a fallback is used.
+type When string
+
+// Values of [Model.FallbackWhen].
+const (
+	WhenAsked  When = "asked"
+	WhenWaking When = "waking"
+)
 
 // Sharing says who shares what engines have computed for a model.
 type Sharing string
