@@ -28,6 +28,9 @@ func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, 
 			o.applyArgs(args)
 		}
 	}
+	if o.Engine == recipe.VLLM && d == policy.CPU && !o.Fraction {
+		o.ExactKV = true // a share of the machine's memory is more than a cache needs; vLLMs for a CPU know the flag
+	}
 	return o
 }
 
@@ -158,7 +161,7 @@ func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 		switch {
 		case p.Kind == Paged:
 			set("ctx_size", p.Longest)
-			if n, ok := opts["kv_cache_bytes"].(int64); ok && n < 0 && p.KVBytes > 0 {
+			if n, _ := opts["kv_cache_bytes"].(int64); p.exactKV && n <= 0 && p.KVBytes > 0 {
 				v["kv_cache_bytes"] = p.KVBytes + 2*contextStep*p.KVBytesPerToken // whole blocks, one of which it never uses
 			}
 		case p.Longest > 0 && p.Positions > 0: // an embedding model

@@ -42,7 +42,8 @@ type Options struct {
 	Parallel int
 	// CacheK and CacheV are the types of the cache's elements, default f16.
 	CacheK, CacheV string
-	// ExactKV means that the size of the KV pool in bytes is configured; otherwise the engine takes all of its share.
+	// ExactKV means that the KV pool has a size in bytes, configured or as planned; otherwise the engine takes all of its
+	// share.
 	ExactKV bool
 	// Fraction means that the engine's part of the device's memory is configured.
 	Fraction bool
@@ -123,6 +124,8 @@ type Plan struct {
 	// Signature identifies everything that determines the engine's memory, except for the devices; "" if too little is
 	// known.
 	Signature string `json:"-"`
+	// exactKV is [Options.ExactKV].
+	exactKV bool
 	// Key identifies the measured need, "" for none. The host sets it.
 	Key string `json:"-"`
 
@@ -199,6 +202,7 @@ func makeFixed(m Meta, o Options, s Share) Plan {
 	default:
 		p.paged(&m, &o)
 	}
+	p.exactKV = o.ExactKV
 	p.Estimate, p.NeedSource = p.WeightsBytes+p.KVBytes+p.ComputeBytes, FromEstimate
 	switch {
 	case p.WeightsBytes == 0:

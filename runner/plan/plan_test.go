@@ -253,6 +253,7 @@ func TestPlansMatchGoldenFiles(t *testing.T) {
 		{"llamacpp-unknown", "llamacpp", Meta{}, policy.LLM, policy.CPU, nil, ShareOf(16*gib, 1, 0, 0)},
 		{"vllm-llama", "vllm", llama8b, policy.LLM, policy.GPU, nil, ShareOf(80*gib, 2, 0, 0)},
 		{"vllm-llama-bytes", "vllm", llama8b, policy.LLM, policy.GPU, map[string]any{"ctx_size": 16384, "kv_cache_bytes": -1}, ShareOf(80*gib, 2, 0, 0)},
+		{"vllm-llama-cpu", "vllm", llama8b, policy.LLM, policy.CPU, map[string]any{"ctx_size": 4096}, Share{Budget: 60 * gib, Total: 64 * gib, Paged: 1}},
 		{"vllm-minilm", "vllm", minilm, policy.Embedding, policy.GPU, nil, ShareOf(80*gib, 2, 0, 0)},
 		{"mistralrs-llama", "mistralrs", llama8b, policy.LLM, policy.GPU, nil, ShareOf(48*gib, 1, 0, 0)},
 		{"tei-minilm", "tei", minilm, policy.Embedding, policy.GPU, map[string]any{"n_batch": 16384}, Share{}},
