@@ -37,6 +37,7 @@ func TestShippedRecipes(t *testing.T) {
 		"local-tts":   {cpu, []policy.Type{policy.TTS}},
 		"standin":     {0, policy.Types()},
 
+		"upstream":       {cpu, policy.Types()},
 		"transformers":   {gpu, []policy.Type{policy.LLM}},
 		"faster-whisper": {cpu, []policy.Type{policy.Audio}},
 	}
@@ -49,8 +50,10 @@ func TestShippedRecipes(t *testing.T) {
 		if r.Name != name || r.Devices != w.devices || !slices.Equal(r.Types, w.types) {
 			t.Errorf("%s: name %q, devices %q, types %v; want %q, %v", name, r.Name, r.Devices, r.Types, w.devices, w.types)
 		}
-		// These read configuration from a model's folder that may name a library, code or another folder to load.
-		if loads := name == "ryzenai-llm" || name == "infinity" || name == "local-tts" || strings.HasPrefix(name, "oga-"); r.Registrable() == loads {
+		// These read configuration from a model's folder that may name a library, code or another folder to load, or run
+		// commands.
+		denied := []string{"ryzenai-llm", "infinity", "local-tts", "upstream"}
+		if loads := slices.Contains(denied, name) || strings.HasPrefix(name, "oga-"); r.Registrable() == loads {
 			t.Errorf("%s: registrable %v", name, r.Registrable())
 		}
 	}

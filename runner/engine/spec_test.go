@@ -50,6 +50,7 @@ func TestArgvMatchesGoldenFiles(t *testing.T) {
 		{"vllm-gpus", "vllm", Spec{Type: policy.LLM, Checkpoint: "Qwen/Qwen3-32B", GPUs: GPUs{Count: 4, Env: map[string]string{"CUDA_VISIBLE_DEVICES": "0,1,2,3"}}}, nil},
 		{"tei", "tei", Spec{Type: policy.Embedding, Checkpoint: "BAAI/bge-m3"}, opts{"n_batch": 16384}},
 		{"mistralrs", "mistralrs", Spec{Type: policy.LLM, Checkpoint: "Qwen/Qwen3-4B"}, opts{"n_parallel": 16}},
+		{"upstream", "upstream", Spec{Type: policy.LLM, Checkpoint: "org/model"}, opts{"url": "http://other:8000", "workload": "deployment/vllm"}},
 		{"transformers", "transformers", Spec{Type: policy.LLM, Devices: policy.CPU, Checkpoint: "/models/qwen3-4b"}, nil},
 		{"infinity", "infinity", Spec{Type: policy.Embedding, Devices: policy.CPU, Checkpoint: "/models/bge-m3"}, opts{"n_batch": 64}},
 		{"faster-whisper", "faster-whisper", Spec{Type: policy.Audio, Checkpoint: "/models/whisper-small"}, nil},
