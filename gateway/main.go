@@ -49,7 +49,8 @@ type serveCmd struct{ app.ServeSettings }
 
 // Run starts the front.
 func (c *serveCmd) Run(ctx context.Context, _ io.Writer) error {
-	return app.Serve(ctx, c.ServeSettings, drivers.Remote(), logger(c.Log), nil)
+	log := logger(c.Log)
+	return app.Serve(ctx, c.ServeSettings, drivers.Remote(log), log, nil)
 }
 
 type keyCmd struct {

@@ -27,7 +27,7 @@ func run(ctx context.Context, s app.Settings) error {
 	log := s.Logger(os.Stderr)
 	state.LogLibrary(log)
 	inLambda := os.Getenv("AWS_LAMBDA_RUNTIME_API") != ""
-	w, err := app.New(s, app.Deps{Drivers: drivers.Remote(), Machines: drivers.Machines(), Lambda: inLambda, Out: os.Stdout, Log: log})
+	w, err := app.New(s, app.Deps{Drivers: drivers.Remote(log), Machines: drivers.Machines(), Lambda: inLambda, Out: os.Stdout, Log: log})
 	if err != nil {
 		return err
 	}

@@ -119,7 +119,7 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 		return nil
 	}
 
-	all := Drivers(drivers.Remote())
+	all := Drivers(drivers.Remote(log))
 	all[catalog.DriverLocal] = hosts
 	sweeper, err := warmer.New(warmer.Settings{RedisFinder: config.RedisFinder{RedisURL: s.RedisURL, Pool: s.Pool}, Log: s.Log, Sweep: s.Sweep, RunnerSecret: s.RunnerSecret}, warmer.Deps{Drivers: all, Log: log})
 	if err != nil {

@@ -242,3 +242,30 @@ func TestForgetSaysWhatEachHostDid(t *testing.T) {
 		}
 	}
 }
+
+// A verbose wake prints what the gateway logs about the host, and nothing of others.
+func TestVerboseWake(t *testing.T) {
+	waking := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/internal/hosts/pc/wake" {
+			close(waking)
+			_, _ = io.WriteString(w, `{"status":"success","message":"Host is awake","host":"pc"}`)
+			return
+		}
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		select {
+		case <-waking:
+		case <-r.Context().Done():
+		}
+		_, _ = io.WriteString(w, "gateway msg=\"magic packet sent\" host=pc to=1.2.3.4:9\ngateway msg=other host=pc-2\ngateway msg=last host=pc\n")
+	}))
+	t.Cleanup(func() { srv.Close(); http.DefaultClient.CloseIdleConnections() })
+	var out bytes.Buffer
+	if err := (&Wake{Remote: Remote{URL: srv.URL, Timeout: time.Minute}, Name: "pc", Verbose: true}).Run(t.Context(), &out); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.Contains(got, "pc-2") || !strings.Contains(got, "Host is awake after 0s") {
+		t.Errorf("printed %q", got)
+	}
+}

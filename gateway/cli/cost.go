@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"reveille/gateway/costs"
@@ -36,13 +37,15 @@ func (c *Cost) Run(ctx context.Context, out io.Writer) error {
 	if hosts {
 		fmt.Fprintln(t, "HOST\tAWAKE\tIDLE\tWAKES\tFAILED\tCOST\tALWAYS ON")
 	} else {
-		fmt.Fprintln(t, map[costs.By]string{costs.ByModel: "MODEL", costs.ByKey: "KEY"}[r.By]+"\tREQUESTS\tTIME\tTOKENS IN\tTOKENS OUT\tCOST")
+		fmt.Fprintln(t, strings.ToUpper(string(r.By))+"\tREQUESTS\tTIME\tTOKENS IN\tTOKENS OUT\tCOST")
 	}
 	for _, row := range append(r.Rows, r.Total) {
 		if hosts {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%.2f\t%.2f\n", row.Name, duration(row.AwakeSeconds), duration(row.IdleSeconds), row.Wakes, row.FailedWakes, row.Cost, row.AlwaysOn)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%.2f\t%.2f\n",
+				row.Name, duration(row.AwakeSeconds), duration(row.IdleSeconds), row.Wakes, row.FailedWakes, row.Cost, row.AlwaysOn)
 		} else {
-			fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%d\t%.2f\n", row.Name, row.Requests, duration(row.RequestSeconds), row.InputTokens, row.OutputTokens, row.Cost)
+			fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%d\t%.2f\n",
+				row.Name, row.Requests, duration(row.RequestSeconds), row.InputTokens, row.OutputTokens, row.Cost)
 		}
 	}
 	return t.Flush()
@@ -51,18 +54,21 @@ func (c *Cost) Run(ctx context.Context, out io.Writer) error {
 func writeCSV(out io.Writer, r costs.Report) error {
 	w := csv.NewWriter(out)
 	_ = w.Write([]string{
-		"month", string(r.By), "awake_seconds", "idle_seconds", "wakes", "failed_wakes", "requests", "request_seconds", "input_tokens", "output_tokens", "cost", "always_on",
+		"month", string(r.By), "awake_seconds", "idle_seconds", "wakes", "failed_wakes",
+		"requests", "request_seconds", "input_tokens", "output_tokens", "cost", "always_on",
 	})
 	for _, row := range r.Rows {
 		_ = w.Write([]string{
-			r.Month, row.Name, decimal(row.AwakeSeconds), decimal(row.IdleSeconds), strconv.FormatInt(row.Wakes, 10), strconv.FormatInt(row.FailedWakes, 10),
-			strconv.FormatInt(row.Requests, 10), decimal(row.RequestSeconds), strconv.FormatInt(row.InputTokens, 10), strconv.FormatInt(row.OutputTokens, 10),
+			r.Month, row.Name, decimal(row.AwakeSeconds), decimal(row.IdleSeconds), whole(row.Wakes), whole(row.FailedWakes),
+			whole(row.Requests), decimal(row.RequestSeconds), whole(row.InputTokens), whole(row.OutputTokens),
 			decimal(row.Cost), decimal(row.AlwaysOn),
 		})
 	}
 	w.Flush()
 	return w.Error()
 }
+
+func whole(n int64) string { return strconv.FormatInt(n, 10) }
 
 func decimal(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
 

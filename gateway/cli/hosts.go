@@ -1,20 +1,57 @@
 package cli
 
 import (
+	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net/url"
+	"strings"
+	"time"
+
+	"reveille/infra/term"
 )
 
 // Wake is `gateway wake NAME`.
 type Wake struct {
 	Remote
-	Name string `arg:"" help:"The host."`
+	Name    string `arg:"" help:"The host."`
+	Verbose bool   `help:"Print what the gateway logs about the host meanwhile, such as packets sent, and how long it took."`
 }
 
 // Run wakes the host and waits until it is awake.
 func (c *Wake) Run(ctx context.Context, out io.Writer) error {
-	return c.report(ctx, out, hostPath(c.Name, "wake"), map[string]any{})
+	path := hostPath(c.Name, "wake")
+	if !c.Verbose || c.JSON {
+		return c.report(ctx, out, path, map[string]any{})
+	}
+	follow, stop := context.WithCancel(ctx)
+	defer stop()
+	log, err := c.open(follow, "GET", "/logs/stream?source=gateway&no-history=1", nil)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	screen := term.Writer(out)
+	printed := make(chan struct{})
+	go func() {
+		defer close(printed)
+		for lines := bufio.NewScanner(log); lines.Scan(); {
+			if strings.Contains(lines.Text()+" ", " host="+c.Name+" ") {
+				fmt.Fprintln(screen, lines.Text())
+			}
+		}
+	}()
+	began := time.Now()
+	var done outcome
+	err = c.call(ctx, "POST", path, map[string]any{}, &done)
+	stop()
+	<-printed
+	if err != nil {
+		return err
+	}
+	done.Message += " after " + time.Since(began).Round(time.Second).String()
+	return done.print(out)
 }
 
 // Sleep is `gateway sleep NAME`.

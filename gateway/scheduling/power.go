@@ -129,7 +129,7 @@ func (g *Gate) checkHost(host string) error {
 
 // commitSleep makes an empty host drain and waits until its runner has confirmed.
 func (g *Gate) commitSleep(ctx context.Context, host string) (token string, err error) {
-	busy := api.Newf(api.ModelBusyConflict, "The host '%s' has new work.", host)
+	busy := api.Newf(api.ModelBusyConflict, "The host '%s' stays awake: it has new work, or its machine is in use.", host)
 	for try := 0; token == ""; try++ {
 		s, err := g.mirror.RefreshHosts(ctx, []string{host})
 		if err != nil {

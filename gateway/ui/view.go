@@ -31,16 +31,17 @@ type Pool struct {
 
 // Host is one host's card.
 type Host struct {
-	Name    string   `json:"name"`
-	State   string   `json:"state"`
-	Since   int64    `json:"since,omitempty"` // when it started to wake, or the last sign of life of a lost host
-	Pending bool     `json:"pending,omitempty"`
-	Boot    string   `json:"boot,omitempty"` // booting or failed
-	Price   float64  `json:"price,omitempty"`
-	Devices []Device `json:"devices"`
-	Seats   []Seat   `json:"seats,omitempty"`
-	Types   []Slots  `json:"types"`
-	Loading string   `json:"loading,omitempty"`
+	Name     string   `json:"name"`
+	State    string   `json:"state"`
+	Since    int64    `json:"since,omitempty"` // when it started to wake, or the last sign of life of a lost host
+	Pending  bool     `json:"pending,omitempty"`
+	Boot     string   `json:"boot,omitempty"`     // booting or failed
+	Unproven bool     `json:"unproven,omitempty"` // it is not put to sleep before Wake-on-LAN has woken it once
+	Price    float64  `json:"price,omitempty"`
+	Devices  []Device `json:"devices"`
+	Seats    []Seat   `json:"seats,omitempty"`
+	Types    []Slots  `json:"types"`
+	Loading  string   `json:"loading,omitempty"`
 }
 
 // Device is a kind of device, or a single GPU, with its memory in bytes. Budget is 0 if it is unknown.
@@ -167,6 +168,7 @@ func (src Source) host(name string, rec *state.HostRecord, h policy.Host) Host {
 	out := Host{Name: name, State: string(policy.Asleep), Devices: []Device{}, Types: []Slots{}, Loading: h.Loading}
 	if entry, there := src.Catalog.Host(name); there {
 		out.Price = entry.Price
+		out.Unproven = entry.Driver == catalog.DriverWoL && rec != nil && rec.State == policy.Ready && !rec.Proven()
 	}
 	if rec != nil {
 		out.State, out.Pending, out.Boot = string(rec.State), rec.PowerOffPending(), rec.Boot().State

@@ -376,6 +376,7 @@ func (c *checker) driver(h *Host, p func(...string) []string) {
 	}{
 		{"address", h.Address, false, address, `host:port of the runner, such as "192.0.2.10:8090"`, nil},
 		{"mac", h.MAC, true, validMAC, `six bytes in quotes, such as "00:11:22:33:44:55"`, []Driver{DriverWoL}},
+		{"secure_on", h.SecureOn, false, func(string) bool { return h.SecureOnPassword() != nil }, `4 or 6 bytes in quotes, such as "0a:0b:0c:0d:0e:0f"`, []Driver{DriverWoL}},
 		{"broadcast", h.Broadcast, false, address, `host:port of UDP, such as "192.0.2.255:9"`, []Driver{DriverWoL}},
 		{"instance", h.Instance, true, instanceRE.MatchString, "one such as i-0123456789abcdef0", []Driver{DriverEC2}},
 		{"hibernate", given(h.Hibernate), false, anything, "", []Driver{DriverEC2}},

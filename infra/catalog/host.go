@@ -1,7 +1,9 @@
 package catalog
 
 import (
+	"encoding/hex"
 	"slices"
+	"strings"
 
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
@@ -35,6 +37,8 @@ type Host struct {
 	Labels recipe.List[string] `json:"labels,omitempty"`
 	// MAC is the hardware address that the driver wol wakes, in quotes.
 	MAC string `json:"mac,omitempty"`
+	// SecureOn is the SecureOn password of the driver wol, 4 or 6 bytes in quotes, if the network card wants one.
+	SecureOn string `json:"secure_on,omitempty"`
 	// Broadcast is the destination of the packets of the driver wol, host:port of UDP; by default 255.255.255.255:9.
 	//
 	// It may be the machine's own address if its switch or router keeps its hardware address.
@@ -78,6 +82,15 @@ type Commands struct {
 	// State is a command that exits with status 0 when the host is on and with another when it is off; by default the
 	// runner's heartbeat decides.
 	State recipe.List[string] `json:"state,omitempty"`
+}
+
+// SecureOnPassword returns the bytes of SecureOn, nil if it is empty or malformed.
+func (h *Host) SecureOnPassword() []byte {
+	p, err := hex.DecodeString(strings.ReplaceAll(h.SecureOn, ":", ""))
+	if err != nil || len(p) != 4 && len(p) != 6 {
+		return nil
+	}
+	return p
 }
 
 // Answers reports whether name is the host's name or one of its labels.

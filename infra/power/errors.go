@@ -22,6 +22,8 @@ var (
 	ErrStopping = errors.New("host is stopping")
 	// ErrStarting: the host is starting and can be put to sleep once it is on.
 	ErrStarting = errors.New("host is starting")
+	// ErrInUse: the host refuses to sleep for now. A later sweep asks again.
+	ErrInUse = errors.New("host refuses to sleep now")
 	// ErrUnknownHost: the platform or the catalog has no such host. Waiting does not help.
 	ErrUnknownHost = errors.New("unknown host")
 	// ErrDenied: the caller may not do this (credentials, permissions). Waiting does not help.

@@ -25,6 +25,9 @@ type SetConfig struct {
 	Catalog func() *catalog.Catalog
 	// Drivers maps the driver names in the catalog's hosts to drivers. It is not changed after NewSet.
 	Drivers map[catalog.Driver]Driver
+	// Address returns the address with which a host's runner last registered, for hosts of the driver wol without one in
+	// the catalog; nil: none is known.
+	Address func(ctx context.Context, host string) (string, error)
 	// CallTimeout bounds the retries of a call that was throttled, or of a Sleep for a host that is still starting;
 	// default 60 s. For a host that is stopping, retries continue until the caller's context ends.
 	CallTimeout time.Duration
@@ -81,7 +84,7 @@ func (s *Set) Sleep(ctx context.Context, host string) error {
 
 // State returns the host's power state.
 func (s *Set) State(ctx context.Context, host string) (Power, error) {
-	d, h, err := s.find(host)
+	d, h, err := s.find(ctx, host)
 	if err != nil {
 		return Unknown, err
 	}
@@ -90,15 +93,15 @@ func (s *Set) State(ctx context.Context, host string) (Power, error) {
 
 // Can reports whether the host can be turned on and off here: it is in the catalog and its driver is available.
 func (s *Set) Can(host string) bool {
-	_, _, err := s.find(host)
-	return err == nil
+	entry, ok := s.cfg.Catalog().Host(host)
+	return ok && s.cfg.Drivers[entry.Driver] != nil
 }
 
 // repeat repeats a call until it is accepted or finally refused.
 func (s *Set) repeat(ctx context.Context, host, verb string, call func(Driver, catalog.Host) error) error {
 	start, pause := time.Now(), s.cfg.Pause
 	for {
-		d, h, err := s.find(host)
+		d, h, err := s.find(ctx, host)
 		if err == nil {
 			err = call(d, h)
 		}
@@ -123,7 +126,7 @@ func (s *Set) repeat(ctx context.Context, host, verb string, call func(Driver, c
 }
 
 // find returns a host's entry and driver.
-func (s *Set) find(host string) (Driver, catalog.Host, error) {
+func (s *Set) find(ctx context.Context, host string) (Driver, catalog.Host, error) {
 	entry, ok := s.cfg.Catalog().Host(host)
 	if !ok {
 		return nil, catalog.Host{}, fmt.Errorf("%w: %s is not in the catalog", ErrUnknownHost, host)
@@ -132,5 +135,9 @@ func (s *Set) find(host string) (Driver, catalog.Host, error) {
 	if d == nil {
 		return nil, catalog.Host{}, fmt.Errorf("%w: %s requires driver %s", ErrNoDriver, host, entry.Driver)
 	}
-	return d, *entry, nil
+	h := *entry
+	if h.Driver == catalog.DriverWoL && h.Address == "" && s.cfg.Address != nil {
+		h.Address, _ = s.cfg.Address(ctx, host) // without it the driver cannot tell whether the host is on
+	}
+	return d, h, nil
 }

@@ -169,3 +169,32 @@ func TestSetFindsHosts(t *testing.T) {
 		}
 	}
 }
+
+// A Wake-on-LAN host without an address in the catalog has that of its last registration.
+func TestAddressOfTheLastRegistration(t *testing.T) {
+	c, _, err := catalog.Parse("models.yaml", []byte(`
+hosts:
+  pc: {driver: wol, mac: "00:11:22:33:44:55", devices: [cpu]}
+  fixed: {driver: wol, mac: "00:11:22:33:44:56", address: "10.0.0.2:8090", devices: [cpu]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &addressed{}
+	set := power.NewSet(power.SetConfig{
+		Catalog: func() *catalog.Catalog { return c }, Drivers: map[catalog.Driver]power.Driver{catalog.DriverWoL: d},
+		Address: func(_ context.Context, host string) (string, error) { return host + ":1", nil },
+	})
+	for host, want := range map[string]string{"pc": "pc:1", "fixed": "10.0.0.2:8090"} {
+		if err := set.Wake(t.Context(), host); err != nil || d.address != want {
+			t.Errorf("%s: %v, address %q, want %q", host, err, d.address, want)
+		}
+	}
+}
+
+type addressed struct {
+	power.Driver
+	address string
+}
+
+func (d *addressed) Wake(_ context.Context, h catalog.Host) error { d.address = h.Address; return nil }

@@ -30,7 +30,8 @@
 //	                                                                                 its machine;
 //	                                                                                 memory_budget, memory_total, gpu_api,
 //	                                                                                 found, options; need:<m>: package placement;
-//	                                                                                 boot_state, boot_error, boot_ms: its boot
+//	                                                                                 boot_state, boot_error, boot_ms: its boot;
+//	                                                                                 proven: a wake ended with its registration
 //	rv:{pool}:models:<h>       set         the host's runner, forget_host     -      models with a record on the host
 //	rv:{pool}:copies:<m>       set         acquire, the host's runner,        -      hosts with a record of the model or a
 //	                                       whatever ends tickets                     ticket for it

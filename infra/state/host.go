@@ -102,6 +102,12 @@ func (s *Store) PutModels(ctx context.Context, host string, generation uint64, m
 	return s.evalStatus(ctx, "model_put", host, generation, records(models))
 }
 
+// HostAddress returns the address with which a host's runner last registered, "" if none is known.
+func (s *Store) HostAddress(ctx context.Context, host string) (string, error) {
+	fields, err := s.hash(ctx, s.keys.host(host))
+	return fields["addr"], err
+}
+
 // records encodes records for scripts.
 func records(models []ModelPut) string {
 	type record struct {

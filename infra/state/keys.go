@@ -18,6 +18,7 @@ func (k keys) hostEvents(h string) string        { return k.prefix + "events:hos
 func (k keys) conv(m string) string              { return k.prefix + "conv:" + m }
 func (k keys) convs() string                     { return k.prefix + "convs" }
 func (k keys) response(tenant, id string) string { return k.prefix + "response:" + tenant + ":" + id }
+func (k keys) host(h string) string              { return k.prefix + "host:" + h }
 func (k keys) settings(name string) string       { return k.prefix + "settings:" + name }
 func (k keys) day(t time.Time) string {
 	return k.prefix + "day:" + strconv.FormatInt(t.Unix()/86400, 10)

@@ -104,6 +104,9 @@ func (h *HostRecord) PowerOffPending() bool {
 	return h.State == policy.Asleep && h.Fields["sleep_token"] != ""
 }
 
+// Proven reports whether a wake of the host has ended with its registration since it is in the pool.
+func (h *HostRecord) Proven() bool { return h.Fields["proven"] != "" }
+
 // ModelRecord is a model on a host, as its runner wrote it.
 type ModelRecord struct {
 	ID         string // of the record; that of a retired copy is not a model's

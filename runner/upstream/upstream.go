@@ -136,10 +136,10 @@ func newServer(s Settings) (*server, error) {
 	case s.Workload != "" && len(wake)+len(sleep) > 0:
 		return nil, errors.New("invalid value of option workload: set either workload, or wake and sleep")
 	case s.Workload != "":
-		u.driver = drivers.Remote()[catalog.DriverKubernetes]
+		u.driver = drivers.Remote(nil)[catalog.DriverKubernetes]
 	case len(wake) > 0 && len(sleep) > 0:
 		u.host.Commands = &catalog.Commands{Wake: wake, Sleep: sleep}
-		u.driver = drivers.Remote()[catalog.DriverExec]
+		u.driver = drivers.Remote(nil)[catalog.DriverExec]
 	case len(wake)+len(sleep) > 0:
 		return nil, errors.New("invalid value of option wake: set wake and sleep together")
 	}

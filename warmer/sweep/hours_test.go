@@ -1,11 +1,16 @@
 package sweep_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"reveille/infra/catalog"
+	"reveille/infra/power"
 	"reveille/infra/state"
+	"reveille/warmer/sweep"
 )
 
 // Sweeps count the hours of hosts that are on, with their price, and those of a machine that is not known to be off.
@@ -61,4 +66,57 @@ func TestHostsWithTheirOwnTimes(t *testing.T) {
 		warm("daily_host_hours: 2")
 		equal(t, "hours left", summary(p.sweep(settings)), "warm box/chat queued, wake box done")
 	})
+}
+
+// A Wake-on-LAN host sleeps only after a wake of the pool has ended with its registration.
+func TestUnprovenHost(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.publish(strings.Replace(models, "box: {driver: local,", `box: {driver: wol, mac: "00:11:22:33:44:55",`, 1))
+		p.boot("box")
+		p.after(time.Hour)
+		equal(t, "never woken", summary(p.sweep(settings)), "sleep box refused")
+		equal(t, "state", p.field("host:box", "state"), "ready")
+		p.boxes["box"].on = false
+		for range 2 {
+			p.after(11 * time.Second)
+			p.sweepAlone(settings)
+		}
+		if a := p.want("gw", "chat", "box"); a.WakeToken == "" {
+			t.Fatal("no wake")
+		}
+		p.boot("box")
+		p.work()
+		equal(t, "proven", p.field("host:box", "proven"), "1")
+		p.registerLocked("box", p.boxes["box"])
+		equal(t, "proven after another registration", p.field("host:box", "proven"), "1")
+		p.after(time.Hour)
+		p.sweep(settings)
+		p.after(time.Hour)
+		equal(t, "proven", summary(p.sweep(settings)), "sleep box done")
+	})
+}
+
+// A driver that asks to try a sleep later has not failed.
+func TestSleepThatIsRefused(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.boot("box")
+		p.after(time.Hour)
+		deps := p.deps(p.store)
+		deps.Power = func(*catalog.Catalog) sweep.Power { return refusingPower{switches{p}} }
+		defer p.living()()
+		r, err := sweep.Run(ctx, deps, settings)
+		p.must(err)
+		equal(t, "sweep", summary(r), "sleep box refused")
+		equal(t, "failures", r.Failures(), 0)
+		p.after(time.Minute)
+		r, err = sweep.Run(ctx, p.deps(p.store), settings)
+		p.must(err)
+		equal(t, "next sweep", summary(r), "sleep box done")
+	})
+}
+
+type refusingPower struct{ switches }
+
+func (refusingPower) Sleep(context.Context, string) error {
+	return fmt.Errorf("%w: a backup runs", power.ErrInUse)
 }

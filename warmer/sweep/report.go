@@ -40,7 +40,7 @@ const (
 	Queued     Result = "queued"     // a ticket was created
 	Done       Result = "done"       // it was done
 	CalledOff  Result = "called off" // work arrived, or the runner did not confirm
-	Refused    Result = "refused"    // no host can take it
+	Refused    Result = "refused"    // no host can take it, or the host does not sleep now
 	Unfinished Result = "unfinished" // a machine is shutting down; a later sweep continues
 	Failed     Result = "failed"     // see Error; a later sweep retries
 )

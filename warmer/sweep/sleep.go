@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/power"
 	"reveille/infra/state"
@@ -16,6 +17,9 @@ const (
 	maxStops       = 8               // number of concurrent driver calls
 	releaseTimeout = 2 * time.Second // for all hosts together
 )
+
+// unproven is why a Wake-on-LAN host is not put to sleep: nobody might be able to wake it.
+const unproven = "Wake-on-LAN has not woken it yet; run gateway sleep and gateway wake once"
 
 // pendingSleep is a host going to sleep.
 type pendingSleep struct{ host, token, reason string }
@@ -66,7 +70,7 @@ func (r *run) releaseAll(ctx context.Context, pending []pendingSleep) {
 }
 
 // commit makes the idle hosts drain. A host that this process cannot turn off and on stays up, and so does one that a
-// scheduled load is about to use.
+// scheduled load is about to use, and one whose Wake-on-LAN is not proven.
 func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 	var pending []pendingSleep
 	done := map[string]bool{}
@@ -81,6 +85,11 @@ func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 			if r.DryRun {
 				done[p.Host] = true
 				r.addAction(Action{Kind: Sleep, Host: p.Host, Reason: p.Reason.String()})
+				continue
+			}
+			if listed, ok := r.catalog.Host(p.Host); ok && listed.Driver == catalog.DriverWoL && !s.Hosts[p.Host].Proven() {
+				done[p.Host] = true
+				r.addAction(Action{Kind: Sleep, Host: p.Host, Reason: unproven, Result: Refused})
 				continue
 			}
 			token, err := r.store.CommitSleep(ctx, p.Host, r.ID, s.RevisionOf(p.Host, ""), s.Hosts[p.Host].Fields["active_ms"])
@@ -149,8 +158,11 @@ func (r *run) stopOne(ctx context.Context, n pendingSleep) (Action, error) {
 	failure, err := power.TurnOff(ctx, r.store, n.host, r.ID, n.token, r.PowerCall, r.power.Sleep)
 	if failure != nil {
 		a.Result, a.Error = Failed, failure.Error()
-		if power.Unfinished(failure) {
+		switch {
+		case power.Unfinished(failure):
 			a.Result = Unfinished
+		case errors.Is(failure, power.ErrInUse):
+			a.Result = Refused
 		}
 	}
 	if isDone(err) {

@@ -65,6 +65,7 @@ function stateWords(host) {
   if (host.state === 'waking' && host.since) return `waking, ${lasting(now() - host.since)}`;
   if (host.state === 'lost' && host.since) return `lost for ${lasting(now() - host.since)}`;
   if (host.pending) return 'asleep, not known to be off';
+  if (host.unproven) return `${host.state}, sleep is not proven`;
   return host.state;
 }
 

@@ -3,6 +3,7 @@ package drivers
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"sync"
 
@@ -22,12 +23,13 @@ import (
 )
 
 // Remote returns the drivers exec, wol, ec2, asg and kubernetes. The settings and credentials of AWS and of Kubernetes
-// come from the environment, and are read when a host of the driver is first woken or put to sleep.
-func Remote() map[catalog.Driver]power.Driver {
+// come from the environment, and are read when a host of the driver is first woken or put to sleep. log gets the steps
+// of wakes.
+func Remote(log *slog.Logger) map[catalog.Driver]power.Driver {
 	a := &account{regions: map[string]aws.Config{}}
 	return map[catalog.Driver]power.Driver{
 		catalog.DriverExec: exec.New(0),
-		catalog.DriverWoL:  wol.New(wol.Config{}),
+		catalog.DriverWoL:  wol.New(wol.Config{Log: log}),
 		catalog.DriverEC2:  a.ec2(),
 		catalog.DriverASG: asg.New(asg.Config{Client: func(ctx context.Context, region string) (*awsquery.Client, error) {
 			c, err := a.config(ctx, region)

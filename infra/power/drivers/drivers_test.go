@@ -32,7 +32,7 @@ func TestKubernetesRedirect(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("KUBECONFIG", path)
-	d, host := Remote()[catalog.DriverKubernetes], catalog.Host{Name: "h", Workload: "statefulset/h"}
+	d, host := Remote(nil)[catalog.DriverKubernetes], catalog.Host{Name: "h", Workload: "statefulset/h"}
 	if err := d.Wake(t.Context(), host); err == nil || asked != "Bearer canary" || followed != "" {
 		t.Errorf("%v: the server was asked with %q, the other: %s", err, asked, followed)
 	}

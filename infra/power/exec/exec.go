@@ -1,8 +1,8 @@
 // Package exec is the power driver for hosts that the operator's own commands turn on and off. Commands are argument
 // vectors, started without a shell, with the host's name and address in REVEILLE_HOST and REVEILLE_ADDRESS.
 //
-// Status 0 is success. Status 69 (EX_UNAVAILABLE) means no capacity, 75 (EX_TEMPFAIL) means try again soon, and any
-// other is a failure. A state command exits with 0 if the host is on and with any other status if it is off. With a
+// Status 0 is success. Status 69 (EX_UNAVAILABLE) means no capacity, 75 (EX_TEMPFAIL) means try again soon, or of a
+// sleep command that the host stays on for now, and any other is a failure. A state command exits with 0 if the host is on and with any other status if it is off. With a
 // state command, the wake command does not run if the host is already on, nor the sleep command if it is already off.
 package exec
 
@@ -80,6 +80,8 @@ func (d *Driver) change(ctx context.Context, host catalog.Host, to power.Power) 
 		return fmt.Errorf("%w: %s: %w", power.ErrFailed, argv[0], err)
 	case exit.ExitCode() == exUnavailable:
 		return fmt.Errorf("%w: %s", power.ErrNoCapacity, lastLine(out))
+	case exit.ExitCode() == exTempFail && to == power.Off:
+		return fmt.Errorf("%w: %s", power.ErrInUse, lastLine(out))
 	case exit.ExitCode() == exTempFail:
 		return fmt.Errorf("%w: %s", power.ErrThrottled, lastLine(out))
 	}

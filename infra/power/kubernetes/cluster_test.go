@@ -58,7 +58,7 @@ func TestCluster(t *testing.T) {
 				strange := host
 				strange.Workload = other + "/gpu-1"
 				return waketest.Fixture{
-					Driver: drivers.Remote()[catalog.DriverKubernetes], Host: host, Strange: &strange, Starts: func() int { return c.started() - before },
+					Driver: drivers.Remote(nil)[catalog.DriverKubernetes], Host: host, Strange: &strange, Starts: func() int { return c.started() - before },
 					Keeps: true, // a controller that has not seen the sleep yet ends no pod
 				}
 			})

@@ -326,7 +326,7 @@ func TestNoCluster(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	d := drivers.Remote()[catalog.DriverKubernetes]
+	d := drivers.Remote(nil)[catalog.DriverKubernetes]
 	if err := d.Wake(t.Context(), host); !errors.Is(err, power.ErrDenied) {
 		t.Errorf("%v, want power.ErrDenied", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"time"
 
@@ -21,15 +22,17 @@ const defaultBroadcast = "255.255.255.255:9"
 
 // Config of a Driver. A zero value means the default.
 type Config struct {
-	// Password returns a host's SecureOn password of 4 or 6 bytes; default none.
-	Password func(catalog.Host) []byte
 	// Repeat is the time between two packets until the machine responds; default 3 s. Packets can be lost, and a packet
 	// that arrives while the machine is still shutting down has no effect.
 	Repeat time.Duration
+	// Settle is how long a wake watches a machine that is on, since it may be shutting down, and how long after it went
+	// off the first packet is sent; default 5 s.
+	Settle time.Duration
 	// StateTimeout is the timeout for a machine to respond after a wake, or to shut down; default 2 min.
 	StateTimeout time.Duration
 	// Probe is the timeout of one check whether the runner's port accepts connections; default 1 s.
 	Probe time.Duration
+	Log   *slog.Logger // gets the steps of wakes; default: discard
 }
 
 // Driver sends magic packets. It has nothing to close.
@@ -37,28 +40,74 @@ type Driver struct{ cfg Config }
 
 // New creates a driver.
 func New(cfg Config) *Driver {
+	cfg.Settle = cmp.Or(max(cfg.Settle, 0), 5*time.Second)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Repeat = cmp.Or(max(cfg.Repeat, 0), 3*time.Second)
 	cfg.StateTimeout = cmp.Or(max(cfg.StateTimeout, 0), 2*time.Minute)
 	cfg.Probe = cmp.Or(max(cfg.Probe, 0), time.Second)
-	if cfg.Password == nil {
-		cfg.Password = func(catalog.Host) []byte { return nil }
-	}
 	return &Driver{cfg}
 }
 
-// Wake sends magic packets until the runner's port accepts connections. If the catalog has no address for the host, it
-// sends one packet, and only the host's registration shows that the packet arrived.
+// Wake sends magic packets until the runner's port accepts connections. A machine that is on may be shutting down: it is
+// watched for Config.Settle, and gets packets from that long after it went off. A host without an address gets one
+// packet, and only its registration shows that the packet arrived.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	mac, err := net.ParseMAC(host.MAC)
 	if err != nil {
 		return fmt.Errorf("%w: %w", power.ErrUnknownHost, err)
 	}
-	packet, err := Packet(mac, d.cfg.Password(host))
+	packet, err := Packet(mac, host.SecureOnPassword())
 	if err != nil {
 		return fmt.Errorf("%w: %w", power.ErrUnknownHost, err)
 	}
 	target := cmp.Or(host.Broadcast, defaultBroadcast)
-	return d.until(ctx, host, power.On, func() error { return d.send(ctx, target, packet) })
+	log := d.cfg.Log.With("host", host.Name, "address", host.Address)
+	if stayed, err := d.settle(ctx, host, log); err != nil || stayed {
+		return err
+	}
+	err = d.until(ctx, host, power.On, func() error {
+		log.Info("magic packet sent; the runner's port is closed", "mac", host.MAC, "to", target)
+		return d.send(ctx, target, packet)
+	})
+	if err == nil && host.Address != "" {
+		log.Info("the runner's port is open")
+	}
+	return err
+}
+
+// settle watches a machine that is on for as long as it may be shutting down. It returns true if the machine stayed on.
+func (d *Driver) settle(ctx context.Context, host catalog.Host, log *slog.Logger) (stayed bool, err error) {
+	wait := func() error {
+		select {
+		case <-time.After(min(d.cfg.Repeat, d.cfg.Settle)):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	is, err := d.State(ctx, host)
+	if err != nil || is != power.On {
+		return false, err
+	}
+	log.Info("the runner's port is open; waiting in case the machine is shutting down")
+	for end := time.Now().Add(d.cfg.Settle); is == power.On; {
+		if time.Now().After(end) {
+			return true, nil
+		}
+		if err := wait(); err != nil {
+			return false, err
+		}
+		if is, err = d.State(ctx, host); err != nil {
+			return false, err
+		}
+	}
+	log.Info("the machine is shutting down")
+	for end := time.Now().Add(d.cfg.Settle); time.Now().Before(end); {
+		if err := wait(); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
 }
 
 // Sleep waits until the runner has turned the machine off. power.ErrFailed: the machine stays on. A host without an

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -137,7 +138,7 @@ func (m *machine) host() catalog.Host {
 }
 
 func (m *machine) config() wol.Config {
-	return wol.Config{Repeat: 10 * time.Millisecond, StateTimeout: 30 * time.Second}
+	return wol.Config{Repeat: 10 * time.Millisecond, Settle: 20 * time.Millisecond, StateTimeout: 30 * time.Second}
 }
 
 // withRunner is the driver together with a runner that turns its machine off when the pool has put it to sleep, and
@@ -187,9 +188,9 @@ func TestLostPacketsAndPassword(t *testing.T) {
 	m.mu.Lock()
 	m.deaf = 3
 	m.mu.Unlock()
-	cfg := m.config()
-	cfg.Password = func(catalog.Host) []byte { b, _ := hex.DecodeString(secure); return b }
-	if err := wol.New(cfg).Wake(t.Context(), m.host()); err != nil {
+	h := m.host()
+	h.SecureOn = "0a:0b:0c:0d:0e:0f"
+	if err := wol.New(m.config()).Wake(t.Context(), h); err != nil {
 		t.Fatal(err)
 	}
 	m.mu.Lock()
@@ -246,5 +247,48 @@ func TestBroadcastIsTheDefault(t *testing.T) {
 	err := wol.New(wol.Config{}).Wake(t.Context(), h)
 	if err != nil && !strings.Contains(err.Error(), "unreachable") && !strings.Contains(err.Error(), "permitted") {
 		t.Error("no broadcast was attempted:", err)
+	}
+}
+
+// A machine that is shutting down when it is woken gets its packets once it is off, and one that is on gets none.
+func TestWakeOfAMachineThatIsOn(t *testing.T) {
+	m := newMachine(t, magic)
+	m.mu.Lock()
+	m.onLocked()
+	m.mu.Unlock()
+	cfg := m.config()
+	cfg.Settle = 300 * time.Millisecond
+	starts := func() int {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.starts
+	}
+	if err := wol.New(cfg).Wake(t.Context(), m.host()); err != nil || starts() != 1 {
+		t.Fatalf("it is on: %v, %d starts", err, starts())
+	}
+	cfg.Settle = 30 * time.Second
+	log := &power.Tail{}
+	cfg.Log = slog.New(slog.NewTextHandler(log, nil))
+	woken := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	go func() { woken <- wol.New(cfg).Wake(ctx, m.host()) }()
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(log.LastLine(), "in case the machine is shutting down"); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(log.LastLine())
+		}
+	}
+	m.off()
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(log.LastLine(), "the machine is shutting down"); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(log.LastLine())
+		}
+	}
+	if n := starts(); n != 1 {
+		t.Errorf("%d starts while it shuts down", n)
+	}
+	cancel()
+	if err := <-woken; err == nil {
+		t.Error("a wake that was given up ended well")
 	}
 }
