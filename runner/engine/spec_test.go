@@ -253,3 +253,11 @@ func TestLibraryPathIncludesTheProgramsFolder(t *testing.T) {
 		})
 	}
 }
+
+// TestPrivateFolder: infinity makes its cache in the engine's own folder, the only one that it may write in a sandbox.
+func TestPrivateFolder(t *testing.T) {
+	env, err := Environ(Spec{Recipe: recipe.Shipped()["infinity"], Type: policy.Embedding, dir: "/run/engine-1"}, nil)
+	if err != nil || !slices.Contains(env, "INFINITY_HOME=/run/engine-1") {
+		t.Errorf("%q, %v", env, err)
+	}
+}
