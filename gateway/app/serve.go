@@ -32,7 +32,7 @@ type ServeSettings struct {
 	config.Redis
 	config.Log
 	GatewayFlags
-	FairAfter time.Duration `help:"A model that may have several copies gets another while more requests wait for a copy than it serves in this time; and on a host, how long a busy model that must make room still takes new requests." default:"2s"`
+	FairAfter time.Duration `help:"A model that may have several copies gets further ones while more requests wait for a copy than it serves in this time; and on a host, how long a busy model that must make room still takes new requests." default:"2s"`
 	Evict     string        `help:"Which idle model makes room where several could: lru, the least recently used; or cost, the one whose reload costs least (reload seconds x price of the host) and that is least likely needed." enum:"lru,cost" default:"lru"`
 
 	// near, if not nil, finds runners of this process; see [httpapi.Config].

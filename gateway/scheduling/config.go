@@ -72,7 +72,7 @@ type Config struct {
 	Gateway string // unique id of this process in the pool; default: random
 
 	Hold      time.Duration // maximum time that a request waits for a cold model; default 300 s
-	FairAfter time.Duration // --fair-after: a model gets another copy if all its copies need longer than this for their queues; default 2 s
+	FairAfter time.Duration // --fair-after: a model gets further copies if all its copies need longer than this for their queues; default 2 s
 	WakeLimit time.Duration // maximum time from the start of a host's wake to its registration; default 10 min
 
 	Evict policy.EvictionPolicy // how idle models are compared when one must be evicted; default LRU

@@ -41,46 +41,67 @@ func (t *throughput) record(id state.CopyID, ended int64, now time.Time, window 
 	return ended - list[0].ended, now.Sub(list[0].at) >= window
 }
 
-// addCopies queues a further copy of each model whose least loaded copy has a longer queue than it serves in
-// Config.FairAfter, if the catalog allows one and a host can take it without waiting for a busy model. No request waits
-// for it: they go to the existing copies, and to the new one once the mirror shows it. An idle copy is evicted like any
-// idle model.
+// addCopies queues the further copies that policy.WantCopy wants of each model, if the catalog allows several and hosts
+// can take them without waiting for a busy model. No request waits for them: they go to the existing copies, and to a
+// new one once the mirror shows it. An idle copy is evicted like any idle model.
 func (g *Gate) addCopies(ctx context.Context) {
 	c, s := g.catalog(), g.mirror.Snapshot()
 	maps.DeleteFunc(g.throughput.samples, func(_ state.CopyID, list []sample) bool { // of copies that no longer exist
 		return time.Since(list[len(list)-1].at) > 2*g.cfg.FairAfter
 	})
 	for _, m := range c.Models {
-		if m.Replicas.Max > 1 && s.Epoch != "" {
-			g.addCopy(ctx, s, c, m)
+		if m.Replicas.Max < 2 || s.Epoch == "" {
+			continue
+		}
+		if copies := g.copyLoads(s, m.ID); len(copies) > 0 && copies[0].Queued() > 0 {
+			for range m.Replicas.Max {
+				if !g.addCopy(ctx, c, m, copies) {
+					break
+				}
+			}
 		}
 	}
 }
 
-func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalog, m *catalog.Model) {
-	queued, served := 0, 0
-	for i, r := range s.Copies(m.ID) { // the least loaded first
-		f := g.traffic.of(r.Host, m.ID)
+// copyLoads records how busy the copies of a model are, and returns it, the least loaded first. It returns nil if that
+// one has not been observed for long enough, or if it is another gateway's to decide, because all of its requests are.
+func (g *Gate) copyLoads(s *state.Snapshot, model string) []policy.CopyLoad {
+	var out []policy.CopyLoad
+	decide := true
+	for i, r := range s.Copies(model) { // the least loaded first
+		f := g.traffic.of(r.Host, model)
 		ours := f.open.Load()
-		recent, known := g.throughput.record(state.CopyID{Host: r.Host, Model: m.ID}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
-		if i > 0 || !known || ours == 0 { // not the least loaded, too early, or another gateway's to decide
-			continue
-		}
+		recent, known := g.throughput.record(state.CopyID{Host: r.Host, Model: model}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
 		open := max(ours, int64(r.InFlight))
-		queued = int(open) - parallelism(r)
-		served = int(recent * open / ours) // assumes that the other gateways' requests fare like ours
+		// The other gateways' requests are assumed to fare like ours. A copy without any of ours, or that has just been
+		// loaded, is assumed to serve what it has.
+		served := open
+		if known && ours > 0 {
+			served = recent * open / ours
+		} else if i == 0 {
+			decide = false
+		}
+		out = append(out, policy.CopyLoad{Open: int(open), Served: int(served), Parallel: parallelism(r)})
 	}
-	if queued <= served {
-		return
+	if !decide {
+		return nil
 	}
+	return out
+}
+
+// addCopy queues one further copy of a model with these copies. It returns whether to call it again, for a further one.
+// Every call decides on fresh data, in which the loads that any gateway has queued meanwhile count. A decision that
+// another gateway's has overtaken is refused as stale, so that two gateways never add twice what is wanted.
+func (g *Gate) addCopy(ctx context.Context, c *catalog.Catalog, m *catalog.Model, copies []policy.CopyLoad) bool {
 	s, err := g.mirror.RefreshHosts(ctx, nil, m.ID)
 	if err != nil {
-		return // the next tick decides again
+		return false // the next tick decides again
 	}
 	v := placement.View{Catalog: c, Evict: g.cfg.Evict}
 	pool, want := v.Pool(s), v.Model(s, m.ID, "")
-	if !policy.WantCopy(pool, want, queued, served) {
-		return
+	wanted := policy.WantCopy(pool, want, copies)
+	if wanted == 0 {
+		return false
 	}
 	g.mu.Lock()
 	now := time.Now()
@@ -95,24 +116,25 @@ func (g *Gate) addCopy(ctx context.Context, s *state.Snapshot, c *catalog.Catalo
 	avoid.add(notLoaded, avoidForModel...)
 	p := policy.Place(pool, want, avoid)
 	if paused || !waitsForNoBusyModel(p) {
-		return
+		return false
 	}
 	got, err := g.store.Acquire(ctx, state.Want{
-		Gateway: g.id, Model: m.ID, Host: p.Host, Revision: s.RevisionOf(p.Host, m.ID), Background: true, Anew: true, Operation: operation,
+		Gateway: g.id, Model: m.ID, Host: p.Host, Revision: s.RevisionOf(p.Host, m.ID), Background: true, Explicit: true, Operation: operation,
 	})
 	switch {
 	case errors.Is(err, state.ErrStale), errors.Is(err, state.ErrUnavailable):
-		return // the next tick decides again
+		return false // the next tick decides again
 	case err != nil:
-		g.log.Warn("another copy could not be queued", "model", m.ID, "host", p.Host, "error", err)
-		return
+		g.log.Warn("a further copy could not be queued", "model", m.ID, "host", p.Host, "error", err)
+		return false
 	}
-	g.log.Info("further copy is queued", "model", m.ID, "host", got.Host, "queue", queued, "served", served)
+	g.log.Info("further copy is queued", "model", m.ID, "host", got.Host, "wanted", wanted, "open", copies[0].Open, "served", copies[0].Served)
 	if got.WakeToken != "" {
 		g.mu.Lock()
 		g.wakeLocked(got.Host, got.WakeToken)
 		g.mu.Unlock()
 	}
+	return wanted > 1
 }
 
 // waitsForNoBusyModel reports whether a placement need not wait for a busy model: a copy that did would come too late.
@@ -124,11 +146,11 @@ func waitsForNoBusyModel(p policy.Placement) bool {
 	return false
 }
 
-// parallelism returns how many requests a copy serves at the same time, 1 if its runner does not report it.
+// parallelism returns how many requests a copy serves at the same time, 0 if its runner does not report it.
 func parallelism(r *state.ModelRecord) int {
 	var plan struct {
 		Parallel int `json:"parallel"`
 	}
 	_ = json.Unmarshal([]byte(r.Fields["plan"]), &plan) // unreadable means unknown
-	return max(1, plan.Parallel)
+	return max(0, plan.Parallel)
 }

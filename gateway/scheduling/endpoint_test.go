@@ -1,7 +1,9 @@
 package scheduling
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -318,4 +320,47 @@ func TestFurtherCopy(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A burst wants several further copies, and gets all of them at once: each on a host of its own, which is woken, and
+// none twice, although two gateways serve the burst.
+func TestFurtherCopiesAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a")
+		for i := range 9 {
+			p.host(fmt.Sprint("h", i), "asleep")
+		}
+		p.loaded("a", "m0", 64)
+		p.hosts["a"].Models["m0"].Fields = map[string]string{"plan": `{"parallel":8}`}
+		var mu sync.Mutex
+		woken := map[string]int{}
+		for range 2 {
+			r := start(t, p, func(c *Config) {
+				m, _ := c.Catalog().Model("m0")
+				m.Hosts, m.Replicas.Max = nil, 10
+				c.Waker = wakerFunc(func(_ context.Context, host string) error {
+					mu.Lock()
+					defer mu.Unlock()
+					woken[host]++
+					return nil
+				})
+			})
+			at, _ := r.Endpoint("m0")
+			for range 32 {
+				r.Begin(at, "m0")
+			}
+		}
+		time.Sleep(6 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		queued := map[string]int{}
+		for _, h := range p.Snapshot().Hosts {
+			if len(h.Queue) > 0 {
+				queued[h.Name] = len(h.Queue)
+			}
+		}
+		if len(queued) != 7 || !maps.Equal(queued, woken) || len(p.tickets) != 7 {
+			t.Errorf("copies are queued on %v, and %v were woken, want the same 7 hosts, each once", queued, woken)
+		}
+	})
 }

@@ -1,35 +1,70 @@
 package policy
 
-// WantCopy reports whether to place a further copy of want: some copy serves, none is being loaded, there are fewer
-// than want.Max, and queued, the number of requests waiting at the copy with the fewest, exceeds served, the number
-// that it completes within --fair-after. So copies are added one at a time, each only if the last one did not help
-// enough.
+// CopyLoad is how busy a loaded copy of a model is with the requests of all gateways.
+type CopyLoad struct {
+	Open     int // requests
+	Served   int // requests that it completes within --fair-after
+	Parallel int // requests that it serves at the same time; 0 if unknown, which counts as 1
+}
+
+// Queued returns how many of the copy's requests neither run nor are served within --fair-after. It is negative for a
+// copy with room for more.
+func (l CopyLoad) Queued() int { return l.Open - l.Served - max(1, l.Parallel) }
+
+// WantCopy returns how many further copies of want to place. copies are the loaded ones, the least loaded first. As long
+// as that one has no queue (CopyLoad.Queued), requests have a copy to go to, and no further one is wanted. Otherwise
+// there should be as many copies as serve all open requests at the same time, but for those that are served within
+// --fair-after, and at most want.Max:
 //
-// It does not decide about the first copy: without any copy it returns false.
-func WantCopy(s Snapshot, want Model, queued, served int) bool {
-	if queued <= served {
-		return false
+//	min(want.Max, ⌈(open - served) / parallel⌉) - loaded - loading
+//
+// A further copy counts with the parallelism of the best one. If no copy's is known, copies are added one at a time.
+//
+// It does not decide about the first copy: without any copy it returns 0.
+func WantCopy(s Snapshot, want Model, copies []CopyLoad) int {
+	if len(copies) == 0 || copies[0].Queued() <= 0 {
+		return 0
 	}
-	loaded := 0
+	loaded, loading := countCopies(&s, want.ID)
+	if loaded == 0 {
+		return 0
+	}
+	queued, parallel := 0, 0
+	for _, c := range copies {
+		queued += c.Queued()
+		parallel = max(parallel, c.Parallel)
+	}
+	further := 1
+	if parallel > 0 {
+		further = (max(queued, 0) + parallel - 1) / parallel
+	}
+	return max(0, min(further, max(1, want.Max)-loaded)-loading)
+}
+
+// countCopies returns on how many hosts the model is loaded, and on how many others it is being loaded or queued. Hosts
+// that are lost do not count.
+func countCopies(s *Snapshot, id string) (loaded, loading int) {
 	for i := range s.Hosts {
 		h := &s.Hosts[i]
 		if h.State == Lost {
 			continue
 		}
+		serves, comes := false, h.Loading == id
 		for j := range h.Queue {
-			if h.Queue[j].Model.ID == want.ID {
-				return false
-			}
+			comes = comes || h.Queue[j].Model.ID == id
 		}
 		for j := range h.Residents {
-			switch r := &h.Residents[j]; {
-			case r.ID != want.ID:
-			case r.State == ModelLoading:
-				return false
-			case r.State == ModelLoaded && h.State == Ready:
-				loaded++
+			if r := &h.Residents[j]; r.ID == id {
+				serves = serves || r.State == ModelLoaded && h.State == Ready
+				comes = comes || r.State == ModelLoading
 			}
 		}
+		switch {
+		case serves:
+			loaded++
+		case comes:
+			loading++
+		}
 	}
-	return loaded > 0 && loaded < max(1, want.Max)
+	return loaded, loading
 }

@@ -307,8 +307,6 @@ func (g *stage) event(l line) {
 			wake = " wake"
 		}
 		fmt.Fprintf(&g.out, "host %s%s (%s)\n", p.Host, wake, p.Reason)
-	case "want-copy":
-		fmt.Fprintln(&g.out, WantCopy(g.s, g.model(l), g.int(l.opts["queued"]), g.int(l.opts["served"])))
 	case "idle":
 		g.idle()
 	case "show":

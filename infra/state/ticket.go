@@ -23,8 +23,8 @@ type Want struct {
 	Revision   uint64            // of host and model in that snapshot, see Snapshot.RevisionOf; for an unload, of the host alone
 	HostState  policy.HostState  // for a host that changes too fast: it must be in this state, and Revision covers only the model; "" if any
 	Background bool              // nobody waits: the ticket is carried out anyway
-	Anew       bool              // a ticket even if a copy is recorded as loaded: its runner just refused it, or another copy is wanted
-	Explicit   bool              // a management call: a ticket that nobody attaches to
+	Anew       bool              // a ticket even if a copy is recorded as loaded: its runner just refused it
+	Explicit   bool              // a ticket that nobody attaches to: of a management call, or for a further copy
 	Fields     map[string]string // options, force, pinned … for the runner
 	Operation  string            // operation id: a repeated call returns the first ticket; "" if none
 	Replaces   string            // ticket on a lost host, dropped when the new one is created; "" if none
