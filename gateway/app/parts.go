@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
@@ -56,6 +57,9 @@ func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, ac
 	g.gate = scheduling.New(scheduling.Config{
 		Store: store, Mirror: g.mirror, Catalog: g.models.get, Gateway: signer.Gateway(), Hold: s.Hold, FairAfter: s.FairAfter, Evict: p.evict, MaxPerModel: s.MaxWaiting, Log: log,
 		Waker: hosts, Stopper: hosts, AwakeToday: days.AwakeToday,
+		SendBack: func(ctx context.Context, host *state.HostRecord, model string, n int) error {
+			return g.front.SendBack(ctx, host, model, n)
+		},
 	})
 	pressure.ApplyToRuntime(p.memory)
 	g.gauge = pressure.New(p.memory, nil)

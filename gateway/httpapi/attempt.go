@@ -283,8 +283,10 @@ func (x *exchange) handleRefusal(resp *relay.Response) error {
 	case reason == rpc.RefusedAuth:
 		return api.New(api.InternalError, "The model's host does not accept this gateway.").
 			WithCause(errors.New("runner " + x.routing.endpoint.Host + " refused the signature: is --runner-secret the same, and is its clock right?"))
+	case reason == rpc.RefusedSentBack:
+		return x.retryElsewhere()
 	case reason == rpc.RefusedHost:
 		return x.retryAtGate(api.New(api.HostUnreachable, "The model's host could not be reached. Retry the request."))
 	}
-	return x.retryAtGate(api.Newf(api.ModelLoading, "The model '%s' is not ready yet. Retry the request.", x.call.model.ID))
+	return x.retryAtGate(x.errNotReady())
 }

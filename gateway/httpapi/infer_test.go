@@ -267,6 +267,27 @@ func TestRefusalLeadsToALoad(t *testing.T) {
 	}
 }
 
+// TestSentBack: a request that a runner sends back goes to the least loaded copy at once, without a load. One that is
+// sent back without end is a refused one.
+func TestSentBack(t *testing.T) {
+	s := newStage(t).warm("chat")
+	var tries atomic.Int32
+	s.serve(func(w http.ResponseWriter, r *http.Request) {
+		if tries.Add(1) <= 3 {
+			refuse(rpc.RefusedSentBack)(w, r)
+			return
+		}
+		_, _ = io.WriteString(w, "{}")
+	})
+	if r := s.ask("POST", chatPath, chatBody); r.status != 200 || s.loads["chat"] != 0 || tries.Load() != 4 {
+		t.Errorf("%d %s after %d tries, loads %v", r.status, r.text, tries.Load(), s.loads)
+	}
+	s.serve(refuse(rpc.RefusedSentBack))
+	if r := s.ask("POST", chatPath, chatBody, "x-wait-timeout: 1"); r.status != 503 {
+		t.Errorf("%d %s", r.status, r.text)
+	}
+}
+
 // TestRefusalsUntilTheTimeout: endless refusals are bounded by the wait and do not flood the runner.
 func TestRefusalsUntilTheTimeout(t *testing.T) {
 	s := newStage(t).warm("chat").serve(refuse(rpc.RefusedNotLoaded))

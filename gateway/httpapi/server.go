@@ -199,6 +199,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
+// SendBack implements scheduling.Config.SendBack.
+func (s *Server) SendBack(ctx context.Context, host *state.HostRecord, model string, n int) error {
+	return s.registry.SendBack(ctx, host, model, n)
+}
+
 // OnEvent processes an event of the pool; pass it the mirror's events. It never blocks.
 func (s *Server) OnEvent(e state.Event) {
 	s.history.OnEvent(time.Now(), e)

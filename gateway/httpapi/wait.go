@@ -135,7 +135,12 @@ type refusals struct {
 	hosts []string   // that refused, crashed or could not be reached
 	why   *api.Error // the last one, for the client if no time is left to retry
 	pause time.Time  // no try before then
+
+	sentBack int // how often it was sent on to another copy instead
 }
+
+// maxSentBack is how often a request is sent on from copy to copy without a pause.
+const maxSentBack = 10
 
 // Pauses between refusals grow from firstPause to maxPause. The first refusal causes none: the mirror was
 // behind, and the gate has newer data.
@@ -162,6 +167,25 @@ func (x *exchange) retryAtGate(why *api.Error) error {
 		x.routing.refusals.pause = time.Now().Add(min(maxPause, firstPause<<min(x.routing.refusals.n-2, 10)))
 	}
 	return errRetry
+}
+
+// retryElsewhere sends the exchange to the least loaded copy, after its runner has sent it back because another has room.
+// The time that it waited for its turn does not count as a wait for the model.
+func (x *exchange) retryElsewhere() error {
+	x.routing.wait.limit += time.Since(x.try.sent)
+	e, ok := x.call.s.cfg.Gate.Endpoint(x.call.model.ID)
+	if x.routing.refusals.sentBack++; !ok || x.routing.refusals.sentBack > maxSentBack { // its copies have gone meanwhile
+		return x.retryAtGate(x.errNotReady())
+	}
+	x.uncountOpen()
+	x.try.promptTokens = 0
+	x.routing.endpoint, x.routing.info.Ticket = e, ""
+	return errRetry
+}
+
+// errNotReady is what the client gets if its time is over after a refusal.
+func (x *exchange) errNotReady() *api.Error {
+	return api.Newf(api.ModelLoading, "The model '%s' is not ready yet. Retry the request.", x.call.model.ID)
 }
 
 // acquireEndpoint returns the endpoint that respond found in the mirror, or else waits for one at the gate. It returns false if there

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
+	"net/url"
 	"strconv"
 	"sync"
 	"time"
@@ -57,6 +59,23 @@ func (c *clients) of(r runner, pool func() *state.Snapshot) *relay.Client {
 
 func (c *clients) close() {
 	c.byRunner.Range(func(_, cl any) bool { cl.(*relay.Client).Close(); return true })
+}
+
+// SendBack asks a runner for up to n of the requests that wait for their turn at a model's engine (rpc.PathSendBack).
+func (d *Registry) SendBack(ctx context.Context, host *state.HostRecord, model string, n int) error {
+	var canceler relay.Canceler
+	stop := context.AfterFunc(ctx, func() { canceler.Cancel(relay.ErrClientGone) })
+	defer stop()
+	path := rpc.PathSendBack + "?n=" + strconv.Itoa(n) + "&model=" + url.QueryEscape(model)
+	resp, err := d.Ask(&canceler, "POST", host, path, "", AskWait)
+	if err != nil {
+		return err
+	}
+	defer resp.Close()
+	if status := resp.Status(); status != 200 {
+		return fmt.Errorf("runner %s responded with status %d", host.Name, status)
+	}
+	return nil
 }
 
 // AskWait is the timeout of a call to which a runner responds from memory.

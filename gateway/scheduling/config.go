@@ -62,8 +62,11 @@ type Config struct {
 	Store   Store
 	Mirror  Mirror
 	Waker   Waker
-	Stopper Stopper                 // for SleepHost; nil: this gateway turns no host off
-	Catalog func() *catalog.Catalog // the catalog in force; called often, so it must be cheap; never nil
+	Stopper Stopper // for SleepHost; nil: this gateway turns no host off
+	// SendBack asks a host's runner to refuse up to n of the requests that wait for their turn at a model's engine, so that
+	// their gateways send them to other copies; nil: requests stay with the copy that they were sent to.
+	SendBack func(ctx context.Context, host *state.HostRecord, model string, n int) error
+	Catalog  func() *catalog.Catalog // the catalog in force; called often, so it must be cheap; never nil
 
 	// AwakeToday returns how long each host has been awake on this day of UTC, for daily_host_hours; it must be cheap.
 	// Default: nothing is known, and no host is refused for it.

@@ -53,22 +53,26 @@ func (g *Gate) addCopies(ctx context.Context) {
 		if m.Replicas.Max < 2 || s.Epoch == "" {
 			continue
 		}
-		if copies := g.copyLoads(s, m.ID); len(copies) > 0 && copies[0].Queued() > 0 {
-			for range m.Replicas.Max {
-				if !g.addCopy(ctx, c, m, copies) {
-					break
-				}
+		copies := s.Copies(m.ID) // the least loaded first
+		loads, decide := g.copyLoads(copies)
+		g.rebalance(s, copies, loads)
+		if !decide || loads[0].Queued() <= 0 {
+			continue
+		}
+		for range m.Replicas.Max {
+			if !g.addCopy(ctx, c, m, loads) {
+				break
 			}
 		}
 	}
 }
 
-// copyLoads records how busy the copies of a model are, and returns it, the least loaded first. It returns nil if that
-// one has not been observed for long enough, or if it is another gateway's to decide, because all of its requests are.
-func (g *Gate) copyLoads(s *state.Snapshot, model string) []policy.CopyLoad {
-	var out []policy.CopyLoad
-	decide := true
-	for i, r := range s.Copies(model) { // the least loaded first
+// copyLoads records and returns how busy copies of a model are. decide reports whether to decide about further ones: the
+// least loaded has been observed for long enough, and some of its requests are this gateway's, so that it is not
+// another's to decide.
+func (g *Gate) copyLoads(copies []*state.ModelRecord) (loads []policy.CopyLoad, decide bool) {
+	for i, r := range copies {
+		model := r.ID
 		f := g.traffic.of(r.Host, model)
 		ours := f.open.Load()
 		recent, known := g.throughput.record(state.CopyID{Host: r.Host, Model: model}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
@@ -78,28 +82,49 @@ func (g *Gate) copyLoads(s *state.Snapshot, model string) []policy.CopyLoad {
 		served := open
 		if known && ours > 0 {
 			served = recent * open / ours
-		} else if i == 0 {
-			decide = false
+			decide = decide || i == 0
 		}
-		out = append(out, policy.CopyLoad{Open: int(open), Served: int(served), Parallel: parallelism(r)})
+		loads = append(loads, policy.CopyLoad{Open: int(open), Served: int(served), Parallel: parallelism(r)})
 	}
-	if !decide {
-		return nil
-	}
-	return out
+	return loads, decide
 }
 
-// addCopy queues one further copy of a model with these copies. It returns whether to call it again, for a further one.
+// rebalance asks runners for requests that wait at their engines while other copies have room, such as one that has
+// just been loaded. Each gateway asks for its share of them, rounded up.
+func (g *Gate) rebalance(s *state.Snapshot, copies []*state.ModelRecord, loads []policy.CopyLoad) {
+	if g.cfg.SendBack == nil {
+		return
+	}
+	for i, n := range policy.Rebalance(loads) {
+		r := copies[i]
+		id := state.CopyID{Host: r.Host, Model: r.ID}
+		open := max(1, loads[i].Open)
+		if n = (n*int(g.traffic.of(r.Host, r.ID).open.Load()) + open - 1) / open; n == 0 {
+			continue
+		}
+		if _, busy := g.balancing.LoadOrStore(id, true); busy {
+			continue
+		}
+		g.work.Go(func() {
+			defer g.balancing.Delete(id)
+			if err := g.cfg.SendBack(g.life, s.Hosts[id.Host], id.Model, n); err != nil {
+				g.log.Debug("waiting requests were not sent back", "host", id.Host, "model", id.Model, "error", err)
+			}
+		})
+	}
+}
+
+// addCopy queues one further copy of a model whose copies are so busy. It returns whether to call it again, for a further one.
 // Every call decides on fresh data, in which the loads that any gateway has queued meanwhile count. A decision that
 // another gateway's has overtaken is refused as stale, so that two gateways never add twice what is wanted.
-func (g *Gate) addCopy(ctx context.Context, c *catalog.Catalog, m *catalog.Model, copies []policy.CopyLoad) bool {
+func (g *Gate) addCopy(ctx context.Context, c *catalog.Catalog, m *catalog.Model, loads []policy.CopyLoad) bool {
 	s, err := g.mirror.RefreshHosts(ctx, nil, m.ID)
 	if err != nil {
 		return false // the next tick decides again
 	}
 	v := placement.View{Catalog: c, Evict: g.cfg.Evict}
 	pool, want := v.Pool(s), v.Model(s, m.ID, "")
-	wanted := policy.WantCopy(pool, want, copies)
+	wanted := policy.WantCopy(pool, want, loads)
 	if wanted == 0 {
 		return false
 	}
@@ -119,7 +144,8 @@ func (g *Gate) addCopy(ctx context.Context, c *catalog.Catalog, m *catalog.Model
 		return false
 	}
 	got, err := g.store.Acquire(ctx, state.Want{
-		Gateway: g.id, Model: m.ID, Host: p.Host, Revision: s.RevisionOf(p.Host, m.ID), Background: true, Explicit: true, Operation: operation,
+		Gateway: g.id, Model: m.ID, Host: p.Host, Revision: s.RevisionOf(p.Host, m.ID), Operation: operation,
+		Background: true, Explicit: true,
 	})
 	switch {
 	case errors.Is(err, state.ErrStale), errors.Is(err, state.ErrUnavailable):
@@ -128,7 +154,8 @@ func (g *Gate) addCopy(ctx context.Context, c *catalog.Catalog, m *catalog.Model
 		g.log.Warn("a further copy could not be queued", "model", m.ID, "host", p.Host, "error", err)
 		return false
 	}
-	g.log.Info("further copy is queued", "model", m.ID, "host", got.Host, "wanted", wanted, "open", copies[0].Open, "served", copies[0].Served)
+	g.log.Info("further copy is queued", "model", m.ID, "host", got.Host, "wanted", wanted,
+		"open", loads[0].Open, "served", loads[0].Served)
 	if got.WakeToken != "" {
 		g.mu.Lock()
 		g.wakeLocked(got.Host, got.WakeToken)

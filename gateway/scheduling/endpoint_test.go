@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"reveille/infra/state"
 )
 
 func TestEndpointTakesTheLeastLoadedCopy(t *testing.T) {
@@ -361,6 +363,41 @@ func TestFurtherCopiesAtOnce(t *testing.T) {
 		}
 		if len(queued) != 7 || !maps.Equal(queued, woken) || len(p.tickets) != 7 {
 			t.Errorf("copies are queued on %v, and %v were woken, want the same 7 hosts, each once", queued, woken)
+		}
+	})
+}
+
+// While requests wait at one copy and another has room, each gateway asks the runner for its share of them.
+func TestWaitingRequestsAreSentBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a", "b")
+		p.loaded("a", "m0", 20)
+		p.loaded("b", "m0", 2)
+		for _, h := range []string{"a", "b"} {
+			p.hosts[h].Models["m0"].Fields = map[string]string{"plan": `{"parallel":8}`}
+		}
+		asked := make(chan string, 100)
+		r := start(t, p, func(c *Config) {
+			twoCopies(c)
+			c.SendBack = func(_ context.Context, host *state.HostRecord, model string, n int) error {
+				asked <- fmt.Sprint(host.Name, " ", model, " ", n)
+				return nil
+			}
+		})
+		at, _ := r.endpointOn("a", "m0")
+		time.Sleep(3500 * time.Millisecond) // between two looks of the gate
+		if len(asked) != 0 {
+			t.Fatalf("asked for %q, although all requests are other gateways'", <-asked)
+		}
+		for range 10 { // half of those on a; 12 wait, and b has room for 6
+			r.Begin(at, "m0")
+		}
+		time.Sleep(time.Second)
+		if got := <-asked; got != "a m0 3" || len(asked) > 0 {
+			t.Errorf("asked for %q and %d more, want a m0 3", got, len(asked))
+		}
+		for range 10 {
+			r.End(at, "m0")
 		}
 	})
 }

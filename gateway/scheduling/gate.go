@@ -39,6 +39,7 @@ type Gate struct {
 	tableMu    sync.Mutex // held by the one request that builds a table
 	traffic    trafficByCopy
 	throughput throughput // belongs to Run
+	balancing  sync.Map   // state.CopyID: copies from which requests are being sent back
 
 	life  context.Context // ends with Run: for calls and goroutines that outlive the request that caused them
 	end   context.CancelFunc

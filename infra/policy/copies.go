@@ -41,6 +41,24 @@ func WantCopy(s Snapshot, want Model, copies []CopyLoad) int {
 	return max(0, min(further, max(1, want.Max)-loaded)-loading)
 }
 
+// Rebalance returns for each copy how many of its waiting requests the other copies have room for. The last copies, which
+// are the most loaded, give first. Copies of unknown parallelism neither give nor take.
+func Rebalance(copies []CopyLoad) []int {
+	room, out := 0, make([]int, len(copies))
+	for _, c := range copies {
+		if c.Parallel > 0 {
+			room += max(0, c.Parallel-c.Open)
+		}
+	}
+	for i := len(copies) - 1; i >= 0; i-- {
+		if c := copies[i]; c.Parallel > 0 {
+			out[i] = min(room, max(0, c.Open-c.Parallel))
+			room -= out[i]
+		}
+	}
+	return out
+}
+
 // countCopies returns on how many hosts the model is loaded, and on how many others it is being loaded or queued. Hosts
 // that are lost do not count.
 func countCopies(s *Snapshot, id string) (loaded, loading int) {

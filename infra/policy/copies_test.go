@@ -1,6 +1,9 @@
 package policy
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // TestWantCopy is the decision table of further copies. A copy is OPEN requests, of which it completes SERVED within
 // --fair-after and PARALLEL at a time.
@@ -44,7 +47,7 @@ func TestWantCopy(t *testing.T) {
 
 		{"those being loaded count", 8, []CopyLoad{of(64, 0, 8)}, []Host{loaded, queued, loading, starts, queued, asleep}, 3},
 		{"a host counts once", 8, []CopyLoad{of(64, 0, 8)}, []Host{loaded, both}, 6},
-		{"all are on their way", 8, []CopyLoad{of(64, 0, 8)}, []Host{loaded, queued, queued, queued, queued, queued, queued, queued}, 0},
+		{"all are on their way", 5, []CopyLoad{of(40, 0, 8)}, []Host{loaded, queued, queued, queued, queued}, 0},
 		{"more than that are on their way", 8, []CopyLoad{of(20, 0, 8)}, []Host{loaded, queued, queued, queued}, 0},
 		{"a copy that is loaded anew is there", 2, []CopyLoad{of(64, 0, 8)}, []Host{loaded, reload}, 0},
 		{"one that is stopped is not", 2, []CopyLoad{of(64, 0, 8)}, []Host{loaded, stops}, 1},
@@ -68,6 +71,31 @@ func TestWantCopy(t *testing.T) {
 		other := Host{State: Ready, Loading: "o", Residents: []Resident{{ID: "o", State: ModelLoaded}}}
 		if got := WantCopy(Snapshot{Hosts: append(tc.hosts, other)}, Model{ID: id, Max: tc.max}, tc.copies); got != tc.want {
 			t.Errorf("%s: %d further copies, want %d", tc.name, got, tc.want)
+		}
+	}
+}
+
+// TestRebalance is the decision table of requests that are sent from one copy to others.
+func TestRebalance(t *testing.T) {
+	of := func(open, parallel int) CopyLoad { return CopyLoad{Open: open, Parallel: parallel} }
+	for _, tc := range []struct {
+		name   string
+		copies []CopyLoad
+		want   []int
+	}{
+		{"one copy", []CopyLoad{of(64, 8)}, []int{0}},
+		{"a new one takes what it can", []CopyLoad{of(0, 8), of(64, 8)}, []int{0, 8}},
+		{"no more than waits", []CopyLoad{of(0, 8), of(10, 8)}, []int{0, 2}},
+		{"nothing waits", []CopyLoad{of(0, 8), of(8, 8)}, []int{0, 0}},
+		{"no room", []CopyLoad{of(8, 8), of(64, 8)}, []int{0, 0}},
+		{"the most loaded give first", []CopyLoad{of(2, 8), of(10, 8), of(12, 8)}, []int{0, 2, 4}},
+		{"and alone, if that is enough", []CopyLoad{of(4, 8), of(10, 8), of(12, 8)}, []int{0, 0, 4}},
+		{"two take", []CopyLoad{of(0, 4), of(2, 8), of(64, 8)}, []int{0, 0, 10}},
+		{"unknown parallelism", []CopyLoad{of(0, 0), of(64, 0)}, []int{0, 0}},
+		{"known of one", []CopyLoad{of(0, 0), of(64, 8)}, []int{0, 0}},
+	} {
+		if got := Rebalance(tc.copies); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ package fairqueue
 import (
 	"container/list"
 	"context"
+	"errors"
 	"sync"
 )
 
@@ -23,9 +24,18 @@ type Queue struct {
 type tenant struct {
 	name    string
 	running int
-	waiters list.List     // of chan struct{}, closed when the waiter has a permit; in order of arrival
+	waiters list.List     // of *waiter, in order of arrival
 	element *list.Element // in Queue.waiting, nil without waiters
 }
+
+// waiter is a request that waits for a permit.
+type waiter struct {
+	done chan struct{} // closed when it has a permit, or err
+	err  error
+}
+
+// ErrSentBack is the error of a request whose wait SendBack ended.
+var ErrSentBack = errors.New("the request is sent back, because another copy of the model has room")
 
 // New returns a queue with n permits.
 func New(n int) *Queue { return &Queue{free: n, tenants: map[string]*tenant{}} }
@@ -50,23 +60,25 @@ func (q *Queue) Acquire(ctx context.Context, name string) error {
 	}
 	q.mu.Lock()
 	t := q.tenantLocked(name)
-	ready := make(chan struct{})
-	at := t.waiters.PushBack(ready)
+	w := &waiter{done: make(chan struct{})}
+	at := t.waiters.PushBack(w)
 	if t.element == nil {
 		t.element = q.waiting.PushBack(t)
 	}
 	q.dispatchLocked() // a permit may have become free since
 	q.mu.Unlock()
 	select {
-	case <-ready:
-		return nil
+	case <-w.done:
+		return w.err
 	case <-ctx.Done():
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	select {
-	case <-ready: // at the same moment
-		q.releaseLocked(t)
+	case <-w.done: // at the same moment
+		if w.err == nil {
+			q.releaseLocked(t)
+		}
 	default:
 		t.waiters.Remove(at)
 		q.cleanUpLocked(t)
@@ -79,6 +91,27 @@ func (q *Queue) Release(name string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.releaseLocked(q.tenants[name])
+}
+
+// SendBack ends the waits of up to n requests with ErrSentBack, those that would wait for longest: the last one of the
+// tenant with the most waiters each time. It returns their number.
+func (q *Queue) SendBack(n int) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	sent := 0
+	for ; sent < n && q.waiting.Len() > 0; sent++ {
+		t := q.waiting.Front().Value.(*tenant)
+		for e := q.waiting.Front(); e != nil; e = e.Next() {
+			if o := e.Value.(*tenant); o.waiters.Len() > t.waiters.Len() {
+				t = o
+			}
+		}
+		w := t.waiters.Remove(t.waiters.Back()).(*waiter)
+		w.err = ErrSentBack
+		close(w.done)
+		q.cleanUpLocked(t)
+	}
+	return sent
 }
 
 func (q *Queue) releaseLocked(t *tenant) {
@@ -98,7 +131,7 @@ func (q *Queue) dispatchLocked() {
 			}
 		}
 		t := next.Value.(*tenant)
-		close(t.waiters.Remove(t.waiters.Front()).(chan struct{}))
+		close(t.waiters.Remove(t.waiters.Front()).(*waiter).done)
 		t.running++
 		q.free--
 		q.waiting.MoveToBack(next)

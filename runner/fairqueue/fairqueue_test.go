@@ -125,3 +125,38 @@ func TestPermitsAreNeverExceeded(t *testing.T) {
 		t.Errorf("%d permits free, %d tenants, %d waiting after all have ended", q.free, len(q.tenants), q.waiting.Len())
 	}
 }
+
+// SendBack ends the waits of those that would wait for longest, and of no more than wait.
+func TestSendBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(1)
+		if n := q.SendBack(3); n != 0 || !q.TryAcquire("a") {
+			t.Fatalf("%d sent back of none", n)
+		}
+		outcomes := make([]error, 5)
+		var all sync.WaitGroup
+		for i, name := range []string{"a", "b", "b", "b", "a"} {
+			all.Go(func() {
+				if outcomes[i] = q.Acquire(t.Context(), name); outcomes[i] == nil {
+					q.Release(name)
+				}
+			})
+			synctest.Wait()
+		}
+		if n := q.SendBack(2); n != 2 {
+			t.Errorf("%d sent back, want 2", n)
+		}
+		q.Release("a")
+		all.Wait()
+		for i, err := range outcomes {
+			back := i == 3 || i == 4 // b's last one, and then a's, of two tenants with two waiters each
+			if back != errors.Is(err, ErrSentBack) || !back && err != nil {
+				t.Errorf("request %d: %v", i, err)
+			}
+		}
+		if n := q.SendBack(1); n != 0 || q.free != 1 || len(q.tenants) != 0 || q.waiting.Len() != 0 {
+			t.Errorf("after all have ended: %d sent back, %d permits free, %d tenants, %d waiting",
+				n, q.free, len(q.tenants), q.waiting.Len())
+		}
+	})
+}

@@ -9,10 +9,10 @@ import (
 
 // meters are the runner's metrics.
 type meters struct {
-	requests, refused, refusedAuth, broken *metrics.Counter
-	badReplyRestarts, noAnswerRestarts     *metrics.Counter // engines that the watchdog ended
-	open, waiting                          *metrics.Gauge
-	seconds                                *metrics.PrometheusHistogram
+	requests, refused, refusedAuth, sentBack, broken *metrics.Counter
+	badReplyRestarts, noAnswerRestarts               *metrics.Counter // engines that the watchdog ended
+	open, waiting                                    *metrics.Gauge
+	seconds                                          *metrics.PrometheusHistogram
 }
 
 func newMeters(set *metrics.Set, h *host.Host) meters {
@@ -41,6 +41,7 @@ func newMeters(set *metrics.Set, h *host.Host) meters {
 		requests:         set.NewCounter("reveille_runner_requests_total"),
 		refused:          set.NewCounter(`reveille_runner_refused_total{reason="not_loaded"}`),
 		refusedAuth:      set.NewCounter(`reveille_runner_refused_total{reason="auth"}`),
+		sentBack:         set.NewCounter(`reveille_runner_refused_total{reason="sent_back"}`),
 		broken:           set.NewCounter("reveille_runner_broken_total"),
 		badReplyRestarts: set.NewCounter(`reveille_runner_engine_restarts_total{reason="bad_reply"}`),
 		noAnswerRestarts: set.NewCounter(`reveille_runner_engine_restarts_total{reason="no_answer"}`),

@@ -12,6 +12,7 @@ import (
 	"reveille/infra/logring"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
+	"reveille/runner/fairqueue"
 )
 
 // handleHost returns the host's view of itself as JSON.
@@ -54,6 +55,21 @@ func (s *Server) handleConversations(ctx *fasthttp.RequestCtx) {
 	body, _ := json.Marshal(result) // strings and numbers always marshal
 	ctx.SetBody(body)
 	ctx.SetContentType("application/json")
+}
+
+// handleSendBack sends requests that wait for their turn at an engine back to their gateways.
+func (s *Server) handleSendBack(ctx *fasthttp.RequestCtx) {
+	if _, ok := s.authorize(ctx, ""); !ok {
+		return
+	}
+	n, err := ctx.QueryArgs().GetUint("n")
+	if !ctx.IsPost() || err != nil {
+		s.fail(ctx, fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "Use POST, with 'model' and the number 'n' in the query.")
+		return
+	}
+	if e, ok := s.cfg.Host.EngineOf(string(ctx.QueryArgs().Peek("model"))).(fairqueue.Limited); ok && e.Permits() != nil {
+		e.Permits().SendBack(n)
+	}
 }
 
 // handleRunnerLog returns the runner's own log.

@@ -44,9 +44,14 @@ func (a *activeRequest) acquirePermit() *reply {
 	permits, tenant := a.permitsOf(), string(a.field(rpc.HeaderTenant))
 	ctx, done := a.startWaiting()
 	defer done()
-	if permits.Acquire(ctx, tenant) == nil {
+	switch err := permits.Acquire(ctx, tenant); {
+	case err == nil:
 		a.permits, a.tenant = permits, tenant
 		return nil
+	case errors.Is(err, fairqueue.ErrSentBack):
+		a.complete(nil)
+		a.s.m.sentBack.Inc()
+		return refusal(rpc.RefusedSentBack)
 	}
 	return a.completeUnsent(context.Cause(ctx))
 }

@@ -178,6 +178,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		s.handleRunnerLog(ctx)
 	case len(path) > len(rpc.PathLogs) && path[:len(rpc.PathLogs)] == rpc.PathLogs:
 		s.handleEngineLog(ctx, path[len(rpc.PathLogs):])
+	case path == rpc.PathSendBack:
+		s.handleSendBack(ctx)
 	case path == rpc.PathSavedConversations:
 		s.handleConversations(ctx)
 	default:

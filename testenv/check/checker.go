@@ -57,6 +57,7 @@ type request struct {
 	ticket, host   string // of its grant
 	asked          time.Duration
 	deadline       time.Duration
+	entered        time.Duration // when its runner let it to its engine
 	background     bool
 	explicit       bool // a background load with a ticket of its own
 	answered       bool // the first byte of its response was sent

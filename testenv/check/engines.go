@@ -58,7 +58,7 @@ func (c *Checker) spawn(e Event) {
 	if c.Calm() {
 		c.judge(10)
 	}
-	if len(copies) > 0 && c.Calm() && !c.reload(e) {
+	if len(copies) >= max(m.Copies, 1) && c.Calm() && !c.reload(e) {
 		c.broken(10, "host %s starts %s, which %s has with process %d", e.Host, e.Model, copies[0].host, copies[0].pid)
 	}
 	// The second try of a load follows from the first: it left the queue while somebody waited.
@@ -70,7 +70,8 @@ func (c *Checker) spawn(e Event) {
 	if c.Calm() { // all who left said so
 		late = leftWithin
 	}
-	if !again && len(w.waiting) == 0 && w.background == 0 && w.explicit == 0 && began > w.last+late && e.At >= c.sound {
+	further := m.Copies > 1 // a load of a further copy goes on without its requests, which are at the others
+	if !again && !further && len(w.waiting) == 0 && w.background == 0 && w.explicit == 0 && began > w.last+late && e.At >= c.sound {
 		c.broken(11, "host %s starts %s, which nobody has wanted for %v", e.Host, e.Model, e.At-w.last)
 	}
 	delete(h.onlyIdle, e.Model)

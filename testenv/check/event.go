@@ -28,6 +28,8 @@ const (
 	Granted    Kind = "granted"     // Request, Host, Ticket: its gateway sends it there
 	Refused    Kind = "refused"     // Request, Host, Text: the runner did not take it
 	Enter      Kind = "enter"       // Request, PID, View with Loading: the runner let it to an engine
+	Turn       Kind = "turn"        // Request: the engine computes it
+	SentBack   Kind = "sent-back"   // Request: it waited for its turn at an engine, and its gateway is to send it elsewhere
 	Cut        Kind = "cut"         // Request: the runner ends it early
 	End        Kind = "end"         // Request: it has left the engine
 	Repeat     Kind = "repeat"      // Request: its engine died, and it waits again
@@ -130,6 +132,7 @@ type Model struct {
 	Type   policy.Type
 	NPU    bool
 	Pinned bool
+	Copies int   // that there may be, 0 counts as 1
 	Memory int64 // bytes it needs, 0 none; NPU models need none
 }
 

@@ -44,6 +44,14 @@ func (c *Checker) request(e Event) {
 		c.want(r.model).waiting[e.Request] = true
 	case Enter:
 		c.enter(r, e)
+	case SentBack:
+		if en := c.engines[r.pid]; r.open && en != nil {
+			delete(en.open, e.Request)
+			en.lastUse = e.At
+		}
+		r.deadline += e.At - r.entered
+		r.open, r.pid = false, 0
+		c.want(r.model).waiting[e.Request] = true
 	case Repeat:
 		c.repeat(r, e)
 		c.want(r.model).waiting[e.Request] = true
@@ -117,7 +125,7 @@ func (c *Checker) enter(r *request, e Event) {
 	c.revived(en, e)
 	c.unwant(e.Request, r)
 	c.heldUp(en, r, e)
-	r.pid, r.open, en.lastUse = e.PID, true, e.At
+	r.pid, r.open, r.entered, en.lastUse = e.PID, true, e.At, e.At
 	en.open[e.Request] = true
 	g := grant{r.ticket, r.gateway, en.host}
 	if r.ticket != "" && !c.paid[g] && c.Calm() {

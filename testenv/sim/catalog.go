@@ -94,9 +94,13 @@ func modelIndex(name string) int { return slices.Index(modelNames, name) + 1 }
 
 func hostName(i int) string { return fmt.Sprint("h", i) }
 
-// makeCatalog is the models file of a pool with these hosts, after so many edits of the entries of models.
-func makeCatalog(hosts []HostSpec, edits map[string]int) (*catalog.Catalog, error) {
-	models, kinds := modelsYAML, "cpu, npu"
+// makeCatalog is the models file of a scenario, after so many edits of the entries of models.
+func makeCatalog(s Scenario, edits map[string]int) (*catalog.Catalog, error) {
+	models, kinds, hosts := modelsYAML, "cpu, npu", s.Hosts
+	if s.Copies.Max > 0 {
+		several := fmt.Sprintf("recipe: standin, replicas: {max: %d}, device: cpu", s.Copies.Max)
+		models = strings.ReplaceAll(models, "recipe: standin, device: cpu", several)
+	}
 	if onGPUs(hosts) {
 		models, kinds = sizedYAML(), "cpu, gpu"
 	}
@@ -133,7 +137,9 @@ var shipped = sync.OnceValue(recipe.Shipped)
 func checked(c *catalog.Catalog) map[string]check.Model {
 	out := map[string]check.Model{}
 	for _, m := range c.Models {
-		out[m.ID] = check.Model{Type: m.Type, NPU: m.Devices.Has(policy.NPU), Pinned: m.Pin, Memory: max(int64(m.Memory), found[m.ID])}
+		out[m.ID] = check.Model{
+			Type: m.Type, NPU: m.Devices.Has(policy.NPU), Pinned: m.Pin, Copies: m.Replicas.Max, Memory: max(int64(m.Memory), found[m.ID]),
+		}
 	}
 	return out
 }

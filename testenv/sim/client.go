@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strconv"
@@ -8,6 +9,7 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/gateway/scheduling"
+	"reveille/runner/fairqueue"
 	"reveille/runner/host"
 	"reveille/testenv/check"
 )
@@ -26,6 +28,7 @@ type client struct {
 	refusedBy []string // hosts
 
 	repeated bool // after its engine died
+	returned bool // by a runner, for another copy
 }
 
 // errLeft: the client went.
@@ -77,6 +80,13 @@ func (c *client) run() string {
 		again, text := c.send(endpoint, load)
 		if !again {
 			return text
+		}
+		if c.returned {
+			c.returned = false
+			if endpoint, warm = c.life.gate.Endpoint(c.model); warm {
+				load = scheduling.LoadInfo{}
+				continue
+			}
 		}
 		why, warm, load = text, false, scheduling.LoadInfo{}
 		if !slices.Contains(c.refusedBy, endpoint.Host) {
@@ -143,7 +153,15 @@ func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (a
 		return true, api.ModelLoading.Code()
 	}
 	c.w.record(check.Event{Kind: check.Enter, Request: c.id, PID: pass.Engine.PID(), View: c.w.loading(life)})
+	entered := time.Now()
 	outcome, answered := c.answer(pass, cut, conn)
+	if outcome == sentBack {
+		c.limit += time.Since(entered)
+		c.w.record(check.Event{Kind: check.SentBack, Request: c.id})
+		pass.Release()
+		c.returned = true
+		return true, api.ModelLoading.Code()
+	}
 	c.w.record(check.Event{Kind: check.End, Request: c.id})
 	pass.Release()
 	if outcome == api.EngineCrashed.Code() {
@@ -159,11 +177,21 @@ func (c *client) answer(pass *host.Ref, cut <-chan struct{}, conn *call) (outcom
 	if n := chance(c.w.scenario.Seed, "first", c.id); n%2 == 0 {
 		first = c.serve * time.Duration(n%100) / 100
 	}
-	bytes, whole := time.NewTimer(first), time.NewTimer(c.serve)
+	const never = 1000 * time.Hour
+	bytes, whole := time.NewTimer(never), time.NewTimer(never) // they start with the request's turn
 	defer bytes.Stop()
 	defer whole.Stop()
+	turn, leave := c.awaitTurn(pass.Engine.(*fake).turns)
+	defer leave()
 	for {
 		select {
+		case err := <-turn:
+			if err != nil {
+				return sentBack, false
+			}
+			bytes.Reset(first)
+			whole.Reset(c.serve)
+			c.w.record(check.Event{Kind: check.Turn, Request: c.id})
 		case <-bytes.C:
 			answered = true
 			c.w.record(check.Event{Kind: check.Bytes, Request: c.id})
@@ -184,6 +212,33 @@ func (c *client) answer(pass *host.Ref, cut <-chan struct{}, conn *call) (outcom
 			return "left", answered
 		case <-c.life.dead:
 			return "reset", answered
+		}
+	}
+}
+
+// sentBack is the outcome of a wait for a turn that the runner ended, as another copy has room.
+const sentBack = "sent-back"
+
+// awaitTurn waits for a turn at an engine: the channel gets nil with it, or why there is none. leave gives it back.
+func (c *client) awaitTurn(turns *fairqueue.Queue) (turn <-chan error, leave func()) {
+	got := make(chan error, 1)
+	if turns == nil {
+		got <- nil
+		return got, func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	held := make(chan bool, 1)
+	go func() {
+		err := turns.Acquire(ctx, "")
+		held <- err == nil
+		if ctx.Err() == nil {
+			got <- err
+		}
+	}()
+	return got, func() {
+		cancel()
+		if <-held {
+			turns.Release("")
 		}
 	}
 }

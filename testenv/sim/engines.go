@@ -12,6 +12,7 @@ import (
 	"reveille/infra/recipe"
 	"reveille/infra/relay"
 	"reveille/runner/engine"
+	"reveille/runner/fairqueue"
 	"reveille/runner/host"
 	"reveille/runner/plan"
 	"reveille/testenv/check"
@@ -54,7 +55,7 @@ var (
 
 // Plan implements host.Engines.
 func (e *engines) Plan(m *catalog.Model, _ *recipe.Recipe, _ recipe.Options, _ plan.Share) (plan.Plan, error) {
-	return plan.Plan{Need: found[m.ID]}, nil
+	return plan.Plan{Need: found[m.ID], Parallel: e.w.scenario.Copies.Parallel}, nil
 }
 
 // Check implements host.Engines.
@@ -70,6 +71,9 @@ func (e *engines) Start(ctx context.Context, m *catalog.Model, _ *recipe.Recipe,
 		return nil, errGone
 	}
 	f := &fake{e: e, model: m.ID, pid: e.w.nextPID(), done: make(chan struct{})}
+	if n := e.w.scenario.Copies.Parallel; n > 0 {
+		f.turns = fairqueue.New(n)
+	}
 	e.live[f.pid] = f
 	e.mu.Unlock()
 	view := e.core.View()
@@ -147,6 +151,7 @@ type fake struct {
 	e     *engines
 	model string
 	pid   int
+	turns *fairqueue.Queue // of its requests, nil for any number at a time
 	done  chan struct{}
 	once  sync.Once
 	stop  sync.Once

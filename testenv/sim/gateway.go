@@ -58,7 +58,10 @@ func (g *gateway) start() {
 	l.mirror = state.NewMirror(store, func(e state.Event) { l.gate.OnEvent(e) })
 	power := g.w.power()
 	l.gate = scheduling.New(scheduling.Config{
-		Store: store, Mirror: l.mirror, Waker: power, Stopper: power, Catalog: g.w.models, Gateway: l.id, Hold: hold, WakeLimit: wakeLimit,
+		SendBack: func(_ context.Context, host *state.HostRecord, model string, n int) error {
+			return g.w.sendBack(l, host, model, n)
+		},
+		Store: store, Mirror: l.mirror, Waker: power, Stopper: power, Catalog: g.w.models, Gateway: l.id, Hold: g.w.scenario.hold(), WakeLimit: g.w.scenario.wakeLimit(),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel
@@ -71,6 +74,23 @@ func (g *gateway) start() {
 		wg.Wait()
 		_ = store.Close()
 	})
+}
+
+// sendBack has a host's runner send back requests that wait for their turn at an engine.
+func (w *world) sendBack(l *gateLife, host *state.HostRecord, model string, n int) error {
+	r := w.runner(host.Addr)
+	if r == nil || w.parted(l.n, r.n) {
+		return errReset
+	}
+	life, conn := r.connect()
+	if life == nil {
+		return errReset
+	}
+	defer life.disconnect(conn)
+	if f, ok := life.host.EngineOf(model).(*fake); ok && f.turns != nil {
+		f.turns.SendBack(n)
+	}
+	return nil
 }
 
 // publish keeps the catalog in Redis, as a gateway does: at its start, after an edit, and when the pool has none.

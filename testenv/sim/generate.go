@@ -43,6 +43,13 @@ func GenerateSizes(seed uint64, steps int) Scenario {
 	return s
 }
 
+// GenerateCopies draws a scenario of models that may have several copies, whose engines serve few requests at a time.
+func GenerateCopies(seed uint64, steps int) Scenario {
+	s := Generate(seed, steps)
+	s.Copies = Copies{Max: 2 + int(seed%2), Parallel: 1 + int(seed%3)}
+	return s
+}
+
 // steps draws the scenario's steps.
 func (g *generator) steps(steps int) {
 	s := g.scenario

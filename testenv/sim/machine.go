@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -108,7 +109,7 @@ func (d machines) Wake(_ context.Context, host catalog.Host) error {
 		r.start() // it may have ended
 	case was == power.Off:
 		took := time.Duration(200+chance(d.w.scenario.Seed, "wake", r.name, d.w.serial("wake"+r.name))%3000) * time.Millisecond
-		time.AfterFunc(took, func() { r.booted(!deaf) })
+		time.AfterFunc(cmp.Or(d.w.scenario.Copies.Wake, took), func() { r.booted(!deaf) })
 	}
 	return nil
 }

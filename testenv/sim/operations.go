@@ -269,7 +269,7 @@ func (w *world) edit(s Step) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.edits[model]++
-	c, err := makeCatalog(w.scenario.Hosts, w.edits)
+	c, err := makeCatalog(w.scenario, w.edits)
 	if err != nil {
 		panic(err) // the text is made here
 	}

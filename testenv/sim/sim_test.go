@@ -69,6 +69,24 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+// TestCopies runs seeds of models that may have several copies.
+func TestCopies(t *testing.T) {
+	if *oneSeed != 0 {
+		runOne(t, GenerateCopies(*oneSeed, *steps))
+		return
+	}
+	n := *seeds
+	if n == 0 {
+		switch n = 20; {
+		case testing.Short():
+			n = 10
+		case kit.Race:
+			n = 10
+		}
+	}
+	runSeeds(t, n, GenerateCopies)
+}
+
 // runSeeds runs n scenarios and fails for broken promises.
 func runSeeds(t *testing.T, n int, generate func(seed uint64, steps int) Scenario) *table {
 	t.Helper()

@@ -101,6 +101,14 @@ type HostSpec struct {
 	Strange bool   // it registers by itself: the catalog does not name it, and nobody can turn it on or off
 }
 
+// Copies says how many copies the models of cpu alone may have, and how long waits are in a pool where that matters. The
+// zero value is one copy, whose engine serves any number of requests at a time.
+type Copies struct {
+	Max      int
+	Parallel int           // requests that an engine serves at a time; the others wait for their turn
+	Wake     time.Duration // from a machine's wake to its runner; 0: short
+}
+
 // Scenario is a pool and what befalls it. Everything the run needs is in it.
 type Scenario struct {
 	Seed     uint64 // of the engines' and clients' own choices
@@ -108,6 +116,7 @@ type Scenario struct {
 	Hosts    []HostSpec
 	Sweep    time.Duration // between two sweeps of the warmer, 0 for none
 	Idle     time.Duration // after which sweeps let models go and hosts sleep
+	Copies   Copies
 	Steps    []Step
 }
 
@@ -117,6 +126,9 @@ func (s Scenario) String() string {
 	fmt.Fprintf(&b, "seed %d\ngateways %d\n", s.Seed, s.Gateways)
 	if s.Sweep > 0 {
 		fmt.Fprintf(&b, "sweep %v idle=%v\n", s.Sweep, s.Idle)
+	}
+	if c := s.Copies; c.Max > 0 {
+		fmt.Fprintf(&b, "copies %d parallel=%d wake=%v\n", c.Max, c.Parallel, c.Wake)
 	}
 	for _, h := range s.Hosts {
 		word, budget := "host", ""
@@ -168,6 +180,11 @@ func (s *Scenario) line(line string) (err error) {
 		every, idle, _ := strings.Cut(rest, " idle=")
 		if s.Sweep, err = time.ParseDuration(every); err == nil {
 			s.Idle, err = time.ParseDuration(idle)
+		}
+	case "copies":
+		var wake string
+		if _, err = fmt.Sscanf(rest, "%d parallel=%d wake=%s", &s.Copies.Max, &s.Copies.Parallel, &wake); err == nil {
+			s.Copies.Wake, err = time.ParseDuration(wake)
 		}
 	case "host", "asleep", "strange":
 		limits, gpus, _ := strings.Cut(rest, " gpus=")

@@ -38,7 +38,7 @@ func (m *warmer) run() {
 			defer m.over(n)
 			_, _ = sweep.Run(ctx, sweep.Deps{Store: sweepStore{store, m.w}, Power: func(*catalog.Catalog) sweep.Power { return m.w.power() }, Machines: m.w.billed}, sweep.Settings{
 				SweepSettings: policy.SweepSettings{Idle: m.w.scenario.Idle, HostIdle: m.w.scenario.Idle}, Confirm: confirm, PowerCall: powerCall,
-				WakeLimit: wakeLimit, OrphanAfter: orphanAfter, ForgetAfter: forgetAfter, Location: time.UTC, ID: "sweep-" + strconv.Itoa(n),
+				WakeLimit: m.w.scenario.wakeLimit(), OrphanAfter: orphanAfter, ForgetAfter: forgetAfter, Location: time.UTC, ID: "sweep-" + strconv.Itoa(n),
 			})
 		})
 	}

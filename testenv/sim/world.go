@@ -69,7 +69,7 @@ type world struct {
 }
 
 func newWorld(s Scenario) (*world, error) {
-	cat, err := makeCatalog(s.Hosts, nil)
+	cat, err := makeCatalog(s, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func newWorld(s Scenario) (*world, error) {
 	}
 	w.checker = check.New(check.World{
 		Models: checked(cat), Limits: limits, Budgets: budgets, Cards: cards, Reserve: reserve, FairAfter: fairAfter, Lease: state.WaiterLease, Catalogue: named,
-		Sweep: s.Sweep, WakeLimit: wakeLimit, ForgetAfter: forgetAfter,
+		Sweep: s.Sweep, WakeLimit: s.wakeLimit(), ForgetAfter: forgetAfter,
 	})
 	w.warmer = &warmer{w: w, sweeps: map[int]context.CancelFunc{}}
 	w.redis.ClockTTL(true)
@@ -117,6 +117,10 @@ func newWorld(s Scenario) (*world, error) {
 	}
 	return w, nil
 }
+
+// hold is the longest wait for a model, and wakeLimit that for a runner whose host was woken.
+func (s Scenario) hold() time.Duration      { return hold + 2*s.Copies.Wake }
+func (s Scenario) wakeLimit() time.Duration { return wakeLimit + s.Copies.Wake }
 
 // before runs before each command of Redis: it runs scripts at the scenario's clock, and refuses them while Redis is out of
 // memory.
