@@ -253,7 +253,7 @@ engines-check: need-go engines ## Drive every installed engine through a gateway
 	go test ./testenv/recipes -count=1 -timeout 0 -v $(ARGS) | grep -vE ' +time='
 
 .PHONY: engines-all
-engines-all: need-python ## engines, and whisper-server, sd-server, vLLM, infinity and transformers: compiles, and PyTorch (an hour, 20 GB)
+engines-all: need-python ## engines, and whisper-server, sd-server, vLLM, infinity, transformers and mlx-lm: compiles, and PyTorch (an hour, 20 GB)
 	@command -v npm >/dev/null || { echo 'npm is not installed; get it with: apt-get install npm'; exit 1; }
 	@$(FETCH) --engines-all
 

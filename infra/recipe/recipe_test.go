@@ -39,6 +39,7 @@ func TestShippedRecipes(t *testing.T) {
 
 		"upstream":       {cpu, policy.Types()},
 		"transformers":   {gpu, []policy.Type{policy.LLM}},
+		"mlx-lm":         {gpu, []policy.Type{policy.LLM}},
 		"faster-whisper": {cpu, []policy.Type{policy.Audio}},
 	}
 	got := Shipped()

@@ -52,6 +52,7 @@ func TestArgvMatchesGoldenFiles(t *testing.T) {
 		{"mistralrs", "mistralrs", Spec{Type: policy.LLM, Checkpoint: "Qwen/Qwen3-4B"}, opts{"n_parallel": 16}},
 		{"upstream", "upstream", Spec{Type: policy.LLM, Checkpoint: "org/model"}, opts{"url": "http://other:8000", "workload": "deployment/vllm"}},
 		{"transformers", "transformers", Spec{Type: policy.LLM, Devices: policy.CPU, Checkpoint: "/models/qwen3-4b"}, nil},
+		{"mlx-lm", "mlx-lm", Spec{Type: policy.LLM, Devices: policy.CPU, Checkpoint: "/models/qwen3-4b"}, opts{"n_parallel": 8}},
 		{"infinity", "infinity", Spec{Type: policy.Embedding, Devices: policy.CPU, Checkpoint: "/models/bge-m3"}, opts{"n_batch": 64}},
 		{"faster-whisper", "faster-whisper", Spec{Type: policy.Audio, Checkpoint: "/models/whisper-small"}, nil},
 		{"local-tts", "local-tts", Spec{Type: policy.TTS, Checkpoint: "/models/voice"}, nil},

@@ -182,6 +182,13 @@ func (p *Plan) values(engine string, opts recipe.Options) recipe.Options {
 				v["cache_gb"] = (p.KVBytes + 1<<30 - 1) >> 30
 			}
 		}
+	case "mlx-lm":
+		if p.Kind == Paged { // by default it computes 32 sequences, and keeps ten more
+			set("n_parallel", p.Parallel)
+			if p.KVBytes > 0 {
+				v["prompt_cache_bytes"] = p.KVBytes
+			}
+		}
 	case "mistralrs":
 		if p.Kind == Paged && p.KVBytes > 0 {
 			v["kv_cache_mb"] = max(p.KVBytes>>20, 1)

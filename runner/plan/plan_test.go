@@ -256,6 +256,7 @@ func TestPlansMatchGoldenFiles(t *testing.T) {
 		{"vllm-llama-cpu", "vllm", llama8b, policy.LLM, policy.CPU, map[string]any{"ctx_size": 4096}, Share{Budget: 60 * gib, Total: 64 * gib, Paged: 1}},
 		{"vllm-minilm", "vllm", minilm, policy.Embedding, policy.GPU, nil, ShareOf(80*gib, 2, 0, 0)},
 		{"mistralrs-llama", "mistralrs", llama8b, policy.LLM, policy.GPU, nil, ShareOf(48*gib, 1, 0, 0)},
+		{"mlx-lm-llama", "mlx-lm", llama8b, policy.LLM, policy.GPU, nil, ShareOf(48*gib, 1, 0, 0)},
 		{"tei-minilm", "tei", minilm, policy.Embedding, policy.GPU, map[string]any{"n_batch": 16384}, Share{}},
 		{"vllm-llama-total", "vllm", llama8b, policy.LLM, policy.GPU, nil, Share{Budget: 70 * gib, Total: 80 * gib, Paged: 2}},
 		{"vllm-minilm-context", "vllm", minilm, policy.Embedding, policy.GPU, map[string]any{"ctx_size": 32_768}, Share{}},

