@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// dayCounter is a counter of a day: what is counted of a host, model or API key.
-type dayCounter struct{ kind, what, name string }
+// dayUser is what a day counts requests of: a model or an API key.
+type dayUser struct{ kind, name string }
 
 // Kinds of counters of a day.
 const (

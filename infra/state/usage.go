@@ -43,12 +43,12 @@ type batch struct {
 	id       string
 	counters map[string]float64
 	latest   map[string]float64
-	days     map[dayCounter]float64
+	days     map[dayUser]UseDay
 	spent    map[string]int64
 }
 
 func newBatch() *batch {
-	return &batch{id: rand.Text(), counters: map[string]float64{}, latest: map[string]float64{}, days: map[dayCounter]float64{}, spent: map[string]int64{}}
+	return &batch{id: rand.Text(), counters: map[string]float64{}, latest: map[string]float64{}, days: map[dayUser]UseDay{}, spent: map[string]int64{}}
 }
 
 func (b *batch) empty() bool { return len(b.counters)+len(b.latest)+len(b.days)+len(b.spent) == 0 }
@@ -142,12 +142,9 @@ func (t *UsageReporter) Count(name string, n float64) {
 func (t *UsageReporter) CountUse(model, key string, took time.Duration, input, output int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for kind, name := range map[string]string{dayModel: model, dayKey: cmp.Or(key, NoKey)} {
-		for what, n := range map[string]int64{"requests": 1, "ms": took.Milliseconds(), "input": input, "output": output} {
-			if n > 0 {
-				t.noted.days[dayCounter{kind, what, name}] += float64(n)
-			}
-		}
+	for _, u := range [...]dayUser{{dayModel, model}, {dayKey, cmp.Or(key, NoKey)}} {
+		d := t.noted.days[u]
+		t.noted.days[u] = UseDay{d.Requests + 1, d.Took + took, d.Input + input, d.Output + output}
 	}
 }
 
@@ -237,15 +234,17 @@ func (t *UsageReporter) send(ctx context.Context, b *batch, end bool) error {
 		gateway = t.gateway
 	}
 	t.mu.Unlock()
-	args := make([]any, 0, 6+2*(len(b.latest)+len(b.counters)+len(keys))+4*len(b.days))
-	args = append(args, b.id, gateway, FormatBool(end), len(b.latest), len(b.counters), len(b.days))
+	const perUser = 4 // counters
+	args := make([]any, 0, 6+2*(len(b.latest)+len(b.counters)+len(keys))+4*perUser*len(b.days))
+	args = append(args, b.id, gateway, FormatBool(end), len(b.latest), len(b.counters), perUser*len(b.days))
 	for _, pairs := range [...]map[string]float64{b.latest, b.counters} {
 		for name, v := range pairs {
 			args = append(args, name, strconv.FormatFloat(v, 'f', -1, 64))
 		}
 	}
-	for c, n := range b.days {
-		args = append(args, c.kind, c.what, c.name, strconv.FormatFloat(n, 'f', -1, 64))
+	for u, d := range b.days {
+		args = append(args, u.kind, "requests", u.name, d.Requests, u.kind, "ms", u.name, d.Took.Milliseconds(),
+			u.kind, "input", u.name, d.Input, u.kind, "output", u.name, d.Output)
 	}
 	order := make([]string, 0, len(keys))
 	for key, n := range keys {

@@ -161,6 +161,53 @@ func TestEngines(t *testing.T) {
 	}
 }
 
+// TestUpstream: a vLLM that two commands start and stop goes from zero to one by a request, and back when the model is
+// unloaded.
+func TestUpstream(t *testing.T) {
+	testenv.Build(t, "runner")
+	s := start(t, "vllm")
+	cache, dir, port := filepath.Join(testenv.Root(t), ".cache"), t.TempDir(), testenv.FreePort(t)
+	serve := fmt.Sprintf("VLLM_CPU_KVCACHE_SPACE=1 setsid %s/engines/vllm/bin/vllm serve %s/models/tiny-llama --host 127.0.0.1 --port %d "+
+		"--served-model-name theirs --max-model-len 1024 --enforce-eager >%s/log 2>&1 </dev/null &\necho $! >%s/pid\n", cache, cache, port, dir, dir)
+	for name, script := range map[string]string{"wake": serve, "sleep": "kill -- -$(cat " + dir + "/pid)\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	url := fmt.Sprintf("http://127.0.0.1:%d", port)
+	isUp := func() bool {
+		resp, err := s.client.Get(url + "/health")
+		if err != nil {
+			return false
+		}
+		_ = resp.Body.Close()
+		return true
+	}
+	s.SetModels(fmt.Sprintf(`
+models:
+  remote: {type: llm, recipe: upstream, checkpoint: theirs, options: {url: %q, wake: %q, sleep: %q}}
+hosts:
+  local: {driver: local, devices: [cpu]}
+`, url, dir+"/wake", dir+"/sleep"))
+	for range 2 {
+		if isUp() {
+			t.Fatal("vLLM runs before a request")
+		}
+		got := s.post(t, "/v1/chat/completions", "application/json", []byte(`{"model":"remote","messages":[{"role":"user","content":"hello"}],"max_tokens":4}`))
+		if !strings.Contains(string(got), `"completion_tokens":4`) {
+			t.Fatalf("%.600s", got)
+		}
+		if a := s.unload(t.Context(), "remote"); !a.OK() {
+			t.Fatal("unload:", a)
+		}
+		for end := time.Now().Add(time.Minute); isUp(); time.Sleep(time.Second) {
+			if time.Now().After(end) {
+				t.Fatal("vLLM runs on after the model was unloaded")
+			}
+		}
+	}
+}
+
 // A system is a gateway with all engines that are installed.
 type system struct {
 	*testenv.System
