@@ -165,7 +165,7 @@ func TestEngines(t *testing.T) {
 // unloaded.
 func TestUpstream(t *testing.T) {
 	testenv.Build(t, "runner")
-	s := start(t, "vllm")
+	s := start(t, "1", "vllm")
 	cache, dir, port := filepath.Join(testenv.Root(t), ".cache"), t.TempDir(), testenv.FreePort(t)
 	serve := fmt.Sprintf("VLLM_CPU_KVCACHE_SPACE=1 setsid %s/engines/vllm/bin/vllm serve %s/models/tiny-llama --host 127.0.0.1 --port %d "+
 		"--served-model-name theirs --max-model-len 1024 --enforce-eager >%s/log 2>&1 </dev/null &\necho $! >%s/pid\n", cache, cache, port, dir, dir)

@@ -2,8 +2,9 @@
 // vectors, started without a shell, with the host's name and address in REVEILLE_HOST and REVEILLE_ADDRESS.
 //
 // Status 0 is success. Status 69 (EX_UNAVAILABLE) means no capacity, 75 (EX_TEMPFAIL) means try again soon, or of a
-// sleep command that the host stays on for now, and any other is a failure. A state command exits with 0 if the host is on and with any other status if it is off. With a
-// state command, the wake command does not run if the host is already on, nor the sleep command if it is already off.
+// sleep command that the host stays on for now, and any other is a failure. A state command exits with 0 if the host is
+// on and with any other status if it is off. With a state command, the wake command does not run if the host is already
+// on, nor the sleep command if it is already off.
 package exec
 
 import (
