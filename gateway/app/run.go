@@ -133,7 +133,11 @@ func Run(ctx context.Context, s RunSettings, log *slog.Logger, out io.Writer) er
 	defer stop()
 	forget := func() {}
 	err = Serve(ctx, serve, all, log, func(addr string) {
-		if remove, err := (config.Running{URL: s.url(addr), Cert: s.TLSCert, Pool: s.Pool, Redis: embedded}).Write(s.StateDir); err != nil {
+		cert := s.TLSCert
+		if cert != "" {
+			cert, _ = filepath.Abs(cert) // commands run in other folders
+		}
+		if remove, err := (config.Running{URL: s.url(addr), Cert: cert, Pool: s.Pool, Redis: embedded}).Write(s.StateDir); err != nil {
 			log.Warn("commands will not find this gateway by its state folder", "error", err)
 		} else {
 			forget = remove

@@ -51,8 +51,8 @@ func (r Remote) client() (*http.Client, error) {
 		return nil, fmt.Errorf("the gateway's certificate: %w", err)
 	}
 	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, fmt.Errorf("the gateway's certificate: %s is not in PEM", r.TLSCert)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, fmt.Errorf("the gateway's certificate: %s does not begin with a certificate in PEM", r.TLSCert)
 	}
 	pinned := *plain
 	pinned.Transport = &http.Transport{TLSClientConfig: rpc.Pin(rpc.Fingerprint(block.Bytes)), DisableKeepAlives: true}

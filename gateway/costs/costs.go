@@ -159,8 +159,8 @@ type metric struct {
 	values       map[string]float64
 }
 
-// AppendMetrics appends the counters of a day in Prometheus' text format.
-func AppendMetrics(dst []byte, d state.Day) []byte {
+// AppendMetrics appends the counters of a day in Prometheus' text format, those of API keys only if keys is set.
+func AppendMetrics(dst []byte, d state.Day, keys bool) []byte {
 	families := map[string]bool{}
 	write := func(m metric) {
 		if len(m.values) == 0 {
@@ -191,6 +191,9 @@ func AppendMetrics(dst []byte, d state.Day) []byte {
 	write(metric{"reveille_day_model_request_seconds", "", "model", collect(d.Models, seconds)})
 	write(metric{"reveille_day_model_tokens", `kind="input",`, "model", collect(d.Models, input)})
 	write(metric{"reveille_day_model_tokens", `kind="output",`, "model", collect(d.Models, output)})
+	if !keys {
+		return dst
+	}
 	write(metric{"reveille_day_key_requests", "", "key", collect(d.Keys, requests)})
 	write(metric{"reveille_day_key_request_seconds", "", "key", collect(d.Keys, seconds)})
 	write(metric{"reveille_day_key_tokens", `kind="input",`, "key", collect(d.Keys, input)})

@@ -60,7 +60,7 @@ func TestReport(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	text := string(AppendMetrics(nil, twoDays[0]))
+	text := string(AppendMetrics(nil, twoDays[0], true))
 	for _, line := range []string{
 		"# TYPE reveille_day_host_wakes counter\n", `reveille_day_host_wakes{result="overdue",host="busy"} 1`, `reveille_day_host_idle_seconds{host="busy"} 600`,
 		`reveille_day_host_cost{host="busy"} 2`, `reveille_day_model_tokens{kind="output",model="m"} 5`, `reveille_day_key_request_seconds{key="none"} 20`,

@@ -136,6 +136,9 @@ func (x *exchange) buildAttempt() error {
 	if err := x.call.s.crashes.Check(x.call.Account, x.call.model.ID, time.Now()); err != nil { // changed meanwhile
 		return err
 	}
+	if !x.call.Key.Allows(x.call.model.ID) { // the models file has changed while the request waited
+		return api.New(api.InsufficientScope, "This key may not use the model '"+x.call.model.ID+"'.").WithParam("model")
+	}
 	x.try.sent = time.Now()
 	x.countOpen()
 	s, h := x.call.s, &x.call.Ctx.Request.Header

@@ -58,7 +58,8 @@ func (s *Server) metrics(r *request) error {
 	if _, err := sums.WriteTo(&b); err != nil {
 		return err
 	}
-	r.Send(fasthttp.StatusOK, "text/plain; version=0.0.4; charset=utf-8", costs.AppendMetrics(b.Bytes(), s.costs.Today(time.Now())))
+	text := costs.AppendMetrics(b.Bytes(), s.costs.Today(time.Now()), !s.cfg.FreeMetrics)
+	r.Send(fasthttp.StatusOK, "text/plain; version=0.0.4; charset=utf-8", text)
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
@@ -90,6 +91,9 @@ func (r *report) check(cat *Catalog) {
 		}
 	}
 }
+
+// maxRest bounds the rest of a host.
+const maxRest = Duration(7 * 24 * time.Hour)
 
 // names checks that each name has one owner.
 func (c *checker) names() {
@@ -339,8 +343,8 @@ func (c *checker) host(h *Host) {
 	if h.Price < 0 || h.Max < 0 || h.DailyHostHours < 0 {
 		c.add(p(), "price, max and daily_host_hours are 0 or more")
 	}
-	if h.Rest != nil && h.Rest.For <= 0 {
-		c.add(p("rest"), "for is missing: how long the host rests, such as 8h")
+	if h.Rest != nil && (h.Rest.For <= 0 || h.Rest.For > maxRest) {
+		c.add(p("rest"), "for, how long the host rests, is more than 0 and at most 168h, such as 8h")
 	}
 	if h.Devices == 0 && h.Driver != DriverLocal {
 		c.add(p(), "devices is missing: a sleeping host cannot be asked for them")

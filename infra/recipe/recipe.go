@@ -25,6 +25,7 @@ const (
 	SDCpp      = "sd-cpp"
 	VLLM       = "vllm"
 	TEI        = "tei"
+	Upstream   = "upstream"
 )
 
 // A Recipe says how to run one kind of engine. The zero value of a field means "not set": [Merge] keeps the base's

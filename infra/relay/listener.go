@@ -23,7 +23,7 @@ type ListenerConfig struct {
 	MaxConns, MaxConnsPerIP int
 	// Proxies lists addresses exempt from MaxConnsPerIP, since many clients share each of them.
 	Proxies []netip.Prefix
-	// Refusal is sent, as far as the socket accepts it, on a connection over a limit before it closes.
+	// Refusal is sent, as far as the socket accepts it, on a TCP connection over a limit before it closes.
 	Refusal []byte
 }
 
@@ -63,7 +63,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			ip = netip.Addr{} // not counted
 		}
 		if !l.enter(ip) {
-			if len(l.cfg.Refusal) > 0 {
+			if _, plain := nc.(*net.TCPConn); plain && len(l.cfg.Refusal) > 0 { // TLS would wait for the client's handshake
 				_ = nc.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 				_, _ = nc.Write(l.cfg.Refusal)
 			}

@@ -131,8 +131,10 @@ var inheritedVars = []string{
 	"CUDA_VISIBLE_DEVICES", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
 	"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "ROCM_PATH",
 	"GGML_VK_VISIBLE_DEVICES", "VK_ICD_FILENAMES", "VK_DRIVER_FILES", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT",
-	"KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", // for recipe upstream
 }
+
+// clusterVars are further ones that recipe upstream gets, to find the cluster whose workload it scales.
+var clusterVars = []string{"KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"}
 
 // Environ returns the engine's environment as sorted NAME=value strings. Later sources override earlier ones: the
 // allowed part of base (the runner's environment), the recipe's variables, those that select GPUs, and those of the
@@ -142,7 +144,10 @@ func Environ(s Spec, base []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	env := inherited(base)
+	env := inherited(base, inheritedVars)
+	if s.Recipe.Family() == recipe.Upstream {
+		maps.Copy(env, inherited(base, clusterVars))
+	}
 	vars := map[string]string{}
 	maps.Copy(vars, s.Recipe.Env)
 	maps.Copy(vars, s.backend().Env)
@@ -163,14 +168,14 @@ func Environ(s Spec, base []string) ([]string, error) {
 // QueryEnviron returns the environment, as sorted NAME=value strings, of a program that reports on this machine: the
 // part of base that engines get, and the folder of the program's libraries.
 func QueryEnviron(program string, base []string) []string {
-	return withLibraryPath(sorted(inherited(base)), program)
+	return withLibraryPath(sorted(inherited(base, inheritedVars)), program)
 }
 
-// inherited returns the part of the runner's environment that engines get.
-func inherited(base []string) map[string]string {
+// inherited returns the variables of base that have one of the names.
+func inherited(base, names []string) map[string]string {
 	env := map[string]string{}
 	for _, kv := range base {
-		if name, val, ok := strings.Cut(kv, "="); ok && slices.Contains(inheritedVars, name) {
+		if name, val, ok := strings.Cut(kv, "="); ok && slices.Contains(names, name) {
 			env[name] = val
 		}
 	}

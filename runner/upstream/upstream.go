@@ -81,10 +81,10 @@ func (u *server) run(ctx context.Context) error {
 	}
 	defer listener.Close()
 	defer u.client.CloseIdleConnections()
+	defer u.turnOff() // also after a wake that was cut short
 	if err := u.turnOn(ctx); err != nil {
 		return err
 	}
-	defer u.turnOff()
 	if err := u.awaitHealth(ctx); err != nil {
 		return err
 	}
@@ -151,15 +151,33 @@ func (u *server) turnOn(ctx context.Context) error {
 	if u.driver == nil {
 		return nil
 	}
-	state, err := u.driver.State(ctx, u.host)
-	if err == nil && state != power.On && state != power.Starting {
+	err := u.repeat(ctx, func() error {
+		state, err := u.driver.State(ctx, u.host)
+		if err != nil || state == power.On || state == power.Starting {
+			return err
+		}
 		u.log.Print("turning the upstream server on")
-		err = u.driver.Wake(ctx, u.host)
-	}
+		return u.driver.Wake(ctx, u.host)
+	})
 	if err != nil {
 		return fmt.Errorf("the upstream server was not turned on: %w", err)
 	}
 	return nil
+}
+
+// repeat makes a call of the driver until it succeeds, fails for good, or ctx ends.
+func (u *server) repeat(ctx context.Context, call func() error) error {
+	for {
+		err := call()
+		if !errors.Is(err, power.ErrThrottled) && !errors.Is(err, power.ErrInUse) && !errors.Is(err, power.ErrStopping) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(u.startPoll):
+		}
+	}
 }
 
 func (u *server) turnOff() {
@@ -169,7 +187,7 @@ func (u *server) turnOff() {
 	ctx, cancel := context.WithTimeout(context.Background(), offTimeout)
 	defer cancel()
 	u.log.Print("turning the upstream server off")
-	if err := u.driver.Sleep(ctx, u.host); err != nil {
+	if err := u.repeat(ctx, func() error { return u.driver.Sleep(ctx, u.host) }); err != nil {
 		u.log.Printf("the upstream server was not turned off: %v", err)
 	}
 }

@@ -189,6 +189,13 @@ models:
 hosts:
   local: {driver: local, devices: [cpu]}
 `, url, dir+"/wake", dir+"/sleep"))
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // until the models file is read
+		if a := calls.Get(t.Context(), s.client, s.URL+"/v1/models/remote"); a.OK() {
+			break
+		} else if time.Now().After(end) {
+			t.Fatal(a)
+		}
+	}
 	for range 2 {
 		if isUp() {
 			t.Fatal("vLLM runs before a request")

@@ -107,6 +107,9 @@ func (d *Driver) watch(ctx context.Context, host catalog.Host, s scale, since ti
 
 // look reads the workload's pod and the events about it.
 func (d *Driver) look(ctx context.Context, host catalog.Host, s scale, since time.Time) (look, error) {
+	if s.Status.Selector == "" { // its controller has not seen it yet
+		return look{}, nil
+	}
 	var pods struct{ Items []pod }
 	query := url.Values{"labelSelector": {s.Status.Selector}}
 	if _, err := d.call(ctx, host, http.MethodGet, []string{"api/v1/namespaces", "", "pods"}, query, "", &pods); err != nil {
@@ -124,10 +127,11 @@ func (d *Driver) look(ctx context.Context, host catalog.Host, s scale, since tim
 	if err != nil {
 		return look{}, err
 	}
-	_, name, _ := strings.Cut(host.Workload, "/")
+	kind, name, _ := strings.Cut(host.Workload, "/")
 	for _, e := range events {
 		of := e.InvolvedObject
-		mine := of.Name == name || of.Kind == "ReplicaSet" && strings.HasPrefix(of.Name, name+"-")
+		hash, isReplicaSet := strings.CutPrefix(of.Name, name+"-") // of a deployment
+		mine := of.Name == name && strings.EqualFold(of.Kind, kind) || of.Kind == "ReplicaSet" && isReplicaSet && !strings.Contains(hash, "-")
 		if mine && !e.at().Before(since) {
 			return look{problem: e.Message, final: true}, nil
 		}
