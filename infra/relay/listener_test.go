@@ -1,15 +1,18 @@
 package relay
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
+	"reveille/infra/rpc"
 	"reveille/testenv/kit"
 )
 
@@ -222,4 +225,51 @@ func opened(l *Listener) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open
+}
+
+// TestRefusedClientHoldsNobodyUp: a client over the limit that says nothing keeps no other from connecting by TLS.
+func TestRefusedClientHoldsNobodyUp(t *testing.T) {
+	cert, fingerprint, err := rpc.NewCertificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := NewListener(tls.NewListener(plain, &tls.Config{Certificates: []tls.Certificate{cert}}), ListenerConfig{MaxConns: 1, Refusal: []byte("full")})
+	defer ln.Close()
+	accepted := make(chan net.Conn, 1)
+	accept := func() {
+		if nc, err := ln.Accept(); err == nil {
+			accepted <- nc
+		}
+	}
+	dial := func() net.Conn {
+		nc, err := net.Dial("tcp", plain.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return nc
+	}
+	go accept()
+	first := dial()
+	defer first.Close()
+	held := <-accepted
+	go accept()
+	silent := dial()
+	defer silent.Close()
+	_ = silent.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if n, err := silent.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a client over the limit: %d bytes, %v, want the end of its connection", n, err)
+	}
+	_ = held.Close()
+	last := tls.Client(dial(), rpc.Pin(fingerprint))
+	defer last.Close()
+	select {
+	case nc := <-accepted:
+		_ = nc.Close()
+	case <-time.After(10 * time.Second):
+		t.Fatal("nobody can connect any more")
+	}
 }
