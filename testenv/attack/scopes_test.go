@@ -32,7 +32,7 @@ var promised = map[string]string{
 		"ollama_version ollama_tags ollama_ps ollama_show running tei_info",
 	"infer": "realtime chat completions responses response response_items response_delete input_tokens embeddings transcriptions translations speech image_generations image_edits image_variations " +
 		"tokenize detokenize apply_template messages count_tokens rerank ollama_chat ollama_generate ollama_embed ollama_embeddings tei_embed cohere_embed",
-	"manage": "load unload unload_all pull pin host_wake host_forget host_sleep conversations conversations_forget conversations_forget_all ollama_pull",
+	"manage": "load unload unload_all pull pin host_wake host_forget host_sleep conversations conversations_forget conversations_forget_all ollama_pull costs",
 	"admin": "keys_list keys_add keys_revoke register delete options_set options_delete config_set alias_set alias_set_one alias_delete ollama_delete " +
 		"logs logs_stream logs_stream_model", // manage; without keys the local admin key
 	"both": "upstream", // it manages and infers
@@ -288,7 +288,7 @@ func TestRunnerMetrics(t *testing.T) {
 		if ip.IsLinkLocalUnicast() {
 			continue
 		}
-		_, addr := testenv.StartRunner(t, "redis://"+rds.Addr+"/0", strings.Repeat("s", 32), fmt.Sprint("h", i), t.TempDir(), "--devices=cpu", "--runner-addr="+net.JoinHostPort(ip.String(), "0"))
+		_, addr := testenv.StartRunner(t, "redis://"+rds.Addr+"/0", strings.Repeat("s", 32), fmt.Sprint("h", i), t.TempDir(), "--devices=cpu", "--runner-tls=off", "--runner-addr="+net.JoinHostPort(ip.String(), "0"))
 		want := 200
 		if !ip.IsLoopback() {
 			want = rpc.StatusRefused
