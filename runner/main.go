@@ -3,8 +3,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"reveille/infra/config"
 	"reveille/infra/state"
@@ -52,7 +55,10 @@ func relay(args []string) {
 	var s upstream.Settings
 	_, err := config.Parse(&s, "runner upstream", "Stands for a model that another server serves, and turns that server on and off.", args)
 	if err == nil {
-		err = upstream.Run(config.UntilSignal(), s)
+		// The threads of a runner that is killed end one by one, and each sends the signal again.
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+		err = upstream.Run(ctx, s)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
