@@ -1,10 +1,7 @@
 package app
 
 import (
-	"crypto/ecdsa"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"log/slog"
 	"net"
 	"os"
@@ -13,6 +10,7 @@ import (
 	"time"
 
 	"reveille/infra/rpc"
+	"reveille/testenv"
 )
 
 // TestCertificateIsReadAgain: a renewed certificate is used without a restart, and files that cannot be read leave the
@@ -20,20 +18,8 @@ import (
 func TestCertificateIsReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	f := GatewayFlags{TLSCert: filepath.Join(dir, "cert.pem"), TLSKey: filepath.Join(dir, "key.pem")}
-	renew := func() (fingerprint string) {
-		cert, fingerprint, err := rpc.NewCertificate()
-		if err != nil {
-			t.Fatal(err)
-		}
-		key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey.(*ecdsa.PrivateKey))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for file, block := range map[string]*pem.Block{f.TLSCert: {Type: "CERTIFICATE", Bytes: cert.Certificate[0]}, f.TLSKey: {Type: "PRIVATE KEY", Bytes: key}} {
-			if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
+	renew := func() string {
+		_, _, fingerprint := testenv.Certificate(t, dir)
 		return fingerprint
 	}
 	listen := func() (net.Listener, error) {

@@ -37,22 +37,18 @@ const AdminKeyFile = "admin-key"
 // plain follows no redirect: the key is for the gateway alone.
 var plain = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// client returns the client for the gateway.
-func (r Remote) client() (*http.Client, error) {
-	if r.TLSCert == "" && r.URL == "" {
-		near, _ := config.ReadRunning(r.StateDir)
-		r.TLSCert = near.Cert
-	}
-	if r.TLSCert == "" {
+// clientFor returns the client for a gateway with the certificate in a file, "" for none of its own.
+func clientFor(certFile string) (*http.Client, error) {
+	if certFile == "" {
 		return plain, nil
 	}
-	text, err := os.ReadFile(r.TLSCert)
+	text, err := os.ReadFile(certFile)
 	if err != nil {
 		return nil, fmt.Errorf("the gateway's certificate: %w", err)
 	}
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE" {
-		return nil, fmt.Errorf("the gateway's certificate: %s does not begin with a certificate in PEM", r.TLSCert)
+		return nil, fmt.Errorf("the gateway's certificate: %s does not begin with a certificate in PEM", certFile)
 	}
 	pinned := *plain
 	pinned.Transport = &http.Transport{TLSClientConfig: rpc.Pin(rpc.Fingerprint(block.Bytes)), DisableKeepAlives: true}
@@ -75,13 +71,14 @@ func (r Remote) key(u *url.URL) string {
 	return strings.TrimSpace(string(data))
 }
 
-// base is the gateway's URL without a path, by default that of the state folder; a missing scheme is http, or https with a certificate, and a
-// client's base URL that ends with /v1 will do.
-func (r Remote) base() string {
-	u := strings.TrimSuffix(strings.TrimRight(r.URL, "/"), "/v1")
+// target is the gateway's URL without a path, and the file with its certificate, "" for none of its own. Both are by
+// default those of the state folder. A missing scheme is http, or https with --tls-cert, and a client's base URL that
+// ends with /v1 will do.
+func (r Remote) target() (u, certFile string) {
+	u, certFile = strings.TrimSuffix(strings.TrimRight(r.URL, "/"), "/v1"), r.TLSCert
 	if u == "" {
 		near, _ := config.ReadRunning(r.StateDir) // one that cannot be read is as none: the error of the call names the address
-		u = cmp.Or(near.URL, "127.0.0.1:8080")
+		u, certFile = cmp.Or(near.URL, "127.0.0.1:8080"), cmp.Or(r.TLSCert, near.Cert)
 	}
 	switch {
 	case strings.Contains(u, "://"):
@@ -90,7 +87,7 @@ func (r Remote) base() string {
 	default:
 		u = "http://" + u
 	}
-	return u
+	return u, certFile
 }
 
 // call makes one request and decodes the response into v. An error response becomes an error with its message.
@@ -132,14 +129,15 @@ func (r Remote) show(ctx context.Context, out io.Writer, method, path string, bo
 // open makes one request and returns the body of the response, for the caller to close. An error response becomes an
 // error with its message.
 func (r Remote) open(ctx context.Context, method, path string, body io.Reader) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, method, r.base()+path, body)
+	base, certFile := r.target()
+	req, err := http.NewRequestWithContext(ctx, method, base+path, body)
 	if err != nil {
 		return nil, err
 	}
 	if key := r.key(req.URL); key != "" {
 		req.Header.Set("Authorization", "Bearer "+key)
 	}
-	client, err := r.client()
+	client, err := clientFor(certFile)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +146,7 @@ func (r Remote) open(ctx context.Context, method, path string, body io.Reader) (
 		if failed, ok := errors.AsType[*url.Error](err); ok {
 			err = failed.Err // without the URL once more
 		}
-		return nil, fmt.Errorf("no gateway answers at %s: %w", r.base(), err)
+		return nil, fmt.Errorf("no gateway answers at %s: %w", base, err)
 	}
 	if resp.StatusCode < 300 {
 		return resp.Body, nil

@@ -76,13 +76,7 @@ func (r *Reader) Today(now time.Time) state.Day {
 }
 
 // AwakeToday returns how long each host has been awake today, as of the last read.
-func (r *Reader) AwakeToday() map[string]time.Duration {
-	out := map[string]time.Duration{}
-	for name, h := range r.Today(time.Now()).Hosts {
-		out[name] = h.Awake
-	}
-	return out
-}
+func (r *Reader) AwakeToday() map[string]time.Duration { return r.Today(time.Now()).Awake() }
 
 // Month returns the month of now and the counters of its days.
 func (r *Reader) Month(now time.Time) (month time.Time, days []state.Day) {

@@ -251,17 +251,21 @@ func TestQueueFull(t *testing.T) {
 	all.Wait()
 }
 
-// TestRefusalLeadsToALoad: the mirror showed a model as loaded that its runner had unloaded.
-func TestRefusalLeadsToALoad(t *testing.T) {
-	s := newStage(t).warm("chat")
-	var tries atomic.Int32
-	s.serve(func(w http.ResponseWriter, r *http.Request) {
+// refuseThrice is a runner that refuses the first three requests and serves all others; tries counts them.
+func refuseThrice(reason string, tries *atomic.Int32) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		if tries.Add(1) <= 3 {
-			refuse(rpc.RefusedNotLoaded)(w, r)
+			refuse(reason)(w, r)
 			return
 		}
 		_, _ = io.WriteString(w, "{}")
-	})
+	}
+}
+
+// TestRefusalLeadsToALoad: the mirror showed a model as loaded that its runner had unloaded.
+func TestRefusalLeadsToALoad(t *testing.T) {
+	s := newStage(t).warm("chat")
+	s.serve(refuseThrice(rpc.RefusedNotLoaded, new(atomic.Int32)))
 	if r := s.ask("POST", chatPath, chatBody); r.status != 200 || s.loads["chat"] == 0 {
 		t.Errorf("%d %s, loads %v", r.status, r.text, s.loads)
 	}
@@ -272,13 +276,7 @@ func TestRefusalLeadsToALoad(t *testing.T) {
 func TestSentBack(t *testing.T) {
 	s := newStage(t).warm("chat")
 	var tries atomic.Int32
-	s.serve(func(w http.ResponseWriter, r *http.Request) {
-		if tries.Add(1) <= 3 {
-			refuse(rpc.RefusedSentBack)(w, r)
-			return
-		}
-		_, _ = io.WriteString(w, "{}")
-	})
+	s.serve(refuseThrice(rpc.RefusedSentBack, &tries))
 	if r := s.ask("POST", chatPath, chatBody); r.status != 200 || s.loads["chat"] != 0 || tries.Load() != 4 {
 		t.Errorf("%d %s after %d tries, loads %v", r.status, r.text, tries.Load(), s.loads)
 	}

@@ -169,8 +169,8 @@ func (x *exchange) retryAtGate(why *api.Error) error {
 	return errRetry
 }
 
-// retryElsewhere sends the exchange to the least loaded copy, after its runner has sent it back because another has room.
-// The time that it waited for its turn does not count as a wait for the model.
+// retryElsewhere sends the exchange to the least loaded copy, after its runner has sent it back because another has
+// room. The time that it waited for its turn does not count as a wait for the model.
 func (x *exchange) retryElsewhere() error {
 	x.routing.wait.limit += time.Since(x.try.sent)
 	e, ok := x.call.s.cfg.Gate.Endpoint(x.call.model.ID)

@@ -63,8 +63,8 @@ type Config struct {
 	Mirror  Mirror
 	Waker   Waker
 	Stopper Stopper // for SleepHost; nil: this gateway turns no host off
-	// SendBack asks a host's runner to refuse up to n of the requests that wait for their turn at a model's engine, so that
-	// their gateways send them to other copies; nil: requests stay with the copy that they were sent to.
+	// SendBack asks a host's runner to refuse up to n of the requests that wait for their turn at a model's engine, so
+	// that their gateways send them to other copies; nil: requests stay with the copy that they were sent to.
 	SendBack func(ctx context.Context, host *state.HostRecord, model string, n int) error
 	Catalog  func() *catalog.Catalog // the catalog in force; called often, so it must be cheap; never nil
 

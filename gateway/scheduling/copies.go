@@ -67,8 +67,8 @@ func (g *Gate) addCopies(ctx context.Context) {
 	}
 }
 
-// copyLoads records and returns how busy copies of a model are. decide reports whether to decide about further ones: the
-// least loaded has been observed for long enough, and some of its requests are this gateway's, so that it is not
+// copyLoads records and returns how busy copies of a model are. decide reports whether to decide about further ones:
+// the least loaded has been observed for long enough, and some of its requests are this gateway's, so that it is not
 // another's to decide.
 func (g *Gate) copyLoads(copies []*state.ModelRecord) (loads []policy.CopyLoad, decide bool) {
 	for i, r := range copies {
@@ -114,9 +114,10 @@ func (g *Gate) rebalance(s *state.Snapshot, copies []*state.ModelRecord, loads [
 	}
 }
 
-// addCopy queues one further copy of a model whose copies are so busy. It returns whether to call it again, for a further one.
-// Every call decides on fresh data, in which the loads that any gateway has queued meanwhile count. A decision that
-// another gateway's has overtaken is refused as stale, so that two gateways never add twice what is wanted.
+// addCopy queues one further copy of a model whose copies are so busy. It returns whether to call it again, for a
+// further one. Every call decides on fresh data, in which the loads that any gateway has queued meanwhile count. A
+// decision that another gateway's has overtaken is refused as stale, so that two gateways never add twice what is
+// wanted.
 func (g *Gate) addCopy(ctx context.Context, c *catalog.Catalog, m *catalog.Model, loads []policy.CopyLoad) bool {
 	s, err := g.mirror.RefreshHosts(ctx, nil, m.ID)
 	if err != nil {

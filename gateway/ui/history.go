@@ -170,7 +170,8 @@ type HostTimeline struct {
 	Events  []Event       `json:"marks"`
 }
 
-// Timeline makes the view of the last hour, and of the month. Its last step has just started; times awake and costs are those up to it.
+// Timeline makes the view of the last hour, and of the month. Its last step has just started; times awake and costs are
+// those up to it.
 func (h *History) Timeline(now time.Time, cat *catalog.Catalog, month costs.Report) Timeline {
 	h.mu.Lock()
 	defer h.mu.Unlock()

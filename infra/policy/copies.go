@@ -11,10 +11,10 @@ type CopyLoad struct {
 // copy with room for more.
 func (l CopyLoad) Queued() int { return l.Open - l.Served - max(1, l.Parallel) }
 
-// WantCopy returns how many further copies of want to place. copies are the loaded ones, the least loaded first. As long
-// as that one has no queue (CopyLoad.Queued), requests have a copy to go to, and no further one is wanted. Otherwise
-// there should be as many copies as serve all open requests at the same time, but for those that are served within
-// --fair-after, and at most want.Max:
+// WantCopy returns how many further copies of want to place. copies are the loaded ones, the least loaded first. As
+// long as that one has no queue (CopyLoad.Queued), requests have a copy to go to, and no further one is wanted.
+// Otherwise there should be as many copies as serve all open requests at the same time, but for those that are served
+// within --fair-after, and at most want.Max:
 //
 //	min(want.Max, ⌈(open - served) / parallel⌉) - loaded - loading
 //
@@ -41,8 +41,8 @@ func WantCopy(s Snapshot, want Model, copies []CopyLoad) int {
 	return max(0, min(further, max(1, want.Max)-loaded)-loading)
 }
 
-// Rebalance returns for each copy how many of its waiting requests the other copies have room for. The last copies, which
-// are the most loaded, give first. Copies of unknown parallelism neither give nor take.
+// Rebalance returns for each copy how many of its waiting requests the other copies have room for. The last copies,
+// which are the most loaded, give first. Copies of unknown parallelism neither give nor take.
 func Rebalance(copies []CopyLoad) []int {
 	room, out := 0, make([]int, len(copies))
 	for _, c := range copies {

@@ -50,8 +50,9 @@ const (
 // PathHost returns the runner's view of itself as JSON (GET); PathLog the runner's own log as text, PathLogs/<model> an
 // engine's; with ?follow=1 they go on, and with &no-history=1 they start with the next line.
 // PathSavedConversations lists the saved conversations by model as JSON (GET), or forgets those of ?model, or all, from
-// before ?at (DELETE); the response is a [Forgotten]. PathSendBack ends the waits of up to ?n requests for ?model that wait
-// for their turn at its engine (POST): they are refused as sent back, and their gateways send them to other copies.
+// before ?at (DELETE); the response is a [Forgotten]. PathSendBack ends the waits of up to ?n requests for ?model that
+// wait for their turn at its engine (POST): they are refused as sent back, and their gateways send them to other
+// copies.
 const (
 	PathHost               = "/runner/host"
 	PathLog                = "/runner/log"

@@ -85,16 +85,27 @@ func (s *Store) Day(ctx context.Context, t time.Time) (Day, error) {
 			h.set(what, n)
 			d.Hosts[name] = h
 		case dayModel:
-			u := d.Models[name]
-			u.set(what, n)
-			d.Models[name] = u
+			addUse(d.Models, what, name, n)
 		case dayKey:
-			u := d.Keys[name]
-			u.set(what, n)
-			d.Keys[name] = u
+			addUse(d.Keys, what, name, n)
 		}
 	}
 	return d, nil
+}
+
+func addUse(of map[string]UseDay, what, name string, n float64) {
+	u := of[name]
+	u.set(what, n)
+	of[name] = u
+}
+
+// Awake returns how long each host was awake.
+func (d Day) Awake() map[string]time.Duration {
+	out := make(map[string]time.Duration, len(d.Hosts))
+	for name, h := range d.Hosts {
+		out[name] = h.Awake
+	}
+	return out
 }
 
 func (h *HostDay) set(what string, n float64) {

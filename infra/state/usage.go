@@ -138,7 +138,8 @@ func (t *UsageReporter) Count(name string, n float64) {
 	t.mu.Unlock()
 }
 
-// CountUse adds a response of a model, for an API key ("" none), to the counters of the day. took is how long the request took.
+// CountUse adds a response of a model, for an API key ("" none), to the counters of the day. took is how long the
+// request took.
 func (t *UsageReporter) CountUse(model, key string, took time.Duration, input, output int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -178,8 +178,8 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 	})
 }
 
-// listenTLS has a listener speak TLS, unless the settings say otherwise, and returns the fingerprint of its certificate,
-// "" without TLS.
+// listenTLS has a listener speak TLS, unless the settings say otherwise, and returns the fingerprint of its
+// certificate, "" without TLS.
 func (s Settings) listenTLS(ln net.Listener) (net.Listener, string, error) {
 	local, ok := ln.Addr().(*net.TCPAddr)
 	if s.RunnerTLS == "off" || s.RunnerTLS != "on" && ok && local.IP.IsLoopback() {

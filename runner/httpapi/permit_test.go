@@ -43,8 +43,8 @@ func TestReadingRequestsNeedNoPermit(t *testing.T) {
 	}
 }
 
-// A request that waits for a permit is sent back when a gateway asks for it, over HTTP and from this process. Those that
-// the engine has are not.
+// A request that waits for a permit is sent back when a gateway asks for it, over HTTP and from this process. Those
+// that the engine has are not.
 func TestWaitingRequestsAreSentBack(t *testing.T) {
 	b := start(t)
 	b.load("fake")

@@ -1,6 +1,6 @@
 // Package upstream is the engine of recipe upstream: a process that stands for a model that something else serves, such
-// as a cluster's own vLLM or another provider. It turns that on, reports ready when it is healthy, relays requests to it
-// with its own key, and turns it off when it is stopped. To a runner it is an engine like any other.
+// as a cluster's own vLLM or another provider. It turns that on, reports ready when it is healthy, relays requests to
+// it with its own key, and turns it off when it is stopped. To a runner it is an engine like any other.
 package upstream
 
 import (

@@ -24,9 +24,9 @@ func burst(serve time.Duration) Scenario {
 	return s
 }
 
-// A burst is served by as many copies as it needs, after two wakes: the first, and one of all others at once. All requests
-// are answered, no copy is started twice, and all machines are off again. Each copy serves some of it, unless the first
-// has nearly served it when the others come.
+// A burst is served by as many copies as it needs, after two wakes: the first, and one of all others at once. All
+// requests are answered, no copy is started twice, and all machines are off again. Each copy serves some of it, unless
+// the first has nearly served it when the others come.
 func TestBurst(t *testing.T) {
 	copies, wake := burst(0).Copies.Max, burst(0).Copies.Wake
 	for _, tc := range []struct {

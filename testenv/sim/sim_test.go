@@ -48,6 +48,17 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
+// few is how many seeds a test of further scenarios runs.
+func few() int {
+	switch {
+	case *seeds != 0:
+		return *seeds
+	case testing.Short(), kit.Race:
+		return 10
+	}
+	return 20
+}
+
 // TestSizes runs seeds of twenty models of 4 to 60 GiB on hosts with one or two GPUs of 24, 48 and 80 GiB. No GPU is ever
 // given more than it has, no load that a host can hold is refused for memory, and none starts where it cannot fit.
 func TestSizes(t *testing.T) {
@@ -55,15 +66,7 @@ func TestSizes(t *testing.T) {
 		runOne(t, GenerateSizes(*oneSeed, *steps))
 		return
 	}
-	n := *seeds
-	if n == 0 {
-		switch n = 20; {
-		case testing.Short():
-			n = 10
-		case kit.Race:
-			n = 10
-		}
-	}
+	n := few()
 	if sum := runSeeds(t, n, GenerateSizes); sum.judged[27].Steps < 10*n && !t.Failed() {
 		t.Errorf("the memory of hosts was judged in %d steps", sum.judged[27].Steps)
 	}
@@ -75,16 +78,7 @@ func TestCopies(t *testing.T) {
 		runOne(t, GenerateCopies(*oneSeed, *steps))
 		return
 	}
-	n := *seeds
-	if n == 0 {
-		switch n = 20; {
-		case testing.Short():
-			n = 10
-		case kit.Race:
-			n = 10
-		}
-	}
-	runSeeds(t, n, GenerateCopies)
+	runSeeds(t, few(), GenerateCopies)
 }
 
 // runSeeds runs n scenarios and fails for broken promises.

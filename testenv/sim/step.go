@@ -101,8 +101,8 @@ type HostSpec struct {
 	Strange bool   // it registers by itself: the catalog does not name it, and nobody can turn it on or off
 }
 
-// Copies says how many copies the models of cpu alone may have, and how long waits are in a pool where that matters. The
-// zero value is one copy, whose engine serves any number of requests at a time.
+// Copies says how many copies the models of cpu alone may have, and how long waits are in a pool where that matters.
+// The zero value is one copy, whose engine serves any number of requests at a time.
 type Copies struct {
 	Max      int
 	Parallel int           // requests that an engine serves at a time; the others wait for their turn

@@ -1,9 +1,6 @@
 package system
 
 import (
-	"crypto/ecdsa"
-	"crypto/x509"
-	"encoding/pem"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,21 +20,8 @@ import (
 // again with another certificate.
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	cert, fingerprint, err := rpc.NewCertificate()
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey.(*ecdsa.PrivateKey))
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
-	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: cert.Certificate[0]}, keyFile: {Type: "PRIVATE KEY", Bytes: key}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	certFile, keyFile, fingerprint := testenv.Certificate(t, dir)
 	f := worlds.Fleet{
 		Admin: true, Models: calls.Catalogue{"chat": "llm, recipe: standin, device: cpu"}, Hosts: []worlds.Host{{Name: "h", Flags: []string{"--runner-tls=on"}}},
 	}

@@ -44,10 +44,6 @@ func (r *run) readClosed(ctx context.Context, s *state.Snapshot) {
 		if err != nil {
 			r.log.Warn("hours of hosts are unknown", "error", err)
 		}
-		out := map[string]time.Duration{}
-		for name, h := range day.Hosts {
-			out[name] = h.Awake
-		}
-		return out
+		return day.Awake()
 	})
 }

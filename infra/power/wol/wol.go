@@ -48,8 +48,8 @@ func New(cfg Config) *Driver {
 	return &Driver{cfg}
 }
 
-// Wake sends magic packets until the runner's port accepts connections. A machine that is on may be shutting down: it is
-// watched for Config.Settle, and gets packets from that long after it went off. A host without an address gets one
+// Wake sends magic packets until the runner's port accepts connections. A machine that is on may be shutting down: it
+// is watched for Config.Settle, and gets packets from that long after it went off. A host without an address gets one
 // packet, and only its registration shows that the packet arrived.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	mac, err := net.ParseMAC(host.MAC)
