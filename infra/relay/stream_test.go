@@ -94,7 +94,7 @@ func TestBrokenResponseIsCut(t *testing.T) {
 			r.SendTo(ctx)
 		})
 		client := dialRaw(t, addr)
-		client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		client.send("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") // else a whole response leaves it open
 		if got, _ := client.all(); strings.HasSuffix(got, "0\r\n\r\n") != whole || strings.Contains(got, "Content-Length: 3") {
 			t.Errorf("%q became %q", reply, got)
 		}
