@@ -8,13 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"reveille/infra/logring"
 	"reveille/infra/recipe"
 )
 
 // watched is what an owner knows of the process pid, which loads with the times that recipes have by default.
 func watched(pid int) *Process {
 	return &Process{
-		pid: pid, started: time.Now(), cfg: Config{Logger: slog.New(slog.DiscardHandler)},
+		pid: pid, started: time.Now(), cfg: Config{Logger: slog.New(slog.DiscardHandler)}, log: logring.New(1),
 		stop: make(chan struct{}), kill: make(chan struct{}), ready: make(chan struct{}), stuck: make(chan struct{}),
 	}
 }

@@ -45,8 +45,8 @@ var (
 	ErrClosed = errors.New("engine spawner is closed")
 )
 
-// A LoadError is a failed load. Its text can be shown to clients: it contains no path and no log line; those are in
-// Exit.
+// A LoadError is a failed load. Its text contains a path or a line of the log only if it is an ErrLoadTimeout; other
+// lines are in Exit.
 type LoadError struct {
 	Kind   error // one of the errors of a load above
 	Detail string
@@ -75,7 +75,7 @@ type ExitError struct {
 	Signal    syscall.Signal // 0 unless a signal ended it
 	Tail      []string       // the last lines of its log, oldest first
 	Early     bool           // it exited, not by a signal, in less than a second, too soon to have read its weights
-	CauseLine string         // the log line that tells most about why it exited during its load; "" if it had served, or the runner stopped it
+	CauseLine string         // the last line about an error that it logged before it exited; "" if it had served, or the runner stopped it
 }
 
 // Error returns the exit status or the signal, and the cause or the last log line.
@@ -85,7 +85,7 @@ func (e *ExitError) Error() string {
 		s = "engine was ended by " + signalName(e.Signal)
 	}
 	if n := len(e.Tail); n > 0 {
-		s += ": " + strings.TrimSpace(cmp.Or(e.CauseLine, e.Tail[n-1]))
+		s += ": " + cmp.Or(e.CauseLine, strings.TrimSpace(e.Tail[n-1]))
 	}
 	return s
 }
@@ -99,11 +99,10 @@ var (
 	vagueLine = regexp.MustCompile(`(?:^|[\])] ) {4}|\bFile ".*", line \d|^Traceback|(?i:see root cause above|exiting due to)`)
 )
 
-// findCauseLine returns the last line about an error, or else the last line.
-func findCauseLine(lines []logring.Line) string {
-	var last, vague, exact string
+// lastErrorLine returns the last line about an error, or "".
+func lastErrorLine(lines []logring.Line) string {
+	var vague, exact string
 	for _, l := range lines {
-		last = l.Text
 		switch {
 		case !errorLine.MatchString(urls.ReplaceAllString(l.Text, "")):
 		case vagueLine.MatchString(l.Text):
@@ -112,5 +111,5 @@ func findCauseLine(lines []logring.Line) string {
 			exact = l.Text
 		}
 	}
-	return cmp.Or(exact, vague, last)
+	return strings.TrimSpace(cmp.Or(exact, vague))
 }

@@ -50,6 +50,7 @@ func engineMain(args []string) int {
 	dots := fl.Bool("dots", false, "print dots without an end of line")
 	chatty := fl.Bool("chatty", false, "print a line for each request")
 	ignoreTerm := fl.Bool("ignore-term", false, "")
+	lastWords := fl.String("last-words", "", "print this at SIGTERM, then exit")
 	forkPID := fl.String("fork", "", "start a grandchild and write its pid to this file")
 	tidy := fl.String("tidy", "", "start a grandchild that removes this file when this process is gone")
 	write := fl.String("write", "", "create this file")
@@ -58,6 +59,15 @@ func engineMain(args []string) int {
 
 	if *ignoreTerm {
 		signal.Ignore(syscall.SIGTERM)
+	}
+	if *lastWords != "" {
+		term := make(chan os.Signal, 1)
+		signal.Notify(term, syscall.SIGTERM)
+		go func() {
+			<-term
+			fmt.Println(*lastWords)
+			syscall.Exit(1)
+		}()
 	}
 	if *forkPID != "" {
 		child := exec.Command(os.Args[0], "-deaf", "-ignore-term")

@@ -113,15 +113,25 @@ func (p *Process) awaitReady(ended <-chan struct{}, reader *reader) error {
 		case <-p.kill:
 			return errStopRequested
 		case <-total.C:
-			return &LoadError{Kind: ErrLoadTimeout, Detail: fmt.Sprintf("not ready after %v", loadTimeout)}
+			return p.loadTimeout("not ready after %v", loadTimeout)
 		case <-idle.C:
 			still := time.Since(p.started) - time.Duration(p.progress.Load())
 			if still >= stall {
-				return &LoadError{Kind: ErrLoadTimeout, Detail: fmt.Sprintf("no progress for %v", stall)}
+				return p.loadTimeout("no progress for %v", stall)
 			}
 			idle.Reset(stall - still)
 		}
 	}
+}
+
+// loadTimeout describes a load that took too long. An engine whose load has failed may go on without serving, so the
+// last error in its log is included, and nothing that the engine logs while it is stopped.
+func (p *Process) loadTimeout(format string, limit time.Duration) error {
+	detail := fmt.Sprintf(format, limit)
+	if line := lastErrorLine(p.log.Tail(-1)); line != "" {
+		detail += "; the last error in its log: " + line
+	}
+	return &LoadError{Kind: ErrLoadTimeout, Detail: detail}
 }
 
 // markReady marks the load complete, unless the process is already dead: then another process on the same port sent the
@@ -206,7 +216,7 @@ func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Ca
 	if wasReady {
 		return exit
 	}
-	exit.CauseLine = findCauseLine(p.log.Tail(-1))
+	exit.CauseLine = lastErrorLine(p.log.Tail(-1))
 	// An engine can crash when memory runs out or when it refuses its arguments. Other causes count only if no signal
 	// ended it.
 	switch {

@@ -194,6 +194,15 @@ func TestLoadTimeouts(t *testing.T) {
 			t.Error("still alive")
 		}
 	})
+	t.Run("names the last error of the log", func(t *testing.T) {
+		spec := testSpec("-deaf", "-say", "ValueError: bad weather\nserving", "-last-words", "KeyboardInterrupt: an error of the end")
+		spec.Recipe.StallTimeout = time.Second
+		err := start(t, spec, testConfig(t)).EnsureReady(within(t))
+		want := "engine load timed out: no progress for 1s; the last error in its log: ValueError: bad weather"
+		if !errors.Is(err, ErrLoadTimeout) || err.Error() != want {
+			t.Errorf("err = %v, want %q", err, want)
+		}
+	})
 	t.Run("log lines about health checks are not progress", func(t *testing.T) {
 		spec := testSpec("-chatty", "-load", "1h")
 		spec.Recipe.StallTimeout = 300 * time.Millisecond
