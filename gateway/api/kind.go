@@ -105,6 +105,7 @@ var (
 	HostInterrupted   = addKind(rpc.CodeHostInterrupted, 503, typeServer, retryable, 30*time.Second)
 	EngineOutOfMemory = addKind(rpc.CodeEngineOutOfMemory, 503, typeServer, retryable, 30*time.Second)
 	Overloaded        = addKind(rpc.CodeOverloaded, 503, typeServer, retryable, 5*time.Second)
+	Background        = addKind("background", 503, typeServer, retryable, 2*time.Minute) // its model is not loaded, and it loads none
 	Draining          = addKind(rpc.CodeDraining, 503, typeServer, retryable, time.Second)
 
 	LoadTimeout     = addKind(rpc.CodeLoadTimeout, 504, typeTimeout, retryable, 30*time.Second)

@@ -26,7 +26,7 @@ type KeyAdd struct {
 	Budget   int64         `help:"Total tokens of prompts and responses; after that the key is refused."`
 	Open     int           `help:"Requests at one time."`
 	Waiting  int           `help:"Requests that wait for models, at each gateway."`
-	Priority string        `help:"Its priority: high lets it send x-priority: high, low gives it no other."`
+	Priority string        `help:"Its priority: high lets it send x-priority: high; with low or background, all its requests have that."`
 	For      time.Duration `help:"Time until it expires, such as 720h."`
 }
 

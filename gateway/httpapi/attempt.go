@@ -170,7 +170,7 @@ func (x *exchange) buildAttempt() error {
 		add(rpc.HeaderTenant, tenant)
 	}
 	if x.call.readOnly {
-		add(rpc.HeaderRead, "1")
+		add(rpc.HeaderBackground, "1")
 	}
 	if x.routing.info.Ticket != "" {
 		add(rpc.HeaderTicket, x.routing.info.Ticket)
@@ -190,8 +190,12 @@ func (x *exchange) buildAttempt() error {
 	if v := h.Peek("Accept"); len(v) > 0 {
 		x.try.req.Add("Accept", v)
 	}
-	if v := x.call.Key.Priority(h.Peek(rpc.HeaderPriority)); v != "" {
-		x.try.req.Add(rpc.HeaderPriority, []byte(v))
+	priority := x.call.Key.Priority(h.Peek(rpc.HeaderPriority))
+	if x.call.background != "" {
+		priority = "background"
+	}
+	if priority != "" {
+		x.try.req.Add(rpc.HeaderPriority, []byte(priority))
 	}
 	if x.upgrade {
 		x.try.req.AddWebSocket(h)
@@ -209,9 +213,10 @@ func (s *Server) tenant(key *keys.Key) string { return s.cfg.Signer.Tenant(key.D
 
 var jsonType = []byte("application/json")
 
-// countOpen counts the request at its endpoint and records the use of the model. HEAD is not a use.
+// countOpen counts the request at its endpoint and records the use of the model. HEAD is not a use, and neither is a
+// request in the background.
 func (x *exchange) countOpen() {
-	if x.try.counted {
+	if x.try.counted || x.call.readOnly {
 		return
 	}
 	x.try.counted = true
@@ -219,11 +224,7 @@ func (x *exchange) countOpen() {
 	x.noteUse()
 }
 
-func (x *exchange) noteUse() {
-	if !x.call.readOnly {
-		x.call.s.registry.Uses.Note(x.routing.endpoint.Host, x.call.model.ID)
-	}
-}
+func (x *exchange) noteUse() { x.call.s.registry.Uses.Note(x.routing.endpoint.Host, x.call.model.ID) }
 
 // uncountOpen undoes countOpen.
 func (x *exchange) uncountOpen() {

@@ -19,6 +19,8 @@ type inferenceCall struct {
 	engineStreams bool // the body asks the engine for a stream
 	readOnly      bool // it neither loads the model nor keeps it loaded
 
+	background catalog.BackgroundPolicy // what happens if its model is not loaded; "": a person waits for it
+
 	context int64 // tokens of context that a load for the request asks for, 0 for none
 
 	textBytes int // bytes of the body without media, 0 if unknown
@@ -84,7 +86,8 @@ func (r *request) parse() (*inferenceCall, error) {
 		return nil, err
 	}
 	c.requestedModel = name
-	if served := r.fallbackFor(c.model); served != c.model {
+	c.markBackground()
+	if served := c.fallbackFor(c.model); served != c.model {
 		c.model, c.replaced = served, c.model
 	}
 	if route.Type != "" && c.model.Type != route.Type {

@@ -10,6 +10,7 @@ import (
 	"reveille/gateway/api"
 	"reveille/gateway/scheduling"
 	"reveille/gateway/web"
+	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
 	"reveille/infra/recipe"
 	"reveille/infra/relay"
@@ -145,7 +146,11 @@ func (x *exchange) serveInference() (err error) {
 func (x *exchange) respond() (err error) {
 	if x.routing.endpoint, x.routing.hasEndpoint = x.call.s.cfg.Gate.EndpointFor(x.call.model.ID, x.call.body); x.routing.hasEndpoint {
 		x.routing.state = "loaded"
-	} else if x.routing.state = x.call.s.registry.StateOf(x.call.model.ID); x.call.readOnly {
+	} else if x.routing.state = x.call.s.registry.StateOf(x.call.model.ID); x.call.background != "" {
+		if x.call.background != catalog.BackgroundWait {
+			err = x.call.refuseBackground()
+		}
+	} else if x.call.readOnly {
 		err = notLoaded(x.call.model.ID)
 	} else if x.load != nil && x.routing.wait.policy == "block" && x.routing.state == "unloaded" {
 		err = x.load(x)

@@ -21,6 +21,9 @@ type meters struct {
 	responses    *responseCounters
 
 	droppedFields *metrics.Counter
+
+	background        *metrics.Counter
+	backgroundRefused *metrics.Counter
 }
 
 func newMeters(set *metrics.Set, gate *scheduling.Gate, mirror *state.Mirror, mem *pressure.Gauge) meters {
@@ -41,6 +44,7 @@ func newMeters(set *metrics.Set, gate *scheduling.Gate, mirror *state.Mirror, me
 		streamErrors: set.NewCounter("reveille_gateway_stream_errors_total"), broken: set.NewCounter("reveille_gateway_answers_broken_total"),
 		panics: set.NewCounter("reveille_gateway_panics_total"), responses: &responseCounters{set: set},
 		droppedFields: set.NewCounter("reveille_gateway_body_fields_dropped_total"),
+		background:    set.NewCounter("reveille_gateway_background_requests_total"), backgroundRefused: set.NewCounter("reveille_gateway_background_refused_total"),
 	}
 }
 

@@ -33,6 +33,7 @@ func (s *Server) realtime(r *request) error {
 		query.Set("intent", v)
 	}
 	c := &inferenceCall{request: r, model: model, requestedModel: name}
+	c.markBackground()
 	return (&exchange{call: c, path: []byte("/v1/realtime?" + query.Encode()), upgrade: true}).serveInference()
 }
 

@@ -50,6 +50,10 @@ models:
   unnamed: {type: llm, recipe: unnamed, device: cpu}
 recipes:
   unnamed: {inherit: standin, omit_model: true}
+background:
+  - client: open-webui
+  - {path: "/api/*", headers: {x-client: "Probe*"}, then: refuse}
+  - {metadata: {task: title}, then: wait}
 hosts:
   here: {driver: local, devices: [cpu]}
 `
@@ -80,8 +84,8 @@ type stage struct {
 
 // receivedRequest is an engine request that the runner received.
 type receivedRequest struct {
-	path, contentType, ticket, id, tenant string
-	body                                  []byte
+	path, contentType, ticket, id, tenant, priority, background string
+	body                                                        []byte
 }
 
 type sleeper struct{}
@@ -283,7 +287,7 @@ func (s *stage) serveRunner(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.mu.Lock()
-	s.seen = append(s.seen, receivedRequest{r.RequestURI, r.Header.Get("Content-Type"), r.Header.Get(rpc.HeaderTicket), r.Header.Get(rpc.HeaderRequest), r.Header.Get(rpc.HeaderTenant), body})
+	s.seen = append(s.seen, receivedRequest{r.RequestURI, r.Header.Get("Content-Type"), r.Header.Get(rpc.HeaderTicket), r.Header.Get(rpc.HeaderRequest), r.Header.Get(rpc.HeaderTenant), r.Header.Get(rpc.HeaderPriority), r.Header.Get(rpc.HeaderBackground), body})
 	h := s.engine
 	s.mu.Unlock()
 	h(w, r)

@@ -40,6 +40,7 @@ func (s *Server) upstream(r *request) error {
 	h := &r.Ctx.Request.Header
 	readOnly := h.IsHead() || h.IsGet() && slices.Contains(monitorPaths, bodycheck.PlainPath(rest))
 	c := &inferenceCall{request: r, model: model, requestedModel: id, body: r.Ctx.PostBody(), readOnly: readOnly}
+	c.markBackground()
 	if err := c.vetUpstream(rest); err != nil {
 		return err
 	}

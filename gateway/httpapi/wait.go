@@ -59,20 +59,29 @@ type routing struct {
 }
 
 // fallbackFor returns the first of a cold model's fallbacks that is loaded or in a cloud, if the client or the model's
-// entry wants one rather than a wait, else the model itself. It runs before all that depends on the model.
-func (r *request) fallbackFor(m *catalog.Model) *catalog.Model {
-	gate := r.s.cfg.Gate
-	if m.FallbackWhen != catalog.WhenWaking && string(r.Ctx.Request.Header.Peek(api.HeaderColdWait)) != "fallback" {
+// entry wants one rather than a wait, else the model itself. For a request in the background that can be any loaded
+// model of the type. It runs before all that depends on the model.
+func (c *inferenceCall) fallbackFor(m *catalog.Model) *catalog.Model {
+	anyLoaded := c.background == catalog.BackgroundLoaded
+	if m.FallbackWhen != catalog.WhenWaking && string(c.Ctx.Request.Header.Peek(api.HeaderColdWait)) != "fallback" && !anyLoaded {
 		return m
 	}
-	if _, warm := gate.Endpoint(m.ID); warm {
+	warm := func(id string) bool { _, ok := c.s.cfg.Gate.Endpoint(id); return ok }
+	if warm(m.ID) {
 		return m
 	}
+	cat := c.s.cfg.Catalog()
 	for _, id := range m.Fallback {
-		_, warm := gate.Endpoint(id)
-		next, known := r.s.cfg.Catalog().Model(id)
-		if known && (warm || next.Cloud) && next.Type == m.Type && r.Key.Allows(id) {
+		next, known := cat.Model(id)
+		if known && (warm(id) || next.Cloud && c.background == "") && next.Type == m.Type && c.Key.Allows(id) {
 			return next
+		}
+	}
+	if anyLoaded {
+		for _, next := range cat.Models {
+			if next.Type == m.Type && !next.Cloud && warm(next.ID) && c.Key.Allows(next.ID) {
+				return next
+			}
 		}
 	}
 	return m
@@ -150,11 +159,11 @@ const (
 )
 
 // retryAtGate sends the exchange back to the gate after a refusal, an unreachable runner or a crash. The client gets why
-// when its time is over, or immediately if the request is read-only.
+// when its time is over, or immediately if the request neither loads the model nor waits for it.
 func (x *exchange) retryAtGate(why *api.Error) error {
 	x.uncountOpen()
 	x.try.promptTokens = 0
-	if x.call.readOnly {
+	if x.call.readOnly && x.call.background != catalog.BackgroundWait {
 		return why
 	}
 	x.routing.hasEndpoint = false
@@ -196,6 +205,9 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 	}
 	if in, err := x.waitOutPause(until); !in || err != nil {
 		return false, err
+	}
+	if x.call.background != "" {
+		return x.awaitLoaded(until)
 	}
 	w := x.routing.waiter.Load()
 	if w == nil {

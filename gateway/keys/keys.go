@@ -4,7 +4,7 @@
 //
 // The key file has one key per line: the key, of at least 8 characters, or sha256: and the 64 hex digits of its digest;
 // then its scopes, infer and manage, separated by commas (default infer); then limits such as requests=60/m (package
-// quota), priority=high if its requests may ask for that or priority=low if all have it, models=PATTERN,… if it may use
+// quota), priority=high if its requests may ask for that, priority=low or priority=background if all have it, models=PATTERN,… if it may use
 // these alone, cloud=yes if it may use models in a cloud, and expires=DATE; then a name for people. Blank lines and
 // lines that start with # are ignored. The file is read again when it changes. Redis has the digest and what follows
 // the key in a line: see [Set.SetStored].
@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"reveille/gateway/quota"
+	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
 )
 
@@ -52,23 +53,22 @@ type Key struct {
 	Digest           [sha256.Size]byte // of its text
 	Scopes           Scopes
 	Account          *quota.Account          // kept as long as the key, however often the file is read
-	MaxPriority      string                  // the highest that its requests can have: high, low, or "" for normal
+	MaxPriority      string                  // the highest that its requests can have: high, low, background, or "" for normal
 	models           []string                // patterns; empty: all
 	isCloud          func(model string) bool // of the models that it may not use because they are in a cloud; nil: none
 	expires          time.Time               // zero: never
 	limitedOrExpires bool                    // it expires, or its limits differ from the defaults
 }
 
-// Priority returns the priority of a request that asks for one: high, low, or "" for normal.
+// Priority returns the priority of a request that asks for one: high, low, background, or "" for normal.
 func (k *Key) Priority(asked []byte) string {
-	switch string(asked) {
-	case "high":
+	switch p := string(asked); {
+	case k.MaxPriority == "background", p == "background":
+		return "background"
+	case k.MaxPriority == "low", p == "low":
+		return "low"
+	case p == "high":
 		return k.MaxPriority
-	case "low":
-		return "low"
-	}
-	if k.MaxPriority == "low" {
-		return "low"
 	}
 	return ""
 }
@@ -89,15 +89,8 @@ func (k *Key) Allows(model string) bool {
 	if !k.Limited() {
 		return true
 	}
-	name := slashEscaper.Replace(model)
-	return slices.ContainsFunc(k.models, func(pattern string) bool {
-		ok, err := path.Match(slashEscaper.Replace(pattern), name)
-		return ok && err == nil
-	})
+	return slices.ContainsFunc(k.models, func(pattern string) bool { return catalog.MatchPattern(pattern, model) })
 }
-
-// slashEscaper lets * of a pattern match a slash too.
-var slashEscaper = strings.NewReplacer("/", "\x00")
 
 // Set is the set of valid keys. It is safe for concurrent use. The zero value has no keys and is open.
 type Set struct {
@@ -310,8 +303,8 @@ func parseGrant(words []string, each quota.Limits) (grant, error) {
 		given[of] = true
 		switch of {
 		case "priority":
-			if g.maxPriority = value; value != "high" && value != "low" {
-				errs = append(errs, errors.New("priority: want priority=high, priority=low or nothing"))
+			if g.maxPriority = value; value != "high" && value != "low" && value != "background" {
+				errs = append(errs, errors.New("priority: want priority=high, priority=low, priority=background or nothing"))
 			}
 		case "models":
 			g.models = strings.Split(value, ",")

@@ -75,6 +75,7 @@ func (r *report) check(cat *Catalog) {
 			c.Defaults.Models[t] = m.ID
 		}
 	}
+	c.background()
 	if c.DailyHostHours < 0 {
 		c.add(at("daily_host_hours"), "want 0 or more")
 	}

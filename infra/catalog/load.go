@@ -158,7 +158,8 @@ type file struct {
 	Hosts    map[string]entry[Host]          `yaml:"hosts"`
 	Warm     []entry[Warmup]                 `yaml:"warm"`
 
-	DailyHostHours entry[float64] `yaml:"daily_host_hours"`
+	Background     []entry[BackgroundRule] `yaml:"background"`
+	DailyHostHours entry[float64]          `yaml:"daily_host_hours"`
 }
 
 // parse reads a file and checks it.
@@ -181,6 +182,9 @@ func (r *report) parse(data []byte) (*Catalog, error) {
 	}
 	for i, w := range f.Warm {
 		c.Warm = append(c.Warm, value(r, w, "warm", strconv.Itoa(i)))
+	}
+	for i, b := range f.Background {
+		c.Background = append(c.Background, value(r, b, "background", strconv.Itoa(i)))
 	}
 	over := map[string]recipe.Recipe{}
 	for name, e := range f.Recipes {

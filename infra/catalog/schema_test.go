@@ -40,17 +40,18 @@ func generate(t *testing.T) string {
 	device := oneOfSchema("cpu", "gpu", "npu")
 	duration := text(`^([0-9.]+(ns|us|µs|ms|s|m|h))+$|^0$`)
 	types := map[reflect.Type]*jsonschema.Schema{
-		reflect.TypeFor[Duration]():        duration,
-		reflect.TypeFor[time.Duration]():   duration,
-		reflect.TypeFor[Size]():            text(`^[0-9.e+]+ ?([KkMmGgTt]?[Ii]?[Bb])?$`),
-		reflect.TypeFor[Schedule]():        {Type: "string"},
-		reflect.TypeFor[policy.Type]():     oneOfSchema(policy.Types()...),
-		reflect.TypeFor[policy.Devices]():  {AnyOf: []*jsonschema.Schema{device, {Type: "array", Items: device}}},
-		reflect.TypeFor[Sharing]():         oneOfSchema(SharePerKey, ShareAll, ShareNone),
-		reflect.TypeFor[Driver]():          oneOfSchema(DriverLocal, DriverWoL, DriverEC2, DriverASG, DriverExec, DriverKubernetes),
-		reflect.TypeFor[recipe.Options]():  {Type: "object"},
-		reflect.TypeFor[regexp.Regexp]():   {Type: "string"},
-		reflect.TypeFor[map[string]Size](): {Type: "object", PropertyNames: device},
+		reflect.TypeFor[Duration]():         duration,
+		reflect.TypeFor[time.Duration]():    duration,
+		reflect.TypeFor[Size]():             text(`^[0-9.e+]+ ?([KkMmGgTt]?[Ii]?[Bb])?$`),
+		reflect.TypeFor[Schedule]():         {Type: "string"},
+		reflect.TypeFor[policy.Type]():      oneOfSchema(policy.Types()...),
+		reflect.TypeFor[policy.Devices]():   {AnyOf: []*jsonschema.Schema{device, {Type: "array", Items: device}}},
+		reflect.TypeFor[Sharing]():          oneOfSchema(SharePerKey, ShareAll, ShareNone),
+		reflect.TypeFor[Driver]():           oneOfSchema(DriverLocal, DriverWoL, DriverEC2, DriverASG, DriverExec, DriverKubernetes),
+		reflect.TypeFor[recipe.Options]():   {Type: "object"},
+		reflect.TypeFor[regexp.Regexp]():    {Type: "string"},
+		reflect.TypeFor[BackgroundPolicy](): oneOfSchema(BackgroundLoaded, BackgroundWait, BackgroundRefuse),
+		reflect.TypeFor[map[string]Size]():  {Type: "object", PropertyNames: device},
 	}
 	for _, list := range []reflect.Type{
 		reflect.TypeFor[recipe.List[string]](), reflect.TypeFor[recipe.List[policy.Type]](), reflect.TypeFor[recipe.List[*regexp.Regexp]](),
@@ -104,6 +105,7 @@ func generate(t *testing.T) string {
 			"models":           byName("Models by the name that clients use.", of(reflect.TypeFor[Model]())),
 			"recipes":          byName("Changes of shipped recipes, and recipes of your own.", of(reflect.TypeFor[recipe.Recipe]())),
 			"hosts":            byName("Hosts by name.", of(reflect.TypeFor[Host]())),
+			"background":       {Description: comments["Catalog.Background"], Type: "array", Items: of(reflect.TypeFor[BackgroundRule]())},
 			"daily_host_hours": {Description: comments["Catalog.DailyHostHours"], Type: "number"},
 			"warm":             {Description: "When models are kept loaded.", Type: "array", Items: of(reflect.TypeFor[Warmup]())},
 		},

@@ -18,21 +18,21 @@ package rpc
 
 // Headers of the protocol.
 const (
-	HeaderAuth        = "X-Reveille-Auth"    // signature, request
-	HeaderModel       = "X-Reveille-Model"   // canonical model id, request
-	HeaderTicket      = "X-Reveille-Ticket"  // ticket whose reservation the request uses, request, may be absent
-	HeaderWaiters     = "X-Reveille-Waited"  // how many requests waited for the ticket at the gateway, this one included, request, absent for one
-	HeaderPriority    = "X-Priority"         // high, normal or low among embedding requests, request, may be absent
-	HeaderRead        = "X-Reveille-Read"    // set on a request that does not count as use of the model, request, may be absent
-	HeaderStream      = "X-Reveille-Stream"  // set on a request whose body asks the engine for a stream, request, may be absent
-	HeaderCacheTenant = "X-Reveille-Scope"   // tenant whose encoder cache and conversations the request uses, request, signed, absent where all tenants share them
-	HeaderTenant      = "X-Reveille-Tenant"  // tenant of the request's key (Signer.Tenant), for fairness at the engine, request, not signed, absent without keys
-	HeaderRequest     = "X-Request-Id"       // for logs, request
-	HeaderRefused     = "X-Reveille-Refused" // Refusal, response: no engine saw the request
-	HeaderMedia       = "X-Media-Cache"      // media served from the encoder cache and encoded, response, may be absent
-	HeaderCache       = "X-Cache-Tokens"     // tokens of the prompt from a restored conversation, response, may be absent
-	HeaderTime        = "X-Reveille-Time"    // runner's clock in ms, response to a call whose time was off
-	HeaderCode        = "X-Reveille-Code"    // code of the error table, response: the engine failed
+	HeaderAuth        = "X-Reveille-Auth"       // signature, request
+	HeaderModel       = "X-Reveille-Model"      // canonical model id, request
+	HeaderTicket      = "X-Reveille-Ticket"     // ticket whose reservation the request uses, request, may be absent
+	HeaderWaiters     = "X-Reveille-Waited"     // how many requests waited for the ticket at the gateway, this one included, request, absent for one
+	HeaderPriority    = "X-Priority"            // see ParsePriority, request, may be absent
+	HeaderBackground  = "X-Reveille-Background" // set on a request that is no use of the model and that an unload cuts, request, may be absent
+	HeaderStream      = "X-Reveille-Stream"     // set on a request whose body asks the engine for a stream, request, may be absent
+	HeaderCacheTenant = "X-Reveille-Scope"      // tenant whose encoder cache and conversations the request uses, request, signed, absent where all tenants share them
+	HeaderTenant      = "X-Reveille-Tenant"     // tenant of the request's key (Signer.Tenant), for fairness at the engine, request, not signed, absent without keys
+	HeaderRequest     = "X-Request-Id"          // for logs, request
+	HeaderRefused     = "X-Reveille-Refused"    // Refusal, response: no engine saw the request
+	HeaderMedia       = "X-Media-Cache"         // media served from the encoder cache and encoded, response, may be absent
+	HeaderCache       = "X-Cache-Tokens"        // tokens of the prompt from a restored conversation, response, may be absent
+	HeaderTime        = "X-Reveille-Time"       // runner's clock in ms, response to a call whose time was off
+	HeaderCode        = "X-Reveille-Code"       // code of the error table, response: the engine failed
 )
 
 // StatusRefused is the status of a refusal (Misdirected Request).

@@ -14,6 +14,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"reveille/infra/oom"
+	"reveille/infra/rpc"
 )
 
 // Config of a Batcher. Engine is required.
@@ -32,7 +33,7 @@ type Config struct {
 // EmbeddingRequest is one embedding request.
 type EmbeddingRequest struct {
 	Body     []byte // an OpenAI embeddings request; not kept after Serve returns
-	Priority Priority
+	Priority rpc.Priority
 }
 
 // A Batcher is the queue of all embedding requests for a loaded model. Create it with New and stop it with Close. It is
@@ -166,7 +167,7 @@ func (b *Batcher) Serve(ctx context.Context, r EmbeddingRequest, w io.Writer) er
 }
 
 // enqueue queues a job.
-func (b *Batcher) enqueue(j *job, p Priority) error {
+func (b *Batcher) enqueue(j *job, p rpc.Priority) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {

@@ -318,7 +318,7 @@ func TestRandomRequestsGetTheirOwnEmbeddings(t *testing.T) {
 				if leaves {
 					time.AfterFunc(time.Duration(c*20)*time.Microsecond, cancel)
 				}
-				r, err := serve(ctx, b, EmbeddingRequest{Body: raw, Priority: Priority(c % 3)})
+				r, err := serve(ctx, b, EmbeddingRequest{Body: raw, Priority: rpc.Priority(c % 4)})
 				var own *Error
 				var engine *EngineError
 				switch {

@@ -3,33 +3,13 @@ package batch
 import (
 	"container/list"
 	"time"
+
+	"reveille/infra/rpc"
 )
-
-// A Priority orders requests.
-type Priority uint8
-
-// Priorities, highest first.
-const (
-	High Priority = iota
-	Normal
-	Low
-	priorities
-)
-
-// ParsePriority reads the value of the x-priority header; anything unknown is Normal.
-func ParsePriority(s string) Priority {
-	switch s {
-	case "high":
-		return High
-	case "low":
-		return Low
-	}
-	return Normal
-}
 
 // A queuedRequest is the packer's view of a request.
 type queuedRequest struct {
-	Priority Priority
+	Priority rpc.Priority
 	CallKey  string // only requests with equal keys share an engine call
 	Tokens   []int  // of each sequence, each between 1 and Limits.NUBatch
 
@@ -73,7 +53,7 @@ type packer struct {
 	delay   time.Duration
 	ceiling ceiling
 
-	queues         [priorities]list.List // of *queuedRequest
+	queues         [rpc.Priorities]list.List // of *queuedRequest
 	byID           map[uint64]*queuedRequest
 	pending        int // tokens waiting
 	inFlightTokens int

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"reveille/infra/rpc"
 )
 
 // machine drives a packer through a random history and checks every promise of its doc comment after each step.
@@ -25,7 +27,7 @@ func (m *machine) add(t *rapid.T) {
 	m.lastID++
 	tokens := rapid.SliceOfN(rapid.IntRange(1, m.limits.NUBatch), 1, 40).Draw(t, "tokens")
 	r := &queuedRequest{
-		Priority: rapid.SampledFrom([]Priority{High, Normal, Low}).Draw(t, "priority"),
+		Priority: rapid.SampledFrom([]rpc.Priority{rpc.High, rpc.Normal, rpc.Low, rpc.Background}).Draw(t, "priority"),
 		CallKey:  rapid.SampledFrom([]string{"", "", "", "x"}).Draw(t, "group"), Tokens: tokens,
 	}
 	m.packer.Add(m.lastID, r, m.now)
@@ -180,7 +182,7 @@ func repeat(n, tokens int) []int { return slices.Repeat([]int{tokens}, n) }
 // request has queued.
 func TestShortRequestIsNotDelayedByALongOne(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
-	f.Add(1, &queuedRequest{Priority: Normal, Tokens: repeat(10_000, 10)}, now)
+	f.Add(1, &queuedRequest{Priority: rpc.Normal, Tokens: repeat(10_000, 10)}, now)
 	first, _ := f.Next(now)
 	second, _ := f.Next(now)
 	if third, again := f.Next(now); third != nil || !again.IsZero() {
@@ -189,7 +191,7 @@ func TestShortRequestIsNotDelayedByALongOne(t *testing.T) {
 	if first.Tokens != 100 || second.Tokens != 100 || !first.Full {
 		t.Fatalf("batches %+v and %+v", first, second)
 	}
-	f.Add(2, &queuedRequest{Priority: Normal, Tokens: []int{10}}, now)
+	f.Add(2, &queuedRequest{Priority: rpc.Normal, Tokens: []int{10}}, now)
 	f.Done(first)
 	b, _ := f.Next(now)
 	if !slices.ContainsFunc(b.Items, func(it Item) bool { return it.Request == 2 }) {
@@ -199,7 +201,7 @@ func TestShortRequestIsNotDelayedByALongOne(t *testing.T) {
 
 func TestBatchesGrowByQueueing(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 0), time.Unix(0, 0)
-	add := func(id uint64, n int) { f.Add(id, &queuedRequest{Priority: Normal, Tokens: []int{n}}, now) }
+	add := func(id uint64, n int) { f.Add(id, &queuedRequest{Priority: rpc.Normal, Tokens: []int{n}}, now) }
 	add(1, 10)
 	lone, _ := f.Next(now)
 	if lone == nil || lone.Full {
@@ -228,9 +230,9 @@ func TestBatchesGrowByQueueing(t *testing.T) {
 // TestHigherPriorityGoesFirst checks that higher priorities go first and lower ones fill the rest.
 func TestHigherPriorityGoesFirst(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 20, NUBatch: 10, Context: 20}, 0), time.Unix(0, 0)
-	f.Add(1, &queuedRequest{Priority: Low, Tokens: repeat(3, 10)}, now)
-	f.Add(2, &queuedRequest{Priority: Normal, Tokens: repeat(2, 10)}, now)
-	f.Add(3, &queuedRequest{Priority: High, Tokens: repeat(3, 10)}, now)
+	f.Add(1, &queuedRequest{Priority: rpc.Low, Tokens: repeat(3, 10)}, now)
+	f.Add(2, &queuedRequest{Priority: rpc.Normal, Tokens: repeat(2, 10)}, now)
+	f.Add(3, &queuedRequest{Priority: rpc.High, Tokens: repeat(3, 10)}, now)
 	var served []uint64
 	for range 4 {
 		b, _ := f.Next(now)
@@ -247,11 +249,11 @@ func TestHigherPriorityGoesFirst(t *testing.T) {
 // TestSmallerRequestsDoNotOvertakeForever checks that smaller requests do not pass a waiting head forever.
 func TestSmallerRequestsDoNotOvertakeForever(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 150}, 0), time.Unix(0, 0)
-	f.Add(1, &queuedRequest{Priority: Normal, Tokens: []int{60}}, now)
+	f.Add(1, &queuedRequest{Priority: rpc.Normal, Tokens: []int{60}}, now)
 	b, _ := f.Next(now)
-	f.Add(2, &queuedRequest{Priority: Normal, Tokens: []int{100}}, now)
+	f.Add(2, &queuedRequest{Priority: rpc.Normal, Tokens: []int{100}}, now)
 	for id := range uint64(20) {
-		f.Add(3+id, &queuedRequest{Priority: Normal, Tokens: []int{10}}, now)
+		f.Add(3+id, &queuedRequest{Priority: rpc.Normal, Tokens: []int{10}}, now)
 	}
 	if small, _ := f.Next(now); small != nil {
 		t.Fatalf("passed by %+v", small.Items)
@@ -264,11 +266,11 @@ func TestSmallerRequestsDoNotOvertakeForever(t *testing.T) {
 
 func TestIdleEngineWaitsForTheDelay(t *testing.T) {
 	f, now := newPacker(Limits{NBatch: 100, NUBatch: 100, Context: 200}, 5*time.Millisecond), time.Unix(100, 0)
-	f.Add(1, &queuedRequest{Priority: Normal, Tokens: []int{10}}, now)
+	f.Add(1, &queuedRequest{Priority: rpc.Normal, Tokens: []int{10}}, now)
 	if b, again := f.Next(now); b != nil || !again.Equal(now.Add(5*time.Millisecond)) {
 		t.Fatalf("%+v, %v", b, again)
 	}
-	f.Add(2, &queuedRequest{Priority: Normal, Tokens: []int{95}}, now)
+	f.Add(2, &queuedRequest{Priority: rpc.Normal, Tokens: []int{95}}, now)
 	if b, _ := f.Next(now); b == nil {
 		t.Error("a full batch is delayed")
 	}
@@ -413,8 +415,8 @@ func TestCeilingBoundsBatches(t *testing.T) {
 	if f.ceiling.tokens != 100 {
 		t.Fatalf("ceiling %d", f.ceiling.tokens)
 	}
-	f.Add(1, &queuedRequest{Priority: Normal, Tokens: []int{40, 900, 40}}, now)
-	f.Add(2, &queuedRequest{Priority: Normal, Tokens: repeat(4, 40)}, now)
+	f.Add(1, &queuedRequest{Priority: rpc.Normal, Tokens: []int{40, 900, 40}}, now)
+	f.Add(2, &queuedRequest{Priority: rpc.Normal, Tokens: repeat(4, 40)}, now)
 	var sizes []int
 	for len(f.byID) > 0 {
 		b, _ := f.Next(now)

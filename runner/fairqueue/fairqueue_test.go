@@ -1,13 +1,28 @@
 package fairqueue
 
 import (
+	"container/list"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"reveille/infra/rpc"
 )
+
+// priorityOf makes upper-case tenants high, and those after "m" run in the background.
+func priorityOf(tenant rune) rpc.Priority {
+	switch {
+	case tenant < 'a':
+		return rpc.High
+	case tenant > 'm':
+		return rpc.Background
+	}
+	return rpc.Normal
+}
 
 // trace has requests arrive one after the other while all permits are taken, lets each end in turn, and returns the
 // order in which they ran.
@@ -24,7 +39,7 @@ func trace(t *testing.T, permits int, running, arrivals string) string {
 		var ran []string
 		for _, name := range arrivals {
 			go func() {
-				if q.Acquire(t.Context(), string(name)) == nil {
+				if q.Acquire(t.Context(), string(name), priorityOf(name)) == nil {
 					mu.Lock()
 					defer mu.Unlock()
 					ran = append(ran, string(name))
@@ -41,8 +56,8 @@ func trace(t *testing.T, permits int, running, arrivals string) string {
 			q.Release(ran[n])
 			synctest.Wait()
 		}
-		if q.free != permits || len(q.tenants) != 0 || q.waiting.Len() != 0 {
-			t.Errorf("%d permits free, %d tenants, %d waiting after all have ended", q.free, len(q.tenants), q.waiting.Len())
+		if q.free != permits || len(q.tenants) != 0 || slices.ContainsFunc(q.waiting[:], func(l list.List) bool { return l.Len() > 0 }) {
+			t.Errorf("%d permits free, %d tenants, %v waiting after all have ended", q.free, len(q.tenants), q.waiting)
 		}
 	})
 	return order.String()
@@ -55,6 +70,9 @@ func TestTenantsTakeTurns(t *testing.T) {
 	}{
 		"one tenant, in order of arrival":   {1, "a", "aaa", "aaa"},
 		"a late tenant is the next":         {1, "a", "aaaab", "baaaa"},
+		"a high one is the next":            {1, "a", "bcA", "Abc"},
+		"a background one is the last":      {1, "a", "xabA", "Aabx"},
+		"every eighth is the oldest":        {1, "a", "xaaaaaaaaa", "aaaaaaaxaa"},
 		"turns":                             {1, "c", "aaaabbb", "abababa"},
 		"no tenant at all":                  {1, "-", "--", "--"},
 		"who has fewer permits is the next": {3, "aab", "aabb", "baab"},
@@ -69,15 +87,15 @@ func TestTenantsTakeTurns(t *testing.T) {
 func TestCanceledWaiterTakesNoPermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(1)
-		if err := q.Acquire(t.Context(), "a"); err != nil {
+		if err := q.Acquire(t.Context(), "a", rpc.Normal); err != nil {
 			t.Fatal(err)
 		}
 		gone := errors.New("gone")
 		ctx, leave := context.WithCancelCause(t.Context())
 		left, stayed := make(chan error, 1), make(chan error, 1)
-		go func() { left <- q.Acquire(ctx, "b") }()
+		go func() { left <- q.Acquire(ctx, "b", rpc.Normal) }()
 		synctest.Wait()
-		go func() { stayed <- q.Acquire(t.Context(), "b") }()
+		go func() { stayed <- q.Acquire(t.Context(), "b", rpc.Normal) }()
 		synctest.Wait()
 		leave(gone)
 		if err := <-left; !errors.Is(err, gone) {
@@ -108,7 +126,7 @@ func TestPermitsAreNeverExceeded(t *testing.T) {
 				go leave()
 			}
 			defer leave()
-			if q.Acquire(ctx, name) != nil {
+			if q.Acquire(ctx, name, rpc.Normal) != nil {
 				return
 			}
 			select {
@@ -121,8 +139,8 @@ func TestPermitsAreNeverExceeded(t *testing.T) {
 		})
 	}
 	work.Wait()
-	if q.free != permits || len(q.tenants) != 0 || q.waiting.Len() != 0 {
-		t.Errorf("%d permits free, %d tenants, %d waiting after all have ended", q.free, len(q.tenants), q.waiting.Len())
+	if q.free != permits || len(q.tenants) != 0 || slices.ContainsFunc(q.waiting[:], func(l list.List) bool { return l.Len() > 0 }) {
+		t.Errorf("%d permits free, %d tenants, %v waiting after all have ended", q.free, len(q.tenants), q.waiting)
 	}
 }
 
@@ -137,7 +155,7 @@ func TestSendBack(t *testing.T) {
 		var all sync.WaitGroup
 		for i, name := range []string{"a", "b", "b", "b", "a"} {
 			all.Go(func() {
-				if outcomes[i] = q.Acquire(t.Context(), name); outcomes[i] == nil {
+				if outcomes[i] = q.Acquire(t.Context(), name, rpc.Normal); outcomes[i] == nil {
 					q.Release(name)
 				}
 			})
@@ -154,9 +172,9 @@ func TestSendBack(t *testing.T) {
 				t.Errorf("request %d: %v", i, err)
 			}
 		}
-		if n := q.SendBack(1); n != 0 || q.free != 1 || len(q.tenants) != 0 || q.waiting.Len() != 0 {
-			t.Errorf("after all have ended: %d sent back, %d permits free, %d tenants, %d waiting",
-				n, q.free, len(q.tenants), q.waiting.Len())
+		if n := q.SendBack(1); n != 0 || q.free != 1 || len(q.tenants) != 0 || slices.ContainsFunc(q.waiting[:], func(l list.List) bool { return l.Len() > 0 }) {
+			t.Errorf("after all have ended: %d sent back, %d permits free, %d tenants, waiting: %v",
+				n, q.free, len(q.tenants), q.waiting)
 		}
 	})
 }

@@ -40,6 +40,7 @@ type resident struct {
 	ticket     string        // the latest load ticket that it satisfied
 
 	open         map[*Ref]struct{}
+	background   map[*Ref]struct{} // open requests for which no unload waits
 	reservations reservations
 	idleWaiters  []chan struct{} // closed when the model is no longer busy
 
@@ -98,7 +99,6 @@ type Ref struct {
 	host     *Host
 	resident *resident
 	cut      func(error) // nil when none was given, or once called
-	readOnly bool        // keeps the engine but does not count as a use
 }
 
 // AcquireModel admits a request to a loaded model, or returns the reason for the refusal, one of infra/rpc. If the
@@ -106,28 +106,16 @@ type Ref struct {
 // name the load that the request waited for, and waiters is the number of the gateway's requests that waited; 0 means
 // 1.
 func (h *Host) AcquireModel(model, ticket, gateway string, waiters int, cut func(error)) (*Ref, string) {
-	return h.admit(model, reservation{ticket, gateway}, waiters, cut, false)
-}
-
-// AcquireModelRead admits a request that only reads an engine's state. It keeps the model loaded, but does not count as
-// a use.
-func (h *Host) AcquireModelRead(model string, cut func(error)) (*Ref, string) {
-	return h.admit(model, reservation{}, 0, cut, true)
-}
-
-func (h *Host) admit(model string, key reservation, waiters int, cut func(error), readOnly bool) (*Ref, string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.draining {
-		return nil, rpc.RefusedDraining
+	key := reservation{ticket, gateway}
+	r, refused := h.admitLocked(model, key)
+	if refused != "" {
+		return nil, refused
 	}
-	r := h.residents[model]
-	if r == nil || r.engine == nil || r.status == stopping || r.forgetting || !r.acceptsAll() && !r.reservations.has(key) {
-		return nil, rpc.RefusedNotLoaded
-	}
-	ref := &Ref{Engine: r.engine, Model: r.model, host: h, resident: r, cut: cut, readOnly: readOnly}
+	ref := &Ref{Engine: r.engine, Model: r.model, host: h, resident: r, cut: cut}
 	r.open[ref] = struct{}{}
-	ref.useLocked()
+	r.useLocked(h)
 	now := time.Now()
 	if until := r.reservations.countArrival(key, waiters, now); !until.IsZero() {
 		h.expireAfter(r, until.Sub(now))
@@ -135,12 +123,36 @@ func (h *Host) admit(model string, key reservation, waiters int, cut func(error)
 	return ref, ""
 }
 
-// useLocked records a use of the model, unless the request only reads.
-func (r *Ref) useLocked() {
-	if !r.readOnly {
-		r.resident.used = policy.Later(r.resident.used, time.Now())
-		r.host.active = true
+// AcquireBackground admits a request that runs in the background, such as a monitor's. It is no use of the model, and an
+// unload does not wait for it but cuts it.
+func (h *Host) AcquireBackground(model string, cut func(error)) (*Ref, string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r, refused := h.admitLocked(model, reservation{})
+	if refused != "" {
+		return nil, refused
 	}
+	ref := &Ref{Engine: r.engine, Model: r.model, host: h, resident: r, cut: cut}
+	r.background[ref] = struct{}{}
+	return ref, ""
+}
+
+// admitLocked returns the loaded model for a request, or the reason for its refusal.
+func (h *Host) admitLocked(model string, key reservation) (*resident, string) {
+	if h.draining {
+		return nil, rpc.RefusedDraining
+	}
+	r := h.residents[model]
+	if r == nil || r.engine == nil || r.status == stopping || r.forgetting || !r.acceptsAll() && !r.reservations.has(key) {
+		return nil, rpc.RefusedNotLoaded
+	}
+	return r, ""
+}
+
+// useLocked records a use of the model.
+func (r *resident) useLocked(h *Host) {
+	r.used = policy.Later(r.used, time.Now())
+	h.active = true
 }
 
 // Release ends the request. Further calls do nothing.
@@ -148,11 +160,12 @@ func (r *Ref) Release() {
 	h := r.host
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	delete(r.resident.background, r)
 	if _, ok := r.resident.open[r]; !ok {
 		return
 	}
 	delete(r.resident.open, r)
-	r.useLocked()
+	r.resident.useLocked(h)
 	h.notifyIdleLocked(r.resident)
 }
 
@@ -193,16 +206,21 @@ func (h *Host) cutAll(r *resident, cause error) {
 	h.mu.Lock()
 	r.setStatus(stopping)
 	clear(r.reservations)
-	var cuts []func(error)
-	for ref := range r.open {
-		if ref.cut != nil {
-			cuts = append(cuts, ref.cut)
-			ref.cut = nil
-		}
-	}
+	cuts := append(takeCuts(r.open), takeCuts(r.background)...)
 	h.notifyIdleLocked(r)
 	h.mu.Unlock()
 	for _, cut := range cuts {
 		cut(cause)
 	}
+}
+
+// takeCuts returns what cuts requests, each once.
+func takeCuts(refs map[*Ref]struct{}) (cuts []func(error)) {
+	for ref := range refs {
+		if ref.cut != nil {
+			cuts = append(cuts, ref.cut)
+			ref.cut = nil
+		}
+	}
+	return cuts
 }

@@ -244,7 +244,7 @@ func (h *Host) learnedLocked() map[string]string {
 func (e loadSpec) newResident(ticket string) *resident {
 	return &resident{
 		id: e.model.ID, key: e.model.ID, recipe: e.recipe, options: e.options, plan: e.plan, memory: e.memory, gpuMemory: e.gpuMemory, catalog: e.catalog, gone: make(chan struct{}),
-		model: e.model, checked: e.catalog, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Ref]struct{}{}, reservations: reservations{}, dirty: true,
+		model: e.model, checked: e.catalog, pinned: e.pinned, loadPin: e.loadPin, used: time.Now(), ticket: ticket, open: map[*Ref]struct{}{}, background: map[*Ref]struct{}{}, reservations: reservations{}, dirty: true,
 	}
 }
 

@@ -136,7 +136,11 @@ func (h *Host) stop(ctx context.Context, r *resident, reason string, eviction bo
 	if r.stopReason == "" {
 		r.stopReason, r.evicted = reason, eviction
 	}
+	cuts := takeCuts(r.background)
 	h.mu.Unlock()
+	for _, cut := range cuts {
+		cut(ErrCut)
+	}
 	h.measure(r)
 	if err := r.engine.Stop(ctx); err != nil {
 		return err

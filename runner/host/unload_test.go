@@ -175,3 +175,30 @@ func TestCrashDuringADrainFreesTheSlot(t *testing.T) {
 	leave() // its connection broke
 	b.outcome(unload)
 }
+
+// A request in the background is no use of its model. No unload and no load waits for it: it is cut.
+func TestBackgroundIsCut(t *testing.T) {
+	b := start(t, func(c *host.Config) { c.DrainTimeout, c.FairAfter = time.Minute, time.Minute })
+	for name, end := range map[string]func(){
+		"an unload of an idle model": func() {
+			if r := b.outcome(b.unload("a", "only_idle_ms", "0")); r.State != "ready" {
+				t.Errorf("%+v", r)
+			}
+		},
+		"a load": func() { b.ready(b.load("b")) },
+	} {
+		b.ready(b.load("a"))
+		used := b.host.View().Models[0].Used
+		why, passes := make(chan error, 1), make(chan *host.Ref, 1)
+		p, refused := b.host.AcquireBackground("a", func(cause error) { (<-passes).Release(); why <- cause })
+		if refused != "" {
+			t.Fatal(refused)
+		}
+		passes <- p
+		if m := b.host.View().Models[0]; m.Used != used || m.InFlight != 0 {
+			t.Errorf("%s: %+v", name, m)
+		}
+		end()
+		b.cutWith(why, host.ErrCut)
+	}
+}

@@ -33,7 +33,7 @@ func (a *activeRequest) batcher() *batch.Batcher {
 func (a *activeRequest) serveBatched(q *batch.Batcher, w io.Writer) (r *reply, served bool) {
 	ctx, cancel := a.waitContext()
 	defer cancel(nil)
-	err := q.Serve(ctx, batch.EmbeddingRequest{Body: a.body, Priority: batch.ParsePriority(string(a.field(rpc.HeaderPriority)))}, w)
+	err := q.Serve(ctx, batch.EmbeddingRequest{Body: a.body, Priority: rpc.ParsePriority(string(a.field(rpc.HeaderPriority)))}, w)
 	if errors.Is(err, batch.ErrNotBatched) {
 		return nil, false
 	}

@@ -222,8 +222,8 @@ const longBody = 512 << 10
 func (a *activeRequest) acquireEngine() *reply {
 	s := a.s
 	var refused string
-	if len(a.field(rpc.HeaderRead)) > 0 {
-		a.ref, refused = s.cfg.Host.AcquireModelRead(a.model, a.cancelWith)
+	if len(a.field(rpc.HeaderBackground)) > 0 {
+		a.ref, refused = s.cfg.Host.AcquireBackground(a.model, a.cancelWith)
 	} else {
 		a.ref, refused = s.cfg.Host.AcquireModel(a.model, string(a.field(rpc.HeaderTicket)), a.gateway, waiters(a.field(rpc.HeaderWaiters)), a.cancelWith)
 	}

@@ -44,7 +44,7 @@ func (a *activeRequest) acquirePermit() *reply {
 	permits, tenant := a.permitsOf(), string(a.field(rpc.HeaderTenant))
 	ctx, done := a.startWaiting()
 	defer done()
-	switch err := permits.Acquire(ctx, tenant); {
+	switch err := permits.Acquire(ctx, tenant, rpc.ParsePriority(string(a.field(rpc.HeaderPriority)))); {
 	case err == nil:
 		a.permits, a.tenant = permits, tenant
 		return nil

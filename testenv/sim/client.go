@@ -9,6 +9,7 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/gateway/scheduling"
+	"reveille/infra/rpc"
 	"reveille/runner/fairqueue"
 	"reveille/runner/host"
 	"reveille/testenv/check"
@@ -229,7 +230,7 @@ func (c *client) awaitTurn(turns *fairqueue.Queue) (turn <-chan error, leave fun
 	ctx, cancel := context.WithCancel(context.Background())
 	held := make(chan bool, 1)
 	go func() {
-		err := turns.Acquire(ctx, "")
+		err := turns.Acquire(ctx, "", rpc.Normal)
 		held <- err == nil
 		if ctx.Err() == nil {
 			got <- err
