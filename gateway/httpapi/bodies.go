@@ -10,6 +10,11 @@ import (
 // checkBody applies the rules for engine bodies to a body that the gateway wrote itself, or that goes to an engine's
 // own path.
 func (c *inferenceCall) checkBody(spec *bodycheck.Spec) error {
+	if c.preset != nil { // of a body in another API's form
+		if err := c.applyPreset(); err != nil {
+			return err
+		}
+	}
 	var check bodycheck.Check
 	if err := check.Read(spec, c.body); err != nil {
 		return api.BadJSON(err)

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"reveille/gateway/api"
 	"reveille/gateway/bodycheck"
+	"reveille/gateway/models"
 	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
 	"reveille/infra/policy"
@@ -12,9 +13,10 @@ import (
 type inferenceCall struct {
 	*request
 	model          *catalog.Model
-	requestedModel string         // the model name that the client sent
-	replaced       *catalog.Model // the model that it means, if a fallback serves it
-	body           []byte         // what the engine receives
+	requestedModel string          // the model name that the client sent
+	preset         *catalog.Preset // what that name adds to the body; nil for nothing
+	replaced       *catalog.Model  // the model that it means, if a fallback serves it
+	body           []byte          // what the engine receives
 
 	engineStreams bool // the body asks the engine for a stream
 	readOnly      bool // it neither loads the model nor keeps it loaded
@@ -85,7 +87,16 @@ func (r *request) parse() (*inferenceCall, error) {
 	if c.model, err = r.s.registry.Resolve(&r.Key, name, route); err != nil {
 		return nil, err
 	}
-	c.requestedModel = name
+	c.requestedModel, c.preset = name, models.PresetOf(c.model, name)
+	if c.preset != nil && spec != nil && route.Body == api.BodyJSON {
+		if err := c.applyPreset(); err != nil {
+			return nil, err
+		}
+		check = bodycheck.Check{}
+		if _, err := c.parseJSON(&check, spec); err != nil {
+			return nil, err
+		}
+	}
 	c.markBackground()
 	if served := c.fallbackFor(c.model); served != c.model {
 		c.model, c.replaced = served, c.model
@@ -100,6 +111,16 @@ func (r *request) parse() (*inferenceCall, error) {
 		return c, bodycheck.Decodable(c.body)
 	}
 	return c, nil
+}
+
+// applyPreset puts into the body what the model's name adds to it.
+func (c *inferenceCall) applyPreset() error {
+	body, err := c.preset.Apply(c.body)
+	if err != nil {
+		return api.BadJSON(err)
+	}
+	c.body = body
+	return nil
 }
 
 // parseJSON reads a body once: it takes the members that the route table names and passes all others to the check.

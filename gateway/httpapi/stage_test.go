@@ -34,7 +34,7 @@ import (
 const stageModels = `
 defaults: {models: {embedding: vec, reranking: rank}}
 models:
-  chat: {type: llm, recipe: standin, device: cpu, aliases: [nick], fallback: [spare]}
+  chat: {type: llm, recipe: standin, device: cpu, fallback: [spare], aliases: {nick: , deep: {reasoning_effort: high, temperature: 0.6, force: {max_tokens: 7}}}}
   spare: {type: llm, recipe: standin, device: cpu}
   same: {type: llm, recipe: standin, device: cpu, fallback: [llama]}
   Same: {type: llm, recipe: standin, device: cpu}
@@ -50,6 +50,7 @@ models:
   unnamed: {type: llm, recipe: unnamed, device: cpu}
 recipes:
   unnamed: {inherit: standin, omit_model: true}
+any: {fast: [same, nick, spare]}
 background:
   - client: open-webui
   - {path: "/api/*", headers: {x-client: "Probe*"}, then: refuse}

@@ -57,6 +57,11 @@ func (s *Service) AliasSet(r *web.Request) error {
 			return api.Newf(api.OptionConflict, "The name '%s' already belongs to the model '%s'.", name, m.ID).WithParam("alias")
 		}
 	}
+	for other := range s.cfg.Catalog().Any {
+		if catalog.SameName(other, name) {
+			return api.Newf(api.OptionConflict, "The models file has another meaning for the name '%s'.", name).WithParam("alias")
+		}
+	}
 	table, err := s.registry.Tables.Read(context.Background(), state.Aliases)
 	if err != nil {
 		return models.StoreError(err)

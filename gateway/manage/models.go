@@ -2,6 +2,8 @@ package manage
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -51,7 +53,8 @@ type modelList struct {
 	Data   []modelItem `json:"data"`
 }
 
-// Models is GET /models: the catalog's models; those whose files are missing only with ?show_all.
+// Models is GET /models: the catalog's models, aliases with presets and names for several models. Models whose files are
+// missing are listed only with ?show_all.
 func (s *Service) Models(r *web.Request) error {
 	_, _ = s.registry.Fresh() // states come from the mirror
 	list := modelList{Object: "list", Data: []modelItem{}}
@@ -61,6 +64,17 @@ func (s *Service) Models(r *web.Request) error {
 			continue
 		}
 		if item := s.modelItemOf(r, cat, m); servable(m, item.Downloaded) || r.QueryFlag("show_all") {
+			list.Data = append(list.Data, item)
+			for _, alias := range slices.Sorted(maps.Keys(m.Presets)) { // a client may choose them as it chooses models
+				item.ID = alias
+				list.Data = append(list.Data, item)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(cat.Any)) {
+		if m, err := s.registry.Named(&r.Key, name); err == nil {
+			item := s.modelItemOf(r, cat, m)
+			item.ID = name
 			list.Data = append(list.Data, item)
 		}
 	}

@@ -27,7 +27,7 @@ func (d *Registry) Resolve(key *keys.Key, name string, route *api.Route) (*catal
 		}
 	}
 	cat := d.names()
-	id, err := cat.Resolve(name)
+	id, err := cat.Resolve(d.firstLoaded(key, cat, name))
 	if err != nil {
 		if many, ok := errors.AsType[*catalog.AmbiguousError](err); ok {
 			visible := key.Visible(many.Candidates)
@@ -46,6 +46,36 @@ func (d *Registry) Resolve(key *keys.Key, name string, route *api.Route) (*catal
 		return nil, forbidden(given)
 	}
 	return m, nil
+}
+
+// firstLoaded returns the model that one of the catalog's names for several stands for: the first loaded one that the
+// key may use, else the first that it may use. Any other name is returned as it is.
+func (d *Registry) firstLoaded(key *keys.Key, cat *catalog.Catalog, name string) string {
+	list := cat.Any[strings.TrimSuffix(name, ":latest")]
+	first := name
+	for _, id := range key.Visible(list) {
+		if d.StateOf(id) == "loaded" {
+			return id
+		}
+		if first == name {
+			first = id
+		}
+	}
+	if first == name && len(list) > 0 {
+		return list[0] // which the key may not use
+	}
+	return first
+}
+
+// PresetOf returns what one of a model's names adds to requests, nil for nothing.
+func PresetOf(m *catalog.Model, name string) *catalog.Preset {
+	_, short, _ := strings.Cut(name, "/") // a provider before it
+	for alias, p := range m.Presets {
+		if catalog.SameName(alias, name) || catalog.SameName(alias, short) {
+			return &p
+		}
+	}
+	return nil
 }
 
 // forbidden is the error for a name, as the client sent it, of a model that the key may not use.
@@ -134,7 +164,7 @@ func (d *Registry) names() *catalog.Catalog {
 
 // IsName reports whether a name is exactly a model's: its id, an alias of the catalog or one set at run time.
 func (d *Registry) IsName(name string) bool {
-	if _, there := d.Tables.Of(state.Aliases)[name]; there {
+	if _, there := d.Tables.Of(state.Aliases)[name]; there || len(d.cfg.Catalog().Any[name]) > 0 {
 		return true
 	}
 	return d.Owner(name) != ""

@@ -33,6 +33,8 @@ type Catalog struct {
 	Defaults Defaults `json:"defaults"`
 	// Warm are the planned warm-ups.
 	Warm []Warmup `json:"warm,omitempty"`
+	// Any are names that each stand for the first loaded of several models of one type or, if none is loaded, for the first.
+	Any map[string]recipe.List[string] `json:"any,omitempty"`
 	// Background recognizes requests that no person waits for. The first rule that fits decides.
 	Background []BackgroundRule `json:"background,omitempty"`
 	// DailyHostHours is how many hours all hosts together may be awake on a day of UTC before no further one is woken; 0
@@ -172,6 +174,7 @@ func (c *Catalog) With(models ...Model) (*Catalog, error) {
 	}
 	out.Defaults.Models = maps.Clone(c.Defaults.Models)
 	out.Warm = slices.Clone(c.Warm)
+	out.Any = maps.Clone(c.Any) // its lists have ids already
 	out.Background = slices.Clone(c.Background)
 	r := &report{}
 	if r.check(&out); len(r.problems) > 0 {

@@ -75,6 +75,7 @@ func (r *report) check(cat *Catalog) {
 			c.Defaults.Models[t] = m.ID
 		}
 	}
+	c.anyNames()
 	c.background()
 	if c.DailyHostHours < 0 {
 		c.add(at("daily_host_hours"), "want 0 or more")
@@ -108,17 +109,7 @@ func (c *checker) names() {
 		c.owners[m.ID] = m
 	}
 	for _, m := range c.Models {
-		for i, alias := range m.Aliases {
-			p := at("models", m.ID, "aliases", strconv.Itoa(i))
-			switch owner := c.owners[alias]; {
-			case !ValidModelName(alias):
-				c.add(p, "bad alias %q: %s", clip(alias), modelNameHint)
-			case owner == nil:
-				c.owners[alias] = m
-			case owner != m:
-				c.add(p, "the name %q belongs to the model %s", alias, owner.ID)
-			}
-		}
+		c.aliases(m)
 	}
 }
 

@@ -158,8 +158,9 @@ type file struct {
 	Hosts    map[string]entry[Host]          `yaml:"hosts"`
 	Warm     []entry[Warmup]                 `yaml:"warm"`
 
-	Background     []entry[BackgroundRule] `yaml:"background"`
-	DailyHostHours entry[float64]          `yaml:"daily_host_hours"`
+	Any            entry[map[string]recipe.List[string]] `yaml:"any"`
+	Background     []entry[BackgroundRule]               `yaml:"background"`
+	DailyHostHours entry[float64]                        `yaml:"daily_host_hours"`
 }
 
 // parse reads a file and checks it.
@@ -169,10 +170,10 @@ func (r *report) parse(data []byte) (*Catalog, error) {
 		r.addYAMLError(nil, err)
 		return nil, r.problems
 	}
-	c := &Catalog{Defaults: value(r, f.Defaults, "defaults"), DailyHostHours: value(r, f.DailyHostHours, "daily_host_hours")}
+	c := &Catalog{Defaults: value(r, f.Defaults, "defaults"), Any: value(r, f.Any, "any"), DailyHostHours: value(r, f.DailyHostHours, "daily_host_hours")}
 	for _, name := range r.inOrder("models", slices.Collect(maps.Keys(f.Models))) {
 		m := value(r, f.Models[name], "models", name)
-		m.ID = name
+		m.ID, m.Aliases, m.Presets, m.Named = name, m.Named.names, m.Named.presets, aliases{}
 		c.Models = append(c.Models, &m)
 	}
 	for _, name := range r.inOrder("hosts", slices.Collect(maps.Keys(f.Hosts))) {

@@ -315,3 +315,46 @@ func TestBackendOfAnotherDevice(t *testing.T) {
 		t.Errorf("warnings: %s", text)
 	}
 }
+
+func TestAliasesWithMembers(t *testing.T) {
+	text := `
+models:
+  m: {recipe: standin, device: cpu, aliases: {plain: , high: {reasoning_effort: high, force: {max_tokens: 5}}}}
+  n: {recipe: standin, device: cpu, aliases: one}
+any: {first: [n, high]}
+`
+	c, _, err := Parse("f", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, n := c.Models[0], c.Models[1]
+	if fmt.Sprint(m.Aliases, n.Aliases, m.Presets, c.Any) != "[high plain] [one] map[high:{map[reasoning_effort:high] map[max_tokens:5]}] map[first:[n m]]" {
+		t.Error(m.Aliases, n.Aliases, m.Presets, c.Any)
+	}
+	for wrong, want := range map[string]string{
+		"{m: {recipe: standin, device: cpu, aliases: {a: {model: x}}}}":                                             `an alias cannot set "model"`,
+		"{m: {recipe: standin, device: cpu, aliases: {a: {force: 3}}}}":                                             "force: want members",
+		"{m: {recipe: standin, device: cpu}}\nany: {m: [m]}":                                                        `the name "m" belongs to the model m`,
+		"{m: {recipe: standin, device: cpu}}\nany: {a: [x]}":                                                        `unknown model "x"`,
+		"{m: {recipe: standin, device: cpu}}\nany: {a: []}":                                                         "no models",
+		"{m: {recipe: standin, device: cpu}, v: {type: embedding, recipe: standin, device: cpu}}\nany: {a: [m, v]}": "v is of type embedding, not llm",
+	} {
+		if _, _, err := Parse("f", []byte("models: "+wrong)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+}
+
+func TestBackgroundRules(t *testing.T) {
+	for wrong, want := range map[string]string{
+		"{then: wait}":                         "no condition",
+		"{client: nobody}":                     `unknown client "nobody": want continue, librechat, open-webui`,
+		"{path: /v1/*, then: later}":           "want one of loaded wait refuse",
+		"{headers: {user-agent: '[a'}}":        `bad pattern "[a"`,
+		"{client: continue, last_message: ''}": "an empty text",
+	} {
+		if _, _, err := Parse("f", []byte("background: ["+wrong+"]")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+}

@@ -30,7 +30,14 @@ type Model struct {
 	// MMProj is the projector of a model that takes images or audio.
 	MMProj string `json:"mmproj,omitempty"`
 	// Aliases are other names for the model.
-	Aliases recipe.List[string] `json:"aliases,omitempty"`
+	Aliases []string `json:"aliases,omitempty" yaml:"-"`
+	// Presets are what aliases add to requests, by alias.
+	Presets map[string]Preset `json:"presets,omitempty" yaml:"-"`
+	// Named are other names for the model: a list, or a mapping to members of request bodies.
+	//
+	// Such a member is set where a request that uses the name leaves it out; those below force, always. It is how a
+	// file writes Aliases and Presets.
+	Named aliases `json:"-" yaml:"aliases"`
 	// Device is what the model runs on, where the recipe leaves it open; gpu:0, gpu:1, … are single GPUs.
 	//
 	// It is how a file writes Devices and Cards.

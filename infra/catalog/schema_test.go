@@ -58,6 +58,7 @@ func generate(t *testing.T) string {
 	} {
 		types[list] = &jsonschema.Schema{Types: []string{"string", "number", "array"}}
 	}
+	types[reflect.TypeFor[aliases]()] = &jsonschema.Schema{Types: []string{"string", "number", "array", "object"}}
 	for _, byType := range []reflect.Type{
 		reflect.TypeFor[map[policy.Type]string](), reflect.TypeFor[map[policy.Type]int](), reflect.TypeFor[map[policy.Type]recipe.List[string]](),
 	} {
@@ -105,6 +106,7 @@ func generate(t *testing.T) string {
 			"models":           byName("Models by the name that clients use.", of(reflect.TypeFor[Model]())),
 			"recipes":          byName("Changes of shipped recipes, and recipes of your own.", of(reflect.TypeFor[recipe.Recipe]())),
 			"hosts":            byName("Hosts by name.", of(reflect.TypeFor[Host]())),
+			"any":              byName(comments["Catalog.Any"], types[reflect.TypeFor[recipe.List[string]]()]),
 			"background":       {Description: comments["Catalog.Background"], Type: "array", Items: of(reflect.TypeFor[BackgroundRule]())},
 			"daily_host_hours": {Description: comments["Catalog.DailyHostHours"], Type: "number"},
 			"warm":             {Description: "When models are kept loaded.", Type: "array", Items: of(reflect.TypeFor[Warmup]())},
