@@ -1,6 +1,8 @@
 package api
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -9,10 +11,8 @@ import (
 // Ping is the comment that keeps a quiet stream alive once its model is loaded.
 const Ping = ": ping\n\n"
 
-// LoadingComment is what a waiting stream sends its client. A comment never
-// reaches the message a client shows, so it may say anything but must not be
-// empty.
-type LoadingComment struct {
+// LoadingProgress is what a waiting stream reports to its client.
+type LoadingProgress struct {
 	Model    string        // canonical id
 	State    string        // see the states of a model; "" when unknown
 	Host     string        // "" when not chosen yet
@@ -26,8 +26,38 @@ type LoadingComment struct {
 // Seconds is an estimate as clients see it: whole seconds, rounded up.
 func Seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// Append appends the comment, as an event stream's bytes, to dst.
-func (c LoadingComment) Append(dst []byte) []byte {
+// stageTexts say what a model does, by the stage of its load.
+var stageTexts = map[string]string{"queued": "waits for its turn to load", "waking": "waits for its host to wake", "pulling": "is being downloaded"}
+
+// AppendReasoning appends the progress as a chunk of a chat completion: a line of the model's reasoning, which clients
+// show.
+func (c LoadingProgress) AppendReasoning(dst []byte, id string) []byte {
+	text := "The model " + c.Model + " " + cmp.Or(stageTexts[c.State], "is loading")
+	if c.ETA > 0 {
+		text += fmt.Sprintf(", about %d s left", Seconds(c.ETA))
+	}
+	type delta struct {
+		Role      string `json:"role"`
+		Reasoning string `json:"reasoning_content"`
+	}
+	type choice struct {
+		Index  int     `json:"index"`
+		Delta  delta   `json:"delta"`
+		Finish *string `json:"finish_reason"`
+	}
+	chunk, _ := json.Marshal(struct { // texts and numbers always marshal
+		ID      string   `json:"id"`
+		Object  string   `json:"object"`
+		Created int64    `json:"created"`
+		Model   string   `json:"model"`
+		Choices []choice `json:"choices"`
+	}{id, "chat.completion.chunk", time.Now().Unix(), c.Model, []choice{{Delta: delta{"assistant", text + ".\n"}}}})
+	return append(append(append(dst, "data: "...), chunk...), "\n\n"...)
+}
+
+// AppendComment appends the progress, as a comment of an event stream, to dst. A comment never reaches the message that a
+// client shows.
+func (c LoadingProgress) AppendComment(dst []byte) []byte {
 	dst = append(dst, ": loading"...)
 	word := func(name, value string) {
 		if value != "" { // a line break would end the comment

@@ -33,6 +33,7 @@ type GatewayFlags struct {
 	Hold            time.Duration `help:"Maximum time that a request waits for a cold model." default:"300s"`
 	HoldWhole       time.Duration `help:"Maximum time that a request without stream waits for a cold model, for proxies that time out without data; 0 is as long as --hold."`
 	CommitAfter     time.Duration `help:"A stream that still waits after this gets status 200 and a comment; before, errors have their own status." default:"5s"`
+	Loading         string        `help:"How a waiting stream of chat completions shows the load of its model: comments, or reasoning (as text of the model's reasoning, which chat clients display)." enum:"comments,reasoning" default:"comments"`
 	StreamErrors    string        `help:"How to report errors before a stream starts: status (the error's status), or event (an event with status 200)." enum:"status,event" default:"status"`
 	AccessLog       string        `help:"File for a line of JSON for each request, without bodies, queries or keys; - is standard output."`
 	Traces          string        `help:"OpenTelemetry collector that gets a trace of each request to a model, by OTLP over HTTP, such as http://127.0.0.1:4318."`

@@ -161,3 +161,25 @@ func (s *stage) pull(model string, done, total int64) {
 		return at >= 0 && s.store.PutPulled(s.t.Context(), "here", s.gen, queue[at].ID, &state.Pulled{Done: done, Total: total}) == nil
 	})
 }
+
+// TestLoadingReasoning: chat clients are shown each stage of a load once, as reasoning before the response.
+func TestLoadingReasoning(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) {
+		c.LoadingReasoning, c.CommitAfter, c.Keepalive = true, time.Millisecond, 10*time.Millisecond
+	})
+	s.engine = func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hi\"}}]}\n\ndata: [DONE]\n\n")
+	}
+	release := make(chan struct{})
+	s.loading(func(string) state.Outcome { <-release; return state.Outcome{} })
+	time.AfterFunc(300*time.Millisecond, func() { close(release) })
+	r := s.ask("POST", chatPath, chatLive)
+	loading := `"choices":[{"index":0,"delta":{"role":"assistant","reasoning_content":"The model chat is loading.\n"},"finish_reason":null}]}`
+	if strings.Count(r.text, loading) != 1 || !strings.Contains(r.text, `"object":"chat.completion.chunk"`) || !strings.HasSuffix(r.text, "{\"content\":\"hi\"}}]}\n\ndata: [DONE]\n\n") {
+		t.Error(r.text)
+	}
+	if r := s.ask("POST", chatPath, chatLive); strings.Contains(r.text, "reasoning_content") {
+		t.Errorf("a loaded model: %s", r.text)
+	}
+}

@@ -312,10 +312,15 @@ func (x *exchange) appendProgress(dst []byte) []byte {
 		return append(dst, api.Ping...)
 	}
 	st := w.Progress()
-	return api.LoadingComment{
+	progress := api.LoadingProgress{
 		Model: x.call.model.ID, State: st.Stage, Host: st.Host, Waited: time.Since(x.call.Began), Position: st.Position, ETA: st.ETA,
 		BytesDone: st.BytesDone, BytesTotal: st.BytesTotal,
-	}.Append(dst)
+	}
+	if x.call.s.cfg.LoadingReasoning && x.call.Match.Route.Name == "chat" && x.translator == nil && st.Stage != x.routing.shown {
+		x.routing.shown = st.Stage
+		return progress.AppendReasoning(dst, x.call.ID)
+	}
+	return progress.AppendComment(dst)
 }
 
 // ping returns the dialect's ping, or a comment before the first event.

@@ -70,6 +70,7 @@ type Config struct {
 	Proxies           []netip.Prefix                      // addresses exempt from PerAddress
 	ReadTimeout       time.Duration                       // of a head, and of pauses in a body; default 30 s
 	MinRate           int                                 // bytes a second of a body, see relay.BodyReaderConfig; default 64 KiB
+	LoadingReasoning  bool                                // a waiting stream of chat completions shows the load as reasoning
 	StreamErrors      bool                                // a request for a stream gets its errors as an event, with status 200
 	FreeMetrics       bool                                // /metrics needs no key
 	ResponseRetention time.Duration                       // how long responses are stored that clients want stored; 0: they are not

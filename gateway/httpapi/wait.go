@@ -54,6 +54,7 @@ type routing struct {
 	loadCharged bool   // no further load is charged to its account
 	loadDenied  bool   // its account had no load left
 	state       string // of the model when the request arrived
+	shown       string // the last stage of the load that the client was shown as reasoning
 	ahead       int    // maximum number of requests ahead in the queue
 	refusals    refusals
 }
