@@ -48,6 +48,8 @@ type Catalog struct {
 type Defaults struct {
 	// Idle is the idle time of models that set none.
 	Idle *Duration `json:"idle,omitempty"`
+	// MinLoaded is that of models that set none.
+	MinLoaded *Duration `json:"min_loaded,omitempty"`
 	// Models are the models of each type for requests that name none.
 	Models map[policy.Type]string `json:"models,omitempty"`
 }
@@ -116,6 +118,14 @@ func (c *Catalog) Idle(m *Model) (d time.Duration, ok bool) {
 		return time.Duration(*c.Defaults.Idle), true
 	}
 	return 0, false
+}
+
+// MinLoaded is how long m stays loaded before it makes room for others.
+func (c *Catalog) MinLoaded(m *Model) time.Duration {
+	if d := cmp.Or(m.MinLoaded, c.Defaults.MinLoaded); d != nil {
+		return time.Duration(*d)
+	}
+	return 0
 }
 
 // Policy returns m as package policy sees it. An idle time of 0 becomes the shortest possible one, because policy reads

@@ -57,6 +57,8 @@ type Model struct {
 	Pin bool `json:"pin,omitempty"`
 	// Idle is the time without requests after which the model is unloaded.
 	Idle *Duration `json:"idle,omitempty"`
+	// MinLoaded is how long a loaded model makes no room for others; by default not at all.
+	MinLoaded *Duration `json:"min_loaded,omitempty"`
 	// Hosts are names or labels of the hosts that may run the model, in order of preference; by default any.
 	Hosts recipe.List[string] `json:"hosts,omitempty"`
 	// Fallback are models of the same type that can serve requests while this one is cold, if a request allows it.

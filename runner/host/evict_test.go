@@ -1,10 +1,12 @@
 package host_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"reveille/infra/policy"
+	"reveille/infra/state"
 	"reveille/runner/host"
 )
 
@@ -29,4 +31,23 @@ func TestCheapestModelToLoadIsEvictedByCost(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A model makes no room for another before it has been loaded for its min_loaded, however idle it is. Its own reload and an
+// unload do not wait.
+func TestMinLoaded(t *testing.T) {
+	b := start(t)
+	b.publish(strings.Replace(models, "models:", "defaults: {min_loaded: 1s}\nmodels:", 1))
+	since := time.Now()
+	b.ready(b.load("a"))
+	b.ready(b.load("b"))
+	if kept := time.Since(since); kept < time.Second {
+		t.Errorf("a was evicted after %v", kept)
+	}
+	b.publish(strings.Replace(models, "models:", "defaults: {min_loaded: 1h}\nmodels:", 1))
+	b.ready(b.ask(state.Want{Model: "b", Explicit: true, Fields: map[string]string{"options": `{"ctx_size":512}`}}))
+	if r := b.outcome(b.unload("b")); r.State != "ready" {
+		t.Errorf("unload: %+v", r)
+	}
+	b.ready(b.load("c"))
 }

@@ -173,6 +173,13 @@ func (h *Host) decideLoads(ctx context.Context, loads []queuedLoad, now time.Tim
 	for {
 		h.mu.Lock()
 		step := policy.Next(h.viewLocked(loads), now, h.cfg.FairAfter)
+		if len(step.Waits) > 0 {
+			for _, r := range h.residents {
+				if kept := r.keptUntil(); kept.After(now) && (step.Again.IsZero() || kept.Before(step.Again)) {
+					step.Again = kept
+				}
+			}
+		}
 		for _, w := range step.Waits {
 			if w.Unblocked && h.waits[w.Ticket] == nil {
 				h.waits[w.Ticket] = &ticketWait{since: now}
@@ -212,12 +219,16 @@ func (h *Host) decideLoads(ctx context.Context, loads []queuedLoad, now time.Tim
 
 // viewLocked returns the host as the policy sees it.
 func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
+	now := time.Now()
 	hw := h.availableLocked()
 	v := policy.Host{
 		Name: h.cfg.Name, Labels: h.cfg.Labels, State: policy.Ready, Devices: hw.Devices, Limits: h.settings.limits, Budget: hw.Budget, GPUMemory: hw.Cards, NPUSeats: h.seatsLocked(),
 	}
 	for _, r := range h.residents {
 		one := r.view()
+		if !slices.ContainsFunc(loads, func(q queuedLoad) bool { return q.spec.model.ID == r.id }) { // not for its own reload
+			one.Reserved = one.Reserved || now.Before(r.keptUntil())
+		}
 		one.Used = r.lastUse()
 		one.Value = h.cfg.Evict.Value(r.loadTime, h.cfg.Price, time.Since(one.Used))
 		v.Residents = append(v.Residents, one)

@@ -126,7 +126,8 @@ func TestEvictionSettingChoosesTheVictim(t *testing.T) {
 	now := time.Now()
 	loaded := func(id string, took, unused time.Duration) *resident {
 		return &resident{
-			id: id, key: id, status: serving, loadTime: took, used: now.Add(-unused),
+			checked: new(catalog.Catalog),
+			id:      id, key: id, status: serving, loadTime: took, used: now.Add(-unused),
 			model: &catalog.Model{ID: id, Type: policy.LLM, Devices: policy.CPU},
 		}
 	}

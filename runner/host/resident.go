@@ -63,6 +63,9 @@ func (r *resident) lastUse() time.Time {
 
 func (r *resident) isBusy() bool { return len(r.open) > 0 || len(r.reservations) > 0 }
 
+// keptUntil returns when a loaded model may make room for others.
+func (r *resident) keptUntil() time.Time { return r.loaded.Add(r.checked.MinLoaded(r.model)) }
+
 // isRetired reports whether a newer copy may take its place, so that it only finishes its requests.
 func (r *resident) isRetired() bool { return r.key != r.id }
 
