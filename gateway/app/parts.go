@@ -53,7 +53,7 @@ func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, ac
 	}, refuse)
 	signer := rpc.NewSigner(p.secret)
 	days := costs.NewReader(store)
-	hosts := power.NewSet(power.SetConfig{Catalog: g.models.get, Drivers: drivers, Address: store.HostAddress, Log: log})
+	hosts := power.NewSet(power.SetConfig{Catalog: g.models.get, Drivers: drivers, Address: store.HostAddress, Pool: store, Log: log})
 	g.gate = scheduling.New(scheduling.Config{
 		Store: store, Mirror: g.mirror, Catalog: g.models.get, Gateway: signer.Gateway(), Hold: s.Hold, FairAfter: s.FairAfter, Evict: p.evict, MaxPerModel: s.MaxWaiting, Log: log,
 		Waker: hosts, Stopper: hosts, AwakeToday: days.AwakeToday,

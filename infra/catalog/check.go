@@ -62,8 +62,14 @@ func (r *report) check(cat *Catalog) {
 	for _, m := range c.Models {
 		c.model(m)
 	}
+	seen := map[string]bool{}
 	for _, h := range c.Hosts {
-		c.host(h)
+		if seen[h.Name] {
+			c.add(at("hosts", cmp.Or(h.Of, h.Name)), "there is another host of the name %s", h.Name)
+		}
+		if seen[h.Name] = true; h.Slot <= 1 || !ValidHostName(h.Name) { // the slots of a group are alike
+			c.host(h)
+		}
 	}
 	c.placement()
 	for _, t := range slices.Sorted(maps.Keys(c.Defaults.Models)) {
@@ -297,14 +303,14 @@ func (c *checker) placement() {
 		}
 	}
 	for _, h := range c.Hosts {
-		if !used[h.Name] && len(c.Models) > 0 {
-			c.warn(at("hosts", h.Name), "no model is placed on this host, for its devices or by their hosts lists")
+		if !used[h.Name] && len(c.Models) > 0 && h.Slot <= 1 {
+			c.warn(at("hosts", cmp.Or(h.Of, h.Name)), "no model is placed on this host, for its devices or by their hosts lists")
 		}
 	}
 }
 
 func (c *checker) host(h *Host) {
-	p := func(field ...string) []string { return append(at("hosts", h.Name), field...) }
+	p := func(field ...string) []string { return append(at("hosts", cmp.Or(h.Of, h.Name)), field...) }
 	if !ValidHostName(h.Name) {
 		c.add(p(), "bad host name %q: %s", clip(h.Name), hostNameHint)
 	}
@@ -351,6 +357,14 @@ func (c *checker) driver(h *Host, p func(...string) []string) {
 	if h.Driver == DriverASG {
 		h.Max = max(h.Max, 1)
 	}
+	switch {
+	case h.Max > maxSlots:
+		c.add(p("max"), "%d: want 1 to %d", h.Max, maxSlots)
+	case h.Max > 1 && h.Address != "":
+		c.add(p("address"), "each machine of a group reports its own address")
+	case h.Max > 1 && strings.HasPrefix(h.Workload, "deployment/"):
+		c.add(p("max"), "the pods of a Deployment have no numbers: use a StatefulSet, or one Deployment for each host")
+	}
 	kubernetes := []Driver{DriverKubernetes}
 	address, anything := validAddress, func(string) bool { return true }
 	var wake, sleep bool
@@ -377,7 +391,7 @@ func (c *checker) driver(h *Host, p func(...string) []string) {
 		{"instance", h.Instance, true, instanceRE.MatchString, "one such as i-0123456789abcdef0", []Driver{DriverEC2}},
 		{"hibernate", given(h.Hibernate), false, anything, "", []Driver{DriverEC2}},
 		{"group", h.Group, true, anything, "", []Driver{DriverASG}},
-		{"max", given(h.Max > 0), false, anything, "", []Driver{DriverASG}},
+		{"max", given(h.Max > 0), false, anything, "", []Driver{DriverASG, DriverKubernetes}},
 		{"region", h.Region, false, anything, "", []Driver{DriverEC2, DriverASG}},
 		{"workload", h.Workload, true, workloadRE.MatchString, "statefulset/NAME or deployment/NAME", kubernetes},
 		{"namespace", h.Namespace, false, namespaceRE.MatchString, "small letters, digits and -", kubernetes},

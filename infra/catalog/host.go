@@ -3,6 +3,7 @@ package catalog
 import (
 	"encoding/hex"
 	"slices"
+	"strconv"
 	"strings"
 
 	"reveille/infra/policy"
@@ -17,16 +18,21 @@ const (
 	DriverLocal Driver = "local" // a process on the gateway's own machine
 	DriverWoL   Driver = "wol"   // Wake-on-LAN
 	DriverEC2   Driver = "ec2"   // one EC2 instance that is started and stopped
-	DriverASG   Driver = "asg"   // an Auto Scaling group that is set to one machine or none
+	DriverASG   Driver = "asg"   // a machine of an Auto Scaling group
 	DriverExec  Driver = "exec"  // the operator's own commands
 
-	DriverKubernetes Driver = "kubernetes" // a StatefulSet or Deployment that is scaled to one pod or none
+	DriverKubernetes Driver = "kubernetes" // a pod of a StatefulSet or Deployment
 )
 
-// A Host is one entry of the hosts section: a machine, or a group of equal machines with the driver asg.
+// A Host is a machine. An entry of the hosts section is one, or a group of up to Max equal ones: each slot of the group
+// is a host of its own.
 type Host struct {
 	// Name is unique in the catalog; models name it in their hosts list.
 	Name string `json:"name" yaml:"-"`
+	// Of is the name of the group that the host is a slot of, which is also one of its labels; "" for a single host.
+	Of string `json:"of,omitempty" yaml:"-"`
+	// Slot is its number in the group, from 1.
+	Slot int `json:"slot,omitempty" yaml:"-"`
 	// Driver is how the host is woken and put to sleep.
 	Driver Driver `json:"driver"`
 	// Devices are what the host has. Only a host with the driver local may leave them out; they are then detected.
@@ -47,7 +53,7 @@ type Host struct {
 	Address string `json:"address,omitempty"`
 	// Group is the Auto Scaling group of the driver asg.
 	Group string `json:"group,omitempty"`
-	// Max is the most machines that the group of the driver asg should have. It is shown and not enforced.
+	// Max makes the entry a group of up to so many machines, the hosts NAME-1, NAME-2 and so on; by default it is one host.
 	Max int `json:"max,omitempty"`
 	// Instance is the instance of the driver ec2, such as i-0123456789abcdef0.
 	Instance string `json:"instance,omitempty"`
@@ -98,3 +104,36 @@ func (h *Host) Answers(name string) bool { return h.Name == name || slices.Conta
 
 // Has reports whether the host has all of the devices; a host with unknown devices may have any.
 func (h *Host) Has(d policy.Devices) bool { return h.Devices == 0 || h.Devices.Has(d) }
+
+// maxSlots bounds the hosts of a group.
+const maxSlots = 100
+
+// slots returns the hosts that an entry stands for: those of a group, or itself.
+func (h *Host) slots() []*Host {
+	group := h.Driver == DriverASG || h.Driver == DriverKubernetes
+	if !group || h.Max <= 1 || h.Max > maxSlots {
+		return []*Host{h}
+	}
+	out := make([]*Host, h.Max)
+	for i := range out {
+		slot := *h
+		slot.Of, slot.Slot, slot.Name = h.Name, i+1, SlotName(h.Name, i+1)
+		slot.Labels = append(slices.Clone(h.Labels), h.Name)
+		out[i] = &slot
+	}
+	return out
+}
+
+// SlotName is the name of the host that is slot n of a group.
+func SlotName(group string, n int) string { return group + "-" + strconv.Itoa(n) }
+
+// Slots returns the hosts of a group in order, none if there is no such group.
+func (c *Catalog) Slots(group string) []*Host {
+	var out []*Host
+	for _, h := range c.Hosts {
+		if h.Of == group && group != "" {
+			out = append(out, h)
+		}
+	}
+	return out
+}

@@ -179,7 +179,7 @@ func (r *report) parse(data []byte) (*Catalog, error) {
 	for _, name := range r.inOrder("hosts", slices.Collect(maps.Keys(f.Hosts))) {
 		h := value(r, f.Hosts[name], "hosts", name)
 		h.Name = name
-		c.Hosts = append(c.Hosts, &h)
+		c.Hosts = append(c.Hosts, h.slots()...)
 	}
 	for i, w := range f.Warm {
 		c.Warm = append(c.Warm, value(r, w, "warm", strconv.Itoa(i)))

@@ -64,8 +64,13 @@ func TestDocumentedExample(t *testing.T) {
 	if len(hosts) != 1 || hosts[0].Name != "local" {
 		t.Errorf("hosts %v", hosts)
 	}
-	if h, ok := c.Host("gpu"); !ok || h.Max != 4 || h.Devices != policy.CPU|policy.GPU {
-		t.Errorf("host gpu %+v", h)
+	for i, h := range c.Slots("gpu") {
+		if want := fmt.Sprint("gpu-", i+1); h.Name != want || h.Slot != i+1 || h.Devices != policy.CPU|policy.GPU || !h.Answers("gpu") {
+			t.Errorf("slot %+v, want %s", h, want)
+		}
+	}
+	if _, ok := c.Host("gpu"); ok || len(c.Slots("gpu")) != 4 || len(c.Slots("")) != 0 {
+		t.Errorf("slots %v, want four, and no host gpu", c.Slots("gpu"))
 	}
 	if id, ok := c.Default(policy.LLM); !ok || id != m.ID {
 		t.Errorf("default llm %q", id)

@@ -49,7 +49,7 @@ func TestConfigurationPage(t *testing.T) {
 		{"All programs", "", &shared{}},
 		{"gateway serve", "Also of `gateway run`.", &gateway.ServeSettings{}},
 		{"runner", "Also of `gateway run`, which passes them to the runners of its local hosts, except `--instance`, `--scaling-group`, `--launch-hook`," +
-			" `--terminate-hook`, `--price`, `--sleep-command`, `--awake-while` and `--runner-tls`. A runner listens on 127.0.0.1:8090 by default and" +
+			" `--terminate-hook`, `--slot`, `--price`, `--sleep-command`, `--awake-while` and `--runner-tls`. A runner listens on 127.0.0.1:8090 by default and" +
 			" also has `--max-held`, `--read-timeout`, `--min-rate`, `--max-conns-per-address` (16384), `--proxies`, `--runner-secret`, `--fair-after` and `--evict`.", &runner.Settings{}},
 		{"warmer", "Also of `gateway run`, except `--project`, `--once`, `--dry-run` and `--json`. A warmer also has `--runner-secret`.", &warmer.Settings{}},
 		{"gateway run", "", &gateway.RunSettings{}},

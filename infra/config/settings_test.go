@@ -21,7 +21,8 @@ func parse(settings any, args ...string) (*config.Command, error) {
 
 // others are values of flags that have few, and not their defaults.
 var others = map[string]string{
-	"evict": "cost", "instance": "aws", "log-format": "json", "loading": "reasoning", "log-level": "error", "runner-tls": "on", "sandbox": "off", "stream-errors": "event",
+	"evict": "cost", "instance": "aws", "log-format": "json", "loading": "reasoning", "log-level": "error", "runner-tls": "on",
+	"sandbox": "off", "slot": "pod", "stream-errors": "event",
 }
 
 // Each setting of each program takes its value from the variable that --help names.

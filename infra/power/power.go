@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"reveille/infra/catalog"
+	"reveille/infra/state"
 )
 
 // Power is a host's power state as its driver sees it.
@@ -42,8 +43,23 @@ type Driver interface {
 	State(ctx context.Context, host catalog.Host) (Power, error)
 }
 
+// Pool is the part of the pool's state that drivers of groups read and write; *state.Store implements it.
+type Pool interface {
+	Snapshot(ctx context.Context) (*state.Snapshot, error)
+	LeaseGroup(ctx context.Context, group, owner string, lease time.Duration) error
+	ReleaseSlot(ctx context.Context, host, machine string) error
+}
+
+// PoolDriver is a driver that turns the slots of a group on and off (catalog.Host.Of). It does so for the pool that
+// WithPool gives it.
+type PoolDriver interface {
+	Driver
+	WithPool(p Pool) Driver
+}
+
 // Machine is a machine that its cloud reports as starting or running, so that it costs money.
 type Machine struct {
-	Host  string    // the value of its tag Host
+	ID    string
+	Host  string    // the value of its tag Host, a host or a group
 	Since time.Time // when it was last started
 }

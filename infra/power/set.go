@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"time"
 
 	"reveille/infra/catalog"
@@ -23,11 +24,13 @@ const (
 type SetConfig struct {
 	// Catalog returns the current catalog. It is called for every operation and must not return nil.
 	Catalog func() *catalog.Catalog
-	// Drivers maps the driver names in the catalog's hosts to drivers. It is not changed after NewSet.
+	// Drivers maps the driver names in the catalog's hosts to drivers.
 	Drivers map[catalog.Driver]Driver
 	// Address returns the address with which a host's runner last registered, for hosts of the driver wol without one in
 	// the catalog; nil: none is known.
 	Address func(ctx context.Context, host string) (string, error)
+	// Pool is where groups keep which machine is which host; nil: hosts of groups are refused with ErrNoDriver.
+	Pool Pool
 	// CallTimeout bounds the retries of a call that was throttled, or of a Sleep for a host that is still starting;
 	// default 60 s. For a host that is stopping, retries continue until the caller's context ends.
 	CallTimeout time.Duration
@@ -50,6 +53,12 @@ func NewSet(cfg SetConfig) *Set {
 	cfg.CallTimeout = cmp.Or(max(cfg.CallTimeout, 0), callTimeout)
 	cfg.Pause = cmp.Or(max(cfg.Pause, 0), firstPause)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.Drivers = maps.Clone(cfg.Drivers)
+	for name, d := range cfg.Drivers {
+		if g, ok := d.(PoolDriver); ok && cfg.Pool != nil {
+			cfg.Drivers[name] = g.WithPool(cfg.Pool)
+		}
+	}
 	return &Set{cfg}
 }
 

@@ -158,7 +158,7 @@ func TestSetFindsHosts(t *testing.T) {
 	d := &script{}
 	s := set(t, d)
 	for host, want := range map[string]error{
-		"box": nil, "fleet": nil,
+		"box": nil, "fleet-1": nil, "fleet-4": nil, "fleet": power.ErrUnknownHost,
 		"lan": power.ErrNoDriver, "nobody": power.ErrUnknownHost, "": power.ErrUnknownHost,
 	} {
 		if err := s.Wake(t.Context(), host); !errors.Is(err, want) || (err == nil) != (want == nil) {

@@ -19,7 +19,8 @@
 //	rv:{pool}:token            string      acquire, renew, claim, register,   -      last fencing token, never behind
 //	                                       sleep_commit, repair, wake                the clock in microseconds
 //	rv:{pool}:hosts            set         register, catalog_put, acquire,    -      host names
-//	                                       renew, claim, repair, forget
+//	                                       renew, claim, repair, forget,
+//	                                       slot_claim
 //	rv:{pool}:host:<h>         hash        register, beat, host_state,        -      state, devices, addr, generation,
 //	                                       begin, finish (loading); acquire,         seen_ms, active_ms, boot, loading, rev;
 //	                                       renew, claim and wake (state of a         waking_ms, failed_ms, error: its wake;
@@ -31,6 +32,8 @@
 //	                                                                                 memory_budget, memory_total, gpu_api,
 //	                                                                                 found, options; need:<m>: package placement;
 //	                                                                                 boot_state, boot_error, boot_ms: its boot;
+//	                                                                                 machine, claimed_ms: who has this slot of a
+//	                                                                                 group, and since when;
 //	                                                                                 proven: a wake ended with its registration
 //	rv:{pool}:models:<h>       set         the host's runner, forget_host     -      models with a record on the host
 //	rv:{pool}:copies:<m>       set         acquire, the host's runner,        -      hosts with a record of the model or a
@@ -54,6 +57,7 @@
 //	rv:{pool}:wanted           hash        acquire, and whatever ends tickets -      model → its shared load ticket
 //	rv:{pool}:wake:<h>         hash        acquire, renew, claim, wake,       1 h    power lease: owner, token, exp_ms
 //	                                       sleep_*, register, repair, forget
+//	rv:{pool}:group:<g>        hash        group_lease                        1 h    lease of a group's size: owner, exp_ms
 //	rv:{pool}:op:<id>          string      acquire, usage                     60 s   completed operation: its ticket
 //	rv:{pool}:catalog          hash        catalog_put                        -      version, json, mac
 //	rv:{pool}:settings:<name>  hash        Settings                           -      saved options, pins, aliases, run-time models,
@@ -73,6 +77,9 @@
 //	                                                                                 the last one of a change carries its host
 //	rv:{pool}:events:host:<h>  channel     changes of a host                  -      the same for the host's runner
 //	rv:{pool}:events:pool      channel     other changes                      -      the same for all runners
+//
+// Groups. A machine of a group claims one of the group's hosts (slot_claim), registers with its id, and loses the slot
+// when it is turned off (sleep_end) or a driver finds that it is gone (slot_release).
 //
 // Verbs. The scripts sleep_* commit a host's sleep (sleep_token), have its runner confirm it, and begin, hold and end
 // the stop of its machine (stop_ms). The outcome leave ends a stop whose driver accepted while the machine is not known

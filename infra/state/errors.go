@@ -46,6 +46,7 @@ var statusErrors = map[string]error{
 	"stale":    ErrStale,
 	"wanted":   ErrWanted,
 	"awake":    ErrAwake,
+	"full":     ErrNoSlot,
 }
 
 // errorOf turns a script's word into an error, or nil for success.

@@ -14,6 +14,7 @@ import (
 type HostInfo struct {
 	Name       string
 	Boot       string // changes with every start of the runner
+	Machine    string // id of the machine that claimed this slot of a group, "" for a single host
 	Addr       string // host:port at which gateways reach the runner
 	TLS        string // fingerprint of its certificate, "" if it speaks no TLS
 	Devices    string // space-separated
@@ -42,7 +43,7 @@ type ModelPut struct {
 
 // Register makes the caller the owner of its host's records, replacing those of an earlier generation. It returns the
 // caller's generation, a fencing token that all its later writes carry. The runner repeats it whenever Redis has lost
-// the host. ErrFenced: a later boot has since taken the host.
+// the host. ErrFenced: a later boot has since taken the host, or another machine its slot of a group.
 func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, epoch string, err error) {
 	fields := map[string]string{
 		"addr": h.Addr, "tls": h.TLS, "devices": h.Devices, "labels": h.Labels, "limits": h.Limits, "version": h.Version, "npu_seats": h.NPUSeats,
@@ -50,6 +51,9 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 		"sandbox": h.Sandbox, "found": h.Found,
 	}
 	maps.Copy(fields, h.Learned)
+	if h.Machine != "" {
+		fields["machine"] = h.Machine
+	}
 	words, err := s.evalList(ctx, "register", h.Name, h.Boot, h.Generation, object(fields), records(h.Models), h.Loading, h.Owned)
 	if err != nil {
 		return 0, "", err

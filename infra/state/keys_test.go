@@ -51,6 +51,7 @@ func TestKeyTable(t *testing.T) {
 		usage.Count("x", 1)
 		usage.CountUse("m", "k", time.Second, 1, 1)
 		must(t, s.CountHours(ctx, time.Minute, nil))
+		must(t, s.LeaseGroup(ctx, "g", "me", time.Minute))
 		must(t, usage.Flush(ctx))
 		keys, err := b.rdb.Keys(ctx, "*").Result()
 		must(t, err)

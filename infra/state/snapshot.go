@@ -104,6 +104,9 @@ func (h *HostRecord) PowerOffPending() bool {
 	return h.State == policy.Asleep && h.Fields["sleep_token"] != ""
 }
 
+// Machine is the id of the machine that has claimed this slot of a group, "" for none and for a single host.
+func (h *HostRecord) Machine() string { return h.Fields["machine"] }
+
 // Proven reports whether a wake of the host has ended with its registration since it is in the pool.
 func (h *HostRecord) Proven() bool { return h.Fields["proven"] != "" }
 

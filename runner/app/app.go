@@ -42,7 +42,7 @@ import (
 var ErrRunning = errors.New("another runner of this host is running; stop it, or use another --host or --state-dir")
 
 // Run runs a runner until ctx ends, then drains it. ready, if not nil, is called with the address and the server once
-// requests are accepted. A second runner of the same host fails with ErrRunning before it changes anything. If Redis is
+// requests are accepted. A machine of a group first finds out which host it is. A second runner of the same host fails with ErrRunning before it changes anything. If Redis is
 // unavailable, Run keeps trying to register. On a machine that is reclaimed the host drains before ctx ends. The order
 // of the shutdown: no new requests, open ones finish or are cut, engines are stopped, the host is recorded as asleep,
 // the listener closes.
@@ -54,10 +54,21 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		return err
 	}
 	p.ring = ring
-	log = log.With("host", p.name)
 	if err := os.MkdirAll(s.StateDir, 0o700); err != nil {
 		return fmt.Errorf("state folder: %w", err)
 	}
+	credentials := awssecret.FollowRedis(s.RedisSecret, log)
+	store, err := state.Open(state.Options{URL: s.RedisURL, Credentials: credentials, Pool: s.Pool, Secret: p.secret, Log: log})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	if p.name, p.machine, err = s.slot(ctx, p.name, store, log); ctx.Err() != nil {
+		return nil // stopped before it had a slot
+	} else if err != nil {
+		return err
+	}
+	log = log.With("host", p.name)
 
 	unlock, err := Lock(filepath.Join(s.StateDir, "lock-"+p.name))
 	if err != nil {
@@ -77,12 +88,6 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		return fmt.Errorf("--runner-addr: %w", err)
 	}
 	defer ln.Close()
-	credentials := awssecret.FollowRedis(s.RedisSecret, log)
-	store, err := state.Open(state.Options{URL: s.RedisURL, Credentials: credentials, Pool: s.Pool, Secret: p.secret, Log: log})
-	if err != nil {
-		return err
-	}
-	defer store.Close()
 	if err := store.CheckFormat(ctx); err != nil {
 		return err
 	}
@@ -100,7 +105,7 @@ func (s Settings) parse(log *slog.Logger) (p parsed, err error) {
 	p.inUse, useErr = s.useCheck()
 	p.clientLimits, limitsErr = s.ClientLimits.Parse()
 	p.tracer, traceErr = trace.New(s.Traces, "reveille-runner", config.Version(), p.name, log)
-	return p, errors.Join(err, secretErr, sleepErr, useErr, limitsErr, traceErr, s.InstanceSettings.parse())
+	return p, errors.Join(err, secretErr, sleepErr, useErr, limitsErr, traceErr, s.checkInstance())
 }
 
 // runHost creates a host with everything that its engines need, and its server on a listener, and runs them until ctx
@@ -152,7 +157,7 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 		return err
 	}
 	h := host.New(host.Config{
-		Name: p.name, Boot: boot, Addr: addr, TLS: fingerprint, Version: config.Version(), Sandbox: sb.Report(), Labels: p.labels, Limits: p.limits,
+		Name: p.name, Machine: p.machine, Boot: boot, Addr: addr, TLS: fingerprint, Version: config.Version(), Sandbox: sb.Report(), Labels: p.labels, Limits: p.limits,
 		Hardware: hardware, Detect: func(ctx context.Context) host.Hardware { return detect(ctx, s.HostSettings, p, log) },
 		Free: free, Margin: p.margin, NPUSeats: p.seats, Options: p.options, Evict: policy.EvictionPolicy(s.Evict), Price: s.Price, FairAfter: s.FairAfter, DrainTimeout: s.DrainTimeout, RetireTimeout: s.RetireTimeout,
 		Generation: fence.read(), OnRegister: func(g uint64) { fence.write(g, log); m.onRegister() },

@@ -21,9 +21,16 @@ type InstanceSettings struct {
 	ScalingGroup  string `help:"Auto Scaling group of this machine, for the lifecycle hooks."`
 	LaunchHook    string `help:"Lifecycle hook at which the group waits until this host has registered."`
 	TerminateHook string `help:"Lifecycle hook at which the group waits until this host has drained."`
+	Slot          string `help:"--host is a group of hosts (max in the models file), and this machine one of them: instance (it claims a host by its instance id; needs --instance aws), or pod (the host by the number at the end of the machine's name: group-0 is the first)." enum:"none,instance,pod" default:"none"`
 }
 
-func (s InstanceSettings) parse() error {
+func (s Settings) checkInstance() error {
+	if s.Slot == slotInstance && s.Instance != "aws" {
+		return errors.New("--slot=instance needs --instance=aws")
+	}
+	if s.Slot != "" && s.Slot != slotNone && s.Host == "" {
+		return errors.New("--slot needs --host, the name of the group")
+	}
 	if hooks := s.LaunchHook != "" || s.TerminateHook != ""; hooks && (s.Instance != "aws" || s.ScalingGroup == "") {
 		return errors.New("--launch-hook and --terminate-hook need --scaling-group and --instance=aws")
 	}

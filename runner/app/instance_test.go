@@ -98,7 +98,7 @@ func TestInvalidInstanceFlagsAreRefused(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return s.InstanceSettings.parse()
+		return s.checkInstance()
 	}
 	for _, args := range [][]string{nil, {"--instance=aws"}, {"--instance=aws", "--scaling-group=g", "--launch-hook=h"}} {
 		if err := parse(args...); err != nil {
@@ -108,6 +108,8 @@ func TestInvalidInstanceFlagsAreRefused(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--instance":      {"--instance=gcp"},
 		"--scaling-group": {"--instance=aws", "--launch-hook=h"},
+		"--slot=instance": {"--slot=instance", "--host=gpu"},
+		"--slot needs":    {"--slot=pod"},
 		"--instance=aws":  {"--scaling-group=g", "--terminate-hook=h"},
 	} {
 		if err := parse(args...); err == nil || !strings.Contains(err.Error(), want) {

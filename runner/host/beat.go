@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -180,6 +181,9 @@ func (h *Host) checkFence(ctx context.Context) error {
 	if me != nil && me.Generation > h.generation && me.Fields["boot"] != h.cfg.Boot {
 		return ErrReplaced
 	}
+	if me != nil && h.cfg.Machine != "" && me.Machine() != "" && me.Machine() != h.cfg.Machine {
+		return fmt.Errorf("%w: machine %s has claimed this slot of the group", ErrReplaced, me.Machine())
+	}
 	h.fenced = false
 	return nil
 }
@@ -189,7 +193,7 @@ func (h *Host) checkFence(ctx context.Context) error {
 func (h *Host) registerLocked(ctx context.Context) error {
 	h.detectAgainLocked(ctx)
 	info := state.HostInfo{
-		Name: h.cfg.Name, Boot: h.cfg.Boot, Addr: h.cfg.Addr, TLS: h.cfg.TLS, Labels: strings.Join(h.cfg.Labels, ","), Version: h.cfg.Version, Options: h.cfg.Options.Canonical(),
+		Name: h.cfg.Name, Machine: h.cfg.Machine, Boot: h.cfg.Boot, Addr: h.cfg.Addr, TLS: h.cfg.TLS, Labels: strings.Join(h.cfg.Labels, ","), Version: h.cfg.Version, Options: h.cfg.Options.Canonical(),
 	}
 	if box, err := json.Marshal(h.cfg.Sandbox); err == nil && h.cfg.Sandbox.Mode != "" {
 		info.Sandbox = string(box)

@@ -23,6 +23,7 @@ import (
 type Config struct {
 	Name     string
 	Boot     string // changes with every start
+	Machine  string // id of this machine, if Name is a slot of a group that it has claimed
 	Addr     string // where gateways reach this runner
 	TLS      string // fingerprint of its certificate, "" if it speaks no TLS
 	Version  string

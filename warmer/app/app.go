@@ -116,7 +116,7 @@ func (w *Warmer) Sweep(ctx context.Context, observe func(sweep.Report)) (sweep.R
 	return sweep.Run(ctx, sweep.Deps{
 		Store: w.store, Log: w.deps.Log, Machines: machines, Observe: observe,
 		Power: func(c *catalog.Catalog) sweep.Power {
-			return power.NewSet(power.SetConfig{Catalog: func() *catalog.Catalog { return c }, Drivers: w.deps.Drivers, Address: w.store.HostAddress, Log: w.deps.Log})
+			return power.NewSet(power.SetConfig{Catalog: func() *catalog.Catalog { return c }, Drivers: w.deps.Drivers, Address: w.store.HostAddress, Pool: w.store, Log: w.deps.Log})
 		},
 	}, sweep.Settings{
 		SweepSettings: policy.SweepSettings{Idle: w.settings.Idle, HostIdle: w.settings.HostIdle, HostMinUp: w.settings.HostMinUp},

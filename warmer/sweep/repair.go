@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/state"
 )
@@ -170,7 +171,14 @@ func (r *run) stopOrphans(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	named := map[string]bool{}
 	for _, m := range machines {
+		if slots := r.catalog.Slots(m.Host); len(slots) > 0 {
+			if m.Host = slotOf(s, slots, m.ID, named); m.Host == "" {
+				continue
+			}
+			named[m.Host] = true
+		}
 		up := time.Since(m.Since).Round(time.Second)
 		h := s.Hosts[m.Host]
 		if up < r.OrphanAfter || h != nil && (h.State != policy.Asleep || h.PowerOffPending()) || !r.power.Can(m.Host) {
@@ -185,6 +193,22 @@ func (r *run) stopOrphans(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// slotOf returns the host of a group that stands for a machine: the one that the machine has claimed, else the first
+// that sleeps and has none, so that its sleep ends a machine without a slot; "" if there is no further one.
+func slotOf(s *state.Snapshot, slots []*catalog.Host, machine string, named map[string]bool) string {
+	free := ""
+	for _, slot := range slots {
+		h := s.Hosts[slot.Name]
+		if h != nil && h.Machine() == machine {
+			return slot.Name
+		}
+		if free == "" && !named[slot.Name] && (h == nil || h.State == policy.Asleep && h.Machine() == "") {
+			free = slot.Name
+		}
+	}
+	return free
 }
 
 // age returns the time since a timestamp in ms, or "ever" for 0.

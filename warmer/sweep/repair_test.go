@@ -164,6 +164,32 @@ func TestMachineOfALostHostIsTurnedOff(t *testing.T) {
 	})
 }
 
+// Machines of a group bear its name. One that claimed a slot, but whose runner does not serve, is that host's; one that
+// never did stands for the first host without a machine.
+func TestOrphanedMachinesOfAGroup(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.publish("hosts:\n  gpu: {driver: asg, group: g, devices: [cpu], max: 3}\n")
+		slots := []string{"gpu-1", "gpu-2", "gpu-3"}
+		if host, err := p.store.ClaimSlot(ctx, "i-a", slots); err != nil || host != "gpu-1" {
+			t.Fatal(host, err)
+		}
+		deps := p.deps(p.store)
+		deps.Machines = func(context.Context) ([]power.Machine, error) {
+			up := time.Now().Add(-time.Hour)
+			return []power.Machine{{ID: "i-x", Host: "gpu", Since: up}, {ID: "i-a", Host: "gpu", Since: up}}, nil
+		}
+		sweeps := func() string {
+			t.Helper()
+			r, err := sweep.Run(ctx, deps, settings)
+			p.must(err)
+			return summary(r)
+		}
+		equal(t, "first sight", sweeps(), "")
+		p.after(10 * time.Minute)
+		equal(t, "later", sweeps(), "orphan gpu-2 done, orphan gpu-1 done, sleep gpu-1 done, sleep gpu-2 done")
+	})
+}
+
 func TestOrphanedMachinesAreTurnedOff(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		up := func(host string, d time.Duration) power.Machine {

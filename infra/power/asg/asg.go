@@ -1,5 +1,6 @@
-// Package asg is the power driver for hosts that an Auto Scaling group launches, each from a separate group: Wake
-// raises the desired capacity to one, Sleep lowers it to none. AWS manages the group's warm pool.
+// Package asg is the power driver for hosts that an Auto Scaling group launches: Wake raises the desired capacity, Sleep
+// lowers it. A group is one host, of one machine or none, or it has several hosts (catalog.Host.Of): see group.go. AWS
+// manages the group's warm pool.
 //
 // AWS accepts any size and fails later, so Wake reads the group's activities. LaunchInstances would report failures
 // immediately, but it bypasses the warm pool and requires that its caller may create fleets of any instances
@@ -31,6 +32,9 @@ type Config struct {
 	// Client returns a client for Auto Scaling in a region; "" means the environment's region. It is called for every
 	// operation.
 	Client func(ctx context.Context, region string) (*awsquery.Client, error)
+	// EC2 returns a client for EC2 likewise, to learn which of several machines without a slot was launched first; nil:
+	// any of them is ended first.
+	EC2 func(ctx context.Context, region string) (*awsquery.Client, error)
 	// Poll is the time between two checks; default 3 s.
 	Poll time.Duration
 }
@@ -43,18 +47,24 @@ const watchFor = 45 * time.Second
 const recentFailure = 5 * time.Minute
 
 // Driver changes the desired capacity of groups. It has nothing to close.
-type Driver struct{ cfg Config }
+type Driver struct {
+	cfg  Config
+	pool power.Pool // nil: no groups of several hosts
+}
 
 // New creates a driver.
 func New(cfg Config) *Driver {
 	cfg.Poll = cmp.Or(max(cfg.Poll, 0), 3*time.Second)
-	return &Driver{cfg}
+	return &Driver{cfg: cfg}
 }
 
 // Wake makes sure that the group has a machine or is getting one. power.ErrNoCapacity: AWS has none available in any of
 // the group's zones; power.ErrFailed: it could not launch one, with AWS's words. The group's size is then set to none,
 // also if it was one before.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
+	if host.Of != "" {
+		return d.wakeSlot(ctx, host)
+	}
 	api, g, err := d.group(ctx, host)
 	if err != nil {
 		return err
@@ -90,7 +100,6 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 // watch waits until the group has a machine, AWS has failed to launch one in all of its zones or for another reason
 // than capacity, or watchFor has passed: that counts as success, unless a zone has failed and nothing is in progress.
 func (d *Driver) watch(ctx context.Context, api *awsquery.Client, host catalog.Host, earlier map[string]bool) error {
-	var failure error
 	for end := time.Now().Add(watchFor); ; {
 		g, err := group(ctx, api, host)
 		if err != nil {
@@ -106,22 +115,9 @@ func (d *Driver) watch(ctx context.Context, api *awsquery.Client, host catalog.H
 		if err != nil {
 			return err
 		}
-		failedZones, inProgress := map[string]bool{}, false
-		for _, a := range slices.Backward(list) { // the oldest first: the last failure is reported
-			switch {
-			case earlier[a.ActivityID] || a.StatusCode == "Successful":
-			case a.StatusCode != "Failed" && a.StatusCode != "Cancelled":
-				inProgress = true
-			case awserr.LacksCapacity(a.StatusMessage):
-				failedZones[a.zone()] = true
-				failure = fmt.Errorf("%w: group %s: %s", power.ErrNoCapacity, host.Group, a.StatusMessage)
-			default:
-				return fmt.Errorf("%w: group %s: %s", power.ErrFailed, host.Group, a.StatusMessage)
-			}
-		}
-		untried := slices.DeleteFunc(g.Zones, func(zone string) bool { return failedZones[zone] })
 		last := time.Now().After(end)
-		if failure != nil && !inProgress && (len(untried) == 0 || last) {
+		list = slices.DeleteFunc(list, func(a activity) bool { return earlier[a.ActivityID] })
+		if failure, final := judge(g, host, list); failure != nil && (final || last) {
 			return failure
 		}
 		if last {
@@ -133,6 +129,28 @@ func (d *Driver) watch(ctx context.Context, api *awsquery.Client, host catalog.H
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// judge returns why the group gets no machine, by its activities since it was asked for one, and whether that is final:
+// no zone is left to try. It returns nil while it is being launched.
+func judge(g *scalingGroup, host catalog.Host, list []activity) (failure error, final bool) {
+	failedZones, inProgress := map[string]bool{}, false
+	for _, a := range slices.Backward(list) { // the oldest first: the last failure is reported
+		switch {
+		case a.StatusCode == "Successful":
+		case a.StatusCode != "Failed" && a.StatusCode != "Cancelled":
+			inProgress = true
+		case awserr.LacksCapacity(a.StatusMessage):
+			failedZones[a.zone()] = true
+			failure = fmt.Errorf("%w: group %s: %s", power.ErrNoCapacity, host.Group, a.StatusMessage)
+		default:
+			return fmt.Errorf("%w: group %s: %s", power.ErrFailed, host.Group, a.StatusMessage), true
+		}
+	}
+	if inProgress {
+		return nil, false
+	}
+	return failure, !slices.ContainsFunc(g.Zones, func(zone string) bool { return !failedZones[zone] })
 }
 
 // activity is one attempt of a group to launch or to end a machine.
@@ -167,6 +185,9 @@ func activities(ctx context.Context, api *awsquery.Client, host catalog.Host) ([
 
 // Sleep lowers the group's size to none. It refuses a group of several machines, since it cannot name the idle one.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
+	if host.Of != "" {
+		return d.sleepSlot(ctx, host)
+	}
 	api, g, err := d.group(ctx, host)
 	if err != nil {
 		return err
@@ -182,6 +203,9 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 
 // State returns the state of the group's machine.
 func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, error) {
+	if host.Of != "" {
+		return d.stateOfSlot(ctx, host)
+	}
 	_, g, err := d.group(ctx, host)
 	if err != nil {
 		return power.Unknown, err
@@ -208,9 +232,13 @@ type scalingGroup struct {
 	Desired   int      `xml:"DesiredCapacity"`
 	Max       int      `xml:"MaxSize"`
 	Zones     []string `xml:"AvailabilityZones>member"`
-	Instances []struct {
-		State string `xml:"LifecycleState"`
-	} `xml:"Instances>member"`
+	Instances []member `xml:"Instances>member"`
+}
+
+// member is a machine of a group.
+type member struct {
+	ID    string `xml:"InstanceId"`
+	State string `xml:"LifecycleState"`
 }
 
 // hasMachine reports whether the group has a machine that is not about to go.

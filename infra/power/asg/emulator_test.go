@@ -67,7 +67,7 @@ func (r *region) group(name string, most int32) catalog.Host {
 // look describes a group.
 func (r *region) look(name string) types.AutoScalingGroup {
 	r.t.Helper()
-	out, err := r.groups.DescribeAutoScalingGroups(r.t.Context(), &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{name}})
+	out, err := r.groups.DescribeAutoScalingGroups(context.WithoutCancel(r.t.Context()), &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{name}})
 	if err != nil || len(out.AutoScalingGroups) != 1 {
 		r.t.Fatal(out, err)
 	}
@@ -91,7 +91,9 @@ func (r *region) launched(name string) int {
 
 func TestOnTheEmulator(t *testing.T) {
 	r := emulator(t)
-	for name, part := range map[string]func(*region, *testing.T){"contract": (*region).contract, "refusals": (*region).refusals} {
+	for name, part := range map[string]func(*region, *testing.T){
+		"contract": (*region).contract, "refusals": (*region).refusals, "contract of a slot": (*region).contractOfSlot, "group": (*region).groupOfFour,
+	} {
 		t.Run(name, func(t *testing.T) {
 			own := *r
 			own.t = t

@@ -31,7 +31,7 @@ func Remote(log *slog.Logger) map[catalog.Driver]power.Driver {
 		catalog.DriverExec: exec.New(0),
 		catalog.DriverWoL:  wol.New(wol.Config{Log: log}),
 		catalog.DriverEC2:  a.ec2(),
-		catalog.DriverASG: asg.New(asg.Config{Client: func(ctx context.Context, region string) (*awsquery.Client, error) {
+		catalog.DriverASG: asg.New(asg.Config{EC2: a.ec2Client, Client: func(ctx context.Context, region string) (*awsquery.Client, error) {
 			c, err := a.config(ctx, region)
 			return awsquery.AutoScaling(c), err
 		}}),
@@ -57,10 +57,12 @@ type account struct {
 }
 
 func (a *account) ec2() *ec2.Driver {
-	return ec2.New(ec2.Config{Client: func(ctx context.Context, region string) (*awsquery.Client, error) {
-		c, err := a.config(ctx, region)
-		return awsquery.EC2(c), err
-	}})
+	return ec2.New(ec2.Config{Client: a.ec2Client})
+}
+
+func (a *account) ec2Client(ctx context.Context, region string) (*awsquery.Client, error) {
+	c, err := a.config(ctx, region)
+	return awsquery.EC2(c), err
 }
 
 func (a *account) config(ctx context.Context, region string) (aws.Config, error) {

@@ -169,7 +169,7 @@ func (d *Driver) Machines(ctx context.Context, project string) ([]power.Machine,
 		for _, i := range out.Instances {
 			for _, tag := range i.Tags {
 				if tag.Key == "Host" {
-					machines = append(machines, power.Machine{Host: tag.Value, Since: i.LaunchTime})
+					machines = append(machines, power.Machine{ID: i.ID, Host: tag.Value, Since: i.LaunchTime})
 				}
 			}
 		}
@@ -197,6 +197,7 @@ type described struct {
 }
 
 type instance struct {
+	ID          string    `xml:"instanceId"`
 	State       string    `xml:"instanceState>name"`
 	Reason      string    `xml:"reason"` // StateTransitionReason of the API
 	StateReason string    `xml:"stateReason>message"`

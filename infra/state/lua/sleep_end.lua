@@ -4,7 +4,7 @@
 -- ARGV[2] host  [3] id of the sweep  [4] token of the sleep
 -- ARGV[5] 'done' (it is off) | 'failed' (its driver refused) | 'leave' (its driver accepted; it is not known to be off)  [6] reason (failed)
 -- Returns {'ok', token} | {'gone'} (this sleep is over) | {'lost'} (another holds the power lease).
--- Invariant: after 'done' nothing is left of the sleep; after the others another sweep continues it.
+-- Invariant: after 'done' nothing is left of the sleep, and the slot of a group is free; after the others another sweep continues it.
 -- include sleeping
 local h, sleep, outcome = ARGV[2], ARGV[4], ARGV[5]
 local key = P .. 'host:' .. h
@@ -17,7 +17,7 @@ else
   redis.call('HDEL', key, 'stop_ms', 'left_ms')
 end
 if outcome == 'done' then
-  redis.call('HDEL', key, 'sleep_token')
+  redis.call('HDEL', key, 'sleep_token', 'machine', 'claimed_ms')
 elseif outcome == 'failed' then
   redis.call('HSET', key, 'error', ARGV[6])
 end
