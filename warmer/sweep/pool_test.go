@@ -257,7 +257,7 @@ func (p *pool) living() (stop func()) {
 // switches is the power of the pool's machines, as a sweep sees it.
 type switches struct{ p *pool }
 
-func (w switches) Can(host string) bool { return host == "box" }
+func (w switches) Can(host string) bool { return host == "box" || strings.HasPrefix(host, "gpu-") }
 
 func (w switches) Wake(_ context.Context, host string) error {
 	p := w.p

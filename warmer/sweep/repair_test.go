@@ -168,7 +168,7 @@ func TestMachineOfALostHostIsTurnedOff(t *testing.T) {
 // never did stands for the first host without a machine.
 func TestOrphanedMachinesOfAGroup(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
-		p.publish("hosts:\n  gpu: {driver: asg, group: g, devices: [cpu], max: 3}\n")
+		p.publish("hosts:\n  box: {driver: wol, mac: \"00:11:22:33:44:55\", devices: [cpu]}\n  gpu: {driver: asg, group: g, devices: [cpu], max: 3}\n")
 		slots := []string{"gpu-1", "gpu-2", "gpu-3"}
 		if host, err := p.store.ClaimSlot(ctx, "i-a", slots); err != nil || host != "gpu-1" {
 			t.Fatal(host, err)
@@ -186,6 +186,7 @@ func TestOrphanedMachinesOfAGroup(t *testing.T) {
 		}
 		equal(t, "first sight", sweeps(), "")
 		p.after(10 * time.Minute)
+		equal(t, "machines turned off", p.sleeps, 0)
 		equal(t, "later", sweeps(), "orphan gpu-2 done, orphan gpu-1 done, sleep gpu-1 done, sleep gpu-2 done")
 	})
 }

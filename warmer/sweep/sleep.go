@@ -78,8 +78,13 @@ func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 		for _, p := range r.placeMissing(s) {
 			done[p.Host] = true
 		}
-		for _, p := range policy.Idle(r.view(s), r.now(s), r.SweepSettings).Sleep {
-			if done[p.Host] || !r.power.Can(p.Host) {
+		idle := policy.Idle(r.view(s), r.now(s), r.SweepSettings).Sleep
+		goes := func(host string) bool {
+			return slices.ContainsFunc(idle, func(p policy.IdleHost) bool { return p.Host == host }) ||
+				slices.ContainsFunc(pending, func(p pendingSleep) bool { return p.host == host })
+		}
+		for _, p := range idle {
+			if done[p.Host] || !r.power.Can(p.Host) || r.isBelowAwake(s, p.Host, goes) {
 				continue
 			}
 			if r.DryRun {
@@ -106,6 +111,22 @@ func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 		return false, nil
 	})
 	return pending, err
+}
+
+// isBelowAwake reports whether a slot of a StatefulSet has an awake one after it that does not go to sleep with it: its
+// pod would stay, so the host may as well serve.
+func (r *run) isBelowAwake(s *state.Snapshot, host string, goes func(string) bool) bool {
+	h, ok := r.catalog.Host(host)
+	if !ok || h.Driver != catalog.DriverKubernetes {
+		return false
+	}
+	for _, after := range r.catalog.Slots(h.Of) {
+		rec := s.Hosts[after.Name]
+		if after.Slot > h.Slot && rec != nil && rec.State != policy.Asleep && !goes(after.Name) {
+			return true
+		}
+	}
+	return false
 }
 
 // confirm waits for the runners of draining hosts to report that no request is open. It returns the hosts that are

@@ -39,6 +39,23 @@ func TestModelsAreUnloadedBeforeHostsSleep(t *testing.T) {
 	})
 }
 
+// The pods of a StatefulSet end from the last one: a slot before an awake one stays awake, since its pod does. Slots that
+// are idle together go together.
+func TestSlotsOfAStatefulSet(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.publish(models + "  gpu: {driver: kubernetes, workload: statefulset/gpu, devices: [cpu], max: 3}\n")
+		p.boot("gpu-1")
+		p.boot("gpu-2", "embed")
+		p.boot("gpu-3")
+		p.after(20 * time.Minute)
+		equal(t, "with a model on the second", summary(p.sweep(settings)), "sleep gpu-3 done")
+		p.after(2 * time.Hour)
+		equal(t, "the model is idle", summary(p.sweepAlone(settings)), "unload gpu-2/embed queued")
+		p.work()
+		equal(t, "both are idle", summary(p.sweep(settings)), "sleep gpu-1 done, sleep gpu-2 done")
+	})
+}
+
 func TestRunnerChecksUnloadsAgain(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.boot("box", "chat")

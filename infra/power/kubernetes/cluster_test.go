@@ -63,6 +63,9 @@ func TestCluster(t *testing.T) {
 				}
 			})
 		})
+		if kind == "statefulset" {
+			t.Run("slot", func(t *testing.T) { c.slot(t) })
+		}
 		t.Run(kind+" without a node", func(t *testing.T) {
 			c.workload(t, kind)
 			host := catalog.Host{Name: "gpu-1", Driver: catalog.DriverKubernetes, Workload: kind + "/gpu-1", Namespace: "models"}
@@ -90,6 +93,32 @@ func TestCluster(t *testing.T) {
 			refused("exceeded quota: few")
 		})
 	}
+}
+
+// slot holds a slot of a StatefulSet against the contract while the slot before it is on.
+func (c *cluster) slot(t *testing.T) {
+	waketest.Run(t, func(t *testing.T) waketest.Fixture {
+		c.workload(t, "statefulset")
+		d := drivers.Remote(nil)[catalog.DriverKubernetes]
+		first := catalog.Host{
+			Name: "gpu-1-1", Of: "gpu-1", Slot: 1, Max: 2, Driver: catalog.DriverKubernetes, Workload: "statefulset/gpu-1", Namespace: "models",
+		}
+		second := first
+		second.Name, second.Slot = "gpu-1-2", 2
+		if err := d.Wake(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		c.within(t, "the first slot is on", func() bool { is, err := d.State(t.Context(), first); return err == nil && is == power.On })
+		before := c.started()
+		t.Cleanup(func() {
+			if is, err := d.State(context.WithoutCancel(t.Context()), first); err != nil || is != power.On {
+				t.Errorf("the first slot is %s (%v)", is, err)
+			}
+		})
+		strange := second
+		strange.Workload = "deployment/gpu-1"
+		return waketest.Fixture{Driver: d, Host: second, Strange: &strange, Starts: func() int { return c.started() - before }, Keeps: true}
+	})
 }
 
 // build makes the programs from their Go modules, unless they are there.
@@ -361,6 +390,10 @@ func (c *cluster) workload(t *testing.T, kind string) {
 		_, pods := c.call(t, http.MethodGet, "/api/v1/namespaces/models/pods", "")
 		return strings.Contains(pods, `"items":[]`)
 	})
-	c.make(t, apps+kind+"s", `{"metadata":{"name":"gpu-1"},"spec":{"replicas":0,"selector":{"matchLabels":{"host":"gpu-1"}},"template":{
-		"metadata":{"labels":{"host":"gpu-1"}},"spec":{"containers":[{"name":"runner","image":"runner"}]}}}}`)
+	parallel := ""
+	if kind == "statefulset" { // a pod does not wait for the ones before it to be ready, which they never are without a node
+		parallel = `"podManagementPolicy":"Parallel",`
+	}
+	c.make(t, apps+kind+"s", fmt.Sprintf(`{"metadata":{"name":"gpu-1"},"spec":{"replicas":0,%s"selector":{"matchLabels":{"host":"gpu-1"}},"template":{
+		"metadata":{"labels":{"host":"gpu-1"}},"spec":{"containers":[{"name":"runner","image":"runner"}]}}}}`, parallel))
 }

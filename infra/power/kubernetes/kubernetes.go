@@ -1,6 +1,9 @@
 // Package kubernetes is the power driver for hosts that are one pod each: Wake scales a StatefulSet or Deployment to
 // one replica, Sleep to none. The cluster's own autoscaler adds and removes the node.
 //
+// A StatefulSet may also be a group of hosts (catalog.Host.Of): slot n is its pod n-1. Kubernetes removes the last pods
+// first, so slot n is on while the StatefulSet has at least n replicas, and goes to sleep only as the last one.
+//
 // It reads and sets the subresource scale, and lists pods and events to learn why a pod has no node:
 // https://kubernetes.io/docs/reference/kubernetes-api/autoscaling-resources/scale-v1/
 package kubernetes
@@ -52,6 +55,8 @@ type Config struct {
 	Poll time.Duration
 	// Unplaced is how long a pod may have no node while no autoscaler has announced one; default 30 s.
 	Unplaced time.Duration
+	// Wait is how long the sleep of a slot of a group waits for the slots after it to go; default 10 s.
+	Wait time.Duration
 }
 
 // Driver scales workloads. It has nothing to close.
@@ -61,31 +66,78 @@ type Driver struct{ cfg Config }
 func New(cfg Config) *Driver {
 	cfg.Poll = cmp.Or(max(cfg.Poll, 0), 2*time.Second)
 	cfg.Unplaced = cmp.Or(max(cfg.Unplaced, 0), 30*time.Second)
+	cfg.Wait = cmp.Or(max(cfg.Wait, 0), 10*time.Second)
 	return &Driver{cfg}
 }
 
-// Wake scales the host's workload to one replica and returns when its pod has a node. A pod that is still ending does
+// Wake scales the host's workload up to its pod and returns when the pod has a node. A pod that is still ending does
 // not matter: the cluster starts the next one. power.ErrNoCapacity, with the cluster's words: a quota refuses the pod,
 // the autoscaler adds no node for it, or it has no node after Config.Unplaced and none is announced. The workload is
-// then scaled to none again.
+// then scaled down again.
 func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
-	s, since, err := d.scale(ctx, host, http.MethodPatch, `{"spec":{"replicas":1}}`)
+	s, since, err := d.resize(ctx, host, func(now int) int {
+		if host.Of == "" {
+			return 1
+		}
+		return max(now, pods(host))
+	})
 	if err != nil {
 		return err
 	}
 	err = d.watch(ctx, host, s, since)
 	if errors.Is(err, power.ErrNoCapacity) {
-		if back := d.Sleep(context.WithoutCancel(ctx), host); back != nil {
+		if _, _, back := d.resize(context.WithoutCancel(ctx), host, without(host)); back != nil {
 			err = errors.Join(err, back)
 		}
 	}
 	return err
 }
 
-// Sleep scales the host's workload to none.
+// Sleep scales the host's workload down by its pod. power.ErrInUse: a pod with a higher number is on, and is still after
+// Config.Wait.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
-	_, _, err := d.scale(ctx, host, http.MethodPatch, `{"spec":{"replicas":0}}`)
-	return err
+	for end := time.Now().Add(d.cfg.Wait); ; {
+		s, _, err := d.resize(ctx, host, without(host))
+		if err != nil || s.Spec.Replicas < pods(host) {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%w: %s has %d pods, and the last one goes first", power.ErrInUse, host.Workload, s.Spec.Replicas)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(d.cfg.Poll):
+		}
+	}
+}
+
+// pods is how many replicas the workload has at least while the host is on.
+func pods(host catalog.Host) int { return max(host.Slot, 1) }
+
+// without returns the replicas of the workload without the host's pod. If that is not the last one, they stay.
+func without(host catalog.Host) func(now int) int {
+	return func(now int) int {
+		if host.Of == "" || now == pods(host) {
+			return pods(host) - 1
+		}
+		return now
+	}
+}
+
+// resize sets the replicas of the host's workload to what want says for the present ones.
+func (d *Driver) resize(ctx context.Context, host catalog.Host, want func(now int) int) (scale, time.Time, error) {
+	for {
+		s, at, err := d.scale(ctx, host, http.MethodGet, "")
+		if err != nil || want(s.Spec.Replicas) == s.Spec.Replicas {
+			return s, at, err
+		}
+		s, at, err = d.scale(ctx, host, http.MethodPatch, fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"spec":{"replicas":%d}}`,
+			s.Metadata.ResourceVersion, want(s.Spec.Replicas)))
+		if !errors.Is(err, errConflict) {
+			return s, at, err
+		}
+	}
 }
 
 // State compares the desired replicas with those that exist. A pod that waits for a node exists, so its host is On;
@@ -95,26 +147,28 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 	if err != nil {
 		return power.Unknown, err
 	}
-	return s.power(), nil
+	return s.power(pods(host)), nil
 }
 
 // scale is the part of autoscaling/v1's Scale that counts. The API leaves out zeros.
 type scale struct {
-	Kind   string `json:"kind"`
-	Spec   struct{ Replicas int }
-	Status struct {
+	Kind     string `json:"kind"`
+	Metadata struct{ ResourceVersion string }
+	Spec     struct{ Replicas int }
+	Status   struct {
 		Replicas int
 		Selector string // of the workload's pods
 	}
 }
 
-func (s scale) power() power.Power {
+// power returns the state of the n-th pod.
+func (s scale) power(n int) power.Power {
 	switch {
-	case s.Spec.Replicas > 0 && s.Status.Replicas == 0:
+	case s.Spec.Replicas >= n && s.Status.Replicas < n:
 		return power.Starting
-	case s.Spec.Replicas > 0:
+	case s.Spec.Replicas >= n:
 		return power.On
-	case s.Status.Replicas > 0:
+	case s.Status.Replicas >= n:
 		return power.Stopping
 	}
 	return power.Off
@@ -186,6 +240,9 @@ func (d *Driver) call(ctx context.Context, host catalog.Host, method string, pat
 	return at, nil
 }
 
+// errConflict: the workload has changed since it was read.
+var errConflict = fmt.Errorf("%w: it has changed meanwhile", power.ErrThrottled)
+
 // classify maps the API server's statuses to errors of package power.
 func classify(status int) error {
 	switch {
@@ -193,7 +250,9 @@ func classify(status int) error {
 		return power.ErrUnknownHost
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		return power.ErrDenied
-	case status == http.StatusTooManyRequests || status == http.StatusConflict || status >= 500:
+	case status == http.StatusConflict:
+		return errConflict
+	case status == http.StatusTooManyRequests || status >= 500:
 		return power.ErrThrottled
 	}
 	return power.ErrFailed

@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -100,23 +99,26 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *api) moveOn() {
 	switch {
 	case a.ending:
-		a.ending, a.exist = false, 0
+		a.ending, a.exist = false, min(a.wanted, a.exist-1)
 	case a.exist < a.wanted && !a.quota:
 		a.exist = a.wanted
 		a.starts++
 	}
 }
 
-func (a *api) pods() []any {
-	metadata := map[string]any{"name": "gpu-1-0", "uid": "u1"}
-	condition := map[string]any{"type": "PodScheduled", "status": "True"}
-	if a.unplaceable != "" {
-		condition = map[string]any{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": a.unplaceable}
+func (a *api) pods() (out []any) {
+	for n := range a.exist {
+		metadata := map[string]any{"name": fmt.Sprint("gpu-1-", n), "uid": "u1"}
+		condition := map[string]any{"type": "PodScheduled", "status": "True"}
+		if a.unplaceable != "" {
+			condition = map[string]any{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": a.unplaceable}
+		}
+		if a.ending && n == a.exist-1 {
+			metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+		}
+		out = append(out, map[string]any{"metadata": metadata, "status": map[string]any{"conditions": []any{condition}}})
 	}
-	if a.ending {
-		metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-	}
-	return slices.Repeat([]any{map[string]any{"metadata": metadata, "status": map[string]any{"conditions": []any{condition}}}}, a.exist)
+	return out
 }
 
 // happens adds an event, after a time from now.
@@ -147,7 +149,7 @@ users: [{name: u, user: {token: %s}}]
 		t.Fatal(err)
 	}
 	t.Setenv("KUBECONFIG", file)
-	return a, drivers.Kubernetes(kubernetes.Config{Poll: 5 * time.Millisecond, Unplaced: 50 * time.Millisecond})
+	return a, drivers.Kubernetes(kubernetes.Config{Poll: 5 * time.Millisecond, Unplaced: 50 * time.Millisecond, Wait: 300 * time.Millisecond})
 }
 
 func TestContract(t *testing.T) {
@@ -162,6 +164,59 @@ func TestContract(t *testing.T) {
 			return a.starts
 		}}
 	})
+}
+
+// A slot of a StatefulSet meets the contract while the slot before it is on. That one goes only after it.
+func TestContractOfASlot(t *testing.T) {
+	waketest.Run(t, func(t *testing.T) waketest.Fixture {
+		a, d := open(t)
+		a.wanted, a.exist = 1, 1
+		second := host
+		second.Name, second.Of, second.Slot, second.Max = "gpu-1-2", "gpu-1", 2, 2
+		strange := second
+		strange.Workload = "statefulset/other"
+		t.Cleanup(func() {
+			if a.wanted == 0 {
+				t.Error("the first slot's pod is gone")
+			}
+		})
+		return waketest.Fixture{Driver: d, Host: second, Strange: &strange, Starts: func() int {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.moveOn()
+			return a.starts
+		}}
+	})
+}
+
+func TestSlotsSleepFromTheLast(t *testing.T) {
+	a, d := open(t)
+	slot := func(n int) catalog.Host {
+		h := host
+		h.Of, h.Slot, h.Max = "gpu-1", n, 3
+		return h
+	}
+	if err := d.Wake(t.Context(), slot(3)); err != nil || a.wanted != 3 {
+		t.Fatalf("wake of the third: %v, %d replicas", err, a.wanted)
+	}
+	if err := d.Wake(t.Context(), slot(1)); err != nil || a.wanted != 3 {
+		t.Fatalf("wake of the first, whose pod is there: %v, %d replicas", err, a.wanted)
+	}
+	if err := d.Sleep(t.Context(), slot(2)); !errors.Is(err, power.ErrInUse) || a.wanted != 3 {
+		t.Errorf("sleep of the second before the third: %v, %d replicas", err, a.wanted)
+	}
+	both := make(chan error)
+	go func() { both <- d.Sleep(t.Context(), slot(2)) }()
+	if err := d.Sleep(t.Context(), slot(3)); err != nil {
+		t.Error(err)
+	}
+	if err := <-both; err != nil || a.wanted != 1 {
+		t.Errorf("sleep of the second with the third: %v, %d replicas", err, a.wanted)
+	}
+	a.unplaceable = "0/3 nodes are available"
+	if err := d.Wake(t.Context(), slot(2)); !errors.Is(err, power.ErrNoCapacity) || a.wanted != 1 {
+		t.Errorf("wake without a node: %v, %d replicas", err, a.wanted)
+	}
 }
 
 func TestStates(t *testing.T) {

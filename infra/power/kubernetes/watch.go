@@ -29,7 +29,7 @@ const (
 // pod is the part of a Pod that counts.
 type pod struct {
 	Metadata struct {
-		UID               string
+		Name, UID         string
 		DeletionTimestamp string
 	}
 	Status struct {
@@ -52,7 +52,7 @@ func (e event) at() time.Time {
 	return e.EventTime
 }
 
-// look is what the cluster says about a workload's next pod.
+// look is what the cluster says about a host's pod.
 type look struct {
 	placed   bool   // it has a node
 	problem  string // why it has none, or does not exist
@@ -97,7 +97,7 @@ func (d *Driver) watch(ctx context.Context, host catalog.Host, s scale, since ti
 		case errors.Is(err, power.ErrThrottled):
 		case err != nil:
 			return err
-		case again.Spec.Replicas == 0:
+		case again.Spec.Replicas < pods(host):
 			return fmt.Errorf("%w: %s was put to sleep meanwhile", power.ErrStopping, host.Workload)
 		default:
 			s = again
@@ -105,29 +105,30 @@ func (d *Driver) watch(ctx context.Context, host catalog.Host, s scale, since ti
 	}
 }
 
-// look reads the workload's pod and the events about it.
+// look reads the host's pod and the events about it.
 func (d *Driver) look(ctx context.Context, host catalog.Host, s scale, since time.Time) (look, error) {
 	if s.Status.Selector == "" { // its controller has not seen it yet
 		return look{}, nil
 	}
-	var pods struct{ Items []pod }
+	var list struct{ Items []pod }
 	query := url.Values{"labelSelector": {s.Status.Selector}}
-	if _, err := d.call(ctx, host, http.MethodGet, []string{"api/v1/namespaces", "", "pods"}, query, "", &pods); err != nil {
+	if _, err := d.call(ctx, host, http.MethodGet, []string{"api/v1/namespaces", "", "pods"}, query, "", &list); err != nil {
 		return look{}, err
 	}
-	for _, p := range pods.Items {
-		if p.Metadata.DeletionTimestamp == "" {
+	kind, name, _ := strings.Cut(host.Workload, "/")
+	for _, p := range list.Items {
+		mine := host.Of == "" || p.Metadata.Name == fmt.Sprint(name, "-", host.Slot-1)
+		if mine && p.Metadata.DeletionTimestamp == "" {
 			return d.lookAtPod(ctx, host, p)
 		}
 	}
-	if s.Status.Replicas > 0 {
+	if s.Status.Replicas >= pods(host) {
 		return look{}, nil // the last one is still ending
 	}
 	events, err := d.events(ctx, host, "reason="+failedCreate)
 	if err != nil {
 		return look{}, err
 	}
-	kind, name, _ := strings.Cut(host.Workload, "/")
 	for _, e := range events {
 		of := e.InvolvedObject
 		hash, isReplicaSet := strings.CutPrefix(of.Name, name+"-") // of a deployment
