@@ -78,7 +78,7 @@ type HostSettings struct {
 // parsed are the checked settings of a host.
 type parsed struct {
 	name    string
-	machine string // id of the machine, if the host is a slot of a group that it has claimed
+	machine string         // id of the machine, if the host is a slot of a group that it has claimed
 	devices policy.Devices // 0: detected
 	margin  int64          // negative: free memory is not read
 	labels  []string

@@ -2,6 +2,7 @@ package install
 
 import (
 	"bytes"
+	"cmp"
 	"flag"
 	"fmt"
 	"os/exec"
@@ -68,6 +69,10 @@ func TestChart(t *testing.T) {
 			"--set", "redis.url=rediss://cache.example.org:6379/0", "--set", "hosts.gpu-1.devices={cpu,gpu}", "--set", "hosts.gpu-1.storage=100Gi",
 			"--set-string", `hosts.gpu-1.resources.limits.nvidia\.com/gpu=1`, "--set", "hosts.gpu-1.pod.nodeSelector.pool=gpu",
 			"--set", "hosts.gpu-1.pod.tolerations[0].key=gpu", "--set", "hosts.gpu-1.pod.tolerations[0].operator=Exists", "--set", "hosts.gpu-1.pod.runtimeClassName=nvidia",
+		},
+		"a group of hosts": {
+			"--set", "hosts.gpu.max=3", "--set", "hosts.gpu.devices={cpu,gpu}", "--set", "hosts.gpu.storage=1Gi",
+			"--set", "hosts.gpu.resources.limits.memory=1Gi",
 		},
 		"several hosts, settings, shared weights, aliases": {
 			"--set", "hosts.gpu.count=3", "--set", "hosts.gpu.devices={cpu,gpu}", "--set", "hosts.gpu.storage=1Gi", "--set", "hosts.gpu.resources.limits.memory=1Gi",
@@ -211,11 +216,14 @@ func fits(t *testing.T, o objects) {
 		if h.Namespace != "models" {
 			t.Errorf("host %s is in namespace %s", h.Name, h.Namespace)
 		}
-		if pod := pods["pool-"+h.Name]; len(pod.Spec.Containers) == 0 || !slices.Contains(pod.Spec.Containers[0].Env, core.EnvVar{Name: "REVEILLE_HOST", Value: h.Name}) {
+		name, slot := cmp.Or(h.Of, h.Name), core.EnvVar{Name: "REVEILLE_SLOT", Value: "pod"}
+		pod := pods["pool-"+name].Spec.Containers
+		if len(pod) == 0 || !slices.Contains(pod[0].Env, core.EnvVar{Name: "REVEILLE_HOST", Value: name}) || slices.Contains(pod[0].Env, slot) != (h.Of != "") {
 			t.Errorf("no runner says that it is host %s", h.Name)
 		}
 	}
 	slices.Sort(named)
+	named = slices.Compact(named)
 	slices.Sort(hosts)
 	if len(hosts) == 0 || !slices.Equal(named, hosts) {
 		t.Errorf("the models file names %q, and there are %q", named, hosts)

@@ -22,6 +22,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $hosts := dict }}
 {{- range $name, $host := include "reveille.hosts" . | fromYaml }}
 {{- $_ := set $hosts $name (dict "driver" "kubernetes" "workload" (printf "statefulset/%s-%s" $.Release.Name $name) "namespace" $.Release.Namespace "devices" $host.devices) }}
+{{- with $host.max }}
+{{- $_ := set (get $hosts $name) "max" . }}
+{{- end }}
 {{- end }}
 {{- toYaml (merge (dict "models" .Values.models "hosts" $hosts) .Values.catalog) }}
 {{- end }}
