@@ -96,7 +96,8 @@ var (
 	errorLine = regexp.MustCompile(`(?i:error|exception|fail|fatal|panic|abort|assert|cannot|can't|could not|unable|what\(\):)|^[\d.]+ E `)
 	// vagueLine matches lines that only point to an error: Python's stack frames, with and without a logger's prefix,
 	// and what vLLM and llama-server print last.
-	vagueLine = regexp.MustCompile(`(?:^|[\])] ) {4}|\bFile ".*", line \d|^Traceback|(?i:see root cause above|exiting due to)`)
+	vagueLine = regexp.MustCompile(`(?:^|[\])] )(?: {4}|Traceback)|\bFile ".*", line \d|` +
+		`(?i:see root cause above|see stack trace for|enginecore failed to start|exiting due to)`)
 )
 
 // lastErrorLine returns the last line about an error, or "".

@@ -135,7 +135,10 @@ func TestFailedLoadHasItsCause(t *testing.T) {
 		text   string
 	}{
 		{"exits", []string{"-say", "bad weather", "-exit", "3"}, nil, 3, 0, "engine exited with status 3: bad weather"},
-		{"names its error last but two", []string{"-exit", "3", "-say", "0.01 I loading\n(EngineCore pid=7) ERROR [core.py:70] ValueError: bad weather\n" +
+		{"names its error above others", []string{"-exit", "3", "-say", "0.01 I loading\n(EngineCore pid=7) ERROR [core.py:70] ValueError: bad weather\n" +
+			"(EngineCore pid=7) ERROR [core.py:80] EngineCore failed to start.\n" +
+			"(EngineCore pid=7) ERROR [core.py:80] Traceback (most recent call last):\n" +
+			"Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause.\n" +
 			"(APIServer pid=1) Traceback (most recent call last):\n(APIServer pid=1)   File \"/x/errors.py\", line 4, in main\n(APIServer pid=1)     raise RuntimeError(\n" +
 			"(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n" +
 			"    For further information visit https://example.com/value_error\nbye"},

@@ -196,7 +196,7 @@ func (m *mixed) listen(model string, r *rand.Rand) error {
 	m.mu.Lock()
 	heard := m.speech[r.IntN(len(m.speech))]
 	m.mu.Unlock()
-	body, kind := form(m.t, heard.wav, map[string]string{"model": model})
+	body, kind := form(m.t, "speech.wav", heard.wav, map[string]string{"model": model})
 	status, got, err := m.send("/v1/audio/transcriptions", kind, body)
 	var out struct{ Text string }
 	if err != nil || status != http.StatusOK || json.Unmarshal(got, &out) != nil {

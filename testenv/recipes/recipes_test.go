@@ -10,7 +10,9 @@ import (
 	"mime/multipart"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -82,7 +84,7 @@ func TestSpeechRoundTrip(t *testing.T) {
 			for i, text := range spoken {
 				speech := map[string]any{"model": "joe", "input": text, "voice": "alloy", "response_format": "wav"}
 				audio := s.post(t, "/v1/audio/speech", "application/json", encode(t, speech))
-				body, kind := form(t, audio, map[string]string{"model": ears})
+				body, kind := form(t, "speech.wav", audio, map[string]string{"model": ears})
 				var out struct{ Text string }
 				decode(t, s.post(t, "/v1/audio/transcriptions", kind, body), &out)
 				heard[i] = out.Text
@@ -101,6 +103,105 @@ func TestSpeechRoundTrip(t *testing.T) {
 			if n := s.found(t, "e5", spoken, heard); n != len(spoken) {
 				t.Errorf("%d of %d sentences were found by what was heard: %q", n, len(spoken), heard)
 			}
+		})
+	}
+}
+
+// flac joins sounds into a FLAC file of half a minute and 3 MB. It runs in the Python environment of faster-whisper.
+const flac = `
+import sys, av
+with av.open(sys.argv[1], "w") as out:
+    stream = out.add_stream("flac", rate=192000, layout="stereo")
+    stream.format = "s32"
+    for name in sys.argv[2:]:
+        for frame in av.open(name).decode(audio=0):
+            frame.pts = None
+            out.mux(stream.encode(frame))
+    out.mux(stream.encode(None))
+`
+
+// TestLargeFLAC: each engine of speech to text hears the words of FLAC files of 3 MB, in which bytes of other formats
+// occur by chance.
+func TestLargeFLAC(t *testing.T) {
+	s := start(t, "2", "local-tts", "faster-whisper")
+	texts := append(slices.Clone(spoken), asked...) // each once: repetition makes Whisper decode again and again
+	dir, wavs := t.TempDir(), make([]string, len(texts))
+	for i, text := range texts {
+		speech := map[string]any{"model": "joe", "input": text, "voice": "alloy", "response_format": "wav"}
+		wavs[i] = filepath.Join(dir, fmt.Sprint(i, ".wav"))
+		wav := s.post(t, "/v1/audio/speech", "application/json", encode(t, speech))
+		if err := os.WriteFile(wavs[i], wav, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 3 {
+		file := filepath.Join(dir, fmt.Sprint(n, ".flac"))
+		order := append(slices.Clone(wavs[n:]), wavs[:n]...)
+		python := filepath.Join(testenv.Root(t), ".cache", "engines", "faster-whisper", "bin", "python")
+		if out, err := exec.Command(python, append([]string{"-c", flac, file}, order...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		sound, err := os.ReadFile(file)
+		if err != nil || len(sound) < 2_000_000 {
+			t.Fatalf("%d bytes of FLAC: %v", len(sound), err)
+		}
+		for model, engine := range map[string]string{"faster-whisper": "faster-whisper", "whisper": "whisper-server"} {
+			if !isInstalled(t, engine) {
+				continue
+			}
+			body, kind := form(t, "speech.flac", sound, map[string]string{"model": model})
+			var out struct{ Text string }
+			decode(t, s.post(t, "/v1/audio/transcriptions", kind, body), &out)
+			heard, hits, words := wordsOf(out.Text), 0, 0
+			for _, w := range wordsOf(strings.Join(texts, " ")) {
+				if words++; slices.Contains(heard, w) {
+					hits++
+				}
+			}
+			t.Logf("%s: %d of %d words of %d bytes", model, hits, words, len(sound))
+			if hits*10 < words*9 {
+				t.Errorf("%s heard %d of %d words of %d bytes of FLAC: %q", model, hits, words, len(sound), out.Text)
+			}
+		}
+	}
+}
+
+// TestRerankOfTEI: requests as Text Embeddings Inference takes them get its scores of each engine, from 0 to 1 unless
+// they ask for the raw ones.
+func TestRerankOfTEI(t *testing.T) {
+	for model, engine := range map[string]string{"reranker": "llama-server", "infinity-reranker": "infinity"} {
+		t.Run(model, func(t *testing.T) {
+			s := start(t, "1", engine)
+			type ranks []struct {
+				Index     int
+				Score     float64
+				Relevance float64 `json:"relevance_score"`
+			}
+			rank := func(path, texts string, raw bool, out any) {
+				body := map[string]any{"model": model, "query": asked[0], texts: spoken, "raw_scores": raw}
+				if !raw {
+					delete(body, "raw_scores")
+				}
+				decode(t, s.post(t, path, "application/json", encode(t, body)), out)
+			}
+			var cohere struct{ Results ranks }
+			var mapped, raw ranks
+			rank("/v1/rerank", "documents", false, &cohere)
+			rank("/rerank", "texts", false, &mapped)
+			rank("/rerank", "texts", true, &raw)
+			if len(cohere.Results) != len(spoken) || len(mapped) != len(spoken) || len(raw) != len(spoken) {
+				t.Fatalf("%d, %d and %d scores of %d texts", len(cohere.Results), len(mapped), len(raw), len(spoken))
+			}
+			for i, r := range cohere.Results {
+				want := r.Relevance
+				if engine == "llama-server" { // infinity maps them itself
+					want = 1 / (1 + math.Exp(-r.Relevance))
+				}
+				if mapped[i].Index != r.Index || math.Abs(mapped[i].Score-want) > 1e-3 || raw[i].Index != r.Index || math.Abs(raw[i].Score-r.Relevance) > 1e-3 {
+					t.Errorf("rank %d is %+v; of TEI %+v, want the score %v; raw %+v", i, r, mapped[i], want, raw[i])
+				}
+			}
+			t.Logf("scores %+v, of TEI %+v", cohere.Results, mapped)
 		})
 	}
 }
@@ -161,6 +262,36 @@ func TestEngines(t *testing.T) {
 	}
 }
 
+// TestFailedLoads: if weights do not fit their model's description, the error of the load has the engine's reason, also
+// of an engine that keeps running without a model.
+func TestFailedLoads(t *testing.T) {
+	for engine, want := range map[string]string{
+		"mlx-lm":       `"code":"load_timeout"`,
+		"transformers": `"code":"model_load_error"`,
+		"vllm":         `"code":"model_load_error"`,
+	} {
+		t.Run(engine, func(t *testing.T) {
+			s := start(t, "1", engine)
+			dir := t.TempDir()
+			if err := os.CopyFS(dir, os.DirFS(filepath.Join(testenv.Root(t), ".cache", "models", "tiny-llama"))); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(dir, "config.json")
+			config, err := os.ReadFile(file)
+			other := bytes.Replace(config, []byte(`"intermediate_size": 256`), []byte(`"intermediate_size": 320`), 1)
+			if err != nil || bytes.Equal(config, other) || os.WriteFile(file, other, 0o600) != nil {
+				t.Fatal("the description could not be changed:", err)
+			}
+			s.replaceModels(t, "damaged", fmt.Sprintf("{type: llm, recipe: %s, device: cpu, checkpoint: %q}", engine, dir))
+			status, got := s.try(t, "/v1/chat/completions", "application/json", []byte(`{"model":"damaged","messages":[{"role":"user","content":"hello"}]}`))
+			t.Logf("%d %s", status, got)
+			if status < 500 || !strings.Contains(string(got), want) || !regexp.MustCompile(`(?i)shape|size`).Match(got) {
+				t.Errorf("%d %.600s", status, got)
+			}
+		})
+	}
+}
+
 // TestUpstream: a vLLM that two commands start and stop goes from zero to one by a request, and back when the model is
 // unloaded.
 func TestUpstream(t *testing.T) {
@@ -183,19 +314,7 @@ func TestUpstream(t *testing.T) {
 		_ = resp.Body.Close()
 		return true
 	}
-	s.SetModels(fmt.Sprintf(`
-models:
-  remote: {type: llm, recipe: upstream, checkpoint: theirs, options: {url: %q, wake: %q, sleep: %q}}
-hosts:
-  local: {driver: local, devices: [cpu]}
-`, url, dir+"/wake", dir+"/sleep"))
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // until the models file is read
-		if a := calls.Get(t.Context(), s.client, s.URL+"/v1/models/remote"); a.OK() {
-			break
-		} else if time.Now().After(end) {
-			t.Fatal(a)
-		}
-	}
+	s.replaceModels(t, "remote", fmt.Sprintf("{type: llm, recipe: upstream, checkpoint: theirs, options: {url: %q, wake: %q, sleep: %q}}", url, dir+"/wake", dir+"/sleep"))
 	for range 2 {
 		if isUp() {
 			t.Fatal("vLLM runs before a request")
@@ -243,6 +362,19 @@ func start(t *testing.T, loaded string, engines ...string) system {
 	s := system{System: testenv.Start(t, testenv.Spec{Models: fmt.Sprintf(models, filepath.Join(cache, "models")), Args: args}), client: calls.Client(t, workers)}
 	s.client.Timeout, s.key = patience, s.AdminKey()
 	return s
+}
+
+// replaceModels serves one model only, and waits until the gateway knows it.
+func (s system) replaceModels(t *testing.T, name, entry string) {
+	t.Helper()
+	s.SetModels(fmt.Sprintf("models:\n  %s: %s\nhosts:\n  local: {driver: local, devices: [cpu]}\n", name, entry))
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		if a := calls.Get(t.Context(), s.client, s.URL+"/v1/models/"+name); a.OK() {
+			return
+		} else if time.Now().After(end) {
+			t.Fatal(a)
+		}
+	}
 }
 
 // sharedMemory lists what Python programs have in the machine's shared memory.
@@ -345,7 +477,7 @@ func (s system) found(t *testing.T, model string, texts, queries []string) (hits
 }
 
 // form makes a form of a sound and fields.
-func form(t *testing.T, sound []byte, fields map[string]string) (body []byte, kind string) {
+func form(t *testing.T, name string, sound []byte, fields map[string]string) (body []byte, kind string) {
 	t.Helper()
 	var b bytes.Buffer
 	w := multipart.NewWriter(&b)
@@ -354,7 +486,7 @@ func form(t *testing.T, sound []byte, fields map[string]string) (body []byte, ki
 			t.Fatal(err)
 		}
 	}
-	part, err := w.CreateFormFile("file", "speech.wav")
+	part, err := w.CreateFormFile("file", name)
 	if err == nil {
 		_, err = part.Write(sound)
 	}
