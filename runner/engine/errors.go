@@ -75,7 +75,7 @@ type ExitError struct {
 	Signal    syscall.Signal // 0 unless a signal ended it
 	Tail      []string       // the last lines of its log, oldest first
 	Early     bool           // it exited, not by a signal, in less than a second, too soon to have read its weights
-	CauseLine string         // the last line about an error that it logged before it exited; "" if it had served, or the runner stopped it
+	CauseLine string         // the last line about an error in its log; "" if it had served, or the runner stopped it
 }
 
 // Error returns the exit status or the signal, and the cause or the last log line.

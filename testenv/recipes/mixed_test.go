@@ -30,7 +30,7 @@ const (
 )
 
 // loads matches the runner's log line of a load that succeeded.
-var loads = regexp.MustCompile(`msg="load done" model=(\S+)`)
+var loads = regexp.MustCompile(`msg="load done" .*model=(\S+)`)
 
 // TestMixedWork: several workers chat, embed, rank, speak, listen and draw at the same time, with more models than
 // slots. Every request gets the right response, and at the end nothing of the engines is left.
