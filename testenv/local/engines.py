@@ -4,6 +4,7 @@ LIGHT needs no compiler and no PyTorch. HEAVY has the rest: two programs that ar
 from the source in a package, three that bring PyTorch, and mlx-lm.
 """
 import hashlib
+import os
 import shutil
 import sys
 import tarfile
@@ -99,7 +100,7 @@ class Built(Stamped):
             (source,) = (scratch / "package").glob(self.source)
             build = scratch / "build"
             run(["cmake", "-S", str(source), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release", *self.options], f"configure {program}")
-            run(["cmake", "--build", str(build), "--target", program, "--parallel"], f"compile {program}")
+            run(["cmake", "--build", str(build), "--target", program, "--parallel", str(os.cpu_count())], f"compile {program}")
             (made,) = (p for p in build.rglob(program) if p.is_file())
             target = cache.root / self.folder / "bin"
             target.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 import zipfile
@@ -220,6 +221,27 @@ class EnginesTest(unittest.TestCase):
             os.rename(self.root / ".cache", self.root / "moved")
             with Cache(self.root / "moved") as cache:
                 self.assertFalse(output.present(cache, None, False))
+
+    def test_a_program_is_compiled_with_a_job_per_core(self):
+        package = self.root / "p.tar.gz"
+        with tarfile.open(package, "w:gz") as archive:
+            archive.addfile(tarfile.TarInfo("p/src/CMakeLists.txt"))
+        commands = []
+
+        def run(command, what):
+            commands.append(command)
+            if "--build" in command:
+                Path(command[2]).mkdir()
+                (Path(command[2]) / "e").touch()
+
+        output = engines.Built("engines/e/bin/e", ("p",), "p/src")
+        pins = Pins({"p": Wheel("p", "1.0", "00", 0)}, {})
+        with mock.patch.object(engines, "run", run), mock.patch.object(shutil, "which", lambda name: name):
+            with Cache(self.root / ".cache") as cache, contextlib.redirect_stdout(io.StringIO()):
+                output.make(cache, pins, {"p": package}, Path(PYTHON))
+                self.assertTrue(output.present(cache, pins, False))
+        # Make starts any number of jobs after --parallel alone.
+        self.assertEqual(commands[1][-2:], ["--parallel", str(os.cpu_count())])
 
 
 class PinsTest(unittest.TestCase):
