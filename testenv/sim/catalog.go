@@ -92,7 +92,13 @@ func cardsOf(h HostSpec) (cards policy.GPUMemory, detected []devices.Device) {
 // modelIndex is the position of a model from 1, 0 for none.
 func modelIndex(name string) int { return slices.Index(modelNames, name) + 1 }
 
-func hostName(i int) string { return fmt.Sprint("h", i) }
+// hostName is the name of a host, counted from 1.
+func (s Scenario) hostName(i int) string {
+	if s.Group {
+		return catalog.SlotName(groupName, i)
+	}
+	return fmt.Sprint("h", i)
+}
 
 // makeCatalog is the models file of a scenario, after so many edits of the entries of models.
 func makeCatalog(s Scenario, edits map[string]int) (*catalog.Catalog, error) {
@@ -114,7 +120,11 @@ func makeCatalog(s Scenario, edits map[string]int) (*catalog.Catalog, error) {
 		if h.Strange {
 			continue
 		}
-		fmt.Fprintf(&b, "  %s: {driver: exec, devices: [%s], commands: {wake: [\"true\"], sleep: [\"true\"]}}\n", hostName(i+1), kinds)
+		fmt.Fprintf(&b, "  %s: {driver: exec, devices: [%s], commands: {wake: [\"true\"], sleep: [\"true\"]}}\n", s.hostName(i+1), kinds)
+	}
+	if s.Group {
+		b.Reset()
+		fmt.Fprintf(&b, "%s  %s: {driver: asg, group: %s, devices: [%s], max: %d}\n", models, groupName, groupName, kinds, len(hosts))
 	}
 	text := b.String()
 	if c, known := catalogs.Load(text); known {

@@ -105,6 +105,9 @@ func (w *world) judgeKeys() {
 	if w.calm() {
 		faults = append(faults, w.mirrors(k)...)
 	}
+	if w.group != nil {
+		faults = append(faults, w.group.faults(k)...)
+	}
 	w.keys = k
 	w.record(check.Event{Kind: check.Keys, Text: strings.Join(faults, "; ")})
 }
@@ -150,7 +153,7 @@ func (w *world) tickets(k *keys) (faults []string) {
 
 func (w *world) hosts(k *keys) (faults []string) {
 	for i := range w.runners {
-		name := hostName(i + 1)
+		name := w.scenario.hostName(i + 1)
 		host, models, begun := k.hashes["host:"+name], k.sets["models:"+name], k.sets["begun:"+name]
 		if host["loading"] != "" && !slices.Contains(begun, host["loading"]) {
 			faults = append(faults, fmt.Sprintf("%s loads %s, which has not begun", name, host["loading"]))
@@ -223,7 +226,7 @@ func (w *world) revisions(was, is *keys) (faults []string) {
 		return nil
 	}
 	for i := range w.runners {
-		name := hostName(i + 1)
+		name := w.scenario.hostName(i + 1)
 		if was.hashes["host:"+name]["rev"] == is.hashes["host:"+name]["rev"] && was.inputs(name) != is.inputs(name) {
 			faults = append(faults, fmt.Sprintf("inputs of decisions about %s changed under one revision, from\n%s\nto\n%s",
 				name, was.inputs(name), is.inputs(name)))

@@ -52,13 +52,18 @@ var _ power.Driver = machines{}
 
 // power is the hosts of the catalog as gateways and the warmer turn them on and off.
 func (w *world) power() *power.Set {
-	return power.NewSet(power.SetConfig{
-		Catalog: w.models, Drivers: map[catalog.Driver]power.Driver{catalog.DriverExec: machines{w}},
-	})
+	drivers := map[catalog.Driver]power.Driver{catalog.DriverExec: machines{w}}
+	if w.group != nil {
+		drivers[catalog.DriverASG] = w.group.driver()
+	}
+	return power.NewSet(power.SetConfig{Catalog: w.models, Drivers: drivers})
 }
 
 // billed lists the running machines, as their cloud does.
 func (w *world) billed(context.Context) ([]power.Machine, error) {
+	if w.group != nil {
+		return w.group.billed(), nil
+	}
 	var out []power.Machine
 	for _, r := range w.runners {
 		r.machine.mu.Lock()

@@ -39,9 +39,11 @@ var operations = map[Op]func(*world, Step){
 			}
 		}
 	},
-	Fail: func(w *world, s Step) { w.orders.add(hostName(s.Host), modelNames[s.Model-1], s.N, errStart) },
+	Fail: func(w *world, s Step) {
+		w.orders.add(w.scenario.hostName(s.Host), modelNames[s.Model-1], s.N, errStart)
+	},
 	Missing: func(w *world, s Step) {
-		w.orders.add(hostName(s.Host), modelNames[s.Model-1], s.N, &engine.LoadError{Kind: engine.ErrFileNotFound})
+		w.orders.add(w.scenario.hostName(s.Host), modelNames[s.Model-1], s.N, &engine.LoadError{Kind: engine.ErrFileNotFound})
 	},
 	Crash:     func(w *world, s Step) { w.restart(s, 0, w.host(s.Host).crash, w.host(s.Host).startAfter) },
 	Stop:      func(w *world, s Step) { w.restart(s, drainTimeout, w.host(s.Host).stop, w.host(s.Host).startAfter) },
@@ -88,15 +90,31 @@ var operations = map[Op]func(*world, Step){
 		w.mu.Unlock()
 	},
 	NoWake: func(w *world, s Step) {
+		if w.group != nil {
+			w.group.set(func(g *scalingGroup) { g.refuse += s.N })
+			return
+		}
 		w.host(s.Host).machine.set(func(m *machine) { m.refuse += s.N })
 	},
-	Deaf:   func(w *world, s Step) { w.host(s.Host).machine.set(func(m *machine) { m.deaf += s.N }) },
+	Deaf: func(w *world, s Step) {
+		if w.group != nil {
+			w.group.set(func(g *scalingGroup) { g.deaf += s.N })
+			return
+		}
+		w.host(s.Host).machine.set(func(m *machine) { m.deaf += s.N })
+	},
+	Reclaim: func(w *world, s Step) {
+		if w.group != nil {
+			w.disturb(2*time.Minute+settle, "reclaim")
+			w.group.reclaim(w.host(s.Host))
+		}
+	},
 	Ignore: func(w *world, s Step) { w.host(s.Host).machine.set(func(m *machine) { m.ignore += s.N }) },
 	Linger: func(w *world, s Step) { w.host(s.Host).machine.set(func(m *machine) { m.linger = s.For }) },
 	Sleep:  (*world).sleep,
 	Wake: func(w *world, s Step) {
 		if l := w.gateway(s.Gateway).current(); l != nil {
-			w.work.Go(func() { _ = l.gate.WakeHost(context.Background(), hostName(s.Host)) })
+			w.work.Go(func() { _ = l.gate.WakeHost(context.Background(), w.scenario.hostName(s.Host)) })
 		}
 	},
 	SweepEnd: func(w *world, s Step) {
@@ -139,6 +157,9 @@ func (w *world) mend() {
 	}
 	for _, r := range w.runners {
 		r.machine.set(func(m *machine) { m.refuse, m.deaf, m.ignore, m.linger = 0, 0, 0, 0 })
+		if w.group != nil {
+			w.group.set(func(g *scalingGroup) { g.refuse, g.deaf = 0, 0 })
+		}
 		if l := r.current(); l != nil {
 			l.link.heal()
 		}

@@ -33,7 +33,10 @@ type Report struct {
 
 // Run runs a scenario in a bubble of its own. It ends at the first violation. t is for the bubble alone: violations are
 // reported, not failed.
-func Run(t *testing.T, s Scenario) Report {
+func Run(t *testing.T, s Scenario) Report { return run(t, s, func(*world) {}) }
+
+// run is Run for a test that looks at the world when it has ended.
+func run(t *testing.T, s Scenario, look func(*world)) Report {
 	var out Report
 	synctest.Test(t, func(t *testing.T) {
 		w, err := newWorld(s)
@@ -43,6 +46,7 @@ func Run(t *testing.T, s Scenario) Report {
 		w.run()
 		w.end()
 		out = w.report()
+		look(w)
 	})
 	return out
 }

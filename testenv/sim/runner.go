@@ -32,6 +32,7 @@ type runner struct {
 	life       *life
 	boots      int
 	generation uint64 // on its disk
+	instance   string // of a group, on which it runs
 }
 
 // life is a runner from start to end.
@@ -57,7 +58,7 @@ func (l *life) ready() bool {
 }
 
 func newRunner(w *world, n int, spec HostSpec, limits policy.Limits) *runner {
-	name := hostName(n)
+	name := w.scenario.hostName(n)
 	r := &runner{w: w, n: n, name: name, addr: name + ":1", limits: limits, strange: spec.Strange}
 	r.machine.power, r.machine.since = power.On, time.Now()
 	if spec.Asleep {
@@ -107,7 +108,7 @@ func (r *runner) start() {
 	}
 	l.store = store
 	l.host = host.New(host.Config{
-		Name: r.name, Boot: fmt.Sprint("boot-", r.boots), Addr: r.addr, Limits: r.limits,
+		Name: r.name, Machine: r.instance, Boot: fmt.Sprint("boot-", r.boots), Addr: r.addr, Limits: r.limits,
 		Hardware:  r.hardware(),
 		FairAfter: fairAfter, DrainTimeout: drainTimeout, Reserve: reserve, ClearTimeout: clearTimeout,
 		Generation: r.generation, Store: store, Engines: l.engines, Recipes: func() (recipe.Set, error) { return shipped(), nil },

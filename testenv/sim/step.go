@@ -45,6 +45,7 @@ const (
 	Wake      Op = "wake"       // Gateway, Host: an operator wakes it
 	SweepEnd  Op = "sweep-end"  // N=1: without a word; the sweeps under way end
 	SweepLose Op = "sweep-lose" // N replies of Redis, after Skip others: the warmer's
+	Reclaim   Op = "reclaim"    // Host: its machine, of a group, is given notice, and gone two minutes later
 	Depart    Op = "depart"     // Host, For: crash, 0: for good; of a host that the catalog does not name
 	Mend      Op = "mend"       // all that is wrong is over
 	Rest      Op = "rest"       // nothing but After
@@ -117,6 +118,7 @@ type Scenario struct {
 	Sweep    time.Duration // between two sweeps of the warmer, 0 for none
 	Idle     time.Duration // after which sweeps let models go and hosts sleep
 	Copies   Copies
+	Group    bool // all hosts are slots of one group of machines
 	Steps    []Step
 }
 
@@ -129,6 +131,9 @@ func (s Scenario) String() string {
 	}
 	if c := s.Copies; c.Max > 0 {
 		fmt.Fprintf(&b, "copies %d parallel=%d wake=%v\n", c.Max, c.Parallel, c.Wake)
+	}
+	if s.Group {
+		b.WriteString("group\n")
 	}
 	for _, h := range s.Hosts {
 		word, budget := "host", ""
@@ -181,6 +186,8 @@ func (s *Scenario) line(line string) (err error) {
 		if s.Sweep, err = time.ParseDuration(every); err == nil {
 			s.Idle, err = time.ParseDuration(idle)
 		}
+	case "group":
+		s.Group = true
 	case "copies":
 		var wake string
 		if _, err = fmt.Sscanf(rest, "%d parallel=%d wake=%s", &s.Copies.Max, &s.Copies.Parallel, &wake); err == nil {

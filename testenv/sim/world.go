@@ -48,6 +48,7 @@ type world struct {
 	gateways []*gateway
 	runners  []*runner
 	warmer   *warmer
+	group    *scalingGroup // of which all hosts are slots; nil: each is a machine of its own
 	clients  sync.WaitGroup
 	work     sync.WaitGroup
 	ending   bool // guarded by mu: what ends now does not come back
@@ -80,17 +81,17 @@ func newWorld(s Scenario) (*world, error) {
 	cards := map[string]policy.GPUMemory{}
 	limits, budgets, named := map[string]policy.Limits{}, map[string]int64{}, map[string]bool{}
 	for i, h := range s.Hosts {
-		if limits[hostName(i+1)], err = policy.ParseLimits(h.Limits); err != nil {
+		if limits[s.hostName(i+1)], err = policy.ParseLimits(h.Limits); err != nil {
 			return nil, err
 		}
-		budgets[hostName(i+1)] = int64(h.Budget) << 20
+		budgets[s.hostName(i+1)] = int64(h.Budget) << 20
 		if gpus, _ := cardsOf(h); gpus != nil {
-			cards[hostName(i+1)] = gpus
+			cards[s.hostName(i+1)] = gpus
 			for _, n := range gpus {
-				budgets[hostName(i+1)] += n
+				budgets[s.hostName(i+1)] += n
 			}
 		}
-		named[hostName(i+1)] = !h.Strange
+		named[s.hostName(i+1)] = !h.Strange
 	}
 	w.checker = check.New(check.World{
 		Models: checked(cat), Limits: limits, Budgets: budgets, Cards: cards, Reserve: reserve, FairAfter: fairAfter, Lease: state.WaiterLease, Catalogue: named,
@@ -112,8 +113,11 @@ func newWorld(s Scenario) (*world, error) {
 	for i := range s.Gateways {
 		w.gateways = append(w.gateways, newGateway(w, i+1))
 	}
+	if s.Group {
+		w.group = newScalingGroup(w)
+	}
 	for i, h := range s.Hosts {
-		w.runners = append(w.runners, newRunner(w, i+1, h, limits[hostName(i+1)]))
+		w.runners = append(w.runners, newRunner(w, i+1, h, limits[s.hostName(i+1)]))
 	}
 	return w, nil
 }

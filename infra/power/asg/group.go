@@ -280,16 +280,13 @@ func (d *Driver) oldest(ctx context.Context, host catalog.Host, ids []string) (s
 	if err := api.Call(ctx, "DescribeInstances", params, &out); err != nil {
 		return "", awserr.Classify(err)
 	}
-	if len(out.Instances) == 0 {
-		return ids[0], nil
-	}
-	first := out.Instances[0]
+	first, launched := ids[0], time.Now()
 	for _, i := range out.Instances {
-		if i.Launch.Before(first.Launch) {
-			first = i
+		if i.Launch.Before(launched) && slices.Contains(ids, i.ID) {
+			first, launched = i.ID, i.Launch
 		}
 	}
-	return first.ID, nil
+	return first, nil
 }
 
 // stateOfSlot returns the state of the slot's machine. A slot that never had one is starting while the group is larger
