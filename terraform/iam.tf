@@ -100,6 +100,17 @@ data "aws_iam_policy_document" "wake" {
 
 data "aws_iam_policy_document" "sleep" {
   statement {
+    sid       = "SleepGroups"
+    actions   = ["autoscaling:TerminateInstanceInAutoScalingGroup"]
+    resources = local.group_arns
+
+    condition { # not those of a stack whose prefix begins with this one's
+      test     = "StringEquals"
+      variable = "autoscaling:ResourceTag/Project"
+      values   = [local.prefix]
+    }
+  }
+  statement {
     sid       = "SleepInstances"
     actions   = ["ec2:StopInstances"]
     resources = local.instance_arns

@@ -17,6 +17,7 @@ module "runner_pool" {
   instance_type         = each.value.instance_type
   kms_key_arn           = var.kms_key_arn
   log_group             = aws_cloudwatch_log_group.this["runner"].name
+  max_size              = each.value.max_size
   port                  = each.value.port
   price                 = each.value.price
   secrets               = each.value.secrets

@@ -329,7 +329,7 @@ variable "redis_url" {
 }
 
 variable "runner_pools" {
-  description = "Runner hosts by pool. disk_throughput: of the gp3 disk, in MiB/s. environment: further settings of the runners, such as REVEILLE_WEIGHTS_BYTES; secrets: environment variables with the ARN of a secret that holds their value, such as HF_TOKEN. stop_idle: whether an alarm stops a host of strategy stopped that has done nothing for an hour, if Reveille has not; turn it off where models stay loaded without requests. strategy: stopped (EC2 instances that are started and stopped), warm_pool (an Auto Scaling group a host, with a stopped spare), asg (the same, launched cold). engine: the folder below engines/ of the bucket with the build of the engine, such as gpu-b9000; by default the accelerator's name. image: an AMI id; image_parameter: an SSM parameter with one."
+  description = "Runner hosts by pool. disk_throughput: of the gp3 disk, in MiB/s. environment: further settings of the runners, such as REVEILLE_WEIGHTS_BYTES; secrets: environment variables with the ARN of a secret that holds their value, such as HF_TOKEN. stop_idle: whether an alarm stops a host of strategy stopped that has done nothing for an hour, if Reveille has not; turn it off where models stay loaded without requests. max_size: one Auto Scaling group of up to so many hosts for the pool, in place of hosts, with strategy asg. strategy: stopped (EC2 instances that are started and stopped), warm_pool (an Auto Scaling group a host, with a stopped spare), asg (the same, launched cold). engine: the folder below engines/ of the bucket with the build of the engine, such as gpu-b9000; by default the accelerator's name. image: an AMI id; image_parameter: an SSM parameter with one."
   type = map(object({
     accelerator       = string
     instance_type     = string
@@ -341,6 +341,7 @@ variable "runner_pools" {
     image             = optional(string)
     image_parameter   = optional(string)
     max_loaded_models = optional(string, "1")
+    max_size          = optional(number)
     npu_seats         = optional(string, "")
     port              = optional(number, 8090)
     price             = optional(number)
@@ -383,6 +384,10 @@ variable "runner_pools" {
   validation {
     condition     = alltrue([for p in values(var.runner_pools) : p.hosts >= 1 && p.hosts <= 20 && floor(p.hosts) == p.hosts])
     error_message = "runner_pools: hosts must be a whole number from 1 to 20."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : p.max_size == null ? true : p.strategy == "asg" && p.hosts == 1 && p.max_size >= 2 && p.max_size <= 100 && floor(p.max_size) == p.max_size])
+    error_message = "runner_pools: max_size must be a whole number from 2 to 100, in place of hosts, and needs strategy = \"asg\"."
   }
   validation {
     condition     = alltrue([for p in values(var.runner_pools) : p.disk_gb >= 50 && p.disk_gb <= 16384])

@@ -462,6 +462,48 @@ run "warmer_that_is_not_the_built_one" {
   expect_failures = [aws_lambda_function.warmer]
 }
 
+# A pool with max_size is one group, whose machines are hosts.
+run "group_of_machines" {
+  command = plan
+  module {
+    source = "./modules/runner-pool"
+  }
+  variables {
+    accelerator           = "gpu"
+    artifacts_uri         = "s3://models/dist"
+    disk_gb               = 100
+    disk_throughput       = 125
+    engines_uri           = "s3://models/engines/gpu"
+    hosts                 = 1
+    image                 = "ami-0123456789abcdef0"
+    image_parameter       = null
+    instance_profile_name = "runner"
+    instance_type         = "p5.48xlarge"
+    kms_key_arn           = null
+    log_group             = "runners"
+    max_size              = 4
+    name                  = "reveille-dev-gpu"
+    pool                  = "gpu"
+    port                  = 8090
+    price                 = 1
+    runner_secret_id      = "runner"
+    security_group_ids    = []
+    settings              = { REVEILLE_POOL = "reveille-dev", REVEILLE_REDIS_URL = "rediss://cache.example:6379/0" }
+    spot                  = false
+    strategy              = "asg"
+    subnets               = { us-east-1b = "subnet-b" }
+    tags                  = {}
+  }
+  assert {
+    condition     = aws_autoscaling_group.this["gpu"].name == "reveille-dev-gpu" && aws_autoscaling_group.this["gpu"].max_size == 4 && output.hosts["gpu"].max == 4
+    error_message = "One group, one entry of the catalogue."
+  }
+  assert {
+    condition     = strcontains(base64decode(aws_launch_template.this.user_data), "REVEILLE_SLOT=instance")
+    error_message = "Its machines claim their hosts."
+  }
+}
+
 # A wake takes the spare, and the pool wants no other while its host works: it has max_size less the desired capacity.
 run "warm_pool_of_one_machine" {
   command = plan

@@ -13,6 +13,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/power"
+	"reveille/infra/power/ec2"
 	"reveille/infra/power/internal/awserr"
 	"reveille/infra/state"
 )
@@ -267,26 +268,7 @@ func (d *Driver) oldest(ctx context.Context, host catalog.Host, ids []string) (s
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", power.ErrDenied, err)
 	}
-	params := url.Values{}
-	for i, id := range ids {
-		params.Set(fmt.Sprint("InstanceId.", i+1), id)
-	}
-	var out struct {
-		Instances []struct {
-			ID     string    `xml:"instanceId"`
-			Launch time.Time `xml:"launchTime"`
-		} `xml:"reservationSet>item>instancesSet>item"`
-	}
-	if err := api.Call(ctx, "DescribeInstances", params, &out); err != nil {
-		return "", awserr.Classify(err)
-	}
-	first, launched := ids[0], time.Now()
-	for _, i := range out.Instances {
-		if i.Launch.Before(launched) && slices.Contains(ids, i.ID) {
-			first, launched = i.ID, i.Launch
-		}
-	}
-	return first, nil
+	return ec2.Oldest(ctx, api, ids)
 }
 
 // stateOfSlot returns the state of the slot's machine. A slot that never had one is starting while the group is larger

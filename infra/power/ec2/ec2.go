@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -178,6 +179,25 @@ func (d *Driver) Machines(ctx context.Context, project string) ([]power.Machine,
 		}
 		params.Set("NextToken", out.NextToken)
 	}
+}
+
+// Oldest returns which of some instances was launched first.
+func Oldest(ctx context.Context, api *awsquery.Client, ids []string) (string, error) {
+	params := url.Values{}
+	for i, id := range ids {
+		params.Set(fmt.Sprint("InstanceId.", i+1), id)
+	}
+	var out described
+	if err := api.Call(ctx, "DescribeInstances", params, &out); err != nil {
+		return "", awserr.Classify(err)
+	}
+	first, launched := ids[0], time.Now()
+	for _, i := range out.Instances {
+		if i.LaunchTime.Before(launched) && slices.Contains(ids, i.ID) {
+			first, launched = i.ID, i.LaunchTime
+		}
+	}
+	return first, nil
 }
 
 // States of instances.

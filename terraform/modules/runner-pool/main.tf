@@ -1,7 +1,8 @@
 locals {
-  hosts = [for i in range(var.hosts) : "${var.pool}-${i + 1}"]
+  hosts = var.max_size == null ? [for i in range(var.hosts) : "${var.pool}-${i + 1}"] : [var.pool]
 
-  # A host is an instance, or an Auto Scaling group of at most one: each is woken and put to sleep by itself.
+  # A host is an instance, or an Auto Scaling group of at most one: each is woken and put to sleep by itself. With max_size the
+  # pool is one group, an entry of the catalogue that is as many hosts.
   instances = var.strategy == "stopped" ? toset(local.hosts) : toset([])
   groups    = var.strategy == "stopped" ? toset([]) : toset(local.hosts)
   full_name = { for host in local.hosts : host => "${var.name}${trimprefix(host, var.pool)}" }
@@ -71,7 +72,9 @@ resource "aws_launch_template" "this" {
       REVEILLE_DEVICES       = "cpu,${var.accelerator}"
       REVEILLE_INSTANCE      = "aws"
       REVEILLE_WEIGHTS_BYTES = "${local.weights_gib}GiB"
-      }, var.settings, var.strategy == "stopped" ? {} : {
+      }, var.settings, var.max_size == null ? {} : {
+      REVEILLE_SLOT = "instance"
+      }, var.strategy == "stopped" ? {} : {
       REVEILLE_LAUNCH_HOOK    = local.launch_hook
       REVEILLE_TERMINATE_HOOK = local.terminate_hook
     })
@@ -139,7 +142,7 @@ resource "aws_autoscaling_group" "this" {
 
   name                      = local.full_name[each.key]
   min_size                  = 0
-  max_size                  = 1
+  max_size                  = coalesce(var.max_size, 1)
   desired_capacity          = 0
   vpc_zone_identifier       = local.subnet_ids
   wait_for_capacity_timeout = "0"

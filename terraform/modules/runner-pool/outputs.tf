@@ -7,7 +7,7 @@ output "hosts" {
         labels  = [var.pool]
       },
       var.strategy == "stopped" ? { driver = "ec2", instance = aws_instance.this[host].id } : null,
-      var.strategy == "stopped" ? null : { driver = "asg", group = aws_autoscaling_group.this[host].name, max = 1 },
+      var.strategy == "stopped" ? null : { driver = "asg", group = aws_autoscaling_group.this[host].name, max = coalesce(var.max_size, 1) },
       var.price == null ? null : { price = var.price },
     )
   }

@@ -64,6 +64,12 @@ variable "log_group" {
   type        = string
 }
 
+variable "max_size" {
+  description = "How many machines the pool's one Auto Scaling group may have, each a host; null: as many groups of one as hosts."
+  type        = number
+  default     = null
+}
+
 variable "name" {
   description = "Name of the pool among all of the account, such as reveille-dev-gpu."
   type        = string
