@@ -40,6 +40,8 @@ type Response struct {
 	// OnEnd, if set, is called once by Close with the outcome: nil if the body was read to its proper end, otherwise an
 	// error. The error matches ErrClientGone if writing to the client failed.
 	OnEnd func(error)
+	// Tap, if set, gets the body's bytes when they have come.
+	Tap func([]byte)
 	// Hook, if set after Start, sees the response first.
 	Hook ResponseHook
 
@@ -366,6 +368,9 @@ func (r *Response) decode(b []byte) []byte {
 	r.c.lo += used
 	if len(b) > 0 {
 		r.first = 0
+		if r.Tap != nil {
+			r.Tap(b)
+		}
 	}
 	if r.IsEvents() {
 		r.tail = AppendTail(r.tail, b)

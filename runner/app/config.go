@@ -61,7 +61,7 @@ type HostSettings struct {
 	MMQuota         string        `help:"Maximum size of the encoder outputs in Redis, of all hosts and models together; 0 is no limit." default:"1GiB"`
 	MMMaxEntry      string        `help:"Maximum size of the encoder output of one image or audio clip; larger ones are not cached." default:"64MiB"`
 	Weights
-	ConversationsBytes string `help:"Maximum disk space for llama-server's conversations, which are saved when their model is unloaded; the oldest are removed first. 0 saves none; default a tenth of the space that they and the free disk have at startup."`
+	ConversationsBytes string `help:"Maximum disk space for llama-server's saved conversations; those quick to compute and long unused are removed first. 0 saves none; default a tenth of the space that they and the free disk have at startup."`
 
 	Recipes       string        `help:"File whose recipes: section is added to the built-in recipes, as that of the models file is on the gateway. A runner accepts command lines from no other source."`
 	EnginesDir    []string      `help:"Folders with engine programs, searched before the folder of this program and PATH."`

@@ -62,6 +62,8 @@ type llama struct {
 	saving  func()      // called before each save; may be nil
 	done    map[int]int // tokens that a slot's last request computed
 	decoded map[int]int // tokens that it generated
+	clock   bool        // its chat template has a counter
+	renders int
 	speed   float64
 }
 
@@ -88,6 +90,39 @@ func newLlama(t *testing.T, slots int) *llama {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		fmt.Fprintf(w, "# HELP x\nllamacpp:prompt_tokens_total 1000\nllamacpp:prompt_seconds_total %g\n", 1000*l.speed)
+	})
+	mux.HandleFunc("POST /apply-template", func(w http.ResponseWriter, r *http.Request) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		var q struct {
+			Messages []struct{ Role, Content string }
+		}
+		_ = json.NewDecoder(r.Body).Decode(&q)
+		text := ""
+		if l.renders++; l.clock {
+			text = fmt.Sprint(l.renders)
+		}
+		for _, m := range q.Messages {
+			text += "<" + m.Role + ">" + m.Content + "</>"
+		}
+		_ = json.NewEncoder(w).Encode(map[string]string{"prompt": text + "<assistant>"})
+	})
+	mux.HandleFunc("POST /tokenize", func(w http.ResponseWriter, r *http.Request) {
+		var q struct{ Content string }
+		_ = json.NewDecoder(r.Body).Decode(&q)
+		_ = json.NewEncoder(w).Encode(map[string]any{"tokens": tokensOf(q.Content)})
+	})
+	mux.HandleFunc("POST /completion", func(w http.ResponseWriter, r *http.Request) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		var q struct {
+			Prompt []uint32
+			Slot   int `json:"id_slot"`
+		}
+		_ = json.NewDecoder(r.Body).Decode(&q)
+		l.slots[q.Slot] = q.Prompt
+		l.task[q.Slot] = slices.Max(l.task) + 1
+		fmt.Fprintf(w, `{"id_slot":%d}`, q.Slot)
 	})
 	mux.HandleFunc("POST /slots/{id}", func(w http.ResponseWriter, r *http.Request) {
 		l.mu.Lock()
@@ -130,6 +165,14 @@ func newLlama(t *testing.T, slots int) *llama {
 	l.Server = httptest.NewServer(mux)
 	t.Cleanup(l.Close)
 	return l
+}
+
+// tokensOf returns a token for each byte.
+func tokensOf(text string) (out []uint32) {
+	for _, b := range []byte(text) {
+		out = append(out, uint32(b))
+	}
+	return out
 }
 
 func open(t *testing.T, dir string, limit int64) *Store {
@@ -375,7 +418,8 @@ func TestDamagedFilesAreDropped(t *testing.T) {
 		if i < 1000 {
 			text = text[:rand.IntN(len(text))]
 		} else {
-			text[int(headerSize)+rand.IntN(len(text)-int(headerSize))] ^= byte(1 + rand.IntN(255))
+			const owner = 284 // with what follows it in the header, and the data
+			text[owner+rand.IntN(len(text)-owner)] ^= byte(1 + rand.IntN(255))
 		}
 		if err := os.WriteFile(name, text, 0o600); err != nil {
 			t.Fatal(err)

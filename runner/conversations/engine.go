@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"reveille/infra/relay"
@@ -41,10 +42,11 @@ type Process struct {
 	Program    string   // path
 	Argv, Env  []string // Env as NAME=value
 	PerToken   int64    // planned bytes of state for each token
+	Sealed     bool     // its states cannot go back, so only those that end where the next turn goes on are of use
 }
 
 // Engine is one engine process. Call Stage after its start, Restore once before its first request, and Save before its
-// end, each at most once and one after the other. All methods do nothing on nil.
+// end, each at most once and one after the other, and Close after its end. All methods do nothing on nil.
 type Engine struct {
 	store  *Store
 	log    *slog.Logger
@@ -58,7 +60,11 @@ type Engine struct {
 	identified chan struct{}
 
 	perToken int64 // bytes, as planned
+	sealed   bool  // as in Process
 	reuse    reuse
+	chats    chats
+	life     context.Context // of saving conversations while the engine runs
+	end      context.CancelFunc
 
 	forgotten uint64 // as in header
 
@@ -68,7 +74,8 @@ type Engine struct {
 	client           *relay.Client
 	key              string
 	table            *engineslots.Table
-	restoredPerToken float64 // seconds to compute a token of what was restored; 0: nothing was restored
+	restoredPerToken float64      // seconds to compute a token of what was restored; 0: nothing was; guarded by chats.mu
+	saves            atomic.Int64 // calls of saveSlot
 }
 
 // stagedFile is a conversation in the engine's folder.
@@ -85,8 +92,9 @@ func (s *Store) Prepare(p Process) (*Engine, error) {
 	}
 	e := &Engine{
 		store: s, files: files, log: s.cfg.Log.With("model", p.Model), staged: make(chan []stagedFile, 1),
-		perToken: p.PerToken, model: p.Model, identified: make(chan struct{}), forgotten: s.lastForget(p.Model),
+		perToken: p.PerToken, sealed: p.Sealed, model: p.Model, identified: make(chan struct{}), forgotten: s.lastForget(p.Model),
 	}
+	e.life, e.end = context.WithCancel(context.Background())
 	// Several models can use one file for keys that do not trust each other.
 	e.parts = append([]string{"model " + p.Model}, computeArgs(p.Argv)...)
 	for _, kv := range slices.Sorted(slices.Values(p.Env)) {
@@ -122,7 +130,7 @@ func (e *Engine) Stage(ctx context.Context, dir string, slots int) {
 	if e == nil {
 		return
 	}
-	e.dir = dir
+	e.dir, e.chats.slots = dir, max(slots, 1)
 	e.store.mu.Lock()
 	if e.store.closed {
 		close(e.identified)
@@ -209,6 +217,7 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 		return
 	}
 	e.client, e.key, e.table = client, key, table
+	e.chats.restoredAt, e.chats.saved = map[int]int{}, map[int]int{}
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	var files []stagedFile
@@ -229,38 +238,57 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 		if e.store.isForgotten(c.entry) {
 			continue
 		}
-		start := time.Now()
-		var got struct {
-			Restored int `json:"n_restored"`
-		}
 		if table != nil { // before the call: the engine may restore the slot and not respond in time
 			table.Restored(slot, c.Tenant, c.Prompt)
 		}
-		err := e.slotAction(ctx, slot, "restore", c.name, stepTimeout, &got)
-		if err == nil && got.Restored != int(c.Tokens) {
-			err = fmt.Errorf("%d of %d tokens were restored", got.Restored, c.Tokens)
-		}
-		if ctx.Err() == nil && err != nil {
-			e.dropBad(c.entry, err)
-			continue
-		}
-		e.store.recordSpeed(int64(c.Bytes), time.Since(start))
-		if err != nil {
+		n, err := e.restoreSlot(ctx, slot, c)
+		if err != nil && ctx.Err() != nil {
 			break
 		}
-		e.store.m.restored.Inc()
-		tokens += got.Restored
-		e.restoredPerToken = max(e.restoredPerToken, c.PromptMS/1000/float64(c.Tokens))
-		e.reuse.restored(slot, c.entry)
-		e.store.m.seconds.Add(max(c.worth()-time.Since(start), 0).Seconds())
+		tokens += n
 	}
-	e.store.m.tokens.Add(tokens)
-	for _, c := range files {
+	for slot, c := range slices.Backward(files) {
 		_ = os.Remove(filepath.Join(e.dir, c.name)) // otherwise removed with the engine's folder
+		if c.Key != (Key{}) {
+			e.chats.nowLive(liveChat{[]Key{c.Key}, c.Tenant, slot})
+		}
+		e.chats.restoredAt[slot] = len(files) - slot
 	}
 	if tokens > 0 {
 		e.log.Info("conversations restored", "conversations", len(files), "tokens", tokens)
 	}
+}
+
+// restoreSlot restores a file in the engine's folder, and returns its number of tokens. A conversation that the engine
+// refuses is removed.
+func (e *Engine) restoreSlot(ctx context.Context, slot int, c stagedFile) (tokens int, err error) {
+	start := time.Now()
+	var got struct {
+		Restored int `json:"n_restored"`
+		Timings  struct {
+			Restore float64 `json:"restore_ms"`
+		} `json:"timings"`
+	}
+	err = e.slotAction(ctx, slot, "restore", c.name, stepTimeout, &got)
+	if err == nil && got.Restored != int(c.Tokens) {
+		err = fmt.Errorf("%d of %d tokens were restored", got.Restored, c.Tokens)
+	}
+	if ctx.Err() == nil && err != nil {
+		e.dropBad(c.entry, err)
+		return 0, err
+	}
+	e.store.recordSpeed(int64(c.Bytes), engineTime(got.Timings.Restore, start))
+	if err != nil {
+		return 0, err
+	}
+	e.store.m.restored.Inc()
+	e.store.m.tokens.Add(got.Restored)
+	e.store.m.seconds.Add(max(c.worth()-time.Since(start), 0).Seconds())
+	e.chats.mu.Lock()
+	e.restoredPerToken = max(e.restoredPerToken, c.PromptMS/1000/float64(c.Tokens))
+	e.chats.mu.Unlock()
+	e.reuse.restored(slot, c.entry)
+	return got.Restored, nil
 }
 
 // slotState is a slot as /slots reports it.
@@ -281,7 +309,11 @@ type slotState struct {
 // first, if that takes much less time than computing them again. It returns after at most stepTimeout, or when ctx
 // ends. What was saved by then is copied into the store later.
 func (e *Engine) Save(ctx context.Context) {
-	if e == nil || e.client == nil || !filestate.Unchanged(e.files) {
+	if e == nil {
+		return
+	}
+	pending := e.stopKeeping()
+	if e.client == nil || !filestate.Unchanged(e.files) {
 		return
 	}
 	if e.forgotten < e.store.lastForget(e.model) {
@@ -293,13 +325,22 @@ func (e *Engine) Save(ctx context.Context) {
 	if !e.awaitIdentity(ctx) {
 		return
 	}
+	if e.sealed {
+		for _, t := range pending {
+			if ctx.Err() != nil {
+				break
+			}
+			if err := e.saveTurn(ctx, t); err != nil {
+				e.logUnsaved(err)
+			}
+		}
+		return
+	}
+	// States that can go back are saved as they are, which takes less time.
 	list, perToken, err := e.listSlots(ctx)
 	if err != nil {
 		e.log.Warn("conversations not saved", "error", err)
 		return
-	}
-	if e.restoredPerToken > 0 { // since then the engine has computed only new turns, and short prompts take longer for each token
-		perToken = min(perToken, e.restoredPerToken)
 	}
 	root, err := os.OpenRoot(e.dir)
 	if err != nil {
@@ -333,7 +374,6 @@ func (e *Engine) Save(ctx context.Context) {
 			break
 		}
 		perSize = int64(f.Bytes) / int64(f.Tokens)
-		e.store.recordSpeed(int64(f.Bytes), time.Since(start))
 		f.Identity, f.Model, f.Forgotten = e.id, nameOf(e.model), e.forgotten
 		f.Tenant, f.Prompt, f.PromptMS = owner, prompt, float64(f.Tokens)*perToken*1000
 		out = append(out, f)
@@ -346,30 +386,54 @@ func (e *Engine) Save(ctx context.Context) {
 }
 
 // listSlots returns the slots that can be worth saving, the last used first, and the seconds that the engine takes to
-// compute a token of a prompt, within askTimeout.
+// compute a token of a prompt. The engine may first have to end the batch of an interrupted call.
 func (e *Engine) listSlots(ctx context.Context) (slots []slotState, perToken float64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	text, err := e.roundTrip(ctx, "GET", "/slots", nil, queryTimeout)
-	if err == nil {
-		err = json.Unmarshal(text, &slots)
+	if slots, err = e.slotList(ctx); err != nil {
+		return nil, 0, err
 	}
-	if err != nil {
-		return nil, 0, fmt.Errorf("slots: %w", err)
-	}
-	slots = slices.DeleteFunc(slots[:min(len(slots), maxSlots)], func(s slotState) bool { return s.Busy || s.Task == nil || s.Tokens < minTokens })
+	slots = slices.DeleteFunc(slots, func(s slotState) bool {
+		last, isSaved := e.chats.saved[s.ID]
+		return s.Busy || s.Task == nil || s.Tokens < minTokens || isSaved && last == *s.Task
+	})
 	slices.SortFunc(slots, func(a, b slotState) int { return cmp.Compare(*b.Task, *a.Task) })
 	if len(slots) == 0 {
 		return nil, 0, nil
 	}
-	if text, err = e.roundTrip(ctx, "GET", "/metrics", nil, queryTimeout); err != nil {
-		return nil, 0, fmt.Errorf("metrics: %w", err)
+	if perToken, err = e.secondsPerToken(ctx); err != nil || perToken == 0 {
+		return nil, 0, err // it computed nothing
+	}
+	return slots, perToken, nil
+}
+
+// slotList returns the engine's slots. The engine responds between two batches.
+func (e *Engine) slotList(ctx context.Context) (slots []slotState, err error) {
+	text, err := e.roundTrip(ctx, "GET", "/slots", nil, sealTimeout)
+	if err == nil {
+		err = json.Unmarshal(text, &slots)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("slots: %w", err)
+	}
+	return slots[:min(len(slots), maxSlots)], nil
+}
+
+// secondsPerToken returns the time that the engine takes to compute a token of a prompt, 0 if it has computed none.
+func (e *Engine) secondsPerToken(ctx context.Context) (float64, error) {
+	text, err := e.roundTrip(ctx, "GET", "/metrics", nil, sealTimeout)
+	if err != nil {
+		return 0, fmt.Errorf("metrics: %w", err)
 	}
 	tokens, seconds := metric(text, "llamacpp:prompt_tokens_total"), metric(text, "llamacpp:prompt_seconds_total")
 	if tokens <= 0 || seconds <= 0 {
-		return nil, 0, nil // it computed nothing
+		return 0, nil
 	}
-	return slots, seconds / tokens, nil
+	perToken := seconds / tokens
+	e.chats.mu.Lock()
+	defer e.chats.mu.Unlock()
+	if e.restoredPerToken > 0 { // since then the engine has computed only new turns, and short prompts take longer for each token
+		perToken = min(perToken, e.restoredPerToken)
+	}
+	return perToken, nil
 }
 
 // metric returns a metric without labels, or 0.
@@ -387,11 +451,15 @@ func metric(text []byte, name string) float64 {
 
 // saveSlot makes the engine save a slot, and opens the file.
 func (e *Engine) saveSlot(ctx context.Context, root *os.Root, s slotState, limit time.Duration) (f savedFile, err error) {
-	name := "save-" + strconv.Itoa(s.ID)
+	name := fmt.Sprint("save-", e.saves.Add(1)) // another than before, which may still be copied
 	var got struct {
 		Saved   int   `json:"n_saved"`
 		Written int64 `json:"n_written"`
+		Timings struct {
+			Save float64 `json:"save_ms"`
+		} `json:"timings"`
 	}
+	start := time.Now()
 	if err = e.slotAction(ctx, s.ID, "save", name, limit, &got); err != nil {
 		return savedFile{}, err
 	}
@@ -399,6 +467,7 @@ func (e *Engine) saveSlot(ctx context.Context, root *os.Root, s slotState, limit
 		return savedFile{}, fmt.Errorf("%d tokens in %d bytes were saved", got.Saved, got.Written)
 	}
 	file, err := openUntrusted(root, name)
+	_ = root.Remove(name) // otherwise removed with the engine's folder
 	if err != nil {
 		return savedFile{}, err
 	}
@@ -409,6 +478,7 @@ func (e *Engine) saveSlot(ctx context.Context, root *os.Root, s slotState, limit
 	if err != nil {
 		return savedFile{}, errors.Join(err, file.Close())
 	}
+	e.store.recordSpeed(got.Written, engineTime(got.Timings.Save, start))
 	f = savedFile{file: file}
 	f.Bytes, f.Tokens, f.Prompted = uint64(got.Written), uint32(got.Saved), uint32(got.Saved)
 	// The last token of a prompt can merge with the response's first, when the next turn repeats both as text.
@@ -416,6 +486,15 @@ func (e *Engine) saveSlot(ctx context.Context, root *os.Root, s slotState, limit
 		f.Prompted = uint32(n)
 	}
 	return f, nil
+}
+
+// engineTime returns the time in ms that the engine reports for a step, without the batch that it waited for; if it reports
+// none, the time since start.
+func engineTime(ms float64, start time.Time) time.Duration {
+	if ms > 0 {
+		return time.Duration(ms * float64(time.Millisecond))
+	}
+	return time.Since(start)
 }
 
 // slotAction makes the engine save or restore a slot, and decodes the response.

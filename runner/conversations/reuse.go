@@ -2,7 +2,6 @@ package conversations
 
 import (
 	"context"
-	"encoding/json"
 	"sync"
 )
 
@@ -24,7 +23,7 @@ func (r *reuse) restored(slot int, c *entry) {
 	if r.unused == nil {
 		r.unused = map[int]*entry{}
 	}
-	r.unused[slot] = c
+	r.unused[slot], r.lookups = c, 0
 }
 
 // Begin records that a request is about to be sent. Call End when its response is complete.
@@ -32,6 +31,7 @@ func (e *Engine) Begin() {
 	if e == nil {
 		return
 	}
+	e.chats.begin()
 	e.reuse.mu.Lock()
 	defer e.reuse.mu.Unlock()
 	if e.reuse.running++; e.reuse.running > 1 {
@@ -45,8 +45,9 @@ func (e *Engine) End() {
 		return
 	}
 	e.reuse.mu.Lock()
-	defer e.reuse.mu.Unlock()
 	e.reuse.running--
+	e.reuse.mu.Unlock()
+	e.ended()
 }
 
 // Reused returns how many prompt tokens of the request whose response the engine starts came from a restored
@@ -66,13 +67,14 @@ func (e *Engine) Reused(ctx context.Context) int {
 	if !hasUnused {
 		return 0
 	}
-	text, err := e.roundTrip(ctx, "GET", "/slots", nil, queryTimeout)
-	var list []slotState
-	if err != nil || json.Unmarshal(text, &list) != nil {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	list, err := e.slotList(ctx)
+	if err != nil {
 		return 0
 	}
 	var last *slotState
-	for i := range list[:min(len(list), maxSlots)] {
+	for i := range list {
 		if s := &list[i]; s.Task != nil && (last == nil || *s.Task > *last.Task) {
 			last = s
 		}

@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"hash/crc32"
 	"io"
 	"io/fs"
@@ -45,8 +46,8 @@ type Config struct {
 	Announce func(model string, c state.Conversations) error
 }
 
-// Store is the folder of saved conversations. It is safe for concurrent use. It removes the oldest ones to stay within
-// Config.Bytes.
+// Store is the folder of saved conversations. It is safe for concurrent use. It removes the ones of the least value to stay
+// within Config.Bytes.
 type Store struct {
 	cfg      Config
 	root     *os.Root
@@ -58,6 +59,7 @@ type Store struct {
 	mu          sync.Mutex
 	closed      bool
 	entries     map[string]*entry // by file name
+	places      map[place]*entry  // those with a Key
 	total       int64             // their bytes
 	latest      int64             // SavedMS of the last entry, so that no two are equal
 	pending     map[Identity]int  // calls of storeAll in progress
@@ -96,18 +98,19 @@ type header struct {
 	Bytes     uint64 // of the engine's data
 	Tokens    uint32 // whose state it is
 	Prompted  uint32 // the first of them, which were the prompt of its last request without its last token
-	CRC       uint32 // CRC-32C of the engine's data
-	SavedMS   int64  // since the epoch
+	CRC       uint32 // CRC-32C of the header without it, and of the engine's data
+	SavedMS   int64  // its last use, since the epoch
 	Model     modelName
 	PromptMS  float64            // time to compute the tokens again
 	Forgotten uint64             // the last Forget before its engine was prepared, in µs since the epoch
 	Tenant    engineslots.Tenant // zero: shared by all
 	Prompt    engineslots.Prompt
 	Sum       [sha256.Size]byte // SHA-256 of the tokens that were the prompt
+	Key       Key               // of its messages; zero: unknown
 }
 
 var (
-	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '8'}
+	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '9'}
 	headerSize = int64(binary.Size(header{}))
 )
 
@@ -123,7 +126,7 @@ func Open(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("conversations: %w", err)
 	}
 	s := &Store{
-		cfg: cfg, root: root, entries: map[string]*entry{}, pending: map[Identity]int{}, stored: make(chan struct{}),
+		cfg: cfg, root: root, entries: map[string]*entry{}, places: map[place]*entry{}, pending: map[Identity]int{}, stored: make(chan struct{}),
 		contents: filestate.Contents{Sampled: true}, forgettings: map[string]*Forgetting{},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
@@ -167,7 +170,8 @@ func (s *Store) readFiles() error {
 			}
 			continue
 		}
-		s.entries[e.name], s.total = e, s.total+e.size
+		s.addLocked(e)
+		s.total += e.size
 	}
 	return nil
 }
@@ -197,6 +201,27 @@ func (s *Store) readEntry(f fs.DirEntry) (*entry, error) {
 
 func (e *entry) age() time.Duration { return time.Since(time.UnixMilli(e.SavedMS)) }
 
+// addLocked adds an entry, whose bytes are counted already.
+func (s *Store) addLocked(e *entry) {
+	s.entries[e.name] = e
+	if e.Key != (Key{}) {
+		s.places[place{e.Identity, e.Tenant, e.Key}] = e
+	}
+}
+
+// find returns the saved conversation with a key, nil for none.
+func (s *Store) find(p place) *entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.places[p]; e != nil && e.age() < s.cfg.TTL && !s.isForgottenLocked(e) {
+		return e
+	}
+	return nil
+}
+
+// value is what an entry is worth keeping: the longer it takes to compute and the more recently it was used.
+func (e *entry) value() float64 { return e.PromptMS / (e.age() + time.Minute).Seconds() }
+
 // worth returns the time that restoring the entry saves.
 func (e *entry) worth() time.Duration { return time.Duration(e.PromptMS * float64(time.Millisecond)) }
 
@@ -212,18 +237,18 @@ func (s *Store) newestLocked(id Identity) []*entry {
 	return out
 }
 
-// makeRoomLocked drops expired conversations, and the oldest ones until size more bytes fit. It reports whether they
-// do.
+// makeRoomLocked drops expired conversations, and those of the least value until size more bytes fit. It reports whether
+// they do.
 func (s *Store) makeRoomLocked(size int64) (gone []*entry, fits bool) {
 	if size > s.cfg.Bytes {
 		return nil, false
 	}
-	byAge := make([]*entry, 0, len(s.entries))
+	list := make([]*entry, 0, len(s.entries))
 	for _, e := range s.entries {
-		byAge = append(byAge, e)
+		list = append(list, e)
 	}
-	slices.SortFunc(byAge, func(a, b *entry) int { return cmp.Compare(a.SavedMS, b.SavedMS) })
-	for _, e := range byAge {
+	slices.SortFunc(list, func(a, b *entry) int { return cmp.Compare(a.value(), b.value()) })
+	for _, e := range list {
 		if s.total+size > s.cfg.Bytes || len(s.entries) >= maxEntries || e.age() >= s.cfg.TTL {
 			gone = s.dropLocked(gone, e)
 		}
@@ -237,6 +262,9 @@ func (s *Store) dropLocked(gone []*entry, e *entry) []*entry {
 		return gone
 	}
 	delete(s.entries, e.name)
+	if p := (place{e.Identity, e.Tenant, e.Key}); s.places[p] == e {
+		delete(s.places, p)
+	}
 	s.total -= e.size
 	return append(gone, e)
 }
@@ -295,8 +323,9 @@ func (s *Store) cost(bytes int64) time.Duration {
 
 // savedFile is a conversation that an engine has written.
 type savedFile struct {
-	header // without Magic, CRC, SavedMS and Sum
+	header // without Magic and CRC; SavedMS is 0 for now; Sum is zero unless the tokens are known
 	file   *os.File
+	before []Key // of the states of the conversation that this one replaces
 }
 
 // storeAll copies files that an engine saved into the store in the background, closes them, and announces them to the
@@ -386,7 +415,7 @@ func (s *Store) storeOne(f savedFile) (err error) {
 	gone, fits := s.makeRoomLocked(size)
 	s.total += size // reserved
 	s.latest = max(time.Now().UnixMilli(), s.latest+1)
-	e.Magic, e.SavedMS = magic, s.latest
+	e.Magic, e.SavedMS = magic, cmp.Or(e.SavedMS, s.latest)
 	s.mu.Unlock()
 	_ = s.unlink(gone)
 	tmp := unfinished + e.name
@@ -412,6 +441,9 @@ func (s *Store) storeOne(f savedFile) (err error) {
 	earlier := s.newestLocked(f.Identity)
 	s.mu.Unlock()
 	earlier = slices.DeleteFunc(earlier, func(old *entry) bool {
+		if old.Key != (Key{}) && f.Key != (Key{}) {
+			return old.Tenant != f.Tenant || old.Key != f.Key && !slices.Contains(f.before, old.Key)
+		}
 		n := int(old.Prompted) * 4
 		return old.Tenant != f.Tenant || n > len(tokens) || sha256.Sum256(tokens[:n]) != old.Sum
 	})
@@ -424,7 +456,7 @@ func (s *Store) storeOne(f savedFile) (err error) {
 		for _, old := range earlier {
 			gone = s.dropLocked(gone, old)
 		}
-		s.entries[e.name] = e
+		s.addLocked(e)
 	}
 	s.mu.Unlock()
 	if err := s.unlink(gone); forgotten {
@@ -440,7 +472,15 @@ func (s *Store) writeEntry(name string, e *entry, from io.ReaderAt) ([]byte, err
 		return nil, err
 	}
 	defer f.Close()
-	sum := crc32.New(castagnoli)
+	tokens, err := readTokens(io.NewSectionReader(from, 0, int64(e.Bytes)), int(e.Tokens))
+	if err != nil {
+		return nil, err
+	}
+	known := e.Sum
+	if e.Sum = sha256.Sum256(tokens[:e.Prompted*4]); known != (Key{}) && known != e.Sum {
+		return nil, errors.New("another conversation took its slot")
+	}
+	sum := e.newSum()
 	w := io.MultiWriter(io.NewOffsetWriter(f, headerSize), sum)
 	n, err := io.Copy(w, io.NewSectionReader(from, 0, int64(e.Bytes)))
 	if err == nil && n != int64(e.Bytes) {
@@ -449,15 +489,21 @@ func (s *Store) writeEntry(name string, e *entry, from io.ReaderAt) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
-	tokens, err := readTokens(io.NewSectionReader(f, headerSize, int64(e.Bytes)), int(e.Tokens))
-	if err != nil {
-		return nil, err
-	}
-	e.CRC, e.Sum = sum.Sum32(), sha256.Sum256(tokens[:e.Prompted*4])
+	e.CRC = sum.Sum32()
 	if err := binary.Write(io.NewOffsetWriter(f, 0), binary.LittleEndian, e.header); err != nil {
 		return nil, err
 	}
 	return tokens, f.Close()
+}
+
+// newSum returns the checksum of the header, to which the engine's data are written. A file whose owner was changed
+// is damaged.
+func (e *entry) newSum() hash.Hash32 {
+	h := e.header
+	h.CRC = 0
+	sum := crc32.New(castagnoli)
+	_ = binary.Write(sum, binary.LittleEndian, h) // never fails
+	return sum
 }
 
 // copyTo writes an entry's data to w. It returns errDamaged if the data differ from what was saved.
@@ -467,7 +513,7 @@ func (s *Store) copyTo(w io.Writer, e *entry) error {
 		return err
 	}
 	defer f.Close()
-	sum := crc32.New(castagnoli)
+	sum := e.newSum()
 	n, err := io.Copy(io.MultiWriter(w, sum), io.NewSectionReader(f, headerSize, int64(e.Bytes)))
 	if err == nil && (n != int64(e.Bytes) || sum.Sum32() != e.CRC) {
 		err = errDamaged

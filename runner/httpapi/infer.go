@@ -16,6 +16,7 @@ import (
 	"reveille/infra/rpc"
 	"reveille/infra/trace"
 	"reveille/runner/conversations"
+	"reveille/runner/engineslots"
 	"reveille/runner/fairqueue"
 	"reveille/runner/host"
 	"reveille/runner/mmcache"
@@ -44,8 +45,11 @@ type activeRequest struct {
 	permits       *fairqueue.Queue                        // the queue of its permit, nil for none
 	tenant        string                                  // the permit's holder
 	releaseSlot   func()                                  // releases its slot, nil for none
+	slot          int                                     // valid with releaseSlot; engineslots.Any: the engine chooses
+	prompt        engineslots.Prompt                      // of the slot
 	engineBody    []byte                                  // the body that the engine gets
 	conversations *conversations.Engine                   // the saved conversations that it uses, nil for none
+	turn          *conversations.Turn                     // of the conversation that will be saved, nil for none
 	media         *mmcache.Request                        // its use of the engine's encoder cache, nil for none
 	req           relay.Request                           // to the engine
 	reqFields     [6]relay.Field
@@ -116,6 +120,7 @@ var errNoResponse = errors.New("the handler returned without a response")
 func (a *activeRequest) complete(err error) {
 	a.once.Do(func() {
 		a.watch.Stop()
+		a.turn.Done(err == nil)
 		a.conversations.End()
 		a.media.End()
 		if a.releaseSlot != nil {
@@ -255,6 +260,7 @@ func (a *activeRequest) sendToEngine() (*relay.Response, error) {
 	}); ok && a.computes() && !needsNoSlot(a.path) {
 		a.conversations = e.Conversations()
 		a.conversations.Begin()
+		a.beginTurn()
 	}
 	if p := a.rerankCutter(); p != nil {
 		ctx, cancel := a.waitContext()
@@ -285,6 +291,10 @@ func (a *activeRequest) checkResponse(resp *relay.Response, err error, more fiel
 	}
 	if resp.Status() != fasthttp.StatusOK || a.conversations == nil {
 		return nil
+	}
+	if a.turn != nil {
+		events := resp.IsEvents()
+		resp.Tap = func(b []byte) { a.turn.Feed(b, events) }
 	}
 	ctx, cancel := a.waitContext()
 	defer cancel(nil)

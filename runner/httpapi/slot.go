@@ -26,14 +26,14 @@ func (a *activeRequest) acquireSlot() *reply {
 		return nil
 	}
 	canChoose := acceptsSlot(a.path, a.body)
-	var prompt engineslots.Prompt
 	if canChoose {
-		prompt = engineslots.PromptOf(a.body)
+		a.prompt = engineslots.PromptOf(a.body)
 	}
 	ctx, done := a.startWaiting()
 	defer done()
-	slot, err := table.Acquire(ctx, engineslots.TenantOf(string(a.field(rpc.HeaderCacheTenant))), prompt, !canChoose)
+	slot, err := table.Acquire(ctx, a.cacheTenant(), a.prompt, !canChoose)
 	if err == nil {
+		a.slot = slot
 		a.releaseSlot = func() { table.Release(slot) }
 		if !canChoose {
 			return nil
@@ -43,6 +43,31 @@ func (a *activeRequest) acquireSlot() *reply {
 		}
 	}
 	return a.completeUnsent(err)
+}
+
+func (a *activeRequest) cacheTenant() engineslots.Tenant {
+	return engineslots.TenantOf(string(a.field(rpc.HeaderCacheTenant)))
+}
+
+// beginTurn has the engine save the conversation that was in the request's slot and restore the one that a chat request
+// continues, and prepares to save that after its next turn.
+func (a *activeRequest) beginTurn() {
+	slot := engineslots.Any
+	if a.releaseSlot != nil {
+		slot = a.slot
+	}
+	if strings.TrimPrefix(a.path, "/v1") == "/chat/completions" {
+		a.turn = a.conversations.Chat(a.cacheTenant(), slot, a.prompt, a.body)
+	}
+	if slot == engineslots.Any && a.turn == nil {
+		return
+	}
+	ctx, cancel := a.waitContext()
+	defer cancel(nil)
+	if slot != engineslots.Any {
+		a.conversations.Evict(ctx, slot)
+	}
+	a.turn.Restore(ctx)
 }
 
 // needsNoSlot reports whether a POST to the path computes nothing in a slot.

@@ -211,6 +211,7 @@ func (l *Launcher) prepareConversations(m *catalog.Model, spec *engine.Spec, pl 
 	}
 	e, err := l.Conversations.Prepare(conversations.Process{
 		Model: spec.Model, Checkpoint: spec.Checkpoint, Program: spec.Program, Argv: argv, Env: env, PerToken: pl.KVBytesPerToken,
+		Sealed: pl.OnlySealed,
 	})
 	if err != nil {
 		l.Log.Warn("conversations will not be saved", "model", spec.Model, "error", err)
@@ -385,6 +386,7 @@ func newRunning(p *engine.Process, media *mmcache.Attachment) *runningEngine {
 // closeAfterExit waits until the engine has exited, then closes its resources.
 func (r *runningEngine) closeAfterExit() {
 	<-r.Done()
+	r.conversations.Close()
 	if r.queue != nil {
 		r.queue.Close()
 	}

@@ -73,6 +73,7 @@ func slotTable(ctx context.Context, r *runningEngine, n int) (*engineslots.Table
 		return nil, fail(fmt.Errorf("%d slots, more than %d", n, maxSlots))
 	}
 	erase := func(ctx context.Context, slot int) error {
+		r.conversations.Evict(ctx, slot)
 		_, err := roundTrip(ctx, "POST", fmt.Sprintf("/slots/%d?action=erase", slot))
 		return err
 	}

@@ -50,6 +50,8 @@ func TestPlanReportsWhyConversationsCannotBeSaved(t *testing.T) {
 	vllm := recipe.Shipped()["vllm"]
 	hybrid := llama8b
 	hybrid.Arch = "jamba"
+	qwen := llama8b
+	qwen.Arch = "qwen35"
 	for _, c := range []struct {
 		name  string
 		r     *recipe.Recipe
@@ -68,6 +70,7 @@ func TestPlanReportsWhyConversationsCannotBeSaved(t *testing.T) {
 		{"no prompt cache, spelled otherwise", &llamacpp, llama8b, "--no_cache_prompt", false, false},
 		{"a projector", &llamacpp, llama8b, "", true, false},
 		{"a state of unknown size", &llamacpp, hybrid, "", false, false},
+		{"a state that cannot go back", &llamacpp, qwen, "", false, true},
 		{"arguments of the owner's", &llamacpp, llama8b, "--lora x.gguf", false, false},
 		{"nothing read", &llamacpp, Meta{}, "", false, false},
 	} {
@@ -77,7 +80,11 @@ func TestPlanReportsWhyConversationsCannotBeSaved(t *testing.T) {
 		}
 		o := OptionsOf(c.r, policy.LLM, policy.CPU, 0, opts)
 		o.Media = c.media
-		if why := Make(c.m, o, Share{}).CannotSave; (why == "") != c.keeps {
+		p := Make(c.m, o, Share{})
+		if p.OnlySealed != (c.m.Arch == "qwen35") {
+			t.Errorf("%s: only sealed states are of use: %v", c.name, p.OnlySealed)
+		}
+		if why := p.CannotSave; (why == "") != c.keeps {
 			t.Errorf("%s: forgets %q, want conversations kept: %v", c.name, why, c.keeps)
 		}
 	}

@@ -117,6 +117,8 @@ type Plan struct {
 	GPUs []int `json:"gpus,omitempty"`
 	// CannotSave is why llama-server's conversations do not survive an unload, "" if they do.
 	CannotSave string `json:"forgets,omitempty"`
+	// OnlySealed means that its states cannot go back: only one that ends exactly where the next turn goes on is of use.
+	OnlySealed bool `json:"-"`
 	// ExtraSWABytes is the memory, in bytes, for keeping all tokens in layers with a sliding window, so that
 	// conversations survive an unload; 0 if the engine does not do that.
 	ExtraSWABytes int64 `json:"widened,omitempty"`
@@ -213,7 +215,7 @@ func makeFixed(m Meta, o Options, s Share) Plan {
 	if p.Need = p.Estimate; o.Memory > 0 {
 		p.Need, p.NeedSource = o.Memory, FromModelsFile
 	}
-	p.CannotSave = cannotSave(&m, &o)
+	p.CannotSave, p.OnlySealed = cannotSave(&m, &o), recurrent[m.Arch]
 	return p
 }
 
@@ -227,6 +229,13 @@ var attentionOnly = map[string]bool{
 	"jina-bert-v2": true, "jina-bert-v3": true, "modern-bert": true,
 }
 
+// recurrent are the architectures with states that cannot go back, besides a KV cache or instead of one, and that were
+// saved and restored with the results of an engine that never ended.
+var recurrent = map[string]bool{
+	"mamba": true, "mamba2": true, "falcon-h1": true, "granitehybrid": true, "lfm2": true, "lfm2moe": true, "qwen35": true, "qwen35moe": true,
+	"qwen3next": true,
+}
+
 // cannotSave returns why a new llama-server process cannot restore the conversations that an earlier one saved. It
 // returns "" if it can, or if the model has no conversations or another engine.
 func cannotSave(m *Meta, o *Options) string {
@@ -237,7 +246,7 @@ func cannotSave(m *Meta, o *Options) string {
 		return "llama-server cannot save conversations with images or audio"
 	case o.Unsaved != "":
 		return o.Unsaved
-	case !attentionOnly[m.Arch] || !m.Causal:
+	case !attentionOnly[m.Arch] && !recurrent[m.Arch] || !m.Causal:
 		return "its architecture may have more state than a KV cache"
 	case m.Windowed != (Elements{}):
 		return "a sliding window drops the start of the conversation; llamacpp_args: --swa-full keeps it and needs more memory"

@@ -20,8 +20,9 @@ type turn struct {
 		Message message `json:"message"`
 	} `json:"choices"`
 	Timings struct {
-		Cached   int `json:"cache_n"`
-		Computed int `json:"prompt_n"`
+		Cached   int     `json:"cache_n"`
+		Computed int     `json:"prompt_n"`
+		PromptMS float64 `json:"prompt_ms"`
 	} `json:"timings"`
 	restored string // x-cache-tokens
 }
