@@ -11,8 +11,8 @@ import (
 	"reveille/infra/rpc"
 )
 
-// Certificate writes a new certificate and its key into a folder, over those that an earlier call wrote, and returns the
-// files and the certificate's fingerprint.
+// Certificate writes a new certificate and its key into a folder, over those that an earlier call wrote, and returns
+// the files and the certificate's fingerprint.
 func Certificate(t testing.TB, dir string) (certFile, keyFile, fingerprint string) {
 	t.Helper()
 	cert, fingerprint, err := rpc.NewCertificate()

@@ -55,8 +55,8 @@ func (c LoadingProgress) AppendReasoning(dst []byte, id string) []byte {
 	return append(append(append(dst, "data: "...), chunk...), "\n\n"...)
 }
 
-// AppendComment appends the progress, as a comment of an event stream, to dst. A comment never reaches the message that a
-// client shows.
+// AppendComment appends the progress, as a comment of an event stream, to dst. A comment never reaches the message that
+// a client shows.
 func (c LoadingProgress) AppendComment(dst []byte) []byte {
 	dst = append(dst, ": loading"...)
 	word := func(name, value string) {

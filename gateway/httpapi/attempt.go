@@ -35,8 +35,8 @@ type attempts struct {
 	repeated     bool           // repeated after its engine crashed
 }
 
-// LocalRunner takes requests of gateways in its own process without HTTP, see [relay.LocalRequest]. The request must not
-// be one for a WebSocket.
+// LocalRunner takes requests of gateways in its own process without HTTP, see [relay.LocalRequest]. The request must
+// not be one for a WebSocket.
 type LocalRunner interface {
 	Admit(gateway string, from *relay.Canceler, req *relay.Request) relay.LocalRequest
 }
@@ -78,8 +78,8 @@ func (x *exchange) attemptOnce(until time.Time) error {
 	return x.checkResponse(x.resp)
 }
 
-// awaitTurn waits until sendToRunner can follow, at most until the given time: for an endpoint, and for the request's turn if
-// the runner is in this process.
+// awaitTurn waits until sendToRunner can follow, at most until the given time: for an endpoint, and for the request's
+// turn if the runner is in this process.
 func (x *exchange) awaitTurn(until time.Time) (bool, error) {
 	if have, err := x.acquireEndpoint(until); !have || err != nil {
 		return have, err

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestPresets: a model's alias sets what a body leaves out and replaces what it forces, in every API, and what it sets is
-// checked like a client's.
+// TestPresets: a model's alias sets what a body leaves out and replaces what it forces, in every API, and what it sets
+// is checked like a client's.
 func TestPresets(t *testing.T) {
 	s := newStage(t).warm("chat")
 	for name, c := range map[string]struct {

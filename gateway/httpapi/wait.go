@@ -159,8 +159,8 @@ const (
 	maxPause   = 500 * time.Millisecond
 )
 
-// retryAtGate sends the exchange back to the gate after a refusal, an unreachable runner or a crash. The client gets why
-// when its time is over, or immediately if the request neither loads the model nor waits for it.
+// retryAtGate sends the exchange back to the gate after a refusal, an unreachable runner or a crash. The client gets
+// why when its time is over, or immediately if the request neither loads the model nor waits for it.
 func (x *exchange) retryAtGate(why *api.Error) error {
 	x.uncountOpen()
 	x.try.promptTokens = 0
@@ -198,8 +198,8 @@ func (x *exchange) errNotReady() *api.Error {
 	return api.Newf(api.ModelLoading, "The model '%s' is not ready yet. Retry the request.", x.call.model.ID)
 }
 
-// acquireEndpoint returns the endpoint that respond found in the mirror, or else waits for one at the gate. It returns false if there
-// is none by the given time. The zero time leaves only the request's own limit.
+// acquireEndpoint returns the endpoint that respond found in the mirror, or else waits for one at the gate. It returns
+// false if there is none by the given time. The zero time leaves only the request's own limit.
 func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 	if x.routing.hasEndpoint {
 		return true, nil

@@ -4,10 +4,10 @@
 //
 // The key file has one key per line: the key, of at least 8 characters, or sha256: and the 64 hex digits of its digest;
 // then its scopes, infer and manage, separated by commas (default infer); then limits such as requests=60/m (package
-// quota), priority=high if its requests may ask for that, priority=low or priority=background if all have it, models=PATTERN,… if it may use
-// these alone, cloud=yes if it may use models in a cloud, and expires=DATE; then a name for people. Blank lines and
-// lines that start with # are ignored. The file is read again when it changes. Redis has the digest and what follows
-// the key in a line: see [Set.SetStored].
+// quota), priority=high if its requests may ask for that, priority=low or priority=background if all have it,
+// models=PATTERN,… if it may use these alone, cloud=yes if it may use models in a cloud, and expires=DATE; then a name
+// for people. Blank lines and lines that start with # are ignored. The file is read again when it changes. Redis has
+// the digest and what follows the key in a line: see [Set.SetStored].
 package keys
 
 import (

@@ -53,8 +53,8 @@ type modelList struct {
 	Data   []modelItem `json:"data"`
 }
 
-// Models is GET /models: the catalog's models, aliases with presets and names for several models. Models whose files are
-// missing are listed only with ?show_all.
+// Models is GET /models: the catalog's models, aliases with presets and names for several models. Models whose files
+// are missing are listed only with ?show_all.
 func (s *Service) Models(r *web.Request) error {
 	_, _ = s.registry.Fresh() // states come from the mirror
 	list := modelList{Object: "list", Data: []modelItem{}}

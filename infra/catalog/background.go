@@ -10,8 +10,8 @@ import (
 	"reveille/infra/recipe"
 )
 
-// A BackgroundRule recognizes requests that no person waits for, such as for the title of a chat. All its conditions must
-// hold. In patterns, * stands for any text.
+// A BackgroundRule recognizes requests that no person waits for, such as for the title of a chat. All its conditions
+// must hold. In patterns, * stands for any text.
 type BackgroundRule struct {
 	// Client stands for what a chat client sends in the background: open-webui, librechat or continue.
 	Client string `json:"client,omitempty"`
@@ -38,8 +38,8 @@ const (
 	BackgroundRefuse BackgroundPolicy = "refuse"
 )
 
-// backgroundMessages are how the last messages begin that chat clients send in the background: titles, tags, follow-ups,
-// completions while typing.
+// backgroundMessages are how the last messages begin that chat clients send in the background: titles, tags,
+// follow-ups, completions while typing.
 var backgroundMessages = map[string]recipe.List[string]{
 	"open-webui": { // 0.12.4, and prompts of 0.6
 		"### Task:\nGenerate a concise", "### Task:\nGenerate 1-3 broad tags", "### Task:\nPredict 3-5 useful messages",

@@ -33,7 +33,8 @@ type Catalog struct {
 	Defaults Defaults `json:"defaults"`
 	// Warm are the planned warm-ups.
 	Warm []Warmup `json:"warm,omitempty"`
-	// Any are names that each stand for the first loaded of several models of one type or, if none is loaded, for the first.
+	// Any are names that each stand for the first loaded of several models of one type or, if none is loaded, for the
+	// first.
 	Any map[string]recipe.List[string] `json:"any,omitempty"`
 	// Background recognizes requests that no person waits for. The first rule that fits decides.
 	Background []BackgroundRule `json:"background,omitempty"`

@@ -53,7 +53,8 @@ type Host struct {
 	Address string `json:"address,omitempty"`
 	// Group is the Auto Scaling group of the driver asg.
 	Group string `json:"group,omitempty"`
-	// Max makes the entry a group of up to so many machines, the hosts NAME-1, NAME-2 and so on; by default it is one host.
+	// Max makes the entry a group of up to so many machines, the hosts NAME-1, NAME-2 and so on; by default it is one
+	// host.
 	Max int `json:"max,omitempty"`
 	// Instance is the instance of the driver ec2, such as i-0123456789abcdef0.
 	Instance string `json:"instance,omitempty"`

@@ -420,8 +420,8 @@ func (r *Response) WriteTo(w io.Writer) (int64, error) {
 	}
 }
 
-// RecordClientError records an error of writing the body to the client and returns it as one that matches ErrClientGone.
-// It does nothing for nil.
+// RecordClientError records an error of writing the body to the client and returns it as one that matches
+// ErrClientGone. It does nothing for nil.
 func (r *Response) RecordClientError(err error) error {
 	if err != nil {
 		r.clientErr = fmt.Errorf("%w: %w", ErrClientGone, err)

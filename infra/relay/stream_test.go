@@ -71,7 +71,8 @@ func TestNoChunkIsHeldBack(t *testing.T) {
 	close(script)
 }
 
-// A response whose upstream breaks is also cut: fewer bytes than announced, no last chunk, or a chat without its last event.
+// A response whose upstream breaks is also cut: fewer bytes than announced, no last chunk, or a chat without its last
+// event.
 func TestBrokenResponseIsCut(t *testing.T) {
 	const open = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 	const event, ended = "data: {\"choices\":[{\"delta\":{}}]}\n\n", "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"

@@ -42,10 +42,10 @@ import (
 var ErrRunning = errors.New("another runner of this host is running; stop it, or use another --host or --state-dir")
 
 // Run runs a runner until ctx ends, then drains it. ready, if not nil, is called with the address and the server once
-// requests are accepted. A machine of a group first finds out which host it is. A second runner of the same host fails with ErrRunning before it changes anything. If Redis is
-// unavailable, Run keeps trying to register. On a machine that is reclaimed the host drains before ctx ends. The order
-// of the shutdown: no new requests, open ones finish or are cut, engines are stopped, the host is recorded as asleep,
-// the listener closes.
+// requests are accepted. A machine of a group first finds out which host it is. A second runner of the same host fails
+// with ErrRunning before it changes anything. If Redis is unavailable, Run keeps trying to register. On a machine that
+// is reclaimed the host drains before ctx ends. The order of the shutdown: no new requests, open ones finish or are
+// cut, engines are stopped, the host is recorded as asleep, the listener closes.
 func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr string, srv *httpapi.Server)) error {
 	ring := logring.New(0)
 	log = logring.Tee(log, ring, s.RunnerSecret, redact.Password(s.RedisURL), s.HFToken)

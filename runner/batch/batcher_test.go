@@ -142,8 +142,8 @@ func fakeTokens(in string) int {
 	return len(in) + fakeSpecials
 }
 
-// Inputs that are too long are truncated, with the model's special tokens around what is left, if the request asks for it;
-// the others of the request stay as they are.
+// Inputs that are too long are truncated, with the model's special tokens around what is left, if the request asks for
+// it; the others of the request stay as they are.
 func TestLongInputsAreTruncated(t *testing.T) {
 	e := &fake{}
 	b := newBatcher(t, e, Limits{NBatch: 8, NUBatch: 8, Context: 8})

@@ -27,9 +27,9 @@ const (
 // errUnstable: what the template makes of a conversation changes with the next message, or by itself.
 var errUnstable = errors.New("the chat template renders the conversation anew for each message, so its state cannot be reused")
 
-// chats are the conversations of a running engine. Where the engine chooses the slots, they are saved once it has been idle
-// for a moment, or when there are as many unsaved ones as slots, because the next request would take one's slot. Where a
-// table does, they are saved before another conversation gets their slot.
+// chats are the conversations of a running engine. Where the engine chooses the slots, they are saved once it has been
+// idle for a moment, or when there are as many unsaved ones as slots, because the next request would take one's slot.
+// Where a table does, they are saved before another conversation gets their slot.
 type chats struct {
 	mu        sync.Mutex
 	slots     int
@@ -56,9 +56,10 @@ type liveChat struct {
 }
 
 // Chat reads a chat request that Begin was called for. slot is where it runs, [engineslots.Any] if the engine chooses.
-// It returns nil if the conversation will not be saved.
+// It returns nil if the conversation is not saved while the engine runs: states that can go back are saved by Save, as
+// they then are, and until then llama-server keeps them in memory.
 func (e *Engine) Chat(tenant engineslots.Tenant, slot int, prompt engineslots.Prompt, body []byte) *Turn {
-	if e == nil || e.client == nil || e.table != nil && slot == engineslots.Any {
+	if e == nil || !e.sealed || e.client == nil || e.table != nil && slot == engineslots.Any {
 		return nil
 	}
 	t := newTurn(body)

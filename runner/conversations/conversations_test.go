@@ -289,8 +289,8 @@ func TestRestoredConversationsKeepTheirWorth(t *testing.T) {
 	}
 }
 
-// A later state replaces an earlier one whose prompt it starts with: what the model said may be other tokens once a client
-// sends it back, from the last token of the prompt on.
+// A later state replaces an earlier one whose prompt it starts with: what the model said may be other tokens once a
+// client sends it back, from the last token of the prompt on.
 func TestStateOfTheNextTurnReplacesTheEarlierOne(t *testing.T) {
 	s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 1)
 	l.decoded = map[int]int{0: 21}

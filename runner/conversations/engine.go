@@ -488,8 +488,8 @@ func (e *Engine) saveSlot(ctx context.Context, root *os.Root, s slotState, limit
 	return f, nil
 }
 
-// engineTime returns the time in ms that the engine reports for a step, without the batch that it waited for; if it reports
-// none, the time since start.
+// engineTime returns the time in ms that the engine reports for a step, without the batch that it waited for; if it
+// reports none, the time since start.
 func engineTime(ms float64, start time.Time) time.Duration {
 	if ms > 0 {
 		return time.Duration(ms * float64(time.Millisecond))

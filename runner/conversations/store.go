@@ -46,8 +46,8 @@ type Config struct {
 	Announce func(model string, c state.Conversations) error
 }
 
-// Store is the folder of saved conversations. It is safe for concurrent use. It removes the ones of the least value to stay
-// within Config.Bytes.
+// Store is the folder of saved conversations. It is safe for concurrent use. It removes the ones of the least value to
+// stay within Config.Bytes.
 type Store struct {
 	cfg      Config
 	root     *os.Root
@@ -237,8 +237,8 @@ func (s *Store) newestLocked(id Identity) []*entry {
 	return out
 }
 
-// makeRoomLocked drops expired conversations, and those of the least value until size more bytes fit. It reports whether
-// they do.
+// makeRoomLocked drops expired conversations, and those of the least value until size more bytes fit. It reports
+// whether they do.
 func (s *Store) makeRoomLocked(size int64) (gone []*entry, fits bool) {
 	if size > s.cfg.Bytes {
 		return nil, false
@@ -522,9 +522,9 @@ func (s *Store) copyTo(w io.Writer, e *entry) error {
 }
 
 // readTokens returns the tokens, of 4 bytes each, that a state of llama.cpp starts with (llama_state_seq_save_file in
-// src/llama-context.cpp: magic "ggsq", version, number of tokens, tokens). Newer servers pack them as if they were tokens
-// themselves (server_tokens::serialize in tools/server/server-common.cpp): -1, version 1, number of tokens, tokens, number of
-// media, media. States with media are refused, because their tokens do not identify them.
+// src/llama-context.cpp: magic "ggsq", version, number of tokens, tokens). Newer servers pack them as if they were
+// tokens themselves (server_tokens::serialize in tools/server/server-common.cpp): -1, version 1, number of tokens,
+// tokens, number of media, media. States with media are refused, because their tokens do not identify them.
 func readTokens(r *io.SectionReader, want int) ([]byte, error) {
 	var head struct{ Magic, Version, Tokens uint32 }
 	if err := binary.Read(r, binary.LittleEndian, &head); err != nil {

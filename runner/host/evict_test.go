@@ -33,8 +33,8 @@ func TestCheapestModelToLoadIsEvictedByCost(t *testing.T) {
 	}
 }
 
-// A model makes no room for another before it has been loaded for its min_loaded, however idle it is. Its own reload and an
-// unload do not wait.
+// A model makes no room for another before it has been loaded for its min_loaded, however idle it is. Its own reload
+// and an unload do not wait.
 func TestMinLoaded(t *testing.T) {
 	b := start(t)
 	b.publish(strings.Replace(models, "models:", "defaults: {min_loaded: 1s}\nmodels:", 1))

@@ -126,8 +126,8 @@ func (h *Host) AcquireModel(model, ticket, gateway string, waiters int, cut func
 	return ref, ""
 }
 
-// AcquireBackground admits a request that runs in the background, such as a monitor's. It is no use of the model, and an
-// unload does not wait for it but cuts it.
+// AcquireBackground admits a request that runs in the background, such as a monitor's. It is no use of the model, and
+// an unload does not wait for it but cuts it.
 func (h *Host) AcquireBackground(model string, cut func(error)) (*Ref, string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -280,8 +280,8 @@ func (a *activeRequest) sendToEngine() (*relay.Response, error) {
 	return e.Client().Start(&a.engineCall, req)
 }
 
-// checkResponse is called once resp has its head, or with the error if there is none, which it returns. It adds to more the
-// header fields of infra/rpc that report what came from the encoder cache and from the restored conversation.
+// checkResponse is called once resp has its head, or with the error if there is none, which it returns. It adds to more
+// the header fields of infra/rpc that report what came from the encoder cache and from the restored conversation.
 func (a *activeRequest) checkResponse(resp *relay.Response, err error, more fields) error {
 	if hits, misses, exact := a.media.End(); exact && hits+misses > 0 {
 		more.Set(rpc.HeaderMedia, "hit="+strconv.FormatInt(hits, 10)+", miss="+strconv.FormatInt(misses, 10))
@@ -340,8 +340,8 @@ const webSocketIdle = 10 * time.Minute
 // byte comes when all of it is computed.
 const WholeResponseFactor = 5
 
-// firstByteLimit returns the timeout for the first byte of a response to a body of so many bytes; firstByte is that for a
-// short prompt. A longer prompt has a longer timeout, but never a longer one than a whole response.
+// firstByteLimit returns the timeout for the first byte of a response to a body of so many bytes; firstByte is that for
+// a short prompt. A longer prompt has a longer timeout, but never a longer one than a whole response.
 func firstByteLimit(firstByte time.Duration, bodyBytes int, stream bool) time.Duration {
 	const short = 64 << 10 // bytes of a prompt: about as much as an engine without a GPU reads in the time firstByte
 	limit := WholeResponseFactor * firstByte

@@ -229,8 +229,8 @@ var attentionOnly = map[string]bool{
 	"jina-bert-v2": true, "jina-bert-v3": true, "modern-bert": true,
 }
 
-// recurrent are the architectures with states that cannot go back, besides a KV cache or instead of one, and that were
-// saved and restored with the results of an engine that never ended.
+// recurrent are the architectures with states that cannot go back, besides a KV cache or instead of one. They, or
+// others with the same states, were saved and restored with the results of an engine that never ended.
 var recurrent = map[string]bool{
 	"mamba": true, "mamba2": true, "falcon-h1": true, "granitehybrid": true, "lfm2": true, "lfm2moe": true, "qwen35": true, "qwen35moe": true,
 	"qwen3next": true,

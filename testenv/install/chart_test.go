@@ -44,7 +44,8 @@ func TestChartSettings(t *testing.T) {
 	}
 }
 
-// TestChart renders the chart and decodes what comes out strictly: Kubernetes knows every field. Its parts fit together.
+// TestChart renders the chart and decodes what comes out strictly: Kubernetes knows every field. Its parts fit
+// together.
 func TestChart(t *testing.T) {
 	if *helm == "" {
 		t.Skip("no helm: run make chart-check")
@@ -255,7 +256,8 @@ func selects(t *testing.T, name string, selector map[string]string, p core.PodTe
 	}
 }
 
-// confined holds a pod to the restricted profile of Kubernetes' pod security standards, and to a root that is read-only.
+// confined holds a pod to the restricted profile of Kubernetes' pod security standards, and to a root that is
+// read-only.
 func confined(t *testing.T, name string, p core.PodSpec) {
 	t.Helper()
 	s := p.SecurityContext

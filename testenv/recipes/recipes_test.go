@@ -109,7 +109,8 @@ func TestSpeechRoundTrip(t *testing.T) {
 	}
 }
 
-// TestFormatsOfSpeech: whisper-server's responses have the format and the type that a client asks for, also translations.
+// TestFormatsOfSpeech: whisper-server's responses have the format and the type that a client asks for, also
+// translations.
 func TestFormatsOfSpeech(t *testing.T) {
 	s := start(t, "1", "local-tts", "whisper-server")
 	speech := map[string]any{"model": "joe", "input": spoken[0], "voice": "alloy", "response_format": "wav"}

@@ -34,8 +34,8 @@ const (
 	powersOff     = 2 * time.Second
 )
 
-// scalingGroup is an Auto Scaling group with its cloud, as the real driver calls it: it launches machines until it has as
-// many as desired, ends those that it is told to, and replaces those that are reclaimed. A machine that has booted
+// scalingGroup is an Auto Scaling group with its cloud, as the real driver calls it: it launches machines until it has
+// as many as desired, ends those that it is told to, and replaces those that are reclaimed. A machine that has booted
 // claims a slot, and its host's runner starts.
 type scalingGroup struct {
 	w *world

@@ -9,8 +9,8 @@ import (
 )
 
 // Groups of up to eight machines serve a burst of 64 requests for one model, by the real driver, claims and runners,
-// whatever their cloud does: all requests are answered, there are never more machines than hosts (machine for machine, as
-// faults of scalingGroup says), and none is left at the end.
+// whatever their cloud does: all requests are answered, there are never more machines than hosts (machine for machine,
+// as faults of scalingGroup says), and none is left at the end.
 func TestGroup(t *testing.T) {
 	const wake = 3 * time.Minute
 	for name, tc := range map[string]struct {

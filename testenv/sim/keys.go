@@ -76,7 +76,8 @@ func mirrored(h *state.HostRecord) string {
 	return fmt.Sprint(strings.Join(lines, "\n"), "\n", queue)
 }
 
-// places are the records of a model and the tickets of its loads, each with its host. A new one must raise the model's revision.
+// places are the records of a model and the tickets of its loads, each with its host. A new one must raise the model's
+// revision.
 func (k *keys) places(model string) map[string]string {
 	out := map[string]string{}
 	for name, f := range k.hashes {
@@ -94,8 +95,8 @@ func pending(ticket map[string]string) bool {
 	return ticket["state"] == "queued" || ticket["state"] == "loading"
 }
 
-// judgeKeys holds what Redis has to what every script keeps: a ticket has one place, the sets and the use times agree with
-// the records, what has ended expires, and what a decision depends on never changes under one revision.
+// judgeKeys holds what Redis has to what every script keeps: a ticket has one place, the sets and the use times agree
+// with the records, what has ended expires, and what a decision depends on never changes under one revision.
 func (w *world) judgeKeys() {
 	k := w.readKeys()
 	faults := append(w.tickets(k), w.hosts(k)...)
@@ -199,8 +200,8 @@ func (w *world) hosts(k *keys) (faults []string) {
 	return faults
 }
 
-// mirrors compares with what gateways have, whose events may be lost, doubled and out of order: under Redis' revision of a host
-// they have what Redis has.
+// mirrors compares with what gateways have, whose events may be lost, doubled and out of order: under Redis' revision
+// of a host they have what Redis has.
 func (w *world) mirrors(k *keys) (faults []string) {
 	epoch, _ := w.redis.Get(prefix + "epoch")
 	for _, g := range w.gateways {

@@ -12,7 +12,8 @@ import (
 	"reveille/testenv/check"
 )
 
-// machine is what a host's runner runs on. mu guards its fields; it is taken after runner.mu and nothing is called under it.
+// machine is what a host's runner runs on. mu guards its fields; it is taken after runner.mu and nothing is called
+// under it.
 type machine struct {
 	mu     sync.Mutex
 	power  power.Power

@@ -84,7 +84,8 @@ func (w *world) advance(d time.Duration) bool {
 	return w.until(d, func() bool { return false })
 }
 
-// until is advance that ends as soon as something is so. While promises for quiet times are suspended it looks less often.
+// until is advance that ends as soon as something is so. While promises for quiet times are suspended it looks less
+// often.
 func (w *world) until(most time.Duration, so func() bool) bool {
 	for end := time.Now().Add(most); ; {
 		synctest.Wait()

@@ -24,8 +24,8 @@ var (
 	steps    = flag.Int("sim.steps", 200, "steps of a scenario")
 )
 
-// stands is how long a seed may take; it needs half a second. The virtual clock cannot tell a bubble that hangs from one
-// that works.
+// stands is how long a seed may take; it needs half a second. The virtual clock cannot tell a bubble that hangs from
+// one that works.
 const stands = 3 * time.Minute
 
 // TestSeeds runs a fixed list of seeds and fails for broken promises, and for promises that were hardly judged.
@@ -59,8 +59,8 @@ func few() int {
 	return 20
 }
 
-// TestSizes runs seeds of twenty models of 4 to 60 GiB on hosts with one or two GPUs of 24, 48 and 80 GiB. No GPU is ever
-// given more than it has, no load that a host can hold is refused for memory, and none starts where it cannot fit.
+// TestSizes runs seeds of twenty models of 4 to 60 GiB on hosts with one or two GPUs of 24, 48 and 80 GiB. No GPU is
+// ever given more than it has, no load that a host can hold is refused for memory, and none starts where it cannot fit.
 func TestSizes(t *testing.T) {
 	if *oneSeed != 0 {
 		runOne(t, GenerateSizes(*oneSeed, *steps))

@@ -126,8 +126,8 @@ func newWorld(s Scenario) (*world, error) {
 func (s Scenario) hold() time.Duration      { return hold + 2*s.Copies.Wake }
 func (s Scenario) wakeLimit() time.Duration { return wakeLimit + s.Copies.Wake }
 
-// before runs before each command of Redis: it runs scripts at the scenario's clock, and refuses them while Redis is out of
-// memory.
+// before runs before each command of Redis: it runs scripts at the scenario's clock, and refuses them while Redis is
+// out of memory.
 func (w *world) before(c *server.Peer, cmd string, args ...string) bool {
 	if cmd != "EVALSHA" && cmd != "EVAL" {
 		return false

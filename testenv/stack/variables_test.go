@@ -168,8 +168,8 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
-// planVariables plans a module of the variables alone with some values, which must be refused, and returns the messages by
-// the line of the validation that gave them.
+// planVariables plans a module of the variables alone with some values, which must be refused, and returns the messages
+// by the line of the validation that gave them.
 func planVariables(t *testing.T, variables string, values []wrong) map[int]string {
 	t.Helper()
 	given := map[string]any{"api_keys": []string{"a-key-for-the-tests", "a-key-for-the-tests-2 infer requests=60/m loads=20/h open=8 waiting=100 Ada", "a-key-for-the-tests-3 open=8 team=a"}, "runner_secret": strings.Repeat("0", 32)}

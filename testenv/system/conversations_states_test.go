@@ -138,16 +138,16 @@ func awaitSaved(t *testing.T, s *testenv.System, model string, tokens int) {
 var allArchitectures = flag.Bool("architectures", false, "TestConversationsOfEveryArchitecture takes all it knows, in minutes")
 
 var architectures = map[string]string{
-	"llama": "dense", "qwen35": "hybrid, attention and delta net", "granitehybrid": "hybrid, attention or Mamba 2",
+	"qwen35": "hybrid, attention and delta net", "granitehybrid": "hybrid, attention or Mamba 2",
 	"falcon-h1": "hybrid, attention and Mamba 2 in each layer", "lfm2": "hybrid, attention or convolution", "mamba2": "recurrent",
 }
 
-// The state of a model that cannot go back by a token is saved where the next turn goes on. So conversations of every
-// kind of model go on after a swap, a kill and a restart, with the answers of a model whose engine computes everything;
-// and not with other flags.
+// The state of a model that cannot go back by a token is saved where the next turn goes on. So its conversations go on
+// after a swap, a kill and a restart, with the answers of a model whose engine computes everything; and not with other
+// flags.
 func TestConversationsOfEveryArchitecture(t *testing.T) {
 	testenv.Engines(t)
-	archs := []string{"llama", "mamba2", "qwen35"}
+	archs := []string{"mamba2", "qwen35"}
 	if *allArchitectures {
 		archs = slices.Sorted(maps.Keys(architectures))
 	}
@@ -203,16 +203,16 @@ func TestConversationsOfEveryArchitecture(t *testing.T) {
 
 var chats = flag.Int("chats", 6, "how many chats TestMoreConversationsThanSlots has; with more, the engine has 4 slots")
 
-// More chats than slots go on in any order: each is restored into a slot of the running engine before its next turn. The
-// same after the engine ended.
+// More chats than slots go on in any order: each is restored into a slot of the running engine before its next turn.
+// The same after the engine ended.
 func TestMoreConversationsThanSlots(t *testing.T) {
 	testenv.Engines(t)
 	slots, sentences := 2, 40
 	if *chats > 6 {
 		slots, sentences = 4, 90
 	}
-	dir := tinyStates(t, "qwen35", "llama")
-	for _, kind := range []struct{ arch, share string }{{"qwen35", "pool"}, {"qwen35", "key"}, {"llama", "pool"}} {
+	dir := tinyStates(t, "qwen35")
+	for _, kind := range []struct{ arch, share string }{{"qwen35", "pool"}, {"qwen35", "key"}} {
 		t.Run(kind.arch+" "+kind.share, func(t *testing.T) {
 			s := testenv.Start(t, testenv.Spec{Models: fmt.Sprintf(`models:
   talker: {type: llm, conversations: %s, recipe: llamacpp, checkpoint: %q, device: cpu, options: {ctx_size: 16384, n_parallel: %d}}

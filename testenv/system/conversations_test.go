@@ -52,8 +52,9 @@ func say(t *testing.T, s *testenv.System, model string, talk ...message) turn {
 	return a
 }
 
-// A conversation goes on where it was after its model made room for another and came back: the engine computes only what
-// is new, and answers as one that never went. The same after the gateway and its runner have ended, or were killed, and started again.
+// A conversation goes on where it was after its model made room for another and came back: the engine computes only
+// what is new, and answers as one that never went. The same after the gateway and its runner have ended, or were
+// killed, and started again.
 func TestConversationsSurviveSwaps(t *testing.T) {
 	testenv.Engines(t)
 	const models = `models:

@@ -39,8 +39,8 @@ func TestModelsAreUnloadedBeforeHostsSleep(t *testing.T) {
 	})
 }
 
-// The pods of a StatefulSet end from the last one: a slot before an awake one stays awake, since its pod does. Slots that
-// are idle together go together.
+// The pods of a StatefulSet end from the last one: a slot before an awake one stays awake, since its pod does. Slots
+// that are idle together go together.
 func TestSlotsOfAStatefulSet(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.publish(models + "  gpu: {driver: kubernetes, workload: statefulset/gpu, devices: [cpu], max: 3}\n")

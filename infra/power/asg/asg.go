@@ -1,6 +1,6 @@
-// Package asg is the power driver for hosts that an Auto Scaling group launches: Wake raises the desired capacity, Sleep
-// lowers it. A group is one host, of one machine or none, or it has several hosts (catalog.Host.Of): see group.go. AWS
-// manages the group's warm pool.
+// Package asg is the power driver for hosts that an Auto Scaling group launches: Wake raises the desired capacity,
+// Sleep lowers it. A group is one host, of one machine or none, or it has several hosts (catalog.Host.Of): see
+// group.go. AWS manages the group's warm pool.
 //
 // AWS accepts any size and fails later, so Wake reads the group's activities. LaunchInstances would report failures
 // immediately, but it bypasses the warm pool and requires that its caller may create fleets of any instances

@@ -19,10 +19,10 @@ import (
 )
 
 // A host that is a slot of a group has the machine that claimed it (state.HostRecord.Machine). Which machine a new one
-// will be, nobody knows before it boots. So a wake makes sure that the group has as many machines as slots that have one
-// or are waking, and a sleep ends the slot's own machine and the group's need for it. A machine that does not register
-// keeps no slot from its wake: a slot whose wake was overdue still counts, until its sleep has ended a machine that has
-// no slot, the one that was launched first.
+// will be, nobody knows before it boots. So a wake makes sure that the group has as many machines as slots that have
+// one or are waking, and a sleep ends the slot's own machine and the group's need for it. A machine that does not
+// register keeps no slot from its wake: a slot whose wake was overdue still counts, until its sleep has ended a machine
+// that has no slot, the one that was launched first.
 
 // leaseFor bounds what is done under a group's lease.
 const (

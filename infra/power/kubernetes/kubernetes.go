@@ -93,8 +93,8 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	return err
 }
 
-// Sleep scales the host's workload down by its pod. power.ErrInUse: a pod with a higher number is on, and is still after
-// Config.Wait.
+// Sleep scales the host's workload down by its pod. power.ErrInUse: a pod with a higher number is on, and is still
+// after Config.Wait.
 func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	for end := time.Now().Add(d.cfg.Wait); ; {
 		s, _, err := d.resize(ctx, host, without(host))
