@@ -87,6 +87,7 @@ func (e *Engine) identifyNow() Identity {
 // A request whose conversation is saved and not in the engine has it restored first, only for its owner.
 func TestSavedConversationsAreRestoredForTheirNextTurn(t *testing.T) {
 	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
+	p.Sealed = true
 	l := newLlama(t, 1)
 	mine, other := engineslots.TenantOf("a"), engineslots.TenantOf("b")
 	table := engineslots.New(1, nil)
@@ -138,6 +139,7 @@ func TestSavedConversationsAreRestoredForTheirNextTurn(t *testing.T) {
 // An engine without requests saves what it was told, and a request interrupts that.
 func TestIdleEnginesSaveTheirConversations(t *testing.T) {
 	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
+	p.Sealed = true
 	l := newLlama(t, 2)
 	run(t, s, p, l, nil, func(e *Engine) {
 		answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", strings.Repeat("What happened? ", 10))
