@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"sync"
 	"time"
 
 	"reveille/gateway/api"
@@ -35,8 +36,12 @@ func (c *inferenceCall) markBackground() {
 
 func (c *inferenceCall) backgroundByRule() catalog.BackgroundPolicy {
 	rules := c.s.cfg.Catalog().Background
+	if len(rules) == 0 {
+		return ""
+	}
+	marks := sync.OnceValues(c.readMarks)
 	for i := range rules {
-		if c.fits(&rules[i]) {
+		if c.fits(&rules[i], marks) {
 			return rules[i].Then
 		}
 	}
@@ -44,7 +49,7 @@ func (c *inferenceCall) backgroundByRule() catalog.BackgroundPolicy {
 }
 
 // fits reports whether all conditions of a rule hold.
-func (c *inferenceCall) fits(r *catalog.BackgroundRule) bool {
+func (c *inferenceCall) fits(r *catalog.BackgroundRule, marks func() (map[string]string, []byte)) bool {
 	h := &c.Ctx.Request.Header
 	if r.Path != "" && !catalog.MatchPattern(r.Path, string(c.Ctx.Path())) {
 		return false
@@ -60,7 +65,7 @@ func (c *inferenceCall) fits(r *catalog.BackgroundRule) bool {
 	if c.Match.Route.Body != api.BodyJSON {
 		return false
 	}
-	metadata, message := c.readMarks()
+	metadata, message := marks()
 	for name, pattern := range r.Metadata {
 		if !catalog.MatchPattern(pattern, metadata[name]) {
 			return false

@@ -42,7 +42,6 @@ type chats struct {
 	timer     *time.Timer
 	work      sync.WaitGroup // keep
 	live      []liveChat     // in the engine for sure, the last used last
-	saved     map[int]int    // slots whose conversation was saved → their last task
 
 	restoring  sync.Mutex  // guards what follows; one conversation is restored at a time
 	restoredAt map[int]int // slots that one was restored into → as if that were their last task
@@ -199,18 +198,22 @@ func (t *Turn) Done(ok bool) {
 	}
 }
 
-// begin records the start of a request.
-func (c *chats) begin() {
+// begin records the start of a request, and returns how many run.
+func (c *chats) begin() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.running++
 	if c.interrupt != nil {
 		c.interrupt()
 	}
+	return c.running
 }
 
-// end records the end of a request.
-func (e *Engine) ended() {
+// End records the end of a request.
+func (e *Engine) End() {
+	if e == nil {
+		return
+	}
 	c := &e.chats
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -393,15 +396,6 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn) error {
 	f.Sum = sha256.Sum256(encodeTokens(tokens))
 	e.store.storeAll(e.id, e.model, []savedFile{f})
 	e.log.Debug("conversation saved", "tokens", f.Tokens)
-	if list, err := e.slotList(ctx); err == nil {
-		for _, s := range list {
-			if s.ID == *sealed.Slot && s.Task != nil {
-				e.chats.mu.Lock()
-				e.chats.saved[s.ID] = *s.Task
-				e.chats.mu.Unlock()
-			}
-		}
-	}
 	return nil
 }
 

@@ -217,7 +217,7 @@ func (e *Engine) Restore(ctx context.Context, client *relay.Client, key string, 
 		return
 	}
 	e.client, e.key, e.table = client, key, table
-	e.chats.restoredAt, e.chats.saved = map[int]int{}, map[int]int{}
+	e.chats.restoredAt = map[int]int{}
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	var files []stagedFile
@@ -391,10 +391,7 @@ func (e *Engine) listSlots(ctx context.Context) (slots []slotState, perToken flo
 	if slots, err = e.slotList(ctx); err != nil {
 		return nil, 0, err
 	}
-	slots = slices.DeleteFunc(slots, func(s slotState) bool {
-		last, isSaved := e.chats.saved[s.ID]
-		return s.Busy || s.Task == nil || s.Tokens < minTokens || isSaved && last == *s.Task
-	})
+	slots = slices.DeleteFunc(slots, func(s slotState) bool { return s.Busy || s.Task == nil || s.Tokens < minTokens })
 	slices.SortFunc(slots, func(a, b slotState) int { return cmp.Compare(*b.Task, *a.Task) })
 	if len(slots) == 0 {
 		return nil, 0, nil

@@ -12,7 +12,6 @@ const maxLookups = 32
 // time, because it cannot know which of them used the tokens. Its methods are safe for concurrent use.
 type reuse struct {
 	mu      sync.Mutex
-	running int
 	lookups int            // number of lookups since a conversation was restored
 	unused  map[int]*entry // restored and not yet used, by slot
 }
@@ -31,23 +30,11 @@ func (e *Engine) Begin() {
 	if e == nil {
 		return
 	}
-	e.chats.begin()
-	e.reuse.mu.Lock()
-	defer e.reuse.mu.Unlock()
-	if e.reuse.running++; e.reuse.running > 1 {
+	if e.chats.begin() > 1 {
+		e.reuse.mu.Lock()
 		e.reuse.unused = nil
+		e.reuse.mu.Unlock()
 	}
-}
-
-// End records the end of a request.
-func (e *Engine) End() {
-	if e == nil {
-		return
-	}
-	e.reuse.mu.Lock()
-	e.reuse.running--
-	e.reuse.mu.Unlock()
-	e.ended()
 }
 
 // Reused returns how many prompt tokens of the request whose response the engine starts came from a restored

@@ -112,13 +112,13 @@ func (h *Host) AcquireModel(model, ticket, gateway string, waiters int, cut func
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	key := reservation{ticket, gateway}
-	r, refused := h.admitLocked(model, key)
+	ref, refused := h.admitLocked(model, key, cut)
 	if refused != "" {
 		return nil, refused
 	}
-	ref := &Ref{Engine: r.engine, Model: r.model, host: h, resident: r, cut: cut}
+	r := ref.resident
 	r.open[ref] = struct{}{}
-	r.useLocked(h)
+	ref.useLocked()
 	now := time.Now()
 	if until := r.reservations.countArrival(key, waiters, now); !until.IsZero() {
 		h.expireAfter(r, until.Sub(now))
@@ -131,17 +131,15 @@ func (h *Host) AcquireModel(model, ticket, gateway string, waiters int, cut func
 func (h *Host) AcquireBackground(model string, cut func(error)) (*Ref, string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r, refused := h.admitLocked(model, reservation{})
-	if refused != "" {
-		return nil, refused
+	ref, refused := h.admitLocked(model, reservation{}, cut)
+	if refused == "" {
+		ref.resident.background[ref] = struct{}{}
 	}
-	ref := &Ref{Engine: r.engine, Model: r.model, host: h, resident: r, cut: cut}
-	r.background[ref] = struct{}{}
-	return ref, ""
+	return ref, refused
 }
 
-// admitLocked returns the loaded model for a request, or the reason for its refusal.
-func (h *Host) admitLocked(model string, key reservation) (*resident, string) {
+// admitLocked returns the reference of a request that a loaded model takes, or the reason for its refusal.
+func (h *Host) admitLocked(model string, key reservation, cut func(error)) (*Ref, string) {
 	if h.draining {
 		return nil, rpc.RefusedDraining
 	}
@@ -149,13 +147,13 @@ func (h *Host) admitLocked(model string, key reservation) (*resident, string) {
 	if r == nil || r.engine == nil || r.status == stopping || r.forgetting || !r.acceptsAll() && !r.reservations.has(key) {
 		return nil, rpc.RefusedNotLoaded
 	}
-	return r, ""
+	return &Ref{Engine: r.engine, Model: r.model, host: h, resident: r, cut: cut}, ""
 }
 
 // useLocked records a use of the model.
-func (r *resident) useLocked(h *Host) {
-	r.used = policy.Later(r.used, time.Now())
-	h.active = true
+func (r *Ref) useLocked() {
+	r.resident.used = policy.Later(r.resident.used, time.Now())
+	r.host.active = true
 }
 
 // Release ends the request. Further calls do nothing.
@@ -168,7 +166,7 @@ func (r *Ref) Release() {
 		return
 	}
 	delete(r.resident.open, r)
-	r.resident.useLocked(h)
+	r.useLocked()
 	h.notifyIdleLocked(r.resident)
 }
 

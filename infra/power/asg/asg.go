@@ -97,27 +97,33 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	return err
 }
 
-// watch waits until the group has a machine, AWS has failed to launch one in all of its zones or for another reason
-// than capacity, or watchFor has passed: that counts as success, unless a zone has failed and nothing is in progress.
+// watch waits until the group has a machine.
 func (d *Driver) watch(ctx context.Context, api *awsquery.Client, host catalog.Host, earlier map[string]bool) error {
-	for end := time.Now().Add(watchFor); ; {
+	look := func() (*scalingGroup, bool, error) {
 		g, err := group(ctx, api, host)
-		if err != nil {
+		if err == nil && !g.hasMachine() && g.Desired == 0 {
+			err = fmt.Errorf("%w: group %s was put to sleep meanwhile", power.ErrStopping, host.Group)
+		}
+		return g, err == nil && g.hasMachine(), err
+	}
+	return d.await(ctx, api, host, look, func(a activity) bool { return earlier[a.ActivityID] })
+}
+
+// await waits until look says that there is a machine, AWS has failed to launch one in all of its zones or for another
+// reason than capacity, or watchFor has passed: that counts as success, unless a zone has failed and nothing is in
+// progress. Activities that are earlier than the request for the machine do not count.
+func (d *Driver) await(ctx context.Context, api *awsquery.Client, host catalog.Host, look func() (g *scalingGroup, there bool, err error), earlier func(activity) bool) error {
+	for end := time.Now().Add(watchFor); ; {
+		g, there, err := look()
+		if err != nil || there {
 			return err
-		}
-		if g.hasMachine() {
-			return nil
-		}
-		if g.Desired == 0 {
-			return fmt.Errorf("%w: group %s was put to sleep meanwhile", power.ErrStopping, host.Group)
 		}
 		list, err := activities(ctx, api, host)
 		if err != nil {
 			return err
 		}
 		last := time.Now().After(end)
-		list = slices.DeleteFunc(list, func(a activity) bool { return earlier[a.ActivityID] })
-		if failure, final := judge(g, host, list); failure != nil && (final || last) {
+		if failure, final := judge(g, host, slices.DeleteFunc(list, earlier)); failure != nil && (final || last) {
 			return failure
 		}
 		if last {

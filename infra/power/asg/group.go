@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"slices"
 	"time"
 
 	"reveille/infra/awsquery"
@@ -204,35 +203,18 @@ func (d *Driver) watchSlot(ctx context.Context, host catalog.Host, since time.Ti
 	if err != nil {
 		return fmt.Errorf("%w: %w", power.ErrDenied, err)
 	}
-	for end := time.Now().Add(watchFor); ; {
+	look := func() (*scalingGroup, bool, error) {
 		v, err := d.look(ctx, api, host)
 		if err != nil {
-			return err
+			return nil, false, err
 		}
-		if v.machine.ID != "" || v.coming() {
-			return nil
+		there := v.machine.ID != "" || v.coming()
+		if !there && v.Desired < v.needed() {
+			return nil, false, fmt.Errorf("%w: group %s was made smaller meanwhile", power.ErrStopping, host.Group)
 		}
-		if v.Desired < v.needed() {
-			return fmt.Errorf("%w: group %s was made smaller meanwhile", power.ErrStopping, host.Group)
-		}
-		list, err := activities(ctx, api, host)
-		if err != nil {
-			return err
-		}
-		last := time.Now().After(end)
-		list = slices.DeleteFunc(list, func(a activity) bool { return a.StartTime.Before(since) })
-		if failure, final := judge(v.scalingGroup, host, list); failure != nil && (final || last) {
-			return failure
-		}
-		if last {
-			return nil
-		}
-		select {
-		case <-time.After(d.cfg.Poll):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+		return v.scalingGroup, there, nil
 	}
+	return d.await(ctx, api, host, look, func(a activity) bool { return a.StartTime.Before(since) })
 }
 
 // sleepSlot ends the slot's machine, and the group's need for one. For a slot that has none, but for which the group is
