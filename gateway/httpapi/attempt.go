@@ -249,7 +249,9 @@ func (x *exchange) checkResponse(resp *relay.Response) error {
 		return x.handleCrash(api.New(api.EngineCrashed, "The engine crashed before the response was complete."))
 	case status == api.RunnerFailed.Status() && string(resp.Header(rpc.HeaderCode)) == rpc.CodeRunnerFailed:
 		return x.handleCrash(api.New(api.RunnerFailed, "The connection to the engine was lost before the response was complete."))
-	case (x.raw || x.upgrade) && status < 500 && status != 401 && status != 403:
+	case x.upgrade && status < 500:
+		return nil // deliverWebSocket passes nothing but a handshake on; FastAPI refuses unknown paths with 403
+	case x.raw && status < 500 && status != 401 && status != 403:
 		return nil // an engine's 5xx may quote its own code, and its 401 is about the gateway's key
 	case status < 300 && api.IsWebPage(resp.ContentType()) && x.call.Match.Route.Type != policy.Audio:
 		return api.InvalidEngineResponse().WithCause(fmt.Errorf("content type %.100q", resp.ContentType()))

@@ -11,7 +11,10 @@ const handshake = "GET /v1/realtime?model=chat HTTP/1.1\r\nHost: localhost\r\nCo
 // An engine without a realtime API, or one that accepts another handshake, is said to have none.
 func TestRealtimeWithoutAnEngine(t *testing.T) {
 	for name, serve := range map[string]http.HandlerFunc{
-		"no route":         http.NotFound,
+		"no route": http.NotFound,
+		"FastAPI's no route": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusForbidden)
+		},
 		"another response": answering("{}"),
 		"another handshake": func(w http.ResponseWriter, _ *http.Request) {
 			h := w.Header()
