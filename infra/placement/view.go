@@ -130,7 +130,7 @@ func (v View) resident(m *state.ModelRecord) policy.Resident {
 	d, _ := policy.ParseDevices(m.Device)
 	r := policy.Resident{
 		ID: m.ID, Type: policy.Type(m.Type), Devices: d, State: m.State, Pinned: m.Pinned,
-		InFlight: m.InFlight, Closed: m.ID == v.ClosedModel, Used: stamp(m.UsedMS), Memory: m.Memory, GPUMemory: ParseGPUMemory(m.Fields["cards"]),
+		InFlight: m.InFlight, Closed: m.ID == v.ClosedModel, Used: stamp(m.UsedMS), Needed: stamp(m.NeededMS), Retired: m.Retired, Memory: m.Memory, GPUMemory: ParseGPUMemory(m.Fields["cards"]),
 	}
 	if m.Retired != "" && m.InFlight > 0 { // its runner counts it in the same way: its slot will not be free soon
 		r.State, r.Closed = policy.ModelLoaded, true

@@ -1,5 +1,12 @@
 package policy
 
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
 // CopyLoad is how busy a loaded copy of a model is with the requests of all gateways.
 type CopyLoad struct {
 	Open     int // requests
@@ -86,3 +93,57 @@ func countCopies(s *Snapshot, id string) (loaded, loading int) {
 	}
 	return loaded, loading
 }
+
+// severalCopies returns the models with more than one loaded copy, in order.
+func severalCopies(s Snapshot) []string {
+	copies := map[string]int{}
+	for i := range s.Hosts {
+		for j := range s.Hosts[i].Residents {
+			if r := &s.Hosts[i].Residents[j]; r.State == ModelLoaded {
+				copies[r.ID]++
+			}
+		}
+	}
+	maps.DeleteFunc(copies, func(_ string, n int) bool { return n < 2 })
+	return slices.Sorted(maps.Keys(copies))
+}
+
+// spareCopy returns the copy of a model that should go because the others can serve its requests. ok is false if all
+// are needed. Once the copy takes no new requests, no further one is spare until its open ones have ended.
+//
+// A copy is spare if, for the model's idle time, no copy has had more than half of the requests open that it serves at a
+// time. Then even two copies could have done with one, and a further copy (WantCopy) is not wanted again immediately. The
+// one that goes is on the host with the fewest other models and tickets, so that machines are freed; among those the
+// last by name, since a StatefulSet frees its last pod first.
+func spareCopy(s Snapshot, id string, now time.Time, defaultIdle time.Duration) (spare IdleModel, ok bool) {
+	var best *Host
+	others := func(h *Host) int { return len(h.Residents) + len(h.Queue) + len(h.OtherTickets) }
+	serving, idle := 0, time.Duration(0)
+	for i := range s.Hosts {
+		h := &s.Hosts[i]
+		for j := range h.Residents {
+			r := &h.Residents[j]
+			if r.Retired == id {
+				return IdleModel{}, false
+			}
+			if r.ID != id || h.State == Lost {
+				continue
+			}
+			idle = cmp.Or(r.Idle, defaultIdle)
+			if r.State != ModelLoaded || r.Closed || h.State != Ready || !elapsed(r.Needed, now, idle) {
+				return IdleModel{}, false
+			}
+			serving++
+			if !r.Pinned && !r.Reserved && (best == nil || cmp.Or(others(h)-others(best), byLastSlot(h.Name, best.Name)) < 0) {
+				best = h
+			}
+		}
+	}
+	if serving < 2 || best == nil {
+		return IdleModel{}, false
+	}
+	return IdleModel{best.Name, id, true, Reason{CopySpare, "no copy was more than half full for " + idle.String()}}, true
+}
+
+// byLastSlot orders the hosts of a group from the last slot to the first: gpu-10, gpu-9.
+func byLastSlot(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(b, a)) }

@@ -3,6 +3,7 @@ package policy
 import (
 	"slices"
 	"testing"
+	"time"
 )
 
 // TestWantCopy is the decision table of further copies. A copy is OPEN requests, of which it completes SERVED within
@@ -96,6 +97,80 @@ func TestRebalance(t *testing.T) {
 	} {
 		if got := Rebalance(tc.copies); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+// TestSpareCopy is the decision table of the copies that go when load falls.
+func TestSpareCopy(t *testing.T) {
+	const id, idle = "m", 10 * time.Minute
+	ago := func(d time.Duration) Resident {
+		return Resident{ID: id, State: ModelLoaded, InFlight: 2, Used: epoch, Needed: epoch.Add(-d)}
+	}
+	with := func(change func(*Resident)) Resident {
+		r := ago(time.Hour)
+		change(&r)
+		return r
+	}
+	host := func(name string, rs ...Resident) Host { return Host{Name: name, State: Ready, Residents: rs} }
+	other := Resident{ID: "o", State: ModelLoaded}
+	spare := ago(time.Hour)
+	lost := host("g-3", spare)
+	lost.State = Lost
+	draining := host("g-3", spare)
+	draining.State = Draining
+	queued := host("g-2", spare)
+	queued.Queue = []Ticket{{Model: Model{ID: "o"}}}
+	pulls := host("g-2", spare)
+	pulls.OtherTickets = []string{"o"}
+	for _, tc := range []struct {
+		name  string
+		hosts []Host
+		want  string
+	}{
+		{"the only copy stays", []Host{host("g-1", spare)}, ""},
+		{"one of two goes, with its requests", []Host{host("g-1", spare), host("g-2", spare)}, "g-2"},
+		{"just as long as its idle time", []Host{host("g-1", ago(idle)), host("g-2", ago(idle))}, "g-2"},
+		{"one was needed a moment ago", []Host{host("g-1", ago(idle-1)), host("g-2", spare)}, ""},
+		{"the last slot of ten", []Host{host("g-10", spare), host("g-2", spare), host("g-9", spare)}, "g-10"},
+
+		{"whose machine is freed", []Host{host("g-1", spare), host("g-2", spare, other)}, "g-1"},
+		{"or sooner", []Host{host("g-1", spare, other, other), host("g-2", spare, other), host("g-3", spare, other, other)}, "g-2"},
+		{"a queued load needs the machine", []Host{host("g-1", spare), queued}, "g-1"},
+		{"another ticket too", []Host{host("g-1", spare), pulls}, "g-1"},
+
+		{"a pinned copy stays", []Host{host("g-1", spare), host("g-2", with(func(r *Resident) { r.Pinned = true }))}, "g-1"},
+		{"one that is reserved serves first", []Host{host("g-1", spare), host("g-2", with(func(r *Resident) { r.Reserved = true }))}, "g-1"},
+		{"its own time", []Host{host("g-1", ago(2*time.Minute)), host("g-2", with(func(r *Resident) { r.Idle = time.Minute }))}, ""},
+		{"its own time has passed", []Host{
+			host("g-1", with(func(r *Resident) { r.Idle = time.Minute; r.Needed = epoch.Add(-time.Minute) })),
+			host("g-2", with(func(r *Resident) { r.Idle = time.Minute; r.Needed = epoch.Add(-time.Minute) })),
+		}, "g-2"},
+		{"never", []Host{
+			host("g-1", with(func(r *Resident) { r.Idle = -1 })), host("g-2", with(func(r *Resident) { r.Idle = -1 })),
+		}, ""},
+		{"a runner that does not say", []Host{host("g-1", spare), host("g-2", Resident{ID: id, State: ModelLoaded})}, ""},
+
+		{"a further copy is being loaded", []Host{
+			host("g-1", spare), host("g-2", spare), host("g-3", with(func(r *Resident) { r.State = ModelLoading })),
+		}, ""},
+		{"one goes already", []Host{
+			host("g-1", spare), host("g-2", spare), host("g-3", with(func(r *Resident) { r.State = ModelStopping })),
+		}, ""},
+		{"one finishes its requests", []Host{
+			host("g-1", spare), host("g-2", spare), host("g-3", Resident{ID: "m~7", Retired: id, State: ModelLoaded, Closed: true}),
+		}, ""},
+		{"one makes room", []Host{host("g-1", spare), host("g-2", spare), host("g-3", with(func(r *Resident) { r.Closed = true }))}, ""},
+		{"a host goes to sleep", []Host{host("g-1", spare), host("g-2", spare), draining}, ""},
+		{"a lost one does not count", []Host{host("g-1", spare), lost}, ""},
+		{"nor stand in the way", []Host{host("g-1", spare), host("g-2", spare), lost}, "g-2"},
+	} {
+		for range tc.hosts { // in any order
+			tc.hosts = append(tc.hosts[1:], tc.hosts[0])
+			got, ok := spareCopy(Snapshot{Hosts: tc.hosts}, id, epoch, idle)
+			if ok != (tc.want != "") || got.Host != tc.want || ok && (got.Model != id || !got.Spare) {
+				t.Errorf("%s: %+v, want the copy on %q", tc.name, got, tc.want)
+			}
 		}
 	}
 }

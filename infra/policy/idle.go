@@ -13,10 +13,11 @@ type SweepSettings struct {
 	HostMinUp time.Duration // minimum time that a host stays awake
 }
 
-// IdleModel is a model that an IdleDecision unloads.
+// IdleModel is a copy of a model that an IdleDecision unloads.
 type IdleModel struct {
 	Host   string
 	Model  string
+	Spare  bool // may have open requests, which it finishes first
 	Reason Reason
 }
 
@@ -42,6 +43,8 @@ type IdleDecision struct {
 //
 // A decision that unloads a host's last model does not put the host to sleep. Once those models are stopping and those
 // hosts draining, the same call returns an empty decision.
+//
+// A model with several copies also loses those that it does not need, one at a time (spareCopy).
 func Idle(s Snapshot, now time.Time, settings SweepSettings) IdleDecision {
 	var d IdleDecision
 	wanted := ticketed(s)
@@ -58,10 +61,16 @@ func Idle(s Snapshot, now time.Time, settings SweepSettings) IdleDecision {
 		}
 		slices.SortFunc(idle, ByUse)
 		for _, r := range idle {
-			d.Unload = append(d.Unload, IdleModel{h.Name, r.ID, Reason{ModelIdle, "unused for " + since(now, r.Used)}})
+			d.Unload = append(d.Unload, IdleModel{h.Name, r.ID, false, Reason{ModelIdle, "unused for " + since(now, r.Used)}})
 		}
 		if isSleepDue(h, now, settings) {
 			d.Sleep = append(d.Sleep, IdleHost{h.Name, Reason{HostIdle, "idle for " + since(now, Later(h.UpSince, h.Active))}})
+		}
+	}
+	for _, id := range severalCopies(s) {
+		idle := slices.ContainsFunc(d.Unload, func(u IdleModel) bool { return u.Model == id })
+		if spare, ok := spareCopy(s, id, now, settings.Idle); ok && !idle && !wanted[id] {
+			d.Unload = append(d.Unload, spare)
 		}
 	}
 	slices.SortStableFunc(d.Unload, func(a, b IdleModel) int { return cmp.Compare(a.Host, b.Host) })

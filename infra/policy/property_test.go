@@ -169,7 +169,7 @@ func TestIdleIsIdempotentAndHarmless(t *testing.T) {
 		p := Idle(s, epoch, d)
 		for _, u := range p.Unload {
 			h := s.Hosts[slices.IndexFunc(s.Hosts, func(h Host) bool { return h.Name == u.Host })]
-			if r := find(h.Residents, u.Model); h.State != Ready || r.Busy() || r.Pinned || r.Closed || r.State != ModelLoaded || r.Idle < 0 {
+			if r := find(h.Residents, u.Model); h.State != Ready || r.Busy() && !u.Spare || r.Reserved || r.Pinned || r.Closed || r.State != ModelLoaded || r.Idle < 0 {
 				t.Fatalf("unloads %+v", r)
 			}
 		}
@@ -213,6 +213,8 @@ func genResident(id string) *rapid.Generator[Resident] {
 			ID: id, Type: m.Type, Devices: m.Devices, Memory: m.Memory, Pinned: m.Pinned, State: ModelLoaded,
 			Used: epoch.Add(-time.Duration(rapid.IntRange(0, 5).Draw(t, "used")) * time.Minute),
 			Idle: time.Duration(rapid.IntRange(-1, 3).Draw(t, "idle")) * time.Minute,
+
+			Needed: epoch.Add(-time.Duration(rapid.IntRange(0, 5).Draw(t, "needed")) * time.Minute),
 		}
 		switch rapid.IntRange(0, 9).Draw(t, "state") {
 		case 0:

@@ -28,6 +28,7 @@ const (
 // Codes of sweeps.
 const (
 	ModelIdle Code = "model_idle"
+	CopySpare Code = "copy_spare" // the model's other copies can serve its requests
 	HostIdle  Code = "host_idle"
 )
 

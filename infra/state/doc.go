@@ -39,7 +39,7 @@
 //	rv:{pool}:copies:<m>       set         acquire, the host's runner,        -      hosts with a record of the model or a
 //	                                       whatever ends tickets                     ticket for it
 //	rv:{pool}:model:<h>:<m>    hash        the host's runner                  -      state, type, recipe, device,
-//	                                                                                 cards, backend_url, pid, in_flight …;
+//	                                                                                 cards, backend_url, pid, in_flight, needed_ms …;
 //	                                                                                 for <m>~<pid>, an old copy that only
 //	                                                                                 finishes its requests: retired, its model
 //	rv:{pool}:lru:<h>:<type>   sorted set  the host's runner: beat, and       -      model by last use in ms: the only record of use

@@ -65,10 +65,12 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 	return generation, words[1], err
 }
 
-// Use is what is open on a model of a host, and how long ago it was last used, negative if an earlier beat said so.
+// Use is what is open on a model of a host, how long ago it was last used, negative if an earlier beat said so, and how
+// long ago it was needed (policy.Resident.Needed), negative if it never was.
 type Use struct {
-	Open int
-	Age  time.Duration
+	Open      int
+	Age       time.Duration
+	NeededAge time.Duration
 }
 
 // Beat reports that the host is alive and how its models are used. It returns the host's revision and when each model
@@ -76,15 +78,11 @@ type Use struct {
 // lost the host, considered it lost, or recorded it as asleep and now wants it awake.
 func (s *Store) Beat(ctx context.Context, host string, generation uint64, active bool, uses map[string]Use) (
 	revision uint64, used map[string]time.Time, err error) {
-	args := make([]any, 0, 3+3*len(uses))
+	args := make([]any, 0, 3+4*len(uses))
 	args = append(args, host, generation, FormatBool(active))
 	models := slices.Collect(maps.Keys(uses))
 	for _, m := range models {
-		age := uses[m].Age.Milliseconds()
-		if uses[m].Age < 0 {
-			age = -1
-		}
-		args = append(args, m, uses[m].Open, age)
+		args = append(args, m, uses[m].Open, ageMS(uses[m].Age), ageMS(uses[m].NeededAge))
 	}
 	now := time.Now()
 	words, err := s.evalList(ctx, "beat", args...)
@@ -98,6 +96,14 @@ func (s *Store) Beat(ctx context.Context, host string, generation uint64, active
 		}
 	}
 	return uint64(ParseNumber(words[0])), used, nil
+}
+
+// ageMS returns an age in milliseconds, -1 for a negative one.
+func ageMS(age time.Duration) int64 {
+	if age < 0 {
+		return -1
+	}
+	return age.Milliseconds()
 }
 
 // PutModels writes records of models on the caller's host. A last use never moves back. ErrUnknownHost is also returned

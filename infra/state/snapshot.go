@@ -125,6 +125,7 @@ type ModelRecord struct {
 	PID        int
 	InFlight   int
 	UsedMS     int64
+	NeededMS   int64 // policy.Resident.Needed
 	LoadMS     int64
 	Memory     int64
 	Pinned     bool
@@ -337,7 +338,7 @@ func modelRecord(host, id string, f map[string]string) *ModelRecord {
 	m := &ModelRecord{
 		ID: id, Host: host, Retired: f["retired"], State: policy.ModelState(f["state"]), Type: f["type"], Recipe: f["recipe"], Device: f["device"], Checkpoint: f["checkpoint"],
 		BackendURL: f["backend_url"], Command: f["cmd"], PID: int(ParseNumber(f["pid"])), InFlight: int(ParseNumber(f["in_flight"])),
-		UsedMS: ParseNumber(f["used_ms"]), LoadMS: ParseNumber(f["load_ms"]), Memory: ParseNumber(f["memory"]),
+		UsedMS: ParseNumber(f["used_ms"]), NeededMS: ParseNumber(f["needed_ms"]), LoadMS: ParseNumber(f["load_ms"]), Memory: ParseNumber(f["memory"]),
 		Pinned: f["pinned"] == "1", LoadPin: f["load_pin"] == "1", Fields: f,
 	}
 	if json.Valid([]byte(f["options"])) {

@@ -133,7 +133,11 @@ func (h *Host) reportUsesLocked(ctx context.Context) (revision uint64, err error
 	now := time.Now()
 	uses, reported := make(map[string]state.Use, len(h.residents)), make(map[*resident]time.Time, len(h.residents))
 	for key, r := range h.residents {
-		use := state.Use{Open: len(r.open), Age: -time.Millisecond}
+		r.needLocked()
+		use := state.Use{Open: len(r.open), Age: -time.Millisecond, NeededAge: -time.Millisecond}
+		if !r.needed.IsZero() {
+			use.NeededAge = max(now.Sub(r.needed), 0)
+		}
 		if r.used.After(r.reported) {
 			use.Age = max(now.Sub(r.used), 0)
 		}

@@ -207,6 +207,7 @@ func (h *Host) startEngine(ctx context.Context, l *load, r *resident) error {
 	defer h.mu.Unlock()
 	h.stats.Loads++
 	r.engine, r.loadTime, r.loaded = e, time.Since(start), time.Now()
+	r.needed = r.loaded
 	h.measureLocked(r, taken)
 	r.reserveLocked(l.ticket) // not evicted before its waiters are known
 	r.setStatus(serving)

@@ -33,7 +33,8 @@ type resident struct {
 	loadPin    *bool     // a load's pin setting, until this copy is unloaded or a management call changes it; nil: none
 	engine     Engine    // nil while loading
 	used       time.Time // last use, by this host's clock
-	reported   time.Time // the last one reported to Redis
+	needed     time.Time // when it was loaded, or more than half of the requests that it serves at a time were last open
+	reported   time.Time // the last use reported to Redis
 	inRedis    time.Time // last use as Redis has it, zero if unknown
 	loaded     time.Time
 	loadTime   time.Duration // how long the load took
@@ -119,6 +120,7 @@ func (h *Host) AcquireModel(model, ticket, gateway string, waiters int, cut func
 	r := ref.resident
 	r.open[ref] = struct{}{}
 	ref.useLocked()
+	r.needLocked()
 	now := time.Now()
 	if until := r.reservations.countArrival(key, waiters, now); !until.IsZero() {
 		h.expireAfter(r, until.Sub(now))
@@ -162,12 +164,21 @@ func (r *Ref) Release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(r.resident.background, r)
+	r.resident.needLocked()
 	if _, ok := r.resident.open[r]; !ok {
 		return
 	}
 	delete(r.resident.open, r)
 	r.useLocked()
 	h.notifyIdleLocked(r.resident)
+}
+
+// needLocked notes that the copy is needed if more than half of the requests that it serves at a time are open. It is
+// called whenever that number has risen or is about to fall.
+func (r *resident) needLocked() {
+	if 2*len(r.open) > max(1, r.plan.Parallel) {
+		r.needed = time.Now()
+	}
 }
 
 // notifyIdleLocked wakes the goroutines that wait for the model to become idle.

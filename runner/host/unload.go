@@ -26,7 +26,8 @@ func (h *Host) drainTimeout(force bool) time.Duration {
 // handleUnload handles an unload ticket. It refuses the ticket if there is nothing to unload, leaves it in the queue
 // while the model is loading, and otherwise starts the unload without waiting for the queue. Retired copies of the
 // model are unloaded too, unless the ticket is for an idle model. A copy that a later ticket loaded is left
-// alone: this unload is an old one that came back when Redis was restored.
+// alone: this unload is an old one that came back when Redis was restored. A ticket with spare_ms retires the copy
+// instead, if it has not been needed for that long.
 func (h *Host) handleUnload(ctx context.Context, t state.TicketRecord) {
 	copies := slices.DeleteFunc(h.copies(t.Model), func(r *resident) bool { return state.ParseNumber(r.ticket) > state.ParseNumber(t.ID) })
 	if t.Fields["only_idle_ms"] != "" {
@@ -36,6 +37,8 @@ func (h *Host) handleUnload(ctx context.Context, t state.TicketRecord) {
 	case len(copies) == 0:
 		h.reportNow(ctx, t, failure(&Error{Code: rpc.CodeModelNotLoaded, Message: "model " + t.Model + " is not loaded"}))
 	case h.isStarting(t.Model):
+	case t.Fields["spare_ms"] != "":
+		h.retireSpare(ctx, t)
 	default:
 		h.markInProgress(t.ID)
 		switch err := h.beginTicket(ctx, t.ID, state.NPUSeat{}); {
@@ -87,6 +90,24 @@ func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit tim
 		}
 		h.notify()
 	})
+}
+
+// retireSpare retires a copy that has not been needed for as long as the ticket says. It reports the ticket's outcome
+// immediately, since the open requests can take long.
+func (h *Host) retireSpare(ctx context.Context, t state.TicketRecord) {
+	ms, err := strconv.ParseInt(t.Fields["spare_ms"], 10, 64)
+	h.mu.Lock()
+	r := h.residents[t.Model]
+	spare := err == nil && r != nil && r.status == serving && len(r.reservations) == 0 && !r.pinned &&
+		time.Since(r.needed) >= time.Duration(ms)*time.Millisecond
+	h.mu.Unlock()
+	out := state.Outcome{Fields: map[string]string{}}
+	if spare {
+		h.retire(ctx, r, "the other copies can serve its requests")
+	} else {
+		out = failure(&Error{Code: rpc.CodeModelBusy, Message: "model " + t.Model + " is needed"})
+	}
+	h.reportNow(ctx, t, out)
 }
 
 // UnloadSuspect unloads a model whose engine can no longer be trusted. The next request for the model loads it again.

@@ -99,6 +99,28 @@ func TestUnloadSparesBusyModels(t *testing.T) {
 	b.failed(b.unload("p", "only_idle_ms", "0"), "model_busy") // pinned
 }
 
+// A spare copy takes no new requests and finishes its open ones, for which its ticket does not wait.
+func TestSpareCopyFinishesItsRequests(t *testing.T) {
+	b := start(t)
+	b.ready(b.load("a"))
+	b.failed(b.unload("a", "spare_ms", "60000"), "model_busy") // loaded a moment ago
+	leave := b.busy("a")
+	if r := b.outcome(b.unload("a", "spare_ms", "0")); r.State != "ready" {
+		t.Errorf("%+v", r)
+	}
+	if _, refused := b.enter("a", ""); refused != rpc.RefusedNotLoaded {
+		t.Errorf("spare copy: %q", refused)
+	}
+	if n := len(b.host.View().Models); n != 1 {
+		t.Errorf("%d copies with the open request, want 1", n)
+	}
+	leave()
+	b.until("the copy is gone", func() bool { return len(b.host.View().Models) == 0 })
+	b.failed(b.unload("a", "spare_ms", "0"), "model_not_loaded")
+	b.ready(b.load("p"))
+	b.failed(b.unload("p", "spare_ms", "0"), "model_busy") // pinned
+}
+
 func TestUnloadWaitsForALoad(t *testing.T) {
 	b := start(t)
 	gate := make(chan struct{})

@@ -15,7 +15,7 @@ var world = World{
 		"a": {Type: policy.LLM}, "b": {Type: policy.LLM}, "c": {Type: policy.LLM}, "n": {Type: policy.LLM, NPU: true}, "o": {Type: policy.Audio, NPU: true}, "e": {Type: policy.Embedding},
 	},
 	Limits:  map[string]policy.Limits{"h": policy.Uniform(1), "two": policy.Uniform(2), "any": policy.Uniform(-1)},
-	Reserve: 5 * time.Second, FairAfter: 2 * time.Second, Lease: 15 * time.Second,
+	Reserve: 5 * time.Second, FairAfter: 2 * time.Second, Clear: 20 * time.Second, Lease: 15 * time.Second,
 	Catalogue: map[string]bool{"h": true, "two": true, "any": true, "off": true}, Sweep: 10 * time.Second,
 	WakeLimit: 20 * time.Second, ForgetAfter: 30 * time.Second,
 }
@@ -293,6 +293,20 @@ func TestIdleBesideALoad(t *testing.T) {
 	}
 	if got := Check(world, history); got != nil {
 		t.Errorf("%v", got)
+	}
+}
+
+// A load that failed is given up when a busy model does not leave the host in time for the second try; requests then
+// get model_busy before their own time is over. Long after the failure there is no such cause.
+func TestLoadGivenUpBehindABusyModel(t *testing.T) {
+	for after, right := range map[float64]bool{22: true, 40: false} {
+		got := Check(world, []Event{
+			{Kind: HostUp, Host: "two"}, ask(0, "s", "b"), spawn(1, "two", "b", 1, "1"), of(2, Ready, 1), enter(3, "s", 1, ""),
+			ask(4, "r", "a"), spawn(4, "two", "a", 2, "2"), of(5, Failed, 2), at(5+after, Event{Kind: Outcome, Request: "r", Text: "model_busy"}),
+		})
+		if (got == nil) != right {
+			t.Errorf("after %v s: %v", after, got)
+		}
 	}
 }
 

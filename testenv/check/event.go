@@ -144,6 +144,7 @@ type World struct {
 	Cards     map[string]policy.GPUMemory // bytes of its GPUs by host, which are together its budget; none where GPUs are not chosen
 	Reserve   time.Duration               // how long a model waits for the requests it was loaded for
 	FairAfter time.Duration
+	Clear     time.Duration // how long a failed load waits for busy models before it is given up
 	Lease     time.Duration // of a waiting gateway
 
 	Catalogue   map[string]bool // hosts that it names, which can be turned on and off

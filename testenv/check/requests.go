@@ -213,6 +213,7 @@ func (c *Checker) outcome(r *request, e Event) {
 	switch {
 	case slices.Contains(ofLoads, e.Text) && once && e.At-failed < 15*time.Minute:
 	case slices.Contains(ofTime, e.Text) && e.At >= r.deadline-50*time.Millisecond:
+	case e.Text == "model_busy" && once && e.At-failed < c.world.Clear+c.world.FairAfter+5*time.Second:
 	case e.Text == "no_capacity" && e.At-c.unwoken < noCapacityFor:
 	case e.Text == "slots_pinned" || e.Text == "slots_pinned_error":
 	default:

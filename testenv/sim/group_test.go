@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -77,5 +78,80 @@ func TestGroup(t *testing.T) {
 				t.Log(historyOf(r))
 			}
 		})
+	}
+}
+
+// Times of falls.
+const (
+	burstLasts = 11 * time.Minute
+	levelLasts = 10 * time.Minute
+)
+
+// falls draws a scenario in which 64 requests are open at a time on a group of eight machines, then about 24, 8 and
+// none, and a model of another type that is in use on one of them until the last level.
+func falls(seed uint64) Scenario {
+	g := rand.New(rand.NewPCG(seed, 0xfa11))
+	s := burst(0)
+	s.Seed, s.Group, s.Hosts, s.Idle = seed, true, s.Hosts[:8], time.Minute
+	s.Steps = []Step{{Op: Request, Model: modelIndex("c"), N: 64, For: time.Hour, Serve: 4 * time.Minute, After: burstLasts}}
+	const every = 5 * time.Second
+	for _, open := range []int{24, 8} {
+		for range levelLasts / every {
+			serve := 30*time.Second + time.Duration(g.Int64N(int64(30*time.Second))) // 9 steps on average
+			s.Steps = append(s.Steps,
+				Step{Op: Request, Gateway: g.IntN(2), Model: modelIndex("c"), N: (open + g.IntN(9)) / 9, For: time.Hour, Serve: serve},
+				Step{Op: Request, Gateway: g.IntN(2), Model: modelIndex("e"), For: time.Hour, Serve: time.Second, After: every})
+		}
+	}
+	s.Steps = append(s.Steps, Step{Op: Rest, After: levelLasts})
+	return s
+}
+
+// When load falls, the machines of a group go back one by one and none that serves is ended: no request is cut, none is
+// launched a second time, and each level of load ends on fewer machines.
+func TestLoadFalls(t *testing.T) {
+	first, n := *firstRun, (few()+9)/10
+	if *oneSeed != 0 {
+		first, n = *oneSeed, 1
+	}
+	for seed := first; seed < first+uint64(n); seed++ {
+		s := falls(seed)
+		var group *scalingGroup
+		r := run(t, s, func(w *world) { group = w.group })
+		for _, v := range r.Violations {
+			t.Errorf("seed %d: %v", seed, v)
+		}
+		var up, most, launched, answered, other int
+		var atEnd []int // machines at the end of each level
+		var offs []time.Duration
+		for _, e := range r.History {
+			for level := time.Duration(len(atEnd)); level < 3 && e.At >= burstLasts+(level+1)*levelLasts; level++ {
+				atEnd = append(atEnd, up)
+			}
+			if e.Step > r.Last-1 {
+				continue // requests that look whether the pool still works
+			}
+			switch e.Kind {
+			case check.HostUp:
+				up, launched = up+1, launched+1
+				most = max(most, up)
+			case check.PowerOff:
+				up--
+				offs = append(offs, e.At)
+			case check.Outcome:
+				if e.Text == "ok" {
+					answered++
+				} else {
+					other++
+				}
+			}
+		}
+		t.Logf("seed %d: %d machines at most, %d launched, %v at the ends of the levels; %d responses; off at %v", seed, most, launched, atEnd, answered, offs)
+		if launched != 8 || most != 8 || other != 0 || len(group.wrong) > 0 {
+			t.Errorf("seed %d: %d machines launched, %d at a time, %d requests without a response, %v", seed, launched, most, other, group.wrong)
+		}
+		if len(atEnd) < 3 || atEnd[0] > 7 || atEnd[1] > 3 || atEnd[2] != 0 {
+			t.Errorf("seed %d: %v machines at the ends of the levels, want at most 7, 3, 0", seed, atEnd)
+		}
 	}
 }

@@ -97,7 +97,8 @@ type sweepStore struct {
 
 // Acquire implements sweep.Store.
 func (s sweepStore) Acquire(ctx context.Context, want state.Want) (state.Acquired, error) {
-	if ms, err := strconv.ParseInt(want.Fields["only_idle_ms"], 10, 64); err == nil && want.Unload {
+	if want.Unload { // For is 0 for a spare copy
+		ms, _ := strconv.ParseInt(want.Fields["only_idle_ms"], 10, 64)
 		s.w.record(check.Event{Kind: check.Unload, Host: want.Host, Model: want.Model, For: time.Duration(ms) * time.Millisecond})
 	}
 	return s.Store.Acquire(ctx, want)

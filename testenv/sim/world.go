@@ -94,7 +94,7 @@ func newWorld(s Scenario) (*world, error) {
 		named[s.hostName(i+1)] = !h.Strange
 	}
 	w.checker = check.New(check.World{
-		Models: checked(cat), Limits: limits, Budgets: budgets, Cards: cards, Reserve: reserve, FairAfter: fairAfter, Lease: state.WaiterLease, Catalogue: named,
+		Models: checked(cat), Limits: limits, Budgets: budgets, Cards: cards, Reserve: reserve, FairAfter: fairAfter, Clear: clearTimeout, Lease: state.WaiterLease, Catalogue: named,
 		Sweep: s.Sweep, WakeLimit: s.wakeLimit(), ForgetAfter: forgetAfter,
 	})
 	w.warmer = &warmer{w: w, sweeps: map[int]context.CancelFunc{}}

@@ -9,8 +9,8 @@ import (
 	"reveille/infra/state"
 )
 
-// unload queues the unload of every model that has been idle for too long. The runner carries it out if the model is
-// still idle by its own count.
+// unload queues the unload of every model that has been idle for too long, and of copies that are spare. The runner
+// carries it out if that is still so by its own count.
 func (r *run) unload(ctx context.Context) error {
 	done := map[state.CopyID]bool{}
 	return r.decide(ctx, func(s *state.Snapshot) (more bool, err error) {
@@ -25,10 +25,14 @@ func (r *run) unload(ctx context.Context) error {
 				continue
 			}
 			a := Action{Kind: Unload, Host: u.Host, Model: u.Model, Reason: u.Reason.String(), Result: Queued}
+			condition := "only_idle_ms"
+			if u.Spare {
+				condition = "spare_ms"
+			}
 			if !r.DryRun {
 				_, err := r.store.Acquire(ctx, state.Want{
 					Gateway: r.ID, Model: u.Model, Unload: true, Host: u.Host, Revision: s.RevisionOf(u.Host, ""), Background: true,
-					Fields: map[string]string{"only_idle_ms": strconv.FormatInt(r.idleTime(u.Model).Milliseconds(), 10)},
+					Fields: map[string]string{condition: strconv.FormatInt(r.idleTime(u.Model).Milliseconds(), 10)},
 				})
 				if err != nil {
 					return true, err
