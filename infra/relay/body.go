@@ -158,38 +158,89 @@ func (r *BodyReader) fill(b *Body, src io.Reader, size, limit int) (n int, err e
 	if err := r.CheckSize(size, limit); err != nil {
 		return 0, err
 	}
-	var reads int
-	var began, due time.Time // of the reads that fasthttp's ReadTimeout does not bound
+	body := bodyStream{reader: r, ctx: b.ctx, src: src, size: size, limit: limit}
 	for size < 0 || n < size {
 		if b.buf == nil || n == len(*b.buf) {
 			if err := r.grow(b, n, size, limit); err != nil {
 				return n, err
 			}
 		}
-		if reads++; reads > 2 || size < 0 { // the first two are what fasthttp read ahead, and one under its ReadTimeout
-			now := time.Now()
-			began = cmp.Or(began, now)
-			if next := r.deadline(began, now, n); next.Sub(due) > r.cfg.ReadTimeout/16 {
-				due = next
-				if err := b.ctx.Conn().SetReadDeadline(due); err != nil {
-					return n, ErrBodyBroken
-				}
-			}
-		}
-		m, err := src.Read((*b.buf)[n:])
+		m, err := body.Read((*b.buf)[n:])
 		if n += m; err == io.EOF {
 			break
 		} else if err != nil {
-			return n, r.failure(err, due)
+			return n, err
 		}
-		if n > limit {
-			return n, ErrBodyTooLarge
-		}
-	}
-	if size >= 0 && n != size {
-		return n, ErrBodyBroken
 	}
 	return n, nil
+}
+
+// Stream returns a reader of the request's body that holds none of it. limit bounds the body in bytes, in place of
+// MaxBody. Read returns the errors of BodyReader.Read; a body that is not read to its end ends the connection.
+func (r *BodyReader) Stream(ctx *fasthttp.RequestCtx, limit int) (io.Reader, error) {
+	src, size := ctx.RequestBodyStream(), ctx.Request.Header.ContentLength()
+	switch {
+	case size > limit:
+		return nil, ErrBodyTooLarge
+	case src == nil || size == 0 && skippedLength(ctx) == 0:
+		return bytes.NewReader(nil), nil
+	case size == 0: // refused by its head, for a reason that no longer holds
+		return nil, ErrBuffersFull
+	}
+	return &bodyStream{reader: r, ctx: ctx, src: src, size: size, limit: limit}, nil
+}
+
+// bodyStream reads a body within the limits of its arrival.
+type bodyStream struct {
+	reader      *BodyReader
+	ctx         *fasthttp.RequestCtx
+	src         io.Reader
+	size, limit int // size is negative for chunks
+	n, reads    int
+	began, due  time.Time // of the reads that fasthttp's ReadTimeout does not bound
+}
+
+// Read implements io.Reader.
+func (s *bodyStream) Read(p []byte) (int, error) {
+	if s.n == s.size {
+		return 0, io.EOF
+	}
+	if s.reads++; s.reads > 2 || s.size < 0 { // the first two are what fasthttp read ahead, and one under its ReadTimeout
+		now := time.Now()
+		s.began = cmp.Or(s.began, now)
+		if next := s.reader.deadline(s.began, now, s.n); next.Sub(s.due) > s.reader.cfg.ReadTimeout/16 {
+			s.due = next
+			if err := s.ctx.Conn().SetReadDeadline(s.due); err != nil {
+				return 0, ErrBodyBroken
+			}
+		}
+	}
+	m, err := s.src.Read(p)
+	s.n += m
+	switch {
+	case err == io.EOF && s.size >= 0 && s.n != s.size:
+		return m, ErrBodyBroken
+	case err != nil && err != io.EOF:
+		return m, s.reader.failure(err, s.due)
+	case s.n > s.limit:
+		return m, ErrBodyTooLarge
+	}
+	return m, err
+}
+
+// Put makes body, which it copies, the request's body, as Read does. The error is ErrBodyTooLarge or ErrBuffersFull.
+func (r *BodyReader) Put(ctx *fasthttp.RequestCtx, body []byte) (Body, error) {
+	if err := r.CheckSize(len(body), 0); err != nil || len(body) == 0 {
+		return Body{}, err
+	}
+	room := bodySize(len(body))
+	if err := r.Reserve(room); err != nil {
+		return Body{}, err
+	}
+	b := Body{reader: r, ctx: ctx, buf: getBody(room)}
+	copy(*b.buf, body)
+	ctx.Request.SetBodyRaw((*b.buf)[:len(body)])
+	return b, nil
 }
 
 // deadline returns when the next bytes of a body must arrive, given n bytes since began.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 
-	"reveille/runner/filelock"
+	"reveille/infra/filelock"
 )
 
 // Lock locks the file at path in the state folder, or returns [ErrRunning]. The lock ends with the process at the

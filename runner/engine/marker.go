@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"reveille/runner/filelock"
+	"reveille/infra/filelock"
 )
 
 // A Marker marks all processes of a runner's engines by a variable in their environment. On Linux an engine dies with

@@ -15,7 +15,7 @@ import (
 	"github.com/shirou/gopsutil/v4/disk"
 
 	"reveille/infra/catalog"
-	"reveille/runner/filelock"
+	"reveille/infra/filelock"
 )
 
 const (
