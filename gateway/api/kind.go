@@ -69,11 +69,16 @@ var (
 	ModelFileNotFound = addKind(rpc.CodeModelFileNotFound, 404, typeInvalid, notRetryable, 0)
 	ResponseNotFound  = addKind("response_not_found", 404, typeInvalid, notRetryable, 0)
 
+	FileNotFound  = addKind("file_not_found", 404, typeInvalid, notRetryable, 0)
+	BatchNotFound = addKind("batch_not_found", 404, typeInvalid, notRetryable, 0)
+
 	MethodNotAllowed    = addKind("method_not_allowed", 405, typeInvalid, notRetryable, 0)
 	RequestTimeout      = addKind("request_timeout", 408, typeInvalid, notRetryable, 0)       // the body did not arrive in time
 	SlotsPinnedConflict = addKind(rpc.CodeSlotsPinned, 409, typeConflict, notRetryable, 0)    // only management routes
 	ModelBusyConflict   = addKind(rpc.CodeModelBusy, 409, typeConflict, notRetryable, 0)      // only management routes
 	OptionConflict      = addKind("option_conflict", 409, typeConflict, notRetryable, 0)      // only management routes
+	FileInUse           = addKind("file_in_use", 409, typeConflict, notRetryable, 0)          // by a batch
+	BatchEnded          = addKind("batch_ended", 409, typeConflict, notRetryable, 0)          // only cancel
 	NotLoadedConflict   = addKind(rpc.CodeModelNotLoaded, 409, typeConflict, notRetryable, 0) // routes that load nothing
 
 	RequestTooLarge      = addKind(rpc.CodeRequestTooLarge, 413, typeInvalid, notRetryable, 0)

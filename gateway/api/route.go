@@ -32,6 +32,7 @@ const (
 	BodyOptional                 // one JSON object, or nothing
 	BodyForm                     // multipart/form-data
 	BodyRaw                      // passed on as it is
+	BodyFile                     // multipart/form-data with a file, which the handler reads as it comes
 )
 
 // Mount says under which paths a route is reachable.

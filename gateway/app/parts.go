@@ -67,7 +67,7 @@ func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, ac
 		Gate: g.gate, Costs: days, Store: store, Mirror: g.mirror, Usage: g.usage, Catalog: g.models.get, Signer: signer, Keys: p.keys, Log: log, Version: config.Version(),
 		Overlay: g.models.reloadRegistered, Withheld: g.models.withheld, Register: p.register, Browsers: p.browsers, Hold: s.Hold, HoldWhole: s.HoldWhole, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
 		MaxBody: p.maxBody, MaxBufferedBytes: p.limits.MaxHeld, ReadTimeout: p.limits.ReadTimeout, MinRate: p.limits.MinRate,
-		MaxConns: s.MaxConns, PerAddress: p.limits.PerAddress, Proxies: p.limits.Proxies, StreamErrors: s.StreamErrors == "event", LoadingReasoning: s.Loading == "reasoning", FreeMetrics: s.FreeMetrics, ResponseRetention: s.StoreResponses,
+		MaxConns: s.MaxConns, PerAddress: p.limits.PerAddress, Proxies: p.limits.Proxies, StreamErrors: s.StreamErrors == "event", LoadingReasoning: s.Loading == "reasoning", FreeMetrics: s.FreeMetrics, ResponseRetention: s.StoreResponses, BatchDir: s.BatchDir, BatchBytes: p.batches,
 		Ring: p.ring, AccessLog: access, Tracer: p.tracer, Memory: g.gauge, Sessions: p.sessions, Evict: p.evict, LocalRunner: s.near,
 	})
 	return g

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"os"
 	"slices"
 	"time"
 
@@ -39,6 +40,8 @@ type GatewayFlags struct {
 	Traces          string        `help:"OpenTelemetry collector that gets a trace of each request to a model, by OTLP over HTTP, such as http://127.0.0.1:4318."`
 	FreeMetrics     bool          `help:"Serve /metrics without a key."`
 	StoreResponses  time.Duration `help:"How long responses of the Responses API stay in Redis, encrypted, so that later requests can continue them (previous_response_id), unless a request says store: false; 0 stores none."`
+	BatchDir        string        `help:"Folder of the files and batches of /v1/files and /v1/batches, which all gateways of the pool share; without it there are none."`
+	BatchBytes      string        `help:"Maximum size of --batch-dir; uploads beyond it are refused, and batches wait." default:"10GiB"`
 	Keepalive       time.Duration `help:"Time between comments on a stream that waits." default:"5s"`
 	ShutdownTimeout time.Duration `help:"How long open requests can run after SIGTERM." default:"10m"`
 	CORSOrigins     []string      `help:"Origins of web pages that can use the gateway, in addition to localhost and desktop apps: https://chat.example.org, myapp://* for a scheme; * for all, which needs API keys."`
@@ -65,7 +68,8 @@ type parsed struct {
 	keys     *keys.Set
 	register catalog.RegisterList
 	browsers *api.Browsers
-	maxBody  int // bytes
+	maxBody  int   // bytes
+	batches  int64 // maximum bytes of the folder of batches
 	limits   config.Limits
 	memory   int64 // bytes, 0 no limit
 
@@ -103,6 +107,13 @@ func (f GatewayFlags) parse() (parsed, error) {
 	}
 	maxBody, err := config.Size("max-body", f.MaxBody, math.MaxInt32)
 	p.maxBody, errs = int(maxBody), append(errs, err)
+	if f.BatchDir != "" {
+		p.batches, err = config.Size("batch-bytes", f.BatchBytes, math.MaxInt64)
+		errs = append(errs, err)
+		if err := os.MkdirAll(f.BatchDir, 0o700); err != nil {
+			errs = append(errs, fmt.Errorf("--batch-dir: %w", err))
+		}
+	}
 	if p.limits, err = f.ClientLimits.Parse(); err != nil {
 		errs = append(errs, err)
 	}

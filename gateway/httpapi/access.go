@@ -58,12 +58,15 @@ func sourceOf(h *fasthttp.RequestHeader) api.Source {
 	return s
 }
 
+// openKey is the key of requests on a gateway without keys.
+var openKey = keys.Key{Scopes: keys.Infer | keys.Manage, MaxPriority: "high"}
+
 // authorize returns the key of a request with these headers, or the error that refuses the request on this route. On
 // a gateway without keys every request gets a key with both scopes.
 func (s *Server) authorize(h *fasthttp.RequestHeader, match api.RouteMatch, source api.Source) (keys.Key, *api.Error) {
 	metrics := match.Route != nil && s.routes[match.Route.Index].metrics
 	free := match.Route != nil && match.Route.Scope == api.ScopeFree || metrics && s.cfg.FreeMetrics
-	key := keys.Key{Scopes: keys.Infer | keys.Manage, MaxPriority: "high"}
+	key := openKey
 	switch {
 	case free:
 	case s.cfg.Keys.Configured():

@@ -2,11 +2,13 @@ package httpapi
 
 import (
 	"reveille/gateway/api"
+	"reveille/gateway/batches"
 	"reveille/gateway/bodycheck"
 	"reveille/gateway/models"
 	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
 	"reveille/infra/policy"
+	"reveille/infra/relay"
 )
 
 // inferenceCall is an inference request that passed the checks of its body.
@@ -30,8 +32,11 @@ type inferenceCall struct {
 
 // readBody reads the body of an authorized request, if its route takes one.
 func (r *request) readBody() (err error) {
-	if r.Match.Route.Body == api.BodyNone {
+	switch r.Match.Route.Body {
+	case api.BodyNone:
 		r.s.bodies.Finish(r.Ctx)
+		return nil
+	case api.BodyFile:
 		return nil
 	}
 	r.buffered, err = r.s.bodies.Read(r.Ctx, maxBody(r.Match.Route))
@@ -42,12 +47,29 @@ func (r *request) readBody() (err error) {
 // their size.
 const maxManagementBody = 1 << 20
 
+// maxForm is the size of a form beside its file.
+const maxForm = 64 << 10
+
 // maxBody returns a route's own limit for bodies, 0 if only the gateway's applies.
 func maxBody(route *api.Route) int {
-	if route == nil || route.Inference {
+	switch {
+	case route == nil, route.Inference:
 		return 0
+	case route.Body == api.BodyFile:
+		return batches.MaxFile + maxForm
 	}
 	return maxManagementBody
+}
+
+// checkBodySize returns why a body of n bytes is refused, nil if it is not. Files are not buffered.
+func (s *Server) checkBodySize(n int, route *api.Route) error {
+	switch max := maxBody(route); {
+	case route == nil || route.Body != api.BodyFile:
+		return s.bodies.CheckSize(n, max)
+	case n > max:
+		return relay.ErrBodyTooLarge
+	}
+	return nil
 }
 
 // dropBody frees the body's memory and invalidates its bytes. It can be called more than once.

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"math/rand/v2"
 	"runtime/debug"
 	"time"
@@ -23,6 +24,7 @@ type request struct {
 	buffered relay.Body
 	keepBody bool // the response's stream still needs the body and releases it
 	observed *observed
+	batch    context.Context // of the batch that it is a line of, whose end ends it; nil for requests of clients
 }
 
 // handle runs the chain for one request.

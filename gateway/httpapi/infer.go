@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"strconv"
 	"time"
@@ -31,9 +32,10 @@ type exchange struct {
 	load           func(*exchange) error               // queues the load of a model that is on no host; nil leaves it to the gate
 	onLoaded       func() error                        // responds once the model is loaded, without the engine; nil: the engine responds
 
-	watch   *relay.Watch // for the client leaving
-	routing routing
-	try     attempts
+	watch      *relay.Watch // for the client leaving
+	leaveBatch func() bool  // stops watching the batch that it is a line of; nil for other requests
+	routing    routing
+	try        attempts
 
 	resp             *relay.Response // a runner's response, or the wait for it; nil between attempts
 	responded        bool            // the client gets a response
@@ -116,6 +118,9 @@ func (x *exchange) serveInference() (err error) {
 	x.call.Account.SetHeaders(&x.call.Ctx.Response.Header)
 	x.call.wakeReplaced()
 	s.inflight.add(x)
+	if x.call.batch != nil {
+		x.leaveBatch = context.AfterFunc(x.call.batch, func() { x.abandon(api.ShuttingDown()) })
+	}
 	x.watch = s.watcher.Arm(x.call.Ctx.Conn(), func() { x.abandon(relay.ErrClientGone) })
 	outcome := errPanicked
 	defer func() {
@@ -210,6 +215,9 @@ func (x *exchange) abandon(cause error) {
 // response's stream or WebSocket is closed if endsWithResponse is set, else by serveInference.
 func (x *exchange) completeRequest(err error) {
 	x.watch.Stop()
+	if x.leaveBatch != nil {
+		x.leaveBatch()
+	}
 	x.closeResponse()
 	x.call.s.bodies.Release(x.bufferedBytes)
 	if t := x.try.admission; t != nil {

@@ -25,7 +25,7 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestCo
 		if e == nil {
 			_, e = s.authorize(h, found, source)
 		}
-		if e != nil || s.bodies.CheckSize(n, maxBody(found.Route)) != nil {
+		if e != nil || s.checkBodySize(n, found.Route) != nil {
 			relay.SkipBody(h)
 		}
 	}
@@ -40,7 +40,7 @@ func (s *Server) expectContinue(ctx *fasthttp.RequestCtx) (status int) {
 	r := s.newRequest(ctx)
 	err := r.authorize()
 	if err == nil {
-		err = r.bodyError(s.bodies.CheckSize(ctx.Request.Header.ContentLength(), maxBody(r.Match.Route)))
+		err = r.bodyError(s.checkBodySize(ctx.Request.Header.ContentLength(), r.Match.Route))
 	}
 	if err == nil {
 		return fasthttp.StatusContinue
@@ -55,7 +55,10 @@ func (r *request) bodyError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, relay.ErrBodyTooLarge):
-		limit := min(r.s.cfg.MaxBody, cmp.Or(maxBody(r.Match.Route), math.MaxInt))
+		limit := cmp.Or(maxBody(r.Match.Route), math.MaxInt)
+		if r.Match.Route == nil || r.Match.Route.Body != api.BodyFile {
+			limit = min(limit, r.s.cfg.MaxBody)
+		}
 		return api.Newf(api.RequestTooLarge, "The request body is larger than the limit of %d bytes.", limit)
 	case errors.Is(err, relay.ErrBuffersFull):
 		return api.New(api.Overloaded, "Too many requests and responses are buffered in memory. Retry the request.")

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -225,11 +224,9 @@ func (s *Server) responseItems(r *request) error {
 	if err != nil {
 		return err
 	}
-	p := responses.Page{After: r.Query("after"), Limit: 20, Ascending: r.Query("order") == "asc"}
-	if text := r.Query("limit"); text != "" {
-		if p.Limit, err = strconv.Atoi(text); err != nil || p.Limit < 1 || p.Limit > 100 {
-			return api.New(api.InvalidType, "'limit' must be a number from 1 to 100.").WithParam("limit")
-		}
+	p := responses.Page{After: r.Query("after"), Ascending: r.Query("order") == "asc"}
+	if p.Limit, err = r.QueryLimit(20, 100); err != nil {
+		return err
 	}
 	list, found, err := stored.InputItems(r.Match.ID, p)
 	if err != nil {

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"reveille/gateway/api"
+	"reveille/gateway/batches"
 	"reveille/gateway/bodycheck"
 	"reveille/gateway/manage"
 	"reveille/gateway/web"
@@ -46,6 +47,17 @@ func inference(r api.Route, fields *bodycheck.Spec, serve handler) route {
 		r.Body = api.BodyJSON
 	}
 	return route{Route: r, fields: fields, serve: serve}
+}
+
+// batched is a route of files and batches.
+func batched(r api.Route, serve func(*batches.Service, *web.Request) error) route {
+	r.Scope, r.PerModel = api.ScopeInfer, true
+	return route{Route: r, serve: func(s *Server, q *request) error {
+		if s.batches == nil {
+			return errNoFolder()
+		}
+		return serve(s.batches, &q.Request)
+	}}
 }
 
 // Short names for the table.
@@ -207,6 +219,19 @@ var routes = []route{
 	inference(api.Route{Name: "image_variations", Pattern: "POST /images/variations", Type: policy.Image, Body: form,
 		Fields: []api.Field{{Name: "image", Alt: "image[]", Required: true}, {Name: "prompt"}}}, nil,
 		infer("/v1/images/variations")),
+
+	// OpenAI's files and batches.
+	{Route: api.Route{Name: "file_create", Pattern: "POST /files", Scope: api.ScopeInfer, PerModel: true,
+		Body: api.BodyFile}, serve: (*Server).fileCreate},
+	batched(api.Route{Name: "file_list", Pattern: "GET /files"}, (*batches.Service).FileList),
+	batched(api.Route{Name: "file_get", Pattern: "GET /files/{id}"}, (*batches.Service).FileGet),
+	batched(api.Route{Name: "file_content", Pattern: "GET /files/{id}/content"}, (*batches.Service).FileContent),
+	batched(api.Route{Name: "file_delete", Pattern: "DELETE /files/{id}"}, (*batches.Service).FileDelete),
+	batched(api.Route{Name: "batch_create", Pattern: "POST /batches", Body: bodyJSON,
+		Fields: requiredTexts("input_file_id", "endpoint", "completion_window")}, (*batches.Service).BatchCreate),
+	batched(api.Route{Name: "batch_list", Pattern: "GET /batches"}, (*batches.Service).BatchList),
+	batched(api.Route{Name: "batch_get", Pattern: "GET /batches/{id}"}, (*batches.Service).BatchGet),
+	batched(api.Route{Name: "batch_cancel", Pattern: "POST /batches/{id}/cancel"}, (*batches.Service).BatchCancel),
 
 	// llama-server's own.
 	inference(api.Route{Name: "tokenize", Pattern: "POST /tokenize", Mount: both, Type: policy.LLM, InQuery: true,

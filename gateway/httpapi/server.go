@@ -16,6 +16,7 @@ import (
 
 	"reveille/gateway/accesslog"
 	"reveille/gateway/api"
+	"reveille/gateway/batches"
 	"reveille/gateway/costs"
 	"reveille/gateway/keys"
 	"reveille/gateway/manage"
@@ -77,6 +78,8 @@ type Config struct {
 	Ring              *logring.Ring                       // this gateway's own log, for managers; default: an empty one
 	AccessLog         *accesslog.Log                      // gets a line for each request; nil: none is written
 	Tracer            *trace.Tracer                       // gets the spans of requests to models; nil: none are recorded
+	BatchDir          string                              // the folder of files and batches; "": there are none
+	BatchBytes        int64                               // maximum size of that folder
 	Memory            *pressure.Gauge                     // near its limit, connections are not kept and new requests are refused; nil: no limit
 }
 
@@ -117,6 +120,7 @@ type Server struct {
 	hub        *ui.Hub
 	history    *ui.History
 	costs      *costs.Reader
+	batches    *batches.Service // nil without BatchDir
 
 	crashes quota.Crashes
 
@@ -147,7 +151,7 @@ func New(cfg Config) *Server {
 		Keys: cfg.Keys, Overlay: cfg.Overlay, Register: cfg.Register,
 		Version: cfg.Version, Keepalive: cfg.Keepalive, Draining: s.draining.Load, Ring: cfg.Ring, Lifetime: s.lifetime,
 	})
-	s.routes = routes
+	s.routes, s.batches = routes, s.newBatches()
 	s.hub, s.history, s.costs = s.newHub(), ui.NewHistory(time.Now()), cmp.Or(cfg.Costs, costs.NewReader(cfg.Store))
 	s.set.NewGauge("reveille_gateway_access_log_dropped_total", func() float64 { return float64(cfg.AccessLog.Dropped()) })
 	s.set.NewGauge("reveille_gateway_requests_open", func() float64 { return float64(s.Open()) })
@@ -167,6 +171,9 @@ func (s *Server) Serve(ln net.Listener) error {
 	s.background.Go(func() { s.registry.Tables.Run(s.lifetime) })
 	s.background.Go(s.watchHosts)
 	s.background.Go(func() { s.costs.Run(s.lifetime) })
+	if s.batches != nil {
+		s.background.Go(func() { s.batches.Run(s.lifetime) })
+	}
 	return s.http.Serve(relay.NewListener(ln, relay.ListenerConfig{
 		MaxConns: s.cfg.MaxConns, MaxConnsPerIP: s.cfg.PerAddress, Proxies: s.cfg.Proxies, Refusal: tooManyConns(),
 	}))

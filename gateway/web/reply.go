@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
 
 	"reveille/gateway/api"
 	"reveille/infra/jsonscan"
@@ -113,6 +114,19 @@ const StatusClientGone = 499
 
 // Query returns a parameter of the request's query.
 func (r *Request) Query(name string) string { return string(r.Ctx.QueryArgs().Peek(name)) }
+
+// QueryLimit returns the query's limit of a list, or preset if it has none.
+func (r *Request) QueryLimit(preset, max int) (int, error) {
+	text := r.Query("limit")
+	if text == "" {
+		return preset, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > max {
+		return 0, api.Newf(api.InvalidType, "'limit' must be a number from 1 to %d.", max).WithParam("limit")
+	}
+	return n, nil
+}
 
 // QueryFlag reports whether a query parameter is set to anything but "false" and "0".
 func (r *Request) QueryFlag(name string) bool {

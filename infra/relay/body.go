@@ -179,13 +179,16 @@ func (r *BodyReader) fill(b *Body, src io.Reader, size, limit int) (n int, err e
 // MaxBody. Read returns the errors of BodyReader.Read; a body that is not read to its end ends the connection.
 func (r *BodyReader) Stream(ctx *fasthttp.RequestCtx, limit int) (io.Reader, error) {
 	src, size := ctx.RequestBodyStream(), ctx.Request.Header.ContentLength()
+	skipped := skippedLength(ctx)
 	switch {
-	case size > limit:
+	case max(size, skipped) > limit:
+		closeAfterResponse(ctx)
 		return nil, ErrBodyTooLarge
-	case src == nil || size == 0 && skippedLength(ctx) == 0:
-		return bytes.NewReader(nil), nil
-	case size == 0: // refused by its head, for a reason that no longer holds
+	case skipped > 0: // refused by its head, for a reason that no longer holds
+		closeAfterResponse(ctx)
 		return nil, ErrBuffersFull
+	case src == nil || size == 0:
+		return bytes.NewReader(nil), nil
 	}
 	return &bodyStream{reader: r, ctx: ctx, src: src, size: size, limit: limit}, nil
 }

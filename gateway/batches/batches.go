@@ -1,0 +1,303 @@
+package batches
+
+import (
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"reveille/gateway/api"
+	"reveille/gateway/web"
+)
+
+// Limits of batches.
+const (
+	MaxLines   = 1_000_000 // of a batch
+	maxModels  = 16        // that the lines of a batch may name
+	maxOpen    = 100       // unfinished batches of an API key
+	maxErrors  = 20        // that a batch reports of its lines' form
+	maxPairs   = 16        // of metadata
+	minWindow  = time.Second
+	maxWindow  = 30 * 24 * time.Hour
+	maxPerPage = 100
+)
+
+// endpoints are the routes that lines may use.
+var endpoints = []string{"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"}
+
+// Values of a batch's status.
+const (
+	validating = "validating"
+	inProgress = "in_progress"
+	finalizing = "finalizing"
+	completed  = "completed"
+	failed     = "failed"
+	expired    = "expired"
+	cancelling = "cancelling"
+	cancelled  = "cancelled"
+)
+
+// Batch is a batch as clients see it. A batch that has expires_at in the past is expired as soon as a gateway sees it.
+type Batch struct {
+	ID               string            `json:"id"`
+	Object           string            `json:"object"`
+	Endpoint         string            `json:"endpoint"`
+	Model            *string           `json:"model"`
+	Errors           *lineErrors       `json:"errors"`
+	InputFileID      string            `json:"input_file_id"`
+	CompletionWindow string            `json:"completion_window"`
+	Status           string            `json:"status"`
+	OutputFileID     *string           `json:"output_file_id"`
+	ErrorFileID      *string           `json:"error_file_id"`
+	CreatedAt        int64             `json:"created_at"`
+	InProgressAt     *int64            `json:"in_progress_at"`
+	ExpiresAt        int64             `json:"expires_at"`
+	FinalizingAt     *int64            `json:"finalizing_at"`
+	CompletedAt      *int64            `json:"completed_at"`
+	FailedAt         *int64            `json:"failed_at"`
+	ExpiredAt        *int64            `json:"expired_at"`
+	CancellingAt     *int64            `json:"cancelling_at"`
+	CancelledAt      *int64            `json:"cancelled_at"`
+	RequestCounts    counts            `json:"request_counts"`
+	Metadata         map[string]string `json:"metadata"`
+}
+
+type counts struct {
+	Total     int `json:"total"`
+	Completed int `json:"completed"`
+	Failed    int `json:"failed"`
+}
+
+// lineErrors are why a batch failed.
+type lineErrors struct {
+	Object string      `json:"object"`
+	Data   []lineError `json:"data"`
+}
+
+type lineError struct {
+	Code    string  `json:"code"`
+	Message string  `json:"message"`
+	Param   *string `json:"param"`
+	Line    *int    `json:"line"`
+}
+
+// stored is the record of a batch.
+type stored struct {
+	Batch
+	Key    string        `json:"key"` // hex digest of the API key
+	Models []modelLines  `json:"models"`
+	Output string        `json:"output"` // ids of the files of its outcomes
+	Failed string        `json:"failed"`
+	Keep   time.Duration `json:"keep"` // how long these are kept
+	Rate   float64       `json:"rate"` // lines a second while lines ran; 0: not measured
+	Ended  int64         `json:"ended"`
+}
+
+// modelLines is how many lines name a model.
+type modelLines struct {
+	Model string `json:"model"` // as the lines name it; "" for lines without one
+	Lines int    `json:"lines"`
+}
+
+func (b *stored) ended() bool { return b.Ended != 0 }
+
+// end sets the final status.
+func (b *stored) end(status string, now time.Time) {
+	at := now.Unix()
+	b.Status, b.Ended = status, at
+	switch status {
+	case completed:
+		b.CompletedAt = &at
+	case failed:
+		b.FailedAt = &at
+	case expired:
+		b.ExpiredAt = &at
+	case cancelled:
+		b.CancelledAt = &at
+	}
+}
+
+// fail adds an error of the batch or, if line is not 0, of that line.
+func (b *stored) fail(code, message, param string, line int) {
+	if b.Errors == nil {
+		b.Errors = &lineErrors{Object: "list"}
+	}
+	e := lineError{Code: code, Message: message}
+	if param != "" {
+		e.Param = &param
+	}
+	if line != 0 {
+		e.Line = &line
+	}
+	if len(b.Errors.Data) < maxErrors {
+		b.Errors.Data = append(b.Errors.Data, e)
+	}
+}
+
+// load reads a batch, and whether a client has cancelled it.
+func (s *Service) load(tenant, id string) (b *stored, stop bool, err error) {
+	b = &stored{}
+	if err := s.read(tenant, id, b); err != nil {
+		return nil, false, err
+	}
+	if info, err := os.Stat(s.path(tenant, id+stopMark)); err == nil && !b.ended() {
+		at := info.ModTime().Unix()
+		b.Status, b.CancellingAt, stop = cancelling, &at, true
+	}
+	return b, stop, nil
+}
+
+// createBatch is the body of POST /batches.
+type createBatch struct {
+	InputFileID        string            `json:"input_file_id"`
+	Endpoint           string            `json:"endpoint"`
+	CompletionWindow   string            `json:"completion_window"`
+	Metadata           map[string]string `json:"metadata"`
+	OutputExpiresAfter *struct {
+		Anchor  string `json:"anchor"`
+		Seconds int64  `json:"seconds"`
+	} `json:"output_expires_after"`
+}
+
+// BatchCreate is POST /batches.
+func (s *Service) BatchCreate(r *web.Request) error {
+	var q createBatch
+	if err := r.Decode(&q); err != nil {
+		return err
+	}
+	window, err := time.ParseDuration(q.CompletionWindow)
+	switch {
+	case !slices.Contains(endpoints, q.Endpoint):
+		return api.New(api.InvalidType, "'endpoint' must be one of "+strings.Join(endpoints, ", ")+".").WithParam("endpoint")
+	case err != nil || window < minWindow || window > maxWindow:
+		return api.Newf(api.InvalidType, "'completion_window' must be a duration from %v to %v, such as 24h.", minWindow, maxWindow).WithParam("completion_window")
+	case len(q.Metadata) > maxPairs:
+		return api.Newf(api.InvalidType, "'metadata' has more than %d members.", maxPairs).WithParam("metadata")
+	}
+	for name, value := range q.Metadata {
+		if len(name) > 64 || len(value) > 512 {
+			return api.New(api.InvalidType, "Names in 'metadata' have at most 64 bytes, and values 512.").WithParam("metadata")
+		}
+	}
+	keep := time.Duration(retention)
+	if e := q.OutputExpiresAfter; e != nil {
+		if keep, err = lifetimeOf("created_at", e.Anchor, e.Seconds, "output_expires_after"); err != nil {
+			return err
+		}
+	}
+	tenant, input, err := s.file(r, q.InputFileID)
+	if err != nil {
+		return api.As(err).WithParam("input_file_id")
+	}
+	if input.Purpose != "batch" {
+		return api.New(api.InvalidType, "The file's purpose must be batch.").WithParam("input_file_id")
+	}
+	open, err := s.open(tenant)
+	if err != nil {
+		return err
+	} else if len(open) >= maxOpen {
+		return api.Newf(api.QueueFull, "This key has %d batches that have not ended.", maxOpen)
+	}
+	now := time.Now()
+	b := &stored{
+		Batch: Batch{
+			ID: newID(batchPrefix, now), Object: "batch", Endpoint: q.Endpoint, InputFileID: input.ID, CompletionWindow: q.CompletionWindow, Status: validating,
+			CreatedAt: now.Unix(), ExpiresAt: now.Add(window).Unix(), Metadata: q.Metadata,
+		},
+		Key: hex.EncodeToString(r.Key.Digest[:]), Output: newID(filePrefix, now), Failed: newID(filePrefix, now), Keep: keep,
+	}
+	if err := s.write(tenant, b.ID, b); err != nil {
+		return folderError(err)
+	}
+	s.wake()
+	return r.Reply(200, &b.Batch)
+}
+
+// batch returns a batch of the request's key.
+func (s *Service) batch(r *web.Request) (tenant string, b *stored, err error) {
+	tenant = s.cfg.Tenant(&r.Key)
+	if isID(batchPrefix, r.Match.ID) {
+		b, _, err = s.load(tenant, r.Match.ID)
+	}
+	if b == nil && ignoreMissing(err) == nil {
+		err = api.New(api.BatchNotFound, "No batch has that id: it expired, or belongs to another key.")
+	}
+	return tenant, b, err
+}
+
+// BatchGet is GET /batches/{id}.
+func (s *Service) BatchGet(r *web.Request) error {
+	_, b, err := s.batch(r)
+	if err != nil {
+		return err
+	}
+	return r.Reply(200, &b.Batch)
+}
+
+// BatchList is GET /batches.
+func (s *Service) BatchList(r *web.Request) error {
+	return page(s, r, batchPrefix, 20, maxPerPage, func(tenant, id string) (*Batch, bool, error) {
+		b, _, err := s.load(tenant, id)
+		if err != nil {
+			return nil, false, err
+		}
+		return &b.Batch, true, nil
+	})
+}
+
+// BatchCancel is POST /batches/{id}/cancel. Lines that have ended keep their outcomes.
+func (s *Service) BatchCancel(r *web.Request) error {
+	tenant, b, err := s.batch(r)
+	if err != nil {
+		return err
+	}
+	if b.ended() {
+		return api.Newf(api.BatchEnded, "The batch has ended: it is %s.", b.Status)
+	}
+	f, err := os.OpenFile(s.path(tenant, b.ID+stopMark), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return folderError(err)
+	}
+	s.wake()
+	return s.BatchGet(r)
+}
+
+// open returns the batches of a key that have not ended, the oldest first.
+func (s *Service) open(tenant string) (open []*stored, err error) {
+	ids, err := s.ids(tenant, batchPrefix)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if s.isFinal(id) {
+			continue
+		}
+		b, _, err := s.load(tenant, id)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			s.cfg.Log.Error("a batch cannot be read", "batch", id, "error", err)
+		case b.ended():
+			s.setFinal(id)
+		default:
+			open = append(open, b)
+		}
+	}
+	return open, nil
+}
+
+// inUse returns the ids of the files that batches of a key still need.
+func (s *Service) inUse(tenant string) (map[string]bool, error) {
+	open, err := s.open(tenant)
+	used := map[string]bool{}
+	for _, b := range open {
+		used[b.InputFileID], used[b.Output], used[b.Failed] = true, true, true
+	}
+	return used, err
+}

@@ -1,0 +1,177 @@
+package batches
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"reveille/gateway/api"
+	"reveille/gateway/web"
+)
+
+const (
+	filePrefix   = "file-"
+	batchPrefix  = "batch_"
+	uploadPrefix = "upload-"
+	record       = ".json"
+	stopMark     = ".stop"
+)
+
+// newID returns a new id: the prefix, the time, and random characters.
+func newID(prefix string, now time.Time) string {
+	return fmt.Sprintf("%s%011x%s", prefix, now.UnixMilli(), strings.ToLower(rand.Text()[:21]))
+}
+
+var idForm = regexp.MustCompile(`^(file-|batch_)[0-9a-z]{32}$`)
+
+// isID reports whether a text has the form of an id that newID returns. No other text becomes part of a path.
+func isID(prefix, text string) bool {
+	return strings.HasPrefix(text, prefix) && idForm.MatchString(text)
+}
+
+func (s *Service) path(tenant, name string) string { return filepath.Join(s.cfg.Dir, tenant, name) }
+
+// read reads a record. The error is fs.ErrNotExist if there is none.
+func (s *Service) read(tenant, id string, into any) error {
+	text, err := os.ReadFile(s.path(tenant, id+record))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("record %s of the batch folder: %w", id, err)
+	}
+	return nil
+}
+
+// write replaces a record.
+func (s *Service) write(tenant, id string, v any) (err error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Join(s.cfg.Dir, tenant), uploadPrefix)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), s.path(tenant, id+record))
+}
+
+// ids returns the ids of a key's records, the oldest first.
+func (s *Service) ids(tenant, prefix string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(s.cfg.Dir, tenant)) // by name
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var ids []string
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), record); ok && isID(prefix, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// tenants returns the names of all keys that have a folder.
+func (s *Service) tenants() ([]string, error) {
+	entries, err := os.ReadDir(s.cfg.Dir)
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+// used returns the bytes of all files of the folder.
+func (s *Service) used() (total int64, err error) {
+	err = filepath.WalkDir(s.cfg.Dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return ignoreMissing(err)
+		}
+		info, err := e.Info()
+		if err == nil {
+			total += info.Size()
+		}
+		return ignoreMissing(err)
+	})
+	return total, err
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) { // removed meanwhile
+		return nil
+	}
+	return err
+}
+
+// list is a page of objects as OpenAI sends it.
+type list[T any] struct {
+	Object  string  `json:"object"`
+	Data    []T     `json:"data"`
+	FirstID *string `json:"first_id"`
+	LastID  *string `json:"last_id"`
+	HasMore bool    `json:"has_more"`
+}
+
+// page responds with the objects that follow the query's after, at most its limit. read returns false for objects that
+// are left out.
+func page[T any](s *Service, r *web.Request, prefix string, limit, maxLimit int, read func(tenant, id string) (T, bool, error)) error {
+	tenant := s.cfg.Tenant(&r.Key)
+	ids, err := s.ids(tenant, prefix)
+	if err != nil {
+		return err
+	}
+	switch r.Query("order") {
+	case "asc":
+	case "", "desc":
+		slices.Reverse(ids)
+	default:
+		return api.New(api.InvalidType, "'order' must be asc or desc.").WithParam("order")
+	}
+	if limit, err = r.QueryLimit(limit, maxLimit); err != nil {
+		return err
+	}
+	if after := r.Query("after"); after != "" {
+		i := slices.Index(ids, after)
+		if i < 0 {
+			return api.New(api.InvalidType, "'after' names nothing in this list.").WithParam("after")
+		}
+		ids = ids[i+1:]
+	}
+	out := list[T]{Object: "list", Data: []T{}}
+	var first, last string
+	for _, id := range ids {
+		v, ok, err := read(tenant, id)
+		if ignoreMissing(err) != nil {
+			return err
+		} else if err != nil || !ok {
+			continue
+		}
+		if out.HasMore = len(out.Data) == limit; out.HasMore {
+			break
+		}
+		if out.Data = append(out.Data, v); first == "" {
+			first, out.FirstID, out.LastID = id, &first, &last
+		}
+		last = id
+	}
+	return r.Reply(200, out)
+}
