@@ -6,11 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -19,16 +15,18 @@ import (
 )
 
 const (
-	idleBeforeSave = time.Second      // without a request, until the engine saves what it was told
-	evictTimeout   = 5 * time.Second  // for a conversation whose slot a request waits for
-	sealTimeout    = 30 * time.Second // for a conversation while the engine runs
+	idleBeforeSave = time.Second            // without a request, until the engine saves what it was told
+	idleFactor     = 20                     // at least this many times what saving takes
+	maxHurry       = 250 * time.Millisecond // for the tokens of an answer that a save in a hurry computes
+	evictTimeout   = 5 * time.Second        // for a conversation whose slot a request waits for
+	sealTimeout    = 30 * time.Second       // for a conversation while the engine runs
 )
 
 // errUnstable: what the template makes of a conversation changes with the next message, or by itself.
 var errUnstable = errors.New("the chat template renders the conversation anew for each message, so its state cannot be reused")
 
 // chats are the conversations of a running engine. Where the engine chooses the slots, they are saved once it has been
-// idle for a moment, or when there are as many unsaved ones as slots, because the next request would take one's slot.
+// idle for a while, or when there are as many unsaved ones as slots, because the next request would take one's slot.
 // Where a table does, they are saved before another conversation gets their slot.
 type chats struct {
 	mu        sync.Mutex
@@ -45,34 +43,47 @@ type chats struct {
 
 	restoring  sync.Mutex  // guards what follows; one conversation is restored at a time
 	restoredAt map[int]int // slots that one was restored into → as if that were their last task
-	restores   int
 }
 
 type liveChat struct {
-	keys   []Key // of its beginnings, the longest last
+	keys   map[Key]bool // of its beginnings
+	end    Key          // of the longest
 	tenant engineslots.Tenant
 	slot   int
 }
 
-// Chat reads a chat request that Begin was called for. slot is where it runs, [engineslots.Any] if the engine chooses.
-// It returns nil if the conversation is not saved while the engine runs: states that can go back are saved by Save, as
-// they then are, and until then llama-server keeps them in memory.
-func (e *Engine) Chat(tenant engineslots.Tenant, slot int, prompt engineslots.Prompt, body []byte) *Turn {
-	if e == nil || !e.sealed || e.client == nil || e.table != nil && slot == engineslots.Any {
-		return nil
-	}
-	t := newTurn(body)
-	if t == nil {
-		return nil
-	}
-	t.e, t.tenant, t.slot, t.prompt = e, tenant, slot, prompt
-	if e.table == nil {
-		t.tenant = engineslots.Tenant{}
+// Begin records the start of a request. Call End when its response is complete.
+func (e *Engine) Begin() {
+	if e == nil {
+		return
 	}
 	c := &e.chats
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	goesOn := func(old *Turn) bool { return old.tenant == t.tenant && slices.Contains(t.keys, old.key) }
+	c.running++
+	if c.interrupt != nil {
+		c.interrupt()
+	}
+}
+
+// Turn reads a request that Begin was called for. slot is where it runs, [engineslots.Any] if the engine chooses. It
+// returns nil if the conversation cannot be saved or found again.
+func (e *Engine) Turn(tenant engineslots.Tenant, slot int, path string, body []byte) *Turn {
+	if e == nil || e.client == nil || e.table != nil && slot == engineslots.Any {
+		return nil
+	}
+	t := newTurn(path, body, e.sealed)
+	if t == nil {
+		return nil
+	}
+	t.e, t.slot = e, slot
+	if e.table != nil {
+		t.tenant = tenant
+	}
+	c := &e.chats
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	goesOn := func(old *Turn) bool { return old.tenant == t.tenant && t.has(old.end.Key) }
 	c.pending = slices.DeleteFunc(c.pending, goesOn)
 	if c.current != nil && goesOn(c.current) {
 		c.current.goesOn = true
@@ -80,18 +91,25 @@ func (e *Engine) Chat(tenant engineslots.Tenant, slot int, prompt engineslots.Pr
 	return t
 }
 
-// Restore makes the engine restore the conversation that the request continues, if it is saved and not in the engine.
+// Restore makes the engine restore the saved conversation that the request has the longest start in common with, unless
+// the engine has one that is as long.
 func (t *Turn) Restore(ctx context.Context) {
 	if t == nil {
 		return
 	}
 	e := t.e
-	c, key := e.find(t)
-	if c == nil || e.store.cost(int64(c.Bytes))*minGain > c.worth() {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
+	if !e.awaitIdentity(ctx) {
+		return
+	}
+	c, live := e.find(t)
+	if c == nil && !live && e.store.await(ctx) {
+		c, live = e.find(t)
+	}
+	if c == nil {
+		return
+	}
 	e.chats.restoring.Lock()
 	defer e.chats.restoring.Unlock()
 	slot := t.slot
@@ -101,55 +119,48 @@ func (t *Turn) Restore(ctx context.Context) {
 	if slot == engineslots.Any || ctx.Err() != nil || !filestate.Unchanged(e.files) {
 		return
 	}
-	e.chats.restores++
-	file := stagedFile{c, "restore-" + strconv.Itoa(e.chats.restores)}
-	if err := e.stageOne(c, file.name); errors.Is(err, errDamaged) {
-		e.dropBad(c, err)
-		return
-	} else if err != nil {
+	if err := e.restore(ctx, slot, c); err != nil {
 		e.log.Warn("conversation not restored", "error", err)
 		return
 	}
-	n, err := e.restoreSlot(ctx, slot, file)
-	_ = os.Remove(filepath.Join(e.dir, file.name))
-	if err == nil && n > 0 {
-		e.chats.nowLive(liveChat{[]Key{key}, t.tenant, slot})
-	}
+	t.restored, t.restoredSlot = c, slot
+	e.chats.setLive(liveChat{c.keys(), c.end(), t.tenant, slot})
 }
 
-// find returns the longest saved conversation that the request continues; nil if a longer one is in the engine.
-func (e *Engine) find(t *Turn) (*entry, Key) {
-	select {
-	case <-e.identified:
-	default:
-		return nil, Key{}
-	}
-	for _, key := range slices.Backward(t.keys) {
-		if e.chats.isLive(key, t) {
-			return nil, key
+// find returns the saved conversation that the request has the longest start in common with, nil if none is worth it.
+// live means that the engine has one that is as long.
+func (e *Engine) find(t *Turn) (c *entry, live bool) {
+	for _, m := range slices.Backward(t.marks) {
+		if e.chats.isLive(m.Key, t) {
+			return nil, true
 		}
-		if c := e.store.find(place{e.id, t.tenant, key}); c != nil {
-			return c, key
+		c := e.store.find(place{e.id, t.tenant, m.Key})
+		if c == nil {
+			continue
+		}
+		share := c.share(m.Key)
+		gain := time.Duration(float64(c.worth()) * share)
+		if share*float64(c.Tokens) >= minTokens && e.store.cost(int64(c.Bytes))*minGain <= gain {
+			return c, false
 		}
 	}
-	return nil, Key{}
+	return nil, false
 }
 
 func (c *chats) isLive(key Key, t *Turn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(c.live, func(l liveChat) bool {
-		return slices.Contains(l.keys, key) && l.tenant == t.tenant && (t.slot == engineslots.Any || l.slot == t.slot)
+		return l.keys[key] && l.tenant == t.tenant && (t.slot == engineslots.Any || l.slot == t.slot)
 	})
 }
 
-// nowLive records that a conversation is in the engine.
-func (c *chats) nowLive(l liveChat) {
+// setLive records that a conversation is in the engine.
+func (c *chats) setLive(l liveChat) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.live = slices.DeleteFunc(c.live, func(old liveChat) bool {
-		goesOn := old.tenant == l.tenant && slices.Contains(l.keys, old.keys[len(old.keys)-1])
-		return goesOn || l.slot >= 0 && old.slot == l.slot
+		return old.tenant == l.tenant && l.keys[old.end] || l.slot >= 0 && old.slot == l.slot
 	})
 	// Where the engine chooses the slots, requests can have taken some of other chats than the least recently used.
 	sure := (c.slots + 1) / 2
@@ -159,12 +170,25 @@ func (c *chats) nowLive(l liveChat) {
 	c.live = append(c.live[max(len(c.live)-sure+1, 0):], l)
 }
 
+// Reused returns how many prompt tokens of the request came from the restored conversation, 0 if that is unknown.
+func (t *Turn) Reused(ctx context.Context) int {
+	if t == nil || t.restored == nil {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	list, _ := t.e.slotList(ctx)
+	for _, s := range list {
+		if s.ID == t.restoredSlot && s.Task != nil {
+			return max(min(s.cached(), int(t.restored.Tokens)), 0)
+		}
+	}
+	return 0
+}
+
 // victim returns the idle slot that was least recently used, [engineslots.Any] for none.
 func (e *Engine) victim(ctx context.Context) int {
-	list, err := e.slotList(ctx)
-	if err != nil {
-		return engineslots.Any
-	}
+	list, _ := e.slotList(ctx) // none on an error
 	best, bestUsed, last := engineslots.Any, 0, 0
 	for _, s := range list {
 		used := e.chats.restoredAt[s.ID]
@@ -184,29 +208,26 @@ func (e *Engine) victim(ctx context.Context) int {
 
 // Done ends the turn; ok means that its response was complete. End follows.
 func (t *Turn) Done(ok bool) {
-	if t == nil || !ok || !t.answer.end() {
+	if t == nil || !ok || !t.finish() {
 		return
 	}
-	t.key, t.ended = t.keys[len(t.keys)-1].next(t.answer.message()), time.Now()
 	c := &t.e.chats
-	c.nowLive(liveChat{append(slices.Clone(t.keys), t.key), t.tenant, t.slot})
+	live := liveChat{map[Key]bool{t.end.Key: true}, t.end.Key, t.tenant, t.slot}
+	for _, m := range t.marks {
+		live.keys[m.Key] = true
+	}
+	c.setLive(live)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closed {
-		c.pending = slices.DeleteFunc(c.pending, func(old *Turn) bool { return old.tenant == t.tenant && old.key == t.key })
-		c.pending = append(c.pending, t)
+	if c.closed {
+		return
 	}
-}
-
-// begin records the start of a request, and returns how many run.
-func (c *chats) begin() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.running++
-	if c.interrupt != nil {
-		c.interrupt()
+	c.pending = slices.DeleteFunc(c.pending, func(old *Turn) bool { return old.tenant == t.tenant && old.end == t.end })
+	c.pending = append(c.pending, t)
+	if n := len(c.pending) - 2*c.slots; n > 0 { // the engine is too busy to save them
+		t.e.store.m.unsaved.Add(n)
+		c.pending = slices.Delete(c.pending, 0, n)
 	}
-	return c.running
 }
 
 // End records the end of a request.
@@ -221,7 +242,7 @@ func (e *Engine) End() {
 	if c.closed || len(c.pending) == 0 || e.table != nil { // with a table, Evict and Save save
 		return
 	}
-	if len(c.pending) >= c.slots {
+	if c.isFullLocked() {
 		e.startKeepingLocked()
 	} else if c.running == 0 {
 		if c.timer == nil {
@@ -231,9 +252,14 @@ func (e *Engine) End() {
 				e.startKeepingLocked()
 			})
 		}
-		c.timer.Reset(idleBeforeSave)
+		// Large states of long chats are not written after each of their turns.
+		last := c.pending[len(c.pending)-1]
+		c.timer.Reset(max(idleBeforeSave, idleFactor*e.store.cost(e.perToken*int64(len(last.body))/4)))
 	}
 }
+
+// isFullLocked reports whether every slot may hold an unsaved conversation, and one is free to save it.
+func (c *chats) isFullLocked() bool { return len(c.pending) >= c.slots && c.running < c.slots }
 
 func (e *Engine) startKeepingLocked() {
 	if c := &e.chats; !c.keeping && !c.closed {
@@ -252,7 +278,7 @@ func (e *Engine) keep() {
 		n, urgent := len(c.pending), false
 		switch {
 		case c.closed || n == 0:
-		case n >= c.slots:
+		case c.isFullLocked():
 			t, c.pending, urgent = c.pending[0], c.pending[1:], true
 		case c.running == 0:
 			t, c.pending = c.pending[n-1], c.pending[:n-1]
@@ -268,7 +294,7 @@ func (e *Engine) keep() {
 			c.interrupt = cancel
 		}
 		c.mu.Unlock()
-		err := e.saveTurn(ctx, t)
+		err := e.saveTurn(ctx, t, false)
 		c.mu.Lock()
 		if ctx.Err() == context.Canceled && !t.goesOn { // saved later, or at the end
 			c.pending = append([]*Turn{t}, c.pending...)
@@ -301,7 +327,7 @@ func (e *Engine) stopKeeping() []*Turn {
 	return c.pending
 }
 
-// Close ends what Restore started. Call it when the engine has exited.
+// Close ends what Serve started. Call it when the engine has exited.
 func (e *Engine) Close() {
 	if e != nil {
 		e.stopKeeping()
@@ -325,14 +351,14 @@ func (e *Engine) Evict(ctx context.Context, slot int) {
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
 	defer cancel()
-	if err := e.saveTurn(ctx, t); err != nil {
+	if err := e.saveTurn(ctx, t, true); err != nil {
 		e.logUnsaved(err)
 	}
 }
 
-// saveTurn seals a conversation and saves it: it has the engine compute exactly what the next turn will begin with,
-// because many models' states cannot go back by a token.
-func (e *Engine) saveTurn(ctx context.Context, t *Turn) error {
+// saveTurn seals a conversation, which is to have the engine compute exactly what the next turn will begin with, and
+// saves it. In a hurry, an answer that takes long to compute is left out of states that can go back.
+func (e *Engine) saveTurn(ctx context.Context, t *Turn, hurry bool) error {
 	if e.forgotten < e.store.lastForget(e.model) {
 		e.store.m.forgotten.Inc()
 		return nil
@@ -340,18 +366,24 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn) error {
 	if !e.awaitIdentity(ctx) || !filestate.Unchanged(e.files) {
 		return nil
 	}
-	tokens, err := e.stableStart(ctx, t)
-	if err != nil {
-		return err
-	}
 	perToken, err := e.secondsPerToken(ctx)
 	if err != nil {
 		return err
 	}
-	worth := time.Duration(float64(len(tokens)) * perToken * float64(time.Second))
-	if len(tokens) < minTokens || e.store.cost(e.perToken*int64(len(tokens)))*minGain > worth {
+	worth := func(tokens int) time.Duration {
+		return time.Duration(float64(tokens) * perToken * float64(time.Second))
+	}
+	if e.store.cost(e.perToken*1000)*minGain > worth(1000) {
 		e.store.m.worthless.Inc()
 		e.store.dropMeasurement()
+		return nil
+	}
+	whole := t.answered && (!hurry || e.sealed || worth(len(t.answer.content)/3) <= maxHurry)
+	tokens, err := e.stableStart(ctx, t, whole)
+	if err != nil {
+		return err
+	}
+	if len(tokens) < minTokens {
 		return nil
 	}
 	// The engine samples a token and parses it; one that is no text would be an error.
@@ -362,15 +394,7 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn) error {
 	var sealed struct {
 		Slot *int `json:"id_slot"`
 	}
-	e.chats.mu.Lock()
-	limit := sealTimeout
-	if e.chats.current != t || e.chats.interrupt == nil { // else a request ends it
-		limit = max(worth, stepTimeout) // if it takes longer, the engine may as well compute it anew for the next turn
-	}
-	e.chats.mu.Unlock()
-	sealing, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	if err = e.ask(sealing, "/completion", request, &sealed); err != nil {
+	if err = e.ask(ctx, "/completion", request, &sealed); err != nil {
 		return err
 	}
 	e.chats.mu.Lock()
@@ -381,76 +405,76 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn) error {
 	if sealed.Slot == nil {
 		return errors.New("the engine does not tell which slot holds the conversation")
 	}
-	root, err := os.OpenRoot(e.dir)
+	f, err := e.saveSlot(ctx, *sealed.Slot)
 	if err != nil {
 		return err
 	}
-	defer root.Close()
-	f, err := e.saveSlot(ctx, root, slotState{ID: *sealed.Slot}, stepTimeout)
-	if err != nil {
-		return err
-	}
-	f.Identity, f.Model, f.Forgotten, f.PromptMS = e.id, nameOf(e.model), e.forgotten, worth.Seconds()*1000
-	f.Tenant, f.Prompt, f.Key, f.SavedMS = t.tenant, t.prompt, t.key, t.ended.UnixMilli()
-	f.before = t.keys
-	f.Sum = sha256.Sum256(encodeTokens(tokens))
-	e.store.storeAll(e.id, e.model, []savedFile{f})
+	f.Identity, f.Model, f.Forgotten, f.PromptMS = e.id, nameOf(e.model), e.forgotten, worth(len(tokens)).Seconds()*1000
+	f.Tenant, f.Marks, f.SavedMS = t.tenant, t.savedMarks(e.sealed), t.ended.UnixMilli()
+	text, _ := binary.Append(nil, binary.LittleEndian, tokens) // as a state contains them
+	f.Sum = sha256.Sum256(text)
+	f.replaces = t.has
+	e.store.store(f)
 	e.log.Debug("conversation saved", "tokens", f.Tokens)
 	return nil
 }
 
-// stableStart returns the tokens that the conversation's next turn starts with, whatever it is.
-func (e *Engine) stableStart(ctx context.Context, t *Turn) ([]int32, error) {
-	var lists [2][]int32
-	for i, text := range []string{"A", "7"} {
-		body, err := t.continued(text)
-		if err != nil {
-			return nil, err
-		}
-		var rendered struct{ Prompt string }
-		if err = e.ask(ctx, "/apply-template", json.RawMessage(body), &rendered); err != nil {
-			return nil, err
-		}
+// stableStart returns the tokens that the conversation's next turn starts with, whatever it is; without the last answer
+// unless whole is set.
+func (e *Engine) stableStart(ctx context.Context, t *Turn, whole bool) ([]int32, error) {
+	if t.tokens != nil {
+		return t.tokens[:len(t.tokens)-1], nil
+	}
+	texts, err := e.render(ctx, t, whole)
+	if err != nil {
+		return nil, err
+	}
+	var same []int32
+	for i, text := range texts {
 		var got struct{ Tokens []int32 }
-		err = e.ask(ctx, "/tokenize", map[string]any{"content": rendered.Prompt, "add_special": true, "parse_special": true}, &got)
+		err := e.ask(ctx, "/tokenize", map[string]any{"content": text, "add_special": true, "parse_special": true}, &got)
 		if err != nil {
 			return nil, err
 		}
-		lists[i] = got.Tokens
+		n := 0
+		for n < min(len(same), len(got.Tokens)) && same[n] == got.Tokens[n] {
+			n++
+		}
+		if i == 0 {
+			n = len(got.Tokens)
+		}
+		if n < minTokens && len(same) > 2*minTokens {
+			return nil, errUnstable
+		}
+		same = got.Tokens[:n]
 	}
-	a, b := lists[0], lists[1]
-	n := 0
-	for n < min(len(a), len(b)) && a[n] == b[n] {
-		n++
-	}
-	n-- // the last can merge with the next message's first
-	if n < len(a)/2 {
-		return nil, errUnstable
-	}
-	return a[:n], nil
+	return same[:max(len(same)-1, 0)], nil // the last can merge with the next message's first
 }
 
-// encodeTokens returns tokens as a state contains them.
-func encodeTokens(tokens []int32) []byte {
-	out := make([]byte, 0, 4*len(tokens))
-	for _, t := range tokens {
-		out = binary.LittleEndian.AppendUint32(out, uint32(t))
+// render returns texts whose common start is that of the conversation's next turn.
+func (e *Engine) render(ctx context.Context, t *Turn, whole bool) (texts []string, err error) {
+	if t.list == nil {
+		text := t.text
+		if whole {
+			text += string(t.answer.content)
+		}
+		return []string{text}, nil
 	}
-	return out
-}
-
-// ask posts a request to the engine and decodes the response.
-func (e *Engine) ask(ctx context.Context, path string, request, response any) error {
-	body, err := json.Marshal(request)
-	if err != nil {
-		return err
+	bodies := [][]byte{t.body}
+	if whole {
+		a, errA := t.continued("A")
+		b, errB := t.continued("7")
+		if err := errors.Join(errA, errB); err != nil {
+			return nil, err
+		}
+		bodies = [][]byte{a, b}
 	}
-	text, err := e.roundTrip(ctx, "POST", path, body, sealTimeout)
-	if err == nil {
-		err = json.Unmarshal(text, response)
+	for _, body := range bodies {
+		var rendered struct{ Prompt string }
+		if err := e.ask(ctx, "/apply-template", json.RawMessage(body), &rendered); err != nil {
+			return nil, err
+		}
+		texts = append(texts, rendered.Prompt)
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
+	return texts, nil
 }

@@ -2,18 +2,23 @@ package conversations
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"reveille/infra/relay"
+	"reveille/runner/engineslots"
 )
 
 // A full disk keeps what fits, leaves nothing behind of the rest, and takes the next conversation once there is room.
 func TestFullDiskStoresNothing(t *testing.T) {
 	dir := t.TempDir()
-	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=1m,mode=700"); err != nil {
+	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=256k,mode=700"); err != nil {
 		t.Skip("a small disk needs root's rights to mount: ", err)
 	}
 	t.Cleanup(func() {
@@ -22,10 +27,9 @@ func TestFullDiskStoresNothing(t *testing.T) {
 		}
 	})
 	s, p := open(t, dir, 1<<30), process(t, filepath.Join(t.TempDir(), "m.gguf"))
-	l := newLlama(t, 2)
-	run(t, s, p, l, nil, func(*Engine) {
-		l.slots[0], l.task[0] = count(1, 400_000), 7
-		l.slots[1], l.task[1] = count(2, 200), 6
+	run(t, s, p, newLlama(t, 2), nil, func(e *Engine) {
+		answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", strings.Repeat("Long. ", 15_000))
+		answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", asked("Ada"))
 	})
 	if got := names(t, dir); len(got) != 1 {
 		t.Errorf("on the full disk are %v, want one conversation", got)
@@ -35,13 +39,11 @@ func TestFullDiskStoresNothing(t *testing.T) {
 	if !bytes.Contains(text.Bytes(), []byte(`refused_total{reason="not_stored"} 1`)) {
 		t.Errorf("the metrics are %s", text.Bytes())
 	}
-	l = newLlama(t, 2)
-	got := run(t, s, p, l, nil, l.holding(0, count(3, 300), 8))
-	if len(got[0]) != 200 {
-		t.Errorf("%d tokens were restored, want those of the conversation that fit", len(got[0]))
-	}
-	if got := names(t, dir); len(got) != 2 {
-		t.Errorf("then there are %v", got)
+	run(t, s, p, newLlama(t, 2), nil, func(e *Engine) {
+		answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", asked("Bob"))
+	})
+	if got := goOn(t, s, p, newLlama(t, 2), "Ada", "Bob"); got[0] == 0 || got[1] == 0 {
+		t.Errorf("%v tokens were restored, want those of the conversations that fit", got)
 	}
 }
 
@@ -50,8 +52,7 @@ func TestFullDiskStoresNothing(t *testing.T) {
 func TestSlowDiskDoesNotBlockCallers(t *testing.T) {
 	dir := t.TempDir()
 	s, p := open(t, dir, 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
-	l := newLlama(t, 1)
-	run(t, s, p, l, nil, l.holding(0, count(1, 100), 1))
+	begin(t, s, p, newLlama(t, 1), "Ada")
 	name := names(t, dir)[0]
 	if err := errors.Join(os.Remove(name), syscall.Mkfifo(name, 0o600)); err != nil { // who opens it to read waits for a writer
 		t.Fatal(err)
@@ -80,11 +81,18 @@ func TestSlowDiskDoesNotBlockCallers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.Stage(t.Context(), t.TempDir(), 1)
 	<-e.identified
+	l, read := newLlama(t, 1), make(chan struct{})
+	client := relay.New(relay.Config{Addr: strings.TrimPrefix(l.URL, "http://")})
+	defer client.Close()
+	e.Serve(client, "key", t.TempDir(), 1, nil)
+	go func() {
+		defer close(read)
+		e.Turn(engineslots.Tenant{}, engineslots.Any, "/chat/completions", chatBody(t, asked("Ada"), "Nothing.", "And then?")).Restore(t.Context())
+	}()
 	answers("a read")
 	writer(0) // waits for the reader, which then finds nothing
-	<-e.staged
+	<-read
 
 	f, err := os.CreateTemp(t.TempDir(), "save")
 	if err != nil {
@@ -94,10 +102,10 @@ func TestSlowDiskDoesNotBlockCallers(t *testing.T) {
 	if _, err := f.Write(text); err != nil {
 		t.Fatal(err)
 	}
-	s.storeAll(e.id, "m", []savedFile{{file: f, header: header{Identity: e.id, Bytes: uint64(len(text)), Tokens: 150, Model: nameOf("m")}}})
-	time.Sleep(100 * time.Millisecond) // so that it is at work
+	s.store(savedFile{file: f, header: header{Identity: e.id, Bytes: uint64(len(text)), Tokens: 150, Model: nameOf("m"), Sum: sha256.Sum256(text[12:612])},
+		replaces: func(Key) bool { return true }})
 	answers("a save")
-	s.await(t.Context(), e.id)
+	s.await(t.Context())
 	if left := names(t, dir); len(left) != 1 || left[0] == name {
 		t.Errorf("%v is kept, want the later state alone", left)
 	}

@@ -76,11 +76,5 @@ func (s *Store) lastForgetLocked(model string) (at uint64) {
 	return at
 }
 
-// isForgotten reports whether an entry is from before its model's conversations were forgotten.
-func (s *Store) isForgotten(e *entry) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.isForgottenLocked(e)
-}
-
+// isForgottenLocked reports whether an entry is from before its model's conversations were forgotten.
 func (s *Store) isForgottenLocked(e *entry) bool { return e.Forgotten < s.lastForgetLocked(e.model()) }

@@ -1,14 +1,14 @@
 package conversations
 
 import (
+	"crypto/sha256"
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
-	"reveille/infra/relay"
+	"reveille/runner/engineslots"
 )
 
 func now() uint64 { return uint64(time.Now().UnixMicro()) }
@@ -30,19 +30,15 @@ func TestForgottenConversationsAreNotSaved(t *testing.T) {
 			t.Errorf("%s: %v stays, %d bytes", what, left, s.total)
 		}
 	}
-	l := newLlama(t, 1)
-	run(t, s, p, l, nil, func(e *Engine) {
-		l.holding(0, count(1, 100), 1)(e)
+	run(t, s, p, newLlama(t, 1), nil, func(e *Engine) {
+		answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", asked("Ada"))
 		s.Forget("m", now())
 	})
 	none("before the save")
 
-	l = newLlama(t, 2)
+	l := newLlama(t, 2)
 	l.saving = func() { s.Forget("m", now()) }
-	run(t, s, p, l, nil, func(e *Engine) {
-		l.holding(0, count(1, 100), 1)(e)
-		l.holding(1, count(2, 100), 2)(e)
-	})
+	begin(t, s, p, l, "Ada", "Bob")
 	none("while the engine writes")
 
 	e, err := s.Prepare(p)
@@ -60,46 +56,47 @@ func TestForgottenConversationsAreNotSaved(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	file := savedFile{file: f, header: header{Bytes: uint64(len(text)), Tokens: 100, Model: nameOf("m"), Forgotten: e.forgotten}}
+	file := savedFile{file: f, header: header{Bytes: uint64(len(text)), Tokens: 100, Model: nameOf("m"), Forgotten: e.forgotten, Sum: sha256.Sum256(text[12:412])}}
 	if err := s.storeOne(file); !errors.Is(err, errForgotten) {
 		t.Errorf("a file that was being copied: %v", err)
 	}
 	none("while it is copied")
 
-	l = newLlama(t, 1)
-	run(t, s, p, l, nil, l.holding(0, count(1, 100), 1))
+	begin(t, s, p, newLlama(t, 1), "Ada")
 	s.Close()
 	s = open(t, dir, 1<<20)
 	if f := s.Forget("", last.at); f.Conversations != 0 || len(names(t, dir)) != 1 {
 		t.Errorf("after a restart %d newer conversations were forgotten", f.Conversations)
 	}
-	l = newLlama(t, 1)
-	if got := run(t, s, p, l, nil, func(*Engine) {}); len(got[0]) != 100 {
-		t.Errorf("%d tokens were restored", len(got[0]))
+	if got := goOn(t, s, p, newLlama(t, 1), "Ada"); got[0] == 0 {
+		t.Errorf("%d tokens were restored", got[0])
 	}
 }
 
-// What was staged for an engine is not restored once it is forgotten.
-func TestForgottenConversationsAreNotRestored(t *testing.T) {
-	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
-	l := newLlama(t, 1)
-	run(t, s, p, l, nil, l.holding(0, count(1, 100), 1))
-	e, err := s.Prepare(p)
-	if err != nil {
-		t.Fatal(err)
+// Saved conversations are listed by model, and forgotten by model or all together.
+func TestConversationsAreListedAndForgottenByModel(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, 1<<20)
+	for _, model := range []string{"a", "b/c:d"} {
+		p := process(t, filepath.Join(t.TempDir(), "m.gguf"))
+		p.Model = model
+		begin(t, s, p, newLlama(t, 1), "Ada", "Bob")
 	}
-	l = newLlama(t, 1)
-	client := relay.New(relay.Config{Addr: strings.TrimPrefix(l.URL, "http://")})
-	defer client.Close()
-	e.Stage(t.Context(), l.dir, 1)
-	staged := <-e.staged
-	if len(staged) != 1 {
-		t.Fatalf("%d conversations are staged", len(staged))
+	s.Close()
+	s = open(t, dir, 1<<20)
+	list := s.Kept()
+	if len(list) != 2 || list[0].Model != "a" || list[1].Model != "b/c:d" || list[1].Conversations != 2 || list[1].Tokens < 400 ||
+		list[0].Bytes+list[1].Bytes != s.total || list[0].Newest > list[0].Oldest {
+		t.Errorf("kept is %+v", list)
 	}
-	e.staged <- staged
-	s.Forget("m", now())
-	e.Restore(t.Context(), client, "key", nil)
-	if len(l.slots[0]) != 0 {
-		t.Errorf("%d tokens were restored", len(l.slots[0]))
+	at := now()
+	if f := s.Forget("b/c:d", at); f.Wait() != nil || f.Conversations != 2 || len(s.Kept()) != 1 || len(names(t, dir)) != 2 {
+		t.Errorf("forgot %d, left %+v", f.Conversations, s.Kept())
+	}
+	if f := s.Forget("b/c:d", at-1); f.Conversations != 2 {
+		t.Errorf("the same again: forgot %d", f.Conversations)
+	}
+	if f := s.Forget("", now()); f.Wait() != nil || f.Conversations != 2 || len(s.Kept()) != 0 || len(names(t, dir)) != 0 || s.total != 0 {
+		t.Errorf("forgot %d, left %+v", f.Conversations, s.Kept())
 	}
 }

@@ -1,6 +1,6 @@
-// Package conversations saves what llama-server computed for its conversations when its model is unloaded, and restores
-// it in the next process that loads the same model in the same way. The next turn of a chat then computes only what is
-// new. See infra/docs/conversations.md and infra/adr/0025-conversations.md.
+// Package conversations saves what llama-server computed for its conversations, and restores it before a request that
+// continues them, in the same process or a later one that loads the same model in the same way. The next turn of a chat
+// then computes only what is new. See infra/docs/conversations.md and infra/adr/0025-conversations.md.
 package conversations
 
 import (
@@ -53,16 +53,15 @@ type Store struct {
 	root     *os.Root
 	m        meters
 	contents filestate.Contents
-	work     sync.WaitGroup // calls of storeAll and Engine.identify
+	work     sync.WaitGroup // calls of storeOne and Engine.identify
 
 	// mu is never held over disk accesses: hosts and their loads wait for it.
 	mu          sync.Mutex
 	closed      bool
 	entries     map[string]*entry // by file name
-	places      map[place]*entry  // those with a Key
+	places      map[place]*entry  // the last saved one for each mark
 	total       int64             // their bytes
-	latest      int64             // SavedMS of the last entry, so that no two are equal
-	pending     map[Identity]int  // calls of storeAll in progress
+	copying     int               // calls of storeOne in progress
 	life        context.Context   // of identify, ended by Close
 	end         context.CancelFunc
 	stored      chan struct{}          // closed and replaced when one of them ends
@@ -97,20 +96,18 @@ type header struct {
 	Identity  Identity
 	Bytes     uint64 // of the engine's data
 	Tokens    uint32 // whose state it is
-	Prompted  uint32 // the first of them, which were the prompt of its last request without its last token
 	CRC       uint32 // CRC-32C of the header without it, and of the engine's data
 	SavedMS   int64  // its last use, since the epoch
 	Model     modelName
 	PromptMS  float64            // time to compute the tokens again
 	Forgotten uint64             // the last Forget before its engine was prepared, in µs since the epoch
 	Tenant    engineslots.Tenant // zero: shared by all
-	Prompt    engineslots.Prompt
-	Sum       [sha256.Size]byte // SHA-256 of the tokens that were the prompt
-	Key       Key               // of its messages; zero: unknown
+	Sum       [sha256.Size]byte  // SHA-256 of the tokens
+	Marks     [maxMarks]mark     // where others can go on with it: at the last one, its end, and before; zero: unused
 }
 
 var (
-	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '0', '9'}
+	magic      = [8]byte{'r', 'v', 'c', 'o', 'n', 'v', '1', '0'}
 	headerSize = int64(binary.Size(header{}))
 )
 
@@ -126,7 +123,7 @@ func Open(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("conversations: %w", err)
 	}
 	s := &Store{
-		cfg: cfg, root: root, entries: map[string]*entry{}, places: map[place]*entry{}, pending: map[Identity]int{}, stored: make(chan struct{}),
+		cfg: cfg, root: root, entries: map[string]*entry{}, places: map[place]*entry{}, stored: make(chan struct{}),
 		contents: filestate.Contents{Sampled: true}, forgettings: map[string]*Forgetting{},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
@@ -204,9 +201,33 @@ func (e *entry) age() time.Duration { return time.Since(time.UnixMilli(e.SavedMS
 // addLocked adds an entry, whose bytes are counted already.
 func (s *Store) addLocked(e *entry) {
 	s.entries[e.name] = e
-	if e.Key != (Key{}) {
-		s.places[place{e.Identity, e.Tenant, e.Key}] = e
+	for key := range e.keys() {
+		s.places[place{e.Identity, e.Tenant, key}] = e
 	}
+}
+
+// keys returns the keys of the places where others can go on.
+func (e *entry) keys() map[Key]bool {
+	out := map[Key]bool{}
+	for _, m := range e.Marks {
+		if m != (mark{}) {
+			out[m.Key] = true
+		}
+	}
+	return out
+}
+
+// end returns the key of all its messages.
+func (e *entry) end() Key { return e.Marks[maxMarks-1].Key }
+
+// share returns which part of the conversation is before the mark with a key.
+func (e *entry) share(key Key) float64 {
+	for _, m := range e.Marks {
+		if all := e.Marks[maxMarks-1].Bytes; m.Key == key && m.Bytes < all {
+			return float64(m.Bytes) / float64(all)
+		}
+	}
+	return 1
 }
 
 // find returns the saved conversation with a key, nil for none.
@@ -224,18 +245,6 @@ func (e *entry) value() float64 { return e.PromptMS / (e.age() + time.Minute).Se
 
 // worth returns the time that restoring the entry saves.
 func (e *entry) worth() time.Duration { return time.Duration(e.PromptMS * float64(time.Millisecond)) }
-
-// newestLocked returns the conversations for an identity that have not expired, the last saved first.
-func (s *Store) newestLocked(id Identity) []*entry {
-	var out []*entry
-	for _, e := range s.entries {
-		if e.Identity == id && e.age() < s.cfg.TTL {
-			out = append(out, e)
-		}
-	}
-	slices.SortFunc(out, func(a, b *entry) int { return cmp.Or(cmp.Compare(b.SavedMS, a.SavedMS), cmp.Compare(b.name, a.name)) })
-	return out
-}
 
 // makeRoomLocked drops expired conversations, and those of the least value until size more bytes fit. It reports
 // whether they do.
@@ -262,8 +271,10 @@ func (s *Store) dropLocked(gone []*entry, e *entry) []*entry {
 		return gone
 	}
 	delete(s.entries, e.name)
-	if p := (place{e.Identity, e.Tenant, e.Key}); s.places[p] == e {
-		delete(s.places, p)
+	for key := range e.keys() {
+		if p := (place{e.Identity, e.Tenant, key}); s.places[p] == e {
+			delete(s.places, p)
+		}
 	}
 	s.total -= e.size
 	return append(gone, e)
@@ -279,14 +290,6 @@ func (s *Store) unlink(gone []*entry) error {
 		}
 	}
 	return errs
-}
-
-// remove removes an entry that could not be restored.
-func (s *Store) remove(e *entry) {
-	s.mu.Lock()
-	gone := s.dropLocked(nil, e)
-	s.mu.Unlock()
-	_ = s.unlink(gone)
 }
 
 // recordSpeed records how long the engine took to save or restore bytes.
@@ -323,44 +326,39 @@ func (s *Store) cost(bytes int64) time.Duration {
 
 // savedFile is a conversation that an engine has written.
 type savedFile struct {
-	header // without Magic and CRC; SavedMS is 0 for now; Sum is zero unless the tokens are known
-	file   *os.File
-	before []Key // of the states of the conversation that this one replaces
+	header   // without Magic and CRC
+	file     *os.File
+	replaces func(end Key) bool // tells whether it continues a conversation of the same owner; may be nil
 }
 
-// storeAll copies files that an engine saved into the store in the background, closes them, and announces them to the
-// pool. [Store.await] waits for the copies.
-func (s *Store) storeAll(id Identity, model string, files []savedFile) {
+// store copies a file that an engine saved into the store in the background, closes it, and announces it to the pool.
+// [Store.await] waits for the copies.
+func (s *Store) store(f savedFile) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(files) == 0 {
-		closeFiles(files)
+	if s.closed {
+		_ = f.file.Close()
 		return
 	}
-	s.pending[id]++
+	s.copying++
 	s.work.Go(func() {
-		for _, f := range files {
-			err := s.storeOne(f)
-			if errors.Is(err, errForgotten) {
-				s.m.forgotten.Inc()
-				continue
-			}
-			if err != nil {
-				s.m.full.Inc()
-				s.cfg.Log.Warn("conversation not stored", "tokens", f.Tokens, "error", err)
-				continue
-			}
+		err := s.storeOne(f)
+		_ = f.file.Close()
+		switch {
+		case errors.Is(err, errForgotten):
+			s.m.forgotten.Inc()
+		case err != nil:
+			s.m.full.Inc()
+			s.cfg.Log.Warn("conversation not stored", "tokens", f.Tokens, "error", err)
+		default:
 			s.m.saved.Inc()
 		}
-		closeFiles(files)
 		s.mu.Lock()
-		if s.pending[id]--; s.pending[id] == 0 {
-			delete(s.pending, id)
-		}
+		s.copying--
 		close(s.stored)
 		s.stored = make(chan struct{})
 		s.mu.Unlock()
-		s.announce(model, id)
+		s.announce((&entry{header: f.header}).model(), f.Identity)
 	})
 }
 
@@ -368,7 +366,10 @@ func (s *Store) storeAll(id Identity, model string, files []savedFile) {
 func (s *Store) announce(model string, id Identity) {
 	var c state.Conversations
 	s.mu.Lock()
-	for _, e := range s.newestLocked(id) {
+	for _, e := range s.entries {
+		if e.Identity != id || e.age() >= s.cfg.TTL {
+			continue
+		}
 		c.Count++
 		c.Tokens += int64(e.Tokens)
 		c.Bytes += e.size
@@ -383,30 +384,24 @@ func (s *Store) announce(model string, id Identity) {
 	}
 }
 
-func closeFiles(files []savedFile) {
-	for _, f := range files {
-		_ = f.file.Close()
-	}
-}
-
-// await waits until no file with this identity is being copied, or ctx ends.
-func (s *Store) await(ctx context.Context, id Identity) {
-	for {
+// await waits until no file is being copied, or ctx ends. It reports whether it waited.
+func (s *Store) await(ctx context.Context) (waited bool) {
+	for ; ctx.Err() == nil; waited = true {
 		s.mu.Lock()
-		done, stored := s.pending[id] == 0, s.stored
+		copying, stored := s.copying, s.stored
 		s.mu.Unlock()
-		if done {
-			return
+		if copying == 0 {
+			break
 		}
 		select {
 		case <-stored:
 		case <-ctx.Done():
-			return
 		}
 	}
+	return waited
 }
 
-// storeOne copies one file. Earlier states of the same conversation, whose tokens this one starts with, are removed.
+// storeOne copies one file. Earlier states of the same conversation are removed.
 // The copy is not synced: after a power failure the checksum reveals what is missing.
 func (s *Store) storeOne(f savedFile) (err error) {
 	size := headerSize + int64(f.Bytes)
@@ -414,8 +409,7 @@ func (s *Store) storeOne(f savedFile) (err error) {
 	s.mu.Lock()
 	gone, fits := s.makeRoomLocked(size)
 	s.total += size // reserved
-	s.latest = max(time.Now().UnixMilli(), s.latest+1)
-	e.Magic, e.SavedMS = magic, cmp.Or(e.SavedMS, s.latest)
+	e.Magic = magic
 	s.mu.Unlock()
 	_ = s.unlink(gone)
 	tmp := unfinished + e.name
@@ -430,31 +424,22 @@ func (s *Store) storeOne(f savedFile) (err error) {
 	if !fits {
 		return fmt.Errorf("%d bytes are more than the limit of %d", f.Bytes, s.cfg.Bytes)
 	}
-	tokens, err := s.writeEntry(tmp, e, f.file)
-	if err == nil {
+	if err = s.writeEntry(tmp, e, f.file); err == nil {
 		err = s.root.Rename(tmp, e.name)
 	}
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	earlier := s.newestLocked(f.Identity)
-	s.mu.Unlock()
-	earlier = slices.DeleteFunc(earlier, func(old *entry) bool {
-		if old.Key != (Key{}) && f.Key != (Key{}) {
-			return old.Tenant != f.Tenant || old.Key != f.Key && !slices.Contains(f.before, old.Key)
-		}
-		n := int(old.Prompted) * 4
-		return old.Tenant != f.Tenant || n > len(tokens) || sha256.Sum256(tokens[:n]) != old.Sum
-	})
-	s.mu.Lock()
+	gone = nil
 	forgotten := s.isForgottenLocked(e)
 	if forgotten {
 		gone = []*entry{e}
 	} else {
-		gone = nil
-		for _, old := range earlier {
-			gone = s.dropLocked(gone, old)
+		for _, old := range s.entries {
+			if old.Identity == e.Identity && old.Tenant == e.Tenant && f.replaces != nil && f.replaces(old.end()) {
+				gone = s.dropLocked(gone, old)
+			}
 		}
 		s.addLocked(e)
 	}
@@ -465,20 +450,19 @@ func (s *Store) storeOne(f savedFile) (err error) {
 	return nil
 }
 
-// writeEntry writes an entry's file with the data of an engine's file, and returns its tokens.
-func (s *Store) writeEntry(name string, e *entry, from io.ReaderAt) ([]byte, error) {
+// writeEntry writes an entry's file with the data of an engine's file.
+func (s *Store) writeEntry(name string, e *entry, from io.ReaderAt) error {
 	f, err := s.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer f.Close()
 	tokens, err := readTokens(io.NewSectionReader(from, 0, int64(e.Bytes)), int(e.Tokens))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	known := e.Sum
-	if e.Sum = sha256.Sum256(tokens[:e.Prompted*4]); known != (Key{}) && known != e.Sum {
-		return nil, errors.New("another conversation took its slot")
+	if sha256.Sum256(tokens) != e.Sum {
+		return errors.New("another conversation took its slot")
 	}
 	sum := e.newSum()
 	w := io.MultiWriter(io.NewOffsetWriter(f, headerSize), sum)
@@ -487,13 +471,13 @@ func (s *Store) writeEntry(name string, e *entry, from io.ReaderAt) ([]byte, err
 		err = errDamaged
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	e.CRC = sum.Sum32()
 	if err := binary.Write(io.NewOffsetWriter(f, 0), binary.LittleEndian, e.header); err != nil {
-		return nil, err
+		return err
 	}
-	return tokens, f.Close()
+	return f.Close()
 }
 
 // newSum returns the checksum of the header, to which the engine's data are written. A file whose owner was changed

@@ -2,8 +2,11 @@ package conversations
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,12 +14,21 @@ import (
 	"reveille/runner/engineslots"
 )
 
-// maxTurn limits the bytes of a request, and of its answer, that are kept until the conversation is saved.
-const maxTurn = 1 << 20
+const (
+	maxTurn  = 1 << 20 // bytes of a request, and of its answer, that are kept until the conversation is saved
+	maxMarks = 32      // of a saved conversation
+	block    = 512     // bytes of a message's text between two marks
+)
 
 // Key identifies the messages that a conversation starts with. It only finds conversations: whether the tokens are the
 // same, the engine finds out.
 type Key [sha256.Size]byte
+
+// mark is a place in a conversation from which another can go on differently.
+type mark struct {
+	Key   Key
+	Bytes uint64 // of the texts before
+}
 
 // place is where the store finds a conversation.
 type place struct {
@@ -25,119 +37,155 @@ type place struct {
 	key    Key
 }
 
-// Turn is a chat request and its answer. It lives until the conversation is saved or goes on. Its methods do nothing on
-// nil, and are called by one goroutine at a time.
+// Turn is a request and its answer. It lives until the conversation is saved or goes on. Its methods do nothing on nil,
+// and are called by one goroutine at a time.
 type Turn struct {
 	e      *Engine
 	tenant engineslots.Tenant
-	slot   int // where the request runs; engineslots.Any: the engine chooses
-	prompt engineslots.Prompt
-	body   []byte
-	list   []byte // the messages in body
-	keys   []Key  // of the messages up to each of them
-	answer answer
-	key    Key // of the messages and the answer
-	ended  time.Time
-	goesOn bool // a later turn continues the conversation; guarded by chats.mu
+	slot   int     // where the request runs; engineslots.Any: the engine chooses
+	body   []byte  // of a chat request
+	list   []byte  // the messages in body, nil for a text
+	text   string  // without messages
+	tokens []int32 // without messages and text
+	marks  []mark  // in the request
+
+	answer   answer
+	answered bool
+	end      mark // after the answer
+	ended    time.Time
+	goesOn   bool // a later turn continues the conversation; guarded by chats.mu
+
+	restored     *entry // for the request, nil for none
+	restoredSlot int
 }
 
 // message is what counts of a message for its Key.
 type message struct {
 	Role    string          `json:"role"`
 	Content json.RawMessage `json:"content"`
-	Calls   []toolCall      `json:"tool_calls"`
-	CallID  string          `json:"tool_call_id"`
+	Calls   []toolCall      `json:"tool_calls,omitempty"`
+	CallID  string          `json:"tool_call_id,omitempty"`
 }
 
 type toolCall struct {
 	Index    int    `json:"index"`
 	ID       string `json:"id"`
+	Type     string `json:"type"`
 	Function struct {
 		Name      string `json:"name"`
 		Arguments string `json:"arguments"`
 	} `json:"function"`
 }
 
-// next returns the key of the messages with this key and one more.
-func (k Key) next(m *message) (out Key) {
-	var text string
-	var parts []struct {
-		Text *string `json:"text"`
+// text returns a message's text; of other content than text, its JSON.
+func (m *message) text() string {
+	var parts []struct{ Text *string }
+	isOther := func(p struct{ Text *string }) bool { return p.Text == nil }
+	if json.Unmarshal(m.Content, &parts) == nil && slices.ContainsFunc(parts, isOther) || len(m.Content) > 0 && strings.IndexByte("\"[n", m.Content[0]) < 0 {
+		return string(m.Content)
 	}
-	switch {
-	case len(m.Content) == 0 || json.Unmarshal(m.Content, &text) == nil: // null leaves it empty
-	case json.Unmarshal(m.Content, &parts) == nil:
-		for _, p := range parts {
-			if p.Text == nil {
-				text = string(m.Content)
-				break
-			}
-			text += *p.Text
-		}
-	default:
-		text = string(m.Content)
-	}
-	b, _ := json.Marshal([]any{m.Role, strings.TrimSpace(text), m.CallID}) // strings always marshal
+	return textOf(m.Content)
+}
+
+// after returns the marks in a message and at its end, after the mark m.
+func (m mark) after(next *message) (out []mark) {
 	h := sha256.New()
-	h.Write(k[:])
-	h.Write(b)
-	for _, c := range m.Calls {
-		b, _ = json.Marshal([]string{c.ID, c.Function.Name, c.Function.Arguments})
-		h.Write(b)
+	h.Write(m.Key[:])
+	fmt.Fprintf(h, "%q%q", next.Role, next.CallID)
+	sum := func(bytes int) {
+		m.Bytes += uint64(bytes)
+		h.Sum(m.Key[:0])
+		out = append(out, m)
 	}
-	h.Sum(out[:0])
+	text := strings.TrimSpace(next.text())
+	size := len(text)
+	for ; len(text) > block; text = text[block:] {
+		h.Write([]byte(text[:block]))
+		sum(block)
+	}
+	fmt.Fprintf(h, "%s%d", text, size)
+	last := len(text)
+	for _, c := range next.Calls {
+		fmt.Fprintf(h, "%q%q%q", c.ID, c.Function.Name, c.Function.Arguments)
+		last += len(c.Function.Arguments)
+	}
+	sum(last)
 	return out
 }
 
-// newTurn reads the body of a chat request. It returns nil if the conversation cannot be found again.
-func newTurn(body []byte) *Turn {
+// newTurn reads a request. It returns nil if the conversation cannot be found again. Of a model whose states cannot go
+// back, sealed, only chats with one answer can.
+func newTurn(path string, body []byte, sealed bool) *Turn {
 	if len(body) > maxTurn {
 		return nil
 	}
+	path = strings.TrimPrefix(path, "/v1")
 	t := &Turn{body: bytes.Clone(body)} // the caller's goes with its request
-	var v [6]jsonscan.Value
-	names := []string{"messages", "tools", "chat_template_kwargs", "n", "cache_prompt", "add_generation_prompt"}
+	if path == "/messages" || path == "/responses" {
+		if t.body = chatOf(path, body); t.body == nil {
+			return nil
+		}
+	}
+	var v [7]jsonscan.Value
+	names := []string{"messages", "tools", "chat_template_kwargs", "n", "cache_prompt", "add_generation_prompt", "prompt"}
 	if jsonscan.Scan(t.body, names, v[:]) != nil {
 		return nil
 	}
 	isDefault := func(v jsonscan.Value, text string) bool { return !v.Set() || string(v.Raw) == text }
-	if !isDefault(v[3], "1") || !isDefault(v[4], "true") || !isDefault(v[5], "true") {
+	if sealed && !isDefault(v[3], "1") || !isDefault(v[4], "true") || !isDefault(v[5], "true") {
 		return nil
 	}
-	var messages []message
-	if json.Unmarshal(v[0].Raw, &messages) != nil || len(messages) == 0 {
-		return nil
+	switch path {
+	case "/chat/completions", "/messages", "/responses":
+		var messages []message
+		if json.Unmarshal(v[0].Raw, &messages) != nil || len(messages) == 0 {
+			return nil
+		}
+		t.list = v[0].Raw
+		last := mark{Key: sha256.Sum256(bytes.Join([][]byte{v[1].Raw, v[2].Raw}, []byte{0}))}
+		for i := range messages {
+			t.marks = append(t.marks, last.after(&messages[i])...)
+			last = t.marks[len(t.marks)-1]
+		}
+	case "/completions", "/completion":
+		if sealed || json.Unmarshal(v[6].Raw, &t.text) != nil && json.Unmarshal(v[6].Raw, &t.tokens) != nil {
+			return nil
+		}
+		t.marks = mark{}.after(&message{Content: v[6].Raw})
+		t.marks = t.marks[:len(t.marks)-1] // the next request goes on after the text, which has no end
 	}
-	t.list = v[0].Raw
-	key := Key(sha256.Sum256(bytes.Join([][]byte{v[1].Raw, v[2].Raw}, []byte{0})))
-	for i := range messages {
-		key = key.next(&messages[i])
-		t.keys = append(t.keys, key)
+	if len(t.marks) == 0 {
+		return nil
 	}
 	return t
 }
 
+// has reports whether the conversation, with its answer, has the beginning with a key.
+func (t *Turn) has(key Key) bool {
+	return key == t.end.Key || slices.ContainsFunc(t.marks, func(m mark) bool { return m.Key == key })
+}
+
+// savedMarks returns where other conversations can go on with the saved one: at its end, and if its state can go back
+// also before.
+func (t *Turn) savedMarks(sealed bool) (out [maxMarks]mark) {
+	const more = maxMarks - 1
+	out[more] = t.end
+	if n := len(t.marks); !sealed {
+		for i := range min(n, more) {
+			out[i] = t.marks[(i+1)*n/min(n, more)-1]
+		}
+	}
+	return out
+}
+
 // continued returns the body of a request that goes on with text after the answer.
 func (t *Turn) continued(text string) ([]byte, error) {
-	m := t.answer.message()
-	answer := map[string]any{"role": m.Role, "content": m.Content}
-	next := map[string]any{"role": "user", "content": text}
-	if len(m.Calls) > 0 {
-		calls := make([]any, len(m.Calls))
-		for i, c := range m.Calls {
-			calls[i] = map[string]any{"id": c.ID, "type": "function", "function": c.Function}
-		}
-		answer["tool_calls"] = calls
-		next = map[string]any{"role": "tool", "tool_call_id": m.Calls[0].ID, "content": text}
+	answer, next := t.answer.message(), &message{Role: "user", Content: quote(text)}
+	if len(answer.Calls) > 0 {
+		next.Role, next.CallID = "tool", answer.Calls[0].ID
 	}
 	list := bytes.TrimRight(bytes.TrimSuffix(bytes.TrimSpace(t.list), []byte("]")), " \t\r\n")
-	for _, m := range []map[string]any{answer, next} {
-		b, err := jsonscan.Marshal(m)
-		if err != nil {
-			return nil, err
-		}
-		list = append(append(bytes.Clone(list), ','), b...)
-	}
+	list = slices.Concat(list, []byte(","), quote(answer), []byte(","), quote(next))
 	return jsonscan.Set(t.body, "messages", append(list, ']'))
 }
 
@@ -146,6 +194,18 @@ func (t *Turn) Feed(b []byte, events bool) {
 	if t != nil {
 		t.answer.feed(b, events)
 	}
+}
+
+// finish ends the response. It reports whether the conversation can be saved: without an answer only if its state can
+// go back.
+func (t *Turn) finish() bool {
+	t.ended, t.end = time.Now(), t.marks[len(t.marks)-1]
+	t.answered = t.answer.end()
+	if t.answered && t.list != nil {
+		end := t.end.after(t.answer.message())
+		t.end = end[len(end)-1]
+	}
+	return t.answered || !t.e.sealed
 }
 
 // answer is the message that a response contains, without its reasoning, which clients do not send back.
@@ -184,9 +244,16 @@ func (a *answer) read(data []byte) {
 		Calls   []toolCall `json:"tool_calls"`
 	}
 	var v struct {
-		Error   json.RawMessage `json:"error"`
-		Choices []struct {
+		Error    *json.RawMessage `json:"error"`
+		Content  json.RawMessage  // of /completion, and of /messages
+		Block    *part            `json:"content_block"` // of an event of /messages
+		Delta    json.RawMessage
+		Output   []part                  // of /responses
+		Response struct{ Output []part } // of its last event
+		Type     string
+		Choices  []struct {
 			Index          int
+			Text           string // of /completions
 			Delta, Message piece
 		} `json:"choices"`
 	}
@@ -194,28 +261,52 @@ func (a *answer) read(data []byte) {
 		a.void = true
 		return
 	}
+	var text string
+	if json.Unmarshal(v.Content, &text) == nil {
+		a.content = append(a.content, text...)
+	}
+	parts := slices.Concat(partsOf(v.Content), v.Output)
+	if v.Type == "response.completed" {
+		parts = v.Response.Output
+	}
+	if v.Block != nil {
+		parts = append(parts, *v.Block)
+	}
+	for i := range parts {
+		a.addPart(&parts[i])
+	}
+	var delta struct {
+		Type, Text string
+		JSON       string `json:"partial_json"`
+	}
+	if n := len(a.calls); v.Type == "content_block_delta" && json.Unmarshal(v.Delta, &delta) == nil {
+		a.content = append(a.content, delta.Text...)
+		if n > 0 {
+			a.calls[n-1].Function.Arguments += delta.JSON
+		}
+	}
 	for _, c := range v.Choices { // none in the event with the usage
 		p := c.Delta
 		if !a.events {
 			p = c.Message
 		}
-		if p.Content != nil {
-			a.content = append(a.content, *p.Content...)
-		}
+		a.content = append(a.content, *cmp.Or(p.Content, &c.Text)...)
 		for i, call := range p.Calls {
 			if !a.events {
 				call.Index = i
 			}
-			if a.void = a.void || c.Index != 0 || call.Index < 0 || call.Index > len(a.calls); a.void {
+			if call.Index < 0 || call.Index > len(a.calls) {
+				a.void = true
 				return
 			}
-			if call.Index == len(a.calls) {
+			if call.Type = "function"; call.Index == len(a.calls) {
 				a.calls = append(a.calls, call)
 				continue
 			}
 			at := &a.calls[call.Index].Function
 			at.Name, at.Arguments = at.Name+call.Function.Name, at.Arguments+call.Function.Arguments
 		}
+		a.void = a.void || c.Index != 0
 	}
 }
 
@@ -229,6 +320,5 @@ func (a *answer) end() bool {
 }
 
 func (a *answer) message() *message {
-	text, _ := json.Marshal(string(a.content))
-	return &message{Role: "assistant", Content: text, Calls: a.calls}
+	return &message{Role: "assistant", Content: quote(string(a.content)), Calls: a.calls}
 }

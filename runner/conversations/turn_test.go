@@ -2,6 +2,7 @@ package conversations
 
 import (
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,63 +26,115 @@ func chatBody(t *testing.T, texts ...string) []byte {
 	return body
 }
 
-// answerChat has an engine answer a chat.
-func answerChat(t *testing.T, e *Engine, tenant engineslots.Tenant, slot int, answer string, texts ...string) {
+// answerChat has an engine answer a chat, and returns how many restored tokens it reused.
+func answerChat(t *testing.T, e *Engine, tenant engineslots.Tenant, slot int, answer string, texts ...string) (restored int) {
+	t.Helper()
+	return answerRequest(t, e, tenant, slot, "/v1/chat/completions", chatBody(t, texts...),
+		map[string]any{"choices": []any{map[string]any{"message": map[string]string{"content": answer}}}})
+}
+
+func answerRequest(t *testing.T, e *Engine, tenant engineslots.Tenant, slot int, path string, body []byte, response map[string]any) (restored int) {
 	t.Helper()
 	e.Begin()
-	turn := e.Chat(tenant, slot, engineslots.Prompt{}, chatBody(t, texts...))
+	turn := e.Turn(tenant, slot, path, body)
 	turn.Restore(t.Context())
-	b, err := json.Marshal(map[string]any{"choices": []any{map[string]any{"message": map[string]string{"content": answer}}}})
+	if slot != engineslots.Any {
+		body = slices.Concat(body[:len(body)-1], fmt.Appendf(nil, `,"id_slot":%d}`, slot))
+	}
+	var none struct{}
+	if err := e.ask(t.Context(), "/turn", json.RawMessage(body), &none); err != nil {
+		t.Fatal(err)
+	}
+	restored = turn.Reused(t.Context())
+	b, err := json.Marshal(response)
 	if err != nil {
 		t.Fatal(err)
 	}
 	turn.Feed(b, false)
 	turn.Done(true)
 	e.End()
+	return restored
 }
 
-// What is saved of a conversation ends where its next turn goes on, whatever the engine's slot held. Only that is saved
-// of a model whose states cannot go back.
+// What is saved of a conversation ends where its next turn goes on. If the template renders it anew for each turn, its
+// state is not saved.
 func TestSavedStatesEndWhereTheNextTurnGoesOn(t *testing.T) {
-	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
-	p.Sealed = true
-	question := strings.Repeat("What happened? ", 10)
-	l := newLlama(t, 1)
-	run(t, s, p, l, nil, func(e *Engine) {
-		l.holding(0, count(1, 100), 1)(e)
-		answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", question)
-	})
-	got := run(t, s, p, newLlama(t, 1), nil, func(e *Engine) {
-		answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", "another "+question)
-	})
-	next := tokensOf("<user>" + question + "</><assistant>Nothing.</><user>And then?</><assistant>")
-	if n := len(got[0]); n < len(next)*4/5 || !slices.Equal(got[0], next[:n]) {
-		t.Errorf("%d tokens were restored, the next turn starts with others", n)
-	}
-	l = newLlama(t, 1)
-	got = run(t, s, p, l, nil, func(*Engine) {})
-	if len(got[0]) == 0 {
-		t.Error("nothing was restored")
-	}
-	l = newLlama(t, 1)
-	l.clock = true
-	run(t, s, p, l, nil, l.holding(0, count(3, 500), 1)) // no chat
-	run(t, s, p, l, nil, func(e *Engine) {
-		answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", "a third "+question)
-	})
-	if n := len(s.newestLocked(must(s.Prepare(p)).identifyNow())); n != 2 {
-		t.Errorf("%d conversations are kept, want 2", n)
-	}
-	if n := s.m.unsaved.Get(); n != 1 {
-		t.Errorf("%d conversations with a counter in their template were refused, want 1", n)
+	for _, sealed := range []bool{true, false} {
+		s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
+		p.Sealed = sealed
+		begin(t, s, p, newLlama(t, 1), "Ada")
+		next := tokensOf("<user>" + asked("Ada") + "</><assistant>Nothing.</><user>")
+		if got := goOn(t, s, p, newLlama(t, 1), "Ada"); got[0] != len(next)-1 {
+			t.Errorf("%d tokens were restored, want %d", got[0], len(next)-1)
+		}
+		l := newLlama(t, 1)
+		l.clock = true
+		begin(t, s, p, l, "Bob")
+		if n := len(s.entries); n != 1 {
+			t.Errorf("%d conversations are kept, want 1", n)
+		}
+		if n := s.m.unsaved.Get(); n != 1 {
+			t.Errorf("%d conversations with a counter in their template were refused, want 1", n)
+		}
 	}
 }
 
-func must(e *Engine, _ error) *Engine { return e }
+// A state that can go back is also of use to a conversation that has only its start in common: an edited message, a
+// text. One that cannot is not restored for them.
+func TestStatesThatCanGoBackServeOtherContinuations(t *testing.T) {
+	document := strings.Repeat("The river rose by two feet. ", 100)
+	texts := func(e *Engine, text string) int {
+		body, err := json.Marshal(map[string]string{"prompt": text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answerRequest(t, e, engineslots.Tenant{}, engineslots.Any, "/v1/completions", body,
+			map[string]any{"choices": []any{map[string]any{"text": " It fell."}}})
+	}
+	for _, sealed := range []bool{true, false} {
+		s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
+		p.Sealed = sealed
+		chat := func(e *Engine, texts ...string) int {
+			return answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", texts...)
+		}
+		run(t, s, p, newLlama(t, 1), nil, func(e *Engine) { chat(e, document+"What happened?", "Much.", asked("Ada")) })
+		run(t, s, p, newLlama(t, 1), nil, func(e *Engine) { texts(e, document) })
+		for name, ask := range map[string]func(*Engine) int{
+			"an edited message":      func(e *Engine) int { return chat(e, document+"What happened?", "Much.", "And then?") },
+			"the start of a message": func(e *Engine) int { return chat(e, document+"Why?") },
+			"a text that goes on":    func(e *Engine) int { return texts(e, document+" It fell. Then") },
+			"a text with its start":  func(e *Engine) int { return texts(e, document[:2000]+"Then") },
+			"without a common start": func(e *Engine) int { return 2000 - chat(e, "Why? "+document) },
+		} {
+			l := newLlama(t, 1)
+			run(t, s, p, l, nil, func(e *Engine) {
+				if n := ask(e); (n > 1500) != (!sealed || name == "without a common start") {
+					t.Errorf("%s, sealed %v: %d tokens were restored", name, sealed, n)
+				}
+			})
+		}
+	}
+}
 
-func (e *Engine) identifyNow() Identity {
-	e.identify(e.life)
-	return e.id
+// An answer that takes long to compute, because the template leaves its reasoning out, is not computed before an unload
+// if the state can go back.
+func TestUnloadsDoNotComputeLongAnswers(t *testing.T) {
+	for _, sealed := range []bool{true, false} {
+		s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 1)
+		p.Sealed = sealed
+		answer := strings.Repeat("Nothing. ", 100)
+		run(t, s, p, l, nil, func(e *Engine) {
+			answerChat(t, e, engineslots.Tenant{}, engineslots.Any, answer, asked("Ada"))
+		})
+		if (l.most > len(answer)) != sealed {
+			t.Errorf("sealed %v: %d tokens were computed for a save", sealed, l.most)
+		}
+		run(t, s, p, newLlama(t, 1), nil, func(e *Engine) {
+			if n := answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "No.", asked("Ada"), answer, "Why?"); n < len(asked("Ada")) {
+				t.Errorf("sealed %v: %d tokens were restored", sealed, n)
+			}
+		})
+	}
 }
 
 // A request whose conversation is saved and not in the engine has it restored first, only for its owner.
@@ -102,14 +155,14 @@ func TestSavedConversationsAreRestoredForTheirNextTurn(t *testing.T) {
 		before := s.m.restored.Get()
 		answerChat(t, e, tenant, slot, "Nothing.", texts...)
 		table.Release(slot)
-		s.await(t.Context(), e.id)
+		s.await(t.Context())
 		return s.m.restored.Get() - before
 	}
 	erase := func(e *Engine) { // as before another owner's request
 		e.Evict(t.Context(), 0)
 		table = engineslots.New(1, nil)
 		e.table = table
-		s.await(t.Context(), e.id)
+		s.await(t.Context())
 	}
 	run(t, s, p, l, table, func(e *Engine) {
 		<-e.identified
@@ -171,6 +224,20 @@ func TestAnswers(t *testing.T) {
 		{"a failed stream", "data: {\"choices\":[{\"delta\":{\"content\":\"H\"}}]}\n\ndata: {\"error\":{}}\n\n", true, ""},
 		{"a stream of calls", `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"f","arguments":"{\"a"}}]}}]}` + "\n\n" +
 			`data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\":1}"}}]}}]}` + "\n\n", true, `""c f {"a":1}`},
+		{"a response of /v1/messages", `{"content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"Hi."},{"type":"tool_use","id":"c","name":"f","input":{"a": 1}}]}`, false,
+			`"Hi."c f {"a":1}`},
+		{"a stream of /v1/messages", `data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}` + "\n\n" +
+			`data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi."}}` + "\n\n" +
+			`data: {"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"c","name":"f","input":{}}}` + "\n\n" +
+			`data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{\"a\""}}` + "\n\n" +
+			`data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":":1}"}}` + "\n\n" +
+			`data: {"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{}}` + "\n\n", true, `"Hi."c f {"a":1}`},
+		{"a response of /v1/responses", `{"output":[{"type":"reasoning"},{"type":"message","content":[{"type":"output_text","text":"Hi."}]},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"}],"error":null}`,
+			false, `"Hi."c f {}`},
+		{"a stream of /v1/responses", `data: {"type":"response.output_text.delta","delta":"Hi."}` + "\n\n" +
+			`data: {"type":"response.completed","response":{"output":[{"type":"message","content":[{"type":"output_text","text":"Hi."}]}]}}` + "\n\n", true, `"Hi."`},
+		{"a text of /v1/completions", `{"choices":[{"text":"Hi.","index":0}]}`, false, `"Hi."`},
+		{"a text of /completion", `{"content":"Hi."}`, false, `"Hi."`},
 	} {
 		for step := 1; step < len(tt.response)+1; step += 7 {
 			var a answer
@@ -199,14 +266,56 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// A conversation in another dialect has the key of the same chat.
+func TestDialectsHaveTheSameKeys(t *testing.T) {
+	key := func(path, body string) Key {
+		turn := newTurn("/v1"+path, []byte(body), true)
+		if turn == nil {
+			t.Fatalf("%s cannot be saved: %s", path, body)
+		}
+		return turn.marks[len(turn.marks)-1].Key
+	}
+	tools := `"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{}}}]`
+	for _, tt := range []struct{ chat, messages, responses string }{
+		{`{"messages":[{"role":"user","content":"Hi"}]}`, `{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1}`, `{"input":"Hi"}`},
+		{`{"messages":[{"role":"system","content":"Be."},{"role":"user","content":"Hi"},
+			{"role":"assistant","content":"","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},
+			{"role":"tool","tool_call_id":"c","content":"ok"}]}`,
+			`{"system":[{"type":"text","text":"Be."}],"messages":[{"role":"user","content":[{"type":"text","text":"Hi"}]},
+			{"role":"assistant","content":[{"type":"thinking","thinking":"hm"},{"type":"tool_use","id":"c","name":"f","input":{"a": 1}}]},
+			{"role":"user","content":[{"type":"tool_result","tool_use_id":"c","content":[{"type":"text","text":"ok"}]}]}]}`,
+			`{"instructions":"Be.","input":[{"role":"user","content":[{"type":"input_text","text":"Hi"}]},{"type":"reasoning"},
+			{"type":"function_call","call_id":"c","name":"f","arguments":"{\"a\":1}"},{"type":"function_call_output","call_id":"c","output":"ok"}]}`},
+		{`{` + tools + `,"messages":[{"role":"user","content":"Hi"}]}`,
+			`{"tools":[{"name":"f","description":"d","input_schema":{}}],"messages":[{"role":"user","content":"Hi"}]}`,
+			`{"tools":[{"type":"function","name":"f","description":"d","parameters":{}}],"input":[{"role":"user","content":"Hi"}]}`},
+	} {
+		var names [3]Key
+		for i, c := range [][2]string{{"/chat/completions", tt.chat}, {"/messages", tt.messages}, {"/responses", tt.responses}} {
+			names[i] = key(c[0], c[1])
+		}
+		if strings.Contains(tt.chat, "tools\":") { // their JSON differs, so the chat on another route is another conversation
+			continue
+		}
+		if names[0] != names[1] || names[0] != names[2] {
+			t.Errorf("the keys of %s differ", tt.chat)
+		}
+	}
+	for _, body := range []string{`{"messages":[{"role":"user","content":[{"type":"image","source":{}}]}]}`, `{"messages":[{"role":"user"}]}`, `[]`} {
+		if newTurn("/messages", []byte(body), false) != nil {
+			t.Errorf("%s can be saved", body)
+		}
+	}
+}
+
 // Two chats have the same key if their messages mean the same.
 func TestKeysOfMessages(t *testing.T) {
 	key := func(body string) Key {
-		turn := newTurn([]byte(body))
+		turn := newTurn("/v1/chat/completions", []byte(body), true)
 		if turn == nil {
 			return Key{}
 		}
-		return turn.keys[len(turn.keys)-1]
+		return turn.marks[len(turn.marks)-1].Key
 	}
 	first := key(`{"messages":[{"role":"user","content":"Hi"}],"temperature":1}`)
 	for body, same := range map[string]bool{

@@ -27,7 +27,6 @@ type Table struct {
 	mu        sync.Mutex
 	slots     []slot
 	now       int       // counts requests
-	past      int       // counts calls of Restored, downwards
 	exclusive bool      // a request with Any runs
 	waiting   list.List // of *waiter, in order of arrival
 }
@@ -208,32 +207,12 @@ func (t *Table) chooseLocked(own holder, p *Prompt) int {
 	return best
 }
 
-// Held returns whose conversation a slot holds and the prompt of its last request; false if that is unknown.
-func (t *Table) Held(slot int) (tenant Tenant, p Prompt, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if slot < 0 || slot >= len(t.slots) || t.slots[slot].holder.kind != knownTenant {
-		return Tenant{}, Prompt{}, false
-	}
-	return t.slots[slot].holder.tenant, t.slots[slot].prompt, true
-}
-
-// Restored records that a tenant's conversation was restored into an idle slot. The last used conversation is restored
-// first.
-func (t *Table) Restored(i int, tenant Tenant, p Prompt) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.past--
-	t.slots[i] = slot{holder: holder{tenant, knownTenant}, prompt: p, used: t.past}
-}
-
 const (
 	minStep  = 128 // bytes
 	maxMarks = 64
 )
 
-// Prompt measures the common start of two request bodies without storing them. Its size is fixed, so that it can be
-// saved. A saved Prompt can be invalid.
+// Prompt measures the common start of two request bodies without storing them.
 type Prompt struct {
 	Length int64
 	Step   int64

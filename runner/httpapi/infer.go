@@ -16,7 +16,6 @@ import (
 	"reveille/infra/rpc"
 	"reveille/infra/trace"
 	"reveille/runner/conversations"
-	"reveille/runner/engineslots"
 	"reveille/runner/fairqueue"
 	"reveille/runner/host"
 	"reveille/runner/mmcache"
@@ -46,7 +45,6 @@ type activeRequest struct {
 	tenant        string                                  // the permit's holder
 	releaseSlot   func()                                  // releases its slot, nil for none
 	slot          int                                     // valid with releaseSlot; engineslots.Any: the engine chooses
-	prompt        engineslots.Prompt                      // of the slot
 	engineBody    []byte                                  // the body that the engine gets
 	conversations *conversations.Engine                   // the saved conversations that it uses, nil for none
 	turn          *conversations.Turn                     // of the conversation that will be saved, nil for none
@@ -298,7 +296,7 @@ func (a *activeRequest) checkResponse(resp *relay.Response, err error, more fiel
 	}
 	ctx, cancel := a.waitContext()
 	defer cancel(nil)
-	if n := a.conversations.Reused(ctx); n > 0 {
+	if n := a.turn.Reused(ctx); n > 0 {
 		more.Set(rpc.HeaderCache, "restored="+strconv.Itoa(n))
 	}
 	return nil

@@ -169,7 +169,9 @@ func TestPanicWhileWaitingGetsAResponse(t *testing.T) {
 			b := start(t)
 			b.load("fake")
 			table := engineslots.New(1, func(context.Context, int) error { panic("erase") })
-			table.Restored(0, engineslots.TenantOf("another"), engineslots.Prompt{})
+			if slot, err := table.Acquire(t.Context(), engineslots.TenantOf("another"), engineslots.Prompt{}, false); err == nil {
+				table.Release(slot)
+			}
 			b.engines.fakes[0].slots = table
 			var link relay.Canceler
 			turn := b.server.Admit("g", &link, near("POST", chat, "fake", `{"prompt":"x"}`))

@@ -25,13 +25,14 @@ func (a *activeRequest) acquireSlot() *reply {
 	if table == nil {
 		return nil
 	}
+	var prompt engineslots.Prompt
 	canChoose := acceptsSlot(a.path, a.body)
 	if canChoose {
-		a.prompt = engineslots.PromptOf(a.body)
+		prompt = engineslots.PromptOf(a.body)
 	}
 	ctx, done := a.startWaiting()
 	defer done()
-	slot, err := table.Acquire(ctx, a.cacheTenant(), a.prompt, !canChoose)
+	slot, err := table.Acquire(ctx, a.cacheTenant(), prompt, !canChoose)
 	if err == nil {
 		a.slot = slot
 		a.releaseSlot = func() { table.Release(slot) }
@@ -49,16 +50,14 @@ func (a *activeRequest) cacheTenant() engineslots.Tenant {
 	return engineslots.TenantOf(string(a.field(rpc.HeaderCacheTenant)))
 }
 
-// beginTurn has the engine save the conversation that was in the request's slot and restore the one that a chat request
+// beginTurn has the engine save the conversation that was in the request's slot and restore the one that the request
 // continues, and prepares to save that after its next turn.
 func (a *activeRequest) beginTurn() {
 	slot := engineslots.Any
 	if a.releaseSlot != nil {
 		slot = a.slot
 	}
-	if strings.TrimPrefix(a.path, "/v1") == "/chat/completions" {
-		a.turn = a.conversations.Chat(a.cacheTenant(), slot, a.prompt, a.body)
-	}
+	a.turn = a.conversations.Turn(a.cacheTenant(), slot, a.path, a.body)
 	if slot == engineslots.Any && a.turn == nil {
 		return
 	}

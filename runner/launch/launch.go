@@ -121,7 +121,6 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 		return nil, err
 	}
 	l.logs.Store(m.ID, p.Log())
-	conversations.Stage(ctx, p.Dir(), pl.Parallel)
 	run := newRunning(p, media)
 	if err = p.EnsureReady(ctx); err == nil && onGPU {
 		var known bool // otherwise it would serve from the CPU, many times slower, unseen
@@ -148,7 +147,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
 		"parallel", pl.Parallel, "need", pl.Need, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
 	run.conversations = conversations
-	conversations.Restore(ctx, run.ownClient, p.APIKey(), run.slots)
+	conversations.Serve(run.ownClient, p.APIKey(), p.Dir(), pl.Parallel, run.slots)
 	run.files, run.permits = f, fairqueue.New(maxConcurrent(r.Family(), pl))
 	l.addTokenCounting(ctx, run, m, r, f.checkpoint, opts, pl)
 	go func() {
@@ -193,7 +192,7 @@ func (l *Launcher) addTokenCounting(ctx context.Context, run *runningEngine, m *
 	}
 }
 
-// prepareConversations prepares an engine to restore saved conversations, and to save them when it stops. The engine
+// prepareConversations prepares an engine to save and restore conversations. The engine
 // also runs without them.
 func (l *Launcher) prepareConversations(m *catalog.Model, spec *engine.Spec, pl *plan.Plan) *conversations.Engine {
 	if l.Conversations == nil || m.Conversations == catalog.ShareNone || spec.Type != policy.LLM || spec.Recipe.Family() != recipe.LlamaCpp || pl.CannotSave != "" {

@@ -140,14 +140,15 @@ var allArchitectures = flag.Bool("architectures", false, "TestConversationsOfEve
 var architectures = map[string]string{
 	"qwen35": "hybrid, attention and delta net", "granitehybrid": "hybrid, attention or Mamba 2",
 	"falcon-h1": "hybrid, attention and Mamba 2 in each layer", "lfm2": "hybrid, attention or convolution", "mamba2": "recurrent",
+	"llama": "dense", "gemma3": "dense, with a sliding window that is kept whole",
 }
 
-// The state of a model that cannot go back by a token is saved where the next turn goes on. So its conversations go on
-// after a swap, a kill and a restart, with the answers of a model whose engine computes everything; and not with other
+// The state of a model is saved where the next turn goes on, also if it cannot go back. So conversations go on after a
+// swap, a kill and a restart, with the answers of a model whose engine computes everything; and not with other
 // flags.
 func TestConversationsOfEveryArchitecture(t *testing.T) {
 	testenv.Engines(t)
-	archs := []string{"mamba2", "qwen35"}
+	archs := []string{"llama", "mamba2", "qwen35"}
 	if *allArchitectures {
 		archs = slices.Sorted(maps.Keys(architectures))
 	}

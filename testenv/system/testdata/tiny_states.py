@@ -174,7 +174,21 @@ def qwen35(m: Model) -> None:
         m.feed_forward(layer)
 
 
-WRITERS = {"llama": llama, "mamba2": mamba2, "granitehybrid": granitehybrid, "falcon-h1": falcon_h1, "lfm2": lfm2, "qwen35": qwen35}
+def gemma3(m: Model) -> None:
+    m.heads()
+    m.set(attention__sliding_window=512)
+    m.set_float("rope.freq_base", 1e6)
+    for i in range(LAYERS):
+        layer = f"blk.{i}."
+        for norm in ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm"):
+            m.ones(f"{layer}{norm}.weight", WIDTH)
+        m.attention(layer, normed=True)
+        m.feed_forward(layer)
+
+
+WRITERS = {
+    "llama": llama, "gemma3": gemma3, "mamba2": mamba2, "granitehybrid": granitehybrid, "falcon-h1": falcon_h1, "lfm2": lfm2, "qwen35": qwen35,
+}
 
 
 def main(source: str, folder: str, *archs: str) -> None:
