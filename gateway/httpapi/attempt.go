@@ -190,11 +190,7 @@ func (x *exchange) buildAttempt() error {
 	if v := h.Peek("Accept"); len(v) > 0 {
 		x.try.req.Add("Accept", v)
 	}
-	priority := x.call.Key.Priority(h.Peek(rpc.HeaderPriority))
-	if x.call.background != "" {
-		priority = "background"
-	}
-	if priority != "" {
+	if priority := x.call.priority(); priority != "" {
 		x.try.req.Add(rpc.HeaderPriority, []byte(priority))
 	}
 	if x.upgrade {
@@ -216,10 +212,14 @@ var jsonType = []byte("application/json")
 // countOpen counts the request at its endpoint and records the use of the model. HEAD is not a use, and neither is a
 // request in the background.
 func (x *exchange) countOpen() {
-	if x.try.counted || x.call.readOnly {
+	if x.try.counted {
 		return
 	}
 	x.try.counted = true
+	if x.call.readOnly {
+		x.call.s.cfg.Gate.BeginBackground(x.routing.endpoint, x.call.model.ID)
+		return
+	}
 	x.call.s.cfg.Gate.Begin(x.routing.endpoint, x.call.model.ID)
 	x.noteUse()
 }
@@ -230,6 +230,10 @@ func (x *exchange) noteUse() { x.call.s.registry.Uses.Note(x.routing.endpoint.Ho
 func (x *exchange) uncountOpen() {
 	if x.try.counted {
 		x.try.counted = false
+		if x.call.readOnly {
+			x.call.s.cfg.Gate.EndBackground(x.routing.endpoint, x.call.model.ID)
+			return
+		}
 		x.call.s.cfg.Gate.End(x.routing.endpoint, x.call.model.ID)
 		x.noteUse()
 	}

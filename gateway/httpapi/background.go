@@ -34,6 +34,14 @@ func (c *inferenceCall) markBackground() {
 	}
 }
 
+// priority returns the priority of the request, "" for normal.
+func (c *inferenceCall) priority() string {
+	if c.background != "" {
+		return "background"
+	}
+	return c.Key.Priority(c.Ctx.Request.Header.Peek(rpc.HeaderPriority))
+}
+
 func (c *inferenceCall) backgroundByRule() catalog.BackgroundPolicy {
 	rules := c.s.cfg.Catalog().Background
 	if len(rules) == 0 {

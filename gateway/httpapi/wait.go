@@ -94,14 +94,14 @@ func (c *inferenceCall) wakeReplaced() {
 	if m == nil || m.FallbackWhen != catalog.WhenWaking || c.readOnly || c.s.registry.StateOf(m.ID) != "unloaded" {
 		return
 	}
-	if w, err := c.s.cfg.Gate.Enter(scheduling.WaitRequest{Model: m.ID, Background: true, Account: c.Account}); err == nil {
+	if w, err := c.s.cfg.Gate.Enter(scheduling.WaitRequest{Model: m.ID, Background: true, Priority: c.priority(), Account: c.Account}); err == nil {
 		_, _, _ = w.Result()
 	}
 }
 
 // failCold queues the load of a model that is not loaded and returns the error for a client that does not wait for it.
 func (x *exchange) failCold() error {
-	w, err := x.call.s.cfg.Gate.Enter(scheduling.WaitRequest{Model: x.call.model.ID, Background: true, Account: loadCharge{x}})
+	w, err := x.call.s.cfg.Gate.Enter(scheduling.WaitRequest{Model: x.call.model.ID, Background: true, Priority: x.call.priority(), Account: loadCharge{x}})
 	if err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 			return false, x.routing.refusals.why
 		}
 		var err error
-		ask := scheduling.WaitRequest{Model: x.call.model.ID, Refused: x.routing.refusals.hosts, Limit: max(left, time.Millisecond), Account: loadCharge{x}}
+		ask := scheduling.WaitRequest{Model: x.call.model.ID, Refused: x.routing.refusals.hosts, Limit: max(left, time.Millisecond), Priority: x.call.priority(), Account: loadCharge{x}}
 		w, err = x.call.s.cfg.Gate.Enter(ask)
 		if x.routing.loadDenied && x.recheckLoading() {
 			w, err = x.call.s.cfg.Gate.Enter(ask)

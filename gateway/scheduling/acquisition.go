@@ -12,6 +12,7 @@ import (
 	"reveille/infra/catalog"
 	"reveille/infra/placement"
 	"reveille/infra/policy"
+	"reveille/infra/rpc"
 	"reveille/infra/state"
 )
 
@@ -34,6 +35,8 @@ type acquisition struct {
 	model    string
 	explicit bool              // a management call: a ticket that nobody attaches to
 	fields   map[string]string // for the runner; nil for shared tickets
+	priority string            // the highest of the requests; as in state.Want
+	raised   bool              // the ticket has been acquired with a lower one
 	evict    policy.EvictionPolicy
 	id       string // unique in the pool, the prefix of operation ids
 
@@ -317,7 +320,14 @@ func (a *acquisition) refusalErr(r *policy.Refusal) *api.Error {
 func (a *acquisition) acquireRequest(gateway, host string, revision uint64, background bool) state.Want {
 	return state.Want{
 		Gateway: gateway, Model: a.model, Host: host, Revision: revision, Background: background,
-		Anew: len(a.refusedBy) > 0, Explicit: a.explicit, Fields: a.fields, Operation: a.id + "-" + strconv.Itoa(a.round), Replaces: a.replacing,
+		Anew: len(a.refusedBy) > 0, Explicit: a.explicit, Priority: a.priority, Fields: a.fields, Operation: a.id + "-" + strconv.Itoa(a.round), Replaces: a.replacing,
+	}
+}
+
+// raise has the load go before others with a lower priority than a request that joins.
+func (a *acquisition) raise(priority string) {
+	if rpc.ParsePriority(priority) < rpc.ParsePriority(a.priority) {
+		a.priority, a.raised = priority, true
 	}
 }
 

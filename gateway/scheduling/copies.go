@@ -146,7 +146,7 @@ func (g *Gate) addCopy(ctx context.Context, c *catalog.Catalog, m *catalog.Model
 	}
 	got, err := g.store.Acquire(ctx, state.Want{
 		Gateway: g.id, Model: m.ID, Host: p.Host, Revision: s.RevisionOf(p.Host, m.ID), Operation: operation,
-		Background: true, Explicit: true,
+		Background: true, Explicit: true, Priority: "low",
 	})
 	switch {
 	case errors.Is(err, state.ErrStale), errors.Is(err, state.ErrUnavailable):

@@ -55,7 +55,9 @@ func buildTable(s *state.Snapshot, trafficOf func(host, model string) *copyTraff
 }
 
 // open returns the open requests to the copy: this gateway's now, plus the others' at the time of the snapshot.
-func (c *loadedCopy) open() int64 { return c.others + c.endpoint.traffic.open.Load() }
+func (c *loadedCopy) open() int64 {
+	return c.others + c.endpoint.traffic.open.Load() + c.endpoint.traffic.background.Load()
+}
 
 // leastLoaded returns the copy with the fewest open requests.
 func leastLoaded(list []loadedCopy) (Endpoint, bool) {
@@ -116,6 +118,13 @@ func (g *Gate) End(e Endpoint, model string) {
 	f.open.Add(-1)
 }
 
+// BeginBackground counts a request in the background, which is spread over the copies like others but wants no further
+// copy. It needs one EndBackground.
+func (g *Gate) BeginBackground(e Endpoint, model string) { g.trafficOf(e, model).background.Add(1) }
+
+// EndBackground counts a request that BeginBackground counted as ended.
+func (g *Gate) EndBackground(e Endpoint, model string) { g.trafficOf(e, model).background.Add(-1) }
+
 // InFlight returns how many requests of this gateway to the model on the host are open.
 func (g *Gate) InFlight(host, model string) int { return int(g.traffic.of(host, model).open.Load()) }
 
@@ -126,8 +135,9 @@ func (g *Gate) trafficOf(e Endpoint, model string) *copyTraffic {
 	return g.traffic.of(e.Host, model)
 }
 
-// copyTraffic counts the requests of this gateway to a model on a host: open ones and ended ones.
-type copyTraffic struct{ open, ended atomic.Int64 }
+// copyTraffic counts the requests of this gateway to a model on a host: open ones and ended ones, and the open ones in
+// the background, which are in neither.
+type copyTraffic struct{ open, ended, background atomic.Int64 }
 
 // Above maxTrafficEntries, idle entries whose copies are gone are dropped.
 const maxTrafficEntries = 4096
@@ -158,6 +168,6 @@ func (c *trafficByCopy) prune(s *state.Snapshot) {
 	}
 	maps.DeleteFunc(c.m, func(p state.CopyID, f *copyTraffic) bool {
 		h := s.Hosts[p.Host]
-		return f.open.Load() == 0 && (h == nil || h.Models[p.Model] == nil)
+		return f.open.Load()+f.background.Load() == 0 && (h == nil || h.Models[p.Model] == nil)
 	})
 }

@@ -112,9 +112,14 @@ func (g *Gate) Enter(r WaitRequest) (*Waiter, error) {
 		return nil, err
 	}
 	if gr == nil {
-		gr = g.newGroupLocked(acquisition{model: r.Model, refusedBy: r.Refused}, r.Background)
-	} else if gr.acquisition.ticket == "" {
-		gr.acquisition.refusedBy = append(gr.acquisition.refusedBy, r.Refused...)
+		gr = g.newGroupLocked(acquisition{model: r.Model, refusedBy: r.Refused, priority: r.Priority}, r.Background)
+	} else {
+		if gr.acquisition.ticket == "" {
+			gr.acquisition.refusedBy = append(gr.acquisition.refusedBy, r.Refused...)
+		}
+		if gr.acquisition.raise(r.Priority); gr.acquisition.raised {
+			gr.notify()
+		}
 	}
 	if r.Background {
 		gr.keep = true

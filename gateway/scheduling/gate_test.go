@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -336,6 +337,24 @@ func TestPinnedSlotsRefuseAtOnce(t *testing.T) {
 		wantKind(t, err, api.SlotsPinned)
 		_, _, err = r.Load(t.Context(), LoadRequest{Model: "m1", Wait: true})
 		wantKind(t, err, api.SlotsPinnedConflict)
+	})
+}
+
+// A queued load is acquired again for a request with a higher priority than all before.
+func TestPriorityOfALoad(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, newPool("a"), nil)
+		enter(t, r.Gate, WaitRequest{Model: "m1"})
+		time.Sleep(100 * time.Millisecond)
+		for _, p := range []string{"low", "low", "", "low", "high", "high"} {
+			enter(t, r.Gate, WaitRequest{Model: "m0", Priority: p})
+			time.Sleep(100 * time.Millisecond)
+		}
+		r.set(func() {
+			if got := r.pool.tickets["t2"].priorities; !slices.Equal(got, []string{"low", "normal", "high"}) {
+				t.Errorf("acquired with %q", got)
+			}
+		})
 	})
 }
 

@@ -85,6 +85,7 @@ func (g *Gate) serve(gr *group) {
 		switch v.do {
 		case actionWait:
 			gr.wait(-1)
+			g.raise(gr)
 			v = g.processInbox(gr)
 		case actionPlace:
 			if d := time.Until(v.at); d > 0 {
@@ -147,6 +148,7 @@ func (g *Gate) placeAndAcquire(gr *group) nextAction {
 		return *v
 	}
 	g.mu.Lock()
+	gr.acquisition.raised = false
 	want := gr.acquisition.acquireRequest(g.id, host, s.RevisionOf(host, gr.model), gr.waiters.Len() == 0)
 	if h := s.Hosts[host]; gr.acquisition.stale >= strictTries && h != nil && h.State != policy.Lost {
 		want.HostState, want.Revision = h.State, s.RevisionOf("", gr.model) // of the model alone
@@ -162,6 +164,27 @@ func (g *Gate) placeAndAcquire(gr *group) nextAction {
 		g.mu.Unlock()
 	}
 	return g.onAcquired(gr, got, err)
+}
+
+// raise attaches the group to its queued ticket again if a request with a higher priority has joined.
+func (g *Gate) raise(gr *group) {
+	g.mu.Lock()
+	a := &gr.acquisition
+	due, want := a.raised && a.state == state.TicketQueued, state.Want{Gateway: g.id, Model: a.model, Priority: a.priority}
+	a.raised = a.raised && a.ticket == ""
+	g.mu.Unlock()
+	if !due {
+		return
+	}
+	got, err := g.store.Acquire(g.life, want)
+	if err != nil {
+		g.log.Debug("a load was not given a higher priority", "model", gr.model, "error", err)
+	}
+	if got.WakeToken != "" {
+		g.mu.Lock()
+		g.wakeLocked(got.Host, got.WakeToken)
+		g.mu.Unlock()
+	}
 }
 
 // readSaved has the acquisition prefer the hosts with saved conversations of the model, if there is a choice of hosts.

@@ -1,6 +1,7 @@
 package scheduling
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -56,6 +57,8 @@ type fakeTicket struct {
 	rec     state.TicketRecord
 	waiters map[string]bool
 	bg      bool
+	// priorities with which it was acquired
+	priorities []string
 }
 
 func newPool(hosts ...string) *pool {
@@ -218,6 +221,7 @@ func (p *pool) attachLocked(t *fakeTicket, w state.Want) state.Acquired {
 	} else {
 		t.waiters[w.Gateway] = true
 	}
+	t.priorities = append(t.priorities, cmp.Or(w.Priority, "normal"))
 	return state.Acquired{Status: "attached", Host: t.rec.Host, Ticket: t.rec.ID, State: t.rec.State, Position: 1, WakeToken: p.powerLeaseLocked(t.rec.Host)}
 }
 

@@ -22,6 +22,8 @@ type WaitRequest struct {
 	Limit time.Duration
 	// Background starts the load without waiting for it: the waiter ends immediately with model_loading.
 	Background bool
+	// Priority of the load in its host's queue, as in state.Want.
+	Priority string
 	// Account is the account that the request is charged to; nil means no account and no limits.
 	Account Account
 }

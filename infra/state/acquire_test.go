@@ -406,3 +406,44 @@ func TestLargeRecords(t *testing.T) {
 		}
 	})
 }
+
+// A load goes before queued loads of a lower priority, at most eight times, and a request that joins can raise it.
+func TestPriorities(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		register(t, s, "h", nil)
+		byTicket := map[string]string{}
+		load := func(model, priority string) string {
+			w := want(t, s, "gw", model, "h")
+			w.Priority = priority
+			a := acquire(t, s, w)
+			byTicket[a.Ticket] = model
+			return a.Ticket
+		}
+		queue := func() string {
+			ids, err := b.rdb.LRange(ctx, prefix+"queue:h", 0, -1).Result()
+			must(t, err)
+			var models []string
+			for _, id := range ids {
+				models = append(models, byTicket[id])
+			}
+			return strings.Join(models, " ")
+		}
+		load("n1", "")
+		low := load("l1", "low")
+		load("n2", "")
+		load("h1", "high")
+		load("l2", "low")
+		equal(t, "the queue", queue(), "h1 n1 n2 l1 l2")
+		equal(t, "how often the low one was passed", b.field("ticket:"+low, "passed"), "2")
+		load("l2", "")
+		equal(t, "the queue after a raise", queue(), "h1 n1 n2 l2 l1")
+		load("l2", "low")
+		equal(t, "the queue after a lower one joined", queue(), "h1 n1 n2 l2 l1")
+		must(t, s.ReleaseTicket(ctx, "gw", low, false))
+		for i := range 10 {
+			load(fmt.Sprint("x", i), "high")
+		}
+		equal(t, "the queue of many", queue(), "h1 x0 x1 x2 x3 x4 x5 x6 n1 n2 x7 l2 x8 x9")
+	})
+}

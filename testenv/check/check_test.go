@@ -2,6 +2,7 @@ package check
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -63,6 +64,20 @@ func TestEachPromise(t *testing.T) {
 	}
 	idle := View{Ready: true, State: policy.Ready, Power: power.On}
 	waits := Ticket{ID: "5", Model: "b", Load: true, Wanted: true}
+	outlast := func(mine, others uint64, n int) []Event { // a request waits at its engine while n that came later are computed
+		r := ask(0, "r", "a")
+		r.Value = mine
+		out := []Event{r, spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), enter(3, "r", 1, "")}
+		for i := range n {
+			other := ask(3, fmt.Sprint(i), "a")
+			other.Value = others
+			out = append(out, other, enter(4, fmt.Sprint(i), 1, ""))
+		}
+		for i := range n {
+			out = append(out, by(5+float64(i), Turn, fmt.Sprint(i)))
+		}
+		return append(out, by(30, Turn, "r"))
+	}
 	tests := []struct {
 		name    string
 		want    int
@@ -88,6 +103,9 @@ func TestEachPromise(t *testing.T) {
 			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), at(2, Event{Kind: Granted, Request: "r", Host: "h", Ticket: "1"}),
 			of(3, StopBegin, 1), of(4, Exit, 1), at(5, Event{Kind: Refused, Request: "r", Host: "h", Text: "not_loaded"}),
 		}},
+		{"a lower priority first", 31, outlast(1, 2, 8)},
+		{"starved", 31, outlast(2, 1, 20)},
+		{"loaded for the background", 11, []Event{at(0, Event{Kind: Ask, Request: "r", Model: "a", For: time.Minute, Text: "loaded"}), spawn(1, "h", "a", 1, "1")}},
 		{"two spawns", 10, []Event{ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), spawn(1, "two", "a", 2, "2")}},
 		{"explicit load beside a copy", 10, []Event{
 			ask(0, "r", "a"), spawn(1, "h", "a", 1, "1"), of(2, Ready, 1), at(3, Event{Kind: Ask, Request: "s", Model: "a", Text: "explicit"}), reload(4, "two", "a", 2, "2"),

@@ -41,6 +41,14 @@ type engine struct {
 	open        map[string]bool // requests
 	lastUse     time.Duration
 	exited      time.Duration
+	queue       map[string]*request // let to it, and not yet computed
+	turns       []turn              // those that were computed while others waited
+}
+
+// turn is the beginning of a request's computation.
+type turn struct {
+	at       time.Duration
+	priority uint64
 }
 
 type engineState int
@@ -60,6 +68,9 @@ type request struct {
 	entered        time.Duration // when its runner let it to its engine
 	background     bool
 	explicit       bool // a background load with a ticket of its own
+	onlyLoaded     bool // it only takes a loaded model, and is no use of that
+	priority       uint64
+	ahead          int  // requests that waited at its engine when it came there, and itself
 	answered       bool // the first byte of its response was sent
 	repeated       bool // its first engine died with it
 	pid            int  // engine it was let to, 0 none
@@ -75,20 +86,22 @@ type hostLog struct {
 	up, stops  bool
 	registered bool // in this life of its runner, and since Redis was last thrown back
 	generation uint64
-	attempts   map[attempt]int   // starts, in this life of its runner
-	fatal      map[string]bool   // tickets whose file was not found
-	overtaken  map[string]int    // by ticket
-	heads      map[string]headOf // by type
-	stuck      time.Duration     // since when a load could start and does not; -1 not
-	unloads    map[string]time.Duration
-	edits      map[string]time.Duration
-	onlyIdle   map[string]time.Duration // the least of those asked for since the model was started
-	failedNow  bool                     // the load under way has failed once
-	clears     string                   // model whose start failed last, for which the host may be cleared; "" once another starts
-	unknown    bool                     // Redis lost what it knew of the host while that was not up: its machine may run
-	loading    string                   // model whose load is under way
-	began      time.Duration            // when that was first seen
-	idle       bool                     // nothing is under way on it
+	attempts   map[attempt]int // starts, in this life of its runner
+	fatal      map[string]bool // tickets whose file was not found
+	overtaken  map[string]int  // by ticket
+	// overtakenByType counts those of the same type.
+	overtakenByType map[string]int
+	heads           map[string]headOf // by type
+	stuck           time.Duration     // since when a load could start and does not; -1 not
+	unloads         map[string]time.Duration
+	edits           map[string]time.Duration
+	onlyIdle        map[string]time.Duration // the least of those asked for since the model was started
+	failedNow       bool                     // the load under way has failed once
+	clears          string                   // model whose start failed last, for which the host may be cleared; "" once another starts
+	unknown         bool                     // Redis lost what it knew of the host while that was not up: its machine may run
+	loading         string                   // model whose load is under way
+	began           time.Duration            // when that was first seen
+	idle            bool                     // nothing is under way on it
 
 	// Since when something is so, -1 not.
 	unwoken time.Duration // it is wanted and its machine is off
@@ -206,7 +219,7 @@ func (c *Checker) Add(e Event) {
 		}
 		for _, h := range c.hosts {
 			h.unknown, h.registered = h.unknown || !h.up, false
-			h.attempts, h.overtaken, h.fatal = map[attempt]int{}, map[string]int{}, map[string]bool{}
+			h.attempts, h.overtaken, h.overtakenByType, h.fatal = map[attempt]int{}, map[string]int{}, map[string]int{}, map[string]bool{}
 		}
 	case GatewayEnd:
 		for id, r := range c.requests {
@@ -233,7 +246,7 @@ func (c *Checker) Add(e Event) {
 
 func newHostLog() *hostLog {
 	return &hostLog{
-		attempts: map[attempt]int{}, fatal: map[string]bool{}, overtaken: map[string]int{}, heads: map[string]headOf{}, stuck: -1, unwoken: -1, costs: -1, known: -1,
+		attempts: map[attempt]int{}, fatal: map[string]bool{}, overtaken: map[string]int{}, overtakenByType: map[string]int{}, heads: map[string]headOf{}, stuck: -1, unwoken: -1, costs: -1, known: -1,
 		unloads: map[string]time.Duration{}, edits: map[string]time.Duration{}, onlyIdle: map[string]time.Duration{},
 	}
 }

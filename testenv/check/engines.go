@@ -22,7 +22,7 @@ const chosenWithin = time.Second
 // spawn looks at a process that starts.
 func (c *Checker) spawn(e Event) {
 	m, h := c.world.Models[e.Model], c.host(e.Host)
-	en := &engine{host: e.Host, model: e.Model, pid: e.PID, ticket: e.Ticket, open: map[string]bool{}, lastUse: e.At}
+	en := &engine{host: e.Host, model: e.Model, pid: e.PID, ticket: e.Ticket, open: map[string]bool{}, queue: map[string]*request{}, lastUse: e.At}
 	c.judge(4)
 	if other := c.alive(e.Host, func(o *engine) bool { return o.state == spawning }); len(other) > 0 {
 		c.broken(4, "host %s starts %s while it starts %s", e.Host, e.Model, other[0].model)
@@ -144,10 +144,13 @@ func (c *Checker) order(h *hostLog, e Event) {
 			c.judge(15)
 		}
 		h.overtaken[t.ID]++
-		if n := h.overtaken[t.ID]; n > maxOvertaken && c.Calm() {
-			c.broken(15, "host %s starts %s before %s, which %d loads have overtaken", e.Host, e.Model, t.Model, n)
+		if n := h.overtaken[t.ID]; n > maxOvertaken+t.Passed && c.Calm() || t.Passed > maxOvertaken {
+			c.broken(15, "host %s starts %s before %s, which %d loads have overtaken, %d for their priority", e.Host, e.Model, t.Model, n, t.Passed)
 		}
-		if c.typeOf(t.Model) == c.typeOf(e.Model) && c.Calm() {
+		if c.typeOf(t.Model) == c.typeOf(e.Model) {
+			h.overtakenByType[t.ID]++
+		}
+		if h.overtakenByType[t.ID] > t.Passed && c.Calm() {
 			c.broken(15, "host %s starts %s (ticket %s) before the earlier %s (ticket %s) of its type", e.Host, e.Model, e.Ticket, t.Model, t.ID)
 		}
 	}

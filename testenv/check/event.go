@@ -24,7 +24,7 @@ const (
 	StopBegin  Kind = "stop-begin"  // PID, View with Residents: its runner begins to stop it
 	Exit       Kind = "exit"        // PID: the process is gone, however
 	Died       Kind = "died"        // PID: it ended by itself; an Exit follows
-	Ask        Kind = "ask"         // Request, Gateway, Model, For (longest wait): a request comes; Text "background" waits not, "explicit" has a ticket of its own and an outcome "ok" once it was loaded
+	Ask        Kind = "ask"         // Request, Gateway, Model, For (longest wait): a request comes; Value: its priority, 0 the highest; Text "loaded" only takes a loaded model, "background" waits not, "explicit" has a ticket of its own and an outcome "ok" once it was loaded
 	Granted    Kind = "granted"     // Request, Host, Ticket: its gateway sends it there
 	Refused    Kind = "refused"     // Request, Host, Text: the runner did not take it
 	Enter      Kind = "enter"       // Request, PID, View with Loading: the runner let it to an engine
@@ -118,6 +118,7 @@ type Ticket struct {
 	Model  string
 	Load   bool
 	Wanted bool // somebody waits for it, or it is a background load
+	Passed int  // loads of a higher priority that were queued before it
 }
 
 // Record is a model's record in Redis.

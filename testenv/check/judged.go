@@ -34,6 +34,7 @@ var Invariants = []Invariant{
 	{28, true, "a machine that runs without being wanted is turned off"},
 	{29, true, "a host outside the catalogue is forgotten once it is long gone"},
 	{30, false, "what Redis holds agrees with itself, and no decision's inputs change under one revision"},
+	{31, true, "higher priorities are computed first, and none waits forever"},
 }
 
 // Judged counts the steps of a scenario in which a promise was looked at and could have been broken.

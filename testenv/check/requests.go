@@ -10,13 +10,14 @@ func (c *Checker) request(e Event) {
 	if e.Kind == Ask {
 		r := &request{
 			gateway: e.Gateway, model: e.Model, asked: e.At, deadline: e.At + e.For,
-			background: e.Text == "background" || e.Text == "explicit", explicit: e.Text == "explicit",
+			background: e.Text != "", explicit: e.Text == "explicit", onlyLoaded: e.Text == "loaded", priority: e.Value,
 		}
 		if c.requests[e.Request] != nil {
 			c.broken(13, "request %s came twice", e.Request)
 		}
 		c.requests[e.Request] = r
 		switch w := c.want(r.model); {
+		case r.onlyLoaded:
 		case r.explicit:
 			if w.explicit++; w.explicit == 1 {
 				w.since = e.At
@@ -41,29 +42,40 @@ func (c *Checker) request(e Event) {
 		for _, en := range c.alive(e.Host, func(o *engine) bool { return o.model == r.model }) {
 			en.closed = true
 		}
-		c.want(r.model).waiting[e.Request] = true
+		c.wantAgain(e.Request, r)
 	case Enter:
 		c.enter(r, e)
 	case SentBack:
-		if en := c.engines[r.pid]; r.open && en != nil {
-			delete(en.open, e.Request)
-			en.lastUse = e.At
+		if en := c.engines[r.pid]; en != nil {
+			delete(en.queue, e.Request)
+			if r.open {
+				delete(en.open, e.Request)
+				en.lastUse = e.At
+			}
 		}
 		r.deadline += e.At - r.entered
 		r.open, r.pid = false, 0
-		c.want(r.model).waiting[e.Request] = true
+		c.wantAgain(e.Request, r)
 	case Repeat:
 		c.repeat(r, e)
-		c.want(r.model).waiting[e.Request] = true
+		c.wantAgain(e.Request, r)
+	case Turn:
+		c.turn(r, e)
 	case Bytes:
 		r.answered = true
 	case Cut:
 		r.cut = true
-		if h := c.host(r.host); c.Calm() && h.up && !h.stops && !h.unloaded(r.model, e.At) {
+		if h := c.host(r.host); !r.onlyLoaded && c.Calm() && h.up && !h.stops && !h.unloaded(r.model, e.At) {
 			c.broken(3, "host %s cuts request %s to %s, which nobody asked to be unloaded", r.host, e.Request, r.model)
 		}
 	case End:
 		en := c.engines[r.pid]
+		if en != nil {
+			delete(en.queue, e.Request)
+		}
+		if r.onlyLoaded {
+			return
+		}
 		if !r.open || en == nil || !en.open[e.Request] {
 			c.broken(22, "request %s ended that was not open", e.Request)
 			return
@@ -77,6 +89,46 @@ func (c *Checker) request(e Event) {
 			w.explicit, w.last = w.explicit-1, e.At
 		}
 	}
+}
+
+func (c *Checker) wantAgain(id string, r *request) {
+	if !r.onlyLoaded {
+		c.want(r.model).waiting[id] = true
+	}
+}
+
+// oldestEvery is how often an engine's turn goes to the request that has waited longest, whatever its priority.
+const oldestEvery = 8
+
+// turn looks at who was computed while a request waited at its engine.
+func (c *Checker) turn(r *request, e Event) {
+	en := c.engines[r.pid]
+	if en == nil {
+		return
+	}
+	delete(en.queue, e.Request)
+	all, lower := 0, 0
+	for _, t := range en.turns {
+		if t.at <= r.entered || t.at == e.At {
+			continue
+		}
+		if all++; t.priority > r.priority {
+			lower++
+		}
+	}
+	if all > 0 {
+		c.judge(31)
+	}
+	if lower > all/oldestEvery+1 {
+		c.broken(31, "%d of %d requests that were computed before request %s have a lower priority", lower, all, e.Request)
+	}
+	if all > oldestEvery*(r.ahead+1) {
+		c.broken(31, "%d requests were computed before request %s, which %d preceded", all, e.Request, r.ahead-1)
+	}
+	if len(en.queue) == 0 {
+		en.turns = en.turns[:0]
+	}
+	en.turns = append(en.turns, turn{e.At, r.priority})
 }
 
 // refused looks at a request that a host did not take although it had been told that its model is loaded there for it.
@@ -124,8 +176,14 @@ func (c *Checker) enter(r *request, e Event) {
 	}
 	c.revived(en, e)
 	c.unwant(e.Request, r)
+	r.pid, r.entered = e.PID, e.At
+	en.queue[e.Request] = r
+	r.ahead = len(en.queue)
+	if r.onlyLoaded {
+		return
+	}
 	c.heldUp(en, r, e)
-	r.pid, r.open, r.entered, en.lastUse = e.PID, true, e.At, e.At
+	r.open, en.lastUse = true, e.At
 	en.open[e.Request] = true
 	g := grant{r.ticket, r.gateway, en.host}
 	if r.ticket != "" && !c.paid[g] && c.Calm() {

@@ -24,6 +24,7 @@ type client struct {
 	limit     time.Duration // of the wait
 	serve     time.Duration // how long the engine answers
 	leave     <-chan time.Time
+	priority  string // as in a request's header
 	began     time.Time
 	refused   int
 	refusedBy []string // hosts
@@ -51,7 +52,19 @@ func (w *world) request(g *gateway, model string, s Step) {
 	if s.Leave > 0 {
 		c.leave = time.After(s.Leave)
 	}
-	w.record(check.Event{Kind: check.Ask, Request: id, Gateway: life.id, Model: model, For: s.For})
+	ask := check.Event{Kind: check.Ask, Request: id, Gateway: life.id, Model: model, For: s.For}
+	if w.scenario.Priorities {
+		switch chance(w.scenario.Seed, "priority", id) % 8 {
+		case 0:
+			c.priority = "high"
+		case 1:
+			c.priority = "low"
+		case 2:
+			c.priority, ask.Text = "background", "loaded"
+		}
+	}
+	ask.Value = uint64(rpc.ParsePriority(c.priority))
+	w.record(ask)
 	w.clients.Go(func() {
 		text := c.run()
 		w.record(check.Event{Kind: check.Outcome, Request: id, Text: text})
@@ -60,6 +73,9 @@ func (w *world) request(g *gateway, model string, s Step) {
 
 // run is the request from its arrival to its outcome.
 func (c *client) run() string {
+	if c.priority == "background" {
+		return c.runInBackground()
+	}
 	endpoint, warm := c.life.gate.Endpoint(c.model)
 	var load scheduling.LoadInfo
 	var why string
@@ -97,6 +113,25 @@ func (c *client) run() string {
 	}
 }
 
+// runInBackground is run for a request that only takes a loaded model.
+func (c *client) runInBackground() string {
+	for time.Since(c.began) < c.limit {
+		if endpoint, warm := c.life.gate.Endpoint(c.model); warm {
+			if again, text := c.send(endpoint, scheduling.LoadInfo{}); !again {
+				return text
+			}
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-c.leave:
+			return "left"
+		case <-c.life.dead:
+			return "reset"
+		}
+	}
+	return api.Background.Code()
+}
+
 // wait waits at the gate.
 func (c *client) wait(left time.Duration) (scheduling.Endpoint, scheduling.LoadInfo, error) {
 	select {
@@ -104,7 +139,7 @@ func (c *client) wait(left time.Duration) (scheduling.Endpoint, scheduling.LoadI
 		return scheduling.Endpoint{}, scheduling.LoadInfo{}, errReset
 	default:
 	}
-	waiter, err := c.life.gate.Enter(scheduling.WaitRequest{Model: c.model, Refused: c.refusedBy, Limit: left})
+	waiter, err := c.life.gate.Enter(scheduling.WaitRequest{Model: c.model, Refused: c.refusedBy, Limit: left, Priority: c.priority})
 	if err != nil {
 		return scheduling.Endpoint{}, scheduling.LoadInfo{}, err
 	}
@@ -130,8 +165,13 @@ var errReset = errors.New("reset")
 func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (again bool, outcome string) {
 	gate := c.life.gate
 	c.w.record(check.Event{Kind: check.Granted, Request: c.id, Host: endpoint.Host, Ticket: load.Ticket})
-	gate.Begin(endpoint, c.model)
-	defer gate.End(endpoint, c.model)
+	if c.priority == "background" {
+		gate.BeginBackground(endpoint, c.model)
+		defer gate.EndBackground(endpoint, c.model)
+	} else {
+		gate.Begin(endpoint, c.model)
+		defer gate.End(endpoint, c.model)
+	}
 	time.Sleep(time.Duration(1+chance(c.w.scenario.Seed, "net", c.id)%5) * time.Millisecond)
 	r := c.w.runner(endpoint.Addr)
 	if r == nil || c.w.parted(c.life.n, r.n) {
@@ -145,10 +185,17 @@ func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (a
 	}
 	defer life.disconnect(conn)
 	cut := make(chan struct{}, 1)
-	pass, reason := life.host.AcquireModel(c.model, load.Ticket, c.life.id, load.Waiters, func(error) {
+	onCut := func(error) {
 		c.w.record(check.Event{Kind: check.Cut, Request: c.id})
 		cut <- struct{}{}
-	})
+	}
+	admit := func() (*host.Ref, string) {
+		if c.priority == "background" {
+			return life.host.AcquireBackground(c.model, onCut)
+		}
+		return life.host.AcquireModel(c.model, load.Ticket, c.life.id, load.Waiters, onCut)
+	}
+	pass, reason := admit()
 	if reason != "" {
 		c.w.record(check.Event{Kind: check.Refused, Request: c.id, Host: endpoint.Host, Text: reason})
 		return true, api.ModelLoading.Code()
@@ -230,7 +277,7 @@ func (c *client) awaitTurn(turns *fairqueue.Queue) (turn <-chan error, leave fun
 	ctx, cancel := context.WithCancel(context.Background())
 	held := make(chan bool, 1)
 	go func() {
-		err := turns.Acquire(ctx, "", rpc.Normal)
+		err := turns.Acquire(ctx, "", rpc.ParsePriority(c.priority))
 		held <- err == nil
 		if ctx.Err() == nil {
 			got <- err

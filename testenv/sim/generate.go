@@ -12,7 +12,7 @@ const rounds = 2
 // among its steps, then mends everything and waits until promises for quiet times hold again, and then has none.
 func Generate(seed uint64, steps int) Scenario {
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0x51e9))}
-	s := Scenario{Seed: seed, Gateways: 1 + g.IntN(3)}
+	s := Scenario{Seed: seed, Gateways: 1 + g.IntN(3), Priorities: seed%2 == 0}
 	for i := range 1 + g.IntN(3) {
 		h := HostSpec{Limits: pick(g, "1", "1", "2", "2", "2 1 1 1", "1 2", "-1"), Asleep: g.IntN(4) == 0, Budget: pick(g, 0, 0, 0, 3, 5, 8)}
 		h.Strange = i > 0 && !h.Asleep && g.IntN(3) == 0

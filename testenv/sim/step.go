@@ -119,7 +119,9 @@ type Scenario struct {
 	Idle     time.Duration // after which sweeps let models go and hosts sleep
 	Copies   Copies
 	Group    bool // all hosts are slots of one group of machines
-	Steps    []Step
+	// Priorities gives some requests a priority other than normal.
+	Priorities bool
+	Steps      []Step
 }
 
 // String is the scenario as a file.
@@ -134,6 +136,9 @@ func (s Scenario) String() string {
 	}
 	if s.Group {
 		b.WriteString("group\n")
+	}
+	if s.Priorities {
+		b.WriteString("priorities\n")
 	}
 	for _, h := range s.Hosts {
 		word, budget := "host", ""
@@ -188,6 +193,8 @@ func (s *Scenario) line(line string) (err error) {
 		}
 	case "group":
 		s.Group = true
+	case "priorities":
+		s.Priorities = true
 	case "copies":
 		var wake string
 		if _, err = fmt.Sscanf(rest, "%d parallel=%d wake=%s", &s.Copies.Max, &s.Copies.Parallel, &wake); err == nil {

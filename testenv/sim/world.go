@@ -240,6 +240,7 @@ func (w *world) queue(host string) []check.Ticket {
 	for _, id := range ids {
 		key := prefix + "ticket:" + id
 		t := check.Ticket{ID: id, Model: w.redis.HGet(key, "model"), Load: w.redis.HGet(key, "kind") == "load", Wanted: w.redis.HGet(key, "background") == "1"}
+		t.Passed, _ = strconv.Atoi(w.redis.HGet(key, "passed"))
 		waiters, _ := w.redis.SortedSet(prefix + "waiters:" + id)
 		for _, until := range waiters {
 			t.Wanted = t.Wanted || until >= now

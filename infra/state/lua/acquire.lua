@@ -10,6 +10,7 @@
 -- ARGV[14] ticket that the new one replaces (its host is lost): it is dropped when the new one is created; '' none
 -- ARGV[15] highest ticket that the gateway knows, 0 none: a new one is higher, even after data loss
 -- ARGV[16] state that the host must be in; ARGV[6] then covers only the model. '' none
+-- ARGV[17] priority, 0 for the highest: the ticket's place in the queue. Attaching with a higher one raises it.
 -- Returns JSON {status: loaded|attached|created|stale|none, host, ticket, state, position, wake}. wake is the fencing
 -- token of the host's power lease, '' if the host is awake or another gateway has the lease. state is final if an
 -- operation is repeated late, and `ready` for an unload on a sleeping host, which has nothing to unload. none: no host
@@ -19,6 +20,7 @@
 -- include hosts
 local gw, m, kind, h = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local background, own, fields, old = ARGV[8] == '1', ARGV[10] == '1', cjson.decode(ARGV[11]), ARGV[14]
+local priority = tonumber(ARGV[17])
 
 local function position(host, id)
   for i, t in ipairs(redis.call('LRANGE', P .. 'queue:' .. host, 0, -1)) do if t == id then return i end end
@@ -34,6 +36,12 @@ local function attach(id, status)
       redis.call('ZADD', P .. 'waiters:' .. id, num(NOW + tonumber(ARGV[7])), gw)
     end
     if t.kind == 'load' then wake = wake_lease(t.host, gw, ARGV[13]) end
+    if t.state == 'queued' and priority < tonumber(t.priority or '1') then
+      redis.call('LREM', P .. 'queue:' .. t.host, 0, id)
+      enqueue(t.host, id, priority)
+      changed(t.host)
+      publish({kind = 'ticket', ticket = id, host = t.host, model = m, state = 'queued'})
+    end
     t = hash(key) -- losing the host just now requeued its started work
   end
   return cjson.encode({status = status, host = t.host, ticket = id, state = t.state, position = position(t.host, id), wake = wake})
@@ -68,7 +76,7 @@ local id = token(tonumber(ARGV[15]))
 local key = P .. 'ticket:' .. id
 for k, v in pairs(fields) do redis.call('HSET', key, k, v) end
 redis.call('HSET', key, 'kind', kind, 'model', m, 'host', h, 'state', 'queued', 'created_ms', num(NOW), 'background', replaced and replaced.background == '1' and '1' or ARGV[8])
-redis.call('RPUSH', P .. 'queue:' .. h, id)
+enqueue(h, id, priority)
 redis.call('SADD', P .. 'hosts', h)
 if kind == 'load' then redis.call('SADD', P .. 'copies:' .. m, h) end
 if shared then redis.call('HSET', P .. 'wanted', m, id) end

@@ -7,6 +7,22 @@ local function live_waiters(id)
   return redis.call('ZCARD', P .. 'waiters:' .. id)
 end
 
+-- enqueue puts a ticket into host h's queue: before the loads at its end that have a lower priority, a greater number.
+-- None of them lets more than PASSED others go first.
+local PASSED = 8
+local function enqueue(h, id, priority)
+  local queue = P .. 'queue:' .. h
+  local ids, before = redis.call('LRANGE', queue, 0, -1), nil
+  for i = #ids, 1, -1 do
+    local f = redis.call('HMGET', P .. 'ticket:' .. ids[i], 'kind', 'priority', 'passed')
+    if f[1] ~= 'load' or tonumber(f[2] or '1') <= priority or tonumber(f[3] or '0') >= PASSED then break end
+    redis.call('HINCRBY', P .. 'ticket:' .. ids[i], 'passed', 1)
+    before = ids[i]
+  end
+  if before then redis.call('LINSERT', queue, 'BEFORE', before, id) else redis.call('RPUSH', queue, id) end
+  redis.call('HSET', P .. 'ticket:' .. id, 'priority', num(priority))
+end
+
 -- close ends a ticket. It takes the ticket out of the queue and of `wanted`, and keeps it for a minute so that late
 -- pollers can read its outcome. It returns the ticket as it was before, or nil if there is none.
 local function close(id, state)
