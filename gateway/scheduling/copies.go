@@ -47,7 +47,7 @@ func (t *throughput) record(id state.CopyID, ended int64, now time.Time, window 
 func (g *Gate) addCopies(ctx context.Context) {
 	c, s := g.catalog(), g.mirror.Snapshot()
 	maps.DeleteFunc(g.throughput.samples, func(_ state.CopyID, list []sample) bool { // of copies that no longer exist
-		return time.Since(list[len(list)-1].at) > 2*g.cfg.FairAfter
+		return time.Since(list[len(list)-1].at) > 2*g.copyWindow()
 	})
 	for _, m := range c.Models {
 		if m.Replicas.Max < 2 || s.Epoch == "" {
@@ -67,6 +67,10 @@ func (g *Gate) addCopies(ctx context.Context) {
 	}
 }
 
+// copyWindow is how long a copy is observed before further ones are decided about: FairAfter, but at least the time
+// between two observations.
+func (g *Gate) copyWindow() time.Duration { return max(g.cfg.FairAfter, renewEvery) }
+
 // copyLoads records and returns how busy copies of a model are. decide reports whether to decide about further ones:
 // the least loaded has been observed for long enough, and some of its requests are this gateway's, so that it is not
 // another's to decide.
@@ -75,7 +79,7 @@ func (g *Gate) copyLoads(copies []*state.ModelRecord) (loads []policy.CopyLoad, 
 		model := r.ID
 		f := g.traffic.of(r.Host, model)
 		ours := f.open.Load()
-		recent, known := g.throughput.record(state.CopyID{Host: r.Host, Model: model}, f.ended.Load(), time.Now(), g.cfg.FairAfter)
+		recent, known := g.throughput.record(state.CopyID{Host: r.Host, Model: model}, f.ended.Load(), time.Now(), g.copyWindow())
 		open := max(ours, int64(r.InFlight))
 		// The other gateways' requests are assumed to fare like ours. A copy without any of ours, or that has just been
 		// loaded, is assumed to serve what it has.

@@ -350,7 +350,7 @@ func (r *runningEngine) Permits() *fairqueue.Queue { return r.permits }
 // files.
 func maxConcurrent(family string, p plan.Plan) int {
 	const defaultParallel, maxOpenFiles = 4, 512
-	if family == recipe.LlamaCpp {
+	if family == recipe.LlamaCpp || family == "standin" && p.Parallel > 0 { // the stand-in plays llama-server
 		return cmp.Or(p.Parallel, defaultParallel) + 1
 	}
 	return max(maxOpenFiles, p.Parallel)

@@ -16,6 +16,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
 	"reveille/testenv"
 )
@@ -119,6 +123,24 @@ func (e *Emulator) Config() aws.Config {
 	return aws.Config{
 		Region: Region, BaseEndpoint: aws.String(e.URL), RetryMaxAttempts: 1, HTTPClient: client{awshttp.NewBuildableClient()},
 		Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
+	}
+}
+
+// Group makes an empty Auto Scaling group in two zones, of at most so many machines.
+func (e *Emulator) Group(name string, most int32) {
+	e.t.Helper()
+	image, version, zero := Image, "$Latest", int32(0)
+	_, err := ec2.NewFromConfig(e.Config()).CreateLaunchTemplate(e.t.Context(), &ec2.CreateLaunchTemplateInput{
+		LaunchTemplateName: &name, LaunchTemplateData: &ec2types.RequestLaunchTemplateData{ImageId: &image, InstanceType: ec2types.InstanceTypeG5Xlarge},
+	})
+	if err == nil {
+		_, err = autoscaling.NewFromConfig(e.Config()).CreateAutoScalingGroup(e.t.Context(), &autoscaling.CreateAutoScalingGroupInput{
+			AutoScalingGroupName: &name, MinSize: &zero, MaxSize: &most, DesiredCapacity: &zero, AvailabilityZones: []string{Region + "a", Region + "b"},
+			LaunchTemplate: &types.LaunchTemplateSpecification{LaunchTemplateName: &name, Version: &version},
+		})
+	}
+	if err != nil {
+		e.t.Fatal("testenv: AWS emulator:", err)
 	}
 }
 

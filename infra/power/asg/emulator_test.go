@@ -37,28 +37,14 @@ func emulator(t *testing.T) *region {
 	r.driver = asg.New(asg.Config{Poll: 10 * time.Millisecond, Client: func(context.Context, string) (*awsquery.Client, error) {
 		return awsquery.AutoScaling(cloud.Config()), nil
 	}})
-	template, image := "runner", aws.Image
-	_, err := r.hosts.CreateLaunchTemplate(t.Context(), &awsec2.CreateLaunchTemplateInput{
-		LaunchTemplateName: &template, LaunchTemplateData: &ec2types.RequestLaunchTemplateData{ImageId: &image, InstanceType: ec2types.InstanceTypeG5Xlarge},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return r
 }
 
 // group creates an empty group with a warm pool and returns its host.
 func (r *region) group(name string, most int32) catalog.Host {
 	r.t.Helper()
-	template, version, zero := "runner", "$Latest", int32(0)
-	_, err := r.groups.CreateAutoScalingGroup(r.t.Context(), &autoscaling.CreateAutoScalingGroupInput{
-		AutoScalingGroupName: &name, MinSize: &zero, MaxSize: &most, DesiredCapacity: &zero, AvailabilityZones: []string{aws.Region + "a", aws.Region + "b"},
-		LaunchTemplate: &types.LaunchTemplateSpecification{LaunchTemplateName: &template, Version: &version},
-	})
-	if err == nil {
-		_, err = r.groups.PutWarmPool(r.t.Context(), &autoscaling.PutWarmPoolInput{AutoScalingGroupName: &name, PoolState: types.WarmPoolStateStopped})
-	}
-	if err != nil {
+	r.cloud.Group(name, most)
+	if _, err := r.groups.PutWarmPool(r.t.Context(), &autoscaling.PutWarmPoolInput{AutoScalingGroupName: &name, PoolState: types.WarmPoolStateStopped}); err != nil {
 		r.t.Fatal(err)
 	}
 	return catalog.Host{Name: name, Driver: catalog.DriverASG, Group: name, Max: int(most)}
