@@ -50,11 +50,32 @@ func GenerateCopies(seed uint64, steps int) Scenario {
 	return s
 }
 
+// GenerateGroups draws a scenario of models that may have several copies on a group of two to four machines, which take
+// up to two minutes to wake.
+func GenerateGroups(seed uint64, steps int) Scenario {
+	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0x96f0))}
+	s := Scenario{
+		Seed: seed, Gateways: 1 + g.IntN(3), Group: true, Sweep: pick(g, 5*time.Second, 10*time.Second, 20*time.Second), Idle: pick(g, 8*time.Second, 30*time.Second, time.Minute),
+		Copies: Copies{Max: 1 + g.IntN(4), Parallel: 1 + g.IntN(4), Wake: pick(g, 5*time.Second, 30*time.Second, 2*time.Minute)},
+	}
+	limits := pick(g, "1", "2", "-1")
+	for range 2 + g.IntN(3) {
+		s.Hosts = append(s.Hosts, HostSpec{Limits: limits, Asleep: true})
+	}
+	g.scenario = &s
+	g.models, g.group = 2+g.IntN(len(modelNames)-len(sized)-1), true
+	g.steps(steps)
+	return s
+}
+
 // steps draws the scenario's steps.
 func (g *generator) steps(steps int) {
 	s := g.scenario
 	g.serve = pick(g, 100*time.Millisecond, time.Second)
 	g.pace = pick[time.Duration](g, 20, 100, 300, 800) * time.Millisecond
+	if g.group {
+		g.pace = max(g.pace, s.Copies.Wake/20) // or no machine would ever come
+	}
 	often := pick(g, 0, 10, 25, 50)
 	for round := 1; len(s.Steps) < steps; round++ {
 		end := steps * round / rounds
@@ -64,7 +85,7 @@ func (g *generator) steps(steps int) {
 			if n := len(s.Hosts); s.Hosts[n-1].Strange && g.IntN(2) == 0 {
 				s.Steps = append(s.Steps, Step{Op: Depart, Host: n})
 			}
-			s.Steps = append(s.Steps, Step{Op: Mend, After: settle + g.skew})
+			s.Steps = append(s.Steps, Step{Op: Mend, After: s.settle() + g.skew})
 		}
 		g.quiet(end - len(s.Steps))
 	}
@@ -76,6 +97,7 @@ type generator struct {
 	first    int           // position of the first model that is asked for
 	models   int           // how many are asked for
 	faults   int           // per cent of the steps
+	group    bool          // the hosts are machines of a group
 	pace     time.Duration // half the longest time between two steps
 	serve    time.Duration // the longest that most answers take
 	hot      int           // model that most requests are for and that is hardly ever idle, 0 none
@@ -187,10 +209,15 @@ var faults = []Op{
 // fault draws one of faults.
 func (g *generator) fault() Step {
 	s := Step{Op: pick(g, faults...)}
+	if g.group && g.IntN(4) == 0 {
+		s.Op = pick(g, NoWake, Deaf, Reclaim)
+	}
 	s.For = g.upTo(pick(g, time.Second, 5*time.Second, 30*time.Second))
 	switch s.Op {
 	case Crash, Stop:
 		s.Host = g.host()
+	case Reclaim:
+		s.Host, s.For = g.host(), 0
 	case NoWake, Deaf, Ignore:
 		s.Host, s.N, s.For = g.host(), 1+g.IntN(2), 0
 	case SweepLose:

@@ -57,6 +57,7 @@ type groupMachine struct {
 	since  time.Time
 	state  string // as AWS calls it
 	runner *runner
+	notice bool // it will be taken away
 }
 
 type failedLaunch struct {
@@ -134,7 +135,7 @@ func (g *scalingGroup) booted(m *groupMachine, deaf bool) {
 					return
 				}
 				for _, other := range g.machines {
-					if other.runner == r && other.state != "Terminating" {
+					if other.runner == r && other.state != "Terminating" && !other.notice {
 						g.wrong = append(g.wrong, fmt.Sprintf("%s and %s are both %s", other.id, m.id, r.name))
 					}
 				}
@@ -179,10 +180,23 @@ func (g *scalingGroup) reclaim(r *runner) {
 	g.set(func(g *scalingGroup) {
 		for _, m := range g.live() {
 			if m.runner == r {
+				m.notice = true
 				r.stop()
 				time.AfterFunc(spotNotice, func() {
 					g.set(func(g *scalingGroup) { g.end(m, powersOff) })
 				})
+			}
+		}
+	})
+}
+
+// mend ends what is wrong: launches do not fail any more, and machines under notice go now.
+func (g *scalingGroup) mend() {
+	g.set(func(g *scalingGroup) {
+		g.refuse, g.deaf = 0, 0
+		for _, m := range g.live() {
+			if m.notice {
+				g.end(m, powersOff)
 			}
 		}
 	})

@@ -17,6 +17,15 @@ import (
 // settle is how long a pool may take to be as before after a fault: a lease, what a host is lost after, and some.
 const settle = 45 * time.Second
 
+// settle is how long its pool may take: the machines of a group may have to be replaced as well, after a host without its
+// machine is given up.
+func (s Scenario) settle() time.Duration {
+	if s.Group {
+		return settle + s.wakeLimit() + s.Copies.Wake
+	}
+	return settle
+}
+
 // operations carry out the steps. They do not wait.
 var operations = map[Op]func(*world, Step){
 	Rest:    func(*world, Step) {},
@@ -105,7 +114,7 @@ var operations = map[Op]func(*world, Step){
 	},
 	Reclaim: func(w *world, s Step) {
 		if w.group != nil {
-			w.disturb(2*time.Minute+settle, "reclaim")
+			w.disturb(spotNotice+w.scenario.settle(), "reclaim")
 			w.group.reclaim(w.host(s.Host))
 		}
 	},
@@ -139,7 +148,7 @@ var operations = map[Op]func(*world, Step){
 
 // mend ends all that is wrong, but for a clock that jumped, and brings everybody back.
 func (w *world) mend() {
-	w.record(check.Event{Kind: check.Mended, For: settle})
+	w.record(check.Event{Kind: check.Mended, For: w.scenario.settle()})
 	w.mu.Lock()
 	w.refusing, w.parts = false, map[[2]int]bool{}
 	w.mu.Unlock()
@@ -155,11 +164,11 @@ func (w *world) mend() {
 		}
 		g.start()
 	}
+	if w.group != nil {
+		w.group.mend()
+	}
 	for _, r := range w.runners {
 		r.machine.set(func(m *machine) { m.refuse, m.deaf, m.ignore, m.linger = 0, 0, 0, 0 })
-		if w.group != nil {
-			w.group.set(func(g *scalingGroup) { g.refuse, g.deaf = 0, 0 })
-		}
 		if l := r.current(); l != nil {
 			l.link.heal()
 		}

@@ -110,7 +110,7 @@ func (w *world) until(most time.Duration, so func() bool) bool {
 func (w *world) calmDown() {
 	w.mend()
 	served := w.served()
-	if w.until(2*time.Minute, func() bool { return w.calm() && served() }) && served() {
+	if w.until(2*time.Minute+w.scenario.settle(), func() bool { return w.calm() && served() }) && served() {
 		w.works()
 	}
 }

@@ -81,6 +81,15 @@ func TestCopies(t *testing.T) {
 	runSeeds(t, few(), GenerateCopies)
 }
 
+// TestGroups runs seeds of groups of machines.
+func TestGroups(t *testing.T) {
+	if *oneSeed != 0 {
+		runOne(t, GenerateGroups(*oneSeed, *steps))
+		return
+	}
+	runSeeds(t, few(), GenerateGroups)
+}
+
 // runSeeds runs n scenarios and fails for broken promises.
 func runSeeds(t *testing.T, n int, generate func(seed uint64, steps int) Scenario) *table {
 	t.Helper()
