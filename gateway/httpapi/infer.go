@@ -153,6 +153,9 @@ func (x *exchange) respond() (err error) {
 		x.routing.state = "loaded"
 	} else if x.routing.state = x.call.s.registry.StateOf(x.call.model.ID); x.call.background != "" {
 		if x.call.background != catalog.BackgroundWait {
+			if x.call.batch != nil && x.routing.state == "unloaded" {
+				x.call.s.cfg.Gate.LoadIfRoom(x.call.batch, x.call.model.ID, x.call.Account)
+			}
 			err = x.call.refuseBackground()
 		}
 	} else if x.call.readOnly {

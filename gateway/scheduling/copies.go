@@ -133,11 +133,42 @@ func (g *Gate) addCopy(ctx context.Context, c *catalog.Catalog, m *catalog.Model
 	if wanted == 0 {
 		return false
 	}
+	got, ok := g.queueCopy(ctx, s, pool, want, waitsForNoBusyModel, "low", nil)
+	if ok {
+		g.log.Info("further copy is queued", "model", m.ID, "host", got.Host, "wanted", wanted,
+			"open", loads[0].Open, "served", loads[0].Served)
+	}
+	return ok && wanted > 1
+}
+
+// LoadIfRoom queues the load of a model that has no copy if a host is awake and has room for it. It wakes no host, and
+// nothing is evicted. account is charged for the load.
+func (g *Gate) LoadIfRoom(ctx context.Context, model string, account Account) {
+	c := g.catalog()
+	v := placement.View{Catalog: c, Evict: g.cfg.Evict}
+	isFree := func(p policy.Placement) bool { return p.Reason.Code == policy.FreeSlot }
+	s := g.mirror.Snapshot()
+	if _, known := c.Model(model); !known || s.Epoch == "" || !isFree(policy.Place(v.Pool(s), v.Model(s, model, ""), nil)) {
+		return
+	}
+	s, err := g.mirror.RefreshHosts(ctx, nil, model)
+	if err != nil {
+		return
+	}
+	mayLoad := func(p policy.Placement) bool { return isFree(p) && account.CountLoad() == nil }
+	if got, ok := g.queueCopy(ctx, s, v.Pool(s), v.Model(s, model, ""), mayLoad, "background", map[string]string{state.FieldNoEvict: "1"}); ok {
+		g.log.Info("model is loaded for a batch, because there is room", "model", model, "host", got.Host)
+	}
+}
+
+// queueCopy queues a load that nobody attaches to where the policy places it in a snapshot, if fits accepts that. ok is
+// false if it did not.
+func (g *Gate) queueCopy(ctx context.Context, s *state.Snapshot, pool policy.Snapshot, want policy.Model, fits func(policy.Placement) bool, priority string, fields map[string]string) (got state.Acquired, ok bool) {
 	g.mu.Lock()
 	now := time.Now()
 	g.recovery.observe(s, now)
 	hosts, _ := g.hostBackoff.blockedKeys(now)
-	avoidForModel, _ := g.avoidForModelLocked(m.ID, now)
+	avoidForModel, _ := g.avoidForModelLocked(want.ID, now)
 	paused, operation := g.closed || g.recovery.active(now), g.nextOperationLocked()
 	g.mu.Unlock()
 	avoid := avoidSet{}
@@ -145,28 +176,26 @@ func (g *Gate) addCopy(ctx context.Context, c *catalog.Catalog, m *catalog.Model
 	avoid.add(notWoken, slices.Collect(maps.Keys(g.closedHosts(s, now)))...)
 	avoid.add(notLoaded, avoidForModel...)
 	p := policy.Place(pool, want, avoid)
-	if paused || !waitsForNoBusyModel(p) {
-		return false
+	if paused || !fits(p) {
+		return got, false
 	}
 	got, err := g.store.Acquire(ctx, state.Want{
-		Gateway: g.id, Model: m.ID, Host: p.Host, Revision: s.RevisionOf(p.Host, m.ID), Operation: operation,
-		Background: true, Explicit: true, Priority: "low",
+		Gateway: g.id, Model: want.ID, Host: p.Host, Revision: s.RevisionOf(p.Host, want.ID), Operation: operation,
+		Background: true, Explicit: true, Priority: priority, Fields: fields,
 	})
 	switch {
 	case errors.Is(err, state.ErrStale), errors.Is(err, state.ErrUnavailable):
-		return false // the next tick decides again
+		return got, false // the next call decides again
 	case err != nil:
-		g.log.Warn("a further copy could not be queued", "model", m.ID, "host", p.Host, "error", err)
-		return false
+		g.log.Warn("a copy could not be queued", "model", want.ID, "host", p.Host, "error", err)
+		return got, false
 	}
-	g.log.Info("further copy is queued", "model", m.ID, "host", got.Host, "wanted", wanted,
-		"open", loads[0].Open, "served", loads[0].Served)
 	if got.WakeToken != "" {
 		g.mu.Lock()
 		g.wakeLocked(got.Host, got.WakeToken)
 		g.mu.Unlock()
 	}
-	return wanted > 1
+	return got, true
 }
 
 // waitsForNoBusyModel reports whether a placement need not wait for a busy model: a copy that did would come too late.

@@ -99,14 +99,18 @@ type TicketRecord struct {
 	Pulling   bool  // queued while its weights are downloaded; Pulled has the progress
 	Pulled    Pulled
 	PullOnly  bool // only the weights are wanted on the host, not a load
+	NoEvict   bool // the load fails unless there is room for the model without any other's end
 	Fields    map[string]string
 }
+
+// FieldNoEvict is the field of a [Want] for [TicketRecord.NoEvict]: "1".
+const FieldNoEvict = "no_evict"
 
 func ticketRecord(id string, f map[string]string) TicketRecord {
 	return TicketRecord{
 		ID: id, Kind: f["kind"], Model: f["model"], Host: f["host"], State: TicketState(f["state"]), Code: f["code"], Message: f["message"],
 		Evicted: f["evicted"], Options: f["options"], Force: f["force"] == "1", WakeError: f["wake_failed"] == "1",
-		Pulling: f["pulling"] == "1" && f["state"] == "queued", Pulled: Pulled{Done: ParseNumber(f["bytes_done"]), Total: ParseNumber(f["bytes_total"])}, PullOnly: f["pull_only"] == "1",
+		Pulling: f["pulling"] == "1" && f["state"] == "queued", Pulled: Pulled{Done: ParseNumber(f["bytes_done"]), Total: ParseNumber(f["bytes_total"])}, PullOnly: f["pull_only"] == "1", NoEvict: f[FieldNoEvict] == "1",
 		LoadMS: ParseNumber(f["load_ms"]), Created: ParseNumber(f["created_ms"]), Waiters: int(ParseNumber(f["waiters"])), Fields: f,
 	}
 }

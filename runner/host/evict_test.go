@@ -51,3 +51,20 @@ func TestMinLoaded(t *testing.T) {
 	}
 	b.ready(b.load("c"))
 }
+
+// A load for work in the background starts only where no model must end for it, and makes room for any other at once.
+func TestNoEvict(t *testing.T) {
+	b := start(t)
+	b.publish(strings.Replace(models, "models:", "defaults: {min_loaded: 1h}\nmodels:", 1))
+	kindly := func(model string) string {
+		return b.ask(state.Want{Model: model, Explicit: true, Background: true, Fields: map[string]string{state.FieldNoEvict: "1"}})
+	}
+	b.ready(kindly("a"))
+	b.failed(kindly("b"), "model_busy")
+	b.holds("a")
+	if r := b.ready(b.load("b")); r.Evicted != "a" {
+		t.Errorf("%+v", r)
+	}
+	b.failed(kindly("a"), "model_busy")
+	b.holds("b")
+}

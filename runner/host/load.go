@@ -173,7 +173,7 @@ func (h *Host) evictAll(l *load, list []*resident, reason string) error {
 // tries once more (rule 6).
 func (h *Host) startWithRetry(ctx context.Context, l *load, r *resident) error {
 	err := h.startEngine(ctx, l, r)
-	if err == nil || !clearingHelps(err) || !h.mayClear(l.spec) || h.life.Err() != nil {
+	if err == nil || l.ticket.NoEvict || !clearingHelps(err) || !h.mayClear(l.spec) || h.life.Err() != nil {
 		return err
 	}
 	h.log.Warn("load failed, clearing the host for one more try", "model", r.id, "error", err)
@@ -207,6 +207,7 @@ func (h *Host) startEngine(ctx context.Context, l *load, r *resident) error {
 	defer h.mu.Unlock()
 	h.stats.Loads++
 	r.engine, r.loadTime, r.loaded = e, time.Since(start), time.Now()
+	r.makesRoom = l.ticket.NoEvict
 	r.needed = r.loaded
 	h.measureLocked(r, taken)
 	r.reserveLocked(l.ticket) // not evicted before its waiters are known

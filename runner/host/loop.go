@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"reveille/infra/policy"
+	"reveille/infra/rpc"
 	"reveille/infra/state"
 )
 
@@ -134,9 +135,21 @@ func (h *Host) handleTickets(ctx context.Context, queue []state.TicketRecord, sn
 		if !h.ensureWeights(ctx, t, e.model) {
 			continue // its weights are being pulled
 		}
+		if t.NoEvict && !h.hasRoom(queuedLoad{t, e}, time.Now()) {
+			h.reportNow(ctx, t, failure(&Error{Code: rpc.CodeModelBusy, Message: "there is no room for the model " + t.Model + " beside the others"}))
+			continue
+		}
 		loads = append(loads, queuedLoad{t, e})
 	}
 	return loads
+}
+
+// hasRoom reports whether a load could start now without the end of any model.
+func (h *Host) hasRoom(q queuedLoad, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	step := policy.Next(h.viewLocked([]queuedLoad{q}), now, h.cfg.FairAfter)
+	return step.Ticket == q.ticket.ID && step.Admission.Decision == policy.DecideLoad && len(step.Admission.Evict) == 0
 }
 
 // isStarting reports whether the model's engine is starting.

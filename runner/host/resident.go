@@ -38,6 +38,7 @@ type resident struct {
 	inRedis    time.Time // last use as Redis has it, zero if unknown
 	loaded     time.Time
 	loadTime   time.Duration // how long the load took
+	makesRoom  bool          // it was loaded for work in the background, so min_loaded does not keep it
 	ticket     string        // the latest load ticket that it satisfied
 
 	open         map[*Ref]struct{}
@@ -65,7 +66,12 @@ func (r *resident) lastUse() time.Time {
 func (r *resident) isBusy() bool { return len(r.open) > 0 || len(r.reservations) > 0 }
 
 // keptUntil returns when a loaded model may make room for others.
-func (r *resident) keptUntil() time.Time { return r.loaded.Add(r.checked.MinLoaded(r.model)) }
+func (r *resident) keptUntil() time.Time {
+	if r.makesRoom {
+		return time.Time{}
+	}
+	return r.loaded.Add(r.checked.MinLoaded(r.model))
+}
 
 // isRetired reports whether a newer copy may take its place, so that it only finishes its requests.
 func (r *resident) isRetired() bool { return r.key != r.id }
