@@ -101,6 +101,7 @@ func TestLibraries(t *testing.T) {
 	for name, args := range map[string][]string{
 		"ai sdk":      {"node", script(t, "ai_sdk.mjs"), s.URL},
 		"openai-node": {"node", script(t, "openai_node.mjs"), s.URL, sound, picture},
+		"openai":      {filepath.Join(litellm, "python"), script(t, "openai_batches.py"), s.URL}, // LiteLLM depends on openai-python
 		"litellm":     {filepath.Join(litellm, "python"), script(t, "litellm_story.py"), s.URL},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +117,7 @@ func start(t *testing.T) *testenv.System {
 		t.Skip("takes minutes and downloads: make clients")
 	}
 	models := calls.Catalogue{"coder": "llm", "vec": "embedding", "rank": "reranking", "ear": "audio", "brush": "image"}
-	return testenv.Start(t, testenv.Spec{Models: models.YAML(calls.LocalHost), Args: []string{"--max-loaded-models=-1"}})
+	return testenv.Start(t, testenv.Spec{Models: models.YAML(calls.LocalHost), Args: []string{"--max-loaded-models=-1", "--batch-dir=" + t.TempDir()}})
 }
 
 // run runs a client to its end and returns what it said.
