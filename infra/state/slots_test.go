@@ -106,3 +106,24 @@ func TestGroupLease(t *testing.T) {
 		must(t, s.LeaseGroup(ctx, "g", "a", time.Minute))
 	})
 }
+
+// A failover that lost a machine's registration brings back the slot's machine before, which is gone. One that has taken
+// the slot since is not.
+func TestRestoredSlot(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		info := state.HostInfo{Name: "gpu-1", Machine: "i-a", Boot: "boot-a", Addr: "i-a:1"}
+		_, err := s.ClaimSlot(ctx, "i-a", []string{"gpu-1"})
+		must(t, err)
+		info.Owned, _, err = s.Register(ctx, info)
+		must(t, err)
+		must(t, b.rdb.HSet(ctx, prefix+"host:gpu-1", "machine", "i-b").Err())
+		if _, _, err = s.Register(ctx, info); !errors.Is(err, state.ErrFenced) {
+			t.Fatal("the slot has another machine:", err)
+		}
+		must(t, b.rdb.HSet(ctx, prefix+"host:gpu-1", "generation", "7", "boot", "boot-b").Err())
+		_, _, err = s.Register(ctx, info)
+		must(t, err)
+		equal(t, "machine", b.field("host:gpu-1", "machine"), "i-a")
+	})
+}

@@ -185,7 +185,7 @@ func (h *Host) checkFence(ctx context.Context) error {
 	if me != nil && me.Generation > h.generation && me.Fields["boot"] != h.cfg.Boot {
 		return ErrReplaced
 	}
-	if me != nil && h.cfg.Machine != "" && me.Machine() != "" && me.Machine() != h.cfg.Machine {
+	if me != nil && me.Generation >= h.generation && h.cfg.Machine != "" && me.Machine() != "" && me.Machine() != h.cfg.Machine {
 		return fmt.Errorf("%w: machine %s has claimed this slot of the group", ErrReplaced, me.Machine())
 	}
 	h.fenced = false

@@ -18,7 +18,7 @@ local last = tonumber(redis.call('HGET', key, 'generation') or '0')
 local mine = tonumber(ARGV[8])
 if mine > 0 and last > mine and redis.call('HGET', key, 'boot') ~= boot then return {'fenced'} end
 local machine = redis.call('HGET', key, 'machine')
-if machine and fields.machine and machine ~= fields.machine then return {'fenced'} end
+if machine and fields.machine and machine ~= fields.machine and last >= mine then return {'fenced'} end -- below, a failover lost mine
 redis.call('SET', P .. 'format', FORMAT)
 if redis.call('EXISTS', P .. 'epoch') == 0 then redis.call('SET', P .. 'epoch', token(0)) end
 local was = redis.call('HMGET', key, 'state', 'driver', 'proven')
