@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -374,30 +375,32 @@ func TestCancel(t *testing.T) {
 }
 
 func TestExpiry(t *testing.T) {
-	d := newDesk(t)
-	lines, want := numbered(0, 40, "a")
-	n := 0
-	d.do = func(Call) Result {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if n++; n > 10 {
-			return refuse(api.Background)
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		lines, want := numbered(0, 40, "a")
+		n := 0
+		d.do = func(Call) Result {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if n++; n > 10 {
+				return refuse(api.Background)
+			}
+			return respond(200, `{}`)
 		}
-		return respond(200, `{}`)
-	}
-	b := d.finish(d.start("2s", lines...).ID)
-	all := append(d.ids(b.OutputFileID), d.ids(b.ErrorFileID)...)
-	if b.Status != expired || b.ExpiredAt == nil || b.OutputFileID == nil || !slices.Equal(all, want) {
-		t.Errorf("%+v, outcomes: %v", b, all)
-	}
-	var text string
-	_ = d.ask(1, d.FileContent, *b.ErrorFileID, "", "", &text)
-	if !strings.Contains(text, `"response":null,"error":{"code":"batch_expired"`) {
-		t.Error(text)
-	}
-	if !slices.ContainsFunc(d.calls, func(c Call) bool { return c.Urgent }) || d.calls[0].Urgent {
-		t.Error("no line was urgent, or the first one")
-	}
+		b := d.finish(d.start("2s", lines...).ID)
+		all := append(d.ids(b.OutputFileID), d.ids(b.ErrorFileID)...)
+		if b.Status != expired || b.ExpiredAt == nil || b.OutputFileID == nil || !slices.Equal(all, want) {
+			t.Errorf("%+v, outcomes: %v", b, all)
+		}
+		var text string
+		_ = d.ask(1, d.FileContent, *b.ErrorFileID, "", "", &text)
+		if !strings.Contains(text, `"response":null,"error":{"code":"batch_expired"`) {
+			t.Error(text)
+		}
+		if !slices.ContainsFunc(d.calls, func(c Call) bool { return c.Urgent }) || d.calls[0].Urgent {
+			t.Error("no line was urgent, or the first one")
+		}
+	})
 }
 
 func TestUrgent(t *testing.T) {
