@@ -123,7 +123,7 @@ func (s *Service) readForm(parts *multipart.Reader, f *os.File) (form, error) {
 	return in, api.Newf(api.InvalidRequest, "The form has more than %d parts.", maxParts)
 }
 
-// formError is the error of a malformed form; others, such as those of the connection and of the folder, stay.
+// formError is the error of a form that cannot be read. Those of the request's body and of the folder stay.
 func formError(err error) error {
 	if _, is := errors.AsType[*api.Error](err); is {
 		return err
@@ -131,10 +131,7 @@ func formError(err error) error {
 	if path, is := errors.AsType[*fs.PathError](err); is {
 		return folderError(path)
 	}
-	if text := err.Error(); strings.HasPrefix(text, "multipart: ") && errors.Unwrap(err) == nil || errors.Is(err, io.ErrUnexpectedEOF) {
-		return api.New(api.InvalidRequest, "Invalid multipart body.").WithCause(err)
-	}
-	return err
+	return api.New(api.InvalidRequest, "Invalid multipart body.").WithCause(err)
 }
 
 // folderError is the error for a folder that cannot be written.

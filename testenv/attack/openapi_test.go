@@ -26,7 +26,7 @@ func TestOpenAPI(t *testing.T) {
 	models := calls.Catalogue{"chat": "llm", "vec": "embedding", "rank": "reranking", "ear": "audio", "voice": "tts", "brush": "image"}
 	s := testenv.Start(t, testenv.Spec{
 		Models: models.YAML("defaults: {models: {llm: chat, embedding: vec, reranking: rank, audio: ear, tts: voice, image: brush}}\n" + calls.LocalHost),
-		Args:   []string{withKeys(t), "--max-loaded-models=-1", "--store-responses=1h"},
+		Args:   []string{withKeys(t), "--max-loaded-models=-1", "--store-responses=1h", "--batch-dir=" + t.TempDir()},
 	})
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "schemathesis.toml"), []byte(schemathesis), 0o600); err != nil {
