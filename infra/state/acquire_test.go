@@ -445,5 +445,7 @@ func TestPriorities(t *testing.T) {
 			load(fmt.Sprint("x", i), "high")
 		}
 		equal(t, "the queue of many", queue(), "h1 x0 x1 x2 x3 x4 x5 x6 n1 n2 x7 l2 x8 x9")
+		load("n2", "high") // n1, before it, has been passed eight times
+		equal(t, "the queue after a raise that changes nothing", queue(), "h1 x0 x1 x2 x3 x4 x5 x6 n1 n2 x7 l2 x8 x9")
 	})
 }

@@ -104,7 +104,7 @@ func (t *Turn) Restore(ctx context.Context) {
 		return
 	}
 	c, live := e.find(t)
-	if c == nil && !live && e.store.await(ctx) {
+	if c == nil && !live && e.store.await(ctx, e.id, t.tenant) {
 		c, live = e.find(t)
 	}
 	if c == nil {
@@ -288,7 +288,11 @@ func (e *Engine) keep() {
 			c.mu.Unlock()
 			return
 		}
-		ctx, cancel := context.WithTimeout(e.life, sealTimeout)
+		limit := sealTimeout
+		if urgent {
+			limit = evictTimeout
+		}
+		ctx, cancel := context.WithTimeout(e.life, limit)
 		c.current = t
 		if !urgent {
 			c.interrupt = cancel

@@ -242,7 +242,7 @@ func run(t *testing.T, s *Store, p Process, l *llama, table *engineslots.Table, 
 	use(e)
 	<-e.identified
 	e.Save(t.Context())
-	s.await(t.Context())
+	s.work.Wait()
 }
 
 // asked returns a long first message of a chat.

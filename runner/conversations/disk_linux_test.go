@@ -105,7 +105,7 @@ func TestSlowDiskDoesNotBlockCallers(t *testing.T) {
 	s.store(savedFile{file: f, header: header{Identity: e.id, Bytes: uint64(len(text)), Tokens: 150, Model: nameOf("m"), Sum: sha256.Sum256(text[12:612])},
 		replaces: func(Key) bool { return true }})
 	answers("a save")
-	s.await(t.Context())
+	s.work.Wait()
 	if left := names(t, dir); len(left) != 1 || left[0] == name {
 		t.Errorf("%v is kept, want the later state alone", left)
 	}

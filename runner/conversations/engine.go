@@ -132,7 +132,7 @@ func (e *Engine) Serve(client *relay.Client, key, dir string, slots int, table *
 }
 
 // copyIn copies a conversation into the engine's folder and gives it to the engine's user.
-func (e *Engine) copyIn(c *entry, name string) error {
+func (e *Engine) copyIn(ctx context.Context, c *entry, name string) error {
 	root, err := os.OpenRoot(e.dir)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (e *Engine) copyIn(c *entry, name string) error {
 	if err != nil {
 		return err
 	}
-	err = e.store.copyTo(f, c)
+	err = e.store.copyTo(ctx, f, c)
 	if err == nil {
 		err = giveTo(f, root)
 	}
@@ -169,14 +169,15 @@ func (e *Engine) dropBad(c *entry, err error) {
 // restore has the engine restore a conversation into a slot. One that the engine refuses is removed.
 func (e *Engine) restore(ctx context.Context, slot int, c *entry) error {
 	name := fmt.Sprint("restore-", e.names.Add(1))
-	if err := e.copyIn(c, name); err != nil {
+	start := time.Now()
+	if err := e.copyIn(ctx, c, name); err != nil {
 		if errors.Is(err, errDamaged) {
 			e.dropBad(c, err)
 		}
 		return err
 	}
 	defer os.Remove(filepath.Join(e.dir, name)) // otherwise removed with the engine's folder
-	start := time.Now()
+	copied := time.Now()
 	var got struct {
 		Restored int `json:"n_restored"`
 		Timings  struct {
@@ -191,7 +192,9 @@ func (e *Engine) restore(ctx context.Context, slot int, c *entry) error {
 		e.dropBad(c, err)
 		return err
 	}
-	e.store.recordSpeed(int64(c.Bytes), engineTime(got.Timings.Restore, start))
+	if !errors.Is(ctx.Err(), context.Canceled) {
+		e.store.recordSpeed(int64(c.Bytes), copied.Sub(start)+engineTime(got.Timings.Restore, copied))
+	}
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ type Store struct {
 	entries     map[string]*entry // by file name
 	places      map[place]*entry  // the last saved one for each mark
 	total       int64             // their bytes
-	copying     int               // calls of storeOne in progress
+	copying     map[place]int     // calls of storeOne in progress, by model and tenant
 	life        context.Context   // of identify, ended by Close
 	end         context.CancelFunc
 	stored      chan struct{}          // closed and replaced when one of them ends
@@ -123,7 +123,7 @@ func Open(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("conversations: %w", err)
 	}
 	s := &Store{
-		cfg: cfg, root: root, entries: map[string]*entry{}, places: map[place]*entry{}, stored: make(chan struct{}),
+		cfg: cfg, root: root, entries: map[string]*entry{}, places: map[place]*entry{}, copying: map[place]int{}, stored: make(chan struct{}),
 		contents: filestate.Contents{Sampled: true}, forgettings: map[string]*Forgetting{},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
@@ -340,7 +340,8 @@ func (s *Store) store(f savedFile) {
 		_ = f.file.Close()
 		return
 	}
-	s.copying++
+	owner := place{f.Identity, f.Tenant, Key{}}
+	s.copying[owner]++
 	s.work.Go(func() {
 		err := s.storeOne(f)
 		_ = f.file.Close()
@@ -354,7 +355,9 @@ func (s *Store) store(f savedFile) {
 			s.m.saved.Inc()
 		}
 		s.mu.Lock()
-		s.copying--
+		if s.copying[owner]--; s.copying[owner] == 0 {
+			delete(s.copying, owner)
+		}
 		close(s.stored)
 		s.stored = make(chan struct{})
 		s.mu.Unlock()
@@ -384,11 +387,11 @@ func (s *Store) announce(model string, id Identity) {
 	}
 }
 
-// await waits until no file is being copied, or ctx ends. It reports whether it waited.
-func (s *Store) await(ctx context.Context) (waited bool) {
+// await waits until no file of a model and a tenant is being copied, or ctx ends. It reports whether it waited.
+func (s *Store) await(ctx context.Context, id Identity, tenant engineslots.Tenant) (waited bool) {
 	for ; ctx.Err() == nil; waited = true {
 		s.mu.Lock()
-		copying, stored := s.copying, s.stored
+		copying, stored := s.copying[place{id, tenant, Key{}}], s.stored
 		s.mu.Unlock()
 		if copying == 0 {
 			break
@@ -491,18 +494,31 @@ func (e *entry) newSum() hash.Hash32 {
 }
 
 // copyTo writes an entry's data to w. It returns errDamaged if the data differ from what was saved.
-func (s *Store) copyTo(w io.Writer, e *entry) error {
+func (s *Store) copyTo(ctx context.Context, w io.Writer, e *entry) error {
 	f, err := s.root.Open(e.name)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	sum := e.newSum()
-	n, err := io.Copy(io.MultiWriter(w, sum), io.NewSectionReader(f, headerSize, int64(e.Bytes)))
+	n, err := io.Copy(io.MultiWriter(w, sum), untilDone{ctx, io.NewSectionReader(f, headerSize, int64(e.Bytes))})
 	if err == nil && (n != int64(e.Bytes) || sum.Sum32() != e.CRC) {
 		err = errDamaged
 	}
 	return err
+}
+
+// untilDone is a reader that fails once ctx has ended.
+type untilDone struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r untilDone) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
 }
 
 // readTokens returns the tokens, of 4 bytes each, that a state of llama.cpp starts with (llama_state_seq_save_file in

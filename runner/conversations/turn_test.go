@@ -155,14 +155,14 @@ func TestSavedConversationsAreRestoredForTheirNextTurn(t *testing.T) {
 		before := s.m.restored.Get()
 		answerChat(t, e, tenant, slot, "Nothing.", texts...)
 		table.Release(slot)
-		s.await(t.Context())
+		s.work.Wait()
 		return s.m.restored.Get() - before
 	}
 	erase := func(e *Engine) { // as before another owner's request
 		e.Evict(t.Context(), 0)
 		table = engineslots.New(1, nil)
 		e.table = table
-		s.await(t.Context())
+		s.work.Wait()
 	}
 	run(t, s, p, l, table, func(e *Engine) {
 		<-e.identified

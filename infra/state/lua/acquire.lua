@@ -37,7 +37,6 @@ local function attach(id, status)
     end
     if t.kind == 'load' then wake = wake_lease(t.host, gw, ARGV[13]) end
     if t.state == 'queued' and priority < tonumber(t.priority or '1') then
-      redis.call('LREM', P .. 'queue:' .. t.host, 0, id)
       enqueue(t.host, id, priority)
       changed(t.host)
       publish({kind = 'ticket', ticket = id, host = t.host, model = m, state = 'queued'})

@@ -7,19 +7,28 @@ local function live_waiters(id)
   return redis.call('ZCARD', P .. 'waiters:' .. id)
 end
 
--- enqueue puts a ticket into host h's queue: before the loads at its end that have a lower priority, a greater number.
--- None of them lets more than PASSED others go first.
+-- enqueue puts a ticket into host h's queue: before the loads at its end that have a lower priority, a greater number. A
+-- ticket that is queued already moves before those that precede it. No load lets more than PASSED others go first.
 local PASSED = 8
 local function enqueue(h, id, priority)
   local queue = P .. 'queue:' .. h
   local ids, before = redis.call('LRANGE', queue, 0, -1), nil
-  for i = #ids, 1, -1 do
+  local last = #ids
+  for i, t in ipairs(ids) do
+    if t == id then last = i - 1 end
+  end
+  for i = last, 1, -1 do
     local f = redis.call('HMGET', P .. 'ticket:' .. ids[i], 'kind', 'priority', 'passed')
     if f[1] ~= 'load' or tonumber(f[2] or '1') <= priority or tonumber(f[3] or '0') >= PASSED then break end
     redis.call('HINCRBY', P .. 'ticket:' .. ids[i], 'passed', 1)
     before = ids[i]
   end
-  if before then redis.call('LINSERT', queue, 'BEFORE', before, id) else redis.call('RPUSH', queue, id) end
+  if before then
+    redis.call('LREM', queue, 0, id)
+    redis.call('LINSERT', queue, 'BEFORE', before, id)
+  elseif last == #ids then
+    redis.call('RPUSH', queue, id)
+  end
   redis.call('HSET', P .. 'ticket:' .. id, 'priority', num(priority))
 end
 
