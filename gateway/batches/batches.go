@@ -195,6 +195,11 @@ func (s *Service) BatchCreate(r *web.Request) error {
 	if input.Purpose != "batch" {
 		return api.New(api.InvalidType, "The file's purpose must be batch.").WithParam("input_file_id")
 	}
+	if ids, err := s.ids(tenant, batchPrefix); err != nil {
+		return err
+	} else if len(ids) >= maxFiles {
+		return api.Newf(api.DiskFull, "This key has %d batches, which are removed 30 days after their end.", maxFiles)
+	}
 	open, err := s.open(tenant)
 	if err != nil {
 		return err

@@ -48,6 +48,11 @@ func openOutcomes(output, failed string) (*outcomes, error) {
 			return nil, err
 		}
 	}
+	// What a process before has written counts as done, so it must be there after a crash of the machine.
+	if err := o.sync(); err != nil {
+		o.close()
+		return nil, err
+	}
 	return o, nil
 }
 

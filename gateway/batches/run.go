@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"sync/atomic"
@@ -36,6 +37,7 @@ var (
 	errKey      = errors.New("the batch's API key is no longer valid")
 	errIdle     = errors.New("the batch makes no progress and others wait")
 	errComplete = errors.New("all lines have run")
+	errNoInput  = errors.New("the input file is gone")
 )
 
 // worker runs one batch, which it has locked.
@@ -93,8 +95,10 @@ func (s *Service) run(ctx context.Context, tenant, id string) error {
 	case errors.Is(err, errKey):
 		b.fail("invalid_api_key", "The API key that made this batch is no longer valid.", "", 0)
 		return w.finish(failed)
+	case errors.Is(err, errNoInput):
+		return w.failWithoutInput()
 	case errors.Is(err, errWindow):
-		if err := w.expireRest(); err != nil {
+		if err := w.expireRest(); err != nil && !errors.Is(err, errNoInput) {
 			return err
 		}
 		return w.finish(expired)
@@ -113,8 +117,7 @@ func (w *worker) validate() (bool, error) {
 	if ignoreMissing(err) != nil {
 		return false, err
 	} else if err != nil {
-		b.fail("input_file_not_found", "The input file was deleted.", "input_file_id", 0)
-		return true, w.finish(failed)
+		return true, w.failWithoutInput()
 	}
 	defer f.Close()
 	if err := b.validate(f); err != nil {
@@ -129,6 +132,11 @@ func (w *worker) validate() (bool, error) {
 	now := time.Now().Unix()
 	b.Status, b.InProgressAt = inProgress, &now
 	return false, w.save()
+}
+
+func (w *worker) failWithoutInput() error {
+	w.batch.fail("input_file_not_found", "The input file was deleted.", "input_file_id", 0)
+	return w.finish(failed)
 }
 
 // save writes the record with the progress.
@@ -343,7 +351,9 @@ func (w *worker) eachLine(f func(line) error) error {
 			continue
 		}
 		input, err := os.Open(w.path(w.tenant, w.batch.InputFileID))
-		if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return errNoInput
+		} else if err != nil {
 			return err
 		}
 		err = eachOf(input, m.Model, func(l line) error {

@@ -201,10 +201,23 @@ type bodyStream struct {
 	size, limit int // size is negative for chunks
 	n, reads    int
 	began, due  time.Time // of the reads that fasthttp's ReadTimeout does not bound
+	err         error     // of the last Read
 }
 
-// Read implements io.Reader.
-func (s *bodyStream) Read(p []byte) (int, error) {
+// Read implements io.Reader. After an error where the body ends is not known, so the connection is closed with the
+// response.
+func (s *bodyStream) Read(p []byte) (n int, err error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	n, err = s.read(p)
+	if s.err = err; err != nil && err != io.EOF {
+		s.ctx.SetConnectionClose()
+	}
+	return n, err
+}
+
+func (s *bodyStream) read(p []byte) (int, error) {
 	if s.n == s.size {
 		return 0, io.EOF
 	}

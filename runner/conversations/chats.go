@@ -105,7 +105,7 @@ func (t *Turn) Restore(ctx context.Context) {
 	}
 	c, live := e.find(t)
 	if c == nil && !live && e.store.await(ctx, e.id, t.tenant) {
-		c, live = e.find(t)
+		c, _ = e.find(t)
 	}
 	if c == nil {
 		return

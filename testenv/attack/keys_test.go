@@ -68,6 +68,11 @@ func TestFilesOfOthers(t *testing.T) {
 			t.Errorf("%s: %v", path, a)
 		}
 	}
+	resp, _, err := raw(t, s.URL, "POST /v1/files HTTP/1.1\r\nHost: 127.0.0.1\r\n"+mine+"\r\nContent-Type: multipart/form-data; boundary=x\r\n"+
+		"Transfer-Encoding: chunked\r\n\r\n5\r\nhelloX0\r\n\r\nGET /v1/models HTTP/1.1\r\n\r\n")
+	if err != nil || resp.StatusCode != http.StatusBadRequest || !resp.Close {
+		t.Errorf("a broken chunk leaves the connection open: %+v %v", resp, err)
+	}
 	if a := call(t, "GET", s.URL+"/v1/files/"+file+"/content", "", mine); !a.OK() || string(a.Body) != line {
 		t.Errorf("its own: %v", a)
 	}
