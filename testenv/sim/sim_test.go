@@ -78,7 +78,10 @@ func TestCopies(t *testing.T) {
 		runOne(t, GenerateCopies(*oneSeed, *steps))
 		return
 	}
-	runSeeds(t, few(), GenerateCopies)
+	n := few()
+	if sum := runSeeds(t, n, GenerateCopies); sum.judged[31].Steps < n && !t.Failed() {
+		t.Errorf("the order of requests at engines was judged in %d steps", sum.judged[31].Steps)
+	}
 }
 
 // TestGroups runs seeds of groups of machines.

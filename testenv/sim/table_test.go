@@ -56,6 +56,9 @@ func (s *table) judge(t *testing.T) {
 		return
 	}
 	for _, v := range check.Invariants {
+		if v.Number == 31 {
+			continue // only engines of models with copies take a limited number of requests: TestCopies judges it
+		}
 		got := s.judged[v.Number].Steps
 		if v.Quiet {
 			got = s.judged[v.Number].After
