@@ -8,6 +8,7 @@
 //	batch_ID.json  a batch
 //	batch_ID.stop  a client has cancelled the batch
 //	upload-*       a file that is being uploaded
+//	.*             a record that is being written
 //
 // Files of JSON are replaced by renaming. IDs begin with the time, so that their order is that of creation.
 //

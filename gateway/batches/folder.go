@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/renameio/v2"
+
 	"reveille/gateway/api"
 	"reveille/gateway/web"
 )
@@ -21,6 +23,7 @@ const (
 	filePrefix   = "file-"
 	batchPrefix  = "batch_"
 	uploadPrefix = "upload-"
+	tempPrefix   = "." // of renameio's files
 	record       = ".json"
 	stopMark     = ".stop"
 )
@@ -52,25 +55,12 @@ func (s *Service) read(tenant, id string, into any) error {
 }
 
 // write replaces a record.
-func (s *Service) write(tenant, id string, v any) (err error) {
+func (s *Service) write(tenant, id string, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Join(s.cfg.Dir, tenant), uploadPrefix)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), s.path(tenant, id+record))
+	return renameio.WriteFile(s.path(tenant, id+record), text, 0o600)
 }
 
 // ids returns the ids of a key's records, the oldest first.

@@ -27,33 +27,30 @@ const (
 
 // openOutcomes locks the two files and cuts off what a kill left of a last line. It returns nil if another process has
 // the locks.
-func openOutcomes(output, failed string) (*outcomes, error) {
-	o := &outcomes{}
+func openOutcomes(output, failed string) (o *outcomes, err error) {
+	o = &outcomes{}
+	locked := false
+	defer func() {
+		if err != nil || !locked {
+			o.close()
+			o = nil
+		}
+	}()
 	for i, path := range []string{output, failed} {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
-		if err != nil {
-			o.close()
-			return nil, err
+		if o.files[i], err = os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600); err != nil {
+			return o, err
 		}
-		o.files[i] = f
-		if locked, err := filelock.Try(f); err != nil || !locked {
-			o.close()
-			return nil, err
+		if locked, err = filelock.Try(o.files[i]); err != nil || !locked {
+			return o, err
 		}
-		if o.lines[i], o.sizes[i], err = countLines(f); err == nil {
-			err = f.Truncate(o.sizes[i])
+		if o.lines[i], o.sizes[i], err = countLines(o.files[i]); err != nil {
+			return o, err
 		}
-		if err != nil {
-			o.close()
-			return nil, err
+		if err = o.files[i].Truncate(o.sizes[i]); err != nil {
+			return o, err
 		}
 	}
-	// What a process before has written counts as done, so it must be there after a crash of the machine.
-	if err := o.sync(); err != nil {
-		o.close()
-		return nil, err
-	}
-	return o, nil
+	return o, o.sync() // what a process before has written counts as done, so it must survive a crash of the machine
 }
 
 // countLines returns the number of complete lines and their bytes.

@@ -238,7 +238,7 @@ func (s *Service) sweepKey(tenant string, inUse, kept map[string]bool, now time.
 		case isID(batchPrefix, id): // its mark
 			_, err := os.Stat(s.path(tenant, id+record))
 			remove = errors.Is(err, fs.ErrNotExist)
-		case strings.HasPrefix(name, uploadPrefix):
+		case strings.HasPrefix(name, uploadPrefix), strings.HasPrefix(name, tempPrefix):
 			remove = now.Sub(info.ModTime()) > orphanAge
 		}
 		if remove {

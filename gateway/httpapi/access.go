@@ -94,10 +94,20 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, match api.RouteMatch, sour
 	if e := match.Err(); e != nil {
 		return keys.Key{}, e
 	}
-	if !free && !metrics && s.cfg.Memory.Level() >= pressure.Shed {
-		return keys.Key{}, api.New(api.Overloaded, "The gateway's memory is full. Retry the request.")
+	if !free && !metrics {
+		if e := s.checkMemory(); e != nil {
+			return keys.Key{}, e
+		}
 	}
 	return key, nil
+}
+
+// checkMemory refuses a request while the gateway's memory is nearly full.
+func (s *Server) checkMemory() *api.Error {
+	if s.cfg.Memory.Level() < pressure.Shed {
+		return nil
+	}
+	return api.New(api.Overloaded, "The gateway's memory is full. Retry the request.")
 }
 
 // keyOf returns the first valid key that a request presents, else that of the page's session. Browsers send Basic

@@ -13,7 +13,6 @@ import (
 	"reveille/gateway/api"
 	"reveille/gateway/batches"
 	"reveille/gateway/keys"
-	"reveille/gateway/pressure"
 	"reveille/infra/jsonscan"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
@@ -126,8 +125,8 @@ func (r *request) serveLine(body []byte) (err error) {
 	if stream[0].Bool() {
 		return api.New(api.UnsupportedParameter, "'stream' is not supported in batches.").WithParam("stream")
 	}
-	if r.s.cfg.Memory.Level() >= pressure.Shed {
-		return api.New(api.Overloaded, "The gateway's memory is full.")
+	if e := r.s.checkMemory(); e != nil {
+		return e
 	}
 	if r.buffered, err = r.s.bodies.Put(r.Ctx, body); err != nil {
 		return r.bodyError(err)

@@ -500,25 +500,16 @@ func (s *Store) copyTo(ctx context.Context, w io.Writer, e *entry) error {
 		return err
 	}
 	defer f.Close()
+	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // a copy of gigabytes ends with its request
 	sum := e.newSum()
-	n, err := io.Copy(io.MultiWriter(w, sum), untilDone{ctx, io.NewSectionReader(f, headerSize, int64(e.Bytes))})
+	n, err := io.Copy(io.MultiWriter(w, sum), io.NewSectionReader(f, headerSize, int64(e.Bytes)))
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
 	if err == nil && (n != int64(e.Bytes) || sum.Sum32() != e.CRC) {
 		err = errDamaged
 	}
 	return err
-}
-
-// untilDone is a reader that fails once ctx has ended.
-type untilDone struct {
-	ctx context.Context
-	io.Reader
-}
-
-func (r untilDone) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return r.Reader.Read(p)
 }
 
 // readTokens returns the tokens, of 4 bytes each, that a state of llama.cpp starts with (llama_state_seq_save_file in

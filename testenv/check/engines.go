@@ -147,10 +147,10 @@ func (c *Checker) order(h *hostLog, e Event) {
 		if n := h.overtaken[t.ID]; n > maxOvertaken+t.Passed && c.Calm() || t.Passed > maxOvertaken {
 			c.broken(15, "host %s starts %s before %s, which %d loads have overtaken, %d for their priority", e.Host, e.Model, t.Model, n, t.Passed)
 		}
-		if c.typeOf(t.Model) == c.typeOf(e.Model) {
-			h.overtakenByType[t.ID]++
+		if c.typeOf(t.Model) != c.typeOf(e.Model) || !c.Calm() {
+			continue
 		}
-		if h.overtakenByType[t.ID] > t.Passed && c.Calm() {
+		if h.overtakenByType[t.ID]++; h.overtakenByType[t.ID] > t.Passed {
 			c.broken(15, "host %s starts %s (ticket %s) before the earlier %s (ticket %s) of its type", e.Host, e.Model, e.Ticket, t.Model, t.ID)
 		}
 	}
