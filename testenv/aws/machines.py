@@ -94,8 +94,11 @@ def later(settle):
             previous = copy.copy(self._state)
             if self._state.name in (passing[0], end[0]):
                 return previous
-            method(self)
+            changed = copy.copy(self)  # other calls read self meanwhile: none may see moto's state with no transition
+            changed._state = copy.copy(self._state)
+            method(changed)
             become(self, passing)
+            self._reason, self.state_reason = changed._reason, changed.state_reason
             back = passing == PENDING and CAPACITY.falls_back
             CLOCK.after(settle, lambda: self._state.name == passing[0] and (fall_back(self) if back else become(self, end)))
             return previous
