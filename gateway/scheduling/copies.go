@@ -1,6 +1,7 @@
 package scheduling
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,7 +18,8 @@ import (
 // throughput tracks how many requests the copies of a model have served, for models that may have several. It belongs
 // to one goroutine.
 type throughput struct {
-	samples map[state.CopyID][]sample // oldest first; all but the first are younger than a window
+	samples  map[state.CopyID][]sample // oldest first; all but the first are younger than a window
+	parallel map[string]int            // by model: the requests that a copy of it last served at the same time
 }
 
 // sample is the number of requests that had ended at a moment.
@@ -56,6 +58,9 @@ func (g *Gate) addCopies(ctx context.Context) {
 		copies := s.Copies(m.ID) // the least loaded first
 		loads, decide := g.copyLoads(copies)
 		g.rebalance(s, copies, loads)
+		if len(copies) == 0 {
+			loads, decide = g.burst(m)
+		}
 		if !decide || loads[0].Queued() <= 0 {
 			continue
 		}
@@ -88,9 +93,28 @@ func (g *Gate) copyLoads(copies []*state.ModelRecord) (loads []policy.CopyLoad, 
 			served = recent * open / ours
 			decide = decide || i == 0
 		}
-		loads = append(loads, policy.CopyLoad{Open: int(open), Served: int(served), Parallel: parallelism(r)})
+		l := policy.CopyLoad{Open: int(open), Served: int(served), Parallel: parallelism(r)}
+		if l.Parallel > 0 {
+			g.throughput.parallel[model] = l.Parallel
+		}
+		loads = append(loads, l)
 	}
 	return loads, decide
+}
+
+// burst returns the requests that wait for the first copy of a model, if they came together: what gathers later, while a
+// host wakes, may be served before a further host has woken. Nothing is decided if it is not known how many requests a
+// copy serves at the same time, from its last load or the catalog.
+func (g *Gate) burst(m *catalog.Model) (loads []policy.CopyLoad, decide bool) {
+	option, _ := m.Options["n_parallel"].(int64)
+	parallel := cmp.Or(g.throughput.parallel[m.ID], int(option))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	gr := g.groups[m.ID]
+	if gr == nil || parallel == 0 || time.Since(gr.began) > g.copyWindow()+3*renewEvery { // the gateways learn of each other's requests
+		return nil, false
+	}
+	return []policy.CopyLoad{{Open: max(gr.waiting, gr.waiters.Len()), Parallel: parallel}}, true
 }
 
 // rebalance asks runners for requests that wait at their engines while other copies have room, such as one that has

@@ -68,7 +68,7 @@ func New(c Config) *Gate {
 	c = c.withDefaults()
 	g := &Gate{
 		store: c.Store, mirror: c.Mirror, waker: c.Waker, catalog: c.Catalog, cfg: c, id: c.Gateway, log: c.Log,
-		traffic: trafficByCopy{m: map[state.CopyID]*copyTraffic{}}, throughput: throughput{samples: map[state.CopyID][]sample{}},
+		traffic: trafficByCopy{m: map[state.CopyID]*copyTraffic{}}, throughput: throughput{samples: map[state.CopyID][]sample{}, parallel: map[string]int{}},
 		renew: make(chan struct{}, 1), groups: map[string]*group{}, allGroups: map[*group]struct{}{}, tickets: map[string]*group{},
 		watches: map[string]chan state.TicketRecord{}, wakes: map[string]*powerLease{},
 		estimates:     estimates{load: map[string]time.Duration{}, wake: map[string]time.Duration{}},
@@ -165,7 +165,7 @@ func (g *Gate) admitLocked(r WaitRequest, gr *group) error {
 func (g *Gate) newGroupLocked(a acquisition, start bool) *group {
 	a.id, a.evict = g.nextOperationLocked(), g.cfg.Evict
 	gr := &group{
-		model: a.model, wakeup: make(chan struct{}, 1), queued: make(chan struct{}), waiters: list.New(), acquisition: a,
+		model: a.model, wakeup: make(chan struct{}, 1), queued: make(chan struct{}), began: time.Now(), waiters: list.New(), acquisition: a,
 	}
 	if start {
 		gr.startUntil = time.Now().Add(g.cfg.Hold)
@@ -358,30 +358,33 @@ func (g *Gate) renewAll(ctx context.Context) {
 	s := g.mirror.Snapshot()
 	g.mu.Lock()
 	g.recovery.observe(s, time.Now())
-	ids := make([]string, 0, len(g.tickets)+len(g.watches))
+	places := make([]state.Place, 0, len(g.tickets)+len(g.watches))
 	for id, gr := range g.tickets {
-		if gr.waiters.Len() > 0 {
-			ids = append(ids, id)
+		if n := gr.waiters.Len(); n > 0 {
+			places = append(places, state.Place{Ticket: id, Waiting: n})
 		}
 	}
 	for id := range g.watches {
-		ids = append(ids, id)
+		places = append(places, state.Place{Ticket: id})
 	}
 	g.mu.Unlock()
-	for len(ids) > 0 {
-		part := ids[:min(renewBatch, len(ids))]
-		ids = ids[len(part):]
+	for len(places) > 0 {
+		part := places[:min(renewBatch, len(places))]
+		places = places[len(part):]
 		statuses, err := g.store.Renew(ctx, g.id, part...)
 		g.mu.Lock()
 		for _, st := range statuses {
+			if gr := g.tickets[st.Ticket]; gr != nil {
+				gr.waiting = st.Waiting
+			}
 			g.deliverLocked(st)
 			if st.WakeToken != "" {
 				g.wakeLocked(st.Record.Host, st.WakeToken)
 			}
 		}
 		if err != nil {
-			for _, id := range part {
-				if gr := g.tickets[id]; gr != nil {
+			for _, p := range part {
+				if gr := g.tickets[p.Ticket]; gr != nil {
 					gr.inbox.err = err
 					gr.notify()
 				}

@@ -22,10 +22,12 @@ const releaseTimeout = time.Second
 // One goroutine serves it (serve). Gate.mu guards the fields that change.
 type group struct {
 	model  string
+	began  time.Time
 	wakeup chan struct{} // capacity 1: something changed
 	queued chan struct{} // closed by serve at the first ticket
 
 	waiters     *list.List // of *Waiter, in order of arrival
+	waiting     int        // requests that wait for its ticket at all gateways, when it was last renewed
 	keep        bool       // the load continues when all have left
 	startUntil  time.Time  // if set, the group stays even without waiters, until its load has a ticket or this time has come
 	acquisition acquisition

@@ -237,7 +237,7 @@ func (p *pool) powerLeaseLocked(host string) string {
 	return p.duties[host]
 }
 
-func (p *pool) Renew(_ context.Context, gw string, ids ...string) ([]state.TicketStatus, error) {
+func (p *pool) Renew(_ context.Context, gw string, places ...state.Place) ([]state.TicketStatus, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls["renew"]++
@@ -245,7 +245,8 @@ func (p *pool) Renew(_ context.Context, gw string, ids ...string) ([]state.Ticke
 		return nil, state.ErrUnavailable
 	}
 	var out []state.TicketStatus
-	for _, id := range ids {
+	for _, place := range places {
+		id := place.Ticket
 		t := p.tickets[id]
 		if t == nil {
 			out = append(out, state.TicketStatus{Ticket: id})

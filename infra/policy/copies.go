@@ -27,14 +27,18 @@ func (l CopyLoad) Queued() int { return l.Open - l.Served - max(1, l.Parallel) }
 //
 // A further copy counts with the parallelism of the best one. If no copy's is known, copies are added one at a time.
 //
-// It does not decide about the first copy: without any copy it returns 0.
+// While the first copy is being loaded, copies has that one, with the requests that wait for it. It does not decide about
+// the first copy: without any copy it returns 0.
 func WantCopy(s Snapshot, want Model, copies []CopyLoad) int {
 	if len(copies) == 0 || copies[0].Queued() <= 0 {
 		return 0
 	}
 	loaded, loading := countCopies(&s, want.ID)
 	if loaded == 0 {
-		return 0
+		if loading == 0 {
+			return 0
+		}
+		loaded, loading = 1, loading-1
 	}
 	queued, parallel := 0, 0
 	for _, c := range copies {

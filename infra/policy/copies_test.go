@@ -67,7 +67,9 @@ func TestWantCopy(t *testing.T) {
 		{"the first copy is not decided here", 8, nil, []Host{free, asleep}, 0},
 		{"its load neither", 8, nil, []Host{queued}, 0},
 		{"the copy has just gone", 8, []CopyLoad{of(64, 0, 8)}, []Host{free}, 0},
-		{"and comes again", 8, []CopyLoad{of(64, 0, 8)}, []Host{starts}, 0},
+		{"a burst while the first copy is loaded", 8, []CopyLoad{of(64, 0, 8)}, []Host{starts}, 7},
+		{"those being loaded with it count", 8, []CopyLoad{of(64, 0, 8)}, []Host{starts, queued, loading, asleep}, 5},
+		{"it is enough for those that wait", 8, []CopyLoad{of(8, 0, 8)}, []Host{queued}, 0},
 	} {
 		other := Host{State: Ready, Loading: "o", Residents: []Resident{{ID: "o", State: ModelLoaded}}}
 		if got := WantCopy(Snapshot{Hosts: append(tc.hosts, other)}, Model{ID: id, Max: tc.max}, tc.copies); got != tc.want {

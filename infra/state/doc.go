@@ -50,8 +50,8 @@
 //	                                       ends tickets, forget_host
 //	rv:{pool}:begun:<h>        set         begin, register, whatever ends     -      tickets begun and not ended: one load
 //	                                       tickets, forget_host                      (field loading), any unloads
-//	rv:{pool}:ticket:<id>      hash        acquire, begin, finish, leave,     60 s   one load or unload, kept a minute
-//	                                       pulled                             after  after its end
+//	rv:{pool}:ticket:<id>      hash        acquire, renew, begin, finish,     60 s   one load or unload, kept a minute
+//	                                       leave, pulled                      after  after its end
 //	rv:{pool}:waiters:<id>     sorted set  acquire, renew, leave              60 s   gateway by end of its lease in ms
 //	                                                                          after
 //	rv:{pool}:wanted           hash        acquire, and whatever ends tickets -      model → its shared load ticket

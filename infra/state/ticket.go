@@ -126,21 +126,29 @@ type TicketStatus struct {
 	Found     bool // false: dropped long ago, or lost with Redis' data; acquire again
 	Record    TicketRecord
 	Position  int
+	Waiting   int    // requests that wait for it at all gateways, as of their last renewals
 	WakeToken string // the host's power lease has passed to the caller
 }
 
-// Renew keeps the gateway's places in tickets and returns their states, in the order of the arguments.
-func (s *Store) Renew(ctx context.Context, gateway string, tickets ...string) ([]TicketStatus, error) {
-	args := make([]any, 0, 3+len(tickets))
+// Place is a gateway's place in a ticket.
+type Place struct {
+	Ticket  string
+	Waiting int // requests of the gateway that wait for it
+}
+
+// Renew keeps the gateway's places in tickets and returns the tickets' states, in the order of the arguments.
+func (s *Store) Renew(ctx context.Context, gateway string, places ...Place) ([]TicketStatus, error) {
+	args := make([]any, 0, 3+2*len(places))
 	args = append(args, gateway, WaiterLease.Milliseconds(), WakeLease.Milliseconds())
-	for _, t := range tickets {
-		args = append(args, t)
+	for _, p := range places {
+		args = append(args, p.Ticket, p.Waiting)
 	}
 	var raw []struct {
 		Ticket   string            `json:"ticket"`
 		Found    bool              `json:"found"`
 		Fields   map[string]string `json:"fields"`
 		Position int               `json:"position"`
+		Waiting  int               `json:"waiting"`
 		Wake     string            `json:"wake"`
 	}
 	if err := s.evalJSON(ctx, &raw, "renew", args...); err != nil {
@@ -148,7 +156,7 @@ func (s *Store) Renew(ctx context.Context, gateway string, tickets ...string) ([
 	}
 	out := make([]TicketStatus, len(raw))
 	for i, r := range raw {
-		out[i] = TicketStatus{Ticket: r.Ticket, Found: r.Found, Record: ticketRecord(r.Ticket, r.Fields), Position: r.Position, WakeToken: r.Wake}
+		out[i] = TicketStatus{Ticket: r.Ticket, Found: r.Found, Record: ticketRecord(r.Ticket, r.Fields), Position: r.Position, Waiting: r.Waiting, WakeToken: r.Wake}
 	}
 	return out, nil
 }

@@ -20,13 +20,11 @@ import (
 	"reveille/testenv/kit"
 )
 
-// Sizes of TestGroupServesABurst. A machine boots in 10 seconds in place of 3 minutes; --fair-after, which makes up a part
-// of the second wake, is as much shorter.
+// Sizes of TestGroupServesABurst. A machine boots in 10 seconds in place of 3 minutes.
 const (
 	groupMax   = 8
 	burst      = 64
 	boot       = 10 * time.Second
-	fairAfter  = 100 * time.Millisecond
 	burstLimit = time.Minute // for all of it
 )
 
@@ -117,8 +115,8 @@ func (g *cloudGroup) copies() int {
 	return n
 }
 
-// A burst of 64 requests for a model wakes as many machines of a group as serve it at the same time: the first, and then
-// all others at once. All requests are answered, and all machines are ended afterwards.
+// A burst of 64 requests for a model wakes as many machines of a group as serve it at the same time: all of them
+// at once. All requests are answered, and all machines are ended afterwards.
 func TestGroupServesABurst(t *testing.T) {
 	cloud := aws.Start(t, 10*time.Millisecond)
 	cloud.Group("gpu", groupMax)
@@ -136,7 +134,7 @@ func TestGroupServesABurst(t *testing.T) {
 	g.write("recipes.yaml", groupRecipes)
 	g.recipes = filepath.Join(g.dir, "recipes.yaml")
 	for range 2 {
-		g.gateways = append(g.gateways, testenv.StartGateway(t, g.url(), secret, groupModels+groupRecipes, "--fair-after="+fairAfter.String()))
+		g.gateways = append(g.gateways, testenv.StartGateway(t, g.url(), secret, groupModels+groupRecipes))
 	}
 	g.spawn("warmer", "--idle=3s", "--host-idle=1s", "--host-min-up=0s", "--every=1s")
 
