@@ -233,6 +233,7 @@ func TestTicketWaitsForItsCatalog(t *testing.T) {
 // TestForeignAddressIsCorrected: a host whose record is given another address, such as its own earlier one, registers
 // again.
 func TestForeignAddressIsCorrected(t *testing.T) {
+	t.Parallel() // mostly waits for the next look at everything
 	b := start(t)
 	was := b.host.View().Generation
 	b.must(b.rdb.HSet(t.Context(), "rv:{main}:host:h", "addr", "127.0.0.1:2").Err())

@@ -37,7 +37,7 @@ func TestMemoryOfAnEngineIsMeasured(t *testing.T) {
 		{"minilm-l6-v2", files.MiniLM, "/v1/embeddings", fmt.Sprintf(`{"input":%q}`, text[:1800]), policy.Embedding},
 		{"minilm-reranker", files.Reranker, "/v1/rerank", fmt.Sprintf(`{"query":"words","documents":[%q]}`, text[:1800]), policy.Reranking},
 	} {
-		for _, context := range []int64{2048, 8192, 32_768} {
+		for _, context := range []int64{2048, 32_768} {
 			of := catalog.Model{ID: m.name, Type: m.of, Devices: policy.CPU, Checkpoint: m.file, Recipe: recipe.LlamaCpp}
 			opts := llamacpp.Effective(recipe.Layers{Request: recipe.Options{"ctx_size": context}})
 			p, err := l.Plan(&of, &llamacpp, opts, plan.Share{})
