@@ -52,7 +52,7 @@ func (g *Gate) addCopies(ctx context.Context) {
 		return time.Since(list[len(list)-1].at) > 2*g.copyWindow()
 	})
 	for _, m := range c.Models {
-		if m.Replicas.Max < 2 || s.Epoch == "" {
+		if m.Replicas.Max < 2 {
 			continue
 		}
 		copies := s.Copies(m.ID) // the least loaded first
