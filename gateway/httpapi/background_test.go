@@ -7,6 +7,14 @@ import (
 	"testing"
 )
 
+// claudeTitle is a title's request as Claude Code 2.1.332 sent it, with shorter texts.
+const claudeTitle = `{"model":"chat","messages":[{"role":"user","content":[{"type":"text",
+"text":"<session>\nname the login form\n</session>\n\nWrite the title in the predominant language of the session"}]}],
+"system":[{"type":"text","text":"x-anthropic-billing-header: cc_version=2.1.332.0ed; cc_entrypoint=cli;"},
+{"type":"text","text":"You are naming a coding session so the user can pick it out of a long list of sessions."}],
+"tools":[],"metadata":{"user_id":"{\"device_id\":\"8a\",\"account_uuid\":\"\"}"},"max_tokens":32000,"output_config":{"effort":"high",
+"format":{"type":"json_schema","schema":{"type":"object","properties":{"title":{"type":"string"}},"required":["title"]}}},"stream":true}`
+
 // TestBackground: a request in the background loads nothing, is no use of its model, and stands behind all others.
 func TestBackground(t *testing.T) {
 	s := newStage(t).warm("spare")
@@ -30,6 +38,8 @@ func TestBackground(t *testing.T) {
 		"in a part":                    {chatPath, title(`[{"type":"text","text":"\u0023## Task:\nGenerate 1-3 broad tags"}]`), nil, "spare"},
 		"as a prompt":                  {"/v1/completions", `{"model":"chat","prompt":"### Task:\nGenerate a concise title"}`, nil, "spare"},
 		"Ollama's API":                 {"/api/chat", strings.Replace(title(`"### Task:\nGenerate a concise title"`), "{", `{"stream":false,`, 1), nil, "spare"},
+		"a title of Claude Code":       {"/v1/messages?beta=true", claudeTitle, nil, "spare"},
+		"a title of Continue":          {chatPath, `{"model":"chat","messages":[{"role":"user","content":"Given the following... please reply with a title for the chat that is 3-4 words"}],"max_tokens":16,"stream":false}`, nil, "spare"},
 		"a probe":                      {"/api/generate", `{"model":"chat","prompt":"hi","stream":false}`, []string{"X-Client: Probe/1.0"}, "background"},
 		"metadata":                     {chatPath, strings.Replace(chatBody, "{", `{"metadata":{"task":"title"},`, 1), []string{"x-wait-timeout: 0.1"}, "background"},
 		"a stream, before its 200":     {chatPath, chatLive, []string{"x-priority: background", "x-wait-timeout: 0.1"}, "background"},

@@ -53,6 +53,8 @@ recipes:
 any: {fast: [same, nick, spare]}
 background:
   - client: open-webui
+  - client: continue
+  - client: claude-code
   - {path: "/api/*", headers: {x-client: "Probe*"}, then: refuse}
   - {metadata: {task: title}, then: wait}
 hosts:

@@ -13,7 +13,7 @@ import (
 // A BackgroundRule recognizes requests that no person waits for, such as for the title of a chat. All its conditions
 // must hold. In patterns, * stands for any text.
 type BackgroundRule struct {
-	// Client stands for what a chat client sends in the background: open-webui, librechat or continue.
+	// Client stands for what a client sends in the background: open-webui, librechat, continue or claude-code.
 	Client string `json:"client,omitempty"`
 	// Path is a pattern for the path of the request.
 	Path string `json:"path,omitempty"`
@@ -38,8 +38,8 @@ const (
 	BackgroundRefuse BackgroundPolicy = "refuse"
 )
 
-// backgroundMessages are how the last messages begin that chat clients send in the background: titles, tags,
-// follow-ups, completions while typing.
+// backgroundMessages are how the last messages begin that clients send in the background: titles, tags, follow-ups,
+// completions while typing.
 var backgroundMessages = map[string]recipe.List[string]{
 	"open-webui": { // 0.12.4, and prompts of 0.6
 		"### Task:\nGenerate a concise", "### Task:\nGenerate 1-3 broad tags", "### Task:\nPredict 3-5 useful messages",
@@ -50,6 +50,9 @@ var backgroundMessages = map[string]recipe.List[string]{
 	},
 	"continue": { // @continuedev/cli 1.5.47; completions while typing have no mark
 		"Given the following... please reply with a title for the chat",
+	},
+	"claude-code": { // 2.1.332: titles, suggestions of the next message, recaps
+		"<session>\n", "[SUGGESTION MODE: Suggest what the user might naturally type next", "The user stepped away and is coming back. Recap",
 	},
 }
 

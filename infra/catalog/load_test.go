@@ -353,7 +353,7 @@ any: {first: [n, high]}
 func TestBackgroundRules(t *testing.T) {
 	for wrong, want := range map[string]string{
 		"{then: wait}":                         "no condition",
-		"{client: nobody}":                     `unknown client "nobody": want continue, librechat, open-webui`,
+		"{client: nobody}":                     `unknown client "nobody": want claude-code, continue, librechat, open-webui`,
 		"{path: /v1/*, then: later}":           "want one of loaded wait refuse",
 		"{headers: {user-agent: '[a'}}":        `bad pattern "[a"`,
 		"{client: continue, last_message: ''}": "an empty text",

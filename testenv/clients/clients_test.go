@@ -99,10 +99,11 @@ func TestLibraries(t *testing.T) {
 	wav, _ := testenv.Sound(1, 1)
 	sound, picture := base64.StdEncoding.EncodeToString(wav), base64.StdEncoding.EncodeToString(testenv.Picture(1, 64, 64))
 	for name, args := range map[string][]string{
-		"ai sdk":      {"node", script(t, "ai_sdk.mjs"), s.URL},
-		"openai-node": {"node", script(t, "openai_node.mjs"), s.URL, sound, picture},
-		"openai":      {filepath.Join(litellm, "python"), script(t, "openai_batches.py"), s.URL}, // LiteLLM depends on openai-python
-		"litellm":     {filepath.Join(litellm, "python"), script(t, "litellm_story.py"), s.URL},
+		"ai sdk":            {"node", script(t, "ai_sdk.mjs"), s.URL},
+		"openai-node":       {"node", script(t, "openai_node.mjs"), s.URL, sound, picture},
+		"openai":            {filepath.Join(litellm, "python"), script(t, "openai_batches.py"), s.URL}, // LiteLLM depends on openai-python
+		"litellm":           {filepath.Join(litellm, "python"), script(t, "litellm_story.py"), s.URL},
+		"litellm's batches": {filepath.Join(litellm, "python"), script(t, "litellm_batches.py"), s.URL},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, filepath.Dir(node), []string{"HOME=" + t.TempDir(), "LITELLM_LOCAL_MODEL_COST_MAP=True"}, args...)
