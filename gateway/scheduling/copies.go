@@ -7,6 +7,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"reveille/infra/catalog"
@@ -165,23 +166,79 @@ func (g *Gate) addCopy(ctx context.Context, c *catalog.Catalog, m *catalog.Model
 	return ok && wanted > 1
 }
 
-// LoadIfRoom queues the load of a model that has no copy if a host is awake and has room for it. It wakes no host, and
-// nothing is evicted. account is charged for the load.
+// leftoverIdle is how long a copy that makes room is unused until another model of a batch takes its place: longer than
+// the pauses between the attempts of a batch's line. leftoverEvery is how often its unload is tried.
+const (
+	leftoverIdle  = 20 * time.Second
+	leftoverEvery = 5 * time.Second
+)
+
+// LoadIfRoom queues the load of a model that has no copy if a host is awake and has room for it, and charges account for
+// the load. It wakes no host and evicts no model that others use. It only unloads a copy that was loaded in this way, and
+// has been used by nothing for a while, so that a later call finds room. Of calls at the same time, one does this.
 func (g *Gate) LoadIfRoom(ctx context.Context, model string, account Account) {
-	c := g.catalog()
+	if !g.roomMu.TryLock() {
+		return
+	}
+	defer g.roomMu.Unlock()
+	c, s := g.catalog(), g.mirror.Snapshot()
+	if _, known := c.Model(model); !known || s.Epoch == "" {
+		return
+	}
 	v := placement.View{Catalog: c, Evict: g.cfg.Evict}
-	isFree := func(p policy.Placement) bool { return p.Reason.Code == policy.FreeSlot }
-	s := g.mirror.Snapshot()
-	if _, known := c.Model(model); !known || s.Epoch == "" || !isFree(policy.Place(v.Pool(s), v.Model(s, model, ""), nil)) {
+	if free, leftover := roomFor(v, s, model); !free && leftover.Model == "" {
 		return
 	}
 	s, err := g.mirror.RefreshHosts(ctx, nil, model)
-	if err != nil {
+	if err != nil || hostOf(s, model) != "" {
 		return
 	}
-	mayLoad := func(p policy.Placement) bool { return isFree(p) && account.CountLoad() == nil }
+	if free, leftover := roomFor(v, s, model); !free {
+		g.unloadLeftover(ctx, s, leftover)
+		return
+	}
+	mayLoad := func(p policy.Placement) bool { return p.Reason.Code == policy.FreeSlot && account.CountLoad() == nil }
 	if got, ok := g.queueCopy(ctx, s, v.Pool(s), v.Model(s, model, ""), mayLoad, "background", map[string]string{state.FieldNoEvict: "1"}); ok {
 		g.log.Info("model is loaded for a batch, because there is room", "model", model, "host", got.Host)
+	}
+}
+
+// roomFor reports whether a host that is awake has room for a model, or returns a copy that makes room and without which
+// one would.
+func roomFor(v placement.View, s *state.Snapshot, model string) (free bool, leftover state.CopyID) {
+	pool, want := v.Pool(s), v.Model(s, model, "")
+	isFree := func(hosts ...policy.Host) bool {
+		return policy.Place(policy.Snapshot{Now: pool.Now, Hosts: hosts}, want, nil).Reason.Code == policy.FreeSlot
+	}
+	if isFree(pool.Hosts...) {
+		return true, leftover
+	}
+	for _, h := range pool.Hosts {
+		all := h.Residents
+		for i, r := range all {
+			if rec := s.Hosts[h.Name].Models[r.ID]; r.State != policy.ModelLoaded || rec.Retired != "" || rec.Fields[state.FieldMakesRoom] != "1" {
+				continue
+			}
+			if h.Residents = slices.Delete(slices.Clone(all), i, i+1); isFree(h) {
+				return false, state.CopyID{Host: h.Name, Model: r.ID}
+			}
+		}
+	}
+	return false, leftover
+}
+
+// unloadLeftover queues the unload of a copy that makes room, which its runner refuses if the copy is in use.
+func (g *Gate) unloadLeftover(ctx context.Context, s *state.Snapshot, leftover state.CopyID) {
+	if leftover.Model == "" || time.Since(g.leftoverTried) < leftoverEvery {
+		return
+	}
+	g.leftoverTried = time.Now()
+	_, err := g.store.Acquire(ctx, state.Want{
+		Gateway: g.id, Model: leftover.Model, Unload: true, Host: leftover.Host, Revision: s.RevisionOf(leftover.Host, ""), Background: true,
+		Fields: map[string]string{state.FieldUnusedMS: strconv.FormatInt(leftoverIdle.Milliseconds(), 10)},
+	})
+	if err != nil && !errors.Is(err, state.ErrStale) {
+		g.log.Warn("a model that a batch has left could not be unloaded", "model", leftover.Model, "host", leftover.Host, "error", err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -400,4 +401,77 @@ func TestWaitingRequestsAreSentBack(t *testing.T) {
 			r.End(at, "m0")
 		}
 	})
+}
+
+// loadCounter is an account that counts loads.
+type loadCounter struct{ n atomic.Int64 }
+
+func (*loadCounter) BeginWait() error   { return nil }
+func (*loadCounter) EndWait()           {}
+func (c *loadCounter) CountLoad() error { c.n.Add(1); return nil }
+
+// Lines of a batch that ask together for a model that is not loaded load one copy, and are charged for one load.
+func TestLoadIfRoomOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a", "b")
+		r := start(t, p, nil)
+		var account loadCounter
+		for range 3 {
+			var lines sync.WaitGroup
+			for range 16 {
+				lines.Go(func() { r.LoadIfRoom(t.Context(), "m0", &account) })
+			}
+			lines.Wait()
+			time.Sleep(200 * time.Millisecond)
+		}
+		p.set(func() {
+			if n := len(p.tickets); n != 1 || account.n.Load() != 1 {
+				t.Errorf("%d loads, of which %d were charged", n, account.n.Load())
+			}
+		})
+	})
+}
+
+// A copy that makes room for work in the background is unloaded if a batch's next model would have room without it, and
+// no other copy is.
+func TestLeftoverMakesRoom(t *testing.T) {
+	for name, tc := range map[string]struct {
+		makesRoom string
+		loaded    []string // on host a, which holds two models
+		want      string   // model that is unloaded
+	}{
+		"it makes room":         {"1", []string{"m1", "m2"}, "m1"},
+		"people use it":         {"0", []string{"m1", "m2"}, ""},
+		"there is room, anyway": {"1", []string{"m1"}, ""},
+		"no room without it":    {"1", []string{"m1", "m2", "m3"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p := newPool("a")
+				p.host("b", "asleep")
+				p.hosts["a"].Limits = "2"
+				for _, m := range tc.loaded {
+					p.loaded("a", m, 0)
+				}
+				p.hosts["a"].Models["m1"].Fields = map[string]string{state.FieldMakesRoom: tc.makesRoom}
+				r := start(t, p, nil)
+				var account loadCounter
+				for range 3 { // one ticket within leftoverEvery
+					r.LoadIfRoom(t.Context(), "m0", &account)
+					time.Sleep(time.Second)
+				}
+				unloaded, n := "", 0
+				p.set(func() {
+					for _, ticket := range p.tickets {
+						if ticket.rec.Kind == "unload" && ticket.rec.Fields[state.FieldUnusedMS] != "" {
+							unloaded, n = ticket.rec.Model, n+1
+						}
+					}
+				})
+				if unloaded != tc.want || n > 1 {
+					t.Errorf("%d unloads, of %q, want %q", n, unloaded, tc.want)
+				}
+			})
+		})
+	}
 }

@@ -41,6 +41,9 @@ type Gate struct {
 	throughput throughput // belongs to Run
 	balancing  sync.Map   // state.CopyID: copies from which requests are being sent back
 
+	roomMu        sync.Mutex // held by LoadIfRoom; guards leftoverTried
+	leftoverTried time.Time
+
 	life  context.Context // ends with Run: for calls and goroutines that outlive the request that caused them
 	end   context.CancelFunc
 	work  sync.WaitGroup // groups and wakes

@@ -106,6 +106,14 @@ type TicketRecord struct {
 // FieldNoEvict is the field of a [Want] for [TicketRecord.NoEvict]: "1".
 const FieldNoEvict = "no_evict"
 
+// FieldMakesRoom is a field of a model's record: "1" if the copy was loaded with FieldNoEvict, and only requests in the
+// background have used it. FieldUnusedMS is the field of a [Want] that unloads such a copy if none of these was open for
+// so many milliseconds.
+const (
+	FieldMakesRoom = "makes_room"
+	FieldUnusedMS  = "unused_ms"
+)
+
 func ticketRecord(id string, f map[string]string) TicketRecord {
 	return TicketRecord{
 		ID: id, Kind: f["kind"], Model: f["model"], Host: f["host"], State: TicketState(f["state"]), Code: f["code"], Message: f["message"],

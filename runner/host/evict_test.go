@@ -59,7 +59,7 @@ func TestNoEvict(t *testing.T) {
 	kindly := func(model string) string {
 		return b.ask(state.Want{Model: model, Explicit: true, Background: true, Fields: map[string]string{state.FieldNoEvict: "1"}})
 	}
-	b.ready(kindly("a"))
+	b.outcome(kindly("a"))
 	b.failed(kindly("b"), "model_busy")
 	b.holds("a")
 	if r := b.ready(b.load("b")); r.Evicted != "a" {
@@ -67,4 +67,43 @@ func TestNoEvict(t *testing.T) {
 	}
 	b.failed(kindly("a"), "model_busy")
 	b.holds("b")
+}
+
+// A copy that was loaded for work in the background is unloaded for other such work once it is unused, unless something
+// else has used it.
+func TestMakesRoom(t *testing.T) {
+	b := start(t)
+	load := func() {
+		b.Helper()
+		b.ask(state.Want{Model: "a", Explicit: true, Background: true, Fields: map[string]string{state.FieldNoEvict: "1"}}) // nobody waits for it
+		b.until("a is loaded", func() bool {
+			r := b.record("a")
+			return r != nil && r.State == "loaded" && r.Fields[state.FieldMakesRoom] == "1"
+		})
+	}
+	unused := func(ms string) string { return b.unload("a", state.FieldUnusedMS, ms) }
+	load()
+	ref, refused := b.host.AcquireBackground("a", nil)
+	if refused != "" {
+		t.Fatal(refused)
+	}
+	b.failed(unused("0"), "model_busy")
+	ref.Release()
+	b.failed(unused("60000"), "model_busy")
+	b.until("a is unloaded", func() bool { return b.outcome(unused("0")).State == "ready" })
+	b.holds()
+	for name, use := range map[string]func(){
+		"a request":    func() { b.busy("a")() },
+		"another load": func() { b.outcome(b.ask(state.Want{Model: "a", Explicit: true})) },
+	} {
+		load()
+		use()
+		b.failed(unused("0"), "model_busy")
+		b.until(name+" shows in the record", func() bool { return b.record("a").Fields[state.FieldMakesRoom] == "0" })
+		if r := b.outcome(b.unload("a")); r.State != "ready" {
+			t.Errorf("%+v", r)
+		}
+	}
+	b.ready(b.load("a"))
+	b.failed(unused("0"), "model_busy")
 }

@@ -171,6 +171,9 @@ func (h *Host) settleIfLoaded(ctx context.Context, t state.TicketRecord, e loadS
 	}
 	h.markInProgressLocked(t.ID)
 	r.reserveLocked(t)
+	if !t.NoEvict {
+		r.keepLocked()
+	}
 	if p := requestedPin(t); p != nil {
 		r.pinned, r.loadPin, r.dirty = *p, p, true
 	}

@@ -38,7 +38,8 @@ type resident struct {
 	inRedis    time.Time // last use as Redis has it, zero if unknown
 	loaded     time.Time
 	loadTime   time.Duration // how long the load took
-	makesRoom  bool          // it was loaded for work in the background, so min_loaded does not keep it
+	makesRoom  bool          // it was loaded for work in the background, and only that has used it: min_loaded does not keep it
+	usedBehind time.Time     // when a request in the background last ended
 	ticket     string        // the latest load ticket that it satisfied
 
 	open         map[*Ref]struct{}
@@ -71,6 +72,12 @@ func (r *resident) keptUntil() time.Time {
 		return time.Time{}
 	}
 	return r.loaded.Add(r.checked.MinLoaded(r.model))
+}
+
+// keepLocked ends makesRoom, because not only work in the background uses the model.
+func (r *resident) keepLocked() {
+	r.dirty = r.dirty || r.makesRoom
+	r.makesRoom = false
 }
 
 // isRetired reports whether a newer copy may take its place, so that it only finishes its requests.
@@ -126,6 +133,7 @@ func (h *Host) AcquireModel(model, ticket, gateway string, waiters int, cut func
 	r := ref.resident
 	r.open[ref] = struct{}{}
 	ref.useLocked()
+	r.keepLocked()
 	r.needLocked()
 	now := time.Now()
 	if until := r.reservations.countArrival(key, waiters, now); !until.IsZero() {
@@ -169,7 +177,10 @@ func (r *Ref) Release() {
 	h := r.host
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(r.resident.background, r)
+	if _, ok := r.resident.background[r]; ok {
+		delete(r.resident.background, r)
+		r.resident.usedBehind = time.Now()
+	}
 	r.resident.needLocked()
 	if _, ok := r.resident.open[r]; !ok {
 		return

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"reveille/infra/policy"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
 )
@@ -30,7 +31,7 @@ func (h *Host) drainTimeout(force bool) time.Duration {
 // instead, if it has not been needed for that long.
 func (h *Host) handleUnload(ctx context.Context, t state.TicketRecord) {
 	copies := slices.DeleteFunc(h.copies(t.Model), func(r *resident) bool { return state.ParseNumber(r.ticket) > state.ParseNumber(t.ID) })
-	if t.Fields["only_idle_ms"] != "" {
+	if t.Fields["only_idle_ms"]+t.Fields[state.FieldUnusedMS] != "" {
 		copies = slices.DeleteFunc(copies, (*resident).isRetired) // only this goroutine retires
 	}
 	switch {
@@ -53,12 +54,11 @@ func (h *Host) handleUnload(ctx context.Context, t state.TicketRecord) {
 }
 
 // startUnload unloads copies of models in the background: their open requests can finish within limit and are then cut.
-// The ticket t, if not nil, gets the outcome once all copies are gone. A ticket with only_idle_ms unloads only a model
-// that has been idle that long. None of the copies may be loading. Several calls can unload one copy at the same time:
+// The ticket t, if not nil, gets the outcome once all copies are gone, or if its condition does not hold. None of the copies may be loading. Several calls can unload one copy at the same time:
 // the shortest limit counts.
 func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit time.Duration, copies ...*resident) {
 	h.mu.Lock()
-	busy := func(r *resident) bool { return t != nil && r.isLoaded() && !r.idleFor(t.Fields["only_idle_ms"]) }
+	busy := func(r *resident) bool { return t != nil && r.isLoaded() && !r.meets(t) }
 	if i := slices.IndexFunc(copies, busy); i >= 0 {
 		h.mu.Unlock()
 		h.reportOutcome(ctx, ticketOutcome{ticket: t.ID, out: failure(&Error{Code: rpc.CodeModelBusy, Message: "model " + copies[i].id + " is in use"})})
@@ -125,13 +125,21 @@ func (h *Host) UnloadSuspect(model string, e Engine, reason string) {
 	h.work.Go(func() { h.startUnload(context.Background(), nil, h.cfg.DrainTimeout, r) }) // the host is not draining, so the shutdown does not wait for work yet
 }
 
-// idleFor reports whether the model has been idle for ms milliseconds; "" sets no condition.
-func (r *resident) idleFor(ms string) bool {
+// meets reports whether the condition of an unload ticket holds, if it has one: that the model has been idle for
+// only_idle_ms, or that it makes room and has served nothing in the background, either, for state.FieldUnusedMS.
+func (r *resident) meets(t *state.TicketRecord) bool {
+	ms, since := t.Fields["only_idle_ms"], r.used
+	if unused := t.Fields[state.FieldUnusedMS]; unused != "" {
+		if !r.makesRoom || len(r.background) > 0 {
+			return false
+		}
+		ms, since = unused, policy.Later(r.used, r.usedBehind)
+	}
 	if ms == "" {
 		return true
 	}
 	n, err := strconv.ParseInt(ms, 10, 64)
-	return err == nil && !r.isBusy() && !r.pinned && time.Since(r.used) >= time.Duration(n)*time.Millisecond
+	return err == nil && !r.isBusy() && !r.pinned && time.Since(since) >= time.Duration(n)*time.Millisecond
 }
 
 // unload waits for the open requests of a closed model and stops it.

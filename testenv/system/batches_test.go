@@ -101,6 +101,40 @@ func (p *batchPool) batch(method, path, body string) (b batchState) {
 	return b
 }
 
+// startBatch makes a batch of lines of the models in turns.
+func (p *batchPool) startBatch(window string, n int, models ...string) batchState {
+	p.T.Helper()
+	var lines strings.Builder
+	for i := range n {
+		fmt.Fprintf(&lines, `{"custom_id":"l%d","method":"POST","url":"/v1/chat/completions","body":{"model":%q,"messages":[{"role":"user","content":"say %d"}]}}`+"\n",
+			i, models[i%len(models)], i)
+	}
+	return p.batch("POST", "/v1/batches", fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/chat/completions","completion_window":%q}`, p.upload(lines.String()), window))
+}
+
+// askPerson has a person use a model, and returns its host and the other one.
+func (p *batchPool) askPerson() (host, free string) {
+	p.T.Helper()
+	if a := p.Ask("person"); !a.OK() {
+		p.T.Fatal(a)
+	}
+	if p.Host = "b"; p.Field("person", "state") == "loaded" {
+		return "b", "a"
+	}
+	return "a", "b"
+}
+
+// leavesPeopleAlone checks that the batch woke no host and that the person's model is still loaded.
+func (p *batchPool) leavesPeopleAlone(host string) {
+	p.T.Helper()
+	if _, err := os.Stat(p.woken); err == nil {
+		p.T.Error("the batch woke a host")
+	}
+	if p.Host = host; p.Field("person", "state") != "loaded" {
+		p.T.Error("the batch evicted a person's model")
+	}
+}
+
 // killEngines kills every engine of a model.
 func (p *batchPool) killEngines(model string) {
 	for _, host := range []string{"a", "b"} {
@@ -130,20 +164,8 @@ func TestBatches(t *testing.T) {
 	const all = 300 // lines
 	quick := "llm, " + calls.Options("--token-delay 1ms --tokens 8")
 	p := startBatchPool(t, calls.Catalogue{"person": "llm", "work": quick})
-	if a := p.Ask("person"); !a.OK() {
-		t.Fatal(a)
-	}
-	persons := "a"
-	if p.Host = "b"; p.Field("person", "state") == "loaded" {
-		persons = "b"
-	}
-	free := map[string]string{"a": "b", "b": "a"}[persons]
-	var lines strings.Builder
-	for i := range all {
-		fmt.Fprintf(&lines, `{"custom_id":"l%d","method":"POST","url":"/v1/chat/completions","body":{"model":%q,"messages":[{"role":"user","content":"say %d"}]}}`+"\n",
-			i, "work", i)
-	}
-	b := p.batch("POST", "/v1/batches", fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/chat/completions","completion_window":"24h"}`, p.upload(lines.String())))
+	persons, free := p.askPerson()
+	b := p.startBatch("24h", all, "work")
 	path := "/v1/batches/" + b.ID
 	kills := 0
 	for deadline := time.Now().Add(3 * time.Minute); b.Status != "completed"; time.Sleep(300 * time.Millisecond) {
@@ -192,12 +214,25 @@ func TestBatches(t *testing.T) {
 	if len(seen) != all || b.Counts.Total != all || b.Counts.Completed != all {
 		t.Errorf("%d lines, %+v", len(seen), b)
 	}
-	if _, err := os.Stat(p.woken); err == nil {
-		t.Error("the batch woke a host")
+	p.leavesPeopleAlone(persons)
+}
+
+// TestBatchOfTwoModels: the models of a batch take turns on the only host with room.
+func TestBatchOfTwoModels(t *testing.T) {
+	t.Parallel()
+	p := startBatchPool(t, calls.Catalogue{"person": "llm", "one": "llm", "two": "llm"})
+	persons, free := p.askPerson()
+	b := p.startBatch("24h", 40, "one", "two")
+	for deadline := time.Now().Add(2 * time.Minute); b.Status != "completed"; time.Sleep(300 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v\n%s", b, p.Log())
+		}
+		b = p.batch("GET", "/v1/batches/"+b.ID, "")
 	}
-	if p.Host = persons; p.Field("person", "state") != "loaded" {
-		t.Error("the batch evicted a person's model")
+	if p.Host = free; b.Counts.Completed != 40 || p.Field("two", "state") != "loaded" || p.Field("one", "state") != "" {
+		t.Errorf("%+v", b)
 	}
+	p.leavesPeopleAlone(persons)
 }
 
 // TestUrgentBatch: a batch whose window may not suffice loads its model as a request with low priority does.
@@ -209,8 +244,7 @@ func TestUrgentBatch(t *testing.T) {
 			t.Fatal(a)
 		}
 	}
-	file := p.upload(`{"custom_id":"x","method":"POST","url":"/v1/chat/completions","body":{"model":"batch","messages":[{"role":"user","content":"hi"}]}}`)
-	b := p.batch("POST", "/v1/batches", fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/chat/completions","completion_window":"60s"}`, file))
+	b := p.startBatch("60s", 1, "batch")
 	began := time.Now()
 	for ; b.Status != "completed"; time.Sleep(20 * time.Millisecond) {
 		if b = p.batch("GET", "/v1/batches/"+b.ID, ""); b.Status != "validating" && b.Status != "in_progress" && b.Status != "completed" {
