@@ -77,12 +77,28 @@ type lineErrors struct {
 	Data   []lineError `json:"data"`
 }
 
+// lineError is an error of a batch or of one of its lines.
 type lineError struct {
 	Code    string  `json:"code"`
 	Message string  `json:"message"`
 	Param   *string `json:"param"`
 	Line    *int    `json:"line"`
 }
+
+// newLineError returns an error. param is "" and line 0 if it is about none.
+func newLineError(code, message, param string, line int) lineError {
+	e := lineError{Code: code, Message: message}
+	if param != "" {
+		e.Param = &param
+	}
+	if line != 0 {
+		e.Line = &line
+	}
+	return e
+}
+
+// Error implements error.
+func (e lineError) Error() string { return e.Message }
 
 // stored is the record of a batch.
 type stored struct {
@@ -108,33 +124,16 @@ func (b *stored) ended() bool { return b.Ended != 0 }
 func (b *stored) end(status string, now time.Time) {
 	at := now.Unix()
 	b.Status, b.Ended = status, at
-	switch status {
-	case completed:
-		b.CompletedAt = &at
-	case failed:
-		b.FailedAt = &at
-	case expired:
-		b.ExpiredAt = &at
-	case cancelled:
-		b.CancelledAt = &at
-	}
+	*map[string]**int64{completed: &b.CompletedAt, failed: &b.FailedAt, expired: &b.ExpiredAt, cancelled: &b.CancelledAt}[status] = &at
 }
 
-// fail adds an error of the batch or, if line is not 0, of that line.
-func (b *stored) fail(code, message, param string, line int) {
+// fail adds an error. It reports whether the batch takes no more of them.
+func (b *stored) fail(e lineError) (full bool) {
 	if b.Errors == nil {
 		b.Errors = &lineErrors{Object: "list"}
 	}
-	e := lineError{Code: code, Message: message}
-	if param != "" {
-		e.Param = &param
-	}
-	if line != 0 {
-		e.Line = &line
-	}
-	if len(b.Errors.Data) < maxErrors {
-		b.Errors.Data = append(b.Errors.Data, e)
-	}
+	b.Errors.Data = append(b.Errors.Data, e)
+	return len(b.Errors.Data) >= maxErrors
 }
 
 // load reads a batch, and whether a client has cancelled it.
@@ -200,10 +199,7 @@ func (s *Service) BatchCreate(r *web.Request) error {
 	} else if len(ids) >= maxFiles {
 		return api.Newf(api.DiskFull, "This key has %d batches, which are removed 30 days after their end.", maxFiles)
 	}
-	open, err := s.open(tenant)
-	if err != nil {
-		return err
-	} else if len(open) >= maxOpen {
+	if open, _ := s.open(tenant); len(open) >= maxOpen { // next reports records that cannot be read
 		return api.Newf(api.QueueFull, "This key has %d batches that have not ended.", maxOpen)
 	}
 	now := time.Now()
@@ -273,31 +269,31 @@ func (s *Service) BatchCancel(r *web.Request) error {
 	return s.BatchGet(r)
 }
 
-// open returns the batches of a key that have not ended, the oldest first.
+// open returns the batches of a key that have not ended, the oldest first. The error is of those that cannot be read.
 func (s *Service) open(tenant string) (open []*stored, err error) {
 	ids, err := s.ids(tenant, batchPrefix)
 	if err != nil {
 		return nil, err
 	}
+	var errs []error
 	for _, id := range ids {
 		if s.isFinal(id) {
 			continue
 		}
 		b, _, err := s.load(tenant, id)
 		switch {
-		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			s.cfg.Log.Error("a batch cannot be read", "batch", id, "error", err)
+			errs = append(errs, ignoreMissing(err))
 		case b.ended():
 			s.setFinal(id)
 		default:
 			open = append(open, b)
 		}
 	}
-	return open, nil
+	return open, errors.Join(errs...)
 }
 
-// inUse returns the ids of the files that batches of a key still need.
+// inUse returns the ids of the files that batches of a key still need. After an error, there may be more.
 func (s *Service) inUse(tenant string) (map[string]bool, error) {
 	open, err := s.open(tenant)
 	used := map[string]bool{}

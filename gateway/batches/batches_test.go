@@ -50,7 +50,7 @@ func newDesk(t *testing.T) *desk {
 // reopen has another gateway serve the folder.
 func (d *desk) reopen(dir string) {
 	d.Service = New(Config{
-		Dir: dir, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
+		Dir: dir, MaxBytes: 1 << 30, MaxHeld: 1 << 30, Log: slog.New(slog.DiscardHandler),
 		Tenant: func(k *keys.Key) string { return hex.EncodeToString(k.Digest[:4]) },
 		Key: func(digest [sha256.Size]byte) keys.Key {
 			if d.revoked.Load() {
@@ -65,7 +65,7 @@ func (d *desk) reopen(dir string) {
 			d.mu.Unlock()
 			return do(c)
 		},
-		Count: func(outcome string, n int) { d.counted[outcome] += n },
+		Count: func(outcome string) { d.counted[outcome]++ },
 	})
 }
 
@@ -283,7 +283,7 @@ func TestManyGateways(t *testing.T) {
 	other := newDesk(t)
 	other.reopen(d.cfg.Dir)
 	other.do = d.do
-	for range 200 {
+	for range 2000 {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 		var both sync.WaitGroup
 		for _, g := range []*desk{d, other} {
@@ -439,13 +439,187 @@ func TestInvalidLines(t *testing.T) {
 	}
 }
 
-func TestRevokedKey(t *testing.T) {
+// A batch whose key is missing waits for it, and fails after a while.
+func TestMissingKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		lines, _ := numbered(0, 20, "a")
+		d.revoked.Store(true)
+		time.AfterFunc(keyGrace-time.Second, func() { d.revoked.Store(false) })
+		if b := d.finish(d.start("24h", lines...).ID); b.RequestCounts != (counts{20, 20, 0}) {
+			t.Errorf("%+v", b)
+		}
+		d.do = func(Call) Result { d.revoked.Store(true); return refuse(api.Background) }
+		d.waiting = true
+		began := time.Now()
+		b := d.finish(d.start("24h", lines...).ID)
+		if b.Status != failed || b.Errors.Data[0].Code != "invalid_api_key" || time.Since(began) < keyGrace {
+			t.Errorf("%+v after %v", b, time.Since(began))
+		}
+	})
+}
+
+// While the folder has no room, outcomes wait and no further lines start; each line runs once.
+func TestFullFolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		lines, want := numbered(0, 100, "a")
+		b := d.start("24h", lines...)
+		if err := d.reserve(0); err != nil {
+			t.Fatal(err)
+		}
+		d.cfg.MaxBytes = d.used + 1000
+		d.waiting = true
+		done := make(chan error)
+		go func() { done <- d.work(t.Context(), b.ID) }()
+		time.Sleep(10*time.Minute + time.Second)
+		synctest.Wait()
+		used, err := d.countBytes()
+		if n := len(d.calls); err != nil || n == 0 || n > 2*window || used > d.cfg.MaxBytes+1000 { // records are not counted
+			t.Errorf("%d lines have run, %d of %d bytes are used, %v", n, used, d.cfg.MaxBytes, err)
+		}
+		if _, err := d.upload(1, strings.Repeat("x", 1000)); !errors.Is(err, api.DiskFull) {
+			t.Error(err)
+		}
+		d.size.Lock()
+		d.cfg.MaxBytes = 1 << 30
+		d.size.Unlock()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if b = d.get(b.ID); len(d.calls) != len(want) || !slices.Equal(d.ids(b.OutputFileID), want) {
+			t.Errorf("%d lines have run: %+v", len(d.calls), b)
+		}
+	})
+}
+
+// An outcome that the disk has no room for is added later.
+func TestFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Skip(err)
+		}
+		o, err := openOutcomes(d.path("", "a"), d.path("", "b"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer o.close()
+		output := o.files[toOutput]
+		o.files[toOutput] = full
+		w := &worker{Service: d.Service, batch: &stored{}, out: o}
+		go func() {
+			if err := w.append(t.Context(), toOutput, "x", &response{200, "r", []byte(`{}`)}, nil); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		d.size.Lock() // orders this before the next attempt
+		if !w.blocked.Load() || o.position() != 0 {
+			t.Error("the outcome does not wait")
+		}
+		o.files[toOutput] = output
+		d.size.Unlock()
+		time.Sleep(maxPause)
+		synctest.Wait()
+		if text, err := os.ReadFile(output.Name()); err != nil || o.position() != 1 || !bytes.Contains(text, []byte(`"custom_id":"x"`)) || w.blocked.Load() {
+			t.Errorf("%q, %v", text, err)
+		}
+		_ = full.Close()
+	})
+}
+
+// Responses of all lines share a bound, beside which a single line whose turn it is can hold one.
+func TestMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size, share = 1000, 5000
+		d := newDesk(t)
+		d.cfg.MaxHeld = share
+		most := int64(0)
+		n := 0
+		d.do = func(c Call) Result {
+			d.mu.Lock()
+			n++
+			slow := time.Duration(100-n) * time.Second // the first lines end last
+			d.mu.Unlock()
+			time.Sleep(slow)
+			if err := c.Memory.Reserve(size); err != nil {
+				return refuse(api.RunnerFailed)
+			}
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			most = max(most, d.held.Load())
+			r := respond(200, `{}`)
+			r.Release = func() { c.Memory.Release(size) }
+			return r
+		}
+		var all sync.WaitGroup
+		for range 3 {
+			lines, _ := numbered(0, 40, "a")
+			b := d.start("24h", lines...)
+			all.Go(func() {
+				if got := d.finish(b.ID); got.RequestCounts != (counts{40, 40, 0}) {
+					t.Errorf("%+v", got)
+				}
+			})
+		}
+		all.Wait()
+		if most <= share/2 || most > share+2*size || n != 120 || d.held.Load() != 0 || len(d.beyond) != 0 {
+			t.Errorf("%d bytes were held, %d are; %d calls", most, d.held.Load(), n)
+		}
+	})
+}
+
+// The validation of a batch ends with the gateway.
+func TestValidationEnds(t *testing.T) {
 	d := newDesk(t)
-	lines, _ := numbered(0, 20, "a")
-	d.do = func(Call) Result { d.revoked.Store(true); return refuse(api.Background) }
-	b := d.finish(d.start("24h", lines...).ID)
-	if b.Status != failed || b.Errors.Data[0].Code != "invalid_api_key" {
-		t.Errorf("%+v", b)
+	lines, _ := numbered(0, 10, "a")
+	b := d.start("24h", lines...)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := d.work(ctx, b.ID); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if got := d.get(b.ID); got.Status != validating {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A file that may be needed stays: a record that cannot be read may name it. One that has expired starts no batch.
+func TestNeededFiles(t *testing.T) {
+	d := newDesk(t)
+	b := d.start("24h", aLine("a", "m"))
+	tenant := d.cfg.Tenant(new(owner(1)))
+	path := d.path(tenant, b.ID+record)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, whole[:10], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var text string
+	if err := d.ask(1, d.FileDelete, b.InputFileID, "", "", &text); err == nil {
+		t.Error("the file was deleted")
+	}
+	d.sweep(time.Now().Add(2 * retention))
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.finish(b.ID); got.Status != completed {
+		t.Errorf("%+v", got)
+	}
+	var f File
+	if err := d.read(tenant, b.InputFileID, &f); err != nil {
+		t.Fatal(err)
+	}
+	f.ExpiresAt = time.Now().Unix() - 1
+	if err := d.write(tenant, f.ID, f); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.ask(1, d.BatchCreate, "", "", `{"input_file_id":"`+f.ID+`","endpoint":"`+chat+`","completion_window":"24h"}`, &text); !errors.Is(err, api.FileNotFound) {
+		t.Error(err)
 	}
 }
 

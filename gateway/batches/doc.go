@@ -21,7 +21,8 @@
 //  3. The lines run in the order of models, and then that of the file, so that each model is loaded once. A window of
 //     lines runs at a time; their outcomes are appended in order, successes to the output file and others to the error
 //     file. So the number of lines in both files is the position at which another gateway resumes, once it has cut off
-//     a line that a kill left incomplete. Each line has exactly one outcome, although it may have run twice.
+//     a line that a kill left incomplete. Each line has exactly one outcome, although it may have run twice. While the
+//     folder is full, outcomes wait in memory and no further lines start.
 //  4. A line runs through the gateway's own handler with the batch's API key (Config.Do), in the background: it neither
 //     wakes a host nor makes room. When what is left of the completion window may not suffice, lines run with low
 //     priority instead, as any request that waits for its model. Refusals that pass are repeated.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"reveille/gateway/api"
@@ -25,7 +24,6 @@ const (
 	maxField    = 256                 // bytes of a field of the form
 	retention   = 30 * 24 * time.Hour // of files and batches, unless a client wants less
 	minLifetime = time.Hour
-	spaceEvery  = 16 << 20 // bytes of an upload between two looks at the folder's size
 )
 
 // File is a file as clients see it.
@@ -43,6 +41,8 @@ type File struct {
 func newFile(id, purpose, name string, size int64, now time.Time, lifetime time.Duration) File {
 	return File{id, "file", size, now.Unix(), now.Add(lifetime).Unix(), name, purpose, "processed"}
 }
+
+func (f *File) expired(now time.Time) bool { return now.Unix() >= f.ExpiresAt }
 
 // FileCreate is POST /files. body is the request's; its errors are *api.Error.
 func (s *Service) FileCreate(r *web.Request, body io.Reader) error {
@@ -64,7 +64,7 @@ func (s *Service) FileCreate(r *web.Request, body io.Reader) error {
 	if err != nil {
 		return folderError(err)
 	}
-	defer func() { _ = f.Close(); _ = os.Remove(f.Name()) }() // after a success it has another name
+	defer func() { _ = f.Close(); _ = s.remove(f.Name()) }() // after a success it has another name
 	form, err := s.readForm(multipart.NewReader(body, boundary), f)
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (s *Service) readForm(parts *multipart.Reader, f *os.File) (form, error) {
 			return in, api.New(api.InvalidRequest, "Send one file at a time.").WithParam("file")
 		case name == "file":
 			in.filename = strings.ToValidUTF8(term.Clip(part.FileName(), 200), "\uFFFD")
-			if in.size, err = io.Copy(&bounded{s: s, f: f}, part); err != nil {
+			if in.size, err = io.Copy(bounded{s, f}, part); err != nil {
 				return in, formError(err)
 			}
 		default:
@@ -132,14 +132,6 @@ func formError(err error) error {
 		return folderError(path)
 	}
 	return api.New(api.InvalidRequest, "Invalid multipart body.").WithCause(err)
-}
-
-// folderError is the error for a folder that cannot be written.
-func folderError(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return api.New(api.DiskFull, "The gateway's folder of files is full.").WithCause(err)
-	}
-	return err
 }
 
 // check returns how long the file is kept.
@@ -173,22 +165,14 @@ func lifetimeOf(wantAnchor, anchor string, seconds int64, param string) (time.Du
 
 // bounded writes a file as long as the folder has room.
 type bounded struct {
-	s    *Service
-	f    *os.File
-	left int64 // bytes until the next look at the folder's size
+	s *Service
+	f *os.File
 }
 
 // Write implements io.Writer.
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.left -= int64(len(p)); b.left < 0 {
-		used, err := b.s.used()
-		if err != nil {
-			return 0, err
-		}
-		if used+int64(len(p)) > b.s.cfg.MaxBytes {
-			return 0, api.New(api.DiskFull, "The gateway's folder of files is full (--batch-bytes).")
-		}
-		b.left = spaceEvery
+func (b bounded) Write(p []byte) (int, error) {
+	if err := b.s.reserve(len(p)); err != nil {
+		return 0, err
 	}
 	return b.f.Write(p)
 }
@@ -198,7 +182,7 @@ func (s *Service) FileList(r *web.Request) error {
 	purpose := r.Query("purpose")
 	return page(s, r, filePrefix, maxFiles, maxFiles, func(tenant, id string) (f File, ok bool, err error) {
 		err = s.read(tenant, id, &f)
-		return f, purpose == "" || f.Purpose == purpose, err
+		return f, !f.expired(time.Now()) && (purpose == "" || f.Purpose == purpose), err
 	})
 }
 
@@ -208,7 +192,7 @@ func (s *Service) file(r *web.Request, id string) (tenant string, f File, err er
 	if !isID(filePrefix, id) {
 		return "", f, errNoFile()
 	}
-	if err = s.read(tenant, id, &f); errors.Is(err, fs.ErrNotExist) {
+	if err = s.read(tenant, id, &f); errors.Is(err, fs.ErrNotExist) || err == nil && f.expired(time.Now()) {
 		err = errNoFile()
 	}
 	return tenant, f, err
@@ -273,6 +257,5 @@ func (s *Service) FileDelete(r *web.Request) error {
 
 // removeFile removes a file, its record first.
 func (s *Service) removeFile(tenant, id string) error {
-	err := ignoreMissing(os.Remove(s.path(tenant, id+record)))
-	return errors.Join(err, ignoreMissing(os.Remove(s.path(tenant, id))))
+	return errors.Join(s.remove(s.path(tenant, id+record)), s.remove(s.path(tenant, id)))
 }

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -90,8 +91,63 @@ func (s *Service) tenants() ([]string, error) {
 	return names, err
 }
 
-// used returns the bytes of all files of the folder.
-func (s *Service) used() (total int64, err error) {
+const (
+	countEvery     = time.Minute      // how often a gateway counts the bytes of the folder: others write there, too
+	countFullEvery = 10 * time.Second // the same while it is full
+)
+
+// reserve counts n bytes that will be written to the folder. The error is api.DiskFull if it has no room for them, or
+// for a single byte.
+func (s *Service) reserve(n int) error {
+	s.size.Lock()
+	defer s.size.Unlock()
+	full := func() bool { return s.used+int64(max(n, 1)) > s.cfg.MaxBytes }
+	if age := time.Since(s.counted); age > countEvery || age > countFullEvery && full() {
+		used, err := s.countBytes()
+		if err != nil {
+			return err
+		}
+		s.used, s.counted = used, time.Now()
+	}
+	if full() {
+		return api.New(api.DiskFull, "The gateway's folder of files is full (--batch-bytes).")
+	}
+	s.used += int64(n)
+	return nil
+}
+
+// remove removes a file of the folder, if it is there.
+func (s *Service) remove(path string) error {
+	info, err := os.Stat(path)
+	if err == nil {
+		err = os.Remove(path)
+	}
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	if filepath.Ext(path) == "" { // records are small, and count only when all is counted
+		s.size.Lock()
+		defer s.size.Unlock()
+		s.used -= info.Size()
+	}
+	return nil
+}
+
+// isFull reports whether a write failed because the folder or its disk is full.
+func isFull(err error) bool {
+	return errors.Is(err, api.DiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// folderError is the error for a folder that cannot be written.
+func folderError(err error) error {
+	if isFull(err) {
+		return api.New(api.DiskFull, "The gateway's folder of files is full.").WithCause(err)
+	}
+	return err
+}
+
+// countBytes returns the bytes of all files of the folder.
+func (s *Service) countBytes() (total int64, err error) {
 	err = filepath.WalkDir(s.cfg.Dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return ignoreMissing(err)

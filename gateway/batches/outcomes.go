@@ -74,16 +74,22 @@ func countLines(f *os.File) (lines int, size int64, err error) {
 func (o *outcomes) position() int { return o.lines[toOutput] + o.lines[toErrors] }
 
 // add appends a line to one of the files. A file is flushed to the disk before the other one is written, so that after a
-// crash of the machine, too, the outcomes are those of the first lines of the input.
+// crash of the machine, too, the outcomes are those of the first lines of the input. If isFull(err), the outcome can be
+// added later.
 func (o *outcomes) add(to int, text []byte) error {
 	if o.last != to {
 		if err := o.files[o.last].Sync(); err != nil {
-			return err
+			return fmt.Errorf("flush outcomes: %v", err) // not to be repeated, even if the disk is full: some may be lost
 		}
 		o.last = to
 	}
-	if _, err := o.files[to].Write(text); err != nil {
-		return errors.Join(err, o.files[to].Truncate(o.sizes[to]))
+	if n, err := o.files[to].Write(text); err != nil {
+		if n > 0 {
+			if cut := o.files[to].Truncate(o.sizes[to]); cut != nil {
+				return cut
+			}
+		}
+		return err
 	}
 	o.sizes[to] += int64(len(text))
 	o.lines[to]++

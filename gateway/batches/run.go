@@ -19,37 +19,40 @@ import (
 )
 
 const (
-	window     = 16      // lines of a batch that run at the same time
-	permitSize = 1 << 20 // a long line counts as one more for each so many bytes
+	window = 16 // lines of a batch that run, or wait for the outcomes of earlier ones
 
-	lookEvery  = time.Second      // how often a batch looks whether it is cancelled
+	lookEvery  = time.Second      // how often a batch looks whether it must end
 	saveEvery  = 2 * time.Second  // how often it saves its progress
 	idleAfter  = 10 * time.Second // how long it may make no progress while other batches wait
+	keyGrace   = 2 * time.Minute  // how long its key may be missing: the gateway may not have read a new key yet
 	firstPause = 250 * time.Millisecond
-	maxPause   = 10 * time.Second // between attempts of a line
+	maxPause   = 10 * time.Second // between attempts of a line, or to write an outcome into a full folder
 	maxTries   = 10               // of a line whose engine or host fails
 )
 
 // Causes of the end of a run.
 var (
+	errComplete = errors.New("all lines have run")
 	errStopped  = errors.New("a client has cancelled the batch")
 	errWindow   = errors.New("the completion window has ended")
+	errInvalid  = errors.New("lines are malformed")
 	errKey      = errors.New("the batch's API key is no longer valid")
-	errIdle     = errors.New("the batch makes no progress and others wait")
-	errComplete = errors.New("all lines have run")
 	errNoInput  = errors.New("the input file is gone")
+	errIdle     = errors.New("the batch makes no progress and others wait")
 )
 
 // worker runs one batch, which it has locked.
 type worker struct {
 	*Service
-	tenant string
-	batch  *stored
-	digest [sha256.Size]byte
-	out    *outcomes
-	saved  time.Time
-	left   atomic.Int64  // lines without an outcome
-	rate   atomic.Uint64 // lines in a million seconds
+	tenant  string
+	batch   *stored
+	digest  [sha256.Size]byte
+	out     *outcomes
+	saved   time.Time
+	keyless time.Time     // since when the batch's key has been missing; zero: it is not
+	blocked atomic.Bool   // an outcome waits until the folder has room
+	left    atomic.Int64  // lines without an outcome
+	rate    atomic.Uint64 // lines in a million seconds
 }
 
 // run runs a batch until it has ended, unless another gateway does. Its error means that it must be resumed.
@@ -72,71 +75,69 @@ func (s *Service) run(ctx context.Context, tenant, id string) error {
 		return err
 	}
 	if b.InProgressAt == nil && !stop {
-		if done, err := w.validate(); done || err != nil {
-			return err
-		}
+		err = w.validate(ctx)
 	}
-	err = w.cause(stop)
 	if err == nil {
-		s.mu.Lock()
-		full := s.full
-		s.mu.Unlock()
-		if full {
-			s.cfg.Log.Warn("a batch waits until its folder has room", "batch", id)
-			return nil
-		}
+		err = w.cause(stop)
+	}
+	if err == nil {
 		err = w.runLines(ctx)
 	}
-	switch {
-	case errors.Is(err, errComplete):
+	switch err {
+	case errComplete:
 		return w.finish(completed)
-	case errors.Is(err, errStopped):
+	case errStopped:
 		return w.finish(cancelled)
-	case errors.Is(err, errKey):
-		b.fail("invalid_api_key", "The API key that made this batch is no longer valid.", "", 0)
-		return w.finish(failed)
-	case errors.Is(err, errNoInput):
-		return w.failWithoutInput()
-	case errors.Is(err, errWindow):
-		if err := w.expireRest(); err != nil && !errors.Is(err, errNoInput) {
+	case errWindow:
+		if err := w.expireRest(ctx); err != nil && err != errNoInput {
 			return err
 		}
 		return w.finish(expired)
-	case errors.Is(err, errIdle):
+	case errInvalid:
+		return w.finish(failed)
+	case errKey:
+		b.fail(newLineError("invalid_api_key", "The API key that made this batch is no longer valid.", "", 0))
+		return w.finish(failed)
+	case errNoInput:
+		b.fail(newLineError("input_file_not_found", "The input file was deleted.", "input_file_id", 0))
+		return w.finish(failed)
+	case errIdle:
 		return w.save()
 	}
 	return err
 }
 
-// validate checks the input. It reports whether the batch has failed.
-func (w *worker) validate() (bool, error) {
+// input opens the input file.
+func (w *worker) input() (*os.File, error) {
+	f, err := os.Open(w.path(w.tenant, w.batch.InputFileID))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errNoInput
+	}
+	return f, err
+}
+
+// validate checks the input.
+func (w *worker) validate(ctx context.Context) error {
 	w.check.Lock()
 	defer w.check.Unlock()
 	b := w.batch
-	f, err := os.Open(w.path(w.tenant, b.InputFileID))
-	if ignoreMissing(err) != nil {
-		return false, err
-	} else if err != nil {
-		return true, w.failWithoutInput()
+	f, err := w.input()
+	if err != nil {
+		return err
 	}
 	defer f.Close()
-	if err := b.validate(f); err != nil {
-		return false, err
+	if err := b.validate(ctx, f); err != nil {
+		return err
 	}
 	if b.Errors != nil {
-		return true, w.finish(failed)
+		return errInvalid
 	}
 	if len(b.Models) == 1 {
 		b.Model = &b.Models[0].Model
 	}
 	now := time.Now().Unix()
 	b.Status, b.InProgressAt = inProgress, &now
-	return false, w.save()
-}
-
-func (w *worker) failWithoutInput() error {
-	w.batch.fail("input_file_not_found", "The input file was deleted.", "input_file_id", 0)
-	return w.finish(failed)
+	return w.save()
 }
 
 // save writes the record with the progress.
@@ -163,7 +164,7 @@ func (w *worker) finish(status string) error {
 	}
 	for i, id := range []string{b.Output, b.Failed} {
 		if w.out.lines[i] == 0 {
-			if err := ignoreMissing(os.Remove(w.path(w.tenant, id))); err != nil {
+			if err := w.remove(w.path(w.tenant, id)); err != nil {
 				return err
 			}
 			continue
@@ -183,20 +184,26 @@ func (w *worker) finish(status string) error {
 	}
 	w.setFinal(b.ID)
 	w.cfg.Log.Info("a batch has ended", "batch", b.ID, "status", status, "completed", b.RequestCounts.Completed, "failed", b.RequestCounts.Failed)
-	return ignoreMissing(os.Remove(w.path(w.tenant, b.ID+stopMark)))
+	return w.remove(w.path(w.tenant, b.ID+stopMark))
 }
 
-// key returns the batch's API key; it has no scopes once it is withdrawn.
+// key returns the batch's API key; it has no scopes if it is missing.
 func (w *worker) key() keys.Key { return w.cfg.Key(w.digest) }
 
 // cause returns why the batch must end now, or nil. stop is whether a client has cancelled it.
 func (w *worker) cause(stop bool) error {
+	scopes, now := w.key().Scopes, time.Now()
+	if scopes != 0 {
+		w.keyless = time.Time{}
+	} else if w.keyless.IsZero() {
+		w.keyless = now
+	}
 	switch {
 	case stop:
 		return errStopped
-	case time.Now().Unix() >= w.batch.ExpiresAt:
+	case now.Unix() >= w.batch.ExpiresAt:
 		return errWindow
-	case w.key().Scopes&keys.Infer == 0:
+	case scopes&keys.Infer == 0 && (scopes != 0 || now.Sub(w.keyless) >= keyGrace):
 		return errKey
 	}
 	return nil
@@ -204,15 +211,8 @@ func (w *worker) cause(stop bool) error {
 
 // watch ends a run, with its cause, when the batch must end, or makes no progress while others wait.
 func (w *worker) watch(ctx context.Context, end context.CancelCauseFunc) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
 	left, since := w.left.Load(), time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for sleep(ctx, lookEvery) == nil {
 		_, err := os.Stat(w.path(w.tenant, w.batch.ID+stopMark))
 		if cause := w.cause(err == nil); cause != nil {
 			end(cause)
@@ -221,7 +221,7 @@ func (w *worker) watch(ctx context.Context, end context.CancelCauseFunc) {
 		w.mu.Lock()
 		others := w.waiting
 		w.mu.Unlock()
-		if n := w.left.Load(); n != left {
+		if n := w.left.Load(); n != left || w.blocked.Load() || !w.keyless.IsZero() {
 			left, since = n, time.Now()
 		} else if others && time.Since(since) > idleAfter {
 			end(errIdle)
@@ -233,7 +233,7 @@ func (w *worker) watch(ctx context.Context, end context.CancelCauseFunc) {
 // task is a line that runs.
 type task struct {
 	customID string
-	permits  int
+	memory   Memory
 	done     chan Result // gets one result, or is closed if the run ends first
 }
 
@@ -246,71 +246,63 @@ func (w *worker) runLines(parent context.Context) error {
 	w.left.Store(int64(w.batch.RequestCounts.Total - w.out.position()))
 	w.rate.Store(uint64(w.batch.Rate * 1e6))
 
-	queue, permits := make(chan task, window), make(chan struct{}, window)
-	var read error
+	queue := make(chan *task, window-1) // and collect has one
+	read := errComplete
 	go func() {
 		defer close(queue)
-		read = w.eachLine(func(l line) error {
-			t := task{customID: string(l.customID), permits: min(window, 1+len(l.body)/permitSize), done: make(chan Result, 1)}
-			for range t.permits {
-				select {
-				case permits <- struct{}{}:
-				case <-ctx.Done():
-					return context.Cause(ctx)
-				}
+		err := w.eachLine(ctx, func(l line) error {
+			if err := w.whenRoom(ctx, func() error { return w.reserve(0) }); err != nil {
+				return err
+			}
+			t := &task{customID: string(l.customID), memory: Memory{s: w.Service, ctx: ctx, turn: make(chan struct{})}, done: make(chan Result, 1)}
+			if err := t.memory.Reserve(len(l.body)); err != nil {
+				return err
 			}
 			body := bytes.Clone(l.body)
-			queue <- t // it has room for as many as there are permits
+			queue <- t // collect and what follows it empty the queue
 			go w.runLine(ctx, t, body)
 			return nil
 		})
+		if err != nil {
+			read = err
+		}
 	}()
-	err := w.collect(queue, permits)
-	if err != nil {
-		if errors.Is(err, errEnded) && w.key().Scopes&keys.Infer == 0 {
-			err = errKey
-		}
-		end(err)
-		for t := range queue { // what still runs
-			if r, ok := <-t.done; ok {
-				r.Release()
-			}
-		}
-		if cause := context.Cause(ctx); cause != nil {
-			return cause
-		}
-		return err
+	err := w.collect(ctx, queue)
+	if err == nil {
+		return read // it was set before the queue was closed
 	}
-	if read == nil { // the queue was closed after it was set
-		return errComplete
+	end(err)
+	for t := range queue { // what still runs
+		if r, ok := <-t.done; ok {
+			r.Release()
+		}
 	}
-	return read
+	return context.Cause(ctx)
 }
 
-var errEnded = errors.New("the run has ended")
-
 // collect appends outcomes in the order of the input.
-func (w *worker) collect(queue <-chan task, permits <-chan struct{}) error {
+func (w *worker) collect(ctx context.Context, queue <-chan *task) error {
 	var busy time.Duration
 	var finished int
 	last := time.Now()
 	for t := range queue {
+		close(t.memory.turn)
 		r, ok := <-t.done
-		if !ok {
-			return errEnded
+		var err error
+		if ok {
+			to, name := toErrors, failed
+			if r.Status < 300 {
+				to, name = toOutput, completed
+			}
+			if err = w.append(ctx, to, t.customID, &response{r.Status, r.Request, r.Body}, nil); err == nil {
+				w.cfg.Count(name)
+			}
+			r.Release()
+		} else {
+			err = context.Cause(ctx)
 		}
-		to, name := toErrors, failed
-		if r.Status < 300 {
-			to, name = toOutput, completed
-		}
-		err := w.append(to, t.customID, &response{r.Status, r.Request, r.Body}, nil)
-		r.Release()
-		if err != nil {
+		if t.memory.end(); err != nil {
 			return err
-		}
-		w.cfg.Count(name, 1)
-		for range t.permits {
-			<-permits
 		}
 		w.left.Add(-1)
 		now := time.Now()
@@ -320,7 +312,7 @@ func (w *worker) collect(queue <-chan task, permits <-chan struct{}) error {
 			w.rate.Store(uint64(1e6 * float64(finished) / busy.Seconds()))
 		}
 		if now.Sub(w.saved) > saveEvery {
-			if err := w.save(); err != nil {
+			if err := w.save(); err != nil && !isFull(err) {
 				return err
 			}
 		}
@@ -328,8 +320,8 @@ func (w *worker) collect(queue <-chan task, permits <-chan struct{}) error {
 	return nil
 }
 
-// append adds an outcome to one of the files.
-func (w *worker) append(to int, customID string, r *response, e *outcomeError) error {
+// append adds an outcome to one of the files, once the folder has room for it: a line that has run must not run again.
+func (w *worker) append(ctx context.Context, to int, customID string, r *response, e *outcomeError) error {
 	o := outcome{ID: newID("batch_req_", time.Now()), CustomID: customID, Response: r, Error: e}
 	text, err := jsonscan.Marshal(o)
 	if err != nil { // the response is no JSON
@@ -339,24 +331,47 @@ func (w *worker) append(to int, customID string, r *response, e *outcomeError) e
 			return err
 		}
 	}
-	return w.out.add(to, append(text, '\n'))
+	text = append(text, '\n')
+	defer w.blocked.Store(false)
+	return w.whenRoom(ctx, func() error {
+		err := w.reserve(len(text))
+		if err == nil {
+			err = w.out.add(to, text)
+		}
+		w.blocked.Store(err != nil)
+		return err
+	})
+}
+
+// whenRoom repeats f while it fails because the folder or its disk is full.
+func (w *worker) whenRoom(ctx context.Context, f func() error) error {
+	for warned := false; ; warned = true {
+		err := f()
+		if !isFull(err) {
+			return err
+		}
+		if !warned {
+			w.cfg.Log.Warn("a batch waits until its folder has room", "batch", w.batch.ID, "error", err)
+		}
+		if err := sleep(ctx, maxPause); err != nil {
+			return err
+		}
+	}
 }
 
 // eachLine calls f for each line without an outcome, in the order of the batch's models.
-func (w *worker) eachLine(f func(line) error) error {
+func (w *worker) eachLine(ctx context.Context, f func(line) error) error {
 	skip := w.out.position()
 	for _, m := range w.batch.Models {
 		if skip >= m.Lines {
 			skip -= m.Lines
 			continue
 		}
-		input, err := os.Open(w.path(w.tenant, w.batch.InputFileID))
-		if errors.Is(err, fs.ErrNotExist) {
-			return errNoInput
-		} else if err != nil {
+		input, err := w.input()
+		if err != nil {
 			return err
 		}
-		err = eachOf(input, m.Model, func(l line) error {
+		err = eachOf(newLines(ctx, input), m.Model, func(l line) error {
 			if skip > 0 {
 				skip--
 				return nil
@@ -371,58 +386,49 @@ func (w *worker) eachLine(f func(line) error) error {
 	return nil
 }
 
-func eachOf(input io.Reader, model string, f func(line) error) error {
-	in := newLines(input)
+func eachOf(in *lines, model string, f func(line) error) error {
 	for {
 		l, err := in.next()
 		if err == io.EOF {
 			return nil
-		} else if err != nil {
-			return err
 		}
-		if l.model == model {
-			if err := f(l); err != nil {
-				return err
-			}
+		if err == nil && l.model == model {
+			err = f(l)
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
 
 // expireRest gives all lines without an outcome the error batch_expired.
-func (w *worker) expireRest() error {
-	n := 0
-	err := w.eachLine(func(l line) error { n++; return w.append(toErrors, string(l.customID), nil, &errExpired) })
-	w.cfg.Count(expired, n)
-	return err
+func (w *worker) expireRest(ctx context.Context) error {
+	return w.eachLine(ctx, func(l line) error {
+		w.cfg.Count(expired)
+		return w.append(ctx, toErrors, string(l.customID), nil, &errExpired)
+	})
 }
 
-// runLine runs a line until it has an outcome.
-func (w *worker) runLine(ctx context.Context, t task, body []byte) {
+// runLine runs a line until it has an outcome or the run ends.
+func (w *worker) runLine(ctx context.Context, t *task, body []byte) {
 	defer close(t.done)
-	for try, pause := 1, firstPause; ctx.Err() == nil; {
-		key := w.key()
-		if key.Scopes&keys.Infer == 0 {
-			return // watch ends the run
-		}
-		r := w.cfg.Do(ctx, Call{Key: key, Path: w.batch.Endpoint, Body: body, Urgent: w.urgent(time.Now())})
-		passes, counts := repeats(r.Err)
-		if ctx.Err() != nil && r.Err != nil {
+	defer t.memory.Release(len(body))
+	for try, pause := 1, firstPause; ; pause = min(2*pause, maxPause) {
+		if key := w.key(); key.Scopes != 0 { // without a key, watch ends the run after a while
+			r := w.cfg.Do(ctx, Call{Key: key, Path: w.batch.Endpoint, Body: body, Urgent: w.urgent(time.Now()), Memory: &t.memory})
+			passes, counts := repeats(r.Err)
+			if counts {
+				try++
+			}
+			if ended := ctx.Err() != nil && r.Err != nil; !ended && (!passes || try > maxTries) {
+				t.done <- r
+				return
+			}
 			r.Release()
+		}
+		if sleep(ctx, pause/2+rand.N(pause)) != nil {
 			return
 		}
-		if counts {
-			try++
-		}
-		if !passes || try > maxTries {
-			t.done <- r
-			return
-		}
-		r.Release()
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause/2 + rand.N(pause)):
-		}
-		pause = min(2*pause, maxPause)
 	}
 }
 

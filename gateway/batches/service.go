@@ -7,11 +7,13 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"reveille/gateway/api"
@@ -22,13 +24,14 @@ import (
 type Config struct {
 	Dir      string // exists; the gateways that share it need the same runner secret
 	MaxBytes int64  // of all its files
+	MaxHeld  int64  // bytes of lines and responses in memory; see Memory
 	Tenant   func(*keys.Key) string
 	// Key returns the key with that digest; one that is no longer valid has no scopes.
 	Key func(digest [sha256.Size]byte) keys.Key
 	// Do runs a line.
 	Do func(context.Context, Call) Result
-	// Count counts outcomes of lines: completed, failed or expired.
-	Count func(outcome string, n int)
+	// Count counts an outcome of a line: completed, failed or expired.
+	Count func(outcome string)
 	Log   *slog.Logger
 }
 
@@ -37,7 +40,8 @@ type Call struct {
 	Key    keys.Key
 	Path   string
 	Body   []byte
-	Urgent bool // it may load its model as other requests do, with low priority
+	Urgent bool    // it may load its model as other requests do, with low priority
+	Memory *Memory // counts the response
 }
 
 // Result is the response to a line.
@@ -46,7 +50,7 @@ type Result struct {
 	Request string     // id
 	Body    []byte     // JSON
 	Err     *api.Error // why the gateway refused the line or broke off; nil: the response is an engine's
-	Release func()     // releases the memory of Body; never nil
+	Release func()     // releases Body and its Memory; never nil
 }
 
 // Service serves the routes of files and batches and runs batches. Make it with New. Its methods are safe for
@@ -55,18 +59,25 @@ type Service struct {
 	cfg   Config
 	woken chan struct{} // capacity 1
 
-	mu     sync.Mutex
-	active map[string]time.Time // by id: batches that run here, or when they last did
-	final  map[string]bool      // ids of batches that have ended
-	full   bool                 // the folder
-	// waiting: more batches have not ended than run here
-	waiting bool
-	check   sync.Mutex // held while a batch is validated: one at a time
+	mu      sync.Mutex
+	running map[string]bool      // ids of batches that run here
+	ran     map[string]time.Time // by id: when others last did
+	final   map[string]bool      // ids of batches that have ended
+	waiting bool                 // batches wait for others that run here
+
+	check sync.Mutex // held while a batch is validated: one at a time
+
+	size    sync.Mutex
+	used    int64     // bytes of the folder, as far as this gateway knows
+	counted time.Time // when they were counted
+
+	held   atomic.Int64  // bytes of lines and responses in memory
+	beyond chan struct{} // capacity 1, full while a line holds more than Config.MaxHeld has room for
 }
 
 // New makes a service.
 func New(cfg Config) *Service {
-	return &Service{cfg: cfg, woken: make(chan struct{}, 1), active: map[string]time.Time{}, final: map[string]bool{}}
+	return &Service{cfg: cfg, woken: make(chan struct{}, 1), beyond: make(chan struct{}, 1), running: map[string]bool{}, ran: map[string]time.Time{}, final: map[string]bool{}}
 }
 
 const (
@@ -95,9 +106,6 @@ func (s *Service) setFinal(id string) {
 	s.final[id] = true
 }
 
-// running is the time of a batch that runs here, in Service.active.
-var running = time.Time{}
-
 // Run runs batches until ctx ends. What it was running then, another gateway resumes. Call it once.
 func (s *Service) Run(ctx context.Context) {
 	var batches sync.WaitGroup
@@ -113,9 +121,7 @@ func (s *Service) Run(ctx context.Context) {
 				if err != nil && ctx.Err() == nil {
 					s.cfg.Log.Error("a batch stopped; it will be resumed", "batch", next.id, "error", err)
 				}
-				s.mu.Lock()
-				s.active[next.id] = time.Now()
-				s.mu.Unlock()
+				s.stopped(next.id)
 			})
 		}
 		select {
@@ -137,52 +143,43 @@ type candidate struct {
 
 // next returns the batches to start, and marks them as running: those that have not run here for longest, and then the
 // oldest.
-func (s *Service) next() []candidate {
+func (s *Service) next() (found []candidate) {
 	tenants, err := s.tenants()
-	if err != nil {
-		s.cfg.Log.Error("the batch folder cannot be read", "error", err)
-		return nil
-	}
-	var found []candidate
+	errs := []error{err}
 	for _, tenant := range tenants {
 		open, err := s.open(tenant)
-		if err != nil {
-			s.cfg.Log.Error("the batch folder cannot be read", "error", err)
-		}
+		errs = append(errs, err)
 		for _, b := range open {
 			found = append(found, candidate{tenant: tenant, id: b.ID})
 		}
 	}
-	if len(found) == 0 {
-		return nil
-	}
-	used, err := s.used()
-	if err != nil {
+	if err := errors.Join(errs...); err != nil {
 		s.cfg.Log.Error("the batch folder cannot be read", "error", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.full = used >= s.cfg.MaxBytes
-	free := maxRunning
-	for id, last := range s.active {
-		switch {
-		case last == running:
-			free--
-		case s.final[id]:
-			delete(s.active, id)
-		}
-	}
-	found = slices.DeleteFunc(found, func(c candidate) bool { last, known := s.active[c.id]; return known && last == running })
+	found = slices.DeleteFunc(found, func(c candidate) bool { return s.running[c.id] })
 	for i := range found {
-		found[i].last = s.active[found[i].id]
+		found[i].last = s.ran[found[i].id]
 	}
 	slices.SortFunc(found, func(a, b candidate) int { return cmp.Or(a.last.Compare(b.last), strings.Compare(a.id, b.id)) })
+	free := maxRunning - len(s.running)
 	s.waiting = len(found) > free
-	found = found[:min(len(found), max(free, 0))]
+	found = found[:min(len(found), free)]
 	for _, c := range found {
-		s.active[c.id] = running
+		s.running[c.id] = true
 	}
 	return found
+}
+
+// stopped marks a batch as one that no longer runs.
+func (s *Service) stopped(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.running, id)
+	if s.ran[id] = time.Now(); s.final[id] {
+		delete(s.ran, id)
+	}
 }
 
 // sweep removes what has expired, and forgets it.
@@ -200,11 +197,8 @@ func (s *Service) sweep(now time.Time) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id := range s.final {
-		if !kept[id] {
-			delete(s.final, id)
-		}
-	}
+	maps.DeleteFunc(s.final, func(id string, _ bool) bool { return !kept[id] })
+	maps.DeleteFunc(s.ran, func(id string, _ time.Time) bool { return !kept[id] })
 }
 
 func (s *Service) sweepKey(tenant string, inUse, kept map[string]bool, now time.Time) error {
@@ -229,7 +223,7 @@ func (s *Service) sweepKey(tenant string, inUse, kept map[string]bool, now time.
 			remove = err == nil && b.ended() && now.Sub(time.Unix(b.Ended, 0)) > retention
 		case isID(filePrefix, id) && filepath.Ext(name) == record:
 			var f File
-			if s.read(tenant, id, &f) == nil && !inUse[id] && now.Unix() >= f.ExpiresAt {
+			if s.read(tenant, id, &f) == nil && !inUse[id] && f.expired(now) {
 				errs = append(errs, s.removeFile(tenant, id))
 			}
 		case isID(filePrefix, name):
@@ -242,7 +236,7 @@ func (s *Service) sweepKey(tenant string, inUse, kept map[string]bool, now time.
 			remove = now.Sub(info.ModTime()) > orphanAge
 		}
 		if remove {
-			errs = append(errs, ignoreMissing(os.Remove(s.path(tenant, name))))
+			errs = append(errs, s.remove(s.path(tenant, name)))
 		}
 	}
 	return errors.Join(errs...)

@@ -24,9 +24,10 @@ func (s *Server) newBatches() *batches.Service {
 		return nil
 	}
 	return batches.New(batches.Config{
-		Dir: s.cfg.BatchDir, MaxBytes: s.cfg.BatchBytes, Tenant: s.tenant, Key: s.batchKey, Do: s.runLine, Log: s.log,
-		Count: func(outcome string, n int) {
-			s.set.GetOrCreateCounter(`reveille_gateway_batch_lines_total{outcome="` + outcome + `"}`).Add(n)
+		Dir: s.cfg.BatchDir, MaxBytes: s.cfg.BatchBytes, MaxHeld: max(s.cfg.MaxBufferedBytes/8, maxLineResponse), Tenant: s.tenant,
+		Key: s.batchKey, Do: s.runLine, Log: s.log,
+		Count: func(outcome string) {
+			s.set.GetOrCreateCounter(`reveille_gateway_batch_lines_total{outcome="` + outcome + `"}`).Inc()
 		},
 	})
 }
@@ -77,8 +78,7 @@ func (u uploadReader) Read(p []byte) (int, error) {
 // maxLineResponse bounds the response to a line of a batch, in bytes.
 const maxLineResponse = 16 << 20
 
-// runLine runs a line of a batch as a request of its key, past the checks that concern connections alone. Its response
-// counts as held until it is released.
+// runLine runs a line of a batch as a request of its key, past the checks that concern connections alone.
 func (s *Server) runLine(ctx context.Context, c batches.Call) (out batches.Result) {
 	var req fasthttp.Request
 	req.Header.SetMethod(fasthttp.MethodPost)
@@ -93,8 +93,8 @@ func (s *Server) runLine(ctx context.Context, c batches.Call) (out batches.Resul
 	var rc fasthttp.RequestCtx
 	rc.Init(&req, nil, relay.HTTPLogger{Log: s.log})
 	r := s.newRequest(&rc)
-	r.Key, r.Account, r.batch = c.Key, c.Key.Account, ctx
-	held := &heldBuffer{bodies: s.bodies}
+	r.Key, r.Account, r.batch, r.memory = c.Key, c.Key.Account, ctx, c.Memory
+	held := &heldBuffer{memory: c.Memory}
 	out.Request, out.Release = r.ID, held.release
 	func() {
 		defer r.release()
@@ -105,7 +105,7 @@ func (s *Server) runLine(ctx context.Context, c batches.Call) (out batches.Resul
 		}
 	}()
 	if err := rc.Response.BodyWriteTo(held); err != nil {
-		e := api.As(r.lineError(err))
+		e := api.As(lineError(err))
 		held.release()
 		out.Err, out.Status, out.Body = e, e.Status, r.Match.Dialect.Body(e, r.ID)
 		return out
@@ -128,29 +128,27 @@ func (r *request) serveLine(body []byte) (err error) {
 	if e := r.s.checkMemory(); e != nil {
 		return e
 	}
-	if r.buffered, err = r.s.bodies.Put(r.Ctx, body); err != nil {
+	// The batch counts the body, so that people's requests are not refused because of it.
+	if r.buffered, err = relay.NewBodyReader(relay.BodyReaderConfig{MaxBody: r.s.cfg.MaxBody}).Put(r.Ctx, body); err != nil {
 		return r.bodyError(err)
 	}
 	return r.route.serve(r.s, r)
 }
 
 // lineError is the error of a response that could not be read to its end.
-func (r *request) lineError(err error) error {
-	switch {
-	case errors.Is(err, errLongLine):
+func lineError(err error) error {
+	if errors.Is(err, errLongLine) {
 		return api.New(api.InvalidRequest, "The response is longer than "+strconv.Itoa(maxLineResponse)+" bytes.")
-	case errors.Is(err, relay.ErrBuffersFull):
-		return r.bodyError(err)
 	}
 	return api.New(api.RunnerFailed, "The connection to the model's host was lost before the response was complete.").WithCause(err)
 }
 
 var errLongLine = errors.New("the response is too long for a batch")
 
-// heldBuffer is a buffer whose bytes count as held.
+// heldBuffer holds a response in a line's memory.
 type heldBuffer struct {
 	bytes.Buffer
-	bodies *relay.BodyReader
+	memory memory
 	held   int
 }
 
@@ -159,7 +157,7 @@ func (b *heldBuffer) Write(p []byte) (int, error) {
 	if b.Len()+len(p) > maxLineResponse {
 		return 0, errLongLine
 	}
-	if err := b.bodies.Reserve(len(p)); err != nil {
+	if err := b.memory.Reserve(len(p)); err != nil {
 		return 0, err
 	}
 	b.held += len(p)
@@ -167,7 +165,7 @@ func (b *heldBuffer) Write(p []byte) (int, error) {
 }
 
 func (b *heldBuffer) release() {
-	b.bodies.Release(b.held)
+	b.memory.Release(b.held)
 	b.held = 0
 	b.Reset()
 }

@@ -88,6 +88,37 @@ func TestBatches(t *testing.T) {
 	}
 }
 
+// Responses of lines that wait for earlier ones take none of the memory of people's requests.
+func TestBatchMemory(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) { c.BatchDir, c.BatchBytes, c.MaxBufferedBytes = t.TempDir(), 1<<30, 1<<20 }).warm("chat")
+	first := make(chan struct{})
+	response := `{"text":"` + strings.Repeat("x", 200<<10) + `"}`
+	s.serve(func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); bytes.Contains(body, []byte("line 0")) {
+			<-first
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, response)
+	})
+	var lines strings.Builder
+	for i := range 12 {
+		fmt.Fprintf(&lines, `{"custom_id":"%d","method":"POST","url":"/v1/chat/completions","body":{"model":"chat","messages":[{"role":"user","content":"line %d"}]}}`+"\n", i, i)
+	}
+	b := s.ask("POST", "/v1/batches", fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/chat/completions","completion_window":"24h"}`, s.upload(strings.NewReader(lines.String()), -1).json["id"]))
+	s.until("all lines but the first have run", func() bool {
+		return strings.Contains(s.ask("GET", "/metrics", "").text, "reveille_gateway_requests_open 1\n") && len(s.got()) >= 12
+	})
+	if r := s.ask("POST", "/v1/chat/completions", `{"model":"chat","messages":[{"role":"user","content":"person"}]}`); r.status != 200 {
+		t.Error(r.status, r.text)
+	}
+	close(first)
+	path := "/v1/batches/" + b.json["id"].(string)
+	s.until("the batch's end", func() bool { b = s.ask("GET", path, ""); return b.json["status"] == "completed" })
+	if counts := fmt.Sprint(b.json["request_counts"]); counts != "map[completed:12 failed:0 total:12]" {
+		t.Error(counts)
+	}
+}
+
 // Uploads are as large as OpenAI's, whatever their form, and are not held in memory.
 func TestUploads(t *testing.T) {
 	s := newStage(t, func(_ *stage, c *Config) {

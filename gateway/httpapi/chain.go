@@ -22,9 +22,16 @@ type request struct {
 	route    *route // nil for a path that has none
 	stream   bool   // it asked for a stream, on a route that has streams
 	buffered relay.Body
-	keepBody bool // the response's stream still needs the body and releases it
+	memory   memory // counts responses that are held
+	keepBody bool   // the response's stream still needs the body and releases it
 	observed *observed
 	batch    context.Context // of the batch that it is a line of, whose end ends it; nil for requests of clients
+}
+
+// memory counts bytes within a limit, whose excess is an error or waits.
+type memory interface {
+	Reserve(n int) error
+	Release(n int)
 }
 
 // handle runs the chain for one request.
@@ -37,7 +44,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 }
 
 func (s *Server) newRequest(ctx *fasthttp.RequestCtx) *request {
-	r := &request{s: s, Request: web.Request{Server: &s.web, Ctx: ctx, Began: time.Now()}}
+	r := &request{s: s, memory: s.bodies, Request: web.Request{Server: &s.web, Ctx: ctx, Began: time.Now()}}
 	r.ID = api.RequestID(ctx.Request.Header.Peek(api.HeaderRequestID))
 	r.Match = match(&ctx.Request.Header)
 	if r.Match.Route != nil {

@@ -222,7 +222,7 @@ func (x *exchange) completeRequest(err error) {
 		x.leaveBatch()
 	}
 	x.closeResponse()
-	x.call.s.bodies.Release(x.bufferedBytes)
+	x.call.memory.Release(x.bufferedBytes)
 	if t := x.try.admission; t != nil {
 		x.try.admission = nil
 		t.Drop()

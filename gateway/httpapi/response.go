@@ -83,7 +83,7 @@ func (x *exchange) bufferResponse(limit int) (body []byte, ended bool, err error
 		} else if err != nil {
 			return nil, false, err
 		}
-		if err := x.call.s.bodies.Reserve(len(p)); err != nil {
+		if err := x.call.memory.Reserve(len(p)); err != nil {
 			return nil, false, x.call.bodyError(err)
 		}
 		x.bufferedBytes += len(p)
@@ -138,7 +138,7 @@ func (x *exchange) sendTranslated() error {
 	if body, err = jsonscan.Marshal(json.RawMessage(body)); err != nil {
 		return err
 	}
-	if err := x.call.s.bodies.Reserve(len(body) - x.bufferedBytes); err != nil {
+	if err := x.call.memory.Reserve(len(body) - x.bufferedBytes); err != nil {
 		return x.call.bodyError(err)
 	}
 	x.bufferedBytes = 0
@@ -146,14 +146,14 @@ func (x *exchange) sendTranslated() error {
 	x.recorder.record(engine)
 	x.modelHeaders()
 	x.call.Send(fasthttp.StatusOK, api.ContentType, nil)
-	x.call.Ctx.Response.SetBodyStream(&translatedBody{*bytes.NewReader(body), x.call.s.bodies}, len(body))
+	x.call.Ctx.Response.SetBodyStream(&translatedBody{*bytes.NewReader(body), x.call.memory}, len(body))
 	return nil
 }
 
 // translatedBody is a translated response. It counts as held until it is written.
 type translatedBody struct {
 	bytes.Reader
-	bodies *relay.BodyReader
+	memory memory
 }
 
 // SupportsBodyWriteTo makes fasthttp use WriteTo instead of Read.
@@ -161,7 +161,7 @@ func (b *translatedBody) SupportsBodyWriteTo() bool { return true }
 
 // Close ends the count.
 func (b *translatedBody) Close() error {
-	b.bodies.Release(int(b.Size()))
+	b.memory.Release(int(b.Size()))
 	return nil
 }
 
