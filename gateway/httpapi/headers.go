@@ -23,6 +23,7 @@ func (x *exchange) modelHeaders() {
 	} else if x.routing.info.Cold {
 		load = min(time.Duration(x.routing.info.LoadMS)*time.Millisecond, waited)
 	}
+	x.routing.host = host
 	if host != "" {
 		h.SetCanonical(api.CanonicalHost, []byte(host))
 	}

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"reveille/infra/rpc"
 	"reveille/infra/state"
 )
 
@@ -149,6 +151,43 @@ func TestHeadersOfAStreamThatWaits(t *testing.T) {
 	for _, resp := range []*http.Response{first, second} {
 		_, _ = io.Copy(io.Discard, resp.Body)
 		_ = resp.Body.Close()
+	}
+}
+
+// A stream whose head names the host of a load says so when another host responds.
+func TestAnotherHostThanTheHeadNames(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) { c.CommitAfter = time.Millisecond })
+	there := httptest.NewServer(sse(one, last, end))
+	t.Cleanup(there.Close)
+	hold, moved := make(chan struct{}), make(chan struct{})
+	s.loading(func(string) state.Outcome {
+		<-hold
+		return state.Outcome{Fields: map[string]string{"cold": "1"}}
+	}).serve(func(w http.ResponseWriter, r *http.Request) {
+		<-moved
+		refuse(rpc.RefusedSentBack)(w, r)
+	})
+	first := s.open(t.Context(), "POST", chatPath, chatLive)
+	s.until("the load is under way", func() bool { st, _ := s.gate.ProgressOf("chat"); return st.Stage == "loading" })
+	second := s.open(t.Context(), "POST", chatPath, chatLive)
+	close(hold)
+	s.until("the model is loaded", func() bool { _, ok := s.gate.Endpoint("chat"); return ok })
+	_, _, err := s.store.Register(t.Context(), state.HostInfo{
+		Name: "there", Boot: "1", Addr: there.Listener.Addr().String(), Devices: "cpu", Limits: "-1",
+		Models: []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "loaded", "device": "cpu"}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.until("the gateway knows the other copy", func() bool { return len(s.mirror.Snapshot().Copies("chat")) == 2 })
+	close(moved)
+	for _, resp := range []*http.Response{first, second} {
+		if got := s.read(resp); !strings.Contains(got.text, ": loading model=chat state=loaded host=there waited=") || !strings.Contains(got.text, "[DONE]") {
+			t.Error(got.text)
+		}
+	}
+	if host := second.Header.Get("X-Runner"); host != "here" {
+		t.Errorf("the head names %q", host)
 	}
 }
 

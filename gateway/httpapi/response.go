@@ -253,6 +253,12 @@ func (b *responseBody) awaitResponse() ([]byte, error) {
 		err = errNoStream()
 	}
 	b.streaming, b.nextPing = err == nil, time.Time{}
+	if x := b.x; err == nil && x.routing.endpoint.Host != x.routing.host { // the head, which is sent, names another
+		x.routing.host = x.routing.endpoint.Host
+		answers := api.LoadingProgress{Model: x.call.model.ID, State: "loaded", Host: x.routing.host, Waited: time.Since(x.call.Began)}
+		b.scratch = answers.AppendComment(b.scratch[:0])
+		return b.scratch, nil
+	}
 	return nil, err
 }
 

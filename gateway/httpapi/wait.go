@@ -55,6 +55,7 @@ type routing struct {
 	loadDenied  bool   // its account had no load left
 	state       string // of the model when the request arrived
 	shown       string // the last stage of the load that the client was shown as reasoning
+	host        string // that the head of the response names
 	ahead       int    // maximum number of requests ahead in the queue
 	refusals    refusals
 }
