@@ -24,6 +24,8 @@ var (
 	ErrBusy = errors.New("another load is in progress on the host")
 	// ErrNPUHeld: other models have the host's NPU.
 	ErrNPUHeld = errors.New("other models have the host's NPU")
+	// ErrNeeded: the copy of a model is not spare.
+	ErrNeeded = errors.New("the copy is needed")
 	// ErrNotOwner: another holder has the power lease.
 	ErrNotOwner = errors.New("power lease is held by another")
 	// ErrStopping: the caller's machine is being turned off and is not known to be off yet.
@@ -41,6 +43,7 @@ var statusErrors = map[string]error{
 	"dropped":  ErrDropped,
 	"busy":     ErrBusy,
 	"held":     ErrNPUHeld,
+	"needed":   ErrNeeded,
 	"lost":     ErrNotOwner,
 	"stopping": ErrStopping,
 	"stale":    ErrStale,

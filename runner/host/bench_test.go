@@ -156,7 +156,9 @@ func (b *bench) ask(w state.Want) string {
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		s, err := b.store.Snapshot(context.Background())
 		if err == nil {
-			w.Revision = s.RevisionOf(w.Host, w.Model)
+			if w.Revision = s.RevisionOf(w.Host, w.Model); w.Unload {
+				w.Revision = s.RevisionOf(w.Host, "")
+			}
 			var a state.Acquired
 			if a, err = b.store.Acquire(context.Background(), w); err == nil {
 				return a.Ticket

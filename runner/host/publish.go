@@ -40,7 +40,7 @@ func (h *Host) noteWriteError(err error) {
 
 // noteWriteErrorLocked is noteWriteError for callers that hold redisMu.
 func (h *Host) noteWriteErrorLocked(err error) {
-	if err == nil || isTicketGone(err) {
+	if err == nil || isTicketGone(err) || errors.Is(err, state.ErrNeeded) {
 		return
 	}
 	h.mustRegister = true

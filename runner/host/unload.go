@@ -28,21 +28,27 @@ func (h *Host) drainTimeout(force bool) time.Duration {
 // while the model is loading, and otherwise starts the unload without waiting for the queue. Retired copies of the
 // model are unloaded too, unless the ticket is for an idle model. A copy that a later ticket loaded is left
 // alone: this unload is an old one that came back when Redis was restored. A ticket with spare_ms retires the copy
-// instead, if it has not been needed for that long.
+// instead, if it has not been needed for that long and Redis knows another one that serves.
 func (h *Host) handleUnload(ctx context.Context, t state.TicketRecord) {
 	copies := slices.DeleteFunc(h.copies(t.Model), func(r *resident) bool { return state.ParseNumber(r.ticket) > state.ParseNumber(t.ID) })
-	if t.Fields["only_idle_ms"]+t.Fields[state.FieldUnusedMS] != "" {
+	spare := t.Fields["spare_ms"]
+	if t.Fields["only_idle_ms"]+t.Fields[state.FieldUnusedMS]+spare != "" {
 		copies = slices.DeleteFunc(copies, (*resident).isRetired) // only this goroutine retires
 	}
 	switch {
 	case len(copies) == 0:
 		h.reportNow(ctx, t, failure(&Error{Code: rpc.CodeModelNotLoaded, Message: "model " + t.Model + " is not loaded"}))
 	case h.isStarting(t.Model):
-	case t.Fields["spare_ms"] != "":
-		h.retireSpare(ctx, t)
+	case spare != "" && !h.isSpare(copies[0], spare):
+		h.reportNow(ctx, t, copyNeeded(t))
 	default:
 		h.markInProgress(t.ID)
 		switch err := h.beginTicket(ctx, t.ID, state.NPUSeat{}); {
+		case errors.Is(err, state.ErrNeeded):
+			h.reportOutcome(ctx, ticketOutcome{ticket: t.ID, out: copyNeeded(t)})
+		case err == nil && spare != "": // its open requests can take long: the ticket does not wait for them
+			h.retire(ctx, copies[0], "the other copies can serve its requests")
+			h.reportOutcome(ctx, ticketOutcome{ticket: t.ID, out: state.Outcome{Fields: map[string]string{}}})
 		case err == nil:
 			h.startUnload(ctx, &t, h.drainTimeout(t.Force), copies...)
 		case isTicketGone(err):
@@ -92,22 +98,17 @@ func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit tim
 	})
 }
 
-// retireSpare retires a copy that has not been needed for as long as the ticket says. It reports the ticket's outcome
-// immediately, since the open requests can take long.
-func (h *Host) retireSpare(ctx context.Context, t state.TicketRecord) {
-	ms, err := strconv.ParseInt(t.Fields["spare_ms"], 10, 64)
+// isSpare reports whether the copy has not been needed for ms milliseconds.
+func (h *Host) isSpare(r *resident, ms string) bool {
+	n, err := strconv.ParseInt(ms, 10, 64)
 	h.mu.Lock()
-	r := h.residents[t.Model]
-	spare := err == nil && r != nil && r.status == serving && len(r.reservations) == 0 && !r.pinned &&
-		time.Since(r.needed) >= time.Duration(ms)*time.Millisecond
-	h.mu.Unlock()
-	out := state.Outcome{Fields: map[string]string{}}
-	if spare {
-		h.retire(ctx, r, "the other copies can serve its requests")
-	} else {
-		out = failure(&Error{Code: rpc.CodeModelBusy, Message: "model " + t.Model + " is needed"})
-	}
-	h.reportNow(ctx, t, out)
+	defer h.mu.Unlock()
+	return err == nil && r.status == serving && len(r.reservations) == 0 && !r.pinned && time.Since(r.needed) >= time.Duration(n)*time.Millisecond
+}
+
+// copyNeeded is the outcome of a ticket for a copy that is not spare.
+func copyNeeded(t state.TicketRecord) state.Outcome {
+	return failure(&Error{Code: rpc.CodeModelBusy, Message: "model " + t.Model + " is needed"})
 }
 
 // UnloadSuspect unloads a model whose engine can no longer be trusted. The next request for the model loads it again.

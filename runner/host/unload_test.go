@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"reveille/infra/rpc"
+	"reveille/infra/state"
 	"reveille/runner/host"
 )
 
@@ -104,6 +105,12 @@ func TestSpareCopyFinishesItsRequests(t *testing.T) {
 	b := start(t)
 	b.ready(b.load("a"))
 	b.failed(b.unload("a", "spare_ms", "60000"), "model_busy") // loaded a moment ago
+	b.until("a beat has told since when the copy is spare", func() bool { return b.record("a").NeededMS > 0 })
+	b.failed(b.unload("a", "spare_ms", "0"), "model_busy") // no other copy serves
+	_, _, err := b.store.Register(b.Context(), state.HostInfo{Name: "other", Boot: "1", Addr: "127.0.0.1:2", Models: []state.ModelPut{
+		{ID: "a", Fields: map[string]string{"type": "llm", "state": "loaded"}},
+	}})
+	b.must(err)
 	leave := b.busy("a")
 	if r := b.outcome(b.unload("a", "spare_ms", "0")); r.State != "ready" {
 		t.Errorf("%+v", r)

@@ -108,7 +108,8 @@ func falls(seed uint64) Scenario {
 }
 
 // When load falls, the machines of a group go back one by one and none that serves is ended: no request is cut, none is
-// launched a second time, and each level of load ends on fewer machines.
+// launched a second time, and each level of load ends on fewer machines. Each copy that goes as spare was so for the idle
+// time since the one before it.
 func TestLoadFalls(t *testing.T) {
 	first, n := *firstRun, (few()+9)/10
 	if *oneSeed != 0 {
@@ -123,7 +124,7 @@ func TestLoadFalls(t *testing.T) {
 		}
 		var up, most, launched, answered, other int
 		var atEnd []int // machines at the end of each level
-		var offs []time.Duration
+		var offs, spares []time.Duration
 		for _, e := range r.History {
 			for level := time.Duration(len(atEnd)); level < 3 && e.At >= burstLasts+(level+1)*levelLasts; level++ {
 				atEnd = append(atEnd, up)
@@ -138,6 +139,10 @@ func TestLoadFalls(t *testing.T) {
 			case check.PowerOff:
 				up--
 				offs = append(offs, e.At)
+			case check.Unload: // a sweep that is told that its snapshot is old decides again at once
+				if e.For == 0 && (len(spares) == 0 || e.At-spares[len(spares)-1] > time.Second) {
+					spares = append(spares, e.At)
+				}
 			case check.Outcome:
 				if e.Text == "ok" {
 					answered++
@@ -149,6 +154,11 @@ func TestLoadFalls(t *testing.T) {
 		t.Logf("seed %d: %d machines at most, %d launched, %v at the ends of the levels; %d responses; off at %v", seed, most, launched, atEnd, answered, offs)
 		if launched != 8 || most != 8 || other != 0 || len(group.wrong) > 0 {
 			t.Errorf("seed %d: %d machines launched, %d at a time, %d requests without a response, %v", seed, launched, most, other, group.wrong)
+		}
+		for i := 1; i < len(spares); i++ {
+			if spares[i]-spares[i-1] < s.Idle {
+				t.Errorf("seed %d: spare copies went at %v, two of them on one observation of %v", seed, spares, s.Idle)
+			}
 		}
 		if len(atEnd) < 3 || atEnd[0] > 7 || atEnd[1] > 3 || atEnd[2] != 0 {
 			t.Errorf("seed %d: %v machines at the ends of the levels, want at most 7, 3, 0", seed, atEnd)

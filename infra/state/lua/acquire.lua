@@ -45,11 +45,6 @@ local function attach(id, status)
   end
   return cjson.encode({status = status, host = t.host, ticket = id, state = t.state, position = position(t.host, id), wake = wake})
 end
-local function loaded_on(host)
-  if redis.call('HGET', P .. 'model:' .. host .. ':' .. m, 'state') ~= 'loaded' then return false end
-  local f = redis.call('HMGET', P .. 'host:' .. host, 'state', 'seen_ms')
-  return f[1] == 'ready' and not overdue(f[2])
-end
 
 if ARGV[12] ~= '' then
   local done = redis.call('GET', P .. 'op:' .. ARGV[12])
@@ -59,7 +54,7 @@ local shared = kind == 'load' and not own
 if shared then
   if ARGV[9] ~= '1' then
     for _, host in ipairs(redis.call('SMEMBERS', P .. 'copies:' .. m)) do
-      if loaded_on(host) then return cjson.encode({status = 'loaded', host = host}) end
+      if is_loaded(host, m) then return cjson.encode({status = 'loaded', host = host}) end
     end
   end
   local id = redis.call('HGET', P .. 'wanted', m)

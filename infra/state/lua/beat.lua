@@ -5,7 +5,7 @@
 -- ms since its last use or -1 if that was said before, ms since it was needed or -1 if it never was, …
 -- Returns {'ok', revision of the host, then per model ms since its last use, '' unknown} | {'fenced'} | {'unknown'}
 -- (register again: Redis lost the host, considered it lost, or recorded it as asleep and now wants it awake).
--- Invariant: changes no decision input except in-flight counts and times, so the revision stays.
+-- Invariant: changes no decision input except in-flight counts and times, so the revision stays. No time moves back.
 -- include base
 local h = ARGV[2]
 local key = P .. 'host:' .. h
@@ -23,12 +23,13 @@ local out = {'ok', f[4] or '0'}
 for i = 5, #ARGV, 4 do
   local m, used = ARGV[i], ''
   local model = P .. 'model:' .. h .. ':' .. m
-  local ty = redis.call('HGET', model, 'type')
+  local r = redis.call('HMGET', model, 'type', 'needed_ms')
+  local ty = r[1]
   if ty then
     local lru = P .. 'lru:' .. h .. ':' .. ty
     redis.call('HSET', model, 'in_flight', ARGV[i + 1])
     local age, needed = tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
-    if needed >= 0 then redis.call('HSET', model, 'needed_ms', num(NOW - needed)) end
+    if needed >= 0 and NOW - needed > tonumber(r[2] or '0') then redis.call('HSET', model, 'needed_ms', num(NOW - needed)) end
     if age >= 0 then redis.call('ZADD', lru, 'GT', num(NOW - age), m) end
     local score = redis.call('ZSCORE', lru, m)
     if score then used = num(NOW - tonumber(score)) end

@@ -4,10 +4,12 @@
 -- ARGV[2] host  [3] generation  [4] ticket  [5] number of the host's NPU seats, '' if the load needs none
 -- ARGV[6] type that the seats are for, '' any  [7…] models that are stopped for the load
 -- Returns 'begun' | 'held' (others have the NPU) | 'dropped' (no waiter is left) | 'gone' | 'busy' (another load is in
--- progress) | 'fenced' | 'unknown'. Repeating it for a started ticket returns 'begun' again, since the first response
--- may have been lost.
+-- progress) | 'needed' (a copy that was to go as spare) | 'fenced' | 'unknown'. Repeating it for a started ticket returns
+-- 'begun' again, since the first response may have been lost.
 -- Invariant: at most one load per host is in progress (host field `loading`); a ticket leaves the queue once. The NPU
--- goes from the models that are stopped to the load in one step; until they are gone, both are its holders.
+-- goes from the models that are stopped to the load in one step; until they are gone, both are its holders. A spare copy
+-- (field spare_ms) leaves another one that is loaded, and the time for which the others are not needed begins again: only
+-- the load without this copy tells whether a further one is spare.
 -- include tickets
 local h, id = ARGV[2], ARGV[4]
 local host, key = P .. 'host:' .. h, P .. 'ticket:' .. ARGV[4]
@@ -41,6 +43,14 @@ if t.kind == 'load' then
     redis.call('HSET', key, 'npu', '1')
   end
   redis.call('HSET', host, 'loading', id)
+end
+if t.spare_ms then
+  local others, needed = {}, redis.call('HGET', P .. 'model:' .. h .. ':' .. t.model, 'needed_ms')
+  for _, other in ipairs(redis.call('SMEMBERS', P .. 'copies:' .. t.model)) do
+    if other ~= h and is_loaded(other, t.model) then others[#others + 1] = other end
+  end
+  if #others == 0 or not needed or NOW - tonumber(needed) < tonumber(t.spare_ms) then return 'needed' end
+  for _, other in ipairs(others) do redis.call('HSET', P .. 'model:' .. other .. ':' .. t.model, 'needed_ms', num(NOW)) end
 end
 redis.call('LREM', P .. 'queue:' .. h, 0, id)
 redis.call('SADD', P .. 'begun:' .. h, id)

@@ -12,6 +12,13 @@ local function drop_copy_if_unused(h, m)
   redis.call('SREM', P .. 'copies:' .. m, h)
 end
 
+-- is_loaded reports whether host h serves a model's requests.
+local function is_loaded(h, m)
+  if redis.call('HGET', P .. 'model:' .. h .. ':' .. m, 'state') ~= 'loaded' then return false end
+  local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'seen_ms')
+  return f[1] == 'ready' and not overdue(f[2])
+end
+
 -- npu:<h> is the lock of a host's NPU: the models that have it, separated by commas. begin takes it, a model's record
 -- keeps it, and whatever drops the record or fails the load releases it.
 
