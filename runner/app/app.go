@@ -63,7 +63,7 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, ready func(addr stri
 		return err
 	}
 	defer store.Close()
-	if p.name, p.machine, err = s.slot(ctx, p.name, store, log); ctx.Err() != nil {
+	if p.name, p.machine, err = slotOf(ctx, s.Slot, p.name, store, log); ctx.Err() != nil {
 		return nil // stopped before it had a slot
 	} else if err != nil {
 		return err

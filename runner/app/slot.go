@@ -34,10 +34,11 @@ var errNoGroup = errors.New("the models file has no group of this name with max 
 // podNumber is the ordinal at the end of a pod's name.
 var podNumber = regexp.MustCompile(`-(0|[1-9][0-9]{0,3})$`)
 
-// slot returns which host this machine is: name itself, or the machine's slot of the group of that name, with the id by
-// which the machine has claimed it. It waits for Redis and for the group's entry in the catalog.
-func (s Settings) slot(ctx context.Context, name string, store *state.Store, log *slog.Logger) (host, machine string, err error) {
-	switch s.Slot {
+// slotOf returns which host this machine is: name itself, or the machine's slot of the group of that name, with the id
+// by which the machine has claimed it. kind is that of --slot. It waits for Redis and for the group's entry in the
+// catalog.
+func slotOf(ctx context.Context, kind, name string, store *state.Store, log *slog.Logger) (host, machine string, err error) {
+	switch kind {
 	case slotPod:
 		pod, err := os.Hostname()
 		if err != nil {
@@ -75,7 +76,7 @@ func (s Settings) slot(ctx context.Context, name string, store *state.Store, log
 		}
 		select {
 		case <-ctx.Done():
-			return "", "", context.Cause(ctx)
+			return "", "", fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		case <-time.After(slotPoll):
 		}
 	}

@@ -69,6 +69,28 @@ func TestMachinesOfAGroup(t *testing.T) {
 		})
 		return end
 	}
+	report := func(machine, failed string) error {
+		t.Setenv(imds.Endpoint, imds.Start(t, map[string]string{imds.InstanceID: machine}).URL)
+		return Report(t.Context(), ReportSettings{Redis: s.Redis, Host: "gpu", Slot: slotInstance, RunnerSecret: s.RunnerSecret, Failed: failed})
+	}
+	if err := report("i-1", ""); err != nil { // before the runner, which then has the same host
+		t.Error(err)
+	}
+	if err := report("i-2", "no engines"); err != nil {
+		t.Error(err)
+	}
+	snap, err := store.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]state.Boot{"gpu-1": {State: state.Booting}, "gpu-2": {State: state.BootFailed, Reason: "no engines"}} {
+		if snap.Hosts[name] == nil {
+			t.Fatalf("no machine has claimed %s", name)
+		}
+		if got := snap.Hosts[name].Boot(); got.State != want.State || got.Reason != want.Reason {
+			t.Errorf("boot of %s: %+v, want %+v", name, got, want)
+		}
+	}
 	endFirst, endSecond := start("i-1"), start("i-2")
 	if err := endFirst(); err != nil {
 		t.Error(err)
