@@ -14,10 +14,12 @@ module "runner_pool" {
   image                 = each.value.image
   image_parameter       = each.value.image_parameter
   instance_profile_name = aws_iam_instance_profile.this["runner"].name
-  instance_type         = each.value.instance_type
+  instance_types        = concat(each.value.instance_type[*], each.value.instance_types)
   kms_key_arn           = var.kms_key_arn
   log_group             = aws_cloudwatch_log_group.this["runner"].name
   max_size              = each.value.max_size
+  on_demand_base        = each.value.on_demand_base
+  on_demand_percent     = each.value.on_demand_percent
   port                  = each.value.port
   price                 = each.value.price
   secrets               = each.value.secrets

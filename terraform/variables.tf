@@ -329,10 +329,11 @@ variable "redis_url" {
 }
 
 variable "runner_pools" {
-  description = "Runner hosts by pool. disk_throughput: of the gp3 disk, in MiB/s. environment: further settings of the runners, such as REVEILLE_WEIGHTS_BYTES; secrets: environment variables with the ARN of a secret that holds their value, such as HF_TOKEN. stop_idle: whether an alarm stops a host of strategy stopped that has done nothing for an hour, if Reveille has not; turn it off where models stay loaded without requests. max_size: one Auto Scaling group of up to so many hosts for the pool, in place of hosts, with strategy asg. strategy: stopped (EC2 instances that are started and stopped), warm_pool (an Auto Scaling group a host, with a stopped spare), asg (the same, launched cold). engine: the folder below engines/ of the bucket with the build of the engine, such as gpu-b9000; by default the accelerator's name. image: an AMI id; image_parameter: an SSM parameter with one."
+  description = "Runner hosts by pool. disk_throughput: of the gp3 disk, in MiB/s. environment: further settings of the runners, such as REVEILLE_WEIGHTS_BYTES; secrets: environment variables with the ARN of a secret that holds their value, such as HF_TOKEN. stop_idle: whether an alarm stops a host of strategy stopped that has done nothing for an hour, if Reveille has not; turn it off where models stay loaded without requests. instance_types: in place of instance_type, several types with alike accelerators, of which AWS launches one that is available, with strategy asg; on-demand it tries them in this order. spot: spot instances, with strategy asg. on_demand_base, on_demand_percent: with spot and max_size, how many hosts of the group, and which percentage of the hosts beyond these, are on-demand. max_size: one Auto Scaling group of up to so many hosts for the pool, in place of hosts, with strategy asg. strategy: stopped (EC2 instances that are started and stopped), warm_pool (an Auto Scaling group a host, with a stopped spare), asg (the same, launched cold). engine: the folder below engines/ of the bucket with the build of the engine, such as gpu-b9000; by default the accelerator's name. image: an AMI id; image_parameter: an SSM parameter with one."
   type = map(object({
     accelerator       = string
-    instance_type     = string
+    instance_type     = optional(string)
+    instance_types    = optional(list(string), [])
     disk_gb           = optional(number, 100)
     disk_throughput   = optional(number, 125)
     engine            = optional(string)
@@ -343,6 +344,8 @@ variable "runner_pools" {
     max_loaded_models = optional(string, "1")
     max_size          = optional(number)
     npu_seats         = optional(string, "")
+    on_demand_base    = optional(number, 0)
+    on_demand_percent = optional(number, 0)
     port              = optional(number, 8090)
     price             = optional(number)
     secrets           = optional(map(string), {})
@@ -366,11 +369,19 @@ variable "runner_pools" {
     error_message = "runner_pools: accelerator must be \"gpu\" or \"npu\"."
   }
   validation {
-    condition     = alltrue([for p in values(var.runner_pools) : p.accelerator != "npu" || can(regex("^(inf2|trn1n?|trn2)\\.", p.instance_type))])
+    condition     = alltrue([for p in values(var.runner_pools) : (p.instance_type == null) != (length(p.instance_types) == 0)])
+    error_message = "runner_pools: set instance_type or instance_types, one of them."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : length(p.instance_types) <= 40 && length(distinct(p.instance_types)) == length(p.instance_types) && (length(p.instance_types) < 2 || p.strategy == "asg")])
+    error_message = "runner_pools: instance_types must be up to 40 different types, and more than one needs strategy = \"asg\"."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : alltrue([for t in concat(p.instance_type[*], p.instance_types) : p.accelerator != "npu" || can(regex("^(inf2|trn1n?|trn2)\\.", t))])])
     error_message = "runner_pools: an npu pool needs an instance_type of inf2, trn1 or trn2, such as inf2.xlarge."
   }
   validation {
-    condition     = alltrue([for p in values(var.runner_pools) : p.accelerator != "gpu" || can(regex("^(g4dn|g5|g[6-9][a-z]*|gr[6-9][a-z]*|p[4-9][a-z]*)(-[a-z0-9]+)?\\.", p.instance_type))])
+    condition     = alltrue([for p in values(var.runner_pools) : alltrue([for t in concat(p.instance_type[*], p.instance_types) : p.accelerator != "gpu" || can(regex("^(g4dn|g5|g[6-9][a-z]*|gr[6-9][a-z]*|p[4-9][a-z]*)(-[a-z0-9]+)?\\.", t))])])
     error_message = "runner_pools: a gpu pool needs an instance_type with an x86_64 processor and a GPU that the image's driver knows, Nvidia's since Turing, such as g6.xlarge."
   }
   validation {
@@ -380,6 +391,14 @@ variable "runner_pools" {
   validation {
     condition     = alltrue([for p in values(var.runner_pools) : !p.spot || p.strategy == "asg"])
     error_message = "runner_pools: spot needs strategy = \"asg\": a spot instance cannot be kept stopped here."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : p.on_demand_base >= 0 && floor(p.on_demand_base) == p.on_demand_base && p.on_demand_percent >= 0 && p.on_demand_percent <= 100 && floor(p.on_demand_percent) == p.on_demand_percent])
+    error_message = "runner_pools: on_demand_base must be a whole number from 0 up, and on_demand_percent one from 0 to 100."
+  }
+  validation {
+    condition     = alltrue([for p in values(var.runner_pools) : (p.on_demand_base == 0 && p.on_demand_percent == 0) || (p.spot && p.max_size != null)])
+    error_message = "runner_pools: on_demand_base and on_demand_percent are a share of a group of spot instances: they need spot = true and max_size."
   }
   validation {
     condition     = alltrue([for p in values(var.runner_pools) : p.hosts >= 1 && p.hosts <= 20 && floor(p.hosts) == p.hosts])

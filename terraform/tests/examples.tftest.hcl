@@ -41,8 +41,8 @@ run "spot" {
     source = "./examples/spot"
   }
   assert {
-    condition     = join(" ", [for name, h in output.hosts : "${name}:${h.driver}"]) == "spot-1:asg spot-2:asg steady-1:ec2"
-    error_message = "Two cold spot hosts, and one that is stopped."
+    condition     = join(" ", [for name, h in output.hosts : "${name}:${h.driver}"]) == "spot:asg steady-1:ec2"
+    error_message = "One group of spot hosts, and a host that is stopped."
   }
 }
 

@@ -388,7 +388,7 @@ run "no_zone_has_the_instance_type" {
     image                 = "ami-0123456789abcdef0"
     image_parameter       = null
     instance_profile_name = "runner"
-    instance_type         = "p5.48xlarge"
+    instance_types        = ["p5.48xlarge"]
     kms_key_arn           = null
     log_group             = "runners"
     name                  = "reveille-dev-gpu"
@@ -422,7 +422,7 @@ run "host_that_nobody_stops" {
     image                 = null
     image_parameter       = null
     instance_profile_name = "runner"
-    instance_type         = "g6.xlarge"
+    instance_types        = ["g6.xlarge"]
     kms_key_arn           = null
     log_group             = "runners"
     name                  = "reveille-dev-gpu"
@@ -478,7 +478,7 @@ run "group_of_machines" {
     image                 = "ami-0123456789abcdef0"
     image_parameter       = null
     instance_profile_name = "runner"
-    instance_type         = "p5.48xlarge"
+    instance_types        = ["p5.48xlarge"]
     kms_key_arn           = null
     log_group             = "runners"
     max_size              = 4
@@ -499,8 +499,120 @@ run "group_of_machines" {
     error_message = "One group, one entry of the catalogue."
   }
   assert {
-    condition     = strcontains(base64decode(aws_launch_template.this.user_data), "REVEILLE_SLOT=instance")
+    condition     = strcontains(base64decode(aws_launch_template.this.user_data), "REVEILLE_SLOT=instance") && strcontains(base64decode(aws_launch_template.this.user_data), "--slot 'instance'")
     error_message = "Its machines claim their hosts."
+  }
+  assert {
+    condition     = length(aws_autoscaling_group.this["gpu"].mixed_instances_policy) == 0 && length(aws_autoscaling_group.this["gpu"].launch_template) == 1
+    error_message = "One type is the launch template's."
+  }
+}
+
+# Several types, on-demand and spot: the group has a mixed instances policy, and its template asks for no market.
+run "group_of_mixed_machines" {
+  command = plan
+  variables {
+    runner_pools = {
+      gpu   = { accelerator = "gpu", instance_types = ["g6.xlarge", "g5.xlarge"], strategy = "asg", max_size = 4, spot = true, on_demand_base = 1, on_demand_percent = 25 }
+      types = { accelerator = "gpu", instance_types = ["g6.xlarge", "g5.xlarge"], strategy = "asg", max_size = 4 }
+    }
+  }
+  assert {
+    condition     = output.hosts["gpu"].group == "reveille-dev-gpu" && output.hosts["gpu"].max == 4 && output.hosts["types"].max == 4
+    error_message = "Each pool is one group, one entry of the catalog."
+  }
+}
+
+run "mixed_instances_policy" {
+  command = plan
+  module {
+    source = "./modules/runner-pool"
+  }
+  variables {
+    accelerator           = "gpu"
+    artifacts_uri         = "s3://models/dist"
+    disk_gb               = 100
+    disk_throughput       = 125
+    engines_uri           = "s3://models/engines/gpu"
+    hosts                 = 1
+    image                 = "ami-0123456789abcdef0"
+    image_parameter       = null
+    instance_profile_name = "runner"
+    instance_types        = ["g6.xlarge", "g5.xlarge"]
+    kms_key_arn           = null
+    log_group             = "runners"
+    max_size              = 4
+    name                  = "reveille-dev-gpu"
+    on_demand_base        = 1
+    on_demand_percent     = 25
+    pool                  = "gpu"
+    port                  = 8090
+    price                 = 1
+    runner_secret_id      = "runner"
+    security_group_ids    = []
+    settings              = { REVEILLE_POOL = "reveille-dev", REVEILLE_REDIS_URL = "rediss://cache.example:6379/0" }
+    spot                  = true
+    strategy              = "asg"
+    subnets               = { us-east-1b = "subnet-b" }
+    tags                  = {}
+  }
+  assert {
+    condition     = length(aws_launch_template.this.instance_market_options) == 0 && length(aws_autoscaling_group.this["gpu"].launch_template) == 0
+    error_message = "The group says how its machines are bought, as Auto Scaling refuses a template that does."
+  }
+  assert {
+    condition     = join(" ", one(aws_autoscaling_group.this["gpu"].mixed_instances_policy).launch_template[0].override[*].instance_type) == "g6.xlarge g5.xlarge"
+    error_message = "AWS may launch each of the types."
+  }
+  assert {
+    condition = alltrue([for d in one(aws_autoscaling_group.this["gpu"].mixed_instances_policy).instances_distribution :
+      d.on_demand_base_capacity == 1 && d.on_demand_percentage_above_base_capacity == 25
+      && d.on_demand_allocation_strategy == "prioritized" && d.spot_allocation_strategy == "price-capacity-optimized"
+    ])
+    error_message = "One machine and a quarter of the others are on-demand."
+  }
+  assert {
+    condition     = join(" ", one(data.aws_ec2_instance_type_offerings.this.filter).values) == "g5.xlarge g6.xlarge"
+    error_message = "Zones are those with any of the types."
+  }
+}
+
+# Several types without spot are all on-demand.
+run "types_on_demand" {
+  command = plan
+  module {
+    source = "./modules/runner-pool"
+  }
+  variables {
+    accelerator           = "gpu"
+    artifacts_uri         = "s3://models/dist"
+    disk_gb               = 100
+    disk_throughput       = 125
+    engines_uri           = "s3://models/engines/gpu"
+    hosts                 = 2
+    image                 = "ami-0123456789abcdef0"
+    image_parameter       = null
+    instance_profile_name = "runner"
+    instance_types        = ["g6.xlarge", "g5.xlarge"]
+    kms_key_arn           = null
+    log_group             = "runners"
+    name                  = "reveille-dev-gpu"
+    pool                  = "gpu"
+    port                  = 8090
+    price                 = 1
+    runner_secret_id      = "runner"
+    security_group_ids    = []
+    settings              = { REVEILLE_POOL = "reveille-dev", REVEILLE_REDIS_URL = "rediss://cache.example:6379/0" }
+    spot                  = false
+    strategy              = "asg"
+    subnets               = { us-east-1b = "subnet-b" }
+    tags                  = {}
+  }
+  assert {
+    condition = alltrue([for g in aws_autoscaling_group.this :
+      one(one(g.mixed_instances_policy).instances_distribution).on_demand_percentage_above_base_capacity == 100
+    ]) && length(aws_autoscaling_group.this) == 2
+    error_message = "Nothing is spot unless the pool says so."
   }
 }
 
@@ -520,7 +632,7 @@ run "warm_pool_of_one_machine" {
     image                 = "ami-0123456789abcdef0"
     image_parameter       = null
     instance_profile_name = "runner"
-    instance_type         = "p5.48xlarge"
+    instance_types        = ["p5.48xlarge"]
     kms_key_arn           = null
     log_group             = "runners"
     name                  = "reveille-dev-gpu"
@@ -575,7 +687,7 @@ run "disk_smaller_than_the_image" {
     image                 = "ami-0123456789abcdef0"
     image_parameter       = null
     instance_profile_name = "runner"
-    instance_type         = "p5.48xlarge"
+    instance_types        = ["p5.48xlarge"]
     kms_key_arn           = null
     log_group             = "runners"
     name                  = "reveille-dev-gpu"

@@ -126,18 +126,34 @@ func (e *Emulator) Config() aws.Config {
 	}
 }
 
-// Group makes an empty Auto Scaling group in two zones, of at most so many machines.
-func (e *Emulator) Group(name string, most int32) {
+// Group makes an empty Auto Scaling group in two zones, of at most so many machines: of one instance type, or of any of
+// several, the first machine on-demand and the others spot.
+func (e *Emulator) Group(name string, most int32, instanceTypes ...string) {
 	e.t.Helper()
-	image, version, zero := Image, "$Latest", int32(0)
+	image, version, zero, one := Image, "$Latest", int32(0), int32(1)
+	group := &autoscaling.CreateAutoScalingGroupInput{
+		AutoScalingGroupName: &name, MinSize: &zero, MaxSize: &most, DesiredCapacity: &zero, AvailabilityZones: []string{Region + "a", Region + "b"},
+	}
+	template := &types.LaunchTemplateSpecification{LaunchTemplateName: &name, Version: &version}
+	if len(instanceTypes) == 0 {
+		group.LaunchTemplate = template
+	} else {
+		group.MixedInstancesPolicy = &types.MixedInstancesPolicy{
+			LaunchTemplate: &types.LaunchTemplate{LaunchTemplateSpecification: template},
+			InstancesDistribution: &types.InstancesDistribution{
+				OnDemandBaseCapacity: &one, OnDemandPercentageAboveBaseCapacity: &zero, SpotAllocationStrategy: aws.String("price-capacity-optimized"),
+			},
+		}
+		for _, t := range instanceTypes {
+			overrides := &group.MixedInstancesPolicy.LaunchTemplate.Overrides
+			*overrides = append(*overrides, types.LaunchTemplateOverrides{InstanceType: &t})
+		}
+	}
 	_, err := ec2.NewFromConfig(e.Config()).CreateLaunchTemplate(e.t.Context(), &ec2.CreateLaunchTemplateInput{
 		LaunchTemplateName: &name, LaunchTemplateData: &ec2types.RequestLaunchTemplateData{ImageId: &image, InstanceType: ec2types.InstanceTypeG5Xlarge},
 	})
 	if err == nil {
-		_, err = autoscaling.NewFromConfig(e.Config()).CreateAutoScalingGroup(e.t.Context(), &autoscaling.CreateAutoScalingGroupInput{
-			AutoScalingGroupName: &name, MinSize: &zero, MaxSize: &most, DesiredCapacity: &zero, AvailabilityZones: []string{Region + "a", Region + "b"},
-			LaunchTemplate: &types.LaunchTemplateSpecification{LaunchTemplateName: &name, Version: &version},
-		})
+		_, err = autoscaling.NewFromConfig(e.Config()).CreateAutoScalingGroup(e.t.Context(), group)
 	}
 	if err != nil {
 		e.t.Fatal("testenv: AWS emulator:", err)

@@ -1,7 +1,7 @@
 """Machines that take their time, refuse what does not suit their state, and may be sold out.
 
 moto starts and stops instances in no time, starts those that are stopping or terminated, lets a group grow past its
-maximum, tells of no scaling activity, cannot launch from a template's second version if that has user data, and gives what
+maximum, takes away its mixed instances policy with any other change, tells of no scaling activity, cannot launch from a template's second version if that has user data, and gives what
 it launches from a template a disk beside those of the template.
 """
 import copy
@@ -11,7 +11,7 @@ import uuid
 from datetime import datetime, timezone
 
 from moto.autoscaling.exceptions import ValidationError
-from moto.autoscaling.models import AutoScalingBackend
+from moto.autoscaling.models import AutoScalingBackend, FakeAutoScalingGroup
 from moto.autoscaling.responses import AutoScalingResponse
 from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
@@ -155,6 +155,14 @@ def groups():
     def describe_scaling_activities(self):
         return ActionResult({"Activities": CAPACITY.failed.get(self._get_param("AutoScalingGroupName"), [])})
 
+    update = FakeAutoScalingGroup.update
+
+    def update_what_is_given(self, mixed_instances_policy=None, **given):
+        if not given["launch_config_name"] and not given["launch_template"]:
+            mixed_instances_policy = mixed_instances_policy or self.mixed_instances_policy
+        update(self, mixed_instances_policy=mixed_instances_policy, **given)
+
+    FakeAutoScalingGroup.update = update_what_is_given
     AutoScalingBackend.set_desired_capacity = set_desired_capacity
     AutoScalingResponse.describe_scaling_activities = describe_scaling_activities
 

@@ -12,6 +12,7 @@ import (
 
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	astypes "github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -110,18 +111,25 @@ func identity(i types.Instance, address string) map[string]string {
 	return out
 }
 
-// lifecycle is the state of a group's members, in its words.
-func (c *cloud) lifecycle(group string) string {
+// group describes a group, an empty one if there is none of that name.
+func (c *cloud) group(name string) (g astypes.AutoScalingGroup) {
 	c.t.Helper()
-	out, err := c.groups.DescribeAutoScalingGroups(c.t.Context(), &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{group}})
+	out, err := c.groups.DescribeAutoScalingGroups(c.t.Context(), &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{name}})
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	if len(out.AutoScalingGroups) > 0 {
+		g = out.AutoScalingGroups[0]
+	}
+	return g
+}
+
+// lifecycle is the state of a group's members, in its words.
+func (c *cloud) lifecycle(group string) string {
+	c.t.Helper()
 	var states []string
-	for _, g := range out.AutoScalingGroups {
-		for _, i := range g.Instances {
-			states = append(states, string(i.LifecycleState))
-		}
+	for _, i := range c.group(group).Instances {
+		states = append(states, string(i.LifecycleState))
 	}
 	return strings.Join(states, " ")
 }

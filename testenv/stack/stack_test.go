@@ -80,7 +80,8 @@ func expectOutputs(t *testing.T, out map[string]any, want map[string]string) {
 	}
 }
 
-// TestMinimal applies examples/minimal to an emulator, and destroys it again where there is time.
+// TestMinimal applies examples/minimal to an emulator, with a group of several instance types, and destroys it again where
+// there is time.
 func TestMinimal(t *testing.T) {
 	if !*minimal && !*whole {
 		t.Skip("run by make tf-check")
@@ -89,11 +90,21 @@ func TestMinimal(t *testing.T) {
 	fixtures := filepath.Join(testenv.Root(t), "terraform", "tests", "fixtures")
 	tf := newTerraform(t, c.URL, "minimal", map[string]any{"dist_dir": fixtures, "runner_pools": map[string]any{
 		"gpu": map[string]any{"accelerator": "gpu", "instance_type": "g5.xlarge", "image": aws.Image},
+		"mix": map[string]any{
+			"accelerator": "gpu", "instance_types": []string{"g5.xlarge", "g4dn.xlarge"}, "image": aws.Image,
+			"strategy": "asg", "max_size": 4, "spot": true, "on_demand_base": 1,
+		},
 	}})
 	tf.change(0, "apply", "-auto-approve")
+	tf.unchanged()
 	expectOutputs(t, tf.outputs(), map[string]string{"gateway_url": "https://", "redis_cli": "redis-cli --tls -c -h ", "model_bucket": deployment})
 	if c.instance("Host", "gpu-1") == nil || c.instance("Name", deployment+"-gateway") == nil {
 		t.Error("host and gateway are not both there")
+	}
+	mix := c.group(deployment + "-mix")
+	if p := mix.MixedInstancesPolicy; p == nil || len(p.LaunchTemplate.Overrides) != 2 || *p.InstancesDistribution.OnDemandBaseCapacity != 1 ||
+		*p.InstancesDistribution.OnDemandPercentageAboveBaseCapacity != 0 || *mix.MaxSize != 4 {
+		t.Errorf("the group of several instance types: %+v", mix)
 	}
 	if !*whole {
 		return

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+	astypes "github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
@@ -40,18 +40,22 @@ func emulator(t *testing.T) *region {
 	return r
 }
 
-// group creates an empty group with a warm pool and returns its host.
-func (r *region) group(name string, most int32) catalog.Host {
+// group creates an empty group and returns its host: of one instance type with a warm pool, or of several.
+func (r *region) group(name string, most int32, types ...string) catalog.Host {
 	r.t.Helper()
-	r.cloud.Group(name, most)
-	if _, err := r.groups.PutWarmPool(r.t.Context(), &autoscaling.PutWarmPoolInput{AutoScalingGroupName: &name, PoolState: types.WarmPoolStateStopped}); err != nil {
+	r.cloud.Group(name, most, types...)
+	host := catalog.Host{Name: name, Driver: catalog.DriverASG, Group: name, Max: int(most)}
+	if len(types) > 0 {
+		return host
+	}
+	if _, err := r.groups.PutWarmPool(r.t.Context(), &autoscaling.PutWarmPoolInput{AutoScalingGroupName: &name, PoolState: astypes.WarmPoolStateStopped}); err != nil {
 		r.t.Fatal(err)
 	}
-	return catalog.Host{Name: name, Driver: catalog.DriverASG, Group: name, Max: int(most)}
+	return host
 }
 
 // look describes a group.
-func (r *region) look(name string) types.AutoScalingGroup {
+func (r *region) look(name string) astypes.AutoScalingGroup {
 	r.t.Helper()
 	out, err := r.groups.DescribeAutoScalingGroups(context.WithoutCancel(r.t.Context()), &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{name}})
 	if err != nil || len(out.AutoScalingGroups) != 1 {
@@ -78,7 +82,8 @@ func (r *region) launched(name string) int {
 func TestOnTheEmulator(t *testing.T) {
 	r := emulator(t)
 	for name, part := range map[string]func(*region, *testing.T){
-		"contract": (*region).contract, "refusals": (*region).refusals, "contract of a slot": (*region).contractOfSlot, "group": (*region).groupOfFour,
+		"contract": (*region).contract, "refusals": (*region).refusals, "contract of a slot": contractOfSlot(), "group": (*region).groupOfFour,
+		"contract of a slot of a mixed group": contractOfSlot("g6.xlarge", "g5.xlarge"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			own := *r

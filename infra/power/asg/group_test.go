@@ -3,8 +3,8 @@ package asg_test
 import (
 	"context"
 	"errors"
-	"path"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,14 +33,14 @@ type fleet struct {
 	wakes map[string]string // lease of each slot's wake, by its host
 }
 
-func (r *region) fleet(name string, most int) *fleet {
+func (r *region) fleet(name string, most int, types ...string) *fleet {
 	r.t.Helper()
 	store, err := state.Open(state.Options{URL: "redis://" + testenv.MiniRedis(r.t).Addr(), Timeout: 10 * time.Second})
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { _ = store.Close() })
-	host := r.group(name, int32(most))
+	host := r.group(name, int32(most), types...)
 	f := &fleet{region: r, store: store, seen: map[string]bool{}, wakes: map[string]string{}, Driver: asg.New(asg.Config{
 		Poll: 10 * time.Millisecond,
 		Client: func(context.Context, string) (*awsquery.Client, error) {
@@ -113,32 +113,34 @@ func (f *fleet) slots() []string {
 }
 
 // The slot of a group between others meets the contract of every driver, and never touches their machines.
-func (r *region) contractOfSlot(t *testing.T) {
-	waketest.Run(t, func(t *testing.T) waketest.Fixture {
-		own := *r
-		own.t = t
-		f := own.fleet("slot-"+path.Base(t.Name()), 3)
-		if err := f.Wake(t.Context(), f.hosts[0]); err != nil {
-			t.Fatal(err)
-		}
-		first := f.machines()
-		f.boot(first...)
-		strange := f.hosts[1]
-		strange.Group = "no such group"
-		t.Cleanup(func() {
-			if now := f.machines(); len(now) == 0 || now[0] != first[0] {
-				t.Errorf("machines %v, want that of the first slot, %v, among them", now, first)
+func contractOfSlot(types ...string) func(*region, *testing.T) {
+	return func(r *region, t *testing.T) {
+		waketest.Run(t, func(t *testing.T) waketest.Fixture {
+			own := *r
+			own.t = t
+			f := own.fleet(strings.ReplaceAll(t.Name(), "/", "."), 3, types...)
+			if err := f.Wake(t.Context(), f.hosts[0]); err != nil {
+				t.Fatal(err)
+			}
+			first := f.machines()
+			f.boot(first...)
+			strange := f.hosts[1]
+			strange.Group = "no such group"
+			t.Cleanup(func() {
+				if now := f.machines(); len(now) == 0 || now[0] != first[0] {
+					t.Errorf("machines %v, want that of the first slot, %v, among them", now, first)
+				}
+			})
+			return waketest.Fixture{
+				Driver: f, Host: f.hosts[1], Strange: &strange, Starts: func() int { return len(f.seen) - 1 },
+				Play: func(p power.Power) {
+					if p == power.On {
+						f.boot(f.machines()...)
+					}
+				},
 			}
 		})
-		return waketest.Fixture{
-			Driver: f, Host: f.hosts[1], Strange: &strange, Starts: func() int { return len(f.seen) - 1 },
-			Play: func(p power.Power) {
-				if p == power.On {
-					f.boot(f.machines()...)
-				}
-			},
-		}
-	})
+	}
 }
 
 // A group grows by the slots that are woken and shrinks by those that sleep, machine by machine.

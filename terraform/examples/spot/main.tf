@@ -1,5 +1,5 @@
-# Two GPU pools: cold spot hosts, which are cheap and may be reclaimed, and a stopped on-demand host that is there when they
-# are not. A faster disk shortens cold loads.
+# Two GPU pools: a group of cold spot hosts, which are cheap and may be reclaimed, and a stopped on-demand host that is
+# there when they are not. A faster disk shortens cold loads.
 terraform {
   required_version = ">= 1.11"
 
@@ -27,8 +27,8 @@ module "reveille" {
     spot = {
       accelerator     = "gpu"
       disk_throughput = 500
-      hosts           = 2
-      instance_type   = "g6.xlarge"
+      instance_types  = ["g6.xlarge", "g5.xlarge"] # both have 24 GB
+      max_size        = 2
       price           = 0.35
       spot            = true
       strategy        = "asg"

@@ -22,6 +22,9 @@ locals {
   # What fetched weights may take of the disk: a fifth of what the image leaves is for engines, logs and saved conversations.
   weights_gib = max(1, floor((var.disk_gb - local.image_gb) * 4 / 5))
 
+  # Several instance types, or on-demand and spot together, are the group's to choose from. Otherwise the launch template says it.
+  mixed = length(var.instance_types) > 1 || var.on_demand_base > 0 || var.on_demand_percent > 0
+
   # Not every zone has every instance type.
   subnet_ids = [for zone in sort(keys(var.subnets)) : var.subnets[zone] if contains(data.aws_ec2_instance_type_offerings.this.locations, zone)]
 }
@@ -44,18 +47,18 @@ data "aws_ec2_instance_type_offerings" "this" {
 
   filter {
     name   = "instance-type"
-    values = [var.instance_type]
+    values = var.instance_types
   }
 }
 
 data "aws_ec2_instance_type" "this" {
-  instance_type = var.instance_type
+  instance_type = var.instance_types[0]
 }
 
 resource "aws_launch_template" "this" {
   name                   = var.name
   image_id               = local.image
-  instance_type          = var.instance_type
+  instance_type          = var.instance_types[0]
   vpc_security_group_ids = var.security_group_ids
   update_default_version = true
 
@@ -108,7 +111,7 @@ resource "aws_launch_template" "this" {
   tags = var.tags
 
   dynamic "instance_market_options" {
-    for_each = var.spot ? [1] : []
+    for_each = var.spot && !local.mixed ? [1] : []
 
     content {
       market_type = "spot"
@@ -127,7 +130,7 @@ resource "aws_launch_template" "this" {
   lifecycle {
     precondition {
       condition     = length(local.subnet_ids) > 0
-      error_message = "No zone of this network has ${var.instance_type}: use another instance_type or region, or set zones = 3."
+      error_message = "No zone of this network has ${join(" or ", var.instance_types)}: use another instance type or region, or set zones = 3."
     }
     precondition { # EC2 refuses the launch otherwise
       condition     = var.disk_gb >= local.image_gb
@@ -148,9 +151,41 @@ resource "aws_autoscaling_group" "this" {
   wait_for_capacity_timeout = "0"
   health_check_type         = "EC2"
 
-  launch_template {
-    id      = aws_launch_template.this.id
-    version = aws_launch_template.this.latest_version
+  dynamic "launch_template" {
+    for_each = local.mixed ? [] : [1]
+
+    content {
+      id      = aws_launch_template.this.id
+      version = aws_launch_template.this.latest_version
+    }
+  }
+
+  dynamic "mixed_instances_policy" {
+    for_each = local.mixed ? [1] : []
+
+    content {
+      instances_distribution {
+        on_demand_allocation_strategy            = "prioritized" # in the order of instance_types
+        on_demand_base_capacity                  = var.on_demand_base
+        on_demand_percentage_above_base_capacity = var.spot ? var.on_demand_percent : 100
+        spot_allocation_strategy                 = "price-capacity-optimized"
+      }
+
+      launch_template {
+        launch_template_specification {
+          launch_template_id = aws_launch_template.this.id
+          version            = aws_launch_template.this.latest_version
+        }
+
+        dynamic "override" {
+          for_each = var.instance_types
+
+          content {
+            instance_type = override.value
+          }
+        }
+      }
+    }
   }
 
   dynamic "warm_pool" {

@@ -49,9 +49,9 @@ variable "instance_profile_name" {
   type        = string
 }
 
-variable "instance_type" {
-  description = "Instance type of the hosts."
-  type        = string
+variable "instance_types" {
+  description = "Instance types of the hosts; of several the group launches one that is available."
+  type        = list(string)
 }
 
 variable "kms_key_arn" {
@@ -73,6 +73,18 @@ variable "max_size" {
 variable "name" {
   description = "Name of the pool among all of the account, such as reveille-dev-gpu."
   type        = string
+}
+
+variable "on_demand_base" {
+  description = "How many machines of the group are on-demand instances before any spot instance is launched."
+  type        = number
+  default     = 0
+}
+
+variable "on_demand_percent" {
+  description = "Percentage of on-demand instances among the machines beyond on_demand_base."
+  type        = number
+  default     = 0
 }
 
 variable "pool" {

@@ -71,10 +71,11 @@ func Code(err error) string {
 }
 
 // LacksCapacity reports whether the message of a failed scaling activity, or the reason of an instance's state, says
-// that AWS has no machine available.
+// that AWS has no machine available, or not in that zone.
 func LacksCapacity(message string) bool {
 	m := strings.ToLower(message)
-	for _, words := range []string{"insufficient capacity", "insufficientinstancecapacity", "do not have sufficient", "vcpu capacity", "limit exceeded", "spot capacity", "no spot capacity"} {
+	for _, words := range []string{"insufficient capacity", "insufficientinstancecapacity", "do not have sufficient", "vcpu capacity", "limit exceeded", "spot capacity",
+		"unfulfillablecapacity", "max spot instance count exceeded", "not supported in your requested availability zone"} {
 		if strings.Contains(m, words) {
 			return true
 		}
