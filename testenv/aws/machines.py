@@ -157,10 +157,11 @@ def groups():
 
     update = FakeAutoScalingGroup.update
 
-    def update_what_is_given(self, mixed_instances_policy=None, **given):
-        if not given["launch_config_name"] and not given["launch_template"]:
-            mixed_instances_policy = mixed_instances_policy or self.mixed_instances_policy
-        update(self, mixed_instances_policy=mixed_instances_policy, **given)
+    def update_what_is_given(self, **given):
+        policy = self.mixed_instances_policy
+        update(self, **given)
+        if not any(given.get(k) for k in ("mixed_instances_policy", "launch_config_name", "launch_template")):
+            self.mixed_instances_policy = policy
 
     FakeAutoScalingGroup.update = update_what_is_given
     AutoScalingBackend.set_desired_capacity = set_desired_capacity
