@@ -151,6 +151,9 @@ func (x *exchange) serveInference() (err error) {
 func (x *exchange) respond() (err error) {
 	if x.routing.endpoint, x.routing.hasEndpoint = x.call.s.cfg.Gate.EndpointFor(x.call.model.ID, x.call.body); x.routing.hasEndpoint {
 		x.routing.state = "loaded"
+		if x.call.batch != nil && x.call.model.Replicas.Max > 1 {
+			x.call.s.cfg.Gate.LoadIfRoom(x.call.batch, x.call.model.ID, x.call.Account)
+		}
 	} else if x.routing.state = x.call.s.registry.StateOf(x.call.model.ID); x.call.background != "" {
 		if x.call.background != catalog.BackgroundWait {
 			if x.call.batch != nil && x.routing.state == "unloaded" {

@@ -173,34 +173,53 @@ const (
 	leftoverEvery = 5 * time.Second
 )
 
-// LoadIfRoom queues the load of a model that has no copy if a host is awake and has room for it, and charges account for
-// the load. It wakes no host and evicts no model that others use. It only unloads a copy that was loaded in this way, and
-// has been used by nothing for a while, so that a later call finds room. Of calls at the same time, one does this.
+// LoadIfRoom is for the lines of a batch. If a host is awake and has room, it queues the load of a model without a copy, or
+// a further copy of one whose copies are all full, and charges account for the load. It wakes no host and evicts no model
+// that others use. For a model without a copy it may unload a copy that was loaded in this way, and has been used by
+// nothing for a while, so that a later call finds room. Of calls at the same time, one does this.
 func (g *Gate) LoadIfRoom(ctx context.Context, model string, account Account) {
 	if !g.roomMu.TryLock() {
 		return
 	}
 	defer g.roomMu.Unlock()
 	c, s := g.catalog(), g.mirror.Snapshot()
-	if _, known := c.Model(model); !known || s.Epoch == "" {
+	v := placement.View{Catalog: c, Evict: g.cfg.Evict}
+	if _, known := c.Model(model); !known || s.Epoch == "" || !g.wantsForBatch(v, s, model) {
 		return
 	}
-	v := placement.View{Catalog: c, Evict: g.cfg.Evict}
 	if free, leftover := roomFor(v, s, model); !free && leftover.Model == "" {
 		return
 	}
 	s, err := g.mirror.RefreshHosts(ctx, nil, model)
-	if err != nil || hostOf(s, model) != "" {
+	if err != nil || !g.wantsForBatch(v, s, model) {
 		return
 	}
 	if free, leftover := roomFor(v, s, model); !free {
-		g.unloadLeftover(ctx, s, leftover)
+		if len(s.Copies(model)) == 0 {
+			g.unloadLeftover(ctx, s, leftover)
+		}
 		return
 	}
 	mayLoad := func(p policy.Placement) bool { return p.Reason.Code == policy.FreeSlot && account.CountLoad() == nil }
 	if got, ok := g.queueCopy(ctx, s, v.Pool(s), v.Model(s, model, ""), mayLoad, "background", map[string]string{state.FieldNoEvict: "1"}); ok {
 		g.log.Info("model is loaded for a batch, because there is room", "model", model, "host", got.Host)
 	}
+}
+
+// wantsForBatch reports whether a line of a batch wants a copy of a model: it has none, or they are full and another is
+// allowed.
+func (g *Gate) wantsForBatch(v placement.View, s *state.Snapshot, model string) bool {
+	copies := s.Copies(model)
+	if len(copies) == 0 {
+		return hostOf(s, model) == ""
+	}
+	loads := make([]policy.CopyLoad, 0, len(copies))
+	for _, r := range copies {
+		f := g.traffic.of(r.Host, model)
+		loads = append(loads, policy.CopyLoad{Open: int(f.open.Load() + f.background.Load()), Parallel: parallelism(r)})
+	}
+	slices.SortFunc(loads, func(a, b policy.CopyLoad) int { return cmp.Compare(a.Queued(), b.Queued()) })
+	return loads[0].Queued() > 0 && policy.WantCopy(v.Pool(s), v.Model(s, model, ""), loads) > 0
 }
 
 // roomFor reports whether a host that is awake has room for a model, or returns a copy that makes room and without which

@@ -432,6 +432,31 @@ func TestLoadIfRoomOnce(t *testing.T) {
 	})
 }
 
+// Lines of a batch load a further copy where there is room if all copies are full, and as many are allowed.
+func TestLoadIfRoomFurtherCopy(t *testing.T) {
+	for open, want := range map[int]int{4: 0, 5: 1} { // of a copy that serves four at a time
+		bubble(t, func(t *testing.T) {
+			p := newPool("a", "b")
+			p.loaded("a", "m0", 0)
+			p.hosts["a"].Models["m0"].Fields = map[string]string{"plan": `{"parallel":4}`}
+			r := start(t, p, twoCopies)
+			e, ok := r.Endpoint("m0")
+			for range open {
+				r.BeginBackground(e, "m0")
+			}
+			var account loadCounter
+			for range 2 {
+				r.LoadIfRoom(t.Context(), "m0", &account)
+			}
+			p.set(func() {
+				if n := len(p.tickets); !ok || n != want {
+					t.Errorf("%d open lines: %d loads, want %d", open, n, want)
+				}
+			})
+		})
+	}
+}
+
 // A copy that makes room for work in the background is unloaded if a batch's next model would have room without it, and
 // no other copy is.
 func TestLeftoverMakesRoom(t *testing.T) {

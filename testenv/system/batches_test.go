@@ -3,12 +3,14 @@ package system
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"mime/multipart"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,24 +22,24 @@ import (
 	"reveille/testenv/worlds"
 )
 
-// batchPool is a pool of two hosts that are awake and one asleep, and of two gateways with one folder of batches.
+// batchPool is a pool of hosts that are awake and one asleep, and of two gateways with one folder of batches.
 type batchPool struct {
 	*worlds.World
 	models, redis string
-	args          []string
+	hosts, args   []string
 	dirs          map[string]string // of the runners' states
 	woken         string            // the file that the sleeping host's command makes
 }
 
-func startBatchPool(t *testing.T, models calls.Catalogue) *batchPool {
+func startBatchPool(t *testing.T, models calls.Catalogue, hosts ...string) *batchPool {
 	t.Helper()
 	dir := t.TempDir()
 	p := &batchPool{
-		redis: testenv.Redis(t), args: []string{"--batch-dir=" + filepath.Join(dir, "batches")}, woken: filepath.Join(dir, "woken"), dirs: map[string]string{},
+		hosts: hosts, redis: testenv.Redis(t), args: []string{"--batch-dir=" + filepath.Join(dir, "batches")}, woken: filepath.Join(dir, "woken"), dirs: map[string]string{},
 		World: &worlds.World{T: t, Models: models, Client: calls.Client(t, 8), Runners: map[string]*testenv.Program{}, Host: "a"},
 	}
 	p.models = models.YAML(fmt.Sprintf("hosts:\n  asleep: {driver: exec, address: 127.0.0.1:1, commands: {wake: [touch, %q], sleep: [\"true\"]}, devices: [cpu]}\n", p.woken))
-	for _, host := range []string{"a", "b"} {
+	for _, host := range hosts {
 		p.dirs[host] = t.TempDir()
 		p.models += fmt.Sprintf("  %s: {driver: exec, address: 127.0.0.1:1, commands: {wake: [\"true\"], sleep: [\"true\"]}, devices: [cpu]}\n", host)
 		p.startRunner(host)
@@ -47,7 +49,7 @@ func startBatchPool(t *testing.T, models calls.Catalogue) *batchPool {
 		p.Gateways = append(p.Gateways, p.startGateway())
 	}
 	p.System = &testenv.System{Program: p.Gateways[0], RedisAddr: p.redis}
-	for _, host := range []string{"a", "b"} {
+	for _, host := range p.hosts {
 		kit.Becomes(t, "state of "+host, "ready", func() string { return p.HostField(host, "state") })
 	}
 	return p
@@ -112,16 +114,24 @@ func (p *batchPool) startBatch(window string, n int, models ...string) batchStat
 	return p.batch("POST", "/v1/batches", fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/chat/completions","completion_window":%q}`, p.upload(lines.String()), window))
 }
 
-// askPerson has a person use a model, and returns its host and the other one.
-func (p *batchPool) askPerson() (host, free string) {
+// askPerson has a person use a model, and returns its host and the other ones.
+func (p *batchPool) askPerson() (host string, free []string) {
 	p.T.Helper()
 	if a := p.Ask("person"); !a.OK() {
 		p.T.Fatal(a)
 	}
-	if p.Host = "b"; p.Field("person", "state") == "loaded" {
-		return "b", "a"
+	host = p.hostsOf("person")[0]
+	return host, slices.DeleteFunc(slices.Clone(p.hosts), func(h string) bool { return h == host })
+}
+
+// hostsOf returns the hosts that have a model loaded.
+func (p *batchPool) hostsOf(model string) (hosts []string) {
+	for _, p.Host = range p.hosts {
+		if p.Field(model, "state") == "loaded" {
+			hosts = append(hosts, p.Host)
+		}
 	}
-	return "a", "b"
+	return hosts
 }
 
 // leavesPeopleAlone checks that the batch woke no host and that the person's model is still loaded.
@@ -137,7 +147,7 @@ func (p *batchPool) leavesPeopleAlone(host string) {
 
 // killEngines kills every engine of a model.
 func (p *batchPool) killEngines(model string) {
-	for _, host := range []string{"a", "b"} {
+	for _, host := range p.hosts {
 		p.Host = host
 		if pid := p.Field(model, "pid"); pid != "" {
 			var n int
@@ -147,36 +157,30 @@ func (p *batchPool) killEngines(model string) {
 	}
 }
 
-// hasModel reports whether a host has a model loaded.
-func (p *batchPool) hasModel(model string) bool {
-	for _, host := range []string{"a", "b"} {
-		if p.Host = host; p.Field(model, "state") == "loaded" {
-			return true
-		}
-	}
-	return false
-}
+var batchLines = flag.Int("lines", 300, "lines of the batch of TestBatches, which kills a process for every 37 of them, at most 20")
 
-// TestBatches: while gateways, a runner and engines are killed, each line of a batch gets one outcome. The host that is
-// asleep is not woken, and a person's model is not evicted.
+// TestBatches: while gateways, runners and engines are killed, each line of a batch gets one outcome. The model is loaded
+// on the two hosts with room. The host that is asleep is not woken, and a person's model is not evicted.
 func TestBatches(t *testing.T) {
 	t.Parallel()
-	const all = 300 // lines
-	quick := "llm, " + calls.Options("--token-delay 1ms --tokens 8")
-	p := startBatchPool(t, calls.Catalogue{"person": "llm", "work": quick})
+	all := *batchLines
+	quick := "llm, " + calls.Options("--token-delay 30ms --tokens 8") + ", replicas: {max: 2}"
+	p := startBatchPool(t, calls.Catalogue{"person": "llm", "work": quick}, "a", "b", "c")
 	persons, free := p.askPerson()
 	b := p.startBatch("24h", all, "work")
 	path := "/v1/batches/" + b.ID
-	kills := 0
-	for deadline := time.Now().Add(3 * time.Minute); b.Status != "completed"; time.Sleep(300 * time.Millisecond) {
+	kills, copies := 0, 0
+	for deadline := time.Now().Add(3*time.Minute + time.Duration(all)*20*time.Millisecond); b.Status != "completed"; time.Sleep(300 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%+v after %d kills\n%s", b, kills, p.Log())
 		}
-		if b = p.batch("GET", path, ""); b.Counts.Completed > 0 && kills < 8 {
+		copies = max(copies, len(p.hostsOf("work")))
+		if b = p.batch("GET", path, ""); b.Counts.Completed > 0 && kills < min(all/37, 20) {
 			switch kills++; kills % 4 {
 			case 0:
-				p.Runners[free].Kill()
-				p.startRunner(free)
+				host := free[kills/4%2]
+				p.Runners[host].Kill()
+				p.startRunner(host)
 			case 1, 3:
 				i := kills % 2
 				p.Gateways[i].Kill()
@@ -186,6 +190,9 @@ func TestBatches(t *testing.T) {
 				p.killEngines("work")
 			}
 		}
+	}
+	if copies != 2 {
+		t.Errorf("%d copies at a time, want 2", copies)
 	}
 	t.Log(kills, "kills")
 	seen := map[string]int{}
@@ -220,7 +227,7 @@ func TestBatches(t *testing.T) {
 // TestBatchOfTwoModels: the models of a batch take turns on the only host with room.
 func TestBatchOfTwoModels(t *testing.T) {
 	t.Parallel()
-	p := startBatchPool(t, calls.Catalogue{"person": "llm", "one": "llm", "two": "llm"})
+	p := startBatchPool(t, calls.Catalogue{"person": "llm", "one": "llm", "two": "llm"}, "a", "b")
 	persons, free := p.askPerson()
 	b := p.startBatch("24h", 40, "one", "two")
 	for deadline := time.Now().Add(2 * time.Minute); b.Status != "completed"; time.Sleep(300 * time.Millisecond) {
@@ -229,7 +236,7 @@ func TestBatchOfTwoModels(t *testing.T) {
 		}
 		b = p.batch("GET", "/v1/batches/"+b.ID, "")
 	}
-	if p.Host = free; b.Counts.Completed != 40 || p.Field("two", "state") != "loaded" || p.Field("one", "state") != "" {
+	if p.Host = free[0]; b.Counts.Completed != 40 || p.Field("two", "state") != "loaded" || p.Field("one", "state") != "" {
 		t.Errorf("%+v", b)
 	}
 	p.leavesPeopleAlone(persons)
@@ -238,7 +245,7 @@ func TestBatchOfTwoModels(t *testing.T) {
 // TestUrgentBatch: a batch whose window may not suffice loads its model as a request with low priority does.
 func TestUrgentBatch(t *testing.T) {
 	t.Parallel()
-	p := startBatchPool(t, calls.Catalogue{"one": "llm", "two": "llm", "batch": "llm"})
+	p := startBatchPool(t, calls.Catalogue{"one": "llm", "two": "llm", "batch": "llm"}, "a", "b")
 	for _, m := range []string{"one", "two"} { // both hosts are full
 		if a := p.Ask(m); !a.OK() {
 			t.Fatal(a)
@@ -250,7 +257,7 @@ func TestUrgentBatch(t *testing.T) {
 		if b = p.batch("GET", "/v1/batches/"+b.ID, ""); b.Status != "validating" && b.Status != "in_progress" && b.Status != "completed" {
 			t.Fatalf("%+v", b)
 		}
-		if time.Since(began) < 40*time.Second && p.hasModel("batch") {
+		if time.Since(began) < 40*time.Second && len(p.hostsOf("batch")) > 0 {
 			t.Fatal("loaded early")
 		}
 	}
