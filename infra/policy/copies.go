@@ -116,9 +116,10 @@ func severalCopies(s Snapshot) []string {
 // are needed. Once the copy takes no new requests, no further one is spare until its open ones have ended.
 //
 // A copy is spare if, for the model's idle time, no copy has had more than half of the requests open that it serves at a
-// time, and no other copy has left as spare. Then even two copies could have done with one, and a further copy (WantCopy)
-// is not wanted again immediately. The one that goes is on the host with the fewest other models and tickets, so that machines are freed; among those the
-// last by name, since a StatefulSet frees its last pod first.
+// time. Then even two copies could have done with one, and a further copy (WantCopy) is not wanted again immediately. Of n
+// copies, the next one goes a share of 1 / n of that time later at the earliest (Redis says so in Needed). The one that
+// goes is on the host with the fewest other models and tickets, so that machines are freed; among those the last by name,
+// since a StatefulSet frees its last pod first.
 func spareCopy(s Snapshot, id string, now time.Time, defaultIdle time.Duration) (spare IdleModel, ok bool) {
 	var best *Host
 	others := func(h *Host) int { return len(h.Residents) + len(h.Queue) + len(h.OtherTickets) }

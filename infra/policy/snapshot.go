@@ -73,7 +73,7 @@ type Resident struct {
 	Reserved  bool      // loaded for a request that has not been served yet (rule 7)
 	Closed    bool      // takes no new requests: a load waits for its slot (rule 4), or the copy was replaced or refused one
 	Used      time.Time // last use: start or end of a load or an inference
-	Needed    time.Time // when its load ended, more than half of the requests that it serves at a time were last open, or another copy left as spare
+	Needed    time.Time // when its load ended, or more than half of the requests that it serves at a time were last open; later if another copy has just left as spare
 	Retired   string    // the model of which it is an old copy that only finishes its requests; "" for none
 	Memory    int64     // bytes
 	GPUMemory GPUMemory // the part of Memory on each GPU; nil: spread over the host's GPUs in proportion to their sizes

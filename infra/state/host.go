@@ -147,7 +147,7 @@ type NPUSeat struct {
 // Begin takes a ticket out of the host's queue, and a seat of the NPU for its load. Repeating it is harmless.
 // ErrDropped: nobody waits for the ticket any more. ErrGone: it does not exist. ErrBusy: another load is in progress on
 // the host. ErrNPUHeld: others have all seats. ErrNeeded: the ticket is for a spare copy (spare_ms), and no other copy is
-// loaded, or the copy was needed since; otherwise the model's other copies count as needed now.
+// loaded, or the copy was needed since; otherwise the next of n copies can go spare_ms / n later.
 func (s *Store) Begin(ctx context.Context, host string, generation uint64, ticket string, seat NPUSeat) error {
 	args := []any{host, generation, ticket, "", seat.Type}
 	if seat.Seats > 0 {

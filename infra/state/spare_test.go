@@ -8,8 +8,8 @@ import (
 	"reveille/infra/state"
 )
 
-// TestSpareCopies lets the copies of a model leave one by one: each only after the idle time without the one before it,
-// whatever the runners' own observations say, and the last one that serves never.
+// TestSpareCopies lets the copies of a model leave one by one: of n copies, the next one a share of 1 / n of the idle time
+// after the one before it, whatever the runners' own observations say, and the last one that serves never.
 func TestSpareCopies(t *testing.T) {
 	const idle = 10 * time.Minute
 	onBoth(t, func(b *bench) {
@@ -54,11 +54,11 @@ func TestSpareCopies(t *testing.T) {
 		beat("a", "b", "c")
 		leave("another one on the same observation", "b", state.ErrNeeded)
 		put("a", "draining")
-		b.after(idle - time.Second)
+		b.after(idle/3 - time.Second)
 		beat("a", "b", "c")
 		leave("before its time", "b", state.ErrNeeded)
 		b.after(time.Second)
-		leave("after the idle time without the first", "b", nil)
+		leave("after a third of the idle time without the first", "b", nil)
 
 		b.after(idle)
 		beat("c")

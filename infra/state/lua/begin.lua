@@ -8,8 +8,8 @@
 -- 'begun' again, since the first response may have been lost.
 -- Invariant: at most one load per host is in progress (host field `loading`); a ticket leaves the queue once. The NPU
 -- goes from the models that are stopped to the load in one step; until they are gone, both are its holders. A spare copy
--- (field spare_ms) leaves another one that is loaded, and the time for which the others are not needed begins again: only
--- the load without this copy tells whether a further one is spare.
+-- (field spare_ms) leaves another one that is loaded. Of n copies, the next one goes spare_ms / n later at the earliest:
+-- only the load without this copy tells whether a further one is spare.
 -- include tickets
 local h, id = ARGV[2], ARGV[4]
 local host, key = P .. 'host:' .. h, P .. 'ticket:' .. ARGV[4]
@@ -50,7 +50,11 @@ if t.spare_ms then
     if other ~= h and is_loaded(other, t.model) then others[#others + 1] = other end
   end
   if #others == 0 or not needed or NOW - tonumber(needed) < tonumber(t.spare_ms) then return 'needed' end
-  for _, other in ipairs(others) do redis.call('HSET', P .. 'model:' .. other .. ':' .. t.model, 'needed_ms', num(NOW)) end
+  local since = math.floor(NOW - t.spare_ms + t.spare_ms / (#others + 1))
+  for _, other in ipairs(others) do
+    local record = P .. 'model:' .. other .. ':' .. t.model
+    if tonumber(redis.call('HGET', record, 'needed_ms') or '0') < since then redis.call('HSET', record, 'needed_ms', num(since)) end
+  end
 end
 redis.call('LREM', P .. 'queue:' .. h, 0, id)
 redis.call('SADD', P .. 'begun:' .. h, id)
