@@ -60,8 +60,8 @@ func (h *Host) handleUnload(ctx context.Context, t state.TicketRecord) {
 }
 
 // startUnload unloads copies of models in the background: their open requests can finish within limit and are then cut.
-// The ticket t, if not nil, gets the outcome once all copies are gone, or if its condition does not hold. None of the copies may be loading. Several calls can unload one copy at the same time:
-// the shortest limit counts.
+// The ticket t, if not nil, gets the outcome once all copies are gone, or if its condition does not hold. None of the
+// copies may be loading. Several calls can unload one copy at the same time: the shortest limit counts.
 func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit time.Duration, copies ...*resident) {
 	h.mu.Lock()
 	busy := func(r *resident) bool { return t != nil && r.isLoaded() && !r.meets(t) }

@@ -35,7 +35,7 @@ func TestDepartedHostIsForgotten(t *testing.T) {
 		}
 		p.must(p.store.EndOverdueWake(ctx, "old", ticket.WakeToken, "no_capacity", "gone"))
 		p.after(25 * time.Hour)
-		equal(t, "sweep", summary(p.sweepAlone(settings)), "forget old done")
+		equal(t, "sweep", summary(p.sweepAlone(settings)), "forget old done, sleep box done")
 		s, err := p.store.Snapshot(ctx)
 		p.must(err)
 		if s.Hosts["old"] != nil || s.Hosts["box"] == nil {

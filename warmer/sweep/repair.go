@@ -20,6 +20,7 @@ func (r *run) repair(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.begun = s
 	r.countHours(ctx, s)
 	r.readClosed(ctx, s)
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {

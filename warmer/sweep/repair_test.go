@@ -66,11 +66,13 @@ func TestRepairsAfterDeadProcesses(t *testing.T) {
 			_, err := p.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: p.revision("box", "chat"), Background: true})
 			p.must(err)
 			p.after(11 * time.Minute)
-			equal(t, "sweep", summary(p.sweep(settings)), "stranded box done, sleep box done")
+			equal(t, "sweep", summary(p.sweep(settings)), "stranded box done")
 			equal(t, "state", p.field("host:box", "state"), "asleep")
+			equal(t, "the next one", summary(p.sweep(settings)), "sleep box done")
 			p.must(p.rdb.HSet(ctx, "rv:{main}:host:box", "state", "waking", "waking_ms", "1").Err())
-			equal(t, "without a load", summary(p.sweep(settings)), "stranded box done, sleep box done")
+			equal(t, "without a load", summary(p.sweep(settings)), "stranded box done")
 			equal(t, "state", p.field("host:box", "state"), "asleep")
+			equal(t, "the next one", summary(p.sweep(settings)), "sleep box done")
 			equal(t, "the machine is turned off, should it be up", p.sleeps, 2)
 		})
 	})
@@ -106,19 +108,22 @@ func (d *stubborn) State(context.Context, catalog.Host) (power.Power, error) {
 
 // A machine without any sign of life is turned off by each sweep until its driver reports that it is off.
 func TestMachineOfALostHostIsTurnedOff(t *testing.T) {
-	for name, begin := range map[string]func(*pool){
-		"its runner fell silent": func(p *pool) {
+	for name, tc := range map[string]struct {
+		begin func(*pool)
+		first int // the sweep, from 0, that turns it off first
+	}{
+		"its runner fell silent": {func(p *pool) {
 			p.boot("box", "chat")
 			p.boxes["box"].on = false
-		},
-		"its runner never came": func(p *pool) {
+		}, 1},
+		"its runner never came": {func(p *pool) {
 			a := p.want("gw", "chat", "box")
 			p.must(p.store.EndOverdueWake(ctx, "box", a.WakeToken, "no_capacity", "no word from the host within 10m0s"))
-		},
+		}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onBoth(t, func(t *testing.T, p *pool) {
-				begin(p)
+				tc.begin(p)
 				d := &stubborn{obeys: 100}
 				deps, s := p.deps(p.store), settings
 				deps.Power = func(c *catalog.Catalog) sweep.Power {
@@ -135,7 +140,7 @@ func TestMachineOfALostHostIsTurnedOff(t *testing.T) {
 					}
 				}
 				equal(t, "orders", d.orders, d.obeys)
-				equal(t, "sweeps that reported it", pending, d.obeys-1)
+				equal(t, "sweeps that reported it", pending, tc.first+d.obeys-1)
 				equal(t, "state", p.field("host:box", "state"), "asleep")
 				equal(t, "token", p.field("host:box", "sleep_token"), "")
 			})
@@ -187,7 +192,9 @@ func TestOrphanedMachinesOfAGroup(t *testing.T) {
 		equal(t, "first sight", sweeps(), "")
 		p.after(10 * time.Minute)
 		equal(t, "machines turned off", p.sleeps, 0)
-		equal(t, "later", sweeps(), "orphan gpu-2 done, orphan gpu-1 done, sleep gpu-1 done, sleep gpu-2 done")
+		equal(t, "later", sweeps(), "orphan gpu-2 done, orphan gpu-1 done")
+		equal(t, "machines turned off", p.sleeps, 0)
+		equal(t, "next", sweeps(), "sleep gpu-1 done, sleep gpu-2 done")
 	})
 }
 
@@ -216,15 +223,18 @@ func TestOrphanedMachinesAreTurnedOff(t *testing.T) {
 		equal(t, "seen for nine minutes", summary(sweeps()), "")
 		p.after(time.Minute)
 		r := sweeps()
-		equal(t, "a host that never came", summary(r), "orphan box done, sleep box done")
+		equal(t, "a host that never came", summary(r), "orphan box done")
 		equal(t, "machines that are billed", *r.Running, 2)
+		equal(t, "machines turned off", p.sleeps, 0)
+		equal(t, "next", summary(sweeps()), "sleep box done")
 		equal(t, "machines turned off", p.sleeps, 1)
 		equal(t, "again", summary(sweeps()), "")
 		p.after(time.Hour)
 		machines[0] = up("box", 11*time.Minute)
 		equal(t, "a note from before the machine's start", summary(sweeps()), "")
 		p.after(10 * time.Minute)
-		equal(t, "again, later", summary(sweeps()), "orphan box done, sleep box done")
+		equal(t, "again, later", summary(sweeps()), "orphan box done")
+		equal(t, "next", summary(sweeps()), "sleep box done")
 
 		p.boot("box", "chat")
 		machines[0] = up("box", time.Hour)
@@ -249,5 +259,22 @@ func TestOrphanedMachinesAreTurnedOff(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	})
+}
+
+// Redis was restored to a moment when the host was waking, and the sweep is there before the runner's next beat: the
+// machine serves, and is left alone.
+func TestRestoredWakeTurnsNothingOff(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *pool) {
+		p.boot("box", "chat")
+		p.must(p.rdb.Del(ctx, "rv:{main}:models:box", "rv:{main}:model:box:chat", "rv:{main}:host:box").Err())
+		p.must(p.rdb.HSet(ctx, "rv:{main}:host:box", "state", "waking", "waking_ms", "1").Err())
+		r, err := sweep.Run(ctx, p.deps(p.store), settings)
+		p.must(err)
+		equal(t, "sweep", summary(r), "stranded box done")
+		p.beat()
+		equal(t, "the next one", summary(p.sweep(settings)), "")
+		equal(t, "state", p.field("host:box", "state"), "ready")
+		equal(t, "machines turned off", p.sleeps, 0)
 	})
 }

@@ -146,7 +146,9 @@ func (r *run) confirm(ctx context.Context, committed []pendingSleep) ([]pendingS
 	return r.listSleeping(s, own), nil
 }
 
-// listSleeping lists the hosts that are asleep and whose machine must still be turned off.
+// listSleeping lists the hosts that are asleep and whose machine must still be turned off: those of this sweep, and those
+// that an earlier one left. What this sweep has repaired is left to the next one. Redis may have been restored, and a host
+// that serves may look like one that did not come; meanwhile its runner registers.
 func (r *run) listSleeping(s *state.Snapshot, own map[string]pendingSleep) []pendingSleep {
 	var out []pendingSleep
 	for _, host := range slices.Sorted(maps.Keys(s.Hosts)) {
@@ -156,6 +158,9 @@ func (r *run) listSleeping(s *state.Snapshot, own map[string]pendingSleep) []pen
 		}
 		n, ok := own[host]
 		if !ok {
+			if old := r.begun.Hosts[host]; old == nil || old.Fields["sleep_token"] != token {
+				continue
+			}
 			n = pendingSleep{host, token, "an earlier sweep did not finish"}
 		}
 		out = append(out, n)

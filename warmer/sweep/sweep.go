@@ -119,6 +119,7 @@ type run struct {
 	idleTimes map[string]time.Duration  // idle times set at run time, by model
 	closed    map[string]catalog.Closed // hosts that are not to be woken
 	report    *Report
+	begun     *state.Snapshot // the pool when the sweep began
 
 	driverCalls sync.WaitGroup // in the background: a driver can take minutes, and other hosts must not wait for it
 	mu          sync.Mutex
