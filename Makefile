@@ -75,25 +75,22 @@ build: need-go mm ## Build bin/gateway, bin/runner, bin/warmer and bin/standin
 	@mkdir -p bin
 	go build -tags $(TAGS) -o bin/ $(PROGRAMS:%=./%) ./testenv/standin
 
-# Packages whose tests start processes, two at a time, those of whole systems one at a time; a failed test of theirs runs
-# once more, unless STRICT=1. What passes then is printed as flaky.
+# Packages whose tests start processes run two at a time, those of whole systems one at a time. A failed test runs once
+# more, unless STRICT=1. What passes then is printed as flaky.
 with_processes = go list -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}} ' $(PKG) | awk '/ reveille\/testenv(\/aws)? /{print $$1}'
 
 .PHONY: test
 test: need-go need-python need-redis need-chromium fetch-tests ## Run every test: unit, property, real redis-server, real engine, whole system; STRICT=1 fails on a flaky one
-	@mkdir -p .cache; rm -f .cache/flaky-*; status=0; \
+	@mkdir -p .cache; rm -f .cache/flaky-*; status=0; n=0; \
 	all="$$(go list $(PKG))"; slow="$$($(with_processes))"; fast="$$(comm -23 <(sort <<<"$$all") <(sort <<<"$$slow"))"; \
-	if [ -n "$$fast" ]; then \
-		go run $(GOTESTSUM) --packages="$$(echo $$fast)" -- -shuffle=on -timeout 30m $(ARGS) || status=$$?; \
-	fi; \
 	run() { \
 		if [ -n "$$2" ]; then \
-			go run $(GOTESTSUM) $(if $(STRICT),,--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-report=.cache/flaky-$$1) \
+			go run $(GOTESTSUM) $(if $(STRICT),,--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-report=.cache/flaky-$$((++n))) \
 				--packages="$$(echo $$2)" -- -p $$1 -shuffle=on -timeout 30m $(ARGS) || status=$$?; \
 		fi; \
 	}; \
-	run 2 "$$(grep -v /testenv/ <<<"$$slow")"; run 1 "$$(grep /testenv/ <<<"$$slow")"; \
-	if [ -s .cache/flaky-1 ] || [ -s .cache/flaky-2 ]; then echo 'FLAKY, ran again:'; cat .cache/flaky-*; fi; \
+	run "$$(nproc)" "$$fast"; run 2 "$$(grep -v /testenv/ <<<"$$slow")"; run 1 "$$(grep /testenv/ <<<"$$slow")"; \
+	sed 's/^/FLAKY, ran again: /' .cache/flaky-* 2>/dev/null || true; \
 	exit $$status
 
 .PHONY: race

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -80,10 +81,13 @@ func engineMain(args []string) int {
 		_ = os.Rename(tmp, *forkPID)
 	}
 	if *tidy != "" {
-		child := exec.Command("/bin/sh", "-c", "trap '' TERM; cat; sleep 0.1; rm "+*tidy)
-		if _, err := child.StdinPipe(); err != nil || child.Start() != nil {
+		child := exec.Command("/bin/sh", "-c", "trap '' TERM; echo; cat; sleep 0.1; rm "+*tidy)
+		_, errIn := child.StdinPipe()
+		ready, errOut := child.StdoutPipe()
+		if errors.Join(errIn, errOut) != nil || child.Start() != nil {
 			return 9
 		}
+		_, _ = ready.Read(make([]byte, 1)) // it ignores SIGTERM
 	}
 	if *write != "" {
 		_ = os.WriteFile(*write, nil, 0o666)
