@@ -86,10 +86,10 @@ test: need-go need-python need-redis need-chromium fetch-tests ## Run every test
 	run() { \
 		if [ -n "$$2" ]; then \
 			go run $(GOTESTSUM) $(if $(STRICT),,--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-report=.cache/flaky-$$((++n))) \
-				--packages="$$(echo $$2)" -- -p $$1 -shuffle=on -timeout 30m $(ARGS) || status=$$?; \
+				--packages="$$(echo $$2)" -- $$1 -shuffle=on -timeout 30m $(ARGS) || status=$$?; \
 		fi; \
 	}; \
-	run "$$(nproc)" "$$fast"; run 2 "$$(grep -v /testenv/ <<<"$$slow")"; run 1 "$$(grep /testenv/ <<<"$$slow")"; \
+	run "" "$$fast"; run "-p 2" "$$(grep -v /testenv/ <<<"$$slow")"; run "-p 1" "$$(grep /testenv/ <<<"$$slow")"; \
 	sed 's/^/FLAKY, ran again: /' .cache/flaky-* 2>/dev/null || true; \
 	exit $$status
 
