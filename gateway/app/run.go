@@ -393,10 +393,14 @@ func (s RunSettings) greet(out io.Writer, addr, redis string) {
 	if len(c.Models) == 0 {
 		fmt.Fprintf(out, "  Add models to %s; changes apply immediately. For example:\n\n%s", s.Models, exampleModel)
 	}
+	key := ""
+	if s.keyed() {
+		key = " -H 'Authorization: Bearer KEY'"
+	}
 	tries := 0
 	try := func(path, body string) {
 		if tries++; tries <= 3 {
-			fmt.Fprintf(out, "  curl -s %s%s -d '%s'\n", url, path, body)
+			fmt.Fprintf(out, "  curl -s %s%s%s -d '%s'\n", url, path, key, body)
 		}
 	}
 	seen := map[string]bool{}

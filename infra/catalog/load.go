@@ -121,8 +121,11 @@ func readBounded(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFile+1))
 }
 
-// missingFiles warns of files that models name by path and that do not exist here.
+// missingFiles warns of files that models name by path and that do not exist here, unless all hosts are other machines.
 func (r *report) missingFiles(c *Catalog) {
+	if len(c.Hosts) > 0 && !slices.ContainsFunc(c.Hosts, func(h *Host) bool { return h.Driver == DriverLocal }) {
+		return
+	}
 	look := func(m *Model, field, file string) {
 		if cp := ParseCheckpoint(file); file != "" && cp.Scheme == SchemePath {
 			if _, err := os.Stat(file); err != nil {

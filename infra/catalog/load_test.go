@@ -197,6 +197,13 @@ func TestLoadWarnsOfMissingFiles(t *testing.T) {
 	if len(warnings) != 1 || warnings[0].Line != 6 || warnings[0].Path != "models.b.checkpoint" || warnings[0].File != file {
 		t.Errorf("warnings:\n%s", warnings)
 	}
+	away := filepath.Join(dir, "away.yaml")
+	if err := os.WriteFile(away, []byte(text+"hosts:\n  pc: {driver: wol, mac: \"00:11:22:33:44:55\", address: \"192.168.1.3:8090\", devices: [cpu]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, warnings, err := Load(away); err != nil || len(warnings) != 0 {
+		t.Errorf("the files are on another machine: %v\n%s", err, warnings)
+	}
 	if _, _, err := Load(filepath.Join(dir, "no.yaml")); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "gateway init") {
 		t.Errorf("missing file: %v", err)
 	}

@@ -26,7 +26,7 @@ for arch; do
   library=$dist/libreveille_mm_linux_$arch.so
   if [ -e "$library" ]; then cp "$library" "$root/bin"; fi
   cp -r "$scratch/share" "$root"
-  cp -r infra/install/{chart,compose.yaml,grafana,prometheus,systemd} "$root"
+  cp -r infra/install/{chart,compose.yaml,compose.nas.yaml,grafana,prometheus,systemd} "$root"
   cp infra/install/archive.md "$root/README.md"
   chmod -R u=rwX,go=rX "$root"
   tar --create --directory "$scratch" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=ustar "$name" | gzip -9n >"$dist/$name.tar.gz"

@@ -33,7 +33,7 @@ func TestImages(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root may change the root folder")
 	}
-	c := readCompose(t)
+	c := readCompose(t, "compose.yaml")
 	models := testenv.Models(t)
 	engines := filepath.Dir(testenv.Engines(t).LlamaServer)
 	config := t.TempDir()

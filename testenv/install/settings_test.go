@@ -14,7 +14,7 @@ import (
 	"reveille/testenv"
 )
 
-// compose is what the compose file may have.
+// compose is what a compose file may have.
 type compose struct {
 	Name     string             `yaml:"name"`
 	Confined service            `yaml:"x-confined"`
@@ -30,6 +30,7 @@ type service struct {
 	Volumes     []string                     `yaml:"volumes"`
 	Tmpfs       []string                     `yaml:"tmpfs"`
 	Ports       []string                     `yaml:"ports"`
+	NetworkMode string                       `yaml:"network_mode"`
 	Restart     string                       `yaml:"restart"`
 	ReadOnly    bool                         `yaml:"read_only"`
 	CapDrop     []string                     `yaml:"cap_drop"`
@@ -45,10 +46,10 @@ type service struct {
 	} `yaml:"healthcheck"`
 }
 
-func readCompose(t *testing.T) compose {
+func readCompose(t *testing.T, file string) compose {
 	t.Helper()
 	var c compose
-	if err := yaml.NewDecoder(bytes.NewReader(read(t, "compose.yaml")), yaml.Strict()).Decode(&c); err != nil {
+	if err := yaml.NewDecoder(bytes.NewReader(read(t, file)), yaml.Strict()).Decode(&c); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -71,27 +72,38 @@ func variables(t *testing.T, program string, args ...string) []string {
 	return all
 }
 
-// TestComposeSettings looks for each setting of the compose file in the help of its service's program, and for each secret in all
-// that must agree on it.
+// TestComposeSettings looks for each setting of the compose files in the help of its service's program, and for each secret
+// in all that must agree on it.
 func TestComposeSettings(t *testing.T) {
-	c := readCompose(t)
-	programs := map[string][]string{"gateway": variables(t, "gateway", "serve"), "warmer": variables(t, "warmer"), "runner": variables(t, "runner")}
-	for name, s := range c.Services {
-		if name == "redis" {
-			continue
-		}
-		for _, v := range slices.Sorted(maps.Keys(s.Environment)) {
-			if !slices.Contains(programs[name], v) {
-				t.Errorf("%s has no setting %s", name, v)
+	serve, run, warmer, runner := variables(t, "gateway", "serve"), variables(t, "gateway", "run"), variables(t, "warmer"), variables(t, "runner")
+	for _, file := range []struct {
+		name, redis string
+		programs    map[string][]string
+	}{
+		{"compose.yaml", "redis://redis:6379/0", map[string][]string{"gateway": serve, "warmer": warmer, "runner": runner}},
+		{"compose.nas.yaml", "redis://:${REDIS_PASSWORD}@127.0.0.1:6379/0", map[string][]string{"gateway": run}},
+	} {
+		c := readCompose(t, file.name)
+		for name, s := range c.Services {
+			if file.name == "compose.nas.yaml" && s.NetworkMode != "host" {
+				t.Errorf("%s: %s has a network of its own, which has no broadcasts", file.name, name)
 			}
-		}
-		if !strings.HasPrefix(s.Environment["REVEILLE_RUNNER_SECRET"].(string), "${REVEILLE_RUNNER_SECRET:?") || s.Environment["REVEILLE_REDIS_URL"] != "redis://redis:6379/0" {
-			t.Errorf("%s: %v", name, s.Environment)
-		}
-		for _, v := range s.Volumes {
-			if from, _, _ := strings.Cut(v, ":"); !strings.HasPrefix(from, "./") {
-				if _, ok := c.Volumes[from]; !ok {
-					t.Errorf("%s: there is no volume %s", name, from)
+			if name == "redis" {
+				continue
+			}
+			for _, v := range slices.Sorted(maps.Keys(s.Environment)) {
+				if !slices.Contains(file.programs[name], v) {
+					t.Errorf("%s: %s has no setting %s", file.name, name, v)
+				}
+			}
+			if !strings.HasPrefix(s.Environment["REVEILLE_RUNNER_SECRET"].(string), "${REVEILLE_RUNNER_SECRET:?") || s.Environment["REVEILLE_REDIS_URL"] != file.redis {
+				t.Errorf("%s: %s: %v", file.name, name, s.Environment)
+			}
+			for _, v := range s.Volumes {
+				if from, _, _ := strings.Cut(v, ":"); !strings.HasPrefix(from, "./") {
+					if _, ok := c.Volumes[from]; !ok {
+						t.Errorf("%s: %s: there is no volume %s", file.name, name, from)
+					}
 				}
 			}
 		}
