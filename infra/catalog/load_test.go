@@ -198,7 +198,7 @@ func TestLoadWarnsOfMissingFiles(t *testing.T) {
 		t.Errorf("warnings:\n%s", warnings)
 	}
 	away := filepath.Join(dir, "away.yaml")
-	if err := os.WriteFile(away, []byte(text+"hosts:\n  pc: {driver: wol, mac: \"00:11:22:33:44:55\", address: \"192.168.1.3:8090\", devices: [cpu]}\n"), 0o600); err != nil {
+	if err := os.WriteFile(away, []byte(text+"hosts:\n  pc: {driver: wol, mac: \"00:11:22:33:44:55\", address: \"192.168.1.3:8090\", devices: [cpu, gpu]}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, warnings, err := Load(away); err != nil || len(warnings) != 0 {
