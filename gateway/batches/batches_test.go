@@ -36,6 +36,7 @@ type desk struct {
 	calls   []Call
 	do      func(Call) Result
 	revoked atomic.Bool
+	hours   time.Time // when they begin; zero: never
 	counted map[string]int
 }
 
@@ -65,6 +66,7 @@ func (d *desk) reopen(dir string) {
 			d.mu.Unlock()
 			return do(c)
 		},
+		Hours: func(now time.Time) bool { return !d.hours.IsZero() && !now.Before(d.hours) },
 		Count: func(outcome string) { d.counted[outcome]++ },
 	})
 }
@@ -403,8 +405,28 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
+// In the hours that are given, lines load their models long before the window demands it.
+func TestHours(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		d.do = func(c Call) Result {
+			if !c.Urgent {
+				return refuse(api.Background)
+			}
+			return respond(200, `{}`)
+		}
+		lines, _ := numbered(0, 20, "a")
+		created := time.Now()
+		d.hours = created.Add(2 * time.Hour)
+		b := d.finish(d.start("24h", lines...).ID)
+		if took := time.Since(created); b.Status != completed || took < 2*time.Hour || took > 2*time.Hour+time.Minute {
+			t.Errorf("%s after %v", b.Status, took)
+		}
+	})
+}
+
 func TestUrgent(t *testing.T) {
-	w := &worker{batch: &stored{Batch: Batch{CreatedAt: 1000, ExpiresAt: 5000}}}
+	w := &worker{Service: newDesk(t).Service, batch: &stored{Batch: Batch{CreatedAt: 1000, ExpiresAt: 5000}}}
 	w.left.Store(1000)
 	for _, c := range []struct {
 		rate float64

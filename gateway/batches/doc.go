@@ -24,8 +24,8 @@
 //     a line that a kill left incomplete. Each line has exactly one outcome, although it may have run twice. While the
 //     folder is full, outcomes wait in memory and no further lines start.
 //  4. A line runs through the gateway's own handler with the batch's API key (Config.Do), in the background: it neither
-//     wakes a host nor makes room. When what is left of the completion window may not suffice, lines run with low
-//     priority instead, as any request that waits for its model. Refusals that pass are repeated.
+//     wakes a host nor makes room. In Config.Hours, and when what is left of the completion window may not suffice,
+//     lines run with low priority instead, as any request that waits for its model. Refusals that pass are repeated.
 //  5. At the end, the outcome files become files of the key, and the record says so. After the window, the other lines
 //     get the error batch_expired. Batches and their files are removed when they expire, by default after 30 days.
 package batches

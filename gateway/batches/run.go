@@ -446,9 +446,13 @@ func repeats(e *api.Error) (passes, counts bool) {
 	return false, false
 }
 
-// urgent reports whether what is left of the completion window may not suffice: it is less than twice what the other
-// lines take, or less than a quarter of the window if that is unknown.
+// urgent reports whether lines may wake hosts and load models: in Config.Hours, or when what is left of the completion
+// window may not suffice, because it is less than twice what the other lines take, or less than a quarter of the window
+// if that is unknown.
 func (w *worker) urgent(now time.Time) bool {
+	if w.cfg.Hours(now) {
+		return true
+	}
 	end := time.Unix(w.batch.ExpiresAt, 0)
 	if rate := float64(w.rate.Load()) / 1e6; rate > 0 {
 		return end.Sub(now).Seconds() < 2*float64(w.left.Load())/rate

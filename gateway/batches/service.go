@@ -30,6 +30,8 @@ type Config struct {
 	Key func(digest [sha256.Size]byte) keys.Key
 	// Do runs a line.
 	Do func(context.Context, Call) Result
+	// Hours reports whether lines may wake hosts and load models at a time, whatever is left of their batch's window.
+	Hours func(time.Time) bool
 	// Count counts an outcome of a line: completed, failed or expired.
 	Count func(outcome string)
 	Log   *slog.Logger

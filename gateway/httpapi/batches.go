@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"strconv"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -26,6 +27,7 @@ func (s *Server) newBatches() *batches.Service {
 	return batches.New(batches.Config{
 		Dir: s.cfg.BatchDir, MaxBytes: s.cfg.BatchBytes, MaxHeld: max(s.cfg.MaxBufferedBytes/8, maxLineResponse), Tenant: s.tenant,
 		Key: s.batchKey, Do: s.runLine, Log: s.log,
+		Hours: func(now time.Time) bool { return s.cfg.Catalog().BatchHours.Active(now) },
 		Count: func(outcome string) {
 			s.set.GetOrCreateCounter(`reveille_gateway_batch_lines_total{outcome="` + outcome + `"}`).Inc()
 		},

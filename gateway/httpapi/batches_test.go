@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"reveille/gateway/batches"
+	"reveille/infra/catalog"
 )
 
 // upload sends a file in a form.
@@ -85,6 +87,26 @@ func TestBatches(t *testing.T) {
 	}
 	if n := s.server.bodies.Buffered(); n != 0 {
 		t.Error(n, "bytes are held")
+	}
+}
+
+// In batch_hours, lines run as requests that wait for their model's load.
+func TestBatchHours(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) {
+		c.BatchDir, c.BatchBytes = t.TempDir(), 1<<30
+		cat := *c.Catalog()
+		cat.BatchHours = &catalog.Period{For: catalog.Duration(time.Hour)}
+		if err := cat.BatchHours.Schedule.UnmarshalText([]byte("*/10 * * * *")); err != nil {
+			t.Fatal(err)
+		}
+		c.Catalog = func() *catalog.Catalog { return &cat }
+	})
+	const text = `{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"chat","messages":[{"role":"user","content":"hi"}]}}`
+	b := s.ask("POST", "/v1/batches", fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/chat/completions","completion_window":"24h"}`, s.upload(strings.NewReader(text), -1).json["id"]))
+	path := "/v1/batches/" + b.json["id"].(string)
+	s.until("the batch's end", func() bool { b = s.ask("GET", path, ""); return b.json["status"] == "completed" })
+	if got := s.got(); len(got) != 1 || got[0].priority != "low" || got[0].background != "" {
+		t.Errorf("%+v", got)
 	}
 }
 

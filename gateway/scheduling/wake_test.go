@@ -198,7 +198,7 @@ func TestClosedHosts(t *testing.T) {
 		if err := rest.UnmarshalText([]byte(time.Now().Format("4 15 * * *"))); err != nil {
 			t.Fatal(err)
 		}
-		b.DailyHostHours, b.Rest = 0, &catalog.Rest{Schedule: rest, For: catalog.Duration(time.Hour)}
+		b.DailyHostHours, b.Rest = 0, &catalog.Period{Schedule: rest, For: catalog.Duration(time.Hour)}
 		if _, err := get("m3"); err == nil || err.Kind != api.HostResting || err.RetryAfter <= 50*time.Minute || err.RetryAfter > time.Hour {
 			t.Fatalf("%+v", err)
 		}

@@ -41,6 +41,8 @@ type Catalog struct {
 	// DailyHostHours is how many hours all hosts together may be awake on a day of UTC before no further one is woken; 0
 	// is no limit.
 	DailyHostHours float64 `json:"daily_host_hours,omitempty"`
+	// BatchHours is when the lines of batches may wake hosts and load models, in the gateway's time zone.
+	BatchHours *Period `json:"batch_hours,omitempty"`
 
 	index index
 }
@@ -68,8 +70,7 @@ type Warmup struct {
 // Active reports whether the model is wanted at now: whether the schedule fired within the last For. The schedule is
 // read in now's location.
 func (w Warmup) Active(now time.Time) bool {
-	fired := w.Schedule.Next(now.Add(-time.Duration(w.For)))
-	return !fired.IsZero() && !fired.After(now)
+	return (&Period{w.Schedule, w.For}).Active(now)
 }
 
 // Model returns the model with this id; ok is false when there is none.

@@ -86,6 +86,7 @@ func (r *report) check(cat *Catalog) {
 	if c.DailyHostHours < 0 {
 		c.add(at("daily_host_hours"), "want 0 or more")
 	}
+	c.period(at("batch_hours"), c.BatchHours)
 	for i := range c.Warm {
 		w, p := &c.Warm[i], []string{"warm", strconv.Itoa(i)}
 		if m := c.known(append(p, "model"), w.Model); m != nil {
@@ -100,8 +101,17 @@ func (r *report) check(cat *Catalog) {
 	}
 }
 
-// maxRest bounds the rest of a host.
-const maxRest = Duration(7 * 24 * time.Hour)
+// maxPeriod bounds a time that recurs.
+const maxPeriod = Duration(7 * 24 * time.Hour)
+
+func (c *checker) period(path []string, p *Period) {
+	if p != nil && p.Schedule.String() == "" {
+		c.add(path, "schedule is missing")
+	}
+	if p != nil && (p.For <= 0 || p.For > maxPeriod) {
+		c.add(path, "for is more than 0 and at most 168h, such as 8h")
+	}
+}
 
 // names checks that each name has one owner.
 func (c *checker) names() {
@@ -341,9 +351,7 @@ func (c *checker) host(h *Host) {
 	if h.Price < 0 || h.Max < 0 || h.DailyHostHours < 0 {
 		c.add(p(), "price, max and daily_host_hours are 0 or more")
 	}
-	if h.Rest != nil && (h.Rest.For <= 0 || h.Rest.For > maxRest) {
-		c.add(p("rest"), "for, how long the host rests, is more than 0 and at most 168h, such as 8h")
-	}
+	c.period(p("rest"), h.Rest)
 	if h.Devices == 0 && h.Driver != DriverLocal {
 		c.add(p(), "devices is missing: a sleeping host cannot be asked for them")
 	}

@@ -2,21 +2,24 @@ package catalog
 
 import "time"
 
-// A Rest is a time in which a host is not woken.
-type Rest struct {
+// A Period is a time that recurs.
+type Period struct {
 	// Schedule is when it begins: five fields as in cron, such as 0 23 * * *.
 	Schedule Schedule `json:"schedule"`
 	// For is how long it lasts.
 	For Duration `json:"for"`
 }
 
-// until returns the end of the rest that now is in, or the zero time. The schedule is read in now's location.
-func (r *Rest) until(now time.Time) (end time.Time) {
-	if r == nil {
+// Active reports whether now is in the period. The schedule is read in now's location.
+func (p *Period) Active(now time.Time) bool { return !p.until(now).IsZero() }
+
+// until returns the end of the period that now is in, or the zero time.
+func (p *Period) until(now time.Time) (end time.Time) {
+	if p == nil {
 		return end
 	}
-	for began := r.Schedule.Next(now.Add(-time.Duration(r.For))); !began.IsZero() && !began.After(now); began = r.Schedule.Next(began) {
-		end = began.Add(time.Duration(r.For))
+	for began := p.Schedule.Next(now.Add(-time.Duration(p.For))); !began.IsZero() && !began.After(now); began = p.Schedule.Next(began) {
+		end = began.Add(time.Duration(p.For))
 	}
 	return end
 }

@@ -8,6 +8,7 @@ import (
 func TestClosed(t *testing.T) {
 	c, _, err := Parse("models.yaml", []byte(`
 daily_host_hours: 10
+batch_hours: {schedule: "0 1 * * *", for: 5h}
 models: {m: {type: llm, recipe: standin, device: cpu}}
 hosts:
   free: {driver: wol, mac: "02:00:00:00:00:01", devices: [cpu]}
@@ -47,6 +48,11 @@ hosts:
 			if g := got[name]; !g.Until.Equal(want.Until) || g.Hours != want.Hours {
 				t.Errorf("%s %s: %v, want %v", tc.now, name, g, want)
 			}
+		}
+	}
+	for now, want := range map[string]bool{"02 00:59": false, "02 01:00": true, "02 05:59": true, "02 06:00": false} {
+		if got := c.BatchHours.Active(at(now)); got != want {
+			t.Errorf("batch_hours at %s: %v", now, got)
 		}
 	}
 	c.DailyHostHours = 0

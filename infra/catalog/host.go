@@ -75,7 +75,7 @@ type Host struct {
 	// Idle is how long the host may be without work before it is put to sleep; by default the warmer's --host-idle.
 	Idle *Duration `json:"idle,omitempty"`
 	// Rest is when the host is not woken, in the gateway's and the warmer's time zone.
-	Rest *Rest `json:"rest,omitempty"`
+	Rest *Period `json:"rest,omitempty"`
 	// DailyHostHours is how many hours the host may be awake on a day of UTC; then it is not woken any more that day.
 	DailyHostHours float64 `json:"daily_host_hours,omitempty"`
 }

@@ -42,7 +42,7 @@ func anyCatalog(t *rapid.T) *Catalog {
 	}
 	b.WriteString("recipes:\n  own: {inherit: standin, options: {steps: {kind: int, default: 20, min: 1}, cfg: {kind: float, default: 7}}}\n")
 	if n > 0 && rapid.Bool().Draw(t, "rest") {
-		b.WriteString("defaults: {idle: 1m, models: {llm: m0}}\nwarm:\n- {model: m0, schedule: '*/15 8-18 * * mon-fri', for: 20m}\n")
+		b.WriteString("defaults: {idle: 1m, models: {llm: m0}}\nwarm:\n- {model: m0, schedule: '*/15 8-18 * * mon-fri', for: 20m}\nbatch_hours: {schedule: 0 1 * * *, for: 5h}\n")
 	}
 	c, _, err := Parse("drawn", []byte(b.String()))
 	if err != nil {

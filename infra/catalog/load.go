@@ -164,6 +164,7 @@ type file struct {
 	Any            entry[map[string]recipe.List[string]] `yaml:"any"`
 	Background     []entry[BackgroundRule]               `yaml:"background"`
 	DailyHostHours entry[float64]                        `yaml:"daily_host_hours"`
+	BatchHours     *entry[Period]                        `yaml:"batch_hours"`
 }
 
 // parse reads a file and checks it.
@@ -174,6 +175,9 @@ func (r *report) parse(data []byte) (*Catalog, error) {
 		return nil, r.problems
 	}
 	c := &Catalog{Defaults: value(r, f.Defaults, "defaults"), Any: value(r, f.Any, "any"), DailyHostHours: value(r, f.DailyHostHours, "daily_host_hours")}
+	if f.BatchHours != nil {
+		c.BatchHours = new(value(r, *f.BatchHours, "batch_hours"))
+	}
 	for _, name := range r.inOrder("models", slices.Collect(maps.Keys(f.Models))) {
 		m := value(r, f.Models[name], "models", name)
 		m.ID, m.Aliases, m.Presets, m.Named = name, m.Named.names, m.Named.presets, aliases{}

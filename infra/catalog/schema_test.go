@@ -114,6 +114,9 @@ func generate(t *testing.T) string {
 		PatternProperties:    map[string]*jsonschema.Schema{"^x-": {Description: "For anchors."}},
 		AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}},
 	}
+	hours := of(reflect.TypeFor[Period]())
+	hours.Description = comments["Catalog.BatchHours"]
+	root.Properties["batch_hours"] = hours
 	out, err := json.MarshalIndent(root, "", " ")
 	if err != nil {
 		t.Fatal(err)
