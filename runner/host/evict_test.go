@@ -33,8 +33,8 @@ func TestCheapestModelToLoadIsEvictedByCost(t *testing.T) {
 	}
 }
 
-// A model makes no room for another before it has been loaded for its min_loaded, however idle it is. Its own reload
-// and an unload do not wait.
+// A model makes no room for another before it has been loaded for its min_loaded, however idle it is, nor is the
+// host cleared for a load that failed. Its own reload and an unload do not wait.
 func TestMinLoaded(t *testing.T) {
 	b := start(t)
 	b.publish(strings.Replace(models, "models:", "defaults: {min_loaded: 1s}\nmodels:", 1))
@@ -46,6 +46,9 @@ func TestMinLoaded(t *testing.T) {
 	}
 	b.publish(strings.Replace(models, "models:", "defaults: {min_loaded: 1h}\nmodels:", 1))
 	b.ready(b.ask(state.Want{Model: "b", Explicit: true, Fields: map[string]string{"options": `{"ctx_size":512}`}}))
+	b.engines.fails["e"] = []error{errLoad}
+	b.failed(b.load("e"), "model_load_error")
+	b.holds("b")
 	if r := b.outcome(b.unload("b")); r.State != "ready" {
 		t.Errorf("unload: %+v", r)
 	}

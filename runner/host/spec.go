@@ -248,9 +248,16 @@ func (e loadSpec) newResident(ticket string) *resident {
 	}
 }
 
-// mayClear reports whether a load may clear the host: it has not failed on a cleared host a short while ago.
+// mayClear reports whether a load may clear the host: it has not failed on a cleared host a short while ago, and
+// min_loaded keeps no model.
 func (h *Host) mayClear(e loadSpec) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return !time.Now().Before(h.noClearUntil[e.digest])
+	now := time.Now()
+	for _, r := range h.residents {
+		if !r.pinned && now.Before(r.keptUntil()) {
+			return false
+		}
+	}
+	return !now.Before(h.noClearUntil[e.digest])
 }

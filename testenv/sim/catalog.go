@@ -110,6 +110,9 @@ func makeCatalog(s Scenario, edits map[string]int) (*catalog.Catalog, error) {
 	if onGPUs(hosts) {
 		models, kinds = sizedYAML(), "cpu, gpu"
 	}
+	if s.MinLoaded > 0 {
+		models = fmt.Sprintf("defaults: {min_loaded: %v}\n%s", s.MinLoaded, models)
+	}
 	for name, n := range edits {
 		entry := "  " + name + ": {"
 		models = strings.Replace(models, entry, entry+fmt.Sprintf("options: {args: --tokens %d}, ", n), 1)

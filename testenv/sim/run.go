@@ -64,6 +64,9 @@ func (w *world) run() {
 	if !w.advance(time.Second) {
 		return
 	}
+	if w.scenario.MinLoaded > 0 {
+		w.disturb(24*time.Hour, "min_loaded")
+	}
 	for i, s := range w.scenario.Steps {
 		w.mu.Lock()
 		w.step = i + 1

@@ -121,6 +121,7 @@ type Scenario struct {
 	Group    bool // all hosts are slots of one group of machines
 	// Priorities gives some requests a priority other than normal.
 	Priorities bool
+	MinLoaded  time.Duration // of all models; the checker then expects no load to start soon
 	Steps      []Step
 }
 
@@ -139,6 +140,9 @@ func (s Scenario) String() string {
 	}
 	if s.Priorities {
 		b.WriteString("priorities\n")
+	}
+	if s.MinLoaded > 0 {
+		fmt.Fprintf(&b, "min_loaded %v\n", s.MinLoaded)
 	}
 	for _, h := range s.Hosts {
 		word, budget := "host", ""
@@ -195,6 +199,8 @@ func (s *Scenario) line(line string) (err error) {
 		s.Group = true
 	case "priorities":
 		s.Priorities = true
+	case "min_loaded":
+		s.MinLoaded, err = time.ParseDuration(rest)
 	case "copies":
 		var wake string
 		if _, err = fmt.Sscanf(rest, "%d parallel=%d wake=%s", &s.Copies.Max, &s.Copies.Parallel, &wake); err == nil {
