@@ -75,8 +75,8 @@ build: need-go mm ## Build bin/gateway, bin/runner, bin/warmer and bin/standin
 	@mkdir -p bin
 	go build -tags $(TAGS) -o bin/ $(PROGRAMS:%=./%) ./testenv/standin
 
-# Packages whose tests start processes run two at a time, those of whole systems one at a time. A failed test runs once
-# more, unless STRICT=1. What passes then is printed as flaky.
+# Packages whose tests start processes run two at a time, and testenv/system, whose real engines use all processors,
+# alone. A failed test runs once more, unless STRICT=1. What passes then is printed as flaky.
 with_processes = go list -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}} ' $(PKG) | awk '/ reveille\/testenv(\/aws)? /{print $$1}'
 
 .PHONY: test
@@ -89,7 +89,7 @@ test: need-go need-python need-redis need-chromium fetch-tests ## Run every test
 				--packages="$$(echo $$2)" -- $$1 -shuffle=on -timeout 30m $(ARGS) || status=$$?; \
 		fi; \
 	}; \
-	run "" "$$fast"; run "-p 2" "$$(grep -v /testenv/ <<<"$$slow")"; run "-p 1" "$$(grep /testenv/ <<<"$$slow")"; \
+	run "" "$$fast"; run "-p 2" "$$(grep -v /testenv/system$$ <<<"$$slow")"; run "" "$$(grep /testenv/system$$ <<<"$$slow")"; \
 	sed 's/^/FLAKY, ran again: /' .cache/flaky-* 2>/dev/null || true; \
 	exit $$status
 

@@ -53,7 +53,7 @@ func (s *Server) upstream(r *request) error {
 // monitorPaths are the paths of engines that monitors read.
 var monitorPaths = []string{
 	"/health", "/v1/health", "/healthz", "/live", "/livez", "/ready", "/readyz", "/ping", "/metrics", "/version",
-	"/v1/models", "/models", "/slots", "/props", "/favicon.ico",
+	"/v1/models", "/models", "/slots", "/props", "/favicon.ico", "/robots.txt",
 }
 
 // vetUpstream applies the rules of the inference routes to the body of a request to an engine's own path that runs the
