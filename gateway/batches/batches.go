@@ -63,6 +63,7 @@ type Batch struct {
 	CancelledAt      *int64            `json:"cancelled_at"`
 	RequestCounts    counts            `json:"request_counts"`
 	Metadata         map[string]string `json:"metadata"`
+	WaitReason       string            `json:"wait_reason,omitempty"` // why lines wait, as text; not of OpenAI's
 }
 
 type counts struct {

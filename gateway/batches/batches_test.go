@@ -418,8 +418,14 @@ func TestHours(t *testing.T) {
 		lines, _ := numbered(0, 20, "a")
 		created := time.Now()
 		d.hours = created.Add(2 * time.Hour)
-		b := d.finish(d.start("24h", lines...).ID)
-		if took := time.Since(created); b.Status != completed || took < 2*time.Hour || took > 2*time.Hour+time.Minute {
+		b := d.start("24h", lines...)
+		time.AfterFunc(time.Hour, func() {
+			if got := d.get(b.ID); !strings.Contains(got.WaitReason, "batch_hours") {
+				t.Errorf("%+v", got)
+			}
+		})
+		b = d.finish(b.ID)
+		if took := time.Since(created); b.Status != completed || b.WaitReason != "" || took < 2*time.Hour || took > 2*time.Hour+time.Minute {
 			t.Errorf("%s after %v", b.Status, took)
 		}
 	})
@@ -496,6 +502,9 @@ func TestFullFolder(t *testing.T) {
 		go func() { done <- d.work(t.Context(), b.ID) }()
 		time.Sleep(10*time.Minute + time.Second)
 		synctest.Wait()
+		if got := d.get(b.ID); !strings.Contains(got.WaitReason, "full") {
+			t.Errorf("%+v", got)
+		}
 		used, err := d.countBytes()
 		if n := len(d.calls); err != nil || n == 0 || n > 2*window || used > d.cfg.MaxBytes+1000 { // records are not counted
 			t.Errorf("%d lines have run, %d of %d bytes are used, %v", n, used, d.cfg.MaxBytes, err)

@@ -48,11 +48,12 @@ type worker struct {
 	batch   *stored
 	digest  [sha256.Size]byte
 	out     *outcomes
-	saved   time.Time
 	keyless time.Time     // since when the batch's key has been missing; zero: it is not
 	blocked atomic.Bool   // an outcome waits until the folder has room
 	left    atomic.Int64  // lines without an outcome
 	rate    atomic.Uint64 // lines in a million seconds
+
+	reason atomic.Pointer[string] // why lines wait; nil: none does
 }
 
 // run runs a batch until it has ended, unless another gateway does. Its error means that it must be resumed.
@@ -102,6 +103,7 @@ func (s *Service) run(ctx context.Context, tenant, id string) error {
 		b.fail(newLineError("input_file_not_found", "The input file was deleted.", "input_file_id", 0))
 		return w.finish(failed)
 	case errIdle:
+		w.reason.Store(new("Other batches have their turn."))
 		return w.save()
 	}
 	return err
@@ -140,12 +142,19 @@ func (w *worker) validate(ctx context.Context) error {
 	return w.save()
 }
 
+func (w *worker) waitReason() string {
+	if r := w.reason.Load(); r != nil {
+		return *r
+	}
+	return ""
+}
+
 // save writes the record with the progress.
 func (w *worker) save() error {
 	b := w.batch
 	b.RequestCounts.Completed, b.RequestCounts.Failed = w.out.lines[toOutput], w.out.lines[toErrors]
 	b.Rate = float64(w.rate.Load()) / 1e6
-	w.saved = time.Now()
+	b.WaitReason = w.waitReason()
 	return w.write(w.tenant, b.ID, b)
 }
 
@@ -179,6 +188,7 @@ func (w *worker) finish(status string) error {
 		}
 	}
 	b.end(status, now)
+	w.reason.Store(nil)
 	if err := w.save(); err != nil {
 		return err
 	}
@@ -285,21 +295,25 @@ func (w *worker) collect(ctx context.Context, queue <-chan *task) error {
 	var busy time.Duration
 	var finished int
 	last := time.Now()
+	look := time.NewTicker(saveEvery)
+	defer look.Stop()
 	for t := range queue {
 		close(t.memory.turn)
-		r, ok := <-t.done
-		var err error
-		if ok {
+		r, ok, err := w.await(t, look.C)
+		if err == nil && ok {
 			to, name := toErrors, failed
 			if r.Status < 300 {
 				to, name = toOutput, completed
 			}
 			if err = w.append(ctx, to, t.customID, &response{r.Status, r.Request, r.Body}, nil); err == nil {
 				w.cfg.Count(name)
+				w.reason.Store(nil)
 			}
-			r.Release()
-		} else {
+		} else if err == nil {
 			err = context.Cause(ctx)
+		}
+		if ok {
+			r.Release()
 		}
 		if t.memory.end(); err != nil {
 			return err
@@ -311,13 +325,25 @@ func (w *worker) collect(ctx context.Context, queue <-chan *task) error {
 		if finished++; finished >= window {
 			w.rate.Store(uint64(1e6 * float64(finished) / busy.Seconds()))
 		}
-		if now.Sub(w.saved) > saveEvery {
-			if err := w.save(); err != nil && !isFull(err) {
-				return err
+	}
+	return nil
+}
+
+// await returns the result of a line, if the run does not end first. At each tick, it saves what has changed.
+func (w *worker) await(t *task, tick <-chan time.Time) (r Result, ok bool, err error) {
+	for {
+		select {
+		case r, ok = <-t.done:
+			return r, ok, err
+		case <-tick:
+			if c := w.batch.RequestCounts; c.Completed+c.Failed == w.out.position() && w.batch.WaitReason == w.waitReason() {
+				continue
+			}
+			if e := w.save(); e != nil && !isFull(e) {
+				err = e
 			}
 		}
 	}
-	return nil
 }
 
 // append adds an outcome to one of the files, once the folder has room for it: a line that has run must not run again.
@@ -338,7 +364,10 @@ func (w *worker) append(ctx context.Context, to int, customID string, r *respons
 		if err == nil {
 			err = w.out.add(to, text)
 		}
-		w.blocked.Store(err != nil)
+		if waited := w.blocked.Swap(err != nil); isFull(err) && !waited {
+			w.reason.Store(new("The gateway's folder of files is full."))
+			_ = w.save()
+		}
 		return err
 	})
 }
@@ -424,6 +453,9 @@ func (w *worker) runLine(ctx context.Context, t *task, body []byte) {
 				t.done <- r
 				return
 			}
+			if r.Err != nil {
+				w.reason.Store(new(waitReasonOf(r.Err)))
+			}
 			r.Release()
 		}
 		if sleep(ctx, pause/2+rand.N(pause)) != nil {
@@ -444,6 +476,13 @@ func repeats(e *api.Error) (passes, counts bool) {
 		return true, true
 	}
 	return false, false
+}
+
+func waitReasonOf(e *api.Error) string {
+	if errors.Is(e, api.Background) {
+		return "No host that is awake has room for the model. One is woken in batch_hours, or once the completion window demands it."
+	}
+	return e.Message
 }
 
 // urgent reports whether lines may wake hosts and load models: in Config.Hours, or when what is left of the completion

@@ -63,14 +63,15 @@ func (r *request) file(name string) error {
 // sessionResponse reports to the page what it may do.
 type sessionResponse struct {
 	Version string `json:"version"`
-	Keyed   bool   `json:"keyed"`  // keys are configured: without a session nothing works
-	Admin   bool   `json:"admin"`  // there is a key of this machine, for logs
-	Key     bool   `json:"key"`    // there is a session
-	Infer   bool   `json:"infer"`  // may run models
-	Manage  bool   `json:"manage"` // may load, unload, pin, wake and put to sleep
-	Logs    bool   `json:"logs"`   // may read logs
-	Token   string `json:"token"`  // for ui.HeaderToken, "" without a session
-	Ends    int64  `json:"ends"`   // of the session, Unix seconds
+	Keyed   bool   `json:"keyed"`   // keys are configured: without a session nothing works
+	Admin   bool   `json:"admin"`   // there is a key of this machine, for logs
+	Key     bool   `json:"key"`     // there is a session
+	Infer   bool   `json:"infer"`   // may run models
+	Manage  bool   `json:"manage"`  // may load, unload, pin, wake and put to sleep
+	Logs    bool   `json:"logs"`    // may read logs
+	Batches bool   `json:"batches"` // there are batches, and it may list its own
+	Token   string `json:"token"`   // for ui.HeaderToken, "" without a session
+	Ends    int64  `json:"ends"`    // of the session, Unix seconds
 }
 
 // session is GET /ui/session.
@@ -144,6 +145,7 @@ func (r *request) sendSession(key keys.Key, session ui.Session) error {
 		Version: r.s.cfg.Version, Keyed: keyed, Admin: r.s.cfg.Keys.HasLocal(), Key: there, Token: session.Token,
 		Infer: !keyed || key.Scopes&keys.Infer != 0, Manage: !keyed || key.Scopes&keys.Manage != 0, Logs: key.Scopes&keys.Manage != 0 && !key.Limited(),
 	}
+	out.Batches = out.Infer && r.s.batches != nil
 	if there {
 		out.Ends = session.Ends.Unix()
 	}

@@ -93,7 +93,7 @@ func (g *Gate) copyLoads(copies []*state.ModelRecord) (loads []policy.CopyLoad, 
 			served = recent * open / ours
 			decide = decide || i == 0
 		}
-		l := policy.CopyLoad{Open: int(open), Served: int(served), Parallel: parallelism(r)}
+		l := policy.CopyLoad{Open: int(open), Served: int(served), Parallel: Parallelism(r)}
 		if l.Parallel > 0 {
 			g.throughput.parallel[model] = l.Parallel
 		}
@@ -211,8 +211,8 @@ func waitsForNoBusyModel(p policy.Placement) bool {
 	return false
 }
 
-// parallelism returns how many requests a copy serves at the same time, 0 if its runner does not report it.
-func parallelism(r *state.ModelRecord) int {
+// Parallelism returns how many requests a copy serves at the same time, 0 if its runner does not report it.
+func Parallelism(r *state.ModelRecord) int {
 	var plan struct {
 		Parallel int `json:"parallel"`
 	}

@@ -2,10 +2,12 @@ package ui
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"reveille/gateway/api"
+	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/state"
 )
@@ -14,6 +16,12 @@ import (
 func (src Source) queue(rec *state.HostRecord, h policy.Host) []Ticket {
 	if len(rec.Queue) == 0 {
 		return nil
+	}
+	h.Residents = slices.Clone(h.Residents)
+	for i := range h.Residents {
+		if r := &h.Residents[i]; src.kept(rec, r.ID) > 0 {
+			r.Reserved = true
+		}
 	}
 	step := policy.Next(h, time.UnixMilli(src.Snapshot.NowMS), 0)
 	models := map[string]string{}
@@ -36,14 +44,28 @@ func (src Source) queue(rec *state.HostRecord, h policy.Host) []Ticket {
 		if st, loading := src.Stage(t.Model); loading && row.Kind == "load" && st.Host == rec.Name {
 			row.State, row.ETA, row.Done, row.Total = st.Stage, api.Seconds(st.ETA), st.BytesDone, st.BytesTotal
 		}
-		row.Why = waitReason(rec, t, step, models)
+		row.Why = src.waitReason(rec, t, step, models)
 		out = append(out, row)
 	}
 	return out
 }
 
+// kept returns how much longer its min_loaded keeps a model that others wait for, 0 if not at all.
+func (src Source) kept(rec *state.HostRecord, id string) time.Duration {
+	m, r := rec.Models[id], (*catalog.Model)(nil)
+	if m != nil {
+		r, _ = src.Catalog.Model(id)
+	}
+	reloads := slices.ContainsFunc(rec.Queue, func(t state.TicketRecord) bool { return t.Model == id })
+	if r == nil || reloads || m.State != policy.ModelLoaded || m.Fields[state.FieldMakesRoom] == "1" {
+		return 0
+	}
+	loaded := time.UnixMilli(state.ParseNumber(m.Fields["loaded_ms"]))
+	return max(0, loaded.Add(src.Catalog.MinLoaded(r)).Sub(time.UnixMilli(src.Snapshot.NowMS)))
+}
+
 // waitReason says what a ticket waits for.
-func waitReason(rec *state.HostRecord, t state.TicketRecord, step policy.QueueDecision, models map[string]string) string {
+func (src Source) waitReason(rec *state.HostRecord, t state.TicketRecord, step policy.QueueDecision, models map[string]string) string {
 	switch {
 	case t.State == state.TicketLoading && t.Kind == "load":
 		return "its engine is starting"
@@ -78,19 +100,21 @@ func waitReason(rec *state.HostRecord, t state.TicketRecord, step policy.QueueDe
 		case w.Reason.Code == policy.Stopping:
 			return "waits until " + strings.Join(w.For, ", ") + " has stopped"
 		case len(w.For) > 0:
-			return "waits until " + describeBusy(rec, w.For) + ": a busy model is not stopped"
+			return "waits until " + src.describeBusy(rec, w.For)
 		}
 	}
 	return "waits for its turn"
 }
 
-// describeBusy names models with their open requests.
-func describeBusy(rec *state.HostRecord, ids []string) string {
+// describeBusy says when models may be stopped.
+func (src Source) describeBusy(rec *state.HostRecord, ids []string) string {
 	var out []string
 	for _, id := range ids {
 		word := id + " is idle"
 		if m := rec.Models[id]; m != nil && m.InFlight > 0 {
 			word = fmt.Sprintf("%s has finished its open requests (%d)", id, m.InFlight)
+		} else if kept := src.kept(rec, id); kept > 0 {
+			word = fmt.Sprintf("the min_loaded of %s is over (%v)", id, kept.Round(time.Second))
 		}
 		out = append(out, word)
 	}

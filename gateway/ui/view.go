@@ -74,6 +74,7 @@ type Model struct {
 	Retired  bool   `json:"retired,omitempty"`
 	Busy     bool   `json:"busy,omitempty"`
 	Requests int    `json:"requests,omitempty"`
+	Queued   int    `json:"queued,omitempty"` // of them, those that wait for their turn at the engine
 	Pinned   bool   `json:"pinned,omitempty"`
 	Used     int64  `json:"used"`
 	Until    int64  `json:"until,omitempty"` // when it is unloaded if it stays idle; 0: it stays, or unknown
@@ -263,6 +264,9 @@ func (src Source) slots(rec *state.HostRecord, h policy.Host, t policy.Type) Slo
 		row := Model{ID: m.ID, Pinned: r.Pinned, Used: m.UsedMS, Busy: r.Busy()}
 		if m.State == policy.ModelLoaded || m.Retired != "" {
 			row = src.Copy(rec, m)
+		}
+		if n := scheduling.Parallelism(m); n > 0 {
+			row.Queued = max(0, r.InFlight-n)
 		}
 		row.State, row.Retired, row.Requests, row.Memory, row.Device = string(m.State), m.Retired != "", r.InFlight, r.Memory, r.Devices.String()
 		out.Models = append(out.Models, row)

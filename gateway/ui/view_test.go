@@ -17,6 +17,7 @@ const gib = 1 << 30
 func sourceOf(t *testing.T, hosts ...*state.HostRecord) Source {
 	t.Helper()
 	cat, _, err := catalog.Parse("models.yaml", []byte(`
+defaults: {min_loaded: 30s}
 models:
   a: {type: llm, recipe: standin, device: cpu, description: The first}
   b: {type: llm, recipe: standin, device: cpu}
@@ -57,6 +58,7 @@ func loaded(typ, device string, used int64, open int) *state.ModelRecord {
 
 func TestPoolView(t *testing.T) {
 	src := sourceOf(t, near(map[string]*state.ModelRecord{"a": loaded("llm", "cpu", 2000, 0), "b": loaded("llm", "cpu", 1000, 2), "e": loaded("embedding", "npu", 3000, 0)}))
+	src.Snapshot.Hosts["near"].Models["b"].Fields = map[string]string{"plan": `{"parallel":1}`}
 	pool := src.Pool()
 	if len(pool.Hosts) != 2 || pool.Hosts[0].Name != "far" || pool.Hosts[0].State != "asleep" || pool.Hosts[0].Price != 0.5 {
 		t.Fatalf("%+v", pool.Hosts)
@@ -64,6 +66,9 @@ func TestPoolView(t *testing.T) {
 	h := pool.Hosts[1]
 	if want := (Device{"cpu", 4 * gib, 8 * gib}); h.State != "ready" || h.Devices[0] != want {
 		t.Errorf("%+v", h)
+	}
+	if b := h.Types[0].Models[0]; b.Queued != 1 {
+		t.Errorf("one of two requests waits for its turn: %+v", b)
 	}
 	if len(h.Seats) != 1 || !slices.Equal(h.Seats[0].By, []string{"e"}) {
 		t.Errorf("seats: %+v", h.Seats)
@@ -87,13 +92,21 @@ func TestQueueInWords(t *testing.T) {
 	load := func(id, model string) state.TicketRecord {
 		return state.TicketRecord{ID: id, Kind: "load", Model: model, Host: "near", State: "queued", Created: 90_000, Waiters: 1}
 	}
+	fresh := func(makesRoom string) map[string]*state.ModelRecord {
+		a, b := loaded("llm", "cpu", 1, 0), loaded("llm", "cpu", 2, 1)
+		a.Fields = map[string]string{"loaded_ms": "95000", state.FieldMakesRoom: makesRoom}
+		b.Fields = a.Fields
+		return map[string]*state.ModelRecord{"a": a, "b": b}
+	}
 	busy := map[string]*state.ModelRecord{"a": loaded("llm", "cpu", 2000, 3), "b": loaded("llm", "cpu", 1000, 1)}
 	for name, c := range map[string]struct {
 		host *state.HostRecord
 		want []string
 	}{
-		"busy victims":      {near(busy, load("1", "c")), []string{"waits until b has finished its open requests (1): a busy model is not stopped"}},
+		"busy victims":      {near(busy, load("1", "c")), []string{"waits until b has finished its open requests (1)"}},
 		"an idle victim":    {near(map[string]*state.ModelRecord{"a": loaded("llm", "cpu", 1, 0), "b": loaded("llm", "cpu", 2, 0)}, load("1", "c")), []string{"is next to start"}},
+		"min_loaded":        {near(fresh("0"), load("1", "c")), []string{"waits until the min_loaded of a is over (25s)"}},
+		"for a batch":       {near(fresh("1"), load("1", "c")), []string{"is next to start"}},
 		"loading":           {near(nil, state.TicketRecord{ID: "1", Kind: "load", Model: "a", State: state.TicketLoading}), []string{"its engine is starting"}},
 		"one behind others": {near(busy, load("1", "c"), load("2", "a")), []string{"waits until b", "waits behind the load of c"}},
 		"waking":            {&state.HostRecord{Name: "near", State: policy.Waking, Driver: "local", Queue: []state.TicketRecord{load("1", "a")}}, []string{"its host is waking"}},

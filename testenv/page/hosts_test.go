@@ -55,7 +55,7 @@ func TestHostStates(t *testing.T) {
 	defer resp.Body.Close()
 	b.reads("long next out, once idle busy, 1 request")
 	wait("next")
-	b.reads("waits until long has finished its open requests (1): a busy model is not stopped")
+	b.reads("waits until long has finished its open requests (1)")
 	wait("away")
 	b.is("/waking, \\d+ s/.test(document.querySelector('.card.waking .state')?.textContent)")
 	b.reads("its host is waking")

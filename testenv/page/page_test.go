@@ -139,7 +139,7 @@ func TestKeys(t *testing.T) {
 	if err := os.WriteFile(file, []byte(reader+" infer\n"+limited+" infer,manage models=chat\n"+owner+" infer,manage\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := testenv.Start(t, testenv.Spec{Models: calls.Catalogue{"chat": "llm"}.YAML(calls.LocalHost), Args: []string{"--api-keys-file", file}})
+	s := testenv.Start(t, testenv.Spec{Models: calls.Catalogue{"chat": "llm", "other": "llm"}.YAML(calls.LocalHost), Args: []string{"--api-keys-file", file, "--batch-dir", t.TempDir()}})
 	b := browse(t, s.URL+"/ui")
 	b.provokes("401", "403")
 	b.is("document.querySelector('#login').open")
@@ -184,6 +184,26 @@ func TestKeys(t *testing.T) {
 	if got := value[int](b, fmt.Sprintf(load, "''")); got != http.StatusUnauthorized {
 		t.Errorf("a cookie without its token: %d", got)
 	}
+	batch := func(model string) {
+		t.Helper()
+		line := fmt.Sprintf(`{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":%q,"messages":[{"role":"user","content":"hi"}]}}`, model)
+		js := fmt.Sprintf(`(async () => {
+			const headers = {'x-reveille-token': %s}, form = new FormData();
+			form.append('purpose', 'batch');
+			form.append('file', new Blob([%q]), 'a.jsonl');
+			const file = await (await fetch('/v1/files', {method: 'POST', headers, body: form})).json();
+			const body = JSON.stringify({input_file_id: file.id, endpoint: '/v1/chat/completions', completion_window: '24h'});
+			return (await fetch('/v1/batches', {method: 'POST', headers, body})).status;
+		})()`, token, line)
+		if got := value[int](b, js); got != http.StatusOK {
+			t.Fatalf("a batch: %d", got)
+		}
+	}
+	batch("chat")
+	b.reads("chat completed 1 of 1 0")
+	batch("other")
+	b.reads("other in progress 0 of 1 0 No host that is awake has room for the model.")
+	b.pictures("batches")
 	if got := value[string](b, "document.cookie"); got != "" {
 		t.Errorf("scripts see the cookie %q", got)
 	}
@@ -193,6 +213,11 @@ func TestKeys(t *testing.T) {
 	if len(cookies) != 1 || !cookies[0].HTTPOnly || cookies[0].SameSite != network.CookieSameSiteStrict || strings.Contains(cookies[0].Value, owner) {
 		t.Errorf("cookies: %+v", cookies)
 	}
+	forget()
+	enter(reader)
+	b.reads("local ready")
+	b.is("(async () => (await (await fetch('/v1/batches', {headers: {'x-reveille-token': " + token + "}})).json()).data.length === 0)()")
+	b.is("document.querySelector('#batches-title') === null")
 }
 
 // Twenty hosts and 200 models show, also while Redis is away.

@@ -1,6 +1,6 @@
 // The page: views by the address's fragment, the key, actions.
 import { h, byId, show, toast } from './dom.js';
-import { ask, session, status, readSession, login, logout, onChange, again, world } from './live.js';
+import { ask, session, status, readSession, readBatches, login, logout, onChange, again, world } from './live.js';
 import { poolView, changes, filter } from './pool.js';
 import { timelineView } from './timeline.js';
 import { playView, playModels } from './play.js';
@@ -130,6 +130,8 @@ onChange((what) => {
     if (text) byId('announce').textContent = text;
   }
 });
+
+setInterval(() => { if (document.visibilityState === 'visible' && view === 'pool') readBatches().catch(() => {}); }, 3000);
 
 setInterval(() => { if (document.visibilityState === 'visible' && world.pool) draw(); }, 1000);
 

@@ -1,9 +1,9 @@
 // The session, calls of the gateway, and the stream of the pool.
 
-export let session = { keyed: false, key: false, infer: false, manage: false, logs: false, token: '', version: '' };
+export let session = { keyed: false, key: false, infer: false, manage: false, logs: false, batches: false, token: '', version: '' };
 
 /** What the stream has told so far. skew is what the pool's clock is ahead of this one. */
-export const world = { pool: null, models: [], history: null, notes: {}, skew: 0 };
+export const world = { pool: null, models: [], history: null, notes: {}, batches: [], skew: 0 };
 
 const listeners = new Set();
 export const onChange = (f) => listeners.add(f);
@@ -54,9 +54,17 @@ export async function login(key) {
 
 export async function logout() {
   session = await ask('DELETE', '/ui/session');
-  Object.assign(world, { pool: null, models: [], history: null, notes: {} });
+  Object.assign(world, { pool: null, models: [], history: null, notes: {}, batches: [] });
   tell('session');
   again();
+}
+
+/** Reads the key's newest batches, as its programs do. */
+export async function readBatches() {
+  if (!session.batches) return;
+  const { data } = await ask('GET', '/v1/batches?limit=10');
+  world.batches = data;
+  tell('batches');
 }
 
 /** Splits an event stream into blocks of lines. */

@@ -31,7 +31,10 @@ function doing(m) {
   if (m.retired) return 'finishes its requests, then goes';
   if (m.state === 'loading') return 'loading';
   if (m.state === 'draining') return 'stopping';
-  if (m.busy) return m.requests > 0 ? `busy, ${plural(m.requests, 'request')}` : 'busy';
+  if (m.busy) {
+    const turns = m.queued > 0 ? `, ${m.queued} of them wait for the engine` : '';
+    return m.requests > 0 ? `busy, ${plural(m.requests, 'request')}${turns}` : 'busy';
+  }
   let text = m.used ? `idle ${lasting(now() - m.used)}` : 'idle';
   if (m.until) text += m.until > now() ? `, until ${clock(m.until - world.skew)}` : ', to be unloaded';
   return text;
@@ -108,6 +111,27 @@ function queue(pool) {
       : h('p', { class: 'muted' }, 'Nothing waits.'));
 }
 
+function batch(b) {
+  const { completed, failed, total } = b.request_counts;
+  const open = b.status === 'in_progress' || b.status === 'validating';
+  const why = b.wait_reason ?? world.pool?.queue.find((t) => t.model === b.model)?.why;
+  return h('tr', { 'data-key': `b-${b.id}` },
+    h('td', {}, h('span', { class: 'model' }, b.id)),
+    h('td', {}, b.model ?? '–'),
+    h('td', {}, h('span', { class: `stage ${b.status}` }, b.status.replace('_', ' '))),
+    h('td', { class: 'num', 'data-label': 'completed' }, `${completed} of ${total}`),
+    h('td', { class: 'num', 'data-label': 'failed' }, failed),
+    h('td', { class: 'why' }, open && why));
+}
+
+function batches() {
+  return world.batches.length > 0 && h('section', { class: 'panel', 'data-key': 'batches', 'aria-labelledby': 'batches-title' },
+    h('h2', { id: 'batches-title' }, 'Batches of this key'),
+    h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-labelledby': 'batches-title' }, h('table', { class: 'queue' },
+      h('thead', {}, h('tr', {}, ['Batch', 'Model', 'Status', 'Completed', 'Failed', 'Why it waits'].map((x) => h('th', { scope: 'col' }, x)))),
+      h('tbody', {}, world.batches.map(batch)))));
+}
+
 function models() {
   const match = world.models.filter((m) => m.id.toLowerCase().includes(filter.text.toLowerCase()) && (!filter.loaded || m.state !== 'unloaded'));
   return h('section', { class: 'panel', 'data-key': 'models', 'aria-labelledby': 'models-title' },
@@ -132,7 +156,7 @@ export const nothing = () => session.keyed && !session.key ? 'This gateway needs
 /** The view's elements. */
 export function poolView() {
   const pool = world.pool;
-  if (!pool) return [h('h1', { class: 'unseen' }, 'Pool'), h('p', { class: 'empty' }, nothing())];
+  if (!pool) return [h('h1', { class: 'unseen' }, 'Pool'), h('p', { class: 'empty' }, nothing()), batches()];
   const awake = pool.hosts.filter((x) => x.state === 'ready' || x.state === 'draining').length;
   const loaded = pool.hosts.filter((x) => x.state !== 'lost').flatMap((x) => x.types).flatMap((t) => t.models).filter((m) => m.state === 'loaded');
   const facts = [
@@ -146,6 +170,7 @@ export function poolView() {
     pool.stale && h('p', { class: 'banner', 'data-key': 'stale' }, 'Redis unavailable: this is the last known state. Loaded models keep serving.'),
     h('dl', { class: 'facts', 'data-key': 'facts' }, facts.map(([n, what]) => h('div', {}, h('dt', {}, what), h('dd', {}, n)))),
     queue(pool),
+    batches(),
     h('section', { 'data-key': 'hosts', 'aria-labelledby': 'hosts-title' },
       h('h2', { id: 'hosts-title' }, 'Hosts'),
       pool.hosts.length ? h('div', { class: 'cards' }, pool.hosts.map(card)) : h('p', { class: 'muted' }, 'No host is known yet.')),
