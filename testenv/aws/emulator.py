@@ -36,6 +36,7 @@ import distributions  # noqa: E402
 import lifecycle  # noqa: E402
 import machines  # noqa: E402
 import networks  # noqa: E402
+import objects  # noqa: E402
 import permissions  # noqa: E402
 import refusals  # noqa: E402
 
@@ -102,6 +103,7 @@ def main():
     machines.CLOCK.virtual = args.virtual
     machines.install(args.settle)
     networks.install()
+    objects.install()
     distributions.install()
     lifecycle.install()
     host, _, port = args.serverless.rpartition(":")

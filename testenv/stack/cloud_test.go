@@ -48,8 +48,8 @@ func newCloud(t *testing.T, spec aws.Spec) *cloud {
 	}
 }
 
-// instance is the one instance with a tag that is not terminated, nil when there is none.
-func (c *cloud) instance(tag, value string) *types.Instance {
+// instances are those with a tag that are not terminated.
+func (c *cloud) instances(tag, value string) (found []types.Instance) {
 	c.t.Helper()
 	out, err := c.hosts.DescribeInstances(c.t.Context(), &ec2.DescribeInstancesInput{Filters: []types.Filter{
 		{Name: sdk.String("tag:" + tag), Values: []string{value}},
@@ -58,10 +58,16 @@ func (c *cloud) instance(tag, value string) *types.Instance {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	var found []types.Instance
 	for _, r := range out.Reservations {
 		found = append(found, r.Instances...)
 	}
+	return found
+}
+
+// instance is the one of instances, nil when there is none.
+func (c *cloud) instance(tag, value string) *types.Instance {
+	c.t.Helper()
+	found := c.instances(tag, value)
 	switch len(found) {
 	case 0:
 		return nil

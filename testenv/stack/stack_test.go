@@ -33,8 +33,9 @@ func TestStack(t *testing.T) {
 		"dist_dir": s.dist, "models_file": filepath.Join(testenv.Root(t), "testenv", "stack", "testdata", "models.yaml"),
 		"gateway_port": s.port, "host_idle_minutes": 1, "host_min_up_minutes": 0,
 		"runner_pools": map[string]any{
-			"gpu": map[string]any{"accelerator": "gpu", "instance_type": "g5.xlarge", "image": aws.Image, "price": 1},
-			"npu": map[string]any{"accelerator": "npu", "instance_type": "inf2.xlarge", "image": aws.Image, "npu_seats": "llm=1 embedding=1", "strategy": "warm_pool"},
+			"gpu":  map[string]any{"accelerator": "gpu", "instance_type": "g5.xlarge", "image": aws.Image, "price": 1},
+			"npu":  map[string]any{"accelerator": "npu", "instance_type": "inf2.xlarge", "image": aws.Image, "npu_seats": "llm=1 embedding=1", "strategy": "warm_pool"},
+			"pair": map[string]any{"accelerator": "gpu", "instance_type": "g5.xlarge", "image": aws.Image, "strategy": "asg", "max_size": 2},
 		},
 	})
 
@@ -58,7 +59,9 @@ func TestStack(t *testing.T) {
 	s.hostInstalls()
 	s.hostWakes()
 	s.groupWakes()
+	s.pairWakes()
 	tf.unchanged() // whatever is awake
+	s.slotSleeps()
 	s.hostsSleep()
 	s.rolesHold(bucket)
 	s.grantsUsed()

@@ -42,7 +42,8 @@ type story struct {
 	dist    string
 	port    int // of the gateway's instance
 
-	gateway, gpu, npu *machine // what was booted so far
+	gateway, gpu, npu *machine            // what was booted so far
+	pair              map[string]*machine // by its host
 
 	warmer *lambda.Function // once it ran
 	event  string           // of its schedule
@@ -213,20 +214,76 @@ func (s *story) groupWakes() {
 	kit.Within(s.t, patience, "the group's machine is in service", func() bool { return s.cloud.lifecycle(group) == "InService" })
 }
 
-// hostsSleep: the warmer puts both hosts to sleep: the instance is stopped, the group is empty.
+// pairWakes: both hosts of the pool that is one group wake. Each machine learns at its boot which of them it is.
+func (s *story) pairWakes() {
+	s.t.Helper()
+	answers := map[string]<-chan calls.Answer{}
+	for _, host := range []string{"pair-1", "pair-2"} {
+		answers[host] = s.ask("/internal/hosts/"+host+"/wake", "{}")
+	}
+	var made []types.Instance
+	kit.Within(s.t, patience, "the group has two machines that run", func() bool {
+		made = s.cloud.instances("Host", "pair")
+		return len(made) == 2 && !slices.ContainsFunc(made, func(i types.Instance) bool { return i.State.Name != types.InstanceStateNameRunning })
+	})
+	booted := map[string]*machine{}
+	for _, i := range made {
+		m := s.play("pair-"+*i.InstanceId, loopback(), i)
+		m.metadata.Set(imds.Target, "InService")
+		m.firstBoot(s.cloud.userData(i))
+		booted[*i.InstanceId] = m
+	}
+	s.pair = map[string]*machine{}
+	for host, answer := range answers {
+		s.ready(host)
+		if a := <-answer; !a.OK() {
+			s.t.Fatalf("wake of %s: %v", host, a)
+		}
+		if s.pair[host] = booted[s.machineOf(host)]; s.pair[host] == nil {
+			s.t.Fatalf("the machine of %s is %q, which is none of its group", host, s.machineOf(host))
+		}
+	}
+	if s.pair["pair-1"] == s.pair["pair-2"] {
+		s.t.Fatal("both hosts have the same machine")
+	}
+	kit.Within(s.t, patience, "both machines are in service", func() bool { return s.cloud.lifecycle(deployment+"-pair") == "InService InService" })
+}
+
+// slotSleeps: the operator puts one host of the group to sleep. That host's machine is ended, and no other takes its place.
+func (s *story) slotSleeps() {
+	s.t.Helper()
+	stays := s.machineOf("pair-1")
+	if a := <-s.ask("/internal/hosts/pair-2/sleep", "{}"); !a.OK() {
+		s.t.Fatalf("sleep of pair-2: %v", a)
+	}
+	s.pair["pair-2"].off()
+	if g := s.cloud.group(deployment + "-pair"); len(g.Instances) != 1 || *g.Instances[0].InstanceId != stays || *g.DesiredCapacity != 1 {
+		s.t.Errorf("of the group the machine of pair-1, %s, was to stay: %+v", stays, g)
+	}
+}
+
+// machineOf is the id of the machine that a host of a group is.
+func (s *story) machineOf(host string) string { return s.field("host:"+host, "machine") }
+
+// hostsSleep: the warmer puts all hosts to sleep: the instance is stopped, the groups are empty.
 func (s *story) hostsSleep() {
 	s.t.Helper()
-	kit.Within(s.t, patience, "both hosts sleep", func() bool {
+	kit.Within(s.t, patience, "all hosts sleep", func() bool {
 		s.sweep()
-		gpu, npu := s.asleep("gpu-1", s.gpu), s.asleep("npu-1", s.npu)
-		return gpu && npu
+		gpu, npu, pair := s.asleep("gpu-1", s.gpu), s.asleep("npu-1", s.npu), s.asleep("pair-1", s.pair["pair-1"])
+		return gpu && npu && pair
 	})
 	s.stopped("gpu-1")
-	kit.Within(s.t, patience, "the group is empty", func() bool {
-		return s.cloud.lifecycle(deployment+"-npu-1") == "" && s.cloud.instance("Host", "npu-1") == nil
-	})
-	if log := s.warmer.Log(); !strings.Contains(log, `"Namespace":"Reveille"`) || !strings.Contains(log, `"HostsRunning":2`) {
-		s.t.Errorf("no metrics in the warmer's log, or not of two machines:\n%s", log)
+	for _, pool := range []string{"npu-1", "pair"} {
+		kit.Within(s.t, patience, "the group is empty", func() bool {
+			return s.cloud.lifecycle(deployment+"-"+pool) == "" && len(s.cloud.instances("Host", pool)) == 0
+		})
+	}
+	if n := *s.cloud.group(deployment + "-pair").DesiredCapacity; n != 0 {
+		s.t.Errorf("the group of two hosts that sleep still wants %d machines", n)
+	}
+	if log := s.warmer.Log(); !strings.Contains(log, `"Namespace":"Reveille"`) || !strings.Contains(log, `"HostsRunning":3`) {
+		s.t.Errorf("no metrics in the warmer's log, or not of three machines:\n%s", log)
 	}
 }
 
