@@ -9,7 +9,8 @@
 //	key                        Redis type  written by                         TTL    holds
 //	rv:{pool}:format           string      register, catalog_put              -      number of the state's format: programs of another
 //	                                                                                 format are refused
-//	rv:{pool}:epoch            string      register                           -      set once; missing after data loss
+//	rv:{pool}:epoch            string      register, slot_claim               -      set once, to the time in microseconds;
+//	                                                                                 missing after data loss
 //	rv:{pool}:rev              string      every script that changes a        -      revision: rises with every change,
 //	                                       decision's input                          never behind the clock in microseconds
 //	rv:{pool}:revs             hash        the same                           -      rev of the last change that decisions depend
@@ -17,7 +18,8 @@
 //	                                                                                 the pool (pool); a host's is in its record.
 //	                                                                                 Plans based on older ones are refused as stale
 //	rv:{pool}:token            string      acquire, renew, claim, register,   -      last fencing token, never behind
-//	                                       sleep_commit, repair, wake                the clock in microseconds
+//	                                       sleep_commit, repair, wake,               the clock in microseconds
+//	                                       slot_claim
 //	rv:{pool}:hosts            set         register, catalog_put, acquire,    -      host names
 //	                                       renew, claim, repair, forget,
 //	                                       slot_claim

@@ -50,6 +50,7 @@ var statusErrors = map[string]error{
 	"wanted":   ErrWanted,
 	"awake":    ErrAwake,
 	"full":     ErrNoSlot,
+	"recent":   ErrRecent,
 }
 
 // errorOf turns a script's word into an error, or nil for success.

@@ -59,6 +59,12 @@ func (b *bench) open(o state.Options) *state.Store {
 
 func (b *bench) after(d time.Duration) { b.now += d.Milliseconds() }
 
+// settled makes the pool one that has had its state for long.
+func (b *bench) settled() {
+	b.t.Helper()
+	must(b.t, b.rdb.Set(ctx, prefix+"epoch", "1", 0).Err())
+}
+
 // dump returns every key with its content, in a comparable form.
 func (b *bench) dump() string {
 	b.t.Helper()

@@ -35,6 +35,7 @@ func TestSlots(t *testing.T) {
 				t.Fatalf("%s is not to be woken: %+v", host, a)
 			}
 		}
+		b.settled()
 		wakes("gpu-2")
 		claims("i-a", "gpu-2") // the one that is wanted
 		claims("i-a", "gpu-2")
@@ -72,6 +73,7 @@ func TestSlots(t *testing.T) {
 func TestSlotIsFreeAfterItsStop(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
+		b.settled()
 		host, err := s.ClaimSlot(ctx, "i-a", []string{"gpu-1"})
 		must(t, err)
 		generation, _, err := s.Register(ctx, state.HostInfo{Name: host, Machine: "i-a", Boot: "1", Addr: "a:1"})
@@ -112,6 +114,7 @@ func TestGroupLease(t *testing.T) {
 func TestRestoredSlot(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
+		b.settled()
 		info := state.HostInfo{Name: "gpu-1", Machine: "i-a", Boot: "boot-a", Addr: "i-a:1"}
 		_, err := s.ClaimSlot(ctx, "i-a", []string{"gpu-1"})
 		must(t, err)
@@ -125,5 +128,42 @@ func TestRestoredSlot(t *testing.T) {
 		_, _, err = s.Register(ctx, info)
 		must(t, err)
 		equal(t, "machine", b.field("host:gpu-1", "machine"), "i-a")
+	})
+}
+
+// After Redis lost everything, a new machine takes no slot whose machine may serve and has not registered again. It takes
+// one that is waking at once, and another once that machine has had its time.
+func TestSlotAfterLoss(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		slots := []string{"gpu-1", "gpu-2", "gpu-3"}
+		claims := func(machine, want string, wrong error) {
+			t.Helper()
+			host, err := s.ClaimSlot(ctx, machine, slots)
+			if !errors.Is(err, wrong) {
+				t.Fatalf("%s claims a slot: %v, want %v", machine, err, wrong)
+			}
+			equal(t, "slot of "+machine, host, want)
+		}
+		b.settled()
+		claims("i-a", "gpu-1", nil)
+		info := state.HostInfo{Name: "gpu-1", Machine: "i-a", Boot: "boot-a", Addr: "i-a:1"}
+		var err error
+		info.Owned, _, err = s.Register(ctx, info)
+		must(t, err)
+
+		must(t, b.rdb.FlushAll(ctx).Err())
+		claims("i-b", "", state.ErrRecent)
+		b.after(state.LostAfter - time.Millisecond)
+		claims("i-b", "", state.ErrRecent)
+		if a := acquire(t, s, want(t, s, "gw", "m", "gpu-3")); a.WakeToken == "" {
+			t.Fatalf("gpu-3 is not to be woken: %+v", a)
+		}
+		claims("i-c", "gpu-3", nil)
+		_, _, err = s.Register(ctx, info)
+		must(t, err)
+		b.after(2 * time.Millisecond)
+		claims("i-b", "gpu-2", nil)
+		claims("i-d", "", state.ErrNoSlot)
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"reveille/infra/catalog"
 	"reveille/infra/state"
 	"reveille/testenv"
@@ -23,7 +25,13 @@ func TestSlotOfPod(t *testing.T) {
 // Each machine of a group is a host of its own: it waits for the models file, and registers as its slot, also after its
 // runner was started again. A machine of another group waits.
 func TestMachinesOfAGroup(t *testing.T) {
-	s := settings(t, testenv.Redis(t))
+	addr := testenv.Redis(t)
+	s := settings(t, addr)
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
+	if err := rdb.Set(t.Context(), "rv:{main}:epoch", "1", 0).Err(); err != nil { // a pool that has been there for long
+		t.Fatal(err)
+	}
 	store, err := state.Open(state.Options{URL: s.RedisURL, Secret: []byte(s.RunnerSecret), Timeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)

@@ -175,6 +175,7 @@ func TestOrphanedMachinesOfAGroup(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.publish("hosts:\n  box: {driver: wol, mac: \"00:11:22:33:44:55\", devices: [cpu]}\n  gpu: {driver: asg, group: g, devices: [cpu], max: 3}\n")
 		slots := []string{"gpu-1", "gpu-2", "gpu-3"}
+		p.must(p.rdb.Set(ctx, "rv:{main}:epoch", "1", 0).Err()) // a pool that has been there for long
 		if host, err := p.store.ClaimSlot(ctx, "i-a", slots); err != nil || host != "gpu-1" {
 			t.Fatal(host, err)
 		}

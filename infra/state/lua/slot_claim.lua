@@ -2,11 +2,14 @@
 -- slot_claim: a machine of a group finds out which of the group's hosts it is.
 -- KEYS[1] prefix
 -- ARGV[2] id of the machine  [3…] the group's hosts, in order
--- Returns {'ok', host} | {'full'} (every slot has a machine).
+-- Returns {'ok', host} | {'full'} (every slot has a machine) | {'recent'} (Redis has lost the pool's state, or never had
+-- one: try again).
 -- Invariant: a machine has one slot, and a slot one machine. A machine keeps its slot. A new one gets the first that is
 -- waking and has none, else the first that has none: a machine that nobody asked for is then put to sleep like any
 -- other. If all have one, it takes that of the machine that has been silent for longest, and for SILENT_MS, since that
 -- one is gone: a group has as many slots as it can have machines. register refuses a machine that lost its slot.
+-- After a loss of the state, machines that serve have LOST_MS to register again, before a new one takes a slot that
+-- nobody wakes: it would cut their requests.
 -- include changes
 local SILENT_MS = 120000
 local me, waking, idle, silent, since = ARGV[2], nil, nil, nil, NOW - SILENT_MS
@@ -20,6 +23,15 @@ for i = 3, #ARGV do
     local heard = math.max(tonumber(f[3] or '0'), tonumber(f[4] or '0'))
     if heard < since then silent, since = h, heard end
   end
+end
+if not waking then
+  local epoch = redis.call('GET', P .. 'epoch')
+  if not epoch then
+    redis.call('SET', P .. 'epoch', token(0))
+    return {'recent'}
+  end
+  local age = NOW - tonumber(epoch) / 1000 -- negative: the clock went back
+  if age >= 0 and age < LOST_MS then return {'recent'} end
 end
 local h = waking or idle or silent
 if not h then return {'full'} end
