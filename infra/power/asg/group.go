@@ -40,6 +40,7 @@ func (d *Driver) WithPool(p power.Pool) power.Driver {
 type groupView struct {
 	*scalingGroup
 	machine member    // the slot's own, unless that is gone
+	waking  bool      // the slot is
 	claim   string    // who has claimed the slot, perhaps a machine that is gone
 	claimed int       // machines that have a slot; one that is about to go does not count, here and below
 	free    []string  // machines that have none
@@ -99,7 +100,7 @@ func (d *Driver) look(ctx context.Context, api *awsquery.Client, host catalog.Ho
 		waking := h.State == policy.Waking
 		switch {
 		case name == host.Name:
-			v.claim = h.Machine()
+			v.claim, v.waking = h.Machine(), waking
 			if waking {
 				v.since = time.UnixMilli(state.ParseNumber(h.Fields["waking_ms"])).Add(-clockSkew)
 			}
@@ -223,6 +224,8 @@ func (d *Driver) sleepSlot(ctx context.Context, host catalog.Host) error {
 	return d.change(ctx, host, func(ctx context.Context, api *awsquery.Client, v *groupView) error {
 		id := v.machine.ID
 		switch {
+		case v.waking: // Redis was restored to a time before the sleep
+			return fmt.Errorf("%w: host %s is being woken", power.ErrLeaseLost, host.Name)
 		case id != "" && leaves(v.machine.State):
 			return nil
 		case id == "" && (v.claim != "" || v.Desired <= v.size()): // its machine is gone
