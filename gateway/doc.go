@@ -29,4 +29,5 @@
 //  12. [httpapi.exchange.completeRequest] ends the counts and records the usage.
 //
 // The runner's steps are in runner/httpapi. Where step 7 finds no copy, the request waits; infra/docs/architecture.md shows the way from there.
+// The lines of batches take the same steps from 5 on, without a connection; package batches shows how one flows.
 package main

@@ -111,6 +111,7 @@ type stored struct {
 	Keep   time.Duration `json:"keep"` // how long these are kept
 	Rate   float64       `json:"rate"` // lines a second while lines ran; 0: not measured
 	Ended  int64         `json:"ended"`
+	Cut    int           `json:"cut"` // lines whose outcome is that they did not run
 }
 
 // modelLines is how many lines name a model.
@@ -195,21 +196,11 @@ func (s *Service) BatchCreate(r *web.Request) error {
 	if input.Purpose != "batch" {
 		return api.New(api.InvalidType, "The file's purpose must be batch.").WithParam("input_file_id")
 	}
-	if ids, err := s.ids(tenant, batchPrefix); err != nil {
+	b, err := s.newBatch(r, Batch{
+		Endpoint: q.Endpoint, InputFileID: input.ID, CompletionWindow: q.CompletionWindow, Status: validating, Metadata: q.Metadata,
+	}, time.Now(), window, keep)
+	if err != nil {
 		return err
-	} else if len(ids) >= maxFiles {
-		return api.Newf(api.DiskFull, "This key has %d batches, which are removed 30 days after their end.", maxFiles)
-	}
-	if open, _ := s.open(tenant); len(open) >= maxOpen { // next reports records that cannot be read
-		return api.Newf(api.QueueFull, "This key has %d batches that have not ended.", maxOpen)
-	}
-	now := time.Now()
-	b := &stored{
-		Batch: Batch{
-			ID: newID(batchPrefix, now), Object: "batch", Endpoint: q.Endpoint, InputFileID: input.ID, CompletionWindow: q.CompletionWindow, Status: validating,
-			CreatedAt: now.Unix(), ExpiresAt: now.Add(window).Unix(), Metadata: q.Metadata,
-		},
-		Key: hex.EncodeToString(r.Key.Digest[:]), Output: newID(filePrefix, now), Failed: newID(filePrefix, now), Keep: keep,
 	}
 	if err := s.write(tenant, b.ID, b); err != nil {
 		return folderError(err)
@@ -218,21 +209,40 @@ func (s *Service) BatchCreate(r *web.Request) error {
 	return r.Reply(200, &b.Batch)
 }
 
+// newBatch completes a batch of the request's key, unless the key has too many.
+func (s *Service) newBatch(r *web.Request, b Batch, now time.Time, window, keep time.Duration) (*stored, error) {
+	tenant := s.cfg.Tenant(&r.Key)
+	if ids, err := s.ids(tenant, batchPrefix); err != nil {
+		return nil, err
+	} else if len(ids) >= maxFiles {
+		return nil, api.Newf(api.DiskFull, "This key has %d batches, which are removed 30 days after their end.", maxFiles)
+	}
+	if open, _ := s.open(tenant); len(open) >= maxOpen { // next reports records that cannot be read
+		return nil, api.Newf(api.QueueFull, "This key has %d batches that have not ended.", maxOpen)
+	}
+	b.ID, b.Object, b.CreatedAt, b.ExpiresAt = newID(batchPrefix, now), "batch", now.Unix(), now.Add(window).Unix()
+	return &stored{Batch: b, Key: hex.EncodeToString(r.Key.Digest[:]), Output: newID(filePrefix, now), Failed: newID(filePrefix, now), Keep: keep}, nil
+}
+
 // batch returns a batch of the request's key.
-func (s *Service) batch(r *web.Request) (tenant string, b *stored, err error) {
+func (s *Service) batch(r *web.Request, id string) (tenant string, b *stored, err error) {
 	tenant = s.cfg.Tenant(&r.Key)
-	if isID(batchPrefix, r.Match.ID) {
-		b, _, err = s.load(tenant, r.Match.ID)
+	if isID(batchPrefix, id) {
+		b, _, err = s.load(tenant, id)
 	}
 	if b == nil && ignoreMissing(err) == nil {
-		err = api.New(api.BatchNotFound, "No batch has that id: it expired, or belongs to another key.")
+		err = errNoBatch()
 	}
 	return tenant, b, err
 }
 
+func errNoBatch() *api.Error {
+	return api.New(api.BatchNotFound, "No batch has that id: it expired, or belongs to another key.")
+}
+
 // BatchGet is GET /batches/{id}.
 func (s *Service) BatchGet(r *web.Request) error {
-	_, b, err := s.batch(r)
+	_, b, err := s.batch(r, r.Match.ID)
 	if err != nil {
 		return err
 	}
@@ -241,7 +251,7 @@ func (s *Service) BatchGet(r *web.Request) error {
 
 // BatchList is GET /batches.
 func (s *Service) BatchList(r *web.Request) error {
-	return page(s, r, batchPrefix, 20, maxPerPage, func(tenant, id string) (*Batch, bool, error) {
+	return page(s, r, listing{batchPrefix, "", "after", 20, maxPerPage}, func(tenant, id string) (*Batch, bool, error) {
 		b, _, err := s.load(tenant, id)
 		if err != nil {
 			return nil, false, err
@@ -252,10 +262,17 @@ func (s *Service) BatchList(r *web.Request) error {
 
 // BatchCancel is POST /batches/{id}/cancel. Lines that have ended keep their outcomes.
 func (s *Service) BatchCancel(r *web.Request) error {
-	tenant, b, err := s.batch(r)
+	tenant, b, err := s.batch(r, r.Match.ID)
+	if err == nil {
+		err = s.cancel(tenant, b)
+	}
 	if err != nil {
 		return err
 	}
+	return s.BatchGet(r)
+}
+
+func (s *Service) cancel(tenant string, b *stored) error {
 	if b.ended() {
 		return api.Newf(api.BatchEnded, "The batch has ended: it is %s.", b.Status)
 	}
@@ -267,7 +284,7 @@ func (s *Service) BatchCancel(r *web.Request) error {
 		return folderError(err)
 	}
 	s.wake()
-	return s.BatchGet(r)
+	return nil
 }
 
 // open returns the batches of a key that have not ended, the oldest first. The error is of those that cannot be read.

@@ -51,20 +51,11 @@ func (s *Service) FileCreate(r *web.Request, body io.Reader) error {
 		return api.New(api.UnsupportedMediaType, "This route takes multipart/form-data.")
 	}
 	tenant := s.cfg.Tenant(&r.Key)
-	if err := os.MkdirAll(s.path(tenant, ""), 0o700); err != nil {
-		return folderError(err)
-	}
-	ids, err := s.ids(tenant, filePrefix)
+	f, drop, err := s.newUpload(tenant)
 	if err != nil {
 		return err
-	} else if len(ids) >= maxFiles {
-		return api.Newf(api.DiskFull, "This key has %d files; delete some first.", maxFiles)
 	}
-	f, err := os.CreateTemp(s.path(tenant, ""), uploadPrefix)
-	if err != nil {
-		return folderError(err)
-	}
-	defer func() { _ = f.Close(); _ = s.remove(f.Name()) }() // after a success it has another name
+	defer drop()
 	form, err := s.readForm(multipart.NewReader(body, boundary), f)
 	if err != nil {
 		return err
@@ -76,12 +67,34 @@ func (s *Service) FileCreate(r *web.Request, body io.Reader) error {
 	if err != nil {
 		return err
 	}
-	now := time.Now()
-	file := newFile(newID(filePrefix, now), "batch", form.filename, form.size, now, lifetime)
-	if err := errors.Join(f.Sync(), os.Rename(f.Name(), s.path(tenant, file.ID)), s.write(tenant, file.ID, file)); err != nil {
-		return folderError(err)
+	file, err := s.keepUpload(tenant, f, form.filename, form.size, time.Now(), lifetime)
+	if err != nil {
+		return err
 	}
 	return r.Reply(200, file)
+}
+
+// newUpload makes a file for what a key uploads. drop removes it, unless keepUpload has kept it.
+func (s *Service) newUpload(tenant string) (f *os.File, drop func(), err error) {
+	if err := os.MkdirAll(s.path(tenant, ""), 0o700); err != nil {
+		return nil, nil, folderError(err)
+	}
+	ids, err := s.ids(tenant, filePrefix)
+	if err != nil {
+		return nil, nil, err
+	} else if len(ids) >= maxFiles {
+		return nil, nil, api.Newf(api.DiskFull, "This key has %d files; delete some first.", maxFiles)
+	}
+	if f, err = os.CreateTemp(s.path(tenant, ""), uploadPrefix); err != nil {
+		return nil, nil, folderError(err)
+	}
+	return f, func() { _ = f.Close(); _ = s.remove(f.Name()) }, nil
+}
+
+// keepUpload makes an upload a file of the key.
+func (s *Service) keepUpload(tenant string, f *os.File, name string, size int64, now time.Time, lifetime time.Duration) (File, error) {
+	file := newFile(newID(filePrefix, now), "batch", name, size, now, lifetime)
+	return file, folderError(errors.Join(f.Sync(), os.Rename(f.Name(), s.path(tenant, file.ID)), s.write(tenant, file.ID, file)))
 }
 
 // form is an upload.
@@ -180,7 +193,7 @@ func (b bounded) Write(p []byte) (int, error) {
 // FileList is GET /files.
 func (s *Service) FileList(r *web.Request) error {
 	purpose := r.Query("purpose")
-	return page(s, r, filePrefix, maxFiles, maxFiles, func(tenant, id string) (f File, ok bool, err error) {
+	return page(s, r, listing{filePrefix, "", "after", maxFiles, maxFiles}, func(tenant, id string) (f File, ok bool, err error) {
 		err = s.read(tenant, id, &f)
 		return f, !f.expired(time.Now()) && (purpose == "" || f.Purpose == purpose), err
 	})

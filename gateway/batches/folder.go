@@ -177,11 +177,19 @@ type list[T any] struct {
 	HasMore bool    `json:"has_more"`
 }
 
-// page responds with the objects that follow the query's after, at most its limit. read returns false for objects that
-// are left out.
-func page[T any](s *Service, r *web.Request, prefix string, limit, maxLimit int, read func(tenant, id string) (T, bool, error)) error {
+// listing is how a list is read.
+type listing struct {
+	prefix          string // of ids
+	before          string // text that clients see before ids
+	after           string // the query's parameter for the last id that the client has
+	limit, maxLimit int
+}
+
+// page responds with the objects that follow the last one that the client has, at most the query's limit. read returns
+// false for objects that are left out.
+func page[T any](s *Service, r *web.Request, l listing, read func(tenant, id string) (T, bool, error)) error {
 	tenant := s.cfg.Tenant(&r.Key)
-	ids, err := s.ids(tenant, prefix)
+	ids, err := s.ids(tenant, l.prefix)
 	if err != nil {
 		return err
 	}
@@ -192,13 +200,14 @@ func page[T any](s *Service, r *web.Request, prefix string, limit, maxLimit int,
 	default:
 		return api.New(api.InvalidType, "'order' must be asc or desc.").WithParam("order")
 	}
-	if limit, err = r.QueryLimit(limit, maxLimit); err != nil {
+	limit, err := r.QueryLimit(l.limit, l.maxLimit)
+	if err != nil {
 		return err
 	}
-	if after := r.Query("after"); after != "" {
-		i := slices.Index(ids, after)
+	if after := r.Query(l.after); after != "" {
+		i := slices.IndexFunc(ids, func(id string) bool { return l.before+id == after })
 		if i < 0 {
-			return api.New(api.InvalidType, "'after' names nothing in this list.").WithParam("after")
+			return api.Newf(api.InvalidType, "'%s' names nothing in this list.", l.after).WithParam(l.after)
 		}
 		ids = ids[i+1:]
 	}
@@ -215,9 +224,9 @@ func page[T any](s *Service, r *web.Request, prefix string, limit, maxLimit int,
 			break
 		}
 		if out.Data = append(out.Data, v); first == "" {
-			first, out.FirstID, out.LastID = id, &first, &last
+			first, out.FirstID, out.LastID = l.before+id, &first, &last
 		}
-		last = id
+		last = l.before + id
 	}
 	return r.Reply(200, out)
 }

@@ -126,7 +126,10 @@ type outcomeError struct {
 	Message string `json:"message"`
 }
 
-var errExpired = outcomeError{"batch_expired", "This request could not be executed before the completion window expired."}
+var (
+	errExpired   = outcomeError{"batch_expired", "This request could not be executed before the completion window expired."}
+	errCancelled = outcomeError{"batch_cancelled", "The batch was cancelled before this request was executed."} // of message batches
+)
 
 // fileOf returns the outcome file as clients see it.
 func (o *outcomes) fileOf(i int, id, batch string, now time.Time, keep time.Duration) File {

@@ -88,9 +88,14 @@ func (s *Service) run(ctx context.Context, tenant, id string) error {
 	case errComplete:
 		return w.finish(completed)
 	case errStopped:
+		if b.Endpoint == messagesEndpoint { // each of its requests has a result
+			if err := w.endRest(ctx, cancelled, &errCancelled); err != nil {
+				return err
+			}
+		}
 		return w.finish(cancelled)
 	case errWindow:
-		if err := w.expireRest(ctx); err != nil && err != errNoInput {
+		if err := w.endRest(ctx, expired, &errExpired); err != nil {
 			return err
 		}
 		return w.finish(expired)
@@ -430,12 +435,22 @@ func eachOf(in *lines, model string, f func(line) error) error {
 	}
 }
 
-// expireRest gives all lines without an outcome the error batch_expired.
-func (w *worker) expireRest(ctx context.Context) error {
-	return w.eachLine(ctx, func(l line) error {
-		w.cfg.Count(expired)
-		return w.append(ctx, toErrors, string(l.customID), nil, &errExpired)
+// endRest gives all lines without an outcome an error, if the input file is still there.
+func (w *worker) endRest(ctx context.Context, status string, e *outcomeError) error {
+	if w.batch.Cut == 0 { // else another gateway has begun
+		w.batch.Cut = w.batch.RequestCounts.Total - w.out.position()
+		if err := w.save(); err != nil {
+			return err
+		}
+	}
+	err := w.eachLine(ctx, func(l line) error {
+		w.cfg.Count(status)
+		return w.append(ctx, toErrors, string(l.customID), nil, e)
 	})
+	if err == errNoInput {
+		return nil
+	}
+	return err
 }
 
 // runLine runs a line until it has an outcome or the run ends.

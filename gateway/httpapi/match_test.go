@@ -35,7 +35,7 @@ func TestRestrictedKeys(t *testing.T) {
 	open := map[string]bool{}
 	for name := range strings.FieldsSeq("root live ready health_plain openapi health load unload pull delete options_get options_set options_delete " +
 		"system_info pin conversations_forget ui ui_file ui_session ui_login ui_logout models model chat completions responses response " +
-		"response_items response_delete file_create file_list file_get file_content file_delete batch_create batch_list batch_get batch_cancel input_tokens embeddings transcriptions translations realtime speech image_generations image_edits " +
+		"response_items response_delete file_create file_list file_get file_content file_delete batch_create batch_list batch_get batch_cancel message_batch_create message_batch_list message_batch_get message_batch_cancel message_batch_delete message_batch_results input_tokens embeddings transcriptions translations realtime speech image_generations image_edits " +
 		"image_variations tokenize detokenize apply_template messages count_tokens tei_embed tei_info cohere_embed rerank ollama_version " +
 		"ollama_tags ollama_ps ollama_show ollama_chat ollama_generate ollama_embed ollama_embeddings ollama_pull ollama_delete running upstream") {
 		open[name] = true
@@ -131,7 +131,7 @@ func TestMatchRefusals(t *testing.T) {
 
 		{"POST", "/chat/completions", "", api.OpenAI, 404, false},
 		{"POST", "/v2/chat", "", api.OpenAI, 404, false},
-		{"POST", "/v1/messages/batches", "", api.Anthropic, 404, false},
+		{"POST", "/v1/messages/count", "", api.Anthropic, 404, false},
 		{"GET", "/api/chat/x", "", api.OpenAI, 404, false},
 		{"GET", "/api/nothing", "", api.OpenAI, 404, false},
 		{"GET", "/v1/internal/nothing", "", api.Lemonade, 404, false},

@@ -220,7 +220,7 @@ var routes = []route{
 		Fields: []api.Field{{Name: "image", Alt: "image[]", Required: true}, {Name: "prompt"}}}, nil,
 		infer("/v1/images/variations")),
 
-	// OpenAI's files and batches.
+	// OpenAI's files and batches, and Anthropic's batches.
 	{Route: api.Route{Name: "file_create", Pattern: "POST /files", Scope: api.ScopeInfer, PerModel: true,
 		Body: api.BodyFile}, serve: (*Server).fileCreate},
 	batched(api.Route{Name: "file_list", Pattern: "GET /files"}, (*batches.Service).FileList),
@@ -232,6 +232,18 @@ var routes = []route{
 	batched(api.Route{Name: "batch_list", Pattern: "GET /batches"}, (*batches.Service).BatchList),
 	batched(api.Route{Name: "batch_get", Pattern: "GET /batches/{id}"}, (*batches.Service).BatchGet),
 	batched(api.Route{Name: "batch_cancel", Pattern: "POST /batches/{id}/cancel"}, (*batches.Service).BatchCancel),
+	batched(api.Route{Name: "message_batch_create", Pattern: "POST /messages/batches", Dialect: api.Anthropic, Body: bodyJSON,
+		Fields: required("requests", list, batches.MaxMessages)}, (*batches.Service).MessagesCreate),
+	batched(api.Route{Name: "message_batch_list", Pattern: "GET /messages/batches", Dialect: api.Anthropic},
+		(*batches.Service).MessagesList),
+	batched(api.Route{Name: "message_batch_get", Pattern: "GET /messages/batches/{id}", Dialect: api.Anthropic},
+		(*batches.Service).MessagesGet),
+	batched(api.Route{Name: "message_batch_cancel", Pattern: "POST /messages/batches/{id}/cancel", Dialect: api.Anthropic},
+		(*batches.Service).MessagesCancel),
+	batched(api.Route{Name: "message_batch_delete", Pattern: "DELETE /messages/batches/{id}", Dialect: api.Anthropic},
+		(*batches.Service).MessagesDelete),
+	batched(api.Route{Name: "message_batch_results", Pattern: "GET /messages/batches/{id}/results", Dialect: api.Anthropic},
+		(*batches.Service).MessagesResults),
 
 	// llama-server's own.
 	inference(api.Route{Name: "tokenize", Pattern: "POST /tokenize", Mount: both, Type: policy.LLM, InQuery: true,

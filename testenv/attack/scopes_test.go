@@ -30,7 +30,7 @@ var promised = map[string]string{
 	"own page":  "ui_session ui_login ui_logout", // everybody but pages of other origins, those that may use the gateway, too
 	"any key": "ui_stream metrics openapi health options_get stats system_info config_get aliases alias_get models model " +
 		"ollama_version ollama_tags ollama_ps ollama_show running tei_info",
-	"infer": "realtime chat completions responses response response_items response_delete file_create file_list file_get file_content file_delete batch_create batch_list batch_get batch_cancel input_tokens embeddings transcriptions translations speech image_generations image_edits image_variations " +
+	"infer": "realtime chat completions responses response response_items response_delete file_create file_list file_get file_content file_delete batch_create batch_list batch_get batch_cancel message_batch_create message_batch_list message_batch_get message_batch_cancel message_batch_delete message_batch_results input_tokens embeddings transcriptions translations speech image_generations image_edits image_variations " +
 		"tokenize detokenize apply_template messages count_tokens rerank ollama_chat ollama_generate ollama_embed ollama_embeddings tei_embed cohere_embed",
 	"manage": "load unload unload_all pull pin host_wake host_forget host_sleep conversations conversations_forget conversations_forget_all ollama_pull costs",
 	"admin": "keys_list keys_add keys_revoke register delete options_set options_delete config_set alias_set alias_set_one alias_delete ollama_delete " +

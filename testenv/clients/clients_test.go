@@ -102,6 +102,7 @@ func TestLibraries(t *testing.T) {
 		"ai sdk":            {"node", script(t, "ai_sdk.mjs"), s.URL},
 		"openai-node":       {"node", script(t, "openai_node.mjs"), s.URL, sound, picture},
 		"openai":            {filepath.Join(litellm, "python"), script(t, "openai_batches.py"), s.URL}, // LiteLLM depends on openai-python
+		"anthropic":         {filepath.Join(litellm, "python"), script(t, "anthropic_batches.py"), s.URL},
 		"litellm":           {filepath.Join(litellm, "python"), script(t, "litellm_story.py"), s.URL},
 		"litellm's batches": {filepath.Join(litellm, "python"), script(t, "litellm_batches.py"), s.URL},
 	} {
