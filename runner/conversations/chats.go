@@ -35,14 +35,16 @@ type chats struct {
 	pending   []*Turn // answered and not saved, the last answered last
 	current   *Turn   // being saved
 	interrupt context.CancelFunc
-	keeping   bool // keep runs
 	closed    bool
 	timer     *time.Timer
 	work      sync.WaitGroup // keep
 	live      []liveChat     // in the engine for sure, the last used last
 
-	restoring  sync.Mutex  // guards what follows; one conversation is restored at a time
+	// moving is held by keep or by one Restore, because what one computes or restores can take the slot of the other's
+	// conversation. Its holder owns what follows.
+	moving     chan struct{}
 	restoredAt map[int]int // slots that one was restored into → as if that were their last task
+	savedFrom  map[int]int // slots that one was saved from → its tokens
 }
 
 type liveChat struct {
@@ -110,8 +112,12 @@ func (t *Turn) Restore(ctx context.Context) {
 	if c == nil {
 		return
 	}
-	e.chats.restoring.Lock()
-	defer e.chats.restoring.Unlock()
+	select {
+	case e.chats.moving <- struct{}{}:
+		defer func() { <-e.chats.moving }()
+	case <-ctx.Done():
+		return
+	}
 	slot := t.slot
 	if slot == engineslots.Any {
 		slot = e.victim(ctx)
@@ -186,7 +192,8 @@ func (t *Turn) Reused(ctx context.Context) int {
 	return 0
 }
 
-// victim returns the idle slot that was least recently used, [engineslots.Any] for none.
+// victim returns an idle slot, [engineslots.Any] for none: one that still holds what was saved from it, else the least
+// recently used.
 func (e *Engine) victim(ctx context.Context) int {
 	list, _ := e.slotList(ctx) // none on an error
 	best, bestUsed, last := engineslots.Any, 0, 0
@@ -196,12 +203,16 @@ func (e *Engine) victim(ctx context.Context) int {
 			used = max(used, *s.Task+1)
 		}
 		last = max(last, used)
+		if n, ok := e.chats.savedFrom[s.ID]; ok && n == s.Tokens {
+			used = 0
+		}
 		if !s.Busy && (best == engineslots.Any || used < bestUsed) {
 			best, bestUsed = s.ID, used
 		}
 	}
 	if best != engineslots.Any {
 		e.chats.restoredAt[best] = last + 1
+		delete(e.chats.savedFrom, best)
 	}
 	return best
 }
@@ -262,9 +273,14 @@ func (e *Engine) End() {
 func (c *chats) isFullLocked() bool { return len(c.pending) >= c.slots && c.running < c.slots }
 
 func (e *Engine) startKeepingLocked() {
-	if c := &e.chats; !c.keeping && !c.closed {
-		c.keeping = true
+	c := &e.chats
+	if c.closed {
+		return
+	}
+	select {
+	case c.moving <- struct{}{}:
 		c.work.Go(e.keep)
+	default: // keep runs already, or a Restore does, whose End follows
 	}
 }
 
@@ -284,7 +300,7 @@ func (e *Engine) keep() {
 			t, c.pending = c.pending[n-1], c.pending[:n-1]
 		}
 		if t == nil {
-			c.keeping = false
+			<-c.moving
 			c.mu.Unlock()
 			return
 		}
@@ -418,6 +434,9 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn, hurry bool) error {
 	text, _ := binary.Append(nil, binary.LittleEndian, tokens) // as a state contains them
 	f.Sum = sha256.Sum256(text)
 	f.replaces = t.has
+	if e.table == nil {
+		e.chats.savedFrom[*sealed.Slot] = len(tokens)
+	}
 	e.store.store(f)
 	e.log.Debug("conversation saved", "tokens", f.Tokens)
 	return nil

@@ -127,7 +127,8 @@ func computeArgs(argv []string) []string {
 func (e *Engine) Serve(client *relay.Client, key, dir string, slots int, table *engineslots.Table) {
 	if e != nil {
 		e.client, e.key, e.dir, e.table = client, key, dir, table
-		e.chats.slots, e.chats.restoredAt = max(slots, 1), map[int]int{}
+		e.chats.slots, e.chats.moving = max(slots, 1), make(chan struct{}, 1)
+		e.chats.restoredAt, e.chats.savedFrom = map[int]int{}, map[int]int{}
 	}
 }
 
