@@ -1,6 +1,7 @@
 package conversations
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -31,10 +32,9 @@ var errUnstable = errors.New("the chat template renders the conversation anew fo
 type chats struct {
 	mu        sync.Mutex
 	slots     int
-	running   int     // requests
-	pending   []*Turn // answered and not saved, the last answered last
-	current   *Turn   // being saved
-	interrupt context.CancelFunc
+	running   int                // requests
+	pending   []*Turn            // answered and not saved, the last answered last
+	interrupt context.CancelFunc // of what is being saved while no request runs
 	closed    bool
 	timer     *time.Timer
 	work      sync.WaitGroup // keep
@@ -47,17 +47,25 @@ type chats struct {
 	savedFrom  map[int]int // slots that one was saved from → its tokens
 }
 
+// liveChat is a conversation in the engine, or what a request that is not one has made of a slot.
 type liveChat struct {
-	keys   map[Key]bool // of its beginnings
-	end    Key          // of the longest
+	keys   []Key // of its beginnings, the longest last; none: of no use to another request
 	tenant engineslots.Tenant
 	slot   int
 }
 
-// Begin records the start of a request. Call End when its response is complete.
-func (e *Engine) Begin() {
+// Begin records the start of a request. slot is where it runs, [engineslots.Any] if the engine chooses. Call End when
+// its response is complete.
+func (e *Engine) Begin(tenant engineslots.Tenant, slot int, path string, body []byte) *Turn {
 	if e == nil {
-		return
+		return nil
+	}
+	t := cmp.Or(newTurn(path, body, e.sealed), &Turn{})
+	t.e, t.slot = e, slot
+	if e.table != nil {
+		if t.tenant = tenant; slot == engineslots.Any {
+			t.marks = nil
+		}
 	}
 	c := &e.chats
 	c.mu.Lock()
@@ -66,40 +74,31 @@ func (e *Engine) Begin() {
 	if c.interrupt != nil {
 		c.interrupt()
 	}
-}
-
-// Turn reads a request that Begin was called for. slot is where it runs, [engineslots.Any] if the engine chooses. It
-// returns nil if the conversation cannot be saved or found again.
-func (e *Engine) Turn(tenant engineslots.Tenant, slot int, path string, body []byte) *Turn {
-	if e == nil || e.client == nil || e.table != nil && slot == engineslots.Any {
-		return nil
-	}
-	t := newTurn(path, body, e.sealed)
-	if t == nil {
-		return nil
-	}
-	t.e, t.slot = e, slot
-	if e.table != nil {
-		t.tenant = tenant
-	}
-	c := &e.chats
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	goesOn := func(old *Turn) bool { return old.tenant == t.tenant && t.has(old.end.Key) }
-	c.pending = slices.DeleteFunc(c.pending, goesOn)
-	if c.current != nil && goesOn(c.current) {
-		c.current.goesOn = true
+	for _, old := range c.pending {
+		if t.goesOn(old) {
+			t.before = append(t.before, old)
+			old.next++
+		}
 	}
 	return t
 }
 
-// Restore makes the engine restore the saved conversation that the request has the longest start in common with, unless
-// the engine has one that is as long.
+// goesOn reports whether t continues an earlier turn or repeats it.
+func (t *Turn) goesOn(old *Turn) bool { return old.tenant == t.tenant && t.has(old.end.Key) }
+
+// Restore makes the engine save the conversation in the request's slot, and restore the saved one that the request has
+// the longest start in common with, unless the engine has one that is as long.
 func (t *Turn) Restore(ctx context.Context) {
 	if t == nil {
 		return
 	}
 	e := t.e
+	if t.slot != engineslots.Any {
+		e.Evict(ctx, t.slot)
+	}
+	if len(t.marks) == 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	if !e.awaitIdentity(ctx) {
@@ -130,7 +129,9 @@ func (t *Turn) Restore(ctx context.Context) {
 		return
 	}
 	t.restored, t.restoredSlot = c, slot
-	e.chats.setLive(liveChat{c.keys(), c.end(), t.tenant, slot})
+	e.chats.mu.Lock()
+	defer e.chats.mu.Unlock()
+	e.chats.setLiveLocked(liveChat{c.keys(), t.tenant, slot})
 }
 
 // find returns the saved conversation that the request has the longest start in common with, nil if none is worth it.
@@ -157,16 +158,15 @@ func (c *chats) isLive(key Key, t *Turn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(c.live, func(l liveChat) bool {
-		return l.keys[key] && l.tenant == t.tenant && (t.slot == engineslots.Any || l.slot == t.slot)
+		return slices.Contains(l.keys, key) && l.tenant == t.tenant && (t.slot == engineslots.Any || l.slot == t.slot)
 	})
 }
 
-// setLive records that a conversation is in the engine.
-func (c *chats) setLive(l liveChat) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// setLiveLocked records what a slot now holds.
+func (c *chats) setLiveLocked(l liveChat) {
 	c.live = slices.DeleteFunc(c.live, func(old liveChat) bool {
-		return old.tenant == l.tenant && l.keys[old.end] || l.slot >= 0 && old.slot == l.slot
+		n := len(old.keys)
+		return n > 0 && old.tenant == l.tenant && slices.Contains(l.keys, old.keys[n-1]) || l.slot >= 0 && old.slot == l.slot
 	})
 	// Where the engine chooses the slots, requests can have taken some of other chats than the least recently used.
 	sure := (c.slots + 1) / 2
@@ -217,45 +217,43 @@ func (e *Engine) victim(ctx context.Context) int {
 	return best
 }
 
-// Done ends the turn; ok means that its response was complete. End follows.
-func (t *Turn) Done(ok bool) {
-	if t == nil || !ok || !t.finish() {
+// End records the end of the request; ok means that its response was complete. Only then are the turns that it
+// continues out of date.
+func (t *Turn) End(ok bool) {
+	if t == nil {
 		return
 	}
-	c := &t.e.chats
-	live := liveChat{map[Key]bool{t.end.Key: true}, t.end.Key, t.tenant, t.slot}
-	for _, m := range t.marks {
-		live.keys[m.Key] = true
-	}
-	c.setLive(live)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return
-	}
-	c.pending = slices.DeleteFunc(c.pending, func(old *Turn) bool { return old.tenant == t.tenant && old.end == t.end })
-	c.pending = append(c.pending, t)
-	if n := len(c.pending) - 2*c.slots; n > 0 { // the engine is too busy to save them
-		t.e.store.m.unsaved.Add(n)
-		c.pending = slices.Delete(c.pending, 0, n)
-	}
-}
-
-// End records the end of a request.
-func (e *Engine) End() {
-	if e == nil {
-		return
-	}
-	c := &e.chats
+	e, c := t.e, &t.e.chats
+	ok = ok && t.finish()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.running--
-	if c.closed || len(c.pending) == 0 || e.table != nil { // with a table, Evict and Save save
+	for _, old := range t.before {
+		old.next--
+	}
+	if c.closed {
 		return
 	}
-	if c.isFullLocked() {
+	c.setLiveLocked(liveChat{t.keys(), t.tenant, t.slot})
+	if !ok {
+		c.live[len(c.live)-1].keys = nil
+	}
+	if e.table != nil && t.slot == engineslots.Any { // it had all slots
+		c.live = nil
+	}
+	if ok {
+		c.pending = append(slices.DeleteFunc(c.pending, t.goesOn), t)
+		if n := len(c.pending) - 2*c.slots; n > 0 { // the engine is too busy to save them
+			e.store.m.unsaved.Add(n)
+			c.pending = slices.Delete(c.pending, 0, n)
+		}
+	}
+	list := c.unsavedLocked()
+	switch {
+	case len(list) == 0 || e.table != nil: // with a table, Evict and Save save
+	case c.isFullLocked(list):
 		e.startKeepingLocked()
-	} else if c.running == 0 {
+	case c.running == 0:
 		if c.timer == nil {
 			c.timer = time.AfterFunc(idleBeforeSave, func() {
 				c.mu.Lock()
@@ -264,13 +262,23 @@ func (e *Engine) End() {
 			})
 		}
 		// Large states of long chats are not written after each of their turns.
-		last := c.pending[len(c.pending)-1]
+		last := list[len(list)-1]
 		c.timer.Reset(max(idleBeforeSave, idleFactor*e.store.cost(e.perToken*int64(len(last.body))/4)))
 	}
 }
 
-// isFullLocked reports whether every slot may hold an unsaved conversation, and one is free to save it.
-func (c *chats) isFullLocked() bool { return len(c.pending) >= c.slots && c.running < c.slots }
+// unsavedLocked returns the turns to save: those that no request continues.
+func (c *chats) unsavedLocked() (out []*Turn) {
+	for _, t := range c.pending {
+		if t.next == 0 {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// isFullLocked reports whether every slot may hold a conversation of list, and one is free to save it.
+func (c *chats) isFullLocked(list []*Turn) bool { return len(list) >= c.slots && c.running < c.slots }
 
 func (e *Engine) startKeepingLocked() {
 	c := &e.chats
@@ -288,48 +296,40 @@ func (e *Engine) startKeepingLocked() {
 // newest first. A request interrupts the latter.
 func (e *Engine) keep() {
 	c := &e.chats
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer func() { <-c.moving }()
 	for {
-		c.mu.Lock()
-		var t *Turn
-		n, urgent := len(c.pending), false
-		switch {
-		case c.closed || n == 0:
-		case c.isFullLocked():
-			t, c.pending, urgent = c.pending[0], c.pending[1:], true
-		case c.running == 0:
-			t, c.pending = c.pending[n-1], c.pending[:n-1]
-		}
-		if t == nil {
-			<-c.moving
-			c.mu.Unlock()
+		list := c.unsavedLocked()
+		isUrgent := c.isFullLocked(list)
+		if c.closed || len(list) == 0 || c.running > 0 && !isUrgent {
 			return
 		}
-		limit := sealTimeout
-		if urgent {
-			limit = evictTimeout
+		t, limit := list[len(list)-1], sealTimeout
+		if isUrgent {
+			t, limit = list[0], evictTimeout
 		}
 		ctx, cancel := context.WithTimeout(e.life, limit)
-		c.current = t
-		if !urgent {
+		if !isUrgent {
 			c.interrupt = cancel
 		}
 		c.mu.Unlock()
 		err := e.saveTurn(ctx, t, false)
 		c.mu.Lock()
-		if ctx.Err() == context.Canceled && !t.goesOn { // saved later, or at the end
-			c.pending = append([]*Turn{t}, c.pending...)
-		} else if err != nil && !t.goesOn {
+		c.interrupt = nil
+		if err == nil || ctx.Err() != context.Canceled { // else saved later, or at the end
+			c.pending = slices.DeleteFunc(c.pending, func(old *Turn) bool { return old == t })
 			e.logUnsaved(err)
 		}
-		c.current, c.interrupt = nil, nil
-		c.mu.Unlock()
 		cancel()
 	}
 }
 
 func (e *Engine) logUnsaved(err error) {
-	e.store.m.unsaved.Inc()
-	e.log.Warn("conversation not saved", "error", err)
+	if err != nil {
+		e.store.m.unsaved.Inc()
+		e.log.Warn("conversation not saved", "error", err)
+	}
 }
 
 // stopKeeping ends keep, and returns what is not saved, the last used first.
@@ -361,7 +361,7 @@ func (e *Engine) Evict(ctx context.Context, slot int) {
 	}
 	c := &e.chats
 	c.mu.Lock()
-	i := slices.IndexFunc(c.pending, func(t *Turn) bool { return t.slot == slot })
+	i := slices.IndexFunc(c.pending, func(t *Turn) bool { return t.slot == slot && t.next == 0 })
 	if i < 0 || c.closed {
 		c.mu.Unlock()
 		return
@@ -371,9 +371,7 @@ func (e *Engine) Evict(ctx context.Context, slot int) {
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
 	defer cancel()
-	if err := e.saveTurn(ctx, t, true); err != nil {
-		e.logUnsaved(err)
-	}
+	e.logUnsaved(e.saveTurn(ctx, t, true))
 }
 
 // saveTurn seals a conversation, which is to have the engine compute exactly what the next turn will begin with, and
@@ -384,7 +382,7 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn, hurry bool) error {
 		return nil
 	}
 	if !e.awaitIdentity(ctx) || !filestate.Unchanged(e.files) {
-		return nil
+		return ctx.Err()
 	}
 	perToken, err := e.secondsPerToken(ctx)
 	if err != nil {
@@ -418,9 +416,7 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn, hurry bool) error {
 		return err
 	}
 	e.chats.mu.Lock()
-	if e.chats.current == t {
-		e.chats.interrupt = nil // saving takes a moment
-	}
+	e.chats.interrupt = nil // saving takes a moment
 	e.chats.mu.Unlock()
 	if sealed.Slot == nil {
 		return errors.New("the engine does not tell which slot holds the conversation")

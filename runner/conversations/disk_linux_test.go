@@ -88,7 +88,7 @@ func TestSlowDiskDoesNotBlockCallers(t *testing.T) {
 	e.Serve(client, "key", t.TempDir(), 1, nil)
 	go func() {
 		defer close(read)
-		e.Turn(engineslots.Tenant{}, engineslots.Any, "/chat/completions", chatBody(t, asked("Ada"), "Nothing.", "And then?")).Restore(t.Context())
+		e.Begin(engineslots.Tenant{}, engineslots.Any, "/chat/completions", chatBody(t, asked("Ada"), "Nothing.", "And then?")).Restore(t.Context())
 	}()
 	answers("a read")
 	writer(0) // waits for the reader, which then finds nothing

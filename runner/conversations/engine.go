@@ -244,9 +244,7 @@ func (e *Engine) Save(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
-		if err := e.saveTurn(ctx, t, true); err != nil {
-			e.logUnsaved(err)
-		}
+		e.logUnsaved(e.saveTurn(ctx, t, true))
 	}
 }
 

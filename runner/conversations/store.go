@@ -201,17 +201,16 @@ func (e *entry) age() time.Duration { return time.Since(time.UnixMilli(e.SavedMS
 // addLocked adds an entry, whose bytes are counted already.
 func (s *Store) addLocked(e *entry) {
 	s.entries[e.name] = e
-	for key := range e.keys() {
+	for _, key := range e.keys() {
 		s.places[place{e.Identity, e.Tenant, key}] = e
 	}
 }
 
-// keys returns the keys of the places where others can go on.
-func (e *entry) keys() map[Key]bool {
-	out := map[Key]bool{}
+// keys returns the keys of the places where others can go on, the last at its end.
+func (e *entry) keys() (out []Key) {
 	for _, m := range e.Marks {
 		if m != (mark{}) {
-			out[m.Key] = true
+			out = append(out, m.Key)
 		}
 	}
 	return out
@@ -271,7 +270,7 @@ func (s *Store) dropLocked(gone []*entry, e *entry) []*entry {
 		return gone
 	}
 	delete(s.entries, e.name)
-	for key := range e.keys() {
+	for _, key := range e.keys() {
 		if p := (place{e.Identity, e.Tenant, key}); s.places[p] == e {
 			delete(s.places, p)
 		}

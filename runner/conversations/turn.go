@@ -53,7 +53,9 @@ type Turn struct {
 	answered bool
 	end      mark // after the answer
 	ended    time.Time
-	goesOn   bool // a later turn continues the conversation; guarded by chats.mu
+
+	before []*Turn // those that it continues and that are not saved; next below counts it
+	next   int     // requests that continue it; guarded by chats.mu
 
 	restored     *entry // for the request, nil for none
 	restoredSlot int
@@ -161,8 +163,17 @@ func newTurn(path string, body []byte, sealed bool) *Turn {
 }
 
 // has reports whether the conversation, with its answer, has the beginning with a key.
-func (t *Turn) has(key Key) bool {
-	return key == t.end.Key || slices.ContainsFunc(t.marks, func(m mark) bool { return m.Key == key })
+func (t *Turn) has(key Key) bool { return slices.Contains(t.keys(), key) }
+
+// keys returns the keys of its beginnings, that with the answer last.
+func (t *Turn) keys() (out []Key) {
+	for _, m := range t.marks {
+		out = append(out, m.Key)
+	}
+	if t.end != (mark{}) {
+		out = append(out, t.end.Key)
+	}
+	return out
 }
 
 // savedMarks returns where other conversations can go on with the saved one: at its end, and if its state can go back
@@ -191,7 +202,7 @@ func (t *Turn) continued(text string) ([]byte, error) {
 
 // Feed reads the next bytes of the response with status 200; events means that it is an event stream.
 func (t *Turn) Feed(b []byte, events bool) {
-	if t != nil {
+	if t != nil && len(t.marks) > 0 {
 		t.answer.feed(b, events)
 	}
 }
@@ -199,6 +210,9 @@ func (t *Turn) Feed(b []byte, events bool) {
 // finish ends the response. It reports whether the conversation can be saved: without an answer only if its state can
 // go back.
 func (t *Turn) finish() bool {
+	if len(t.marks) == 0 {
+		return false
+	}
 	t.ended, t.end = time.Now(), t.marks[len(t.marks)-1]
 	t.answered = t.answer.end()
 	if t.answered && t.list != nil {

@@ -35,8 +35,7 @@ func answerChat(t *testing.T, e *Engine, tenant engineslots.Tenant, slot int, an
 
 func answerRequest(t *testing.T, e *Engine, tenant engineslots.Tenant, slot int, path string, body []byte, response map[string]any) (restored int) {
 	t.Helper()
-	e.Begin()
-	turn := e.Turn(tenant, slot, path, body)
+	turn := e.Begin(tenant, slot, path, body)
 	turn.Restore(t.Context())
 	if slot != engineslots.Any {
 		body = slices.Concat(body[:len(body)-1], fmt.Appendf(nil, `,"id_slot":%d}`, slot))
@@ -51,8 +50,7 @@ func answerRequest(t *testing.T, e *Engine, tenant engineslots.Tenant, slot int,
 		t.Fatal(err)
 	}
 	turn.Feed(b, false)
-	turn.Done(true)
-	e.End()
+	turn.End(true)
 	return restored
 }
 
@@ -151,7 +149,6 @@ func TestSavedConversationsAreRestoredForTheirNextTurn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.Evict(t.Context(), slot)
 		before := s.m.restored.Get()
 		answerChat(t, e, tenant, slot, "Nothing.", texts...)
 		table.Release(slot)
@@ -187,6 +184,46 @@ func TestSavedConversationsAreRestoredForTheirNextTurn(t *testing.T) {
 			t.Errorf("%d conversations with another answer were restored", n)
 		}
 	})
+}
+
+// A request that fails leaves the turn before it: what was not saved is saved later, and what was is restored for the
+// next try, because the engine's slot holds something else. A request that is no conversation also takes a slot.
+func TestFailedRequestsLoseNothing(t *testing.T) {
+	chat := func(e *Engine, texts ...string) int {
+		return answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", texts...)
+	}
+	again := []string{asked("Ada"), "Nothing.", "And then?"}
+	fail := func(e *Engine) {
+		turn := e.Begin(engineslots.Tenant{}, engineslots.Any, "/v1/chat/completions", chatBody(t, again...))
+		turn.Restore(t.Context())
+		turn.End(false)
+	}
+	s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 2)
+	p.Sealed = true
+	run(t, s, p, l, nil, func(e *Engine) {
+		chat(e, asked("Ada"))
+		fail(e)
+	})
+	if n := len(s.entries); n != 1 {
+		t.Errorf("%d conversations are kept whose next request failed, want 1", n)
+	}
+	for name, use := range map[string]func(*Engine){
+		"a failed try": fail,
+		"several choices": func(e *Engine) {
+			answerRequest(t, e, engineslots.Tenant{}, engineslots.Any, "/v1/chat/completions", []byte(`{"n":2,"messages":[{"role":"user","content":"Hi"}]}`), nil)
+		},
+	} {
+		run(t, s, p, newLlama(t, 1), nil, func(e *Engine) {
+			chat(e, asked("Ada"))
+			e.chats.moving <- struct{}{} // once it is saved, because every slot holds an unsaved one
+			<-e.chats.moving
+			s.work.Wait()
+			use(e)
+			if n := chat(e, again...); n < len(asked("Ada")) {
+				t.Errorf("%d tokens were restored after %s", n, name)
+			}
+		})
+	}
 }
 
 // An engine without requests saves what it was told, and a request interrupts that.

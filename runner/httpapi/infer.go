@@ -36,25 +36,24 @@ type modelRequest struct {
 // releases the engine and stops the watch.
 type activeRequest struct {
 	modelRequest
-	s             *Server
-	ref           *host.Ref
-	watch         *relay.Watch
-	engineCall    relay.Canceler
-	cancelWait    atomic.Pointer[context.CancelCauseFunc] // ends its wait in a queue, nil outside one
-	permits       *fairqueue.Queue                        // the queue of its permit, nil for none
-	tenant        string                                  // the permit's holder
-	releaseSlot   func()                                  // releases its slot, nil for none
-	slot          int                                     // valid with releaseSlot; engineslots.Any: the engine chooses
-	engineBody    []byte                                  // the body that the engine gets
-	conversations *conversations.Engine                   // the saved conversations that it uses, nil for none
-	turn          *conversations.Turn                     // of the conversation that will be saved, nil for none
-	media         *mmcache.Request                        // its use of the engine's encoder cache, nil for none
-	req           relay.Request                           // to the engine
-	reqFields     [6]relay.Field
-	bearer        [80]byte // the value of Authorization
-	started       time.Time
-	spans         spans
-	once          sync.Once
+	s           *Server
+	ref         *host.Ref
+	watch       *relay.Watch
+	engineCall  relay.Canceler
+	cancelWait  atomic.Pointer[context.CancelCauseFunc] // ends its wait in a queue, nil outside one
+	permits     *fairqueue.Queue                        // the queue of its permit, nil for none
+	tenant      string                                  // the permit's holder
+	releaseSlot func()                                  // releases its slot, nil for none
+	slot        int                                     // valid with releaseSlot; engineslots.Any: the engine chooses
+	engineBody  []byte                                  // the body that the engine gets
+	turn        *conversations.Turn                     // of the conversation that will be saved, nil for none
+	media       *mmcache.Request                        // its use of the engine's encoder cache, nil for none
+	req         relay.Request                           // to the engine
+	reqFields   [6]relay.Field
+	bearer      [80]byte // the value of Authorization
+	started     time.Time
+	spans       spans
+	once        sync.Once
 }
 
 // spans are the trace spans of a request, nil if it is not traced.
@@ -118,8 +117,7 @@ var errNoResponse = errors.New("the handler returned without a response")
 func (a *activeRequest) complete(err error) {
 	a.once.Do(func() {
 		a.watch.Stop()
-		a.turn.Done(err == nil)
-		a.conversations.End()
+		a.turn.End(err == nil)
 		a.media.End()
 		if a.releaseSlot != nil {
 			a.releaseSlot()
@@ -256,9 +254,7 @@ func (a *activeRequest) sendToEngine() (*relay.Response, error) {
 	if e, ok := e.(interface {
 		Conversations() *conversations.Engine
 	}); ok && a.computes() && !needsNoSlot(a.path) {
-		a.conversations = e.Conversations()
-		a.conversations.Begin()
-		a.beginTurn()
+		a.beginTurn(e.Conversations())
 	}
 	if p := a.rerankCutter(); p != nil {
 		ctx, cancel := a.waitContext()
@@ -287,13 +283,11 @@ func (a *activeRequest) checkResponse(resp *relay.Response, err error, more fiel
 	if err != nil {
 		return err
 	}
-	if resp.Status() != fasthttp.StatusOK || a.conversations == nil {
+	if resp.Status() != fasthttp.StatusOK || a.turn == nil {
 		return nil
 	}
-	if a.turn != nil {
-		events := resp.IsEvents()
-		resp.Tap = func(b []byte) { a.turn.Feed(b, events) }
-	}
+	events := resp.IsEvents()
+	resp.Tap = func(b []byte) { a.turn.Feed(b, events) }
 	ctx, cancel := a.waitContext()
 	defer cancel(nil)
 	if n := a.turn.Reused(ctx); n > 0 {

@@ -6,6 +6,7 @@ import (
 
 	"reveille/infra/jsonscan"
 	"reveille/infra/rpc"
+	"reveille/runner/conversations"
 	"reveille/runner/engineslots"
 )
 
@@ -52,20 +53,16 @@ func (a *activeRequest) cacheTenant() engineslots.Tenant {
 
 // beginTurn has the engine save the conversation that was in the request's slot and restore the one that the request
 // continues, and prepares to save that after its next turn.
-func (a *activeRequest) beginTurn() {
+func (a *activeRequest) beginTurn(e *conversations.Engine) {
 	slot := engineslots.Any
 	if a.releaseSlot != nil {
 		slot = a.slot
 	}
-	a.turn = a.conversations.Turn(a.cacheTenant(), slot, a.path, a.body)
-	if slot == engineslots.Any && a.turn == nil {
+	if a.turn = e.Begin(a.cacheTenant(), slot, a.path, a.body); a.turn == nil {
 		return
 	}
 	ctx, cancel := a.waitContext()
 	defer cancel(nil)
-	if slot != engineslots.Any {
-		a.conversations.Evict(ctx, slot)
-	}
 	a.turn.Restore(ctx)
 }
 
