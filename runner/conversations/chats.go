@@ -40,11 +40,12 @@ type chats struct {
 	work      sync.WaitGroup // keep
 	live      []liveChat     // in the engine for sure, the last used last
 
+	savedFrom map[int]int // slots that one was saved from → its tokens
+
 	// moving is held by keep or by one Restore, because what one computes or restores can take the slot of the other's
-	// conversation. Its holder owns what follows.
+	// conversation.
 	moving     chan struct{}
-	restoredAt map[int]int // slots that one was restored into → as if that were their last task
-	savedFrom  map[int]int // slots that one was saved from → its tokens
+	restoredAt map[int]int // slots that one was restored into → as if that were their last task; owned by moving's holder
 }
 
 // liveChat is a conversation in the engine, or what a request that is not one has made of a slot.
@@ -196,6 +197,8 @@ func (t *Turn) Reused(ctx context.Context) int {
 // recently used.
 func (e *Engine) victim(ctx context.Context) int {
 	list, _ := e.slotList(ctx) // none on an error
+	e.chats.mu.Lock()
+	defer e.chats.mu.Unlock()
 	best, bestUsed, last := engineslots.Any, 0, 0
 	for _, s := range list {
 		used := e.chats.restoredAt[s.ID]
@@ -430,9 +433,9 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn, hurry bool) error {
 	text, _ := binary.Append(nil, binary.LittleEndian, tokens) // as a state contains them
 	f.Sum = sha256.Sum256(text)
 	f.replaces = t.has
-	if e.table == nil {
-		e.chats.savedFrom[*sealed.Slot] = len(tokens)
-	}
+	e.chats.mu.Lock()
+	e.chats.savedFrom[*sealed.Slot] = len(tokens)
+	e.chats.mu.Unlock()
 	e.store.store(f)
 	e.log.Debug("conversation saved", "tokens", f.Tokens)
 	return nil

@@ -25,8 +25,7 @@ const (
 	stepTimeout  = 2 * time.Second        // of saving or restoring all conversations of an engine
 	minGain      = 10                     // a conversation is saved and restored only if computing it takes this many times longer
 	minTokens    = 64                     // minimum tokens of a conversation that is worth a file
-	maxSlots     = 256
-	maxResponse  = 4 << 20 // bytes of an engine's response
+	maxResponse  = 4 << 20                // bytes of an engine's response
 )
 
 // Env are variables for llama-server's environment. With them it counts what it computes, and leaves idle conversations
@@ -153,27 +152,14 @@ func (e *Engine) copyIn(ctx context.Context, c *entry, name string) error {
 	return err
 }
 
-// dropBad removes a conversation that cannot be restored.
-func (e *Engine) dropBad(c *entry, err error) {
-	if errors.Is(err, errDamaged) {
-		e.store.m.damaged.Inc()
-	} else {
-		e.store.m.rejected.Inc()
-	}
-	e.log.Warn("saved conversation dropped", "tokens", c.Tokens, "error", err)
-	e.store.mu.Lock()
-	gone := e.store.dropLocked(nil, c)
-	e.store.mu.Unlock()
-	_ = e.store.unlink(gone)
-}
-
-// restore has the engine restore a conversation into a slot. One that the engine refuses is removed.
+// restore has the engine restore a conversation into a slot. One that is damaged or that the engine refuses is removed.
 func (e *Engine) restore(ctx context.Context, slot int, c *entry) error {
 	name := fmt.Sprint("restore-", e.names.Add(1))
 	start := time.Now()
 	if err := e.copyIn(ctx, c, name); err != nil {
 		if errors.Is(err, errDamaged) {
-			e.dropBad(c, err)
+			e.store.m.damaged.Inc()
+			e.store.drop(c)
 		}
 		return err
 	}
@@ -190,7 +176,8 @@ func (e *Engine) restore(ctx context.Context, slot int, c *entry) error {
 		err = fmt.Errorf("%d of %d tokens were restored", got.Restored, c.Tokens)
 	}
 	if ctx.Err() == nil && err != nil {
-		e.dropBad(c, err)
+		e.store.m.rejected.Inc()
+		e.store.drop(c)
 		return err
 	}
 	if !errors.Is(ctx.Err(), context.Canceled) {
@@ -257,7 +244,7 @@ func (e *Engine) slotList(ctx context.Context) (slots []slotState, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("slots: %w", err)
 	}
-	return slots[:min(len(slots), maxSlots)], nil
+	return slots, nil
 }
 
 // secondsPerToken returns the time that the engine takes to compute a token of a prompt, 0 if it has computed none.

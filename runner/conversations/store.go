@@ -279,6 +279,14 @@ func (s *Store) dropLocked(gone []*entry, e *entry) []*entry {
 	return append(gone, e)
 }
 
+// drop removes an entry, if the store still has it.
+func (s *Store) drop(e *entry) {
+	s.mu.Lock()
+	gone := s.dropLocked(nil, e)
+	s.mu.Unlock()
+	_ = s.unlink(gone)
+}
+
 // unlink removes the files of dropped entries.
 func (s *Store) unlink(gone []*entry) error {
 	var errs error
