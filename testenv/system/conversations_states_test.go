@@ -2,9 +2,11 @@ package system
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -57,25 +59,13 @@ func (k *talk) turn(t *testing.T, stream bool) {
 
 func (k *talk) ask(t *testing.T, model string, stream bool) turn {
 	t.Helper()
-	body, err := json.Marshal(map[string]any{
+	text, restored := post(t, k.s, "/v1/chat/completions", map[string]any{
 		"model": model, "messages": k.messages, "temperature": 0, "max_tokens": 24, "grammar": "root ::= [a-z ]{16,24}", "stream": stream,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.Post(k.s.URL+"/v1/chat/completions", "application/json", bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	var text bytes.Buffer
-	if _, err := text.ReadFrom(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("%d: %v, %s", resp.StatusCode, err, text.String())
-	}
-	a := turn{restored: resp.Header.Get("x-cache-tokens")}
+	a := turn{restored: restored}
 	if !stream {
-		if err := json.Unmarshal(text.Bytes(), &a); err != nil || len(a.Choices) != 1 {
-			t.Fatalf("%v: %s", err, text.String())
+		if err := json.Unmarshal([]byte(text), &a); err != nil || len(a.Choices) != 1 {
+			t.Fatalf("%v: %s", err, text)
 		}
 		return a
 	}
@@ -83,7 +73,7 @@ func (k *talk) ask(t *testing.T, model string, stream bool) turn {
 		Message message `json:"message"`
 	}, 1)
 	a.Choices[0].Message.Role = "assistant"
-	for line := range strings.Lines(text.String()) {
+	for line := range strings.Lines(text) {
 		var event struct {
 			turn
 			Choices []struct {
@@ -100,6 +90,25 @@ func (k *talk) ask(t *testing.T, model string, stream bool) turn {
 		}
 	}
 	return a
+}
+
+// post sends a request that must succeed, and returns the response and its x-cache-tokens.
+func post(t *testing.T, s *testenv.System, path string, request map[string]any) (response, restored string) {
+	t.Helper()
+	body, err := json.Marshal(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Post(s.URL+path, "application/json", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %d: %v, %s", path, resp.StatusCode, err, text)
+	}
+	return string(text), resp.Header.Get("x-cache-tokens")
 }
 
 // reuses checks that the last turn took at least 95% of what the turn before it knew from a cache.
@@ -255,15 +264,52 @@ func TestMoreConversationsThanSlots(t *testing.T) {
 				if reused < minimum {
 					t.Errorf("%s: %d of %d chats were reused", what, reused, *chats)
 				}
-				resp, err := http.Post(s.URL+"/v1/unload", "application/json", strings.NewReader(`{"model_name":"talker"}`))
-				if err != nil {
-					t.Fatal(err)
-				}
-				_ = resp.Body.Close()
-				if resp.StatusCode != http.StatusOK {
-					t.Fatalf("unload: %d", resp.StatusCode)
-				}
+				post(t, s, "/v1/unload", map[string]any{"model_name": "talker"})
 			}
 		})
+	}
+}
+
+// A conversation on Anthropic's route is restored after an unload, whether its responses are streams or not.
+func TestConversationsOnAnthropicsRoute(t *testing.T) {
+	testenv.Engines(t)
+	s := testenv.Start(t, testenv.Spec{Models: fmt.Sprintf(`models:
+  talker: {type: llm, recipe: llamacpp, checkpoint: %q, device: cpu, options: {ctx_size: 8192, n_parallel: 2}}
+`, filepath.Join(tinyStates(t, "qwen35"), "qwen35.gguf"))})
+	k := newTalk(s, "talker", 10, 40)
+	for i, stream := range []bool{true, false, true} {
+		text, restored := post(t, s, "/v1/messages", map[string]any{
+			"model": "talker", "messages": k.messages, "temperature": 0, "max_tokens": 8, "stream": stream,
+		})
+		type usage struct {
+			Input  int `json:"input_tokens"`
+			Cached int `json:"cache_read_input_tokens"`
+		}
+		var prompt usage
+		answer := message{Role: "assistant"}
+		for line := range strings.Lines(text) {
+			var v struct {
+				Message struct{ Usage usage } // of a stream's first event
+				Usage   usage
+				Delta   struct{ Text string }
+				Content []struct{ Text string }
+			}
+			if json.Unmarshal([]byte(strings.TrimPrefix(line, "data: ")), &v) != nil {
+				continue
+			}
+			if used := cmp.Or(v.Message.Usage, v.Usage); used.Input > 0 {
+				prompt = used
+			}
+			for _, part := range append(v.Content, v.Delta) {
+				answer.Content += part.Text
+			}
+		}
+		if i > 0 && (prompt.Cached < k.known*95/100 || restored == "") {
+			t.Errorf("turn %d: %d of %d tokens came from the cache, restored %q", i+1, prompt.Cached, k.known, restored)
+		}
+		k.known = prompt.Input + prompt.Cached
+		t.Logf("turn %d: %d of %d tokens came from the cache, %q; the answer is %q", i+1, prompt.Cached, k.known, restored, answer.Content)
+		k.messages = append(k.messages, answer, message{"user", fmt.Sprintf("And %d days later?", i)})
+		post(t, s, "/v1/unload", map[string]any{"model_name": "talker"})
 	}
 }
