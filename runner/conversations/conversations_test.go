@@ -405,7 +405,9 @@ func TestDamagedFilesAreDropped(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := open(t, dir, 1<<20)
+		l.mu.Lock() // what the end of its last engine canceled may still run
 		l.slots[0], l.task[0] = nil, 0
+		l.mu.Unlock()
 		if got := goOn(t, s, p, l, "Ada"); got[0] != 0 {
 			t.Fatalf("restored %d tokens of a damaged file", got[0])
 		}
