@@ -346,8 +346,9 @@ func (e *Engine) stopKeeping() []*Turn {
 	c.mu.Unlock()
 	e.end()
 	c.work.Wait()
-	slices.SortFunc(c.pending, func(a, b *Turn) int { return b.ended.Compare(a.ended) })
-	return c.pending
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.SortedFunc(slices.Values(c.pending), func(a, b *Turn) int { return b.ended.Compare(a.ended) })
 }
 
 // Close ends what Serve started. Call it when the engine has exited.
