@@ -169,7 +169,7 @@ func (x *exchange) buildAttempt() error {
 	if tenant != "" {
 		add(rpc.HeaderTenant, tenant)
 	}
-	if x.call.readOnly {
+	if x.call.passive {
 		add(rpc.HeaderBackground, "1")
 	}
 	if x.routing.info.Ticket != "" {
@@ -216,7 +216,7 @@ func (x *exchange) countOpen() {
 		return
 	}
 	x.try.counted = true
-	if x.call.readOnly {
+	if x.call.passive {
 		x.call.s.cfg.Gate.BeginBackground(x.routing.endpoint, x.call.model.ID)
 		return
 	}
@@ -230,7 +230,7 @@ func (x *exchange) noteUse() { x.call.s.registry.Uses.Note(x.routing.endpoint.Ho
 func (x *exchange) uncountOpen() {
 	if x.try.counted {
 		x.try.counted = false
-		if x.call.readOnly {
+		if x.call.passive {
 			x.call.s.cfg.Gate.EndBackground(x.routing.endpoint, x.call.model.ID)
 			return
 		}

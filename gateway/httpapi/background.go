@@ -29,7 +29,7 @@ func (c *inferenceCall) markBackground() {
 		c.background = catalog.BackgroundWait
 	}
 	if c.background != "" {
-		c.readOnly = true
+		c.passive = true
 		c.s.m.background.Inc()
 	}
 }

@@ -21,7 +21,7 @@ type inferenceCall struct {
 	body           []byte          // what the engine receives
 
 	engineStreams bool // the body asks the engine for a stream
-	readOnly      bool // it neither loads the model nor keeps it loaded
+	passive       bool // it neither loads the model nor keeps it loaded
 
 	background catalog.BackgroundPolicy // what happens if its model is not loaded; "": a person waits for it
 
@@ -89,7 +89,7 @@ func (c *inferenceCall) countRewritten() error {
 
 // parse checks the body of an inference request and finds its model.
 func (r *request) parse() (*inferenceCall, error) {
-	c := &inferenceCall{request: r, readOnly: r.Match.Head, body: jsonscan.TrimMark(r.Ctx.PostBody())}
+	c := &inferenceCall{request: r, passive: r.Match.Head, body: jsonscan.TrimMark(r.Ctx.PostBody())}
 	route := r.Match.Route
 	spec := r.route.fields
 	var check bodycheck.Check

@@ -10,7 +10,6 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/gateway/scheduling"
-	"reveille/gateway/web"
 	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
 	"reveille/infra/recipe"
@@ -133,9 +132,7 @@ func (x *exchange) serveInference() (err error) {
 		return nil
 	case clientGone(outcome):
 		s.log.Debug("client disconnected", "request", x.call.ID, "model", x.call.model.ID)
-		s.m.countResponse(x.call.RouteName(), web.StatusClientGone)
-		x.call.Ctx.SetStatusCode(web.StatusClientGone)
-		x.call.Ctx.SetConnectionClose()
+		x.call.HandleClientGone(relay.ErrClientGone)
 		return nil
 	}
 	e := x.asError(outcome)
@@ -161,7 +158,7 @@ func (x *exchange) respond() (err error) {
 			}
 			err = x.call.refuseBackground()
 		}
-	} else if x.call.readOnly {
+	} else if x.call.passive {
 		err = notLoaded(x.call.model.ID)
 	} else if x.load != nil && x.routing.wait.policy == "block" && x.routing.state == "unloaded" {
 		err = x.load(x)

@@ -38,8 +38,8 @@ func (s *Server) upstream(r *request) error {
 		return nil
 	}
 	h := &r.Ctx.Request.Header
-	readOnly := h.IsHead() || h.IsGet() && slices.Contains(monitorPaths, bodycheck.PlainPath(rest))
-	c := &inferenceCall{request: r, model: model, requestedModel: id, body: r.Ctx.PostBody(), readOnly: readOnly}
+	passive := h.IsHead() || h.IsGet() && slices.Contains(monitorPaths, bodycheck.PlainPath(rest))
+	c := &inferenceCall{request: r, model: model, requestedModel: id, body: r.Ctx.PostBody(), passive: passive}
 	c.markBackground()
 	if err := c.vetUpstream(rest); err != nil {
 		return err

@@ -92,17 +92,17 @@ func (c *inferenceCall) fallbackFor(m *catalog.Model) *catalog.Model {
 // wakeReplaced starts the load of a model whose fallback serves the request, so that later requests find it loaded.
 func (c *inferenceCall) wakeReplaced() {
 	m := c.replaced
-	if m == nil || m.FallbackWhen != catalog.WhenWaking || c.readOnly || c.s.registry.StateOf(m.ID) != "unloaded" {
+	if m == nil || m.FallbackWhen != catalog.WhenWaking || c.passive || c.s.registry.StateOf(m.ID) != "unloaded" {
 		return
 	}
-	if w, err := c.s.cfg.Gate.Enter(scheduling.WaitRequest{Model: m.ID, Background: true, Priority: c.priority(), Account: c.Account}); err == nil {
+	if w, err := c.s.cfg.Gate.Enter(scheduling.WaitRequest{Model: m.ID, DontWait: true, Priority: c.priority(), Account: c.Account}); err == nil {
 		_, _, _ = w.Result()
 	}
 }
 
 // failCold queues the load of a model that is not loaded and returns the error for a client that does not wait for it.
 func (x *exchange) failCold() error {
-	w, err := x.call.s.cfg.Gate.Enter(scheduling.WaitRequest{Model: x.call.model.ID, Background: true, Priority: x.call.priority(), Account: loadCharge{x}})
+	w, err := x.call.s.cfg.Gate.Enter(scheduling.WaitRequest{Model: x.call.model.ID, DontWait: true, Priority: x.call.priority(), Account: loadCharge{x}})
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ const (
 func (x *exchange) retryAtGate(why *api.Error) error {
 	x.uncountOpen()
 	x.try.promptTokens = 0
-	if x.call.readOnly && x.call.background != catalog.BackgroundWait {
+	if x.call.passive && x.call.background != catalog.BackgroundWait {
 		return why
 	}
 	x.routing.hasEndpoint = false

@@ -14,7 +14,6 @@ import (
 	"reveille/gateway/models"
 	"reveille/gateway/web"
 	"reveille/infra/catalog"
-	"reveille/infra/relay"
 )
 
 type doneResponse struct {
@@ -138,14 +137,12 @@ const pullPoll = 500 * time.Millisecond
 // streamPull responds with a stream until a model's weights are on a host, however long that takes: a message for each
 // observed progress, and one after a long time without any. The pull continues when the client leaves.
 func (s *Service) streamPull(r *web.Request, m *catalog.Model, form pullFormat, pull func(context.Context) error) {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	watch := r.Watch(func() { cancel(relay.ErrClientGone) })
+	ctx, stop := r.ClientContext()
 	r.CountResponse(fasthttp.StatusOK)
 	r.Ctx.Response.Header.Set("Cache-Control", "no-cache")
 	r.Ctx.SetContentType(form.media)
 	r.Stream(func(w *bufio.Writer) {
-		defer watch.Stop()
-		defer cancel(nil)
+		defer stop()
 		ended := make(chan error, 1)
 		go func() {
 			err := pull(ctx)

@@ -317,9 +317,9 @@ func (a *acquisition) refusalErr(r *policy.Refusal) *api.Error {
 }
 
 // acquireRequest returns the store call for a placement on a snapshot of that revision.
-func (a *acquisition) acquireRequest(gateway, host string, revision uint64, background bool) state.Want {
+func (a *acquisition) acquireRequest(gateway, host string, revision uint64, unattended bool) state.Want {
 	return state.Want{
-		Gateway: gateway, Model: a.model, Host: host, Revision: revision, Background: background,
+		Gateway: gateway, Model: a.model, Host: host, Revision: revision, Unattended: unattended,
 		Anew: len(a.refusedBy) > 0, Explicit: a.explicit, Priority: a.priority, Fields: a.fields, Operation: a.id + "-" + strconv.Itoa(a.round), Replaces: a.replacing,
 	}
 }

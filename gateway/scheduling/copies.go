@@ -185,7 +185,7 @@ func (g *Gate) queueCopy(ctx context.Context, s *state.Snapshot, pool policy.Sna
 	}
 	got, err := g.store.Acquire(ctx, state.Want{
 		Gateway: g.id, Model: want.ID, Host: p.Host, Revision: s.RevisionOf(p.Host, want.ID), Operation: operation,
-		Background: true, Explicit: true, Priority: priority, Fields: fields,
+		Unattended: true, Explicit: true, Priority: priority, Fields: fields,
 	})
 	switch {
 	case errors.Is(err, state.ErrStale), errors.Is(err, state.ErrUnavailable):
@@ -194,11 +194,7 @@ func (g *Gate) queueCopy(ctx context.Context, s *state.Snapshot, pool policy.Sna
 		g.log.Warn("a copy could not be queued", "model", want.ID, "host", p.Host, "error", err)
 		return got, false
 	}
-	if got.WakeToken != "" {
-		g.mu.Lock()
-		g.wakeLocked(got.Host, got.WakeToken)
-		g.mu.Unlock()
-	}
+	g.wake(got.Host, got.WakeToken)
 	return got, true
 }
 

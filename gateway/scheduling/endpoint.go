@@ -8,13 +8,11 @@ import (
 	"reveille/infra/state"
 )
 
-// Endpoint is where a request for a model is sent: a runner that has the model loaded. It is a value; endpoints with
-// equal Host and Generation belong to the same registration of a runner.
+// Endpoint is where a request for a model is sent: a runner that has the model loaded. It is a value.
 type Endpoint struct {
-	Host       string
-	Addr       string // host:port of the runner
-	TLS        string // fingerprint of its certificate, "" if it speaks no TLS
-	Generation uint64 // of the runner's registration
+	Host string
+	Addr string // host:port of the runner
+	TLS  string // fingerprint of its certificate, "" if it speaks no TLS
 
 	traffic *copyTraffic // of this gateway's requests to the model there
 }
@@ -44,7 +42,7 @@ func buildTable(s *state.Snapshot, trafficOf func(host, model string) *copyTraff
 				host := s.Hosts[m.Host]
 				ours := trafficOf(m.Host, id)
 				list = append(list, loadedCopy{
-					endpoint: Endpoint{Host: m.Host, Addr: host.Addr, TLS: host.TLS, Generation: host.Generation, traffic: ours},
+					endpoint: Endpoint{Host: m.Host, Addr: host.Addr, TLS: host.TLS, traffic: ours},
 					others:   max(0, int64(m.InFlight)-ours.open.Load()),
 				})
 			}

@@ -115,7 +115,7 @@ func (g *Gate) Enter(r WaitRequest) (*Waiter, error) {
 		return nil, err
 	}
 	if gr == nil {
-		gr = g.newGroupLocked(acquisition{model: r.Model, refusedBy: r.Refused, priority: r.Priority}, r.Background)
+		gr = g.newGroupLocked(acquisition{model: r.Model, refusedBy: r.Refused, priority: r.Priority}, r.DontWait)
 	} else {
 		if gr.acquisition.ticket == "" {
 			gr.acquisition.refusedBy = append(gr.acquisition.refusedBy, r.Refused...)
@@ -124,9 +124,9 @@ func (g *Gate) Enter(r WaitRequest) (*Waiter, error) {
 			gr.notify()
 		}
 	}
-	if r.Background {
+	if r.DontWait {
 		gr.keep = true
-		w := &Waiter{gate: g, group: gr, entered: time.Now(), done: make(chan struct{}), ahead: gr.waiters.Len(), finished: true}
+		w := &Waiter{gate: g, group: gr, entered: time.Now(), done: make(chan struct{}), ahead: gr.waiters.Len()}
 		w.err = loading(r.Model).WithRetryAfter(g.progressLocked(gr).ETA)
 		close(w.done)
 		return w, nil
@@ -145,7 +145,7 @@ func (g *Gate) admitLocked(r WaitRequest, gr *group) error {
 	if r.Account == nil {
 		return nil
 	}
-	if !r.Background {
+	if !r.DontWait {
 		if err := r.Account.BeginWait(); err != nil {
 			e := api.As(err)
 			if gr != nil {
@@ -156,7 +156,7 @@ func (g *Gate) admitLocked(r WaitRequest, gr *group) error {
 	}
 	if gr == nil {
 		if err := r.Account.CountLoad(); err != nil {
-			if !r.Background {
+			if !r.DontWait {
 				r.Account.EndWait()
 			}
 			return err

@@ -463,7 +463,7 @@ func TestLostHostsBackgroundLoadIsMovedOnce(t *testing.T) {
 		r1, r2 := start(t, p, nil), start(t, p, nil)
 		p.setState("a", "lost")
 		p.set(func() { p.hosts["b"].State = "lost" })
-		w, err := r1.Enter(WaitRequest{Model: "m0", Background: true})
+		w, err := r1.Enter(WaitRequest{Model: "m0", DontWait: true})
 		if err != nil {
 			t.Fatal(err)
 		}

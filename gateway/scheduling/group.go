@@ -139,7 +139,7 @@ func (g *Gate) releaseTicket(ticket string, keep bool) {
 	}
 }
 
-// placeAndAcquire places the model and acquires a ticket once. It is the only caller of Store.Acquire for the group.
+// placeAndAcquire places the model and acquires a ticket once.
 func (g *Gate) placeAndAcquire(gr *group) nextAction {
 	g.readSaved(gr)
 	s, host, v, err := g.place(gr)
@@ -157,7 +157,7 @@ func (g *Gate) placeAndAcquire(gr *group) nextAction {
 	}
 	g.mu.Unlock()
 	got, err := g.store.Acquire(g.life, want)
-	if want.Background {
+	if want.Unattended {
 		g.renewNow() // a waiter that arrived meanwhile may not be in the ticket yet
 	}
 	if errors.Is(err, state.ErrStale) {
@@ -182,11 +182,7 @@ func (g *Gate) raise(gr *group) {
 	if err != nil {
 		g.log.Debug("a load was not given a higher priority", "model", gr.model, "error", err)
 	}
-	if got.WakeToken != "" {
-		g.mu.Lock()
-		g.wakeLocked(got.Host, got.WakeToken)
-		g.mu.Unlock()
-	}
+	g.wake(got.Host, got.WakeToken)
 }
 
 // readSaved has the acquisition prefer the hosts with saved conversations of the model, if there is a choice of hosts.
@@ -398,5 +394,5 @@ func (g *Gate) endpointOn(host, model string) (Endpoint, bool) {
 		}
 		h = s.Hosts[host]
 	}
-	return Endpoint{Host: host, Addr: h.Addr, TLS: h.TLS, Generation: h.Generation, traffic: g.traffic.of(host, model)}, true
+	return Endpoint{Host: host, Addr: h.Addr, TLS: h.TLS, traffic: g.traffic.of(host, model)}, true
 }

@@ -194,7 +194,7 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 		p.endLocked(old, "dropped", nil)
 	}
 	p.serial++
-	t := &fakeTicket{waiters: map[string]bool{}, bg: w.Background || old != nil && old.bg}
+	t := &fakeTicket{waiters: map[string]bool{}, bg: w.Unattended || old != nil && old.bg}
 	t.rec = state.TicketRecord{ID: fmt.Sprint("t", p.serial), Kind: "load", Model: w.Model, Host: w.Host, State: "queued", Created: time.Now().UnixMilli(), Fields: map[string]string{}}
 	maps.Copy(t.rec.Fields, w.Fields)
 	if w.Unload {
@@ -216,7 +216,7 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 }
 
 func (p *pool) attachLocked(t *fakeTicket, w state.Want) state.Acquired {
-	if w.Background {
+	if w.Unattended {
 		t.bg = true
 	} else {
 		t.waiters[w.Gateway] = true

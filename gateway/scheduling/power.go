@@ -53,11 +53,7 @@ func (g *Gate) WakeHost(ctx context.Context, host string) error {
 		if err != nil {
 			return unavailable(err)
 		}
-		if token != "" {
-			g.mu.Lock()
-			g.wakeLocked(host, token)
-			g.mu.Unlock()
-		}
+		g.wake(host, token)
 		if err := pause(ctx, powerPoll); err != nil {
 			return err
 		}
@@ -186,10 +182,8 @@ func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 		g.log.Debug("could not report the end of a stop", "host", host, "error", err)
 	}
 	// A load that was queued meanwhile may have lost its last waiter, who would have woken the host now.
-	if wake, err := g.store.ClaimWake(ctx, g.id, host); err == nil && wake != "" {
-		g.mu.Lock()
-		g.wakeLocked(host, wake)
-		g.mu.Unlock()
+	if token, err := g.store.ClaimWake(ctx, g.id, host); err == nil {
+		g.wake(host, token)
 	}
 	if failure != nil {
 		return api.Newf(api.NoCapacity, "The models of the host '%s' are unloaded, but its machine could not be turned off; the warmer will retry.", host).WithCause(failure)

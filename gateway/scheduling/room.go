@@ -100,7 +100,7 @@ func (g *Gate) unloadLeftover(ctx context.Context, s *state.Snapshot, leftover s
 	}
 	g.leftoverTried = time.Now()
 	_, err := g.store.Acquire(ctx, state.Want{
-		Gateway: g.id, Model: leftover.Model, Unload: true, Host: leftover.Host, Revision: s.RevisionOf(leftover.Host, ""), Background: true,
+		Gateway: g.id, Model: leftover.Model, Unload: true, Host: leftover.Host, Revision: s.RevisionOf(leftover.Host, ""), Unattended: true,
 		Fields: map[string]string{state.FieldUnusedMS: strconv.FormatInt(leftoverIdle.Milliseconds(), 10)},
 	})
 	if err != nil && !errors.Is(err, state.ErrStale) {

@@ -20,8 +20,8 @@ type WaitRequest struct {
 	Refused []string
 	// Limit shortens the wait. 0, or more than the gate's hold, means the hold.
 	Limit time.Duration
-	// Background starts the load without waiting for it: the waiter ends immediately with model_loading.
-	Background bool
+	// DontWait starts the load without waiting for it: the waiter ends immediately with model_loading.
+	DontWait bool
 	// Priority of the load in its host's queue, as in state.Want.
 	Priority string
 	// Account is the account that the request is charged to; nil means no account and no limits.
@@ -55,14 +55,13 @@ type Waiter struct {
 	gate    *Gate
 	group   *group
 	entered time.Time
-	done    chan struct{} // closed by finishLocked, which writes the outcome; Enter does both for background requests
+	done    chan struct{} // closed by finishLocked, which writes the outcome; Enter does both with DontWait
 	ahead   int
 	account Account // nil: no limits
 
 	// Guarded by gate.mu.
-	element  *list.Element // in group.waiters, nil when finished
-	timer    *time.Timer
-	finished bool
+	element *list.Element // in group.waiters, nil when finished
+	timer   *time.Timer
 
 	// Written before done is closed, read only after.
 	endpoint Endpoint
@@ -87,7 +86,7 @@ func (w *Waiter) Ahead() int { return w.ahead }
 func (w *Waiter) Leave(keep bool) {
 	w.gate.mu.Lock()
 	defer w.gate.mu.Unlock()
-	if w.finished {
+	if w.element == nil {
 		return
 	}
 	w.group.keep = w.group.keep || keep
@@ -98,7 +97,7 @@ func (w *Waiter) Leave(keep bool) {
 func (w *Waiter) expire() {
 	w.gate.mu.Lock()
 	defer w.gate.mu.Unlock()
-	if w.finished {
+	if w.element == nil {
 		return
 	}
 	w.group.keep = true
@@ -107,10 +106,9 @@ func (w *Waiter) expire() {
 
 // finishLocked sets w's outcome unless it has one.
 func (g *Gate) finishLocked(w *Waiter, e Endpoint, info LoadInfo, err error) {
-	if w.finished {
+	if w.element == nil {
 		return
 	}
-	w.finished = true
 	w.timer.Stop()
 	info.Waited = time.Since(w.entered)
 	w.endpoint, w.info, w.err = e, info, err

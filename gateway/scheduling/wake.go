@@ -23,6 +23,15 @@ type powerLease struct {
 	stop  context.CancelFunc
 }
 
+// wake is wakeLocked, if there is a token.
+func (g *Gate) wake(host, token string) {
+	if token != "" {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.wakeLocked(host, token)
+	}
+}
+
 // wakeLocked starts to wake a host under its power lease. A newer token replaces an older one.
 func (g *Gate) wakeLocked(host, token string) {
 	old := g.wakes[host]

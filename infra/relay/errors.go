@@ -43,8 +43,6 @@ type Error struct {
 	// Sent reports that at least one byte of the request may have reached the upstream. If it is false, the request can
 	// safely be sent elsewhere.
 	Sent bool
-	// Got reports that at least one byte of a response arrived.
-	Got bool
 }
 
 // Error describes the failure in one line, without bytes of the request or the response.

@@ -60,7 +60,6 @@ type Response struct {
 	events     bool   // Request.Events
 	reuse      bool   // the connection may serve another request
 	sentBytes  bool   // at least one byte of the request may have reached the upstream
-	gotBytes   bool   // at least one byte of the response arrived
 	interim    int    // 1xx heads so far
 	scanned    int    // head bytes already searched for its end
 	left       int64  // bytes left of a body with a Content-Length
@@ -83,7 +82,7 @@ var _ fasthttp.BodyWriterTo = (*Response)(nil)
 
 // countRead counts bytes from the upstream.
 func (r *Response) countRead() {
-	if r.gotBytes = true; !r.probe {
+	if !r.probe {
 		r.client.bytesRead.Add(1)
 	}
 }
@@ -219,7 +218,7 @@ func (r *Response) fail(kind, cause error) error {
 		kind, cause = ErrCanceled, c
 	}
 	r.phase = phaseFailed
-	r.err = &Error{Kind: kind, Cause: cause, Sent: r.sentBytes, Got: r.gotBytes}
+	r.err = &Error{Kind: kind, Cause: cause, Sent: r.sentBytes}
 	if r.reported = r.err; r.hookCalled {
 		r.reported = r.Hook.OnError(r, r.err)
 	}
@@ -488,7 +487,7 @@ func (r *Response) Outcome() error {
 	if cause == nil {
 		cause = net.ErrClosed
 	}
-	return &Error{Kind: ErrCanceled, Cause: cause, Sent: r.sentBytes, Got: r.gotBytes}
+	return &Error{Kind: ErrCanceled, Cause: cause, Sent: r.sentBytes}
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -38,7 +38,7 @@ func (r *Response) Tunnel(client net.Conn, idle time.Duration) error {
 	go func() { back <- t.pass(client, up) }()
 	err := errors.Join(t.pass(up, client), <-back) // when one direction ends, its error or deadline ends the other
 	if cause := r.canceler.Cause(); cause != nil && !errors.Is(cause, ErrClientGone) {
-		return &Error{Kind: ErrCanceled, Cause: cause, Sent: true, Got: true}
+		return &Error{Kind: ErrCanceled, Cause: cause, Sent: true}
 	}
 	if errors.Is(err, errIdle) {
 		return errIdle

@@ -122,7 +122,7 @@ func TestAcquireVariants(t *testing.T) {
 		equal(t, "refused again", acquire(t, s, w).Ticket, refused.Ticket)
 
 		w = want(t, s, "gw-1", "bg", "h")
-		w.Background = true
+		w.Unattended = true
 		bg := acquire(t, s, w)
 		equal(t, "waiters of a background load", b.content(prefix+"waiters:"+bg.Ticket), "")
 		must(t, s.ReleaseTicket(ctx, "gw-1", bg.Ticket, false))
@@ -168,7 +168,7 @@ func TestReplacedTicket(t *testing.T) {
 		register(t, s, "h", nil)
 		near := register(t, s, "near", nil)
 		w := want(t, s, "gw-1", "m", "h")
-		w.Background = true
+		w.Unattended = true
 		old := acquire(t, s, w)
 		equal(t, "attached", acquire(t, s, state.Want{Gateway: "gw-2", Model: "m"}).Ticket, old.Ticket)
 		b.after(state.LostAfter + time.Second)
@@ -346,7 +346,7 @@ func TestClaimWake(t *testing.T) {
 		equal(t, "a load without waiters", standing(t, s, "gw-1", abandoned.Ticket).Record.State, "dropped")
 
 		w := want(t, s, "gw-dead", "m", "h")
-		w.Background = true
+		w.Unattended = true
 		if acquire(t, s, w).WakeToken == "" {
 			t.Fatal("no lease, although the one for m0 has expired")
 		}

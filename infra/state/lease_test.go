@@ -418,11 +418,11 @@ func TestLeasesEnd(t *testing.T) {
 		t, s := b.t, b.store()
 		g := register(t, s, "h", nil)
 		w := want(t, s, "gw", "m", "h")
-		w.Background, w.Operation = true, "op"
+		w.Unattended, w.Operation = true, "op"
 		a := acquire(t, s, w)
 		_, err := s.Finish(ctx, "h", g, a.Ticket, state.Outcome{})
 		must(t, err)
-		w.Background = false
+		w.Unattended = false
 		acquire(t, s, w) // a late repeat, now as a waiter
 		standing(t, s, "gw-2", a.Ticket)
 		must(t, s.ReleaseTicket(ctx, "gw-2", a.Ticket, true))

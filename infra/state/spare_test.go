@@ -34,7 +34,7 @@ func TestSpareCopies(t *testing.T) {
 			snap, err := s.Snapshot(ctx)
 			must(t, err)
 			a := acquire(t, s, state.Want{
-				Gateway: "sweep", Model: "m", Unload: true, Host: host, Revision: snap.RevisionOf(host, ""), Background: true,
+				Gateway: "sweep", Model: "m", Unload: true, Host: host, Revision: snap.RevisionOf(host, ""), Unattended: true,
 				Fields: map[string]string{"spare_ms": "600000"},
 			})
 			if err := s.Begin(ctx, host, generations[host], a.Ticket, state.NPUSeat{}); !errors.Is(err, want) || (err == nil) != (want == nil) {

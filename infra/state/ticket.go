@@ -23,7 +23,7 @@ type Want struct {
 	Host       string            // placement decided on a snapshot; "" to attach only
 	Revision   uint64            // of host and model in that snapshot, see Snapshot.RevisionOf; for an unload, of the host alone
 	HostState  policy.HostState  // for a host that changes too fast: it must be in this state, and Revision covers only the model; "" if any
-	Background bool              // nobody waits: the ticket is carried out anyway
+	Unattended bool              // nobody waits: the ticket is carried out anyway
 	Priority   string            // high, low, or "" for normal: the load goes before those of a lower one in the host's queue
 	Anew       bool              // a ticket even if a copy is recorded as loaded: its runner just refused it
 	Explicit   bool              // a ticket that nobody attaches to: of a management call, or for a further copy
@@ -51,7 +51,7 @@ func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
 		kind = "unload"
 	}
 	var out Acquired
-	err := s.evalJSON(ctx, &out, "acquire", w.Gateway, w.Model, kind, w.Host, w.Revision, WaiterLease.Milliseconds(), FormatBool(w.Background),
+	err := s.evalJSON(ctx, &out, "acquire", w.Gateway, w.Model, kind, w.Host, w.Revision, WaiterLease.Milliseconds(), FormatBool(w.Unattended),
 		FormatBool(w.Anew), FormatBool(w.Explicit), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces, s.newest.Load(), string(w.HostState), int(rpc.ParsePriority(w.Priority)))
 	s.noteTicket(out.Ticket)
 	if err == nil && out.Status == "stale" {

@@ -109,7 +109,7 @@ func TestRunnerServesAndDrains(t *testing.T) {
 		if err != nil {
 			return false
 		}
-		_, err = store.Acquire(t.Context(), state.Want{Gateway: "g", Model: "m", Host: "h", Revision: snap.RevisionOf("h", "m"), Background: true})
+		_, err = store.Acquire(t.Context(), state.Want{Gateway: "g", Model: "m", Host: "h", Revision: snap.RevisionOf("h", "m"), Unattended: true})
 		return err == nil
 	})
 	kit.Eventually(t, "model", func() bool {

@@ -103,7 +103,7 @@ func TestSleepCommandRunsOncePerStop(t *testing.T) {
 	token := m.asleep()
 	s, err := m.store.Snapshot(ctx)
 	m.must(err)
-	_, err = m.store.Acquire(ctx, state.Want{Gateway: "g", Model: "m", Host: "h", Revision: s.RevisionOf("h", "m"), Background: true})
+	_, err = m.store.Acquire(ctx, state.Want{Gateway: "g", Model: "m", Host: "h", Revision: s.RevisionOf("h", "m"), Unattended: true})
 	m.must(err)
 	if err := m.store.BeginStop(ctx, "h", "sweep", token); !errors.Is(err, state.ErrWanted) {
 		t.Error("a stop of a host that is wanted:", err)

@@ -60,7 +60,7 @@ func TestNoEvict(t *testing.T) {
 	b := start(t)
 	b.publish(strings.Replace(models, "models:", "defaults: {min_loaded: 1h}\nmodels:", 1))
 	kindly := func(model string) string {
-		return b.ask(state.Want{Model: model, Explicit: true, Background: true, Fields: map[string]string{state.FieldNoEvict: "1"}})
+		return b.ask(state.Want{Model: model, Explicit: true, Unattended: true, Fields: map[string]string{state.FieldNoEvict: "1"}})
 	}
 	b.outcome(kindly("a"))
 	b.failed(kindly("b"), "model_busy")
@@ -78,7 +78,7 @@ func TestMakesRoom(t *testing.T) {
 	b := start(t)
 	load := func() {
 		b.Helper()
-		b.ask(state.Want{Model: "a", Explicit: true, Background: true, Fields: map[string]string{state.FieldNoEvict: "1"}}) // nobody waits for it
+		b.ask(state.Want{Model: "a", Explicit: true, Unattended: true, Fields: map[string]string{state.FieldNoEvict: "1"}}) // nobody waits for it
 		b.until("a is loaded", func() bool {
 			r := b.record("a")
 			return r != nil && r.State == "loaded" && r.Fields[state.FieldMakesRoom] == "1"

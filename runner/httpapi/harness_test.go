@@ -247,7 +247,7 @@ func (b *bench) load(model string) {
 		if v.Loading == "" {
 			s, err := b.store.Snapshot(b.Context())
 			b.must(err)
-			_, _ = b.store.Acquire(b.Context(), state.Want{Gateway: "g", Model: model, Host: "h", Revision: s.RevisionOf("h", model), Background: true})
+			_, _ = b.store.Acquire(b.Context(), state.Want{Gateway: "g", Model: model, Host: "h", Revision: s.RevisionOf("h", model), Unattended: true})
 		}
 		return false
 	})

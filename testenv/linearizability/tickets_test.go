@@ -23,7 +23,7 @@ type acquire struct {
 
 func (a acquire) call(ctx context.Context, s *state.Store) (answer, error) {
 	got, err := s.Acquire(ctx, state.Want{
-		Gateway: a.Gateway, Model: a.Model, Host: host, Revision: a.Revision, Background: a.Background, Operation: a.Operation,
+		Gateway: a.Gateway, Model: a.Model, Host: host, Revision: a.Revision, Unattended: a.Background, Operation: a.Operation,
 	})
 	if errors.Is(err, state.ErrStale) {
 		return answer{verdict: "stale"}, nil

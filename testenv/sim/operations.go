@@ -34,7 +34,7 @@ var operations = map[Op]func(*world, Step){
 		if l := w.gateway(s.Gateway).current(); l != nil {
 			model := modelNames[s.Model-1]
 			w.record(check.Event{Kind: check.Ask, Request: "background " + w.serial("background"), Gateway: l.id, Model: model, Text: "background"})
-			_, _ = l.gate.Enter(scheduling.WaitRequest{Model: model, Background: true})
+			_, _ = l.gate.Enter(scheduling.WaitRequest{Model: model, DontWait: true})
 		}
 	},
 	Unload: (*world).unload,
@@ -267,7 +267,7 @@ func (w *world) idle(s Step) {
 			}
 			w.record(check.Event{Kind: check.Unload, Host: r.name, Model: model, For: s.For})
 			_, _ = w.operator.Acquire(ctx, state.Want{
-				Gateway: "sweep", Model: model, Unload: true, Host: r.name, Revision: snap.RevisionOf(r.name, ""), Background: true,
+				Gateway: "sweep", Model: model, Unload: true, Host: r.name, Revision: snap.RevisionOf(r.name, ""), Unattended: true,
 				Fields: map[string]string{"only_idle_ms": strconv.FormatInt(s.For.Milliseconds(), 10)},
 			})
 			return

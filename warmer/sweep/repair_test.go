@@ -53,7 +53,7 @@ func TestRepairsAfterDeadProcesses(t *testing.T) {
 	})
 	t.Run("a background load whose gateway died with the duty", func(t *testing.T) {
 		onBoth(t, func(t *testing.T, p *pool) {
-			_, err := p.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: p.revision("box", "chat"), Background: true})
+			_, err := p.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: p.revision("box", "chat"), Unattended: true})
 			p.must(err)
 			equal(t, "its lease runs", summary(p.sweep(settings)), "")
 			p.after(16 * time.Second)
@@ -63,7 +63,7 @@ func TestRepairsAfterDeadProcesses(t *testing.T) {
 	})
 	t.Run("a wake that never ends", func(t *testing.T) {
 		onBoth(t, func(t *testing.T, p *pool) {
-			_, err := p.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: p.revision("box", "chat"), Background: true})
+			_, err := p.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: p.revision("box", "chat"), Unattended: true})
 			p.must(err)
 			p.after(11 * time.Minute)
 			equal(t, "sweep", summary(p.sweep(settings)), "stranded box done")
@@ -154,7 +154,7 @@ func TestMachineOfALostHostIsTurnedOff(t *testing.T) {
 				p.after(time.Minute)
 				p.sweepAlone(settings)
 			}
-			_, err := p.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: p.revision("box", "chat"), Background: true})
+			_, err := p.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Host: "box", Revision: p.revision("box", "chat"), Unattended: true})
 			p.must(err)
 			p.after(10 * time.Minute)
 			if err := p.store.EndUnseen(ctx, "box", time.Minute); !errors.Is(err, state.ErrGone) {

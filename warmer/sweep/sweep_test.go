@@ -86,7 +86,7 @@ func TestBusyModelsAndHostsStay(t *testing.T) {
 			return settings
 		},
 		"a load of it is queued": func(p *pool) sweep.Settings {
-			_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: "chat", Host: "box", Revision: p.revision("box", "chat"), Anew: true, Background: true})
+			_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: "chat", Host: "box", Revision: p.revision("box", "chat"), Anew: true, Unattended: true})
 			p.must(err)
 			return settings
 		},
@@ -488,14 +488,14 @@ warm:
 		"the unload is queued": func(*pool) {}, // by the sweep itself
 		"the unload is under way": func(p *pool) {
 			gen := p.boxes["box"].gen
-			got, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: "chat", Unload: true, Host: "box", Revision: p.revision("box", "chat"), Background: true})
+			got, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: "chat", Unload: true, Host: "box", Revision: p.revision("box", "chat"), Unattended: true})
 			p.must(err)
 			p.must(p.store.Begin(ctx, "box", gen, got.Ticket, state.NPUSeat{}))
 			p.must(p.store.PutModels(ctx, "box", gen, []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "draining"}}}))
 		},
 		"weights are pulled": func(p *pool) {
 			for _, m := range []string{"chat", "embed"} {
-				_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: m, Host: "box", Revision: p.revision("box", m), Explicit: true, Background: true, Fields: map[string]string{"pull_only": "1"}})
+				_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: m, Host: "box", Revision: p.revision("box", m), Explicit: true, Unattended: true, Fields: map[string]string{"pull_only": "1"}})
 				p.must(err)
 			}
 		},

@@ -31,7 +31,7 @@ func (r *run) unload(ctx context.Context) error {
 			}
 			if !r.DryRun {
 				_, err := r.store.Acquire(ctx, state.Want{
-					Gateway: r.ID, Model: u.Model, Unload: true, Host: u.Host, Revision: s.RevisionOf(u.Host, ""), Background: true,
+					Gateway: r.ID, Model: u.Model, Unload: true, Host: u.Host, Revision: s.RevisionOf(u.Host, ""), Unattended: true,
 					Fields: map[string]string{condition: strconv.FormatInt(r.idleTime(u.Model).Milliseconds(), 10)},
 				})
 				if err != nil {

@@ -42,7 +42,7 @@ func (r *run) warm(ctx context.Context) error {
 			var got state.Acquired
 			if p.Refusal == nil && !r.DryRun {
 				var err error
-				got, err = r.store.Acquire(ctx, state.Want{Gateway: r.ID, Model: model, Host: p.Host, Revision: s.RevisionOf(p.Host, model), Background: true, Priority: "low"})
+				got, err = r.store.Acquire(ctx, state.Want{Gateway: r.ID, Model: model, Host: p.Host, Revision: s.RevisionOf(p.Host, model), Unattended: true, Priority: "low"})
 				if err != nil {
 					return true, err
 				}
