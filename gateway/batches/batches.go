@@ -138,17 +138,17 @@ func (b *stored) fail(e lineError) (full bool) {
 	return len(b.Errors.Data) >= maxErrors
 }
 
-// load reads a batch, and whether a client has cancelled it.
-func (s *Service) load(tenant, id string) (b *stored, stop bool, err error) {
-	b = &stored{}
+// load reads a batch. Its status is cancelling if a client has cancelled it.
+func (s *Service) load(tenant, id string) (*stored, error) {
+	b := &stored{}
 	if err := s.read(tenant, id, b); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if info, err := os.Stat(s.path(tenant, id+stopMark)); err == nil && !b.ended() {
 		at := info.ModTime().Unix()
-		b.Status, b.CancellingAt, stop = cancelling, &at, true
+		b.Status, b.CancellingAt = cancelling, &at
 	}
-	return b, stop, nil
+	return b, nil
 }
 
 // createBatch is the body of POST /batches.
@@ -228,7 +228,7 @@ func (s *Service) newBatch(r *web.Request, b Batch, now time.Time, window, keep 
 func (s *Service) batch(r *web.Request, id string) (tenant string, b *stored, err error) {
 	tenant = s.cfg.Tenant(&r.Key)
 	if isID(batchPrefix, id) {
-		b, _, err = s.load(tenant, id)
+		b, err = s.load(tenant, id)
 	}
 	if b == nil && ignoreMissing(err) == nil {
 		err = errNoBatch()
@@ -252,7 +252,7 @@ func (s *Service) BatchGet(r *web.Request) error {
 // BatchList is GET /batches.
 func (s *Service) BatchList(r *web.Request) error {
 	return page(s, r, listing{batchPrefix, "", "after", 20, maxPerPage}, func(tenant, id string) (*Batch, bool, error) {
-		b, _, err := s.load(tenant, id)
+		b, err := s.load(tenant, id)
 		if err != nil {
 			return nil, false, err
 		}
@@ -298,7 +298,7 @@ func (s *Service) open(tenant string) (open []*stored, err error) {
 		if s.isFinal(id) {
 			continue
 		}
-		b, _, err := s.load(tenant, id)
+		b, err := s.load(tenant, id)
 		switch {
 		case err != nil:
 			errs = append(errs, ignoreMissing(err))

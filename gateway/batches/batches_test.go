@@ -537,6 +537,9 @@ func TestFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer o.close()
+		if err := d.reserve(0); err != nil {
+			t.Fatal(err)
+		}
 		output := o.files[toOutput]
 		o.files[toOutput] = full
 		w := &worker{Service: d.Service, batch: &stored{}, out: o}
@@ -547,8 +550,8 @@ func TestFullDisk(t *testing.T) {
 		}()
 		synctest.Wait()
 		d.size.Lock() // orders this before the next attempt
-		if !w.blocked.Load() || o.position() != 0 {
-			t.Error("the outcome does not wait")
+		if !w.blocked.Load() || o.position() != 0 || d.used != 0 {
+			t.Errorf("the outcome does not wait, or %d bytes are counted", d.used)
 		}
 		o.files[toOutput] = output
 		d.size.Unlock()

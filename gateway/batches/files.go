@@ -187,7 +187,9 @@ func (b bounded) Write(p []byte) (int, error) {
 	if err := b.s.reserve(len(p)); err != nil {
 		return 0, err
 	}
-	return b.f.Write(p)
+	n, err := b.f.Write(p)
+	b.s.release(int64(len(p) - n))
+	return n, err
 }
 
 // FileList is GET /files.

@@ -126,11 +126,16 @@ func (s *Service) remove(path string) error {
 		return ignoreMissing(err)
 	}
 	if filepath.Ext(path) == "" { // records are small, and count only when all is counted
-		s.size.Lock()
-		defer s.size.Unlock()
-		s.used -= info.Size()
+		s.release(info.Size())
 	}
 	return nil
+}
+
+// release undoes reserve for bytes that were not written, or were removed.
+func (s *Service) release(n int64) {
+	s.size.Lock()
+	defer s.size.Unlock()
+	s.used -= n
 }
 
 // isFull reports whether a write failed because the folder or its disk is full.

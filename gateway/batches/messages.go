@@ -177,7 +177,7 @@ func (s *Service) MessagesList(r *web.Request) error {
 		return api.New(api.UnsupportedParameter, "'before_id' is not supported; use after_id.").WithParam("before_id")
 	}
 	return page(s, r, listing{batchPrefix, messagesID, "after_id", 20, 1000}, func(tenant, id string) (messageBatch, bool, error) {
-		b, _, err := s.load(tenant, id)
+		b, err := s.load(tenant, id)
 		if err != nil {
 			return messageBatch{}, false, err
 		}

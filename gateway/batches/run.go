@@ -58,7 +58,7 @@ type worker struct {
 
 // run runs a batch until it has ended, unless another gateway does. Its error means that it must be resumed.
 func (s *Service) run(ctx context.Context, tenant, id string) error {
-	b, _, err := s.load(tenant, id)
+	b, err := s.load(tenant, id)
 	if err != nil || b.ended() {
 		return ignoreMissing(err)
 	}
@@ -67,10 +67,10 @@ func (s *Service) run(ctx context.Context, tenant, id string) error {
 		return err
 	}
 	defer out.close()
-	b, stop, err := s.load(tenant, id) // as it is since the lock
-	if err != nil || b.ended() {
+	if b, err = s.load(tenant, id); err != nil || b.ended() { // as it is since the lock
 		return ignoreMissing(err)
 	}
+	stop := b.Status == cancelling
 	w := &worker{Service: s, tenant: tenant, batch: b, out: out}
 	if _, err := hex.Decode(w.digest[:], []byte(b.Key)); err != nil {
 		return err
@@ -367,7 +367,9 @@ func (w *worker) append(ctx context.Context, to int, customID string, r *respons
 	return w.whenRoom(ctx, func() error {
 		err := w.reserve(len(text))
 		if err == nil {
-			err = w.out.add(to, text)
+			if err = w.out.add(to, text); err != nil {
+				w.release(int64(len(text)))
+			}
 		}
 		if waited := w.blocked.Swap(err != nil); isFull(err) && !waited {
 			w.reason.Store(new("The gateway's folder of files is full."))

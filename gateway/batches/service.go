@@ -140,7 +140,6 @@ func (s *Service) Run(ctx context.Context) {
 // candidate is a batch that has not ended.
 type candidate struct {
 	tenant, id string
-	last       time.Time // when it last ran here
 }
 
 // next returns the batches to start, and marks them as running: those that have not run here for longest, and then the
@@ -152,7 +151,7 @@ func (s *Service) next() (found []candidate) {
 		open, err := s.open(tenant)
 		errs = append(errs, err)
 		for _, b := range open {
-			found = append(found, candidate{tenant: tenant, id: b.ID})
+			found = append(found, candidate{tenant, b.ID})
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -161,10 +160,7 @@ func (s *Service) next() (found []candidate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	found = slices.DeleteFunc(found, func(c candidate) bool { return s.running[c.id] })
-	for i := range found {
-		found[i].last = s.ran[found[i].id]
-	}
-	slices.SortFunc(found, func(a, b candidate) int { return cmp.Or(a.last.Compare(b.last), strings.Compare(a.id, b.id)) })
+	slices.SortFunc(found, func(a, b candidate) int { return cmp.Or(s.ran[a.id].Compare(s.ran[b.id]), strings.Compare(a.id, b.id)) })
 	free := maxRunning - len(s.running)
 	s.waiting = len(found) > free
 	found = found[:min(len(found), free)]
@@ -220,7 +216,7 @@ func (s *Service) sweepKey(tenant string, inUse, kept map[string]bool, now time.
 		remove := false
 		switch {
 		case isID(batchPrefix, id) && filepath.Ext(name) == record:
-			b, _, err := s.load(tenant, id)
+			b, err := s.load(tenant, id)
 			kept[id] = true
 			remove = err == nil && b.ended() && now.Sub(time.Unix(b.Ended, 0)) > retention
 		case isID(filePrefix, id) && filepath.Ext(name) == record:
