@@ -471,7 +471,8 @@ func (w *worker) runLine(ctx context.Context, t *task, body []byte) {
 				return
 			}
 			if r.Err != nil {
-				w.reason.Store(new(waitReasonOf(r.Err)))
+				why := waitReasonOf(r.Err)
+				w.reason.Store(&why)
 			}
 			r.Release()
 		}

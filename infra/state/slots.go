@@ -11,7 +11,7 @@ var (
 	// ErrNoSlot: every slot of the group has a machine.
 	ErrNoSlot = errors.New("every slot of the group has a machine")
 	// ErrRecent: Redis had no state of the pool less than LostAfter ago, so that runners are still to register again.
-	ErrRecent = errors.New("Redis has had the pool's state for too short a time to know which slots have a machine; retry")
+	ErrRecent = errors.New("the pool's state is too new to know which slots have a machine; retry")
 )
 
 // ClaimSlot returns which of a group's hosts a machine is. A machine keeps its slot until it is turned off, and its
