@@ -1,5 +1,5 @@
-// Package batches serves OpenAI's /v1/files and /v1/batches, and Anthropic's /v1/messages/batches, from a folder, which is all the state that they have.
-// Several gateways can share the folder.
+// Package batches serves OpenAI's /v1/files and /v1/batches, and Anthropic's /v1/messages/batches, from a folder, which
+// is all the state that they have. Several gateways can share the folder.
 //
 // The folder has a subfolder for each API key, by the key's tenant name, so that no request reaches another key's files:
 //
