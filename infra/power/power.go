@@ -43,15 +43,16 @@ type Driver interface {
 	State(ctx context.Context, host catalog.Host) (Power, error)
 }
 
-// Pool is the part of the pool's state that drivers of groups read and write; *state.Store implements it.
+// Pool is the part of the pool's state that drivers read and write; *state.Store implements it.
 type Pool interface {
 	Snapshot(ctx context.Context) (*state.Snapshot, error)
 	LeaseGroup(ctx context.Context, group, owner string, lease time.Duration) error
 	ReleaseSlot(ctx context.Context, host, machine string) error
+	ReportPacket(ctx context.Context, host string) error
 }
 
-// PoolDriver is a driver that turns the slots of a group on and off (catalog.Host.Of). It does so for the pool that
-// WithPool gives it.
+// PoolDriver is a driver that needs the state of the pool: to turn the slots of a group on and off (catalog.Host.Of),
+// or to report what it has sent. It uses the pool that WithPool gives it.
 type PoolDriver interface {
 	Driver
 	WithPool(p Pool) Driver

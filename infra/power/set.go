@@ -29,7 +29,8 @@ type SetConfig struct {
 	// Address returns the address with which a host's runner last registered, for hosts of the driver wol without one in
 	// the catalog; nil: none is known.
 	Address func(ctx context.Context, host string) (string, error)
-	// Pool is where groups keep which machine is which host; nil: hosts of groups are refused with ErrNoDriver.
+	// Pool is where groups keep which machine is which host, and where wol reports its packets; nil: hosts of groups are
+	// refused with ErrNoDriver.
 	Pool Pool
 	// CallTimeout bounds the retries of a call that was throttled, or of a Sleep for a host that is still starting;
 	// default 60 s. For a host that is stopping, retries continue until the caller's context ends.

@@ -36,7 +36,9 @@
 //	                                                                                 boot_state, boot_error, boot_ms: its boot;
 //	                                                                                 machine, claimed_ms: who has this slot of a
 //	                                                                                 group, and since when;
-//	                                                                                 proven: a wake ended with its registration
+//	                                                                                 off_ms: when a sleep found its machine off;
+//	                                                                                 packet_ms: when this wake sent a magic packet
+//	                                                                                 after that; proven: the host registered then
 //	rv:{pool}:models:<h>       set         the host's runner, forget_host     -      models with a record on the host
 //	rv:{pool}:copies:<m>       set         acquire, the host's runner,        -      hosts with a record of the model or a
 //	                                       whatever ends tickets                     ticket for it

@@ -67,6 +67,13 @@ func (s *Store) EndStop(ctx context.Context, host, sweep, token, failure string)
 	return err
 }
 
+// ReportPacket records that a magic packet is sent to a host that is being woken, which proves the host once it
+// registers (HostRecord.Proven). ErrGone: it is not being woken, or its machine was not seen off since its runner last
+// registered, so that a registration would prove nothing.
+func (s *Store) ReportPacket(ctx context.Context, host string) error {
+	return s.evalStatus(ctx, "packet", host)
+}
+
 // ReleaseStop gives up that right before the machine is known to be off. A later sweep continues.
 func (s *Store) ReleaseStop(ctx context.Context, host, sweep, token string) error {
 	_, err := s.evalList(ctx, "sleep_end", host, sweep, token, "leave", "")

@@ -107,7 +107,8 @@ func (h *HostRecord) PowerOffPending() bool {
 // Machine is the id of the machine that has claimed this slot of a group, "" for none and for a single host.
 func (h *HostRecord) Machine() string { return h.Fields["machine"] }
 
-// Proven reports whether a wake of the host has ended with its registration since it is in the pool.
+// Proven reports whether Wake-on-LAN has woken the host since it is in the pool: its machine was turned off for a sleep,
+// a magic packet was sent to it, and its runner registered.
 func (h *HostRecord) Proven() bool { return h.Fields["proven"] != "" }
 
 // ModelRecord is a model on a host, as its runner wrote it.

@@ -2,6 +2,7 @@ package sweep_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -68,7 +69,8 @@ func TestHostsWithTheirOwnTimes(t *testing.T) {
 	})
 }
 
-// A Wake-on-LAN host sleeps only after a wake of the pool has ended with its registration.
+// A Wake-on-LAN host is put to sleep unattended only once the pool has turned its machine off and a magic packet has
+// woken it. A machine that stayed on, or came back by itself, proves nothing.
 func TestUnprovenHost(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *pool) {
 		p.publish(strings.Replace(models, "box: {driver: local,", `box: {driver: wol, mac: "00:11:22:33:44:55",`, 1))
@@ -81,18 +83,57 @@ func TestUnprovenHost(t *testing.T) {
 			p.after(11 * time.Second)
 			p.sweepAlone(settings)
 		}
-		if a := p.want("gw", "chat", "box"); a.WakeToken == "" {
-			t.Fatal("no wake")
+		equal(t, "silent", p.field("host:box", "state"), "lost")
+
+		// sleep is gateway sleep, whose driver finds the machine off, or fails; wake is a request's wake, whose driver
+		// sends a packet if it finds the machine off.
+		sleep := func(failure string) {
+			t.Helper()
+			s, err := p.store.Snapshot(ctx)
+			p.must(err)
+			token, err := p.store.CommitSleep(ctx, "box", "gw", s.RevisionOf("box", ""), s.Hosts["box"].Fields["active_ms"])
+			p.must(err)
+			p.work()
+			p.must(p.store.BeginStop(ctx, "box", "gw", token))
+			p.boxes["box"].on = failure != ""
+			p.must(p.store.EndStop(ctx, "box", "gw", token, failure))
 		}
-		p.boot("box")
-		p.work()
+		wake := func() (packet error) {
+			t.Helper()
+			if a := p.want("gw", "chat", "box"); a.WakeToken == "" {
+				t.Fatal("no wake")
+			}
+			if !p.boxes["box"].on {
+				packet = p.store.ReportPacket(ctx, "box")
+				p.boot("box")
+			}
+			p.work()
+			p.work()
+			equal(t, "state", p.field("host:box", "state"), "ready")
+			_, err := p.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Unload: true, Host: "box", Revision: p.revision("box", "chat")})
+			p.must(err)
+			p.work()
+			return packet
+		}
+		if err := wake(); !errors.Is(err, state.ErrGone) {
+			t.Fatal("the packet to a machine that the pool has not turned off:", err)
+		}
+		equal(t, "proven by the start of a machine that was lost", p.field("host:box", "proven"), "")
+		sleep("it is still on")
+		p.must(wake())
+		equal(t, "proven although it stayed on", p.field("host:box", "proven"), "")
+		sleep("")
+		p.boxes["box"].on = true // its owner pressed the button
+		p.must(wake())
+		equal(t, "proven without a packet", p.field("host:box", "proven"), "")
+		p.after(time.Hour)
+		equal(t, "unproven", summary(p.sweep(settings)), "sleep box refused")
+
+		sleep("")
+		p.must(wake())
 		equal(t, "proven", p.field("host:box", "proven"), "1")
 		p.registerLocked("box", p.boxes["box"])
 		equal(t, "proven after another registration", p.field("host:box", "proven"), "1")
-		p.after(time.Hour)
-		_, err := p.store.Acquire(ctx, state.Want{Gateway: "gw", Model: "chat", Unload: true, Host: "box", Revision: p.revision("box", "chat")})
-		p.must(err)
-		p.work()
 		p.after(time.Hour)
 		equal(t, "proven", summary(p.sweep(settings)), "sleep box done")
 	})

@@ -6,6 +6,7 @@ package wol
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,9 +14,10 @@ import (
 
 	"reveille/infra/catalog"
 	"reveille/infra/power"
+	"reveille/infra/state"
 )
 
-var _ power.Driver = (*Driver)(nil)
+var _ power.PoolDriver = (*Driver)(nil)
 
 // defaultBroadcast is the packets' destination unless the catalog sets another.
 const defaultBroadcast = "255.255.255.255:9"
@@ -36,7 +38,10 @@ type Config struct {
 }
 
 // Driver sends magic packets. It has nothing to close.
-type Driver struct{ cfg Config }
+type Driver struct {
+	cfg  Config
+	pool power.Pool // nil: packets are not reported
+}
 
 // New creates a driver.
 func New(cfg Config) *Driver {
@@ -45,8 +50,11 @@ func New(cfg Config) *Driver {
 	cfg.Repeat = cmp.Or(max(cfg.Repeat, 0), 3*time.Second)
 	cfg.StateTimeout = cmp.Or(max(cfg.StateTimeout, 0), 2*time.Minute)
 	cfg.Probe = cmp.Or(max(cfg.Probe, 0), time.Second)
-	return &Driver{cfg}
+	return &Driver{cfg: cfg}
 }
+
+// WithPool returns the driver with a pool that learns of the packets it sends.
+func (d *Driver) WithPool(p power.Pool) power.Driver { return &Driver{d.cfg, p} }
 
 // Wake sends magic packets until the runner's port accepts connections. A machine that is on may be shutting down: it
 // is watched for Config.Settle, and gets packets from that long after it went off. A host without an address gets one
@@ -67,6 +75,11 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	}
 	err = d.until(ctx, host, power.On, func() error {
 		log.Info("magic packet sent; the runner's port is closed", "mac", host.MAC, "to", target)
+		if d.pool != nil { // before the packet, since the machine may register right after it
+			if err := d.pool.ReportPacket(ctx, host.Name); err != nil && !errors.Is(err, state.ErrGone) {
+				log.Warn("the packet could not be recorded; this wake may not prove the host", "error", err)
+			}
+		}
 		return d.send(ctx, target, packet)
 	})
 	if err == nil && host.Address != "" {

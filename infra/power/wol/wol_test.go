@@ -250,6 +250,30 @@ func TestBroadcastIsTheDefault(t *testing.T) {
 	}
 }
 
+// reports counts the packets that a pool learns of.
+type reports struct {
+	power.Pool
+	packets int
+}
+
+func (r *reports) ReportPacket(context.Context, string) error { r.packets++; return nil }
+
+// The pool learns of a packet only if one was needed: a machine that is on proves nothing.
+func TestPacketsAreReported(t *testing.T) {
+	m, pool := newMachine(t, magic), &reports{}
+	d := wol.New(m.config()).WithPool(pool)
+	m.mu.Lock()
+	m.onLocked()
+	m.mu.Unlock()
+	if err := d.Wake(t.Context(), m.host()); err != nil || pool.packets != 0 {
+		t.Fatalf("a wake of a machine that is on: %v, %d packets reported", err, pool.packets)
+	}
+	m.off()
+	if err := d.Wake(t.Context(), m.host()); err != nil || pool.packets == 0 {
+		t.Fatalf("a wake of a machine that is off: %v, %d packets reported", err, pool.packets)
+	}
+}
+
 // A machine that is shutting down when it is woken gets its packets once it is off, and one that is on gets none.
 func TestWakeOfAMachineThatIsOn(t *testing.T) {
 	m := newMachine(t, magic)

@@ -18,6 +18,7 @@ else
 end
 if outcome == 'done' then
   redis.call('HDEL', key, 'sleep_token', 'machine', 'claimed_ms')
+  redis.call('HSET', key, 'off_ms', num(NOW))
 elseif outcome == 'failed' then
   redis.call('HSET', key, 'error', ARGV[6])
 end

@@ -59,7 +59,7 @@ local function wake_lease(h, gateway, lease_ms)
   if state ~= 'waking' then
     redis.call('SADD', P .. 'hosts', h)
     redis.call('HSET', key, 'state', 'waking', 'waking_ms', num(NOW))
-    redis.call('HDEL', key, 'boot_state', 'boot_error', 'boot_ms')
+    redis.call('HDEL', key, 'boot_state', 'boot_error', 'boot_ms', 'packet_ms')
     changed(h)
     publish({kind = 'host', host = h, state = 'waking'})
   end
