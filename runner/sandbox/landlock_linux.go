@@ -70,13 +70,14 @@ func (s *Sandbox) restrict(perms Permissions) error {
 	return errors.Join(err, os.NewFile(uintptr(fd), "landlock").Close())
 }
 
-// fileRules returns the rules for the files in perms. Missing files are skipped.
+// fileRules returns the rules for the files in perms. Files that are missing, or in a folder that the runner may not
+// search, are skipped: the engine cannot reach them either.
 func (s *Sandbox) fileRules(perms Permissions) (rules []landlock.Rule, err error) {
 	add := func(access landlock.AccessFSSet, paths ...string) {
 		for _, path := range paths {
 			info, e := os.Stat(path)
 			switch {
-			case path == "" || errors.Is(e, fs.ErrNotExist):
+			case path == "" || errors.Is(e, fs.ErrNotExist) || errors.Is(e, fs.ErrPermission):
 				continue
 			case e != nil:
 				err = errors.Join(err, fmt.Errorf("sandbox: %s: %w", filepath.Base(path), errors.Unwrap(e)))
