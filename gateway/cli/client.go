@@ -25,7 +25,7 @@ import (
 type Remote struct {
 	URL      string        `help:"The gateway. Default: the gateway run with this --state-dir, else http://127.0.0.1:8080."`
 	TLSCert  string        `help:"File with the gateway's TLS certificate, in PEM: this certificate is trusted at any address, and no other."`
-	APIKey   string        `help:"Key with the scope manage. Without it, the admin key of gateway run is used at a loopback address."`
+	APIKey   string        `help:"Key with the scope manage. Without it, REVEILLE_ADMIN_KEY is used, and else, at a loopback address, the admin key of gateway run."`
 	StateDir string        `help:"State folder of gateway run, where its admin key is." default:".reveille"`
 	Timeout  time.Duration `help:"Timeout for the response." default:"10m"`
 	JSON     bool          `help:"Print the gateway's response as JSON."`
@@ -55,11 +55,12 @@ func clientFor(certFile string) (*http.Client, error) {
 	return &pinned, nil
 }
 
-// key is the API key for a request to u, "" for none. The admin key goes to this machine only: to a loopback address or
+// key is the API key for a request to u, "" for none: that of --api-key, of its variable, or the one that the gateway's
+// own variable holds, else the admin key in the state folder. The last goes to this machine only: to a loopback address or
 // localhost, which no proxy setting applies to.
 func (r Remote) key(u *url.URL) string {
-	if r.APIKey != "" {
-		return r.APIKey
+	if key := cmp.Or(r.APIKey, os.Getenv(config.EnvPrefix+"ADMIN_KEY")); key != "" {
+		return key
 	}
 	if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
 		return ""

@@ -33,6 +33,15 @@ func TestAdminKeyStaysHere(t *testing.T) {
 			t.Errorf("%s: key %q in place of the given one", at, got)
 		}
 	}
+	t.Setenv("REVEILLE_ADMIN_KEY", "the gateway's")
+	far := &url.URL{Scheme: "https", Host: "gw.example"}
+	if got := (Remote{StateDir: dir}).key(far); got != "the gateway's" {
+		t.Errorf("key %q in place of the environment's", got)
+	}
+	if got := (Remote{StateDir: dir, APIKey: "mine"}).key(far); got != "mine" {
+		t.Errorf("key %q in place of the flag's", got)
+	}
+	t.Setenv("REVEILLE_ADMIN_KEY", "")
 	if got := (Remote{StateDir: t.TempDir()}).key(&url.URL{Host: "localhost"}); got != "" {
 		t.Errorf("without the file: %q", got)
 	}
