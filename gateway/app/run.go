@@ -389,7 +389,7 @@ func (s RunSettings) greet(out io.Writer, addr, redis string) {
 		return
 	}
 	url := s.url(addr)
-	fmt.Fprintf(out, "\nReveille serves %d models at %s/v1\n\n  The pool, live: %s/ui\n\n", len(c.Models), url, url)
+	fmt.Fprintf(out, "\nReveille serves %s at %s/v1\n\n  The pool, live: %s/ui\n\n", cli.Count(len(c.Models), "model"), url, url)
 	if len(c.Models) == 0 {
 		fmt.Fprintf(out, "  Add models to %s; changes apply immediately. For example:\n\n%s", s.Models, exampleModel)
 	}

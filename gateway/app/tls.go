@@ -37,8 +37,13 @@ func (f GatewayFlags) listenTLS(ln net.Listener, log *slog.Logger) (net.Listener
 	return tls.NewListener(ln, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: c.get}), nil
 }
 
-// url is the gateway's URL at an address.
+// url is the gateway's URL at an address: localhost for one that listens on all addresses.
 func (f GatewayFlags) url(addr string) string {
+	if host, port, err := net.SplitHostPort(addr); err == nil {
+		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+			addr = net.JoinHostPort("localhost", port)
+		}
+	}
 	if f.TLSCert != "" {
 		return "https://" + addr
 	}

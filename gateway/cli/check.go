@@ -57,7 +57,7 @@ func (c *Check) Run(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(out, "\n%s is valid: %s, %s, %s\n", c.File, count(len(cat.Models), "model"), count(len(cat.Hosts), "host"), count(len(warnings), "warning"))
+	_, err = fmt.Fprintf(out, "\n%s is valid: %s, %s, %s\n", c.File, Count(len(cat.Models), "model"), Count(len(cat.Hosts), "host"), Count(len(warnings), "warning"))
 	return err
 }
 

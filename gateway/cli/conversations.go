@@ -70,12 +70,12 @@ func (c *ConversationsForget) Run(ctx context.Context, out io.Writer) error {
 		}
 	} else {
 		for _, h := range done.Hosts {
-			text := fmt.Sprintf("%s forgotten", count(h.Conversations, "saved conversation"))
+			text := fmt.Sprintf("%s forgotten", Count(h.Conversations, "saved conversation"))
 			if h.Copies > 0 {
-				text += fmt.Sprintf(", %s unloaded", count(h.Copies, "loaded copy"))
+				text += fmt.Sprintf(", %s unloaded", Count(h.Copies, "loaded copy"))
 			}
 			if h.Requests > 0 {
-				text += fmt.Sprintf(" after %s", count(h.Requests, "open request"))
+				text += fmt.Sprintf(" after %s", Count(h.Requests, "open request"))
 			}
 			switch h.State {
 			case "asleep":
@@ -95,7 +95,7 @@ func (c *ConversationsForget) Run(ctx context.Context, out io.Writer) error {
 }
 
 // count is a number of things as people say it.
-func count(n int, thing string) string {
+func Count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}

@@ -61,12 +61,12 @@ func (c *Init) Run(ctx context.Context, out io.Writer) error {
 	if err := writeNew(filepath.Join(filepath.Dir(c.File), schemaFile), []byte(catalog.Schema)); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	fmt.Fprintf(term.Writer(out), "Devices: %s\n%s has %s.", machine.Devices, c.File, count(len(s.Models), "model"))
+	fmt.Fprintf(term.Writer(out), "Devices: %s\n%s has %s.", machine.Devices, c.File, Count(len(s.Models), "model"))
 	if len(s.Models) == 0 {
 		fmt.Fprint(out, " No GGUF files were found: name their folder, or write the file by hand.")
 	}
 	if n := len(s.Skipped); n > 0 {
-		fmt.Fprintf(out, " %s left out: see its end.", count(n, "file"))
+		fmt.Fprintf(out, " %s left out: see its end.", Count(n, "file"))
 	}
 	fmt.Fprint(out, "\n\n")
 	llamacpp := recipe.Shipped()[recipe.LlamaCpp]

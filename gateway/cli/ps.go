@@ -146,7 +146,7 @@ func (c *PS) once(ctx context.Context, out io.Writer) error {
 	if err := w.Flush(); err != nil || h.Queue == 0 {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "\n%s waiting\n", count(h.Queue, "request"))
+	_, err := fmt.Fprintf(out, "\n%s waiting\n", Count(h.Queue, "request"))
 	return err
 }
 
