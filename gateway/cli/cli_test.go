@@ -107,17 +107,20 @@ func TestPS(t *testing.T) {
 		"models_loading":[{"model_name":"two","type":"embedding","state":"queued","waiting":3}],"runners":[{"id":"here","state":"ready","devices":"cpu npu",
 		"sandbox":{"mode":"auto","on":["files"],"missing":["memory","pids"]},
 		"found":{"devices":[{"kind":"cpu","total":34359738368,"source":"system"},{"kind":"gpu","name":"A\nPU \u001b[2J","total":1073741824,"source":"llama-server"},
-		{"kind":"gpu","index":1,"name":"A\nPU \u001b[2J","total":1073741824,"source":"llama-server"}],"missing":["npu: device files: none"]}}]}`)
+		{"kind":"gpu","index":1,"name":"A\nPU \u001b[2J","total":1073741824,"source":"llama-server"}],"missing":["npu: device files: none"]}},
+		{"id":"pc","state":"ready","devices":"gpu","unproven":true}]}`)
 	var out bytes.Buffer
 	if err := (&PS{Remote: r}).Run(t.Context(), &out); err != nil {
 		t.Fatal(err)
 	}
 	want := strings.Join([]string{
-		"HOST  STATE  DEVICES  MODELS  SANDBOX",
-		"here  ready  cpu npu  3       auto, without memory pids",
+		"HOST  STATE                       DEVICES  MODELS  SANDBOX",
+		"here  ready                       cpu npu  3       auto, without memory pids",
+		"pc    ready, sleep is not proven  gpu      0       ",
 		"",
 		"HOST  FOUND                                               NOT FOUND",
 		"here  cpu 32 GiB; gpu 2 × A PU  [2J 1 GiB (llama-server)  npu: device files: none",
+		"pc                                                        ",
 		"",
 		"MODEL  TYPE       STATE    HOST  DEVICE       RECIPE    PID  USED  NOTE",
 		"one    llm        busy     here  cpu          llamacpp  7    -     pinned",

@@ -109,6 +109,9 @@ func (c *PS) once(ctx context.Context, out io.Writer) error {
 		if r.PowerOffPending {
 			state += ", not known to be off"
 		}
+		if r.Unproven {
+			state += ", sleep is not proven"
+		}
 		if r.Boot != nil {
 			state += ", " + r.Boot.State + " " + ago(r.Boot.Since)
 			if r.Boot.Reason != "" {

@@ -13,6 +13,7 @@ import (
 	"reveille/gateway/ui"
 	"reveille/gateway/web"
 	"reveille/infra/catalog"
+	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
 	"reveille/infra/state"
@@ -72,6 +73,7 @@ type RunnerInfo struct {
 	// registered.
 	Found           json.RawMessage `json:"found,omitempty"`
 	PowerOffPending bool            `json:"power_off_pending,omitempty"` // asleep, but its machine may still be on
+	Unproven        bool            `json:"unproven,omitempty"`          // it is not put to sleep before Wake-on-LAN has woken it once
 	Boot            *BootInfo       `json:"boot,omitempty"`              // what its machine says of its start; absent once its runner is up
 }
 
@@ -208,7 +210,7 @@ func runnersOf(snap *state.Snapshot, cat *catalog.Catalog) []RunnerInfo {
 		if kinds == "" {
 			kinds = found[name].Devices
 		}
-		info := RunnerInfo{ID: name, State: h.State, Devices: kinds, PowerOffPending: h.PowerOffPending()}
+		info := RunnerInfo{ID: name, State: h.State, Devices: kinds, PowerOffPending: h.PowerOffPending(), Unproven: h.State == policy.Ready && placement.Unproven(cat, h)}
 		for field, into := range map[string]*json.RawMessage{"sandbox": &info.Sandbox, "found": &info.Found} {
 			if text := []byte(h.Fields[field]); len(text) <= maxDescription && json.Valid(text) {
 				*into = text

@@ -169,7 +169,7 @@ func (src Source) host(name string, rec *state.HostRecord, h policy.Host) Host {
 	out := Host{Name: name, State: string(policy.Asleep), Devices: []Device{}, Types: []Slots{}, Loading: h.Loading}
 	if entry, there := src.Catalog.Host(name); there {
 		out.Price = entry.Price
-		out.Unproven = entry.Driver == catalog.DriverWoL && rec != nil && rec.State == policy.Ready && !rec.Proven()
+		out.Unproven = rec != nil && rec.State == policy.Ready && placement.Unproven(src.Catalog, rec)
 	}
 	if rec != nil {
 		out.State, out.Pending, out.Boot = string(rec.State), rec.PowerOffPending(), rec.Boot().State

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"reveille/infra/catalog"
+	"reveille/infra/placement"
 	"reveille/infra/policy"
 	"reveille/infra/power"
 	"reveille/infra/state"
@@ -92,7 +93,7 @@ func (r *run) commit(ctx context.Context) ([]pendingSleep, error) {
 				r.addAction(Action{Kind: Sleep, Host: p.Host, Reason: p.Reason.String()})
 				continue
 			}
-			if listed, ok := r.catalog.Host(p.Host); ok && listed.Driver == catalog.DriverWoL && !s.Hosts[p.Host].Proven() {
+			if placement.Unproven(r.catalog, s.Hosts[p.Host]) {
 				done[p.Host] = true
 				r.addAction(Action{Kind: Sleep, Host: p.Host, Reason: unproven, Result: Refused})
 				continue
