@@ -9,7 +9,7 @@
 //	key                        Redis type  written by                         TTL    holds
 //	rv:{pool}:format           string      register, catalog_put              -      number of the state's format: programs of another
 //	                                                                                 format are refused
-//	rv:{pool}:epoch            string      register, slot_claim               -      set once, to the time in microseconds;
+//	rv:{pool}:epoch            string      register, slot_claim, catalog_put  -      set once, to the time in microseconds;
 //	                                                                                 missing after data loss
 //	rv:{pool}:rev              string      every script that changes a        -      revision: rises with every change,
 //	                                       decision's input                          never behind the clock in microseconds

@@ -131,8 +131,8 @@ func TestRestoredSlot(t *testing.T) {
 	})
 }
 
-// After Redis lost everything, a new machine takes no slot whose machine may serve and has not registered again. It takes
-// one that is waking at once, and another once that machine has had its time.
+// After Redis lost everything, a new machine takes no slot, even one that a gateway wakes, until the machines that serve
+// have had their time to register again.
 func TestSlotAfterLoss(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
@@ -153,17 +153,35 @@ func TestSlotAfterLoss(t *testing.T) {
 		must(t, err)
 
 		must(t, b.rdb.FlushAll(ctx).Err())
-		claims("i-b", "", state.ErrRecent)
-		b.after(state.LostAfter - time.Millisecond)
-		claims("i-b", "", state.ErrRecent)
-		if a := acquire(t, s, want(t, s, "gw", "m", "gpu-3")); a.WakeToken == "" {
-			t.Fatalf("gpu-3 is not to be woken: %+v", a)
+		wakes := func(host string) {
+			t.Helper()
+			if a := acquire(t, s, want(t, s, "gw", "model-of-"+host, host)); a.WakeToken == "" {
+				t.Fatalf("%s is not to be woken: %+v", host, a)
+			}
 		}
-		claims("i-c", "gpu-3", nil)
+		wakes("gpu-1")
+		wakes("gpu-3")
+		claims("i-b", "", state.ErrRecent)
+		b.after(state.LostAfter - 2*time.Millisecond)
+		claims("i-b", "", state.ErrRecent)
 		_, _, err = s.Register(ctx, info)
 		must(t, err)
-		b.after(2 * time.Millisecond)
-		claims("i-b", "gpu-2", nil)
+		b.after(3 * time.Millisecond)
+		claims("i-b", "gpu-3", nil)
+		claims("i-c", "gpu-2", nil)
 		claims("i-d", "", state.ErrNoSlot)
+	})
+}
+
+// A new pool is LostAfter old soon after its first gateway's start, so that the first machine to be woken need not wait.
+func TestSlotOfNewPool(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		t, s := b.t, b.store()
+		_, err := s.PutCatalog(ctx, "v1", []byte("{}"), map[string]string{"gpu-1": "asg"})
+		must(t, err)
+		b.after(state.LostAfter + time.Millisecond)
+		host, err := s.ClaimSlot(ctx, "i-a", []string{"gpu-1"})
+		must(t, err)
+		equal(t, "slot", host, "gpu-1")
 	})
 }

@@ -6,6 +6,7 @@
 -- Invariant: all fields of the record change together; a new host starts asleep.
 -- include changes
 redis.call('SET', P .. 'format', FORMAT)
+epoch()
 for i = 5, #ARGV, 2 do
   local key = P .. 'host:' .. ARGV[i]
   redis.call('SADD', P .. 'hosts', ARGV[i])

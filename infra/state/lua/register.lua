@@ -20,7 +20,6 @@ if mine > 0 and last > mine and redis.call('HGET', key, 'boot') ~= boot then ret
 local machine = redis.call('HGET', key, 'machine')
 if machine and fields.machine and machine ~= fields.machine and last >= mine then return {'fenced'} end -- below, a failover lost mine
 redis.call('SET', P .. 'format', FORMAT)
-if redis.call('EXISTS', P .. 'epoch') == 0 then redis.call('SET', P .. 'epoch', token(0)) end
 local was = redis.call('HMGET', key, 'state', 'driver', 'proven', 'packet_ms')
 local generation = token(math.max(last, tonumber(ARGV[4])))
 
@@ -43,4 +42,4 @@ redis.call('SADD', P .. 'hosts', h)
 put_models(h, models)
 if t and t.npu == '1' and redis.call('HGET', key, 'loading') == loading then take_npu(h, t.model) end
 publish({kind = 'host', host = h, state = 'ready'})
-return {'ok', generation, redis.call('GET', P .. 'epoch')}
+return {'ok', generation, epoch()}

@@ -8,8 +8,8 @@
 -- waking and has none, else the first that has none: a machine that nobody asked for is then put to sleep like any
 -- other. If all have one, it takes that of the machine that has been silent for longest, and for SILENT_MS, since that
 -- one is gone: a group has as many slots as it can have machines. register refuses a machine that lost its slot.
--- After a loss of the state, machines that serve have LOST_MS to register again, before a new one takes a slot that
--- nobody wakes: it would cut their requests.
+-- After a loss of the state, machines that serve have LOST_MS to register again, before a new one takes a slot: it would
+-- cut their requests. Until they have, gateways may wake their slots.
 -- include changes
 local SILENT_MS = 120000
 local me, waking, idle, silent, since = ARGV[2], nil, nil, nil, NOW - SILENT_MS
@@ -24,15 +24,7 @@ for i = 3, #ARGV do
     if heard < since then silent, since = h, heard end
   end
 end
-if not waking then
-  local epoch = redis.call('GET', P .. 'epoch')
-  if not epoch then
-    redis.call('SET', P .. 'epoch', token(0))
-    return {'recent'}
-  end
-  local age = NOW - tonumber(epoch) / 1000 -- negative: the clock went back
-  if age >= 0 and age < LOST_MS then return {'recent'} end
-end
+if math.abs(NOW - tonumber(epoch()) / 1000) < LOST_MS then return {'recent'} end -- longer ahead: the clock went back
 local h = waking or idle or silent
 if not h then return {'full'} end
 redis.call('SADD', P .. 'hosts', h)

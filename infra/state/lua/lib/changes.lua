@@ -36,6 +36,16 @@ end
 -- token returns a fencing token above floor and every earlier token.
 local function token(floor) return rise(P .. 'token', (floor or 0) + 1) end
 
+-- epoch returns when Redis got its first data of the pool, in µs. It sets it in a pool that is new or has lost its data.
+local function epoch()
+  local have = redis.call('GET', P .. 'epoch')
+  if not have then
+    have = token(0)
+    redis.call('SET', P .. 'epoch', have)
+  end
+  return have
+end
+
 -- owner returns whether generation g may write host h: 'ok', 'unknown' (no such host) or 'fenced'.
 local function owner(h, g)
   local have = redis.call('HGET', P .. 'host:' .. h, 'generation')
