@@ -129,7 +129,7 @@ func (s *System) Processes() []Process { return Descendants(s.PID()) }
 
 // Greeting of `gateway run`: where it is, and where its Redis is.
 var (
-	greetURL   = regexp.MustCompile(`serves \d+ models at (http://\S+)/v1`)
+	greetURL   = regexp.MustCompile(`serves \d+ models? at (http://\S+)/v1`)
 	greetRedis = regexp.MustCompile(`redis-cli -s (\S+)`)
 )
 
