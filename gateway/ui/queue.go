@@ -19,9 +19,8 @@ func (src Source) queue(rec *state.HostRecord, h policy.Host) []Ticket {
 	}
 	h.Residents = slices.Clone(h.Residents)
 	for i := range h.Residents {
-		if r := &h.Residents[i]; src.kept(rec, r.ID) > 0 {
-			r.Reserved = true
-		}
+		r := &h.Residents[i]
+		r.Kept = src.kept(rec, r.ID) > 0
 	}
 	step := policy.Next(h, time.UnixMilli(src.Snapshot.NowMS), 0)
 	models := map[string]string{}
@@ -56,8 +55,7 @@ func (src Source) kept(rec *state.HostRecord, id string) time.Duration {
 	if m != nil {
 		r, _ = src.Catalog.Model(id)
 	}
-	reloads := slices.ContainsFunc(rec.Queue, func(t state.TicketRecord) bool { return t.Model == id })
-	if r == nil || reloads || m.State != policy.ModelLoaded || m.Fields[state.FieldMakesRoom] == "1" {
+	if r == nil || m.State != policy.ModelLoaded || m.Fields[state.FieldMakesRoom] == "1" {
 		return 0
 	}
 	loaded := time.UnixMilli(state.ParseNumber(m.Fields["loaded_ms"]))

@@ -106,6 +106,7 @@ func TestQueueInWords(t *testing.T) {
 		"busy victims":      {near(busy, load("1", "c")), []string{"waits until b has finished its open requests (1)"}},
 		"an idle victim":    {near(map[string]*state.ModelRecord{"a": loaded("llm", "cpu", 1, 0), "b": loaded("llm", "cpu", 2, 0)}, load("1", "c")), []string{"is next to start"}},
 		"min_loaded":        {near(fresh("0"), load("1", "c")), []string{"waits until the min_loaded of a is over (25s)"}},
+		"beside a reload":   {near(fresh("0"), load("1", "c"), load("2", "a")), []string{"waits until the min_loaded of a is over (25s)", "waits behind the load of c"}},
 		"for a batch":       {near(fresh("1"), load("1", "c")), []string{"is next to start"}},
 		"loading":           {near(nil, state.TicketRecord{ID: "1", Kind: "load", Model: "a", State: state.TicketLoading}), []string{"its engine is starting"}},
 		"one behind others": {near(busy, load("1", "c"), load("2", "a")), []string{"waits until b", "waits behind the load of c"}},

@@ -28,7 +28,7 @@ type Admission struct {
 
 // admission turns the victims of a load, or its refusal, into a decision.
 //
-// Rules 1, 3, 4, 7, 8 and 9 (infra/docs/rules.md) hold for every result: nothing busy, reserved or pinned is evicted;
+// Rules 1, 3, 4, 7, 8 and 9 (infra/docs/rules.md) hold for every result: nothing busy, reserved, kept or pinned is evicted;
 // with DecideLoad, once Evict is gone, the model fits the type's limit, the NPU and the memory of its devices. Evicting
 // idle victims is preferred to waiting. The load waits for models that are already stopping rather than stop one more.
 // With several busy models to choose from it waits for the first in byEvictionOrder, and once that is closed, the
@@ -38,7 +38,7 @@ type Admission struct {
 // the load (rule 4). A victim that is loading or reserved is not closed until it has served the request it was loaded
 // for, because that request could not reach it otherwise.
 //
-// If the model is already resident, the load replaces that copy, pinned or not: it is a reload with other options.
+// If the model is already resident, the load replaces that copy, pinned, kept or not: it is a reload with other options.
 func admission(victims []Resident, refusal *Refusal, fair bool) Admission {
 	if refusal != nil {
 		return Admission{Decision: DecideRefuse, Refusal: refusal, Reason: refusal.Reason()}
@@ -71,9 +71,9 @@ func admission(victims []Resident, refusal *Refusal, fair bool) Admission {
 	return a
 }
 
-// isClosable reports whether closing r now would help: it is open, serves requests and is not reserved.
+// isClosable reports whether closing r now would help: it is open, serves requests, and is neither reserved nor kept.
 func isClosable(r Resident) bool {
-	return r.State == ModelLoaded && r.InFlight > 0 && !r.Reserved && !r.Closed
+	return r.State == ModelLoaded && r.InFlight > 0 && !r.Reserved && !r.Kept && !r.Closed
 }
 
 // closedExcept lists, in ByUse order, the closed models of h that stay and are not among the victims.

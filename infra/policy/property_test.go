@@ -75,7 +75,7 @@ func TestAdmitKeepsTheRules(t *testing.T) {
 		checkAdmission(t, h, want, a.Admission)
 		for _, id := range a.Close {
 			r := find(h.Residents, id)
-			if waited < 2*time.Second || r.Reserved || r.InFlight == 0 || r.Closed || !slices.Contains(a.WaitFor, id) {
+			if waited < 2*time.Second || r.Reserved || r.Kept || r.InFlight == 0 || r.Closed || !slices.Contains(a.WaitFor, id) {
 				t.Fatalf("closes %+v after %s", r, waited)
 			}
 		}
@@ -226,6 +226,8 @@ func genResident(id string) *rapid.Generator[Resident] {
 			r.Closed = rapid.Bool().Draw(t, "closed")
 		case 4:
 			r.Reserved = true
+		case 5:
+			r.Kept = true
 		}
 		return r
 	})

@@ -191,7 +191,7 @@ func (g *stage) declare(l line) {
 		h := &g.s.Hosts[len(g.s.Hosts)-1]
 		r := Resident{
 			ID: m.ID, Type: m.Type, Devices: m.Devices, State: ModelLoaded, Pinned: m.Pinned, Memory: m.Memory, Idle: m.Idle,
-			InFlight: g.int(l.opts["inflight"]), Reserved: l.has("reserved"), Closed: l.has("closed"), Used: g.ago(l.opts["used"]),
+			InFlight: g.int(l.opts["inflight"]), Reserved: l.has("reserved"), Kept: l.has("kept"), Closed: l.has("closed"), Used: g.ago(l.opts["used"]),
 		}
 		for _, s := range []ModelState{ModelLoading, ModelStopping} {
 			if l.has(string(s)) {

@@ -71,6 +71,7 @@ type Resident struct {
 	Pinned    bool
 	InFlight  int       // requests the runner counts as open
 	Reserved  bool      // loaded for a request that has not been served yet (rule 7)
+	Kept      bool      // its min_loaded is not over: it makes no room for other models
 	Closed    bool      // takes no new requests: a load waits for its slot (rule 4), or the copy was replaced or refused one
 	Used      time.Time // last use: start or end of a load or an inference
 	Needed    time.Time // when its load ended, or more than half of the requests that it serves at a time were last open; later if another copy has just left as spare
@@ -81,9 +82,10 @@ type Resident struct {
 	Value     float64 // value of keeping it, see EvictionPolicy.Value; 0 for all under LRU
 }
 
-// Busy reports whether r must not be stopped now: it serves, is reserved for a request, or is loading.
+// Busy reports whether r must not be stopped now: it serves, is reserved for a request, is kept by its min_loaded, or is
+// loading.
 func (r Resident) Busy() bool {
-	return r.InFlight > 0 || r.Reserved || r.State == ModelLoading
+	return r.InFlight > 0 || r.Reserved || r.Kept || r.State == ModelLoading
 }
 
 // Ticket is a queued load as input of a decision.

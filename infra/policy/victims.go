@@ -215,8 +215,9 @@ func (t usage) victims(h *Host) ([]Resident, *Refusal) {
 	}
 	victims := make([]Resident, 0, movable)
 	for i := range h.Residents {
-		if !fixed(&h.Residents[i], want) {
-			victims = append(victims, h.Residents[i])
+		if r := h.Residents[i]; !fixed(&r, want) {
+			r.Kept = r.Kept && r.ID != want.ID // from others, not from its own reload
+			victims = append(victims, r)
 		}
 	}
 	slices.SortFunc(victims, byEvictionOrder)

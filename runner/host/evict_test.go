@@ -34,16 +34,19 @@ func TestCheapestModelToLoadIsEvictedByCost(t *testing.T) {
 }
 
 // A model makes no room for another before it has been loaded for its min_loaded, however idle it is, nor is the
-// host cleared for a load that failed. Its own reload and an unload do not wait.
+// host cleared for a load that failed. Its own reload and an unload do not wait for it, nor do they end it for others.
 func TestMinLoaded(t *testing.T) {
 	b := start(t)
 	b.publish(strings.Replace(models, "models:", "defaults: {min_loaded: 1s}\nmodels:", 1))
 	since := time.Now()
 	b.ready(b.load("a"))
-	b.ready(b.load("b"))
+	other, reload := b.load("b"), b.ask(state.Want{Model: "a", Explicit: true, Fields: map[string]string{"options": `{"ctx_size":512}`}})
+	b.ready(other)
 	if kept := time.Since(since); kept < time.Second {
 		t.Errorf("a was evicted after %v", kept)
 	}
+	b.ready(reload)
+	b.ready(b.load("b"))
 	b.publish(strings.Replace(models, "models:", "defaults: {min_loaded: 1h}\nmodels:", 1))
 	b.ready(b.ask(state.Want{Model: "b", Explicit: true, Fields: map[string]string{"options": `{"ctx_size":512}`}}))
 	b.engines.fails["e"] = []error{errLoad}

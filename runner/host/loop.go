@@ -242,10 +242,7 @@ func (h *Host) viewLocked(loads []queuedLoad) policy.Host {
 	}
 	for _, r := range h.residents {
 		one := r.view()
-		if !slices.ContainsFunc(loads, func(q queuedLoad) bool { return q.spec.model.ID == r.id }) { // not for its own reload
-			one.Reserved = one.Reserved || now.Before(r.keptUntil())
-		}
-		one.Used = r.lastUse()
+		one.Kept, one.Used = now.Before(r.keptUntil()), r.lastUse()
 		one.Value = h.cfg.Evict.Value(r.loadTime, h.cfg.Price, time.Since(one.Used))
 		v.Residents = append(v.Residents, one)
 	}

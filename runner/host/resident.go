@@ -66,9 +66,9 @@ func (r *resident) lastUse() time.Time {
 
 func (r *resident) isBusy() bool { return len(r.open) > 0 || len(r.reservations) > 0 }
 
-// keptUntil returns when a loaded model may make room for others.
+// keptUntil returns when a loaded model may make room for others. A retired copy always may.
 func (r *resident) keptUntil() time.Time {
-	if r.makesRoom {
+	if r.makesRoom || r.isRetired() {
 		return time.Time{}
 	}
 	return r.loaded.Add(r.checked.MinLoaded(r.model))
