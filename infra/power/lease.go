@@ -16,6 +16,9 @@ type StopStore interface {
 	ReleaseStop(ctx context.Context, host, owner, token string) error
 }
 
+// ServesAgain is why a host is awake after a TurnOff that failed while the store returned state.ErrGone.
+const ServesAgain = "its runner could not turn the machine off, or was restarted, and serves again; the runner's log has the cause"
+
 // TurnOff turns off a host's machine. owner must have started the stop (state.Store.BeginStop). TurnOff renews the
 // host's power lease while sleep runs, for at most limit, and then releases the lease; a later sweep continues an
 // unfinished stop. driverErr is the error of sleep. storeErr is the store's error on release, such as state.ErrNotOwner

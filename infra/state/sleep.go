@@ -16,6 +16,8 @@ var ErrWanted = errors.New("host is wanted awake")
 //  3. BeginStop (a sweep) takes the lease again, HoldStop keeps it while the driver turns the machine off, EndStop ends
 //     it. A request that arrives meanwhile waits for the lease and then has the host woken.
 //
+// A runner that could not turn its machine off ends the sleep (FailSleep): the host is ready again.
+//
 // A process may die after any step: the host's field sleep_token shows the next sweep what is left to do. From
 // BeginStop to EndStop the record says so (HostRecord.Stopping), for runners that turn their machine off themselves.
 
@@ -64,6 +66,13 @@ func (s *Store) EndStop(ctx context.Context, host, sweep, token, failure string)
 		outcome = "failed"
 	}
 	_, err := s.evalList(ctx, "sleep_end", host, sweep, token, outcome, failure)
+	return err
+}
+
+// FailSleep reports that the caller could not turn its machine off, so that its host serves again. Whoever holds the
+// stop learns by ErrGone. ErrGone here: the sleep of this token is over.
+func (s *Store) FailSleep(ctx context.Context, host string, generation uint64, token string) error {
+	_, err := s.evalList(ctx, "sleep_fail", host, generation, token)
 	return err
 }
 

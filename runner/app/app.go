@@ -174,7 +174,7 @@ func runHost(ctx context.Context, s Settings, p parsed, marker *engine.Marker, l
 	work.Go(func() { p.tracer.Run(traced) })
 	defer work.Wait()
 	defer endTraces()
-	power := &sleeper{host: p.name, boot: boot, argv: p.sleep, mirror: h.Mirror(), log: log}
+	power := &sleeper{host: p.name, boot: boot, argv: p.sleep, mirror: h.Mirror(), fail: h.FailSleep, patience: sleepPatience, log: log}
 	return serve(ctx, srv, ln, power, m, h, log, func() {
 		log.Info("runner listens", "addr", addr, "devices", hardware.Devices.String(), "max_loaded_models", p.limits.String())
 		if ready != nil {

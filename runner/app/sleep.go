@@ -2,8 +2,10 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"reveille/infra/catalog"
 	"reveille/infra/power/exec"
@@ -18,8 +20,14 @@ type sleeper struct {
 	host, boot string // of this runner: it must not turn off another runner's machine
 	argv       []string
 	mirror     *state.Mirror
+	fail       func(ctx context.Context, token string) error // host.Host.FailSleep
+	patience   time.Duration                                 // see sleepPatience
 	log        *slog.Logger
 }
+
+// sleepPatience is how long the command may take, and then the machine to go off. The clock stands still while the
+// machine is suspended.
+const sleepPatience = 30 * time.Second
 
 // sleepCommand reads --sleep-command; nil for an empty text.
 func sleepCommand(text string) ([]string, error) {
@@ -30,28 +38,54 @@ func sleepCommand(text string) ([]string, error) {
 	return argv, nil
 }
 
-// run watches the pool until ctx ends, which also ends a command in progress. Without a command it does nothing. A
-// command that fails is logged. The sweep notices that the machine is still on, and its next stop runs the command
-// again.
+// run watches the pool until ctx ends, which also ends a command in progress. Without a command it does nothing. If the
+// command fails, or the machine is still on afterwards, the host serves again, and a later sleep runs the command again.
 func (s *sleeper) run(ctx context.Context) {
 	if len(s.argv) == 0 {
 		return
 	}
-	power := exec.New(0)
+	power := exec.New(s.patience)
 	self := catalog.Host{Name: s.host, Commands: &catalog.Commands{Sleep: s.argv}}
 	for done := ""; ; {
 		changed := s.mirror.Changed()
-		if stop := s.pendingStop(s.mirror.Snapshot()); stop != "" && stop != done {
+		pool := s.mirror.Snapshot()
+		if stop := s.pendingStop(pool); stop != "" && stop != done {
 			done = stop
 			s.log.Info("turning this machine off", "command", s.argv[0])
-			if err := power.Sleep(ctx, self); err != nil && ctx.Err() == nil {
-				s.log.Error("this machine could not be turned off", "error", err)
+			err := power.Sleep(ctx, self)
+			if err == nil {
+				err = s.awaitOff(ctx, stop)
+			}
+			if err != nil && ctx.Err() == nil {
+				s.log.Error("this machine could not be turned off; the host serves again", "error", err)
+				if err := s.fail(ctx, pool.Hosts[s.host].Fields["sleep_token"]); err != nil && !errors.Is(err, state.ErrGone) {
+					s.log.Warn("the failed sleep could not be reported", "error", err)
+				}
 			}
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return
+		}
+	}
+}
+
+// awaitOff waits until the machine is off, which ends this process or stops its clock, or until the stop is over. It
+// returns an error if neither happens.
+func (s *sleeper) awaitOff(ctx context.Context, stop string) error {
+	late := time.After(s.patience)
+	for {
+		changed := s.mirror.Changed()
+		if s.pendingStop(s.mirror.Snapshot()) != stop {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-late:
+			return fmt.Errorf("the command succeeded, but the machine is still on after %v", s.patience)
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,9 +26,15 @@ type machine struct {
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	m := &machine{t: t, off: filepath.Join(t.TempDir(), "went off")}
+	off := filepath.Join(t.TempDir(), "went off")
+	return startMachine(t, off, `sh -c 'echo "$REVEILLE_HOST" >> "$0"' "`+off+`"`)
+}
+
+func startMachine(t *testing.T, off, command string) *machine {
+	t.Helper()
+	m := &machine{t: t, off: off}
 	s := settings(t, testenv.Redis(t))
-	s.SleepCommand = `sh -c 'echo "$REVEILLE_HOST" >> "$0"' "` + m.off + `"`
+	s.SleepCommand = command
 	store, err := state.Open(state.Options{URL: s.RedisURL, Secret: []byte(s.RunnerSecret), Timeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -124,6 +131,46 @@ func TestSleepCommandRunsOncePerStop(t *testing.T) {
 	if n := m.offs(); n != 2 {
 		t.Errorf("the machine went off %d times, want 2", n)
 	}
+}
+
+// A command that fails, takes too long, or leaves the machine on does not keep the host from serving: the sleep is over,
+// and its lease is free.
+func TestFailedSleepServesAgain(t *testing.T) {
+	for name, command := range map[string][]string{"fails": {"false"}, "takes too long": {"sleep", "60"}, "does nothing": {"true"}} {
+		t.Run(name, func(t *testing.T) {
+			m := startMachine(t, "", "")
+			token := m.asleep()
+			mirror := state.NewMirror(m.store, nil)
+			ctx, stop := context.WithCancel(t.Context())
+			var work sync.WaitGroup
+			defer work.Wait()
+			defer stop()
+			h := m.host()
+			work.Go(func() { mirror.Run(ctx) })
+			s := &sleeper{
+				host: "h", boot: h.Fields["boot"], argv: command, mirror: mirror, patience: 100 * time.Millisecond, log: slog.New(slog.DiscardHandler),
+				fail: func(ctx context.Context, token string) error {
+					return m.store.FailSleep(ctx, "h", h.Generation, token)
+				},
+			}
+			work.Go(func() { s.run(ctx) })
+			m.must(m.store.BeginStop(ctx, "h", "sweep", token))
+			kit.Eventually(t, "the host serves again", m.is(policy.Ready))
+			if err := m.store.HoldStop(ctx, "h", "sweep", token); !errors.Is(err, state.ErrGone) {
+				t.Error("the stop goes on:", err)
+			}
+			if again := m.asleep(); again == token {
+				t.Error("no new sleep")
+			}
+		})
+	}
+}
+
+// The runner reports a sleep that failed without any help.
+func TestSleepCommandFails(t *testing.T) {
+	m := startMachine(t, "", "false")
+	m.must(m.store.BeginStop(t.Context(), "h", "sweep", m.asleep()))
+	kit.Eventually(t, "the host serves again", m.is(policy.Ready))
 }
 
 // Only a stop of this very runner's host counts, while nobody wants it awake.

@@ -6,8 +6,8 @@
 //   - Host.mu guards the residents: state, admission, open requests, reservations. It is never held over I/O. One
 //     critical section chooses a victim and closes its admission. A model that admits no new requests stays idle once
 //     it is idle, so its engine can be stopped later without another check.
-//   - Host.redisMu is held over every write to Redis that carries the generation, except ConfirmSleep, so the writes of
-//     records are ordered. Each is built when it is written, so the last is correct. redisMu is taken before mu.
+//   - Host.redisMu is held over every write to Redis that carries the generation, except ConfirmSleep and FailSleep, so the
+//     writes of records are ordered. Each is built when it is written, so the last is correct. redisMu is taken before mu.
 //   - Only the loop (Run) reads the queue and decides which ticket is next. Each load runs in its own goroutine, one at
 //     a time, and starts its ticket in Redis. Unloads run concurrently with it.
 //   - The goroutine that watches an engine frees its slot when the engine ends, for whatever reason. A load whose

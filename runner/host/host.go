@@ -128,7 +128,7 @@ type Host struct {
 	stopWatches  context.CancelFunc      // called at the end of drain
 	interruption interruption
 
-	redisMu        sync.Mutex      // held over every write that carries the generation, except ConfirmSleep; taken before mu
+	redisMu        sync.Mutex      // held over every write that carries the generation, except those of sleeps; taken before mu
 	generation     uint64          // guarded by redisMu; 0 until registered
 	mustRegister   bool            // guarded by redisMu: Redis lacks something, register again
 	fenced         bool            // guarded by redisMu: Redis refused the generation

@@ -33,6 +33,11 @@ func (h *Host) confirmSleep(ctx context.Context) {
 	h.notify()
 }
 
+// FailSleep reports that this machine could not be turned off for the sleep of this token: the host serves again.
+func (h *Host) FailSleep(ctx context.Context, token string) error {
+	return h.store.FailSleep(ctx, h.cfg.Name, h.writableGeneration(), token)
+}
+
 // holdsNothing reports whether the host has no model and may start one.
 func (h *Host) holdsNothing() bool {
 	h.mu.Lock()

@@ -192,6 +192,9 @@ func (r *run) stopOne(ctx context.Context, n pendingSleep) (Action, error) {
 			a.Result = Refused
 		}
 	}
+	if errors.Is(err, state.ErrGone) && failure != nil {
+		a.Result, a.Error = Failed, power.ServesAgain
+	}
 	if isDone(err) {
 		err = nil
 	}
