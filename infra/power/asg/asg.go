@@ -261,11 +261,23 @@ func leaves(lifecycle string) bool {
 	return strings.HasPrefix(lifecycle, "Terminat") || strings.HasPrefix(lifecycle, "Detach")
 }
 
-// group creates a client for the host's region and describes its group.
-func (d *Driver) group(ctx context.Context, host catalog.Host) (*awsquery.Client, *scalingGroup, error) {
+// client creates a client for the host's region.
+func (d *Driver) client(ctx context.Context, host catalog.Host) (*awsquery.Client, error) {
+	if host.Of != "" && d.pool == nil {
+		return nil, fmt.Errorf("%w: host %s is a slot of a group, whose machines only a pool knows", power.ErrNoDriver, host.Name)
+	}
 	api, err := d.cfg.Client(ctx, host.Region)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", power.ErrDenied, err)
+		return nil, fmt.Errorf("%w: %w", power.ErrDenied, err)
+	}
+	return api, nil
+}
+
+// group creates a client and describes the host's group.
+func (d *Driver) group(ctx context.Context, host catalog.Host) (*awsquery.Client, *scalingGroup, error) {
+	api, err := d.client(ctx, host)
+	if err != nil {
+		return nil, nil, err
 	}
 	g, err := group(ctx, api, host)
 	return api, g, err

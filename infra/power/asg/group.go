@@ -118,12 +118,9 @@ func (d *Driver) look(ctx context.Context, api *awsquery.Client, host catalog.Ho
 
 // change looks at the group and changes it, while no other process does.
 func (d *Driver) change(ctx context.Context, host catalog.Host, do func(context.Context, *awsquery.Client, *groupView) error) error {
-	api, err := d.cfg.Client(ctx, host.Region)
+	api, err := d.client(ctx, host)
 	if err != nil {
-		return fmt.Errorf("%w: %w", power.ErrDenied, err)
-	}
-	if d.pool == nil {
-		return fmt.Errorf("%w: host %s is a slot of a group, whose machines only a pool knows", power.ErrNoDriver, host.Name)
+		return err
 	}
 	owner := rand.Text()
 	for {
@@ -200,9 +197,9 @@ func shrink(ctx context.Context, api *awsquery.Client, host catalog.Host, v *gro
 
 // watchSlot does for a slot what watch does for a host that is a group.
 func (d *Driver) watchSlot(ctx context.Context, host catalog.Host, since time.Time) error {
-	api, err := d.cfg.Client(ctx, host.Region)
+	api, err := d.client(ctx, host)
 	if err != nil {
-		return fmt.Errorf("%w: %w", power.ErrDenied, err)
+		return err
 	}
 	look := func() (*scalingGroup, bool, error) {
 		v, err := d.look(ctx, api, host)
@@ -259,12 +256,9 @@ func (d *Driver) oldest(ctx context.Context, host catalog.Host, ids []string) (s
 // stateOfSlot returns the state of the slot's machine. A slot that never had one is starting while the group is larger
 // than its other slots want.
 func (d *Driver) stateOfSlot(ctx context.Context, host catalog.Host) (power.Power, error) {
-	api, err := d.cfg.Client(ctx, host.Region)
+	api, err := d.client(ctx, host)
 	if err != nil {
-		return power.Unknown, fmt.Errorf("%w: %w", power.ErrDenied, err)
-	}
-	if d.pool == nil {
-		return power.Unknown, fmt.Errorf("%w: host %s is a slot of a group", power.ErrNoDriver, host.Name)
+		return power.Unknown, err
 	}
 	v, err := d.look(ctx, api, host)
 	switch {

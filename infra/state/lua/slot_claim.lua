@@ -17,11 +17,15 @@ for i = 3, #ARGV do
   local h = ARGV[i]
   local f = redis.call('HMGET', P .. 'host:' .. h, 'state', 'machine', 'seen_ms', 'claimed_ms')
   if f[2] == me then return {'ok', h} end
-  if not f[2] and not awake(f[1]) then
-    if f[1] == 'waking' then waking = waking or h else idle = idle or h end
-  elseif f[2] and not awake(f[1]) then
+  if not awake(f[1]) then
     local heard = math.max(tonumber(f[3] or '0'), tonumber(f[4] or '0'))
-    if heard < since then silent, since = h, heard end
+    if f[2] then
+      if heard < since then silent, since = h, heard end
+    elseif f[1] == 'waking' then
+      waking = waking or h
+    else
+      idle = idle or h
+    end
   end
 end
 if math.abs(NOW - tonumber(epoch()) / 1000) < LOST_MS then return {'recent'} end -- longer ahead: the clock went back
