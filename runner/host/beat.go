@@ -185,11 +185,19 @@ func (h *Host) checkFence(ctx context.Context) error {
 	if me != nil && me.Generation > h.generation && me.Fields["boot"] != h.cfg.Boot {
 		return ErrReplaced
 	}
-	if me != nil && me.Generation >= h.generation && h.cfg.Machine != "" && me.Machine() != "" && me.Machine() != h.cfg.Machine {
+	if me != nil && me.Generation >= h.ownedLocked() && h.cfg.Machine != "" && me.Machine() != "" && me.Machine() != h.cfg.Machine {
 		return fmt.Errorf("%w: machine %s has claimed this slot of the group", ErrReplaced, me.Machine())
 	}
 	h.fenced = false
 	return nil
+}
+
+// ownedLocked returns the last generation of this life, 0 before it has registered. redisMu is held.
+func (h *Host) ownedLocked() uint64 {
+	if h.registered.IsZero() {
+		return 0
+	}
+	return h.generation
 }
 
 // registerLocked writes everything the host holds, as a new generation, and the outcomes not yet sent. A host that is
@@ -210,9 +218,7 @@ func (h *Host) registerLocked(ctx context.Context) error {
 	h.mu.Lock()
 	draining := h.draining
 	info.Generation = max(h.generation, h.highest)
-	if !h.registered.IsZero() {
-		info.Owned = h.generation
-	}
+	info.Owned = h.ownedLocked()
 	hw := h.hardware
 	info.Devices, info.Budget, info.Total = hw.Devices.String(), placement.FormatMemory(hw.Budget, hw.Cards), placement.FormatMemory(hw.Totals, nil)
 	if hw.Cards != nil {

@@ -1,6 +1,7 @@
 package host_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -113,6 +114,20 @@ func TestRestoredOlderStateDoesNotReplaceTheHost(t *testing.T) {
 	b.until("registered again", func() bool { r := b.record("a"); return r != nil && r.PID == pid })
 	b.failed("5", "model_not_loaded")
 	b.busy("a")()
+}
+
+// A machine of a group restarts its runner after a failover that lost its claim of the slot. The slot's machine is an
+// earlier one: the runner ends, so that it claims a slot again.
+func TestRestartAfterTheClaimWasLost(t *testing.T) {
+	b := start(t, func(c *host.Config) { c.Machine = "i-b" })
+	b.cfg.Boot, b.cfg.Generation = "boot-2", b.host.View().Generation
+	b.must(b.end())
+	b.must(b.rdb.HSet(t.Context(), "rv:{main}:host:h", "generation", "7", "boot", "an older life", "machine", "i-a").Err())
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := host.New(b.cfg).Run(ctx); !errors.Is(err, host.ErrReplaced) {
+		t.Errorf("ended with %v", err)
+	}
 }
 
 // A failover lost the end of a ticket: the host reports it again, so the ticket does not stay in progress for ever.
