@@ -32,6 +32,7 @@ const (
 	launchesAgain = time.Minute // after a launch that failed
 	spotNotice    = 2 * time.Minute
 	powersOff     = 2 * time.Second
+	restartsAfter = time.Second // a runner that ended
 )
 
 // scalingGroup is an Auto Scaling group with its cloud, as the real driver calls it: it launches machines until it has
@@ -151,6 +152,22 @@ func (g *scalingGroup) booted(m *groupMachine, deaf bool) {
 		}
 		time.Sleep(2 * time.Second)
 	}
+}
+
+// claimAgain is a machine whose runner has lost its slot and ends: the system starts it again, and it claims a slot.
+func (g *scalingGroup) claimAgain(r *runner, id string) {
+	g.set(func(g *scalingGroup) {
+		for _, m := range g.live() {
+			if m.id != id || m.runner != r {
+				continue
+			}
+			m.runner = nil
+			if !slices.ContainsFunc(g.live(), func(other *groupMachine) bool { return other.runner == r }) {
+				r.machine.set(func(machine *machine) { machine.power = power.Off })
+			}
+			time.AfterFunc(restartsAfter, func() { g.booted(m, false) })
+		}
+	})
 }
 
 // end ends a machine: its runner stops in order if that is given time, and it is gone later. g.mu is held.

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -102,13 +103,14 @@ func (r *runner) start() {
 		engines: &engines{w: r.w, host: r.name, live: map[int]*fake{}}, link: newLink(r.w.redis.Dial, true), ended: make(chan struct{}),
 		conns: map[*call]struct{}{},
 	}
+	instance := r.instance
 	store, err := r.w.store(l.link)
 	if err != nil {
 		panic(err) // the URL is a constant
 	}
 	l.store = store
 	l.host = host.New(host.Config{
-		Name: r.name, Machine: r.instance, Boot: fmt.Sprint("boot-", r.boots), Addr: r.addr, Limits: r.limits,
+		Name: r.name, Machine: instance, Boot: fmt.Sprint("boot-", r.boots), Addr: r.addr, Limits: r.limits,
 		Hardware:  r.hardware(),
 		FairAfter: fairAfter, DrainTimeout: drainTimeout, Reserve: reserve, ClearTimeout: clearTimeout,
 		Generation: r.generation, Store: store, Engines: l.engines, Recipes: func() (recipe.Set, error) { return shipped(), nil },
@@ -130,9 +132,12 @@ func (r *runner) start() {
 	r.w.record(check.Event{Kind: check.HostUp, Host: r.name})
 	r.w.work.Go(func() {
 		defer close(l.ended)
-		_ = l.host.Run(ctx)
+		err := l.host.Run(ctx)
 		r.over(l)
 		_ = store.Close()
+		if errors.Is(err, host.ErrReplaced) && r.w.group != nil {
+			r.w.group.claimAgain(r, instance)
+		}
 	})
 }
 
