@@ -86,18 +86,6 @@ type lineError struct {
 	Line    *int    `json:"line"`
 }
 
-// newLineError returns an error. param is "" and line 0 if it is about none.
-func newLineError(code, message, param string, line int) lineError {
-	e := lineError{Code: code, Message: message}
-	if param != "" {
-		e.Param = &param
-	}
-	if line != 0 {
-		e.Line = &line
-	}
-	return e
-}
-
 // Error implements error.
 func (e lineError) Error() string { return e.Message }
 

@@ -420,7 +420,7 @@ func TestHours(t *testing.T) {
 		d.hours = created.Add(2 * time.Hour)
 		b := d.start("24h", lines...)
 		time.AfterFunc(time.Hour, func() {
-			if got := d.get(b.ID); !strings.Contains(got.WaitReason, "batch_hours") {
+			if got := d.get(b.ID); !strings.Contains(got.WaitReason, "room for the model 'a'") || !strings.Contains(got.WaitReason, "batch_hours") {
 				t.Errorf("%+v", got)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
+	"iter"
 	"slices"
 
 	"reveille/infra/jsonscan"
@@ -26,55 +27,48 @@ type line struct {
 	model    string // "" if the body names none
 }
 
-// lines reads an input file until ctx ends.
-type lines struct {
-	ctx    context.Context
-	scan   *bufio.Scanner
-	number int
-}
-
-func newLines(ctx context.Context, r io.Reader) *lines {
-	l := &lines{ctx: ctx, scan: bufio.NewScanner(r)}
-	l.scan.Buffer(make([]byte, 64<<10), MaxLine)
-	return l
+// lines yields the lines of an input file that are not blank, until ctx ends. An error is the lineError of one line, or
+// ends the lines: one of reading, or the cause of ctx's end.
+func lines(ctx context.Context, r io.Reader) iter.Seq2[line, error] {
+	return func(yield func(line, error) bool) {
+		scan := bufio.NewScanner(r)
+		scan.Buffer(make([]byte, 64<<10), MaxLine)
+		number := 0
+		for ctx.Err() == nil && scan.Scan() {
+			text := scan.Bytes()
+			if number++; number == 1 {
+				text = jsonscan.TrimMark(text)
+			}
+			if text = bytes.TrimSpace(text); len(text) > 0 && !yield(parseLine(text, number)) {
+				return
+			}
+		}
+		err := scan.Err()
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		} else if errors.Is(err, bufio.ErrTooLong) {
+			err = lineError{Code: "line_too_long", Message: fmt.Sprintf("This line has more than %d bytes.", MaxLine)}
+		}
+		if err != nil {
+			yield(line{number: number + 1}, err)
+		}
+	}
 }
 
 var lineKeys = []string{"custom_id", "method", "url", "body"}
 
-// next returns the next line that is not blank, io.EOF at the end, or a lineError.
-func (l *lines) next() (out line, err error) {
-	for l.ctx.Err() == nil && l.scan.Scan() {
-		text := l.scan.Bytes()
-		if l.number++; l.number == 1 {
-			text = jsonscan.TrimMark(text)
-		}
-		if text = bytes.TrimSpace(text); len(text) > 0 {
-			return l.parse(text)
-		}
-	}
-	switch err := l.scan.Err(); {
-	case l.ctx.Err() != nil:
-		return out, context.Cause(l.ctx)
-	case errors.Is(err, bufio.ErrTooLong):
-		return out, newLineError("line_too_long", fmt.Sprintf("This line has more than %d bytes.", MaxLine), "", l.number+1)
-	case err != nil:
-		return out, err
-	}
-	return out, io.EOF
-}
-
-func (l *lines) parse(text []byte) (line, error) {
+func parseLine(text []byte, number int) (line, error) {
 	var values [4]jsonscan.Value
-	out := line{number: l.number}
+	out := line{number: number}
 	if err := jsonscan.Scan(text, lineKeys, values[:]); err != nil {
-		return out, newLineError("invalid_json_line", "This line is not a JSON object.", "", l.number)
+		return out, lineError{Code: "invalid_json_line", Message: "This line is not a JSON object."}
 	}
 	for i, want := range []jsonscan.Kind{jsonscan.String, jsonscan.String, jsonscan.String, jsonscan.Object} {
 		switch v := values[i]; {
 		case !v.Set():
-			return out, newLineError("missing_required_parameter", "'"+lineKeys[i]+"' is missing.", lineKeys[i], l.number)
+			return out, lineError{Code: "missing_required_parameter", Message: "'" + lineKeys[i] + "' is missing.", Param: &lineKeys[i]}
 		case v.Kind != want:
-			return out, newLineError("invalid_type", fmt.Sprintf("'%s' must be a JSON %s.", lineKeys[i], want), lineKeys[i], l.number)
+			return out, lineError{Code: "invalid_type", Message: fmt.Sprintf("'%s' must be a JSON %s.", lineKeys[i], want), Param: &lineKeys[i]}
 		}
 	}
 	out.customID, out.method, out.url, out.body = values[0].Bytes(), values[1].Bytes(), values[2].Bytes(), values[3].Raw
@@ -95,51 +89,48 @@ const (
 func (b *stored) validate(ctx context.Context, input io.Reader) error {
 	seed, seen := maphash.MakeSeed(), map[uint64]struct{}{}
 	b.Models, b.Errors, b.RequestCounts = nil, nil, counts{}
-	for in := newLines(ctx, input); ; {
-		l, err := in.next()
-		switch {
-		case err == nil:
+	for l, err := range lines(ctx, input) {
+		if err == nil {
 			b.RequestCounts.Total++
 			err = b.check(l, maphash.Bytes(seed, l.customID), seen)
-		case err == io.EOF && b.RequestCounts.Total == 0 && b.Errors == nil:
-			b.fail(newLineError("empty_file", "The input file has no lines.", "", 0))
-			return nil
-		case err == io.EOF:
-			return nil
 		}
 		if bad, is := errors.AsType[lineError](err); is {
-			if b.fail(bad) || bad.Code == "line_too_long" || bad.Code == "too_many_lines" {
+			bad.Line = new(l.number)
+			if b.fail(bad) || b.RequestCounts.Total > MaxLines {
 				return nil
 			}
 		} else if err != nil {
 			return err
 		}
 	}
+	if b.RequestCounts.Total == 0 && b.Errors == nil {
+		b.fail(lineError{Code: "empty_file", Message: "The input file has no lines."})
+	}
+	return nil
 }
 
 // check counts a line, or returns its lineError. seen has the hashes of the ids before it.
 func (b *stored) check(l line, id uint64, seen map[uint64]struct{}) error {
-	bad := func(code, message, param string) error { return newLineError(code, message, param, l.number) }
 	_, duplicate := seen[id]
 	seen[id] = struct{}{}
 	i := slices.IndexFunc(b.Models, func(m modelLines) bool { return m.Model == l.model })
 	switch {
 	case b.RequestCounts.Total > MaxLines:
-		return bad("too_many_lines", fmt.Sprintf("The input file has more than %d lines.", MaxLines), "")
+		return lineError{Code: "too_many_lines", Message: fmt.Sprintf("The input file has more than %d lines.", MaxLines)}
 	case duplicate:
-		return bad("duplicate_custom_id", "Another line has the same 'custom_id'.", "custom_id")
+		return lineError{Code: "duplicate_custom_id", Message: "Another line has the same 'custom_id'.", Param: new("custom_id")}
 	case len(l.customID) == 0 || len(l.customID) > maxCustomID:
-		return bad("invalid_custom_id", fmt.Sprintf("'custom_id' must have 1 to %d bytes.", maxCustomID), "custom_id")
+		return lineError{Code: "invalid_custom_id", Message: fmt.Sprintf("'custom_id' must have 1 to %d bytes.", maxCustomID), Param: new("custom_id")}
 	case string(l.method) != "POST":
-		return bad("invalid_method", "'method' must be POST.", "method")
+		return lineError{Code: "invalid_method", Message: "'method' must be POST.", Param: new("method")}
 	case string(l.url) != b.Endpoint:
-		return bad("mismatched_endpoint", "'url' must be the batch's endpoint, "+b.Endpoint+".", "url")
+		return lineError{Code: "mismatched_endpoint", Message: "'url' must be the batch's endpoint, " + b.Endpoint + ".", Param: new("url")}
 	case len(l.model) > maxModelName:
-		return bad("invalid_model", "The name of the model is too long.", "body.model")
+		return lineError{Code: "invalid_model", Message: "The name of the model is too long.", Param: new("body.model")}
 	case i >= 0:
 		b.Models[i].Lines++
 	case len(b.Models) == maxModels:
-		return bad("too_many_models", fmt.Sprintf("The lines name more than %d models.", maxModels), "body.model")
+		return lineError{Code: "too_many_models", Message: fmt.Sprintf("The lines name more than %d models.", maxModels), Param: new("body.model")}
 	default:
 		b.Models = append(b.Models, modelLines{l.model, 1})
 	}

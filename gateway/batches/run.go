@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -53,7 +52,7 @@ type worker struct {
 	left    atomic.Int64  // lines without an outcome
 	rate    atomic.Uint64 // lines in a million seconds
 
-	reason atomic.Pointer[string] // why lines wait; nil: none does
+	reason atomic.Value // a string: why lines wait; "": none does
 }
 
 // run runs a batch until it has ended, unless another gateway does. Its error means that it must be resumed.
@@ -102,13 +101,13 @@ func (s *Service) run(ctx context.Context, tenant, id string) error {
 	case errInvalid:
 		return w.finish(failed)
 	case errKey:
-		b.fail(newLineError("invalid_api_key", "The API key that made this batch is no longer valid.", "", 0))
+		b.fail(lineError{Code: "invalid_api_key", Message: "The API key that made this batch is no longer valid."})
 		return w.finish(failed)
 	case errNoInput:
-		b.fail(newLineError("input_file_not_found", "The input file was deleted.", "input_file_id", 0))
+		b.fail(lineError{Code: "input_file_not_found", Message: "The input file was deleted.", Param: new("input_file_id")})
 		return w.finish(failed)
 	case errIdle:
-		w.reason.Store(new("Other batches have their turn."))
+		w.reason.Store("Other batches have their turn.")
 		return w.save()
 	}
 	return err
@@ -147,19 +146,12 @@ func (w *worker) validate(ctx context.Context) error {
 	return w.save()
 }
 
-func (w *worker) waitReason() string {
-	if r := w.reason.Load(); r != nil {
-		return *r
-	}
-	return ""
-}
-
 // save writes the record with the progress.
 func (w *worker) save() error {
 	b := w.batch
 	b.RequestCounts.Completed, b.RequestCounts.Failed = w.out.lines[toOutput], w.out.lines[toErrors]
 	b.Rate = float64(w.rate.Load()) / 1e6
-	b.WaitReason = w.waitReason()
+	b.WaitReason, _ = w.reason.Load().(string)
 	return w.write(w.tenant, b.ID, b)
 }
 
@@ -193,7 +185,7 @@ func (w *worker) finish(status string) error {
 		}
 	}
 	b.end(status, now)
-	w.reason.Store(nil)
+	w.reason.Store("")
 	if err := w.save(); err != nil {
 		return err
 	}
@@ -202,12 +194,9 @@ func (w *worker) finish(status string) error {
 	return w.remove(w.path(w.tenant, b.ID+stopMark))
 }
 
-// key returns the batch's API key; it has no scopes if it is missing.
-func (w *worker) key() keys.Key { return w.cfg.Key(w.digest) }
-
 // cause returns why the batch must end now, or nil. stop is whether a client has cancelled it.
 func (w *worker) cause(stop bool) error {
-	scopes, now := w.key().Scopes, time.Now()
+	scopes, now := w.cfg.Key(w.digest).Scopes, time.Now()
 	if scopes != 0 {
 		w.keyless = time.Time{}
 	} else if w.keyless.IsZero() {
@@ -248,6 +237,7 @@ func (w *worker) watch(ctx context.Context, end context.CancelCauseFunc) {
 // task is a line that runs.
 type task struct {
 	customID string
+	model    string
 	memory   Memory
 	done     chan Result // gets one result, or is closed if the run ends first
 }
@@ -269,7 +259,7 @@ func (w *worker) runLines(parent context.Context) error {
 			if err := w.whenRoom(ctx, func() error { return w.reserve(0) }); err != nil {
 				return err
 			}
-			t := &task{customID: string(l.customID), memory: Memory{s: w.Service, ctx: ctx, turn: make(chan struct{})}, done: make(chan Result, 1)}
+			t := &task{customID: string(l.customID), model: l.model, memory: Memory{s: w.Service, ctx: ctx, turn: make(chan struct{})}, done: make(chan Result, 1)}
 			if err := t.memory.Reserve(len(l.body)); err != nil {
 				return err
 			}
@@ -312,7 +302,7 @@ func (w *worker) collect(ctx context.Context, queue <-chan *task) error {
 			}
 			if err = w.append(ctx, to, t.customID, &response{r.Status, r.Request, r.Body}, nil); err == nil {
 				w.cfg.Count(name)
-				w.reason.Store(nil)
+				w.reason.Store("")
 			}
 		} else if err == nil {
 			err = context.Cause(ctx)
@@ -341,7 +331,8 @@ func (w *worker) await(t *task, tick <-chan time.Time) (r Result, ok bool, err e
 		case r, ok = <-t.done:
 			return r, ok, err
 		case <-tick:
-			if c := w.batch.RequestCounts; c.Completed+c.Failed == w.out.position() && w.batch.WaitReason == w.waitReason() {
+			reason, _ := w.reason.Load().(string)
+			if c := w.batch.RequestCounts; c.Completed+c.Failed == w.out.position() && w.batch.WaitReason == reason {
 				continue
 			}
 			if e := w.save(); e != nil && !isFull(e) {
@@ -372,7 +363,7 @@ func (w *worker) append(ctx context.Context, to int, customID string, r *respons
 			}
 		}
 		if waited := w.blocked.Swap(err != nil); isFull(err) && !waited {
-			w.reason.Store(new("The gateway's folder of files is full."))
+			w.reason.Store("The gateway's folder of files is full.")
 			_ = w.save()
 		}
 		return err
@@ -407,34 +398,26 @@ func (w *worker) eachLine(ctx context.Context, f func(line) error) error {
 		if err != nil {
 			return err
 		}
-		err = eachOf(newLines(ctx, input), m.Model, func(l line) error {
-			if skip > 0 {
+		for l, e := range lines(ctx, input) {
+			switch {
+			case e != nil:
+				err = e
+			case l.model != m.Model:
+			case skip > 0:
 				skip--
-				return nil
+			default:
+				err = f(l)
 			}
-			return f(l)
-		})
+			if err != nil {
+				break
+			}
+		}
 		_ = input.Close()
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func eachOf(in *lines, model string, f func(line) error) error {
-	for {
-		l, err := in.next()
-		if err == io.EOF {
-			return nil
-		}
-		if err == nil && l.model == model {
-			err = f(l)
-		}
-		if err != nil {
-			return err
-		}
-	}
 }
 
 // endRest gives all lines without an outcome an error, if the input file is still there.
@@ -460,7 +443,7 @@ func (w *worker) runLine(ctx context.Context, t *task, body []byte) {
 	defer close(t.done)
 	defer t.memory.Release(len(body))
 	for try, pause := 1, firstPause; ; pause = min(2*pause, maxPause) {
-		if key := w.key(); key.Scopes != 0 { // without a key, watch ends the run after a while
+		if key := w.cfg.Key(w.digest); key.Scopes != 0 { // without a key, watch ends the run after a while
 			r := w.cfg.Do(ctx, Call{Key: key, Path: w.batch.Endpoint, Body: body, Urgent: w.urgent(time.Now()), Memory: &t.memory})
 			passes, counts := repeats(r.Err)
 			if counts {
@@ -471,8 +454,7 @@ func (w *worker) runLine(ctx context.Context, t *task, body []byte) {
 				return
 			}
 			if r.Err != nil {
-				why := waitReasonOf(r.Err)
-				w.reason.Store(&why)
+				w.reason.Store(waitReason(r.Err, t.model))
 			}
 			r.Release()
 		}
@@ -496,11 +478,16 @@ func repeats(e *api.Error) (passes, counts bool) {
 	return false, false
 }
 
-func waitReasonOf(e *api.Error) string {
-	if errors.Is(e, api.Background) {
-		return "No host that is awake has room for the model. One is woken in batch_hours, or once the completion window demands it."
+// waitReason says why lines of a model wait.
+func waitReason(e *api.Error, model string) string {
+	if !errors.Is(e, api.Background) {
+		return e.Message
 	}
-	return e.Message
+	name := "the default model"
+	if model != "" {
+		name = "the model '" + model + "'"
+	}
+	return "No host that is awake has room for " + name + ". One is woken in batch_hours, or once the completion window demands it."
 }
 
 // urgent reports whether lines may wake hosts and load models: in Config.Hours, or when what is left of the completion

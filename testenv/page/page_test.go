@@ -202,7 +202,7 @@ func TestKeys(t *testing.T) {
 	batch("chat")
 	b.reads("chat completed 1 of 1 0")
 	batch("other")
-	b.reads("other in progress 0 of 1 0 No host that is awake has room for the model.")
+	b.reads("other in progress 0 of 1 0 No host that is awake has room for the model 'other'.")
 	b.pictures("batches")
 	if got := value[string](b, "document.cookie"); got != "" {
 		t.Errorf("scripts see the cookie %q", got)
