@@ -3,7 +3,6 @@ package batches
 import (
 	"encoding/hex"
 	"errors"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -92,6 +91,7 @@ func (e lineError) Error() string { return e.Message }
 // stored is the record of a batch.
 type stored struct {
 	Batch
+	tenant string        // the folder of its key
 	Key    string        `json:"key"` // hex digest of the API key
 	Models []modelLines  `json:"models"`
 	Output string        `json:"output"` // ids of the files of its outcomes
@@ -128,7 +128,7 @@ func (b *stored) fail(e lineError) (full bool) {
 
 // load reads a batch. Its status is cancelling if a client has cancelled it.
 func (s *Service) load(tenant, id string) (*stored, error) {
-	b := &stored{}
+	b := &stored{tenant: tenant}
 	if err := s.read(tenant, id, b); err != nil {
 		return nil, err
 	}
@@ -139,21 +139,18 @@ func (s *Service) load(tenant, id string) (*stored, error) {
 	return b, nil
 }
 
-// createBatch is the body of POST /batches.
-type createBatch struct {
-	InputFileID        string            `json:"input_file_id"`
-	Endpoint           string            `json:"endpoint"`
-	CompletionWindow   string            `json:"completion_window"`
-	Metadata           map[string]string `json:"metadata"`
-	OutputExpiresAfter *struct {
-		Anchor  string `json:"anchor"`
-		Seconds int64  `json:"seconds"`
-	} `json:"output_expires_after"`
-}
-
 // BatchCreate is POST /batches.
 func (s *Service) BatchCreate(r *web.Request) error {
-	var q createBatch
+	var q struct {
+		InputFileID        string            `json:"input_file_id"`
+		Endpoint           string            `json:"endpoint"`
+		CompletionWindow   string            `json:"completion_window"`
+		Metadata           map[string]string `json:"metadata"`
+		OutputExpiresAfter *struct {
+			Anchor  string `json:"anchor"`
+			Seconds int64  `json:"seconds"`
+		} `json:"output_expires_after"`
+	}
 	if err := r.Decode(&q); err != nil {
 		return err
 	}
@@ -173,11 +170,11 @@ func (s *Service) BatchCreate(r *web.Request) error {
 	}
 	keep := time.Duration(retention)
 	if e := q.OutputExpiresAfter; e != nil {
-		if keep, err = lifetimeOf("created_at", e.Anchor, e.Seconds, "output_expires_after"); err != nil {
+		if keep, err = lifetimeOf(e.Anchor, e.Seconds, "output_expires_after"); err != nil {
 			return err
 		}
 	}
-	tenant, input, err := s.file(r, q.InputFileID)
+	input, err := s.file(r, q.InputFileID)
 	if err != nil {
 		return api.As(err).WithParam("input_file_id")
 	}
@@ -190,7 +187,7 @@ func (s *Service) BatchCreate(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.write(tenant, b.ID, b); err != nil {
+	if err := s.write(b.tenant, b.ID, b); err != nil {
 		return folderError(err)
 	}
 	s.wake()
@@ -209,70 +206,74 @@ func (s *Service) newBatch(r *web.Request, b Batch, now time.Time, window, keep 
 		return nil, api.Newf(api.QueueFull, "This key has %d batches that have not ended.", maxOpen)
 	}
 	b.ID, b.Object, b.CreatedAt, b.ExpiresAt = newID(batchPrefix, now), "batch", now.Unix(), now.Add(window).Unix()
-	return &stored{Batch: b, Key: hex.EncodeToString(r.Key.Digest[:]), Output: newID(filePrefix, now), Failed: newID(filePrefix, now), Keep: keep}, nil
+	return &stored{Batch: b, tenant: tenant, Key: hex.EncodeToString(r.Key.Digest[:]), Output: newID(filePrefix, now), Failed: newID(filePrefix, now), Keep: keep}, nil
 }
 
-// batch returns a batch of the request's key.
-func (s *Service) batch(r *web.Request, id string) (tenant string, b *stored, err error) {
-	tenant = s.cfg.Tenant(&r.Key)
-	if isID(batchPrefix, id) {
-		b, err = s.load(tenant, id)
-	}
-	if b == nil && ignoreMissing(err) == nil {
-		err = errNoBatch()
-	}
-	return tenant, b, err
+// dialect is how one of the two APIs shows batches.
+type dialect struct {
+	listing
+	show func(*stored) any // nil for a batch that the API does not show
 }
 
-func errNoBatch() *api.Error {
-	return api.New(api.BatchNotFound, "No batch has that id: it expired, or belongs to another key.")
-}
+var openAI = dialect{listing{batchPrefix, "", "after", 20, maxPerPage}, func(b *stored) any { return &b.Batch }}
 
 // BatchGet is GET /batches/{id}.
-func (s *Service) BatchGet(r *web.Request) error {
-	_, b, err := s.batch(r, r.Match.ID)
+func (s *Service) BatchGet(r *web.Request) error { return s.getBatch(r, openAI) }
+
+// BatchList is GET /batches.
+func (s *Service) BatchList(r *web.Request) error { return s.listBatches(r, openAI) }
+
+// BatchCancel is POST /batches/{id}/cancel. Lines that have ended keep their outcomes.
+func (s *Service) BatchCancel(r *web.Request) error { return s.cancelBatch(r, openAI) }
+
+// batch returns the batch of the request's key that the request's path names.
+func (s *Service) batch(r *web.Request, d dialect) (*stored, error) {
+	if id, ok := strings.CutPrefix(r.Match.ID, d.before); ok && isID(batchPrefix, id) {
+		b, err := s.load(s.cfg.Tenant(&r.Key), id)
+		if ignoreMissing(err) != nil {
+			return nil, err
+		} else if err == nil && d.show(b) != nil {
+			return b, nil
+		}
+	}
+	return nil, api.New(api.BatchNotFound, "No batch has that id: it expired, or belongs to another key.")
+}
+
+func (s *Service) getBatch(r *web.Request, d dialect) error {
+	b, err := s.batch(r, d)
 	if err != nil {
 		return err
 	}
-	return r.Reply(200, &b.Batch)
+	return r.Reply(200, d.show(b))
 }
 
-// BatchList is GET /batches.
-func (s *Service) BatchList(r *web.Request) error {
-	return page(s, r, listing{batchPrefix, "", "after", 20, maxPerPage}, func(tenant, id string) (*Batch, bool, error) {
+func (s *Service) listBatches(r *web.Request, d dialect) error {
+	return s.page(r, d.listing, func(tenant, id string) (any, error) {
 		b, err := s.load(tenant, id)
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
-		return &b.Batch, true, nil
+		return d.show(b), nil
 	})
 }
 
-// BatchCancel is POST /batches/{id}/cancel. Lines that have ended keep their outcomes.
-func (s *Service) BatchCancel(r *web.Request) error {
-	tenant, b, err := s.batch(r, r.Match.ID)
-	if err == nil {
-		err = s.cancel(tenant, b)
-	}
+func (s *Service) cancelBatch(r *web.Request, d dialect) error {
+	b, err := s.batch(r, d)
 	if err != nil {
 		return err
 	}
-	return s.BatchGet(r)
-}
-
-func (s *Service) cancel(tenant string, b *stored) error {
 	if b.ended() {
 		return api.Newf(api.BatchEnded, "The batch has ended: it is %s.", b.Status)
 	}
-	f, err := os.OpenFile(s.path(tenant, b.ID+stopMark), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(s.path(b.tenant, b.ID+stopMark), os.O_CREATE|os.O_WRONLY, 0o600) // its time is that of the first cancel
 	if err == nil {
 		err = f.Close()
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
+	if err != nil {
 		return folderError(err)
 	}
 	s.wake()
-	return nil
+	return s.getBatch(r, d)
 }
 
 // open returns the batches of a key that have not ended, the oldest first. The error is of those that cannot be read.
@@ -283,7 +284,7 @@ func (s *Service) open(tenant string) (open []*stored, err error) {
 	}
 	var errs []error
 	for _, id := range ids {
-		if s.isFinal(id) {
+		if _, ended := s.final.Load(id); ended {
 			continue
 		}
 		b, err := s.load(tenant, id)
@@ -291,7 +292,7 @@ func (s *Service) open(tenant string) (open []*stored, err error) {
 		case err != nil:
 			errs = append(errs, ignoreMissing(err))
 		case b.ended():
-			s.setFinal(id)
+			s.final.Store(id, true)
 		default:
 			open = append(open, b)
 		}

@@ -50,63 +50,85 @@ func (s *Service) FileCreate(r *web.Request, body io.Reader) error {
 	if !ok {
 		return api.New(api.UnsupportedMediaType, "This route takes multipart/form-data.")
 	}
-	tenant := s.cfg.Tenant(&r.Key)
-	f, drop, err := s.newUpload(tenant)
+	u, err := s.newUpload(r)
 	if err != nil {
 		return err
 	}
-	defer drop()
-	form, err := s.readForm(multipart.NewReader(body, boundary), f)
+	defer u.drop()
+	form, err := readForm(multipart.NewReader(body, boundary), u)
 	if err != nil {
 		return err
 	}
 	if _, err := io.Copy(io.Discard, body); err != nil { // so that the connection can be used again
 		return err
 	}
-	lifetime, err := form.check()
+	lifetime, err := form.check(u.size)
 	if err != nil {
 		return err
 	}
-	file, err := s.keepUpload(tenant, f, form.filename, form.size, time.Now(), lifetime)
+	file, err := u.keep(form.filename, time.Now(), lifetime)
 	if err != nil {
 		return err
 	}
 	return r.Reply(200, file)
 }
 
-// newUpload makes a file for what a key uploads. drop removes it, unless keepUpload has kept it.
-func (s *Service) newUpload(tenant string) (f *os.File, drop func(), err error) {
-	if err := os.MkdirAll(s.path(tenant, ""), 0o700); err != nil {
-		return nil, nil, folderError(err)
+// upload is what a key uploads, until it is kept or dropped.
+type upload struct {
+	*Service
+	tenant string
+	file   *os.File
+	size   int64
+}
+
+func (s *Service) newUpload(r *web.Request) (u *upload, err error) {
+	u = &upload{Service: s, tenant: s.cfg.Tenant(&r.Key)}
+	if err := os.MkdirAll(s.path(u.tenant, ""), 0o700); err != nil {
+		return nil, folderError(err)
 	}
-	ids, err := s.ids(tenant, filePrefix)
+	ids, err := s.ids(u.tenant, filePrefix)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	} else if len(ids) >= maxFiles {
-		return nil, nil, api.Newf(api.DiskFull, "This key has %d files; delete some first.", maxFiles)
+		return nil, api.Newf(api.DiskFull, "This key has %d files; delete some first.", maxFiles)
 	}
-	if f, err = os.CreateTemp(s.path(tenant, ""), uploadPrefix); err != nil {
-		return nil, nil, folderError(err)
-	}
-	return f, func() { _ = f.Close(); _ = s.remove(f.Name()) }, nil
+	u.file, err = os.CreateTemp(s.path(u.tenant, ""), uploadPrefix)
+	return u, folderError(err)
 }
 
-// keepUpload makes an upload a file of the key.
-func (s *Service) keepUpload(tenant string, f *os.File, name string, size int64, now time.Time, lifetime time.Duration) (File, error) {
-	file := newFile(newID(filePrefix, now), "batch", name, size, now, lifetime)
-	return file, folderError(errors.Join(f.Sync(), os.Rename(f.Name(), s.path(tenant, file.ID)), s.write(tenant, file.ID, file)))
+// Write implements io.Writer, as long as the folder has room.
+func (u *upload) Write(p []byte) (int, error) {
+	if err := u.reserve(len(p)); err != nil {
+		return 0, err
+	}
+	n, err := u.file.Write(p)
+	u.size += int64(n)
+	u.release(int64(len(p) - n))
+	return n, err
 }
 
-// form is an upload.
+// keep makes the upload a file of the key.
+func (u *upload) keep(name string, now time.Time, lifetime time.Duration) (File, error) {
+	f := newFile(newID(filePrefix, now), "batch", name, u.size, now, lifetime)
+	return f, folderError(errors.Join(u.file.Sync(), os.Rename(u.file.Name(), u.path(u.tenant, f.ID)), u.write(u.tenant, f.ID, f)))
+}
+
+// drop removes the upload, unless it was kept.
+func (u *upload) drop() {
+	_ = u.file.Close()
+	_ = u.remove(u.file.Name())
+}
+
+// form is what comes with a file.
 type form struct {
 	fields   map[string]string
 	filename string
-	size     int64 // negative: no file came
+	hasFile  bool
 }
 
-// readForm reads a form, whose file goes to f.
-func (s *Service) readForm(parts *multipart.Reader, f *os.File) (form, error) {
-	in := form{fields: map[string]string{}, size: -1}
+// readForm reads a form, whose file goes to u.
+func readForm(parts *multipart.Reader, u *upload) (form, error) {
+	in := form{fields: map[string]string{}}
 	for range maxParts {
 		part, err := parts.NextRawPart()
 		if err == io.EOF {
@@ -116,11 +138,11 @@ func (s *Service) readForm(parts *multipart.Reader, f *os.File) (form, error) {
 		}
 		name := part.FormName()
 		switch {
-		case name == "file" && in.size >= 0:
+		case name == "file" && in.hasFile:
 			return in, api.New(api.InvalidRequest, "Send one file at a time.").WithParam("file")
 		case name == "file":
-			in.filename = strings.ToValidUTF8(term.Clip(part.FileName(), 200), "\uFFFD")
-			if in.size, err = io.Copy(bounded{s, f}, part); err != nil {
+			in.hasFile, in.filename = true, strings.ToValidUTF8(term.Clip(part.FileName(), 200), "\uFFFD")
+			if _, err := io.Copy(u, part); err != nil {
 				return in, formError(err)
 			}
 		default:
@@ -148,12 +170,12 @@ func formError(err error) error {
 }
 
 // check returns how long the file is kept.
-func (in *form) check() (lifetime time.Duration, err error) {
+func (in *form) check(size int64) (lifetime time.Duration, err error) {
 	purpose, known := in.fields["purpose"]
 	switch {
-	case in.size < 0:
+	case !in.hasFile:
 		return 0, api.New(api.MissingRequiredParameter, "The form must have a file in 'file'.").WithParam("file")
-	case in.size == 0:
+	case size == 0:
 		return 0, api.New(api.InvalidRequest, "The file is empty.").WithParam("file")
 	case !known:
 		return 0, api.New(api.MissingRequiredParameter, "Parameter 'purpose' is required.").WithParam("purpose")
@@ -165,52 +187,38 @@ func (in *form) check() (lifetime time.Duration, err error) {
 		return retention, nil
 	}
 	seconds, _ := strconv.ParseInt(text, 10, 64)
-	return lifetimeOf("created_at", in.fields["expires_after[anchor]"], seconds, "expires_after")
+	return lifetimeOf(in.fields["expires_after[anchor]"], seconds, "expires_after")
 }
 
 // lifetimeOf checks how long a client wants to keep a file.
-func lifetimeOf(wantAnchor, anchor string, seconds int64, param string) (time.Duration, error) {
-	if anchor != wantAnchor || seconds < int64(minLifetime/time.Second) || seconds > int64(retention/time.Second) {
-		return 0, api.Newf(api.InvalidType, "'%s' must have the anchor %s and from %.0f to %.0f seconds.", param, wantAnchor, minLifetime.Seconds(), retention.Seconds()).WithParam(param)
+func lifetimeOf(anchor string, seconds int64, param string) (time.Duration, error) {
+	if anchor != "created_at" || seconds < int64(minLifetime/time.Second) || seconds > int64(retention/time.Second) {
+		return 0, api.Newf(api.InvalidType, "'%s' must have the anchor created_at and from %.0f to %.0f seconds.", param, minLifetime.Seconds(), retention.Seconds()).WithParam(param)
 	}
 	return time.Duration(seconds) * time.Second, nil
-}
-
-// bounded writes a file as long as the folder has room.
-type bounded struct {
-	s *Service
-	f *os.File
-}
-
-// Write implements io.Writer.
-func (b bounded) Write(p []byte) (int, error) {
-	if err := b.s.reserve(len(p)); err != nil {
-		return 0, err
-	}
-	n, err := b.f.Write(p)
-	b.s.release(int64(len(p) - n))
-	return n, err
 }
 
 // FileList is GET /files.
 func (s *Service) FileList(r *web.Request) error {
 	purpose := r.Query("purpose")
-	return page(s, r, listing{filePrefix, "", "after", maxFiles, maxFiles}, func(tenant, id string) (f File, ok bool, err error) {
-		err = s.read(tenant, id, &f)
-		return f, !f.expired(time.Now()) && (purpose == "" || f.Purpose == purpose), err
+	return s.page(r, listing{filePrefix, "", "after", maxFiles, maxFiles}, func(tenant, id string) (any, error) {
+		var f File
+		if err := s.read(tenant, id, &f); err != nil || f.expired(time.Now()) || purpose != "" && f.Purpose != purpose {
+			return nil, err
+		}
+		return f, nil
 	})
 }
 
 // file returns a file of the request's key.
-func (s *Service) file(r *web.Request, id string) (tenant string, f File, err error) {
-	tenant = s.cfg.Tenant(&r.Key)
-	if !isID(filePrefix, id) {
-		return "", f, errNoFile()
+func (s *Service) file(r *web.Request, id string) (f File, err error) {
+	if isID(filePrefix, id) {
+		err = s.read(s.cfg.Tenant(&r.Key), id, &f)
 	}
-	if err = s.read(tenant, id, &f); errors.Is(err, fs.ErrNotExist) || err == nil && f.expired(time.Now()) {
+	if ignoreMissing(err) == nil && f.expired(time.Now()) { // as one that is not there
 		err = errNoFile()
 	}
-	return tenant, f, err
+	return f, err
 }
 
 func errNoFile() *api.Error {
@@ -219,7 +227,7 @@ func errNoFile() *api.Error {
 
 // FileGet is GET /files/{id}.
 func (s *Service) FileGet(r *web.Request) error {
-	_, f, err := s.file(r, r.Match.ID)
+	f, err := s.file(r, r.Match.ID)
 	if err != nil {
 		return err
 	}
@@ -228,11 +236,11 @@ func (s *Service) FileGet(r *web.Request) error {
 
 // FileContent is GET /files/{id}/content.
 func (s *Service) FileContent(r *web.Request) error {
-	tenant, f, err := s.file(r, r.Match.ID)
+	f, err := s.file(r, r.Match.ID)
 	if err != nil {
 		return err
 	}
-	data, err := os.Open(s.path(tenant, f.ID))
+	data, err := os.Open(s.path(s.cfg.Tenant(&r.Key), f.ID))
 	if errors.Is(err, fs.ErrNotExist) {
 		return errNoFile()
 	} else if err != nil {
@@ -244,19 +252,13 @@ func (s *Service) FileContent(r *web.Request) error {
 	return nil
 }
 
-// deleted is the response to a deletion.
-type deleted struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Deleted bool   `json:"deleted"`
-}
-
 // FileDelete is DELETE /files/{id}.
 func (s *Service) FileDelete(r *web.Request) error {
-	tenant, f, err := s.file(r, r.Match.ID)
+	f, err := s.file(r, r.Match.ID)
 	if err != nil {
 		return err
 	}
+	tenant := s.cfg.Tenant(&r.Key)
 	inUse, err := s.inUse(tenant)
 	if err != nil {
 		return err
@@ -267,7 +269,7 @@ func (s *Service) FileDelete(r *web.Request) error {
 	if err := s.removeFile(tenant, f.ID); err != nil {
 		return err
 	}
-	return r.Reply(200, deleted{f.ID, "file", true})
+	return r.Reply(200, map[string]any{"id": f.ID, "object": "file", "deleted": true})
 }
 
 // removeFile removes a file, its record first.

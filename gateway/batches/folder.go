@@ -191,8 +191,8 @@ type listing struct {
 }
 
 // page responds with the objects that follow the last one that the client has, at most the query's limit. read returns
-// false for objects that are left out.
-func page[T any](s *Service, r *web.Request, l listing, read func(tenant, id string) (T, bool, error)) error {
+// nil for objects that are left out.
+func (s *Service) page(r *web.Request, l listing, read func(tenant, id string) (any, error)) error {
 	tenant := s.cfg.Tenant(&r.Key)
 	ids, err := s.ids(tenant, l.prefix)
 	if err != nil {
@@ -216,13 +216,13 @@ func page[T any](s *Service, r *web.Request, l listing, read func(tenant, id str
 		}
 		ids = ids[i+1:]
 	}
-	out := list[T]{Object: "list", Data: []T{}}
+	out := list[any]{Object: "list", Data: []any{}}
 	var first, last string
 	for _, id := range ids {
-		v, ok, err := read(tenant, id)
+		v, err := read(tenant, id)
 		if ignoreMissing(err) != nil {
 			return err
-		} else if err != nil || !ok {
+		} else if v == nil {
 			continue
 		}
 		if out.HasMore = len(out.Data) == limit; out.HasMore {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"reveille/gateway/api"
@@ -85,20 +84,15 @@ func (s *Service) MessagesCreate(r *web.Request) error {
 	if _, err := r.Members(); err != nil {
 		return err
 	}
-	tenant := s.cfg.Tenant(&r.Key)
-	f, drop, err := s.newUpload(tenant)
+	u, err := s.newUpload(r)
 	if err != nil {
 		return err
 	}
-	defer drop()
-	if err := writeRequests(bounded{s, f}, r.Body()); err != nil {
-		return formError(err)
+	defer u.drop()
+	if err := writeRequests(u, r.Body()); err != nil {
+		return folderError(err)
 	}
-	size, err := f.Seek(0, io.SeekCurrent)
-	if err == nil {
-		_, err = f.Seek(0, io.SeekStart)
-	}
-	if err != nil {
+	if _, err := u.file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
 	now := time.Now()
@@ -106,7 +100,7 @@ func (s *Service) MessagesCreate(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := b.validate(context.Background(), f); err != nil {
+	if err := b.validate(context.Background(), u.file); err != nil {
 		return err
 	}
 	if b.Errors != nil {
@@ -116,13 +110,13 @@ func (s *Service) MessagesCreate(r *web.Request) error {
 		}
 		return api.New(api.InvalidRequest, e.Message).WithParam("requests")
 	}
-	in, err := s.keepUpload(tenant, f, b.ID+".jsonl", size, now, retention)
+	in, err := u.keep(b.ID+".jsonl", now, retention)
 	if err != nil {
 		return err
 	}
 	b.InputFileID, b.InProgressAt = in.ID, &b.CreatedAt
-	if err := s.write(tenant, b.ID, b); err != nil {
-		return folderError(errors.Join(err, s.removeFile(tenant, in.ID)))
+	if err := s.write(b.tenant, b.ID, b); err != nil {
+		return folderError(errors.Join(err, s.removeFile(b.tenant, in.ID)))
 	}
 	s.wake()
 	return r.Reply(200, messageBatchOf(b))
@@ -153,62 +147,39 @@ func writeRequests(to io.Writer, body []byte) (err error) {
 	return errors.Join(err, out.Flush())
 }
 
-// messages returns a message batch of the request's key.
-func (s *Service) messages(r *web.Request) (tenant string, b *stored, err error) {
-	id, ok := strings.CutPrefix(r.Match.ID, messagesID)
-	if tenant, b, err = s.batch(r, id); err == nil && (!ok || b.Endpoint != messagesEndpoint) {
-		err = errNoBatch()
+var anthropic = dialect{listing{batchPrefix, messagesID, "after_id", 20, 1000}, func(b *stored) any {
+	if b.Endpoint != messagesEndpoint {
+		return nil
 	}
-	return tenant, b, err
-}
+	return messageBatchOf(b)
+}}
 
 // MessagesGet is GET /messages/batches/{id}.
-func (s *Service) MessagesGet(r *web.Request) error {
-	_, b, err := s.messages(r)
-	if err != nil {
-		return err
-	}
-	return r.Reply(200, messageBatchOf(b))
-}
+func (s *Service) MessagesGet(r *web.Request) error { return s.getBatch(r, anthropic) }
 
 // MessagesList is GET /messages/batches, the newest first.
 func (s *Service) MessagesList(r *web.Request) error {
 	if r.Query("before_id") != "" {
 		return api.New(api.UnsupportedParameter, "'before_id' is not supported; use after_id.").WithParam("before_id")
 	}
-	return page(s, r, listing{batchPrefix, messagesID, "after_id", 20, 1000}, func(tenant, id string) (messageBatch, bool, error) {
-		b, err := s.load(tenant, id)
-		if err != nil {
-			return messageBatch{}, false, err
-		}
-		return messageBatchOf(b), b.Endpoint == messagesEndpoint, nil
-	})
+	return s.listBatches(r, anthropic)
 }
 
 // MessagesCancel is POST /messages/batches/{id}/cancel.
-func (s *Service) MessagesCancel(r *web.Request) error {
-	tenant, b, err := s.messages(r)
-	if err == nil {
-		err = s.cancel(tenant, b)
-	}
-	if err != nil {
-		return err
-	}
-	return s.MessagesGet(r)
-}
+func (s *Service) MessagesCancel(r *web.Request) error { return s.cancelBatch(r, anthropic) }
 
 // MessagesDelete is DELETE /messages/batches/{id}.
 func (s *Service) MessagesDelete(r *web.Request) error {
-	tenant, b, err := s.messages(r)
+	b, err := s.batch(r, anthropic)
 	if err != nil {
 		return err
 	}
 	if !b.ended() {
 		return api.New(api.FileInUse, "The batch has not ended; cancel it first.")
 	}
-	err = s.remove(s.path(tenant, b.ID+record))
+	err = s.remove(s.path(b.tenant, b.ID+record))
 	for _, id := range []string{b.InputFileID, b.Output, b.Failed} {
-		err = errors.Join(err, s.removeFile(tenant, id))
+		err = errors.Join(err, s.removeFile(b.tenant, id))
 	}
 	if err != nil {
 		return err
@@ -228,7 +199,7 @@ type messageResult struct {
 
 // MessagesResults is GET /messages/batches/{id}/results.
 func (s *Service) MessagesResults(r *web.Request) error {
-	tenant, b, err := s.messages(r)
+	b, err := s.batch(r, anthropic)
 	if err != nil {
 		return err
 	}
@@ -242,7 +213,7 @@ func (s *Service) MessagesResults(r *web.Request) error {
 			if id == nil {
 				continue
 			}
-			if err := s.writeResults(w, s.path(tenant, *id)); err != nil {
+			if err := writeResults(w, s.path(b.tenant, *id)); err != nil {
 				panic(err) // the response ends before it is complete
 			}
 		}
@@ -251,7 +222,7 @@ func (s *Service) MessagesResults(r *web.Request) error {
 }
 
 // writeResults writes the results that an outcome file has. The error is one of reading.
-func (s *Service) writeResults(w *bufio.Writer, path string) error {
+func writeResults(w *bufio.Writer, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return ignoreMissing(err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"reveille/infra/filelock"
 )
@@ -130,9 +129,3 @@ var (
 	errExpired   = outcomeError{"batch_expired", "This request could not be executed before the completion window expired."}
 	errCancelled = outcomeError{"batch_cancelled", "The batch was cancelled before this request was executed."} // of message batches
 )
-
-// fileOf returns the outcome file as clients see it.
-func (o *outcomes) fileOf(i int, id, batch string, now time.Time, keep time.Duration) File {
-	name := [2]string{"output", "error"}[i]
-	return newFile(id, "batch_output", fmt.Sprintf("%s_%s.jsonl", batch, name), o.sizes[i], now, keep)
-}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -43,7 +44,6 @@ var (
 // worker runs one batch, which it has locked.
 type worker struct {
 	*Service
-	tenant  string
 	batch   *stored
 	digest  [sha256.Size]byte
 	out     *outcomes
@@ -70,7 +70,7 @@ func (s *Service) run(ctx context.Context, tenant, id string) error {
 		return ignoreMissing(err)
 	}
 	stop := b.Status == cancelling
-	w := &worker{Service: s, tenant: tenant, batch: b, out: out}
+	w := &worker{Service: s, batch: b, out: out}
 	if _, err := hex.Decode(w.digest[:], []byte(b.Key)); err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (s *Service) run(ctx context.Context, tenant, id string) error {
 
 // input opens the input file.
 func (w *worker) input() (*os.File, error) {
-	f, err := os.Open(w.path(w.tenant, w.batch.InputFileID))
+	f, err := os.Open(w.path(w.batch.tenant, w.batch.InputFileID))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = errNoInput
 	}
@@ -152,7 +152,7 @@ func (w *worker) save() error {
 	b.RequestCounts.Completed, b.RequestCounts.Failed = w.out.lines[toOutput], w.out.lines[toErrors]
 	b.Rate = float64(w.rate.Load()) / 1e6
 	b.WaitReason, _ = w.reason.Load().(string)
-	return w.write(w.tenant, b.ID, b)
+	return w.write(b.tenant, b.ID, b)
 }
 
 // finish makes the outcome files files of the key, and ends the batch.
@@ -170,18 +170,20 @@ func (w *worker) finish(status string) error {
 	}
 	for i, id := range []string{b.Output, b.Failed} {
 		if w.out.lines[i] == 0 {
-			if err := w.remove(w.path(w.tenant, id)); err != nil {
+			if err := w.remove(w.path(b.tenant, id)); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := w.write(w.tenant, id, w.out.fileOf(i, id, b.ID, now, b.Keep)); err != nil {
-			return err
-		}
+		name := "output"
 		if i == toOutput {
 			b.OutputFileID = &b.Output
 		} else {
-			b.ErrorFileID = &b.Failed
+			b.ErrorFileID, name = &b.Failed, "error"
+		}
+		file := newFile(id, "batch_output", fmt.Sprintf("%s_%s.jsonl", b.ID, name), w.out.sizes[i], now, b.Keep)
+		if err := w.write(b.tenant, id, file); err != nil {
+			return err
 		}
 	}
 	b.end(status, now)
@@ -189,9 +191,8 @@ func (w *worker) finish(status string) error {
 	if err := w.save(); err != nil {
 		return err
 	}
-	w.setFinal(b.ID)
 	w.cfg.Log.Info("a batch has ended", "batch", b.ID, "status", status, "completed", b.RequestCounts.Completed, "failed", b.RequestCounts.Failed)
-	return w.remove(w.path(w.tenant, b.ID+stopMark))
+	return w.remove(w.path(b.tenant, b.ID+stopMark))
 }
 
 // cause returns why the batch must end now, or nil. stop is whether a client has cancelled it.
@@ -217,7 +218,7 @@ func (w *worker) cause(stop bool) error {
 func (w *worker) watch(ctx context.Context, end context.CancelCauseFunc) {
 	left, since := w.left.Load(), time.Now()
 	for sleep(ctx, lookEvery) == nil {
-		_, err := os.Stat(w.path(w.tenant, w.batch.ID+stopMark))
+		_, err := os.Stat(w.path(w.batch.tenant, w.batch.ID+stopMark))
 		if cause := w.cause(err == nil); cause != nil {
 			end(cause)
 			return

@@ -64,8 +64,9 @@ type Service struct {
 	mu      sync.Mutex
 	running map[string]bool      // ids of batches that run here
 	ran     map[string]time.Time // by id: when others last did
-	final   map[string]bool      // ids of batches that have ended
 	waiting bool                 // batches wait for others that run here
+
+	final sync.Map // ids of batches that have ended
 
 	check sync.Mutex // held while a batch is validated: one at a time
 
@@ -79,7 +80,7 @@ type Service struct {
 
 // New makes a service.
 func New(cfg Config) *Service {
-	return &Service{cfg: cfg, woken: make(chan struct{}, 1), beyond: make(chan struct{}, 1), running: map[string]bool{}, ran: map[string]time.Time{}, final: map[string]bool{}}
+	return &Service{cfg: cfg, woken: make(chan struct{}, 1), beyond: make(chan struct{}, 1), running: map[string]bool{}, ran: map[string]time.Time{}}
 }
 
 const (
@@ -96,18 +97,6 @@ func (s *Service) wake() {
 	}
 }
 
-func (s *Service) isFinal(id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.final[id]
-}
-
-func (s *Service) setFinal(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.final[id] = true
-}
-
 // Run runs batches until ctx ends. What it was running then, another gateway resumes. Call it once.
 func (s *Service) Run(ctx context.Context) {
 	var batches sync.WaitGroup
@@ -119,11 +108,14 @@ func (s *Service) Run(ctx context.Context) {
 	for {
 		for _, next := range s.next() {
 			batches.Go(func() {
-				err := s.run(ctx, next.tenant, next.id)
+				err := s.run(ctx, next.tenant, next.ID)
 				if err != nil && ctx.Err() == nil {
-					s.cfg.Log.Error("a batch stopped; it will be resumed", "batch", next.id, "error", err)
+					s.cfg.Log.Error("a batch stopped; it will be resumed", "batch", next.ID, "error", err)
 				}
-				s.stopped(next.id)
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				delete(s.running, next.ID)
+				s.ran[next.ID] = time.Now()
 			})
 		}
 		select {
@@ -137,47 +129,30 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// candidate is a batch that has not ended.
-type candidate struct {
-	tenant, id string
-}
-
 // next returns the batches to start, and marks them as running: those that have not run here for longest, and then the
 // oldest.
-func (s *Service) next() (found []candidate) {
+func (s *Service) next() (found []*stored) {
 	tenants, err := s.tenants()
 	errs := []error{err}
 	for _, tenant := range tenants {
 		open, err := s.open(tenant)
 		errs = append(errs, err)
-		for _, b := range open {
-			found = append(found, candidate{tenant, b.ID})
-		}
+		found = append(found, open...)
 	}
 	if err := errors.Join(errs...); err != nil {
 		s.cfg.Log.Error("the batch folder cannot be read", "error", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found = slices.DeleteFunc(found, func(c candidate) bool { return s.running[c.id] })
-	slices.SortFunc(found, func(a, b candidate) int { return cmp.Or(s.ran[a.id].Compare(s.ran[b.id]), strings.Compare(a.id, b.id)) })
+	found = slices.DeleteFunc(found, func(b *stored) bool { return s.running[b.ID] })
+	slices.SortFunc(found, func(a, b *stored) int { return cmp.Or(s.ran[a.ID].Compare(s.ran[b.ID]), strings.Compare(a.ID, b.ID)) })
 	free := maxRunning - len(s.running)
 	s.waiting = len(found) > free
 	found = found[:min(len(found), free)]
-	for _, c := range found {
-		s.running[c.id] = true
+	for _, b := range found {
+		s.running[b.ID] = true
 	}
 	return found
-}
-
-// stopped marks a batch as one that no longer runs.
-func (s *Service) stopped(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.running, id)
-	if s.ran[id] = time.Now(); s.final[id] {
-		delete(s.ran, id)
-	}
 }
 
 // sweep removes what has expired, and forgets it.
@@ -193,9 +168,14 @@ func (s *Service) sweep(now time.Time) {
 			s.cfg.Log.Error("the batch folder cannot be cleaned up", "error", err)
 		}
 	}
+	s.final.Range(func(id, _ any) bool {
+		if !kept[id.(string)] {
+			s.final.Delete(id)
+		}
+		return true
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.final, func(id string, _ bool) bool { return !kept[id] })
 	maps.DeleteFunc(s.ran, func(id string, _ time.Time) bool { return !kept[id] })
 }
 
@@ -213,7 +193,7 @@ func (s *Service) sweepKey(tenant string, inUse, kept map[string]bool, now time.
 			kept[id] = true
 			continue
 		}
-		remove := false
+		remove, old := false, now.Sub(info.ModTime()) > orphanAge
 		switch {
 		case isID(batchPrefix, id) && filepath.Ext(name) == record:
 			b, err := s.load(tenant, id)
@@ -224,14 +204,11 @@ func (s *Service) sweepKey(tenant string, inUse, kept map[string]bool, now time.
 			if s.read(tenant, id, &f) == nil && !inUse[id] && f.expired(now) {
 				errs = append(errs, s.removeFile(tenant, id))
 			}
-		case isID(filePrefix, name):
+		case isID(filePrefix, id), isID(batchPrefix, id): // a file's bytes, or the mark of a batch
 			_, err := os.Stat(s.path(tenant, id+record))
-			remove = errors.Is(err, fs.ErrNotExist) && !inUse[id] && now.Sub(info.ModTime()) > orphanAge
-		case isID(batchPrefix, id): // its mark
-			_, err := os.Stat(s.path(tenant, id+record))
-			remove = errors.Is(err, fs.ErrNotExist)
+			remove = old && errors.Is(err, fs.ErrNotExist) && !inUse[id]
 		case strings.HasPrefix(name, uploadPrefix), strings.HasPrefix(name, tempPrefix):
-			remove = now.Sub(info.ModTime()) > orphanAge
+			remove = old
 		}
 		if remove {
 			errs = append(errs, s.remove(s.path(tenant, name)))
