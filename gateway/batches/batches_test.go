@@ -467,6 +467,26 @@ func TestInvalidLines(t *testing.T) {
 	}
 }
 
+// A batch whose input file no longer has the lines that were validated fails, and keeps the outcomes that it has.
+func TestChangedInput(t *testing.T) {
+	d := newDesk(t)
+	lines, want := numbered(0, 100, "a")
+	f, err := d.upload(1, strings.Join(append(lines, aLine("last", "b")), "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.do = func(Call) Result {
+		if err := os.WriteFile(d.path(d.cfg.Tenant(new(owner(1))), f.ID), []byte("{"), 0o600); err != nil {
+			t.Error(err)
+		}
+		return respond(200, `{}`)
+	}
+	b := d.finish(d.create(1, f.ID, "24h").ID)
+	if b.Status != failed || b.Errors.Data[0].Code != "invalid_json_line" || !slices.Equal(d.ids(b.OutputFileID), want) {
+		t.Errorf("%+v %+v", b, b.Errors)
+	}
+}
+
 // A batch whose key is missing waits for it, and fails after a while.
 func TestMissingKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

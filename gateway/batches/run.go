@@ -36,9 +36,10 @@ var (
 	errStopped  = errors.New("a client has cancelled the batch")
 	errWindow   = errors.New("the completion window has ended")
 	errInvalid  = errors.New("lines are malformed")
-	errKey      = errors.New("the batch's API key is no longer valid")
-	errNoInput  = errors.New("the input file is gone")
 	errIdle     = errors.New("the batch makes no progress and others wait")
+
+	errKey     error = lineError{Code: "invalid_api_key", Message: "The API key that made this batch is no longer valid."}
+	errNoInput error = lineError{Code: "input_file_not_found", Message: "The input file was deleted.", Param: new("input_file_id")}
 )
 
 // worker runs one batch, which it has locked.
@@ -100,15 +101,13 @@ func (s *Service) run(ctx context.Context, tenant, id string) error {
 		return w.finish(expired)
 	case errInvalid:
 		return w.finish(failed)
-	case errKey:
-		b.fail(lineError{Code: "invalid_api_key", Message: "The API key that made this batch is no longer valid."})
-		return w.finish(failed)
-	case errNoInput:
-		b.fail(lineError{Code: "input_file_not_found", Message: "The input file was deleted.", Param: new("input_file_id")})
-		return w.finish(failed)
 	case errIdle:
 		w.reason.Store("Other batches have their turn.")
 		return w.save()
+	}
+	if bad, is := errors.AsType[lineError](err); is { // errKey, errNoInput, or the input file has changed since it was validated
+		b.fail(bad)
+		return w.finish(failed)
 	}
 	return err
 }

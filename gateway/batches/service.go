@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -155,31 +154,25 @@ func (s *Service) next() (found []*stored) {
 	return found
 }
 
-// sweep removes what has expired, and forgets it.
+// sweep removes what has expired.
 func (s *Service) sweep(now time.Time) {
 	tenants, _ := s.tenants()
-	kept := map[string]bool{}
 	for _, tenant := range tenants {
-		inUse, err := s.inUse(tenant)
-		if err == nil {
-			err = s.sweepKey(tenant, inUse, kept, now)
-		}
-		if err != nil {
+		if err := s.sweepKey(tenant, now); err != nil {
 			s.cfg.Log.Error("the batch folder cannot be cleaned up", "error", err)
 		}
 	}
-	s.final.Range(func(id, _ any) bool {
-		if !kept[id.(string)] {
-			s.final.Delete(id)
-		}
-		return true
-	})
+	s.final.Clear() // it has ids of batches that were removed
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.ran, func(id string, _ time.Time) bool { return !kept[id] })
+	clear(s.ran)
 }
 
-func (s *Service) sweepKey(tenant string, inUse, kept map[string]bool, now time.Time) error {
+func (s *Service) sweepKey(tenant string, now time.Time) error {
+	inUse, err := s.inUse(tenant)
+	if err != nil {
+		return err
+	}
 	entries, err := os.ReadDir(s.path(tenant, ""))
 	if err != nil {
 		return err
@@ -190,14 +183,12 @@ func (s *Service) sweepKey(tenant string, inUse, kept map[string]bool, now time.
 		id := strings.TrimSuffix(name, filepath.Ext(name))
 		info, err := e.Info()
 		if err != nil || now.Sub(info.ModTime()) < minLifetime/2 {
-			kept[id] = true
 			continue
 		}
 		remove, old := false, now.Sub(info.ModTime()) > orphanAge
 		switch {
 		case isID(batchPrefix, id) && filepath.Ext(name) == record:
 			b, err := s.load(tenant, id)
-			kept[id] = true
 			remove = err == nil && b.ended() && now.Sub(time.Unix(b.Ended, 0)) > retention
 		case isID(filePrefix, id) && filepath.Ext(name) == record:
 			var f File
