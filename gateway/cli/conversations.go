@@ -94,7 +94,7 @@ func (c *ConversationsForget) Run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// count is a number of things as people say it.
+// Count is a number of things as people say it.
 func Count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing

@@ -181,8 +181,8 @@ func (g *Gate) turnOff(ctx context.Context, host, token string) error {
 	if err != nil {
 		g.log.Debug("could not report the end of a stop", "host", host, "error", err)
 	}
-	if failure != nil && errors.Is(err, state.ErrGone) {
-		return api.Newf(api.NoCapacity, "The models of the host '%s' are unloaded, but it is still on: %s.", host, power.ServesAgain).WithCause(failure)
+	if errors.Is(failure, power.ErrServesAgain) {
+		return api.Newf(api.NoCapacity, "The models of the host '%s' are unloaded, but it is still on: %v.", host, failure)
 	}
 	// A load that was queued meanwhile may have lost its last waiter, who would have woken the host now.
 	if token, err := g.store.ClaimWake(ctx, g.id, host); err == nil {

@@ -16,13 +16,13 @@ type StopStore interface {
 	ReleaseStop(ctx context.Context, host, owner, token string) error
 }
 
-// ServesAgain is why a host is awake after a TurnOff that failed while the store returned state.ErrGone.
-const ServesAgain = "its runner could not turn the machine off, or was restarted, and serves again; the runner's log has the cause"
+// ErrServesAgain is TurnOff's error for a host whose sleep was over before its machine was off.
+var ErrServesAgain = errors.New("its runner could not turn the machine off, or was restarted, and serves again; the runner's log has the cause")
 
 // TurnOff turns off a host's machine. owner must have started the stop (state.Store.BeginStop). TurnOff renews the
 // host's power lease while sleep runs, for at most limit, and then releases the lease; a later sweep continues an
-// unfinished stop. driverErr is the error of sleep. storeErr is the store's error on release, such as state.ErrNotOwner
-// if another owner has the lease by then.
+// unfinished stop. driverErr is the error of sleep, or ErrServesAgain. storeErr is the store's error on release, such as
+// state.ErrNotOwner if another owner has the lease by then.
 func TurnOff(ctx context.Context, store StopStore, host, owner, token string, limit time.Duration, sleep func(ctx context.Context, host string) error) (driverErr, storeErr error) {
 	driverErr = WithLease(ctx, limit,
 		func(ctx context.Context) error { return store.HoldStop(ctx, host, owner, token) },
@@ -35,6 +35,9 @@ func TurnOff(ctx context.Context, store StopStore, host, owner, token string, li
 		storeErr = store.ReleaseStop(ctx, host, owner, token)
 	default:
 		storeErr = store.EndStop(ctx, host, owner, token, driverErr.Error())
+	}
+	if driverErr != nil && errors.Is(storeErr, state.ErrGone) {
+		driverErr = ErrServesAgain
 	}
 	return driverErr, storeErr
 }

@@ -35,10 +35,7 @@ func TestDyingRunnerDoesNotRegister(t *testing.T) {
 				g, _, err := s.Register(ctx, info)
 				must(b.t, err)
 				info.Generation, info.Owned = g, g
-				snap, err := s.Snapshot(ctx)
-				must(b.t, err)
-				token, err := s.CommitSleep(ctx, "h", "sweep", snap.RevisionOf("h", ""), snap.Hosts["h"].Fields["active_ms"])
-				must(b.t, err)
+				token := commitSleep(b, s)
 				must(b.t, s.ConfirmSleep(ctx, "h", g, token, false))
 				must(b.t, s.BeginStop(ctx, "h", "sweep", token))
 				refused := func(when string) {
@@ -76,6 +73,17 @@ func TestDyingRunnerDoesNotRegister(t *testing.T) {
 	}
 }
 
+// commitSleep begins a sleep of the host h by a sweep.
+func commitSleep(b *bench, s *state.Store) (token string) {
+	b.t.Helper()
+	ctx := context.Background()
+	snap, err := s.Snapshot(ctx)
+	must(b.t, err)
+	token, err = s.CommitSleep(ctx, "h", "sweep", snap.RevisionOf("h", ""), snap.Hosts["h"].Fields["active_ms"])
+	must(b.t, err)
+	return token
+}
+
 // A runner that could not turn its machine off has its host ready again at once, also if the host is wanted meanwhile.
 func TestFailSleep(t *testing.T) {
 	ctx := context.Background()
@@ -87,10 +95,7 @@ func TestFailSleep(t *testing.T) {
 		info.Generation, info.Owned = g, g
 		sleep := func(generation uint64) (token string) {
 			b.t.Helper()
-			snap, err := s.Snapshot(ctx)
-			must(b.t, err)
-			token, err = s.CommitSleep(ctx, "h", "sweep", snap.RevisionOf("h", ""), snap.Hosts["h"].Fields["active_ms"])
-			must(b.t, err)
+			token = commitSleep(b, s)
 			if err := s.FailSleep(ctx, "h", generation, token); !errors.Is(err, state.ErrGone) {
 				b.t.Fatal("a sleep that is not confirmed:", err)
 			}

@@ -192,9 +192,6 @@ func (r *run) stopOne(ctx context.Context, n pendingSleep) (Action, error) {
 			a.Result = Refused
 		}
 	}
-	if errors.Is(err, state.ErrGone) && failure != nil {
-		a.Result, a.Error = Failed, power.ServesAgain
-	}
 	if isDone(err) {
 		err = nil
 	}
