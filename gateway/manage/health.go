@@ -243,7 +243,7 @@ type runningList struct {
 }
 
 // runningStates are this list's names for a model's states.
-var runningStates = map[policy.ModelState]string{policy.ModelLoading: "starting", policy.ModelLoaded: "ready", policy.ModelStopping: "stopping"}
+var runningStates = map[policy.ModelState]string{policy.ModelLoading: "starting", policy.ModelLoaded: "ready", policy.ModelDraining: "stopping"}
 
 // Running is GET /running, in llama-swap's form: the models that have a process, or will have one soon, by host and
 // name.

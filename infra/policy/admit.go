@@ -49,12 +49,12 @@ func admission(victims []Resident, refusal *Refusal, fair bool) Admission {
 	a := Admission{Decision: DecideLoad}
 	busy := false
 	for _, v := range victims {
-		if v.State != ModelStopping && !v.Busy() {
+		if v.State != ModelDraining && !v.Busy() {
 			continue
 		}
 		a.Decision = DecideWait
 		a.WaitFor = append(a.WaitFor, v.ID)
-		busy = busy || v.State != ModelStopping
+		busy = busy || v.State != ModelDraining
 		if fair && isClosable(v) {
 			a.Close = append(a.Close, v.ID)
 		}
@@ -80,7 +80,7 @@ func isClosable(r Resident) bool {
 func closedExcept(h *Host, victims []Resident) []string {
 	var out []Resident
 	for _, r := range h.Residents {
-		if r.Closed && r.State != ModelStopping && !contains(victims, r.ID) {
+		if r.Closed && r.State != ModelDraining && !contains(victims, r.ID) {
 			out = append(out, r)
 		}
 	}
@@ -101,7 +101,7 @@ func ClearAll(h Host, except string) (idle, waitFor []string) {
 	for _, r := range rs {
 		switch {
 		case r.ID == except:
-		case r.State == ModelStopping:
+		case r.State == ModelDraining:
 			waitFor = append(waitFor, r.ID)
 		case r.Pinned:
 		case r.Busy():

@@ -19,7 +19,7 @@ func TestWantCopy(t *testing.T) {
 		loaded  = has(ModelLoaded)
 		loading = Host{State: Ready, Loading: id} // its runner has not recorded the model yet
 		starts  = has(ModelLoading)
-		stops   = has(ModelStopping)
+		stops   = has(ModelDraining)
 		queued  = Host{State: Waking, Queue: []Ticket{{Model: Model{ID: id}}}}
 		both    = Host{State: Ready, Loading: id, Residents: starts.Residents}
 		reload  = Host{State: Ready, Queue: queued.Queue, Residents: loaded.Residents}
@@ -157,7 +157,7 @@ func TestSpareCopy(t *testing.T) {
 			host("g-1", spare), host("g-2", spare), host("g-3", with(func(r *Resident) { r.State = ModelLoading })),
 		}, ""},
 		{"one goes already", []Host{
-			host("g-1", spare), host("g-2", spare), host("g-3", with(func(r *Resident) { r.State = ModelStopping })),
+			host("g-1", spare), host("g-2", spare), host("g-3", with(func(r *Resident) { r.State = ModelDraining })),
 		}, ""},
 		{"one finishes its requests", []Host{
 			host("g-1", spare), host("g-2", spare), host("g-3", Resident{ID: "m~7", Retired: id, State: ModelLoaded, Closed: true}),

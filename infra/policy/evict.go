@@ -70,7 +70,7 @@ func byEvictionOrder(a, b Resident) int {
 
 func evictionClass(r Resident) int {
 	switch {
-	case r.State == ModelStopping:
+	case r.State == ModelDraining:
 		return 0
 	case !r.Busy():
 		return 1

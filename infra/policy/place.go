@@ -172,7 +172,7 @@ func (c *candidate) rankFor(want *Model, avoid map[string]string) rejection {
 	waits, stopping := false, false
 	for _, v := range victims {
 		waits = waits || v.Busy()
-		stopping = stopping || v.State == ModelStopping
+		stopping = stopping || v.State == ModelDraining
 		c.inFlight += v.InFlight
 		c.value += v.Value
 		c.used = Later(c.used, v.Used)
@@ -209,7 +209,7 @@ func copyOn(h *Host, id string) string {
 		}
 	}
 	for i := range h.Residents {
-		if r := &h.Residents[i]; r.ID == id && !r.Closed && r.State != ModelStopping {
+		if r := &h.Residents[i]; r.ID == id && !r.Closed && r.State != ModelDraining {
 			return string(r.State) + " there"
 		}
 	}

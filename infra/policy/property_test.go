@@ -27,9 +27,9 @@ func checkAdmission(t *rapid.T, h Host, want Model, a Admission) {
 		}
 	}
 	for _, id := range a.WaitFor {
-		if r := find(h.Residents, id); !r.Busy() && r.State != ModelStopping {
+		if r := find(h.Residents, id); !r.Busy() && r.State != ModelDraining {
 			t.Fatalf("waits for idle %+v", r)
-		} else if r.Pinned && r.State != ModelStopping {
+		} else if r.Pinned && r.State != ModelDraining {
 			t.Fatalf("waits for pinned %+v", r)
 		}
 	}
@@ -90,7 +90,7 @@ func TestAdmitKeepsTheRules(t *testing.T) {
 			if !r.Busy() && !r.Pinned && r.State == ModelLoaded {
 				idle = append(idle, r.ID)
 			}
-			if r.State == ModelStopping {
+			if r.State == ModelDraining {
 				return
 			}
 		}
@@ -220,7 +220,7 @@ func genResident(id string) *rapid.Generator[Resident] {
 		case 0:
 			r.State = ModelLoading
 		case 1:
-			r.State = ModelStopping
+			r.State = ModelDraining
 		case 2, 3:
 			r.InFlight = rapid.IntRange(1, 3).Draw(t, "in flight")
 			r.Closed = rapid.Bool().Draw(t, "closed")
@@ -357,7 +357,7 @@ func twin(h Host, want Model, rs []Resident) (best, smallest int) {
 		stay, allowed := []Resident{}, true
 		for i, r := range rs {
 			gone := mask>>i&1 == 1
-			allowed = allowed && !(gone && r.Pinned && r.State != ModelStopping)
+			allowed = allowed && !(gone && r.Pinned && r.State != ModelDraining)
 			if !gone {
 				stay = append(stay, r)
 			}

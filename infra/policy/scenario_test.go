@@ -193,7 +193,7 @@ func (g *stage) declare(l line) {
 			ID: m.ID, Type: m.Type, Devices: m.Devices, State: ModelLoaded, Pinned: m.Pinned, Memory: m.Memory, Idle: m.Idle,
 			InFlight: g.int(l.opts["inflight"]), Reserved: l.has("reserved"), Kept: l.has("kept"), Closed: l.has("closed"), Used: g.ago(l.opts["used"]),
 		}
-		for _, s := range []ModelState{ModelLoading, ModelStopping} {
+		for _, s := range []ModelState{ModelLoading, ModelDraining} {
 			if l.has(string(s)) {
 				r.State = s
 			}
@@ -261,7 +261,7 @@ func (g *stage) event(l line) {
 	case "reserve":
 		g.resident(h, l.args[0]).Reserved = true
 	case "drain":
-		g.resident(h, l.args[0]).State = ModelStopping
+		g.resident(h, l.args[0]).State = ModelDraining
 	case "gone":
 		g.stop(h, l.args[0])
 	case "queue":
@@ -399,7 +399,7 @@ func applyIdle(s Snapshot, d IdleDecision) {
 		h := &s.Hosts[i]
 		for j := range h.Residents {
 			if slices.ContainsFunc(d.Unload, func(m IdleModel) bool { return m.Host == h.Name && m.Model == h.Residents[j].ID }) {
-				h.Residents[j].State = ModelStopping
+				h.Residents[j].State = ModelDraining
 			}
 		}
 		if slices.ContainsFunc(d.Sleep, func(s IdleHost) bool { return s.Host == h.Name }) {

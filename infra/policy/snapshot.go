@@ -21,7 +21,7 @@ type ModelState string
 const (
 	ModelLoading  ModelState = "loading"
 	ModelLoaded   ModelState = "loaded"
-	ModelStopping ModelState = "draining" // being stopped; stored as "draining"
+	ModelDraining ModelState = "draining"
 )
 
 // Model is the part of a catalog entry that decisions need.

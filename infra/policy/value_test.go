@@ -216,7 +216,7 @@ func TestNextStartsTheFirstPossibleTicket(t *testing.T) {
 		},
 		{
 			"a stopping victim needs no timer",
-			host([]Resident{{ID: "going", Type: LLM, State: ModelStopping}}, Ticket{ID: "t", Model: llm("a")}),
+			host([]Resident{{ID: "going", Type: LLM, State: ModelDraining}}, Ticket{ID: "t", Model: llm("a")}),
 			QueueDecision{Waits: []Waiting{{
 				Ticket: "t", Unblocked: true, For: []string{"going"}, Reason: Reason{Stopping, "waits for going"},
 			}}},

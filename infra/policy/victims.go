@@ -165,7 +165,7 @@ func (t *usage) pinnedRefusal(residents []Resident) *Refusal {
 // fixed reports whether r stays in any case: it is pinned and not already stopping. A model's own copy is never fixed,
 // because loading it again replaces it.
 func fixed(r *Resident, want *Model) bool {
-	return r.Pinned && r.State != ModelStopping && r.ID != want.ID
+	return r.Pinned && r.State != ModelDraining && r.ID != want.ID
 }
 
 // findVictims returns the residents that must be gone before want is loaded, in byEvictionOrder order; nil if it fits

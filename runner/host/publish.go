@@ -104,7 +104,7 @@ func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.T
 // is set.
 func (h *Host) recordLocked(r *resident, withUse bool) state.ModelPut {
 	f := map[string]string{
-		"state": string(policy.ModelStopping), "type": string(r.model.Type), "recipe": r.recipe.Name, "device": r.model.Devices.String(),
+		"state": string(policy.ModelDraining), "type": string(r.model.Type), "recipe": r.recipe.Name, "device": r.model.Devices.String(),
 		"checkpoint": r.model.Checkpoint, "in_flight": strconv.Itoa(len(r.open)), "pinned": "0", "load_pin": "0", "memory": strconv.FormatInt(r.memory, 10),
 		"options": r.options.Canonical(), "ticket": r.ticket, state.FieldMakesRoom: state.FormatBool(r.makesRoom),
 	}

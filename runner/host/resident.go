@@ -98,7 +98,7 @@ func (r *resident) view() policy.Resident {
 	}
 	switch {
 	case r.status == claimed:
-		v.State = policy.ModelStopping
+		v.State = policy.ModelDraining
 	case r.isRetired() && r.isBusy():
 		v.State = policy.ModelLoaded
 	}

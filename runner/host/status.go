@@ -48,5 +48,5 @@ func (r *resident) modelState() policy.ModelState {
 	case r.isLoaded():
 		return policy.ModelLoaded
 	}
-	return policy.ModelStopping
+	return policy.ModelDraining
 }

@@ -31,7 +31,7 @@ func (c *Checker) sample(e Event) {
 		if en == nil {
 			continue
 		}
-		en.closed = en.closed || r.Closed || r.State == policy.ModelStopping
+		en.closed = en.closed || r.Closed || r.State == policy.ModelDraining
 		if r.InFlight > 0 || len(en.open) > 0 {
 			c.judge(22)
 		}
