@@ -209,32 +209,27 @@ func (s *Server) tenant(key *keys.Key) string { return s.cfg.Signer.Tenant(key.D
 
 var jsonType = []byte("application/json")
 
-// countOpen counts the request at its endpoint and records the use of the model. HEAD is not a use, and neither is a
-// request in the background.
+// countOpen counts the request at its endpoint and records the use of the model.
 func (x *exchange) countOpen() {
-	if x.try.counted {
-		return
+	if !x.try.counted {
+		x.try.counted = true
+		x.call.s.cfg.Gate.Begin(x.routing.endpoint, x.call.model.ID, x.call.passive)
+		x.noteUse()
 	}
-	x.try.counted = true
-	if x.call.passive {
-		x.call.s.cfg.Gate.BeginBackground(x.routing.endpoint, x.call.model.ID)
-		return
-	}
-	x.call.s.cfg.Gate.Begin(x.routing.endpoint, x.call.model.ID)
-	x.noteUse()
 }
 
-func (x *exchange) noteUse() { x.call.s.registry.Uses.Note(x.routing.endpoint.Host, x.call.model.ID) }
+// noteUse records a use of the model. HEAD is not one, and neither is a request in the background.
+func (x *exchange) noteUse() {
+	if !x.call.passive {
+		x.call.s.registry.Uses.Note(x.routing.endpoint.Host, x.call.model.ID)
+	}
+}
 
 // uncountOpen undoes countOpen.
 func (x *exchange) uncountOpen() {
 	if x.try.counted {
 		x.try.counted = false
-		if x.call.passive {
-			x.call.s.cfg.Gate.EndBackground(x.routing.endpoint, x.call.model.ID)
-			return
-		}
-		x.call.s.cfg.Gate.End(x.routing.endpoint, x.call.model.ID)
+		x.call.s.cfg.Gate.End(x.routing.endpoint, x.call.model.ID, x.call.passive)
 		x.noteUse()
 	}
 }

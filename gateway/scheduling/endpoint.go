@@ -106,22 +106,25 @@ func (g *Gate) currentTable() *endpointTable {
 	return t
 }
 
-// Begin counts a request to the model as open. Every Begin needs one End with the same arguments.
-func (g *Gate) Begin(e Endpoint, model string) { g.trafficOf(e, model).open.Add(1) }
-
-// End counts a request that Begin counted as ended.
-func (g *Gate) End(e Endpoint, model string) {
-	f := g.trafficOf(e, model)
-	f.ended.Add(1)
-	f.open.Add(-1)
+// Begin counts a request to the model as open, apart from the others if it is one in the background: that is spread over
+// the copies like others but wants no further copy. Every Begin needs one End with the same arguments.
+func (g *Gate) Begin(e Endpoint, model string, background bool) {
+	if f := g.trafficOf(e, model); background {
+		f.background.Add(1)
+	} else {
+		f.open.Add(1)
+	}
 }
 
-// BeginBackground counts a request in the background, which is spread over the copies like others but wants no further
-// copy. It needs one EndBackground.
-func (g *Gate) BeginBackground(e Endpoint, model string) { g.trafficOf(e, model).background.Add(1) }
-
-// EndBackground counts a request that BeginBackground counted as ended.
-func (g *Gate) EndBackground(e Endpoint, model string) { g.trafficOf(e, model).background.Add(-1) }
+// End counts a request that Begin counted as ended.
+func (g *Gate) End(e Endpoint, model string, background bool) {
+	if f := g.trafficOf(e, model); background {
+		f.background.Add(-1)
+	} else {
+		f.ended.Add(1)
+		f.open.Add(-1)
+	}
+}
 
 // InFlight returns how many requests of this gateway to the model on the host are open.
 func (g *Gate) InFlight(host, model string) int { return int(g.traffic.of(host, model).open.Load()) }

@@ -165,13 +165,9 @@ var errReset = errors.New("reset")
 func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (again bool, outcome string) {
 	gate := c.life.gate
 	c.w.record(check.Event{Kind: check.Granted, Request: c.id, Host: endpoint.Host, Ticket: load.Ticket})
-	if c.priority == "background" {
-		gate.BeginBackground(endpoint, c.model)
-		defer gate.EndBackground(endpoint, c.model)
-	} else {
-		gate.Begin(endpoint, c.model)
-		defer gate.End(endpoint, c.model)
-	}
+	background := c.priority == "background"
+	gate.Begin(endpoint, c.model, background)
+	defer gate.End(endpoint, c.model, background)
 	time.Sleep(time.Duration(1+chance(c.w.scenario.Seed, "net", c.id)%5) * time.Millisecond)
 	r := c.w.runner(endpoint.Addr)
 	if r == nil || c.w.parted(c.life.n, r.n) {
