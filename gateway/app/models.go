@@ -14,10 +14,10 @@ import (
 	"reveille/infra/state"
 )
 
-// models is the catalog in force: the file, and the models that were registered at run time, as far as this gateway
+// liveCatalog is the catalog in force: the file, and the models that were registered at run time, as far as this gateway
 // still allows them. It publishes itself to Redis, where runners and the warmer read it, and again whenever Redis does
 // not have it.
-type models struct {
+type liveCatalog struct {
 	store *state.Store
 	allow catalog.RegisterList // where the weights of registered models may lie
 	log   *slog.Logger
@@ -31,21 +31,21 @@ type models struct {
 	registered []catalog.Model
 }
 
-func newModels(file *catalog.Catalog, store *state.Store, allow catalog.RegisterList, log *slog.Logger) *models {
-	m := &models{store: store, allow: allow, log: log, dirty: make(chan struct{}, 1), file: file}
+func newLiveCatalog(file *catalog.Catalog, store *state.Store, allow catalog.RegisterList, log *slog.Logger) *liveCatalog {
+	m := &liveCatalog{store: store, allow: allow, log: log, dirty: make(chan struct{}, 1), file: file}
 	m.current.Store(file)
 	m.left.Store(&map[string]string{})
 	return m
 }
 
 // withheld returns why a registered model is not in force, "" if it is or if there is no such model.
-func (m *models) withheld(id string) string { return (*m.left.Load())[id] }
+func (m *liveCatalog) withheld(id string) string { return (*m.left.Load())[id] }
 
 // get returns the catalog in force; never nil.
-func (m *models) get() *catalog.Catalog { return m.current.Load() }
+func (m *liveCatalog) get() *catalog.Catalog { return m.current.Load() }
 
 // setFile takes over a new file.
-func (m *models) setFile(c *catalog.Catalog, warnings catalog.Problems) {
+func (m *liveCatalog) setFile(c *catalog.Catalog, warnings catalog.Problems) {
 	for _, w := range warnings {
 		m.log.Warn("warning in the models file", "warning", w.String())
 	}
@@ -59,7 +59,7 @@ func (m *models) setFile(c *catalog.Catalog, warnings catalog.Problems) {
 
 // rebuildLocked lays the registered models over the file. One that is not allowed any more, or does not fit, is left
 // out and stays registered.
-func (m *models) rebuildLocked() {
+func (m *liveCatalog) rebuildLocked() {
 	next, left := m.file, map[string]string{}
 	for _, r := range m.registered {
 		with, err := next, m.allow.Check(&r)
@@ -80,7 +80,7 @@ func (m *models) rebuildLocked() {
 }
 
 // reloadRegistered reads the models registered at run time and puts them in force.
-func (m *models) reloadRegistered(ctx context.Context) error {
+func (m *liveCatalog) reloadRegistered(ctx context.Context) error {
 	table, err := m.store.All(ctx, state.Registered)
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (m *models) reloadRegistered(ctx context.Context) error {
 	return nil
 }
 
-func (m *models) notify() {
+func (m *liveCatalog) notify() {
 	select {
 	case m.dirty <- struct{}{}:
 	default:
@@ -110,7 +110,7 @@ func (m *models) notify() {
 
 // onEvent processes the pool's events: a change of the registered models, and reconnections, after which Redis may be
 // empty.
-func (m *models) onEvent(e state.Event) {
+func (m *liveCatalog) onEvent(e state.Event) {
 	if e.Kind == "sync" || e.Kind == "settings" && e.State == string(state.Registered) {
 		m.notify()
 	}
@@ -122,7 +122,7 @@ const repairEvery = 2 * time.Second
 // run publishes the catalog when this gateway's own changed, and when the pool has none, until ctx ends. pool tells
 // the version that the pool has, "" for none. Another version there is another gateway's, with a newer file perhaps:
 // whoever changed last is right, and two gateways with different files do not overwrite each other for ever.
-func (m *models) run(ctx context.Context, pool func() string) {
+func (m *liveCatalog) run(ctx context.Context, pool func() string) {
 	tick := time.NewTicker(repairEvery)
 	defer tick.Stop()
 	published, reload := "", true
@@ -144,7 +144,7 @@ func (m *models) run(ctx context.Context, pool func() string) {
 }
 
 // publish writes the catalog to Redis and reports whether Redis has it.
-func (m *models) publish(ctx context.Context, c *catalog.Catalog) bool {
+func (m *liveCatalog) publish(ctx context.Context, c *catalog.Catalog) bool {
 	data, err := c.Marshal()
 	if err != nil {
 		m.log.Error("catalog cannot be written", "error", err)

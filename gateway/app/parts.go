@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"log/slog"
 	"time"
 
@@ -9,6 +8,7 @@ import (
 	"reveille/gateway/costs"
 	"reveille/gateway/httpapi"
 	"reveille/gateway/keys"
+	"reveille/gateway/models"
 	"reveille/gateway/pressure"
 	"reveille/gateway/scheduling"
 	"reveille/infra/catalog"
@@ -22,7 +22,7 @@ import (
 // parts is what assemble connects.
 type parts struct {
 	store   *state.Store
-	models  *models
+	models  *liveCatalog
 	mirror  *state.Mirror
 	gate    *scheduling.Gate
 	usage   *state.UsageReporter
@@ -35,7 +35,7 @@ type parts struct {
 
 // assemble makes the parts and starts none of them.
 func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, access *accesslog.Log, log *slog.Logger) *parts {
-	g := &parts{tracer: p.tracer, store: store, models: newModels(p.file, store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys}
+	g := &parts{tracer: p.tracer, store: store, models: newLiveCatalog(p.file, store, p.register, log), usage: state.NewUsageReporter(store), keys: p.keys}
 	p.keys.JoinPool(g.usage)
 	p.keys.SetCloud(func(id string) bool {
 		m, known := g.models.get().Model(id)
@@ -52,19 +52,17 @@ func assemble(s ServeSettings, p parsed, store *state.Store, drivers Drivers, ac
 		g.models.setFile(c, w)
 	}, refuse)
 	signer := rpc.NewSigner(p.secret)
+	runners := models.NewRunners(signer, g.mirror.Snapshot)
 	days := costs.NewReader(store)
 	hosts := power.NewSet(power.SetConfig{Catalog: g.models.get, Drivers: drivers, Address: store.HostAddress, Pool: store, Log: log})
 	g.gate = scheduling.New(scheduling.Config{
 		Store: store, Mirror: g.mirror, Catalog: g.models.get, Gateway: signer.Gateway(), Hold: s.Hold, FairAfter: s.FairAfter, Evict: p.evict, MaxPerModel: s.MaxWaiting, Log: log,
-		Waker: hosts, Stopper: hosts, AwakeToday: days.AwakeToday,
-		SendBack: func(ctx context.Context, host *state.HostRecord, model string, n int) error {
-			return g.front.SendBack(ctx, host, model, n)
-		},
+		Waker: hosts, Stopper: hosts, AwakeToday: days.AwakeToday, SendBack: runners.SendBack,
 	})
 	pressure.ApplyToRuntime(p.memory)
 	g.gauge = pressure.New(p.memory, nil)
 	g.front = httpapi.New(httpapi.Config{
-		Gate: g.gate, Costs: days, Store: store, Mirror: g.mirror, Usage: g.usage, Catalog: g.models.get, Signer: signer, Keys: p.keys, Log: log, Version: config.Version(),
+		Gate: g.gate, Costs: days, Store: store, Mirror: g.mirror, Usage: g.usage, Catalog: g.models.get, Signer: signer, Runners: runners, Keys: p.keys, Log: log, Version: config.Version(),
 		Overlay: g.models.reloadRegistered, Withheld: g.models.withheld, Register: p.register, Browsers: p.browsers, Hold: s.Hold, HoldWhole: s.HoldWhole, CommitAfter: s.CommitAfter, Keepalive: s.Keepalive,
 		MaxBody: p.maxBody, MaxBufferedBytes: p.limits.MaxHeld, ReadTimeout: p.limits.ReadTimeout, MinRate: p.limits.MinRate,
 		MaxConns: s.MaxConns, PerAddress: p.limits.PerAddress, Proxies: p.limits.Proxies, StreamErrors: s.StreamErrors == "event", LoadingReasoning: s.Loading == "reasoning", FreeMetrics: s.FreeMetrics, ResponseRetention: s.StoreResponses, BatchDir: s.BatchDir, BatchBytes: p.batches,

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"reveille/gateway/keys"
+	"reveille/gateway/models"
 	"reveille/gateway/quota"
 	"reveille/gateway/scheduling"
 	"reveille/gateway/ui"
@@ -158,7 +159,7 @@ func newPool(t *testing.T, limits string, tweak ...func(*Config)) *pool {
 	}
 	cfg := Config{
 		Sessions: testSessions(t, testSecret),
-		Gate:     p.gate, Store: store, Mirror: p.mirror, Usage: toucher, Catalog: p.catalog, Signer: signer,
+		Gate:     p.gate, Store: store, Mirror: p.mirror, Usage: toucher, Catalog: p.catalog, Signer: signer, Runners: models.NewRunners(signer, p.mirror.Snapshot),
 		Keys: set, Version: "test", Overlay: p.publish, Register: catalog.RegisterList{"hf://", os.TempDir()}, Hold: 30 * time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	for _, f := range tweak {

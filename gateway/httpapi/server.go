@@ -35,7 +35,7 @@ import (
 	"reveille/infra/trace"
 )
 
-// Config configures a Server. Gate, Store, Mirror, Usage, Catalog, Signer, Keys and Sessions are required.
+// Config configures a Server. Gate, Store, Mirror, Usage, Catalog, Signer, Runners, Keys and Sessions are required.
 type Config struct {
 	Gate    *scheduling.Gate
 	Costs   *costs.Reader // run by the server; default: a new one
@@ -44,6 +44,7 @@ type Config struct {
 	Usage   *state.UsageReporter
 	Catalog func() *catalog.Catalog
 	Signer  *rpc.Signer
+	Runners *models.Runners // with the same signer; closed by the server
 	Keys    *keys.Set
 	Log     *slog.Logger
 
@@ -139,7 +140,7 @@ func New(cfg Config) *Server {
 	}
 	s.lifetime, s.endLifetime = context.WithCancel(context.Background())
 	s.registry = models.New(models.Config{
-		Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Catalog: cfg.Catalog, Signer: cfg.Signer, Withheld: cfg.Withheld,
+		Gate: cfg.Gate, Store: cfg.Store, Mirror: cfg.Mirror, Catalog: cfg.Catalog, Runners: cfg.Runners, Withheld: cfg.Withheld,
 	})
 	s.registry.Tables.OnKeys = func(table map[string]string) {
 		if err := cfg.Keys.SetStored(table); err != nil {
@@ -205,11 +206,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.hub.Wait()
 	s.registry.Close()
 	return err
-}
-
-// SendBack implements scheduling.Config.SendBack.
-func (s *Server) SendBack(ctx context.Context, host *state.HostRecord, model string, n int) error {
-	return s.registry.SendBack(ctx, host, model, n)
 }
 
 // OnEvent processes an event of the pool; pass it the mirror's events. It never blocks.

@@ -22,6 +22,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"reveille/gateway/keys"
+	"reveille/gateway/models"
 	"reveille/gateway/quota"
 	"reveille/gateway/scheduling"
 	"reveille/infra/catalog"
@@ -143,6 +144,7 @@ func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {
 	var work sync.WaitGroup
 	s.mirror = state.NewMirror(s.store, func(e state.Event) { s.gate.OnEvent(e); s.server.OnEvent(e) })
 	toucher := state.NewUsageReporter(s.store)
+	signer := rpc.NewSigner([]byte(testSecret))
 	s.gate = scheduling.New(scheduling.Config{
 		Store: s.store, Mirror: s.mirror, Waker: sleeper{}, Catalog: func() *catalog.Catalog { return cat }, Hold: 20 * time.Second, MaxPerModel: 8,
 	})
@@ -152,7 +154,7 @@ func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {
 	}
 	cfg := Config{
 		Gate: s.gate, Store: s.store, Mirror: s.mirror, Usage: toucher, Catalog: func() *catalog.Catalog { return cat },
-		Signer: rpc.NewSigner([]byte(testSecret)), Keys: open, Sessions: testSessions(t, testSecret), Hold: 20 * time.Second,
+		Signer: signer, Runners: models.NewRunners(signer, s.mirror.Snapshot), Keys: open, Sessions: testSessions(t, testSecret), Hold: 20 * time.Second,
 		Log: slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for _, f := range tweak {

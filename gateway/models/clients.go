@@ -20,14 +20,24 @@ import (
 // A runner is where a gateway reaches one: an address, and the fingerprint of its certificate if it speaks TLS.
 type runner struct{ addr, fingerprint string }
 
-// clients are the connections to runners. The zero value is ready.
-type clients struct {
+// Runners calls the pool's runners and keeps the connections to them. Make it with NewRunners and Close it at the end;
+// it is safe for concurrent use.
+type Runners struct {
+	signer   *rpc.Signer
+	pool     func() *state.Snapshot
 	mu       sync.Mutex // held for changes
 	byRunner sync.Map   // *relay.Client by runner
 }
 
-// of returns the client for a runner. When it makes one, it closes those for runners that no host has any more.
-func (c *clients) of(r runner, pool func() *state.Snapshot) *relay.Client {
+// NewRunners makes the calls to runners. pool returns the hosts that there are, and must be cheap.
+func NewRunners(signer *rpc.Signer, pool func() *state.Snapshot) *Runners {
+	return &Runners{signer: signer, pool: pool}
+}
+
+// Client returns the client for the runner at an address, with the fingerprint of its certificate if it speaks TLS. When
+// it makes one, it closes those for runners that no host has any more.
+func (c *Runners) Client(addr, fingerprint string) *relay.Client {
+	r := runner{addr, fingerprint}
 	if cl, known := c.byRunner.Load(r); known {
 		return cl.(*relay.Client)
 	}
@@ -37,7 +47,7 @@ func (c *clients) of(r runner, pool func() *state.Snapshot) *relay.Client {
 		return cl.(*relay.Client)
 	}
 	inUse := map[any]bool{}
-	for _, h := range pool().Hosts {
+	for _, h := range c.pool().Hosts {
 		inUse[runner{h.Addr, h.TLS}] = true
 	}
 	c.byRunner.Range(func(a, old any) bool {
@@ -57,17 +67,18 @@ func (c *clients) of(r runner, pool func() *state.Snapshot) *relay.Client {
 	return cl
 }
 
-func (c *clients) close() {
+// Close closes the connections.
+func (c *Runners) Close() {
 	c.byRunner.Range(func(_, cl any) bool { cl.(*relay.Client).Close(); return true })
 }
 
-// SendBack asks a runner for up to n of the requests that wait for their turn at a model's engine (rpc.PathSendBack).
-func (d *Registry) SendBack(ctx context.Context, host *state.HostRecord, model string, n int) error {
+// SendBack implements scheduling.Config.SendBack with rpc.PathSendBack.
+func (c *Runners) SendBack(ctx context.Context, host *state.HostRecord, model string, n int) error {
 	var canceler relay.Canceler
 	stop := context.AfterFunc(ctx, func() { canceler.Cancel(relay.ErrClientGone) })
 	defer stop()
 	path := rpc.PathSendBack + "?n=" + strconv.Itoa(n) + "&model=" + url.QueryEscape(model)
-	resp, err := d.Ask(&canceler, "POST", host, path, "", AskWait)
+	resp, err := c.Ask(&canceler, "POST", host, path, "", AskWait)
 	if err != nil {
 		return err
 	}
@@ -83,16 +94,16 @@ const AskWait = 10 * time.Second
 
 // Ask calls a runner for the request with the given id, "" for none, and waits at most firstByte for the first byte of
 // its response; 0 is no limit. The caller closes the response. An error is one for the client.
-func (d *Registry) Ask(canceler *relay.Canceler, method string, host *state.HostRecord, path, id string, firstByte time.Duration) (*relay.Response, error) {
+func (c *Runners) Ask(canceler *relay.Canceler, method string, host *state.HostRecord, path, id string, firstByte time.Duration) (*relay.Response, error) {
 	for corrected := false; ; corrected = true {
-		sign := d.cfg.Signer.Sign(rpc.Call{Method: method, Path: path, Host: host.Name})
+		sign := c.signer.Sign(rpc.Call{Method: method, Path: path, Host: host.Name})
 		req := &relay.Request{Method: method, Path: []byte(path), FirstByte: firstByte, Fields: []relay.Field{
 			{Name: rpc.HeaderAuth, Value: []byte(sign)},
 		}}
 		if id != "" {
 			req.Add(rpc.HeaderRequest, []byte(id))
 		}
-		resp, err := d.Client(host.Addr, host.TLS).Do(canceler, req)
+		resp, err := c.Client(host.Addr, host.TLS).Do(canceler, req)
 		if errors.Is(err, relay.ErrCanceled) {
 			return nil, relay.ErrClientGone
 		}
@@ -106,7 +117,7 @@ func (d *Registry) Ask(canceler *relay.Canceler, method string, host *state.Host
 		runner, bad := strconv.ParseInt(string(resp.Header(rpc.HeaderTime)), 10, 64)
 		_ = resp.Close()
 		if reason == rpc.RefusedAuth && bad == nil && !corrected {
-			d.cfg.Signer.Correct(host.Name, runner)
+			c.signer.Correct(host.Name, runner)
 			continue
 		}
 		return nil, api.New(api.InternalError, "The model's host does not accept this gateway.").WithCause(errors.New("runner " + host.Name + " refused: " + reason))

@@ -18,22 +18,21 @@ import (
 
 // TestClientsFollowThePool: clients of hosts that are gone are closed.
 func TestClientsFollowThePool(t *testing.T) {
-	var c clients
 	pool := &state.Snapshot{Hosts: map[string]*state.HostRecord{"a": {Addr: "a:1"}, "b": {Addr: "b:1"}}}
-	see := func() *state.Snapshot { return pool }
-	a, b := c.of(runner{"a:1", ""}, see), c.of(runner{"b:1", ""}, see)
-	if c.of(runner{"a:1", ""}, see) != a {
+	c := NewRunners(nil, func() *state.Snapshot { return pool })
+	a, b := c.Client("a:1", ""), c.Client("b:1", "")
+	if c.Client("a:1", "") != a {
 		t.Error("two clients of one address")
 	}
 	pool = &state.Snapshot{Hosts: map[string]*state.HostRecord{"a": {Addr: "a:2"}, "b": {Addr: "b:1"}}}
-	_ = c.of(runner{"a:2", ""}, see)
-	if _, known := c.byRunner.Load(runner{"a:1", ""}); known || c.of(runner{"b:1", ""}, see) != b {
+	_ = c.Client("a:2", "")
+	if _, known := c.byRunner.Load(runner{"a:1", ""}); known || c.Client("b:1", "") != b {
 		t.Error("the pool is not followed")
 	}
 	if _, err := a.Do(nil, &relay.Request{Method: "GET", Path: []byte("/")}); err == nil {
 		t.Error("a client of a host that is gone works")
 	}
-	c.close()
+	c.Close()
 }
 
 // TestClientsPinCertificates: a runner that speaks TLS is reached only if it has the certificate that it registered.
@@ -47,10 +46,10 @@ func TestClientsPinCertificates(t *testing.T) {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	defer server.Close()
-	var c clients
-	defer c.close()
+	c := NewRunners(nil, func() *state.Snapshot { return &state.Snapshot{} })
+	defer c.Close()
 	ask := func(fingerprint string) error {
-		cl := c.of(runner{server.Listener.Addr().String(), fingerprint}, func() *state.Snapshot { return &state.Snapshot{} })
+		cl := c.Client(server.Listener.Addr().String(), fingerprint)
 		resp, err := cl.Do(nil, &relay.Request{Method: "GET", Path: []byte("/"), FirstByte: 10 * time.Second})
 		if err != nil {
 			return err

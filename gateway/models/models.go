@@ -12,8 +12,6 @@ import (
 	"reveille/gateway/scheduling"
 	"reveille/infra/catalog"
 	"reveille/infra/modelfile"
-	"reveille/infra/relay"
-	"reveille/infra/rpc"
 	"reveille/infra/state"
 )
 
@@ -23,7 +21,7 @@ type Config struct {
 	Store   *state.Store
 	Mirror  *state.Mirror
 	Catalog func() *catalog.Catalog
-	Signer  *rpc.Signer
+	Runners *Runners
 
 	// Withheld returns why a registered model is not served, "" if it is served or not registered; nil: all are served.
 	Withheld func(id string) string
@@ -31,26 +29,18 @@ type Config struct {
 
 // Registry is what one gateway knows of the pool's models. Make it with New; it is safe for concurrent use.
 type Registry struct {
+	*Runners
 	cfg     Config
 	Tables  *Tables
 	Uses    Uses
 	aliased atomic.Pointer[aliased]
 	reader  reader
 	facts   modelfile.Cache[modelfile.Facts]
-	clients clients
 }
 
-// New makes a registry. Run its Tables, and Close it at the end.
+// New makes a registry. Run its Tables.
 func New(cfg Config) *Registry {
-	return &Registry{cfg: cfg, Tables: newTables(cfg.Store)}
-}
-
-// Close closes the connections to runners.
-func (d *Registry) Close() { d.clients.close() }
-
-// Client returns the client for the runner at an address, with the fingerprint of its certificate if it speaks TLS.
-func (d *Registry) Client(addr, fingerprint string) *relay.Client {
-	return d.clients.of(runner{addr, fingerprint}, d.cfg.Mirror.Snapshot)
+	return &Registry{Runners: cfg.Runners, cfg: cfg, Tables: newTables(cfg.Store)}
 }
 
 // OnEvent processes an event of the pool; pass it the mirror's events. It never blocks.
