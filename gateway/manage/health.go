@@ -9,7 +9,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"reveille/gateway/models"
+	"reveille/gateway/scheduling"
 	"reveille/gateway/ui"
 	"reveille/gateway/web"
 	"reveille/infra/catalog"
@@ -175,7 +175,7 @@ func (s *Service) loading(r *web.Request, snap *state.Snapshot, cat *catalog.Cat
 	for _, h := range snap.Hosts {
 		for _, t := range h.Queue {
 			if old, there := found[t.Model]; t.Kind == "load" && (!there || seconds(t.Created) < old.Since) {
-				found[t.Model] = LoadingModel{Name: t.Model, State: models.TicketState(h, t), Since: seconds(t.Created)}
+				found[t.Model] = LoadingModel{Name: t.Model, State: scheduling.StageOf(h, t), Since: seconds(t.Created)}
 			}
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"reveille/gateway/api"
-	"reveille/infra/policy"
+	"reveille/gateway/scheduling"
 	"reveille/infra/state"
 )
 
@@ -70,24 +70,11 @@ func (d *Registry) StateOf(model string) string {
 		}
 		for _, t := range h.Queue {
 			if t.Model == model && t.Kind == "load" && state == "unloaded" {
-				state = TicketState(h, t)
+				state = scheduling.StageOf(h, t)
 			}
 		}
 	}
 	return state
-}
-
-// TicketState returns a load's state by the API's name for it.
-func TicketState(h *state.HostRecord, t state.TicketRecord) string {
-	switch {
-	case h.State == policy.Asleep, h.State == policy.Waking:
-		return "waking"
-	case t.Pulling:
-		return "pulling"
-	case t.State != state.TicketLoading:
-		return "queued"
-	}
-	return "loading"
 }
 
 // StoreError returns the client's error when the pool's state could not be read or written.

@@ -112,41 +112,56 @@ func (g *Gate) waitsForBusy(host string) bool {
 	return h != nil && h.State == policy.Ready && h.Loading == ""
 }
 
+// StageOf returns the stage of a load that is queued or in progress; h is its host, nil for one that has no record yet.
+func StageOf(h *state.HostRecord, t state.TicketRecord) string {
+	switch {
+	case t.State == state.TicketLoading:
+		return StageLoading
+	case h == nil || h.State == policy.Asleep || h.State == policy.Waking:
+		return StageWaking
+	case t.Pulling:
+		return StagePulling
+	}
+	return StageQueued
+}
+
 // progressOf derives a wait's progress from its group's acquisition and a snapshot.
 func progressOf(a *acquisition, s *state.Snapshot, known *estimates, now time.Time) Progress {
 	out := Progress{Stage: StageQueued, Host: a.host, Position: a.position}
 	if a.ticket == "" {
 		return out
 	}
-	own := known.load[a.model]
-	h := s.Hosts[a.host]
-	if a.state == state.TicketLoading {
-		out.Stage, out.Position, out.Loading = StageLoading, 0, now.Sub(a.loadingSince)
-		if own > 0 {
-			out.ETA = max(time.Second, own-out.Loading)
-		}
-		return out
-	}
+	own, h := known.load[a.model], s.Hosts[a.host]
+	ticket := state.TicketRecord{}
 	var before time.Duration
-	if h == nil || h.State == policy.Asleep || h.State == policy.Waking {
-		out.Stage = StageWaking
-		before = known.wake[a.host]
-		if h != nil && h.State == policy.Waking && before > 0 {
-			woken := time.Duration(s.NowMS-state.ParseNumber(h.Fields["waking_ms"]))*time.Millisecond + now.Sub(s.Taken)
-			before = max(time.Second, before-woken)
-		}
-	}
 	if h != nil {
 		for _, t := range h.Queue {
 			if t.ID == a.ticket {
-				if t.Pulling && out.Stage == StageQueued {
-					out.Stage, out.BytesDone, out.BytesTotal = StagePulling, t.Pulled.Done, t.Pulled.Total
-					return out // load times say nothing about pull times
-				}
+				ticket = t
 				break
 			}
 			before += known.load[t.Model]
 		}
+	}
+	ticket.State = a.state // the snapshot may be older
+	out.Stage = StageOf(h, ticket)
+	switch out.Stage {
+	case StageLoading:
+		out.Position, out.Loading = 0, now.Sub(a.loadingSince)
+		if own > 0 {
+			out.ETA = max(time.Second, own-out.Loading)
+		}
+		return out
+	case StagePulling:
+		out.BytesDone, out.BytesTotal = ticket.Pulled.Done, ticket.Pulled.Total
+		return out // load times say nothing about pull times
+	case StageWaking:
+		wake := known.wake[a.host]
+		if h != nil && h.State == policy.Waking && wake > 0 {
+			woken := time.Duration(s.NowMS-state.ParseNumber(h.Fields["waking_ms"]))*time.Millisecond + now.Sub(s.Taken)
+			wake = max(time.Second, wake-woken)
+		}
+		before += wake
 	}
 	if own > 0 {
 		out.ETA = before + own
