@@ -78,9 +78,10 @@ func (a *acquisition) policyModel(s *state.Snapshot, v placement.View) policy.Mo
 type action int
 
 const (
-	actionWait   action = iota // wait for the inbox or a snapshot
-	actionPlace                // place and acquire, not before at
-	actionFinish               // the group has its outcome: err, or the copy on host
+	actionWait    action = iota // wait for the inbox or a snapshot
+	actionPlace                 // choose a host and acquire, not before at
+	actionAcquire               // acquire a ticket on host, or attach to that of another; on "", only attach
+	actionFinish                // the group has its outcome: err, or the copy on host
 )
 
 type nextAction struct {
@@ -89,25 +90,13 @@ type nextAction struct {
 	release string    // ticket to give up, "" if none
 
 	err    *api.Error
-	host   string // of a finish without err
+	host   string // of actionAcquire, and of a finish without err
 	record state.TicketRecord
 }
 
 func fail(err *api.Error) nextAction { return nextAction{do: actionFinish, err: err} }
 
-func refuseWith(err *api.Error) *nextAction {
-	v := fail(err)
-	return &v
-}
-
-// avoidSet lists the hosts that policy.Place must not choose, with the reason as text.
-type avoidSet map[string]string
-
-func (a avoidSet) add(reason string, hosts ...string) {
-	for _, h := range hosts {
-		a[h] = reason
-	}
-}
+func acquireOn(host string) nextAction { return nextAction{do: actionAcquire, host: host} }
 
 // Reasons to avoid a host.
 const (
@@ -115,6 +104,24 @@ const (
 	notLoaded  = "failed to load the model a short while ago"
 	notWoken   = "is asleep, and not woken now by its rest or daily_host_hours"
 )
+
+// avoidSet lists the hosts that policy.Place must not choose, with the reason as text.
+type avoidSet map[string]string
+
+// avoiding returns the set of hosts that failed to start, that are closed, and that failed to load the model.
+func avoiding(failedStarts []string, closed map[string]catalog.Closed, failedLoads ...string) avoidSet {
+	a := avoidSet{}
+	a.add(notStarted, failedStarts...)
+	a.add(notWoken, slices.Collect(maps.Keys(closed))...)
+	a.add(notLoaded, failedLoads...)
+	return a
+}
+
+func (a avoidSet) add(reason string, hosts ...string) {
+	for _, h := range hosts {
+		a[h] = reason
+	}
+}
 
 // maxSearchBatches and hostsPerBatch bound the search for a free slot in a large pool.
 const (
@@ -154,23 +161,21 @@ func (a *acquisition) freeHost(s *state.Snapshot, v placement.View, avoid map[st
 	return ""
 }
 
-// chooseHost chooses the host of the ticket. avoidHosts, whose wake failed, can be tried again at the time retry.
-// refreshed is the host of an earlier choice that has been read since, or "". An empty host without an action means that
-// only a host that has the model, or a ticket for it, can be used.
-func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHosts []string, retry time.Time, refreshed string) (host string, out *nextAction) {
+// chooseHost decides where to acquire a ticket (actionAcquire), or that none can be acquired now (any other action).
+// failedStarts, the hosts whose wake failed, can be tried again at the time retry. refreshed is the host of an earlier
+// choice that has been read since, or "".
+func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, failedStarts []string, retry time.Time, refreshed string) nextAction {
 	if _, ok := c.Model(a.model); !ok {
-		return "", refuseWith(api.UnknownModel(a.model))
+		return fail(api.UnknownModel(a.model))
 	}
 	if h := s.Hosts[a.host]; a.replacing != "" && h != nil && (h.State == policy.Ready || h.State == policy.Draining) {
 		a.replacing = "" // its host is back
-		return "", &nextAction{do: actionWait}
+		return nextAction{do: actionWait}
 	}
 	if failed := cmp.Or(a.failureErr, a.backoffErr); len(a.avoidAfterFailure) >= maxFailedHosts || len(a.avoidForModel) >= maxFailedHosts {
-		return "", refuseWith(failed)
+		return fail(failed)
 	}
-	avoid := avoidSet{}
-	avoid.add(notStarted, avoidHosts...)
-	avoid.add(notWoken, slices.Collect(maps.Keys(a.closed))...)
+	avoid := avoiding(failedStarts, a.closed)
 	for _, name := range a.interruptedHosts {
 		if h := s.Hosts[name]; h != nil && (h.State == policy.Draining || h.State == policy.Ready) {
 			avoid[name] = "being reclaimed"
@@ -183,7 +188,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 	if len(a.refusedBy) > 0 {
 		for _, other := range s.Copies(a.model) {
 			if !slices.Contains(a.refusedBy, other.Host) {
-				return "", &nextAction{do: actionFinish, host: other.Host}
+				return nextAction{do: actionFinish, host: other.Host}
 			}
 		}
 		v.ClosedModel = a.model // all recorded copies refused: their hosts can be chosen for the load
@@ -196,18 +201,17 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 	}
 	switch r := a.tooLarge[existing]; {
 	case a.explicit && r != nil: // the existing copy stays, and no second one is loaded
-		return "", refuseWith(a.refusalErr(r))
+		return fail(a.refusalErr(r))
 	case a.explicit && slices.Contains(a.avoidAfterFailure, existing):
-		return "", refuseWith(a.failureErr)
+		return fail(a.failureErr)
 	case existing != "" && avoid[existing] == "" && r == nil:
-		return existing, nil
+		return acquireOn(existing)
 	}
-	avoid.add(notLoaded, a.avoidForModel...)
-	avoid.add(notLoaded, a.avoidAfterFailure...)
+	avoid.add(notLoaded, a.failedLoads()...)
 	// A store that lost the ticket has come back with older data. The ticket's host may still carry the ticket out, and
 	// another host would load a second copy.
 	if h := s.Hosts[a.lostTicketHost]; h != nil && h.State == policy.Ready && avoid[a.lostTicketHost] == "" && a.tooLarge[a.lostTicketHost] == nil {
-		return a.lostTicketHost, nil
+		return acquireOn(a.lostTicketHost)
 	}
 	avoidContended := maps.Clone(avoid) // avoid, and the hosts where other gateways are placing
 	for _, name := range a.changedHosts {
@@ -215,7 +219,7 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 	}
 	if host := a.freeHost(s, v, avoidContended, refreshed); host != "" {
 		a.noHostErr = nil
-		return host, nil
+		return acquireOn(host)
 	}
 	pool, want := v.Pool(s), a.policyModel(s, v)
 	p := policy.Place(pool, want, avoid)
@@ -226,28 +230,33 @@ func (a *acquisition) chooseHost(s *state.Snapshot, c *catalog.Catalog, avoidHos
 	}
 	if p.Host != "" {
 		a.noHostErr = nil
-		return p.Host, nil
+		return acquireOn(p.Host)
 	}
 	if hasCopy(p.Refusal) {
-		return "", nil
+		return acquireOn("")
 	}
 	if a.replacing != "" {
 		a.replacing = "" // no host to move to after all
-		return "", &nextAction{do: actionWait}
+		return nextAction{do: actionWait}
 	}
 	if failed := cmp.Or(a.failureErr, a.backoffErr); failed != nil {
-		return "", refuseWith(failed)
+		return fail(failed)
 	}
 	if slices.ContainsFunc(p.Refusal.Hosts, func(h policy.HostRefusal) bool { return h.Reason.Code == policy.Avoided }) {
 		if a.noHostErr == nil {
 			a.noHostErr = a.noHost(p.Refusal)
 		}
 		if retry.IsZero() { // a host that is being reclaimed does not come back soon
-			return "", refuseWith(a.noHostErr)
+			return fail(a.noHostErr)
 		}
-		return "", &nextAction{do: actionPlace, at: retry}
+		return nextAction{do: actionPlace, at: retry}
 	}
-	return "", refuseWith(a.refusalErr(p.Refusal))
+	return fail(a.refusalErr(p.Refusal))
+}
+
+// failedLoads lists the hosts that failed to load the model a short while ago.
+func (a *acquisition) failedLoads() []string {
+	return slices.Concat(a.avoidForModel, a.avoidAfterFailure)
 }
 
 // noHost returns the error for when all hosts are avoided: that of the closed host that opens first, if one could take
@@ -437,16 +446,12 @@ func (a *acquisition) onStoreError(now time.Time, err error) nextAction {
 
 // onSnapshot processes a snapshot: a ticket whose host is lost moves to another host if there is one, and otherwise
 // waits for the host to come back.
-func (a *acquisition) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Catalog, avoidHosts []string) nextAction {
+func (a *acquisition) onSnapshot(now time.Time, s *state.Snapshot, c *catalog.Catalog, failedStarts []string) nextAction {
 	h := s.Hosts[a.host]
 	if a.ticket == "" || a.replacing != "" || h == nil || h.State != policy.Lost {
 		return nextAction{do: actionWait}
 	}
-	avoid := avoidSet{}
-	avoid.add(notStarted, avoidHosts...)
-	avoid.add(notWoken, slices.Collect(maps.Keys(a.closed))...)
-	avoid.add(notLoaded, a.avoidForModel...)
-	avoid.add(notLoaded, a.avoidAfterFailure...)
+	avoid := avoiding(failedStarts, a.closed, a.failedLoads()...)
 	avoid[a.host] = "lost"
 	v := placement.View{Catalog: c, Evict: a.evict}
 	p := policy.Place(v.Pool(s), a.policyModel(s, v), avoid)

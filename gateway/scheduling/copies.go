@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"slices"
 	"time"
 
 	"reveille/infra/catalog"
@@ -171,15 +170,11 @@ func (g *Gate) queueCopy(ctx context.Context, s *state.Snapshot, pool policy.Sna
 	g.mu.Lock()
 	now := time.Now()
 	g.recovery.observe(s, now)
-	hosts, _ := g.hostBackoff.blockedKeys(now)
-	avoidForModel, _ := g.avoidForModelLocked(want.ID, now)
+	failedStarts, _ := g.hostBackoff.blockedKeys(now)
+	failedLoads, _ := g.avoidForModelLocked(want.ID, now)
 	paused, operation := g.closed || g.recovery.active(now), g.nextOperationLocked()
 	g.mu.Unlock()
-	avoid := avoidSet{}
-	avoid.add(notStarted, hosts...)
-	avoid.add(notWoken, slices.Collect(maps.Keys(g.closedHosts(s, now)))...)
-	avoid.add(notLoaded, avoidForModel...)
-	p := policy.Place(pool, want, avoid)
+	p := policy.Place(pool, want, avoiding(failedStarts, g.closedHosts(s, now), failedLoads...))
 	if paused || !fits(p) {
 		return got, false
 	}

@@ -142,13 +142,14 @@ func (g *Gate) releaseTicket(ticket string, keep bool) {
 // placeAndAcquire places the model and acquires a ticket once.
 func (g *Gate) placeAndAcquire(gr *group) nextAction {
 	g.readSaved(gr)
-	s, host, v, err := g.place(gr)
+	s, v, err := g.place(gr)
 	if err != nil {
 		return g.onAcquired(gr, state.Acquired{}, err)
 	}
-	if v != nil {
-		return *v
+	if v.do != actionAcquire {
+		return v
 	}
+	host := v.host
 	g.mu.Lock()
 	gr.acquisition.raised = false
 	want := gr.acquisition.acquireRequest(g.id, host, s.RevisionOf(host, gr.model), gr.waiters.Len() == 0)
@@ -214,31 +215,30 @@ const placeTries = 3
 
 // place chooses a host from fresh data: uses of models raise no event, so the mirror may lag and show the wrong model
 // as the least recently used. In a large pool it refreshes only the chosen host and chooses again; it refreshes the
-// whole pool to refuse or postpone, or when the choice keeps changing. It returns an action in place of a host.
-func (g *Gate) place(gr *group) (s *state.Snapshot, host string, v *nextAction, err error) {
+// whole pool to refuse or postpone, or when the choice keeps changing. The action is one of chooseHost's.
+func (g *Gate) place(gr *group) (s *state.Snapshot, v nextAction, err error) {
 	if s = g.mirror.Snapshot(); s.Large() {
-		host, v = g.chooseHostIn(s, gr, "")
+		v = g.chooseHostIn(s, gr, "")
 		for range placeTries {
-			if v != nil || host == "" {
+			if v.do != actionAcquire || v.host == "" {
 				break
 			}
-			if s, err = g.mirror.RefreshHosts(g.life, []string{host}, gr.model); err != nil {
-				return nil, "", nil, err
+			if s, err = g.mirror.RefreshHosts(g.life, []string{v.host}, gr.model); err != nil {
+				return nil, v, err
 			}
-			refreshed := host
-			if host, v = g.chooseHostIn(s, gr, refreshed); host == refreshed && v == nil {
-				return s, host, nil, nil
+			refreshed := v.host
+			if v = g.chooseHostIn(s, gr, refreshed); v.do == actionAcquire && v.host == refreshed {
+				return s, v, nil
 			}
 		}
-		if v != nil && v.do != actionPlace && v.err == nil {
-			return s, host, v, nil
+		if v.do == actionWait || v.do == actionFinish && v.err == nil {
+			return s, v, nil
 		}
 	}
 	if s, err = g.mirror.Refresh(g.life); err != nil {
-		return nil, "", nil, err
+		return nil, v, err
 	}
-	host, v = g.chooseHostIn(s, gr, "")
-	return s, host, v, nil
+	return s, g.chooseHostIn(s, gr, ""), nil
 }
 
 // closedHosts returns the hosts that are asleep, or lost, and not to be woken now.
@@ -253,20 +253,20 @@ func (g *Gate) closedHosts(s *state.Snapshot, now time.Time) map[string]catalog.
 
 // chooseHostIn makes the acquisition's choice on a snapshot. refreshed is the host that was read again for this
 // snapshot, or "".
-func (g *Gate) chooseHostIn(s *state.Snapshot, gr *group, refreshed string) (host string, v *nextAction) {
+func (g *Gate) chooseHostIn(s *state.Snapshot, gr *group, refreshed string) nextAction {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.recovery.observe(s, now)
 	if g.recovery.active(now) {
-		return "", &nextAction{do: actionPlace, at: now.Add(maxStalePause)}
+		return nextAction{do: actionPlace, at: now.Add(maxStalePause)}
 	}
-	avoidHosts, retry := g.hostBackoff.blockedKeys(now)
+	failedStarts, retry := g.hostBackoff.blockedKeys(now)
 	gr.acquisition.closed, gr.acquisition.now = g.closedHosts(s, now), now
 	if !gr.acquisition.explicit { // an explicit load may have other options
 		gr.acquisition.avoidForModel, gr.acquisition.backoffErr = g.avoidForModelLocked(gr.model, now)
 	}
-	return gr.acquisition.chooseHost(s, g.catalog(), avoidHosts, retry, refreshed)
+	return gr.acquisition.chooseHost(s, g.catalog(), failedStarts, retry, refreshed)
 }
 
 func (g *Gate) onAcquired(gr *group, got state.Acquired, err error) nextAction {
@@ -319,8 +319,8 @@ func (g *Gate) processInbox(gr *group) nextAction {
 	}
 	gr.inbox = inbox{}
 	if v.do == actionWait {
-		avoidHosts, _ := g.hostBackoff.blockedKeys(now)
-		v = gr.acquisition.onSnapshot(now, snapshot, g.catalog(), avoidHosts)
+		failedStarts, _ := g.hostBackoff.blockedKeys(now)
+		v = gr.acquisition.onSnapshot(now, snapshot, g.catalog(), failedStarts)
 	}
 	if gr.acquisition.ticket != ticket {
 		delete(g.tickets, ticket)

@@ -184,22 +184,22 @@ func TestInterruptedHost(t *testing.T) {
 		return n
 	}
 	n := told()
-	if host, v := n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "ready")), c, nil, time.Time{}, ""); host != "b" || v != nil {
-		t.Errorf("placed on %q, %+v", host, v)
+	if v := n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "ready")), c, nil, time.Time{}, ""); v.do != actionAcquire || v.host != "b" {
+		t.Errorf("placed on %q, %+v", v.host, v)
 	}
 	n = told()
-	_, v := n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "asleep")), c, []string{"b"}, t0.Add(time.Second), "")
-	if v == nil || v.do != actionPlace || !v.at.Equal(t0.Add(time.Second)) {
+	v := n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "asleep")), c, []string{"b"}, t0.Add(time.Second), "")
+	if v.do != actionPlace || !v.at.Equal(t0.Add(time.Second)) {
 		t.Errorf("with another host that may come: %+v", v)
 	}
 	n = told()
 	n.interruptedHosts = append(n.interruptedHosts, "b") // the catalog's other host
-	_, v = n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "draining")), c, nil, time.Time{}, "")
-	if v == nil || v.do != actionFinish || v.err == nil || v.err.Code != "host_interrupted" || v.err.Status != 503 || v.err.Message != "going" {
+	v = n.chooseHost(snapshotWith(emptyHost("a", "draining"), emptyHost("b", "draining")), c, nil, time.Time{}, "")
+	if v.do != actionFinish || v.err == nil || v.err.Code != "host_interrupted" || v.err.Status != 503 || v.err.Message != "going" {
 		t.Errorf("with no other host: %+v", v)
 	}
-	if host, v := n.chooseHost(snapshotWith(emptyHost("a", "asleep"), emptyHost("b", "draining")), c, nil, time.Time{}, ""); host != "a" || v != nil {
-		t.Errorf("a machine that is gone can come again: %q, %+v", host, v)
+	if v := n.chooseHost(snapshotWith(emptyHost("a", "asleep"), emptyHost("b", "draining")), c, nil, time.Time{}, ""); v.do != actionAcquire || v.host != "a" {
+		t.Errorf("a machine that is gone can come again: %q, %+v", v.host, v)
 	}
 	if !slices.Contains(n.interruptedHosts, "a") {
 		t.Error(n.interruptedHosts)
@@ -216,18 +216,18 @@ func TestLostTicket(t *testing.T) {
 		t.Fatalf("%+v", v)
 	}
 	both := snapshotWith(emptyHost("a", "ready"), emptyHost("b", "ready"))
-	if host, _ := n.chooseHost(both, c, nil, time.Time{}, ""); host != "b" {
+	if host := n.chooseHost(both, c, nil, time.Time{}, "").host; host != "b" {
 		t.Errorf("placed on %q", host)
 	}
-	if host, _ := n.chooseHost(both, c, []string{"b"}, time.Time{}, ""); host != "a" {
+	if host := n.chooseHost(both, c, []string{"b"}, time.Time{}, "").host; host != "a" {
 		t.Errorf("placed on %q, whose engines do not start", host)
 	}
-	if host, _ := n.chooseHost(snapshotWith(emptyHost("a", "ready"), emptyHost("b", "lost")), c, nil, time.Time{}, ""); host != "a" {
+	if host := n.chooseHost(snapshotWith(emptyHost("a", "ready"), emptyHost("b", "lost")), c, nil, time.Time{}, "").host; host != "a" {
 		t.Errorf("placed on %q, which is lost", host)
 	}
 	n.onAcquired(t0, state.Acquired{Status: "created", Ticket: "t2", Host: "b", State: "queued"}, nil)
 	n.onTicketState(t0, state.TicketStatus{Ticket: "t2", Found: true, Record: state.TicketRecord{ID: "t2", State: "dropped"}})
-	if host, _ := n.chooseHost(both, c, nil, time.Time{}, ""); host != "a" {
+	if host := n.chooseHost(both, c, nil, time.Time{}, "").host; host != "a" {
 		t.Errorf("placed on %q after its ticket was dropped", host)
 	}
 }
@@ -256,31 +256,32 @@ func TestLargePoolSpreads(t *testing.T) {
 	chosen := map[string]bool{}
 	for i := range 40 {
 		n := &acquisition{model: fmt.Sprint("m", i)}
-		host, v := n.chooseHost(s, c, nil, time.Time{}, "")
-		if v != nil || host < "h070" || host > "h085" {
+		v := n.chooseHost(s, c, nil, time.Time{}, "")
+		host := v.host
+		if v.do != actionAcquire || host < "h070" || host > "h085" {
 			t.Fatalf("%s goes to %q, %+v", n.model, host, v)
 		}
-		if again, _ := n.chooseHost(s, c, nil, time.Time{}, ""); again != host {
+		if again := n.chooseHost(s, c, nil, time.Time{}, "").host; again != host {
 			t.Errorf("%s goes to %s and then to %s", n.model, host, again)
 		}
 		chosen[host] = true
 		n.changedHosts = []string{host}
-		if other, _ := n.chooseHost(s, c, nil, time.Time{}, ""); other == host || other < "h070" || other > "h086" {
+		if other := n.chooseHost(s, c, nil, time.Time{}, "").host; other == host || other < "h070" || other > "h086" {
 			t.Errorf("%s goes to %s although %s changes too fast", n.model, other, host)
 		}
-		if other, _ := n.chooseHost(s, c, []string{host}, time.Time{}, ""); other == host {
+		if other := n.chooseHost(s, c, []string{host}, time.Time{}, "").host; other == host {
 			t.Errorf("%s goes to %s, which is avoided", n.model, other)
 		}
 	}
 	stays := &acquisition{model: "m0"}
-	if host, _ := stays.chooseHost(s, c, nil, time.Time{}, "h399"); host != "h399" {
+	if host := stays.chooseHost(s, c, nil, time.Time{}, "h399").host; host != "h399" {
 		t.Errorf("a host that was read and has a free slot is left for %s", host)
 	}
-	if host, _ := stays.chooseHost(s, c, nil, time.Time{}, "h010"); host < "h070" {
+	if host := stays.chooseHost(s, c, nil, time.Time{}, "h010").host; host < "h070" {
 		t.Errorf("%s has no free slot", host)
 	}
 	knows := &acquisition{model: "m0", saved: map[string]int64{"h010": 9000, "h300": 10, "h301": 20}}
-	if host, _ := knows.chooseHost(s, c, nil, time.Time{}, ""); host != "h301" {
+	if host := knows.chooseHost(s, c, nil, time.Time{}, "").host; host != "h301" {
 		t.Errorf("it goes to %s, not where most of its conversations are saved and a slot is free", host)
 	}
 	if len(chosen) < 10 {
@@ -291,8 +292,8 @@ func TestLargePoolSpreads(t *testing.T) {
 	}
 	s.Hosts["h333"].Models["other"].UsedMS--
 	n := &acquisition{model: "m1"}
-	if host, v := n.chooseHost(s, c, nil, time.Time{}, ""); v != nil || host != "h333" {
-		t.Errorf("without a free slot it goes to %q, %+v, not where the victim was used longest ago", host, v)
+	if v := n.chooseHost(s, c, nil, time.Time{}, ""); v.do != actionAcquire || v.host != "h333" {
+		t.Errorf("without a free slot it goes to %q, %+v, not where the victim was used longest ago", v.host, v)
 	}
 	if names := s.Names(); len(names) != hosts || !slices.IsSorted(names) {
 		t.Errorf("%d names", len(names))
@@ -382,7 +383,7 @@ func TestWeightsAloneTakeNoSlot(t *testing.T) {
 		}
 	}
 	n := &acquisition{model: "m1", id: "op"}
-	if host, v := n.chooseHost(s, c, nil, t0, ""); host != "b" || v != nil {
-		t.Errorf("placed on %q, %+v", host, v)
+	if v := n.chooseHost(s, c, nil, t0, ""); v.do != actionAcquire || v.host != "b" {
+		t.Errorf("placed on %q, %+v", v.host, v)
 	}
 }
