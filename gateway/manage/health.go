@@ -210,7 +210,7 @@ func runnersOf(snap *state.Snapshot, cat *catalog.Catalog) []RunnerInfo {
 		if kinds == "" {
 			kinds = found[name].Devices
 		}
-		info := RunnerInfo{ID: name, State: h.State, Devices: kinds, PowerOffPending: h.PowerOffPending(), Unproven: h.State == policy.Ready && placement.Unproven(cat, h)}
+		info := RunnerInfo{ID: name, State: h.State, Devices: kinds, PowerOffPending: h.PowerOffPending(), Unproven: placement.Unproven(cat, h)}
 		for field, into := range map[string]*json.RawMessage{"sandbox": &info.Sandbox, "found": &info.Found} {
 			if text := []byte(h.Fields[field]); len(text) <= maxDescription && json.Valid(text) {
 				*into = text

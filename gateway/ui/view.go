@@ -169,9 +169,9 @@ func (src Source) host(name string, rec *state.HostRecord, h policy.Host) Host {
 	out := Host{Name: name, State: string(policy.Asleep), Devices: []Device{}, Types: []Slots{}, Loading: h.Loading}
 	if entry, there := src.Catalog.Host(name); there {
 		out.Price = entry.Price
-		out.Unproven = rec != nil && rec.State == policy.Ready && placement.Unproven(src.Catalog, rec)
 	}
 	if rec != nil {
+		out.Unproven = placement.Unproven(src.Catalog, rec)
 		out.State, out.Pending, out.Boot = string(rec.State), rec.PowerOffPending(), rec.Boot().State
 		switch rec.State {
 		case policy.Waking:

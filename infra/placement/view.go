@@ -228,9 +228,9 @@ func stamp(ms int64) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// Unproven reports whether a host must not be put to sleep unattended: it is woken by Wake-on-LAN, which has not worked
-// yet.
+// Unproven reports whether a host that is ready must not be put to sleep unattended: it is woken by Wake-on-LAN, which has
+// not worked yet.
 func Unproven(c *catalog.Catalog, h *state.HostRecord) bool {
 	entry, ok := c.Host(h.Name)
-	return ok && entry.Driver == catalog.DriverWoL && !h.Proven()
+	return ok && entry.Driver == catalog.DriverWoL && h.State == policy.Ready && !h.Proven()
 }
