@@ -174,7 +174,7 @@ func (s *Service) BatchCreate(r *web.Request) error {
 			return err
 		}
 	}
-	input, err := s.file(r, q.InputFileID)
+	_, input, err := s.file(r, q.InputFileID)
 	if err != nil {
 		return api.As(err).WithParam("input_file_id")
 	}

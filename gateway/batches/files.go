@@ -210,15 +210,15 @@ func (s *Service) FileList(r *web.Request) error {
 	})
 }
 
-// file returns a file of the request's key.
-func (s *Service) file(r *web.Request, id string) (f File, err error) {
-	if isID(filePrefix, id) {
-		err = s.read(s.cfg.Tenant(&r.Key), id, &f)
+// file returns a file of the request's key, whose tenant has its folder.
+func (s *Service) file(r *web.Request, id string) (tenant string, f File, err error) {
+	if tenant = s.cfg.Tenant(&r.Key); isID(filePrefix, id) {
+		err = s.read(tenant, id, &f)
 	}
 	if ignoreMissing(err) == nil && f.expired(time.Now()) { // as one that is not there
 		err = errNoFile()
 	}
-	return f, err
+	return tenant, f, err
 }
 
 func errNoFile() *api.Error {
@@ -227,7 +227,7 @@ func errNoFile() *api.Error {
 
 // FileGet is GET /files/{id}.
 func (s *Service) FileGet(r *web.Request) error {
-	f, err := s.file(r, r.Match.ID)
+	_, f, err := s.file(r, r.Match.ID)
 	if err != nil {
 		return err
 	}
@@ -236,11 +236,11 @@ func (s *Service) FileGet(r *web.Request) error {
 
 // FileContent is GET /files/{id}/content.
 func (s *Service) FileContent(r *web.Request) error {
-	f, err := s.file(r, r.Match.ID)
+	tenant, f, err := s.file(r, r.Match.ID)
 	if err != nil {
 		return err
 	}
-	data, err := os.Open(s.path(s.cfg.Tenant(&r.Key), f.ID))
+	data, err := os.Open(s.path(tenant, f.ID))
 	if errors.Is(err, fs.ErrNotExist) {
 		return errNoFile()
 	} else if err != nil {
@@ -254,11 +254,10 @@ func (s *Service) FileContent(r *web.Request) error {
 
 // FileDelete is DELETE /files/{id}.
 func (s *Service) FileDelete(r *web.Request) error {
-	f, err := s.file(r, r.Match.ID)
+	tenant, f, err := s.file(r, r.Match.ID)
 	if err != nil {
 		return err
 	}
-	tenant := s.cfg.Tenant(&r.Key)
 	inUse, err := s.inUse(tenant)
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func (m *Memory) Reserve(n int) error {
 			return nil
 		}
 		m.Release(n)
-		if err := sleep(m.ctx, memoryPoll); err != nil {
+		if err := pause(m.ctx, memoryPoll); err != nil {
 			return err
 		}
 	}
@@ -60,8 +60,8 @@ func (m *Memory) end() {
 	}
 }
 
-// sleep waits. The error is the cause of ctx's end.
-func sleep(ctx context.Context, d time.Duration) error {
+// pause waits for d. The error is the cause of ctx's end.
+func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)

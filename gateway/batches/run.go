@@ -216,7 +216,7 @@ func (w *worker) cause(stop bool) error {
 // watch ends a run, with its cause, when the batch must end, or makes no progress while others wait.
 func (w *worker) watch(ctx context.Context, end context.CancelCauseFunc) {
 	left, since := w.left.Load(), time.Now()
-	for sleep(ctx, lookEvery) == nil {
+	for pause(ctx, lookEvery) == nil {
 		_, err := os.Stat(w.path(w.batch.tenant, w.batch.ID+stopMark))
 		if cause := w.cause(err == nil); cause != nil {
 			end(cause)
@@ -380,7 +380,7 @@ func (w *worker) whenRoom(ctx context.Context, f func() error) error {
 		if !warned {
 			w.cfg.Log.Warn("a batch waits until its folder has room", "batch", w.batch.ID, "error", err)
 		}
-		if err := sleep(ctx, maxPause); err != nil {
+		if err := pause(ctx, maxPause); err != nil {
 			return err
 		}
 	}
@@ -442,7 +442,7 @@ func (w *worker) endRest(ctx context.Context, status string, e *outcomeError) er
 func (w *worker) runLine(ctx context.Context, t *task, body []byte) {
 	defer close(t.done)
 	defer t.memory.Release(len(body))
-	for try, pause := 1, firstPause; ; pause = min(2*pause, maxPause) {
+	for try, wait := 1, firstPause; ; wait = min(2*wait, maxPause) {
 		if key := w.cfg.Key(w.digest); key.Scopes != 0 { // without a key, watch ends the run after a while
 			r := w.cfg.Do(ctx, Call{Key: key, Path: w.batch.Endpoint, Body: body, Urgent: w.urgent(time.Now()), Memory: &t.memory})
 			passes, counts := repeats(r.Err)
@@ -458,7 +458,7 @@ func (w *worker) runLine(ctx context.Context, t *task, body []byte) {
 			}
 			r.Release()
 		}
-		if sleep(ctx, pause/2+rand.N(pause)) != nil {
+		if pause(ctx, wait/2+rand.N(wait)) != nil {
 			return
 		}
 	}
