@@ -15,7 +15,7 @@ func (d *Registry) IsPinned(cat *catalog.Catalog, m *state.ModelRecord) bool {
 		return m.Pinned
 	}
 	if p, set := d.Tables.Of(state.Pins)[m.ID]; set {
-		return state.PinnedBy(p)
+		return state.ParsePinValue(p)
 	}
 	if entry, there := cat.Model(m.ID); there {
 		return entry.Pin
@@ -28,7 +28,7 @@ func (d *Registry) IsPinned(cat *catalog.Catalog, m *state.ModelRecord) bool {
 func (d *Registry) PinnedBy(m *catalog.Model) string {
 	p, set := d.Tables.Of(state.Pins)[m.ID]
 	switch {
-	case set && state.PinnedBy(p):
+	case set && state.ParsePinValue(p):
 		return "pin"
 	case !set && m.Pin:
 		return "catalog"

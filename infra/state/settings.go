@@ -34,8 +34,8 @@ func PinValue(pinned bool) string {
 	return "0 " + rand.Text()
 }
 
-// PinnedBy reports whether an entry of Pins pins its model.
-func PinnedBy(value string) bool { return strings.HasPrefix(value, "1") }
+// ParsePinValue reports whether an entry of Pins pins its model.
+func ParsePinValue(value string) bool { return strings.HasPrefix(value, "1") }
 
 // Set writes one entry, or removes it if value is "", and notifies all mirrors.
 func (s *Store) Set(ctx context.Context, table Setting, name, value string) error {

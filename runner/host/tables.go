@@ -105,7 +105,7 @@ func (h *Host) isPinnedLocked(m *catalog.Model, load *bool) bool {
 		return *load
 	}
 	if p, ok := h.settings.pins[m.ID]; ok {
-		return state.PinnedBy(p)
+		return state.ParsePinValue(p)
 	}
 	return m.Pin
 }
