@@ -469,21 +469,29 @@ func TestInvalidLines(t *testing.T) {
 
 // A batch whose input file no longer has the lines that were validated fails, and keeps the outcomes that it has.
 func TestChangedInput(t *testing.T) {
-	d := newDesk(t)
 	lines, want := numbered(0, 100, "a")
-	f, err := d.upload(1, strings.Join(append(lines, aLine("last", "b")), "\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.do = func(Call) Result {
-		if err := os.WriteFile(d.path(d.cfg.Tenant(new(owner(1))), f.ID), []byte("{"), 0o600); err != nil {
-			t.Error(err)
+	for changed, code := range map[string]string{
+		"{": "invalid_json_line", "": "input_file_changed", aLine("last", "b") + "\n" + aLine("more", "b"): "input_file_changed",
+	} {
+		d := newDesk(t)
+		f, err := d.upload(1, strings.Join(append(lines, aLine("last", "b")), "\n"))
+		if err != nil {
+			t.Fatal(err)
 		}
-		return respond(200, `{}`)
-	}
-	b := d.finish(d.create(1, f.ID, "24h").ID)
-	if b.Status != failed || b.Errors.Data[0].Code != "invalid_json_line" || !slices.Equal(d.ids(b.OutputFileID), want) {
-		t.Errorf("%+v %+v", b, b.Errors)
+		path := d.path(d.cfg.Tenant(new(owner(1))), f.ID)
+		change := sync.OnceValue(func() error {
+			return errors.Join(os.WriteFile(path+".new", []byte(changed), 0o600), os.Rename(path+".new", path))
+		})
+		d.do = func(Call) Result {
+			if err := change(); err != nil {
+				t.Error(err)
+			}
+			return respond(200, `{}`)
+		}
+		b := d.finish(d.create(1, f.ID, "24h").ID)
+		if ids := d.ids(b.OutputFileID); b.Status != failed || b.Errors.Data[0].Code != code || !slices.Equal(ids[:min(100, len(ids))], want) {
+			t.Errorf("%q: %+v %+v", changed, b, b.Errors)
+		}
 	}
 }
 

@@ -40,6 +40,7 @@ var (
 
 	errKey     error = lineError{Code: "invalid_api_key", Message: "The API key that made this batch is no longer valid."}
 	errNoInput error = lineError{Code: "input_file_not_found", Message: "The input file was deleted.", Param: new("input_file_id")}
+	errChanged error = lineError{Code: "input_file_changed", Message: "The input file is not the one that was validated.", Param: new("input_file_id")}
 )
 
 // worker runs one batch, which it has locked.
@@ -398,10 +399,16 @@ func (w *worker) eachLine(ctx context.Context, f func(line) error) error {
 		if err != nil {
 			return err
 		}
+		left := m.Lines
 		for l, e := range lines(ctx, input) {
+			if e == nil && l.model == m.Model {
+				left--
+			}
 			switch {
 			case e != nil:
 				err = e
+			case left < 0:
+				err = errChanged
 			case l.model != m.Model:
 			case skip > 0:
 				skip--
@@ -413,6 +420,9 @@ func (w *worker) eachLine(ctx context.Context, f func(line) error) error {
 			}
 		}
 		_ = input.Close()
+		if err == nil && left > 0 {
+			err = errChanged
+		}
 		if err != nil {
 			return err
 		}
@@ -420,7 +430,7 @@ func (w *worker) eachLine(ctx context.Context, f func(line) error) error {
 	return nil
 }
 
-// endRest gives all lines without an outcome an error, if the input file is still there.
+// endRest gives all lines without an outcome an error, as far as the input file still has them.
 func (w *worker) endRest(ctx context.Context, status string, e *outcomeError) error {
 	if w.batch.Cut == 0 { // else another gateway has begun
 		w.batch.Cut = w.batch.RequestCounts.Total - w.out.position()
@@ -432,7 +442,7 @@ func (w *worker) endRest(ctx context.Context, status string, e *outcomeError) er
 		w.cfg.Count(status)
 		return w.append(ctx, toErrors, string(l.customID), nil, e)
 	})
-	if err == errNoInput {
+	if _, is := errors.AsType[lineError](err); is { // errNoInput, or the input file has changed
 		return nil
 	}
 	return err
