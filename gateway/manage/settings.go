@@ -26,22 +26,10 @@ var runtimeSettings = map[string]func(s *Service, name string, raw json.RawMessa
 	"whispercpp":        (*Service).checkBackend,
 }
 
-// checkLimits checks for a limit for all types, or an object of limits by type.
+// checkLimits checks max_loaded_models.
 func checkLimits(_ *Service, _ string, raw json.RawMessage) string {
-	var by map[policy.Type]int
-	var n int
-	if json.Unmarshal(raw, &n) == nil {
-		by = map[policy.Type]int{policy.LLM: n}
-	} else if json.Unmarshal(raw, &by) != nil {
-		return "want a whole number, or an object of them by type"
-	}
-	for t, n := range by {
-		if !t.Valid() {
-			return "want the types llm, embedding, reranking, audio, image and tts only"
-		}
-		if (n < 1 || n > 1_000_000) && n != -1 {
-			return "want 1 to 1000000, or -1 for no limit"
-		}
+	if _, err := (policy.Limits{}).Override(raw); err != nil {
+		return err.Error()
 	}
 	return ""
 }

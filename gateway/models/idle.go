@@ -14,13 +14,11 @@ func (d *Registry) IsPinned(cat *catalog.Catalog, m *state.ModelRecord) bool {
 	if m.LoadPin {
 		return m.Pinned
 	}
-	if p, set := d.Tables.Of(state.Pins)[m.ID]; set {
-		return state.ParsePinValue(p)
-	}
+	pinned := m.Pinned
 	if entry, there := cat.Model(m.ID); there {
-		return entry.Pin
+		pinned = entry.Pin
 	}
-	return m.Pinned
+	return state.IsPinned(nil, d.Tables.Of(state.Pins)[m.ID], pinned)
 }
 
 // PinnedBy returns what pins a model: "pin", a call, until another call unpins it; "catalog", its entry; "load", the

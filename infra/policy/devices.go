@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -138,6 +140,30 @@ func ParseLimits(s string) (Limits, error) {
 		l[i] = n
 	}
 	return l, nil
+}
+
+// Override returns the limits as the pool's run-time setting max_loaded_models changes them: a JSON number for all types,
+// or an object of numbers by type. If the setting is invalid, it returns l and why.
+func (l Limits) Override(setting []byte) (Limits, error) {
+	out, by := l, map[Type]int{}
+	var all int
+	if json.Unmarshal(setting, &all) == nil {
+		for _, t := range types {
+			by[t] = all
+		}
+	} else if json.Unmarshal(setting, &by) != nil {
+		return l, errors.New("want a whole number, or an object of them by type")
+	}
+	for t, n := range by {
+		switch {
+		case !t.Valid():
+			return l, errors.New("want the types llm, embedding, reranking, audio, image and tts only")
+		case (n < 1 || n > 1_000_000) && n != -1:
+			return l, errors.New("want 1 to 1000000, or -1 for no limit")
+		}
+		out[t.index()] = n
+	}
+	return out, nil
 }
 
 // Of returns the limit of t: -1 for no limit, 0 for an unknown type.

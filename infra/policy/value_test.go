@@ -58,6 +58,19 @@ func TestParseLimits(t *testing.T) {
 	}
 }
 
+func TestRuntimeSettingOverridesLimits(t *testing.T) {
+	flags := Uniform(1)
+	for text, want := range map[string]string{
+		"": "1", "3": "3", "-1": "-1", `{"llm":2,"image":-1}`: "2 1 1 1 -1 1", "{}": "1", "0": "1", `{"llm":0}`: "1", "invalid": "1", "null": "1",
+		`{"llm":2,"x":1}`: "1", "1.5": "1", "1000001": "1", `"3"`: "1",
+	} {
+		got, err := flags.Override([]byte(text))
+		if got.String() != want || (err == nil) != (text == "{}" || got != flags) {
+			t.Errorf("%q: %s, %v, want %s", text, got, err, want)
+		}
+	}
+}
+
 // TestRefusalsHaveMessagesForClients: the sentence names no host; Explain does.
 func TestRefusalsHaveMessagesForClients(t *testing.T) {
 	s := Snapshot{Hosts: []Host{

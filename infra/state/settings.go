@@ -37,6 +37,18 @@ func PinValue(pinned bool) string {
 // ParsePinValue reports whether an entry of Pins pins its model.
 func ParsePinValue(value string) bool { return strings.HasPrefix(value, "1") }
 
+// IsPinned reports whether a model is pinned: by its load, nil if that leaves it open, else by its entry of Pins, "" for
+// none, else by the catalog.
+func IsPinned(load *bool, entry string, catalog bool) bool {
+	switch {
+	case load != nil:
+		return *load
+	case entry != "":
+		return ParsePinValue(entry)
+	}
+	return catalog
+}
+
 // Set writes one entry, or removes it if value is "", and notifies all mirrors.
 func (s *Store) Set(ctx context.Context, table Setting, name, value string) error {
 	key := s.keys.settings(string(table))

@@ -109,17 +109,6 @@ func TestReservationIsKeptForItsWaiters(t *testing.T) {
 	}
 }
 
-func TestRuntimeLimitsOverrideFlags(t *testing.T) {
-	flags := policy.Uniform(1)
-	for text, want := range map[string]string{
-		"": "1", "3": "3", "-1": "-1", `{"llm":2,"image":-1}`: "2 1 1 1 -1 1", "0": "1", `{"llm":0}`: "1", "invalid": "1",
-	} {
-		if got := runtimeLimits(flags, map[string]string{"max_loaded_models": text}).String(); got != want {
-			t.Errorf("%q: %s, want %s", text, got, want)
-		}
-	}
-}
-
 // A model's value follows from how long its load took, the price of the host, and how long it has been unused. The
 // setting decides whether that value counts or only the time of use.
 func TestEvictionSettingChoosesTheVictim(t *testing.T) {

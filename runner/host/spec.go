@@ -45,12 +45,8 @@ func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	if loadPin == nil {
 		loadPin = h.crashedPins[t.Model]
 	}
-	pinned := false
-	m, ok := cat.Model(t.Model)
-	if ok {
-		pinned = h.isPinnedLocked(m, loadPin)
-	}
 	h.mu.Unlock()
+	m, ok := cat.Model(t.Model)
 	if !ok {
 		return loadSpec{}, &Error{Code: rpc.CodeModelNotFound, Message: "model " + t.Model + " is not in the catalog", Final: true, Cause: errNotInCatalog}
 	}
@@ -64,7 +60,10 @@ func (h *Host) specFor(t state.TicketRecord) (loadSpec, error) {
 	if err != nil {
 		return loadSpec{}, err
 	}
-	e := loadSpec{model: load.Model, catalog: cat, recipe: &rc, options: load.Options, digest: load.Digest(), memory: int64(m.Memory), pinned: pinned, loadPin: loadPin}
+	e := loadSpec{
+		model: load.Model, catalog: cat, recipe: &rc, options: load.Options, digest: load.Digest(), memory: int64(m.Memory),
+		pinned: state.IsPinned(loadPin, set.pins[m.ID], m.Pin), loadPin: loadPin,
+	}
 	if e.plan, e.gpus, err = h.planFor(e, set); err != nil {
 		return loadSpec{}, &Error{Code: rpc.CodeModelLoadError, Message: err.Error(), Final: true}
 	}

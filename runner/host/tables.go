@@ -2,11 +2,8 @@ package host
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"maps"
-	"strconv"
-	"strings"
 	"time"
 
 	"reveille/infra/catalog"
@@ -47,6 +44,7 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	limits, _ := h.cfg.Limits.Override([]byte(runtime["max_loaded_models"])) // without a valid setting, the flags' limits
 	h.mu.Lock()
 	previous := h.settings.limits
 	maps.DeleteFunc(h.crashedPins, func(model string, _ *bool) bool { return h.settings.pins[model] != pins[model] })
@@ -55,9 +53,9 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 			r.dirty, r.loadPin = r.dirty || r.loadPin != nil, nil
 		}
 	}
-	h.settings = settings{saved: saved, pins: pins, runtime: runtime, limits: runtimeLimits(h.cfg.Limits, runtime), read: change}
+	h.settings = settings{saved: saved, pins: pins, runtime: runtime, limits: limits, read: change}
 	for _, r := range h.residents {
-		if p := h.isPinnedLocked(r.model, r.loadPin); p != r.pinned && !r.isRetired() {
+		if p := state.IsPinned(r.loadPin, pins[r.id], r.model.Pin); p != r.pinned && !r.isRetired() {
 			r.pinned, r.dirty = p, true
 		}
 	}
@@ -70,44 +68,6 @@ func (h *Host) refreshSettings(ctx context.Context) error {
 		h.noteWriteError(errNotRegistered) // gateways place by the limits of the registration
 	}
 	return nil
-}
-
-// runtimeLimits returns the flags' limits, overridden by the pool's run-time settings: one number, or an object by
-// type. Invalid settings are ignored.
-func runtimeLimits(flags policy.Limits, table map[string]string) policy.Limits {
-	text := table["max_loaded_models"]
-	if one, err := policy.ParseLimits(text); err == nil {
-		return one
-	}
-	byType := map[policy.Type]int{}
-	if json.Unmarshal([]byte(text), &byType) != nil {
-		return flags
-	}
-	list := make([]string, 0, len(policy.Types()))
-	for _, t := range policy.Types() {
-		n, ok := byType[t]
-		if !ok {
-			n = flags.Of(t)
-		}
-		list = append(list, strconv.Itoa(n))
-	}
-	limits, err := policy.ParseLimits(strings.Join(list, " "))
-	if err != nil {
-		return flags
-	}
-	return limits
-}
-
-// isPinnedLocked reports whether a model is pinned by its load's own setting, else by a management call, else by the
-// catalog.
-func (h *Host) isPinnedLocked(m *catalog.Model, load *bool) bool {
-	if load != nil {
-		return *load
-	}
-	if p, ok := h.settings.pins[m.ID]; ok {
-		return state.ParsePinValue(p)
-	}
-	return m.Pin
 }
 
 // refreshCatalog reads the published catalog if its version has changed. It skips a catalog that is invalid or not
@@ -187,7 +147,8 @@ func (h *Host) retireOutdated(ctx context.Context) {
 		if r.isLoaded() {
 			r.checked = current
 			m, _ := current.Model(r.id)
-			r.model, r.pinned, r.dirty = placement.WithDevices(m, r.recipe, r.options), h.isPinnedLocked(m, r.loadPin), true
+			r.model, r.dirty = placement.WithDevices(m, r.recipe, r.options), true
+			r.pinned = state.IsPinned(r.loadPin, h.settings.pins[r.id], m.Pin)
 		}
 		h.mu.Unlock()
 	}
