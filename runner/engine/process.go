@@ -96,7 +96,8 @@ type Process struct {
 // Config.SocketDir, a new random key. spec.Program should come from [Finder.Find].
 //
 // A missing model file is a [*LoadError] with [ErrFileNotFound], a damaged one [ErrCorrupt], before a process is
-// started; a missing program is [ErrNoProgram].
+// started; a missing program is [ErrNoProgram]. [fs.ErrPermission] means that the program may not run, or that its user
+// may not read its files.
 func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -157,10 +158,8 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	_ = w.Close()
 	if err != nil {
 		_ = r.Close()
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, exec.ErrNotFound) {
-			var cause syscall.Errno
-			errors.As(err, &cause)
-			return nil, fmt.Errorf("%w: %s: %w", ErrNoProgram, filepath.Base(argv[0]), cause)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
+			return nil, fmt.Errorf("%w: %s", ErrNoProgram, filepath.Base(argv[0]))
 		}
 		return nil, fmt.Errorf("start engine: %w", err)
 	}

@@ -452,6 +452,19 @@ func TestMissingProgramIsReported(t *testing.T) {
 	}
 }
 
+// A program that is there but must not run is not reported as missing.
+func TestForbiddenProgramIsReported(t *testing.T) {
+	spec := testSpec()
+	spec.Program = filepath.Join(t.TempDir(), "llama-server")
+	if err := os.WriteFile(spec.Program, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Start(t.Context(), spec, testConfig(t))
+	if !errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrNoProgram) {
+		t.Errorf("err = %v", err)
+	}
+}
+
 func TestClosedSpawnerStartsNothing(t *testing.T) {
 	s := NewSpawner(nil)
 	s.Close()

@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 
 	"reveille/infra/policy"
@@ -44,7 +45,8 @@ func clearingHelps(err error) bool {
 	}
 	var e *Error
 	_, known := errors.AsType[*engine.LoadError](err)
-	return !known && !(errors.As(err, &e) && e.Final) && !errors.Is(err, engine.ErrNoProgram) && !errors.Is(err, sandbox.ErrMissing)
+	return !known && !(errors.As(err, &e) && e.Final) && !errors.Is(err, engine.ErrNoProgram) && !errors.Is(err, fs.ErrPermission) &&
+		!errors.Is(err, sandbox.ErrMissing)
 }
 
 // failure turns an error into a ticket's outcome. Only the messages of *Error are used unchanged. Others may quote an

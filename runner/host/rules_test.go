@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"errors"
+	"io/fs"
 	"strings"
 	"testing"
 	"time"
@@ -180,6 +181,7 @@ func TestFatalFailureClearsNothing(t *testing.T) {
 		&engine.LoadError{Kind: engine.ErrUnsupported, Detail: "its architecture"}:              rpc.CodeModelLoadError,
 		&engine.LoadError{Kind: engine.ErrLoadTimeout, Detail: "no progress"}:                   rpc.CodeLoadTimeout,
 		&engine.ExitError{Code: 1, Early: true}:                                                 rpc.CodeModelLoadError,
+		&fs.PathError{Op: "fork/exec", Path: "/bin/x", Err: fs.ErrPermission}:                   rpc.CodeModelLoadError,
 	} {
 		b.engines.mu.Lock()
 		b.engines.fails["i"] = []error{err}
@@ -189,7 +191,7 @@ func TestFatalFailureClearsNothing(t *testing.T) {
 	b.failed(b.load("huge"), "model_too_large")
 	b.failed(b.load("nobody-knows-it"), "model_not_found")
 	b.holds("a")
-	if s := b.host.Stats(); s.Clears != 0 || b.engines.starts("i") != 8 {
+	if s := b.host.Stats(); s.Clears != 0 || b.engines.starts("i") != 9 {
 		t.Errorf("%+v, %d starts", s, b.engines.starts("i"))
 	}
 }
