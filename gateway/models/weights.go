@@ -1,7 +1,6 @@
 package models
 
 import (
-	"encoding/json"
 	"os"
 	"slices"
 
@@ -9,7 +8,6 @@ import (
 	"reveille/infra/modelfile"
 	"reveille/infra/policy"
 	"reveille/infra/recipe"
-	"reveille/infra/state"
 )
 
 // Weights is what this gateway knows of a model's files. They are on the hosts. A gateway sees them only if it runs on
@@ -75,7 +73,7 @@ func (d *Registry) ContextOf(m *catalog.Model, w Weights, o recipe.Options) (now
 	asked, _ := o["ctx_size"].(int64) // -1 leaves it open
 	now, most = max(asked, 0), w.Context
 	if copies := d.cfg.Mirror.Snapshot().Copies(m.ID); len(copies) > 0 {
-		if p := planOf(copies[0]); p.Positions > 0 && p.Longest > 0 {
+		if p := copies[0].Plan(); p.Positions > 0 && p.Longest > 0 {
 			now, most = p.Longest, p.Positions
 		}
 	}
@@ -83,19 +81,4 @@ func (d *Registry) ContextOf(m *catalog.Model, w Weights, o recipe.Options) (now
 		now = most
 	}
 	return now, max(now, most)
-}
-
-// planContext is the part of a runner's plan about a model's context, in tokens; 0 if unknown.
-type planContext struct {
-	Longest   int64 `json:"longest"`   // longest sequence that the loaded copy takes
-	Positions int64 `json:"positions"` // longest sequence that the model was trained for
-}
-
-// planOf reads the plan in a loaded model's record.
-func planOf(rec *state.ModelRecord) planContext {
-	var p planContext
-	if err := json.Unmarshal([]byte(rec.Fields["plan"]), &p); err != nil {
-		return planContext{}
-	}
-	return p
 }

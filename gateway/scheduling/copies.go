@@ -3,7 +3,6 @@ package scheduling
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"maps"
 	"time"
@@ -92,7 +91,7 @@ func (g *Gate) copyLoads(copies []*state.ModelRecord) (loads []policy.CopyLoad, 
 			served = recent * open / ours
 			decide = decide || i == 0
 		}
-		l := policy.CopyLoad{Open: int(open), Served: int(served), Parallel: Parallelism(r)}
+		l := policy.CopyLoad{Open: int(open), Served: int(served), Parallel: r.Plan().Parallel}
 		if l.Parallel > 0 {
 			g.throughput.parallel[model] = l.Parallel
 		}
@@ -200,13 +199,4 @@ func waitsForNoBusyModel(p policy.Placement) bool {
 		return p.Host != ""
 	}
 	return false
-}
-
-// Parallelism returns how many requests a copy serves at the same time, 0 if its runner does not report it.
-func Parallelism(r *state.ModelRecord) int {
-	var plan struct {
-		Parallel int `json:"parallel"`
-	}
-	_ = json.Unmarshal([]byte(r.Fields["plan"]), &plan) // unreadable means unknown
-	return max(0, plan.Parallel)
 }

@@ -63,7 +63,7 @@ func (g *Gate) wantsForBatch(v placement.View, s *state.Snapshot, model string) 
 	loads := make([]policy.CopyLoad, 0, len(copies))
 	for _, r := range copies {
 		f := g.traffic.of(r.Host, model)
-		loads = append(loads, policy.CopyLoad{Open: int(f.open.Load() + f.background.Load()), Parallel: Parallelism(r)})
+		loads = append(loads, policy.CopyLoad{Open: int(f.open.Load() + f.background.Load()), Parallel: r.Plan().Parallel})
 	}
 	slices.SortFunc(loads, func(a, b policy.CopyLoad) int { return cmp.Compare(a.Queued(), b.Queued()) })
 	return loads[0].Queued() > 0 && policy.WantCopy(v.Pool(s), v.Model(s, model, ""), loads) > 0

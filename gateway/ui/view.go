@@ -265,7 +265,7 @@ func (src Source) slots(rec *state.HostRecord, h policy.Host, t policy.Type) Slo
 		if m.State == policy.ModelLoaded || m.Retired != "" {
 			row = src.Copy(rec, m)
 		}
-		if n := scheduling.Parallelism(m); n > 0 {
+		if n := m.Plan().Parallel; n > 0 {
 			row.Queued = max(0, r.InFlight-n)
 		}
 		row.State, row.Retired, row.Requests, row.Memory, row.Device = string(m.State), m.Retired != "", r.InFlight, r.Memory, r.Devices.String()

@@ -135,6 +135,21 @@ type ModelRecord struct {
 	Fields     map[string]string
 }
 
+// A LoadedPlan is the part of its runner's plan that gateways need of a loaded model. Zero means unknown.
+type LoadedPlan struct {
+	Parallel  int   `json:"parallel"`  // requests that it serves at the same time
+	Longest   int64 `json:"longest"`   // tokens of the longest sequence that it takes
+	Positions int64 `json:"positions"` // tokens of the longest sequence that it was trained for
+}
+
+// Plan reads the plan. It is zero if the record has none, or an invalid one.
+func (m *ModelRecord) Plan() (p LoadedPlan) {
+	if json.Unmarshal([]byte(m.Fields["plan"]), &p) != nil {
+		return LoadedPlan{}
+	}
+	return p
+}
+
 // Hosts are read in pages of pageHosts, so that no script takes long: an empty host takes about 5 µs.
 const pageHosts = 200
 
