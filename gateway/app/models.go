@@ -150,13 +150,7 @@ func (m *liveCatalog) publish(ctx context.Context, c *catalog.Catalog) bool {
 		m.log.Error("catalog cannot be written", "error", err)
 		return false
 	}
-	hosts := map[string]string{}
-	for _, h := range c.Hosts {
-		if h.Driver != catalog.DriverASG {
-			hosts[h.Name] = string(h.Driver)
-		}
-	}
-	changed, err := m.store.PutCatalog(ctx, c.Version, data, hosts)
+	changed, err := m.store.PutCatalog(ctx, c.Version, data)
 	if changed && err == nil {
 		m.log.Info("catalog published", "version", c.Version)
 	}

@@ -103,11 +103,7 @@ func (l *gateLife) publish(ctx context.Context, w *world) {
 			if err != nil {
 				panic(err) // a parsed catalog marshals
 			}
-			hosts := map[string]string{}
-			for _, h := range c.Hosts {
-				hosts[h.Name] = string(h.Driver)
-			}
-			if _, err := l.store.PutCatalog(ctx, c.Version, data, hosts); err == nil {
+			if _, err := l.store.PutCatalog(ctx, c.Version, data); err == nil {
 				done = c.Version
 			}
 		}
