@@ -1,7 +1,6 @@
 package conversations
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -11,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"reveille/infra/jsonscan"
 	"reveille/runner/engineslots"
 	"reveille/runner/filestate"
 )
@@ -19,128 +19,119 @@ const (
 	idleBeforeSave = time.Second            // without a request, until the engine saves what it was told
 	idleFactor     = 20                     // at least this many times what saving takes
 	maxHurry       = 250 * time.Millisecond // for the tokens of an answer that a save in a hurry computes
-	evictTimeout   = 5 * time.Second        // for a conversation whose slot a request waits for
-	sealTimeout    = 30 * time.Second       // for a conversation while the engine runs
+	sealTimeout    = 30 * time.Second       // for a conversation; its few tokens wait for other requests' prompts
+	stateTimeout   = 10 * time.Second       // for saving or restoring a slot, which waits for the engine's batch
+
+	minSystem  = 4 << 10 // bytes of tools and a system prompt that are worth a file of their own
+	maxSystems = 64      // how many of them are remembered
 )
 
 // errUnstable: what the template makes of a conversation changes with the next message, or by itself.
 var errUnstable = errors.New("the chat template renders the conversation anew for each message, so its state cannot be reused")
 
-// chats are the conversations of a running engine. Where the engine chooses the slots, they are saved once it has been
-// idle for a while, or when there are as many unsaved ones as slots, because the next request would take one's slot.
-// Where a table does, they are saved before another conversation gets their slot.
+// chats are the conversations of a running engine, at most one in each slot.
 type chats struct {
 	mu        sync.Mutex
-	slots     int
-	running   int                // requests
-	pending   []*Turn            // answered and not saved, the last answered last
+	running   int // requests
+	slots     []slotChat
+	systems   []Key              // of the last system prompts, oldest first
 	interrupt context.CancelFunc // of what is being saved while no request runs
 	closed    bool
 	timer     *time.Timer
 	work      sync.WaitGroup // keep
-	live      []liveChat     // in the engine for sure, the last used last
-
-	savedFrom map[int]int // slots that one was saved from → its tokens
-
-	// moving is held by keep or by one Restore, because what one computes or restores can take the slot of the other's
-	// conversation.
-	moving     chan struct{}
-	restoredAt map[int]int // slots that one was restored into → as if that were their last task; owned by moving's holder
+	keeping   chan struct{}  // held by keep
 }
 
-// liveChat is a conversation in the engine, or what a request that is not one has made of a slot.
-type liveChat struct {
-	keys   []Key // of its beginnings, the longest last; none: of no use to another request
-	tenant engineslots.Tenant
-	slot   int
+// slotChat is what the last request made of a slot.
+type slotChat struct {
+	tenant  engineslots.Tenant
+	keys    []Key // of the beginnings of the conversation in the slot, the longest last; none: of no use to another request
+	unsaved *Turn // answered and not saved
+	unsure  bool  // a request that could take any slot may have taken it
 }
 
-// Begin records the start of a request. slot is where it runs, [engineslots.Any] if the engine chooses. Call End when
-// its response is complete.
-func (e *Engine) Begin(tenant engineslots.Tenant, slot int, path string, body []byte) *Turn {
+// Begin records the start of a request in a slot, [engineslots.Any] if the engine chooses. Call End when its response is
+// complete.
+func (e *Engine) Begin(t *Turn, tenant engineslots.Tenant, slot int) *Turn {
 	if e == nil {
 		return nil
 	}
-	t := cmp.Or(newTurn(path, body, e.sealed), &Turn{})
-	t.e, t.slot = e, slot
-	if e.table != nil {
-		if t.tenant = tenant; slot == engineslots.Any {
-			t.marks = nil
-		}
-	}
+	t.e, t.tenant, t.slot = e, tenant, slot
+	t.savable = t.savable && slot != engineslots.Any && !(e.sealed && t.list == nil)
 	c := &e.chats
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.startLocked()
+	return t
+}
+
+// startLocked counts a request, which interrupts what is being saved.
+func (c *chats) startLocked() {
 	c.running++
 	if c.interrupt != nil {
 		c.interrupt()
 	}
-	for _, old := range c.pending {
-		if t.goesOn(old) {
-			t.before = append(t.before, old)
-			old.next++
-		}
-	}
-	return t
 }
 
-// goesOn reports whether t continues an earlier turn or repeats it.
-func (t *Turn) goesOn(old *Turn) bool { return old.tenant == t.tenant && t.has(old.end.Key) }
-
-// Restore makes the engine save the conversation in the request's slot, and restore the saved one that the request has
-// the longest start in common with, unless the engine has one that is as long.
-func (t *Turn) Restore(ctx context.Context) {
-	if t == nil {
+// Prepare makes the slot ready for the request. The engine saves the conversation that was in it, and restores the
+// saved one that the request has the longest start in common with, unless it has one that is as long.
+func (t *Turn) Prepare(ctx context.Context) {
+	if t == nil || t.slot == engineslots.Any {
 		return
 	}
 	e := t.e
-	if t.slot != engineslots.Any {
-		e.Evict(ctx, t.slot)
-	}
-	if len(t.marks) == 0 {
+	e.evict(ctx, t.slot, t)
+	if !t.savable || !e.awaitIdentity(ctx) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
-	defer cancel()
-	if !e.awaitIdentity(ctx) {
-		return
+	at := t.restore(ctx)
+	if at < t.system-1 && e.sealed && len(t.list) > 0 {
+		t.saveSystem(ctx)
 	}
-	c, live := e.find(t)
-	if c == nil && !live && e.store.await(ctx, e.id, t.tenant) {
-		c, _ = e.find(t)
+	if t.IsSteerable() && at < t.own {
+		if tokens, err := t.e.stableStart(ctx, t, false); err != nil || e.compute(ctx, t.slot, tokens) != nil {
+			e.log.Debug("the engine chooses the request's slot", "error", err)
+		}
 	}
-	if c == nil {
-		return
-	}
-	select {
-	case e.chats.moving <- struct{}{}:
-		defer func() { <-e.chats.moving }()
-	case <-ctx.Done():
-		return
-	}
-	slot := t.slot
-	if slot == engineslots.Any {
-		slot = e.victim(ctx)
-	}
-	if slot == engineslots.Any || ctx.Err() != nil || !filestate.Unchanged(e.files) {
-		return
-	}
-	if err := e.restore(ctx, slot, c); err != nil {
-		e.log.Warn("conversation not restored", "error", err)
-		return
-	}
-	t.restored, t.restoredSlot = c, slot
-	e.chats.mu.Lock()
-	defer e.chats.mu.Unlock()
-	e.chats.setLiveLocked(liveChat{c.keys(), t.tenant, slot})
 }
 
-// find returns the saved conversation that the request has the longest start in common with, nil if none is worth it.
-// live means that the engine has one that is as long.
-func (e *Engine) find(t *Turn) (c *entry, live bool) {
-	for _, m := range slices.Backward(t.marks) {
-		if e.chats.isLive(m.Key, t) {
-			return nil, true
+// restore has the engine restore the saved conversation that the request has the longest start in common with. It
+// returns the index of the mark up to which the slot has the conversation, -1 for none.
+func (t *Turn) restore(ctx context.Context) int {
+	e := t.e
+	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
+	defer cancel()
+	at, c := e.find(t)
+	if at < 0 && e.store.await(ctx, e.id, t.tenant) {
+		at, c = e.find(t)
+	}
+	if c == nil {
+		return at
+	}
+	if ctx.Err() != nil || !filestate.Unchanged(e.files) {
+		return -1
+	}
+	if err := e.restore(ctx, t.slot, c); err != nil {
+		e.log.Warn("conversation not restored", "error", err)
+		return -1
+	}
+	t.restored = c
+	e.chats.mu.Lock()
+	defer e.chats.mu.Unlock()
+	e.chats.slots[t.slot] = slotChat{tenant: t.tenant, keys: c.keys()}
+	return at
+}
+
+// find returns the saved conversation that the request has the longest start in common with, and the index of the mark
+// where that ends. Without a conversation, the engine has one in the request's slot that is as long, or at is -1 and
+// nothing saved is worth it.
+func (e *Engine) find(t *Turn) (at int, c *entry) {
+	e.chats.mu.Lock()
+	held := e.chats.slots[t.slot]
+	e.chats.mu.Unlock()
+	for at, m := range slices.Backward(t.marks) {
+		if held.tenant == t.tenant && slices.Contains(held.keys, m.Key) {
+			return at, nil
 		}
 		c := e.store.find(place{e.id, t.tenant, m.Key})
 		if c == nil {
@@ -149,32 +140,39 @@ func (e *Engine) find(t *Turn) (c *entry, live bool) {
 		share := c.share(m.Key)
 		gain := time.Duration(float64(c.worth()) * share)
 		if share*float64(c.Tokens) >= minTokens && e.store.cost(int64(c.Bytes))*minGain <= gain {
-			return c, false
+			return at, c
 		}
 	}
-	return nil, false
+	return -1, nil
 }
 
-func (c *chats) isLive(key Key, t *Turn) bool {
+// saveSystem has the engine save the tools and the system prompt of a conversation if an earlier one had them too,
+// because a state that cannot go back is of no use to another conversation that starts with them.
+func (t *Turn) saveSystem(ctx context.Context) {
+	first := t.marks[t.system-1]
+	c := &t.e.chats
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.ContainsFunc(c.live, func(l liveChat) bool {
-		return slices.Contains(l.keys, key) && l.tenant == t.tenant && (t.slot == engineslots.Any || l.slot == t.slot)
-	})
-}
-
-// setLiveLocked records what a slot now holds.
-func (c *chats) setLiveLocked(l liveChat) {
-	c.live = slices.DeleteFunc(c.live, func(old liveChat) bool {
-		n := len(old.keys)
-		return n > 0 && old.tenant == l.tenant && slices.Contains(l.keys, old.keys[n-1]) || l.slot >= 0 && old.slot == l.slot
-	})
-	// Where the engine chooses the slots, requests can have taken some of other chats than the least recently used.
-	sure := (c.slots + 1) / 2
-	if l.slot >= 0 {
-		sure = c.slots
+	isKnown := slices.Contains(c.systems, first.Key)
+	if !isKnown {
+		c.systems = append(c.systems[max(len(c.systems)-maxSystems+1, 0):], first.Key)
 	}
-	c.live = append(c.live[max(len(c.live)-sure+1, 0):], l)
+	c.mu.Unlock()
+	if !isKnown || len(t.body) < minSystem {
+		return
+	}
+	var all []json.RawMessage
+	_ = json.Unmarshal(t.list, &all) // it was read before
+	n := slices.IndexFunc(all, func(raw json.RawMessage) bool {
+		var m message
+		return json.Unmarshal(raw, &m) != nil || !m.isInstruction()
+	})
+	if n <= 0 {
+		return
+	}
+	s := &Turn{
+		e: t.e, tenant: t.tenant, slot: t.slot, body: t.body, list: quote(all[:n]), marks: t.marks[:t.system], end: first, ended: time.Now(), isSystem: true,
+	}
+	t.e.logUnsaved(t.e.saveTurn(ctx, s, false))
 }
 
 // Reused returns how many prompt tokens of the request came from the restored conversation, 0 if that is unknown.
@@ -186,145 +184,102 @@ func (t *Turn) Reused(ctx context.Context) int {
 	defer cancel()
 	list, _ := t.e.slotList(ctx)
 	for _, s := range list {
-		if s.ID == t.restoredSlot && s.Task != nil {
+		if s.ID == t.slot && s.Task != nil {
 			return max(min(s.cached(), int(t.restored.Tokens)), 0)
 		}
 	}
 	return 0
 }
 
-// victim returns an idle slot, [engineslots.Any] for none: one that still holds what was saved from it, else the least
-// recently used.
-func (e *Engine) victim(ctx context.Context) int {
-	list, _ := e.slotList(ctx) // none on an error
-	e.chats.mu.Lock()
-	defer e.chats.mu.Unlock()
-	best, bestUsed, last := engineslots.Any, 0, 0
-	for _, s := range list {
-		used := e.chats.restoredAt[s.ID]
-		if s.Task != nil {
-			used = max(used, *s.Task+1)
-		}
-		last = max(last, used)
-		if n, ok := e.chats.savedFrom[s.ID]; ok && n == s.Tokens {
-			used = 0
-		}
-		if !s.Busy && (best == engineslots.Any || used < bestUsed) {
-			best, bestUsed = s.ID, used
-		}
-	}
-	if best != engineslots.Any {
-		e.chats.restoredAt[best] = last + 1
-		delete(e.chats.savedFrom, best)
-	}
-	return best
-}
-
-// End records the end of the request; ok means that its response was complete. Only then are the turns that it
-// continues out of date.
+// End records the end of the request; ok means that its response was complete. Only then is the turn that it continues
+// out of date.
 func (t *Turn) End(ok bool) {
 	if t == nil {
 		return
 	}
 	e, c := t.e, &t.e.chats
-	ok = ok && t.finish()
+	ok = ok && t.savable && t.finish()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.running--
-	for _, old := range t.before {
-		old.next--
-	}
-	if c.closed {
-		return
-	}
-	c.setLiveLocked(liveChat{t.keys(), t.tenant, t.slot})
-	if !ok {
-		c.live[len(c.live)-1].keys = nil
-	}
-	if e.table != nil && t.slot == engineslots.Any { // it had all slots
-		c.live = nil
-	}
-	if ok {
-		c.pending = append(slices.DeleteFunc(c.pending, t.goesOn), t)
-		if n := len(c.pending) - 2*c.slots; n > 0 { // the engine is too busy to save them
-			e.store.m.unsaved.Add(n)
-			c.pending = slices.Delete(c.pending, 0, n)
-		}
-	}
-	list := c.unsavedLocked()
 	switch {
-	case len(list) == 0 || e.table != nil: // with a table, Evict and Save save
-	case c.isFullLocked(list):
-		e.startKeepingLocked()
-	case c.running == 0:
-		if c.timer == nil {
-			c.timer = time.AfterFunc(idleBeforeSave, func() {
-				c.mu.Lock()
-				defer c.mu.Unlock()
-				e.startKeepingLocked()
-			})
+	case t.slot == engineslots.Any:
+		for i := range c.slots {
+			c.slots[i].keys, c.slots[i].unsure = nil, true
 		}
-		// Large states of long chats are not written after each of their turns.
-		last := list[len(list)-1]
-		c.timer.Reset(max(idleBeforeSave, idleFactor*e.store.cost(e.perToken*int64(len(last.body))/4)))
+	case ok:
+		keys := t.keys()
+		if e.sealed { // without an answer, the state ends before it
+			keys = keys[len(keys)-2:]
+		}
+		c.slots[t.slot] = slotChat{tenant: t.tenant, keys: keys, unsaved: t}
+	default:
+		c.slots[t.slot].keys = nil
 	}
+	e.endLocked()
 }
 
-// unsavedLocked returns the turns to save: those that no request continues.
-func (c *chats) unsavedLocked() (out []*Turn) {
-	for _, t := range c.pending {
-		if t.next == 0 {
-			out = append(out, t)
-		}
-	}
-	return out
-}
-
-// isFullLocked reports whether every slot may hold a conversation of list, and one is free to save it.
-func (c *chats) isFullLocked(list []*Turn) bool { return len(list) >= c.slots && c.running < c.slots }
-
-func (e *Engine) startKeepingLocked() {
+// endLocked ends what startLocked began. After the last request, the engine saves what it was told once it has been idle
+// for a while.
+func (e *Engine) endLocked() {
 	c := &e.chats
-	if c.closed {
+	c.running--
+	last := c.newestLocked()
+	if c.closed || c.running > 0 || last == nil {
 		return
 	}
-	select {
-	case c.moving <- struct{}{}:
-		c.work.Go(e.keep)
-	default: // keep runs already, or a Restore does, whose End follows
+	if c.timer == nil {
+		c.timer = time.AfterFunc(idleBeforeSave, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if c.closed {
+				return
+			}
+			select {
+			case c.keeping <- struct{}{}:
+				c.work.Go(e.keep)
+			default:
+			}
+		})
 	}
+	// Large states of long chats are not written after each of their turns.
+	c.timer.Reset(max(idleBeforeSave, idleFactor*e.store.cost(e.perToken*int64(len(last.body))/4)))
 }
 
-// keep saves pending turns one after the other: the oldest if every slot may hold one, else, while no request runs, the
-// newest first. A request interrupts the latter.
+// newestLocked returns the turn that ended last of those not saved, nil for none.
+func (c *chats) newestLocked() (last *Turn) {
+	for i := range c.slots {
+		if t := c.slots[i].unsaved; t != nil && (last == nil || t.ended.After(last.ended)) {
+			last = t
+		}
+	}
+	return last
+}
+
+// keep saves what is not saved, the newest first, while no request runs.
 func (e *Engine) keep() {
 	c := &e.chats
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	defer func() { <-c.moving }()
-	for {
-		list := c.unsavedLocked()
-		isUrgent := c.isFullLocked(list)
-		if c.closed || len(list) == 0 || c.running > 0 && !isUrgent {
-			return
-		}
-		t, limit := list[len(list)-1], sealTimeout
-		if isUrgent {
-			t, limit = list[0], evictTimeout
-		}
-		ctx, cancel := context.WithTimeout(e.life, limit)
-		if !isUrgent {
-			c.interrupt = cancel
-		}
+	defer func() { <-c.keeping }()
+	for t := c.newestLocked(); t != nil && !c.closed && c.running == 0; t = c.newestLocked() {
+		ctx, cancel := context.WithTimeout(e.life, sealTimeout)
+		c.interrupt = cancel
 		c.mu.Unlock()
 		err := e.saveTurn(ctx, t, false)
 		c.mu.Lock()
 		c.interrupt = nil
 		if err == nil || ctx.Err() != context.Canceled { // else saved later, or at the end
-			c.pending = slices.DeleteFunc(c.pending, func(old *Turn) bool { return old == t })
+			c.savedLocked(t)
 			e.logUnsaved(err)
 		}
 		cancel()
+	}
+}
+
+// savedLocked records that a turn is saved, or cannot be.
+func (c *chats) savedLocked(t *Turn) {
+	if s := &c.slots[t.slot]; s.unsaved == t {
+		s.unsaved = nil
 	}
 }
 
@@ -336,7 +291,7 @@ func (e *Engine) logUnsaved(err error) {
 }
 
 // stopKeeping ends keep, and returns what is not saved, the last used first.
-func (e *Engine) stopKeeping() []*Turn {
+func (e *Engine) stopKeeping() (list []*Turn) {
 	c := &e.chats
 	c.mu.Lock()
 	c.closed = true
@@ -348,7 +303,11 @@ func (e *Engine) stopKeeping() []*Turn {
 	c.work.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.SortedFunc(slices.Values(c.pending), func(a, b *Turn) int { return b.ended.Compare(a.ended) })
+	for t := c.newestLocked(); t != nil; t = c.newestLocked() {
+		list = append(list, t)
+		c.savedLocked(t)
+	}
+	return list
 }
 
 // Close ends what Serve started. Call it when the engine has exited.
@@ -358,24 +317,44 @@ func (e *Engine) Close() {
 	}
 }
 
-// Evict saves the conversation in a slot that the caller holds and is about to give to another, if it is not saved.
+// Evict saves the conversation in a slot that the caller holds and is about to erase, if it is not saved.
 func (e *Engine) Evict(ctx context.Context, slot int) {
 	if e == nil {
 		return
 	}
 	c := &e.chats
 	c.mu.Lock()
-	i := slices.IndexFunc(c.pending, func(t *Turn) bool { return t.slot == slot && t.next == 0 })
-	if i < 0 || c.closed {
+	c.startLocked()
+	c.mu.Unlock()
+	e.evict(ctx, slot, nil)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.endLocked()
+}
+
+// evict saves the conversation in the slot of the request next, if it is not saved and next does not go on with it.
+func (e *Engine) evict(ctx context.Context, slot int, next *Turn) {
+	c := &e.chats
+	ctx, cancel := context.WithTimeout(ctx, sealTimeout)
+	defer cancel()
+	select { // keep may be saving it
+	case c.keeping <- struct{}{}:
+		<-c.keeping
+	case <-ctx.Done():
+		return
+	}
+	c.mu.Lock()
+	s := &c.slots[slot]
+	t, unsure := s.unsaved, s.unsure
+	if t == nil || c.closed || next != nil && next.tenant == t.tenant && next.has(t.end.Key) {
 		c.mu.Unlock()
 		return
 	}
-	t := c.pending[i]
-	c.pending = slices.Delete(c.pending, i, i+1)
+	s.unsaved = nil
 	c.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
-	defer cancel()
-	e.logUnsaved(e.saveTurn(ctx, t, true))
+	if !unsure {
+		e.logUnsaved(e.saveTurn(ctx, t, true))
+	}
 }
 
 // saveTurn seals a conversation, which is to have the engine compute exactly what the next turn will begin with, and
@@ -400,7 +379,7 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn, hurry bool) error {
 		e.store.dropMeasurement()
 		return nil
 	}
-	whole := t.answered && (!hurry || e.sealed || worth(len(t.answer.content)/3) <= maxHurry)
+	whole := t.isSystem || t.answered && (!hurry || e.sealed || worth(len(t.answer.content)/3) <= maxHurry)
 	tokens, err := e.stableStart(ctx, t, whole)
 	if err != nil {
 		return err
@@ -408,24 +387,13 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn, hurry bool) error {
 	if len(tokens) < minTokens {
 		return nil
 	}
-	// The engine samples a token and parses it; one that is no text would be an error.
-	request := map[string]any{"prompt": tokens, "n_predict": 0, "cache_prompt": true, "grammar": "root ::= [a-z]"}
-	if e.table != nil {
-		request["id_slot"] = t.slot
-	}
-	var sealed struct {
-		Slot *int `json:"id_slot"`
-	}
-	if err = e.ask(ctx, "/completion", request, &sealed); err != nil {
+	if err := e.compute(ctx, t.slot, tokens); err != nil {
 		return err
 	}
 	e.chats.mu.Lock()
 	e.chats.interrupt = nil // saving takes a moment
 	e.chats.mu.Unlock()
-	if sealed.Slot == nil {
-		return errors.New("the engine does not tell which slot holds the conversation")
-	}
-	f, err := e.saveSlot(ctx, *sealed.Slot)
+	f, err := e.saveSlot(ctx, t.slot)
 	if err != nil {
 		return err
 	}
@@ -433,13 +401,17 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn, hurry bool) error {
 	f.Tenant, f.Marks, f.SavedMS = t.tenant, t.savedMarks(e.sealed), t.ended.UnixMilli()
 	text, _ := binary.Append(nil, binary.LittleEndian, tokens) // as a state contains them
 	f.Sum = sha256.Sum256(text)
-	f.replaces = t.has
-	e.chats.mu.Lock()
-	e.chats.savedFrom[*sealed.Slot] = len(tokens)
-	e.chats.mu.Unlock()
+	f.replaces = t.continues
 	e.store.store(f)
 	e.log.Debug("conversation saved", "tokens", f.Tokens)
 	return nil
+}
+
+// compute has the engine compute tokens in a slot.
+func (e *Engine) compute(ctx context.Context, slot int, tokens []int32) error {
+	// The engine samples a token and parses it; one that is no text would be an error.
+	request := map[string]any{"prompt": tokens, "n_predict": 0, "cache_prompt": true, "grammar": "root ::= [a-z]", "id_slot": slot}
+	return e.ask(ctx, "/completion", request, &struct{}{})
 }
 
 // stableStart returns the tokens that the conversation's next turn starts with, whatever it is; without the last answer
@@ -483,14 +455,15 @@ func (e *Engine) render(ctx context.Context, t *Turn, whole bool) (texts []strin
 		}
 		return []string{text}, nil
 	}
-	bodies := [][]byte{t.body}
+	body, err := jsonscan.Set(t.body, "add_generation_prompt", []byte("false"))
+	bodies := [][]byte{body}
 	if whole {
 		a, errA := t.continued("A")
 		b, errB := t.continued("7")
-		if err := errors.Join(errA, errB); err != nil {
-			return nil, err
-		}
-		bodies = [][]byte{a, b}
+		bodies, err = [][]byte{a, b}, errors.Join(errA, errB)
+	}
+	if err != nil {
+		return nil, err
 	}
 	for _, body := range bodies {
 		var rendered struct{ Prompt string }

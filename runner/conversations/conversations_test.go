@@ -229,7 +229,10 @@ func process(t *testing.T, model string, flags ...string) Process {
 	return Process{Model: "m", Checkpoint: model, Program: "/bin/sh", Argv: append([]string{"sh", "--model", model, "--port", "1"}, flags...), PerToken: 4}
 }
 
-// run starts an engine, has it use and save. table may be nil.
+// tables are those of the running engines.
+var tables sync.Map
+
+// run starts an engine, has it use and save. table may be nil: all requests are of one tenant.
 func run(t *testing.T, s *Store, p Process, l *llama, table *engineslots.Table, use func(*Engine)) {
 	t.Helper()
 	e, err := s.Prepare(p)
@@ -238,7 +241,12 @@ func run(t *testing.T, s *Store, p Process, l *llama, table *engineslots.Table, 
 	}
 	client := relay.New(relay.Config{Addr: strings.TrimPrefix(l.URL, "http://")})
 	defer client.Close()
-	e.Serve(client, "key", l.dir, len(l.slots), table)
+	e.Serve(client, "key", l.dir, len(l.slots))
+	if table == nil {
+		table = engineslots.New(len(l.slots), nil)
+	}
+	tables.Store(e, table)
+	defer tables.Delete(e)
 	use(e)
 	<-e.identified
 	e.Save(t.Context())
@@ -253,7 +261,7 @@ func begin(t *testing.T, s *Store, p Process, l *llama, names ...string) {
 	t.Helper()
 	run(t, s, p, l, nil, func(e *Engine) {
 		for _, name := range names {
-			answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", asked(name))
+			answerChat(t, e, engineslots.Tenant{}, "Nothing.", asked(name))
 		}
 	})
 }
@@ -263,7 +271,7 @@ func goOn(t *testing.T, s *Store, p Process, l *llama, names ...string) (restore
 	t.Helper()
 	run(t, s, p, l, nil, func(e *Engine) {
 		for _, name := range names {
-			restored = append(restored, answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", asked(name), "Nothing.", "And then?"))
+			restored = append(restored, answerChat(t, e, engineslots.Tenant{}, "Nothing.", asked(name), "Nothing.", "And then?"))
 		}
 	})
 	return restored
@@ -289,7 +297,7 @@ func TestStateOfTheNextTurnReplacesTheEarlierOne(t *testing.T) {
 	begin(t, s, p, newLlama(t, 1), "Ada")
 	for i, answer := range []string{"Nothing.", "Nothing.", "Something else."} {
 		run(t, s, p, newLlama(t, 1), nil, func(e *Engine) {
-			answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Who knows?", asked("Ada"), answer, "And then?")
+			answerChat(t, e, engineslots.Tenant{}, "Who knows?", asked("Ada"), answer, "And then?")
 		})
 		if got, want := len(s.entries), []int{1, 1, 2}[i]; got != want {
 			t.Errorf("step %d: %d states are kept, want %d", i, got, want)
@@ -334,7 +342,7 @@ func TestNextEngineRestoresConversations(t *testing.T) {
 	all := []string{"Ada", "Bob", "Cid"}
 	begin(t, s, p, newLlama(t, 2), all...)
 	run(t, s, p, newLlama(t, 2), nil, func(e *Engine) {
-		answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "No.", "Too short?")
+		answerChat(t, e, engineslots.Tenant{}, "No.", "Too short?")
 	})
 	if got := len(names(t, dir)); got != 3 {
 		t.Fatalf("%d conversations are kept, want 3", got)

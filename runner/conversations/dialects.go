@@ -80,7 +80,7 @@ func (m *part) messages() (out []message, ok bool) {
 			texts = append(texts, map[string]string{"type": "text", "text": p.Text})
 			msg.Content = quote(texts)
 		case "tool_use":
-			msg.Calls = append(msg.Calls, p.call(p.ID, compact(p.Input)))
+			msg.Calls = append(msg.Calls, p.call(p.ID, compact(string(p.Input))))
 		case "tool_result":
 			results = append(results, message{Role: "tool", Content: quote(textOf(p.Content)), CallID: p.ToolUseID})
 		case "thinking", "redacted_thinking":
@@ -142,9 +142,10 @@ func quote(v any) json.RawMessage {
 	return text
 }
 
-func compact(text json.RawMessage) string {
+// compact returns JSON without blanks, "{}" for what is none.
+func compact(text string) string {
 	var b bytes.Buffer
-	if json.Compact(&b, text) != nil {
+	if json.Compact(&b, []byte(text)) != nil {
 		return "{}"
 	}
 	return b.String()
@@ -158,7 +159,7 @@ func (a *answer) addPart(p *part) {
 	case "function_call":
 		a.calls = append(a.calls, p.call(p.CallID, p.Arguments))
 	case "tool_use":
-		arguments := compact(p.Input)
+		arguments := compact(string(p.Input))
 		if a.events && arguments == "{}" { // they follow
 			arguments = ""
 		}

@@ -28,8 +28,8 @@ func TestFullDiskStoresNothing(t *testing.T) {
 	})
 	s, p := open(t, dir, 1<<30), process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	run(t, s, p, newLlama(t, 2), nil, func(e *Engine) {
-		answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", strings.Repeat("Long. ", 15_000))
-		answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", asked("Ada"))
+		answerChat(t, e, engineslots.Tenant{}, "Nothing.", strings.Repeat("Long. ", 15_000))
+		answerChat(t, e, engineslots.Tenant{}, "Nothing.", asked("Ada"))
 	})
 	if got := names(t, dir); len(got) != 1 {
 		t.Errorf("on the full disk are %v, want one conversation", got)
@@ -40,7 +40,7 @@ func TestFullDiskStoresNothing(t *testing.T) {
 		t.Errorf("the metrics are %s", text.Bytes())
 	}
 	run(t, s, p, newLlama(t, 2), nil, func(e *Engine) {
-		answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", asked("Bob"))
+		answerChat(t, e, engineslots.Tenant{}, "Nothing.", asked("Bob"))
 	})
 	if got := goOn(t, s, p, newLlama(t, 2), "Ada", "Bob"); got[0] == 0 || got[1] == 0 {
 		t.Errorf("%v tokens were restored, want those of the conversations that fit", got)
@@ -85,10 +85,10 @@ func TestSlowDiskDoesNotBlockCallers(t *testing.T) {
 	l, read := newLlama(t, 1), make(chan struct{})
 	client := relay.New(relay.Config{Addr: strings.TrimPrefix(l.URL, "http://")})
 	defer client.Close()
-	e.Serve(client, "key", t.TempDir(), 1, nil)
+	e.Serve(client, "key", t.TempDir(), 1)
 	go func() {
 		defer close(read)
-		e.Begin(engineslots.Tenant{}, engineslots.Any, "/chat/completions", chatBody(t, asked("Ada"), "Nothing.", "And then?")).Restore(t.Context())
+		e.Begin(NewTurn("/chat/completions", chatBody(t, asked("Ada"), "Nothing.", "And then?")), engineslots.Tenant{}, 0).Prepare(t.Context())
 	}()
 	answers("a read")
 	writer(0) // waits for the reader, which then finds nothing

@@ -16,16 +16,15 @@ import (
 	"time"
 
 	"reveille/infra/relay"
-	"reveille/runner/engineslots"
 	"reveille/runner/filestate"
 )
 
 const (
 	queryTimeout = 500 * time.Millisecond // of a query to the engine
-	stepTimeout  = 2 * time.Second        // of saving or restoring all conversations of an engine
+	stepTimeout  = 2 * time.Second        // of saving all conversations of an engine before its end
 	minGain      = 10                     // a conversation is saved and restored only if computing it takes this many times longer
 	minTokens    = 64                     // minimum tokens of a conversation that is worth a file
-	maxResponse  = 4 << 20                // bytes of an engine's response
+	maxResponse  = 16 << 20               // bytes of an engine's response
 )
 
 // Env are variables for llama-server's environment. With them it counts what it computes, and leaves idle conversations
@@ -65,7 +64,6 @@ type Engine struct {
 	// Set by Serve.
 	client   *relay.Client
 	key, dir string
-	table    *engineslots.Table
 
 	names            atomic.Int64 // of files in dir
 	restoredPerToken float64      // seconds to compute a token of what was restored; 0: nothing was; guarded by chats.mu
@@ -122,12 +120,11 @@ func computeArgs(argv []string) []string {
 }
 
 // Serve begins to save and restore conversations of the serving engine with so many slots. client, key and dir, its
-// private folder, are the engine's. A nil table does not isolate owners.
-func (e *Engine) Serve(client *relay.Client, key, dir string, slots int, table *engineslots.Table) {
+// private folder, are the engine's.
+func (e *Engine) Serve(client *relay.Client, key, dir string, slots int) {
 	if e != nil {
-		e.client, e.key, e.dir, e.table = client, key, dir, table
-		e.chats.slots, e.chats.moving = max(slots, 1), make(chan struct{}, 1)
-		e.chats.restoredAt, e.chats.savedFrom = map[int]int{}, map[int]int{}
+		e.client, e.key, e.dir = client, key, dir
+		e.chats.slots, e.chats.keeping = make([]slotChat, slots), make(chan struct{}, 1)
 	}
 }
 
@@ -186,6 +183,7 @@ func (e *Engine) restore(ctx context.Context, slot int, c *entry) error {
 	if err != nil {
 		return err
 	}
+	e.store.use(c)
 	e.store.m.restored.Inc()
 	e.store.m.tokens.Add(got.Restored)
 	e.store.m.seconds.Add(max(c.worth()-time.Since(start), 0).Seconds())
@@ -198,7 +196,6 @@ func (e *Engine) restore(ctx context.Context, slot int, c *entry) error {
 // slotState is a slot as /slots reports it.
 type slotState struct {
 	ID     int  `json:"id"`
-	Busy   bool `json:"is_processing"`
 	Task   *int `json:"id_task"` // nil: the slot has served no request since the engine started
 	Tokens int  `json:"n_prompt_tokens"`
 
@@ -295,7 +292,7 @@ func (e *Engine) saveSlot(ctx context.Context, slot int) (f savedFile, err error
 		} `json:"timings"`
 	}
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	defer cancel()
 	if err = e.ask(ctx, fmt.Sprintf("/slots/%d?action=save", slot), map[string]string{"filename": name}, &got); err != nil {
 		return savedFile{}, err
@@ -343,10 +340,15 @@ func (e *Engine) ask(ctx context.Context, path string, request, response any) er
 	return nil
 }
 
+// roundTrip asks the engine, for as long as ctx allows or sealTimeout.
 func (e *Engine) roundTrip(ctx context.Context, method, path string, body []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, sealTimeout)
+	limit := sealTimeout
+	if end, ok := ctx.Deadline(); ok {
+		limit = time.Until(end)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	req := relay.Request{Method: method, Path: []byte(path), Body: body, FirstByte: sealTimeout, Silence: sealTimeout, Probe: true}
+	req := relay.Request{Method: method, Path: []byte(path), Body: body, FirstByte: limit, Silence: limit, Probe: true}
 	status, response, err := e.client.Fetch(ctx, &req, e.key, nil, maxResponse)
 	if err == nil && status != 200 {
 		err = fmt.Errorf("status %d", status)

@@ -31,7 +31,7 @@ func TestForgottenConversationsAreNotSaved(t *testing.T) {
 		}
 	}
 	run(t, s, p, newLlama(t, 1), nil, func(e *Engine) {
-		answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", asked("Ada"))
+		answerChat(t, e, engineslots.Tenant{}, "Nothing.", asked("Ada"))
 		s.Forget("m", now())
 	})
 	none("before the save")

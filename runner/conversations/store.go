@@ -73,7 +73,8 @@ type Store struct {
 type entry struct {
 	header
 	name string
-	size int64 // of the file
+	size int64     // of the file
+	used time.Time // when it was last restored
 }
 
 const (
@@ -196,7 +197,10 @@ func (s *Store) readEntry(f fs.DirEntry) (*entry, error) {
 	return e, nil
 }
 
-func (e *entry) age() time.Duration { return time.Since(time.UnixMilli(e.SavedMS)) }
+// age returns the time since its last use.
+func (e *entry) age() time.Duration {
+	return min(time.Since(time.UnixMilli(e.SavedMS)), time.Since(e.used))
+}
 
 // addLocked adds an entry, whose bytes are counted already.
 func (s *Store) addLocked(e *entry) {
@@ -237,6 +241,13 @@ func (s *Store) find(p place) *entry {
 		return e
 	}
 	return nil
+}
+
+// use records that an entry was restored.
+func (s *Store) use(e *entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.used = time.Now()
 }
 
 // value is what an entry is worth keeping: the longer it takes to compute and the more recently it was used.

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	maxTurn  = 1 << 20 // bytes of a request, and of its answer, that are kept until the conversation is saved
+	maxTurn  = 4 << 20 // bytes of a request, and of its answer, that are kept until the conversation is saved
 	maxMarks = 32      // of a saved conversation
 	block    = 512     // bytes of a message's text between two marks
 )
 
 // Key identifies the messages that a conversation starts with. It only finds conversations: whether the tokens are the
 // same, the engine finds out.
-type Key [sha256.Size]byte
+type Key = engineslots.Key
 
 // mark is a place in a conversation from which another can go on differently.
 type mark struct {
@@ -42,23 +42,25 @@ type place struct {
 type Turn struct {
 	e      *Engine
 	tenant engineslots.Tenant
-	slot   int     // where the request runs; engineslots.Any: the engine chooses
-	body   []byte  // of a chat request
-	list   []byte  // the messages in body, nil for a text
-	text   string  // without messages
-	tokens []int32 // without messages and text
-	marks  []mark  // in the request
+	slot   int // where the request runs; engineslots.Any: the engine chooses
+
+	body       []byte  // of a chat request
+	list       []byte  // the messages in body, nil for a text
+	text       string  // without messages
+	tokens     []int32 // without messages and text
+	marks      []mark  // in the request
+	system     int     // how many of them are in the system prompt
+	own        int     // index of the mark from which on others are the same conversation
+	onMessages bool    // it came on /v1/messages
+	savable    bool
+	isSystem   bool // it is the system prompt alone, which all turns with it continue
 
 	answer   answer
 	answered bool
 	end      mark // after the answer
 	ended    time.Time
 
-	before []*Turn // those that it continues and that are not saved; next below counts it
-	next   int     // requests that continue it; guarded by chats.mu
-
-	restored     *entry // for the request, nil for none
-	restoredSlot int
+	restored *entry // for the request, nil for none
 }
 
 // message is what counts of a message for its Key.
@@ -78,6 +80,8 @@ type toolCall struct {
 		Arguments string `json:"arguments"`
 	} `json:"function"`
 }
+
+func (m *message) isInstruction() bool { return m.Role == "system" || m.Role == "developer" }
 
 // text returns a message's text; of other content than text, its JSON.
 func (m *message) text() string {
@@ -108,62 +112,92 @@ func (m mark) after(next *message) (out []mark) {
 	fmt.Fprintf(h, "%s%d", text, size)
 	last := len(text)
 	for _, c := range next.Calls {
-		fmt.Fprintf(h, "%q%q%q", c.ID, c.Function.Name, c.Function.Arguments)
+		fmt.Fprintf(h, "%q%q%q", c.ID, c.Function.Name, compact(c.Function.Arguments))
 		last += len(c.Function.Arguments)
 	}
 	sum(last)
 	return out
 }
 
-// newTurn reads a request. It returns nil if the conversation cannot be found again. Of a model whose states cannot go
-// back, sealed, only chats with one answer can.
-func newTurn(path string, body []byte, sealed bool) *Turn {
+// NewTurn reads a request. What cannot be found again has no marks but those of its bytes.
+func NewTurn(path string, body []byte) *Turn {
+	t := &Turn{}
 	if len(body) > maxTurn {
-		return nil
+		return t
 	}
-	path = strings.TrimPrefix(path, "/v1")
-	t := &Turn{body: bytes.Clone(body)} // the caller's goes with its request
-	if path == "/messages" || path == "/responses" {
+	if t.read(strings.TrimPrefix(path, "/v1"), bytes.Clone(body)) { // the caller's goes with its request
+		t.savable = true
+		return t
+	}
+	t.marks = mark{}.after(&message{Content: body})
+	t.own = len(t.marks) / 2
+	return t
+}
+
+// read reads a request. It reports whether its conversation can be found again.
+func (t *Turn) read(path string, body []byte) bool {
+	t.body, t.onMessages = body, path == "/messages"
+	if t.onMessages || path == "/responses" {
 		if t.body = chatOf(path, body); t.body == nil {
-			return nil
+			return false
 		}
 	}
-	var v [7]jsonscan.Value
-	names := []string{"messages", "tools", "chat_template_kwargs", "n", "cache_prompt", "add_generation_prompt", "prompt"}
+	var v [6]jsonscan.Value
+	names := []string{"messages", "tools", "chat_template_kwargs", "cache_prompt", "add_generation_prompt", "prompt"}
 	if jsonscan.Scan(t.body, names, v[:]) != nil {
-		return nil
+		return false
 	}
 	isDefault := func(v jsonscan.Value, text string) bool { return !v.Set() || string(v.Raw) == text }
-	if sealed && !isDefault(v[3], "1") || !isDefault(v[4], "true") || !isDefault(v[5], "true") {
-		return nil
+	if !isDefault(v[3], "true") || !isDefault(v[4], "true") {
+		return false
 	}
 	switch path {
 	case "/chat/completions", "/messages", "/responses":
 		var messages []message
-		if json.Unmarshal(v[0].Raw, &messages) != nil || len(messages) == 0 {
-			return nil
+		if json.Unmarshal(v[0].Raw, &messages) != nil {
+			return false
 		}
 		t.list = v[0].Raw
 		last := mark{Key: sha256.Sum256(bytes.Join([][]byte{v[1].Raw, v[2].Raw}, []byte{0}))}
+		isFirst := true // so far only instructions
 		for i := range messages {
 			t.marks = append(t.marks, last.after(&messages[i])...)
 			last = t.marks[len(t.marks)-1]
+			if !isFirst {
+				continue
+			}
+			if t.own = len(t.marks) - 1; messages[i].isInstruction() {
+				t.system = len(t.marks)
+			} else {
+				isFirst = false
+			}
 		}
 	case "/completions", "/completion":
-		if sealed || json.Unmarshal(v[6].Raw, &t.text) != nil && json.Unmarshal(v[6].Raw, &t.tokens) != nil {
-			return nil
+		if json.Unmarshal(v[5].Raw, &t.text) != nil && json.Unmarshal(v[5].Raw, &t.tokens) != nil {
+			return false
 		}
-		t.marks = mark{}.after(&message{Content: v[6].Raw})
+		t.marks = mark{}.after(&message{Content: v[5].Raw})
 		t.marks = t.marks[:len(t.marks)-1] // the next request goes on after the text, which has no end
+		t.own = len(t.marks) / 2
 	}
-	if len(t.marks) == 0 {
-		return nil
-	}
-	return t
+	return len(t.marks) > 0
 }
+
+// Prompt returns what the slots are compared with.
+func (t *Turn) Prompt() engineslots.Prompt { return engineslots.Prompt{Starts: t.keys(), Own: t.own} }
+
+// IsSteerable reports whether the request is on /v1/messages, where llama-server ignores id_slot, and [Turn.Prepare] can
+// make it choose the request's slot: it prefers the one with the most of the prompt.
+func (t *Turn) IsSteerable() bool { return t.savable && t.onMessages }
 
 // has reports whether the conversation, with its answer, has the beginning with a key.
 func (t *Turn) has(key Key) bool { return slices.Contains(t.keys(), key) }
+
+// continues reports whether the conversation, with its answer, continues one that ends at a key, so that the latter is
+// out of date. A system prompt alone is not.
+func (t *Turn) continues(end Key) bool {
+	return t.has(end) && (t.system == 0 || end != t.marks[t.system-1].Key)
+}
 
 // keys returns the keys of its beginnings, that with the answer last.
 func (t *Turn) keys() (out []Key) {
@@ -189,20 +223,24 @@ func (t *Turn) savedMarks(sealed bool) (out [maxMarks]mark) {
 	return out
 }
 
-// continued returns the body of a request that goes on with text after the answer.
+// continued returns the body of a request that goes on with text, after the answer if there is one.
 func (t *Turn) continued(text string) ([]byte, error) {
-	answer, next := t.answer.message(), &message{Role: "user", Content: quote(text)}
-	if len(answer.Calls) > 0 {
-		next.Role, next.CallID = "tool", answer.Calls[0].ID
-	}
 	list := bytes.TrimRight(bytes.TrimSuffix(bytes.TrimSpace(t.list), []byte("]")), " \t\r\n")
-	list = slices.Concat(list, []byte(","), quote(answer), []byte(","), quote(next))
-	return jsonscan.Set(t.body, "messages", append(list, ']'))
+	next := &message{Role: "user", Content: quote(text)}
+	if t.answered {
+		answer := t.answer.message()
+		if len(answer.Calls) > 0 {
+			next.Role, next.CallID = "tool", answer.Calls[0].ID
+		}
+		list = slices.Concat(list, []byte(","), quote(answer))
+	}
+	list = slices.Concat(list, []byte(","), quote(next), []byte("]"))
+	return jsonscan.Set(t.body, "messages", list)
 }
 
 // Feed reads the next bytes of the response with status 200; events means that it is an event stream.
 func (t *Turn) Feed(b []byte, events bool) {
-	if t != nil && len(t.marks) > 0 {
+	if t != nil && t.savable {
 		t.answer.feed(b, events)
 	}
 }
@@ -210,9 +248,6 @@ func (t *Turn) Feed(b []byte, events bool) {
 // finish ends the response. It reports whether the conversation can be saved: without an answer only if its state can
 // go back.
 func (t *Turn) finish() bool {
-	if len(t.marks) == 0 {
-		return false
-	}
 	t.ended, t.end = time.Now(), t.marks[len(t.marks)-1]
 	t.answered = t.answer.end()
 	if t.answered && t.list != nil {
@@ -228,6 +263,7 @@ type answer struct {
 	content []byte
 	calls   []toolCall
 	events  bool
+	blocks  bool // of /v1/messages, whose clients send arguments back as an object
 	void    bool // it has no or several answers, or a too long one
 }
 
@@ -284,7 +320,7 @@ func (a *answer) read(data []byte) {
 		parts = v.Response.Output
 	}
 	if v.Block != nil {
-		parts = append(parts, *v.Block)
+		parts, a.blocks = append(parts, *v.Block), true
 	}
 	for i := range parts {
 		a.addPart(&parts[i])
@@ -330,6 +366,11 @@ func (a *answer) end() bool {
 		a.read(a.unread)
 	}
 	a.unread = nil
+	for i := range a.calls {
+		if f := &a.calls[i].Function; a.blocks {
+			f.Arguments = compact(f.Arguments)
+		}
+	}
 	return !a.void && len(a.content)+len(a.calls) > 0
 }
 

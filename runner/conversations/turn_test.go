@@ -1,6 +1,7 @@
 package conversations
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -26,19 +27,36 @@ func chatBody(t *testing.T, texts ...string) []byte {
 	return body
 }
 
-// answerChat has an engine answer a chat, and returns how many restored tokens it reused.
-func answerChat(t *testing.T, e *Engine, tenant engineslots.Tenant, slot int, answer string, texts ...string) (restored int) {
+// beginTurn gives a request its slot and begins it.
+func beginTurn(t *testing.T, e *Engine, tenant engineslots.Tenant, path string, body []byte) (turn *Turn, end func(ok bool)) {
 	t.Helper()
-	return answerRequest(t, e, tenant, slot, "/v1/chat/completions", chatBody(t, texts...),
+	v, _ := tables.Load(e)
+	table := v.(*engineslots.Table)
+	turn = NewTurn(path, body)
+	slot, err := table.Acquire(t.Context(), tenant, turn.Prompt(), bytes.Contains(body, []byte(`"n":2`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	turn = e.Begin(turn, tenant, slot)
+	return turn, func(ok bool) {
+		turn.End(ok)
+		table.Release(slot)
+	}
+}
+
+// answerChat has an engine answer a chat, and returns how many restored tokens it reused.
+func answerChat(t *testing.T, e *Engine, tenant engineslots.Tenant, answer string, texts ...string) (restored int) {
+	t.Helper()
+	return answerRequest(t, e, tenant, "/v1/chat/completions", chatBody(t, texts...),
 		map[string]any{"choices": []any{map[string]any{"message": map[string]string{"content": answer}}}})
 }
 
-func answerRequest(t *testing.T, e *Engine, tenant engineslots.Tenant, slot int, path string, body []byte, response map[string]any) (restored int) {
+func answerRequest(t *testing.T, e *Engine, tenant engineslots.Tenant, path string, body []byte, response map[string]any) (restored int) {
 	t.Helper()
-	turn := e.Begin(tenant, slot, path, body)
-	turn.Restore(t.Context())
-	if slot != engineslots.Any {
-		body = slices.Concat(body[:len(body)-1], fmt.Appendf(nil, `,"id_slot":%d}`, slot))
+	turn, end := beginTurn(t, e, tenant, path, body)
+	turn.Prepare(t.Context())
+	if turn.slot != engineslots.Any && !turn.IsSteerable() {
+		body = slices.Concat(body[:len(body)-1], fmt.Appendf(nil, `,"id_slot":%d}`, turn.slot))
 	}
 	var none struct{}
 	if err := e.ask(t.Context(), "/turn", json.RawMessage(body), &none); err != nil {
@@ -50,7 +68,7 @@ func answerRequest(t *testing.T, e *Engine, tenant engineslots.Tenant, slot int,
 		t.Fatal(err)
 	}
 	turn.Feed(b, false)
-	turn.End(true)
+	end(true)
 	return restored
 }
 
@@ -86,14 +104,14 @@ func TestStatesThatCanGoBackServeOtherContinuations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return answerRequest(t, e, engineslots.Tenant{}, engineslots.Any, "/v1/completions", body,
+		return answerRequest(t, e, engineslots.Tenant{}, "/v1/completions", body,
 			map[string]any{"choices": []any{map[string]any{"text": " It fell."}}})
 	}
 	for _, sealed := range []bool{true, false} {
 		s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
 		p.Sealed = sealed
 		chat := func(e *Engine, texts ...string) int {
-			return answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", texts...)
+			return answerChat(t, e, engineslots.Tenant{}, "Nothing.", texts...)
 		}
 		run(t, s, p, newLlama(t, 1), nil, func(e *Engine) { chat(e, document+"What happened?", "Much.", asked("Ada")) })
 		run(t, s, p, newLlama(t, 1), nil, func(e *Engine) { texts(e, document) })
@@ -122,13 +140,13 @@ func TestUnloadsDoNotComputeLongAnswers(t *testing.T) {
 		p.Sealed = sealed
 		answer := strings.Repeat("Nothing. ", 100)
 		run(t, s, p, l, nil, func(e *Engine) {
-			answerChat(t, e, engineslots.Tenant{}, engineslots.Any, answer, asked("Ada"))
+			answerChat(t, e, engineslots.Tenant{}, answer, asked("Ada"))
 		})
 		if (l.most > len(answer)) != sealed {
 			t.Errorf("sealed %v: %d tokens were computed for a save", sealed, l.most)
 		}
 		run(t, s, p, newLlama(t, 1), nil, func(e *Engine) {
-			if n := answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "No.", asked("Ada"), answer, "Why?"); n < len(asked("Ada")) {
+			if n := answerChat(t, e, engineslots.Tenant{}, "No.", asked("Ada"), answer, "Why?"); n < len(asked("Ada")) {
 				t.Errorf("sealed %v: %d tokens were restored", sealed, n)
 			}
 		})
@@ -141,27 +159,20 @@ func TestSavedConversationsAreRestoredForTheirNextTurn(t *testing.T) {
 	p.Sealed = true
 	l := newLlama(t, 1)
 	mine, other := engineslots.TenantOf("a"), engineslots.TenantOf("b")
-	table := engineslots.New(1, nil)
 	question := func(name string) string { return strings.Repeat(name+" asks what happened. ", 10) }
 	ask := func(e *Engine, tenant engineslots.Tenant, texts ...string) (restored uint64) {
 		t.Helper()
-		slot, err := table.Acquire(t.Context(), tenant, engineslots.Prompt{}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
 		before := s.m.restored.Get()
-		answerChat(t, e, tenant, slot, "Nothing.", texts...)
-		table.Release(slot)
+		answerChat(t, e, tenant, "Nothing.", texts...)
 		s.work.Wait()
 		return s.m.restored.Get() - before
 	}
 	erase := func(e *Engine) { // as before another owner's request
 		e.Evict(t.Context(), 0)
-		table = engineslots.New(1, nil)
-		e.table = table
+		tables.Store(e, engineslots.New(1, nil))
 		s.work.Wait()
 	}
-	run(t, s, p, l, table, func(e *Engine) {
+	run(t, s, p, l, nil, func(e *Engine) {
 		<-e.identified
 		ask(e, mine, question("Ada"))
 		ask(e, mine, question("Bob"))
@@ -190,13 +201,13 @@ func TestSavedConversationsAreRestoredForTheirNextTurn(t *testing.T) {
 // next try, because the engine's slot holds something else. A request that is no conversation also takes a slot.
 func TestFailedRequestsLoseNothing(t *testing.T) {
 	chat := func(e *Engine, texts ...string) int {
-		return answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", texts...)
+		return answerChat(t, e, engineslots.Tenant{}, "Nothing.", texts...)
 	}
 	again := []string{asked("Ada"), "Nothing.", "And then?"}
 	fail := func(e *Engine) {
-		turn := e.Begin(engineslots.Tenant{}, engineslots.Any, "/v1/chat/completions", chatBody(t, again...))
-		turn.Restore(t.Context())
-		turn.End(false)
+		turn, end := beginTurn(t, e, engineslots.Tenant{}, "/v1/chat/completions", chatBody(t, again...))
+		turn.Prepare(t.Context())
+		end(false)
 	}
 	s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 2)
 	p.Sealed = true
@@ -210,17 +221,83 @@ func TestFailedRequestsLoseNothing(t *testing.T) {
 	for name, use := range map[string]func(*Engine){
 		"a failed try": fail,
 		"several choices": func(e *Engine) {
-			answerRequest(t, e, engineslots.Tenant{}, engineslots.Any, "/v1/chat/completions", []byte(`{"n":2,"messages":[{"role":"user","content":"Hi"}]}`), nil)
+			answerRequest(t, e, engineslots.Tenant{}, "/v1/chat/completions", []byte(`{"n":2,"messages":[{"role":"user","content":"Hi"}]}`), nil)
 		},
 	} {
 		run(t, s, p, newLlama(t, 1), nil, func(e *Engine) {
 			chat(e, asked("Ada"))
-			e.chats.moving <- struct{}{} // once it is saved, because every slot holds an unsaved one
-			<-e.chats.moving
+			e.Evict(t.Context(), 0)
 			s.work.Wait()
 			use(e)
 			if n := chat(e, again...); n < len(asked("Ada")) {
 				t.Errorf("%d tokens were restored after %s", n, name)
+			}
+		})
+	}
+}
+
+// instructed returns a chat request with a system prompt.
+func instructed(t *testing.T, system string, texts ...string) []byte {
+	t.Helper()
+	first := fmt.Appendf(nil, `{"messages":[{"role":"system","content":%q},`, system)
+	return append(first, bytes.TrimPrefix(chatBody(t, texts...), []byte(`{"messages":[`))...)
+}
+
+// Conversations with a common start keep their own slots, also on the route where the engine ignores which one it is
+// told. There, the prompt of a new one is computed in its slot before the request.
+func TestConversationsKeepTheirSlots(t *testing.T) {
+	for _, path := range []string{"/v1/chat/completions", "/v1/messages"} {
+		s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 3)
+		p.Sealed = true
+		response := map[string]any{"choices": []any{map[string]any{"message": map[string]string{"content": "Nothing."}}}}
+		if path == "/v1/messages" {
+			response = map[string]any{"content": []any{map[string]string{"type": "text", "text": "Nothing."}}}
+		}
+		system := strings.Repeat("You are told what happens. ", 20)
+		run(t, s, p, l, nil, func(e *Engine) {
+			<-e.identified
+			for _, name := range []string{"Ada", "Bob", "Cid"} {
+				answerRequest(t, e, engineslots.Tenant{}, path, instructed(t, system, asked(name)), response)
+			}
+			for slot, name := range []string{"Ada", "Bob", "Cid"} {
+				answerRequest(t, e, engineslots.Tenant{}, path, instructed(t, system, asked(name), "Nothing.", "And then?"), response)
+				if want := tokensOf("Nothing.</><user>And then?</><assistant>"); l.done[slot] != len(want) {
+					t.Errorf("%s: the next turn of %s computed %d tokens in its slot, want %d", path, name, l.done[slot], len(want))
+				}
+			}
+		})
+	}
+}
+
+// States that cannot go back are of no use to another chat with the same system prompt, so that is saved alone, once
+// a second chat has it. The chats that follow do not replace it.
+func TestSystemPromptsAreSavedForOtherChats(t *testing.T) {
+	system := strings.Repeat("You are told what happens. ", 200)
+	for _, sealed := range []bool{true, false} {
+		s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
+		p.Sealed = sealed
+		var saved []int
+		run(t, s, p, newLlama(t, 4), nil, func(e *Engine) {
+			<-e.identified
+			for _, name := range []string{"Ada", "Bob", "Cid"} {
+				answerRequest(t, e, engineslots.Tenant{}, "/v1/chat/completions", instructed(t, system, asked(name)),
+					map[string]any{"choices": []any{map[string]any{"message": map[string]string{"content": "Nothing."}}}})
+				s.work.Wait()
+				saved = append(saved, len(s.entries))
+			}
+		})
+		want := []int{0, 1, 1}
+		if !sealed {
+			want = []int{0, 0, 0}
+		}
+		if !slices.Equal(saved, want) {
+			t.Errorf("sealed %v: %v conversations were saved after each chat, want %v", sealed, saved, want)
+		}
+		run(t, s, p, newLlama(t, 1), nil, func(e *Engine) {
+			<-e.identified
+			n := answerRequest(t, e, engineslots.Tenant{}, "/v1/chat/completions", instructed(t, system, "Another."), nil)
+			if least := len(system); n < least {
+				t.Errorf("sealed %v: %d tokens of the system prompt were restored, want at least %d", sealed, n, least)
 			}
 		})
 	}
@@ -232,7 +309,7 @@ func TestIdleEnginesSaveTheirConversations(t *testing.T) {
 	p.Sealed = true
 	l := newLlama(t, 2)
 	run(t, s, p, l, nil, func(e *Engine) {
-		answerChat(t, e, engineslots.Tenant{}, engineslots.Any, "Nothing.", strings.Repeat("What happened? ", 10))
+		answerChat(t, e, engineslots.Tenant{}, "Nothing.", strings.Repeat("What happened? ", 10))
 		for end := time.Now().Add(time.Minute); s.m.saved.Get() == 0; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("nothing was saved")
@@ -267,7 +344,7 @@ func TestAnswers(t *testing.T) {
 			`data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi."}}` + "\n\n" +
 			`data: {"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"c","name":"f","input":{}}}` + "\n\n" +
 			`data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{\"a\""}}` + "\n\n" +
-			`data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":":1}"}}` + "\n\n" +
+			`data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":": 1}"}}` + "\n\n" +
 			`data: {"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{}}` + "\n\n", true, `"Hi."c f {"a":1}`},
 		{"a response of /v1/responses", `{"output":[{"type":"reasoning"},{"type":"message","content":[{"type":"output_text","text":"Hi."}]},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"}],"error":null}`,
 			false, `"Hi."c f {}`},
@@ -306,8 +383,8 @@ func TestAnswers(t *testing.T) {
 // A conversation in another dialect has the key of the same chat.
 func TestDialectsHaveTheSameKeys(t *testing.T) {
 	key := func(path, body string) Key {
-		turn := newTurn("/v1"+path, []byte(body), true)
-		if turn == nil {
+		turn := NewTurn("/v1"+path, []byte(body))
+		if !turn.savable {
 			t.Fatalf("%s cannot be saved: %s", path, body)
 		}
 		return turn.marks[len(turn.marks)-1].Key
@@ -339,7 +416,7 @@ func TestDialectsHaveTheSameKeys(t *testing.T) {
 		}
 	}
 	for _, body := range []string{`{"messages":[{"role":"user","content":[{"type":"image","source":{}}]}]}`, `{"messages":[{"role":"user"}]}`, `[]`} {
-		if newTurn("/messages", []byte(body), false) != nil {
+		if NewTurn("/messages", []byte(body)).savable {
 			t.Errorf("%s can be saved", body)
 		}
 	}
@@ -348,8 +425,8 @@ func TestDialectsHaveTheSameKeys(t *testing.T) {
 // Two chats have the same key if their messages mean the same.
 func TestKeysOfMessages(t *testing.T) {
 	key := func(body string) Key {
-		turn := newTurn("/v1/chat/completions", []byte(body), true)
-		if turn == nil {
+		turn := NewTurn("/v1/chat/completions", []byte(body))
+		if !turn.savable {
 			return Key{}
 		}
 		return turn.marks[len(turn.marks)-1].Key
@@ -368,7 +445,7 @@ func TestKeysOfMessages(t *testing.T) {
 			t.Errorf("%s: the same key is %v", body, got == first)
 		}
 	}
-	for _, body := range []string{`{`, `{}`, `{"messages":[]}`, `{"messages":[{"role":"user"}],"n":2}`, `{"messages":[{"role":"user"}],"cache_prompt":false}`} {
+	for _, body := range []string{`{`, `{}`, `{"messages":[]}`, `{"messages":[{"role":"user"}],"cache_prompt":false}`} {
 		if key(body) != (Key{}) {
 			t.Errorf("%s has a key", body)
 		}

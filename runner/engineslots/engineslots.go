@@ -7,15 +7,18 @@ import (
 	"context"
 	"crypto/sha256"
 	"sync"
-
-	"github.com/zeebo/xxh3"
 )
 
 // Tenant identifies the requests that share conversations.
 type Tenant [sha256.Size]byte
 
-// TenantOf returns the tenant with a name.
-func TenantOf(name string) Tenant { return sha256.Sum256([]byte(name)) }
+// TenantOf returns the tenant with a name; without one, the zero Tenant.
+func TenantOf(name string) Tenant {
+	if name == "" {
+		return Tenant{}
+	}
+	return sha256.Sum256([]byte(name))
+}
 
 // Any is the result for a request whose slot the engine chooses.
 const Any = -1
@@ -61,16 +64,23 @@ type waiter struct {
 	erase  []int
 }
 
-// New returns the table of an engine with n empty slots. erase empties a slot, after the slot's request if it has one.
+// New returns the table of an engine with n empty slots. erase empties a slot, after the slot's request if it has one;
+// nil means that all requests are of one tenant.
 func New(n int, erase func(ctx context.Context, slot int) error) *Table {
 	return &Table{erase: erase, slots: make([]slot, n)}
 }
 
+// Isolates reports whether the requests are of several tenants.
+func (t *Table) Isolates() bool { return t.erase != nil }
+
 // Acquire waits for a slot for a request of tenant, and erases what the slot holds of other tenants. With any, for a
 // request whose slot cannot be chosen, it waits until no request of another tenant runs, erases everything of other
-// tenants, and returns Any; until its release no other request gets a slot. Every slot must be released once. On an
-// error, ctx's cause or that of erase, there is no slot to release.
+// tenants, and returns Any; if the table isolates tenants, no other request gets a slot until its release. Every slot
+// must be released once. On an error, ctx's cause or that of erase, there is no slot to release.
 func (t *Table) Acquire(ctx context.Context, tenant Tenant, p Prompt, any bool) (int, error) {
+	if any && !t.Isolates() {
+		return Any, nil
+	}
 	w := &waiter{tenant: tenant, prompt: p, any: any, ready: make(chan struct{})}
 	t.mu.Lock()
 	at := t.waiting.PushBack(w)
@@ -177,23 +187,22 @@ func (w *waiter) takeLocked(s *slot, i int) {
 	s.holder = own
 }
 
-// chooseLocked returns the idle slot for a prompt, or -1: the tenant's slot with the longest common start, else an
-// empty one, else the least recently used.
+// chooseLocked returns the idle slot for a prompt, or -1: the tenant's slot with the most of the same conversation, else
+// an empty one, else the least recently used.
 func (t *Table) chooseLocked(own holder, p *Prompt) int {
-	best, common := -1, int64(0)
+	best, most := -1, p.Own
 	for i := range t.slots {
 		s := &t.slots[i]
 		if s.busy || s.holder != own {
 			continue
 		}
-		if n := s.prompt.common(p); n > common {
-			best, common = i, n
+		if n := s.prompt.common(p); n > most {
+			best, most = i, n
 		}
 	}
-	if best >= 0 && common >= p.Length/10 {
+	if best >= 0 {
 		return best
 	}
-	best = -1
 	for i := range t.slots {
 		s := &t.slots[i]
 		switch {
@@ -207,49 +216,19 @@ func (t *Table) chooseLocked(own holder, p *Prompt) int {
 	return best
 }
 
-const (
-	minStep  = 128 // bytes
-	maxMarks = 64
-)
+// Key identifies the start of a prompt.
+type Key = [sha256.Size]byte
 
-// Prompt measures the common start of two request bodies without storing them.
+// Prompt is what a request wants computed.
 type Prompt struct {
-	Length int64
-	Step   int64
-	Marks  [maxMarks]uint64 // hashes of the first Step, 2*Step, … bytes
+	Starts []Key // of its growing starts; two prompts that have one in common have all before it in common
+	Own    int   // index of the first start that only requests of the same conversation have
 }
 
-// PromptOf returns the Prompt of a request body.
-func PromptOf(body []byte) Prompt {
-	p := Prompt{Length: int64(len(body)), Step: minStep}
-	for p.Step*maxMarks < p.Length {
-		p.Step *= 2
+// common returns how many starts two prompts have in common.
+func (p *Prompt) common(q *Prompt) (n int) {
+	for n < min(len(p.Starts), len(q.Starts)) && p.Starts[n] == q.Starts[n] {
+		n++
 	}
-	h := xxh3.New()
-	for i := range p.Length / p.Step {
-		_, _ = h.Write(body[i*p.Step : (i+1)*p.Step]) // never fails
-		p.Marks[i] = h.Sum64()
-	}
-	return p
-}
-
-// mark returns the hash of the first n bytes, if there is one.
-func (p *Prompt) mark(n int64) (hash uint64, ok bool) {
-	if p.Step <= 0 || n <= 0 || n > p.Length || n%p.Step != 0 || n/p.Step > maxMarks {
-		return 0, false
-	}
-	return p.Marks[n/p.Step-1], true
-}
-
-// common returns the length of the common start of two prompts, as far as the marks of both show.
-func (p *Prompt) common(q *Prompt) (n int64) {
-	step := max(p.Step, q.Step)
-	for {
-		a, okA := p.mark(n + step)
-		b, okB := q.mark(n + step)
-		if !okA || !okB || a != b {
-			return n
-		}
-		n += step
-	}
+	return n
 }

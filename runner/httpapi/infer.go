@@ -44,7 +44,6 @@ type activeRequest struct {
 	permits     *fairqueue.Queue                        // the queue of its permit, nil for none
 	tenant      string                                  // the permit's holder
 	releaseSlot func()                                  // releases its slot, nil for none
-	slot        int                                     // valid with releaseSlot; engineslots.Any: the engine chooses
 	engineBody  []byte                                  // the body that the engine gets
 	turn        *conversations.Turn                     // of the conversation that will be saved, nil for none
 	media       *mmcache.Request                        // its use of the engine's encoder cache, nil for none
@@ -251,10 +250,12 @@ func (a *activeRequest) awaitTurn() *reply {
 // sendToEngine sends the request, with texts to rerank cut, to the engine after awaitTurn.
 func (a *activeRequest) sendToEngine() (*relay.Response, error) {
 	e := a.ref.Engine
-	if e, ok := e.(interface {
-		Conversations() *conversations.Engine
-	}); ok && a.computes() && !needsNoSlot(a.path) {
-		a.beginTurn(e.Conversations())
+	if a.turn != nil {
+		ctx, cancel := a.waitContext()
+		ctx, stop := context.WithTimeout(ctx, a.s.cfg.FirstByte)
+		a.turn.Prepare(ctx)
+		stop()
+		cancel(nil)
 	}
 	if p := a.rerankCutter(); p != nil {
 		ctx, cancel := a.waitContext()

@@ -10,7 +10,7 @@ import (
 	"reveille/runner/engineslots"
 )
 
-// slotTable returns the engine's slots if the request needs one of them, else nil.
+// slotTable returns the engine's slots if the request needs one of them and the runner chooses it, else nil.
 func (a *activeRequest) slotTable() *engineslots.Table {
 	if e, ok := a.ref.Engine.(interface{ Slots() *engineslots.Table }); ok && a.computes() && !needsNoSlot(a.path) {
 		return e.Slots()
@@ -18,52 +18,41 @@ func (a *activeRequest) slotTable() *engineslots.Table {
 	return nil
 }
 
-// acquireSlot waits for a slot that holds no conversation of another key, if the model isolates keys, and makes the
-// engine use it. It returns a reply if the request gets none.
+// waitsForSlot reports whether a request with a permit may wait for a slot.
+func (a *activeRequest) waitsForSlot() bool {
+	t := a.slotTable()
+	return t != nil && t.Isolates()
+}
+
+// acquireSlot waits for the slot of the request's conversation, or one that holds no conversation of another key if the
+// model isolates keys, and makes the engine use it. It returns a reply if the request gets none.
 func (a *activeRequest) acquireSlot() *reply {
 	a.engineBody = a.body
 	table := a.slotTable()
 	if table == nil {
 		return nil
 	}
-	var prompt engineslots.Prompt
-	canChoose := acceptsSlot(a.path, a.body)
-	if canChoose {
-		prompt = engineslots.PromptOf(a.body)
-	}
+	turn, tenant := conversations.NewTurn(a.path, a.body), engineslots.TenantOf(string(a.field(rpc.HeaderCacheTenant)))
+	follows := acceptsSlot(a.path, a.body)
+	any := !follows && (table.Isolates() || !turn.IsSteerable())
 	ctx, done := a.startWaiting()
 	defer done()
-	slot, err := table.Acquire(ctx, a.cacheTenant(), prompt, !canChoose)
-	if err == nil {
-		a.slot = slot
-		a.releaseSlot = func() { table.Release(slot) }
-		if !canChoose {
-			return nil
+	slot, err := table.Acquire(ctx, tenant, turn.Prompt(), any)
+	if err != nil {
+		return a.completeUnsent(err)
+	}
+	a.releaseSlot = func() { table.Release(slot) }
+	if follows {
+		if a.engineBody, err = jsonscan.Set(a.body, "id_slot", strconv.AppendInt(nil, int64(slot), 10)); err != nil {
+			return a.completeUnsent(err)
 		}
-		if a.engineBody, err = jsonscan.Set(a.body, "id_slot", strconv.AppendInt(nil, int64(slot), 10)); err == nil {
-			return nil
-		}
 	}
-	return a.completeUnsent(err)
-}
-
-func (a *activeRequest) cacheTenant() engineslots.Tenant {
-	return engineslots.TenantOf(string(a.field(rpc.HeaderCacheTenant)))
-}
-
-// beginTurn has the engine save the conversation that was in the request's slot and restore the one that the request
-// continues, and prepares to save that after its next turn.
-func (a *activeRequest) beginTurn(e *conversations.Engine) {
-	slot := engineslots.Any
-	if a.releaseSlot != nil {
-		slot = a.slot
+	if e, ok := a.ref.Engine.(interface {
+		Conversations() *conversations.Engine
+	}); ok {
+		a.turn = e.Conversations().Begin(turn, tenant, slot)
 	}
-	if a.turn = e.Begin(a.cacheTenant(), slot, a.path, a.body); a.turn == nil {
-		return
-	}
-	ctx, cancel := a.waitContext()
-	defer cancel(nil)
-	a.turn.Restore(ctx)
+	return nil
 }
 
 // needsNoSlot reports whether a POST to the path computes nothing in a slot.

@@ -128,8 +128,12 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 			l.Log.Warn("the engine's log does not tell whether it uses the GPU", "model", m.ID)
 		}
 	}
-	if err == nil && perKey {
-		run.slots, err = slotTable(ctx, run, pl.Parallel)
+	if err == nil && (perKey || conversations != nil) {
+		run.slots, err = slotTable(ctx, run, pl.Parallel, perKey)
+		if err != nil && !perKey {
+			l.Log.Warn("conversations will not be saved", "model", m.ID, "error", err)
+			conversations, err = nil, nil
+		}
 	}
 	if err != nil {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
@@ -147,8 +151,12 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
 		"parallel", pl.Parallel, "need", pl.Need, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
 	run.conversations = conversations
-	conversations.Serve(run.ownClient, p.APIKey(), p.Dir(), pl.Parallel, run.slots)
-	run.files, run.permits = f, fairqueue.New(maxConcurrent(r.Family(), pl))
+	conversations.Serve(run.ownClient, p.APIKey(), p.Dir(), pl.Parallel)
+	concurrent := maxConcurrent(r.Family(), pl)
+	if run.slots != nil {
+		concurrent = pl.Parallel // each waits for one of the slots
+	}
+	run.files, run.permits = f, fairqueue.New(concurrent)
 	l.addTokenCounting(ctx, run, m, r, f.checkpoint, opts, pl)
 	go func() {
 		run.closeAfterExit()

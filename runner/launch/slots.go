@@ -42,10 +42,11 @@ func isolateSlots(spec *engine.Spec) error {
 	return nil
 }
 
-// slotTable returns the slot table of a serving engine. It erases the n slots once to verify that it can.
-func slotTable(ctx context.Context, r *runningEngine, n int) (*engineslots.Table, error) {
+// slotTable returns the table of a serving engine's n slots. If it isolates keys, it erases them once to verify that it
+// can.
+func slotTable(ctx context.Context, r *runningEngine, n int, perKey bool) (*engineslots.Table, error) {
 	fail := func(cause error) error {
-		return &host.Error{Code: rpc.CodeModelLoadError, Message: "the engine cannot isolate the conversations of keys", Final: true, Cause: cause}
+		return &host.Error{Code: rpc.CodeModelLoadError, Message: "the runner cannot choose the engine's slots", Final: true, Cause: cause}
 	}
 	roundTrip := func(ctx context.Context, method, path string) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(ctx, slotTimeout)
@@ -81,12 +82,18 @@ func slotTable(ctx context.Context, r *runningEngine, n int) (*engineslots.Table
 		if s.ID != i {
 			return nil, fail(fmt.Errorf("slot %d has the number %d", i, s.ID))
 		}
+		if !perKey {
+			continue
+		}
 		if err := erase(ctx, i); err != nil {
 			return nil, fail(err)
 		}
 	}
+	if !perKey {
+		erase = nil
+	}
 	return engineslots.New(n, erase), nil
 }
 
-// Slots returns the table that isolates the conversations of keys, or nil if all share them.
+// Slots returns the table of the engine's slots, or nil if the engine chooses them.
 func (r *runningEngine) Slots() *engineslots.Table { return r.slots }
