@@ -8,6 +8,7 @@ import (
 
 	"reveille/gateway/api"
 	"reveille/gateway/scheduling"
+	"reveille/infra/policy"
 	"reveille/infra/state"
 )
 
@@ -59,13 +60,15 @@ func (d *Registry) Refresh(ctx context.Context) (*state.Snapshot, error) {
 }
 
 // StateOf returns a model's state in the pool by the API's name for it.
-func (d *Registry) StateOf(model string) string {
+func (d *Registry) StateOf(model string) string { return stateIn(d.cfg.Mirror.Snapshot(), model) }
+
+func stateIn(s *state.Snapshot, model string) string {
 	state := "unloaded"
-	for _, h := range d.cfg.Mirror.Snapshot().Hosts {
-		if m := h.Models[model]; m != nil {
-			if h.Loaded(model) != nil {
-				return "loaded"
-			}
+	for _, h := range s.Hosts {
+		if h.Loaded(model) != nil {
+			return "loaded"
+		}
+		if m := h.Models[model]; m != nil && h.State != policy.Lost {
 			state = string(m.State)
 		}
 		for _, t := range h.Queue {
