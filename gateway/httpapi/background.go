@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"slices"
 	"sync"
 	"time"
 
@@ -79,15 +80,8 @@ func (c *inferenceCall) fits(r *catalog.BackgroundRule, marks func() (map[string
 			return false
 		}
 	}
-	if len(r.LastMessage) == 0 {
-		return true
-	}
-	for _, beginning := range r.LastMessage {
-		if bytes.HasPrefix(message, []byte(beginning)) {
-			return true
-		}
-	}
-	return false
+	begins := func(beginning string) bool { return bytes.HasPrefix(message, []byte(beginning)) }
+	return len(r.LastMessage) == 0 || slices.ContainsFunc(r.LastMessage, begins)
 }
 
 // readMarks reads what rules look at in a body: the texts in its metadata, and the text of its last message or its

@@ -210,7 +210,7 @@ func (o *ollamaCall) loadWithContext() (func(*exchange) error, error) {
 		return nil, err
 	}
 	return func(x *exchange) error {
-		if err := (loadCharge{x}).CountLoad(); err != nil {
+		if err := (loadCharge{x.call.Account, x}).CountLoad(); err != nil {
 			return err
 		}
 		ctx, stop := context.WithTimeout(o.s.lifetime, min(x.routing.wait.limit, queueTimeout))

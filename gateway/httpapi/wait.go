@@ -9,6 +9,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/api"
+	"reveille/gateway/quota"
 	"reveille/gateway/scheduling"
 	"reveille/infra/catalog"
 )
@@ -102,7 +103,7 @@ func (c *inferenceCall) wakeReplaced() {
 
 // failCold queues the load of a model that is not loaded and returns the error for a client that does not wait for it.
 func (x *exchange) failCold() error {
-	w, err := x.call.s.cfg.Gate.Enter(scheduling.WaitRequest{Model: x.call.model.ID, DontWait: true, Priority: x.call.priority(), Account: loadCharge{x}})
+	w, err := x.call.s.cfg.Gate.Enter(scheduling.WaitRequest{Model: x.call.model.ID, DontWait: true, Priority: x.call.priority(), Account: loadCharge{x.call.Account, x}})
 	if err != nil {
 		return err
 	}
@@ -113,11 +114,10 @@ func (x *exchange) failCold() error {
 
 // loadCharge charges the account of an exchange for its waits and for at most one load, however often it goes back to
 // the gate, and for none if a load is already in progress.
-type loadCharge struct{ x *exchange }
-
-func (t loadCharge) BeginWait() error { return t.x.call.Account.BeginWait() }
-
-func (t loadCharge) EndWait() { t.x.call.Account.EndWait() }
+type loadCharge struct {
+	*quota.Account
+	x *exchange
+}
 
 func (t loadCharge) CountLoad() error {
 	if t.x.routing.loadCharged {
@@ -125,7 +125,7 @@ func (t loadCharge) CountLoad() error {
 	}
 	var err error
 	if c := t.x.call; c.s.registry.StateOf(c.model.ID) == "unloaded" {
-		err = c.Account.CountLoad()
+		err = t.Account.CountLoad()
 	}
 	t.x.routing.loadCharged, t.x.routing.loadDenied = err == nil, err != nil
 	return err
@@ -218,7 +218,7 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 			return false, x.routing.refusals.why
 		}
 		var err error
-		ask := scheduling.WaitRequest{Model: x.call.model.ID, Refused: x.routing.refusals.hosts, Limit: max(left, time.Millisecond), Priority: x.call.priority(), Account: loadCharge{x}}
+		ask := scheduling.WaitRequest{Model: x.call.model.ID, Refused: x.routing.refusals.hosts, Limit: max(left, time.Millisecond), Priority: x.call.priority(), Account: loadCharge{x.call.Account, x}}
 		w, err = x.call.s.cfg.Gate.Enter(ask)
 		if x.routing.loadDenied && x.recheckLoading() {
 			w, err = x.call.s.cfg.Gate.Enter(ask)

@@ -186,7 +186,7 @@ func (s *Service) Delete(r *web.Request) error {
 	}
 	id, why := s.registry.Withheld(name.String())
 	if why != "" && r.Key.Allows(id) {
-		err = s.forget(id)
+		err = s.setRegistered(id, "")
 	} else if m, e := s.namedModel(r); e == nil {
 		id, err = m.ID, s.remove(r, m)
 	} else if err = e; api.As(err).Kind == api.ModelNotFound {
@@ -207,10 +207,7 @@ func (s *Service) remove(r *web.Request, m *catalog.Model) error {
 		return err
 	}
 	if strings.HasPrefix(m.ID, models.UserSpace) && s.cfg.Overlay != nil {
-		return s.forget(m.ID)
+		return s.setRegistered(m.ID, "")
 	}
 	return nil
 }
-
-// forget removes a registered model from the catalog.
-func (s *Service) forget(id string) error { return s.setRegistered(id, "") }
