@@ -26,6 +26,7 @@ const (
 	VLLM       = "vllm"
 	TEI        = "tei"
 	Upstream   = "upstream"
+	Standin    = "standin" // of tests; plays llama-server
 )
 
 // A Recipe says how to run one kind of engine. The zero value of a field means "not set": [Merge] keeps the base's

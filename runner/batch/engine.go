@@ -42,7 +42,7 @@ type TokenizeAPI string
 
 // The tokenize APIs.
 const (
-	LlamaCpp TokenizeAPI = recipe.LlamaCpp // llama-server and the tests' stand-in
+	LlamaCpp TokenizeAPI = recipe.LlamaCpp
 	VLLM     TokenizeAPI = recipe.VLLM
 	TEI      TokenizeAPI = recipe.TEI
 )
@@ -50,7 +50,7 @@ const (
 // TokenizeAPIOf returns the API of a recipe's engine; ok is false if it has none.
 func TokenizeAPIOf(family string) (api TokenizeAPI, ok bool) {
 	switch family {
-	case recipe.LlamaCpp, "standin":
+	case recipe.LlamaCpp, recipe.Standin:
 		return LlamaCpp, true
 	case recipe.VLLM:
 		return VLLM, true

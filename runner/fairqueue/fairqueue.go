@@ -13,9 +13,6 @@ import (
 	"reveille/infra/rpc"
 )
 
-// Limited is an engine with a limited number of concurrent requests. A nil queue means no limit.
-type Limited interface{ Permits() *Queue }
-
 // Queue has a fixed number of permits, one for each request that runs. Methods are safe for concurrent use.
 type Queue struct {
 	mu      sync.Mutex

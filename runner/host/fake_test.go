@@ -144,16 +144,16 @@ func (f *fake) Command() string       { return "fake " + f.model }
 func (f *fake) Done() <-chan struct{} { return f.done }
 func (f *fake) Err() error            { return nil }
 
-// Measured implements host.Measured.
 func (f *fake) Measured() int64 {
 	f.e.mu.Lock()
 	defer f.e.mu.Unlock()
 	return f.e.took[f.model]
 }
 
-func (f *fake) Held() int64 { return f.Measured() }
-
-func (f *fake) Client() *relay.Client { return f.client }
+func (f *fake) Held() int64                    { return f.Measured() }
+func (f *fake) Client() *relay.Client          { return f.client }
+func (f *fake) Kill(ctx context.Context) error { return f.Stop(ctx) }
+func (f *fake) Features() host.Features        { return host.Features{} }
 
 func (f *fake) Stop(context.Context) error {
 	if f.stuck.Load() {

@@ -28,9 +28,7 @@ func (h *Host) readFree(ctx context.Context) {
 	h.mu.Unlock()
 	held := make(map[*resident]int64, len(list))
 	for _, r := range list {
-		if m, ok := r.engine.(Measured); ok {
-			held[r] = m.Held()
-		}
+		held[r] = r.engine.Held()
 	}
 	start := time.Now()
 	found := h.cfg.Free(ctx, kinds)

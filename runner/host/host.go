@@ -13,8 +13,11 @@ import (
 	"reveille/infra/recipe"
 	"reveille/infra/relay"
 	"reveille/infra/state"
+	"reveille/runner/batch"
 	"reveille/runner/devices"
 	"reveille/runner/engine"
+	"reveille/runner/fairqueue"
+	"reveille/runner/mmcache"
 	"reveille/runner/plan"
 	"reveille/runner/sandbox"
 )
@@ -88,16 +91,26 @@ type Engine interface {
 	// Stop ends the engine. It returns when the process is gone and Done is closed, or in bounded time with an error
 	// when the process does not end. It can be called any number of times.
 	Stop(ctx context.Context) error
+	// Kill is Stop without the time that an engine gets to exit by itself.
+	Kill(ctx context.Context) error
 	// Client reaches the engine's HTTP interface. It belongs to the engine and is closed with it.
 	Client() *relay.Client
-}
-
-// Measured is an engine that knows how much memory it has taken.
-type Measured interface {
 	// Measured returns the maximum memory, in bytes, that the engine has taken of its devices so far, 0 if unknown.
 	Measured() int64
 	// Held returns how many of these bytes become free when the engine ends, 0 if unknown.
 	Held() int64
+	// Features returns what the engine has besides its HTTP interface.
+	Features() Features
+}
+
+// Features are what only some engines have. The zero value of a field means that an engine lacks it.
+type Features struct {
+	Permits      *fairqueue.Queue    // bounds its concurrent requests
+	Embeddings   *batch.Batcher      // the queue of its embedding requests
+	RerankCutter *batch.RerankCutter // cuts the texts of rerank requests
+	Media        *mmcache.Attachment // to the encoder cache
+	// LoopPath is a path (GET) that it serves from its main loop, so that a response shows that the loop is not stuck.
+	LoopPath string
 }
 
 // Engines starts engines.

@@ -202,7 +202,7 @@ func (h *Host) startEngine(ctx context.Context, l *load, r *resident) error {
 		h.stats.LoadFailures++
 		return err
 	}
-	taken := takenMemory(e)
+	taken := e.Measured()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stats.Loads++

@@ -96,14 +96,6 @@ func (h *Host) setNeed(key string, n measuredNeed) {
 	h.needs[key] = n
 }
 
-// takenMemory returns the memory that an engine has taken so far, 0 if that is unknown.
-func takenMemory(e Engine) int64 {
-	if m, ok := e.(Measured); ok {
-		return m.Measured()
-	}
-	return 0
-}
-
 // measureLocked records the memory that a loaded engine has taken, and reports whether that is new. If it is more than
 // planned, the model counts with it from now on.
 func (h *Host) measureLocked(r *resident, taken int64) bool {
@@ -121,7 +113,7 @@ func (h *Host) measureLocked(r *resident, taken int64) bool {
 
 // measure measures a loaded engine, and records its need for later loads if that is new.
 func (h *Host) measure(r *resident) {
-	taken := takenMemory(r.engine)
+	taken := r.engine.Measured()
 	h.mu.Lock()
 	changed := h.measureLocked(r, taken)
 	h.mu.Unlock()

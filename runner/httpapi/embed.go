@@ -9,21 +9,18 @@ import (
 	"reveille/runner/batch"
 )
 
-// batched is an engine whose embedding requests are batched.
-type batched interface{ Embeddings() *batch.Batcher }
-
 // rerankCutter returns what cuts the texts of the request, nil for none.
 func (a *activeRequest) rerankCutter() *batch.RerankCutter {
-	if e, ok := a.ref.Engine.(interface{ RerankCutter() *batch.RerankCutter }); ok && a.path == "/v1/rerank" {
-		return e.RerankCutter()
+	if a.path == "/v1/rerank" {
+		return a.ref.Engine.Features().RerankCutter
 	}
 	return nil
 }
 
 // batcher returns the batcher that serves the request, nil for none.
 func (a *activeRequest) batcher() *batch.Batcher {
-	if q, ok := a.ref.Engine.(batched); ok && a.path == "/v1/embeddings" {
-		return q.Embeddings()
+	if a.path == "/v1/embeddings" {
+		return a.ref.Engine.Features().Embeddings
 	}
 	return nil
 }

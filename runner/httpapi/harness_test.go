@@ -114,10 +114,14 @@ type fake struct {
 	pid     atomic.Int64
 }
 
-func (f *fake) Permits() *fairqueue.Queue  { return f.permits }
-func (f *fake) Media() *mmcache.Attachment { return f.media }
-func (f *fake) Slots() *engineslots.Table  { return f.slots }
-func (f *fake) LoopPath() string           { return f.loop }
+func (f *fake) Slots() *engineslots.Table { return f.slots }
+func (f *fake) Features() host.Features {
+	return host.Features{Permits: f.permits, Media: f.media, LoopPath: f.loop}
+}
+
+func (f *fake) Kill(ctx context.Context) error { return f.Stop(ctx) }
+func (f *fake) Measured() int64                { return 0 }
+func (f *fake) Held() int64                    { return 0 }
 
 func (f *fake) PID() int              { return int(f.pid.Load()) }
 func (f *fake) BaseURL() string       { return "http://" + f.ln.Addr().String() }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 
 	"reveille/infra/rpc"
-	"reveille/runner/mmcache"
 )
 
 // Every request with media contains at least one of mediaMarks.
@@ -22,8 +21,7 @@ func (a *activeRequest) mayHaveMedia() bool {
 
 // beginMedia announces the request to its engine's encoder cache, if there is one.
 func (a *activeRequest) beginMedia() {
-	cached, ok := a.ref.Engine.(interface{ Media() *mmcache.Attachment })
-	if ok && cached.Media() != nil {
-		a.media = cached.Media().Begin(string(a.field(rpc.HeaderCacheTenant)), a.mayHaveMedia())
+	if cache := a.ref.Engine.Features().Media; cache != nil {
+		a.media = cache.Begin(string(a.field(rpc.HeaderCacheTenant)), a.mayHaveMedia())
 	}
 }

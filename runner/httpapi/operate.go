@@ -12,7 +12,6 @@ import (
 	"reveille/infra/logring"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
-	"reveille/runner/fairqueue"
 )
 
 // handleHost returns the host's view of itself as JSON.
@@ -67,8 +66,8 @@ func (s *Server) handleSendBack(ctx *fasthttp.RequestCtx) {
 		s.fail(ctx, fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "Use POST, with 'model' and the number 'n' in the query.")
 		return
 	}
-	if e, ok := s.cfg.Host.EngineOf(string(ctx.QueryArgs().Peek("model"))).(fairqueue.Limited); ok && e.Permits() != nil {
-		e.Permits().SendBack(n)
+	if e := s.cfg.Host.EngineOf(string(ctx.QueryArgs().Peek("model"))); e != nil && e.Features().Permits != nil {
+		e.Features().Permits.SendBack(n)
 	}
 }
 

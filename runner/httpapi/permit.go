@@ -16,8 +16,8 @@ var errQueueTimeout = errors.New("no permit of the engine became free in time")
 
 // permitsOf returns the queue from which the request needs a permit, nil for none.
 func (a *activeRequest) permitsOf() *fairqueue.Queue {
-	if e, ok := a.ref.Engine.(fairqueue.Limited); ok && a.computes() {
-		return e.Permits()
+	if a.computes() {
+		return a.ref.Engine.Features().Permits
 	}
 	return nil
 }

@@ -83,10 +83,7 @@ func (w *watchdog) requestStarted(p *host.Ref) {
 // watch checks an engine's loop at intervals, until the engine ends. An iteration of the loop reads at most one batch
 // of prompts, but an encoder without a GPU can take minutes for the images of a batch.
 func (w *watchdog) watch(p *host.Ref, e *watched) {
-	path, limit := "", 2*w.limit
-	if l, ok := p.Engine.(interface{ LoopPath() string }); ok {
-		path = l.LoopPath()
-	}
+	path, limit := p.Engine.Features().LoopPath, 2*w.limit
 	if p.Model.MMProj != "" {
 		limit = WholeResponseFactor * w.limit
 	}
@@ -205,11 +202,7 @@ func (w *watchdog) kill(p *host.Ref, cause error) {
 	w.m.noAnswerRestarts.Inc()
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
-	end := p.Engine.Stop
-	if k, ok := p.Engine.(interface{ Kill(context.Context) error }); ok {
-		end = k.Kill // it would not react to SIGTERM
-	}
-	if err := end(ctx); err != nil {
+	if err := p.Engine.Kill(ctx); err != nil { // it would not react to SIGTERM
 		w.log.Error("engine does not exit", "model", p.Model.ID, "error", err)
 	}
 }

@@ -67,7 +67,6 @@ func (l *Launcher) expireLog(p *engine.Process) {
 }
 
 var _ host.Engines = (*Launcher)(nil)
-var _ fairqueue.Limited = (*runningEngine)(nil)
 
 // Start starts the engine of a model and waits until it serves. If ctx ends first, the engine is killed. A failed start
 // leaves nothing behind, except a process that survives SIGKILL, which is logged. Errors come from package engine, are
@@ -319,6 +318,7 @@ type runningEngine struct {
 	queue         *batch.Batcher      // nil for models without one
 	cutter        *batch.RerankCutter // nil unless it reranks and counts tokens
 	permits       *fairqueue.Queue    // bounds its concurrent requests
+	loopPath      string              // see host.Features
 	files         *files              // held while the engine runs
 	conversations *conversations.Engine
 	save          sync.Once          // of conversations
@@ -340,17 +340,13 @@ func (r *runningEngine) Stop(ctx context.Context) error {
 // Conversations returns the engine's saved conversations, or nil if none are saved.
 func (r *runningEngine) Conversations() *conversations.Engine { return r.conversations }
 
-// Embeddings returns the queue of the model's embedding requests, or nil if it has none.
-func (r *runningEngine) Embeddings() *batch.Batcher { return r.queue }
-
-// RerankCutter returns what cuts the texts of rerank requests, or nil.
-func (r *runningEngine) RerankCutter() *batch.RerankCutter { return r.cutter }
+// Features implements [host.Engine].
+func (r *runningEngine) Features() host.Features {
+	return host.Features{Permits: r.permits, Embeddings: r.queue, RerankCutter: r.cutter, Media: r.media, LoopPath: r.loopPath}
+}
 
 // idleConn is how long an unused connection to an engine is kept: llama-server and vLLM close theirs after 5 s.
 const idleConn = 3 * time.Second
-
-// Permits returns the queue that bounds the engine's concurrent requests.
-func (r *runningEngine) Permits() *fairqueue.Queue { return r.permits }
 
 // maxConcurrent returns the maximum number of an engine's concurrent requests. The others wait in the runner, where
 // they cost less and API keys take turns. llama-server gets as many as it computes in parallel, plus one that is ready
@@ -358,21 +354,10 @@ func (r *runningEngine) Permits() *fairqueue.Queue { return r.permits }
 // files.
 func maxConcurrent(family string, p plan.Plan) int {
 	const defaultParallel, maxOpenFiles = 4, 512
-	if family == recipe.LlamaCpp || family == "standin" && p.Parallel > 0 { // the stand-in plays llama-server
+	if family == recipe.LlamaCpp || family == recipe.Standin && p.Parallel > 0 {
 		return cmp.Or(p.Parallel, defaultParallel) + 1
 	}
 	return max(maxOpenFiles, p.Parallel)
-}
-
-// LoopPath returns a path (GET) that the engine serves from its main loop, so that a response shows that the loop is
-// not stuck, or "" if it has none.
-func (r *runningEngine) LoopPath() string {
-	rc := r.Spec().Recipe
-	switch rc.Family() {
-	case recipe.LlamaCpp, "standin":
-		return "/slots"
-	}
-	return ""
 }
 
 func newRunning(p *engine.Process, media *mmcache.Attachment) *runningEngine {
@@ -387,7 +372,11 @@ func newRunning(p *engine.Process, media *mmcache.Attachment) *runningEngine {
 	}
 	kept := relay.New(cfg)
 	cfg.Single = s.Recipe.Connections != recipe.ConnectionsKept
-	return &runningEngine{Process: p, client: relay.New(cfg), ownClient: kept, media: media}
+	run := &runningEngine{Process: p, client: relay.New(cfg), ownClient: kept, media: media}
+	if f := s.Recipe.Family(); f == recipe.LlamaCpp || f == recipe.Standin {
+		run.loopPath = "/slots"
+	}
+	return run
 }
 
 // closeAfterExit waits until the engine has exited, then closes its resources.
@@ -414,9 +403,6 @@ func (r *runningEngine) Command() string {
 	}
 	return recipe.JoinArgs(args)
 }
-
-// Media returns the engine's attachment to the encoder cache, or nil if it has none.
-func (r *runningEngine) Media() *mmcache.Attachment { return r.media }
 
 // Client returns the client for the engine. It is closed once the engine has exited.
 func (r *runningEngine) Client() *relay.Client { return r.client }

@@ -320,7 +320,7 @@ func TestOnlyEnginesThatCountTokensHaveAQueue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.(*runningEngine).Embeddings() == nil {
+	if e.Features().Embeddings == nil {
 		t.Error("a recipe that inherits has no queue")
 	}
 	if err := e.Stop(t.Context()); err != nil {

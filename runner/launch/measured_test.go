@@ -12,7 +12,6 @@ import (
 	"reveille/infra/recipe"
 	"reveille/infra/relay"
 	"reveille/runner/engine"
-	"reveille/runner/host"
 	"reveille/runner/plan"
 	"reveille/testenv"
 )
@@ -48,7 +47,7 @@ func TestMemoryOfAnEngineIsMeasured(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ready := e.(host.Measured).Measured()
+			ready := e.Measured()
 			req := &relay.Request{Method: "POST", Path: []byte(m.path), Body: []byte(m.body), FirstByte: time.Minute}
 			req.Add("Authorization", []byte("Bearer "+e.APIKey()))
 			r, err := e.Client().Do(nil, req)
@@ -59,7 +58,7 @@ func TestMemoryOfAnEngineIsMeasured(t *testing.T) {
 				t.Fatalf("%s: %d %s %v", m.name, r.Status(), body, err)
 			}
 			_ = r.Close()
-			used := e.(host.Measured).Measured()
+			used := e.Measured()
 			if err := e.Stop(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -586,6 +586,11 @@ func (e *engine) Done() <-chan struct{} { return e.done }
 func (e *engine) Err() error            { return nil }
 func (e *engine) Client() *relay.Client { return e.client }
 
+func (e *engine) Kill(ctx context.Context) error { return e.Stop(ctx) }
+func (e *engine) Measured() int64                { return 0 }
+func (e *engine) Held() int64                    { return 0 }
+func (e *engine) Features() host.Features        { return host.Features{} }
+
 func (e *engine) Stop(context.Context) error {
 	e.once.Do(func() {
 		e.client.Close()

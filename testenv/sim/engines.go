@@ -165,6 +165,11 @@ func (f *fake) Done() <-chan struct{} { return f.done }
 func (f *fake) Err() error            { return nil }
 func (f *fake) Client() *relay.Client { return nil }
 
+func (f *fake) Kill(ctx context.Context) error { return f.Stop(ctx) }
+func (f *fake) Measured() int64                { return 0 }
+func (f *fake) Held() int64                    { return 0 }
+func (f *fake) Features() host.Features        { return host.Features{} }
+
 // Stop implements host.Engine.
 func (f *fake) Stop(ctx context.Context) error {
 	f.stop.Do(func() {
