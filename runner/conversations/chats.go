@@ -81,17 +81,22 @@ func (t *Turn) Prepare(ctx context.Context) {
 	}
 	e := t.e
 	e.evict(ctx, t.slot, t)
-	if !t.savable || !e.awaitIdentity(ctx) {
+	if !t.savable {
 		return
 	}
 	at := t.restore(ctx)
-	if at < t.system-1 && e.sealed && len(t.list) > 0 {
+	if at < t.system-1 && e.sealed {
 		t.saveSystem(ctx)
 	}
-	if t.IsSteerable() && at < t.own {
-		if tokens, err := t.e.stableStart(ctx, t, false); err != nil || e.compute(ctx, t.slot, tokens) != nil {
-			e.log.Debug("the engine chooses the request's slot", "error", err)
-		}
+	if !t.IsSteerable() || at >= t.own {
+		return
+	}
+	tokens, err := e.stableStart(ctx, t, false)
+	if err == nil && len(tokens) >= minTokens {
+		err = e.compute(ctx, t.slot, tokens)
+	}
+	if err != nil {
+		e.log.Debug("the engine chooses the request's slot", "error", err)
 	}
 }
 
@@ -101,8 +106,13 @@ func (t *Turn) restore(ctx context.Context) int {
 	e := t.e
 	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	defer cancel()
+	soon, stop := context.WithTimeout(ctx, stepTimeout)
+	defer stop()
+	if !e.awaitIdentity(soon) {
+		return -1
+	}
 	at, c := e.find(t)
-	if at < 0 && e.store.await(ctx, e.id, t.tenant) {
+	if at < t.own && e.store.await(ctx, e.id, t.tenant) {
 		at, c = e.find(t)
 	}
 	if c == nil {

@@ -21,7 +21,7 @@ import (
 
 const (
 	queryTimeout = 500 * time.Millisecond // of a query to the engine
-	stepTimeout  = 2 * time.Second        // of saving all conversations of an engine before its end
+	stepTimeout  = 2 * time.Second        // of saving all conversations of an engine before its end, and for its identity
 	minGain      = 10                     // a conversation is saved and restored only if computing it takes this many times longer
 	minTokens    = 64                     // minimum tokens of a conversation that is worth a file
 	maxResponse  = 16 << 20               // bytes of an engine's response
