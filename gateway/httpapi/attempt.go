@@ -175,7 +175,7 @@ func (x *exchange) buildAttempt() error {
 	if x.routing.info.Ticket != "" {
 		add(rpc.HeaderTicket, x.routing.info.Ticket)
 		if x.routing.info.Waiters > 1 {
-			add(rpc.HeaderWaiters, strconv.Itoa(x.routing.info.Waiters))
+			add(rpc.HeaderWaited, strconv.Itoa(x.routing.info.Waiters))
 		}
 	}
 	switch v := h.ContentType(); {

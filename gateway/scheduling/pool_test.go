@@ -444,8 +444,7 @@ type wakerFunc func(ctx context.Context, host string) error
 
 func (f wakerFunc) Wake(ctx context.Context, host string) error { return f(ctx, host) }
 
-// testCatalog returns the models m0 … m9, each allowed on the hosts a and b in this order.
-// testCatalog has the models m0 to m9 for the hosts a and b, and more hosts.
+// testCatalog returns the models m0 … m9, each allowed on the hosts a and b in this order, and more hosts.
 func testCatalog(t testing.TB, more ...string) *catalog.Catalog {
 	t.Helper()
 	var b strings.Builder

@@ -21,7 +21,7 @@ const (
 	HeaderAuth        = "X-Reveille-Auth"       // signature, request
 	HeaderModel       = "X-Reveille-Model"      // canonical model id, request
 	HeaderTicket      = "X-Reveille-Ticket"     // ticket whose reservation the request uses, request, may be absent
-	HeaderWaiters     = "X-Reveille-Waited"     // how many requests waited for the ticket at the gateway, this one included, request, absent for one
+	HeaderWaited      = "X-Reveille-Waited"     // how many requests waited for the ticket at the gateway, this one included, request, absent for one
 	HeaderPriority    = "X-Priority"            // see ParsePriority, request, may be absent
 	HeaderBackground  = "X-Reveille-Background" // set on a request that is no use of the model and that an unload cuts, request, may be absent
 	HeaderStream      = "X-Reveille-Stream"     // set on a request whose body asks the engine for a stream, request, may be absent

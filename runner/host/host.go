@@ -14,8 +14,10 @@ import (
 	"reveille/infra/relay"
 	"reveille/infra/state"
 	"reveille/runner/batch"
+	"reveille/runner/conversations"
 	"reveille/runner/devices"
 	"reveille/runner/engine"
+	"reveille/runner/engineslots"
 	"reveille/runner/fairqueue"
 	"reveille/runner/mmcache"
 	"reveille/runner/plan"
@@ -105,10 +107,12 @@ type Engine interface {
 
 // Features are what only some engines have. The zero value of a field means that an engine lacks it.
 type Features struct {
-	Permits      *fairqueue.Queue    // bounds its concurrent requests
-	Embeddings   *batch.Batcher      // the queue of its embedding requests
-	RerankCutter *batch.RerankCutter // cuts the texts of rerank requests
-	Media        *mmcache.Attachment // to the encoder cache
+	Permits       *fairqueue.Queue      // bounds its concurrent requests
+	Embeddings    *batch.Batcher        // the queue of its embedding requests
+	RerankCutter  *batch.RerankCutter   // cuts the texts of rerank requests
+	Media         *mmcache.Attachment   // to the encoder cache
+	Slots         *engineslots.Table    // its slots, if the runner chooses them
+	Conversations *conversations.Engine // saves its conversations
 	// LoopPath is a path (GET) that it serves from its main loop, so that a response shows that the loop is not stuck.
 	LoopPath string
 }

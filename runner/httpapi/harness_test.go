@@ -114,9 +114,8 @@ type fake struct {
 	pid     atomic.Int64
 }
 
-func (f *fake) Slots() *engineslots.Table { return f.slots }
 func (f *fake) Features() host.Features {
-	return host.Features{Permits: f.permits, Media: f.media, LoopPath: f.loop}
+	return host.Features{Permits: f.permits, Media: f.media, Slots: f.slots, LoopPath: f.loop}
 }
 
 func (f *fake) Kill(ctx context.Context) error { return f.Stop(ctx) }

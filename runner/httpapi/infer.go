@@ -225,7 +225,7 @@ func (a *activeRequest) acquireEngine() *reply {
 	if len(a.field(rpc.HeaderBackground)) > 0 {
 		a.ref, refused = s.cfg.Host.AcquireBackground(a.model, a.cancelWith)
 	} else {
-		a.ref, refused = s.cfg.Host.AcquireModel(a.model, string(a.field(rpc.HeaderTicket)), a.gateway, waiters(a.field(rpc.HeaderWaiters)), a.cancelWith)
+		a.ref, refused = s.cfg.Host.AcquireModel(a.model, string(a.field(rpc.HeaderTicket)), a.gateway, waiters(a.field(rpc.HeaderWaited)), a.cancelWith)
 	}
 	if refused != "" {
 		s.m.refused.Inc()

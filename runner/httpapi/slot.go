@@ -12,8 +12,8 @@ import (
 
 // slotTable returns the engine's slots if the request needs one of them and the runner chooses it, else nil.
 func (a *activeRequest) slotTable() *engineslots.Table {
-	if e, ok := a.ref.Engine.(interface{ Slots() *engineslots.Table }); ok && a.computes() && !needsNoSlot(a.path) {
-		return e.Slots()
+	if a.computes() && !needsNoSlot(a.path) {
+		return a.ref.Engine.Features().Slots
 	}
 	return nil
 }
@@ -47,11 +47,7 @@ func (a *activeRequest) acquireSlot() *reply {
 			return a.completeUnsent(err)
 		}
 	}
-	if e, ok := a.ref.Engine.(interface {
-		Conversations() *conversations.Engine
-	}); ok {
-		a.turn = e.Conversations().Begin(turn, tenant, slot)
-	}
+	a.turn = a.ref.Engine.Features().Conversations.Begin(turn, tenant, slot)
 	return nil
 }
 

@@ -337,12 +337,11 @@ func (r *runningEngine) Stop(ctx context.Context) error {
 	return r.Process.Stop(ctx)
 }
 
-// Conversations returns the engine's saved conversations, or nil if none are saved.
-func (r *runningEngine) Conversations() *conversations.Engine { return r.conversations }
-
 // Features implements [host.Engine].
 func (r *runningEngine) Features() host.Features {
-	return host.Features{Permits: r.permits, Embeddings: r.queue, RerankCutter: r.cutter, Media: r.media, LoopPath: r.loopPath}
+	return host.Features{
+		Permits: r.permits, Embeddings: r.queue, RerankCutter: r.cutter, Media: r.media, Slots: r.slots, Conversations: r.conversations, LoopPath: r.loopPath,
+	}
 }
 
 // idleConn is how long an unused connection to an engine is kept: llama-server and vLLM close theirs after 5 s.

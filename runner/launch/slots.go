@@ -94,6 +94,3 @@ func slotTable(ctx context.Context, r *runningEngine, n int, perKey bool) (*engi
 	}
 	return engineslots.New(n, erase), nil
 }
-
-// Slots returns the table of the engine's slots, or nil if the engine chooses them.
-func (r *runningEngine) Slots() *engineslots.Table { return r.slots }
