@@ -22,6 +22,11 @@ const (
 	sealTimeout    = 30 * time.Second       // for a conversation; its few tokens wait for other requests' prompts
 	stateTimeout   = 10 * time.Second       // for saving or restoring a slot, which waits for the engine's batch
 
+	// Where requests are no chats, saving each before the next delays it for nothing. After so many saves of first turns
+	// that no request continued, only one in sparse of them is saved before its slot goes to another conversation.
+	maxUnused = 32
+	sparse    = 8
+
 	minSystem  = 4 << 10 // bytes of tools and a system prompt that are worth a file of their own
 	maxSystems = 64      // how many of them are remembered
 )
@@ -35,6 +40,7 @@ type chats struct {
 	running   int // requests
 	slots     []slotChat
 	systems   []Key              // of the last system prompts, oldest first
+	unused    int                // first turns that were evicted since a conversation was last restored
 	interrupt context.CancelFunc // of what is being saved while no request runs
 	closed    bool
 	timer     *time.Timer
@@ -128,6 +134,9 @@ func (t *Turn) restore(ctx context.Context) int {
 	t.restored = c
 	e.chats.mu.Lock()
 	defer e.chats.mu.Unlock()
+	if at >= t.own {
+		e.chats.unused = 0
+	}
 	e.chats.slots[t.slot] = slotChat{tenant: t.tenant, keys: c.keys()}
 	return at
 }
@@ -361,8 +370,13 @@ func (e *Engine) evict(ctx context.Context, slot int, next *Turn) {
 		return
 	}
 	s.unsaved = nil
+	skip := unsure
+	if t.isFirst {
+		c.unused++
+		skip = skip || c.unused > maxUnused && c.unused%sparse != 0
+	}
 	c.mu.Unlock()
-	if !unsure {
+	if !skip {
 		e.logUnsaved(e.saveTurn(ctx, t, true))
 	}
 }

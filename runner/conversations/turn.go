@@ -51,6 +51,7 @@ type Turn struct {
 	marks      []mark  // in the request
 	system     int     // how many of them are in the system prompt
 	own        int     // index of the mark from which on others are the same conversation
+	isFirst    bool    // it has no earlier answers
 	onMessages bool    // it came on /v1/messages
 	savable    bool
 	isSystem   bool // it is the system prompt alone, which all turns with it continue
@@ -136,7 +137,7 @@ func NewTurn(path string, body []byte) *Turn {
 
 // read reads a request. It reports whether its conversation can be found again.
 func (t *Turn) read(path string, body []byte) bool {
-	t.body, t.onMessages = body, path == "/messages"
+	t.body, t.isFirst, t.onMessages = body, true, path == "/messages"
 	if t.onMessages || path == "/responses" {
 		if t.body = chatOf(path, body); t.body == nil {
 			return false
@@ -159,17 +160,18 @@ func (t *Turn) read(path string, body []byte) bool {
 		}
 		t.list = v[0].Raw
 		last := mark{Key: sha256.Sum256(bytes.Join([][]byte{v[1].Raw, v[2].Raw}, []byte{0}))}
-		isFirst := true // so far only instructions
+		inSystem := true // so far only instructions
 		for i := range messages {
 			t.marks = append(t.marks, last.after(&messages[i])...)
 			last = t.marks[len(t.marks)-1]
-			if !isFirst {
+			t.isFirst = t.isFirst && messages[i].Role != "assistant"
+			if !inSystem {
 				continue
 			}
 			if t.own = len(t.marks) - 1; messages[i].isInstruction() {
 				t.system = len(t.marks)
 			} else {
-				isFirst = false
+				inSystem = false
 			}
 		}
 	case "/completions", "/completion":

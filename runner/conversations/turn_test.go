@@ -303,6 +303,34 @@ func TestSystemPromptsAreSavedForOtherChats(t *testing.T) {
 	}
 }
 
+// Requests that are no chats are not all saved before the next one. Once a chat has gone on, first turns are again.
+func TestRequestsThatAreNoChats(t *testing.T) {
+	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
+	run(t, s, p, newLlama(t, 1), nil, func(e *Engine) {
+		<-e.identified
+		chat := func(texts ...string) { answerChat(t, e, engineslots.Tenant{}, "Nothing.", texts...) }
+		saved := func(n int) uint64 {
+			before := s.m.saved.Get()
+			for i := range n {
+				chat(asked(fmt.Sprint("Nr ", before, i)))
+			}
+			s.work.Wait()
+			return s.m.saved.Get() - before
+		}
+		chat(asked("Ada"))
+		if n := saved(maxUnused); n < maxUnused {
+			t.Errorf("%d of the first %d were saved", n, maxUnused)
+		}
+		if n := saved(4 * sparse); n < 4 || n > 2*sparse { // 4, and those that an idle moment had time for
+			t.Errorf("%d of the next %d were saved, want 4", n, 4*sparse)
+		}
+		chat(asked("Ada"), "Nothing.", "And then?")
+		if n := saved(4 * sparse); n < 4*sparse {
+			t.Errorf("%d of %d were saved after a chat had gone on", n, 4*sparse)
+		}
+	})
+}
+
 // An engine without requests saves what it was told, and a request interrupts that.
 func TestIdleEnginesSaveTheirConversations(t *testing.T) {
 	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
