@@ -68,6 +68,9 @@ func (e *Engine) Begin(t *Turn, tenant engineslots.Tenant, slot int) *Turn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.startLocked()
+	if slot == engineslots.Any {
+		c.loseTrackLocked()
+	}
 	return t
 }
 
@@ -98,11 +101,21 @@ func (t *Turn) Prepare(ctx context.Context) {
 		return
 	}
 	tokens, err := e.stableStart(ctx, t, false)
-	if err == nil && len(tokens) >= minTokens {
+	if err == nil && len(tokens) > 0 {
 		err = e.compute(ctx, t.slot, tokens)
 	}
 	if err != nil {
 		e.log.Debug("the engine chooses the request's slot", "error", err)
+		e.chats.mu.Lock()
+		defer e.chats.mu.Unlock()
+		e.chats.loseTrackLocked()
+	}
+}
+
+// loseTrackLocked records that a request may take any slot.
+func (c *chats) loseTrackLocked() {
+	for i := range c.slots {
+		c.slots[i].keys, c.slots[i].unsure = nil, true
 	}
 }
 
@@ -118,7 +131,7 @@ func (t *Turn) restore(ctx context.Context) int {
 		return -1
 	}
 	at, c := e.find(t)
-	if at < t.own && e.store.await(ctx, e.id, t.tenant) {
+	if at < t.own && e.store.await(ctx, t.places()) {
 		at, c = e.find(t)
 	}
 	if c == nil {
@@ -176,7 +189,7 @@ func (t *Turn) saveSystem(ctx context.Context) {
 		c.systems = append(c.systems[max(len(c.systems)-maxSystems+1, 0):], first.Key)
 	}
 	c.mu.Unlock()
-	if !isKnown || len(t.body) < minSystem {
+	if !isKnown || t.opening < minSystem {
 		return
 	}
 	var all []json.RawMessage
@@ -222,9 +235,7 @@ func (t *Turn) End(ok bool) {
 	defer c.mu.Unlock()
 	switch {
 	case t.slot == engineslots.Any:
-		for i := range c.slots {
-			c.slots[i].keys, c.slots[i].unsure = nil, true
-		}
+		c.loseTrackLocked()
 	case ok:
 		keys := t.keys()
 		if e.sealed { // without an answer, the state ends before it
@@ -232,7 +243,9 @@ func (t *Turn) End(ok bool) {
 		}
 		c.slots[t.slot] = slotChat{tenant: t.tenant, keys: keys, unsaved: t}
 	default:
-		c.slots[t.slot].keys = nil
+		if s := &c.slots[t.slot]; e.sealed || s.unsaved == nil { // else the slot has at least the turn before
+			s.keys = nil
+		}
 	}
 	e.endLocked()
 }
@@ -261,7 +274,7 @@ func (e *Engine) endLocked() {
 		})
 	}
 	// Large states of long chats are not written after each of their turns.
-	c.timer.Reset(max(idleBeforeSave, idleFactor*e.store.cost(e.perToken*int64(len(last.body))/4)))
+	c.timer.Reset(max(idleBeforeSave, idleFactor*e.store.cost(e.bytesOf(len(last.body)/4))))
 }
 
 // newestLocked returns the turn that ended last of those not saved, nil for none.
@@ -370,14 +383,26 @@ func (e *Engine) evict(ctx context.Context, slot int, next *Turn) {
 		return
 	}
 	s.unsaved = nil
-	skip := unsure
+	skip := false
 	if t.isFirst {
 		c.unused++
-		skip = skip || c.unused > maxUnused && c.unused%sparse != 0
+		skip = c.unused > maxUnused && c.unused%sparse != 0
 	}
 	c.mu.Unlock()
-	if !skip {
-		e.logUnsaved(e.saveTurn(ctx, t, true))
+	switch {
+	case unsure:
+		e.store.m.unsaved.Inc()
+	case !skip:
+		err := e.saveTurn(ctx, t, true)
+		if !errors.Is(ctx.Err(), context.Canceled) {
+			e.logUnsaved(err)
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if s.unsaved == nil { // the client left before its request could change the slot
+			s.unsaved = t
+		}
 	}
 }
 
@@ -398,7 +423,7 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn, hurry bool) error {
 	worth := func(tokens int) time.Duration {
 		return time.Duration(float64(tokens) * perToken * float64(time.Second))
 	}
-	if e.store.cost(e.perToken*1000)*minGain > worth(1000) {
+	if n := max(len(t.body)/4, 1000); e.store.cost(e.bytesOf(n))*minGain > worth(n) { // some 4 bytes a token
 		e.store.m.worthless.Inc()
 		e.store.dropMeasurement()
 		return nil
@@ -411,6 +436,9 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn, hurry bool) error {
 	if len(tokens) < minTokens {
 		return nil
 	}
+	if hurry && e.heldTokens(ctx, t.slot) < (len(tokens)-len(t.answer.content))/2 { // it empties idle slots when its context is full
+		return errors.New("the engine no longer has the conversation")
+	}
 	if err := e.compute(ctx, t.slot, tokens); err != nil {
 		return err
 	}
@@ -421,6 +449,7 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn, hurry bool) error {
 	if err != nil {
 		return err
 	}
+	e.fixed.Store(max(int64(f.Bytes)-e.perToken*int64(f.Tokens), 0))
 	f.Identity, f.Model, f.Forgotten, f.PromptMS = e.id, nameOf(e.model), e.forgotten, worth(len(tokens)).Seconds()*1000
 	f.Tenant, f.Marks, f.SavedMS = t.tenant, t.savedMarks(e.sealed), t.ended.UnixMilli()
 	text, _ := binary.Append(nil, binary.LittleEndian, tokens) // as a state contains them
@@ -441,9 +470,6 @@ func (e *Engine) compute(ctx context.Context, slot int, tokens []int32) error {
 // stableStart returns the tokens that the conversation's next turn starts with, whatever it is; without the last answer
 // unless whole is set.
 func (e *Engine) stableStart(ctx context.Context, t *Turn, whole bool) ([]int32, error) {
-	if t.tokens != nil {
-		return t.tokens[:len(t.tokens)-1], nil
-	}
 	texts, err := e.render(ctx, t, whole)
 	if err != nil {
 		return nil, err

@@ -54,9 +54,10 @@ type Engine struct {
 	id         Identity         // set before identified is closed; zero: unknown
 	identified chan struct{}
 
-	perToken  int64  // bytes, as planned
-	sealed    bool   // as in Process
-	forgotten uint64 // as in header
+	perToken  int64        // bytes, as planned
+	fixed     atomic.Int64 // bytes of a state besides, as in the last file
+	sealed    bool         // as in Process
+	forgotten uint64       // as in header
 	chats     chats
 	life      context.Context // of saving conversations while the engine runs
 	end       context.CancelFunc
@@ -230,6 +231,20 @@ func (e *Engine) Save(ctx context.Context) {
 		}
 		e.logUnsaved(e.saveTurn(ctx, t, true))
 	}
+}
+
+// bytesOf estimates the size of a conversation's state.
+func (e *Engine) bytesOf(tokens int) int64 { return e.fixed.Load() + e.perToken*int64(tokens) }
+
+// heldTokens returns how many tokens are in a slot, 0 if that is unknown.
+func (e *Engine) heldTokens(ctx context.Context, slot int) int {
+	list, _ := e.slotList(ctx)
+	for _, s := range list {
+		if s.ID == slot {
+			return s.Tokens
+		}
+	}
+	return 0
 }
 
 // slotList returns the engine's slots. The engine responds between two batches.

@@ -61,7 +61,7 @@ type Store struct {
 	entries     map[string]*entry // by file name
 	places      map[place]*entry  // the last saved one for each mark
 	total       int64             // their bytes
-	copying     map[place]int     // calls of storeOne in progress, by model and tenant
+	copying     map[place]int     // calls of storeOne in progress, by the end of the conversation
 	life        context.Context   // of identify, ended by Close
 	end         context.CancelFunc
 	stored      chan struct{}          // closed and replaced when one of them ends
@@ -358,8 +358,8 @@ func (s *Store) store(f savedFile) {
 		_ = f.file.Close()
 		return
 	}
-	owner := place{f.Identity, f.Tenant, Key{}}
-	s.copying[owner]++
+	end := place{f.Identity, f.Tenant, f.Marks[maxMarks-1].Key}
+	s.copying[end]++
 	s.work.Go(func() {
 		err := s.storeOne(f)
 		_ = f.file.Close()
@@ -373,8 +373,8 @@ func (s *Store) store(f savedFile) {
 			s.m.saved.Inc()
 		}
 		s.mu.Lock()
-		if s.copying[owner]--; s.copying[owner] == 0 {
-			delete(s.copying, owner)
+		if s.copying[end]--; s.copying[end] == 0 {
+			delete(s.copying, end)
 		}
 		close(s.stored)
 		s.stored = make(chan struct{})
@@ -405,13 +405,15 @@ func (s *Store) announce(model string, id Identity) {
 	}
 }
 
-// await waits until no file of a model and a tenant is being copied, or ctx ends. It reports whether it waited.
-func (s *Store) await(ctx context.Context, id Identity, tenant engineslots.Tenant) (waited bool) {
+// await waits until no conversation that ends at one of the places is being copied, or ctx ends. It reports whether it
+// waited.
+func (s *Store) await(ctx context.Context, ends []place) (waited bool) {
 	for ; ctx.Err() == nil; waited = true {
 		s.mu.Lock()
-		copying, stored := s.copying[place{id, tenant, Key{}}], s.stored
+		isCopied := slices.ContainsFunc(ends, func(p place) bool { return s.copying[p] > 0 })
+		stored := s.stored
 		s.mu.Unlock()
-		if copying == 0 {
+		if !isCopied {
 			break
 		}
 		select {

@@ -44,15 +44,15 @@ type Turn struct {
 	tenant engineslots.Tenant
 	slot   int // where the request runs; engineslots.Any: the engine chooses
 
-	body       []byte  // of a chat request
-	list       []byte  // the messages in body, nil for a text
-	text       string  // without messages
-	tokens     []int32 // without messages and text
-	marks      []mark  // in the request
-	system     int     // how many of them are in the system prompt
-	own        int     // index of the mark from which on others are the same conversation
-	isFirst    bool    // it has no earlier answers
-	onMessages bool    // it came on /v1/messages
+	body       []byte // of a chat request
+	list       []byte // the messages in body, nil for a text
+	text       string // without messages
+	marks      []mark // in the request
+	system     int    // how many of them are in the system prompt
+	opening    int    // bytes of the tools and the system prompt
+	own        int    // index of the mark from which on others are the same conversation
+	isFirst    bool   // it has no earlier answers
+	onMessages bool   // it came on /v1/messages
 	savable    bool
 	isSystem   bool // it is the system prompt alone, which all turns with it continue
 
@@ -120,7 +120,7 @@ func (m mark) after(next *message) (out []mark) {
 	return out
 }
 
-// NewTurn reads a request. What cannot be found again has no marks but those of its bytes.
+// NewTurn reads a request. What cannot be found again has no marks but those of its bytes, and none above maxTurn.
 func NewTurn(path string, body []byte) *Turn {
 	t := &Turn{}
 	if len(body) > maxTurn {
@@ -131,7 +131,7 @@ func NewTurn(path string, body []byte) *Turn {
 		return t
 	}
 	t.marks = mark{}.after(&message{Content: body})
-	t.own = len(t.marks) / 2
+	t.own = len(t.marks) / 2 // as much in common as with another request for the same document
 	return t
 }
 
@@ -169,13 +169,13 @@ func (t *Turn) read(path string, body []byte) bool {
 				continue
 			}
 			if t.own = len(t.marks) - 1; messages[i].isInstruction() {
-				t.system = len(t.marks)
+				t.system, t.opening = len(t.marks), len(v[1].Raw)+int(last.Bytes)
 			} else {
 				inSystem = false
 			}
 		}
 	case "/completions", "/completion":
-		if json.Unmarshal(v[5].Raw, &t.text) != nil && json.Unmarshal(v[5].Raw, &t.tokens) != nil {
+		if json.Unmarshal(v[5].Raw, &t.text) != nil {
 			return false
 		}
 		t.marks = mark{}.after(&message{Content: v[5].Raw})
@@ -199,6 +199,14 @@ func (t *Turn) has(key Key) bool { return slices.Contains(t.keys(), key) }
 // out of date. A system prompt alone is not.
 func (t *Turn) continues(end Key) bool {
 	return t.has(end) && (t.system == 0 || end != t.marks[t.system-1].Key)
+}
+
+// places returns where the store finds its beginnings.
+func (t *Turn) places() (out []place) {
+	for _, key := range t.keys() {
+		out = append(out, place{t.e.id, t.tenant, key})
+	}
+	return out
 }
 
 // keys returns the keys of its beginnings, that with the answer last.

@@ -2,6 +2,7 @@ package conversations
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -300,6 +301,37 @@ func TestSystemPromptsAreSavedForOtherChats(t *testing.T) {
 				t.Errorf("sealed %v: %d tokens of the system prompt were restored, want at least %d", sealed, n, least)
 			}
 		})
+	}
+}
+
+// A request takes nothing from the conversation in its slot if its client leaves before. What the engine has emptied is
+// not computed again for a save that a request waits for.
+func TestEvictionsLoseAndComputeNothing(t *testing.T) {
+	for _, left := range []bool{true, false} {
+		s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 1)
+		p.Sealed = true
+		run(t, s, p, l, nil, func(e *Engine) {
+			<-e.identified
+			answerChat(t, e, engineslots.Tenant{}, "Nothing.", asked("Ada"))
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			if left {
+				leave()
+			} else {
+				l.mu.Lock()
+				l.slots[0] = nil
+				l.mu.Unlock()
+			}
+			turn, end := beginTurn(t, e, engineslots.Tenant{}, "/v1/chat/completions", chatBody(t, asked("Bob")))
+			turn.Prepare(ctx)
+			end(false)
+			if !left && l.most > 0 {
+				t.Errorf("%d tokens were computed for a save", l.most)
+			}
+		})
+		if n := len(s.entries); (n == 1) != left {
+			t.Errorf("left %v: %d conversations are kept", left, n)
+		}
 	}
 }
 

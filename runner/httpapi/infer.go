@@ -46,6 +46,7 @@ type activeRequest struct {
 	releaseSlot func()                                  // releases its slot, nil for none
 	engineBody  []byte                                  // the body that the engine gets
 	turn        *conversations.Turn                     // of the conversation that will be saved, nil for none
+	answers     bool                                    // its response has status 200
 	media       *mmcache.Request                        // its use of the engine's encoder cache, nil for none
 	req         relay.Request                           // to the engine
 	reqFields   [6]relay.Field
@@ -116,7 +117,7 @@ var errNoResponse = errors.New("the handler returned without a response")
 func (a *activeRequest) complete(err error) {
 	a.once.Do(func() {
 		a.watch.Stop()
-		a.turn.End(err == nil)
+		a.turn.End(err == nil && a.answers)
 		a.media.End()
 		if a.releaseSlot != nil {
 			a.releaseSlot()
@@ -250,13 +251,6 @@ func (a *activeRequest) awaitTurn() *reply {
 // sendToEngine sends the request, with texts to rerank cut, to the engine after awaitTurn.
 func (a *activeRequest) sendToEngine() (*relay.Response, error) {
 	e := a.ref.Engine
-	if a.turn != nil {
-		ctx, cancel := a.waitContext()
-		ctx, stop := context.WithTimeout(ctx, a.s.cfg.FirstByte)
-		a.turn.Prepare(ctx)
-		stop()
-		cancel(nil)
-	}
 	if p := a.rerankCutter(); p != nil {
 		ctx, cancel := a.waitContext()
 		defer cancel(nil)
@@ -287,6 +281,7 @@ func (a *activeRequest) checkResponse(resp *relay.Response, err error, more fiel
 	if resp.Status() != fasthttp.StatusOK || a.turn == nil {
 		return nil
 	}
+	a.answers = true
 	events := resp.IsEvents()
 	resp.Tap = func(b []byte) { a.turn.Feed(b, events) }
 	ctx, cancel := a.waitContext()

@@ -50,7 +50,7 @@ func (a *localRequest) Wait(until time.Time) bool {
 		if !a.linked || a.reply != nil || a.batcher() != nil {
 			return true
 		}
-		if acquired := a.tryPermit(); until.IsZero() || acquired && !a.waitsForSlot() {
+		if acquired := a.tryPermit(); until.IsZero() || acquired && a.slotTable() == nil {
 			a.reply = a.awaitTurnSafely()
 			return true
 		}

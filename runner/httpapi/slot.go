@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"bytes"
+	"context"
 	"strconv"
 	"strings"
 
@@ -18,26 +20,25 @@ func (a *activeRequest) slotTable() *engineslots.Table {
 	return nil
 }
 
-// waitsForSlot reports whether a request with a permit may wait for a slot.
-func (a *activeRequest) waitsForSlot() bool {
-	t := a.slotTable()
-	return t != nil && t.Isolates()
-}
-
 // acquireSlot waits for the slot of the request's conversation, or one that holds no conversation of another key if the
-// model isolates keys, and makes the engine use it. It returns a reply if the request gets none.
+// model isolates keys, makes the engine use it, and prepares it, for at most Config.FirstByte. It returns a reply if the
+// request gets none.
 func (a *activeRequest) acquireSlot() *reply {
 	a.engineBody = a.body
 	table := a.slotTable()
 	if table == nil {
 		return nil
 	}
-	turn, tenant := conversations.NewTurn(a.path, a.body), engineslots.TenantOf(string(a.field(rpc.HeaderCacheTenant)))
-	follows := acceptsSlot(a.path, a.body)
-	any := !follows && (table.Isolates() || !turn.IsSteerable())
+	turn := conversations.NewTurn(a.path, a.body)
+	var tenant engineslots.Tenant
+	if table.Isolates() {
+		tenant = engineslots.TenantOf(string(a.field(rpc.HeaderCacheTenant)))
+	}
+	follows := acceptsSlot(a.path, a.body) && (table.Isolates() || !hasPrompts(a.body))
+	engineChooses := !follows && (table.Isolates() || !turn.IsSteerable())
 	ctx, done := a.startWaiting()
 	defer done()
-	slot, err := table.Acquire(ctx, tenant, turn.Prompt(), any)
+	slot, err := table.Acquire(ctx, tenant, turn.Prompt(), engineChooses)
 	if err != nil {
 		return a.completeUnsent(err)
 	}
@@ -47,8 +48,22 @@ func (a *activeRequest) acquireSlot() *reply {
 			return a.completeUnsent(err)
 		}
 	}
-	a.turn = a.ref.Engine.Features().Conversations.Begin(turn, tenant, slot)
+	if a.turn = a.ref.Engine.Features().Conversations.Begin(turn, tenant, slot); a.turn != nil {
+		ctx, stop := context.WithTimeout(ctx, a.s.cfg.FirstByte)
+		defer stop()
+		a.turn.Prepare(ctx)
+	}
 	return nil
+}
+
+// hasPrompts reports whether a request is for several prompts, which the engine computes in parallel in slots of its choice.
+func hasPrompts(body []byte) bool {
+	var v [1]jsonscan.Value
+	if jsonscan.Scan(body, []string{"prompt"}, v[:]) != nil || !v[0].Set() || v[0].Raw[0] != '[' {
+		return false
+	}
+	first := bytes.TrimLeft(v[0].Raw[1:], " \t\r\n")
+	return len(first) > 0 && (first[0] == '"' || first[0] == '[')
 }
 
 // needsNoSlot reports whether a POST to the path computes nothing in a slot.
