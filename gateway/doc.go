@@ -26,7 +26,7 @@
 //  9. [relay.Response.Await] waits for the head of the response, and [httpapi.exchange.checkResponse] decides what it is.
 //  10. [httpapi.exchange.deliverResponse] sets the response: a stream ([httpapi.exchange.sendStream]), or another body. JSON
 //     of up to 1 MiB, and what is translated, is read first ([httpapi.exchange.bufferResponse]). A stream without a
-//     response after --commit-after (5 s) is set before steps 8 and 9, which [httpapi.responseBody.WriteTo] then makes.
+//     response after --commit-after (5 s) is set while step 8 or 9 waits, and [httpapi.responseBody.WriteTo] goes on from there.
 //  11. [httpapi.responseBody.WriteTo] passes the bytes on ([relay.Response.Next]). The two ends are kept, which hold the usage.
 //  12. [httpapi.exchange.completeRequest] ends the counts and records the usage.
 //

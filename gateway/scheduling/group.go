@@ -94,7 +94,7 @@ func (g *Gate) serve(gr *group) {
 				gr.wait(d)
 				continue
 			}
-			v = g.placeAndAcquire(gr)
+			v = g.placeAndAcquire(gr) // also handles actionAcquire
 		case actionFinish:
 			var over bool
 			if v, over = g.finish(gr, v); over {

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	idleBeforeSave = time.Second            // without a request, until the engine saves what it was told
+	idleBeforeSave = time.Second            // without a request, until the engine saves its conversations
 	idleFactor     = 20                     // at least this many times what saving takes
 	maxHurry       = 250 * time.Millisecond // for the tokens of an answer that a save in a hurry computes
 	sealTimeout    = 30 * time.Second       // for a conversation; its few tokens wait for other requests' prompts
@@ -63,7 +63,7 @@ func (e *Engine) Begin(t *Turn, tenant engineslots.Tenant, slot int) *Turn {
 		return nil
 	}
 	t.e, t.tenant, t.slot = e, tenant, slot
-	t.savable = t.savable && slot != engineslots.Any && !(e.sealed && t.list == nil)
+	t.savable = t.savable && slot != engineslots.Any && !(e.onlyForward && t.list == nil)
 	c := &e.chats
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,7 +94,7 @@ func (t *Turn) Prepare(ctx context.Context) {
 		return
 	}
 	at := t.restore(ctx)
-	if at < t.system-1 && e.sealed {
+	if at < t.system-1 && e.onlyForward {
 		t.saveSystem(ctx)
 	}
 	if !t.IsSteerable() || at >= t.own {
@@ -238,12 +238,12 @@ func (t *Turn) End(ok bool) {
 		c.loseTrackLocked()
 	case ok:
 		keys := t.keys()
-		if e.sealed { // without an answer, the state ends before it
+		if e.onlyForward { // without an answer, the state ends before it
 			keys = keys[len(keys)-2:]
 		}
 		c.slots[t.slot] = slotChat{tenant: t.tenant, keys: keys, unsaved: t}
 	default:
-		if s := &c.slots[t.slot]; e.sealed || s.unsaved == nil { // else the slot has at least the turn before
+		if s := &c.slots[t.slot]; e.onlyForward || s.unsaved == nil { // else the slot has at least the turn before
 			s.keys = nil
 		}
 	}
@@ -428,7 +428,7 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn, hurry bool) error {
 		e.store.dropMeasurement()
 		return nil
 	}
-	whole := t.isSystem || t.answered && (!hurry || e.sealed || worth(len(t.answer.content)/3) <= maxHurry)
+	whole := t.isSystem || t.answered && (!hurry || e.onlyForward || worth(len(t.answer.content)/3) <= maxHurry)
 	tokens, err := e.stableStart(ctx, t, whole)
 	if err != nil {
 		return err
@@ -451,7 +451,7 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn, hurry bool) error {
 	}
 	e.fixed.Store(max(int64(f.Bytes)-e.perToken*int64(f.Tokens), 0))
 	f.Identity, f.Model, f.Forgotten, f.PromptMS = e.id, nameOf(e.model), e.forgotten, worth(len(tokens)).Seconds()*1000
-	f.Tenant, f.Marks, f.SavedMS = t.tenant, t.savedMarks(e.sealed), t.ended.UnixMilli()
+	f.Tenant, f.Marks, f.SavedMS = t.tenant, t.savedMarks(e.onlyForward), t.ended.UnixMilli()
 	text, _ := binary.Append(nil, binary.LittleEndian, tokens) // as a state contains them
 	f.Sum = sha256.Sum256(text)
 	f.replaces = t.continues

@@ -33,12 +33,12 @@ var Env = map[string]string{"LLAMA_ARG_ENDPOINT_METRICS": "1", "LLAMA_ARG_CACHE_
 
 // Process describes an engine process that is about to start.
 type Process struct {
-	Model      string   // its name in the catalog
-	Checkpoint string   // path of the model file, or of any part of it
-	Program    string   // path
-	Argv, Env  []string // Env as NAME=value
-	PerToken   int64    // planned bytes of state for each token
-	Sealed     bool     // its states cannot go back, so only those that end where the next turn goes on are of use
+	Model       string   // its name in the catalog
+	Checkpoint  string   // path of the model file, or of any part of it
+	Program     string   // path
+	Argv, Env   []string // Env as NAME=value
+	PerToken    int64    // planned bytes of state for each token
+	OnlyForward bool     // its states cannot go back, so only those that end where the next turn goes on are of use
 }
 
 // Engine is one engine process. Call Serve once before its first request, Save before its end, and Close after its end.
@@ -54,13 +54,13 @@ type Engine struct {
 	id         Identity         // set before identified is closed; zero: unknown
 	identified chan struct{}
 
-	perToken  int64        // bytes, as planned
-	fixed     atomic.Int64 // bytes of a state besides, as in the last file
-	sealed    bool         // as in Process
-	forgotten uint64       // as in header
-	chats     chats
-	life      context.Context // of saving conversations while the engine runs
-	end       context.CancelFunc
+	perToken    int64        // bytes, as planned
+	fixed       atomic.Int64 // bytes of a state besides, as in the last file
+	onlyForward bool         // as in Process
+	forgotten   uint64       // as in header
+	chats       chats
+	life        context.Context // of saving conversations while the engine runs
+	end         context.CancelFunc
 
 	// Set by Serve.
 	client   *relay.Client
@@ -77,7 +77,7 @@ func (s *Store) Prepare(p Process) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{
-		store: s, files: files, log: s.cfg.Log.With("model", p.Model), perToken: p.PerToken, sealed: p.Sealed, model: p.Model,
+		store: s, files: files, log: s.cfg.Log.With("model", p.Model), perToken: p.PerToken, onlyForward: p.OnlyForward, model: p.Model,
 		identified: make(chan struct{}), forgotten: s.lastForget(p.Model),
 	}
 	e.life, e.end = context.WithCancel(context.Background())

@@ -222,10 +222,10 @@ func (t *Turn) keys() (out []Key) {
 
 // savedMarks returns where other conversations can go on with the saved one: at its end, and if its state can go back
 // also before.
-func (t *Turn) savedMarks(sealed bool) (out [maxMarks]mark) {
+func (t *Turn) savedMarks(onlyForward bool) (out [maxMarks]mark) {
 	const more = maxMarks - 1
 	out[more] = t.end
-	if n := len(t.marks); !sealed {
+	if n := len(t.marks); !onlyForward {
 		for i := range min(n, more) {
 			out[i] = t.marks[(i+1)*n/min(n, more)-1]
 		}
@@ -264,7 +264,7 @@ func (t *Turn) finish() bool {
 		end := t.end.after(t.answer.message())
 		t.end = end[len(end)-1]
 	}
-	return t.answered || !t.e.sealed
+	return t.answered || !t.e.onlyForward
 }
 
 // answer is the message that a response contains, without its reasoning, which clients do not send back.

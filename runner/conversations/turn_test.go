@@ -78,7 +78,7 @@ func answerRequest(t *testing.T, e *Engine, tenant engineslots.Tenant, path stri
 func TestSavedStatesEndWhereTheNextTurnGoesOn(t *testing.T) {
 	for _, sealed := range []bool{true, false} {
 		s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
-		p.Sealed = sealed
+		p.OnlyForward = sealed
 		begin(t, s, p, newLlama(t, 1), "Ada")
 		next := tokensOf("<user>" + asked("Ada") + "</><assistant>Nothing.</><user>")
 		if got := goOn(t, s, p, newLlama(t, 1), "Ada"); got[0] != len(next)-1 {
@@ -110,7 +110,7 @@ func TestStatesThatCanGoBackServeOtherContinuations(t *testing.T) {
 	}
 	for _, sealed := range []bool{true, false} {
 		s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
-		p.Sealed = sealed
+		p.OnlyForward = sealed
 		chat := func(e *Engine, texts ...string) int {
 			return answerChat(t, e, engineslots.Tenant{}, "Nothing.", texts...)
 		}
@@ -138,7 +138,7 @@ func TestStatesThatCanGoBackServeOtherContinuations(t *testing.T) {
 func TestUnloadsDoNotComputeLongAnswers(t *testing.T) {
 	for _, sealed := range []bool{true, false} {
 		s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 1)
-		p.Sealed = sealed
+		p.OnlyForward = sealed
 		answer := strings.Repeat("Nothing. ", 100)
 		run(t, s, p, l, nil, func(e *Engine) {
 			answerChat(t, e, engineslots.Tenant{}, answer, asked("Ada"))
@@ -157,7 +157,7 @@ func TestUnloadsDoNotComputeLongAnswers(t *testing.T) {
 // A request whose conversation is saved and not in the engine has it restored first, only for its owner.
 func TestSavedConversationsAreRestoredForTheirNextTurn(t *testing.T) {
 	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
-	p.Sealed = true
+	p.OnlyForward = true
 	l := newLlama(t, 1)
 	mine, other := engineslots.TenantOf("a"), engineslots.TenantOf("b")
 	question := func(name string) string { return strings.Repeat(name+" asks what happened. ", 10) }
@@ -211,7 +211,7 @@ func TestFailedRequestsLoseNothing(t *testing.T) {
 		end(false)
 	}
 	s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 2)
-	p.Sealed = true
+	p.OnlyForward = true
 	run(t, s, p, l, nil, func(e *Engine) {
 		chat(e, asked("Ada"))
 		fail(e)
@@ -249,7 +249,7 @@ func instructed(t *testing.T, system string, texts ...string) []byte {
 func TestConversationsKeepTheirSlots(t *testing.T) {
 	for _, path := range []string{"/v1/chat/completions", "/v1/messages"} {
 		s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 3)
-		p.Sealed = true
+		p.OnlyForward = true
 		response := map[string]any{"choices": []any{map[string]any{"message": map[string]string{"content": "Nothing."}}}}
 		if path == "/v1/messages" {
 			response = map[string]any{"content": []any{map[string]string{"type": "text", "text": "Nothing."}}}
@@ -276,7 +276,7 @@ func TestSystemPromptsAreSavedForOtherChats(t *testing.T) {
 	system := strings.Repeat("You are told what happens. ", 200)
 	for _, sealed := range []bool{true, false} {
 		s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
-		p.Sealed = sealed
+		p.OnlyForward = sealed
 		var saved []int
 		run(t, s, p, newLlama(t, 4), nil, func(e *Engine) {
 			<-e.identified
@@ -309,7 +309,7 @@ func TestSystemPromptsAreSavedForOtherChats(t *testing.T) {
 func TestEvictionsLoseAndComputeNothing(t *testing.T) {
 	for _, left := range []bool{true, false} {
 		s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 1)
-		p.Sealed = true
+		p.OnlyForward = true
 		run(t, s, p, l, nil, func(e *Engine) {
 			<-e.identified
 			answerChat(t, e, engineslots.Tenant{}, "Nothing.", asked("Ada"))
@@ -366,7 +366,7 @@ func TestRequestsThatAreNoChats(t *testing.T) {
 // An engine without requests saves what it was told, and a request interrupts that.
 func TestIdleEnginesSaveTheirConversations(t *testing.T) {
 	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
-	p.Sealed = true
+	p.OnlyForward = true
 	l := newLlama(t, 2)
 	run(t, s, p, l, nil, func(e *Engine) {
 		answerChat(t, e, engineslots.Tenant{}, "Nothing.", strings.Repeat("What happened? ", 10))

@@ -1,5 +1,5 @@
-// Package engineslots isolates the conversations of API keys in llama-server, which reuses the start of the last prompt
-// of a slot. A request gets a slot that holds nothing of another key. See infra/adr/0025-conversations.md.
+// Package engineslots chooses the slots of llama-server, which reuses the start of the last prompt of a slot. A request
+// gets that of its conversation and, if the table isolates API keys, never one that holds anything of another key. See infra/adr/0025-conversations.md.
 package engineslots
 
 import (
@@ -29,7 +29,7 @@ type Table struct {
 
 	mu        sync.Mutex
 	slots     []slot
-	now       int       // counts requests
+	requests  int       // that got a slot
 	exclusive bool      // a request with Any runs
 	waiting   list.List // of *waiter, in order of arrival
 }
@@ -37,7 +37,7 @@ type Table struct {
 type slot struct {
 	holder holder
 	prompt Prompt
-	used   int // Table.now of its last request
+	used   int // Table.requests at its last request
 	busy   bool
 }
 
@@ -73,15 +73,15 @@ func New(n int, erase func(ctx context.Context, slot int) error) *Table {
 // Isolates reports whether the requests are of several tenants.
 func (t *Table) Isolates() bool { return t.erase != nil }
 
-// Acquire waits for a slot for a request of tenant, and erases what the slot holds of other tenants. With any, for a
-// request whose slot cannot be chosen, it waits until no request of another tenant runs, erases everything of other
-// tenants, and returns Any; if the table isolates tenants, no other request gets a slot until its release. Every slot
-// must be released once. On an error, ctx's cause or that of erase, there is no slot to release.
-func (t *Table) Acquire(ctx context.Context, tenant Tenant, p Prompt, any bool) (int, error) {
-	if any && !t.Isolates() {
+// Acquire waits for a slot for a request of tenant, and erases what the slot holds of other tenants. With engineChooses,
+// for a request whose slot cannot be chosen, it returns Any: at once, or if the table isolates tenants once no request of
+// another tenant runs and everything of other tenants is erased, and no other request gets a slot until its release.
+// Every slot must be released once. On an error, ctx's cause or that of erase, there is no slot to release.
+func (t *Table) Acquire(ctx context.Context, tenant Tenant, p Prompt, engineChooses bool) (int, error) {
+	if engineChooses && !t.Isolates() {
 		return Any, nil
 	}
-	w := &waiter{tenant: tenant, prompt: p, any: any, ready: make(chan struct{})}
+	w := &waiter{tenant: tenant, prompt: p, any: engineChooses, ready: make(chan struct{})}
 	t.mu.Lock()
 	at := t.waiting.PushBack(w)
 	t.dispatchLocked()
@@ -171,8 +171,8 @@ func (t *Table) grantLocked(w *waiter) bool {
 	}
 	s := &t.slots[i]
 	w.takeLocked(s, i)
-	t.now++
-	s.prompt, s.used, s.busy = w.prompt, t.now, true
+	t.requests++
+	s.prompt, s.used, s.busy = w.prompt, t.requests, true
 	w.slot = i
 	return true
 }

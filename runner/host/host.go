@@ -53,7 +53,7 @@ type Config struct {
 	// RetireTimeout is the same for a copy of a model whose catalog entry changed; default 1 h.
 	RetireTimeout time.Duration
 	Reserve       time.Duration // a loaded model waits this long for the request it was loaded for; default 15 s
-	ClearTimeout  time.Duration // a failed load waits this long for busy models before its retry; default 300 s
+	ClearTimeout  time.Duration // a load waits this long for the busy models that it stops; default 300 s
 	OthersWait    time.Duration // a load waits this long for memory that other programs hold; default 10 s
 	Beat          time.Duration // heartbeat; default 1 s
 	UseInterval   time.Duration // pause between two calls of InUse; default 15 s

@@ -2,9 +2,10 @@
 // model's engine, and serves the host's state, engine logs and metrics to operators.
 //
 // A request goes through [Server.infer]: [Server.authorize] verifies its signature, activeRequest.acquireEngine admits it
-// to the model ([host.Host.AcquireModel]), awaitTurn waits for a permit and a slot, sendToEngine sends it
-// ([relay.Client.Start]), checkResponse looks at the head, and complete ends the counts when the body was relayed. A
-// [localRequest] takes the same steps for the gateway in this process. Embeddings go to the model's batcher instead.
+// to the model ([host.Host.AcquireModel]), awaitTurn waits for a permit and prepares a slot
+// ([conversations.Turn.Prepare]), sendToEngine sends it ([relay.Client.Start]), checkResponse looks at the head, and
+// complete ends the counts when the body was relayed. A [localRequest] takes the same steps for the gateway in this
+// process. Embeddings go to the model's batcher instead.
 //
 // A request that no engine saw is refused with status 421 and a reason (infra/rpc), so that the gateway can send it
 // elsewhere. Everything else is the engine's response, or an error that reports the engine's failure. Inside an event

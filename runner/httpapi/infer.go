@@ -239,8 +239,8 @@ func (a *activeRequest) acquireEngine() *reply {
 	return nil
 }
 
-// awaitTurn waits until the engine has a permit and a slot for the request. It returns a reply if the request gets
-// none.
+// awaitTurn waits until the engine has a permit for the request and its slot is ready. It returns a reply if the request
+// gets none.
 func (a *activeRequest) awaitTurn() *reply {
 	if r := a.acquirePermit(); r != nil {
 		return r

@@ -217,7 +217,7 @@ func (l *Launcher) prepareConversations(m *catalog.Model, spec *engine.Spec, pl 
 	}
 	e, err := l.Conversations.Prepare(conversations.Process{
 		Model: spec.Model, Checkpoint: spec.Checkpoint, Program: spec.Program, Argv: argv, Env: env, PerToken: pl.KVBytesPerToken,
-		Sealed: pl.OnlySealed,
+		OnlyForward: pl.OnlySealed,
 	})
 	if err != nil {
 		l.Log.Warn("conversations will not be saved", "model", spec.Model, "error", err)
@@ -322,7 +322,7 @@ type runningEngine struct {
 	files         *files              // held while the engine runs
 	conversations *conversations.Engine
 	save          sync.Once          // of conversations
-	slots         *engineslots.Table // nil: all keys share conversations
+	slots         *engineslots.Table // nil: the engine chooses them
 }
 
 // Stop saves the engine's conversations and stops it, see [engine.Process.Stop].
