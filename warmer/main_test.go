@@ -172,7 +172,7 @@ func TestLambdaLeavesAMachineThatStops(t *testing.T) {
 	}
 	raw, err := c.Marshal()
 	if err == nil {
-		_, err = s.PutCatalog(t.Context(), c.Version, raw)
+		_, err = s.PutCatalog(t.Context(), c.Version, raw, map[string]string{"box": "ec2"})
 	}
 	if err != nil {
 		t.Fatal(err)

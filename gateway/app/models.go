@@ -150,7 +150,13 @@ func (m *liveCatalog) publish(ctx context.Context, c *catalog.Catalog) bool {
 		m.log.Error("catalog cannot be written", "error", err)
 		return false
 	}
-	changed, err := m.store.PutCatalog(ctx, c.Version, data)
+	hosts := map[string]string{}
+	for _, h := range c.Hosts {
+		if h.Driver != catalog.DriverASG {
+			hosts[h.Name] = string(h.Driver)
+		}
+	}
+	changed, err := m.store.PutCatalog(ctx, c.Version, data, hosts)
 	if changed && err == nil {
 		m.log.Info("catalog published", "version", c.Version)
 	}

@@ -29,7 +29,7 @@ func TestMM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.PutCatalog(t.Context(), cat.Version, data); err != nil {
+	if _, err := store.PutCatalog(t.Context(), cat.Version, data, nil); err != nil {
 		t.Fatal(err)
 	}
 	m, _ := cat.Model("eye")

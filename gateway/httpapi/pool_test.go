@@ -104,7 +104,7 @@ func (p *pool) publish(ctx context.Context) error {
 	p.mu.Lock()
 	p.cat = next
 	p.mu.Unlock()
-	_, err = p.store.PutCatalog(ctx, next.Version, text)
+	_, err = p.store.PutCatalog(ctx, next.Version, text, nil)
 	return err
 }
 

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"reveille/infra/catalog"
 	"reveille/infra/state"
 )
 
@@ -331,20 +330,16 @@ func TestFurtherCopy(t *testing.T) {
 func TestFurtherCopiesAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")
-		var sleepers []string
 		for i := range 9 {
-			sleepers = append(sleepers, fmt.Sprint("h", i))
-			p.host(sleepers[i], "asleep")
+			p.host(fmt.Sprint("h", i), "asleep")
 		}
-		cat := testCatalog(t, sleepers...)
 		p.loaded("a", "m0", 64)
 		p.hosts["a"].Models["m0"].Fields = map[string]string{"plan": `{"parallel":8}`}
 		var mu sync.Mutex
 		woken := map[string]int{}
 		for range 2 {
 			r := start(t, p, func(c *Config) {
-				c.Catalog = func() *catalog.Catalog { return cat }
-				m, _ := cat.Model("m0")
+				m, _ := c.Catalog().Model("m0")
 				m.Hosts, m.Replicas.Max = nil, 10
 				c.Waker = wakerFunc(func(_ context.Context, host string) error {
 					mu.Lock()

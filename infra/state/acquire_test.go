@@ -30,7 +30,7 @@ func TestStalePlacementChangesNothing(t *testing.T) {
 			},
 			"its model elsewhere": func() { register(t, s, "h3", map[string]string{"m": "llm"}) },
 			"a catalog": func() {
-				_, err := s.PutCatalog(ctx, "v2", []byte(`{"models":[]}`))
+				_, err := s.PutCatalog(ctx, "v2", []byte(`{"models":[]}`), nil)
 				must(t, err)
 			},
 			"lost data": func() { must(t, b.rdb.FlushAll(ctx).Err()); register(t, s, "h", nil) },

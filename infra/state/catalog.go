@@ -22,9 +22,15 @@ func (s *Store) catalogMAC(version, catalog string) string {
 	return hex.EncodeToString(m.Sum(nil))
 }
 
-// PutCatalog publishes the catalog. It reports whether Redis had another one.
-func (s *Store) PutCatalog(ctx context.Context, version string, catalog []byte) (bool, error) {
-	out, err := s.eval(ctx, "catalog_put", version, catalog, s.catalogMAC(version, string(catalog)))
+// PutCatalog publishes the catalog. wakeable maps each host that has a driver to the driver's name. It reports
+// whether Redis had another one.
+func (s *Store) PutCatalog(ctx context.Context, version string, catalog []byte, wakeable map[string]string) (bool, error) {
+	args := make([]any, 0, 3+2*len(wakeable))
+	args = append(args, version, catalog, s.catalogMAC(version, string(catalog)))
+	for h, d := range wakeable {
+		args = append(args, h, d)
+	}
+	out, err := s.eval(ctx, "catalog_put", args...)
 	return out == int64(1), err
 }
 

@@ -50,7 +50,7 @@ func TestCatalogIsSigned(t *testing.T) {
 			return b.open(o)
 		}
 		ours := open(state.Options{Secret: []byte("ours")})
-		_, err := ours.PutCatalog(ctx, "v1", []byte("{}"))
+		_, err := ours.PutCatalog(ctx, "v1", []byte("{}"), nil)
 		must(t, err)
 		version, text, err := open(state.Options{Secret: []byte("ours")}).Catalog(ctx)
 		must(t, err)

@@ -32,7 +32,7 @@ func TestKeyTable(t *testing.T) {
 	used := map[*regexp.Regexp]bool{}
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
-		_, err := s.PutCatalog(ctx, "v", []byte("{}"))
+		_, err := s.PutCatalog(ctx, "v", []byte("{}"), map[string]string{"sleeper": "wol"})
 		must(t, err)
 		must(t, s.Set(ctx, state.Pins, "m", "1"))
 		g, _, err := s.Register(ctx, state.HostInfo{Name: "h", Models: []state.ModelPut{{ID: "m", Fields: map[string]string{"type": "llm", "device": "npu"}}}})

@@ -24,10 +24,10 @@ func TestEveryScript(t *testing.T) {
 		equal(t, "hosts of an empty pool", len(empty.Hosts), 0)
 		equal(t, "epoch of an empty pool", empty.Epoch, "")
 
-		isNew, err := s.PutCatalog(ctx, "v1", []byte(`{"models":[]}`))
+		isNew, err := s.PutCatalog(ctx, "v1", []byte(`{"models":[]}`), map[string]string{"gpu-1": "ec2"})
 		must(t, err)
 		equal(t, "catalog is new", isNew, true)
-		isNew, err = s.PutCatalog(ctx, "v1", []byte(`{"models":[]}`))
+		isNew, err = s.PutCatalog(ctx, "v1", []byte(`{"models":[]}`), map[string]string{"gpu-1": "ec2"})
 		must(t, err)
 		equal(t, "catalog is new again", isNew, false)
 		version, catalog, err := s.Catalog(ctx)
@@ -51,6 +51,7 @@ func TestEveryScript(t *testing.T) {
 		if err := s.RenewWake(ctx, "gpu-1", a.WakeToken); !errors.Is(err, state.ErrAwake) {
 			t.Fatal("wake of a registered host:", err)
 		}
+		equal(t, "driver kept", b.field("host:gpu-1", "driver"), "ec2")
 
 		revision, _, err := s.Beat(ctx, "gpu-1", g, true, map[string]state.Use{"m/a": {Open: 1}})
 		must(t, err)
@@ -142,7 +143,7 @@ func TestFormat(t *testing.T) {
 		ours := b.rdb.Get(ctx, key).Val()
 		must(t, b.rdb.Set(ctx, key, "old", 0).Err())
 		before := b.dump()
-		_, put := s.PutCatalog(ctx, "v", []byte("{}"))
+		_, put := s.PutCatalog(ctx, "v", []byte("{}"), nil)
 		_, _, again := s.Register(ctx, state.HostInfo{Name: "h2"})
 		_, read := s.Snapshot(ctx)
 		for what, err := range map[string]error{"a gateway": put, "a runner": again, "a warmer": read, "the check": s.CheckFormat(ctx)} {
@@ -160,7 +161,7 @@ func TestFormat(t *testing.T) {
 		must(t, b.rdb.Del(ctx, key).Err())
 		s = b.store()
 		must(t, s.CheckFormat(ctx))
-		_, err := s.PutCatalog(ctx, "v", []byte("{}"))
+		_, err := s.PutCatalog(ctx, "v", []byte("{}"), nil)
 		must(t, err)
 		equal(t, "format", b.rdb.Get(ctx, key).Val(), ours)
 	})

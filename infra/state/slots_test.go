@@ -177,7 +177,7 @@ func TestSlotAfterLoss(t *testing.T) {
 func TestSlotOfNewPool(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		t, s := b.t, b.store()
-		_, err := s.PutCatalog(ctx, "v1", []byte("{}"))
+		_, err := s.PutCatalog(ctx, "v1", []byte("{}"), map[string]string{"gpu-1": "asg"})
 		must(t, err)
 		b.after(state.LostAfter + time.Millisecond)
 		host, err := s.ClaimSlot(ctx, "i-a", []string{"gpu-1"})

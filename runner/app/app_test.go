@@ -82,7 +82,7 @@ func TestRunnerServesAndDrains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.PutCatalog(t.Context(), c.Version, raw); err != nil {
+	if _, err := store.PutCatalog(t.Context(), c.Version, raw, nil); err != nil {
 		t.Fatal(err)
 	}
 	at, end := running(t, s)

@@ -59,7 +59,7 @@ func TestMachinesOfAGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	published := time.AfterFunc(time.Second, func() {
-		_, _ = store.PutCatalog(context.Background(), c.Version, text)
+		_, _ = store.PutCatalog(context.Background(), c.Version, text, nil)
 	})
 	defer published.Stop()
 	start := func(machine string) func() error {

@@ -141,7 +141,7 @@ func (b *bench) publish(text string) {
 	b.must(err)
 	raw, err := c.Marshal()
 	b.must(err)
-	_, err = b.store.PutCatalog(b.Context(), c.Version, raw)
+	_, err = b.store.PutCatalog(b.Context(), c.Version, raw, nil)
 	b.must(err)
 }
 

@@ -231,7 +231,7 @@ func TestChangedCatalogRetiresModels(t *testing.T) {
 	if o := b.engines.of("a").options; o["ctx_size"] != int64(5) {
 		t.Errorf("%v", o)
 	}
-	_, err := b.store.PutCatalog(t.Context(), "feedfeedfeedfeed", []byte(`{"version":"no"}`))
+	_, err := b.store.PutCatalog(t.Context(), "feedfeedfeedfeed", []byte(`{"version":"no"}`), nil)
 	b.must(err)
 	b.ready(b.load("b")) // a catalog that cannot be parsed changes nothing
 }

@@ -171,7 +171,7 @@ func start(t *testing.T, change ...func(*httpapi.Config)) *bench {
 	b.must(err)
 	raw, err := c.Marshal()
 	b.must(err)
-	_, err = b.store.PutCatalog(t.Context(), c.Version, raw)
+	_, err = b.store.PutCatalog(t.Context(), c.Version, raw, nil)
 	b.must(err)
 	spawner := engine.NewSpawner(nil)
 	t.Cleanup(spawner.Close)

@@ -286,7 +286,7 @@ func (f *fleet) parse() {
 func (f *fleet) publish() {
 	raw, err := f.models.Marshal()
 	if err == nil {
-		_, err = f.open().PutCatalog(context.Background(), f.models.Version, raw)
+		_, err = f.open().PutCatalog(context.Background(), f.models.Version, raw, nil)
 	}
 	if err != nil {
 		f.t.Fatal(err)

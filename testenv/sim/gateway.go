@@ -103,7 +103,11 @@ func (l *gateLife) publish(ctx context.Context, w *world) {
 			if err != nil {
 				panic(err) // a parsed catalog marshals
 			}
-			if _, err := l.store.PutCatalog(ctx, c.Version, data); err == nil {
+			hosts := map[string]string{}
+			for _, h := range c.Hosts {
+				hosts[h.Name] = string(h.Driver)
+			}
+			if _, err := l.store.PutCatalog(ctx, c.Version, data, hosts); err == nil {
 				done = c.Version
 			}
 		}

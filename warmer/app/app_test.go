@@ -53,7 +53,7 @@ func TestTickerPutsAHostToSleep(t *testing.T) {
 	must(t, err)
 	raw, err := c.Marshal()
 	must(t, err)
-	_, err = store.PutCatalog(t.Context(), c.Version, raw)
+	_, err = store.PutCatalog(t.Context(), c.Version, raw, map[string]string{"box": "local"})
 	must(t, err)
 	generation, _, err := store.Register(t.Context(), state.HostInfo{Name: "box", Boot: "b", Addr: "127.0.0.1:1", Devices: "cpu"})
 	must(t, err)

@@ -94,7 +94,7 @@ func (p *pool) publish(text string) {
 	p.must(err)
 	raw, err := c.Marshal()
 	p.must(err)
-	_, err = p.store.PutCatalog(ctx, c.Version, raw)
+	_, err = p.store.PutCatalog(ctx, c.Version, raw, map[string]string{"box": "local"})
 	p.must(err)
 	p.catalog = c
 }

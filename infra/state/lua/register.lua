@@ -20,7 +20,7 @@ if mine > 0 and last > mine and redis.call('HGET', key, 'boot') ~= boot then ret
 local machine = redis.call('HGET', key, 'machine')
 if machine and fields.machine and machine ~= fields.machine and last >= mine then return {'fenced'} end -- below, a failover lost mine
 redis.call('SET', P .. 'format', FORMAT)
-local was = redis.call('HMGET', key, 'state', 'proven', 'packet_ms')
+local was = redis.call('HMGET', key, 'state', 'driver', 'proven', 'packet_ms')
 local generation = token(math.max(last, tonumber(ARGV[4])))
 
 for _, m in ipairs(redis.call('SMEMBERS', P .. 'models:' .. h)) do drop_model(h, m) end
@@ -28,7 +28,8 @@ requeue(h, loading)
 redis.call('DEL', key, P .. 'wake:' .. h, P .. 'npu:' .. h)
 for k, v in pairs(fields) do redis.call('HSET', key, k, v) end
 redis.call('HSET', key, 'state', 'ready', 'generation', generation, 'boot', boot, 'seen_ms', num(NOW), 'active_ms', num(NOW))
-if was[1] == 'waking' and was[3] or was[2] then redis.call('HSET', key, 'proven', '1') end
+if was[2] then redis.call('HSET', key, 'driver', was[2]) end
+if was[1] == 'waking' and was[4] or was[3] then redis.call('HSET', key, 'proven', '1') end
 if was[1] == 'waking' then count_day('host', 'ready', h, '1') end
 local t = loading ~= '' and hash(P .. 'ticket:' .. loading)
 if t and t.host == h and t.kind == 'load' and pending(t.state) then
