@@ -39,6 +39,7 @@ type chats struct {
 	mu        sync.Mutex
 	running   int // requests
 	slots     []slotChat
+	erased    bool               // slots are erased for other keys
 	systems   []Key              // of the last system prompts, oldest first
 	unused    int                // first turns that were evicted since a conversation was last restored
 	interrupt context.CancelFunc // of what is being saved while no request runs
@@ -256,7 +257,7 @@ func (e *Engine) endLocked() {
 	c := &e.chats
 	c.running--
 	last := c.newestLocked()
-	if c.closed || c.running > 0 || last == nil {
+	if c.closed || c.erased || c.running > 0 || last == nil {
 		return
 	}
 	if c.timer == nil {

@@ -241,7 +241,7 @@ func run(t *testing.T, s *Store, p Process, l *llama, table *engineslots.Table, 
 	}
 	client := relay.New(relay.Config{Addr: strings.TrimPrefix(l.URL, "http://")})
 	defer client.Close()
-	e.Serve(client, "key", l.dir, len(l.slots))
+	e.Serve(client, "key", l.dir, len(l.slots), table != nil)
 	if table == nil {
 		table = engineslots.New(len(l.slots), nil)
 	}

@@ -85,7 +85,7 @@ func TestSlowDiskDoesNotBlockCallers(t *testing.T) {
 	l, read := newLlama(t, 1), make(chan struct{})
 	client := relay.New(relay.Config{Addr: strings.TrimPrefix(l.URL, "http://")})
 	defer client.Close()
-	e.Serve(client, "key", t.TempDir(), 1)
+	e.Serve(client, "key", t.TempDir(), 1, false)
 	go func() {
 		defer close(read)
 		e.Begin(NewTurn("/chat/completions", chatBody(t, asked("Ada"), "Nothing.", "And then?")), engineslots.Tenant{}, 0).Prepare(t.Context())

@@ -121,9 +121,11 @@ func computeArgs(argv []string) []string {
 }
 
 // Serve begins to save and restore conversations of the serving engine with so many slots. client, key and dir, its
-// private folder, are the engine's.
-func (e *Engine) Serve(client *relay.Client, key, dir string, slots int) {
+// private folder, are the engine's. If slots are erased for other keys, nothing is saved while the engine is idle, because
+// that computes in slots that no request holds.
+func (e *Engine) Serve(client *relay.Client, key, dir string, slots int, erased bool) {
 	if e != nil {
+		e.chats.erased = erased
 		e.client, e.key, e.dir = client, key, dir
 		e.chats.slots, e.chats.keeping = make([]slotChat, slots), make(chan struct{}, 1)
 	}

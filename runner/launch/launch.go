@@ -150,7 +150,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	l.Log.Info("plan", "model", m.ID, "kind", string(pl.Kind), "context", pl.Context, "n_batch", pl.NBatch, "n_ubatch", pl.NUBatch,
 		"parallel", pl.Parallel, "need", pl.Need, "share", pl.Share, "reason", pl.Reason, "warnings", pl.Warnings)
 	run.conversations = conversations
-	conversations.Serve(run.ownClient, p.APIKey(), p.Dir(), pl.Parallel)
+	conversations.Serve(run.ownClient, p.APIKey(), p.Dir(), pl.Parallel, perKey)
 	concurrent := maxConcurrent(r.Family(), pl)
 	if run.slots != nil {
 		concurrent = pl.Parallel // each waits for one of the slots
