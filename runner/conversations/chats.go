@@ -195,15 +195,9 @@ func (t *Turn) saveSystem(ctx context.Context) {
 	}
 	var all []json.RawMessage
 	_ = json.Unmarshal(t.list, &all) // it was read before
-	n := slices.IndexFunc(all, func(raw json.RawMessage) bool {
-		var m message
-		return json.Unmarshal(raw, &m) != nil || !m.isInstruction()
-	})
-	if n <= 0 {
-		return
-	}
 	s := &Turn{
-		e: t.e, tenant: t.tenant, slot: t.slot, body: t.body, list: quote(all[:n]), marks: t.marks[:t.system], end: first, ended: time.Now(), isSystem: true,
+		e: t.e, tenant: t.tenant, slot: t.slot, body: t.body, list: quote(all[:t.instructions]), marks: t.marks[:t.system],
+		end: first, ended: time.Now(), isSystem: true,
 	}
 	t.e.logUnsaved(t.e.saveTurn(ctx, s, false))
 }
@@ -215,13 +209,11 @@ func (t *Turn) Reused(ctx context.Context) int {
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	list, _ := t.e.slotList(ctx)
-	for _, s := range list {
-		if s.ID == t.slot && s.Task != nil {
-			return max(min(s.cached(), int(t.restored.Tokens)), 0)
-		}
+	s := t.e.slotState(ctx, t.slot)
+	if s.Task == nil {
+		return 0
 	}
-	return 0
+	return max(min(s.cached(), int(t.restored.Tokens)), 0)
 }
 
 // End records the end of the request; ok means that its response was complete. Only then is the turn that it continues
@@ -437,7 +429,7 @@ func (e *Engine) saveTurn(ctx context.Context, t *Turn, hurry bool) error {
 	if len(tokens) < minTokens {
 		return nil
 	}
-	if hurry && e.heldTokens(ctx, t.slot) < (len(tokens)-len(t.answer.content))/2 { // it empties idle slots when its context is full
+	if hurry && e.slotState(ctx, t.slot).Tokens < (len(tokens)-len(t.answer.content))/2 { // it empties idle slots when its context is full
 		return errors.New("the engine no longer has the conversation")
 	}
 	if err := e.compute(ctx, t.slot, tokens); err != nil {

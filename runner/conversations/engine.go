@@ -238,27 +238,19 @@ func (e *Engine) Save(ctx context.Context) {
 // bytesOf estimates the size of a conversation's state.
 func (e *Engine) bytesOf(tokens int) int64 { return e.fixed.Load() + e.perToken*int64(tokens) }
 
-// heldTokens returns how many tokens are in a slot, 0 if that is unknown.
-func (e *Engine) heldTokens(ctx context.Context, slot int) int {
-	list, _ := e.slotList(ctx)
+// slotState returns the state of a slot, zero if it is unknown. The engine responds between two batches.
+func (e *Engine) slotState(ctx context.Context, slot int) slotState {
+	text, err := e.roundTrip(ctx, "GET", "/slots", nil)
+	var list []slotState
+	if err != nil || json.Unmarshal(text, &list) != nil {
+		return slotState{}
+	}
 	for _, s := range list {
 		if s.ID == slot {
-			return s.Tokens
+			return s
 		}
 	}
-	return 0
-}
-
-// slotList returns the engine's slots. The engine responds between two batches.
-func (e *Engine) slotList(ctx context.Context) (slots []slotState, err error) {
-	text, err := e.roundTrip(ctx, "GET", "/slots", nil)
-	if err == nil {
-		err = json.Unmarshal(text, &slots)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("slots: %w", err)
-	}
-	return slots, nil
+	return slotState{}
 }
 
 // secondsPerToken returns the time that the engine takes to compute a token of a prompt, 0 if it has computed none.

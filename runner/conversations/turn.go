@@ -44,15 +44,16 @@ type Turn struct {
 	tenant engineslots.Tenant
 	slot   int // where the request runs; engineslots.Any: the engine chooses
 
-	body       []byte // of a chat request
-	list       []byte // the messages in body, nil for a text
-	text       string // without messages
-	marks      []mark // in the request
-	system     int    // how many of them are in the system prompt
-	opening    int    // bytes of the tools and the system prompt
-	own        int    // index of the mark from which on others are the same conversation
-	isFirst    bool   // it has no earlier answers
-	onMessages bool   // it came on /v1/messages
+	body  []byte // of a chat request
+	list  []byte // the messages in body, nil for a text
+	text  string // without messages
+	marks []mark // in the request
+	// The system prompt: its messages, the marks in it, and its bytes with the tools.
+	instructions, system, opening int
+
+	own        int  // index of the mark from which on others are the same conversation
+	isFirst    bool // it has no earlier answers
+	onMessages bool // it came on /v1/messages
 	savable    bool
 	isSystem   bool // it is the system prompt alone, which all turns with it continue
 
@@ -169,7 +170,7 @@ func (t *Turn) read(path string, body []byte) bool {
 				continue
 			}
 			if t.own = len(t.marks) - 1; messages[i].isInstruction() {
-				t.system, t.opening = len(t.marks), len(v[1].Raw)+int(last.Bytes)
+				t.instructions, t.system, t.opening = i+1, len(t.marks), len(v[1].Raw)+int(last.Bytes)
 			} else {
 				inSystem = false
 			}

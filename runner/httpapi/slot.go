@@ -34,7 +34,7 @@ func (a *activeRequest) acquireSlot() *reply {
 	if table.Isolates() {
 		tenant = engineslots.TenantOf(string(a.field(rpc.HeaderCacheTenant)))
 	}
-	follows := acceptsSlot(a.path, a.body) && (table.Isolates() || !hasPrompts(a.body))
+	follows := acceptsSlot(a.path, a.body, table.Isolates())
 	engineChooses := !follows && (table.Isolates() || !turn.IsSteerable())
 	ctx, done := a.startWaiting()
 	defer done()
@@ -56,16 +56,6 @@ func (a *activeRequest) acquireSlot() *reply {
 	return nil
 }
 
-// hasPrompts reports whether a request is for several prompts, which the engine computes in parallel in slots of its choice.
-func hasPrompts(body []byte) bool {
-	var v [1]jsonscan.Value
-	if jsonscan.Scan(body, []string{"prompt"}, v[:]) != nil || !v[0].Set() || v[0].Raw[0] != '[' {
-		return false
-	}
-	first := bytes.TrimLeft(v[0].Raw[1:], " \t\r\n")
-	return len(first) > 0 && (first[0] == '"' || first[0] == '[')
-}
-
 // needsNoSlot reports whether a POST to the path computes nothing in a slot.
 func needsNoSlot(path string) bool {
 	switch strings.TrimPrefix(path, "/v1") {
@@ -75,22 +65,25 @@ func needsNoSlot(path string) bool {
 	return false
 }
 
-// acceptsSlot reports whether llama-server follows id_slot in a request. It does not on Anthropic's route, nor for the
-// copies of a request for several choices.
-func acceptsSlot(path string, body []byte) bool {
+// acceptsSlot reports whether a request gets an id_slot. llama-server does not follow it on Anthropic's route, nor for the
+// copies of a request for several choices. Several prompts would be computed one after the other in it, so they get one
+// only if the table isolates keys.
+func acceptsSlot(path string, body []byte, isolates bool) bool {
 	switch strings.TrimPrefix(path, "/v1") {
 	case "/chat/completions", "/completions", "/completion", "/infill", "/responses":
 	default:
 		return false
 	}
-	var v [3]jsonscan.Value
-	if jsonscan.Scan(body, []string{"n", "n_cmpl", "best_of"}, v[:]) != nil {
+	var v [4]jsonscan.Value
+	if jsonscan.Scan(body, []string{"n", "n_cmpl", "best_of", "prompt"}, v[:]) != nil {
 		return false
 	}
-	for _, v := range v {
+	for _, v := range v[:3] {
 		if v.Set() && string(v.Raw) != "1" {
 			return false
 		}
 	}
-	return true
+	list, isList := bytes.CutPrefix(v[3].Raw, []byte("["))
+	list = bytes.TrimLeft(list, " \t\r\n")
+	return isolates || !isList || len(list) == 0 || list[0] != '"' && list[0] != '['
 }
