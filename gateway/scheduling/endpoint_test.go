@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/infra/catalog"
 	"reveille/infra/state"
 )
 
@@ -330,16 +331,20 @@ func TestFurtherCopy(t *testing.T) {
 func TestFurtherCopiesAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")
+		var sleepers []string
 		for i := range 9 {
-			p.host(fmt.Sprint("h", i), "asleep")
+			sleepers = append(sleepers, fmt.Sprint("h", i))
+			p.host(sleepers[i], "asleep")
 		}
+		cat := testCatalog(t, sleepers...)
 		p.loaded("a", "m0", 64)
 		p.hosts["a"].Models["m0"].Fields = map[string]string{"plan": `{"parallel":8}`}
 		var mu sync.Mutex
 		woken := map[string]int{}
 		for range 2 {
 			r := start(t, p, func(c *Config) {
-				m, _ := c.Catalog().Model("m0")
+				c.Catalog = func() *catalog.Catalog { return cat }
+				m, _ := cat.Model("m0")
 				m.Hosts, m.Replicas.Max = nil, 10
 				c.Waker = wakerFunc(func(_ context.Context, host string) error {
 					mu.Lock()

@@ -77,7 +77,7 @@ func (p *pool) host(name string, st policy.HostState) {
 	defer p.mu.Unlock()
 	p.rev++
 	p.hosts[name] = &state.HostRecord{
-		Name: name, State: st, Addr: name + ":1", Devices: "cpu", Limits: "-1", Driver: "exec", Generation: 7,
+		Name: name, State: st, Addr: name + ":1", Devices: "cpu", Limits: "-1", Generation: 7,
 		Models: map[string]*state.ModelRecord{}, Fields: map[string]string{},
 	}
 	if st == "asleep" {
@@ -206,7 +206,7 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 	p.tickets[t.rec.ID] = t
 	p.ops[w.Operation] = t.rec.ID
 	if p.hosts[w.Host] == nil {
-		p.hosts[w.Host] = &state.HostRecord{Name: w.Host, State: "asleep", Devices: "cpu", Driver: "exec", Models: map[string]*state.ModelRecord{}, Fields: map[string]string{}}
+		p.hosts[w.Host] = &state.HostRecord{Name: w.Host, State: "asleep", Devices: "cpu", Models: map[string]*state.ModelRecord{}, Fields: map[string]string{}}
 	}
 	p.hosts[w.Host].Queue = append(p.hosts[w.Host].Queue, t.rec)
 	p.rev++
@@ -444,8 +444,8 @@ type wakerFunc func(ctx context.Context, host string) error
 
 func (f wakerFunc) Wake(ctx context.Context, host string) error { return f(ctx, host) }
 
-// testCatalog returns the models m0 … m9, each allowed on the hosts a and b in this order.
-func testCatalog(t testing.TB) *catalog.Catalog {
+// testCatalog returns the models m0 … m9, each allowed on the hosts a and b in this order, and has more hosts.
+func testCatalog(t testing.TB, more ...string) *catalog.Catalog {
 	t.Helper()
 	var b strings.Builder
 	b.WriteString("models:\n")
@@ -453,7 +453,7 @@ func testCatalog(t testing.TB) *catalog.Catalog {
 		fmt.Fprintf(&b, "  m%d: {type: llm, recipe: standin, device: cpu, hosts: [a, b]}\n", i)
 	}
 	b.WriteString("hosts:\n")
-	for _, h := range []string{"a", "b"} {
+	for _, h := range append(more, "a", "b") {
 		fmt.Fprintf(&b, "  %s: {driver: exec, devices: [cpu], commands: {wake: [\"true\"], sleep: [\"true\"]}}\n", h)
 	}
 	c, _, err := catalog.Parse("models.yaml", []byte(b.String()))

@@ -62,8 +62,8 @@ func TestView(t *testing.T) {
 			Models: map[string]*state.ModelRecord{"m0": {ID: "m0", State: "loaded", Type: "llm", Device: "npu", InFlight: 2, Memory: 5, Pinned: true}},
 			Queue:  []state.TicketRecord{{ID: "t1", Kind: "load", Model: "m1"}, {ID: "t2", Kind: "unload", Model: "m0"}, {ID: "t3", Kind: "load", Model: "m2"}},
 		},
-		"gone":  {Name: "gone", State: "asleep", Devices: "cpu"},
-		"woken": {Name: "woken", State: "asleep", Driver: "wol", Devices: "?", Limits: "?", Seats: "?"},
+		"gone":  {Name: "gone", State: "asleep", Devices: "cpu"}, // has left the models file
+		"woken": {Name: "woken", State: "ready", Devices: "?", Limits: "?", Seats: "?"},
 	}}
 	v := placement.View{Catalog: c, ClosedModel: "m0"}.Pool(s)
 	slices.SortFunc(v.Hosts, func(a, b policy.Host) int { return strings.Compare(a.Name, b.Name) })

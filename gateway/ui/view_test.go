@@ -47,7 +47,7 @@ hosts:
 
 func near(models map[string]*state.ModelRecord, queue ...state.TicketRecord) *state.HostRecord {
 	return &state.HostRecord{
-		Name: "near", State: policy.Ready, Addr: "127.0.0.1:1", Devices: "cpu npu", Limits: "2 1", Driver: "local", Models: models, Queue: queue,
+		Name: "near", State: policy.Ready, Addr: "127.0.0.1:1", Devices: "cpu npu", Limits: "2 1", Models: models, Queue: queue,
 		Fields: map[string]string{"memory_budget": "cpu=8589934592"},
 	}
 }
@@ -110,9 +110,9 @@ func TestQueueInWords(t *testing.T) {
 		"for a batch":       {near(fresh("1"), load("1", "c")), []string{"is next to start"}},
 		"loading":           {near(nil, state.TicketRecord{ID: "1", Kind: "load", Model: "a", State: state.TicketLoading}), []string{"its engine is starting"}},
 		"one behind others": {near(busy, load("1", "c"), load("2", "a")), []string{"waits until b", "waits behind the load of c"}},
-		"waking":            {&state.HostRecord{Name: "near", State: policy.Waking, Driver: "local", Queue: []state.TicketRecord{load("1", "a")}}, []string{"its host is waking"}},
-		"asleep":            {&state.HostRecord{Name: "near", State: policy.Asleep, Driver: "local", Queue: []state.TicketRecord{load("1", "a")}}, []string{"about to be woken"}},
-		"lost":              {&state.HostRecord{Name: "near", State: policy.Lost, Driver: "local", Queue: []state.TicketRecord{load("1", "a")}}, []string{"no heartbeat"}},
+		"waking":            {&state.HostRecord{Name: "near", State: policy.Waking, Queue: []state.TicketRecord{load("1", "a")}}, []string{"its host is waking"}},
+		"asleep":            {&state.HostRecord{Name: "near", State: policy.Asleep, Queue: []state.TicketRecord{load("1", "a")}}, []string{"about to be woken"}},
+		"lost":              {&state.HostRecord{Name: "near", State: policy.Lost, Queue: []state.TicketRecord{load("1", "a")}}, []string{"no heartbeat"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			src := sourceOf(t, c.host)

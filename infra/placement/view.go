@@ -27,8 +27,8 @@ type View struct {
 const spread = 16
 
 // Pool returns the pool as input of decisions. Hosts that are in the catalog but not in the store are asleep. Sleeping
-// hosts without a known driver are left out. A runner's report of its host overrides the catalog, except that the
-// labels of both count. The hosts are in no order.
+// hosts that are not in the catalog are left out: nothing says how to wake them. A runner's report of its host
+// overrides the catalog, except that the labels of both count. The hosts are in no order.
 func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 	out := policy.Snapshot{Now: time.UnixMilli(s.NowMS), Hosts: make([]policy.Host, 0, len(s.Hosts))}
 	if s.Large() {
@@ -36,7 +36,7 @@ func (v View) Pool(s *state.Snapshot) policy.Snapshot {
 	}
 	for name, rec := range v.records(s) {
 		known, inCatalog := v.Catalog.Host(name)
-		if rec.State == policy.Asleep && rec.Driver == "" && !inCatalog {
+		if rec.State == policy.Asleep && !inCatalog {
 			continue
 		}
 		out.Hosts = append(out.Hosts, v.host(s, rec, known))

@@ -71,7 +71,6 @@ type HostRecord struct {
 	Limits     string
 	Seats      string // JSON, "" if none
 	Options    string // load options from the runner's flags, JSON
-	Driver     string
 	Error      string // why the last wake failed
 	Loading    string // ticket whose load is in progress
 	Generation uint64
@@ -334,7 +333,7 @@ func fields(v any) map[string]string {
 func (s *Snapshot) hostRecord(name string, f map[string]string) *HostRecord {
 	h := &HostRecord{
 		Name: name, State: policy.HostState(f["state"]), Addr: f["addr"], TLS: f["tls"], Devices: f["devices"], Limits: f["limits"], Seats: f["npu_seats"], Options: f["options"],
-		Driver: f["driver"], Error: f["error"], Loading: f["loading"], Generation: uint64(ParseNumber(f["generation"])),
+		Error: f["error"], Loading: f["loading"], Generation: uint64(ParseNumber(f["generation"])),
 		SeenMS: ParseNumber(f["seen_ms"]), ActiveMS: ParseNumber(f["active_ms"]), Models: map[string]*ModelRecord{}, Fields: f,
 		revision: uint64(ParseNumber(f["rev"])), readMS: s.NowMS,
 	}
