@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"reveille/infra/recipe"
@@ -28,36 +29,19 @@ func neverSent(err error) bool {
 
 // HTTP is an engine behind its own HTTP interface.
 type HTTP struct {
-	Client      *relay.Client
-	Key         string // bearer token; empty means none
-	Model       string // the engine's name for the model
-	TokenizeAPI TokenizeAPI
-	Timeout     time.Duration // for the first byte of a response and between its parts; 0 means no limit
+	Client  *relay.Client
+	Key     string        // bearer token; empty means none
+	Model   string        // the engine's name for the model
+	Family  string        // of its recipe
+	Timeout time.Duration // for the first byte of a response and between its parts; 0 means no limit
 }
 
 var _ Engine = (*HTTP)(nil)
 
-// A TokenizeAPI is an engine's API for tokenizing text. Requests to an engine without one cannot be batched.
-type TokenizeAPI string
-
-// The tokenize APIs.
-const (
-	LlamaCpp TokenizeAPI = recipe.LlamaCpp
-	VLLM     TokenizeAPI = recipe.VLLM
-	TEI      TokenizeAPI = recipe.TEI
-)
-
-// TokenizeAPIOf returns the API of a recipe's engine; ok is false if it has none.
-func TokenizeAPIOf(family string) (api TokenizeAPI, ok bool) {
-	switch family {
-	case recipe.LlamaCpp, recipe.Standin:
-		return LlamaCpp, true
-	case recipe.VLLM:
-		return VLLM, true
-	case recipe.TEI:
-		return TEI, true
-	}
-	return "", false
+// Tokenizes reports whether the engines of a recipe family have an API for tokenizing text that HTTP knows. Requests to
+// others cannot be batched.
+func Tokenizes(family string) bool {
+	return slices.Contains([]string{recipe.LlamaCpp, recipe.Standin, recipe.VLLM, recipe.TEI}, family)
 }
 
 const (
@@ -74,10 +58,10 @@ func (e *HTTP) Embed(ctx context.Context, body, dst []byte) (int, []byte, error)
 // Tokens asks the engine's tokenizer.
 func (e *HTTP) Tokens(ctx context.Context, text string, special bool) ([]int64, error) {
 	var q any
-	switch e.TokenizeAPI {
-	case VLLM:
+	switch e.Family {
+	case recipe.VLLM:
 		q = map[string]any{"model": e.Model, "prompt": text, "add_special_tokens": special}
-	case TEI:
+	case recipe.TEI:
 		q = map[string]any{"inputs": text, "add_special_tokens": special}
 	default:
 		q = map[string]any{"content": text, "add_special": special}
@@ -98,7 +82,7 @@ func (e *HTTP) Tokens(ctx context.Context, text string, special bool) ([]int64, 
 
 // tokens reads the response of /tokenize.
 func (e *HTTP) tokens(response []byte) (out []int64, err error) {
-	if e.TokenizeAPI == TEI {
+	if e.Family == recipe.TEI {
 		var a [][]struct{ ID int64 }
 		if err = json.Unmarshal(response, &a); err == nil && len(a) == 1 {
 			for _, token := range a[0] {

@@ -26,6 +26,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"reveille/infra/recipe"
 	"reveille/infra/relay"
 	"reveille/infra/rpc"
 	"reveille/runner/plan"
@@ -53,7 +54,7 @@ func start(t testing.TB, program string, args ...string) *process {
 		t.Fatal(err)
 	}
 	client := relay.New(relay.Config{Network: "unix", Addr: socket})
-	p := &process{&HTTP{Client: client, TokenizeAPI: LlamaCpp}}
+	p := &process{&HTTP{Client: client, Family: recipe.LlamaCpp}}
 	t.Cleanup(func() {
 		client.Close()
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
@@ -381,25 +382,25 @@ func TestSpecialTokensAreCounted(t *testing.T) {
 	}
 }
 
-// TestTokenizeAPIs checks how each API asks for special tokens.
+// TestTokenizeAPIs checks how each engine is asked for special tokens.
 func TestTokenizeAPIs(t *testing.T) {
 	bodies := make(chan string, 1)
-	answers := map[TokenizeAPI]string{LlamaCpp: `{"tokens":[1,2]}`, VLLM: `{"count":2,"tokens":[1,2]}`, TEI: `[[{"id":1},{"id":2}]]`}
-	var api TokenizeAPI
+	answers := map[string]string{recipe.LlamaCpp: `{"tokens":[1,2]}`, recipe.VLLM: `{"count":2,"tokens":[1,2]}`, recipe.TEI: `[[{"id":1},{"id":2}]]`}
+	var family string
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		raw, _ := io.ReadAll(r.Body)
 		bodies <- string(raw)
-		_, _ = io.WriteString(w, answers[api])
+		_, _ = io.WriteString(w, answers[family])
 	}))
 	defer s.Close()
 	client := relay.New(relay.Config{Addr: s.Listener.Addr().String()})
 	defer client.Close()
-	for d, want := range map[TokenizeAPI]string{
-		LlamaCpp: `{"add_special":%v,"content":"x"}`, VLLM: `{"add_special_tokens":%v,"model":"m","prompt":"x"}`, TEI: `{"add_special_tokens":%v,"inputs":"x"}`,
+	for d, want := range map[string]string{
+		recipe.LlamaCpp: `{"add_special":%v,"content":"x"}`, recipe.VLLM: `{"add_special_tokens":%v,"model":"m","prompt":"x"}`, recipe.TEI: `{"add_special_tokens":%v,"inputs":"x"}`,
 	} {
-		api = d
+		family = d
 		for _, special := range []bool{false, true} {
-			n, err := (&HTTP{Client: client, Model: "m", TokenizeAPI: d}).Tokens(t.Context(), "x", special)
+			n, err := (&HTTP{Client: client, Model: "m", Family: d}).Tokens(t.Context(), "x", special)
 			if got := <-bodies; len(n) != 2 || err != nil || got != fmt.Sprintf(want, special) {
 				t.Errorf("%s: %d tokens, %v, asked with %s", d, len(n), err, got)
 			}

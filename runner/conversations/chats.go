@@ -23,7 +23,8 @@ const (
 	stateTimeout   = 10 * time.Second       // for saving or restoring a slot, which waits for the engine's batch
 
 	// Where requests are no chats, saving each before the next delays it for nothing. After so many saves of first turns
-	// that no request continued, only one in sparse of them is saved before its slot goes to another conversation.
+	// that no request continued, only one in sparse of them is saved before its slot goes to another conversation. The
+	// engine's prompt cache may have the others; where slots are erased for other keys, it has none, so all are saved.
 	maxUnused = 32
 	sparse    = 8
 
@@ -83,9 +84,9 @@ func (c *chats) startLocked() {
 	}
 }
 
-// Prepare makes the slot ready for the request. The engine saves the conversation that was in it, and restores the
+// PrepareSlot makes the slot ready for the request. The engine saves the conversation that was in it, and restores the
 // saved one that the request has the longest start in common with, unless it has one that is as long.
-func (t *Turn) Prepare(ctx context.Context) {
+func (t *Turn) PrepareSlot(ctx context.Context) {
 	if t == nil || t.slot == engineslots.Any {
 		return
 	}
@@ -141,7 +142,7 @@ func (t *Turn) restore(ctx context.Context) int {
 	if ctx.Err() != nil || !filestate.Unchanged(e.files) {
 		return -1
 	}
-	if err := e.restore(ctx, t.slot, c); err != nil {
+	if err := e.restoreSlot(ctx, t.slot, c); err != nil {
 		e.log.Warn("conversation not restored", "error", err)
 		return -1
 	}
@@ -379,7 +380,7 @@ func (e *Engine) evict(ctx context.Context, slot int, next *Turn) {
 	skip := false
 	if t.isFirst {
 		c.unused++
-		skip = c.unused > maxUnused && c.unused%sparse != 0
+		skip = !c.erased && c.unused > maxUnused && c.unused%sparse != 0
 	}
 	c.mu.Unlock()
 	switch {

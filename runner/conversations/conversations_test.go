@@ -235,7 +235,7 @@ var tables sync.Map
 // run starts an engine, has it use and save. table may be nil: all requests are of one tenant.
 func run(t *testing.T, s *Store, p Process, l *llama, table *engineslots.Table, use func(*Engine)) {
 	t.Helper()
-	e, err := s.Prepare(p)
+	e, err := s.NewEngine(p)
 	if err != nil {
 		t.Fatal(err)
 	}

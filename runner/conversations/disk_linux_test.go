@@ -77,7 +77,7 @@ func TestSlowDiskDoesNotBlockCallers(t *testing.T) {
 			t.Fatal(what + " holds up others")
 		}
 	}
-	e, err := s.Prepare(p)
+	e, err := s.NewEngine(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestSlowDiskDoesNotBlockCallers(t *testing.T) {
 	e.Serve(client, "key", t.TempDir(), 1, false)
 	go func() {
 		defer close(read)
-		e.Begin(NewTurn("/chat/completions", chatBody(t, asked("Ada"), "Nothing.", "And then?")), engineslots.Tenant{}, 0).Prepare(t.Context())
+		e.Begin(NewTurn("/chat/completions", chatBody(t, asked("Ada"), "Nothing.", "And then?")), engineslots.Tenant{}, 0).PrepareSlot(t.Context())
 	}()
 	answers("a read")
 	writer(0) // waits for the reader, which then finds nothing

@@ -70,8 +70,8 @@ type Engine struct {
 	restoredPerToken float64      // seconds to compute a token of what was restored; 0: nothing was; guarded by chats.mu
 }
 
-// Prepare identifies an engine before it starts. It fails if a file cannot be inspected.
-func (s *Store) Prepare(p Process) (*Engine, error) {
+// NewEngine identifies an engine before it starts. It fails if a file cannot be inspected.
+func (s *Store) NewEngine(p Process) (*Engine, error) {
 	files, err := filestate.OfEngine(p.Checkpoint, p.Program, p.Env)
 	if err != nil {
 		return nil, err
@@ -152,8 +152,8 @@ func (e *Engine) copyIn(ctx context.Context, c *entry, name string) error {
 	return err
 }
 
-// restore has the engine restore a conversation into a slot. One that is damaged or that the engine refuses is removed.
-func (e *Engine) restore(ctx context.Context, slot int, c *entry) error {
+// restoreSlot has the engine restore a conversation into a slot. One that is damaged or that the engine refuses is removed.
+func (e *Engine) restoreSlot(ctx context.Context, slot int, c *entry) error {
 	name := fmt.Sprint("restore-", e.names.Add(1))
 	start := time.Now()
 	if err := e.copyIn(ctx, c, name); err != nil {

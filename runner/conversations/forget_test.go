@@ -41,7 +41,7 @@ func TestForgottenConversationsAreNotSaved(t *testing.T) {
 	begin(t, s, p, l, "Ada", "Bob")
 	none("while the engine writes")
 
-	e, err := s.Prepare(p)
+	e, err := s.NewEngine(p)
 	if err != nil {
 		t.Fatal(err)
 	}

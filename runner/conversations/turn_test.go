@@ -55,7 +55,7 @@ func answerChat(t *testing.T, e *Engine, tenant engineslots.Tenant, answer strin
 func answerRequest(t *testing.T, e *Engine, tenant engineslots.Tenant, path string, body []byte, response map[string]any) (restored int) {
 	t.Helper()
 	turn, end := beginTurn(t, e, tenant, path, body)
-	turn.Prepare(t.Context())
+	turn.PrepareSlot(t.Context())
 	if turn.slot != engineslots.Any && !turn.IsSteerable() {
 		body = slices.Concat(body[:len(body)-1], fmt.Appendf(nil, `,"id_slot":%d}`, turn.slot))
 	}
@@ -207,7 +207,7 @@ func TestFailedRequestsLoseNothing(t *testing.T) {
 	again := []string{asked("Ada"), "Nothing.", "And then?"}
 	fail := func(e *Engine) {
 		turn, end := beginTurn(t, e, engineslots.Tenant{}, "/v1/chat/completions", chatBody(t, again...))
-		turn.Prepare(t.Context())
+		turn.PrepareSlot(t.Context())
 		end(false)
 	}
 	s, p, l := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf")), newLlama(t, 2)
@@ -323,7 +323,7 @@ func TestEvictionsLoseAndComputeNothing(t *testing.T) {
 				l.mu.Unlock()
 			}
 			turn, end := beginTurn(t, e, engineslots.Tenant{}, "/v1/chat/completions", chatBody(t, asked("Bob")))
-			turn.Prepare(ctx)
+			turn.PrepareSlot(ctx)
 			end(false)
 			if !left && l.most > 0 {
 				t.Errorf("%d tokens were computed for a save", l.most)
@@ -335,7 +335,8 @@ func TestEvictionsLoseAndComputeNothing(t *testing.T) {
 	}
 }
 
-// Requests that are no chats are not all saved before the next one. Once a chat has gone on, first turns are again.
+// Requests that are no chats are not all saved before the next one, unless the engine has no prompt cache. Once a chat
+// has gone on, first turns are again.
 func TestRequestsThatAreNoChats(t *testing.T) {
 	s, p := open(t, t.TempDir(), 1<<20), process(t, filepath.Join(t.TempDir(), "m.gguf"))
 	run(t, s, p, newLlama(t, 1), nil, func(e *Engine) {
@@ -356,6 +357,16 @@ func TestRequestsThatAreNoChats(t *testing.T) {
 		if n := saved(4 * sparse); n < 4 || n > 2*sparse { // 4, and those that an idle moment had time for
 			t.Errorf("%d of the next %d were saved, want 4", n, 4*sparse)
 		}
+		erase := func(erased bool) {
+			e.chats.mu.Lock()
+			defer e.chats.mu.Unlock()
+			e.chats.erased = erased
+		}
+		erase(true)
+		if n := saved(4 * sparse); n < 4*sparse {
+			t.Errorf("%d of %d were saved where slots are erased for other keys", n, 4*sparse)
+		}
+		erase(false)
 		chat(asked("Ada"), "Nothing.", "And then?")
 		if n := saved(4 * sparse); n < 4*sparse {
 			t.Errorf("%d of %d were saved after a chat had gone on", n, 4*sparse)

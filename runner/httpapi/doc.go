@@ -2,8 +2,8 @@
 // model's engine, and serves the host's state, engine logs and metrics to operators.
 //
 // A request goes through [Server.infer]: [Server.authorize] verifies its signature, activeRequest.acquireEngine admits it
-// to the model ([host.Host.AcquireModel]), awaitTurn waits for a permit and prepares a slot
-// ([conversations.Turn.Prepare]), sendToEngine sends it ([relay.Client.Start]), checkResponse looks at the head, and
+// to the model ([host.Host.AcquireModel]), awaitCapacity waits for a permit and prepares a slot
+// ([conversations.Turn.PrepareSlot]), sendToEngine sends it ([relay.Client.Start]), checkResponse looks at the head, and
 // complete ends the counts when the body was relayed. A [localRequest] takes the same steps for the gateway in this
 // process. Embeddings go to the model's batcher instead.
 //

@@ -184,7 +184,7 @@ func (s *Server) infer(ctx *fasthttp.RequestCtx, model string) {
 			return
 		}
 	}
-	if reply := a.awaitTurn(); reply != nil {
+	if reply := a.awaitCapacity(); reply != nil {
 		reply.send(ctx)
 		return
 	}
@@ -239,16 +239,16 @@ func (a *activeRequest) acquireEngine() *reply {
 	return nil
 }
 
-// awaitTurn waits until the engine has a permit for the request and its slot is ready. It returns a reply if the request
+// awaitCapacity waits until the engine has a permit for the request and its slot is ready. It returns a reply if the request
 // gets none.
-func (a *activeRequest) awaitTurn() *reply {
+func (a *activeRequest) awaitCapacity() *reply {
 	if r := a.acquirePermit(); r != nil {
 		return r
 	}
 	return a.acquireSlot()
 }
 
-// sendToEngine sends the request, with texts to rerank cut, to the engine after awaitTurn.
+// sendToEngine sends the request, with texts to rerank cut, to the engine after awaitCapacity.
 func (a *activeRequest) sendToEngine() (*relay.Response, error) {
 	e := a.ref.Engine
 	if p := a.rerankCutter(); p != nil {

@@ -19,7 +19,7 @@ type localRequest struct {
 	gatewayCanceler *relay.Canceler // cancels the request
 	linked          bool            // gatewayCanceler is linked to this request
 	reply           *reply          // replaces the engine's response
-	turnDone        chan struct{}   // closed when awaitTurn has returned; nil unless it runs in a goroutine
+	capacityDone    chan struct{}   // closed when awaitCapacity has returned; nil unless it runs in a goroutine
 }
 
 // Admit admits a request of a gateway in this process, which needs no signature. It does not serve WebSockets. req and
@@ -46,38 +46,38 @@ func (s *Server) Admit(gateway string, gatewayCanceler *relay.Canceler, req *rel
 
 // Wait implements relay.LocalRequest.
 func (a *localRequest) Wait(until time.Time) bool {
-	if a.turnDone == nil {
+	if a.capacityDone == nil {
 		if !a.linked || a.reply != nil || a.batcher() != nil {
 			return true
 		}
 		if acquired := a.tryPermit(); until.IsZero() || acquired && a.slotTable() == nil {
-			a.reply = a.awaitTurnSafely()
+			a.reply = a.awaitCapacitySafely()
 			return true
 		}
-		a.turnDone = make(chan struct{})
+		a.capacityDone = make(chan struct{})
 		go func() {
-			defer close(a.turnDone)
-			a.reply = a.awaitTurnSafely()
+			defer close(a.capacityDone)
+			a.reply = a.awaitCapacitySafely()
 		}()
 	}
 	limit := time.NewTimer(time.Until(until))
 	defer limit.Stop()
 	select {
-	case <-a.turnDone:
+	case <-a.capacityDone:
 		return true
 	case <-limit.C:
 		return false
 	}
 }
 
-// awaitTurnSafely is awaitTurn with a reply for a panic, since the process has other requests.
-func (a *localRequest) awaitTurnSafely() (r *reply) {
+// awaitCapacitySafely is awaitCapacity with a reply for a panic, since the process has other requests.
+func (a *localRequest) awaitCapacitySafely() (r *reply) {
 	defer func() {
 		if p := recover(); p != nil {
 			r = a.panicked(p)
 		}
 	}()
-	return a.awaitTurn()
+	return a.awaitCapacity()
 }
 
 // Start implements relay.LocalRequest.
@@ -93,7 +93,7 @@ func (a *localRequest) Start() (resp *relay.Response, err error) {
 			if r, served := a.serveBatched(q, &b); served && r == nil {
 				a.reply = &reply{status: fasthttp.StatusOK, kind: vectorsType, body: b.Bytes()}
 			} else if a.reply = r; !served {
-				a.reply = a.awaitTurn()
+				a.reply = a.awaitCapacity()
 			}
 		}
 	}
@@ -123,8 +123,8 @@ func (a *localRequest) panicked(p any) *reply {
 // Drop implements relay.LocalRequest.
 func (a *localRequest) Drop() {
 	a.cancelWith(relay.ErrClientGone)
-	if a.turnDone != nil {
-		<-a.turnDone
+	if a.capacityDone != nil {
+		<-a.capacityDone
 	}
 	a.completeLocal(relay.ErrClientGone)
 }

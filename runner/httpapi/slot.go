@@ -51,7 +51,7 @@ func (a *activeRequest) acquireSlot() *reply {
 	if a.turn = a.ref.Engine.Features().Conversations.Begin(turn, tenant, slot); a.turn != nil {
 		ctx, stop := context.WithTimeout(ctx, a.s.cfg.FirstByte)
 		defer stop()
-		a.turn.Prepare(ctx)
+		a.turn.PrepareSlot(ctx)
 	}
 	return nil
 }

@@ -171,8 +171,7 @@ func (l *Launcher) addTokenCounting(ctx context.Context, run *runningEngine, m *
 		return
 	}
 	log := l.Log.With("model", m.ID)
-	api, ok := batch.TokenizeAPIOf(r.Family())
-	if !ok || api == batch.TEI && m.Type == policy.Reranking { // TEI cuts texts itself
+	if !batch.Tokenizes(r.Family()) || r.Family() == recipe.TEI && m.Type == policy.Reranking { // TEI cuts texts itself
 		log.Info("requests are relayed as they are: this engine counts no tokens, or cuts texts itself", "recipe", r.Name, "engine", r.Family())
 		return
 	}
@@ -183,7 +182,7 @@ func (l *Launcher) addTokenCounting(ctx context.Context, run *runningEngine, m *
 		words = batch.NewWordPiece(tokens)
 	}
 	limits := batch.Limits{NBatch: p.NBatch, NUBatch: p.NUBatch, Context: p.Context, NSeqMax: p.Parallel, Positions: p.Longest}
-	e := &batch.HTTP{Client: run.ownClient, Key: run.APIKey(), Model: m.ID, TokenizeAPI: api, Timeout: cmp.Or(l.CallTimeout, 10*time.Minute)}
+	e := &batch.HTTP{Client: run.ownClient, Key: run.APIKey(), Model: m.ID, Family: r.Family(), Timeout: cmp.Or(l.CallTimeout, 10*time.Minute)}
 	var err error
 	if m.Type == policy.Reranking {
 		run.cutter, err = batch.NewRerankCutter(ctx, e, words, limits)
@@ -215,7 +214,7 @@ func (l *Launcher) prepareConversations(m *catalog.Model, spec *engine.Spec, pl 
 	if err != nil {
 		return nil // start reports it
 	}
-	e, err := l.Conversations.Prepare(conversations.Process{
+	e, err := l.Conversations.NewEngine(conversations.Process{
 		Model: spec.Model, Checkpoint: spec.Checkpoint, Program: spec.Program, Argv: argv, Env: env, PerToken: pl.KVBytesPerToken,
 		OnlyForward: pl.OnlySealed,
 	})
