@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/time/rate"
 
 	"reveille/infra/breaker"
 )
@@ -26,8 +26,7 @@ type guarded struct {
 	foreign       atomic.Bool // the pool has another format, as the last script has found
 	writesRefused atomic.Bool // Redis refuses all writes (MISCONF), also heartbeats, as of the last script that writes
 
-	mu             sync.Mutex
-	lastCorruptLog time.Time // last log line about a corrupt store
+	corruptLog rate.Sometimes // bounds log lines about a corrupt store
 }
 
 // record records a call's outcome and returns the error for the caller: nil, redis.Nil, or an error that is
@@ -49,28 +48,17 @@ func (b *guarded) record(err error) error {
 		if fault != "" {
 			err = fmt.Errorf("%s: %w", fault, err)
 		}
-		return &unavailableError{err}
+		return unavailableError(err)
 	case err == nil || errors.Is(err, redis.Nil):
 		return err
 	}
-	return b.corrupt(err)
-}
-
-// corrupt returns the error for a call with an unusable response.
-func (b *guarded) corrupt(err error) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if time.Since(b.lastCorruptLog) > corruptEvery {
-		b.lastCorruptLog = time.Now()
+	b.corruptLog.Do(func() {
 		b.log.Error("the pool's state in Redis is corrupt: delete its keys with a wrong type or content", "error", err)
-	}
-	return &unavailableError{fmt.Errorf("%w: %w", ErrCorrupt, err)}
+	})
+	return unavailableError(fmt.Errorf("%w: %w", ErrCorrupt, err))
 }
 
-type unavailableError struct{ cause error }
-
-func (e *unavailableError) Error() string   { return ErrUnavailable.Error() + ": " + e.cause.Error() }
-func (e *unavailableError) Unwrap() []error { return []error{ErrUnavailable, e.cause} }
+func unavailableError(cause error) error { return fmt.Errorf("%w: %w", ErrUnavailable, cause) }
 
 // unavailable reports whether err means that Redis could not take the call, rather than that it returned an error.
 func unavailable(err error) bool {

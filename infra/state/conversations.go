@@ -58,7 +58,7 @@ func (s *Store) ForgetConversations(ctx context.Context, model string) (at uint6
 		return 0, err
 	}
 	at = max(uint64(time.Now().UnixMicro()), all[model]+1, all[""]+1)
-	if err := s.Set(ctx, Forgets, model, decimal(at)); err != nil {
+	if err := s.Set(ctx, Forgets, model, strconv.FormatUint(at, 10)); err != nil {
 		return 0, err
 	}
 	_ = s.guard(ctx, func(ctx context.Context) error { // a stale record costs each host one failed lookup

@@ -3,7 +3,6 @@ package state
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"maps"
 	"slices"
 	"strconv"
@@ -37,8 +36,8 @@ type HostInfo struct {
 
 // ModelPut is a record of a model on a host, as its runner writes it.
 type ModelPut struct {
-	ID     string
-	Fields map[string]string // as in the key table of this package; "type" is required; used_age_ms is how long ago it was last used
+	ID     string            `json:"id"`
+	Fields map[string]string `json:"fields"` // as in the key table of this package; "type" is required; used_age_ms is how long ago it was last used
 }
 
 // Register makes the caller the owner of its host's records, replacing those of an earlier generation. It returns the
@@ -57,9 +56,6 @@ func (s *Store) Register(ctx context.Context, h HostInfo) (generation uint64, ep
 	words, err := s.evalList(ctx, "register", h.Name, h.Boot, h.Generation, object(fields), records(h.Models), h.Loading, h.Owned)
 	if err != nil {
 		return 0, "", err
-	}
-	if len(words) != 2 {
-		return 0, "", errors.New("state script register returned no generation")
 	}
 	generation, err = strconv.ParseUint(words[0], 10, 64)
 	return generation, words[1], err
@@ -120,15 +116,7 @@ func (s *Store) HostAddress(ctx context.Context, host string) (string, error) {
 
 // records encodes records for scripts.
 func records(models []ModelPut) string {
-	type record struct {
-		ID     string            `json:"id"`
-		Fields map[string]string `json:"fields"`
-	}
-	out := make([]record, 0, len(models))
-	for _, m := range models {
-		out = append(out, record(m))
-	}
-	text, _ := json.Marshal(out) // cannot fail for strings
+	text, _ := json.Marshal(append([]ModelPut{}, models...)) // cannot fail for strings, and is [] for none
 	return string(text)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -88,5 +87,3 @@ func (s *Store) publish(ctx context.Context, p redis.Pipeliner, e Event) {
 	p.Publish(ctx, s.keys.events(), text)
 	p.Publish(ctx, s.keys.poolEvents(), text)
 }
-
-func decimal(n uint64) string { return strconv.FormatUint(n, 10) }

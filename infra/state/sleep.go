@@ -35,27 +35,23 @@ func (s *Store) CommitSleep(ctx context.Context, host, sweep string, revision ui
 // token, and whether its machine is in use. If not, the host is asleep from here on. ErrWanted: the machine is in use,
 // which counts as activity, or work arrived. The host is ready again.
 func (s *Store) ConfirmSleep(ctx context.Context, host string, generation uint64, token string, inUse bool) error {
-	_, err := s.evalList(ctx, "sleep_confirm", host, generation, token, FormatBool(inUse))
-	return err
+	return s.evalStatus(ctx, "sleep_confirm", host, generation, token, FormatBool(inUse))
 }
 
 // CancelSleep makes a host ready again if its runner has not confirmed the sleep. ErrGone: it has.
 func (s *Store) CancelSleep(ctx context.Context, host, sweep, token string) error {
-	_, err := s.evalList(ctx, "sleep_cancel", host, sweep, token)
-	return err
+	return s.evalStatus(ctx, "sleep_cancel", host, sweep, token)
 }
 
 // BeginStop gives the caller the right to turn off a sleeping host's machine, for WakeLease. ErrWanted: work arrived,
 // the host may be woken. ErrNotOwner: another sweep is turning it off.
 func (s *Store) BeginStop(ctx context.Context, host, sweep, token string) error {
-	_, err := s.evalList(ctx, "sleep_stop", host, sweep, token, WakeLease.Milliseconds(), "begin")
-	return err
+	return s.evalStatus(ctx, "sleep_stop", host, sweep, token, WakeLease.Milliseconds(), "begin")
 }
 
 // HoldStop keeps that right for another WakeLease.
 func (s *Store) HoldStop(ctx context.Context, host, sweep, token string) error {
-	_, err := s.evalList(ctx, "sleep_stop", host, sweep, token, WakeLease.Milliseconds(), "hold")
-	return err
+	return s.evalStatus(ctx, "sleep_stop", host, sweep, token, WakeLease.Milliseconds(), "hold")
 }
 
 // EndStop gives up that right. The machine is off, or, if failure is set, could not be turned off; a later sweep tries
@@ -65,15 +61,13 @@ func (s *Store) EndStop(ctx context.Context, host, sweep, token, failure string)
 	if failure != "" {
 		outcome = "failed"
 	}
-	_, err := s.evalList(ctx, "sleep_end", host, sweep, token, outcome, failure)
-	return err
+	return s.evalStatus(ctx, "sleep_end", host, sweep, token, outcome, failure)
 }
 
 // FailSleep reports that the caller could not turn its machine off, so that its host serves again. Whoever holds the
 // stop learns by ErrGone. ErrGone here: the sleep of this token is over.
 func (s *Store) FailSleep(ctx context.Context, host string, generation uint64, token string) error {
-	_, err := s.evalList(ctx, "sleep_fail", host, generation, token)
-	return err
+	return s.evalStatus(ctx, "sleep_fail", host, generation, token)
 }
 
 // ReportPacket records that a magic packet is sent to a host that is being woken, which proves the host once it
@@ -85,8 +79,7 @@ func (s *Store) ReportPacket(ctx context.Context, host string) error {
 
 // ReleaseStop gives up that right before the machine is known to be off. A later sweep continues.
 func (s *Store) ReleaseStop(ctx context.Context, host, sweep, token string) error {
-	_, err := s.evalList(ctx, "sleep_end", host, sweep, token, "leave", "")
-	return err
+	return s.evalStatus(ctx, "sleep_end", host, sweep, token, "leave", "")
 }
 
 // MarkLost marks as lost a host whose runner has been silent for twice LostAfter, the second half since a caller
@@ -119,11 +112,9 @@ func (s *Store) EndOrphan(ctx context.Context, host string, up, limit time.Durat
 // Forget removes a host that is asleep or lost and has been silent for limit. The caller makes sure that the catalog
 // does not name it. ErrGone: it does not exist. ErrWanted: it is awake, has work, or has shown a sign of life since.
 func (s *Store) Forget(ctx context.Context, host string, limit time.Duration) error {
-	_, err := s.evalList(ctx, "forget", host, limit.Milliseconds())
-	return err
+	return s.evalStatus(ctx, "forget", host, limit.Milliseconds())
 }
 
 func (s *Store) repair(ctx context.Context, host, verb string, limit time.Duration, more ...any) error {
-	_, err := s.evalList(ctx, "repair", append([]any{host, verb, limit.Milliseconds()}, more...)...)
-	return err
+	return s.evalStatus(ctx, "repair", append([]any{host, verb, limit.Milliseconds()}, more...)...)
 }

@@ -3,7 +3,6 @@ package state
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 )
 
@@ -24,9 +23,6 @@ func (s *Store) ClaimSlot(ctx context.Context, machine string, slots []string) (
 	words, err := s.evalList(ctx, "slot_claim", args...)
 	if err != nil {
 		return "", err
-	}
-	if len(words) != 1 {
-		return "", fmt.Errorf("state script slot_claim returned %d words", len(words))
 	}
 	return words[0], nil
 }

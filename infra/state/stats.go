@@ -2,7 +2,6 @@ package state
 
 import (
 	"context"
-	"math"
 	"strconv"
 )
 
@@ -17,7 +16,7 @@ func (s *Store) Stats(ctx context.Context) (map[string]float64, error) {
 	}
 	out := make(map[string]float64, len(raw))
 	for k, v := range raw {
-		if n, err := strconv.ParseFloat(v, 64); err == nil && !math.IsInf(n, 0) && !math.IsNaN(n) {
+		if n, err := strconv.ParseFloat(v, 64); err == nil && finite(n) {
 			out[k] = n
 		}
 	}

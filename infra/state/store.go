@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/time/rate"
 )
 
 // Options of a Store.
@@ -66,7 +67,8 @@ func Open(o Options) (*Store, error) {
 	large.ReadTimeout = max(uo.ReadTimeout, responseTimeout)
 	large.WriteTimeout, large.PoolTimeout, large.PoolSize = large.ReadTimeout, large.ReadTimeout, responseConnections
 	s := &Store{
-		rdb: newClient(uo), responses: newClient(&large), keys: newKeys(o.Pool), breaker: guarded{log: o.Log},
+		rdb: newClient(uo), responses: newClient(&large), keys: newKeys(o.Pool),
+		breaker: guarded{log: o.Log, corruptLog: rate.Sometimes{Interval: corruptEvery}},
 		timeout: uo.ReadTimeout, now: o.Now, secret: o.Secret, unverified: o.Unverified,
 	}
 	s.sealer, err = newSealer(o.Secret, o.Pool)
@@ -92,7 +94,7 @@ func (s *Store) guardFor(ctx context.Context, timeout time.Duration, call func(c
 	defer cancel()
 	err := call(limited)
 	if err != nil && isExpired(ctx) {
-		return &unavailableError{err} // the caller's end says nothing about Redis
+		return unavailableError(err) // the caller's end says nothing about Redis
 	}
 	return s.breaker.record(err)
 }
@@ -143,17 +145,13 @@ func (s *Store) hash(ctx context.Context, key string) (out map[string]string, er
 	return out, err
 }
 
-// evalStatus runs a script that returns one word.
+// evalStatus runs a script of which only the status matters.
 func (s *Store) evalStatus(ctx context.Context, script string, args ...any) error {
-	out, err := s.eval(ctx, script, args...)
-	if err != nil {
-		return err
-	}
-	word, _ := out.(string)
-	return errorOf(word)
+	_, err := s.evalList(ctx, script, args...)
+	return err
 }
 
-// evalList runs a script that returns a list whose first item is its status, and returns the rest.
+// evalList runs a script that returns its status, or a list whose first item it is, and returns the rest.
 func (s *Store) evalList(ctx context.Context, script string, args ...any) ([]string, error) {
 	out, err := s.eval(ctx, script, args...)
 	if err != nil {
@@ -161,7 +159,7 @@ func (s *Store) evalList(ctx context.Context, script string, args ...any) ([]str
 	}
 	words := toStrings(out)
 	if len(words) == 0 {
-		return nil, errors.New("state script returned an empty list")
+		return nil, errors.New("state script returned no status")
 	}
 	return words[1:], errorOf(words[0])
 }
@@ -179,7 +177,11 @@ func (s *Store) evalJSON(ctx context.Context, v any, script string, args ...any)
 	return nil
 }
 
+// toStrings returns the items of a list, or a single text as one.
 func toStrings(v any) []string {
+	if word, ok := v.(string); ok {
+		return []string{word}
+	}
 	l := list(v)
 	out := make([]string, len(l))
 	for i, x := range l {
