@@ -1,8 +1,6 @@
 package jsonscan
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -55,24 +53,6 @@ func BenchmarkScan(b *testing.B) {
 			})
 		}
 	}
-}
-
-// BenchmarkFloor is what the standard library needs for parts of the same
-// work: looking for one byte, checking UTF-8 apart, and json.Valid.
-func BenchmarkFloor(b *testing.B) {
-	body := longString(1 << 20)
-	b.Run("IndexByte", func(b *testing.B) {
-		b.SetBytes(int64(len(body)))
-		for b.Loop() {
-			bytes.IndexByte(body, 0)
-		}
-	})
-	b.Run("json.Valid", func(b *testing.B) {
-		b.SetBytes(int64(len(body)))
-		for b.Loop() {
-			json.Valid(body)
-		}
-	})
 }
 
 func BenchmarkMultipart(b *testing.B) {

@@ -60,11 +60,8 @@ func Multipart(body []byte, boundary string, names []string, out []Part) error {
 	out = out[:len(names)]
 	clear(out)
 	return EachPart(body, boundary, func(name string, p Part) {
-		for i := range names {
-			if name != "" && names[i] == name {
-				out[i] = p
-				break
-			}
+		if i := slices.Index(names, name); i >= 0 {
+			out[i] = p
 		}
 	})
 }

@@ -3,7 +3,6 @@ package jsonscan
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"math"
 	"strconv"
 )
@@ -25,12 +24,7 @@ const (
 var kindNames = [...]string{"absent", "null", "boolean", "number", "string", "array", "object"}
 
 // String names the kind as an error message would.
-func (k Kind) String() string {
-	if int(k) < len(kindNames) {
-		return kindNames[k]
-	}
-	return fmt.Sprintf("Kind(%d)", uint8(k))
-}
+func (k Kind) String() string { return kindNames[k] }
 
 // kindOf classifies a valid value by its first byte.
 func kindOf(c byte) Kind {
