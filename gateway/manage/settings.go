@@ -73,7 +73,7 @@ func (s *Service) checkBackend(name string, raw json.RawMessage) string {
 
 // refusedOption returns why a recipe refuses an option's value, "" if it does not.
 func refusedOption(rc *recipe.Recipe, name string, v any) string {
-	err := recipe.CheckOptions(rc, recipe.Options{name: v}, recipe.Client)
+	_, err := rc.ParseOptions(recipe.Options{name: v}, recipe.Client)
 	if oe, ok := errors.AsType[*recipe.OptionError](err); ok {
 		return oe.Reason
 	}

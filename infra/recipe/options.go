@@ -127,12 +127,6 @@ func OptionErrors(err error) (out []*OptionError) {
 	return out
 }
 
-// CheckOptions reports every mistake in opts as an [*OptionError], joined, or nil if there is none.
-func CheckOptions(r *Recipe, opts Options, from Origin) error {
-	_, err := r.ParseOptions(opts, from)
-	return err
-}
-
 // ParseOptions checks options against the recipe and their origin, and returns them normalized. It reports all mistakes
 // at once, in the order of the names, each as an [*OptionError]. It keeps a nil value.
 //

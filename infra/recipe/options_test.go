@@ -80,7 +80,7 @@ func TestNullIsKept(t *testing.T) {
 }
 
 func TestAllOptionMistakesAtOnce(t *testing.T) {
-	err := CheckOptions(shipped(t, "llamacpp"), Options{"ctx_size": -5, "n_batch": "x", "steps": 1, "n_ubatch": 512}, Client)
+	_, err := shipped(t, "llamacpp").ParseOptions(Options{"ctx_size": -5, "n_batch": "x", "steps": 1, "n_ubatch": 512}, Client)
 	for _, want := range []string{"option ctx_size:", "option n_batch:", "option steps:"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("err = %v, want %q in it", err, want)
@@ -255,12 +255,12 @@ func TestOnlyTheOperatorSetsTexts(t *testing.T) {
 				continue
 			}
 			for _, text := range []string{"-np 4", "x", "--trust-remote-code", "/etc/shadow", " "} {
-				err := CheckOptions(&r, Options{option: text}, Client)
+				_, err := r.ParseOptions(Options{option: text}, Client)
 				if err == nil || !strings.Contains(err.Error(), "models file") {
 					t.Errorf("%s, %s: %q: %v", name, option, text, err)
 				}
 			}
-			if err := CheckOptions(&r, Options{option: ""}, Client); err != nil {
+			if _, err := r.ParseOptions(Options{option: ""}, Client); err != nil {
 				t.Errorf("%s, %s: %v", name, option, err)
 			}
 		}
@@ -280,7 +280,7 @@ func TestNumbersAreBounded(t *testing.T) {
 				continue
 			}
 			var oe *OptionError
-			err := CheckOptions(&r, Options{name: int64(1<<63 - 1)}, Operator)
+			_, err := r.ParseOptions(Options{name: int64(1<<63 - 1)}, Operator)
 			if want := "want " + number(*spec.Min) + " to " + number(*spec.Max); !errors.As(err, &oe) || !strings.HasPrefix(oe.Reason, want) {
 				t.Errorf("recipe %s: option %s: %v, want %q", id, name, err, want)
 			}

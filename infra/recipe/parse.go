@@ -53,9 +53,6 @@ func Parse(data []byte) (out map[string]Recipe, err error) {
 // is added. All mistakes of all recipes are reported at once, by name.
 func (s Set) With(over map[string]Recipe) (Set, error) {
 	out := maps.Clone(s)
-	if out == nil {
-		out = Set{}
-	}
 	var errs []error
 	done := map[string]bool{}
 	var build func(name string, path []string) bool

@@ -314,9 +314,6 @@ func (r *Recipe) Flags() []string {
 	return slices.Compact(args)
 }
 
-// UsesKey reports whether the command or environment passes an API key to the engine.
-func (r *Recipe) UsesKey() bool { return r.Uses("api_key") }
-
 // NeedsFile reports whether a model's weights must be a file or folder on the host: the engine gets their path and has
 // no names of its own for them.
 func (r *Recipe) NeedsFile() bool {

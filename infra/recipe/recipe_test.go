@@ -2,7 +2,6 @@ package recipe
 
 import (
 	"encoding/json"
-	"errors"
 	"maps"
 	"reflect"
 	"slices"
@@ -182,6 +181,7 @@ bad:
   health_path: health
   listen: carrier-pigeon
   checkpoint: maybe
+  connections: many
   backend_option: eng_backend
   ready: {status: 1000}
   options:
@@ -209,6 +209,7 @@ empty: {}
 		`recipe bad: health_path "health"`,
 		`recipe bad: listen "carrier-pigeon": want port or socket`,
 		`recipe bad: checkpoint "maybe"`,
+		`recipe bad: connections "many"`,
 		"recipe bad: backend_option and backends need each other",
 		"recipe bad: backend_option eng_backend is not an option",
 		"recipe bad: ready.status 1000",
@@ -290,12 +291,12 @@ func TestRecipesSurviveJSON(t *testing.T) {
 	}
 }
 
-func TestUsesKey(t *testing.T) {
+func TestUses(t *testing.T) {
 	set := Shipped()
 	llama, flm := set["llamacpp"], set["flm"]
 	inArgs := Recipe{Command: []Group{{"x"}, {"--api-key", "{api_key}"}}}
-	if !llama.UsesKey() || flm.UsesKey() || !inArgs.UsesKey() {
-		t.Errorf("UsesKey = %v %v %v, want true false true", llama.UsesKey(), flm.UsesKey(), inArgs.UsesKey())
+	if !llama.Uses("api_key") || flm.Uses("api_key") || !inArgs.Uses("api_key") {
+		t.Error(llama.Env, flm.Env, inArgs.Command)
 	}
 }
 
@@ -322,41 +323,6 @@ func TestExpand(t *testing.T) {
 	}
 	if _, err := Expand([]Group{{"x={options}"}}, v); err == nil {
 		t.Error("a list inside a text was accepted")
-	}
-}
-
-func TestOptionErrorType(t *testing.T) {
-	r := Shipped()["sd-cpp"]
-	err := CheckOptions(&r, Options{"steps": "many", "ctx_size": int64(1)}, Client)
-	var oe *OptionError
-	if !errors.As(err, &oe) || oe.Name != "ctx_size" {
-		t.Errorf("err = %v, want an OptionError, the first for ctx_size", err)
-	}
-}
-
-func TestConnections(t *testing.T) {
-	over, err := Parse([]byte("mine: {inherit: vllm}\nother: {inherit: vllm, connections: single}\nllamacpp: {connections: kept}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Shipped().With(over)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]string{"vllm": ConnectionsKept, "mine": ConnectionsKept, "other": ConnectionsSingle, "llamacpp": ConnectionsKept, "whispercpp": ""} {
-		if got := s[name].Connections; got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
-	}
-	if Shipped()["llamacpp"].Connections == ConnectionsKept {
-		t.Error("llama-server's connections are kept")
-	}
-	over, err = Parse([]byte("vllm: {connections: many}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.With(over); err == nil || !strings.Contains(err.Error(), "connections") {
-		t.Errorf("%v", err)
 	}
 }
 

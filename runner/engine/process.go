@@ -121,7 +121,7 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 		return nil, err
 	}
 	defer closeListener()
-	if spec.Recipe.UsesKey() && spec.APIKey == "" {
+	if spec.Recipe.Uses("api_key") && spec.APIKey == "" {
 		spec.APIKey = randomHex(32)
 	}
 	argv, err := Argv(spec)

@@ -95,7 +95,7 @@ func Argv(s Spec) ([]string, error) {
 	if !s.Recipe.Serves(s.Type) {
 		return nil, fmt.Errorf("recipe %s does not serve models of type %q", s.Recipe.Name, s.Type)
 	}
-	if err := recipe.CheckOptions(&s.Recipe, s.Options, recipe.Operator); err != nil {
+	if _, err := s.Recipe.ParseOptions(s.Options, recipe.Operator); err != nil {
 		return nil, err
 	}
 	for _, text := range []string{s.Checkpoint, s.MMProj, s.Model, s.Host, s.Socket} {
