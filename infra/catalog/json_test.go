@@ -133,17 +133,6 @@ func TestVersionIsStable(t *testing.T) {
 	}
 }
 
-func FuzzUnmarshal(f *testing.F) {
-	text, _ := mustParse(f, documented).Marshal()
-	f.Add(text)
-	f.Add([]byte(`{"models":[{"id":"a","recipe":"x"}],"recipes":{"x":{"Name":"x"}}}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if c, err := Unmarshal(data); (c == nil) == (err == nil) {
-			t.Fatal("neither or both")
-		}
-	})
-}
-
 // A catalog of a newer program may have members that this one does not know.
 func TestUnmarshalOfANewerCatalogue(t *testing.T) {
 	c := mustParse(t, named)

@@ -69,8 +69,7 @@ func (ps Problems) Error() string {
 	return strings.Join(out, "\n")
 }
 
-// Load reads and checks the file at path as Parse does. It also warns of checkpoints and projectors that are paths and
-// do not exist for this process (the hosts may have them). It wraps an error of reading the file; any other error is of
+// Load reads and checks the file at path as Parse does. It wraps an error of reading the file; any other error is of
 // type [Problems].
 func Load(path string) (*Catalog, Problems, error) {
 	data, err := readBounded(path)
@@ -80,11 +79,15 @@ func Load(path string) (*Catalog, Problems, error) {
 	case err != nil:
 		return nil, nil, fmt.Errorf("models file: %w", err)
 	}
-	return load(path, data)
+	return Parse(path, data)
 }
 
-func load(path string, data []byte) (*Catalog, Problems, error) {
-	r := &report{file: path}
+// Parse makes a catalog from the text of a models.yaml; name is the file's name in problems. An empty text is a
+// catalog without models. The error, if any, is of type [Problems], in the order of the file: every entry that cannot
+// be read, else everything that is wrong with what they say. (A text that is not YAML has only one problem.) It warns of
+// checkpoints and projectors that are paths and do not exist for this process; the hosts may have them.
+func Parse(name string, data []byte) (*Catalog, Problems, error) {
+	r := &report{file: name}
 	c, err := r.parse(data)
 	if err != nil {
 		return nil, nil, err
@@ -92,20 +95,6 @@ func load(path string, data []byte) (*Catalog, Problems, error) {
 	r.missingFiles(c)
 	if len(c.Models) == 0 {
 		r.warn(nil, "no models; for example: models: {my-model: {checkpoint: /path/to/model.gguf, device: cpu}}")
-	}
-	r.warnings.sort()
-	return c, r.warnings, nil
-}
-
-// Parse makes a catalog from the text of a models.yaml; name is the file's name in problems. An empty text is a
-// catalog without models. The error, if any, is of type [Problems], in the order of the file: every entry that cannot
-// be read, else everything that is wrong with what they say. (A text that is not YAML has only one problem.) Parse does
-// no I/O. Only tests call it.
-func Parse(name string, data []byte) (*Catalog, Problems, error) {
-	r := &report{file: name}
-	c, err := r.parse(data)
-	if err != nil {
-		return nil, nil, err
 	}
 	r.warnings.sort()
 	return c, r.warnings, nil

@@ -45,8 +45,8 @@ func TestDocumentedExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(warnings) != 2 || warnings[0].Line != 19 || warnings[1].Line != 20 {
-		t.Errorf("warnings %v, want one for each of the hosts npu-1 and gpu", warnings)
+	if len(warnings) != 3 || warnings[0].Line != 7 || warnings[1].Line != 19 || warnings[2].Line != 20 {
+		t.Errorf("warnings %v, want one for the missing file and for each of the hosts npu-1 and gpu", warnings)
 	}
 	m, ok := c.Model("gemma-3-270m")
 	if !ok {

@@ -161,9 +161,6 @@ func (m *Model) DeviceText() string {
 	return strings.Join(out, " ")
 }
 
-// names returns the id and the aliases.
-func (m *Model) names() []string { return append([]string{m.ID}, m.Aliases...) }
-
 // clone returns a copy that a check may write to without changing the original.
 func (m *Model) clone() *Model {
 	out := *m

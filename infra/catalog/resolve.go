@@ -45,18 +45,13 @@ func (c *Catalog) buildIndex() {
 	}
 	for _, m := range c.Models {
 		x.byID[m.ID] = m
-		for _, n := range m.names() {
-			if _, taken := x.names[n]; !taken {
-				x.names[n] = m.ID
-			}
+		for _, n := range append([]string{m.ID}, m.Aliases...) { // the check has made them unique
+			x.names[n] = m.ID
 			put(x.folded, fold(n), m.ID)
 		}
 		for _, n := range ParseCheckpoint(m.Checkpoint).Names() {
 			put(x.checkpoints, n, m.ID)
 		}
-	}
-	for _, m := range c.Models {
-		x.names[m.ID] = m.ID // an id takes precedence over any alias
 	}
 	c.index = x
 }
@@ -105,9 +100,6 @@ func (c *Catalog) WithNames(extra map[string]string) *Catalog {
 	out := *c
 	x := &out.index
 	x.names, x.folded = maps.Clone(x.names), maps.Clone(x.folded)
-	if x.names == nil {
-		return &out // no model
-	}
 	for name, target := range extra {
 		if _, taken := c.index.names[name]; taken {
 			continue

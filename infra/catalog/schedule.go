@@ -52,4 +52,4 @@ func (s *Schedule) UnmarshalText(b []byte) error {
 }
 
 // UnmarshalYAML reads the five fields.
-func (s *Schedule) UnmarshalYAML(n ast.Node) error { return unmarshalText(s, n) }
+func (s *Schedule) UnmarshalYAML(n ast.Node) error { return unmarshalText(n, s.UnmarshalText) }

@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"encoding"
 	"errors"
 	"fmt"
 	"math"
@@ -15,12 +14,12 @@ import (
 	"reveille/infra/term"
 )
 
-// unmarshalText reads a scalar of a file into v. Its errors have a line.
-func unmarshalText(v encoding.TextUnmarshaler, n ast.Node) error {
+// unmarshalText passes the text of a scalar of a file to set. Its errors have a line.
+func unmarshalText(n ast.Node, set func(text []byte) error) error {
 	var text string
 	err := yaml.NodeToValue(n, &text)
 	if err == nil {
-		err = v.UnmarshalText([]byte(text))
+		err = set([]byte(text))
 	}
 	if err != nil {
 		return &yaml.SyntaxError{Message: err.Error(), Token: n.GetToken()}
@@ -47,21 +46,18 @@ func (d *Duration) UnmarshalText(text []byte) error {
 }
 
 // UnmarshalYAML reads a duration.
-func (d *Duration) UnmarshalYAML(n ast.Node) error { return unmarshalText(d, n) }
+func (d *Duration) UnmarshalYAML(n ast.Node) error { return unmarshalText(n, d.UnmarshalText) }
 
 // A Size is a number of bytes, see [ParseSize].
 type Size int64
 
 // UnmarshalYAML reads a size.
-func (s *Size) UnmarshalYAML(n ast.Node) error { return unmarshalText((*sizeText)(s), n) }
-
-// sizeText keeps a [Size] a number in JSON.
-type sizeText Size
-
-func (s *sizeText) UnmarshalText(text []byte) error {
-	n, err := ParseSize(string(text))
-	*s = sizeText(n)
-	return err
+func (s *Size) UnmarshalYAML(n ast.Node) error {
+	return unmarshalText(n, func(text []byte) error {
+		size, err := ParseSize(string(text))
+		*s = Size(size)
+		return err
+	})
 }
 
 var sizeUnits = []struct {

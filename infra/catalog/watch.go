@@ -21,16 +21,13 @@ type Watcher struct {
 	read    bool              // the file was readable at the last look
 }
 
-// NewWatcher returns a watcher of the file at path that checks it every interval (1 s if it is not above 0). current is
-// the catalog in force as loaded from the file (without registered models); nil if there is none yet.
+// NewWatcher returns a watcher of the file at path that checks it every interval. current is the catalog in force as
+// loaded from the file (without registered models); nil if there is none yet.
 //
 // onChange gets every new valid catalog, with Load's warnings. onError gets the error of a file that cannot be read
 // or used, once for each new text of the file. After Reload one of the two is always called. Both run on Run's
 // goroutine, one after the other.
 func NewWatcher(path string, interval time.Duration, current *Catalog, onChange func(*Catalog, Problems), onError func(error)) *Watcher {
-	if interval <= 0 {
-		interval = time.Second
-	}
 	return &Watcher{
 		path: path, interval: interval, reload: make(chan struct{}, 1), onChange: onChange, onError: onError,
 		current: current, read: true,
@@ -84,7 +81,7 @@ func (w *Watcher) look(wished bool) {
 	if known && !wished {
 		return
 	}
-	c, warnings, err := load(w.path, data)
+	c, warnings, err := Parse(w.path, data)
 	if err != nil {
 		w.onError(err)
 		return
