@@ -2,7 +2,6 @@ package recipe
 
 import (
 	"encoding/json"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,48 +11,12 @@ import (
 	"reveille/infra/policy"
 )
 
-func TestShippedRecipes(t *testing.T) {
-	const gpu, npu, cpu = policy.GPU, policy.NPU, policy.CPU
-	want := map[string]struct {
-		devices policy.Devices
-		types   []policy.Type
-	}{
-		"llamacpp":    {gpu, []policy.Type{policy.LLM, policy.Embedding, policy.Reranking}},
-		"flm":         {npu, []policy.Type{policy.LLM, policy.Audio, policy.Embedding}},
-		"ryzenai-llm": {npu, []policy.Type{policy.LLM}},
-		"oga-npu":     {npu, []policy.Type{policy.LLM}},
-		"oga-hybrid":  {gpu | npu, []policy.Type{policy.LLM}},
-		"oga-cpu":     {cpu, []policy.Type{policy.LLM}},
-		"whispercpp":  {cpu, []policy.Type{policy.Audio}},
-		"sd-cpp":      {cpu, []policy.Type{policy.Image}},
-		"kokoro":      {cpu, []policy.Type{policy.TTS}},
-		"vllm":        {gpu, []policy.Type{policy.LLM, policy.Embedding}},
-		"openvino":    {gpu, []policy.Type{policy.LLM, policy.Embedding, policy.Reranking}},
-		"vllm-neuron": {npu, []policy.Type{policy.LLM, policy.Embedding}},
-		"tei":         {gpu, []policy.Type{policy.Embedding, policy.Reranking}},
-		"mistralrs":   {gpu, []policy.Type{policy.LLM, policy.Embedding}},
-		"infinity":    {gpu, []policy.Type{policy.Embedding, policy.Reranking}},
-		"local-tts":   {cpu, []policy.Type{policy.TTS}},
-		"standin":     {0, policy.Types()},
-
-		"upstream":       {cpu, policy.Types()},
-		"transformers":   {gpu, []policy.Type{policy.LLM}},
-		"mlx-lm":         {gpu, []policy.Type{policy.LLM}},
-		"faster-whisper": {cpu, []policy.Type{policy.Audio}},
-	}
-	got := Shipped()
-	if g, w := slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)); !slices.Equal(g, w) {
-		t.Fatalf("recipes = %v, want %v", g, w)
-	}
-	for name, w := range want {
-		r := got[name]
-		if r.Name != name || r.Devices != w.devices || !slices.Equal(r.Types, w.types) {
-			t.Errorf("%s: name %q, devices %q, types %v; want %q, %v", name, r.Name, r.Devices, r.Types, w.devices, w.types)
-		}
-		// These read configuration from a model's folder that may name a library, code or another folder to load, or run
-		// commands.
-		denied := []string{"ryzenai-llm", "infinity", "local-tts", "upstream"}
-		if loads := slices.Contains(denied, name) || strings.HasPrefix(name, "oga-"); r.Registrable() == loads {
+// Recipes that read configuration from a model's folder are not for models that clients register: it may name a library,
+// code or another folder to load, or run commands.
+func TestRegistrable(t *testing.T) {
+	denied := []string{"infinity", "local-tts", "oga-cpu", "oga-hybrid", "oga-npu", "ryzenai-llm", "upstream"}
+	for name, r := range Shipped() {
+		if r.Registrable() == slices.Contains(denied, name) {
 			t.Errorf("%s: registrable %v", name, r.Registrable())
 		}
 	}
