@@ -137,14 +137,3 @@ func FuzzResolve(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkResolve(b *testing.B) {
-	c := mustParse(b, named)
-	const name = "org/name"
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := c.Resolve(name); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
