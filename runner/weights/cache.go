@@ -189,7 +189,6 @@ type Hold struct {
 
 	cache *Cache
 	entry *entry
-	once  sync.Once
 }
 
 // holdTries limits how often an entry can be removed between its pull and its hold.
@@ -214,14 +213,12 @@ func (c *Cache) Hold(ctx context.Context, at Location) (*Hold, error) {
 	return nil, &Error{Location: at.String(), Kind: ErrFull, Note: "other weights repeatedly take its space"}
 }
 
-// Release ends the hold. Further calls do nothing.
+// Release ends the hold. It must be called once.
 func (h *Hold) Release() {
-	h.once.Do(func() {
-		h.cache.mu.Lock()
-		defer h.cache.mu.Unlock()
-		h.entry.holds--
-		h.cache.touchLocked(h.entry)
-	})
+	h.cache.mu.Lock()
+	defer h.cache.mu.Unlock()
+	h.entry.holds--
+	h.cache.touchLocked(h.entry)
 }
 
 // touchLocked makes an entry the one used last.

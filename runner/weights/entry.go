@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -141,21 +142,22 @@ func (c *Cache) reserve(p *pull, more int64) error {
 			return err
 		}
 	}
-	var idle int64
+	var idle []*entry // neither held nor about to be
+	var idleBytes int64
 	for _, e := range c.entries {
-		if c.isIdleLocked(e) {
-			idle += e.bytes
+		if e.holds == 0 && time.Since(e.wanted) > c.cfg.Wanted {
+			idle, idleBytes = append(idle, e), idleBytes+e.bytes
 		}
 	}
-	if shortfall > idle {
-		return errFull(more, max(0, more-shortfall+idle))
+	if shortfall > idleBytes {
+		return errFull(more, max(0, more-shortfall+idleBytes))
 	}
-	for shortfall > 0 {
-		e := c.oldestLocked()
-		if e == nil {
+	slices.SortFunc(idle, func(a, b *entry) int { return a.used.Compare(b.used) })
+	for ; shortfall > 0; idle = idle[1:] {
+		if len(idle) == 0 {
 			return errFull(more, max(0, more-shortfall))
 		}
-		if err := c.removeLocked(e, "space for "+p.location.String()); err != nil {
+		if err := c.removeLocked(idle[0], "space for "+p.location.String()); err != nil {
 			return &Error{Kind: ErrFull, Cause: err}
 		}
 		if shortfall, err = c.shortfallLocked(more); err != nil {
@@ -186,21 +188,6 @@ func (c *Cache) shortfallLocked(more int64) (int64, error) {
 	ofLimit := more - (c.cfg.Bytes - c.total - reserved)
 	ofDisk := more - (free - c.cfg.Margin - unwritten)
 	return max(ofLimit, ofDisk), nil
-}
-
-// isIdleLocked reports whether an entry is neither held nor about to be.
-func (c *Cache) isIdleLocked(e *entry) bool {
-	return e.holds == 0 && time.Since(e.wanted) > c.cfg.Wanted
-}
-
-// oldestLocked returns the least recently used idle entry, nil for none.
-func (c *Cache) oldestLocked() (out *entry) {
-	for _, e := range c.entries {
-		if c.isIdleLocked(e) && (out == nil || e.used.Before(out.used)) {
-			out = e
-		}
-	}
-	return out
 }
 
 // removePartialsLocked removes the files of unfinished pulls that are not in progress.

@@ -83,6 +83,13 @@ func TestPullGivesUpOnABrokenSource(t *testing.T) {
 	}
 	b.hub.Refuse("m.gguf", 0, "")
 	b.must(b.cache.Pull(t.Context(), place("hf://o/r/m.gguf")))
+
+	unreachable, err := hf.New("http://127.0.0.1:1", hub.Token)
+	b.must(err)
+	b.cfg.Sources[catalog.SchemeHF] = unreachable
+	if e := b.fails("hf://o/r/n.gguf", weights.ErrFetch); !strings.Contains(e.Error(), "http://127.0.0.1:1/o/r/resolve/main/n.gguf") {
+		t.Error(e)
+	}
 }
 
 // A connection that brings nothing any more is given up, and its range asked for again.
@@ -182,16 +189,6 @@ func TestRefusedPullsHaveTheirKind(t *testing.T) {
 	}
 	if left := b.left(); len(left) != 0 {
 		t.Errorf("left %v", left)
-	}
-}
-
-func TestUnreachableSourceFailsThePull(t *testing.T) {
-	b := start(t, func(c *weights.Config) { c.Tries = 2 })
-	src, err := hf.New("http://127.0.0.1:1", hub.Token)
-	b.must(err)
-	b.cfg.Sources[catalog.SchemeHF] = src
-	if e := b.fails("hf://o/r/m.gguf", weights.ErrFetch); !strings.Contains(e.Error(), "http://127.0.0.1:1/o/r/resolve/main/m.gguf") {
-		t.Error(e)
 	}
 }
 
