@@ -2,8 +2,6 @@ package sandbox
 
 import (
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,11 +54,7 @@ func (s *Sandbox) restrict(perms Permissions) error {
 	if perms.OpenFiles {
 		cfg.HandledAccessFS = 0
 	} else {
-		files, err := s.fileRules(perms)
-		if err != nil {
-			return err
-		}
-		rules = append(rules, files...)
+		rules = append(rules, s.fileRules(perms)...)
 	}
 	fd, flags, err := cfg.BestEffort().NewRulesetFD(rules...)
 	if err != nil || fd < 0 {
@@ -70,17 +64,13 @@ func (s *Sandbox) restrict(perms Permissions) error {
 	return errors.Join(err, os.NewFile(uintptr(fd), "landlock").Close())
 }
 
-// fileRules returns the rules for the files in perms. Files that are missing, or in a folder that the runner may not
-// search, are skipped: the engine cannot reach them either.
-func (s *Sandbox) fileRules(perms Permissions) (rules []landlock.Rule, err error) {
+// fileRules returns the rules for the files in perms. Files that the runner cannot reach are skipped: the engine cannot
+// reach them either.
+func (s *Sandbox) fileRules(perms Permissions) (rules []landlock.Rule) {
 	add := func(access landlock.AccessFSSet, paths ...string) {
 		for _, path := range paths {
-			info, e := os.Stat(path)
-			switch {
-			case path == "" || errors.Is(e, fs.ErrNotExist) || errors.Is(e, fs.ErrPermission):
-				continue
-			case e != nil:
-				err = errors.Join(err, fmt.Errorf("sandbox: %s: %w", filepath.Base(path), errors.Unwrap(e)))
+			switch info, err := os.Stat(path); {
+			case err != nil:
 			case info.IsDir():
 				rules = append(rules, landlock.PathAccess(access, path))
 			default:
@@ -108,7 +98,7 @@ func (s *Sandbox) fileRules(perms Permissions) (rules []landlock.Rule, err error
 			add(rightsRead, dir)
 		}
 	}
-	return rules, err
+	return rules
 }
 
 func glob(pattern string) []string {

@@ -49,11 +49,7 @@ type Sandbox struct {
 // process, whose memory holds keys, and raises its stack limit, which engines inherit. It fails if the user does not
 // exist or the runner cannot switch to it.
 func New(cfg Config) (*Sandbox, error) {
-	cfg.Mode = cmp.Or(cfg.Mode, Auto)
 	s := &Sandbox{cfg: cfg}
-	if !slices.Contains([]string{Auto, Off, Strict}, cfg.Mode) {
-		return nil, fmt.Errorf("sandbox mode %q: want auto, off or strict", cfg.Mode)
-	}
 	if err := s.findUser(); err != nil {
 		return nil, err
 	}
@@ -289,7 +285,6 @@ func (s *Sandbox) confine(cmd *exec.Cmd, perms Permissions) error {
 
 // setUser makes cmd run as the engine user, if that user can read the files in perms.
 func (s *Sandbox) setUser(cmd *exec.Cmd, perms Permissions) error {
-	groups := deviceGroups()
 	owned := slices.Clone(perms.Sockets)
 	if perms.Dir != "" {
 		owned = append(owned, perms.Dir)
@@ -309,7 +304,7 @@ func (s *Sandbox) setUser(cmd *exec.Cmd, perms Permissions) error {
 			return err
 		}
 	}
-	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: s.uid, Gid: s.gid, Groups: groups}
+	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: s.uid, Gid: s.gid, Groups: deviceGroups()}
 	if !perms.OpenFiles && perms.Dir != "" {
 		cmd.Env = append(slices.DeleteFunc(cmd.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }), "HOME="+perms.Dir)
 	}
@@ -351,8 +346,7 @@ func checkReadable(uid, gid uint32, open, find []string) error {
 func deviceGroups() []uint32 {
 	var out []uint32
 	for _, pattern := range []string{"/dev/dri/*", "/dev/nvidia*", "/dev/kfd", "/dev/accel/*"} {
-		found, _ := filepath.Glob(pattern)
-		for _, path := range found {
+		for _, path := range glob(pattern) {
 			var st unix.Stat_t
 			if unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Gid != 0 && st.Mode&0o060 == 0o060 && !slices.Contains(out, st.Gid) {
 				out = append(out, st.Gid)
