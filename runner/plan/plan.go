@@ -281,19 +281,8 @@ func (p *Plan) plain(m *Meta, o *Options, reason string) {
 		batch = min(batch, o.Context)
 	}
 	p.NBatch = orDefault(o.NBatch, batch)
-	p.NUBatch = orDefault(o.NUBatch, p.NBatch)
-	if p.NUBatch > p.NBatch {
-		p.warn("n_ubatch %d is more than n_batch %d and was lowered to it", p.NUBatch, p.NBatch)
-		p.NUBatch = p.NBatch
-	}
-	p.Context = 2 * p.NBatch
-	if o.Context > 0 {
-		p.Context = o.Context
-	}
-	if p.Context < p.NBatch {
-		p.warn("context %d is less than n_batch %d and was raised to it", p.Context, p.NBatch)
-		p.Context = p.NBatch
-	}
+	p.NUBatch = min(orDefault(o.NUBatch, p.NBatch), p.NBatch)
+	p.Context = max(orDefault(o.Context, 2*p.NBatch), p.NBatch)
 	p.Parallel = orDefault(o.Parallel, plainParallel)
 	if p.Divided = o.isDivided(); p.Divided {
 		p.Parallel = orDefault(o.Parallel, max(min(p.Context/p.NUBatch, plainParallel), 1))

@@ -160,17 +160,9 @@ func (c *config) fill(m *Meta) error {
 	if c.Text != nil {
 		t = c.Text
 	}
-	first := func(ns ...int) int {
-		for _, n := range ns {
-			if n > 0 {
-				return n
-			}
-		}
-		return 0
-	}
 	m.Arch = c.ModelType
-	m.Layers, m.Hidden, m.Heads = first(t.Layers, t.LayersGPT), first(t.Hidden, t.HiddenGPT), first(t.Heads, t.HeadsGPT)
-	m.Vocab, m.Positions, m.Window = max(t.Vocab, 0), first(t.Positions, t.PositionsGPT), max(t.Window, 0)
+	m.Layers, m.Hidden, m.Heads = max(t.Layers, t.LayersGPT, 0), max(t.Hidden, t.HiddenGPT, 0), max(t.Heads, t.HeadsGPT, 0)
+	m.Vocab, m.Positions, m.Window = max(t.Vocab, 0), max(t.Positions, t.PositionsGPT, 0), max(t.Window, 0)
 	m.Scaled = t.Scaling != nil
 	for _, a := range c.Architectures {
 		m.Causal = m.Causal || strings.HasSuffix(a, "ForCausalLM") || strings.HasSuffix(a, "ForConditionalGeneration")
@@ -181,7 +173,7 @@ func (c *config) fill(m *Meta) error {
 	if m.Heads == 0 || m.Layers == 0 {
 		return nil
 	}
-	width := int64(first(t.HeadsKV, m.Heads)) * int64(first(t.HeadDim, m.Hidden/m.Heads))
+	width := int64(orDefault(t.HeadsKV, m.Heads)) * int64(orDefault(t.HeadDim, m.Hidden/m.Heads))
 	for i := range m.Layers {
 		to := &m.Cache
 		if i < len(t.LayerTypes) {
