@@ -63,33 +63,36 @@ func (c *Check) Member(s *Spec, m *jsonscan.Members) {
 		c.drop(field{"", m.Span()}) // null means absent, which not every engine knows
 	case r == passThrough, r == onlyFalse:
 	case r == noObjects:
-		if containsObject(v) {
+		if fixTokens(v) {
 			c.fail(api.Newf(api.UnsupportedParameter, "'%s' must be texts or tokens.", name).WithParam(string(name)))
 		}
-		wholeTokens(v)
 	case r == imagePrompt:
 		c.fail(checkImagePrompt(string(name), v.Bytes()))
 	case c.values[r].Set():
 		c.fail(api.Newf(api.InvalidRequest, "'%s' is given twice.", name).WithParam(string(name)))
 	default:
-		if r == embeddingInput {
-			wholeTokens(v)
-		}
 		c.values[r] = v
 	}
 }
 
-// wholeTokens writes tokens such as 1000.0 as the whole numbers that engines want.
-func wholeTokens(v jsonscan.Value) {
-	switch v.Kind {
-	case jsonscan.Array:
-		w := jsonscan.WalkOf(v.Raw)
-		w.Array(func() bool { wholeTokens(w.Raw()); return true })
-	case jsonscan.Number:
-		if n, ok := v.Int(); ok && bytes.ContainsAny(v.Raw, ".eE") {
-			overwrite(v.Raw, strconv.AppendInt(nil, n, 10))
+// fixTokens writes tokens such as 1000.0 as the whole numbers that engines want, and reports whether v holds an object,
+// however deep.
+func fixTokens(v jsonscan.Value) (hasObject bool) {
+	w := jsonscan.WalkOf(v.Raw)
+	var look func() bool
+	look = func() bool {
+		if w.Kind() == jsonscan.Array {
+			return w.Array(look)
 		}
+		item := w.Raw()
+		hasObject = hasObject || item.Kind == jsonscan.Object
+		if n, ok := item.Int(); ok && bytes.ContainsAny(item.Raw, ".eE") {
+			overwrite(item.Raw, strconv.AppendInt(nil, n, 10))
+		}
+		return true
 	}
+	look()
+	return hasObject
 }
 
 // overwrite puts a text in place of one that is as long or longer.
@@ -142,7 +145,7 @@ func (c *Check) Finish(s *Spec, body []byte, model func() Model) (out []byte, dr
 	if v := c.values[system]; v.Set() && err == nil {
 		_, err = content.value("system", v, systemParts)
 	}
-	if v := c.values[embeddingInput]; err == nil && containsObject(v) {
+	if v := c.values[embeddingInput]; err == nil && fixTokens(v) {
 		if m := model(); !m.LlamaCpp || !m.Vision {
 			return nil, 0, api.New(api.UnsupportedParameter, "This model embeds texts and tokens only.").WithParam("input")
 		}
@@ -212,29 +215,6 @@ func filter(v jsonscan.Value, keep func(name []byte, v jsonscan.Value) (bool, er
 	}
 	jsonscan.Blank(v.Raw, spans)
 	return nil
-}
-
-// containsObject reports whether v is an object or a list with one, however deep.
-func containsObject(v jsonscan.Value) bool {
-	if v.Kind != jsonscan.Array && v.Kind != jsonscan.Object {
-		return false
-	}
-	w := jsonscan.WalkOf(v.Raw)
-	found := false
-	var look func() bool
-	look = func() bool {
-		switch w.Kind() {
-		case jsonscan.Object:
-			found = true
-		case jsonscan.Array:
-			w.Array(look)
-		default:
-			w.Raw()
-		}
-		return !found
-	}
-	look()
-	return found
 }
 
 // checkImagePrompt refuses a tag that sd-server reads as settings, which may name files.

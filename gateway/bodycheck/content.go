@@ -42,20 +42,15 @@ var (
 	}
 	systemParts = map[string]part{"text": {member: "text"}}
 	resultParts = map[string]part{
-		"text":           {member: "text"},
-		"image":          {member: "source", needed: true, check: (*content).imageSource},
-		"document":       {member: "source", needed: true, check: (*content).textSource, asText: true},
-		"search_result":  {member: "content", asText: true},
-		"tool_reference": {asText: true}, otherType: {asText: true, closed: true},
+		"text":          {member: "text"},
+		"image":         {member: "source", needed: true, check: (*content).imageSource},
+		"document":      {member: "source", needed: true, check: (*content).textSource, asText: true},
+		"search_result": {member: "content", asText: true},
+		otherType:       {asText: true, closed: true}, // also references of tools, and what Anthropic's server tools returned
 	}
 	anthropicParts = map[string]part{
 		"text": resultParts["text"], "image": resultParts["image"], "document": resultParts["document"],
-		"search_result": resultParts["search_result"],
-		// Results of Anthropic's server tools, from a conversation that started there.
-		"server_tool_use": {asText: true}, "web_search_tool_result": {asText: true}, "web_fetch_tool_result": {asText: true},
-		"code_execution_tool_result": {asText: true}, "bash_code_execution_tool_result": {asText: true},
-		"text_editor_code_execution_tool_result": {asText: true}, "mcp_tool_use": {asText: true}, "mcp_tool_result": {asText: true},
-		"container_upload": {asText: true}, otherType: resultParts[otherType],
+		"search_result": resultParts["search_result"], otherType: resultParts[otherType],
 		"tool_use": {member: "input"}, "thinking": {member: "thinking"}, "redacted_thinking": {member: "data"},
 		"tool_result": {member: "content", parts: resultParts},
 	}
@@ -270,7 +265,10 @@ func textsOf(v jsonscan.Value) []byte {
 	return slices.Concat([]byte(`"`), bytes.Join(texts, []byte(`\n`)), []byte(`"`))
 }
 
-// object checks an object of media, whose member holds them, and blanks what else it has except their format.
+// mediaDetails are the other members of objects of media that are kept.
+var mediaDetails = []string{"detail", "format", "type", "media_type"}
+
+// object checks an object of media, whose member holds them, and blanks what else it has except their details.
 func (c *content) object(v jsonscan.Value, member string, check func(jsonscan.Value) error) error {
 	if v.Kind != jsonscan.Object {
 		return c.invalid("A part's media must be in an object with the member '" + member + "'.")
@@ -281,7 +279,7 @@ func (c *content) object(v jsonscan.Value, member string, check func(jsonscan.Va
 			found = true
 			return true, check(v)
 		}
-		return string(name) == "detail" || string(name) == "format", nil
+		return slices.Contains(mediaDetails, string(name)), nil
 	})
 	if err == nil && !found {
 		return c.missing(member)
@@ -309,34 +307,15 @@ func (c *content) textSource(v jsonscan.Value) error {
 	return c.source(v, "text", func(jsonscan.Value) error { return nil })
 }
 
-// source checks an object of the given type with its data, and blanks what else it has except the data's media type.
+// source checks an object of the given type with its data.
 func (c *content) source(v jsonscan.Value, kind string, check func(jsonscan.Value) error) error {
-	if v.Kind != jsonscan.Object {
-		return c.refuse("A source must be an object.")
+	switch member(v, "type").String() {
+	case kind:
+		return c.object(v, "data", check)
+	case "url":
+		return c.remote()
 	}
-	found := false
-	err := filter(v, func(name []byte, v jsonscan.Value) (bool, error) {
-		switch string(name) {
-		case "type":
-			switch v.String() {
-			case kind:
-				return true, nil
-			case "url":
-				return true, c.remote()
-			}
-			return true, c.refuse("A source's type is not accepted here.")
-		case "data":
-			found = true
-			return true, check(v)
-		case "url":
-			return true, c.remote()
-		}
-		return string(name) == "media_type", nil
-	})
-	if err == nil && !found {
-		return c.missing("data")
-	}
-	return err
+	return c.refuse("A source's type is not accepted here.")
 }
 
 // embeddingInputs checks a list of texts, tokens, and objects with images: a prompt_string with a marker for each image
@@ -355,29 +334,17 @@ func (c *content) embeddingInputs(v jsonscan.Value) (err error) {
 			markers := bytes.Count(member(item, "prompt_string").Bytes(), []byte(recipe.MediaMarker))
 			err = filter(item, func(name []byte, v jsonscan.Value) (bool, error) {
 				if string(name) == "multimodal_data" {
-					return true, c.base64Images(v)
+					_, err := mapItems(v, func(image jsonscan.Value) ([]byte, error) { return nil, c.base64Image(image) })
+					return v.Kind == jsonscan.Array, err
 				}
 				return string(name) == "prompt_string", nil
 			})
 			if err == nil && c.media.images-before != markers { // llama-server says only that it failed
 				err = c.invalid("A 'prompt_string' needs one '" + recipe.MediaMarker + "' for each image.")
 			}
-		case containsObject(item):
+		case fixTokens(item):
 			err = c.refuse("An input with images must be an object with a string 'prompt_string' and a list 'multimodal_data'.")
 		}
-		return err == nil
-	})
-	return err
-}
-
-// base64Images checks a list of images in base64.
-func (c *content) base64Images(v jsonscan.Value) (err error) {
-	if v.Kind != jsonscan.Array {
-		return c.invalid("'multimodal_data' must be a list.")
-	}
-	w := jsonscan.WalkOf(v.Raw)
-	w.Array(func() bool {
-		err = c.base64Image(w.Raw())
 		return err == nil
 	})
 	return err
