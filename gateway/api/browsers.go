@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -29,9 +30,6 @@ type Browsers struct {
 // is set, which gateways without keys need.
 func NewBrowsers(origins, hosts []string, checkHost bool) (*Browsers, error) {
 	b := &Browsers{any: slices.Contains(origins, "*"), origins: map[string]bool{}}
-	for _, scheme := range appSchemes {
-		b.origins[scheme+"://*"] = true
-	}
 	var errs []error
 	for _, o := range origins {
 		u, err := url.Parse(o)
@@ -56,43 +54,34 @@ func NewBrowsers(origins, hosts []string, checkHost bool) (*Browsers, error) {
 	return b, errors.Join(errs...)
 }
 
-// Source is the part of a request's head that says where it comes from.
+// Source is the part of a request's head that says where it comes from. A header that was sent several times has all of
+// its values, with line breaks between them: no rule allows such a text.
 type Source struct {
-	Target   string   // authority of a request target in absolute form, "" for others
-	Host     string   // the Host header
-	Origins  []string // every Origin header
-	Sites    []string // every Sec-Fetch-Site header
-	Referers []string // every Referer header that is not empty
+	Target  string // authority of a request target in absolute form, "" for others
+	Host    string // the Host header
+	Origin  string // the Origin header
+	Site    string // the Sec-Fetch-Site header
+	Referer string // the Referer header
 }
 
-// pages returns what names the page that made the request: Origin, else Referer.
-func (s Source) pages() (pages []string, fromOrigin bool) {
-	if len(s.Origins) > 1 || len(s.Origins) == 1 && s.Origins[0] != "" {
-		return s.Origins, true
-	}
-	return s.Referers, false
-}
+// page names the page that made the request, "" if no page did or its browser does not say which.
+func (s Source) page() string { return cmp.Or(s.Origin, s.Referer) }
 
-// crossSite reports whether Sec-Fetch-Site names another page than this server's own.
+// crossSite reports whether there is only Sec-Fetch-Site to tell of another page than this server's own.
 func (s Source) crossSite() bool {
-	return slices.ContainsFunc(s.Sites, func(site string) bool { return site != "none" && site != "same-origin" })
+	return s.Origin == "" && s.Site != "" && s.Site != "none" && s.Site != "same-origin"
 }
 
 // CrossOrigin reports whether a page of another origin made the request, allowed or not.
 func (s Source) CrossOrigin() bool {
-	pages, fromOrigin := s.pages()
-	return slices.ContainsFunc(pages, func(page string) bool { return !s.isOwn(originOf(page)) }) || !fromOrigin && s.crossSite()
+	return s.page() != "" && !s.isOwn(originOf(s.page())) || s.crossSite()
 }
 
 // isOwn reports whether an origin is this server's own. The scheme is not compared: whoever ends TLS for a gateway
 // hides it.
 func (s Source) isOwn(origin string) bool {
-	at := s.Host
-	if s.Target != "" {
-		at = s.Target
-	}
 	scheme, _, _ := strings.Cut(origin, "://")
-	return isWeb(origin) && origin == originOf(scheme+"://"+at)
+	return isWeb(origin) && origin == originOf(scheme+"://"+cmp.Or(s.Target, s.Host))
 }
 
 // noOriginHeaders are the headers of a response to a request without an origin.
@@ -103,22 +92,18 @@ func (b *Browsers) Check(s Source) ([]Header, *Error) {
 	if b.hosts != nil && (!b.hostAllowed(s.Host) || s.Target != "" && !b.hostAllowed(s.Target)) {
 		return nil, New(ForbiddenHost, "Without API keys, this gateway accepts only requests to an IP address, localhost, or a host name of --allowed-hosts.")
 	}
-	pages, fromOrigin := s.pages()
-	refused := slices.ContainsFunc(pages, func(page string) bool {
-		origin := originOf(page)
-		return !b.any && !s.isOwn(origin) && !b.originAllowed(origin)
-	})
+	origin := originOf(s.page())
 	switch {
-	case refused, fromOrigin && len(pages) > 1, !fromOrigin && s.crossSite():
+	case s.page() != "" && !b.any && !s.isOwn(origin) && !b.originAllowed(origin), s.crossSite():
 		e := New(ForbiddenOrigin, "Web pages of this origin are not allowed; allow them with --cors-origins.")
 		e.Headers = noOriginHeaders
 		return nil, e
-	case !fromOrigin:
+	case s.Origin == "":
 		return noOriginHeaders, nil
 	case b.any:
 		return []Header{{"Access-Control-Allow-Origin", "*"}, {"Access-Control-Expose-Headers", exposed}}, nil
 	}
-	return []Header{{"Access-Control-Allow-Origin", pages[0]}, {"Access-Control-Expose-Headers", exposed}, {"Vary", "Origin"}}, nil
+	return []Header{{"Access-Control-Allow-Origin", s.Origin}, {"Access-Control-Expose-Headers", exposed}, {"Vary", "Origin"}}, nil
 }
 
 // Preflight returns the headers of the 204 response to OPTIONS, in addition to those of Check. requested is the
@@ -143,7 +128,7 @@ func (b *Browsers) hostAllowed(authority string) bool {
 func (b *Browsers) originAllowed(origin string) bool {
 	scheme, host, _ := strings.Cut(origin, "://")
 	if !isWeb(origin) {
-		return b.origins[scheme+"://*"] || b.origins[origin]
+		return slices.Contains(appSchemes, scheme) || b.origins[scheme+"://*"] || b.origins[origin]
 	}
 	name := hostname(host)
 	ip, err := netip.ParseAddr(name)
@@ -155,10 +140,11 @@ func isWeb(origin string) bool {
 	return strings.HasPrefix(origin, "http://") || strings.HasPrefix(origin, "https://")
 }
 
-// originOf returns the origin of an address, in lower case and without the scheme's default port, "" if it has none.
+// originOf returns the origin of an address, in lower case and without the scheme's default port, "" if it has none or is
+// several.
 func originOf(address string) string {
 	u, err := url.Parse(address)
-	if err != nil || u.Scheme == "" || u.Opaque != "" || u.User != nil {
+	if err != nil || u.Scheme == "" || u.Opaque != "" || u.User != nil || strings.Contains(address, "\n") {
 		return ""
 	}
 	host := strings.ToLower(u.Host)

@@ -57,11 +57,7 @@ func TestOriginsOfPages(t *testing.T) {
 		"ws://localhost": false, "chrome-extension://abc": false, "app://a b": false, "xapp://a": false, "https://app://a": false,
 	} {
 		for _, site := range []string{"", "none", "same-origin", "same-site", "cross-site"} {
-			s := Source{Host: "localhost:8080", Origins: []string{origin}}
-			if site != "" {
-				s.Sites = []string{site}
-			}
-			headers, e := b.Check(s)
+			headers, e := b.Check(Source{Host: "localhost:8080", Origin: origin, Site: site})
 			if (e == nil) != want || e != nil && e.Kind != ForbiddenOrigin {
 				t.Errorf("Origin %q, site %q: %v, want allowed %v", origin, site, e, want)
 			}
@@ -74,18 +70,14 @@ func TestOriginsOfPages(t *testing.T) {
 
 func TestWebPagesWithoutOrigin(t *testing.T) {
 	b := rules(t, nil, nil, true)
-	for site, want := range map[string]bool{"none": true, "same-origin": true, "same-site": false, "Same-Origin": false, "cross-site": false, "Cross-Site": false, "": false, "x": false, "cross-site, none": false} {
-		if _, e := b.Check(Source{Host: "localhost", Sites: []string{site}}); (e == nil) != want {
+	for site, want := range map[string]bool{"none": true, "same-origin": true, "same-site": false, "Same-Origin": false, "cross-site": false, "Cross-Site": false, "": true, "x": false, "cross-site, none": false, "none\ncross-site": false} {
+		if _, e := b.Check(Source{Host: "localhost", Site: site}); (e == nil) != want {
 			t.Errorf("site %q: %v, want allowed %v", site, e, want)
 		}
 	}
-	for name, s := range map[string]Source{
-		"two origins":        {Host: "localhost", Origins: []string{"http://localhost", "https://evil.example"}},
-		"an empty one first": {Host: "localhost", Origins: []string{"", "https://evil.example"}},
-		"two sites":          {Host: "localhost", Sites: []string{"none", "cross-site"}},
-	} {
-		if _, e := b.Check(s); e == nil {
-			t.Errorf("%s: allowed", name)
+	for _, origins := range []string{"http://localhost\nhttps://evil.example", "http://localhost#\nhttps://evil.example", "\nhttps://evil.example"} {
+		if _, e := b.Check(Source{Host: "localhost", Origin: origins}); e == nil {
+			t.Errorf("%q: allowed", origins)
 		}
 	}
 	if h, e := b.Check(Source{Host: "localhost"}); e != nil || headerMap(h)["Vary"] != "Origin" || headerMap(h)["Access-Control-Allow-Origin"] != "" {
@@ -96,21 +88,21 @@ func TestWebPagesWithoutOrigin(t *testing.T) {
 		"https://evil.example/": false, "http://gw.example/": false, "http://localhost.evil.example/": false, "http://localhost@evil.example/": false, "http://evil.example/http://localhost/": false,
 		"http://evil.example?http://localhost/": false, "http://evil.example#@localhost/": false, "http://evil.example\\@localhost/": false, "//localhost/": false, "localhost": false, "about:client": false, "file:///tmp/x.html": false,
 	} {
-		s := Source{Host: "gw.example:8080", Referers: []string{referer}}
+		s := Source{Host: "gw.example:8080", Referer: referer}
 		own := rules(t, nil, []string{"gw.example"}, true)
 		if _, e := own.Check(s); (e == nil) != want || e != nil && e.Kind != ForbiddenOrigin {
 			t.Errorf("Referer %q: %v, want allowed %v", referer, e, want)
 		}
-		s.Referers = append([]string{"http://localhost/"}, s.Referers...)
-		if _, e := own.Check(s); (e == nil) != want {
-			t.Errorf("two Referers, the second %q: %v", referer, e)
+		s.Referer = "http://localhost/#\n" + referer
+		if _, e := own.Check(s); e == nil {
+			t.Errorf("two Referers, the second %q: allowed", referer)
 		}
 	}
 	any := rules(t, []string{"*"}, nil, false)
-	if _, e := any.Check(Source{Host: "gw.example", Referers: []string{"https://evil.example/"}}); e != nil {
+	if _, e := any.Check(Source{Host: "gw.example", Referer: "https://evil.example/"}); e != nil {
 		t.Errorf("a Referer with *: %v", e)
 	}
-	if h, e := any.Check(Source{Host: "gw.example", Origins: []string{"https://evil.example"}}); e != nil || headerMap(h)["Access-Control-Allow-Origin"] != "*" {
+	if h, e := any.Check(Source{Host: "gw.example", Origin: "https://evil.example"}); e != nil || headerMap(h)["Access-Control-Allow-Origin"] != "*" {
 		t.Errorf("*: %v %v", h, e)
 	}
 }
@@ -127,18 +119,12 @@ func TestCrossOrigin(t *testing.T) {
 		{host: "gw.example", origin: "app://gw.example", foreign: true}, {host: "gw.example", site: "same-site", foreign: true}, {host: "gw.example", site: "cross-site", foreign: true},
 		{host: "evil.example", target: "gw.example", origin: "https://evil.example", foreign: true},
 	} {
-		s := Source{Host: c.host, Target: c.target}
-		if c.origin != "" {
-			s.Origins = []string{c.origin}
-		}
-		if c.site != "" {
-			s.Sites = []string{c.site}
-		}
+		s := Source{Host: c.host, Target: c.target, Origin: c.origin, Site: c.site}
 		if s.CrossOrigin() != c.foreign {
 			t.Errorf("%+v: foreign %v", c, s.CrossOrigin())
 		}
 		if c.origin != "" && c.site == "" { // the same by a Referer alone
-			if by := (Source{Host: c.host, Target: c.target, Referers: []string{c.origin + "/page"}}); by.CrossOrigin() != c.foreign {
+			if by := (Source{Host: c.host, Target: c.target, Referer: c.origin + "/page"}); by.CrossOrigin() != c.foreign {
 				t.Errorf("%+v, by its Referer: foreign %v", c, by.CrossOrigin())
 			}
 		}

@@ -139,12 +139,7 @@ func KindOf(code string, status int) (k Kind, ok bool) {
 	return 0, false
 }
 
-func (k Kind) row() row {
-	if k == 0 || int(k) >= len(kindTable) {
-		k = InternalError
-	}
-	return kindTable[k]
-}
+func (k Kind) row() row { return kindTable[k] }
 
 // Code returns the error code clients see.
 func (k Kind) Code() string { return k.row().code }

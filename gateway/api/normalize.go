@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -27,7 +28,7 @@ func NormalizeError(status int, body []byte, hide ...string) *Error {
 	}
 	e := New(kind, redact.Response(reply.message, hide...))
 	if !certain && status < 500 {
-		if code := plainCode(reply.code); code != "" || status != e.Status {
+		if code := plainCode.FindString(reply.code); code != "" || status != e.Status {
 			e.Code = code
 		}
 	}
@@ -80,7 +81,7 @@ func parseReply(body []byte) reply {
 	if !outer[0].Set() && outer[2].Kind == jsonscan.Object { // FastAPI's frame around an error in OpenAI's form
 		_ = jsonscan.Scan(outer[2].Raw, []string{"error"}, outer[:1])
 	}
-	r := reply{message: firstText(outer[1], outer[2]), typ: firstText(outer[3], outer[4])}
+	r := reply{message: cmp.Or(outer[1].String(), outer[2].String()), typ: cmp.Or(outer[3].String(), outer[4].String())}
 	switch e := outer[0]; e.Kind {
 	case jsonscan.String:
 		r.message = e.String()
@@ -94,15 +95,6 @@ func parseReply(body []byte) reply {
 		r.message = string(outer[2].Raw) // a list of validation errors
 	}
 	return r
-}
-
-func firstText(values ...jsonscan.Value) string {
-	for _, v := range values {
-		if s := v.String(); s != "" {
-			return s
-		}
-	}
-	return ""
 }
 
 // maxPlainText bounds what is read of a response that is not JSON, in bytes.
@@ -232,18 +224,8 @@ func byStatus(status int) Kind {
 	return InvalidRequest
 }
 
-// plainCode returns an engine's own code when it looks like one, else "".
-func plainCode(code string) string {
-	if len(code) > 64 {
-		return ""
-	}
-	for i := range len(code) {
-		if c := code[i]; c != '_' && (c < 'a' || c > 'z') {
-			return ""
-		}
-	}
-	return code
-}
+// plainCode matches an engine's own code if it looks like one.
+var plainCode = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
 // IsWebPage reports whether a response's content type is that of a web page, as from a web server or proxy. The only
 // engine that announces one is whisper-server, of a text.

@@ -44,17 +44,8 @@ func sourceOf(h *fasthttp.RequestHeader) api.Source {
 			s.Target = "?"
 		}
 	}
-	for _, v := range h.PeekAll("Origin") {
-		s.Origins = append(s.Origins, string(v))
-	}
-	for _, v := range h.PeekAll("Sec-Fetch-Site") {
-		s.Sites = append(s.Sites, string(v))
-	}
-	for _, v := range h.PeekAll("Referer") {
-		if len(v) > 0 {
-			s.Referers = append(s.Referers, string(v))
-		}
-	}
+	all := func(name string) string { return string(bytes.Join(h.PeekAll(name), []byte("\n"))) }
+	s.Origin, s.Site, s.Referer = all("Origin"), all("Sec-Fetch-Site"), all("Referer")
 	return s
 }
 
