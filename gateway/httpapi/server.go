@@ -51,7 +51,7 @@ type Config struct {
 	Sessions *ui.Sessions
 	Evict    policy.EvictionPolicy // how victims are chosen, as the page shows it
 
-	// Overlay applies the models registered at run time to the catalog again; nil: nothing can be registered.
+	// Overlay applies the models registered at run time to the catalog again.
 	Overlay func(context.Context) error
 	// Withheld returns why a registered model is not served, "" if it is served or not registered; nil: all are served.
 	Withheld func(id string) string

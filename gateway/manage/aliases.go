@@ -20,21 +20,17 @@ type alias struct {
 	Target string `json:"target"`
 }
 
-type aliasList struct {
-	Aliases []alias `json:"aliases"`
-}
-
 // Aliases lists the names set at run time, in order. The listings of models show the catalog's.
 func (s *Service) Aliases(r *web.Request) error {
 	table, err := s.registry.Tables.Read(context.Background(), state.Aliases)
 	if err != nil {
 		return models.StoreError(err)
 	}
-	list := aliasList{Aliases: []alias{}}
+	list := []alias{}
 	for _, name := range slices.Sorted(maps.Keys(table)) {
-		list.Aliases = append(list.Aliases, alias{name, table[name]})
+		list = append(list, alias{name, table[name]})
 	}
-	return r.Reply(fasthttp.StatusOK, list)
+	return r.Reply(fasthttp.StatusOK, map[string]any{"aliases": list})
 }
 
 // AliasSet gives a model another name, which must not be in use, not even in another case or with a tag ":latest".

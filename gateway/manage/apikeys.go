@@ -16,17 +16,13 @@ import (
 // maxKeys bounds the API keys in Redis, the revoked ones too.
 const maxKeys = 10_000
 
-type keyList struct {
-	Keys []keys.Entry `json:"keys"`
-}
-
 // KeysList is GET /internal/keys: the API keys in Redis, without the keys themselves, which are not stored.
 func (s *Service) KeysList(r *web.Request) error {
 	table, err := s.registry.Tables.Read(context.Background(), state.APIKeys)
 	if err != nil {
 		return models.StoreError(err)
 	}
-	return r.Reply(fasthttp.StatusOK, keyList{keys.List(table)})
+	return r.Reply(fasthttp.StatusOK, map[string]any{"keys": keys.List(table)})
 }
 
 // KeysAdd is POST /internal/keys. The client makes the key and sends its digest, so that the key is known to its holder

@@ -52,14 +52,6 @@ type HostForgetResult struct {
 	Requests      int    `json:"requests"`      // open requests of these, which finish first
 }
 
-// States of a host in HostForgetResult.
-const (
-	forgotDone      = "done"
-	forgotPartly    = "partly"
-	forgotAsleep    = "asleep"
-	forgotUnreached = "unreached"
-)
-
 // Conversations is GET /internal/conversations: what each host keeps of the models' conversations.
 func (s *Service) Conversations(r *web.Request) error {
 	out := ConversationList{Conversations: []SavedConversations{}, Unreached: []string{}}
@@ -108,17 +100,14 @@ func (s *Service) ConversationsForget(r *web.Request) error {
 		if err == nil {
 			err = json.Unmarshal(body, &did)
 		}
-		one := HostForgetResult{host, forgotDone, did.Conversations, did.Copies, did.Requests}
+		one := HostForgetResult{host, "done", did.Conversations, did.Copies, did.Requests}
 		switch {
 		case errors.Is(err, errAsleep):
-			one.State = forgotAsleep
+			one.State = "asleep"
 		case err != nil:
-			one.State = forgotUnreached
+			one.State, out.Status = "unreached", "incomplete"
 		case did.Partly:
-			one.State = forgotPartly
-		}
-		if one.State == forgotUnreached || one.State == forgotPartly {
-			out.Status = "incomplete"
+			one.State, out.Status = "partly", "incomplete"
 		}
 		out.Hosts = append(out.Hosts, one)
 	})

@@ -238,10 +238,6 @@ type runningModel struct {
 	Description string `json:"description"`
 }
 
-type runningList struct {
-	Running []runningModel `json:"running"`
-}
-
 // runningStates are this list's names for a model's states.
 var runningStates = map[policy.ModelState]string{policy.ModelLoading: "starting", policy.ModelLoaded: "ready", policy.ModelDraining: "stopping"}
 
@@ -250,7 +246,7 @@ var runningStates = map[policy.ModelState]string{policy.ModelLoading: "starting"
 func (s *Service) Running(r *web.Request) error {
 	snap, _ := s.registry.Fresh()
 	cat := s.cfg.Catalog()
-	list := runningList{Running: []runningModel{}}
+	list := []runningModel{}
 	for _, host := range slices.Sorted(maps.Keys(snap.Hosts)) {
 		h := snap.Hosts[host]
 		for _, id := range slices.Sorted(maps.Keys(h.Models)) {
@@ -271,10 +267,10 @@ func (s *Service) Running(r *web.Request) error {
 			if entry, there := cat.Model(id); there {
 				m.Description = entry.Description
 			}
-			list.Running = append(list.Running, m)
+			list = append(list, m)
 		}
 	}
-	return r.Reply(fasthttp.StatusOK, list)
+	return r.Reply(fasthttp.StatusOK, map[string]any{"running": list})
 }
 
 // Responses to keys without manage leave out where something is stored on a host, how to reach it, and the command line

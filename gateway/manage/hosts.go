@@ -8,17 +8,6 @@ import (
 	"reveille/gateway/web"
 )
 
-// forceRequest is a body that may ask to cut open requests.
-type forceRequest struct {
-	Force bool `json:"force"`
-}
-
-type hostResponse struct {
-	Status  string `json:"status"`
-	Message string `json:"message"`
-	Host    string `json:"host"`
-}
-
 // HostWake is POST /internal/hosts/{id}/wake. It responds when the host is awake.
 func (s *Service) HostWake(r *web.Request) error {
 	return s.operate(r, "Host is awake", s.cfg.Gate.WakeHost)
@@ -27,7 +16,9 @@ func (s *Service) HostWake(r *web.Request) error {
 // HostSleep is POST /internal/hosts/{id}/sleep. It unloads the host's models and responds when the host is off.
 // "force": true cuts open requests.
 func (s *Service) HostSleep(r *web.Request) error {
-	var asked forceRequest
+	var asked struct {
+		Force bool `json:"force"`
+	}
 	if err := r.Decode(&asked); err != nil {
 		return err
 	}
@@ -47,5 +38,5 @@ func (s *Service) operate(r *web.Request, outcome string, do func(ctx context.Co
 	if err := do(ctx, r.Match.ID); err != nil {
 		return r.UnlessClientGone(err)
 	}
-	return r.Reply(fasthttp.StatusOK, hostResponse{"success", outcome, r.Match.ID})
+	return r.Reply(fasthttp.StatusOK, map[string]string{"status": "success", "message": outcome, "host": r.Match.ID})
 }

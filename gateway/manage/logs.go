@@ -35,6 +35,7 @@ type logSource struct {
 	host *state.HostRecord // where it is read, nil for this gateway
 	path string            // of it at the runner
 	life string            // another one with each process; an engine's changes once it is loaded
+	read bool              // a follower could read it
 }
 
 func (l logSource) key() [2]string { return [2]string{l.name, l.life} }
@@ -45,7 +46,7 @@ func logSources(snap *state.Snapshot) []logSource {
 	out := []logSource{{name: gatewayLog}}
 	for _, name := range slices.Sorted(maps.Keys(snap.Hosts)) {
 		if h := snap.Hosts[name]; h.State == policy.Ready || h.State == policy.Draining {
-			out = append(out, logSource{"runner " + name, h, rpc.PathLog, h.Fields["boot"]})
+			out = append(out, logSource{name: "runner " + name, host: h, path: rpc.PathLog, life: h.Fields["boot"]})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(snap.Hosts)) {
@@ -58,7 +59,7 @@ func logSources(snap *state.Snapshot) []logSource {
 				life = "load " + h.Models[id].Fields["ticket"]
 			}
 			if life != "" {
-				out = append(out, logSource{id + " on " + name, h, rpc.PathLogs + id, life})
+				out = append(out, logSource{name: id + " on " + name, host: h, path: rpc.PathLogs + id, life: life})
 			}
 		}
 	}
@@ -153,7 +154,7 @@ func (s *Service) streamLogs(r *web.Request, only string) error {
 	}
 	ctx, cancel := context.WithCancel(s.cfg.Lifetime)
 	watch := r.Watch(cancel)
-	f := &follower{s: s, id: r.ID, only: only, lines: make(chan []byte, 64), ended: make(chan followed)}
+	f := &follower{s: s, id: r.ID, only: only, lines: make(chan []byte, 64), ended: make(chan logSource)}
 	history := !r.QueryFlag("no-history") // the request is recycled before the stream runs
 	r.CountResponse(fasthttp.StatusOK)
 	r.Ctx.SetStatusCode(fasthttp.StatusOK)
@@ -172,14 +173,8 @@ type follower struct {
 	id    string // of the request
 	only  string // the source that is followed, "" for all
 	lines chan []byte
-	ended chan followed
+	ended chan logSource // that are not followed any more
 	work  sync.WaitGroup
-}
-
-// followed is a source that is not followed any more, and whether it was read.
-type followed struct {
-	source [2]string // its key
-	read   bool
 }
 
 // rescanEvery is the pause between two scans for sources that are new, or broke off.
@@ -212,8 +207,8 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer, history bool) {
 			case <-look.C:
 				waits = false
 			case src := <-f.ended:
-				delete(open, src.source[0])
-				read[src.source] = read[src.source] || src.read
+				delete(open, src.name)
+				read[src.key()] = read[src.key()] || src.read
 			case line := <-f.lines:
 				_, _ = w.Write(line)
 				if len(f.lines) == 0 && w.Flush() != nil {
@@ -230,9 +225,9 @@ func (f *follower) follow(ctx context.Context, src logSource, history bool) {
 		f.followRing(ctx, f.s.cfg.Ring, history)
 		return
 	}
-	read := f.followRunner(ctx, src, history)
+	src.read = f.followRunner(ctx, src, history)
 	select {
-	case f.ended <- followed{src.key(), read}:
+	case f.ended <- src:
 	case <-ctx.Done():
 	}
 }

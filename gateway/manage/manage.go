@@ -15,7 +15,7 @@ import (
 	"reveille/infra/state"
 )
 
-// Config configures a Service. All fields but Overlay and Register are required.
+// Config configures a Service. All fields but Register are required.
 type Config struct {
 	Models  *models.Registry
 	Gate    *scheduling.Gate
@@ -25,7 +25,7 @@ type Config struct {
 	Catalog func() *catalog.Catalog
 	Keys    *keys.Set
 
-	// Overlay applies the models registered at run time to the catalog again; nil: nothing can be registered.
+	// Overlay applies the models registered at run time to the catalog again.
 	Overlay func(context.Context) error
 	// Register lists where the weights of models that clients register can be stored; empty: nowhere.
 	Register catalog.RegisterList

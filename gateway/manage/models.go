@@ -48,26 +48,21 @@ type modelState struct {
 	BytesTotal int64   `json:"bytes_total,omitempty"`
 }
 
-type modelList struct {
-	Object string      `json:"object"`
-	Data   []modelItem `json:"data"`
-}
-
 // Models is GET /models: the catalog's models, aliases with presets and names for several models. Models whose files
 // are missing are listed only with ?show_all.
 func (s *Service) Models(r *web.Request) error {
 	_, _ = s.registry.Fresh() // states come from the mirror
-	list := modelList{Object: "list", Data: []modelItem{}}
+	list := []modelItem{}
 	cat := s.cfg.Catalog()
 	for _, m := range cat.Models {
 		if !r.Key.Allows(m.ID) {
 			continue
 		}
 		if item := s.modelItemOf(r, cat, m); servable(m, item.Downloaded) || r.QueryFlag("show_all") {
-			list.Data = append(list.Data, item)
+			list = append(list, item)
 			for _, alias := range slices.Sorted(maps.Keys(m.Presets)) { // a client may choose them as it chooses models
 				item.ID = alias
-				list.Data = append(list.Data, item)
+				list = append(list, item)
 			}
 		}
 	}
@@ -75,13 +70,13 @@ func (s *Service) Models(r *web.Request) error {
 		if m, err := s.registry.Named(&r.Key, name); err == nil {
 			item := s.modelItemOf(r, cat, m)
 			item.ID = name
-			list.Data = append(list.Data, item)
+			list = append(list, item)
 		}
 	}
 	if s.isAnthropicClient(r) {
-		return r.Reply(fasthttp.StatusOK, anthropicListing(list.Data))
+		return r.Reply(fasthttp.StatusOK, anthropicListing(list))
 	}
-	return r.Reply(fasthttp.StatusOK, list)
+	return r.Reply(fasthttp.StatusOK, map[string]any{"object": "list", "data": list})
 }
 
 // Model is GET /models/{id}: one model, found by any of its names.

@@ -66,23 +66,18 @@ type ollamaLoaded struct {
 	Context int64     `json:"context_length"` // tokens, 0 if unknown
 }
 
-// ollamaList is the response of both listings.
-type ollamaList[T any] struct {
-	Models []T `json:"models"`
-}
-
 // OllamaTags is GET /api/tags: the models of GET /models.
 func (s *Service) OllamaTags(r *web.Request) error {
 	_, _ = s.registry.Fresh() // states come from the mirror
-	list := ollamaList[ollamaTag]{Models: []ollamaTag{}}
+	list := []ollamaTag{}
 	cat := s.cfg.Catalog()
 	for _, m := range cat.Models {
 		if w := s.registry.WeightsOf(cat, m); servable(m, w.There) && r.Key.Allows(m.ID) {
 			modified := time.Unix(cmp.Or(w.Created, s.started.Unix()), 0).UTC()
-			list.Models = append(list.Models, ollamaTag{s.ollamaModel(m, w, w.Bytes), modified})
+			list = append(list, ollamaTag{s.ollamaModel(m, w, w.Bytes), modified})
 		}
 	}
-	return r.Reply(fasthttp.StatusOK, list)
+	return r.Reply(fasthttp.StatusOK, map[string]any{"models": list})
 }
 
 // OllamaPS is GET /api/ps: the loaded models, the most recently used first. Of several copies it shows the one used
@@ -90,15 +85,15 @@ func (s *Service) OllamaTags(r *web.Request) error {
 func (s *Service) OllamaPS(r *web.Request) error {
 	snap, _ := s.registry.Fresh()
 	cat := s.cfg.Catalog()
-	list := ollamaList[ollamaLoaded]{Models: []ollamaLoaded{}}
+	list := []ollamaLoaded{}
 	seen := map[string]bool{}
 	for _, l := range s.loaded(r, snap, cat) {
 		if !seen[l.Name] {
 			seen[l.Name] = true
-			list.Models = append(list.Models, s.ollamaLoaded(cat, l, snap.Hosts[l.Runner].Models[l.Name]))
+			list = append(list, s.ollamaLoaded(cat, l, snap.Hosts[l.Runner].Models[l.Name]))
 		}
 	}
-	return r.Reply(fasthttp.StatusOK, list)
+	return r.Reply(fasthttp.StatusOK, map[string]any{"models": list})
 }
 
 func (s *Service) ollamaLoaded(cat *catalog.Catalog, l LoadedModel, rec *state.ModelRecord) ollamaLoaded {
@@ -140,12 +135,8 @@ func ollamaDigest(m *catalog.Model) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// families are the architectures of the recipes whose engine runs only one. Those of others are in their weights, where
-// the gateway sees them.
-var families = map[string]string{"whispercpp": "whisper", "kokoro": "kokoro"}
-
 func ollamaDetailsOf(m *catalog.Model, w models.Weights) ollamaDetails {
-	out := ollamaDetails{Format: formatOf(m, w), Family: cmp.Or(families[m.Recipe], w.Architecture), Families: []string{}}
+	out := ollamaDetails{Format: formatOf(m, w), Family: w.Architecture, Families: []string{}}
 	if out.Family != "" {
 		out.Families = append(out.Families, out.Family)
 	}

@@ -12,12 +12,8 @@ import (
 
 // What a model's names reveal, and what they do not.
 func TestOllamaDetails(t *testing.T) {
-	details := func(format, size, quantization string, families ...string) ollamaDetails {
-		d := ollamaDetails{Format: format, Parameters: size, Quantization: quantization, Families: append([]string{}, families...)}
-		if len(families) > 0 {
-			d.Family = families[0]
-		}
-		return d
+	details := func(format, size, quantization string) ollamaDetails {
+		return ollamaDetails{Format: format, Parameters: size, Quantization: quantization, Families: []string{}}
 	}
 	tests := []struct {
 		model  catalog.Model
@@ -36,7 +32,6 @@ func TestOllamaDetails(t *testing.T) {
 		{catalog.Model{ID: "m", Checkpoint: "s3://bucket/chat-7b.bin"}, false, details("", "7B", "")},
 		{catalog.Model{ID: "bge-m3", Checkpoint: "/m/v2.7b"}, true, details("safetensors", "", "")},
 		{catalog.Model{ID: "m", Checkpoint: "lab/chat"}, false, details("", "", "")},
-		{catalog.Model{ID: "ears", Recipe: "whispercpp", Checkpoint: "/m/ggml-base.bin"}, false, details("", "", "", "whisper")},
 	}
 	for _, tt := range tests {
 		if got := ollamaDetailsOf(&tt.model, models.Weights{Folder: tt.folder}); !reflect.DeepEqual(got, tt.want) {

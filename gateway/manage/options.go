@@ -14,25 +14,17 @@ import (
 	"reveille/infra/state"
 )
 
-// optionsResponse is the response of the options routes.
-type optionsResponse struct {
-	Name      string         `json:"model_name"`
-	Recipe    string         `json:"recipe"`
-	Saved     recipe.Options `json:"saved"`
-	Effective recipe.Options `json:"effective"` // of the next load
-}
-
 // replyOptions responds with a model's options: those saved, and those of its next load.
 func (s *Service) replyOptions(r *web.Request, m *catalog.Model) error {
 	saved, text := s.registry.Saved(m.ID), ""
 	if len(saved) > 0 {
 		text = saved.Canonical()
 	}
-	out := optionsResponse{m.ID, m.Recipe, saved, s.registry.Next(s.cfg.Catalog(), m, text)}
+	next := s.registry.Next(s.cfg.Catalog(), m, text)
 	if !r.Manages() {
-		out.Saved, out.Effective = redactOptions(out.Saved), redactOptions(out.Effective)
+		saved, next = redactOptions(saved), redactOptions(next)
 	}
-	return r.Reply(fasthttp.StatusOK, out)
+	return r.Reply(fasthttp.StatusOK, map[string]any{"model_name": m.ID, "recipe": m.Recipe, "saved": saved, "effective": next})
 }
 
 // OptionsGet returns a model's options.

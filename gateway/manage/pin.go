@@ -11,13 +11,6 @@ import (
 	"reveille/infra/state"
 )
 
-type pinResponse struct {
-	Status  string `json:"status"`
-	Message string `json:"message"`
-	Name    string `json:"model_name"`
-	Pinned  bool   `json:"pinned"`
-}
-
 // Pin pins or unpins a model until another call, whatever the catalog says. It also overrides the pin of a load,
 // which otherwise lasts until that copy is unloaded.
 func (s *Service) Pin(r *web.Request) error {
@@ -38,7 +31,7 @@ func (s *Service) Pin(r *web.Request) error {
 	if !asked.Pinned {
 		message = "Model unpinned"
 	}
-	return r.Reply(fasthttp.StatusOK, pinResponse{"success", message, model.ID, asked.Pinned})
+	return r.Reply(fasthttp.StatusOK, map[string]any{"status": "success", "message": message, "model_name": model.ID, "pinned": asked.Pinned})
 }
 
 // pinWait bounds the wait for the runners to apply a pin.

@@ -30,8 +30,8 @@ func (s *Service) Pull(r *web.Request) error {
 		return err
 	}
 	var reg registration
-	if err := json.Unmarshal(r.Body(), &reg); err != nil {
-		return api.New(api.InvalidType, "A field of the registration has the wrong type.").WithCause(err)
+	if err := r.Decode(&reg); err != nil {
+		return err
 	}
 	described := reg.Checkpoint != "" || len(reg.Checkpoints) > 0
 	if described {
@@ -206,7 +206,7 @@ func (s *Service) remove(r *web.Request, m *catalog.Model) error {
 	if err := s.registry.EnsureGone(ctx, m.ID); err != nil {
 		return err
 	}
-	if strings.HasPrefix(m.ID, models.UserSpace) && s.cfg.Overlay != nil {
+	if strings.HasPrefix(m.ID, models.UserSpace) {
 		return s.setRegistered(m.ID, "")
 	}
 	return nil

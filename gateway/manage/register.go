@@ -31,13 +31,6 @@ type registration struct {
 	Options     recipe.Options    `json:"recipe_options"`
 }
 
-type registerResponse struct {
-	Status    string    `json:"status"`
-	Name      string    `json:"model_name"`
-	Canonical string    `json:"canonical_model_name"`
-	Model     modelItem `json:"model"`
-}
-
 // Register adds a model to the catalog, or changes a registered one.
 func (s *Service) Register(r *web.Request) error {
 	name, err := r.ModelName()
@@ -48,22 +41,20 @@ func (s *Service) Register(r *web.Request) error {
 		return models.NoName()
 	}
 	var reg registration
-	if err := json.Unmarshal(r.Body(), &reg); err != nil {
-		return api.New(api.InvalidType, "A field of the registration has the wrong type.").WithCause(err)
+	if err := r.Decode(&reg); err != nil {
+		return err
 	}
 	m, err := s.registerModel(name.String(), reg)
 	if err != nil {
 		return err
 	}
-	cat := s.cfg.Catalog()
-	return r.Reply(fasthttp.StatusOK, registerResponse{"success", name.String(), m.ID, s.modelItemOf(r, cat, m)})
+	return r.Reply(fasthttp.StatusOK, map[string]any{
+		"status": "success", "model_name": name.String(), "canonical_model_name": m.ID, "model": s.modelItemOf(r, s.cfg.Catalog(), m),
+	})
 }
 
 // registerModel checks a registration, stores it, and applies it.
 func (s *Service) registerModel(name string, reg registration) (*catalog.Model, error) {
-	if s.cfg.Overlay == nil {
-		return nil, api.New(api.NotSupported, "Models cannot be registered at this gateway.")
-	}
 	plain := strings.TrimPrefix(name, models.UserSpace)
 	if !catalog.ValidModelName(plain) {
 		return nil, api.New(api.InvalidType, "The model cannot be registered: its name must be letters, digits and . _ -, the first a letter or digit.").WithParam("model_name")
@@ -89,9 +80,7 @@ func (s *Service) registerModel(name string, reg registration) (*catalog.Model, 
 		return nil, api.Newf(api.InvalidType, "The model cannot be registered: %s.", err).WithParam("checkpoint")
 	}
 	cat := s.cfg.Catalog()
-	if err := s.pickBackend(cat, &m); err != nil {
-		return nil, err
-	}
+	s.pickBackend(cat, &m)
 	mine, err := s.cfg.Store.Get(context.Background(), state.Registered, m.ID)
 	if err != nil {
 		return nil, models.StoreError(err)
@@ -129,42 +118,25 @@ func (s *Service) setRegistered(id, entry string) error {
 
 // pickBackend selects a backend for a model whose registration names no devices if no host has the recipe's: the first
 // backend by name that some host can run.
-func (s *Service) pickBackend(cat *catalog.Catalog, m *catalog.Model) error {
+func (s *Service) pickBackend(cat *catalog.Catalog, m *catalog.Model) {
 	rc, known := cat.Recipes[m.Recipe]
 	if !known || m.Devices != 0 || rc.BackendOption == "" || m.Options[rc.BackendOption] != nil {
-		return nil
+		return
 	}
-	var hosts []policy.Devices
-	for _, h := range cat.Hosts {
-		hosts = append(hosts, h.Devices)
-	}
-	if len(hosts) == 0 {
-		snap, err := s.registry.Fresh()
-		if err != nil {
-			return models.StoreError(err)
-		}
-		for _, h := range snap.Hosts {
-			if d, err := policy.ParseDevices(h.Devices); err == nil {
-				hosts = append(hosts, d)
-			}
-		}
-	}
-	has := func(d policy.Devices) bool {
-		return slices.ContainsFunc(hosts, func(h policy.Devices) bool { return h&d == d })
-	}
-	if len(hosts) == 0 || has(rc.Devices) {
-		return nil
+	snap, _ := s.registry.Fresh()
+	have := poolDevices(snap, cat)
+	if have == 0 || have.Has(rc.Devices) {
+		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(rc.Backends)) {
-		if has(rc.Backends[name].Devices) {
-			if m.Options = m.Options.Clone(); m.Options == nil {
+		if have.Has(rc.Backends[name].Devices) {
+			if m.Options == nil {
 				m.Options = recipe.Options{}
 			}
 			m.Options[rc.BackendOption] = name
-			return nil
+			return
 		}
 	}
-	return nil
 }
 
 // refusedEntry returns the catalog's first problem with an entry.

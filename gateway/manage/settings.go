@@ -99,11 +99,6 @@ func maxModels(snap *state.Snapshot) map[policy.Type]int {
 	return out
 }
 
-type configSetResponse struct {
-	Status  string   `json:"status"`
-	Updated []string `json:"updated"`
-}
-
 // ConfigSet changes run-time settings; null removes one. If any value is invalid, nothing changes.
 func (s *Service) ConfigSet(r *web.Request) error {
 	m, err := r.Members()
@@ -132,7 +127,7 @@ func (s *Service) ConfigSet(r *web.Request) error {
 			return err
 		}
 	}
-	return r.Reply(fasthttp.StatusOK, configSetResponse{"success", append([]string{}, names...)})
+	return r.Reply(fasthttp.StatusOK, map[string]any{"status": "success", "updated": append([]string{}, names...)})
 }
 
 // ConfigGet returns the run-time settings, and the limits in force if none are set and a host has reported them.

@@ -12,30 +12,21 @@ import (
 	"reveille/infra/state"
 )
 
-// systemReport is the response of GET /system-info: what the pool's hosts can run.
-type systemReport struct {
-	Recipes map[string]recipeInfo `json:"recipes"`
-}
-
-type recipeInfo struct {
-	Backends map[string]backendInfo `json:"backends"`
-}
-
 type backendInfo struct {
 	Devices []string `json:"devices"`
 	State   string   `json:"state"` // supported, or unsupported: no host of the pool has the devices
 }
 
-// SystemInfo is GET /system-info. It knows only that a host has a GPU, not which kind.
+// SystemInfo is GET /system-info: what the pool's hosts can run. It knows only that a host has a GPU, not which kind.
 func (s *Service) SystemInfo(r *web.Request) error {
 	snap, _ := s.registry.Fresh()
 	cat := s.cfg.Catalog()
 	have := poolDevices(snap, cat)
-	out := systemReport{map[string]recipeInfo{}}
+	recipes := map[string]any{}
 	for name, rc := range cat.Recipes {
-		out.Recipes[name] = recipeReport(&rc, have)
+		recipes[name] = map[string]any{"backends": backendsOf(&rc, have)}
 	}
-	return r.Reply(fasthttp.StatusOK, out)
+	return r.Reply(fasthttp.StatusOK, map[string]any{"recipes": recipes})
 }
 
 // poolDevices returns the devices that any host of the pool has.
@@ -51,8 +42,8 @@ func poolDevices(snap *state.Snapshot, cat *catalog.Catalog) policy.Devices {
 	return have
 }
 
-// recipeReport describes a recipe's backends. A recipe without a choice has a single one, "default".
-func recipeReport(rc *recipe.Recipe, have policy.Devices) recipeInfo {
+// backendsOf describes a recipe's backends. A recipe without a choice has a single one, "default".
+func backendsOf(rc *recipe.Recipe, have policy.Devices) map[string]backendInfo {
 	needs := map[string]policy.Devices{}
 	for name, b := range rc.Backends {
 		needs[name] = b.Devices
@@ -60,13 +51,13 @@ func recipeReport(rc *recipe.Recipe, have policy.Devices) recipeInfo {
 	if len(needs) == 0 {
 		needs["default"] = rc.Devices
 	}
-	out := recipeInfo{Backends: map[string]backendInfo{}}
+	out := map[string]backendInfo{}
 	for name, devices := range needs {
 		b := backendInfo{Devices: strings.Fields(devices.String()), State: "supported"}
 		if !have.Has(devices) {
 			b.State = "unsupported"
 		}
-		out.Backends[name] = b
+		out[name] = b
 	}
 	return out
 }

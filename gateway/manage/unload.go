@@ -7,13 +7,6 @@ import (
 	"reveille/gateway/web"
 )
 
-type unloadResponse struct {
-	Status   string   `json:"status"`
-	Message  string   `json:"message"`
-	Name     string   `json:"model_name,omitempty"`
-	Unloaded []string `json:"unloaded,omitzero"` // of a call that names no model
-}
-
 // Unload unloads the model that the body names, or all models if the body is absent or empty. An invalid body unloads
 // nothing, nor does one that has members and names no model.
 func (s *Service) Unload(r *web.Request) error {
@@ -42,7 +35,7 @@ func (s *Service) Unload(r *web.Request) error {
 		if err != nil {
 			return r.UnlessClientGone(err)
 		}
-		return r.Reply(fasthttp.StatusOK, unloadResponse{Status: "success", Message: "All models unloaded successfully", Unloaded: gone})
+		return r.Reply(fasthttp.StatusOK, map[string]any{"status": "success", "message": "All models unloaded successfully", "unloaded": gone})
 	case name.Empty():
 		return api.New(api.MissingRequiredParameter, "'model_name' must not be empty; leave it out to unload all models.").WithParam("model_name")
 	}
@@ -60,7 +53,7 @@ func (s *Service) unloadOne(r *web.Request, name string, force bool) error {
 		return r.UnlessClientGone(err)
 	}
 	r.Ctx.Response.Header.Set(api.HeaderModel, model.ID)
-	return r.Reply(fasthttp.StatusOK, unloadResponse{Status: "success", Message: "Model unloaded successfully", Name: model.ID})
+	return r.Reply(fasthttp.StatusOK, map[string]string{"status": "success", "message": "Model unloaded successfully", "model_name": model.ID})
 }
 
 // UnloadAll is GET /unload, llama-swap's: it unloads all models and responds in plain text. HEAD checks that the route

@@ -82,7 +82,7 @@ func (r *Request) Decode(v any) error {
 	if wrong, is := errors.AsType[*json.UnmarshalTypeError](err); is {
 		return api.Newf(api.InvalidType, "'%s' must not be of type %s.", wrong.Field, wrong.Value).WithParam(wrong.Field)
 	} else if err != nil {
-		return api.New(api.InvalidJSON, "Invalid JSON body.").WithCause(err)
+		return api.New(api.InvalidType, "A field of the request has the wrong type.").WithCause(err)
 	}
 	return nil
 }
