@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -393,6 +394,35 @@ func TestJailRestrictsTheEngine(t *testing.T) {
 			}
 			t.Logf("%v", got)
 		})
+	}
+}
+
+// A path in a folder that the runner may not search is skipped like one that does not exist.
+func TestFoldersThatCannotBeSearched(t *testing.T) {
+	closed := filepath.Join(t.TempDir(), "closed")
+	if err := os.Mkdir(closed, 0); err != nil {
+		t.Fatal(err)
+	}
+	cache := filepath.Join(closed, ".nv", "ComputeCache")
+	var before, after int
+	var err error
+	done := make(chan struct{})
+	onThread(func() {
+		defer close(done)
+		if os.Getuid() == 0 { // root searches every folder
+			_, _ = unix.SetfsuidRetUid(65534)
+		}
+		_, err = os.Stat(cache)
+		perms := Permissions{Program: "/bin/true"}
+		before = len(new(Sandbox).fileRules(perms))
+		perms.Write, perms.Read = []string{cache}, []string{cache}
+		after = len(new(Sandbox).fileRules(perms))
+	})
+	if <-done; !errors.Is(err, fs.ErrPermission) {
+		t.Fatal("the test's folder can be searched:", err)
+	}
+	if before == 0 || after != before {
+		t.Errorf("%d rules, %d without the folder", after, before)
 	}
 }
 
