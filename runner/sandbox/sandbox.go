@@ -43,7 +43,7 @@ var ErrMissing = errors.New("this machine lacks measures that --sandbox strict r
 
 // Config configures a [Sandbox].
 type Config struct {
-	Mode string // Auto, Off or Strict
+	Mode string // Auto, Off or Strict; "" is the default of the system
 	// User is the account name, UID or UID:GID of all engines; it requires that the runner is root. If empty, an engine
 	// whose files are readable to another user runs as account "reveille-engine" or, without that account, as user and
 	// group 60978.

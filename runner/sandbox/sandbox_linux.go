@@ -49,6 +49,7 @@ type Sandbox struct {
 // process, whose memory holds keys, and raises its stack limit, which engines inherit. It fails if the user does not
 // exist or the runner cannot switch to it.
 func New(cfg Config) (*Sandbox, error) {
+	cfg.Mode = cmp.Or(cfg.Mode, Auto)
 	s := &Sandbox{cfg: cfg}
 	if err := s.findUser(); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"os/exec"
 	"syscall"
 )
@@ -12,6 +13,7 @@ type Sandbox struct{ report Report }
 
 // New reports every measure as missing.
 func New(cfg Config) (*Sandbox, error) {
+	cfg.Mode = cmp.Or(cfg.Mode, Off)
 	return &Sandbox{report: newReport(cfg.Mode, measures)}, nil
 }
 
