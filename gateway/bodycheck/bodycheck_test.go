@@ -158,6 +158,7 @@ func TestParts(t *testing.T) {
 		{"chat", `{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\"url\":\"https://a\"}"}}]}]}`, ""},
 		{"messages", `{"messages":[{"content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + picture(9, 9) + `"}}]}]}`, ""},
 		{"messages", `{"messages":[{"content":[{"type":"image","source":{"type":"url","url":"https://a"}}]}]}`, remote},
+		{"messages", `{"messages":[{"content":[{"type":"image","source":{"type":"base64","data":"` + picture(9, 9) + `","url":"https://a"}}]}]}`, remote},
 		{"messages", `{"messages":[{"content":[{"type":"image","source":{"type":"base64","data":"https://a"}}]}]}`, unsupported},
 		{"messages", `{"messages":[{"content":[{"type":"image","source":{"type":"base64","data":"data:image/png;base64,` + picture(9, 9) + `"}}]}]}`, unsupported},
 		{"messages", `{"messages":[{"content":[{"type":"image","source":{"type":"base64"}}]}]}`, missing},
@@ -197,8 +198,6 @@ func TestFieldsAreChecked(t *testing.T) {
 			`{"messages":[{"content":[{"type":"text","text":"a"}]}]}`, ""},
 		{"messages", `{"messages":[{"content":[{"type":"document","source":{"type":"content","content":[{"type":"text","text":"a"}]}}]}]}`,
 			`{"messages":[{"content":[{"type":"text","text":"a"}]}]}`, ""},
-		{"messages", `{"messages":[{"content":[{"type":"image","source":{"type":"base64","data":"` + picture(9, 9) + `","url":"http://a"}}]}]}`,
-			`{"messages":[{"content":[{"type":"image","source":{"type":"base64","data":"` + picture(9, 9) + `"}}]}]}`, ""},
 		{"messages", `{"messages":[{"content":[{"type":"server_tool_use","id":"s","name":"web_search","input":{"query":"q"}},{"type":"text","text":"x"}]}]}`,
 			`{"messages":[{"content":[{"type":"text","text":"x"}]}]}`, ""},
 		{"messages", `{"messages":[{"content":[{"type":"x"},{"type":"compaction","content":"so far"},{"type":"advisor_tool_result","content":{"text":"a"}}]},` +

@@ -265,10 +265,7 @@ func textsOf(v jsonscan.Value) []byte {
 	return slices.Concat([]byte(`"`), bytes.Join(texts, []byte(`\n`)), []byte(`"`))
 }
 
-// mediaDetails are the other members of objects of media that are kept.
-var mediaDetails = []string{"detail", "format", "type", "media_type"}
-
-// object checks an object of media, whose member holds them, and blanks what else it has except their details.
+// object checks an object of media, whose member holds them, and blanks what else it has except their format.
 func (c *content) object(v jsonscan.Value, member string, check func(jsonscan.Value) error) error {
 	if v.Kind != jsonscan.Object {
 		return c.invalid("A part's media must be in an object with the member '" + member + "'.")
@@ -279,7 +276,7 @@ func (c *content) object(v jsonscan.Value, member string, check func(jsonscan.Va
 			found = true
 			return true, check(v)
 		}
-		return slices.Contains(mediaDetails, string(name)), nil
+		return string(name) == "detail" || string(name) == "format", nil
 	})
 	if err == nil && !found {
 		return c.missing(member)
@@ -307,15 +304,34 @@ func (c *content) textSource(v jsonscan.Value) error {
 	return c.source(v, "text", func(jsonscan.Value) error { return nil })
 }
 
-// source checks an object of the given type with its data.
+// source checks an object of the given type with its data, and blanks what else it has except the data's media type.
 func (c *content) source(v jsonscan.Value, kind string, check func(jsonscan.Value) error) error {
-	switch member(v, "type").String() {
-	case kind:
-		return c.object(v, "data", check)
-	case "url":
-		return c.remote()
+	if v.Kind != jsonscan.Object {
+		return c.refuse("A source must be an object.")
 	}
-	return c.refuse("A source's type is not accepted here.")
+	found := false
+	err := filter(v, func(name []byte, v jsonscan.Value) (bool, error) {
+		switch string(name) {
+		case "type":
+			switch v.String() {
+			case kind:
+				return true, nil
+			case "url":
+				return true, c.remote()
+			}
+			return true, c.refuse("A source's type is not accepted here.")
+		case "data":
+			found = true
+			return true, check(v)
+		case "url":
+			return true, c.remote()
+		}
+		return string(name) == "media_type", nil
+	})
+	if err == nil && !found {
+		return c.missing("data")
+	}
+	return err
 }
 
 // embeddingInputs checks a list of texts, tokens, and objects with images: a prompt_string with a marker for each image
@@ -334,8 +350,7 @@ func (c *content) embeddingInputs(v jsonscan.Value) (err error) {
 			markers := bytes.Count(member(item, "prompt_string").Bytes(), []byte(recipe.MediaMarker))
 			err = filter(item, func(name []byte, v jsonscan.Value) (bool, error) {
 				if string(name) == "multimodal_data" {
-					_, err := mapItems(v, func(image jsonscan.Value) ([]byte, error) { return nil, c.base64Image(image) })
-					return v.Kind == jsonscan.Array, err
+					return true, c.base64Images(v)
 				}
 				return string(name) == "prompt_string", nil
 			})
@@ -345,6 +360,19 @@ func (c *content) embeddingInputs(v jsonscan.Value) (err error) {
 		case fixTokens(item):
 			err = c.refuse("An input with images must be an object with a string 'prompt_string' and a list 'multimodal_data'.")
 		}
+		return err == nil
+	})
+	return err
+}
+
+// base64Images checks a list of images in base64.
+func (c *content) base64Images(v jsonscan.Value) (err error) {
+	if v.Kind != jsonscan.Array {
+		return c.invalid("'multimodal_data' must be a list.")
+	}
+	w := jsonscan.WalkOf(v.Raw)
+	w.Array(func() bool {
+		err = c.base64Image(w.Raw())
 		return err == nil
 	})
 	return err

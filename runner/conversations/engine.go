@@ -152,7 +152,8 @@ func (e *Engine) copyIn(ctx context.Context, c *entry, name string) error {
 	return err
 }
 
-// restoreSlot has the engine restore a conversation into a slot. One that is damaged or that the engine refuses is removed.
+// restoreSlot has the engine restore a conversation into a slot. One that is damaged or that the engine refuses is
+// removed.
 func (e *Engine) restoreSlot(ctx context.Context, slot int, c *entry) error {
 	name := fmt.Sprint("restore-", e.names.Add(1))
 	start := time.Now()

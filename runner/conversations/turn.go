@@ -189,8 +189,8 @@ func (t *Turn) read(path string, body []byte) bool {
 // Prompt returns what the slots are compared with.
 func (t *Turn) Prompt() engineslots.Prompt { return engineslots.Prompt{Starts: t.keys(), Own: t.own} }
 
-// IsSteerable reports whether the request is on /v1/messages, where llama-server ignores id_slot, and [Turn.PrepareSlot] can
-// make it choose the request's slot: it prefers the one with the most of the prompt.
+// IsSteerable reports whether the request is on /v1/messages, where llama-server ignores id_slot, and
+// [Turn.PrepareSlot] can make it choose the request's slot: it prefers the one with the most of the prompt.
 func (t *Turn) IsSteerable() bool { return t.savable && t.onMessages }
 
 // has reports whether the conversation, with its answer, has the beginning with a key.

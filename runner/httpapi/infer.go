@@ -239,8 +239,8 @@ func (a *activeRequest) acquireEngine() *reply {
 	return nil
 }
 
-// awaitCapacity waits until the engine has a permit for the request and its slot is ready. It returns a reply if the request
-// gets none.
+// awaitCapacity waits until the engine has a permit for the request and its slot is ready. It returns a reply if the
+// request gets none.
 func (a *activeRequest) awaitCapacity() *reply {
 	if r := a.acquirePermit(); r != nil {
 		return r

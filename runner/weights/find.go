@@ -122,8 +122,10 @@ func checkFiles(at Location, files []File) error {
 		return unclear("%d files, but only one sha256", len(files))
 	}
 	for _, f := range files {
+		long := func(part string) bool { return len(part) > 255 }
 		if !fs.ValidPath(f.Name) || f.Name == "." || strings.ContainsRune(f.Name, '\\') ||
-			strings.ContainsFunc(f.Name, unicode.IsControl) || f.Name == manifestName || f.Name == progressName {
+			strings.ContainsFunc(f.Name, unicode.IsControl) ||
+			slices.ContainsFunc(strings.Split(f.Name, "/"), long) || f.Name == manifestName || f.Name == progressName {
 			return unclear("%.300q is not a valid file name on this host", f.Name)
 		}
 	}
