@@ -44,7 +44,7 @@ func TestInvalidFileNamesAreRefused(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	for _, name := range []string{"", ".", "..", "a/../b", "/a", "a//b", "a/", `a\b`, "a\x00b", "a\nb", manifestName} {
+	for _, name := range []string{"", ".", "..", "a/../b", "/a", "a//b", "a/", `a\b`, "a\x00b", "a\nb", manifestName, strings.Repeat("a", 256)} {
 		if checkFiles(Location{}, []File{{Name: name}}) == nil {
 			t.Errorf("%q is a file", name)
 		}

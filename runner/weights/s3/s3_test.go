@@ -232,6 +232,10 @@ func (b *bench) refusals() {
 	b.dir = b.TempDir()
 	b.open(changing{b.api, b})
 	b.fails(b.place("m.gguf"), weights.ErrChanged, "412")
+
+	b.cache.Close()
+	b.open(lying{b.api})
+	b.fails(b.place("m.gguf"), weights.ErrDigest, "m.gguf")
 }
 
 // denying is S3 for an account that may not read.
@@ -268,5 +272,16 @@ type changing struct {
 func (c changing) HeadObject(ctx context.Context, in *awss3.HeadObjectInput, o ...func(*awss3.Options)) (*awss3.HeadObjectOutput, error) {
 	out, err := c.API.HeadObject(ctx, in, o...)
 	c.b.put(*in.Key, content(999))
+	return out, err
+}
+
+// lying is a bucket that hands out other bytes than it promised.
+type lying struct{ s3.API }
+
+func (l lying) HeadObject(ctx context.Context, in *awss3.HeadObjectInput, o ...func(*awss3.Options)) (*awss3.HeadObjectOutput, error) {
+	out, err := l.API.HeadObject(ctx, in, o...)
+	if err == nil {
+		out.ChecksumCRC32, out.ChecksumSHA256 = nil, sdk.String("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")
+	}
 	return out, err
 }
