@@ -81,6 +81,7 @@ type Route struct {
 	PerModel  bool // it concerns only models that the key may use; others refuse keys that are limited to some models
 	Body      BodyKind
 	Inference bool    // runs a model, so it waits, counts and is relayed
+	Large     bool    // its body may be as large as that of inference; it is never decoded whole
 	CanStream bool    // the response may be a stream of events or lines, which can be held open before it starts
 	Streams   bool    // an absent stream field means true
 	InQuery   bool    // the query may name the model where the body does not, as ?model=ID

@@ -110,7 +110,14 @@ func (u *upload) Write(p []byte) (int, error) {
 // keep makes the upload a file of the key.
 func (u *upload) keep(name string, now time.Time, lifetime time.Duration) (File, error) {
 	f := newFile(newID(filePrefix, now), "batch", name, u.size, now, lifetime)
-	return f, folderError(errors.Join(u.file.Sync(), os.Rename(u.file.Name(), u.path(u.tenant, f.ID)), u.write(u.tenant, f.ID, f)))
+	err := u.file.Sync()
+	if err == nil {
+		err = os.Rename(u.file.Name(), u.path(u.tenant, f.ID))
+	}
+	if err == nil {
+		err = u.write(u.tenant, f.ID, f)
+	}
+	return f, folderError(err)
 }
 
 // drop removes the upload, unless it was kept.

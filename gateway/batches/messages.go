@@ -81,7 +81,7 @@ type messageLine struct {
 
 // MessagesCreate is POST /messages/batches.
 func (s *Service) MessagesCreate(r *web.Request) error {
-	if _, err := r.Members(); err != nil {
+	if err := r.CheckBody(); err != nil {
 		return err
 	}
 	u, err := s.newUpload(r)

@@ -163,6 +163,21 @@ func TestUploads(t *testing.T) {
 	}
 }
 
+// The requests of a message batch come in one body, which may be as large as any other for a model.
+func TestLargeMessageBatch(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) { c.BatchDir, c.BatchBytes, c.MaxBody = t.TempDir(), 1<<30, 4<<20 })
+	for size, want := range map[int]int{3 << 20: 200, 4 << 20: 413} {
+		body := fmt.Sprintf(`{"requests":[{"custom_id":"a","params":{"model":"chat","max_tokens":1,"messages":[{"role":"user","content":%q}]}}]}`,
+			strings.Repeat("x", size))
+		if r := s.ask("POST", "/v1/messages/batches", body); r.status != want {
+			t.Errorf("%d bytes: %d %s", len(body), r.status, r.text)
+		}
+	}
+	if r := s.ask("POST", "/v1/batches", `{"input_file_id":"`+strings.Repeat("x", maxManagementBody)+`"}`); r.status != 413 {
+		t.Error(r.status, r.text)
+	}
+}
+
 // letters is an endless text.
 type letters struct{}
 

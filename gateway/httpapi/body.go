@@ -53,7 +53,7 @@ const maxForm = 64 << 10
 // maxBody returns a route's own limit for bodies, 0 if only the gateway's applies.
 func maxBody(route *api.Route) int {
 	switch {
-	case route == nil, route.Inference:
+	case route == nil, route.Inference, route.Large:
 		return 0
 	case route.Body == api.BodyFile:
 		return batches.MaxFile + maxForm

@@ -4,9 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"reveille/gateway/accesslog"
 )
 
 // TestChecksRunInOrder combines faults in pairs: the earlier check wins.
@@ -125,7 +130,12 @@ func TestKeepAlive(t *testing.T) {
 
 func TestExpectContinue(t *testing.T) {
 	set := keyFile(t, "infer-key infer\n")
-	s := newStage(t, func(_ *stage, c *Config) { c.Keys = set; c.MaxBody = 1 << 20 }).warm("chat")
+	file := filepath.Join(t.TempDir(), "access.log")
+	lines, end, err := accesslog.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newStage(t, func(_ *stage, c *Config) { c.Keys, c.MaxBody, c.AccessLog = set, 1<<20, lines }).warm("chat")
 	head := func(path, key string, n int) string {
 		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nx-api-key: %s\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", path, key, n)
 	}
@@ -146,6 +156,17 @@ func TestExpectContinue(t *testing.T) {
 		if r := s.dial().say(head(q.path, q.key, q.n)); r.status != q.status || r.code() == "" {
 			t.Errorf("%+v: %d %s", q, r.status, r.text)
 		}
+	}
+	end()
+	var logged []string
+	text, err := os.ReadFile(file)
+	for line := range strings.Lines(string(text)) {
+		if at := strings.Index(line, `"status":`); strings.Contains(line, `"method":"POST"`) {
+			logged = append(logged, line[at+9:at+12])
+		}
+	}
+	if want := []string{"200", "200", "401", "404", "413"}; !slices.Equal(logged, want) {
+		t.Errorf("in the access log %v, want %v (%v)", logged, want, err)
 	}
 }
 

@@ -46,6 +46,7 @@ func (s *Server) expectContinue(ctx *fasthttp.RequestCtx) (status int) {
 		return fasthttp.StatusContinue
 	}
 	r.writeError(err)
+	r.observed.end(r)
 	return ctx.Response.StatusCode()
 }
 

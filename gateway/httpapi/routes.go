@@ -232,7 +232,7 @@ var routes = []route{
 	batched(api.Route{Name: "batch_list", Pattern: "GET /batches"}, (*batches.Service).BatchList),
 	batched(api.Route{Name: "batch_get", Pattern: "GET /batches/{id}"}, (*batches.Service).BatchGet),
 	batched(api.Route{Name: "batch_cancel", Pattern: "POST /batches/{id}/cancel"}, (*batches.Service).BatchCancel),
-	batched(api.Route{Name: "message_batch_create", Pattern: "POST /messages/batches", Dialect: api.Anthropic, Body: bodyJSON,
+	batched(api.Route{Name: "message_batch_create", Pattern: "POST /messages/batches", Dialect: api.Anthropic, Body: bodyJSON, Large: true,
 		Fields: required("requests", list, batches.MaxMessages)}, (*batches.Service).MessagesCreate),
 	batched(api.Route{Name: "message_batch_list", Pattern: "GET /messages/batches", Dialect: api.Anthropic},
 		(*batches.Service).MessagesList),

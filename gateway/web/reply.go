@@ -33,8 +33,8 @@ func (r *Request) Send(status int, contentType string, body []byte) {
 // TextPlain is the media type of responses for people.
 const TextPlain = "text/plain; charset=utf-8"
 
-// checkBody checks a JSON body and the fields that the route table names. An absent optional body counts as {}.
-func (r *Request) checkBody() error {
+// CheckBody checks a JSON body and the fields that the route table names. An absent optional body counts as {}.
+func (r *Request) CheckBody() error {
 	if r.fields != nil {
 		return nil
 	}
@@ -52,7 +52,7 @@ func (r *Request) checkBody() error {
 
 // ModelName checks the body and returns the value of the field that names the model.
 func (r *Request) ModelName() (jsonscan.Value, error) {
-	if err := r.checkBody(); err != nil {
+	if err := r.CheckBody(); err != nil {
 		return jsonscan.Value{}, err
 	}
 	return r.Match.Route.ModelName(r.fields), nil
@@ -75,7 +75,7 @@ func (r *Request) Members() (m map[string]json.RawMessage, err error) { return m
 
 // Decode checks the body and decodes it into v.
 func (r *Request) Decode(v any) error {
-	if err := r.checkBody(); err != nil {
+	if err := r.CheckBody(); err != nil {
 		return err
 	}
 	err := json.Unmarshal(r.Body(), v)

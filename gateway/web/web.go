@@ -58,13 +58,21 @@ func (r *Request) NeedsLocalAdmin() error { return r.LocalAdmin(r) }
 // Manages reports whether the request's key has the scope manage.
 func (r *Request) Manages() bool { return r.Key.Scopes&keys.Manage != 0 }
 
-// Stream responds with what write writes until it returns, flushed piece by piece. A panic in it ends the response.
+// Stream responds with what write writes until it returns, flushed piece by piece. After a panic in it the connection
+// is closed, so that the client sees that the response is not complete.
 func (r *Request) Stream(write func(*bufio.Writer)) {
-	server, route := r.Server, r.RouteName() // the request is recycled before the stream runs
+	server, route, conn := r.Server, r.RouteName(), r.Ctx.Conn() // the request is recycled before the stream runs
 	r.Ctx.Response.ImmediateHeaderFlush = true
 	r.Ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
+		complete := false
 		defer server.RecoverPanic(route)
+		defer func() {
+			if !complete {
+				_ = conn.Close()
+			}
+		}()
 		write(w)
+		complete = true
 	})
 }
 
