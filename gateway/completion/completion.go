@@ -27,7 +27,8 @@ type Completion struct {
 	} `json:"timings"`
 	Error json.RawMessage `json:"error"`
 
-	Raw []byte `json:"-"` // of an event; valid while a sink has it
+	Raw   []byte `json:"-"` // of an event; valid while a sink has it
+	Calls []Call `json:"-"` // of the stream so far
 }
 
 // Choice is the model's output: Message in a whole response, Delta or Message in a stream, Text in either for a prompt.

@@ -154,12 +154,14 @@ func (s *Stream) line(dst, text []byte) []byte {
 	}
 	c.Raw, s.hasObject = data, true
 	c.Choices = slices.DeleteFunc(c.Choices, func(c Choice) bool { return c.Index != 0 })
+	c.Choices = c.Choices[:min(1, len(c.Choices))] // some engines do not say which one it is
 	for i := range c.Choices {
 		if failure := c.Choices[i].failure(); failure != nil {
 			return s.fail(dst, failure)
 		}
 		s.calls.assignIndexes(c.Choices[i].MessageOrDelta().ToolCalls)
 	}
+	c.Calls = s.calls
 	dst = s.sink.Event(dst, &c)
 	s.data = s.data[:0]
 	return dst

@@ -134,6 +134,13 @@ func TestStream(t *testing.T) {
 			[]string{`{` + at + `,"message":{"role":"assistant","content":"","tool_calls":[{"id":"c","function":{"index":0,"name":"f","arguments":{"a":1}}},
 				{"id":"d","function":{"index":1,"name":"g","arguments":{}}}]},"done":false}`, last("stop", none)},
 		},
+		"of two choices without an index, the first": {
+			`data: {"choices":[{"delta":{"tool_calls":[{"id":"a","function":{"name":"f","arguments":"{}"}}]}},` +
+				`{"delta":{"tool_calls":[{"id":"b","function":{"name":"f","arguments":"{}"}}]}}]}` + "\n\n" +
+				`data: {"choices":[{"delta":{"tool_calls":[{"id":"c","index":1,"function":{"name":"g","arguments":"{}"}}]}}]}` + "\n\ndata: [DONE]\n\n",
+			[]string{`{` + at + `,"message":{"role":"assistant","content":"","tool_calls":[{"id":"a","function":{"index":0,"name":"f","arguments":{}}},
+				{"id":"c","function":{"index":1,"name":"g","arguments":{}}}]},"done":false}`, last("stop", none)},
+		},
 		"the gateway's error": {`data: {"choices":[{"delta":{"content":"a"}}]}` + "\n\n" + `{"error":"gone"}` + "\n", []string{part("a"), `{"error":"gone"}`}},
 		"the engine's error":  {`data: {"error":{"message":"no","code":500}}` + "\n\ndata: [DONE]\n\n", []string{`{"error":"no"}`}},
 		"an error event":      {"event: error\n" + `data: {"type":"error","error":{"message":"no"}}` + "\n\n", []string{`{"error":"no"}`}},

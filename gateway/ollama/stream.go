@@ -43,9 +43,7 @@ func (s *streamWriter) Event(dst []byte, c *completion.Completion) []byte {
 	}
 	choice := c.Choices[0]
 	message := choice.MessageOrDelta()
-	for _, call := range message.ToolCalls {
-		s.addCall(call)
-	}
+	s.calls = c.Calls
 	w := part{content: message.Content + choice.Text, thinking: message.ReasoningContent()}
 	if w.content == "" && w.thinking == "" {
 		return dst
@@ -70,17 +68,6 @@ func (s *streamWriter) recordMetadata(c *completion.Completion) {
 }
 
 func milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
-
-// addCall adds a part of a tool call: its name comes first, its arguments in pieces.
-func (s *streamWriter) addCall(c completion.Call) {
-	if int(c.Index) == len(s.calls) {
-		s.calls = append(s.calls, c)
-		return
-	}
-	f := &s.calls[c.Index].Function
-	f.Name += c.Function.Name
-	f.Arguments += c.Function.Arguments
-}
 
 // finishLine makes a line the final one. Times that an engine does not report are measured here.
 func (s *streamWriter) finishLine(l *line) {

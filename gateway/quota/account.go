@@ -206,6 +206,15 @@ func (a *Account) CountLoad() error {
 	return nil
 }
 
+// ReturnLoad gives back a load that was counted and did not start.
+func (a *Account) ReturnLoad() {
+	if a != nil {
+		a.mu.Lock()
+		a.loads.left++ // refill takes care of its size
+		a.mu.Unlock()
+	}
+}
+
 // States returns what is left of requests and tokens at this gateway.
 func (a *Account) States() (requests, tokens State) {
 	if a == nil {

@@ -414,6 +414,7 @@ type loadCounter struct{ n atomic.Int64 }
 func (*loadCounter) BeginWait() error   { return nil }
 func (*loadCounter) EndWait()           {}
 func (c *loadCounter) CountLoad() error { c.n.Add(1); return nil }
+func (c *loadCounter) ReturnLoad()      { c.n.Add(-1) }
 
 // Lines of a batch that ask together for a model that is not loaded load one copy, and are charged for one load.
 func TestLoadIfRoomOnce(t *testing.T) {
@@ -460,6 +461,22 @@ func TestLoadIfRoomFurtherCopy(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A load that another gateway's change has overtaken, so that it is not queued, is not charged.
+func TestLoadIfRoomIsNotChargedForNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a")
+		r := start(t, p, nil)
+		var account loadCounter
+		p.set(func() { p.stale = 1 })
+		for try, want := range []int64{0, 1} {
+			r.LoadIfRoom(t.Context(), "m0", &account)
+			if n := account.n.Load(); n != want {
+				t.Errorf("after try %d, %d loads are charged, want %d", try+1, n, want)
+			}
+		}
+	})
 }
 
 // A copy that makes room for work in the background is unloaded if a batch's next model would have room without it, and

@@ -115,7 +115,7 @@ func (g *Gate) Enter(r WaitRequest) (*Waiter, error) {
 		return nil, err
 	}
 	if gr == nil {
-		gr = g.newGroupLocked(acquisition{model: r.Model, refusedBy: r.Refused, priority: r.Priority}, r.DontWait)
+		gr = g.newGroupLocked(acquisition{model: r.Model, refusedBy: r.Refused, priority: r.Priority})
 	} else {
 		if gr.acquisition.ticket == "" {
 			gr.acquisition.refusedBy = append(gr.acquisition.refusedBy, r.Refused...)
@@ -126,6 +126,9 @@ func (g *Gate) Enter(r WaitRequest) (*Waiter, error) {
 	}
 	if r.DontWait {
 		gr.keep = true
+		if gr.acquisition.ticket == "" {
+			gr.startUntil = time.Now().Add(g.cfg.Hold)
+		}
 		w := &Waiter{gate: g, group: gr, entered: time.Now(), done: make(chan struct{}), ahead: gr.waiters.Len()}
 		w.err = loading(r.Model).WithRetryAfter(g.progressLocked(gr).ETA)
 		close(w.done)
@@ -165,13 +168,10 @@ func (g *Gate) admitLocked(r WaitRequest, gr *group) error {
 	return nil
 }
 
-func (g *Gate) newGroupLocked(a acquisition, start bool) *group {
+func (g *Gate) newGroupLocked(a acquisition) *group {
 	a.id, a.evict = g.nextOperationLocked(), g.cfg.Evict
 	gr := &group{
 		model: a.model, wakeup: make(chan struct{}, 1), queued: make(chan struct{}), began: time.Now(), waiters: list.New(), acquisition: a,
-	}
-	if start {
-		gr.startUntil = time.Now().Add(g.cfg.Hold)
 	}
 	if !a.explicit {
 		g.groups[a.model] = gr

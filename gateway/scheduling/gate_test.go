@@ -480,6 +480,24 @@ func TestLostHostsBackgroundLoadIsMovedOnce(t *testing.T) {
 	})
 }
 
+// A load that was promised to a request that does not wait starts, even if the request that it joined leaves before
+// there is a ticket.
+func TestPromisedLoadStarts(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool("a")
+		r := start(t, p, nil)
+		p.set(func() { p.stale = 10 })
+		w := enter(t, r.Gate, WaitRequest{Model: "m0"})
+		time.Sleep(100 * time.Millisecond)
+		enter(t, r.Gate, WaitRequest{Model: "m0", DontWait: true})
+		w.Leave(false)
+		time.Sleep(time.Minute)
+		if n := p.loadsOf("m0"); n != 1 {
+			t.Errorf("%d loads, want one", n)
+		}
+	})
+}
+
 func TestLostOnlyHostIsWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool("a")

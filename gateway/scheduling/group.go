@@ -56,12 +56,8 @@ func (gr *group) notify() {
 	}
 }
 
-// wait returns when the group is notified, or after d if d is not negative.
+// wait returns when the group is notified, or after d.
 func (gr *group) wait(d time.Duration) {
-	if d < 0 {
-		<-gr.wakeup
-		return
-	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -86,7 +82,7 @@ func (g *Gate) serve(gr *group) {
 		}
 		switch v.do {
 		case actionWait:
-			gr.wait(-1)
+			<-gr.wakeup
 			g.raise(gr)
 			v = g.processInbox(gr)
 		case actionPlace:

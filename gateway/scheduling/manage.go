@@ -26,9 +26,6 @@ type LoadRequest struct {
 // model is ready (or queued). Endpoint and info are set if it waited. The load continues when ctx ends or the gate's
 // hold is over.
 func (g *Gate) Load(ctx context.Context, r LoadRequest) (Endpoint, LoadInfo, error) {
-	if _, ok := g.catalog().Model(r.Model); !ok {
-		return Endpoint{}, LoadInfo{}, api.UnknownModel(r.Model)
-	}
 	fields := map[string]string{}
 	if len(r.Options) > 0 {
 		fields["options"] = string(r.Options)
@@ -43,21 +40,21 @@ func (g *Gate) Load(ctx context.Context, r LoadRequest) (Endpoint, LoadInfo, err
 // it, else the one where the model would be placed now. Nothing is loaded or evicted. The pull continues when ctx ends,
 // with the error context.Cause(ctx), or when the gate's hold is over, with the error of a wait that timed out.
 func (g *Gate) Pull(ctx context.Context, model string) error {
-	if _, ok := g.catalog().Model(model); !ok {
-		return api.UnknownModel(model)
-	}
 	_, _, err := g.loadExplicitly(ctx, model, map[string]string{"pull_only": "1"}, true)
 	return err
 }
 
 // loadExplicitly makes a ticket that nobody attaches to, and waits for its end, or only until it is queued.
 func (g *Gate) loadExplicitly(ctx context.Context, model string, fields map[string]string, wait bool) (Endpoint, LoadInfo, error) {
+	if _, ok := g.catalog().Model(model); !ok {
+		return Endpoint{}, LoadInfo{}, api.UnknownModel(model)
+	}
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()
 		return Endpoint{}, LoadInfo{}, api.ShuttingDown()
 	}
-	gr := g.newGroupLocked(acquisition{model: model, explicit: true, fields: fields}, false)
+	gr := g.newGroupLocked(acquisition{model: model, explicit: true, fields: fields})
 	w := g.joinLocked(gr, g.cfg.Hold)
 	g.mu.Unlock()
 

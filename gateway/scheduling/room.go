@@ -47,9 +47,15 @@ func (g *Gate) LoadIfRoom(ctx context.Context, model string, account Account) {
 		}
 		return
 	}
-	mayLoad := func(p policy.Placement) bool { return p.Reason.Code == policy.FreeSlot && account.CountLoad() == nil }
+	charged := false
+	mayLoad := func(p policy.Placement) bool {
+		charged = p.Reason.Code == policy.FreeSlot && account.CountLoad() == nil
+		return charged
+	}
 	if got, ok := g.queueCopy(ctx, s, v.Pool(s), v.Model(s, model, ""), mayLoad, "background", map[string]string{state.FieldNoEvict: "1"}); ok {
 		g.log.Info("model is loaded for a batch, because there is room", "model", model, "host", got.Host)
+	} else if charged {
+		account.ReturnLoad()
 	}
 }
 

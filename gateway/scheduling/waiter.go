@@ -36,6 +36,8 @@ type Account interface {
 	EndWait()
 	// CountLoad counts a load that the account starts, or returns why it may not.
 	CountLoad() error
+	// ReturnLoad gives a counted load back that did not start.
+	ReturnLoad()
 }
 
 // LoadInfo describes how a waiter got its endpoint.
@@ -104,11 +106,9 @@ func (w *Waiter) expire() {
 	w.gate.finishLocked(w, Endpoint{}, LoadInfo{}, w.gate.timeoutLocked(w.group))
 }
 
-// finishLocked sets w's outcome unless it has one.
+// finishLocked sets w's outcome.
+// REQUIRES: w has none.
 func (g *Gate) finishLocked(w *Waiter, e Endpoint, info LoadInfo, err error) {
-	if w.element == nil {
-		return
-	}
 	w.timer.Stop()
 	info.Waited = time.Since(w.entered)
 	w.endpoint, w.info, w.err = e, info, err

@@ -56,18 +56,14 @@ func (g *Gate) wakeLocked(host, token string) {
 }
 
 // runWake calls the driver and renews the power lease until the host's runner has registered, the driver has refused,
-// the limit has passed, or another gateway has the lease.
+// the limit has passed, or another gateway has the lease. The driver ends with ctx.
 func (g *Gate) runWake(ctx context.Context, host, token string) {
 	began := time.Now()
 	g.log.Info("waking host", "host", host)
-	inner, cancel := context.WithCancel(ctx)
-	result := make(chan error, 1)
+	driver := make(chan error, 1)
 	g.work.Go(func() {
-		result <- g.waker.Wake(inner, host)
+		driver <- g.waker.Wake(ctx, host)
 	})
-	defer cancel()
-
-	var driver <-chan error = result
 	poll := time.NewTicker(wakePoll)
 	defer poll.Stop()
 	renewed := began
@@ -82,15 +78,10 @@ func (g *Gate) runWake(ctx context.Context, host, token string) {
 			}
 			return
 		case err := <-driver:
-			if err != nil {
-				if ctx.Err() == nil {
-					g.wakeFailed(host, token, g.store.FailWake, err)
-				} else if g.life.Err() != nil {
-					g.releaseWake(host, token)
-				}
+			if err != nil && ctx.Err() == nil {
+				g.wakeFailed(host, token, g.store.FailWake, err)
 				return
 			}
-			driver = nil
 			continue
 		case <-poll.C:
 		}
