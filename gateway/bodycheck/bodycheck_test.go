@@ -329,8 +329,8 @@ func TestSchemas(t *testing.T) {
 	if _, _, _, err := check("completions", []byte(`{"prompt":"x","grammar":"`+strings.Repeat("a", maxSchema)+`"}`), llama); code(err) != invalid {
 		t.Errorf("a long grammar: %v", err)
 	}
-	const sent = `{"messages":[{}],"tools":[{"a":{"minimum":-9007199254740991,"exclusiveMaximum":9007199254740991,"maximum":5,"maxLength":524288},"b":{"maxLength":99,"minimum":-1e300}}]}`
-	const left = `{"messages":[{}],"tools":[{"a":{"minimum":-999999999999999,"exclusiveMaximum":999999999999999,"maximum":5,"x-maxText":524288},"b":{"maxLength":99,"minimum":-1e300}}]}`
+	const sent = `{"messages":[{}],"tools":[{"a":{"minimum":-9007199254740991,"exclusiveMaximum":9007199254740991,"maximum":5,"maxLength":524288},"b":{"maxLength":99,"minimum":-1e300,"maximum":1e16}}]}`
+	const left = `{"messages":[{}],"tools":[{"a":{"minimum":-999999999999999,"exclusiveMaximum":999999999999999,"maximum":5,"x-maxText":524288},"b":{"maxLength":99,"minimum":-9e14,"maximum":9e14}}]}`
 	for engine, want := range map[*Model]string{&llama: left, {}: sent} {
 		if _, body, _, err := check("messages", []byte(sent), *engine); err != nil || compact(t, body) != want {
 			t.Errorf("%+v: %s, %v", engine, body, err)

@@ -148,14 +148,19 @@ func relaxKeyword(name, number []byte, mayIgnore bool) {
 			copy(name, "x-maxText") // of the same length
 		}
 	case "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum":
-		bound := strconv.AppendInt(nil, maxBound, 10)
-		if number[0] == '-' {
-			bound = strconv.AppendInt(nil, -maxBound, 10)
-		}
 		f, err := strconv.ParseFloat(string(number), 64)
-		if err != nil || f < -maxBound || f > maxBound {
-			overwrite(number, bound)
+		if err == nil && f >= -maxBound && f <= maxBound {
+			return
 		}
+		sign := ""
+		if number[0] == '-' {
+			sign = "-"
+		}
+		bound := sign + strconv.Itoa(maxBound)
+		if len(number) < len(bound) {
+			bound = sign + "9e14"
+		}
+		overwrite(number, []byte(bound))
 	}
 }
 

@@ -25,8 +25,6 @@ type inferenceCall struct {
 
 	background catalog.BackgroundPolicy // what happens if its model is not loaded; "": a person waits for it
 
-	context int64 // tokens of context that a load for the request asks for, 0 for none
-
 	textBytes int // bytes of the body without media, 0 if unknown
 }
 

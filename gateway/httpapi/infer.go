@@ -28,7 +28,7 @@ type exchange struct {
 	translator     translator                          // a stream into another dialect's; nil relays it
 	embeddingCount int                                 // texts that the response must have embeddings of; 0: any response
 	onComplete     func()                              // called after a complete response; nil: nothing
-	load           func(*exchange) error               // queues the load of a model that is on no host; nil leaves it to the gate
+	load           func() error                        // queues the load of a model that is on no host; nil leaves it to the gate
 	onLoaded       func() error                        // responds once the model is loaded, without the engine; nil: the engine responds
 
 	watch      *relay.Watch // for the client leaving
@@ -161,7 +161,7 @@ func (x *exchange) respond() (err error) {
 	} else if x.call.passive {
 		err = notLoaded(x.call.model.ID)
 	} else if x.load != nil && x.routing.wait.policy == "block" && x.routing.state == "unloaded" {
-		err = x.load(x)
+		err = x.load()
 	} else if x.routing.wait.policy == "fail" {
 		err = x.failCold()
 	}

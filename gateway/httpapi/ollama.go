@@ -22,6 +22,7 @@ type ollamaCall struct {
 	query        *ollama.Request
 	keepAlive    time.Duration // keep_alive
 	hasKeepAlive bool          // it is set
+	context      int64         // tokens of context that a load for the request asks for, 0 for none
 }
 
 // parseOllama checks the body of a request in Ollama's form.
@@ -101,11 +102,11 @@ func (o *ollamaCall) responseWriter(generate bool, x *exchange) *ollama.Response
 
 // serve starts an exchange and responds in Ollama's format.
 func (o *ollamaCall) serve(path string, generate bool) error {
-	load, err := o.loadWithContext()
+	x, err := o.newExchange()
 	if err != nil {
 		return err
 	}
-	x := &exchange{call: o.inferenceCall, path: []byte(path), onComplete: o.keepAliveWork(), load: load}
+	x.path = []byte(path)
 	f := o.responseWriter(generate, x)
 	if o.stream {
 		x.translator = ollama.NewStream(f)
@@ -145,11 +146,10 @@ func (o *ollamaCall) serveEmbed(input json.RawMessage, encode func(*ollama.Respo
 	if o.body == nil {
 		return o.respondWhenLoaded(func() ([]byte, error) { return encode(o.responseWriter(false, nil), nil) })
 	}
-	load, err := o.loadWithContext()
+	x, err := o.newExchange()
 	if err != nil {
 		return err
 	}
-	x := &exchange{call: o.inferenceCall, onComplete: o.keepAliveWork(), load: load}
 	f := o.responseWriter(false, x)
 	return x.serveEmbeddings(func(raw []byte) ([]byte, error) { return encode(f, raw) })
 }
@@ -173,11 +173,10 @@ func (o *ollamaCall) handleEmptyPrompt(generate bool) error {
 
 // respondWhenLoaded responds when the model is loaded, for which it waits as any other request.
 func (o *ollamaCall) respondWhenLoaded(encode func() ([]byte, error)) error {
-	load, err := o.loadWithContext()
+	x, err := o.newExchange()
 	if err != nil {
 		return err
 	}
-	x := &exchange{call: o.inferenceCall, onComplete: o.keepAliveWork(), load: load}
 	x.onLoaded = func() error {
 		line, err := encode()
 		if err == nil {
@@ -202,39 +201,29 @@ func (o *ollamaCall) sendLine(object []byte) {
 // queueTimeout bounds the queueing of a load, which waits only for the pool's state.
 const queueTimeout = 10 * time.Second
 
-// loadWithContext returns a function that queues the load of an unloaded model with the context size that the request
-// asks for, nil if it asks for none. The request then waits for that load as for any other.
-func (o *ollamaCall) loadWithContext() (func(*exchange) error, error) {
-	options, err := o.contextOptions()
-	if err != nil || options == nil {
-		return nil, err
-	}
-	return func(x *exchange) error {
-		if err := (loadCharge{x.call.Account, x}).CountLoad(); err != nil {
-			return err
-		}
-		ctx, stop := context.WithTimeout(o.s.lifetime, min(x.routing.wait.limit, queueTimeout))
-		defer stop()
-		_, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadRequest{Model: o.model.ID, Options: options})
-		return err
-	}, nil
-}
-
-// contextOptions returns the load options for the request's context size, nil if it sets none or the model's recipe has
-// no such option. The size applies to all users of the model, so a key without manage gets the model as configured.
-func (o *ollamaCall) contextOptions() (json.RawMessage, error) {
+// newExchange makes the request's exchange. If the model is not loaded, it queues a load with the context size that the
+// request asks for, where the model's recipe has such an option, and waits for it as for any other. The size applies to
+// all users of the model, so a key without manage gets the model as configured.
+func (o *ollamaCall) newExchange() (*exchange, error) {
 	const name = "ctx_size"
-	if o.context == 0 {
-		return nil, nil
-	}
-	if _, has := o.s.cfg.Catalog().Recipes[o.model.Recipe].Options[name]; !has {
-		return nil, nil
+	x := &exchange{call: o.inferenceCall, onComplete: o.keepAliveWork()}
+	if _, has := o.s.cfg.Catalog().Recipes[o.model.Recipe].Options[name]; !has || o.context == 0 {
+		return x, nil
 	}
 	options, err := o.s.registry.OptionsOf(o.model, map[string]json.RawMessage{name: json.RawMessage(strconv.FormatInt(o.context, 10))})
 	if err != nil {
 		return nil, err
 	}
-	return json.RawMessage(options.Canonical()), nil
+	x.load = func() error {
+		if err := (loadCharge{o.Account, x}).CountLoad(); err != nil {
+			return err
+		}
+		ctx, stop := context.WithTimeout(o.s.lifetime, min(x.routing.wait.limit, queueTimeout))
+		defer stop()
+		_, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadRequest{Model: o.model.ID, Options: json.RawMessage(options.Canonical())})
+		return err
+	}
+	return x, nil
 }
 
 // keepAliveTimeout is the timeout for applying keep_alive after a response.

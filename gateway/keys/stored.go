@@ -122,14 +122,13 @@ func ID(digest [sha256.Size]byte) string { return hex.EncodeToString(digest[:idD
 // Matching returns the digests of a table's keys that are not revoked and have the given name, or whose digest starts
 // with the given id of at least eight digits.
 func Matching(table map[string]string, id string) (digests []string) {
-	for _, l := range List(table) {
-		if l.Revoked {
+	for name, text := range table {
+		if _, err := parseDigest(name); err != nil || text == Revoked {
 			continue
 		}
-		for name := range table {
-			if strings.HasPrefix(name, l.ID) && (l.Name == id || len(id) >= 8 && strings.HasPrefix(name, strings.ToLower(id))) {
-				digests = append(digests, name)
-			}
+		g, err := parseGrant(strings.Fields(text), quota.Limits{})
+		if err == nil && g.name == id || len(id) >= 8 && strings.HasPrefix(name, strings.ToLower(id)) {
+			digests = append(digests, name)
 		}
 	}
 	return digests
