@@ -5,7 +5,7 @@
 // This is the path of a chat request for a loaded model through the gateway, in order, with the functions that have a step of
 // their own. Nothing on it waits for Redis, or decodes of the body more than the headers of images and sounds.
 //
-//  1. [httpapi.Server.handle] makes the request with its id and finds its route ([api.Router.Match]).
+//  1. [httpapi.Server.handle] makes the request with its id and finds its route ([httpapi.Server.newRequest], [api.Router.Match]).
 //  2. [httpapi.request.runChain] runs the checks, and then the handler in the table of routes: for chats [httpapi.infer].
 //     [relay.SmugglingCheck] finds framing that a proxy could read in another way.
 //  3. [httpapi.request.authorize] checks the origin ([api.Browsers.Check]), then the key and its scope
@@ -15,7 +15,8 @@
 //     each by the rules of the route ([bodycheck.Check.Member]); [api.Route.Check] looks at those that the gateway needs. An
 //     alias with presets parses it again.
 //  6. [models.Registry.Resolve] finds the model's entry; [bodycheck.Check.Finish] checks what depends on the model, and
-//     [httpapi.inferenceCall.canonicalName] writes its canonical name into the body where the client used another one.
+//     [httpapi.inferenceCall.canonicalName] writes its canonical name into the body where the client used another one. If the model is not loaded, a request may be
+//     one that does not wait ([httpapi.inferenceCall.markBackground]), or another model may serve it ([httpapi.inferenceCall.fallbackFor]).
 //  7. [httpapi.exchange.serveInference] counts the request against its key ([quota.Account.Begin]) and watches for the client's
 //     leaving ([relay.Watcher.Arm]); [httpapi.exchange.respond] looks in the mirror of the pool for a copy of the model
 //     ([scheduling.Gate.EndpointFor]).
@@ -28,7 +29,8 @@
 //     of up to 1 MiB, and what is translated, is read first ([httpapi.exchange.bufferResponse]). A stream without a
 //     response after --commit-after (5 s) is set while step 8 or 9 waits, and [httpapi.responseBody.WriteTo] goes on from there.
 //  11. [httpapi.responseBody.WriteTo] passes the bytes on ([relay.Response.Next]). The two ends are kept, which hold the usage.
-//  12. [httpapi.exchange.completeRequest] ends the counts and records the usage.
+//  12. [httpapi.exchange.completeRequest] ends the counts and records the usage. For a stream the server calls it when it has
+//     written the last byte, or the client has left ([httpapi.responseBody.Close]).
 //
 // The runner's steps are in runner/httpapi. Where step 7 finds no copy, the request waits; infra/docs/architecture.md shows the way from there.
 // The lines of batches take the same steps from 5 on, without a connection; package batches shows how one flows.

@@ -95,7 +95,7 @@ type Drivers map[catalog.Driver]power.Driver
 
 // Serve runs a gateway until ctx ends, then drains it. ready, if not nil, is called with the address once requests are
 // accepted. Order of the end: unready, waiting requests are answered 503 and leases handed back, the listener closes
-// and open requests end within --shutdown-timeout, uses are flushed.
+// and open requests end within --shutdown-timeout, counters are flushed.
 func Serve(ctx context.Context, s ServeSettings, drivers Drivers, log *slog.Logger, ready func(addr string)) error {
 	ring := s.ring
 	if ring == nil {

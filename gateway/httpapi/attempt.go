@@ -20,7 +20,7 @@ import (
 // attempts is the state of a request's attempts at runners. At most one is in progress.
 type attempts struct {
 	// Of the attempt in progress.
-	admission   relay.LocalRequest // by a runner of this process, from buildAttempt until sendToRunner
+	admission   relay.LocalRequest // by a runner of this process, from awaitTurn until sendToRunner
 	counted     bool               // the endpoint counts the request
 	sent        time.Time          // when it was sent to the endpoint
 	req         relay.Request

@@ -199,7 +199,7 @@ func (x *exchange) errNotReady() *api.Error {
 	return api.Newf(api.ModelLoading, "The model '%s' is not ready yet. Retry the request.", x.call.model.ID)
 }
 
-// acquireEndpoint returns the endpoint that respond found in the mirror, or else waits for one at the gate. It returns
+// acquireEndpoint leaves the endpoint that respond found in the mirror, or else waits for one at the gate. It returns
 // false if there is none by the given time. The zero time leaves only the request's own limit.
 func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 	if x.routing.hasEndpoint {

@@ -113,14 +113,10 @@ func (g *Gate) awake(host string) bool {
 
 // wakeFailed releases the power lease with the reason. If the call fails, the lease expires and another gateway tries.
 func (g *Gate) wakeFailed(host, token string, end func(ctx context.Context, host, token, code, message string) error, cause error) {
-	code := api.NoCapacity.Code()
-	if e, ok := errors.AsType[*api.Error](cause); ok {
-		code = e.Code
-	}
 	g.log.Warn("host could not be woken", "host", host, "error", cause)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), releaseTimeout)
 	defer cancel()
-	if err := end(ctx, host, token, code, cause.Error()); err != nil {
+	if err := end(ctx, host, token, api.NoCapacity.Code(), cause.Error()); err != nil {
 		g.log.Debug("could not report a failed wake", "host", host, "error", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 // Placement is the host that a model's ticket goes to, or why it can go to none.
 type Placement struct {
 	Host    string
-	Wake    bool // the host is not ready: the caller that commits the placement must wake it
+	Wake    bool // the host is not ready
 	Reason  Reason
 	Refusal *Refusal // set when Host is ""
 }
