@@ -92,12 +92,7 @@ func (r *report) check(cat *Catalog) {
 		if m := c.known(append(p, "model"), w.Model); m != nil {
 			w.Model = m.ID
 		}
-		if w.Schedule.String() == "" {
-			c.add(p, "schedule is missing")
-		}
-		if w.For == 0 {
-			c.add(append(p, "for"), `want a duration of more than 0, such as "2h"`)
-		}
+		c.period(p, &Period{w.Schedule, w.For})
 	}
 }
 

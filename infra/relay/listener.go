@@ -3,12 +3,14 @@ package relay
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -48,10 +50,20 @@ func NewListener(ln net.Listener, cfg ListenerConfig) *Listener {
 	return &Listener{Listener: ln, cfg: cfg, perIP: make(map[netip.Addr]int)}
 }
 
-// Accept returns the next connection within the limits. It refuses and closes others.
+var exhausted = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM}
+
+// acceptPause is how long Accept waits when the process or the system has no room for another connection.
+const acceptPause = 20 * time.Millisecond
+
+// Accept returns the next connection within the limits. It refuses and closes others. While there are no free file
+// descriptors, it waits: with an error, fasthttp would end the server.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		nc, err := l.Listener.Accept()
+		if errno, _ := errors.AsType[syscall.Errno](err); slices.Contains(exhausted, errno) {
+			time.Sleep(acceptPause)
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -150,16 +162,8 @@ const (
 
 // Linger makes a Listener's connection linger on close, for clients that may still be sending.
 func Linger(nc net.Conn) {
-	for nc != nil {
-		if c, ok := nc.(*serverConn); ok {
-			c.linger.Store(true)
-			return
-		}
-		w, ok := nc.(interface{ NetConn() net.Conn })
-		if !ok {
-			return
-		}
-		nc = w.NetConn()
+	if c, ok := nc.(*serverConn); ok {
+		c.linger.Store(true)
 	}
 }
 

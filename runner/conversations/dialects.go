@@ -157,13 +157,13 @@ func (a *answer) addPart(p *part) {
 	case "text", "output_text":
 		a.content = append(a.content, p.Text...)
 	case "function_call":
-		a.calls = append(a.calls, p.call(p.CallID, p.Arguments))
+		a.addCall(p.call(p.CallID, p.Arguments))
 	case "tool_use":
 		arguments := compact(string(p.Input))
 		if a.events && arguments == "{}" { // they follow
 			arguments = ""
 		}
-		a.calls = append(a.calls, p.call(p.ID, arguments))
+		a.addCall(p.call(p.ID, arguments))
 	case "message":
 		for _, inner := range partsOf(p.Content) {
 			a.addPart(&inner)

@@ -273,6 +273,8 @@ type answer struct {
 	unread  []byte // an event's line so far, or the response so far
 	content []byte
 	calls   []toolCall
+	pieces  [][]byte // by call: the arguments that further events brought
+	bytes   int      // of calls and pieces
 	events  bool
 	blocks  bool // of /v1/messages, whose clients send arguments back as an object
 	void    bool // it has no or several answers, or a too long one
@@ -293,7 +295,7 @@ func (a *answer) feed(b []byte, events bool) {
 		}
 		a.unread = rest
 	}
-	if len(a.unread)+len(a.content) > maxTurn {
+	if len(a.unread)+len(a.content)+a.bytes > maxTurn {
 		*a = answer{void: true}
 	}
 }
@@ -343,7 +345,7 @@ func (a *answer) read(data []byte) {
 	if n := len(a.calls); v.Type == "content_block_delta" && json.Unmarshal(v.Delta, &delta) == nil {
 		a.content = append(a.content, delta.Text...)
 		if n > 0 {
-			a.calls[n-1].Function.Arguments += delta.JSON
+			a.addPiece(n-1, delta.JSON)
 		}
 	}
 	for _, c := range v.Choices { // none in the event with the usage
@@ -361,14 +363,25 @@ func (a *answer) read(data []byte) {
 				return
 			}
 			if call.Type = "function"; call.Index == len(a.calls) {
-				a.calls = append(a.calls, call)
+				a.addCall(call)
 				continue
 			}
-			at := &a.calls[call.Index].Function
-			at.Name, at.Arguments = at.Name+call.Function.Name, at.Arguments+call.Function.Arguments
+			a.calls[call.Index].Function.Name += call.Function.Name
+			a.bytes += len(call.Function.Name)
+			a.addPiece(call.Index, call.Function.Arguments)
 		}
 		a.void = a.void || c.Index != 0
 	}
+}
+
+func (a *answer) addCall(c toolCall) {
+	a.calls, a.pieces = append(a.calls, c), append(a.pieces, nil)
+	a.bytes += len(c.ID) + len(c.Function.Name) + len(c.Function.Arguments)
+}
+
+func (a *answer) addPiece(call int, arguments string) {
+	a.pieces[call] = append(a.pieces[call], arguments...)
+	a.bytes += len(arguments)
 }
 
 // end ends the response, and reports whether it had an answer.
@@ -378,7 +391,8 @@ func (a *answer) end() bool {
 	}
 	a.unread = nil
 	for i := range a.calls {
-		if f := &a.calls[i].Function; a.blocks {
+		f := &a.calls[i].Function
+		if f.Arguments += string(a.pieces[i]); a.blocks {
 			f.Arguments = compact(f.Arguments)
 		}
 	}

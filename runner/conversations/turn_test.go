@@ -442,12 +442,14 @@ func TestAnswers(t *testing.T) {
 			}
 		}
 	}
-	var long answer
-	for range 3 {
-		long.feed([]byte(`data: {"choices":[{"delta":{"content":"`+strings.Repeat("a", maxTurn/2)+"\"}}]}\n\n"), true)
-	}
-	if long.end() {
-		t.Error("an answer of any length is kept")
+	for _, format := range []string{`{"content":%q}`, `{"tool_calls":[{"index":0,"function":{"arguments":%q}}]}`} {
+		var long answer
+		for range 3 {
+			long.feed(fmt.Appendf(nil, `data: {"choices":[{"delta":`+format+"}]}\n\n", strings.Repeat("a", maxTurn/2)), true)
+		}
+		if long.end() {
+			t.Errorf("an answer of any length is kept: %s", format)
+		}
 	}
 }
 

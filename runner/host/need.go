@@ -90,7 +90,7 @@ func (h *Host) needOf(key string) measuredNeed {
 func (h *Host) setNeed(key string, n measuredNeed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.needs) >= maxKnownNeeds {
+	if _, known := h.needs[key]; !known && len(h.needs) >= maxKnownNeeds {
 		clear(h.needs)
 	}
 	h.needs[key] = n

@@ -116,6 +116,9 @@ func (c *Cache) entryLocked(at Location) *entry {
 
 // removeLocked removes an entry atomically. An engine that has its files open keeps them.
 func (c *Cache) removeLocked(e *entry, why string) error {
+	if err := c.root.RemoveAll(removedName); err != nil { // what an earlier call could not remove
+		return err
+	}
 	if err := c.root.Rename(e.id, removedName); err != nil && !os.IsNotExist(err) {
 		return err
 	}

@@ -72,6 +72,10 @@ func TestLeastRecentlyUsedEntriesAreRemoved(t *testing.T) {
 		t.Error(err.Note)
 	}
 	expect("a e f") // none went in vain
+
+	b.must(os.MkdirAll(filepath.Join(b.cfg.Dir, ".removed", "left"), 0o700)) // of a removal that failed
+	pull("b")
+	expect("a b e")
 }
 
 // What a load has just found there, and has not held yet, is not taken away for another.

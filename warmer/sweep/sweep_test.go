@@ -494,7 +494,7 @@ warm:
 			p.must(p.store.PutModels(ctx, "box", gen, []state.ModelPut{{ID: "chat", Fields: map[string]string{"type": "llm", "state": "draining"}}}))
 		},
 		"weights are pulled": func(p *pool) {
-			for _, m := range []string{"chat", "embed"} {
+			for _, m := range []string{"chat", "embed", "talk"} {
 				_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: m, Host: "box", Revision: p.revision("box", m), Explicit: true, Unattended: true, Fields: map[string]string{"pull_only": "1"}})
 				p.must(err)
 			}

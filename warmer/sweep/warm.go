@@ -75,14 +75,14 @@ func (r *run) placeMissing(s *state.Snapshot) iter.Seq2[string, policy.Placement
 	}
 }
 
-// isLoadedOrQueued reports whether the model is loaded, being loaded or queued on some host.
+// isLoadedOrQueued reports whether the model is loaded, being loaded or queued on some host. Pulls do not count.
 func isLoadedOrQueued(s *state.Snapshot, model string) bool {
 	for _, h := range s.Hosts {
 		if m := h.Models[model]; m != nil && h.State == policy.Ready && (m.State == policy.ModelLoaded || m.State == policy.ModelLoading) {
 			return true
 		}
 		for _, t := range h.Queue {
-			if t.Model == model && t.Kind == "load" {
+			if t.Model == model && t.Kind == "load" && !t.PullOnly {
 				return true
 			}
 		}

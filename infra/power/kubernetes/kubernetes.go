@@ -193,7 +193,7 @@ func (d *Driver) scale(ctx context.Context, host catalog.Host, method, patch str
 
 // call makes a call and decodes its response into out. An empty element of path stands for the host's namespace.
 func (d *Driver) call(ctx context.Context, host catalog.Host, method string, path []string, query url.Values, patch string, out any) (time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	limited, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	c, err := d.cfg.Cluster()
 	if err != nil {
@@ -210,7 +210,7 @@ func (d *Driver) call(ctx context.Context, host catalog.Host, method string, pat
 	if query != nil {
 		target += "?" + query.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, method, target, strings.NewReader(patch))
+	req, err := http.NewRequestWithContext(limited, method, target, strings.NewReader(patch))
 	if err != nil {
 		return time.Time{}, fmt.Errorf("%w: %w", power.ErrDenied, err)
 	}
