@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strconv"
 	"unicode/utf8"
 )
 
@@ -232,30 +233,11 @@ func skipEscape(b []byte, i int) (end int, err error) {
 	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 		return i + 2, nil
 	case 'u':
-		if hex4(b[i+2:]) < 0 {
+		digits := b[i+2 : min(i+6, len(b))]
+		if _, err := strconv.ParseUint(string(digits), 16, 16); err != nil || len(digits) < 4 {
 			return 0, fail(i, `\u needs four hexadecimal digits`)
 		}
 		return i + 6, nil
 	}
 	return 0, fail(i, "unknown escape in string")
-}
-
-// hex4 returns the number written in the first four bytes of b, -1 when they are not hexadecimal digits.
-func hex4(b []byte) rune {
-	if len(b) < 4 {
-		return -1
-	}
-	var r rune
-	for _, c := range b[:4] {
-		switch {
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c|0x20 && c|0x20 <= 'f':
-			c = c | 0x20 - 'a' + 10
-		default:
-			return -1
-		}
-		r = r<<4 | rune(c)
-	}
-	return r
 }

@@ -69,38 +69,29 @@ func FormatMemory(by map[policy.Devices]int64, gpus policy.GPUMemory) string {
 	return strings.Join(out, " ")
 }
 
-// ParseGPUMemory reads the bytes of single GPUs from FormatMemory's output, nil for none. It skips invalid parts.
-func ParseGPUMemory(text string) policy.GPUMemory {
-	var out policy.GPUMemory
-	for f := range strings.FieldsSeq(text) {
-		name, value, _ := strings.Cut(f, "=")
-		index, isGPU := strings.CutPrefix(name, "gpu:")
-		gpu, err := strconv.ParseUint(index, 10, 8)
-		n, sizeErr := strconv.ParseInt(value, 10, 64)
-		if !isGPU || err != nil || sizeErr != nil || gpu >= policy.MaxGPUs || n < 0 || n > maxBytes {
-			continue
-		}
-		if out == nil {
-			out = policy.GPUMemory{}
-		}
-		out[int(gpu)] = n
-	}
-	return out
-}
-
 // maxBytes bounds each size that is read, so that sums cannot overflow.
 const maxBytes = 1 << 50
 
-// parseMemory reads FormatMemory's output. It skips invalid parts: those devices have no limit.
-func parseMemory(text string) map[policy.Devices]int64 {
-	out := map[policy.Devices]int64{}
+// ParseMemory reads FormatMemory's output. It skips invalid parts: those devices have no limit. gpus is nil if there are
+// no single GPUs.
+func ParseMemory(text string) (by map[policy.Devices]int64, gpus policy.GPUMemory) {
+	by = map[policy.Devices]int64{}
 	for f := range strings.FieldsSeq(text) {
 		name, value, _ := strings.Cut(f, "=")
-		d, err := policy.ParseDevices(name)
-		n, sizeErr := strconv.ParseInt(value, 10, 64)
-		if err == nil && sizeErr == nil && n > 0 && n <= maxBytes {
-			out[d] = n
+		n, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || n < 0 || n > maxBytes {
+			continue
+		}
+		if index, isGPU := strings.CutPrefix(name, "gpu:"); isGPU {
+			if gpu, err := strconv.ParseUint(index, 10, 8); err == nil && gpu < policy.MaxGPUs {
+				if gpus == nil {
+					gpus = policy.GPUMemory{}
+				}
+				gpus[int(gpu)] = n
+			}
+		} else if d, err := policy.ParseDevices(name); err == nil && n > 0 {
+			by[d] = n
 		}
 	}
-	return out
+	return by, gpus
 }

@@ -80,10 +80,11 @@ func memoryOf(h *catalog.Host) map[policy.Devices]int64 {
 func (v View) host(s *state.Snapshot, rec *state.HostRecord, known *catalog.Host) policy.Host {
 	h := policy.Host{
 		Name: rec.Name, State: rec.State, Labels: rec.Labels, Limits: policy.Uniform(1),
-		Budget: parseMemory(rec.Fields["memory_budget"]), GPUMemory: ParseGPUMemory(rec.Fields["memory_budget"]), Active: stamp(rec.ActiveMS),
+		Active: stamp(rec.ActiveMS),
 		// A generation is the token of a registration: its time in microseconds, or slightly more.
 		UpSince: stamp(int64(rec.Generation / 1000)),
 	}
+	h.Budget, h.GPUMemory = ParseMemory(rec.Fields["memory_budget"])
 	h.Devices, _ = policy.ParseDevices(rec.Devices) // a runner of another version may know more devices: those known here count
 	if l, err := policy.ParseLimits(rec.Limits); err == nil {
 		h.Limits = l
@@ -128,9 +129,10 @@ func (v View) host(s *state.Snapshot, rec *state.HostRecord, known *catalog.Host
 
 func (v View) resident(m *state.ModelRecord) policy.Resident {
 	d, _ := policy.ParseDevices(m.Device)
+	_, gpus := ParseMemory(m.Fields["cards"])
 	r := policy.Resident{
 		ID: m.ID, Type: policy.Type(m.Type), Devices: d, State: m.State, Pinned: m.Pinned,
-		InFlight: m.InFlight, Closed: m.ID == v.ClosedModel, Used: stamp(m.UsedMS), Needed: stamp(m.NeededMS), Retired: m.Retired, Memory: m.Memory, GPUMemory: ParseGPUMemory(m.Fields["cards"]),
+		InFlight: m.InFlight, Closed: m.ID == v.ClosedModel, Used: stamp(m.UsedMS), Needed: stamp(m.NeededMS), Retired: m.Retired, Memory: m.Memory, GPUMemory: gpus,
 	}
 	if m.Retired != "" && m.InFlight > 0 { // its runner counts it in the same way: its slot will not be free soon
 		r.State, r.Closed = policy.ModelLoaded, true

@@ -51,10 +51,7 @@ func Later(a, b time.Time) time.Time {
 // ByUse orders residents for eviction among equals: the longest unused first, ties by name. It is a total order over
 // the residents of one host, whose names differ, so decisions do not depend on the order of a snapshot's lists.
 func ByUse(a, b Resident) int {
-	if c := a.Used.Compare(b.Used); c != 0 {
-		return c
-	}
-	return cmp.Compare(a.ID, b.ID)
+	return cmp.Or(a.Used.Compare(b.Used), cmp.Compare(a.ID, b.ID))
 }
 
 // byEvictionOrder orders residents by the cost of evicting them: none for those already stopping, then idle ones, then
@@ -62,10 +59,7 @@ func ByUse(a, b Resident) int {
 // closed busy one comes before open ones: completions renew its time of use, and without this rule a waiting load would
 // close one victim after the other and starve.
 func byEvictionOrder(a, b Resident) int {
-	if c := cmp.Or(cmp.Compare(evictionClass(a), evictionClass(b)), cmp.Compare(a.Value, b.Value)); c != 0 {
-		return c
-	}
-	return ByUse(a, b)
+	return cmp.Or(cmp.Compare(evictionClass(a), evictionClass(b)), cmp.Compare(a.Value, b.Value), ByUse(a, b))
 }
 
 func evictionClass(r Resident) int {

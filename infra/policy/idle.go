@@ -97,11 +97,7 @@ func isIdle(r *Resident, now time.Time, defaultIdle time.Duration) bool {
 	if r.State != ModelLoaded || r.Busy() || r.Pinned || r.Closed {
 		return false
 	}
-	idle := r.Idle
-	if idle == 0 {
-		idle = defaultIdle
-	}
-	return elapsed(r.Used, now, idle)
+	return elapsed(r.Used, now, cmp.Or(r.Idle, defaultIdle))
 }
 
 // isSleepDue reports whether h has no reason to stay awake.

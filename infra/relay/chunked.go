@@ -1,6 +1,9 @@
 package relay
 
-import "errors"
+import (
+	"errors"
+	"strings"
+)
 
 const (
 	maxChunkLine = 512       // a size line including its extensions
@@ -73,7 +76,7 @@ func (d *chunkDecoder) decode(b []byte) (data []byte, used int, err error) {
 func (d *chunkDecoder) step(c byte) bool {
 	switch d.state {
 	case chunkSizeFirst, chunkSize:
-		if v, ok := hexDigit(c); ok {
+		if v := strings.IndexByte("0123456789abcdef", lower(c)); v >= 0 {
 			if d.left > maxChunkSize>>4 {
 				return false
 			}
@@ -142,15 +145,3 @@ func (d *chunkDecoder) countLineByte(limit int) bool {
 
 // isText reports whether a byte may appear in an extension or a trailer.
 func isText(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f }
-
-func hexDigit(c byte) (byte, bool) {
-	switch {
-	case c >= '0' && c <= '9':
-		return c - '0', true
-	case c >= 'a' && c <= 'f':
-		return c - 'a' + 10, true
-	case c >= 'A' && c <= 'F':
-		return c - 'A' + 10, true
-	}
-	return 0, false
-}

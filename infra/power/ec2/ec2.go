@@ -53,15 +53,15 @@ func (d *Driver) Wake(ctx context.Context, host catalog.Host) error {
 	if awserr.Code(err) != "IncorrectInstanceState" {
 		return awserr.Classify(err)
 	}
-	switch state, err := d.instanceState(ctx, api, host); {
+	switch i, err := instanceOf(ctx, api, host); {
 	case err != nil:
 		return err
-	case state == running || state == pending:
+	case i.State == running || i.State == pending:
 		return nil
-	case state == terminated || state == shuttingDown:
-		return fmt.Errorf("%w: instance %s is %s", power.ErrUnknownHost, host.Instance, state)
+	case i.State == terminated || i.State == shuttingDown:
+		return fmt.Errorf("%w: instance %s is %s", power.ErrUnknownHost, host.Instance, i.State)
 	default: // stopping, or stopped since the first call
-		return fmt.Errorf("%w: instance %s is %s", power.ErrStopping, host.Instance, state)
+		return fmt.Errorf("%w: instance %s is %s", power.ErrStopping, host.Instance, i.State)
 	}
 }
 
@@ -119,11 +119,11 @@ func (d *Driver) Sleep(ctx context.Context, host catalog.Host) error {
 	if awserr.Code(err) != "IncorrectInstanceState" {
 		return awserr.Classify(err)
 	}
-	switch state, err := d.instanceState(ctx, api, host); {
+	switch i, err := instanceOf(ctx, api, host); {
 	case err != nil:
 		return err
-	case state == pending || state == running:
-		return fmt.Errorf("%w: instance %s is %s", power.ErrStarting, host.Instance, state)
+	case i.State == pending || i.State == running:
+		return fmt.Errorf("%w: instance %s is %s", power.ErrStarting, host.Instance, i.State)
 	default: // stopping, or off
 		return nil
 	}
@@ -135,15 +135,15 @@ func (d *Driver) State(ctx context.Context, host catalog.Host) (power.Power, err
 	if err != nil {
 		return power.Unknown, fmt.Errorf("%w: %w", power.ErrDenied, err)
 	}
-	state, err := d.instanceState(ctx, api, host)
+	i, err := instanceOf(ctx, api, host)
 	switch {
 	case err != nil:
 		return power.Unknown, err
-	case state == pending:
+	case i.State == pending:
 		return power.Starting, nil
-	case state == running:
+	case i.State == running:
 		return power.On, nil
-	case state == stopping || state == shuttingDown:
+	case i.State == stopping || i.State == shuttingDown:
 		return power.Stopping, nil
 	}
 	return power.Off, nil
@@ -226,11 +226,6 @@ type instance struct {
 		Key   string `xml:"key"`
 		Value string `xml:"value"`
 	} `xml:"tagSet>item"`
-}
-
-func (d *Driver) instanceState(ctx context.Context, api *awsquery.Client, host catalog.Host) (state string, err error) {
-	i, err := instanceOf(ctx, api, host)
-	return i.State, err
 }
 
 func instanceOf(ctx context.Context, api *awsquery.Client, host catalog.Host) (instance, error) {
