@@ -72,9 +72,6 @@ type job struct {
 // call.
 func New(ctx context.Context, cfg Config) (*Batcher, error) {
 	cfg.Limits = cfg.Limits.WithDefaults()
-	if err := cfg.Limits.Validate(); err != nil {
-		return nil, err
-	}
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.OutOfMemory == nil {
 		cfg.OutOfMemory = oom.IsOutOfMemory
@@ -92,7 +89,7 @@ func New(ctx context.Context, cfg Config) (*Batcher, error) {
 	b.dispatchTimer.Stop()
 	b.meters = cfg.Meters.add(cfg.Model, b)
 	l := cfg.Limits
-	b.log.Info("embedding queue", "n_batch", l.NBatch, "n_ubatch", l.NUBatch, "context", l.Context, "n_seq_max", l.NSeqMax,
+	b.log.Info("embedding queue", "n_batch", l.NBatch, "n_ubatch", l.NUBatch, "context", l.Context,
 		"positions", l.Positions, "batch_delay", cfg.Delay, "special_tokens", c.specials, "counts_in_process", c.words != nil)
 	return b, nil
 }

@@ -181,7 +181,7 @@ func (l *Launcher) addTokenCounting(ctx context.Context, run *runningEngine, m *
 	if tokens, err := plan.Vocabulary(checkpoint); err == nil && tokens != nil {
 		words = batch.NewWordPiece(tokens)
 	}
-	limits := batch.Limits{NBatch: p.NBatch, NUBatch: p.NUBatch, Context: p.Context, NSeqMax: p.Parallel, Positions: p.Longest}
+	limits := batch.Limits{NBatch: p.NBatch, NUBatch: p.NUBatch, Context: p.Context, Positions: p.Longest}
 	e := &batch.HTTP{Client: run.ownClient, Key: run.APIKey(), Model: m.ID, Family: r.Family(), Timeout: cmp.Or(l.CallTimeout, 10*time.Minute)}
 	var err error
 	if m.Type == policy.Reranking {
