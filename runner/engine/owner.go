@@ -62,7 +62,6 @@ func (p *Process) runOwner(output *os.File) {
 	if exit, ok := errors.AsType[*ExitError](p.err); ok {
 		exit.Early = early && exit.Signal == 0
 	}
-	p.state.Store(int32(Exited))
 	p.cfg.Logger.Info("engine exited", "model", p.spec.Model, "pid", p.pid, "error", p.err)
 	p.log.Close()
 	close(p.done)
@@ -142,10 +141,10 @@ func (p *Process) markReady(ended <-chan struct{}) error {
 		return errExited
 	default:
 	}
-	p.readyAt = time.Now()
-	p.state.Store(int32(Ready))
+	p.wasReady = true
+	p.loadOver.Store(true)
 	close(p.ready)
-	p.cfg.Logger.Info("engine ready", "model", p.spec.Model, "pid", p.pid, "load_ms", p.readyAt.Sub(p.started).Milliseconds())
+	p.cfg.Logger.Info("engine ready", "model", p.spec.Model, "pid", p.pid, "load_ms", time.Since(p.started).Milliseconds())
 	return nil
 }
 
@@ -158,7 +157,7 @@ func (p *Process) terminate(ended <-chan struct{}) {
 		return
 	default:
 	}
-	p.state.Store(int32(Stopping))
+	p.loadOver.Store(true)
 	_, _, grace := p.spec.Recipe.Times()
 	p.signal(syscall.SIGTERM)
 	timer := time.NewTimer(grace)
@@ -195,9 +194,8 @@ func (p *Process) awaitGroup(limit time.Duration) bool {
 
 // outcome turns the end of a process into the error that callers see.
 func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Cause) error {
-	_, wasReady := p.ReadyAt()
 	if failure == errStopRequested {
-		if wasReady {
+		if p.wasReady {
 			return nil
 		}
 		return ErrStopped
@@ -213,7 +211,7 @@ func (p *Process) outcome(failure error, state *os.ProcessState, cause recipe.Ca
 		loadErr.Exit = exit
 		return loadErr
 	}
-	if wasReady {
+	if p.wasReady {
 		return exit
 	}
 	exit.CauseLine = lastErrorLine(p.log.Tail(-1))
@@ -309,7 +307,7 @@ func (r *reader) handleLine(text string) {
 	if key := p.spec.APIKey; key != "" {
 		text = strings.ReplaceAll(text, key, "[key]")
 	}
-	loading := p.State() == Loading
+	loading := !p.loadOver.Load()
 	if redacted := r.redactor.Line(text); !loading { // while it loads, there is no request to hide, but the Redactor must see every line
 		text = redacted
 	}

@@ -32,22 +32,6 @@ const (
 	tailInError = 20                     // log lines in an ExitError
 )
 
-// A State is a stage in a process's life. It only moves forward.
-type State int32
-
-// The states.
-const (
-	Loading State = iota
-	Ready
-	Stopping
-	Exited
-)
-
-// String returns the name of s in lower case.
-func (s State) String() string {
-	return [...]string{"loading", "ready", "stopping", "exited"}[s]
-}
-
 // Config configures processes in addition to their [Spec]. Logger and Spawner are required.
 type Config struct {
 	Logger  *slog.Logger // gets an engine's lines at debug level
@@ -79,15 +63,14 @@ type Process struct {
 	stop, kill         chan struct{}
 	stopOnce, killOnce sync.Once
 
-	// Written by the owner before it closes the named channel, read after that.
-	readyAt time.Time // ready
-	err     error     // done
+	wasReady bool  // only the owner uses it
+	err      error // written by the owner before it closes done, read after that
 
 	ready chan struct{} // closed by the owner when the load is complete
 	stuck chan struct{} // closed by the owner when SIGKILL had no effect in killWait
 	done  chan struct{} // closed by the owner at the very end: the process is gone, and its group too or groupWait has passed
 
-	state    atomic.Int32 // advisory
+	loadOver atomic.Bool  // the load is complete, or the engine is being ended
 	progress atomic.Int64 // time of the last progress while loading, in ns since started
 }
 
@@ -234,16 +217,6 @@ func describeFileError(err error, path string) error {
 // PID returns the engine's process id; it is also its process group's.
 func (p *Process) PID() int { return p.pid }
 
-// ReadyAt returns when the load was complete; ok is false if it is not, or never was.
-func (p *Process) ReadyAt() (t time.Time, ok bool) {
-	select {
-	case <-p.ready:
-		return p.readyAt, true
-	default:
-		return time.Time{}, false
-	}
-}
-
 // Spec returns the spec of the process, with address and key filled in.
 func (p *Process) Spec() Spec { return p.spec }
 
@@ -261,9 +234,6 @@ func (p *Process) APIKey() string { return p.spec.APIKey }
 
 // Log returns the engine's output.
 func (p *Process) Log() *logring.Ring { return p.log }
-
-// State returns the current state. It is advisory: it may change at any time.
-func (p *Process) State() State { return State(p.state.Load()) }
 
 // Done is closed when the process has been reaped and its process group is empty, or groupWait has passed.
 func (p *Process) Done() <-chan struct{} { return p.done }
