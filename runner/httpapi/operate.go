@@ -14,12 +14,9 @@ import (
 	"reveille/infra/rpc"
 )
 
-// handleHost returns the host's view of itself as JSON.
-func (s *Server) handleHost(ctx *fasthttp.RequestCtx) {
-	if _, ok := s.authorize(ctx, ""); !ok {
-		return
-	}
-	body, err := json.Marshal(s.cfg.Host.View())
+// sendJSON returns v as JSON.
+func (s *Server) sendJSON(ctx *fasthttp.RequestCtx, v any) {
+	body, err := json.Marshal(v)
 	if err != nil {
 		s.fail(ctx, fasthttp.StatusInternalServerError, rpc.CodeInternalError, "The host's state could not be encoded.")
 		return
@@ -31,9 +28,6 @@ func (s *Server) handleHost(ctx *fasthttp.RequestCtx) {
 // handleConversations lists the saved conversations of this host by model. With DELETE it forgets those of the model in
 // the query, or all.
 func (s *Server) handleConversations(ctx *fasthttp.RequestCtx) {
-	if _, ok := s.authorize(ctx, ""); !ok {
-		return
-	}
 	var result any = s.cfg.Conversations.Kept()
 	if ctx.IsDelete() {
 		model := string(ctx.QueryArgs().Peek("model"))
@@ -51,16 +45,11 @@ func (s *Server) handleConversations(ctx *fasthttp.RequestCtx) {
 		}
 		result = out
 	}
-	body, _ := json.Marshal(result) // strings and numbers always marshal
-	ctx.SetBody(body)
-	ctx.SetContentType("application/json")
+	s.sendJSON(ctx, result)
 }
 
 // handleSendBack sends requests that wait for their turn at an engine back to their gateways.
 func (s *Server) handleSendBack(ctx *fasthttp.RequestCtx) {
-	if _, ok := s.authorize(ctx, ""); !ok {
-		return
-	}
 	n, err := ctx.QueryArgs().GetUint("n")
 	if !ctx.IsPost() || err != nil {
 		s.fail(ctx, fasthttp.StatusBadRequest, rpc.CodeInvalidRequest, "Use POST, with 'model' and the number 'n' in the query.")
@@ -71,21 +60,11 @@ func (s *Server) handleSendBack(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// handleRunnerLog returns the runner's own log.
-func (s *Server) handleRunnerLog(ctx *fasthttp.RequestCtx) {
-	if _, ok := s.authorize(ctx, ""); ok {
-		s.sendLog(ctx, s.cfg.Ring)
-	}
-}
-
 // logged is an engine that keeps its output.
 type logged interface{ Log() *logring.Ring }
 
 // handleEngineLog returns the output of a model's engine, or of its last one if the model is not loaded.
 func (s *Server) handleEngineLog(ctx *fasthttp.RequestCtx, model string) {
-	if _, ok := s.authorize(ctx, ""); !ok {
-		return
-	}
 	log := s.cfg.EngineLog(model)
 	if e, ok := s.cfg.Host.EngineOf(model).(logged); ok {
 		log = e.Log()

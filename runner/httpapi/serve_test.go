@@ -103,6 +103,17 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 			t.Errorf("%s: %d", path, a.status)
 		}
 	}
+	for path, want := range map[string]int{
+		rpc.PathHealth: 200, rpc.PathMetrics: 200, rpc.PathHost: rpc.StatusRefused, rpc.PathLog: rpc.StatusRefused,
+		rpc.PathLogs + "fake": rpc.StatusRefused, rpc.PathSendBack + "?model=fake&n=1": rpc.StatusRefused,
+		rpc.PathSavedConversations: rpc.StatusRefused, "/nothing": rpc.StatusRefused,
+	} {
+		r := b.request(t.Context(), "GET", path, "", "")
+		r.Header.Del(rpc.HeaderAuth)
+		if a := b.do(r); a.status != want {
+			t.Errorf("%s, unsigned: %d", path, a.status)
+		}
+	}
 	rebound := b.request(t.Context(), "GET", rpc.PathMetrics, "", "")
 	rebound.Header.Del(rpc.HeaderAuth)
 	rebound.Host = "evil.example"

@@ -159,23 +159,26 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		s.infer(ctx, string(model))
 		return
 	}
-	switch path := string(ctx.Path()); {
-	case path == rpc.PathHealth:
+	path := string(ctx.Path())
+	if path == rpc.PathHealth { // without a signature, as are metrics for this machine
 		ctx.SetContentType("application/json")
 		ctx.SetBodyString(`{"status":"ok"}`)
-	case path == rpc.PathMetrics:
-		if !ctx.RemoteIP().IsLoopback() || !isLoopbackHost(ctx.Host()) {
-			if _, ok := s.authorize(ctx, ""); !ok {
-				return
-			}
+		return
+	}
+	if path != rpc.PathMetrics || !ctx.RemoteIP().IsLoopback() || !isLoopbackHost(ctx.Host()) {
+		if _, ok := s.authorize(ctx, ""); !ok {
+			return
 		}
+	}
+	switch {
+	case path == rpc.PathMetrics:
 		ctx.SetContentType("text/plain; version=0.0.4")
 		metrics.ExposeMetadata(true) // the lines TYPE
 		s.set.WritePrometheus(ctx)
 	case path == rpc.PathHost:
-		s.handleHost(ctx)
+		s.sendJSON(ctx, s.cfg.Host.View())
 	case path == rpc.PathLog:
-		s.handleRunnerLog(ctx)
+		s.sendLog(ctx, s.cfg.Ring)
 	case len(path) > len(rpc.PathLogs) && path[:len(rpc.PathLogs)] == rpc.PathLogs:
 		s.handleEngineLog(ctx, path[len(rpc.PathLogs):])
 	case path == rpc.PathSendBack:
