@@ -155,50 +155,32 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 // CheckFiles checks that the model's files, including all parts of a split one, exist and have the format that their
 // names indicate. files can be nil. Errors contain only base names.
 func CheckFiles(s Spec, files *modelfile.Checker) error {
-	if err := checkPresence(s); err != nil {
-		return err
+	if files == nil {
+		files = new(modelfile.Checker)
 	}
-	return checkContent(s, files)
-}
-
-func checkPresence(s Spec) error {
-	missing := func(path string, folderAllowed bool) error {
+	var paths []string
+	if s.Recipe.NeedsFile() {
+		paths = catalog.Shards(s.Checkpoint)
+	}
+	if s.MMProj != "" {
+		paths = append(paths, s.MMProj)
+	}
+	for _, path := range paths {
+		folderAllowed := path != s.MMProj && s.Recipe.Checkpoint == recipe.CheckpointPath
 		info, err := os.Stat(path)
 		var cause syscall.Errno
 		switch {
 		case err == nil && (folderAllowed || info.Mode().IsRegular()):
-			return nil
 		case err == nil, errors.Is(err, fs.ErrNotExist), !errors.As(err, &cause):
 			return &LoadError{Kind: ErrFileNotFound, Detail: filepath.Base(path)}
-		}
-		return fmt.Errorf("model file %s: %w", filepath.Base(path), cause)
-	}
-	if s.Recipe.NeedsFile() {
-		for _, path := range catalog.Shards(s.Checkpoint) {
-			if err := missing(path, s.Recipe.Checkpoint == recipe.CheckpointPath); err != nil {
-				return err
-			}
+		default:
+			return fmt.Errorf("model file %s: %w", filepath.Base(path), cause)
 		}
 	}
-	if s.MMProj != "" {
-		return missing(s.MMProj, false)
-	}
-	return nil
-}
-
-func checkContent(s Spec, files *modelfile.Checker) error {
-	if files == nil {
-		files = new(modelfile.Checker)
-	}
-	if s.Recipe.NeedsFile() {
-		for _, path := range catalog.Shards(s.Checkpoint) {
-			if err := describeFileError(files.Check(path), path); err != nil {
-				return err
-			}
+	for _, path := range paths {
+		if err := describeFileError(files.Check(path), path); err != nil {
+			return err
 		}
-	}
-	if s.MMProj != "" {
-		return describeFileError(files.Check(s.MMProj), s.MMProj)
 	}
 	return nil
 }

@@ -249,7 +249,7 @@ func TestFilesAreCheckedBeforeTheStart(t *testing.T) {
 			spec.Checkpoint, spec.MMProj, spec.Recipe.Checkpoint = tt.checkpoint, tt.mmproj, tt.kind
 			spec.Recipe.Env["TEST_MODEL"] = "{model}" // only a file that the command uses is checked
 			got := ""
-			if err := checkPresence(spec); err != nil {
+			if err := CheckFiles(spec, nil); err != nil {
 				got = err.Error()
 			}
 			if got != tt.want {

@@ -130,7 +130,7 @@ func TestCommandWithoutModelNeedsNoFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, need := range map[string]bool{"bare": false, "named": true, "standin": false, "llamacpp": true} {
-		err := checkPresence(Spec{Recipe: set[name]})
+		err := CheckFiles(Spec{Recipe: set[name]}, nil)
 		if (err != nil) != need {
 			t.Errorf("%s: %v", name, err)
 		}
