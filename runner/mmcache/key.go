@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"io"
 )
 
 // A Sig is a model's signature. infra/catalog computes it from the model's stable id, once per load.
@@ -97,15 +96,4 @@ func (n Namespace) Ident(m Media, content [sha256.Size]byte, l Layout) Ident {
 	part(10, tokens)
 	part(11, []byte(n.Tenant))
 	return Ident(h.Sum(nil))
-}
-
-// hashMedia returns the digest of n raw bytes. buf is scratch space.
-func hashMedia(r io.Reader, n int64, buf []byte) (sum [sha256.Size]byte, err error) {
-	h := sha256.New()
-	got, err := io.CopyBuffer(h, io.LimitReader(r, n), buf)
-	if err == nil && got != n {
-		err = io.ErrUnexpectedEOF
-	}
-	h.Sum(sum[:0])
-	return sum, err
 }

@@ -176,7 +176,7 @@ func TestLargeMediaDoNotBlockTheRunner(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	raw := contextReader{ctx, io.NewSectionReader(f, 0, 1<<40)}
-	if _, err := hashMedia(raw, 1<<40, make([]byte, hashBuffer)); !errors.Is(err, context.Canceled) {
+	if _, err := io.CopyN(io.Discard, raw, 1<<40); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

@@ -2,6 +2,7 @@ package mmcache
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -10,10 +11,9 @@ import (
 )
 
 const (
-	replyWait  = time.Second // for an engine to receive a reply
-	hashBuffer = 256 << 10
-	maxWait    = 10 * time.Minute
-	maxRaw     = 1 << 30 // bytes of the media of a look-up, the maximum that the interposer sends
+	replyWait = time.Second // for an engine to receive a reply
+	maxWait   = 10 * time.Minute
+	maxRaw    = 1 << 30 // bytes of the media of a look-up, the maximum that the interposer sends
 )
 
 // session is one connection of an engine. One goroutine runs it; the encodings that it leads end with it.
@@ -22,7 +22,6 @@ type session struct {
 	conn   *net.UnixConn
 	ctx    context.Context
 	cancel context.CancelFunc
-	buf    []byte // for hashing
 }
 
 func newSession(a *Attachment, c *net.UnixConn) *session {
@@ -88,9 +87,6 @@ func (x *session) lookup(m *message) ([]itemResult, error) {
 	if m.file == nil {
 		return nil, errProtocol
 	}
-	if x.buf == nil {
-		x.buf = make([]byte, hashBuffer)
-	}
 	results := make([]itemResult, len(m.items))
 	var total uint64
 	for _, it := range m.items {
@@ -114,14 +110,15 @@ func (x *session) lookup(m *message) ([]itemResult, error) {
 	var layouts []Layout
 	for i, it := range m.items {
 		raw := io.NewSectionReader(m.file, int64(it.offset), int64(it.bytes))
-		sum, err := hashMedia(contextReader{ctx, raw}, int64(it.bytes), x.buf)
+		h := sha256.New()
+		_, err := io.CopyN(h, contextReader{ctx, raw}, int64(it.bytes))
 		if ctx.Err() != nil { // the engine has stopped waiting
 			return results, nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errProtocol, err)
 		}
-		id := namespace.Ident(it.media, sum, it.layout)
+		id := namespace.Ident(it.media, [sha256.Size]byte(h.Sum(nil)), it.layout)
 		results[i].ident = id
 		x.a.recordLookup(id, it.layout)
 		if e := s.l1.get(id); e != nil {
