@@ -54,18 +54,13 @@ func (r *Recipe) Effective(l Layers) Options {
 // OptionArgs turns effective options into arguments ({options}). Options with a flag come first, in the order of their
 // names; the split texts of kind args follow, so that they can override. Automatic values and false add nothing.
 func (r *Recipe) OptionArgs(opts Options) ([]string, error) {
-	var flags, extra []string
+	extra, err := r.ExtraArgs(opts)
+	if err != nil {
+		return nil, err
+	}
+	var flags []string
 	for _, name := range slices.Sorted(maps.Keys(opts)) {
 		spec, v := r.Options[name], opts[name]
-		if spec.Kind == KindArgs {
-			text, _ := v.(string)
-			args, err := SplitArgs(text)
-			if err != nil {
-				return nil, &OptionError{name, err.Error()}
-			}
-			extra = append(extra, args...)
-			continue
-		}
 		if b, ok := v.(bool); ok && spec.Flag != "" {
 			if b {
 				flags = append(flags, spec.Flag)
@@ -77,6 +72,23 @@ func (r *Recipe) OptionArgs(opts Options) ([]string, error) {
 		}
 	}
 	return append(flags, extra...), nil
+}
+
+// ExtraArgs returns the arguments in options of kind args, in the order of the options' names. An error is an
+// [*OptionError].
+func (r *Recipe) ExtraArgs(opts Options) (extra []string, err error) {
+	for _, name := range slices.Sorted(maps.Keys(opts)) {
+		if r.Options[name].Kind != KindArgs {
+			continue
+		}
+		text, _ := opts[name].(string)
+		args, err := SplitArgs(text)
+		if err != nil {
+			return nil, &OptionError{name, err.Error()}
+		}
+		extra = append(extra, args...)
+	}
+	return extra, nil
 }
 
 // OptionValues returns the values of options for placeholders. Automatic options have none.

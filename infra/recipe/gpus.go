@@ -38,14 +38,8 @@ func (r *Recipe) restricts(api string, opts Options) bool {
 			return false
 		}
 	}
-	for name, spec := range r.Options {
-		text, _ := opts[name].(string)
-		args, err := SplitArgs(text)
-		if spec.Kind == KindArgs && (err != nil || slices.ContainsFunc(args, r.choosesGPUs)) {
-			return false
-		}
-	}
-	return true
+	args, err := r.ExtraArgs(opts)
+	return err == nil && !slices.ContainsFunc(args, r.choosesGPUs)
 }
 
 // choosesGPUs reports whether an argument is one of OwnArgs, as --flag or --flag=value, perhaps with underscores for

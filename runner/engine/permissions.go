@@ -50,19 +50,13 @@ func permissionsOf(s Spec, argv, env []string, dir string) sandbox.Permissions {
 // argumentFiles returns the files that the extra arguments name, such as the other parts of an image model. Only the
 // machine's owner sets these arguments.
 func argumentFiles(s Spec) (files []string) {
-	for name, option := range s.Recipe.Options {
-		text, ok := s.Options[name].(string)
-		if !ok || option.Kind != recipe.KindArgs {
-			continue
+	args, _ := s.Recipe.ExtraArgs(s.Options) // checked when the options were read
+	for _, arg := range args {
+		if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "-") {
+			arg = value
 		}
-		args, _ := recipe.SplitArgs(text) // checked when the options were read
-		for _, arg := range args {
-			if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "-") {
-				arg = value
-			}
-			if info, err := os.Stat(arg); err == nil && filepath.IsAbs(arg) && info.Mode().IsRegular() {
-				files = append(files, arg)
-			}
+		if info, err := os.Stat(arg); err == nil && filepath.IsAbs(arg) && info.Mode().IsRegular() {
+			files = append(files, arg)
 		}
 	}
 	return files

@@ -58,29 +58,26 @@ func (l *Launcher) Check(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 			return refused(f.mmproj, fmt.Sprintf("is for models of dimension %d, and the model's is %d", projector.Hidden, meta.Hidden))
 		}
 	}
-	for name, spec := range r.Options {
-		text, _ := opts[name].(string)
-		args, err := recipe.SplitArgs(text)
-		if spec.Kind != recipe.KindArgs || err != nil || len(args) == 0 {
-			continue
-		}
-		if err := checkArguments(ctx, program, args); err != nil {
+	args, err := r.ExtraArgs(opts)
+	if err != nil || len(args) == 0 {
+		return nil // Start reports the error
+	}
+	if err := checkArguments(ctx, program, args); err != nil {
+		return err
+	}
+	files, noFlashAttention := weightArguments(args)
+	if noFlashAttention && !slices.Contains([]string{"", "f32", "f16", "bf16"}, plan.OptionsOf(r, m.Type, m.Devices, 0, opts).CacheV) {
+		return &engine.LoadError{Kind: engine.ErrRefused, Detail: "a quantized cache_type_v needs flash attention"}
+	}
+	for file, isAdapter := range files {
+		if err := engine.CheckFiles(engine.Spec{Recipe: *r, Checkpoint: file}, &l.checker); err != nil {
 			return err
 		}
-		files, noFlashAttention := weightArguments(args)
-		if noFlashAttention && !slices.Contains([]string{"", "f32", "f16", "bf16"}, plan.OptionsOf(r, m.Type, m.Devices, 0, opts).CacheV) {
-			return &engine.LoadError{Kind: engine.ErrRefused, Detail: "a quantized cache_type_v needs flash attention"}
+		if !isAdapter {
+			continue
 		}
-		for file, isAdapter := range files {
-			if err := engine.CheckFiles(engine.Spec{Recipe: *r, Checkpoint: file}, &l.checker); err != nil {
-				return err
-			}
-			if !isAdapter {
-				continue
-			}
-			if _, err := l.plans.Read(file); err == nil {
-				return refused(file, "contains a model, not an adapter")
-			}
+		if _, err := l.plans.Read(file); err == nil {
+			return refused(file, "contains a model, not an adapter")
 		}
 	}
 	return nil

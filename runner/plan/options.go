@@ -23,11 +23,8 @@ func OptionsOf(r *recipe.Recipe, t policy.Type, d policy.Devices, memory int64, 
 	o.NBatch, o.NUBatch, o.Parallel = number(opts["n_batch"]), number(opts["n_ubatch"]), number(opts["n_parallel"])
 	o.CacheK, o.CacheV = text(opts["cache_type_k"]), text(opts["cache_type_v"])
 	o.ExactKV, o.Fraction = opts["kv_cache_bytes"] != nil, opts["gpu_memory_utilization"] != nil
-	for name, spec := range r.Options {
-		if args, err := recipe.SplitArgs(text(opts[name])); spec.Kind == recipe.KindArgs && err == nil {
-			o.applyArgs(args)
-		}
-	}
+	args, _ := r.ExtraArgs(opts) // checked when the options were read
+	o.applyArgs(args)
 	if o.Engine == recipe.VLLM && d == policy.CPU && !o.Fraction {
 		o.ExactKV = true // a share of the machine's memory is more than a cache needs; vLLMs for a CPU know the flag
 	}
@@ -86,14 +83,10 @@ func (p *Plan) Apply(r *recipe.Recipe, opts recipe.Options) recipe.Options {
 		out = recipe.Options{}
 	}
 	inArgs := map[string]bool{}
-	for name, spec := range r.Options {
-		if spec.Kind == recipe.KindArgs {
-			args, _ := recipe.SplitArgs(text(opts[name]))
-			for _, a := range args {
-				flag, _, _ := strings.Cut(a, "=")
-				inArgs[flag] = true
-			}
-		}
+	args, _ := r.ExtraArgs(opts)
+	for _, a := range args {
+		flag, _, _ := strings.Cut(a, "=")
+		inArgs[flag] = true
 	}
 	for name, v := range p.values(r.Family(), opts) {
 		spec, known := r.Options[name]
