@@ -43,7 +43,7 @@ type Launcher struct {
 	Media       *mmcache.Server // caches the output of media encoders; nil: no cache
 	Meters      *batch.Meters   // of embedding queues; nil: none
 	CallTimeout time.Duration   // timeout of a call from such a queue; default 10 min
-	Weights     *weights.Cache  // fetches missing weights; nil disables fetching
+	Weights     *weights.Cache  // fetches missing weights; nil suffices for Plan, and for models with paths
 	// Conversations saves llama-server's conversations across loads; nil: none are saved.
 	Conversations *conversations.Store
 

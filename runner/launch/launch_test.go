@@ -231,14 +231,6 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 			func() (host.Engine, error) { return startShort(t, l, recipe.Options{"kv_cache_bytes": int64(4096)}) },
 			func(err error) bool { return errors.Is(err, engine.ErrRefused) },
 		},
-		"weights elsewhere": {
-			func() (host.Engine, error) { return start(t.Context(), l, catalog.Model{Checkpoint: "s3://b/k"}, "") },
-			func(err error) bool { var e *host.Error; return errors.As(err, &e) && e.Final },
-		},
-		"projector elsewhere": {
-			func() (host.Engine, error) { return start(t.Context(), l, catalog.Model{MMProj: "hf://o/r/f"}, "") },
-			func(err error) bool { var e *host.Error; return errors.As(err, &e) && e.Final },
-		},
 		"no program": {
 			func() (host.Engine, error) {
 				l := newLauncher(t)

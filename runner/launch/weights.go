@@ -24,13 +24,9 @@ func locationsOf(m *catalog.Model) []weights.Location {
 	return out
 }
 
-// HasFiles reports whether nothing of a model needs to be fetched. Files with a path of this host are not checked. It
-// is also true if this runner cannot fetch weights: Start then reports the error.
+// HasFiles reports whether nothing of a model needs to be fetched. Files with a path of this host are not checked.
 func (l *Launcher) HasFiles(m *catalog.Model) bool {
 	for _, at := range locationsOf(m) {
-		if l.Weights == nil {
-			return true // Start reports the error
-		}
 		if !l.Weights.Has(at) {
 			return false
 		}
@@ -86,22 +82,14 @@ func (l *Launcher) hold(ctx context.Context, m *catalog.Model) (*files, error) {
 			*one.path = catalog.Shards(at.Path)[0]
 			continue
 		}
-		h, err := l.holdWeights(ctx, at)
+		h, err := l.Weights.Hold(ctx, at)
 		if err != nil {
 			f.release()
-			return nil, err
+			return nil, pullError(err)
 		}
 		*one.path, f.holds = catalog.Shards(h.Path)[0], append(f.holds, h)
 	}
 	return f, nil
-}
-
-func (l *Launcher) holdWeights(ctx context.Context, at weights.Location) (*weights.Hold, error) {
-	if l.Weights == nil {
-		return nil, &host.Error{Code: rpc.CodeModelLoadError, Message: "this runner cannot fetch weights from " + string(at.Scheme) + "://", Final: true}
-	}
-	h, err := l.Weights.Hold(ctx, at)
-	return h, pullError(err)
 }
 
 func (f *files) release() {
