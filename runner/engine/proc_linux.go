@@ -158,10 +158,3 @@ func reap(cmd *exec.Cmd) *os.ProcessState {
 	_ = cmd.Wait()
 	return cmd.ProcessState
 }
-
-func signalName(s syscall.Signal) string {
-	if n := unix.SignalName(s); n != "" {
-		return n
-	}
-	return s.String()
-}

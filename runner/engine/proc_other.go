@@ -6,11 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
-
-func groupMembers(int) []int { return nil }
 
 // statusBytes is not implemented on this system.
 func statusBytes(int, ...string) int64 { return 0 }
@@ -30,10 +26,3 @@ func awaitExit(cmd *exec.Cmd) { _ = cmd.Wait() }
 
 // reap returns the ended child's status.
 func reap(cmd *exec.Cmd) *os.ProcessState { return cmd.ProcessState }
-
-func signalName(s syscall.Signal) string {
-	if n := unix.SignalName(s); n != "" {
-		return n
-	}
-	return s.String()
-}

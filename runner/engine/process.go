@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"reveille/infra/catalog"
 	"reveille/infra/logring"
 	"reveille/infra/modelfile"
@@ -291,6 +293,13 @@ func (p *Process) sendTo(pid int, sig syscall.Signal) {
 	if err := syscall.Kill(pid, sig); err != nil && err != syscall.ESRCH {
 		p.cfg.Logger.Warn("signal to engine failed", "model", p.spec.Model, "pid", p.pid, "signal", signalName(sig), "error", err)
 	}
+}
+
+func signalName(s syscall.Signal) string {
+	if n := unix.SignalName(s); n != "" {
+		return n
+	}
+	return s.String()
 }
 
 // touch records progress of the load.
