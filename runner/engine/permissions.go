@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -104,13 +103,4 @@ func expandHome(paths []string) []string {
 		}
 	}
 	return out
-}
-
-// privateDir creates the engine's private folder in the folder for sockets.
-func privateDir(socketDir string) (string, error) {
-	dir, err := os.MkdirTemp(socketDir, "engine-")
-	if err != nil {
-		return "", fmt.Errorf("private folder of the engine: %w", err)
-	}
-	return dir, nil
 }

@@ -90,9 +90,9 @@ func Start(ctx context.Context, spec Spec, cfg Config) (_ *Process, err error) {
 	if err := CheckFiles(spec, cfg.Files); err != nil {
 		return nil, err
 	}
-	dir, err := privateDir(cfg.SocketDir)
+	dir, err := os.MkdirTemp(cfg.SocketDir, "engine-")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("private folder of the engine: %w", err)
 	}
 	defer func() {
 		if err != nil {
