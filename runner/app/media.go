@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -22,25 +21,19 @@ func mediaCache(s Settings, p parsed, dir string, store *state.Store, credential
 		return nil, nil, err
 	}
 	lib, err := mmcache.FindLibrary(filepath.Dir(self))
-	if errors.Is(err, mmcache.ErrNoInterposer) {
+	if err != nil {
 		log.Info("encoder outputs are not cached", "reason", err)
 		return nil, func() {}, nil
-	}
-	if err != nil {
-		return nil, nil, err
 	}
 	rdb, err := state.Client(state.Options{URL: s.RedisURL, Credentials: credentials})
 	if err != nil {
 		return nil, nil, err
 	}
 	counters := state.NewUsageReporter(store)
-	cache, err = mmcache.New(mmcache.Config{
+	cache = mmcache.New(mmcache.Config{
 		Pool: s.Pool, Secret: p.secret, Redis: rdb, Library: lib, Dir: dir, Log: log, Metrics: set, Count: counters.Count,
 		Bytes: p.mediaBytes, Quota: p.mediaQuota, MaxEntry: p.mediaEntry, TTL: s.MMTTL, LookupWait: s.MMLookupWait,
 	})
-	if err != nil {
-		return nil, nil, errors.Join(err, rdb.Close())
-	}
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { counters.Run(ctx) })

@@ -140,10 +140,7 @@ func runnerMain() {
 	if err != nil {
 		panic(err)
 	}
-	s, err := New(Config{Dir: dir, Log: slog.New(slog.DiscardHandler), EncodeWait: time.Minute})
-	if err != nil {
-		panic(err)
-	}
+	s := New(Config{Dir: dir, Log: slog.New(slog.DiscardHandler), EncodeWait: time.Minute})
 	a, err := s.listen("m", Namespace{Model: "m"}, identified)
 	if err != nil {
 		panic(err)

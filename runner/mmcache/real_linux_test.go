@@ -99,10 +99,7 @@ func newServer(t testing.TB, change func(*Config)) *Server {
 	if change != nil {
 		change(&c)
 	}
-	s, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := New(c)
 	t.Cleanup(s.Close)
 	return s
 }

@@ -85,7 +85,7 @@ type Server struct {
 var ErrClosed = errors.New("mmcache: server is closed")
 
 // New starts a server. Close ends its goroutines.
-func New(cfg Config) (*Server, error) {
+func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{cfg: cfg, l1: newLRU(cfg.Bytes), attached: map[*Attachment]struct{}{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -94,7 +94,7 @@ func New(cfg Config) (*Server, error) {
 		s.l2 = newL2(cfg, newCodec(cfg.Pool, cfg.Secret), s.m)
 		go s.l2.run(s.ctx)
 	}
-	return s, nil
+	return s
 }
 
 // Close detaches every engine and ends the server's goroutines. Entries waiting to be written are lost.
