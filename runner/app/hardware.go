@@ -89,9 +89,3 @@ func mainMemory() (total, free int64) {
 	}
 	return int64(m.Total), int64(m.Available)
 }
-
-// memTotal returns the machine's memory in bytes, 0 if unknown.
-func memTotal() int64 {
-	total, _ := mainMemory()
-	return total
-}

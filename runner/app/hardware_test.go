@@ -25,7 +25,8 @@ func TestFlagsOverrideDetectedHardware(t *testing.T) {
 	}
 	t.Setenv("REVEILLE_RUNNER_SECRET", "x") // which programs are not told
 	const found, total = 7083 << 20, 8107 << 20
-	main := memTotal() / 5 * 4
+	memory, _ := mainMemory()
+	main := memory / 5 * 4
 	for _, test := range []struct {
 		devices, budget string
 		want            map[policy.Devices]int64
@@ -55,7 +56,7 @@ func TestFlagsOverrideDetectedHardware(t *testing.T) {
 		if (h.Cards != nil) != (test.total > 0 && !strings.HasSuffix(test.budget, "npu=5")) || h.Cards != nil && h.Cards[0] != h.Budget[policy.GPU] {
 			t.Errorf("--devices=%s --memory-budget=%q: cards %v", test.devices, test.budget, h.Cards)
 		}
-		if !maps.Equal(h.Budget, test.want) || h.Totals[policy.GPU] != test.total || h.Totals[policy.CPU] != memTotal() {
+		if !maps.Equal(h.Budget, test.want) || h.Totals[policy.GPU] != test.total || h.Totals[policy.CPU] != memory {
 			t.Errorf("--devices=%s --memory-budget=%q: budget %v of %v, want %v", test.devices, test.budget, h.Budget, h.Totals, test.want)
 		}
 		if want := p.devices; want != 0 && h.Devices != want || want == 0 && !h.Devices.Has(policy.CPU|policy.GPU) {

@@ -27,7 +27,8 @@ func newSandbox(s HostSettings, p parsed, log *slog.Logger) (*sandbox.Sandbox, e
 // engineMemory reads --engine-memory.
 func engineMemory(text string) (int64, error) {
 	if text == "" {
-		return memTotal() / 10 * 9, nil
+		total, _ := mainMemory()
+		return total / 10 * 9, nil
 	}
 	n, err := catalog.ParseSize(text)
 	if err == nil && n <= 0 {
