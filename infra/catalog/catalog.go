@@ -63,7 +63,7 @@ type Warmup struct {
 	Model string `json:"model"`
 	// Schedule is when to load the model: five fields as in cron, such as 0 8 * * 1-5.
 	Schedule Schedule `json:"schedule"`
-	// For is how long the model stays loaded from then on.
+	// For is how long the model stays loaded from then on, at most 168h.
 	For Duration `json:"for"`
 }
 
