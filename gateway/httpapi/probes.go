@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -10,10 +11,8 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/costs"
-	"reveille/gateway/models"
 	"reveille/infra/meter"
 	"reveille/infra/policy"
-	"reveille/infra/relay"
 	"reveille/infra/rpc"
 )
 
@@ -77,21 +76,15 @@ func (r *request) runnerMetrics() *meter.Sum {
 	sum := &meter.Sum{}
 	runners := 0
 	snap, _ := r.s.registry.Fresh()
+	ctx, stop := context.WithTimeout(context.Background(), summedWait)
+	defer stop()
 	for _, h := range snap.Hosts {
 		if h.State != policy.Ready {
 			continue
 		}
 		work.Go(func() {
-			var canceler relay.Canceler
-			stop := time.AfterFunc(summedWait, func() { canceler.Cancel(relay.ErrTimeout) })
-			defer stop.Stop()
-			resp, err := r.s.registry.Ask(&canceler, "GET", h, rpc.PathMetrics, r.ID, models.AskWait)
+			text, err := r.s.registry.Fetch(ctx, "GET", h, rpc.PathMetrics, r.ID, maxMetrics)
 			if err != nil {
-				return
-			}
-			defer resp.Close()
-			text, err := resp.AppendBody(nil, maxMetrics)
-			if err != nil || resp.Status() != fasthttp.StatusOK {
 				return
 			}
 			mu.Lock()

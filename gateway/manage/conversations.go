@@ -121,14 +121,13 @@ func (s *Service) ConversationsForget(r *web.Request) error {
 // if the client left.
 func (s *Service) callHosts(r *web.Request, method, path string, take func(host string, body []byte, err error)) error {
 	snap, _ := s.registry.Fresh()
-	var canceler relay.Canceler
-	watch := r.Watch(func() { canceler.Cancel(relay.ErrClientGone) })
-	defer watch.Stop()
+	ctx, stop := r.ClientContext()
+	defer stop()
 	for _, host := range slices.Sorted(maps.Keys(snap.Hosts)) {
 		err := errAsleep
 		var body []byte
 		if h := snap.Hosts[host]; h.Addr != "" && (h.State == policy.Ready || h.State == policy.Draining) {
-			body, err = s.fetchFromHost(&canceler, method, h, path, r.ID, maxSavedList)
+			body, err = s.registry.Fetch(ctx, method, h, path, r.ID, maxSavedList)
 		}
 		if errors.Is(err, relay.ErrClientGone) {
 			return err

@@ -14,7 +14,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/api"
-	"reveille/gateway/models"
 	"reveille/gateway/web"
 	"reveille/infra/logring"
 	"reveille/infra/policy"
@@ -94,9 +93,8 @@ func (s *Service) Logs(r *web.Request) error {
 			sources = []logSource{{name: m.ID + " on " + host, host: h, path: rpc.PathLogs + m.ID}}
 		}
 	}
-	var canceler relay.Canceler
-	watch := r.Watch(func() { canceler.Cancel(relay.ErrClientGone) })
-	defer watch.Stop()
+	ctx, stop := r.ClientContext()
+	defer stop()
 	var out []byte
 	for _, src := range sources {
 		if len(out) >= maxLog {
@@ -107,7 +105,7 @@ func (s *Service) Logs(r *web.Request) error {
 			for _, l := range s.cfg.Ring.Tail(-1) {
 				text = append(append(text, l.Text...), '\n')
 			}
-		} else if body, err := s.fetchFromHost(&canceler, "GET", src.host, src.path, r.ID, maxLog); err == nil {
+		} else if body, err := s.registry.Fetch(ctx, "GET", src.host, src.path, r.ID, maxLog); err == nil {
 			text, unknown = body, nil
 		} else if errors.Is(err, relay.ErrClientGone) {
 			return r.UnlessClientGone(err)
@@ -288,19 +286,4 @@ func (f *follower) line(ctx context.Context, source string, text []byte) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-var errRefused = errors.New("the host refused")
-
-// fetchFromHost makes a call to a host and returns its response, which may have at most max bytes.
-func (s *Service) fetchFromHost(canceler *relay.Canceler, method string, h *state.HostRecord, path, id string, max int) ([]byte, error) {
-	resp, err := s.registry.Ask(canceler, method, h, path, id, models.AskWait)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Close()
-	if resp.Status() != fasthttp.StatusOK {
-		return nil, errRefused
-	}
-	return resp.AppendBody(nil, max)
 }

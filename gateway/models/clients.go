@@ -74,23 +74,32 @@ func (c *Runners) Close() {
 
 // SendBack implements scheduling.Config.SendBack with rpc.PathSendBack.
 func (c *Runners) SendBack(ctx context.Context, host *state.HostRecord, model string, n int) error {
+	path := rpc.PathSendBack + "?n=" + strconv.Itoa(n) + "&model=" + url.QueryEscape(model)
+	_, err := c.Fetch(ctx, "POST", host, path, "", 1<<10)
+	return err
+}
+
+// askWait is the timeout of a call to which a runner responds from memory.
+const askWait = 10 * time.Second
+
+// Fetch calls a runner as Ask does and returns the body of its response, which may have at most max bytes. A status
+// other than 200 is an error. The call ends with ctx, with an error that matches relay.ErrClientGone.
+func (c *Runners) Fetch(
+	ctx context.Context, method string, h *state.HostRecord, path, id string, max int,
+) ([]byte, error) {
 	var canceler relay.Canceler
 	stop := context.AfterFunc(ctx, func() { canceler.Cancel(relay.ErrClientGone) })
 	defer stop()
-	path := rpc.PathSendBack + "?n=" + strconv.Itoa(n) + "&model=" + url.QueryEscape(model)
-	resp, err := c.Ask(&canceler, "POST", host, path, "", AskWait)
+	resp, err := c.Ask(&canceler, method, h, path, id, askWait)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Close()
 	if status := resp.Status(); status != 200 {
-		return fmt.Errorf("runner %s responded with status %d", host.Name, status)
+		return nil, fmt.Errorf("runner %s responded with status %d", h.Name, status)
 	}
-	return nil
+	return resp.AppendBody(nil, max)
 }
-
-// AskWait is the timeout of a call to which a runner responds from memory.
-const AskWait = 10 * time.Second
 
 // Ask calls a runner for the request with the given id, "" for none, and waits at most firstByte for the first byte of
 // its response; 0 is no limit. The caller closes the response. An error is one for the client.
