@@ -116,7 +116,7 @@ func (x *exchange) serveInference() (err error) {
 	}
 	x.call.Account.SetHeaders(&x.call.Ctx.Response.Header)
 	x.call.wakeReplaced()
-	s.inflight.add(x)
+	s.inflight.Store(x, nil)
 	if x.call.batch != nil {
 		x.leaveBatch = context.AfterFunc(x.call.batch, func() { x.abandon(api.ShuttingDown()) })
 	}
@@ -227,7 +227,7 @@ func (x *exchange) completeRequest(err error) {
 		x.try.admission = nil
 		t.Drop()
 	}
-	x.call.s.inflight.remove(x)
+	x.call.s.inflight.Delete(x)
 	if w := x.routing.waiter.Swap(nil); w != nil {
 		w.Leave(false)
 	}

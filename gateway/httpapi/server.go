@@ -111,7 +111,7 @@ type Server struct {
 	routes     []route // the package's, except in tests
 	draining   atomic.Bool
 	bodies     *relay.BodyReader
-	inflight   inflight
+	inflight   sync.Map // of *exchange, which the server cuts when it ends
 	refusalLog *rate.Limiter
 	set        *metrics.Set
 	m          meters
@@ -184,7 +184,15 @@ func (s *Server) Serve(ln net.Listener) error {
 func (s *Server) Drain() { s.draining.Store(true) }
 
 // Open returns the number of open inference requests.
-func (s *Server) Open() int { return s.inflight.count() }
+func (s *Server) Open() (n int) {
+	s.inflight.Range(func(any, any) bool { n++; return true })
+	return n
+}
+
+// cutAll ends the open inference requests.
+func (s *Server) cutAll() {
+	s.inflight.Range(func(x, _ any) bool { x.(*exchange).abandon(api.ShuttingDown()); return true })
+}
 
 // shutdownMargin is how long cut requests may take to send their clients the reason.
 const shutdownMargin = 2 * time.Second
@@ -196,12 +204,12 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.endLifetime()
 	err := s.http.ShutdownWithContext(ctx) // which does not wait for WebSockets
 	if ctx.Err() != nil && err != nil {
-		s.inflight.cancelAll(api.ShuttingDown())
+		s.cutAll()
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownMargin)
 		_ = s.http.ShutdownWithContext(last) // it reports that the listener is closed, which it already is
 		cancel()
 	}
-	s.inflight.cancelAll(api.ShuttingDown()) // WebSockets; others have ended
+	s.cutAll() // WebSockets; others have ended
 	s.background.Wait()
 	s.hub.Wait()
 	s.registry.Close()

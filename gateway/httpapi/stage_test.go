@@ -200,14 +200,11 @@ func newStage(t testing.TB, tweak ...func(*stage, *Config)) *stage {
 func (s *stage) settled() {
 	s.t.Helper()
 	s.until("everything is given back", func() bool {
-		s.server.inflight.mu.Lock()
-		open := len(s.server.inflight.all)
-		s.server.inflight.mu.Unlock()
 		busy := 0
 		for _, m := range []string{"chat", "spare", "vec", "cut", "rank", "norm", "ears"} {
 			busy += s.gate.InFlight("here", m)
 		}
-		return open == 0 && busy == 0 && s.server.bodies.Buffered() == 0 && s.server.Open() == 0 && len(s.gate.Waiting()) == 0
+		return busy == 0 && s.server.bodies.Buffered() == 0 && s.server.Open() == 0 && len(s.gate.Waiting()) == 0
 	})
 }
 
