@@ -53,15 +53,6 @@ func (r *recorder) record(p []byte) (first bool) {
 	return first
 }
 
-// usage returns what the response reports. The recorder's memory is free after it.
-func (r *recorder) usage() (u usage, ok bool) {
-	if r.kept != nil {
-		u, ok = readUsage(r.kept.head, r.kept.tail)
-	}
-	r.release()
-	return u, ok
-}
-
 // sawLastEvent reports whether the last event of a chat has come.
 func (r *recorder) sawLastEvent() bool {
 	if r.kept == nil {
@@ -80,22 +71,16 @@ func (r *recorder) release() {
 	}
 }
 
-// usage is an engine's usage report for one response.
-type usage struct {
-	Input, Output, Cached int64
-	PerSecond             float64
-}
-
 // readUsage finds usage and timings at the ends of a response.
-func readUsage(head, tail []byte) (u usage, ok bool) {
-	u, ok = usageReports(tail)
+func readUsage(head, tail []byte) state.ResponseUsage {
+	u := usageReports(tail)
 	if u.Input == 0 && u.Cached == 0 { // embeddings report it first, as do Anthropic's streams for the input
-		if first, found := usageReports(head); found {
-			u.Input, u.Cached, ok = first.Input, first.Cached, true
+		if first := usageReports(head); first.Reported {
+			u.Input, u.Cached, u.Reported = first.Input, first.Cached, true
 			u.Output = max(u.Output, first.Output)
 		}
 	}
-	return u, ok
+	return u
 }
 
 var (
@@ -106,7 +91,7 @@ var (
 
 // usageReports reads all reports in a part of a response. Each number is the maximum of all reports: those of a stream
 // grow or cover only a part.
-func usageReports(part []byte) (u usage, ok bool) {
+func usageReports(part []byte) (u state.ResponseUsage) {
 	for obj := range objectsAfter(part, `"usage":`) {
 		var v [5]jsonscan.Value
 		var cached [1]jsonscan.Value
@@ -117,23 +102,23 @@ func usageReports(part []byte) (u usage, ok bool) {
 			_ = jsonscan.Scan(v[4].Raw, detailKeys, cached[:])
 		}
 		u.Input, u.Output = max(u.Input, nonNegative(v[0])+nonNegative(v[1])), max(u.Output, nonNegative(v[2])+nonNegative(v[3]))
-		u.Cached, ok = max(u.Cached, nonNegative(cached[0])), true
+		u.Cached, u.Reported = max(u.Cached, nonNegative(cached[0])), true
 	}
-	reported := ok
+	reported := u.Reported
 	for obj := range objectsAfter(part, `"timings":`) {
 		var v [4]jsonscan.Value
 		if jsonscan.Scan(obj, timingsKeys, v[:]) != nil {
 			continue
 		}
 		if !reported {
-			u.Input, u.Output, u.Cached, ok = nonNegative(v[1])+nonNegative(v[0]), nonNegative(v[2]), nonNegative(v[0]), true
+			u.Input, u.Output, u.Cached = nonNegative(v[1])+nonNegative(v[0]), nonNegative(v[2]), nonNegative(v[0])
 		}
 		if v[3].Kind == jsonscan.Number {
 			u.PerSecond, _ = strconv.ParseFloat(string(v[3].Raw), 64)
 		}
-		ok = true
+		u.Reported = true
 	}
-	return u, ok
+	return u
 }
 
 // nonNegative parses a number of tokens, which may be a fraction or a text, and returns 0 for anything else.
@@ -195,12 +180,11 @@ func (x *exchange) countUse(input, output int64) {
 // recordUsage adds the exchange's complete response to the pool's statistics, and returns it.
 func (x *exchange) recordUsage() state.ResponseUsage {
 	var a state.ResponseUsage
-	var u usage
-	if u, a.Reported = x.recorder.usage(); a.Reported {
-		a.Input, a.Output, a.Cached, a.PerSecond = u.Input, u.Output, u.Cached, u.PerSecond
-		if !x.recorder.first.IsZero() {
-			a.FirstToken = x.recorder.first.Sub(x.call.Began)
-		}
+	if k := x.recorder.kept; k != nil {
+		a = readUsage(k.head, k.tail)
+	}
+	if a.Reported {
+		a.FirstToken = x.recorder.first.Sub(x.call.Began)
 	}
 	x.call.s.cfg.Usage.CountResponse(a)
 	return a

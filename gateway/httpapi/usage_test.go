@@ -9,7 +9,7 @@ import (
 )
 
 func TestReadUsage(t *testing.T) {
-	for text, want := range map[string]usage{
+	for text, want := range map[string]state.ResponseUsage{
 		`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":2}}}`:            {Input: 3, Output: 4, Cached: 2},
 		`{"timings":{"cache_n":5,"prompt_n":6,"predicted_n":7,"predicted_per_second":8.5}}`:                                       {Input: 11, Output: 7, Cached: 5, PerSecond: 8.5},
 		"data: {\"usage\":{\"prompt_tokens\":1}}\n\ndata: {\"usage\":null}\n\n":                                                   {Input: 1},
@@ -25,12 +25,13 @@ func TestReadUsage(t *testing.T) {
 			tp.record([]byte(text[:n]))
 			text = text[n:]
 		}
-		if got, ok := tp.usage(); !ok || got != want {
+		want.Reported = true
+		if got := readUsage(tp.kept.head, tp.kept.tail); got != want {
 			t.Errorf("%+v, want %+v", got, want)
 		}
 	}
 	for _, text := range []string{``, `{"usage":`, `{"usage":{"a":1`, `{"usage":3}`, `usage`} {
-		if got, ok := readUsage(nil, []byte(text)); ok {
+		if got := readUsage(nil, []byte(text)); got.Reported {
 			t.Errorf("%s: %+v", text, got)
 		}
 	}
