@@ -1,5 +1,6 @@
-// Package completion reads engines' responses to chats and prompts in OpenAI's form, whole and as event streams. The
-// translators to other dialects (gateway/ollama, gateway/responses) build on it. It does no I/O.
+// Package completion has the messages of chats in OpenAI's form, and reads engines' responses to chats and prompts,
+// whole and as event streams. The translators to other dialects (gateway/ollama, gateway/responses) build on it. It does
+// no I/O.
 package completion
 
 import (
@@ -205,7 +206,7 @@ func (c *Call) continues(p *Call) bool {
 
 // Call is a call of a tool. In a stream its pieces share an index: the name comes first, the arguments bit by bit.
 type Call struct {
-	Index    Number   `json:"index"`
+	Index    Number   `json:"index,omitempty"` // in a response
 	ID       string   `json:"id"`
 	Type     string   `json:"type"`
 	Function Function `json:"function"`
@@ -215,6 +216,29 @@ type Call struct {
 type Function struct {
 	Name      string `json:"name"`
 	Arguments string `json:"arguments"` // JSON text
+}
+
+// ChatMessage is a message of a request.
+type ChatMessage struct {
+	Role       string `json:"role"`
+	Reasoning  string `json:"reasoning_content,omitempty"`
+	Content    any    `json:"content"` // a string or []ChatPart
+	ToolCalls  []Call `json:"tool_calls,omitempty"`
+	ToolCallID string `json:"tool_call_id,omitempty"`
+}
+
+// ChatPart is a part of a message's content.
+type ChatPart struct {
+	Type       string          `json:"type"`
+	Text       *string         `json:"text,omitempty"`
+	ImageURL   *ImageURL       `json:"image_url,omitempty"`
+	InputAudio json.RawMessage `json:"input_audio,omitempty"`
+}
+
+// ImageURL is where an image is.
+type ImageURL struct {
+	URL    string `json:"url"`
+	Detail string `json:"detail,omitempty"`
 }
 
 // Parse reads a whole response, which has at least one choice. Its error is ErrInvalidResponse, or a

@@ -266,48 +266,36 @@ func (q *Request) Texts(model string, input json.RawMessage) (body []byte, err e
 	return jsonscan.Marshal(m)
 }
 
-type openAIMessage struct {
-	Role       string            `json:"role"`
-	Content    any               `json:"content"`
-	Reasoning  string            `json:"reasoning_content,omitempty"`
-	ToolCalls  []completion.Call `json:"tool_calls,omitempty"`
-	ToolCallID string            `json:"tool_call_id,omitempty"`
-}
-
-type openAIPart struct {
-	Type  string            `json:"type"`
-	Text  string            `json:"text,omitempty"`
-	Image map[string]string `json:"image_url,omitempty"`
-}
-
 // engineMessages turns messages into OpenAI's. Calls get an id each where they have none, and results that of the first
 // call which they can be the result of.
-func engineMessages(in []Message) ([]openAIMessage, error) {
-	out := make([]openAIMessage, 0, len(in))
+func engineMessages(in []Message) ([]completion.ChatMessage, error) {
+	out := make([]completion.ChatMessage, 0, len(in))
 	var open []completion.Call // without a result yet
 	calls := 0
 	for _, m := range in {
-		o := openAIMessage{Role: m.Role, Content: m.Content, Reasoning: m.Thinking}
+		o := completion.ChatMessage{Role: m.Role, Content: m.Content, Reasoning: m.Thinking}
 		if len(m.Images) > 0 {
-			parts := []openAIPart{}
+			parts := []completion.ChatPart{}
 			if m.Content != "" {
-				parts = append(parts, openAIPart{Type: "text", Text: m.Content})
+				parts = append(parts, completion.ChatPart{Type: "text", Text: &m.Content})
 			}
 			for i, image := range m.Images {
 				url, ok := imageURL(image)
 				if !ok {
 					return nil, api.Newf(api.InvalidType, "'images[%d]' must be a PNG, JPEG, WebP or GIF image in base64.", i).WithParam("images")
 				}
-				parts = append(parts, openAIPart{Type: "image_url", Image: map[string]string{"url": url}})
+				parts = append(parts, completion.ChatPart{Type: "image_url", ImageURL: &completion.ImageURL{URL: url}})
 			}
 			o.Content = parts
 		}
-		for i, c := range m.ToolCalls {
+		for _, c := range m.ToolCalls {
 			if c.ID == "" {
 				c.ID = fmt.Sprintf("call_%d", calls)
 			}
 			calls++
-			call := completion.Call{Index: completion.Number(i), ID: c.ID, Type: "function", Function: completion.Function{Name: c.Function.Name, Arguments: argumentsText(c.Function.Arguments)}}
+			call := completion.Call{ID: c.ID, Type: "function", Function: completion.Function{
+				Name: c.Function.Name, Arguments: argumentsText(c.Function.Arguments),
+			}}
 			o.ToolCalls = append(o.ToolCalls, call)
 			open = append(open, call)
 		}

@@ -77,10 +77,10 @@ func TestChatRequest(t *testing.T) {
 				{"role":"tool","content":"of g","tool_name":"g"},{"role":"tool","content":"of f"},
 				{"role":"assistant","content":"","tool_calls":[{"id":"own","function":{"name":"f"}}]},{"role":"tool","content":"r","tool_call_id":"own"}]}`,
 			want: `{"model":"m","stream":false,"tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"messages":[{"role":"user","content":"u"},
-				{"role":"assistant","content":"","tool_calls":[{"index":0,"id":"call_0","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}},
-					{"index":1,"id":"call_1","type":"function","function":{"name":"g","arguments":"{}"}}]},
+				{"role":"assistant","content":"","tool_calls":[{"id":"call_0","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}},
+					{"id":"call_1","type":"function","function":{"name":"g","arguments":"{}"}}]},
 				{"role":"tool","content":"of g","tool_call_id":"call_1"},{"role":"tool","content":"of f","tool_call_id":"call_0"},
-				{"role":"assistant","content":"","tool_calls":[{"index":0,"id":"own","type":"function","function":{"name":"f","arguments":"{}"}}]},
+				{"role":"assistant","content":"","tool_calls":[{"id":"own","type":"function","function":{"name":"f","arguments":"{}"}}]},
 				{"role":"tool","content":"r","tool_call_id":"own"}]}`,
 		},
 	} {

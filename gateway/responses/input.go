@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"reveille/gateway/api"
+	"reveille/gateway/completion"
 	"reveille/infra/jsonscan"
 )
 
@@ -59,48 +60,16 @@ func (c *content) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]inputPart)(c))
 }
 
-// message is a message of a chat.
-type message struct {
-	Role       string     `json:"role"`
-	Reasoning  string     `json:"reasoning_content,omitempty"`
-	Content    any        `json:"content"` // a string or []chatPart
-	ToolCalls  []toolCall `json:"tool_calls,omitempty"`
-	ToolCallID string     `json:"tool_call_id,omitempty"`
-}
-
-type chatPart struct {
-	Type       string          `json:"type"`
-	Text       *string         `json:"text,omitempty"`
-	ImageURL   *imageURL       `json:"image_url,omitempty"`
-	InputAudio json.RawMessage `json:"input_audio,omitempty"`
-}
-
-type imageURL struct {
-	URL    string `json:"url"`
-	Detail string `json:"detail,omitempty"`
-}
-
-type toolCall struct {
-	ID       string       `json:"id"`
-	Type     string       `json:"type"`
-	Function functionCall `json:"function"`
-}
-
-type functionCall struct {
-	Name      string `json:"name"`
-	Arguments string `json:"arguments"`
-}
-
 // dialogue is made from the items of a request.
 type dialogue struct {
-	messages []message
+	messages []completion.ChatMessage
 	// What a model said in one go is one message, but several items: its reasoning, its text, its calls.
 	turn      bool // the last message is such a turn of the assistant, which may go on
 	reasoning bool // it has its text
 }
 
 // messagesOf returns the messages of a chat.
-func messagesOf(instructions, input json.RawMessage) ([]message, error) {
+func messagesOf(instructions, input json.RawMessage) ([]completion.ChatMessage, error) {
 	var d dialogue
 	var text string
 	if len(instructions) > 0 && json.Unmarshal(instructions, &text) != nil {
@@ -108,7 +77,7 @@ func messagesOf(instructions, input json.RawMessage) ([]message, error) {
 	}
 	d.system(text)
 	if json.Unmarshal(input, &text) == nil {
-		return append(d.messages, message{Role: "user", Content: text}), nil
+		return append(d.messages, completion.ChatMessage{Role: "user", Content: text}), nil
 	}
 	var items []inputItem
 	if err := json.Unmarshal(input, &items); err != nil {
@@ -147,7 +116,9 @@ func (d *dialogue) item(i inputItem) (err error) {
 			return errUnsupported("An item of type 'function_call' needs the texts 'call_id', 'name' and 'arguments'.")
 		}
 		m := d.assistant()
-		m.ToolCalls = append(m.ToolCalls, toolCall{i.CallID, "function", functionCall{i.Name, string(i.Arguments)}})
+		m.ToolCalls = append(m.ToolCalls, completion.Call{
+			ID: i.CallID, Type: "function", Function: completion.Function{Name: i.Name, Arguments: string(i.Arguments)},
+		})
 		return nil
 	case "custom_tool_call": // one of a function with a text
 		arguments, err := jsonscan.Marshal(map[string]string{"input": i.Input})
@@ -159,7 +130,7 @@ func (d *dialogue) item(i inputItem) (err error) {
 		if i.CallID == "" {
 			return errUnsupported("An item of type '%s' needs a 'call_id'.", i.Type)
 		}
-		m := message{Role: "tool", ToolCallID: i.CallID}
+		m := completion.ChatMessage{Role: "tool", ToolCallID: i.CallID}
 		m.Content, err = i.Output.chat()
 		d.add(m)
 		return err
@@ -180,7 +151,7 @@ func (d *dialogue) message(i inputItem) (err error) {
 		d.system(text)
 		return err
 	case "user":
-		m := message{Role: "user"}
+		m := completion.ChatMessage{Role: "user"}
 		m.Content, err = i.Content.chat()
 		d.add(m)
 		return err
@@ -203,19 +174,19 @@ func (d *dialogue) system(text string) {
 	case len(d.messages) == 1 && d.messages[0].Role == "system":
 		d.messages[0].Content = d.messages[0].Content.(string) + "\n\n" + text
 	default:
-		d.add(message{Role: "system", Content: text})
+		d.add(completion.ChatMessage{Role: "system", Content: text})
 	}
 }
 
-func (d *dialogue) add(m message) {
+func (d *dialogue) add(m completion.ChatMessage) {
 	d.messages = append(d.messages, m)
 	d.turn, d.reasoning = false, false
 }
 
 // assistant returns the message of the assistant's turn, and starts one if needed.
-func (d *dialogue) assistant() *message {
+func (d *dialogue) assistant() *completion.ChatMessage {
 	if !d.turn {
-		d.add(message{Role: "assistant", Content: ""})
+		d.add(completion.ChatMessage{Role: "assistant", Content: ""})
 		d.turn = true
 	}
 	return &d.messages[len(d.messages)-1]
@@ -239,7 +210,7 @@ func (c content) text(sep string) (string, error) {
 
 // chat returns the content of a message of a chat: a list of parts, or a text if there is just one.
 func (c content) chat() (any, error) {
-	parts := make([]chatPart, 0, len(c))
+	parts := make([]completion.ChatPart, 0, len(c))
 	for _, p := range c {
 		part, err := p.chat()
 		if err != nil {
@@ -256,7 +227,7 @@ func (c content) chat() (any, error) {
 	return parts, nil
 }
 
-func (p inputPart) chat() (chatPart, error) {
+func (p inputPart) chat() (completion.ChatPart, error) {
 	text := p.Text
 	switch p.Type {
 	case "refusal":
@@ -264,20 +235,21 @@ func (p inputPart) chat() (chatPart, error) {
 		fallthrough
 	case "input_text", "output_text", "text", "summary_text", "reasoning_text":
 		if text == nil {
-			return chatPart{}, errUnsupported("A content part of type '%s' needs a text.", p.Type)
+			return completion.ChatPart{}, errUnsupported("A content part of type '%s' needs a text.", p.Type)
 		}
-		return chatPart{Type: "text", Text: text}, nil
+		return completion.ChatPart{Type: "text", Text: text}, nil
 	case "input_image":
 		if p.ImageURL == "" {
-			return chatPart{}, errUnsupported("An 'input_image' needs an 'image_url' that is a data: URL.")
+			return completion.ChatPart{}, errUnsupported("An 'input_image' needs an 'image_url' that is a data: URL.")
 		}
-		return chatPart{Type: "image_url", ImageURL: &imageURL{p.ImageURL, p.Detail}}, nil
+		return completion.ChatPart{Type: "image_url", ImageURL: &completion.ImageURL{URL: p.ImageURL, Detail: p.Detail}}, nil
 	case "input_audio":
-		return chatPart{Type: "input_audio", InputAudio: p.InputAudio}, nil
+		return completion.ChatPart{Type: "input_audio", InputAudio: p.InputAudio}, nil
 	case "input_file":
-		return chatPart{}, errUnsupported("Files are not supported: send text, images or audio.")
+		return completion.ChatPart{}, errUnsupported("Files are not supported: send text, images or audio.")
 	}
-	return chatPart{}, errUnsupported("A content part's type is not supported: use input_text, output_text, refusal, input_image or input_audio.")
+	return completion.ChatPart{}, errUnsupported(
+		"A content part's type is not supported: use input_text, output_text, refusal, input_image or input_audio.")
 }
 
 func errUnsupported(format string, args ...any) error {
