@@ -11,16 +11,17 @@ import (
 // Ping is the comment that keeps a quiet stream alive once its model is loaded.
 const Ping = ": ping\n\n"
 
-// LoadingProgress is what a waiting stream reports to its client.
+// LoadingProgress is the progress of a wait for a model, as clients see it.
 type LoadingProgress struct {
 	Model    string        // canonical id
-	State    string        // see the states of a model; "" when unknown
+	Stage    string        // of its load, or "loaded"; "" when unknown
 	Host     string        // "" when not chosen yet
 	Waited   time.Duration // since the request arrived; whole seconds are shown
-	Position int           // place in the queue, 1 is next; 0 when unknown
+	Loading  time.Duration // since the load began, 0 before; not shown in streams
+	Position int           // in the host's queue, 1 is next; 0 when loading, or not queued yet
 	ETA      time.Duration // estimate, rounded up to seconds; 0 when unknown
 
-	BytesDone, BytesTotal int64 // of the weights; shown when the total is known
+	BytesDone, BytesTotal int64 // of the weights being pulled; shown when the total is known
 }
 
 // Seconds is an estimate as clients see it: whole seconds, rounded up.
@@ -32,7 +33,7 @@ var stageTexts = map[string]string{"queued": "waits for its turn to load", "waki
 // AppendReasoning appends the progress as a chunk of a chat completion: a line of the model's reasoning, which clients
 // show.
 func (c LoadingProgress) AppendReasoning(dst []byte, id string) []byte {
-	text := "The model " + c.Model + " " + cmp.Or(stageTexts[c.State], "is loading")
+	text := "The model " + c.Model + " " + cmp.Or(stageTexts[c.Stage], "is loading")
 	if c.ETA > 0 {
 		text += fmt.Sprintf(", about %d s left", Seconds(c.ETA))
 	}
@@ -70,7 +71,7 @@ func (c LoadingProgress) AppendComment(dst []byte) []byte {
 		}
 	}
 	word("model", c.Model)
-	word("state", c.State)
+	word("state", c.Stage)
 	word("host", c.Host)
 	dst = fmt.Appendf(dst, " waited=%d", max(c.Waited, 0)/time.Second)
 	if c.Position > 0 {

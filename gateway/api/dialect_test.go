@@ -78,14 +78,14 @@ func TestStreamError(t *testing.T) {
 }
 
 func TestLoadingProgress(t *testing.T) {
-	full := LoadingProgress{Model: "a/b:q4", State: "waking", Host: "gpu-1", Waited: 12900 * time.Millisecond, Position: 3, ETA: 39100 * time.Millisecond}
+	full := LoadingProgress{Model: "a/b:q4", Stage: "waking", Host: "gpu-1", Waited: 12900 * time.Millisecond, Position: 3, ETA: 39100 * time.Millisecond}
 	tests := []struct {
 		c    LoadingProgress
 		want string
 	}{
 		{full, ": loading model=a/b:q4 state=waking host=gpu-1 waited=12 position=3 eta=40\n\n"},
 		{LoadingProgress{Model: "m"}, ": loading model=m waited=0\n\n"},
-		{LoadingProgress{Model: "m", State: "pulling", BytesTotal: 9}, ": loading model=m state=pulling waited=0 bytes_done=0 bytes_total=9\n\n"},
+		{LoadingProgress{Model: "m", Stage: "pulling", BytesTotal: 9}, ": loading model=m state=pulling waited=0 bytes_done=0 bytes_total=9\n\n"},
 		{LoadingProgress{Model: "m\ndata: x", Waited: -time.Second}, ": loading model=m_data:_x waited=0\n\n"},
 		{LoadingProgress{}, ": loading waited=0\n\n"},
 	}

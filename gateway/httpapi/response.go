@@ -255,7 +255,7 @@ func (b *responseBody) awaitResponse() ([]byte, error) {
 	b.streaming, b.nextPing = err == nil, time.Time{}
 	if x := b.x; err == nil && x.routing.endpoint.Host != x.routing.host { // the head, which is sent, names another
 		x.routing.host = x.routing.endpoint.Host
-		answers := api.LoadingProgress{Model: x.call.model.ID, State: "loaded", Host: x.routing.host, Waited: time.Since(x.call.Began)}
+		answers := api.LoadingProgress{Model: x.call.model.ID, Stage: "loaded", Host: x.routing.host, Waited: time.Since(x.call.Began)}
 		b.scratch = answers.AppendComment(b.scratch[:0])
 		return b.scratch, nil
 	}
@@ -317,13 +317,10 @@ func (x *exchange) appendProgress(dst []byte) []byte {
 	if w == nil { // loaded: the engine is computing
 		return append(dst, api.Ping...)
 	}
-	st := w.Progress()
-	progress := api.LoadingProgress{
-		Model: x.call.model.ID, State: st.Stage, Host: st.Host, Waited: time.Since(x.call.Began), Position: st.Position, ETA: st.ETA,
-		BytesDone: st.BytesDone, BytesTotal: st.BytesTotal,
-	}
-	if x.call.s.cfg.LoadingReasoning && x.call.Match.Route.Name == "chat" && x.translator == nil && st.Stage != x.routing.shown {
-		x.routing.shown = st.Stage
+	progress := w.Progress()
+	progress.Waited = time.Since(x.call.Began)
+	if x.call.s.cfg.LoadingReasoning && x.call.Match.Route.Name == "chat" && x.translator == nil && progress.Stage != x.routing.shown {
+		x.routing.shown = progress.Stage
 		return progress.AppendReasoning(dst, x.call.ID)
 	}
 	return progress.AppendComment(dst)

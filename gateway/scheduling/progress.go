@@ -3,6 +3,7 @@ package scheduling
 import (
 	"time"
 
+	"reveille/gateway/api"
 	"reveille/infra/policy"
 	"reveille/infra/state"
 )
@@ -14,19 +15,6 @@ const (
 	StagePulling = "pulling" // its weights are being fetched
 	StageLoading = "loading" // its engine is starting
 )
-
-// Progress is the progress of a wait, as clients see it.
-type Progress struct {
-	Stage    string
-	Host     string        // "" while none is chosen
-	Waited   time.Duration // since Enter
-	Loading  time.Duration // since its load began; 0 before
-	Position int           // in the host's queue from 1; 0 when its load is in progress or it is not queued yet
-	ETA      time.Duration // estimated time left; 0 if unknown
-
-	// Of the weights being pulled, in bytes; 0 if unknown.
-	BytesDone, BytesTotal int64
-}
 
 // StageChange is when a load entered a stage.
 type StageChange struct {
@@ -45,8 +33,8 @@ func (g *Gate) noteStageLocked(gr *group, now time.Time) {
 	}
 }
 
-// Progress returns the progress of the wait. It makes no call.
-func (w *Waiter) Progress() Progress {
+// Progress returns the progress of the wait, with Waited since Enter. It makes no call.
+func (w *Waiter) Progress() api.LoadingProgress {
 	w.gate.mu.Lock()
 	defer w.gate.mu.Unlock()
 	s := w.gate.progressLocked(w.group)
@@ -56,7 +44,7 @@ func (w *Waiter) Progress() Progress {
 
 // ProgressOf returns the progress of a model's load that anyone in the pool waits for, as its waiters see it; ok is
 // false if there is none. Waited is the longest wait for it. It makes no call.
-func (g *Gate) ProgressOf(model string) (s Progress, ok bool) {
+func (g *Gate) ProgressOf(model string) (s api.LoadingProgress, ok bool) {
 	snap, now := g.mirror.Snapshot(), time.Now()
 	asked, waited := pending(snap, model, now)
 	g.mu.Lock()
@@ -102,7 +90,7 @@ func pending(s *state.Snapshot, model string, now time.Time) (*acquisition, time
 	return out, since(oldest.Created)
 }
 
-func (g *Gate) progressLocked(gr *group) Progress {
+func (g *Gate) progressLocked(gr *group) api.LoadingProgress {
 	return progressOf(&gr.acquisition, g.mirror.Snapshot(), &g.estimates, time.Now())
 }
 
@@ -126,8 +114,8 @@ func StageOf(h *state.HostRecord, t state.TicketRecord) string {
 }
 
 // progressOf derives a wait's progress from its group's acquisition and a snapshot.
-func progressOf(a *acquisition, s *state.Snapshot, known *estimates, now time.Time) Progress {
-	out := Progress{Stage: StageQueued, Host: a.host, Position: a.position}
+func progressOf(a *acquisition, s *state.Snapshot, known *estimates, now time.Time) api.LoadingProgress {
+	out := api.LoadingProgress{Model: a.model, Stage: StageQueued, Host: a.host, Position: a.position}
 	if a.ticket == "" {
 		return out
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"reveille/gateway/api"
 	"reveille/infra/catalog"
 	"reveille/infra/placement"
 	"reveille/infra/policy"
@@ -357,7 +358,7 @@ func TestProgressOfAPull(t *testing.T) {
 	s := &state.Snapshot{Hosts: map[string]*state.HostRecord{"a": {State: "ready", Queue: []state.TicketRecord{ticket}}}}
 	n := &acquisition{model: "m", ticket: "1", host: "a", state: "queued", position: 1}
 	known := &estimates{load: map[string]time.Duration{"m": time.Second}, wake: map[string]time.Duration{}}
-	if got, want := progressOf(n, s, known, t0), (Progress{Stage: StagePulling, Host: "a", Position: 1, BytesDone: 3, BytesTotal: 4}); got != want {
+	if got, want := progressOf(n, s, known, t0), (api.LoadingProgress{Model: "m", Stage: StagePulling, Host: "a", Position: 1, BytesDone: 3, BytesTotal: 4}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	s.Hosts["a"].State = "waking" // its next runner pulls again

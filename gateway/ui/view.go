@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"reveille/gateway/api"
 	"reveille/gateway/scheduling"
 	"reveille/infra/catalog"
 	"reveille/infra/placement"
@@ -114,7 +115,7 @@ type Source struct {
 	Catalog  *catalog.Catalog
 	Waiting  map[string]int // requests at this gateway by model
 	Evict    policy.EvictionPolicy
-	Stage    func(model string) (scheduling.Progress, bool)        // of a model's load
+	Stage    func(model string) (api.LoadingProgress, bool)        // of a model's load
 	Copy     func(h *state.HostRecord, m *state.ModelRecord) Model // of a loaded or retired copy
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"reveille/gateway/scheduling"
+	"reveille/gateway/api"
 	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/infra/state"
@@ -38,7 +38,7 @@ hosts:
 		snap.Hosts[h.Name] = h
 	}
 	return Source{
-		Snapshot: snap, Catalog: cat, Waiting: map[string]int{}, Stage: func(string) (scheduling.Progress, bool) { return scheduling.Progress{}, false },
+		Snapshot: snap, Catalog: cat, Waiting: map[string]int{}, Stage: func(string) (api.LoadingProgress, bool) { return api.LoadingProgress{}, false },
 		Copy: func(_ *state.HostRecord, m *state.ModelRecord) Model {
 			return Model{ID: m.ID, Used: m.UsedMS, Busy: m.InFlight > 0, Pinned: m.Pinned}
 		},
