@@ -115,16 +115,17 @@ func (r Remote) call(ctx context.Context, method, path string, body, v any) erro
 	return json.Unmarshal(data, v)
 }
 
-// show makes one request. With --json it prints the response, and otherwise decodes it into v.
+// show makes one request and decodes the response into v. With --json it prints the response, whatever its form.
 func (r Remote) show(ctx context.Context, out io.Writer, method, path string, body, v any) (printed bool, err error) {
 	var raw json.RawMessage
 	if err := r.call(ctx, method, path, body, &raw); err != nil {
 		return false, err
 	}
+	err = json.Unmarshal(raw, v)
 	if r.JSON {
 		return true, print(out, raw)
 	}
-	return false, json.Unmarshal(raw, v)
+	return false, err
 }
 
 // open makes one request and returns the body of the response, for the caller to close. An error response becomes an

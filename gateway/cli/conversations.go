@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -56,19 +55,12 @@ func (c *ConversationsForget) Run(ctx context.Context, out io.Writer) error {
 	if c.Model != "all" {
 		path += "/" + url.PathEscape(c.Model)
 	}
-	var raw json.RawMessage
-	if err := c.call(ctx, "DELETE", path, nil, &raw); err != nil {
-		return err
-	}
 	var done manage.ForgetResponse
-	if err := json.Unmarshal(raw, &done); err != nil {
+	printed, err := c.show(ctx, out, "DELETE", path, nil, &done)
+	if err != nil {
 		return err
 	}
-	if c.JSON {
-		if err := print(out, raw); err != nil {
-			return err
-		}
-	} else {
+	if !printed {
 		for _, h := range done.Hosts {
 			text := fmt.Sprintf("%s forgotten", Count(h.Conversations, "saved conversation"))
 			if h.Copies > 0 {
