@@ -213,7 +213,7 @@ var jsonType = []byte("application/json")
 func (x *exchange) countOpen() {
 	if !x.try.counted {
 		x.try.counted = true
-		x.call.s.cfg.Gate.Begin(x.routing.endpoint, x.call.model.ID, x.call.passive)
+		x.routing.endpoint.Begin(x.call.passive)
 		x.noteUse()
 	}
 }
@@ -229,7 +229,7 @@ func (x *exchange) noteUse() {
 func (x *exchange) uncountOpen() {
 	if x.try.counted {
 		x.try.counted = false
-		x.call.s.cfg.Gate.End(x.routing.endpoint, x.call.model.ID, x.call.passive)
+		x.routing.endpoint.End(x.call.passive)
 		x.noteUse()
 	}
 }

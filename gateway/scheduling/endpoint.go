@@ -106,35 +106,29 @@ func (g *Gate) currentTable() *endpointTable {
 	return t
 }
 
-// Begin counts a request to the model as open, apart from the others if it is one in the background: that is spread over
-// the copies like others but wants no further copy. Every Begin needs one End with the same arguments.
-func (g *Gate) Begin(e Endpoint, model string, background bool) {
-	if f := g.trafficOf(e, model); background {
-		f.background.Add(1)
+// Begin counts a request to an endpoint that a gate returned as open, apart from the others if it is one in the
+// background: that is spread over the copies like others but wants no further copy. Every Begin needs one End with the
+// same argument.
+func (e Endpoint) Begin(background bool) {
+	if background {
+		e.traffic.background.Add(1)
 	} else {
-		f.open.Add(1)
+		e.traffic.open.Add(1)
 	}
 }
 
 // End counts a request that Begin counted as ended.
-func (g *Gate) End(e Endpoint, model string, background bool) {
-	if f := g.trafficOf(e, model); background {
-		f.background.Add(-1)
+func (e Endpoint) End(background bool) {
+	if background {
+		e.traffic.background.Add(-1)
 	} else {
-		f.ended.Add(1)
-		f.open.Add(-1)
+		e.traffic.ended.Add(1)
+		e.traffic.open.Add(-1)
 	}
 }
 
 // InFlight returns how many requests of this gateway to the model on the host are open.
 func (g *Gate) InFlight(host, model string) int { return int(g.traffic.of(host, model).open.Load()) }
-
-func (g *Gate) trafficOf(e Endpoint, model string) *copyTraffic {
-	if e.traffic != nil {
-		return e.traffic
-	}
-	return g.traffic.of(e.Host, model)
-}
 
 // copyTraffic counts the requests of this gateway to a model on a host: open ones and ended ones, and the open ones in
 // the background, which are in neither.

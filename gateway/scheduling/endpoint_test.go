@@ -29,7 +29,7 @@ func TestEndpointTakesTheLeastLoadedCopy(t *testing.T) {
 			if !ok {
 				t.Fatal("no endpoint")
 			}
-			r.Begin(endpoint, "m0", false)
+			endpoint.Begin(false)
 			endpoints, hosts = append(endpoints, endpoint), hosts+endpoint.Host
 		}
 		if hosts != "bbbaba" {
@@ -39,7 +39,7 @@ func TestEndpointTakesTheLeastLoadedCopy(t *testing.T) {
 			t.Errorf("%d open on b", n)
 		}
 		for _, endpoint := range endpoints {
-			r.End(Endpoint{Host: endpoint.Host}, "m0", false) // an endpoint built elsewhere counts in the same place
+			endpoint.End(false)
 		}
 		if n := r.InFlight("a", "m0") + r.InFlight("b", "m0"); n != 0 {
 			t.Errorf("%d open after the end", n)
@@ -68,9 +68,9 @@ func TestOwnRequestsAreNotCountedTwice(t *testing.T) {
 	p.loaded("a", "m0", 0)
 	p.loaded("b", "m0", 0)
 	for range 4 {
-		g.Begin(Endpoint{Host: "a"}, "m0", false)
+		Endpoint{traffic: g.traffic.of("a", "m0")}.Begin(false)
 	}
-	g.Begin(Endpoint{Host: "b"}, "m0", false)
+	Endpoint{traffic: g.traffic.of("b", "m0")}.Begin(false)
 	p.loaded("a", "m0", 4) // the runners have counted them by now
 	p.loaded("b", "m0", 5)
 	if r, _ := g.Endpoint("m0"); r.Host != "a" {
@@ -98,8 +98,8 @@ func TestEndpointDoesNotAllocate(t *testing.T) {
 	g.Endpoint("m1")
 	if n := testing.AllocsPerRun(1000, func() {
 		r, _ := g.Endpoint("m1")
-		g.Begin(r, "m1", false)
-		g.End(r, "m1", false)
+		r.Begin(false)
+		r.End(false)
 	}); n != 0 {
 		t.Errorf("%v allocations a request", n)
 	}
@@ -115,8 +115,8 @@ func TestEndpointsBesideNewSnapshots(t *testing.T) {
 		wg.Go(func() {
 			for range 500 {
 				if r, ok := g.Endpoint("m0"); ok {
-					g.Begin(r, "m0", false)
-					g.End(r, "m0", false)
+					r.Begin(false)
+					r.End(false)
 				}
 			}
 		})
@@ -206,7 +206,7 @@ func TestTurnsGoToOneCopy(t *testing.T) {
 		open := map[string]int{}
 		for n := 1; n <= 200; n++ {
 			r, _ := one.EndpointFor("m0", same)
-			one.Begin(r, "m0", false)
+			r.Begin(false)
 			if open[r.Host]++; float64(open[r.Host]) > 1.25*float64(n)/4+1 {
 				t.Fatalf("%d of %d requests are open at one of 4 copies", open[r.Host], n)
 			}
@@ -302,14 +302,14 @@ func TestFurtherCopy(t *testing.T) {
 					t.Fatalf("endpoint %+v", at)
 				}
 				for range tc.open {
-					r.Begin(at, "m0", false)
+					at.Begin(false)
 				}
 				time.Sleep(500 * time.Millisecond) // between two looks of the gate
 				for range 10 {
 					time.Sleep(time.Second)
 					for range tc.ends {
-						r.End(at, "m0", false)
-						r.Begin(at, "m0", false)
+						at.End(false)
+						at.Begin(false)
 					}
 					if tc.asleep && p.Snapshot().Hosts["b"].State == "waking" {
 						p.setState("b", "ready")
@@ -355,7 +355,7 @@ func TestFurtherCopiesAtOnce(t *testing.T) {
 			})
 			at, _ := r.Endpoint("m0")
 			for range 32 {
-				r.Begin(at, "m0", false)
+				at.Begin(false)
 			}
 		}
 		time.Sleep(6 * time.Second)
@@ -396,14 +396,14 @@ func TestWaitingRequestsAreSentBack(t *testing.T) {
 			t.Fatalf("asked for %q, although all requests are other gateways'", <-asked)
 		}
 		for range 10 { // half of those on a; 12 wait, and b has room for 6
-			r.Begin(at, "m0", false)
+			at.Begin(false)
 		}
 		time.Sleep(time.Second)
 		if got := <-asked; got != "a m0 3" || len(asked) > 0 {
 			t.Errorf("asked for %q and %d more, want a m0 3", got, len(asked))
 		}
 		for range 10 {
-			r.End(at, "m0", false)
+			at.End(false)
 		}
 	})
 }
@@ -448,7 +448,7 @@ func TestLoadIfRoomFurtherCopy(t *testing.T) {
 			r := start(t, p, twoCopies)
 			e, ok := r.Endpoint("m0")
 			for range open {
-				r.Begin(e, "m0", true)
+				e.Begin(true)
 			}
 			var account loadCounter
 			for range 2 {

@@ -163,11 +163,10 @@ var errReset = errors.New("reset")
 
 // send sends the request to a runner; again when no engine saw it.
 func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (again bool, outcome string) {
-	gate := c.life.gate
 	c.w.record(check.Event{Kind: check.Granted, Request: c.id, Host: endpoint.Host, Ticket: load.Ticket})
 	background := c.priority == "background"
-	gate.Begin(endpoint, c.model, background)
-	defer gate.End(endpoint, c.model, background)
+	endpoint.Begin(background)
+	defer endpoint.End(background)
 	time.Sleep(time.Duration(1+chance(c.w.scenario.Seed, "net", c.id)%5) * time.Millisecond)
 	r := c.w.runner(endpoint.Addr)
 	if r == nil || c.w.parted(c.life.n, r.n) {
