@@ -697,7 +697,7 @@ func TestFiles(t *testing.T) {
 		files = append(files, f)
 		time.Sleep(2 * time.Millisecond) // ids have milliseconds
 	}
-	var page list[File]
+	var page api.List[File]
 	if err := d.ask(1, d.FileList, "", "limit=2", "", &page); err != nil || len(page.Data) != 2 || page.Data[0] != files[2] || !page.HasMore || *page.LastID != files[1].ID {
 		t.Errorf("%+v, %v", page, err)
 	}

@@ -173,15 +173,6 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// list is a page of objects as OpenAI sends it.
-type list[T any] struct {
-	Object  string  `json:"object"`
-	Data    []T     `json:"data"`
-	FirstID *string `json:"first_id"`
-	LastID  *string `json:"last_id"`
-	HasMore bool    `json:"has_more"`
-}
-
 // listing is how a list is read.
 type listing struct {
 	prefix          string // of ids
@@ -216,7 +207,7 @@ func (s *Service) page(r *web.Request, l listing, read func(tenant, id string) (
 		}
 		ids = ids[i+1:]
 	}
-	out := list[any]{Object: "list", Data: []any{}}
+	out := api.List[any]{Object: "list", Data: []any{}}
 	var first, last string
 	for _, id := range ids {
 		v, err := read(tenant, id)

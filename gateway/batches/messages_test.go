@@ -89,7 +89,7 @@ func TestMessageBatch(t *testing.T) {
 	f, _ := d.upload(1, aLine("a", "m"))
 	other := d.create(1, f.ID, "24h")
 	list := func(query string) (ids []string) {
-		var l list[messageBatch]
+		var l api.List[messageBatch]
 		if err := d.ask(1, d.MessagesList, "", query, "", &l); err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"reveille/gateway/api"
 )
 
 // ByID returns the items of the conversation that have an id.
@@ -31,20 +33,11 @@ type Page struct {
 	Ascending bool   // oldest first
 }
 
-// ItemList is a page of items.
-type ItemList struct {
-	Object string       `json:"object"`
-	Data   []storedItem `json:"data"`
-	First  *string      `json:"first_id"`
-	Last   *string      `json:"last_id"`
-	More   bool         `json:"has_more"`
-}
-
 type storedItem map[string]any
 
 // InputItems returns a page of the items to which the response replies, those of the conversation before it included;
 // id is the response's. found is false if the page should start after an item that does not exist.
-func (s *Stored) InputItems(id string, p Page) (list ItemList, found bool, err error) {
+func (s *Stored) InputItems(id string, p Page) (list api.List[storedItem], found bool, err error) {
 	var response struct{ Output []json.RawMessage }
 	if err := json.Unmarshal(s.Response, &response); err != nil {
 		return list, false, err
@@ -67,17 +60,17 @@ func (s *Stored) InputItems(id string, p Page) (list ItemList, found bool, err e
 		}
 		order = order[at+1:]
 	}
-	list = ItemList{Object: "list", Data: []storedItem{}, More: len(order) > p.Limit}
+	list = api.List[storedItem]{Object: "list", Data: []storedItem{}, HasMore: len(order) > p.Limit}
 	for _, i := range order[:min(len(order), p.Limit)] {
 		item := storedItem{}
 		if err := json.Unmarshal(items[i], &item); err != nil {
 			return list, false, err
 		}
 		item.complete(ids[i])
-		if list.Data = append(list.Data, item); list.First == nil {
-			list.First = &ids[i]
+		if list.Data = append(list.Data, item); list.FirstID == nil {
+			list.FirstID = &ids[i]
 		}
-		list.Last = &ids[i]
+		list.LastID = &ids[i]
 	}
 	return list, true, nil
 }
