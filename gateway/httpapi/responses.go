@@ -258,11 +258,5 @@ func (s *Server) responseDelete(r *request) error {
 	if err := s.cfg.Store.DropResponse(context.Background(), r.s.tenant(&r.Key), r.Match.ID); err != nil {
 		return models.StoreError(err)
 	}
-	return r.Reply(200, deletedResponse{r.Match.ID, "response", true})
-}
-
-type deletedResponse struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Deleted bool   `json:"deleted"`
+	return r.Reply(200, map[string]any{"id": r.Match.ID, "object": "response", "deleted": true})
 }
