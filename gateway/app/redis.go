@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -69,9 +68,4 @@ func (e *embeddedRedis) Close() {
 	_ = e.listener.Close()
 	<-e.accepted
 	e.db.Close()
-}
-
-// redisSocket is where the embedded Redis of a state folder listens.
-func redisSocket(stateDir string) (string, error) {
-	return filepath.Abs(filepath.Join(stateDir, "redis.sock"))
 }

@@ -223,7 +223,7 @@ func (s *RunSettings) embedRedis() (socket string, closeRedis func(), err error)
 	if s.RedisURL != "" {
 		return "", func() {}, nil
 	}
-	if socket, err = redisSocket(s.StateDir); err != nil {
+	if socket, err = filepath.Abs(filepath.Join(s.StateDir, "redis.sock")); err != nil {
 		return "", nil, err
 	}
 	redis, err := startRedis(socket)
