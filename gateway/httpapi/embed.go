@@ -47,10 +47,11 @@ func (x *exchange) serveEmbeddings(encode func(raw []byte) ([]byte, error)) erro
 	if err := x.call.checkBody(bodycheck.Embeddings); err != nil {
 		return err
 	}
-	form, err := x.call.readEmbeddingFormat()
+	form, body, err := embedding.ReadFormat(x.call.body, x.call.model)
 	if err != nil {
 		return err
 	}
+	x.call.body = body
 	x.path, x.embeddingCount = embeddingsPath, form.Inputs
 	x.translate = func(raw []byte) ([]byte, error) {
 		if raw, err = form.Truncate(raw); err != nil {

@@ -19,8 +19,8 @@ func (s *Server) embeddings(r *request) error {
 	if c.body, err = embedding.ToOpenAI(c.body); err != nil {
 		return err
 	}
-	form, err := c.readEmbeddingFormat()
-	if err != nil {
+	var form embedding.Format
+	if form, c.body, err = embedding.ReadFormat(c.body, c.model); err != nil {
 		return err
 	}
 	x := &exchange{call: c, path: embeddingsPath, embeddingCount: form.Inputs}
@@ -28,11 +28,4 @@ func (s *Server) embeddings(r *request) error {
 		x.translate = form.Truncate
 	}
 	return x.serveInference()
-}
-
-// readEmbeddingFormat reads how the request wants its embeddings encoded, and removes from the body what the engine
-// must not see of that.
-func (c *inferenceCall) readEmbeddingFormat() (form embedding.Format, err error) {
-	form, c.body, err = embedding.ReadFormat(c.body, c.model)
-	return form, err
 }
