@@ -92,7 +92,7 @@ func (k *Key) Allows(model string) bool {
 	return slices.ContainsFunc(k.models, func(pattern string) bool { return catalog.MatchPattern(pattern, model) })
 }
 
-// Set is the set of valid keys. It is safe for concurrent use. The zero value has no keys and is open.
+// Set is the set of valid keys. Make it with Open. It is safe for concurrent use.
 type Set struct {
 	path     string
 	admin    string
@@ -366,11 +366,7 @@ func (s *Set) Find(key []byte) Key { return s.FindDigest(sha256.Sum256(key)) }
 
 // FindDigest is Find by the digest of a key's text.
 func (s *Set) FindDigest(d [sha256.Size]byte) Key {
-	keys := s.keys.Load()
-	if keys == nil {
-		return Key{}
-	}
-	k := (*keys)[d]
+	k := (*s.keys.Load())[d]
 	if !k.expires.IsZero() && !time.Now().Before(k.expires) {
 		return Key{}
 	}
