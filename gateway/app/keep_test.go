@@ -9,19 +9,26 @@ import (
 )
 
 func TestKeeperPauses(t *testing.T) {
-	k := newKeeper(nil, slog.New(slog.DiscardHandler))
-	now := time.Unix(1000, 0)
-	var got []time.Duration
-	for range 11 {
-		got = append(got, k.next("h", now))
-		now = now.Add(time.Second)
-	}
-	if got[0] != firstRestart || got[1] != 2*firstRestart || got[10] != lastRestart {
-		t.Errorf("pauses %v: want them to double from %v to %v", got, firstRestart, lastRestart)
-	}
-	if p := k.next("h", now.Add(steady+time.Second)); p != firstRestart {
-		t.Errorf("pause after a long life %v, want %v", p, firstRestart)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper(func(context.Context, string) error { return nil }, slog.New(slog.DiscardHandler))
+		pause := func() time.Duration {
+			ended := time.Now()
+			k.again(t.Context(), "h")
+			return time.Since(ended)
+		}
+		var got []time.Duration
+		for range 11 {
+			got = append(got, pause())
+			time.Sleep(time.Second)
+		}
+		if got[0] != firstRestart || got[1] != 2*firstRestart || got[10] != lastRestart {
+			t.Errorf("pauses %v: want them to double from %v to %v", got, firstRestart, lastRestart)
+		}
+		time.Sleep(time.Minute)
+		if p := pause(); p != firstRestart {
+			t.Errorf("pause after a long life %v, want %v", p, firstRestart)
+		}
+	})
 }
 
 func TestKeeperStartsAgain(t *testing.T) {
