@@ -1,6 +1,6 @@
 // Package completion has the messages of chats in OpenAI's form, and reads engines' responses to chats and prompts,
-// whole and as event streams. The translators to other dialects (gateway/ollama, gateway/responses) build on it. It does
-// no I/O.
+// whole and as event streams. The translators to other dialects (gateway/ollama, gateway/responses) build on it. It
+// does no I/O.
 package completion
 
 import (
