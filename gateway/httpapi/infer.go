@@ -9,6 +9,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"reveille/gateway/api"
+	"reveille/gateway/completion"
 	"reveille/gateway/scheduling"
 	"reveille/infra/catalog"
 	"reveille/infra/jsonscan"
@@ -25,7 +26,7 @@ type exchange struct {
 	upgrade        bool                                // pass a WebSocket through
 	raw            bool                                // pass method, headers and response through unchanged
 	translate      func(engine []byte) ([]byte, error) // a response in one piece into another dialect's; nil relays it
-	translator     translator                          // a stream into another dialect's; nil relays it
+	translator     *completion.Stream                  // a stream into another dialect's; nil relays it
 	embeddingCount int                                 // texts that the response must have embeddings of; 0: any response
 	onComplete     func()                              // called after a complete response; nil: nothing
 	load           func() error                        // queues the load of a model that is on no host; nil leaves it to the gate

@@ -19,12 +19,6 @@ import (
 	"reveille/infra/rpc"
 )
 
-// translator turns an engine's events into a client's, such as a completion.Stream. Both methods append to dst.
-type translator interface {
-	Append(dst, events []byte) []byte
-	End(dst []byte) []byte // after the last event
-}
-
 // deliverResponse sets the runner's response on the client's response.
 func (x *exchange) deliverResponse() error {
 	resp, h := x.resp, &x.call.Ctx.Response.Header

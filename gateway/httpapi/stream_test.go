@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"reveille/gateway/api"
+	"reveille/gateway/completion"
 	"reveille/infra/rpc"
 	"reveille/infra/state"
 )
@@ -324,27 +325,30 @@ func TestColdStreamIsRefusedOnce(t *testing.T) {
 	}
 }
 
-// faulty is a translator that panics.
-type faulty struct{ append bool }
+// faulty is a sink that panics.
+type faulty struct{ event bool }
 
-func (f faulty) Append(dst, events []byte) []byte {
-	if f.append {
+func (f faulty) Event(dst []byte, c *completion.Completion) []byte {
+	if f.event {
 		panic("boom")
 	}
-	return append(dst, events...)
+	return append(dst, c.Raw...)
 }
 
-func (faulty) End([]byte) []byte { panic("boom") }
+func (faulty) Comment(dst, text []byte) []byte { return append(dst, text...) }
+func (faulty) Fail(dst, data []byte) []byte    { return append(dst, data...) }
+func (faulty) End([]byte) []byte               { panic("boom") }
 
 func TestPanicInAStream(t *testing.T) {
-	s := newStage(t).warm("chat").serve(sse(one, end))
-	for _, f := range []faulty{{append: true}, {}} {
+	s := newStage(t).warm("chat").serve(sse(one, strings.TrimSpace(end))) // whose last line ends with the stream
+	for _, f := range []faulty{{event: true}, {}} {
 		s.handle("chat", func(_ *Server, r *request) error {
 			c, err := r.parse()
 			if err != nil {
 				return err
 			}
-			return (&exchange{call: c, path: []byte(chatPath), translator: f}).serveInference()
+			x := &exchange{call: c, path: []byte(chatPath), translator: completion.NewStream(f)}
+			return x.serveInference()
 		})
 		c := s.dial()
 		if _, err := io.WriteString(c.c, post(chatPath, chatLive)); err != nil {
