@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -31,7 +32,7 @@ func TestStreamPanics(t *testing.T) {
 	}}
 	go func() { _ = server.Serve(in) }()
 	defer func() { _ = server.Shutdown() }()
-	client := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return in.Dial() }}}
+	client := http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return in.Dial() }}}
 	defer client.CloseIdleConnections()
 	get := func(path string) (string, error) {
 		resp, err := client.Get("http://localhost" + path)
