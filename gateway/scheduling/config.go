@@ -45,8 +45,7 @@ type Mirror interface {
 // Waker starts hosts.
 type Waker interface {
 	// Wake asks the host's driver to start it and returns when the driver accepted or refused. It may try several
-	// times. It must return when ctx ends. An error that is or wraps a [*api.Error] names the code that waiters get;
-	// any other error is no_capacity.
+	// times. It must return when ctx ends. After an error, waiters get another host, or no_capacity.
 	Wake(ctx context.Context, host string) error
 }
 
