@@ -24,7 +24,7 @@
 //     copy of the model ([scheduling.Gate.EndpointFor]).
 //  8. [httpapi.exchange.attemptUntilResponse] makes attempts until one has a response. [httpapi.exchange.awaitTurn]
 //     takes the copy of step 7. [httpapi.exchange.sendToRunner] has [httpapi.exchange.buildAttempt] count the request
-//     at the copy ([scheduling.Gate.Begin]) and note the use, signs ([rpc.Signer.Sign]) and sends it over a kept
+//     at the copy ([scheduling.Endpoint.Begin]) and note the use, signs ([rpc.Signer.Sign]) and sends it over a kept
 //     connection ([relay.Client.Start]). For a runner in this process, awaitTurn counts it and has it admitted
 //     ([relay.LocalRequest]), and sendToRunner sends it to the engine, unsigned.
 //  9. [relay.Response.Await] waits for the head of the response, and [httpapi.exchange.checkResponse] decides what it

@@ -134,13 +134,13 @@ func spareCopy(s Snapshot, id string, now time.Time, defaultIdle time.Duration) 
 			if r.ID != id || h.State == Lost {
 				continue
 			}
-			idle = cmp.Or(r.Idle, defaultIdle)
-			if r.State != ModelLoaded || r.Closed || h.State != Ready || !elapsed(r.Needed, now, idle) {
+			limit := cmp.Or(r.Idle, defaultIdle)
+			if r.State != ModelLoaded || r.Closed || h.State != Ready || !elapsed(r.Needed, now, limit) {
 				return IdleModel{}, false
 			}
 			serving++
 			if !r.Pinned && !r.Reserved && (best == nil || cmp.Or(others(h)-others(best), byLastSlot(h.Name, best.Name)) < 0) {
-				best = h
+				best, idle = h, limit
 			}
 		}
 	}

@@ -124,7 +124,7 @@ func TestAnnouncedBodies(t *testing.T) {
 		{"gateway, infer key", s.URL, []string{bearer(inferKey)}, 0},
 		{"runner, no signature", runner, []string{"X-Reveille-Model: m"}, http.StatusMisdirectedRequest},
 		{"runner, a wrong signature", runner, []string{"X-Reveille-Model: m", "X-Reveille-Auth: v2 a 1 2 local AAAA"}, http.StatusMisdirectedRequest},
-		{"runner, no model", runner, nil, http.StatusNotFound},
+		{"runner, no model", runner, nil, http.StatusMisdirectedRequest},
 	} {
 		before := rss(t, s.PID())
 		for range conns {
