@@ -67,7 +67,11 @@ func (d *desk) reopen(dir string) {
 			return do(c)
 		},
 		Hours: func(now time.Time) bool { return !d.hours.IsZero() && !now.Before(d.hours) },
-		Count: func(outcome string) { d.counted[outcome]++ },
+		Count: func(outcome string) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.counted[outcome]++
+		},
 	})
 }
 
