@@ -312,8 +312,8 @@ func (g *Gate) renewNow() {
 	}
 }
 
-// Run renews the gate's tickets until ctx ends, and has further copies loaded (copies.go). Then it ends all waits with the error draining, gives up its tickets,
-// and returns when all its goroutines have ended. Call it once.
+// Run renews the gate's tickets until ctx ends, and has further copies loaded (copies.go). Then it ends all waits with
+// the error draining, gives up its tickets, and returns when all its goroutines have ended. Call it once.
 func (g *Gate) Run(ctx context.Context) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()

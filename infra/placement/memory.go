@@ -72,10 +72,9 @@ func FormatMemory(by map[policy.Devices]int64, gpus policy.GPUMemory) string {
 // maxBytes bounds each size that is read, so that sums cannot overflow.
 const maxBytes = 1 << 50
 
-// ParseMemory reads FormatMemory's output. It skips invalid parts: those devices have no limit. gpus is nil if there are
-// no single GPUs.
+// ParseMemory reads FormatMemory's output. It skips invalid parts: those devices have no limit. Each map is nil if it
+// would be empty.
 func ParseMemory(text string) (by map[policy.Devices]int64, gpus policy.GPUMemory) {
-	by = map[policy.Devices]int64{}
 	for f := range strings.FieldsSeq(text) {
 		name, value, _ := strings.Cut(f, "=")
 		n, err := strconv.ParseInt(value, 10, 64)
@@ -90,6 +89,9 @@ func ParseMemory(text string) (by map[policy.Devices]int64, gpus policy.GPUMemor
 				gpus[int(gpu)] = n
 			}
 		} else if d, err := policy.ParseDevices(name); err == nil && n > 0 {
+			if by == nil {
+				by = map[policy.Devices]int64{}
+			}
 			by[d] = n
 		}
 	}
