@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"reveille/gateway/api"
@@ -180,7 +181,10 @@ func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (a
 	}
 	defer life.disconnect(conn)
 	cut := make(chan struct{}, 1)
+	var entering sync.Mutex // the checker hears that the request entered before it hears of what cuts it
 	onCut := func(error) {
+		entering.Lock()
+		defer entering.Unlock()
 		c.w.record(check.Event{Kind: check.Cut, Request: c.id})
 		cut <- struct{}{}
 	}
@@ -190,12 +194,16 @@ func (c *client) send(endpoint scheduling.Endpoint, load scheduling.LoadInfo) (a
 		}
 		return life.host.AcquireModel(c.model, load.Ticket, c.life.id, load.Waiters, onCut)
 	}
+	view := c.w.loading(life) // before, as a load that starts right after may take the place of a request in the background
+	entering.Lock()
 	pass, reason := admit()
 	if reason != "" {
+		entering.Unlock()
 		c.w.record(check.Event{Kind: check.Refused, Request: c.id, Host: endpoint.Host, Text: reason})
 		return true, api.ModelLoading.Code()
 	}
-	c.w.record(check.Event{Kind: check.Enter, Request: c.id, PID: pass.Engine.PID(), View: c.w.loading(life)})
+	c.w.record(check.Event{Kind: check.Enter, Request: c.id, PID: pass.Engine.PID(), View: view})
+	entering.Unlock()
 	entered := time.Now()
 	outcome, answered := c.answer(pass, cut, conn)
 	if outcome == sentBack {
