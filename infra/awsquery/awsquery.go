@@ -104,16 +104,36 @@ func (c *Client) post(ctx context.Context, form string) ([]byte, error) {
 	return reply, nil
 }
 
-// endpoint is the service's address: that of AWS_ENDPOINT_URL, or else AWS's own.
+// endpoint is the service's address: that of AWS_ENDPOINT_URL, or else AWS's own, with AWS_USE_DUALSTACK_ENDPOINT the one
+// that IPv6 reaches too.
 func (c *Client) endpoint() string {
 	if own := aws.ToString(c.config.BaseEndpoint); own != "" {
 		return strings.TrimRight(own, "/") + "/"
 	}
-	domain := "amazonaws.com"
+	domain, dualStack := "amazonaws.com", "api.aws"
 	if strings.HasPrefix(c.config.Region, "cn-") {
-		domain = "amazonaws.com.cn"
+		domain, dualStack = "amazonaws.com.cn", "api.amazonwebservices.com.cn"
+	}
+	if usesDualStack(c.config) {
+		domain = dualStack
 	}
 	return "https://" + c.service + "." + c.config.Region + "." + domain + "/"
+}
+
+// usesDualStack reports whether the first of a configuration's sources that says anything about it wants dual-stack endpoints.
+func usesDualStack(c aws.Config) bool {
+	for _, source := range c.ConfigSources {
+		s, ok := source.(interface {
+			GetUseDualStackEndpoint(context.Context) (aws.DualStackEndpointState, bool, error)
+		})
+		if !ok {
+			continue
+		}
+		if state, found, _ := s.GetUseDualStackEndpoint(context.Background()); found {
+			return state == aws.DualStackEndpointStateEnabled
+		}
+	}
+	return false
 }
 
 // refusal reads an error response, which each of the two services writes in its own form.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 )
 
@@ -30,7 +31,7 @@ func TestCall(t *testing.T) {
 		_, _ = io.WriteString(w, next)
 	}))
 	defer srv.Close()
-	config := aws.Config{
+	settings := aws.Config{
 		Region: "eu-west-1", BaseEndpoint: &srv.URL, Credentials: credentials.NewStaticCredentialsProvider("key", "secret", ""), HTTPClient: srv.Client(),
 	}
 	for _, c := range []struct {
@@ -39,11 +40,11 @@ func TestCall(t *testing.T) {
 		want    string // the code of the error, or the value of <V>
 		asks    int
 	}{
-		{EC2(config), []string{"<R><V>1</V></R>"}, "1", 1},
-		{AutoScaling(config), []string{"", "<R><V>2</V></R>"}, "2", 2},
-		{EC2(config), []string{"<Response><Errors><Error><Code>C</Code><Message>M</Message></Error></Errors></Response>"}, "C", 1},
-		{AutoScaling(config), []string{"<ErrorResponse><Error><Code>D</Code><Message>M</Message></Error></ErrorResponse>"}, "D", 1},
-		{EC2(config), []string{"busy"}, "HTTP 503 Service Unavailable", 1},
+		{EC2(settings), []string{"<R><V>1</V></R>"}, "1", 1},
+		{AutoScaling(settings), []string{"", "<R><V>2</V></R>"}, "2", 2},
+		{EC2(settings), []string{"<Response><Errors><Error><Code>C</Code><Message>M</Message></Error></Errors></Response>"}, "C", 1},
+		{AutoScaling(settings), []string{"<ErrorResponse><Error><Code>D</Code><Message>M</Message></Error></ErrorResponse>"}, "D", 1},
+		{EC2(settings), []string{"busy"}, "HTTP 503 Service Unavailable", 1},
 	} {
 		asked, answers = nil, c.answers
 		var out struct{ V string }
@@ -59,11 +60,16 @@ func TestCall(t *testing.T) {
 			t.Errorf("%q: %q after %q", c.answers, got, asked)
 		}
 	}
-	config.BaseEndpoint = nil
-	for region, want := range map[string]string{"us-east-1": "https://ec2.us-east-1.amazonaws.com/", "cn-north-1": "https://ec2.cn-north-1.amazonaws.com.cn/"} {
-		config.Region = region
-		if got := EC2(config).endpoint(); got != want {
-			t.Errorf("%s: %s", region, got)
+	for variable, wants := range map[string]map[string]string{
+		"":     {"us-east-1": "https://ec2.us-east-1.amazonaws.com/", "cn-north-1": "https://ec2.cn-north-1.amazonaws.com.cn/"},
+		"true": {"us-east-1": "https://ec2.us-east-1.api.aws/", "cn-north-1": "https://ec2.cn-north-1.api.amazonwebservices.com.cn/"},
+	} {
+		t.Setenv("AWS_USE_DUALSTACK_ENDPOINT", variable)
+		for region, want := range wants {
+			own, err := config.LoadDefaultConfig(t.Context(), config.WithRegion(region))
+			if got := EC2(own).endpoint(); err != nil || got != want {
+				t.Errorf("%s, AWS_USE_DUALSTACK_ENDPOINT=%q: %s, %v", region, variable, got, err)
+			}
 		}
 	}
 	if err := EC2(aws.Config{}).Call(t.Context(), "Do", nil, nil); err == nil {
