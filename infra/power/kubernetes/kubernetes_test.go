@@ -64,7 +64,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case r.URL.Path == core+"pods" && r.Method == http.MethodGet:
 		a.asked[r.URL.Path] = r.URL.Query()
-		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "PodList", "items": a.pods()})
+		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "PodList", "items": a.pods(r.URL.Query().Get("fieldSelector"))})
 		return
 	case r.URL.Path == core+"events" && r.Method == http.MethodGet:
 		a.asked[r.URL.Path] = r.URL.Query()
@@ -106,9 +106,14 @@ func (a *api) moveOn() {
 	}
 }
 
-func (a *api) pods() (out []any) {
+// pods are the pods that a field selector selects, with a size as real ones have.
+func (a *api) pods(selector string) (out []any) {
 	for n := range a.exist {
-		metadata := map[string]any{"name": fmt.Sprint("gpu-1-", n), "uid": "u1"}
+		name := fmt.Sprint("gpu-1-", n)
+		if selector != "" && selector != "metadata.name="+name {
+			continue
+		}
+		metadata := map[string]any{"name": name, "uid": "u1", "annotations": map[string]string{"a": strings.Repeat("x", 12<<10)}}
 		condition := map[string]any{"type": "PodScheduled", "status": "True"}
 		if a.unplaceable != "" {
 			condition = map[string]any{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": a.unplaceable}
@@ -199,6 +204,11 @@ func TestSlotsSleepFromTheLast(t *testing.T) {
 	if err := d.Wake(t.Context(), slot(3)); err != nil || a.wanted != 3 {
 		t.Fatalf("wake of the third: %v, %d replicas", err, a.wanted)
 	}
+	a.wanted, a.exist = 100, 100
+	if err := d.Wake(t.Context(), slot(50)); err != nil || a.wanted != 100 {
+		t.Fatalf("wake of the fiftieth of a hundred: %v, %d replicas", err, a.wanted)
+	}
+	a.wanted, a.exist = 3, 3
 	if err := d.Wake(t.Context(), slot(1)); err != nil || a.wanted != 3 {
 		t.Fatalf("wake of the first, whose pod is there: %v, %d replicas", err, a.wanted)
 	}

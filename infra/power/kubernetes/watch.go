@@ -29,8 +29,7 @@ const (
 // pod is the part of a Pod that counts.
 type pod struct {
 	Metadata struct {
-		Name, UID         string
-		DeletionTimestamp string
+		UID, DeletionTimestamp string
 	}
 	Status struct {
 		Conditions []struct{ Type, Status, Reason, Message string }
@@ -110,15 +109,17 @@ func (d *Driver) look(ctx context.Context, host catalog.Host, s scale, since tim
 	if s.Status.Selector == "" { // its controller has not seen it yet
 		return look{}, nil
 	}
+	kind, name, _ := strings.Cut(host.Workload, "/")
 	var list struct{ Items []pod }
 	query := url.Values{"labelSelector": {s.Status.Selector}}
+	if host.Of != "" { // the pods of a large group exceed maxReply
+		query.Set("fieldSelector", fmt.Sprintf("metadata.name=%s-%d", name, host.Slot-1))
+	}
 	if _, err := d.call(ctx, host, http.MethodGet, []string{"api/v1/namespaces", "", "pods"}, query, "", &list); err != nil {
 		return look{}, err
 	}
-	kind, name, _ := strings.Cut(host.Workload, "/")
 	for _, p := range list.Items {
-		mine := host.Of == "" || p.Metadata.Name == fmt.Sprint(name, "-", host.Slot-1)
-		if mine && p.Metadata.DeletionTimestamp == "" {
+		if p.Metadata.DeletionTimestamp == "" {
 			return d.lookAtPod(ctx, host, p)
 		}
 	}
