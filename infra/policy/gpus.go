@@ -25,6 +25,22 @@ func (m GPUMemory) sum() (sum int64) {
 	return sum
 }
 
+// Scaled returns bytes on the GPUs of m in the proportions of m, in equal parts if m is 0 on all; nil for nil.
+func (m GPUMemory) Scaled(bytes int64) GPUMemory {
+	if m == nil {
+		return nil
+	}
+	out, sum := GPUMemory{}, m.sum()
+	for gpu, n := range m {
+		if sum > 0 {
+			out[gpu] = int64(float64(bytes) * (float64(n) / float64(sum)))
+		} else {
+			out[gpu] = bytes / int64(len(m))
+		}
+	}
+	return out
+}
+
 func gpuNames(set []int) string {
 	out := make([]string, len(set))
 	for i, gpu := range set {

@@ -49,9 +49,9 @@ func (h *Host) readFree(ctx context.Context) {
 				ours[d] += n
 			}
 		}
+		one := r.view()
+		one.Memory, one.GPUMemory = n, r.gpuMemory.Scaled(n)
 		for gpu := range h.hardware.Cards {
-			one := r.view()
-			one.Memory = n
 			gpus[gpu] += one.OnGPU(gpu, h.hardware.Cards)
 		}
 	}

@@ -1,9 +1,11 @@
 package host
 
 import (
+	"context"
 	"maps"
 	"testing"
 
+	"reveille/infra/catalog"
 	"reveille/infra/policy"
 	"reveille/runner/devices"
 )
@@ -39,5 +41,28 @@ func TestBudgetIsLimitedToFreeMemory(t *testing.T) {
 		if out.Budget[policy.CPU] != test.cpu || out.Budget[policy.GPU] != test.gpu || !maps.Equal(out.Cards, test.cards) || out.Budget[policy.NPU] != test.has.Budget[policy.NPU] {
 			t.Errorf("%s: %v %v, want %d, %d, %v", test.name, out.Budget, out.Cards, test.cpu, test.gpu, test.cards)
 		}
+	}
+}
+
+// engineHolding is an engine that holds so many bytes.
+type engineHolding struct {
+	Engine
+	bytes int64
+}
+
+func (e engineHolding) Held() int64 { return e.bytes }
+
+// What an engine was planned to take of a GPU, and does not hold, is not free once it ends.
+func TestPlannedMemoryIsNotHeld(t *testing.T) {
+	h := New(Config{
+		Hardware: Hardware{Devices: policy.GPU, Budget: map[policy.Devices]int64{policy.GPU: 90}, Cards: policy.GPUMemory{0: 90}},
+		Free: func(context.Context, policy.Devices) devices.Found {
+			return devices.Found{Devices: []devices.Device{{Kind: "gpu", Total: 100, Free: 20}}}
+		},
+	})
+	h.residents["a"] = &resident{engine: engineHolding{bytes: 30}, model: &catalog.Model{Devices: policy.GPU}, memory: 60, gpuMemory: policy.GPUMemory{0: 60}}
+	h.readFree(t.Context())
+	if got := h.availableLocked(); got.Cards[0] != 50 {
+		t.Errorf("%v, want 50", got.Cards)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"reveille/infra/state"
 	"reveille/runner/devices"
 	"reveille/runner/host"
+	"reveille/runner/plan"
 )
 
 const gpuModels = `
@@ -26,6 +27,7 @@ models:
   third: {type: llm, recipe: standin, device: "gpu:2", memory: 20}
   huge: {type: llm, recipe: standin, device: gpu, gpus: 1, memory: 25}
   other: {type: llm, recipe: oga, device: gpu, memory: 30}
+  unmeasured: {type: llm, recipe: standin, device: gpu, gpus: 2}
 recipes:
   oga: {inherit: standin, env: {CUDA_VISIBLE_DEVICES: "0"}}
 `
@@ -101,6 +103,22 @@ func TestRefusalNamesGPUs(t *testing.T) {
 	_, gpus := placement.ParseMemory(f["memory_budget"])
 	if f["memory_budget"] != "gpu=48 gpu:0=24 gpu:1=24" || f["gpu_api"] != "cuda" || !maps.Equal(gpus, policy.GPUMemory{0: 24, 1: 24}) {
 		t.Errorf("%q by %q", f["memory_budget"], f["gpu_api"])
+	}
+}
+
+// What an engine takes of its GPUs counts on each of them, if it is more than planned.
+func TestMeasuredMemoryCountsOnEachGPU(t *testing.T) {
+	const mib = 1 << 20
+	for _, estimate := range []int64{0, 100 * mib} {
+		b := startOnGPUs(t, 2, func(h *host.Hardware) {
+			h.Budget[policy.GPU], h.Cards = 400*mib, policy.GPUMemory{0: 200 * mib, 1: 200 * mib}
+		})
+		b.engines.plans["unmeasured"] = plan.Plan{Estimate: estimate, Need: estimate}
+		b.engines.took["unmeasured"] = 236 * mib // the drivers' memory not included
+		b.ready(b.load("unmeasured"))
+		if r := b.record("unmeasured"); r.Memory != 300*mib || r.Fields["cards"] != "gpu:0=157286400 gpu:1=157286400" {
+			t.Errorf("planned as %d: %d bytes, %q", estimate, r.Memory, r.Fields["cards"])
+		}
 	}
 }
 

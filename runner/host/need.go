@@ -105,7 +105,7 @@ func (h *Host) measureLocked(r *resident, taken int64) bool {
 	}
 	p.Measured, r.dirty = taken, true
 	if need := p.NeedFromMeasurement(taken, r.model.Devices); p.Key != "" && need > r.memory {
-		r.memory, p.Need, p.NeedSource = need, need, plan.FromMeasurement
+		r.memory, r.gpuMemory, p.Need, p.NeedSource = need, r.gpuMemory.Scaled(need), need, plan.FromMeasurement
 	}
 	h.log.Info("memory measured", "model", r.id, "estimated", p.Estimate, "measured", taken, "parts", p.Parts())
 	return true
