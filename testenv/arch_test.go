@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -59,6 +60,16 @@ func TestImportsFollowTheArrows(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestProgramsHaveTimeZones: the images have no files of time zones, and schedules are in the zone that TZ names.
+func TestProgramsHaveTimeZones(t *testing.T) {
+	for _, program := range []string{"reveille/gateway", "reveille/warmer"} {
+		deps, err := exec.Command("go", "list", "-deps", program).Output()
+		if err != nil || !strings.Contains(string(deps), "\ntime/tzdata\n") {
+			t.Errorf("%s has no time/tzdata (%v)", program, err)
+		}
 	}
 }
 

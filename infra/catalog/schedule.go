@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	_ "time/tzdata" // the images have no files of time zones
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/netresearch/go-cron"
