@@ -10,7 +10,7 @@ const minMargin = 1 << 30
 // their sum, because llama-server splits a model over all of them.
 func (f Found) Totals() map[policy.Devices]int64 {
 	out := map[policy.Devices]int64{}
-	for _, d := range f.used() {
+	for _, d := range f.Used() {
 		kind, _ := policy.ParseDevices(d.Kind)
 		out[kind] += d.Total
 	}
@@ -24,7 +24,7 @@ func (f Found) Totals() map[policy.Devices]int64 {
 // use count as absent.
 func (f Found) Budget(kinds policy.Devices) map[policy.Devices]int64 {
 	out := map[policy.Devices]int64{}
-	for _, d := range f.used() { // the processor is the first
+	for _, d := range f.Used() { // the processor is the first
 		switch {
 		case d.Kind == cpu:
 			out[policy.CPU] = d.Total / 5 * 4
@@ -43,9 +43,9 @@ func (d *Device) ownBudget() int64 {
 	return max(own-max(own/10, minMargin), 0)
 }
 
-// used returns the processor and the GPUs whose memory is known and counts: all that have their own memory, or else the
+// Used returns the processor and the GPUs whose memory is known and counts: all that have their own memory, or else the
 // one with the most. Like llama-server, it ignores a processor's GPU if there is a graphics card.
-func (f Found) used() (out []Device) {
+func (f Found) Used() (out []Device) {
 	var largest Device
 	for _, d := range f.Devices {
 		switch {

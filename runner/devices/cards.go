@@ -69,7 +69,7 @@ func (f Found) API() string {
 
 // gpus returns the GPUs whose memory counts.
 func (f Found) gpus() []Device {
-	return slices.DeleteFunc(f.used(), func(d Device) bool { return d.Kind != gpu })
+	return slices.DeleteFunc(f.Used(), func(d Device) bool { return d.Kind != gpu })
 }
 
 // GPUMemory returns the budgets of the GPUs, which add up to that of [Found.Budget]. It returns nil if engines cannot

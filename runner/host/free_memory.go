@@ -76,11 +76,8 @@ func (hw Hardware) limitToFree(found devices.Found, held map[policy.Devices]int6
 	known := map[policy.Devices]bool{policy.CPU: true, policy.GPU: true}
 	gpus := policy.GPUMemory{}
 	mainFree := int64(0)
-	for _, d := range found.Devices {
-		kind, err := policy.ParseDevices(d.Kind)
-		if err != nil || kind == policy.NPU {
-			continue
-		}
+	for _, d := range found.Used() {
+		kind, _ := policy.ParseDevices(d.Kind)
 		if kind == policy.CPU {
 			mainFree = d.Free
 		}
@@ -88,11 +85,9 @@ func (hw Hardware) limitToFree(found devices.Found, held map[policy.Devices]int6
 		if d.Shared > 0 {
 			free = mainFree
 		}
-		if d.Total > 0 {
-			known[kind] = known[kind] && free > 0
-			freeBytes[kind] += free
-			gpus[d.Index] = free
-		}
+		known[kind] = known[kind] && free > 0
+		freeBytes[kind] += free
+		gpus[d.Index] = free
 	}
 	for d, budget := range hw.Budget {
 		out.Budget[d] = budget

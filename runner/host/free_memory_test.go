@@ -34,6 +34,7 @@ func TestBudgetIsLimitedToFreeMemory(t *testing.T) {
 		{"GPUs not found", both, []devices.Device{cpu(180)}, 160, 180, policy.GPUMemory{0: 90, 1: 90}},
 		{"one GPU unknown", both, []devices.Device{cpu(180), gpu(0, 60, 0), gpu(1, 0, 0)}, 160, 180, policy.GPUMemory{0: 90, 1: 90}},
 		{"main memory lent", Hardware{Budget: map[policy.Devices]int64{policy.CPU: 160, policy.GPU: 90}, Cards: policy.GPUMemory{0: 90}}, []devices.Device{cpu(50), gpu(0, 99, 100)}, 55, 80, policy.GPUMemory{0: 80}},
+		{"beside a processor's GPU", Hardware{Budget: map[policy.Devices]int64{policy.CPU: 160, policy.GPU: 90}}, []devices.Device{cpu(180), gpu(0, 20, 0), gpu(1, 100, 100)}, 160, 50, nil},
 		{"nothing found", both, nil, 160, 180, policy.GPUMemory{0: 90, 1: 90}},
 	} {
 		held := map[policy.Devices]int64{policy.CPU: 10, policy.GPU: 35}
