@@ -31,15 +31,19 @@ func (c *Cache) Pull(ctx context.Context, locations ...Location) error {
 	all, ctx := errgroup.WithContext(ctx)
 	for _, at := range locations {
 		all.Go(func() error {
-			p := c.startOrJoin(at)
-			if p == nil {
-				return nil
-			}
-			select {
-			case <-p.done:
-				return p.err
-			case <-ctx.Done():
-				return ctx.Err()
+			for {
+				p := c.startOrJoin(at)
+				if p == nil {
+					return nil
+				}
+				select {
+				case <-p.done:
+					if p.location == at || c.life.Err() != nil { // otherwise it was compared with another checksum
+						return p.err
+					}
+				case <-ctx.Done():
+					return ctx.Err()
+				}
 			}
 		})
 	}
@@ -92,7 +96,7 @@ func (c *Cache) Progress(locations ...Location) (got, size int64) {
 	return got, size
 }
 
-// findTimeoutout limits one try to list the files of a location.
+// findTimeout limits one try to list the files of a location.
 const findTimeout = 5 * time.Minute
 
 // run fetches a location into a separate folder, which becomes the entry.

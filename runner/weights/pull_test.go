@@ -146,9 +146,25 @@ func TestChecksumMismatchFailsThePull(t *testing.T) {
 	if _, there := b.cache.Path(own); !there {
 		t.Error("not there")
 	}
-	own.SHA256 = hex.EncodeToString(make([]byte, 32))
-	if _, there := b.cache.Path(own); there {
+	wrong := own
+	wrong.SHA256 = hex.EncodeToString(make([]byte, 32))
+	if _, there := b.cache.Path(wrong); there {
 		t.Error("there under another sum")
+	}
+
+	b.cache.Close()
+	b.cfg.Dir = t.TempDir()
+	b.open()
+	b.hub.Shut()
+	first, reads := make(chan error, 1), len(b.hub.Reads())
+	go func() { first <- b.cache.Pull(t.Context(), wrong) }()
+	b.hub.AwaitReads(reads + 1)
+	time.AfterFunc(100*time.Millisecond, b.hub.Open)
+	if err := b.cache.Pull(t.Context(), own); err != nil {
+		t.Errorf("the right sum, while a pull with a wrong one was in progress: %v", err)
+	}
+	if err := <-first; !errors.Is(err, weights.ErrDigest) {
+		t.Error(err)
 	}
 }
 
