@@ -72,6 +72,7 @@ func TestPlanReportsWhyConversationsCannotBeSaved(t *testing.T) {
 		{"a state of unknown size", &llamacpp, hybrid, "", false, false},
 		{"a state that cannot go back", &llamacpp, qwen, "", false, true},
 		{"arguments of the owner's", &llamacpp, llama8b, "--lora x.gguf", false, false},
+		{"a draft model", &llamacpp, llama8b, "--spec-draft-model x.gguf", false, false},
 		{"nothing read", &llamacpp, Meta{}, "", false, false},
 	} {
 		opts := recipe.Options{}
