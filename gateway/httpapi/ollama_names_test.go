@@ -14,13 +14,16 @@ import (
 // Deleting a name that was given at run time leaves the model.
 func TestOllamaDeletesOnlyTheName(t *testing.T) {
 	p := newPool(t, "")
-	p.want(200, p.post("/v1/internal/aliases", `{"alias":"copy","target":"one"}`))
-	if r := p.want(200, p.post("/api/show", `{"model":"copy:latest"}`)); r.header.Get("x-model") != "one" {
-		t.Errorf("it is %s", r.header.Get("x-model"))
+	p.register("user.mine", "")
+	for _, name := range []string{"copy:latest", "COPY", "Copy:Latest"} {
+		p.want(200, p.post("/v1/internal/aliases", `{"alias":"copy","target":"user.mine"}`))
+		if r := p.want(200, p.post("/api/show", `{"model":"`+name+`"}`)); r.header.Get("x-model") != "user.mine" {
+			t.Errorf("%s is %s", name, r.header.Get("x-model"))
+		}
+		p.want(200, p.do("DELETE", "/api/delete", `{"model":"`+name+`"}`))
+		p.want(404, p.post("/api/show", `{"model":"copy"}`))
+		p.want(200, p.post("/api/show", `{"model":"user.mine"}`))
 	}
-	p.want(200, p.do("DELETE", "/api/delete", `{"model":"copy:latest"}`))
-	p.want(404, p.post("/api/show", `{"model":"copy"}`))
-	p.want(200, p.post("/api/show", `{"model":"one"}`))
 }
 
 // Each name in a listing leads back to its model, whose id with a tag may be a name of another.

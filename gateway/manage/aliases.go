@@ -81,18 +81,23 @@ func aliasName(name string) string {
 	return name
 }
 
+// aliasIn returns a name as a table of names has it, "" if it is not there.
+func aliasIn(table map[string]string, name string) string {
+	for other := range table {
+		if catalog.SameName(other, name) {
+			return other
+		}
+	}
+	return ""
+}
+
 // AliasDelete removes a name.
 func (s *Service) AliasDelete(r *web.Request) error {
 	table, err := s.registry.Tables.Read(context.Background(), state.Aliases)
 	if err != nil {
 		return models.StoreError(err)
 	}
-	name := ""
-	for other := range table {
-		if catalog.SameName(other, r.Match.ID) {
-			name = other
-		}
-	}
+	name := aliasIn(table, r.Match.ID)
 	if name == "" {
 		return api.Newf(api.ModelNotFound, "The alias '%.200s' does not exist.", r.Match.ID).WithParam("alias")
 	}

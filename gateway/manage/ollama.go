@@ -310,11 +310,14 @@ func (s *Service) OllamaDelete(r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	name := given.String()
+	name, aliases := given.String(), s.registry.Tables.Of(state.Aliases)
 	if !s.registry.IsName(name) {
 		name = strings.TrimSuffix(name, latest)
 	}
-	if _, alias := s.registry.Tables.Of(state.Aliases)[name]; alias && s.registry.Owner(name) == "" {
+	if !s.registry.IsName(name) {
+		name = aliasIn(aliases, name) // in another case
+	}
+	if _, alias := aliases[name]; alias && s.registry.Owner(name) == "" {
 		err = s.registry.Tables.Set(context.Background(), state.Aliases, name, "")
 	} else {
 		err = s.remove(r, m)
