@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"reveille/infra/rpc"
 )
 
 // claudeTitle is a title's request as Claude Code 2.1.332 sent it, with shorter texts.
@@ -90,5 +92,13 @@ func TestBackgroundWaits(t *testing.T) {
 	}
 	if s.loads["chat"] != 1 {
 		t.Errorf("%d loads", s.loads["chat"])
+	}
+}
+
+// TestBackgroundRefused: its wait has an end while the runner of a loaded model refuses it.
+func TestBackgroundRefused(t *testing.T) {
+	s := newStage(t).warm("chat").serve(refuse(rpc.RefusedNotLoaded))
+	if r := s.ask("POST", chatPath, chatBody, "x-priority: background", "x-wait-timeout: 0.3"); r.code() != "model_loading" {
+		t.Errorf("%d %s", r.status, r.text)
 	}
 }

@@ -208,15 +208,14 @@ func (x *exchange) acquireEndpoint(until time.Time) (bool, error) {
 	if in, err := x.waitOutPause(until); !in || err != nil {
 		return false, err
 	}
+	w, left := x.routing.waiter.Load(), x.routing.wait.limit-time.Since(x.call.Began)
+	if w == nil && x.routing.refusals.why != nil && left <= 0 {
+		return false, x.routing.refusals.why
+	}
 	if x.call.background != "" {
 		return x.awaitLoaded(until)
 	}
-	w := x.routing.waiter.Load()
 	if w == nil {
-		left := x.routing.wait.limit - time.Since(x.call.Began)
-		if x.routing.refusals.why != nil && left <= 0 {
-			return false, x.routing.refusals.why
-		}
 		var err error
 		ask := scheduling.WaitRequest{Model: x.call.model.ID, Refused: x.routing.refusals.hosts, Limit: max(left, time.Millisecond), Priority: x.call.priority(), Account: loadCharge{x.call.Account, x}}
 		w, err = x.call.s.cfg.Gate.Enter(ask)
