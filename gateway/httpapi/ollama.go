@@ -218,7 +218,7 @@ func (o *ollamaCall) newExchange() (*exchange, error) {
 		if err := (loadCharge{o.Account, x}).CountLoad(); err != nil {
 			return err
 		}
-		ctx, stop := context.WithTimeout(o.s.lifetime, min(x.routing.wait.limit, queueTimeout))
+		ctx, stop := context.WithTimeoutCause(o.s.lifetime, min(x.routing.wait.limit, queueTimeout), x.errNotReady())
 		defer stop()
 		_, _, err := o.s.cfg.Gate.Load(ctx, scheduling.LoadRequest{Model: o.model.ID, Options: json.RawMessage(options.Canonical())})
 		return err

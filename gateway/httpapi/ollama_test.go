@@ -134,6 +134,15 @@ func TestOllamaErrors(t *testing.T) {
 	}
 }
 
+// A load with a context size that is not queued in time ends as any wait does.
+func TestOllamaLoadNotQueued(t *testing.T) {
+	s := newStage(t)
+	r := s.ask("POST", "/api/generate", `{"model":"chat","stream":false,"options":{"num_ctx":1024}}`, "x-wait-timeout: 0")
+	if r.status != 503 {
+		t.Errorf("%d %s", r.status, r.text)
+	}
+}
+
 // While a model loads, a stream reports it with empty words. A failure is then its last line.
 func TestOllamaStreamWaits(t *testing.T) {
 	const body = `{"model":"chat","messages":[{"role":"user","content":"hi"}]}`
