@@ -61,12 +61,16 @@ func (d *desk) startMessages(n int) string {
 func TestMessageBatch(t *testing.T) {
 	d := newDesk(t)
 	d.do = func(c Call) Result {
-		if strings.Contains(string(c.Body), "<1>") {
+		switch body := string(c.Body); {
+		case strings.Contains(body, "<1>"):
 			return refuse(api.InvalidRequest)
+		case strings.Contains(body, "<2>"):
+			return respond(200, "no JSON")
+		default:
+			return respond(200, `{"echo":`+body+`}`)
 		}
-		return respond(200, `{"echo":`+string(c.Body)+`}`)
 	}
-	id := d.startMessages(3)
+	id := d.startMessages(4)
 	if _, err := d.message(1, d.MessagesDelete, id); api.As(err).Status != 409 {
 		t.Error("an open batch is deleted:", err)
 	}
@@ -75,11 +79,11 @@ func TestMessageBatch(t *testing.T) {
 	}
 	d.finish(strings.TrimPrefix(id, "msg"))
 	b, err := d.message(1, d.MessagesGet, id)
-	if want := (messageCounts{Succeeded: 2, Errored: 1}); err != nil || b.Status != "ended" || b.Counts != want || b.EndedAt == nil || *b.ResultsURL != "/v1/messages/batches/"+id+"/results" {
+	if want := (messageCounts{Succeeded: 2, Errored: 2}); err != nil || b.Status != "ended" || b.Counts != want || b.EndedAt == nil || *b.ResultsURL != "/v1/messages/batches/"+id+"/results" {
 		t.Errorf("%+v, %v", b, err)
 	}
 	types, text := d.results(id)
-	if fmt.Sprint(types) != "map[r0:succeeded r1:errored r2:succeeded]" || !strings.Contains(text, `{"custom_id":"r0","result":{"type":"succeeded","message":{"echo":{"model":"m","messages":["<0>"]}}}}`) {
+	if fmt.Sprint(types) != "map[r0:succeeded r1:errored r2:errored r3:succeeded]" || !strings.Contains(text, `"error":{"type":"error","error":{"type":"api_error",`) || !strings.Contains(text, `{"custom_id":"r0","result":{"type":"succeeded","message":{"echo":{"model":"m","messages":["<0>"]}}}}`) {
 		t.Error(text)
 	}
 	if d.calls[0].Path != "/v1/messages" {

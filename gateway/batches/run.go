@@ -348,8 +348,11 @@ func (w *worker) append(ctx context.Context, to int, customID string, r *respons
 	o := outcome{ID: newID("batch_req_", time.Now()), CustomID: customID, Response: r, Error: e}
 	text, err := jsonscan.Marshal(o)
 	if err != nil { // the response is no JSON
-		e := api.InvalidEngineResponse()
-		to, o.Response = toErrors, &response{e.Status, r.Request, api.OpenAI.Body(e, r.Request)}
+		e, form := api.InvalidEngineResponse(), api.OpenAI
+		if w.batch.Endpoint == messagesEndpoint {
+			form = api.Anthropic
+		}
+		to, o.Response = toErrors, &response{e.Status, r.Request, form.Body(e, r.Request)}
 		if text, err = jsonscan.Marshal(o); err != nil {
 			return err
 		}
