@@ -206,8 +206,13 @@ func (s *Service) MessagesResults(r *web.Request) error {
 	if !b.ended() {
 		return api.New(api.FileNotFound, "The batch has not ended; it has no results yet.")
 	}
+	const mediaType = "application/x-jsonl"
+	if r.Match.Head {
+		r.Send(200, mediaType, nil)
+		return nil
+	}
 	r.CountResponse(200)
-	r.Ctx.SetContentType("application/x-jsonl")
+	r.Ctx.SetContentType(mediaType)
 	r.Stream(func(w *bufio.Writer) {
 		for _, id := range []*string{b.OutputFileID, b.ErrorFileID} {
 			if id == nil {

@@ -178,6 +178,20 @@ func TestLargeMessageBatch(t *testing.T) {
 	}
 }
 
+// HEAD of the results leaves the connection ready for the next request.
+func TestHeadOfResults(t *testing.T) {
+	s := newStage(t, func(_ *stage, c *Config) { c.BatchDir, c.BatchBytes = t.TempDir(), 1<<30 }).warm("chat")
+	b := s.ask("POST", "/v1/messages/batches", `{"requests":[{"custom_id":"a","params":{"model":"chat","max_tokens":1,"messages":[{"role":"user","content":"hi"}]}}]}`)
+	path := fmt.Sprintf("/v1/messages/batches/%s", b.json["id"])
+	s.until("the batch's end", func() bool { return s.ask("GET", path, "").json["processing_status"] == "ended" })
+	c := s.dial()
+	for _, request := range []string{"HEAD " + path + "/results", "GET " + path + "/results"} {
+		if r := c.say(request + " HTTP/1.1\r\nHost: localhost\r\n\r\n"); r.status != 200 || r.header.Get("Content-Type") != "application/x-jsonl" {
+			t.Errorf("%s: %d %s", request, r.status, r.text)
+		}
+	}
+}
+
 // letters is an endless text.
 type letters struct{}
 
