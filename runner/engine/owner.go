@@ -38,6 +38,7 @@ func (p *Process) runOwner(output *os.File) {
 		}
 	}
 	p.terminate(ended)
+	early := time.Since(p.started) < minLoad
 
 	// Python's resource tracker removes the shared memory of the others once they are gone, however they ended.
 	p.signal(syscall.SIGTERM)
@@ -47,7 +48,6 @@ func (p *Process) runOwner(output *os.File) {
 	// is enough: no fork escapes it.
 	p.signal(syscall.SIGKILL)
 	state := reap(p.cmd)
-	early := time.Since(p.started) < minLoad
 	if !p.awaitGroup(groupWait) {
 		p.cfg.Logger.Error("processes of an engine do not exit", "model", p.spec.Model, "pgid", p.pid)
 	}

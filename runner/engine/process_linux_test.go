@@ -186,6 +186,16 @@ func TestFailedLoadHasItsCause(t *testing.T) {
 	}
 }
 
+// An engine that exits at once has exited early, however long the processes that it started take to end.
+func TestEarlyExitIsThatOfTheEngineItself(t *testing.T) {
+	spec := testSpec()
+	spec.Recipe.Command = []recipe.Group{{"/bin/sh", "-c", "trap '' TERM; sleep 100 & exit 3"}}
+	err := start(t, spec, testConfig(t)).EnsureReady(within(t))
+	if exit, ok := errors.AsType[*ExitError](err); !ok || exit.Code != 3 || !exit.Early {
+		t.Errorf("%v, %+v", err, exit)
+	}
+}
+
 func TestLoadTimeouts(t *testing.T) {
 	t.Run("no progress", func(t *testing.T) {
 		spec := testSpec("-deaf", "-say", "hello")

@@ -61,7 +61,8 @@ func (o *Options) applyArgs(args []string) {
 			o.CacheV = value
 		case "--swa-full":
 			o.FullWindows = true
-		case "--no-cache-prompt", "--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled", "-md", "--model-draft", "--spec-draft-model":
+		case "--no-cache-prompt", "--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled",
+			"-md", "--model-draft", "--spec-draft-model":
 			o.Unsaved = flag
 		case "--gpu-memory-utilization":
 			o.Fraction = true
