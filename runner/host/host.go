@@ -123,7 +123,7 @@ type Engines interface {
 	// bounded time. After an error no process of the engine is left.
 	Start(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options, p plan.Plan, g engine.GPUs) (Engine, error)
 	// Check reports what prevents a model from starting on this host: missing or damaged files, no program. It starts
-	// nothing.
+	// nothing, and ends with ctx.
 	Check(ctx context.Context, m *catalog.Model, r *recipe.Recipe, opts recipe.Options) error
 	// Plan computes how a model is scheduled. It fails if options contradict each other.
 	Plan(m *catalog.Model, r *recipe.Recipe, opts recipe.Options, s plan.Share) (plan.Plan, error)

@@ -94,7 +94,7 @@ func (h *Host) runLoad(ctx context.Context, l *load) {
 	h.mu.Unlock()
 	m := l.spec.model
 	h.log.Info("load started", "model", m.ID, "ticket", l.ticket.ID, "evicts", ids(l.victims))
-	err := h.cfg.Engines.Check(ctx, m, l.spec.recipe, l.spec.options) // before anything makes room for it
+	err := h.cfg.Engines.Check(h.life, m, l.spec.recipe, l.spec.options) // before anything makes room for it
 	if err == nil {
 		err = h.evictAll(l, l.victims, "evicted for "+m.ID)
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"reveille/infra/catalog"
+	"reveille/infra/recipe"
 	"reveille/infra/state"
 	"reveille/runner/host"
 	"reveille/testenv"
@@ -201,6 +203,29 @@ func TestShutdownEndsALoad(t *testing.T) {
 	b.engines.mu.Unlock()
 	b.run()
 	b.ready(ticket)
+}
+
+// waitingCheck checks models for as long as it may, as one does whose weights are pulled again.
+type waitingCheck struct {
+	host.Engines
+	started chan struct{}
+}
+
+func (w waitingCheck) Check(ctx context.Context, _ *catalog.Model, _ *recipe.Recipe, _ recipe.Options) error {
+	close(w.started)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestShutdownEndsACheck(t *testing.T) {
+	started := make(chan struct{})
+	b := start(t, func(c *host.Config) { c.Engines = waitingCheck{c.Engines, started} })
+	ticket := b.load("a")
+	<-started
+	b.must(b.end())
+	if st := b.peek(ticket).Record.State; st != "queued" {
+		t.Errorf("the ticket is %s, want it back in the queue", st)
+	}
 }
 
 func TestChangedCatalogRetiresModels(t *testing.T) {
