@@ -24,7 +24,6 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -309,7 +308,7 @@ func parseGrant(words []string, each quota.Limits) (grant, error) {
 		case "models":
 			g.models = strings.Split(value, ",")
 			for _, pattern := range g.models {
-				if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+				if pattern == "" || !catalog.ValidPattern(pattern) {
 					errs = append(errs, errors.New("models: want names or patterns with * and commas, such as models=qwen*,gemma-3"))
 				}
 			}

@@ -73,12 +73,12 @@ func (c *checker) background() {
 		} else if r.Path == "" && len(r.Headers)+len(r.Metadata)+len(r.LastMessage) == 0 {
 			c.add(p, "no condition; want client, path, headers, metadata or last_message")
 		}
-		if !validPattern(r.Path) {
+		if !ValidPattern(r.Path) {
 			c.add(append(p, "path"), "bad pattern %q", clip(r.Path))
 		}
 		for field, patterns := range map[string]map[string]string{"headers": r.Headers, "metadata": r.Metadata} {
 			for name, pattern := range patterns {
-				if !validPattern(pattern) {
+				if !ValidPattern(pattern) {
 					c.add(append(p, field, name), "bad pattern %q", clip(pattern))
 				}
 			}
@@ -95,7 +95,8 @@ func MatchPattern(pattern, text string) bool {
 	return ok && err == nil
 }
 
-func validPattern(pattern string) bool {
+// ValidPattern reports whether a text can be a pattern of MatchPattern.
+func ValidPattern(pattern string) bool {
 	_, err := path.Match(pattern, "")
 	return err == nil
 }
