@@ -189,10 +189,12 @@ func (c *Catalog) With(models ...Model) (*Catalog, error) {
 	out.Any = maps.Clone(c.Any) // its lists have ids already
 	out.Background = slices.Clone(c.Background)
 	r := &report{}
-	if r.check(&out); len(r.problems) > 0 {
+	if r.check(&out); len(r.problems) == 0 {
+		r.seal(&out)
+	}
+	if len(r.problems) > 0 {
 		return nil, r.problems
 	}
-	out.seal()
 	return &out, nil
 }
 
@@ -208,12 +210,12 @@ func (c *Catalog) WithLocalHost(name string, labels ...string) (*Catalog, error)
 }
 
 // seal completes a catalog whose content is final.
-func (c *Catalog) seal() {
+func (r *report) seal(c *Catalog) {
 	c.buildIndex()
 	c.Version = ""
 	text, err := c.Marshal()
 	if err != nil {
-		panic("catalog: a checked catalog cannot be written: " + err.Error())
+		r.problems = append(r.problems, Problem{File: r.file, Text: "a number is not finite: " + err.Error()})
 	}
 	sum := sha256.Sum256(text)
 	c.Version = hex.EncodeToString(sum[:8])

@@ -199,11 +199,13 @@ func (r *report) parse(data []byte) (*Catalog, error) {
 			r.check(c)
 		}
 	}
+	if len(r.problems) == 0 {
+		r.seal(c)
+	}
 	if len(r.problems) > 0 {
 		r.problems.sort()
 		return nil, r.problems
 	}
-	c.seal()
 	return c, nil
 }
 
