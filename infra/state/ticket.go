@@ -74,7 +74,7 @@ type TicketState string
 // States of a ticket; the last three are outcomes.
 const (
 	TicketQueued  TicketState = "queued"
-	TicketLoading TicketState = "loading"
+	TicketLoading TicketState = "loading" // its host carries it out, be it a load or an unload
 	TicketReady   TicketState = "ready"
 	TicketFailed  TicketState = "failed"
 	TicketDropped TicketState = "dropped"

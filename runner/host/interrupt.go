@@ -38,15 +38,15 @@ func (h *Host) Interrupt(until time.Time) {
 // drainInterrupted does what an interrupted host does besides draining. It starts to refuse loads and sets grace, the
 // time left to open requests. The end of ctx shortens grace to Config.DrainTimeout, as for a runner that is stopped.
 // The caller calls wait when the engines are gone. wait blocks for the rest of grace, or until ctx ends.
-func (h *Host) drainInterrupted(ctx, background context.Context) (wait func()) {
-	base, cut := context.WithCancelCause(background)
+func (h *Host) drainInterrupted(ctx, untilEnd context.Context) (wait func()) {
+	base, cut := context.WithCancelCause(untilEnd)
 	grace, end := context.WithDeadlineCause(base, h.interruption.until, ErrInterrupted)
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(h.cfg.DrainTimeout, func() { cut(ErrCut) }) })
 	h.mu.Lock()
 	h.grace = grace
 	h.mu.Unlock()
 	var refusing sync.WaitGroup
-	refusing.Go(func() { h.refuseLoads(grace, background) })
+	refusing.Go(func() { h.refuseLoads(grace, untilEnd) })
 	return func() {
 		select {
 		case <-grace.Done():
@@ -61,7 +61,7 @@ func (h *Host) drainInterrupted(ctx, background context.Context) (wait func()) {
 
 // refuseLoads fails the loads that are queued here and those that arrive, until ctx ends. All models are unloaded
 // anyway, so an unload ticket succeeds when its model is gone. A forced one cuts the open requests.
-func (h *Host) refuseLoads(ctx, background context.Context) {
+func (h *Host) refuseLoads(ctx, untilEnd context.Context) {
 	tick := time.NewTicker(time.Second) // in case events were lost
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -72,9 +72,9 @@ func (h *Host) refuseLoads(ctx, background context.Context) {
 				switch {
 				case t.State != state.TicketQueued || h.isInProgress(t.ID):
 				case t.Kind == "load":
-					h.reportNow(background, t, failure(errInterruptedLoad))
+					h.reportNow(untilEnd, t, failure(errInterruptedLoad))
 				case len(copies) == 0:
-					h.reportNow(background, t, state.Outcome{Fields: map[string]string{}})
+					h.reportNow(untilEnd, t, state.Outcome{Fields: map[string]string{}})
 				case t.Force:
 					for _, r := range copies {
 						h.cutAll(r, ErrCut)

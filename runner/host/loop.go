@@ -15,14 +15,13 @@ import (
 // A snapshot that is newer than a write by snapshotLag, more than a call's default timeout, shows it for certain.
 const snapshotLag = 2 * time.Second
 
-// loop processes the queue until ctx ends. A pass that has started is not interrupted, because its calls use
-// background.
-func (h *Host) loop(ctx, background context.Context) {
+// loop processes the queue until ctx ends. A pass that has started is not interrupted, because its calls use untilEnd.
+func (h *Host) loop(ctx, untilEnd context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		changed := h.mirror.Changed()
-		again := h.processQueue(background)
+		again := h.processQueue(untilEnd)
 		wait := time.Second // in case events were lost
 		if !again.IsZero() {
 			wait = min(wait, max(time.Until(again), time.Millisecond))

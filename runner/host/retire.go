@@ -17,7 +17,7 @@ func (h *Host) retire(ctx context.Context, r *resident, reason string) {
 		h.redisMu.Unlock()
 		return
 	}
-	r.setStatus(draining)
+	r.setStatus(leaving)
 	if len(r.open) > 0 {
 		delete(h.residents, r.key)
 		r.key = fmt.Sprintf("%s~%d", r.id, r.engine.PID())

@@ -16,16 +16,17 @@ import (
 func (h *Host) Run(ctx context.Context) error {
 	running, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	background, endBackground := context.WithCancel(context.WithoutCancel(ctx)) // for everything that continues until the last engine is gone
+	// untilEnd is for everything that continues until the last engine is gone.
+	untilEnd, end := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
-	wg.Go(func() { h.mirror.Run(background) })
+	wg.Go(func() { h.mirror.Run(untilEnd) })
 	wg.Go(func() {
-		if err := h.beatLoop(background); err != nil {
+		if err := h.beatLoop(untilEnd); err != nil {
 			stop(err)
 		}
 	})
-	wg.Go(func() { h.measureLoop(background) })
-	wg.Go(func() { h.useLoop(background) })
+	wg.Go(func() { h.measureLoop(untilEnd) })
+	wg.Go(func() { h.useLoop(untilEnd) })
 	wg.Go(func() {
 		select {
 		case <-h.interruption.started:
@@ -33,18 +34,18 @@ func (h *Host) Run(ctx context.Context) error {
 		case <-running.Done():
 		}
 	})
-	h.loop(running, background)
+	h.loop(running, untilEnd)
 	cause := context.Cause(running)
 	replaced := errors.Is(cause, ErrReplaced)
 	waitForEnd := func() {}
 	if errors.Is(cause, ErrInterrupted) {
 		h.log.Warn("the host's machine is being reclaimed", "cut", h.interruption.until)
-		waitForEnd = h.drainInterrupted(ctx, background)
+		waitForEnd = h.drainInterrupted(ctx, untilEnd)
 	}
-	h.drain(background, cause)
+	h.drain(untilEnd, cause)
 	waitForEnd()
-	h.writeState(background, replaced, policy.Asleep)
-	endBackground()
+	h.writeState(untilEnd, replaced, policy.Asleep)
+	end()
 	wg.Wait()
 	if replaced {
 		return ErrReplaced

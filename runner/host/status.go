@@ -14,17 +14,17 @@ const (
 	serving                // takes requests
 	closed                 // takes only requests that it is reserved for: a load waits for its slot
 	claimed                // takes only requests that it is reserved for; only the load in progress, which has claimed its slot, can reopen it
-	draining               // takes only requests that it is reserved for; it is unloaded when its open requests have ended
+	leaving                // takes only requests that it is reserved for; it is unloaded when its open requests have ended
 	stopping               // takes no request: its engine is being stopped, or dead
 )
 
 // transitions lists the statuses that may follow each status.
 var transitions = map[status][]status{
 	starting: {serving, stopping},
-	serving:  {closed, claimed, draining, stopping},
-	closed:   {serving, claimed, draining, stopping},
-	claimed:  {serving, draining, stopping},
-	draining: {stopping},
+	serving:  {closed, claimed, leaving, stopping},
+	closed:   {serving, claimed, leaving, stopping},
+	claimed:  {serving, leaving, stopping},
+	leaving:  {stopping},
 }
 
 // setStatus changes the status and marks the record for writing. It does nothing if that transition is not allowed.

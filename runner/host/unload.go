@@ -59,7 +59,7 @@ func (h *Host) handleUnload(ctx context.Context, t state.TicketRecord) {
 	}
 }
 
-// startUnload unloads copies of models in the background: their open requests can finish within limit and are then cut.
+// startUnload begins to unload copies of models: their open requests can finish within limit and are then cut.
 // The ticket t, if not nil, gets the outcome once all copies are gone, or if its condition does not hold. None of the
 // copies may be loading. Several calls can unload one copy at the same time: the shortest limit counts.
 func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit time.Duration, copies ...*resident) {
@@ -71,7 +71,7 @@ func (h *Host) startUnload(ctx context.Context, t *state.TicketRecord, limit tim
 		return
 	}
 	for _, r := range copies {
-		r.setStatus(draining)
+		r.setStatus(leaving)
 	}
 	h.mu.Unlock()
 	h.publishDirty(ctx)
@@ -121,7 +121,7 @@ func (h *Host) UnloadSuspect(model string, e Engine, reason string) {
 	if h.draining || r == nil || r.engine != e || !r.isLoaded() {
 		return
 	}
-	r.setStatus(draining)
+	r.setStatus(leaving)
 	r.stopReason = reason
 	h.work.Go(func() { h.startUnload(context.Background(), nil, h.cfg.DrainTimeout, r) }) // the host is not draining, so the shutdown does not wait for work yet
 }
