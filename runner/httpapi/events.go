@@ -13,8 +13,7 @@ type eventStream struct {
 	*relay.Response
 	request *activeRequest
 	events  relay.Events
-	unread  []byte // next returned it, Read has not yet
-	err     error  // returned after unread
+	err     error // that next returns from now on
 }
 
 // next returns the next bytes for the client.
@@ -35,17 +34,8 @@ func (s *eventStream) next() ([]byte, error) {
 	return append(s.events.AppendBoundary(nil), s.request.errorEvent(err)...), nil
 }
 
-// Read implements io.Reader.
-func (s *eventStream) Read(p []byte) (n int, err error) {
-	for len(s.unread) == 0 {
-		if s.unread, err = s.next(); err != nil {
-			return 0, err
-		}
-	}
-	n = copy(p, s.unread)
-	s.unread = s.unread[n:]
-	return n, nil
-}
+// Read is not called: fasthttp uses WriteTo.
+func (s *eventStream) Read([]byte) (int, error) { return 0, errors.ErrUnsupported }
 
 // WriteTo writes all available bytes at a time.
 func (s *eventStream) WriteTo(w io.Writer) (total int64, err error) {
