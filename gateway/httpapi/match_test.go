@@ -72,7 +72,7 @@ func TestGrants(t *testing.T) {
 		key, grant string
 		status     int
 	}{{"both-scopes", "infer,manage", 200}, {"manage-key", "infer", 403}, {"manage-key", "manage", 200}, {"expires-key", "infer", 403},
-		{"limited-key", "infer", 403}} {
+		{"limited-key", "infer", 403}, {"both-scopes", "infer priority=high", 403}, {"both-scopes", "infer priority=low", 200}} {
 		body := fmt.Sprintf(`{"digest":"%064d","grant":%q}`, i, c.grant)
 		if r := s.ask("POST", "/internal/keys", body, "Authorization: Bearer "+c.key); r.status != c.status {
 			t.Errorf("%+v: %d %s", c, r.status, r.text)

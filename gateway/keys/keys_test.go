@@ -292,6 +292,9 @@ func TestCloud(t *testing.T) {
 		if k.Allows("sky") != want || !k.Allows("own") {
 			t.Errorf("%s: cloud %v, want %v; its own %v", key, k.Allows("sky"), want, k.Allows("own"))
 		}
+		if err := k.MayGrant("infer cloud=yes"); (err == nil) != want {
+			t.Errorf("%s grants it: %v", key, err)
+		}
 	}
 	if _, err := parseGrant([]string{"cloud=maybe"}, quota.Limits{}); err == nil {
 		t.Error("cloud=maybe is accepted")
@@ -310,14 +313,19 @@ func TestListAndNamed(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"nonsense", "infer models=[", "infer models=", "infer expires=soon", "infer tokens=5", "infer priority=normal", strings.Repeat("x ", 1000)} {
-		if _, err := CheckStored(hexOf("a"), bad); err == nil {
+		if err := CheckStored(hexOf("a"), bad); err == nil {
 			t.Errorf("%.20s may be stored", bad)
 		}
 	}
-	if _, err := CheckStored("abc", "infer"); err == nil {
+	if err := CheckStored("abc", "infer"); err == nil {
 		t.Error("the digest is not checked")
 	}
-	if scopes, err := CheckStored(hexOf("a"), "manage Ann"); scopes != Manage || err != nil {
-		t.Error("a good entry:", scopes, err)
+	if err := CheckStored(hexOf("a"), "manage Ann"); err != nil {
+		t.Error("a good entry:", err)
+	}
+	for scopes, want := range map[Scopes]bool{Manage: true, Infer: false} {
+		if err := (&Key{Scopes: scopes}).MayGrant("manage Ann"); (err == nil) != want {
+			t.Errorf("a key with %b grants manage: %v", scopes, err)
+		}
 	}
 }

@@ -12,17 +12,26 @@ import (
 	"time"
 
 	"reveille/gateway/quota"
+	"reveille/infra/rpc"
 )
 
 // Revoked marks a revoked key in Redis. A gateway that has read it never accepts the key again, even if somebody puts
 // an older record back.
 const Revoked = "revoked"
 
-// MayGrant returns why a key may not make another with these scopes: a key cannot grant more than it has.
-func (k *Key) MayGrant(scopes Scopes) error {
+// MayGrant returns why a key may not make another that is stored with this text, which CheckStored accepts: a key cannot
+// grant more than it has.
+func (k *Key) MayGrant(text string) error {
+	g, err := parseGrant(strings.Fields(text), quota.Limits{})
 	switch {
-	case scopes&^k.Scopes != 0:
+	case err != nil:
+		return err
+	case g.scopes&^k.Scopes != 0:
 		return errors.New("it has a scope that the key of this request lacks")
+	case g.cloud && k.isCloud != nil:
+		return errors.New("it has cloud=yes, which the key of this request lacks")
+	case rpc.ParsePriority(g.maxPriority) < rpc.ParsePriority(k.MaxPriority):
+		return errors.New("its requests may have a higher priority than those of the key of this request")
 	case k.limitedOrExpires || k.Limited():
 		return errors.New("the key of this request expires or has limits")
 	}
@@ -74,16 +83,16 @@ func (s *Set) SetStored(table map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// CheckStored checks an entry before it is stored, the digest of a key and what it may do, and returns its scopes.
-func CheckStored(name, text string) (Scopes, error) {
+// CheckStored checks an entry before it is stored: the digest of a key and what it may do.
+func CheckStored(name, text string) error {
 	if _, err := parseDigest(name); err != nil {
-		return 0, err
+		return err
 	}
 	if len(text) > maxGrant {
-		return 0, fmt.Errorf("want at most %d bytes", maxGrant)
+		return fmt.Errorf("want at most %d bytes", maxGrant)
 	}
-	g, err := parseGrant(strings.Fields(text), quota.Limits{})
-	return g.scopes, err
+	_, err := parseGrant(strings.Fields(text), quota.Limits{})
+	return err
 }
 
 // An Entry is a key in Redis for people.

@@ -39,11 +39,10 @@ func (s *Service) KeysAdd(r *web.Request) error {
 		return err
 	}
 	name, grant := strings.ToLower(strings.TrimPrefix(asked.Digest, "sha256:")), asked.Grant
-	scopes, err := keys.CheckStored(name, grant)
-	if err != nil {
+	if err := keys.CheckStored(name, grant); err != nil {
 		return api.Newf(api.InvalidType, "The key cannot be added: %v.", strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	if err := r.Key.MayGrant(scopes); err != nil {
+	if err := r.Key.MayGrant(grant); err != nil {
 		return api.Newf(api.InsufficientScope, "The key cannot be added: %v.", err)
 	}
 	table, err := s.registry.Tables.Read(context.Background(), state.APIKeys)
