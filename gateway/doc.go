@@ -9,7 +9,7 @@
 //     [api.Router.Match]).
 //  2. [httpapi.request.runChain] runs the checks, and then the handler in the table of routes: for chats
 //     [httpapi.infer]. [relay.SmugglingCheck] finds framing that a proxy could read in another way.
-//  3. [httpapi.request.authorize] checks the origin ([api.Browsers.Check]), then the key and its scope
+//  3. [httpapi.request.checkHead] checks the origin ([api.Browsers.Check]), then the key and its scope
 //     ([httpapi.Server.authorize], [keys.Set.Find]).
 //  4. [httpapi.request.readBody] reads the body as it arrives ([relay.BodyReader.Read]).
 //  5. [httpapi.request.parse] reads it once: [httpapi.inferenceCall.parseJSON] goes through the members

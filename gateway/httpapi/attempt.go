@@ -214,12 +214,12 @@ func (x *exchange) countOpen() {
 	if !x.try.counted {
 		x.try.counted = true
 		x.routing.endpoint.Begin(x.call.passive)
-		x.noteUse()
+		x.touchModel()
 	}
 }
 
-// noteUse records a use of the model. HEAD is not one, and neither is a request in the background.
-func (x *exchange) noteUse() {
+// touchModel records that the model is used now. HEAD is no use, and neither is a request in the background.
+func (x *exchange) touchModel() {
 	if !x.call.passive {
 		x.call.s.registry.Uses.Note(x.routing.endpoint.Host, x.call.model.ID)
 	}
@@ -230,7 +230,7 @@ func (x *exchange) uncountOpen() {
 	if x.try.counted {
 		x.try.counted = false
 		x.routing.endpoint.End(x.call.passive)
-		x.noteUse()
+		x.touchModel()
 	}
 }
 

@@ -93,7 +93,7 @@ func (r *request) runChain() error {
 		r.Ctx.SetStatusCode(fasthttp.StatusNoContent)
 		return nil
 	}
-	if err := r.authorize(); err != nil {
+	if err := r.checkHead(); err != nil {
 		return err
 	}
 	if smuggled {
@@ -111,9 +111,9 @@ func (r *request) runChain() error {
 	return r.route.serve(r.s, r)
 }
 
-// authorize makes the checks that need no body: the request's origin, its key, and that the route exists. It sets the
+// checkHead makes the checks that need no body: the request's origin, its key, and that the route exists. It sets the
 // headers that every response to a web page needs.
-func (r *request) authorize() error {
+func (r *request) checkHead() error {
 	h := &r.Ctx.Request.Header
 	source := sourceOf(h)
 	headers, e := r.s.cfg.Browsers.Check(source)

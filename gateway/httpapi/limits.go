@@ -38,7 +38,7 @@ func (s *Server) expectContinue(ctx *fasthttp.RequestCtx) (status int) {
 	status = fasthttp.StatusInternalServerError
 	defer s.web.RecoverPanic("head of a request")
 	r := s.newRequest(ctx)
-	err := r.authorize()
+	err := r.checkHead()
 	if err == nil {
 		err = r.bodyError(s.checkBodySize(ctx.Request.Header.ContentLength(), r.Match.Route))
 	}
@@ -74,7 +74,7 @@ func (r *request) bodyError(err error) error {
 func (s *Server) badRequest(ctx *fasthttp.RequestCtx, err error) {
 	r := s.newRequest(ctx)
 	relay.Linger(ctx.Conn())
-	refused := r.authorize() // also sets the headers that every response to a page needs
+	refused := r.checkHead() // also sets the headers that every response to a page needs
 	hasHead := len(ctx.Request.Header.RawHeaders()) > 0
 	var small *fasthttp.ErrSmallBuffer
 	var ne net.Error
