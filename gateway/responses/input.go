@@ -64,8 +64,8 @@ func (c *content) UnmarshalJSON(b []byte) error {
 type dialogue struct {
 	messages []completion.ChatMessage
 	// What a model said in one go is one message, but several items: its reasoning, its text, its calls.
-	turn      bool // the last message is such a turn of the assistant, which may go on
-	reasoning bool // it has its text
+	turn    bool // the last message is such a turn of the assistant, which may go on
+	hasText bool // of which the text is there
 }
 
 // messagesOf returns the messages of a chat.
@@ -156,11 +156,11 @@ func (d *dialogue) message(i inputItem) (err error) {
 		d.add(m)
 		return err
 	case "assistant":
-		if d.reasoning || d.turn && len(d.assistant().ToolCalls) > 0 {
+		if d.hasText || d.turn && len(d.assistant().ToolCalls) > 0 {
 			d.turn = false
 		}
 		m := d.assistant()
-		d.reasoning = true
+		d.hasText = true
 		m.Content, err = i.Content.chat()
 		return err
 	}
@@ -180,7 +180,7 @@ func (d *dialogue) system(text string) {
 
 func (d *dialogue) add(m completion.ChatMessage) {
 	d.messages = append(d.messages, m)
-	d.turn, d.reasoning = false, false
+	d.turn, d.hasText = false, false
 }
 
 // assistant returns the message of the assistant's turn, and starts one if needed.
