@@ -33,7 +33,7 @@ const (
 // lost or dropped, or its host could not carry it out.
 type acquisition struct {
 	model    string
-	explicit bool              // a management call: a ticket that nobody attaches to
+	explicit bool              // it is of a management call, with a ticket of its own
 	fields   map[string]string // for the runner; nil for shared tickets
 	priority string            // the highest of the requests; as in state.Want
 	raised   bool              // the ticket has been acquired with a lower one
@@ -329,7 +329,7 @@ func (a *acquisition) refusalErr(r *policy.Refusal) *api.Error {
 func (a *acquisition) acquireRequest(gateway, host string, revision uint64, unattended bool) state.Want {
 	return state.Want{
 		Gateway: gateway, Model: a.model, Host: host, Revision: revision, Unattended: unattended,
-		Anew: len(a.refusedBy) > 0, Explicit: a.explicit, Priority: a.priority, Fields: a.fields, Operation: a.id + "-" + strconv.Itoa(a.round), Replaces: a.replacing,
+		Anew: len(a.refusedBy) > 0, OwnTicket: a.explicit, Priority: a.priority, Fields: a.fields, Operation: a.id + "-" + strconv.Itoa(a.round), Replaces: a.replacing,
 	}
 }
 

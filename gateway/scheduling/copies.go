@@ -163,7 +163,7 @@ func (g *Gate) addCopy(ctx context.Context, c *catalog.Catalog, m *catalog.Model
 	return ok && wanted > 1
 }
 
-// queueCopy queues a load that nobody attaches to where the policy places it in a snapshot, if fits accepts that. ok is
+// queueCopy queues a load, for which nobody waits, where the policy places it in a snapshot, if fits accepts that. ok is
 // false if it did not.
 func (g *Gate) queueCopy(ctx context.Context, s *state.Snapshot, pool policy.Snapshot, want policy.Model, fits func(policy.Placement) bool, priority string, fields map[string]string) (got state.Acquired, ok bool) {
 	g.mu.Lock()
@@ -179,7 +179,7 @@ func (g *Gate) queueCopy(ctx context.Context, s *state.Snapshot, pool policy.Sna
 	}
 	got, err := g.store.Acquire(ctx, state.Want{
 		Gateway: g.id, Model: want.ID, Host: p.Host, Revision: s.RevisionOf(p.Host, want.ID), Operation: operation,
-		Unattended: true, Explicit: true, Priority: priority, Fields: fields,
+		Unattended: true, OwnTicket: true, Priority: priority, Fields: fields,
 	})
 	switch {
 	case errors.Is(err, state.ErrStale), errors.Is(err, state.ErrUnavailable):

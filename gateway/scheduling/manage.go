@@ -44,7 +44,7 @@ func (g *Gate) Pull(ctx context.Context, model string) error {
 	return err
 }
 
-// loadExplicitly makes a ticket that nobody attaches to, and waits for its end, or only until it is queued.
+// loadExplicitly makes a ticket for a management call, and waits for its end, or only until it is queued.
 func (g *Gate) loadExplicitly(ctx context.Context, model string, fields map[string]string, wait bool) (Endpoint, LoadInfo, error) {
 	if _, ok := g.catalog().Model(model); !ok {
 		return Endpoint{}, LoadInfo{}, api.UnknownModel(model)

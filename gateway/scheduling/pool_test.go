@@ -148,7 +148,7 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 	key := w.Gateway + " " + w.Model
 	p.mu.Lock()
 	p.calls["acquire"]++
-	if p.asking[key]++; p.asking[key] > 1 && !w.Explicit {
+	if p.asking[key]++; p.asking[key] > 1 && !w.OwnTicket {
 		p.doubled = true
 	}
 	takes := max(time.Millisecond, p.slow)
@@ -170,7 +170,7 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 	if t := p.tickets[p.ops[w.Operation]]; t != nil {
 		return p.attachLocked(t, w), nil
 	}
-	if !w.Unload && !w.Explicit {
+	if !w.Unload && !w.OwnTicket {
 		for name, h := range p.hosts {
 			if m := h.Models[w.Model]; m != nil && m.State == "loaded" && h.State == "ready" && !w.Anew {
 				return state.Acquired{Status: "loaded", Host: name}, nil
@@ -200,7 +200,7 @@ func (p *pool) Acquire(ctx context.Context, w state.Want) (got state.Acquired, e
 	if w.Unload {
 		t.rec.Kind = "unload"
 	}
-	if w.Explicit {
+	if w.OwnTicket {
 		t.rec.Fields["own"] = "1"
 	}
 	p.tickets[t.rec.ID] = t

@@ -25,7 +25,7 @@ func TestStalePlacementChangesNothing(t *testing.T) {
 			"a host state": func() { must(t, s.SetHostState(ctx, "h", g, "draining")) },
 			"its load elsewhere": func() {
 				w := want(t, s, "gw-2", "m", "h2")
-				w.Explicit = true
+				w.OwnTicket = true
 				acquire(t, s, w)
 			},
 			"its model elsewhere": func() { register(t, s, "h3", map[string]string{"m": "llm"}) },
@@ -104,7 +104,7 @@ func TestAcquireVariants(t *testing.T) {
 		equal(t, "attached to a load in progress", fmt.Sprint(third.Status, third.State, third.Position), "attachedloading0")
 
 		w := want(t, s, "gw-1", "m", "h")
-		w.Explicit, w.Fields = true, map[string]string{"options": `{"ctx_size":1}`, "state": "ready", "kind": "x"}
+		w.OwnTicket, w.Fields = true, map[string]string{"options": `{"ctx_size":1}`, "state": "ready", "kind": "x"}
 		own := acquire(t, s, w)
 		equal(t, "own ticket", own.Status, "created")
 		if own.Ticket == first.Ticket {
@@ -142,7 +142,7 @@ func TestOperationRepeated(t *testing.T) {
 		t, s := b.t, b.store()
 		g := register(t, s, "h", nil)
 		w := want(t, s, "gw-1", "m", "h")
-		w.Explicit, w.Operation = true, "op-1"
+		w.OwnTicket, w.Operation = true, "op-1"
 		first := acquire(t, s, w)
 		before := b.dump()
 		again := acquire(t, s, w)

@@ -26,7 +26,7 @@ type Want struct {
 	Unattended bool              // nobody waits: the ticket is carried out anyway
 	Priority   string            // high, low, or "" for normal: the load goes before those of a lower one in the host's queue
 	Anew       bool              // a ticket even if a copy is recorded as loaded: its runner just refused it
-	Explicit   bool              // a ticket that nobody attaches to: of a management call, or for a further copy
+	OwnTicket  bool              // a ticket to which no other call attaches: of a management call, or for a further copy
 	Fields     map[string]string // options, force, pinned … for the runner
 	Operation  string            // operation id: a repeated call returns the first ticket; "" if none
 	Replaces   string            // ticket on a lost host, dropped when the new one is created; "" if none
@@ -52,7 +52,7 @@ func (s *Store) Acquire(ctx context.Context, w Want) (Acquired, error) {
 	}
 	var out Acquired
 	err := s.evalJSON(ctx, &out, "acquire", w.Gateway, w.Model, kind, w.Host, w.Revision, WaiterLease.Milliseconds(), FormatBool(w.Unattended),
-		FormatBool(w.Anew), FormatBool(w.Explicit), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces, s.newest.Load(), string(w.HostState), int(rpc.ParsePriority(w.Priority)))
+		FormatBool(w.Anew), FormatBool(w.OwnTicket), object(w.Fields), w.Operation, WakeLease.Milliseconds(), w.Replaces, s.newest.Load(), string(w.HostState), int(rpc.ParsePriority(w.Priority)))
 	s.noteTicket(out.Ticket)
 	if err == nil && out.Status == "stale" {
 		err = ErrStale

@@ -174,7 +174,7 @@ func (b *bench) load(model string) string { b.Helper(); return b.ask(state.Want{
 
 func (b *bench) unload(model string, fields ...string) string {
 	b.Helper()
-	w := state.Want{Model: model, Unload: true, Explicit: true, Unattended: true, Fields: map[string]string{}}
+	w := state.Want{Model: model, Unload: true, OwnTicket: true, Unattended: true, Fields: map[string]string{}}
 	for i := 0; i < len(fields); i += 2 {
 		w.Fields[fields[i]] = fields[i+1]
 	}

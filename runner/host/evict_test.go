@@ -40,7 +40,7 @@ func TestMinLoaded(t *testing.T) {
 	b.publish(strings.Replace(models, "models:", "defaults: {min_loaded: 1s}\nmodels:", 1))
 	since := time.Now()
 	b.ready(b.load("a"))
-	other, reload := b.load("b"), b.ask(state.Want{Model: "a", Explicit: true, Fields: map[string]string{"options": `{"ctx_size":512}`}})
+	other, reload := b.load("b"), b.ask(state.Want{Model: "a", OwnTicket: true, Fields: map[string]string{"options": `{"ctx_size":512}`}})
 	b.ready(other)
 	if kept := time.Since(since); kept < time.Second {
 		t.Errorf("a was evicted after %v", kept)
@@ -48,7 +48,7 @@ func TestMinLoaded(t *testing.T) {
 	b.ready(reload)
 	b.ready(b.load("b"))
 	b.publish(strings.Replace(models, "models:", "defaults: {min_loaded: 1h}\nmodels:", 1))
-	b.ready(b.ask(state.Want{Model: "b", Explicit: true, Fields: map[string]string{"options": `{"ctx_size":512}`}}))
+	b.ready(b.ask(state.Want{Model: "b", OwnTicket: true, Fields: map[string]string{"options": `{"ctx_size":512}`}}))
 	b.engines.fails["e"] = []error{errLoad}
 	b.failed(b.load("e"), "model_load_error")
 	b.holds("b")
@@ -63,7 +63,7 @@ func TestNoEvict(t *testing.T) {
 	b := start(t)
 	b.publish(strings.Replace(models, "models:", "defaults: {min_loaded: 1h}\nmodels:", 1))
 	kindly := func(model string) string {
-		return b.ask(state.Want{Model: model, Explicit: true, Unattended: true, Fields: map[string]string{state.FieldNoEvict: "1"}})
+		return b.ask(state.Want{Model: model, OwnTicket: true, Unattended: true, Fields: map[string]string{state.FieldNoEvict: "1"}})
 	}
 	b.outcome(kindly("a"))
 	b.failed(kindly("b"), "model_busy")
@@ -81,7 +81,7 @@ func TestMakesRoom(t *testing.T) {
 	b := start(t)
 	load := func() {
 		b.Helper()
-		b.ask(state.Want{Model: "a", Explicit: true, Unattended: true, Fields: map[string]string{state.FieldNoEvict: "1"}}) // nobody waits for it
+		b.ask(state.Want{Model: "a", OwnTicket: true, Unattended: true, Fields: map[string]string{state.FieldNoEvict: "1"}}) // nobody waits for it
 		b.until("a is loaded", func() bool {
 			r := b.record("a")
 			return r != nil && r.State == "loaded" && r.Fields[state.FieldMakesRoom] == "1"
@@ -100,7 +100,7 @@ func TestMakesRoom(t *testing.T) {
 	b.holds()
 	for name, use := range map[string]func(){
 		"a request":    func() { b.busy("a")() },
-		"another load": func() { b.outcome(b.ask(state.Want{Model: "a", Explicit: true})) },
+		"another load": func() { b.outcome(b.ask(state.Want{Model: "a", OwnTicket: true})) },
 	} {
 		load()
 		use()

@@ -92,8 +92,8 @@ func TestRefusalNamesGPUs(t *testing.T) {
 	if r := b.failed(b.load("third"), "model_load_error"); !strings.Contains(r.Message, "model third needs device gpu:2") {
 		t.Errorf("%q", r.Message)
 	}
-	b.ready(b.ask(state.Want{Model: "a", Explicit: true, Fields: map[string]string{"pinned": "1"}}))
-	b.ready(b.ask(state.Want{Model: "b", Explicit: true, Fields: map[string]string{"pinned": "1"}}))
+	b.ready(b.ask(state.Want{Model: "a", OwnTicket: true, Fields: map[string]string{"pinned": "1"}}))
+	b.ready(b.ask(state.Want{Model: "b", OwnTicket: true, Fields: map[string]string{"pinned": "1"}}))
 	if r := b.failed(b.load("second"), "slots_pinned_error"); !strings.Contains(r.Message, "pinned models (b) use 20 of 24 on gpu:1") {
 		t.Errorf("%q", r.Message)
 	}

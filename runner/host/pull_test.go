@@ -144,7 +144,7 @@ func TestFailedPullFailsAllItsTickets(t *testing.T) {
 	b := start(t, with(w))
 	b.ready(b.load("a"))
 	first := b.load("b")
-	second := b.ask(state.Want{Model: "b", Explicit: true, Unattended: true, Fields: map[string]string{"options": "{}"}})
+	second := b.ask(state.Want{Model: "b", OwnTicket: true, Unattended: true, Fields: map[string]string{"options": "{}"}})
 	b.pulling(first)
 	b.pulling(second)
 	close(gate)

@@ -11,7 +11,7 @@ import (
 // wantWeights asks for a model's weights alone.
 func (b *bench) wantWeights(model string) string {
 	b.Helper()
-	return b.ask(state.Want{Model: model, Explicit: true, Fields: map[string]string{"pull_only": "1"}})
+	return b.ask(state.Want{Model: model, OwnTicket: true, Fields: map[string]string{"pull_only": "1"}})
 }
 
 // A pull without a load fetches the weights, and nothing is loaded or evicted.

@@ -244,7 +244,7 @@ func TestPinnedModelStays(t *testing.T) {
 	b.must(b.store.Set(t.Context(), state.Pins, "p", "0"))
 	b.until("pin is off", func() bool { return !b.host.View().Models[0].Pinned })
 	b.ready(b.load("q"))
-	b.ready(b.ask(state.Want{Model: "a", Explicit: true, Fields: map[string]string{"pinned": "1"}}))
+	b.ready(b.ask(state.Want{Model: "a", OwnTicket: true, Fields: map[string]string{"pinned": "1"}}))
 	b.failed(b.load("b"), "slots_pinned_error")
 }
 
@@ -252,7 +252,7 @@ func TestPinnedModelStays(t *testing.T) {
 func TestPinSurvivesACrash(t *testing.T) {
 	b := start(t)
 	pinned := func() string {
-		return b.ask(state.Want{Model: "a", Explicit: true, Fields: map[string]string{"pinned": "1"}})
+		return b.ask(state.Want{Model: "a", OwnTicket: true, Fields: map[string]string{"pinned": "1"}})
 	}
 	crash := func() {
 		b.engines.of("a").die()
@@ -288,7 +288,7 @@ func TestVictimsAreEvictedUntilMemorySuffices(t *testing.T) {
 func TestOtherOptionsReloadTheModel(t *testing.T) {
 	b := start(t)
 	own := func(options string) string {
-		return b.ask(state.Want{Model: "a", Explicit: true, Fields: map[string]string{"options": options}})
+		return b.ask(state.Want{Model: "a", OwnTicket: true, Fields: map[string]string{"options": options}})
 	}
 	b.ready(own(`{"ctx_size":100}`))
 	first := b.engines.of("a").pid
@@ -349,7 +349,7 @@ func TestManyRequestsCauseOneLoad(t *testing.T) {
 	if len(tickets) != 1 {
 		t.Errorf("%d tickets", len(tickets))
 	}
-	own := b.ask(state.Want{Model: "a", Explicit: true})
+	own := b.ask(state.Want{Model: "a", OwnTicket: true})
 	close(gate)
 	for ticket := range tickets {
 		b.ready(ticket)

@@ -561,7 +561,7 @@ func TestUnloadCutsWithAnError(t *testing.T) {
 				s, err := b.store.Snapshot(t.Context())
 				b.must(err)
 				_, err = b.store.Acquire(t.Context(), state.Want{
-					Gateway: "g", Model: "fake", Unload: true, Explicit: true, Unattended: true, Host: "h", Revision: s.RevisionOf("h", ""), Fields: map[string]string{"force": "1"},
+					Gateway: "g", Model: "fake", Unload: true, OwnTicket: true, Unattended: true, Host: "h", Revision: s.RevisionOf("h", ""), Fields: map[string]string{"force": "1"},
 				})
 				return err == nil
 			})

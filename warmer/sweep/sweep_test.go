@@ -495,7 +495,7 @@ warm:
 		},
 		"weights are pulled": func(p *pool) {
 			for _, m := range []string{"chat", "embed", "talk"} {
-				_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: m, Host: "box", Revision: p.revision("box", m), Explicit: true, Unattended: true, Fields: map[string]string{"pull_only": "1"}})
+				_, err := p.store.Acquire(ctx, state.Want{Gateway: "g", Model: m, Host: "box", Revision: p.revision("box", m), OwnTicket: true, Unattended: true, Fields: map[string]string{"pull_only": "1"}})
 				p.must(err)
 			}
 		},

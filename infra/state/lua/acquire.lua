@@ -4,7 +4,7 @@
 -- ARGV[2] gateway  [3] model  [4] kind: load | unload  [5] placement: host chosen by policy, '' to attach only
 -- ARGV[6] revision of host and, for a load, model in the snapshot of the placement  [7] waiter lease ms  [8] 1 background: no waiter
 -- ARGV[9] 1 to create a ticket even if a copy is recorded as loaded (its runner just refused it)
--- ARGV[10] 1 for a ticket that nobody attaches to: of a management call, or for a further copy
+-- ARGV[10] 1 for a ticket to which no other call attaches: of a management call, or for a further copy
 -- ARGV[11] ticket fields, JSON object of strings
 -- ARGV[12] operation id, '' none: repeating an id returns the first ticket  [13] power lease ms
 -- ARGV[14] ticket that the new one replaces (its host is lost): it is dropped when the new one is created; '' none
