@@ -110,14 +110,18 @@ func (hw Hardware) limitToFree(found devices.Found, held map[policy.Devices]int6
 }
 
 // heldByOthers returns how much of a refusal's budget other programs hold, the margin included. It returns 0 if the
-// load would not fit even without them.
-func (h *Host) heldByOthers(r *policy.Refusal) int64 {
+// load, on GPUs that gpus describes, would not fit even without them.
+func (h *Host) heldByOthers(r *policy.Refusal, gpus policy.GPUConstraint) int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r.Need <= 0 || r.Budget <= 0 {
 		return 0
 	}
 	others := h.hardware.Budget[r.Device] - h.availableLocked().Budget[r.Device]
+	if r.Code == policy.TooLarge && r.GPUs != "" { // the budget is that of the best GPUs, not of all
+		_, best := gpus.Largest(h.hardware.Cards)
+		others = best - r.Budget
+	}
 	if others <= 0 || r.Need-r.Budget > others {
 		return 0
 	}

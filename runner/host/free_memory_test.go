@@ -67,3 +67,15 @@ func TestPlannedMemoryIsNotHeld(t *testing.T) {
 		t.Errorf("%v, want 50", got.Cards)
 	}
 }
+
+// What other programs hold of one GPU does not excuse a load that is too large for any.
+func TestOthersHoldMemoryOfTheGPUsOfALoad(t *testing.T) {
+	h := New(Config{Hardware: Hardware{Budget: map[policy.Devices]int64{policy.GPU: 180}, Cards: policy.GPUMemory{0: 90, 1: 90}}})
+	h.available = &Hardware{Budget: map[policy.Devices]int64{policy.GPU: 75}, Cards: policy.GPUMemory{0: 5, 1: 70}}
+	for need, want := range map[int64]int64{80: 20, 100: 0} {
+		r := policy.Refusal{Code: policy.TooLarge, Device: policy.GPU, GPUs: "gpu:1", Need: need, Budget: 70}
+		if got := h.heldByOthers(&r, policy.GPUConstraint{Min: 1, Max: 1}); got != want {
+			t.Errorf("a need of %d: others hold %d, want %d", need, got, want)
+		}
+	}
+}

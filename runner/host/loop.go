@@ -219,7 +219,7 @@ func (h *Host) decideLoads(ctx context.Context, loads []queuedLoad, now time.Tim
 			h.work.Go(func() { h.runLoad(context.WithoutCancel(ctx), l) })
 		default:
 			r := *step.Admission.Refusal
-			if r.Others = h.heldByOthers(&r); h.waitsForOthers(step.Ticket, &r, now) {
+			if r.Others = h.heldByOthers(&r, loads[at].spec.gpus); h.waitsForOthers(step.Ticket, &r, now) {
 				break
 			}
 			out := refusal(r, &loads[at].spec.plan)
