@@ -16,7 +16,7 @@ import (
 // Store is the part of the pool's state that the gate uses; [*state.Store] implements it and bounds its own calls.
 type Store interface {
 	Acquire(ctx context.Context, w state.Want) (state.Acquired, error)
-	Renew(ctx context.Context, gateway string, places ...state.Place) ([]state.TicketStatus, error)
+	Renew(ctx context.Context, gateway string, renewals ...state.Renewal) ([]state.TicketStatus, error)
 	ReleaseTicket(ctx context.Context, gateway, ticket string, keep bool) error
 	RenewWake(ctx context.Context, host, token string) error
 	ReleaseWake(ctx context.Context, host, token string) error

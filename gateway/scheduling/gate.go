@@ -361,19 +361,19 @@ func (g *Gate) renewAll(ctx context.Context) {
 	s := g.mirror.Snapshot()
 	g.mu.Lock()
 	g.recovery.observe(s, time.Now())
-	places := make([]state.Place, 0, len(g.tickets)+len(g.watches))
+	renewals := make([]state.Renewal, 0, len(g.tickets)+len(g.watches))
 	for id, gr := range g.tickets {
 		if n := gr.waiters.Len(); n > 0 {
-			places = append(places, state.Place{Ticket: id, Waiting: n})
+			renewals = append(renewals, state.Renewal{Ticket: id, Waiting: n})
 		}
 	}
 	for id := range g.watches {
-		places = append(places, state.Place{Ticket: id})
+		renewals = append(renewals, state.Renewal{Ticket: id})
 	}
 	g.mu.Unlock()
-	for len(places) > 0 {
-		part := places[:min(renewBatch, len(places))]
-		places = places[len(part):]
+	for len(renewals) > 0 {
+		part := renewals[:min(renewBatch, len(renewals))]
+		renewals = renewals[len(part):]
 		statuses, err := g.store.Renew(ctx, g.id, part...)
 		g.mu.Lock()
 		for _, st := range statuses {
@@ -386,8 +386,8 @@ func (g *Gate) renewAll(ctx context.Context) {
 			}
 		}
 		if err != nil {
-			for _, p := range part {
-				if gr := g.tickets[p.Ticket]; gr != nil {
+			for _, r := range part {
+				if gr := g.tickets[r.Ticket]; gr != nil {
 					gr.inbox.err = err
 					gr.notify()
 				}

@@ -237,7 +237,7 @@ func (p *pool) powerLeaseLocked(host string) string {
 	return p.duties[host]
 }
 
-func (p *pool) Renew(_ context.Context, gw string, places ...state.Place) ([]state.TicketStatus, error) {
+func (p *pool) Renew(_ context.Context, gw string, renewals ...state.Renewal) ([]state.TicketStatus, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls["renew"]++
@@ -245,8 +245,8 @@ func (p *pool) Renew(_ context.Context, gw string, places ...state.Place) ([]sta
 		return nil, state.ErrUnavailable
 	}
 	var out []state.TicketStatus
-	for _, place := range places {
-		id := place.Ticket
+	for _, r := range renewals {
+		id := r.Ticket
 		t := p.tickets[id]
 		if t == nil {
 			out = append(out, state.TicketStatus{Ticket: id})

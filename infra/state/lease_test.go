@@ -31,7 +31,7 @@ func TestWaiterLease(t *testing.T) {
 		snap, err := s.Snapshot(ctx)
 		must(t, err)
 		equal(t, "waiters while renewed", snap.Hosts["h"].Queue[0].Waiters, 1)
-		_, err = s.Renew(ctx, "gw-2", state.Place{Ticket: a.Ticket, Waiting: 5})
+		_, err = s.Renew(ctx, "gw-2", state.Renewal{Ticket: a.Ticket, Waiting: 5})
 		must(t, err)
 		equal(t, "requests that wait", standing(t, s, "gw-1", a.Ticket).Waiting, 6)
 		b.after(state.WaiterLease - time.Second)
@@ -388,7 +388,7 @@ func TestLostHost(t *testing.T) {
 		b.after(state.LostAfter)
 		equal(t, "lease at the second notice", standing(t, s, "gw", queued.Ticket).WakeToken, "")
 		b.after(state.LostAfter + time.Second)
-		st, err := s.Renew(ctx, "gw", state.Place{Ticket: queued.Ticket}, state.Place{Ticket: begun.Ticket})
+		st, err := s.Renew(ctx, "gw", state.Renewal{Ticket: queued.Ticket}, state.Renewal{Ticket: begun.Ticket})
 		must(t, err)
 		if st[0].WakeToken == "" {
 			t.Fatal("nobody wakes a lost host")

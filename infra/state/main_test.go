@@ -159,7 +159,7 @@ func acquire(t testing.TB, s *state.Store, w state.Want) state.Acquired {
 
 func standing(t testing.TB, s *state.Store, gateway, ticket string) state.TicketStatus {
 	t.Helper()
-	st, err := s.Renew(context.Background(), gateway, state.Place{Ticket: ticket, Waiting: 1})
+	st, err := s.Renew(context.Background(), gateway, state.Renewal{Ticket: ticket, Waiting: 1})
 	must(t, err)
 	equal(t, "statuses", len(st), 1)
 	return st[0]

@@ -138,18 +138,18 @@ type TicketStatus struct {
 	WakeToken string // the host's power lease has passed to the caller
 }
 
-// Place is a gateway's place in a ticket.
-type Place struct {
+// Renewal renews a gateway's lease as a waiter of a ticket.
+type Renewal struct {
 	Ticket  string
 	Waiting int // requests of the gateway that wait for it
 }
 
-// Renew keeps the gateway's places in tickets and returns the tickets' states, in the order of the arguments.
-func (s *Store) Renew(ctx context.Context, gateway string, places ...Place) ([]TicketStatus, error) {
-	args := make([]any, 0, 3+2*len(places))
+// Renew keeps the gateway a waiter of tickets and returns the tickets' states, in the order of the arguments.
+func (s *Store) Renew(ctx context.Context, gateway string, renewals ...Renewal) ([]TicketStatus, error) {
+	args := make([]any, 0, 3+2*len(renewals))
 	args = append(args, gateway, WaiterLease.Milliseconds(), WakeLease.Milliseconds())
-	for _, p := range places {
-		args = append(args, p.Ticket, p.Waiting)
+	for _, r := range renewals {
+		args = append(args, r.Ticket, r.Waiting)
 	}
 	var raw []struct {
 		Ticket   string            `json:"ticket"`

@@ -184,7 +184,7 @@ func (b *bench) unload(model string, fields ...string) string {
 // peek reads a ticket and renews the gateway's wait for it.
 func (b *bench) peek(ticket string) state.TicketStatus {
 	b.Helper()
-	st, err := b.store.Renew(context.Background(), "g", state.Place{Ticket: ticket})
+	st, err := b.store.Renew(context.Background(), "g", state.Renewal{Ticket: ticket})
 	if err != nil || len(st) == 0 {
 		return state.TicketStatus{}
 	}

@@ -306,7 +306,7 @@ func TestRow07OutcomeLost(t *testing.T) {
 		return err
 	})
 	kit.Becomes(t, "outcome of the load", "ready", func() string {
-		st, err := store.Renew(t.Context(), slowcoach, state.Place{Ticket: place.Ticket, Waiting: 1})
+		st, err := store.Renew(t.Context(), slowcoach, state.Renewal{Ticket: place.Ticket, Waiting: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

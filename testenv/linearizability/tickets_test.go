@@ -74,7 +74,7 @@ type renew struct {
 }
 
 func (r renew) call(ctx context.Context, s *state.Store) (answer, error) {
-	got, err := s.Renew(ctx, r.Gateway, state.Place{Ticket: id(r.Ticket)})
+	got, err := s.Renew(ctx, r.Gateway, state.Renewal{Ticket: id(r.Ticket)})
 	switch {
 	case err != nil:
 		return answer{}, err

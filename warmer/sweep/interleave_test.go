@@ -258,7 +258,7 @@ func (w *world) duty(token string) {
 // renew does what the gateway does every few seconds.
 func (w *world) renew() {
 	for id := range w.waiting {
-		st, err := w.store.Renew(ctx, "gw", state.Place{Ticket: id})
+		st, err := w.store.Renew(ctx, "gw", state.Renewal{Ticket: id})
 		w.must(err)
 		if !st[0].Found {
 			w.t.Fatalf("ticket %s is lost", id)

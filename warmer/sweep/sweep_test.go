@@ -176,7 +176,7 @@ func TestWorkAtAnyStepCancelsTheSleep(t *testing.T) {
 	served := func(p *pool, a state.Acquired) {
 		p.t.Helper()
 		for range 10 {
-			st, err := p.store.Renew(ctx, "gw", state.Place{Ticket: a.Ticket})
+			st, err := p.store.Renew(ctx, "gw", state.Renewal{Ticket: a.Ticket})
 			p.must(err)
 			if st[0].Record.State == "ready" {
 				return
@@ -223,7 +223,7 @@ func TestWorkAtAnyStepCancelsTheSleep(t *testing.T) {
 			var a state.Acquired
 			p.onOff = func(string) {
 				a = p.want("gw", "chat", "box")
-				st, err := p.store.Renew(ctx, "gw", state.Place{Ticket: a.Ticket})
+				st, err := p.store.Renew(ctx, "gw", state.Renewal{Ticket: a.Ticket})
 				p.must(err)
 				equal(t, "duty while the driver works", a.WakeToken+st[0].WakeToken, "")
 			}
