@@ -165,7 +165,9 @@ func TestRegister(t *testing.T) {
 }
 
 func TestPullAndDelete(t *testing.T) {
-	p := newPool(t, "1")
+	p := newPool(t, "1", func(c *Config) {
+		c.Withheld = func(id string) string { return map[string]string{"user.two": "a reason"}[id] }
+	})
 	if r := p.want(200, p.post("/v1/pull", `{"model_name":"one"}`)); r.json["status"] != "success" || r.json["message"] == nil {
 		t.Error(r.text)
 	}
@@ -181,7 +183,11 @@ func TestPullAndDelete(t *testing.T) {
 		t.Error(r.text)
 	}
 	p.want(400, p.post("/v1/delete", `{}`))
-	p.want(200, p.post("/v1/delete", `{"model_name":"two"}`))
+	for _, name := range []string{"two", "user.two"} { // a model of the file, and a registered one that is not served
+		if r := p.want(200, p.post("/v1/delete", `{"model_name":"`+name+`"}`)); r.json["message"] != "Deleted model: "+name {
+			t.Errorf("%s: %s", name, r.text)
+		}
+	}
 }
 
 func TestOperatorRoutes(t *testing.T) {

@@ -185,7 +185,7 @@ func (s *Service) Delete(r *web.Request) error {
 		return err
 	}
 	id, why := s.registry.Withheld(name.String())
-	if why != "" && r.Key.Allows(id) {
+	if why != "" && r.Key.Allows(id) && !s.registry.IsName(name.String()) {
 		err = s.setRegistered(id, "")
 	} else if m, e := s.namedModel(r); e == nil {
 		id, err = m.ID, s.remove(r, m)
