@@ -70,7 +70,7 @@ type Host struct {
 	Commands *Commands `json:"commands,omitempty"`
 	// NPUSeats is how many models of each type share the NPU; by default one model, whatever its type.
 	NPUSeats map[policy.Type]int `json:"npu_seats,omitempty"`
-	// Price is what an hour awake costs, in any one currency, for gateway cost, the page and --evict cost.
+	// Price is what an hour awake costs, in dollars, for gateway cost, the page and --evict cost.
 	Price float64 `json:"price,omitempty"`
 	// Idle is how long the host may be without work before it is put to sleep; by default the warmer's --host-idle.
 	Idle *Duration `json:"idle,omitempty"`

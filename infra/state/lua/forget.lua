@@ -4,7 +4,8 @@
 -- ARGV[2] host  [3] ms without a sign of life, 0 at an operator's request
 -- Returns {'ok'} | {'gone'} (it does not exist) | {'wanted'} (it is awake or waking, work is queued, somebody is
 -- turning it on or off, or it has shown a sign of life since).
--- Invariant: no key or field of the host remains except the pool's counters.
+-- Invariant: no key or field of the host remains except the pool's counters and, for a day, the record of the
+-- conversations that it has saved.
 -- include hosts
 local h, key, power = ARGV[2], P .. 'host:' .. ARGV[2], P .. 'wake:' .. ARGV[2]
 if redis.call('SISMEMBER', P .. 'hosts', h) == 0 then return {'gone'} end
