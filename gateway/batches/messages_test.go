@@ -78,6 +78,11 @@ func TestMessageBatch(t *testing.T) {
 		t.Error("results of an open batch:", err)
 	}
 	d.finish(strings.TrimPrefix(id, "msg"))
+	d.mu.Lock()
+	if d.counted["completed"] != 2 || d.counted["failed"] != 2 {
+		t.Errorf("counted: %v", d.counted)
+	}
+	d.mu.Unlock()
 	b, err := d.message(1, d.MessagesGet, id)
 	if want := (messageCounts{Succeeded: 2, Errored: 2}); err != nil || b.Status != "ended" || b.Counts != want || b.EndedAt == nil || *b.ResultsURL != "/v1/messages/batches/"+id+"/results" {
 		t.Errorf("%+v, %v", b, err)

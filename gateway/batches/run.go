@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -297,6 +298,9 @@ func (w *worker) collect(ctx context.Context, queue <-chan *task) error {
 		close(t.memory.turn)
 		r, ok, err := w.await(t, look.C)
 		if err == nil && ok {
+			if !json.Valid(r.Body) {
+				w.invalidate(&r)
+			}
 			to, name := toErrors, failed
 			if r.Status < 300 {
 				to, name = toOutput, completed
@@ -325,6 +329,15 @@ func (w *worker) collect(ctx context.Context, queue <-chan *task) error {
 	return nil
 }
 
+// invalidate makes a result that is no JSON an error.
+func (w *worker) invalidate(r *Result) {
+	e, form := api.InvalidEngineResponse(), api.OpenAI
+	if w.batch.Endpoint == messagesEndpoint {
+		form = api.Anthropic
+	}
+	r.Status, r.Body = e.Status, form.Body(e, r.Request)
+}
+
 // await returns the result of a line, if the run does not end first. At each tick, it saves what has changed.
 func (w *worker) await(t *task, tick <-chan time.Time) (r Result, ok bool, err error) {
 	for {
@@ -347,15 +360,8 @@ func (w *worker) await(t *task, tick <-chan time.Time) (r Result, ok bool, err e
 func (w *worker) append(ctx context.Context, to int, customID string, r *response, e *outcomeError) error {
 	o := outcome{ID: newID("batch_req_", time.Now()), CustomID: customID, Response: r, Error: e}
 	text, err := jsonscan.Marshal(o)
-	if err != nil { // the response is no JSON
-		e, form := api.InvalidEngineResponse(), api.OpenAI
-		if w.batch.Endpoint == messagesEndpoint {
-			form = api.Anthropic
-		}
-		to, o.Response = toErrors, &response{e.Status, r.Request, form.Body(e, r.Request)}
-		if text, err = jsonscan.Marshal(o); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	text = append(text, '\n')
 	defer w.blocked.Store(false)
