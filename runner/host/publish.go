@@ -85,11 +85,15 @@ func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.T
 		return
 	}
 	h.mu.Lock()
-	same := len(records) == len(h.residents)
+	same, gone := true, len(records)
 	for id, r := range h.residents {
 		rec := records[id]
+		if rec != nil {
+			gone--
+		}
 		same = same && (r.dirty || rec != nil && (r.engine == nil || rec.PID == r.engine.PID()))
 	}
+	same = same && gone == 0
 	h.mu.Unlock()
 	switch certain := seen.After(h.written.Add(snapshotLag)); {
 	case !same && !certain:

@@ -109,6 +109,17 @@ func TestReservationIsKeptForItsWaiters(t *testing.T) {
 	}
 }
 
+// A model whose record is still to be written is no difference from Redis; a record without its model is one.
+func TestUnwrittenRecordIsNoDifference(t *testing.T) {
+	for differs, records := range map[bool]map[string]*state.ModelRecord{false: {}, true: {"gone": {}}} {
+		h := New(Config{})
+		h.mustRegister, h.residents["a"] = false, &resident{dirty: true}
+		if h.compareRecords(records, time.Now()); h.mustRegister != differs {
+			t.Errorf("with the records %v the host registers again: %v", records, h.mustRegister)
+		}
+	}
+}
+
 // A model's value follows from how long its load took, the price of the host, and how long it has been unused. The
 // setting decides whether that value counts or only the time of use.
 func TestEvictionSettingChoosesTheVictim(t *testing.T) {
