@@ -273,9 +273,11 @@ func TestLogs(t *testing.T) {
 	})
 }
 
-// TestLogsAreFollowedAgain: a reader of all logs keeps an engine whose log once could not be read.
+// TestLogsAreFollowedAgain: a reader of all logs keeps an engine whose log once could not be read, until its key is
+// withdrawn.
 func TestLogsAreFollowedAgain(t *testing.T) {
-	s := newStage(t, func(_ *stage, cfg *Config) { cfg.Keys = keyFile(t, localKey+" manage\n") }).warm("chat")
+	s, write := pageStage(t)
+	s.warm("chat")
 	var asked atomic.Int32
 	s.serve(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == rpc.PathLogs+"chat" && asked.Add(1) == 1 {
@@ -285,10 +287,15 @@ func TestLogsAreFollowedAgain(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	resp := s.open(ctx, "GET", "/logs/stream?source=chat+on+here", "", "Authorization: Bearer "+localKey)
+	resp := s.open(ctx, "GET", "/logs/stream?source=chat+on+here", "", "Authorization: Bearer manage-key")
 	defer resp.Body.Close()
-	if line, err := bufio.NewReader(resp.Body).ReadString('\n'); line != "[chat on here] hello\n" || asked.Load() < 2 {
+	lines := bufio.NewReader(resp.Body)
+	if line, err := lines.ReadString('\n'); line != "[chat on here] hello\n" || asked.Load() < 2 {
 		t.Errorf("%q after %d attempts: %v", line, asked.Load(), err)
+	}
+	write("infer-key infer\n")
+	if _, err := io.Copy(io.Discard, lines); err != nil {
+		t.Errorf("the stream of a withdrawn key: %v", err)
 	}
 }
 

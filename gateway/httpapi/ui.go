@@ -164,7 +164,7 @@ func (s *Server) pageStream(r *request) error {
 	if errors.Is(err, ui.ErrFull) {
 		return api.Newf(api.Overloaded, "Too many open pages: a gateway serves at most %d, and %d per key. Close one.", maxViewers, maxKeyViewers)
 	}
-	keyed, digest := s.cfg.Keys.Configured(), r.Key.Digest
+	digest := r.Key.Digest // the request is recycled before the stream runs
 	ends := time.Now().Add(ui.SessionFor)
 	if _, session := s.sessionOf(&r.Ctx.Request.Header); session.Token != "" {
 		ends = session.Ends
@@ -183,7 +183,7 @@ func (s *Server) pageStream(r *request) error {
 			if buf, more = viewer.Next(ctx, buf[:0], pagePing); len(buf) == 0 {
 				buf = append(buf, api.Ping...)
 			}
-			if keyed && s.cfg.Keys.FindDigest(digest).Scopes == 0 || time.Now().After(ends) {
+			if s.cfg.Keys.Withdrawn(digest) || time.Now().After(ends) {
 				return
 			}
 			if _, err := w.Write(buf); err != nil || w.Flush() != nil {

@@ -372,6 +372,11 @@ func (s *Set) FindDigest(d [sha256.Size]byte) Key {
 	return k
 }
 
+// Withdrawn reports whether a request's key, by its digest, is not valid any more. Without configured keys none is needed.
+func (s *Set) Withdrawn(d [sha256.Size]byte) bool {
+	return s.Configured() && s.FindDigest(d).Scopes == 0
+}
+
 // Watch checks the file every interval until ctx ends and reads it again if it has changed, so a withdrawn key stays
 // valid for at most interval. If the file cannot be read, the keys stay as they are.
 func (s *Set) Watch(ctx context.Context, interval time.Duration, log *slog.Logger) {

@@ -3,6 +3,7 @@ package manage
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"maps"
 	"slices"
@@ -152,7 +153,7 @@ func (s *Service) streamLogs(r *web.Request, only string) error {
 	}
 	ctx, cancel := context.WithCancel(s.cfg.Lifetime)
 	watch := r.Watch(cancel)
-	f := &follower{s: s, id: r.ID, only: only, lines: make(chan []byte, 64), ended: make(chan logSource)}
+	f := &follower{s: s, id: r.ID, key: r.Key.Digest, only: only, lines: make(chan []byte, 64), ended: make(chan logSource)}
 	history := !r.QueryFlag("no-history") // the request is recycled before the stream runs
 	r.CountResponse(fasthttp.StatusOK)
 	r.Ctx.SetStatusCode(fasthttp.StatusOK)
@@ -169,6 +170,7 @@ func (s *Service) streamLogs(r *web.Request, only string) error {
 type follower struct {
 	s     *Service
 	id    string // of the request
+	key   [sha256.Size]byte
 	only  string // the source that is followed, "" for all
 	lines chan []byte
 	ended chan logSource // that are not followed any more
@@ -178,7 +180,7 @@ type follower struct {
 // rescanEvery is the pause between two scans for sources that are new, or broke off.
 const rescanEvery = time.Second
 
-// run writes lines until ctx ends or the reader is gone, and waits for its goroutines. What starts later is followed
+// run writes lines until ctx ends, the reader is gone or its key is withdrawn, and waits for its goroutines. What starts later is followed
 // from its start, and what breaks off is followed again, without the lines that were read.
 func (f *follower) run(ctx context.Context, w *bufio.Writer, history bool) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -203,6 +205,9 @@ func (f *follower) run(ctx context.Context, w *bufio.Writer, history bool) {
 			case <-ctx.Done():
 				return
 			case <-look.C:
+				if f.s.cfg.Keys.Withdrawn(f.key) {
+					return
+				}
 				waits = false
 			case src := <-f.ended:
 				delete(open, src.name)
