@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -211,12 +212,21 @@ func TestLoadingReasoning(t *testing.T) {
 		_, _ = io.WriteString(w, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hi\"}}]}\n\ndata: [DONE]\n\n")
 	}
 	release := make(chan struct{})
+	finish := sync.OnceFunc(func() { close(release) })
+	defer finish()
 	s.loading(func(string) state.Outcome { <-release; return state.Outcome{} })
-	time.AfterFunc(300*time.Millisecond, func() { close(release) })
-	r := s.ask("POST", chatPath, chatLive)
-	loading := `"choices":[{"index":0,"delta":{"role":"assistant","reasoning_content":"The model chat is loading.\n"},"finish_reason":null}]}`
-	if strings.Count(r.text, loading) != 1 || !strings.Contains(r.text, `"object":"chat.completion.chunk"`) || !strings.HasSuffix(r.text, "{\"content\":\"hi\"}}]}\n\ndata: [DONE]\n\n") {
-		t.Error(r.text)
+	resp := s.open(t.Context(), "POST", chatPath, chatLive)
+	defer resp.Body.Close()
+	const loading = `"choices":[{"index":0,"delta":{"role":"assistant","reasoning_content":"The model chat is loading.\n"},"finish_reason":null}]}`
+	text, shown := "", 0
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); text += lines.Text() + "\n" {
+		if strings.Contains(lines.Text(), loading) {
+			shown++
+			time.AfterFunc(100*time.Millisecond, finish) // some reports later
+		}
+	}
+	if shown != 1 || !strings.Contains(text, `"object":"chat.completion.chunk"`) || !strings.HasSuffix(text, "{\"content\":\"hi\"}}]}\n\ndata: [DONE]\n\n") {
+		t.Errorf("shown %d times: %s", shown, text)
 	}
 	if r := s.ask("POST", chatPath, chatLive); strings.Contains(r.text, "reasoning_content") {
 		t.Errorf("a loaded model: %s", r.text)

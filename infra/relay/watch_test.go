@@ -27,7 +27,7 @@ func held(t *testing.T, w *Watcher, gone *atomic.Int32, finish <-chan struct{}) 
 		case <-left:
 			gone.Add(1)
 		case <-finish:
-		case <-time.After(patience):
+		case <-time.After(kit.Patience):
 			t.Error("neither gone nor finished")
 		}
 	})
@@ -85,7 +85,7 @@ func TestWatchOfAThousandClients(t *testing.T) {
 	var gone atomic.Int32
 	finish := make(chan struct{})
 	defer close(finish)
-	addr := held(t, NewWatcher(time.Millisecond), &gone, finish)
+	addr := held(t, NewWatcher(50*time.Millisecond), &gone, finish)
 	conns := make([]*rawClient, clients)
 	for i := range conns {
 		conns[i] = dialRaw(t, addr)
