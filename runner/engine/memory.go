@@ -74,8 +74,8 @@ func (b *buffers) sum() (main, device int64) {
 	return total[mainMemory], total[deviceMemory]
 }
 
-// CheckGPU returns a [*LoadError] with [ErrNoGPU] if the log of the load, which must be complete, reports buffers and
-// none of them is on a device. known is false if it reports no buffers at all.
+// CheckGPU returns a [*LoadError] with [ErrNoGPU] if the log of the load, which must be complete (Spec.ReportsBuffers),
+// reports buffers and none of them is on a device. known is false if it reports no buffers at all.
 func (p *Process) CheckGPU() (known bool, err error) {
 	main, device := p.buffers.sum()
 	if device > 0 || main == 0 {

@@ -104,8 +104,10 @@ func (p *Process) awaitReady(ended <-chan struct{}, reader *reader) error {
 			if err != nil {
 				return err
 			}
+			p.awaitBuffers()
 			return p.markReady(ended)
 		case <-reader.ready:
+			p.awaitBuffers()
 			return p.markReady(ended)
 		case <-p.stop:
 			return errStopRequested
@@ -131,6 +133,18 @@ func (p *Process) loadTimeout(format string, limit time.Duration) error {
 		detail += "; the last error in its log: " + line
 	}
 	return &LoadError{Kind: ErrLoadTimeout, Detail: detail}
+}
+
+// awaitBuffers waits until the log has reported the buffers of an engine that reports them, for 2 s at most. Engines
+// write their log in a thread of its own, so it can lag behind the health response.
+func (p *Process) awaitBuffers() {
+	const quiet = 50 * time.Millisecond
+	for end := time.Now().Add(2 * time.Second); p.spec.ReportsBuffers && time.Now().Before(end); time.Sleep(quiet / 5) {
+		main, device := p.buffers.sum()
+		if main+device > 0 && time.Since(p.started)-time.Duration(p.progress.Load()) >= quiet {
+			return
+		}
+	}
 }
 
 // markReady marks the load complete, unless the process is already dead: then another process on the same port sent the

@@ -128,6 +128,24 @@ func TestLogLineMakesTheEngineReady(t *testing.T) {
 	}
 }
 
+// The log can lag behind what makes an engine ready.
+func TestLoadIsCompleteOnceItsBuffersAreKnown(t *testing.T) {
+	over, err := recipe.Parse([]byte("x: {ready: {log: loaded}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := testSpec()
+	spec.Recipe.Ready, spec.ReportsBuffers = over["x"].Ready, true
+	spec.Recipe.Command = []recipe.Group{{"/bin/sh", "-c", "echo loaded; sleep 0.2; echo 'load: CPU model buffer size = 1.00 MiB'; exec sleep 100"}}
+	p := start(t, spec, testConfig(t))
+	if err := p.EnsureReady(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if known, err := p.CheckGPU(); !known || !errors.Is(err, ErrNoGPU) {
+		t.Errorf("%v, %v", known, err)
+	}
+}
+
 func TestFailedLoadHasItsCause(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -30,8 +30,10 @@ type Spec struct {
 	GPUs   GPUs
 	// SaveSlots lets the engine save the state of conversations in its private folder, see [Process.Dir].
 	SaveSlots bool
-	dir       string            // the private folder, filled in by Start
-	Env       map[string]string // added to the environment last, for example for the encoder cache
+	// ReportsBuffers says that the log of the load reports buffers. The load is complete when it has.
+	ReportsBuffers bool
+	dir            string            // the private folder, filled in by Start
+	Env            map[string]string // added to the environment last, for example for the encoder cache
 }
 
 // GPUs are the GPUs that an engine must use; the zero value does not restrict it.

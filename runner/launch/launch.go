@@ -109,6 +109,7 @@ func (l *Launcher) start(ctx context.Context, m *catalog.Model, r *recipe.Recipe
 	}
 	conversations := l.prepareConversations(m, &spec, &pl)
 	onGPU := r.Family() == recipe.LlamaCpp && r.DevicesFor(opts, m.Devices).Has(policy.GPU)
+	spec.ReportsBuffers = onGPU
 	if onGPU && tracesBuffers(ctx, spec.Program) {
 		spec.Env["LLAMA_ARG_LOG_VERBOSITY"] = "4"
 	}
