@@ -3,7 +3,7 @@
 // # A warm request
 //
 // This is the path of a chat request for a loaded model through the gateway, in order, with the functions that have a step of
-// their own. Nothing on it waits for Redis, or decodes of the body more than the headers of images and sounds.
+// their own. Nothing on it waits for Redis, or decodes of the body more than single strings and the headers of images.
 //
 //  1. [httpapi.Server.handle] makes the request with its id and finds its route ([httpapi.Server.newRequest],
 //     [api.Router.Match]).
@@ -15,10 +15,10 @@
 //  5. [httpapi.request.parse] reads it once: [httpapi.inferenceCall.parseJSON] goes through the members
 //     ([jsonscan.Members.Next]), each by the rules of the route ([bodycheck.Check.Member]); [api.Route.Check] looks
 //     at those that the gateway needs. An alias with presets parses it again.
-//  6. [models.Registry.Resolve] finds the model's entry; [bodycheck.Check.Finish] checks what depends on the model,
-//     and [httpapi.inferenceCall.canonicalName] writes its canonical name into the body where the client used another
-//     one. If the model is not loaded, a request may be one that does not wait
-//     ([httpapi.inferenceCall.markBackground]), or another model may serve it ([httpapi.inferenceCall.fallbackFor]).
+//  6. [models.Registry.Resolve] finds the model's entry. A request may be one that does not wait for a load
+//     ([httpapi.inferenceCall.markBackground]); if the model is not loaded, another may serve it
+//     ([httpapi.inferenceCall.fallbackFor]). [bodycheck.Check.Finish] checks what depends on the model, and
+//     [httpapi.inferenceCall.canonicalName] writes its canonical name into the body where the client used another one.
 //  7. [httpapi.exchange.serveInference] counts the request against its key ([quota.Account.Begin]) and watches for
 //     the client's leaving ([relay.Watcher.Arm]); [httpapi.exchange.respond] looks in the mirror of the pool for a
 //     copy of the model ([scheduling.Gate.EndpointFor]).
@@ -30,13 +30,13 @@
 //  9. [relay.Response.Await] waits for the head of the response, and [httpapi.exchange.checkResponse] decides what it
 //     is.
 //  10. [httpapi.exchange.deliverResponse] sets the response: a stream ([httpapi.exchange.sendStream]), or another
-//     body. JSON of up to 1 MiB, and what is translated, is read first ([httpapi.exchange.bufferResponse]). A stream
-//     without a response after --commit-after (5 s) is set while step 8 or 9 waits, and
-//     [httpapi.responseBody.WriteTo] goes on from there.
+//     body. JSON of up to 1 MiB, and what is translated as a whole, is read first
+//     ([httpapi.exchange.bufferResponse]). A stream without a response after --commit-after (5 s) is set while step 8
+//     or 9 waits, and [httpapi.responseBody.WriteTo] goes on from there.
 //  11. [httpapi.responseBody.WriteTo] passes the bytes on ([relay.Response.Next]). The two ends are kept, which hold
 //     the usage.
-//  12. [httpapi.exchange.completeRequest] ends the counts and records the usage. For a stream the server calls it when
-//     it has written the last byte, or the client has left ([httpapi.responseBody.Close]).
+//  12. [httpapi.exchange.completeRequest] ends the counts and records the usage. The server calls it when it
+//     has written the last byte of a relayed body, or the client has left ([httpapi.responseBody.Close]).
 //
 // The runner's steps are in runner/httpapi. Where step 7 finds no copy, the request waits; infra/docs/architecture.md shows the way from there.
 // The lines of batches take the same steps from 5 on, without a connection; package batches shows how one flows.

@@ -2,8 +2,9 @@
 // dialects, /upstream, and the page with its sessions. The routes that manage are gateway/manage's.
 //
 // Order of the chain: request id, route → origin → key → framing, size → body → fields → model name → type → the key's
-// limits → gate (scheduling) → runner (relay). A request that fails a step has not started anything. Large bodies are
-// refused by their head alone where the first steps would refuse them (limits.go).
+// limits → gate (scheduling) → runner (relay). A request that fails a step before the gate has not started anything; a
+// load goes on without the request that asked for it. Large bodies are refused by their head alone where the first
+// steps would refuse them (limits.go).
 //
 // fasthttp imposes these rules on the package:
 //   - A RequestCtx and everything it returns (header values, body, path) belongs to the request and is invalid after

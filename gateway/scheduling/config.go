@@ -51,8 +51,8 @@ type Waker interface {
 
 // Stopper turns hosts off.
 type Stopper interface {
-	// Sleep asks the host's driver to turn it off and returns when the driver accepted or refused. It must return when
-	// ctx ends.
+	// Sleep asks the host's driver to turn it off and returns when the host is off, as far as the driver knows, or the
+	// driver refused. It must return when ctx ends.
 	Sleep(ctx context.Context, host string) error
 }
 

@@ -2,8 +2,8 @@
 // every call carries.
 //
 // A gateway forwards a client's request under the engine's own path, with the model in a header. The runner either
-// relays the engine's response, or refuses with status 421 and a reason, which states that no engine saw the request,
-// so that sending it elsewhere is safe.
+// relays the engine's response or reports an error, or refuses with status 421 and a reason, which states that no engine
+// saw the request, so that sending it elsewhere is safe.
 //
 // A signature is HMAC-SHA256 under the pool's runner secret over the method, the path, the host, the model, the cache
 // tenant, the gateway, a counter, the time and the length of the body, so a runner checks it before it reads a byte of

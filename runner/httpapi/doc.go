@@ -8,11 +8,12 @@
 // process. Embeddings go to the model's batcher instead.
 //
 // A request that no engine saw is refused with status 421 and a reason (infra/rpc), so that the gateway can send it
-// elsewhere. Everything else is the engine's response, or an error that reports the engine's failure. Inside an event
-// stream such an error is the last event, and the stream ends properly.
+// elsewhere; one whose body is no good, or that got no permit or slot in time, has an error. Everything else is the
+// engine's response, or an error that reports the engine's failure. Inside an event stream such an error is the last
+// event, and the stream ends properly.
 //
 // The first byte of a stream has a timeout, --first-byte, that grows with the prompt. A response that is not streamed
-// has five times that timeout. A watchdog restarts an engine after three responses in a minute that are not HTTP. It
+// has five times that timeout. A watchdog unloads an engine after three responses in a minute that are not HTTP. It
 // kills an engine that missed a timeout and does not respond to a minimal request either, and a llama-server whose main
 // loop is stuck.
 package httpapi

@@ -12,7 +12,7 @@ import (
 	"reveille/runner/fairqueue"
 )
 
-var errQueueTimeout = errors.New("no permit of the engine became free in time")
+var errQueueTimeout = errors.New("no permit or slot of the engine became free in time")
 
 // permitsOf returns the queue from which the request needs a permit, nil for none.
 func (a *activeRequest) permitsOf() *fairqueue.Queue {
