@@ -55,7 +55,7 @@ func TestForgettingUnloadsTheModel(t *testing.T) {
 	default:
 	}
 	leave()
-	<-old.Done()
+	b.until("the old copy is gone", func() bool { return len(b.host.View().Models) == 2 })
 	b.holds("a", "b")
 
 	idle := b.host.EngineOf("a")
