@@ -372,7 +372,8 @@ func (s *Set) FindDigest(d [sha256.Size]byte) Key {
 	return k
 }
 
-// Withdrawn reports whether a request's key, by its digest, is not valid any more. Without configured keys none is needed.
+// Withdrawn reports whether a request's key, by its digest, is not valid any more. Without configured keys none is
+// needed.
 func (s *Set) Withdrawn(d [sha256.Size]byte) bool {
 	return s.Configured() && s.FindDigest(d).Scopes == 0
 }

@@ -19,8 +19,7 @@ import (
 // an older record back.
 const Revoked = "revoked"
 
-// MayGrant returns why a key may not make another that is stored with this text, which CheckStored accepts: a key cannot
-// grant more than it has.
+// MayGrant returns why a key may not make another that is stored with this text: a key cannot grant more than it has.
 func (k *Key) MayGrant(text string) error {
 	g, err := parseGrant(strings.Fields(text), quota.Limits{})
 	switch {

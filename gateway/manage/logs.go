@@ -180,8 +180,8 @@ type follower struct {
 // rescanEvery is the pause between two scans for sources that are new, or broke off.
 const rescanEvery = time.Second
 
-// run writes lines until ctx ends, the reader is gone or its key is withdrawn, and waits for its goroutines. What starts later is followed
-// from its start, and what breaks off is followed again, without the lines that were read.
+// run writes lines until ctx ends, the reader is gone or its key is withdrawn, and waits for its goroutines. What starts
+// later is followed from its start, and what breaks off is followed again, without the lines that were read.
 func (f *follower) run(ctx context.Context, w *bufio.Writer, history bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer f.work.Wait()

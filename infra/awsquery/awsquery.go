@@ -104,8 +104,8 @@ func (c *Client) post(ctx context.Context, form string) ([]byte, error) {
 	return reply, nil
 }
 
-// endpoint is the service's address: that of AWS_ENDPOINT_URL, or else AWS's own, with AWS_USE_DUALSTACK_ENDPOINT the one
-// that IPv6 reaches too.
+// endpoint is the service's address: that of AWS_ENDPOINT_URL, or else AWS's own, with AWS_USE_DUALSTACK_ENDPOINT the
+// one that IPv6 reaches too.
 func (c *Client) endpoint() string {
 	if own := aws.ToString(c.config.BaseEndpoint); own != "" {
 		return strings.TrimRight(own, "/") + "/"
@@ -120,7 +120,8 @@ func (c *Client) endpoint() string {
 	return "https://" + c.service + "." + c.config.Region + "." + domain + "/"
 }
 
-// usesDualStack reports whether the first of a configuration's sources that says anything about it wants dual-stack endpoints.
+// usesDualStack reports whether the first of a configuration's sources that says anything about it wants dual-stack
+// endpoints.
 func usesDualStack(c aws.Config) bool {
 	for _, source := range c.ConfigSources {
 		s, ok := source.(interface {

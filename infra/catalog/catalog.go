@@ -209,13 +209,14 @@ func (c *Catalog) WithLocalHost(name string, labels ...string) (*Catalog, error)
 	return out.With()
 }
 
-// seal completes a catalog whose content is final.
+// seal completes a catalog whose content is final, or adds a problem.
 func (r *report) seal(c *Catalog) {
 	c.buildIndex()
 	c.Version = ""
 	text, err := c.Marshal()
 	if err != nil {
 		r.problems = append(r.problems, Problem{File: r.file, Text: "a number is not finite: " + err.Error()})
+		return
 	}
 	sum := sha256.Sum256(text)
 	c.Version = hex.EncodeToString(sum[:8])

@@ -104,10 +104,8 @@ func (p *Process) awaitReady(ended <-chan struct{}, reader *reader) error {
 			if err != nil {
 				return err
 			}
-			p.awaitBuffers()
 			return p.markReady(ended)
 		case <-reader.ready:
-			p.awaitBuffers()
 			return p.markReady(ended)
 		case <-p.stop:
 			return errStopRequested
@@ -150,6 +148,7 @@ func (p *Process) awaitBuffers() {
 // markReady marks the load complete, unless the process is already dead: then another process on the same port sent the
 // response.
 func (p *Process) markReady(ended <-chan struct{}) error {
+	p.awaitBuffers()
 	select {
 	case <-ended:
 		return errExited

@@ -85,15 +85,14 @@ func (h *Host) compareRecords(records map[string]*state.ModelRecord, seen time.T
 		return
 	}
 	h.mu.Lock()
-	same, gone := true, len(records)
+	same := true
+	for id := range records {
+		same = same && h.residents[id] != nil
+	}
 	for id, r := range h.residents {
 		rec := records[id]
-		if rec != nil {
-			gone--
-		}
 		same = same && (r.dirty || rec != nil && (r.engine == nil || rec.PID == r.engine.PID()))
 	}
-	same = same && gone == 0
 	h.mu.Unlock()
 	switch certain := seen.After(h.written.Add(snapshotLag)); {
 	case !same && !certain:
